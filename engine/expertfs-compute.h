@@ -80,6 +80,14 @@ EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const str
  * is not used: activations are F32, and so are sums, in another order than a processor's. -EOPNOTSUPP: another kind or
  * activation; -ENOMEM: more tokens than fit into 8 MiB there (x, y, and a row of h and y for each expert of a token),
  * or no room in pool G for an expert.
+ *
+ * In EFS_FORM_SHARED both compute: some experts run on the device as in EFS_FORM_DEVICE, the others meanwhile on the
+ * team as in EFS_FORM_ANY, so that both are done at about the same time. Who runs what goes by what is in pool G and by
+ * what running and bringing experts has taken so far with this client; the first mixtures go to both. What finds no
+ * room on the device, or comes in a codec that it does not decode, is the team's: with -ENOMEM there is no memory of
+ * the processor. The last bits of the sums depend on who ran what, so they may differ from call to call. -EIO: the
+ * device is lost, and the caller may go on in another form. At most EFS_ROUTING_EXPERTS experts. Of two mixtures of a
+ * client the second begins when the first has ended.
  */
 EFS_API errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
                                 const struct efs_mixture *mixture, struct efs_error *err);

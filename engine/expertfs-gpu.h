@@ -61,7 +61,10 @@ EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint3
     X(g_used_bytes, gauge, "bytes", "of pool G, in use")                                                               \
     X(g_experts, gauge, "", "experts in pool G or on the way")                                                         \
     X(g_held, gauge, "", "of them, those that requests hold")                                                          \
-    X(g_pinned_bytes, gauge, "bytes", "of the chunk pool, registered with the driver")
+    X(g_pinned_bytes, gauge, "bytes", "of the chunk pool, registered with the driver")                                 \
+    X(g_ran, counter, "", "experts run on the device, by efs_client_ffn()")                                            \
+    X(g_shared, counter, "", "experts run on the processor, of mixtures in EFS_FORM_SHARED")                           \
+    X(g_bring_ns, counter, "ns", "time in which experts were copied or decoded")
 
 struct efs_gpu_stats {
 #define EFS_GPU_STATS_FIELD(name, kind, unit, help) uint64_t name;

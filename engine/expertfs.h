@@ -378,10 +378,11 @@ struct efs_need {
     uint32_t tokens; /* that it gets, 1 or more */
 };
 enum efs_form {
-    EFS_FORM_FULL,  /* decoded; needs efs_options.full_pool */
-    EFS_FORM_CODED, /* its chunks as they lie in the chunk pool, checked: for products on the coded form */
-    EFS_FORM_ANY,   /* each expert as it is cheaper now: full if it is full already, else coded */
-    EFS_FORM_DEVICE /* decoded, in memory of a graphics processor: expertfs-gpu.h */
+    EFS_FORM_FULL,   /* decoded; needs efs_options.full_pool */
+    EFS_FORM_CODED,  /* its chunks as they lie in the chunk pool, checked: for products on the coded form */
+    EFS_FORM_ANY,    /* each expert as it is cheaper now: full if it is full already, else coded */
+    EFS_FORM_DEVICE, /* decoded, in memory of a graphics processor: expertfs-gpu.h */
+    EFS_FORM_SHARED  /* of efs_client_ffn() alone: each expert on a graphics processor or here, as is sooner done */
 };
 
 /* A shard of a tensor in coded form: e and sm are NULL where the shard has no such chunk. */

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn.c - efs_expert_ffn(), efs_client_ffn(): a layer's experts, each computed as it arrives. Threads take blocks of
- * rows of whatever is here: first of gate and up, then, when all of these are done, of down. One that finds nothing to
- * do waits for the next expert on behalf of all. Sums are made at the end, in the order of the mixture.
+ * ffn.c - a layer's experts run by a team, each computed as it arrives. Threads take blocks of rows of whatever is
+ * here: first of gate and up, then, when all of these are done, of down. One that finds nothing to do waits for the
+ * next expert on behalf of all. Sums are made at the end, in the order of the mixture.
  */
 #include "ffn.h"
 #include "expertfs-private.h"
 #include "team.h"
 
-#include "sized.h"
 #include "plan_thread.h"
 #include "sys.h"
 
@@ -20,17 +19,8 @@
 
 #define BLOCK_BYTES (512u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
 
-/* Where the experts are: one of these. */
-struct ffn_source {
-    struct efs *fs;
-    struct efs_client *client; /* of this stack and layer */
-    const char *stack;
-    uint32_t layer;
-    const struct efs_plain_expert *plain; /* in the caller's memory */
-};
-
 struct ffn {
-    struct ffn_source from;
+    struct efs_ffn_source from;
     const struct efs_mixture *mixture;
     struct efs_request *request;               /* of fs */
     struct efs_client_request *client_request; /* of client */
@@ -42,7 +32,6 @@ struct ffn {
     bool fetching;            /* a thread waits for the next expert */
     uint32_t left, come;      /* experts that are not over; that have come */
     errint_t error;           /* the first; nothing more is begun then */
-    uint64_t busy_ns;
     struct efs_ffn_expert experts[];
 };
 
@@ -370,11 +359,13 @@ static void ffn_work(void *arg, unsigned thread)
             continue;
         }
         pthread_mutex_unlock(&f->lock);
+        if (thread == 0 && f->from.between)
+            f->from.between(f->from.arg);
         uint64_t start = efs_now_ns();
         errint_t rc = run_block(f, e, down, begin, end, thread);
         uint64_t ns = efs_now_ns() - start;
         pthread_mutex_lock(&f->lock);
-        f->busy_ns += ns;
+        e->busy_ns += ns;
         if (rc < 0) {
             ffn_failed(f, rc);
             break;
@@ -389,25 +380,6 @@ static void ffn_work(void *arg, unsigned thread)
 }
 
 /* ---- the whole ---- */
-
-static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
-{
-    if (m->expert_count == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX ||
-        m->x_stride < m->hidden || (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x ||
-        !m->y)
-        return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", m->expert_count, m->tokens,
-                        m->hidden);
-    for (uint32_t i = 0; i < m->expert_count; i++) {
-        const struct efs_route_to *r = &m->experts[i];
-        if (r->count == 0 || r->count > m->tokens)
-            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert.number, r->count, m->tokens);
-        for (uint32_t t = 0; t < r->count; t++)
-            if (r->token[t] >= m->tokens)
-                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert.number, r->token[t],
-                                m->tokens);
-    }
-    return 0;
-}
 
 static void add_up(const struct ffn *f)
 {
@@ -476,19 +448,26 @@ static enum efs_form form_of(const struct ffn *f)
     return full == 0 ? EFS_FORM_CODED : full == f->mixture->expert_count ? EFS_FORM_FULL : EFS_FORM_ANY;
 }
 
-static errint_t ffn_run(const struct ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
-                        struct efs_error *err)
+/* What it took, told to the planner and to who wants to know. */
+static void ffn_measured(const struct ffn *f)
 {
-    errint_t rc = ffn_check(mixture, err);
-    if (rc == 0 && mixture->form == EFS_FORM_DEVICE && !from->plain) {
-        rc = !from->client ? efs_fail(err, -EINVAL, "experts in memory of a device need a client")
-                           : efs_ffn_device(from->client, from->stack, from->layer, mixture, err);
-        if (rc < 0 && !err->text[0])
-            efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
-        return rc;
+    const struct efs_mixture *m = f->mixture;
+    const unsigned threads = efs_team_threads(f->team);
+    struct efs *fs = f->from.client ? efs_client_fs(f->from.client) : f->from.fs;
+    uint64_t tokens = 0, busy_ns = 0;
+    for (uint32_t i = 0; i < m->expert_count; i++) {
+        tokens += m->experts[i].count;
+        busy_ns += f->experts[i].busy_ns;
+        if (f->from.ns)
+            f->from.ns[i] = f->experts[i].busy_ns / threads;
     }
-    if (rc < 0)
-        return rc;
+    if (fs)
+        efs_plan_thread_product(fs, form_of(f), m->expert_count, tokens, busy_ns / threads);
+}
+
+errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
+                     struct efs_error *err)
+{
     struct ffn *f = efs_sys_calloc(1, sizeof(*f) + mixture->expert_count * sizeof(f->experts[0]));
     if (!f)
         return efs_fail(err, -ENOMEM, "no memory for a mixture");
@@ -499,70 +478,15 @@ static errint_t ffn_run(const struct ffn_source *from, struct efs_team *team, co
     f->left = mixture->expert_count;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
-    rc = ffn_begin(f);
+    errint_t rc = ffn_begin(f);
     if (rc == 0) {
         efs_team_run(team, ffn_work, f);
         rc = f->error;
     }
-    if (rc == 0)
+    if (rc == 0) {
         add_up(f);
-    else if (!err->text[0])
-        efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
-    struct efs *fs = from->client ? efs_client_fs(from->client) : from->fs;
-    uint64_t tokens = 0;
-    for (uint32_t i = 0; i < mixture->expert_count; i++)
-        tokens += mixture->experts[i].count;
-    if (rc == 0 && fs)
-        efs_plan_thread_product(fs, form_of(f), mixture->expert_count, tokens, f->busy_ns / efs_team_threads(team));
+        ffn_measured(f);
+    }
     ffn_end(f);
     return rc;
-}
-
-/* The caller's structs as ours; they may be of another version. */
-static errint_t run_theirs(struct ffn_source from, size_t plain_bytes, struct efs_team *team,
-                           const struct efs_mixture *theirs, struct efs_error *err)
-{
-    struct efs_mixture mixture;
-    struct efs_error unwanted;
-    const void *experts, *matrices = NULL;
-    void *copies[2] = {NULL, NULL};
-    err = err ? err : &unwanted;
-    err->text[0] = '\0';
-    errint_t rc = efs_sized_in("efs_mixture", theirs, &mixture, sizeof(mixture), err);
-    if (rc == 0)
-        rc = efs_sized_array("efs_route_to", mixture.experts, mixture.expert_bytes, mixture.expert_count,
-                             sizeof(*mixture.experts), &experts, &copies[0], err);
-    if (rc == 0 && !from.fs && !from.client)
-        rc = efs_sized_array("efs_plain_expert", from.plain, plain_bytes, mixture.expert_count, sizeof(*from.plain),
-                             &matrices, &copies[1], err);
-    if (rc == 0) {
-        mixture.experts = experts;
-        from.plain = matrices;
-        rc = ffn_run(&from, team, &mixture, err);
-    }
-    free(copies[0]);
-    free(copies[1]);
-    return rc;
-}
-
-errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
-{
-    return run_theirs((struct ffn_source){.fs = fs}, 0, team, mixture, err);
-}
-
-errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
-                        const struct efs_mixture *mixture, struct efs_error *err)
-{
-    return run_theirs((struct ffn_source){.client = client, .stack = stack, .layer = layer}, 0, team, mixture, err);
-}
-
-errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
-                       size_t expert_bytes, struct efs_error *err)
-{
-    return run_theirs((struct ffn_source){.plain = experts}, expert_bytes, team, mixture, err);
-}
-
-const char *efs_bf16_sums(void)
-{
-    return efs_matvec_order();
 }

@@ -35,16 +35,36 @@ struct efs_ffn_expert {
     struct efs_ffn_phase up_phase, down_phase;
     uint32_t shard_elements; /* of its shards, at most */
     bool asks;               /* some shard, not always a tensor's first, has exponents that the kernels do not decode */
+    uint64_t busy_ns;        /* of all threads */
     bool here, over;
 };
+
+/* Where the experts are: one of these. */
+struct efs_ffn_source {
+    struct efs *fs;
+    struct efs_client *client; /* of this stack and layer */
+    const char *stack;
+    uint32_t layer;
+    const struct efs_plain_expert *plain; /* in the caller's memory */
+    /* What the caller's thread does between two blocks; NULL: nothing. No lock is held. */
+    void (*between)(void *arg);
+    void *arg;
+    uint64_t *ns; /* [experts]: gets what each took, on all threads at once; NULL: not wanted */
+};
+
+/* Run the mixture, which was checked, on the team. Not in forms of a device. */
+errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
+                     struct efs_error *err);
 
 /* Take the matrices out of the tensors of an expert. -EOPNOTSUPP with err, -EINVAL (shapes do not fit), -ENOMEM. */
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 
-/* efs_client_ffn() in EFS_FORM_DEVICE; the mixture was checked. */
+/* efs_client_ffn() in EFS_FORM_DEVICE and in EFS_FORM_SHARED; the mixture was checked. */
 errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
                         struct efs_error *err);
+errint_t efs_ffn_share(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
+                       const struct efs_mixture *m, struct efs_error *err);
 
 /* A tensor as the matrix that the kernels know; shards has room for those of the tensor. -EOPNOTSUPP with err. */
 errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,

@@ -3,8 +3,8 @@
  * ffn_device.c - efs_client_ffn() in EFS_FORM_DEVICE: experts are computed where they come to, each when it is there.
  * Those that found no room are asked for again when others were computed and dropped.
  */
+#include "ffn_device.h"
 #include "device_ops.h"
-#include "device_run.h"
 #include "expertfs-gpu.h"
 #include "ffn.h"
 #include "sys.h"
@@ -29,8 +29,7 @@ static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count
     return rc;
 }
 
-/* An expert is there: it is computed, and dropped. */
-static errint_t device_compute(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
+errint_t efs_ffn_device_launch(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
                                uint32_t of_mixture, uint32_t hidden, struct efs_error *err)
 {
     struct efs_device_matrices matrices;
@@ -39,11 +38,13 @@ static errint_t device_compute(struct efs_device_run *run, struct efs_client_req
     errint_t rc = efs_client_tensors(request, index, &tensors, &count);
     if (rc == 0)
         rc = device_matrices(tensors, count, hidden, &matrices, err);
-    if (rc < 0)
-        return rc;
-    rc = efs_device_run_expert(run, of_mixture, &matrices, err);
-    if (rc == 0)
-        rc = efs_client_drop_after(request, index, efs_device_run_stream(run));
+    return rc < 0 ? rc : efs_device_run_expert(run, of_mixture, &matrices, err);
+}
+
+errint_t efs_ffn_device_drop(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
+                             errint_t error)
+{
+    const errint_t rc = error < 0 ? error : efs_client_drop_after(request, index, efs_device_run_stream(run));
     if (rc < 0) /* it is dropped with its request, and some of it may be under way */
         efs_device_run_wait(run);
     return rc;
@@ -62,7 +63,8 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
         return rc;
     while (rc == 0 && efs_client_wait_any(request, -1, &index, &status) == 1)
         if (status == 0) {
-            rc = device_compute(run, request, index, experts[index], m->hidden, err);
+            rc = efs_ffn_device_launch(run, request, index, experts[index], m->hidden, err);
+            rc = efs_ffn_device_drop(run, request, index, rc);
             needs[index].tokens = 0; /* it is over */
         } else if (status != -ENOMEM) {
             rc = status;
@@ -77,18 +79,28 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
     return rc == 0 && left == asked ? efs_fail(err, -ENOMEM, "what is held of pool G leaves an expert no room") : rc;
 }
 
+errint_t efs_ffn_device_of(const struct efs_client *client, const struct efs_mixture *m, struct efs_device **device,
+                           struct efs_error *err)
+{
+    *device = efs_client_device(client);
+    if (!*device)
+        return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
+    if (m->activation != EFS_ACTIVATION_F32)
+        return efs_fail(err, -EOPNOTSUPP, "experts on a device run with activations in F32 alone");
+    return 0;
+}
+
 errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
                         struct efs_error *err)
 {
     struct efs_device_run *run = NULL;
-    struct efs_device *device = efs_client_device(client);
-    if (!device)
-        return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
-    if (m->activation != EFS_ACTIVATION_F32)
-        return efs_fail(err, -EOPNOTSUPP, "experts on a device run with activations in F32 alone");
+    struct efs_device *device;
+    errint_t rc = efs_ffn_device_of(client, m, &device, err);
+    if (rc < 0)
+        return rc;
     struct efs_need *needs = efs_sys_calloc(m->expert_count, sizeof(*needs));
     uint32_t *experts = efs_sys_calloc(m->expert_count, sizeof(*experts)), count = m->expert_count;
-    errint_t rc = needs && experts ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
+    rc = needs && experts ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < count && rc == 0; i++) {
         needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
         experts[i] = i;

@@ -10,6 +10,7 @@
 #ifndef EFS_DEVICE_CORE_H
 #define EFS_DEVICE_CORE_H
 
+#include "assign_costs.h"
 #include "cuda/gpu.h"
 #include "device_ops.h"
 #include "event.h"
@@ -99,6 +100,8 @@ struct efs_device {
     struct efs_vram_after *free_after; /* events that nobody uses */
     struct efs_bring_source *fresh;    /* to be taken by the thread */
     struct efs_gpu_stats stats;
+    struct efs_assign_costs costs;            /* of mixtures that are shared */
+    uint64_t learnt_brought, learnt_bring_ns; /* of stats, what costs have */
     bool closing;
     errint_t lost; /* a call of the driver has failed: nothing works any more */
     struct efs_error lost_error;
@@ -109,11 +112,15 @@ struct efs_device {
     bool started;
 
     struct efs_pins pins;     /* taken by the thread */
-    pthread_mutex_t run_lock; /* scratch and the stream of mixtures; device.lock may be taken inside */
+    pthread_mutex_t run_lock; /* scratch, the stream of mixtures and what follows; device.lock may be taken inside */
+    efs_cu_event timed[2];    /* before and after an expert */
+    uint32_t turn;            /* which of a mixture that is */
+    uint32_t inner;           /* of the last mixture's experts; 0: there was none */
 
     /* The thread's own: */
     struct efs_slot slot[EFS_SLOTS];
     uint32_t oldest, busy; /* slots under way */
+    uint64_t counted_at;   /* as far as their time was counted */
     struct efs_bring_source *sources;
     struct efs_bring *bring; /* what goes into slots now */
 };

@@ -53,6 +53,8 @@ static errint_t device_load(struct efs_device *device, struct efs_error *err)
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->copying, EFS_CU_STREAM_NON_BLOCKING));
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->computing, EFS_CU_STREAM_NON_BLOCKING));
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->running, EFS_CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < 2; i++)
+        DEVICE_CALL("cuEventCreate", cu->event_create(&device->timed[i], EFS_CU_EVENT_TIMING));
     return 0;
 }
 
@@ -142,6 +144,9 @@ static void device_free(struct efs_device *device)
         if (device->slot[i].table)
             (void)cu->host_free(device->slot[i].table);
     }
+    for (uint32_t i = 0; i < 2; i++)
+        if (device->timed[i])
+            (void)cu->event_destroy(device->timed[i]);
     for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
         for (struct efs_vram_expert *expert = device->vram.bucket[b]; expert; expert = expert->next)
             device_free_after(device, expert->after);

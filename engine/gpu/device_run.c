@@ -17,6 +17,8 @@ struct efs_device_run {
     const struct efs_mixture *mixture;
     uint32_t routes, *first;       /* [experts]: of each expert's routes */
     uint32_t inner;                /* 0: no expert has come yet */
+    uint32_t ran;                  /* experts */
+    uint32_t timed, timed_tokens;  /* which of them is timed; with so many tokens, 0: it was not run yet */
     uint8_t *host;                 /* what is copied there, then y */
     struct efs_gpu_expert *expert; /* [experts] there */
     size_t host_bytes, x, token, weight, token_begin, token_route, experts, y, part, h, end; /* places in scratch */
@@ -47,29 +49,39 @@ static void run_places(struct efs_device_run *r)
     r->end = end;
 }
 
-/* Tokens side by side, the routes of each expert, and those of each token in the order of experts. */
+/* The routes of each token in the order of experts, of all or of those that were run. */
+static void run_fill_routes(struct efs_device_run *r, bool all)
+{
+    const struct efs_mixture *m = r->mixture;
+    uint32_t *begin = (void *)(r->host + r->token_begin), *route = (void *)(r->host + r->token_route);
+    memset(begin, 0, ((size_t)m->tokens + 1) * sizeof(*begin));
+    for (uint32_t e = 0; e < m->expert_count; e++)
+        for (uint32_t i = 0; i < m->experts[e].count && (all || r->expert[e].count); i++)
+            begin[m->experts[e].token[i] + 1]++;
+    for (uint32_t t = 0; t < m->tokens; t++)
+        begin[t + 1] += begin[t];
+    for (uint32_t e = 0; e < m->expert_count; e++) /* each begin moves to the next one's place, */
+        for (uint32_t i = 0; i < m->experts[e].count && (all || r->expert[e].count); i++)
+            route[begin[m->experts[e].token[i]]++] = r->first[e] + i;
+    memmove(begin + 1, begin, m->tokens * sizeof(*begin)); /* and back */
+    begin[0] = 0;
+}
+
+/* Tokens side by side, the routes of each expert, and those of each token. */
 static void run_fill(struct efs_device_run *r)
 {
     const struct efs_mixture *m = r->mixture;
-    uint32_t *token = (void *)(r->host + r->token), *begin = (void *)(r->host + r->token_begin);
-    uint32_t *route = (void *)(r->host + r->token_route);
+    uint32_t *token = (void *)(r->host + r->token);
     float *weight = (void *)(r->host + r->weight);
     for (uint32_t t = 0; t < m->tokens; t++)
         memcpy(r->host + r->x + (size_t)t * m->hidden * sizeof(float), (const float *)m->x + t * m->x_stride,
                m->hidden * sizeof(float));
-    memset(begin, 0, ((size_t)m->tokens + 1) * sizeof(*begin));
     for (uint32_t e = 0; e < m->expert_count; e++)
         for (uint32_t i = 0; i < m->experts[e].count; i++) {
             token[r->first[e] + i] = m->experts[e].token[i];
             weight[r->first[e] + i] = m->experts[e].weight[i];
-            begin[m->experts[e].token[i] + 1]++;
         }
-    for (uint32_t t = 0; t < m->tokens; t++)
-        begin[t + 1] += begin[t];
-    for (uint32_t i = 0; i < r->routes; i++) /* each begin moves to the next one's place, */
-        route[begin[token[i]]++] = i;
-    memmove(begin + 1, begin, m->tokens * sizeof(*begin)); /* and back */
-    begin[0] = 0;
+    run_fill_routes(r, true);
 }
 
 static errint_t run_failed(struct efs_device_run *r, const char *call, efs_cu_result result, struct efs_error *err)
@@ -94,14 +106,17 @@ static errint_t run_prepare(struct efs_device_run *r, struct efs_error *err)
     r->routes = (uint32_t)routes;
     if (m->tokens <= TOKENS_MOST && routes <= EFS_SCRATCH_BYTES)
         run_places(r);
-    if (m->tokens > TOKENS_MOST || routes > EFS_SCRATCH_BYTES || r->end > EFS_SCRATCH_BYTES)
+    /* Who can go elsewhere learns before anything is brought that h will not fit. */
+    const uint64_t h = m->form == EFS_FORM_SHARED ? routes * r->device->inner * sizeof(float) : 0;
+    if (m->tokens > TOKENS_MOST || routes > EFS_SCRATCH_BYTES || r->end + h > EFS_SCRATCH_BYTES)
         return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once", m->tokens,
                         (unsigned)(EFS_SCRATCH_BYTES >> 20));
     r->host = r->first ? efs_sys_malloc(r->host_bytes) : NULL;
     if (!r->host)
         return efs_fail(err, -ENOMEM, "no memory for a mixture");
-    run_fill(r);
     r->expert = (void *)(r->host + r->experts);
+    memset(r->expert, 0, m->expert_count * sizeof(r->expert[0])); /* none was run */
+    run_fill(r);
     r->there = (struct efs_gpu_mixture){.hidden = m->hidden,
                                         .x = (const void *)(uintptr_t)(scratch + r->x),
                                         .token = (const void *)(uintptr_t)(scratch + r->token),
@@ -123,6 +138,7 @@ errint_t efs_device_run_begin(struct efs_device *device, const struct efs_mixtur
     r->device = device;
     r->mixture = mixture;
     pthread_mutex_lock(&device->run_lock);
+    r->timed = mixture->form == EFS_FORM_SHARED ? device->turn++ % mixture->expert_count : UINT32_MAX;
     efs_cu_result result = efs_device_enter(device);
     errint_t rc = result == 0 ? run_prepare(r, err) : run_failed(r, "cuCtxPushCurrent", result, err);
     if (result == 0 && rc == 0) {
@@ -158,7 +174,7 @@ static errint_t run_widths(struct efs_device_run *r, const struct efs_device_mat
     if (end > EFS_SCRATCH_BYTES)
         return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once",
                         r->mixture->tokens, (unsigned)(EFS_SCRATCH_BYTES >> 20));
-    r->inner = r->there.inner = matrices->inner;
+    r->inner = r->there.inner = r->device->inner = matrices->inner;
     r->there.f16 = matrices->f16;
     r->there.h = (void *)(uintptr_t)(r->device->scratch + r->h);
     return 0;
@@ -186,13 +202,51 @@ errint_t efs_device_run_expert(struct efs_device_run *r, uint32_t index, const s
                                                .first = r->first[index],
                                                .count = r->mixture->experts[index].count};
     r->there.experts = (const void *)(uintptr_t)at;
-    efs_cu_result result = device->driver.copy_in(at, &r->expert[index], sizeof(r->expert[0]), device->running);
+    const char *call = NULL;
+    efs_cu_result result = 0;
+    const bool timed = r->ran++ == r->timed;
+    r->timed_tokens = timed ? r->expert[index].count : r->timed_tokens;
+#define RUN_CALL(name, made)                                                                                           \
+    if (!call && (result = (made)) != 0)                                                                               \
+        call = (name);
+    if (timed)
+        RUN_CALL("cuEventRecord", device->driver.event_record(device->timed[0], device->running))
+    RUN_CALL("cuMemcpyHtoDAsync", device->driver.copy_in(at, &r->expert[index], sizeof(r->expert[0]), device->running))
+    RUN_CALL("cuLaunchKernel", run_launch(r, device->up, r->inner, EFS_GPU_ROWS, 1))
+    RUN_CALL("cuLaunchKernel", run_launch(r, device->down, r->mixture->hidden, EFS_GPU_ROWS, 1))
+    if (timed)
+        RUN_CALL("cuEventRecord", device->driver.event_record(device->timed[1], device->running))
+#undef RUN_CALL
+    return call ? run_failed(r, call, result, err) : 0;
+}
+
+/* Experts that were not run have no part in the sums. */
+static errint_t run_leave_out(struct efs_device_run *r, struct efs_error *err)
+{
+    struct efs_device *device = r->device;
+    efs_cu_result result = device->driver.stream_synchronize(device->running); /* it may still copy from there */
     if (result != 0)
-        return run_failed(r, "cuMemcpyHtoDAsync", result, err);
-    result = run_launch(r, device->up, r->inner, EFS_GPU_ROWS, 1);
-    if (result == 0)
-        result = run_launch(r, device->down, r->mixture->hidden, EFS_GPU_ROWS, 1);
-    return result == 0 ? 0 : run_failed(r, "cuLaunchKernel", result, err);
+        return run_failed(r, "cuStreamSynchronize", result, err);
+    run_fill_routes(r, false);
+    result = device->driver.copy_in(device->scratch + r->token_begin, r->host + r->token_begin,
+                                    r->experts - r->token_begin, device->running);
+    return result == 0 ? 0 : run_failed(r, "cuMemcpyHtoDAsync", result, err);
+}
+
+/* All has ended well. */
+static errint_t run_measured(struct efs_device_run *r, struct efs_error *err)
+{
+    struct efs_device *device = r->device;
+    float ms = 0;
+    efs_cu_result result = r->timed_tokens ? device->driver.event_elapsed(&ms, device->timed[0], device->timed[1]) : 0;
+    if (result != 0)
+        return run_failed(r, "cuEventElapsedTime", result, err);
+    pthread_mutex_lock(&device->lock);
+    device->stats.g_ran += r->ran;
+    if (r->timed_tokens && ms >= 0 && ms < 1e9f)
+        efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_GPU, r->timed_tokens, (uint64_t)((double)ms * 1e6) + 1);
+    pthread_mutex_unlock(&device->lock);
+    return 0;
 }
 
 errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs_error *err)
@@ -200,6 +254,8 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
     struct efs_device *device = r->device;
     const struct efs_mixture *m = r->mixture;
     const size_t bytes = (size_t)m->tokens * m->hidden * sizeof(float);
+    if (error == 0 && r->ran < m->expert_count)
+        error = run_leave_out(r, err);
     if (error == 0) {
         efs_cu_result result = run_launch(r, device->sum, m->hidden, EFS_GPU_THREADS, m->tokens);
         if (result != 0)
@@ -213,6 +269,8 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
     efs_cu_result result = device->driver.stream_synchronize(device->running);
     if (result != 0 && error == 0)
         error = run_failed(r, "cuStreamSynchronize", result, err);
+    if (error == 0)
+        error = run_measured(r, err);
     for (uint32_t t = 0; t < m->tokens && error == 0; t++)
         memcpy(m->y + t * m->y_stride, r->host + r->x + (size_t)t * m->hidden * sizeof(float),
                m->hidden * sizeof(float));

@@ -6,6 +6,7 @@
  */
 #include "device_core.h"
 
+#include "clock.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -83,6 +84,16 @@ static void bring_end(struct efs_device *device, struct efs_bring *bring, errint
     free(bring);
 }
 
+/* The time in which slots were under way, before their number changes. */
+static void device_count_time(struct efs_device *device)
+{
+    const uint64_t now = efs_now_ns();
+    pthread_mutex_lock(&device->lock);
+    device->stats.g_bring_ns += device->busy ? now - device->counted_at : 0;
+    pthread_mutex_unlock(&device->lock);
+    device->counted_at = now;
+}
+
 /* Slots that are done, oldest first. gone: whatever the device says, they are. */
 static void device_reap(struct efs_device *device, bool gone)
 {
@@ -99,6 +110,7 @@ static void device_reap(struct efs_device *device, bool gone)
         for (uint32_t i = 0; i < slot->shards && bring->error == 0 && !gone; i++)
             if (slot->table->status[i] != EFS_GPU_FINE)
                 bring->error = -EUCLEAN;
+        device_count_time(device);
         device->oldest = (device->oldest + 1) % EFS_SLOTS;
         device->busy--;
         bring->slots--;
@@ -214,6 +226,7 @@ static void device_feed(struct efs_device *device)
         }
         const char *call;
         efs_cu_result result;
+        device_count_time(device);
         if (!efs_bring_slot(device, bring, &call, &result))
             efs_device_lose(device, call, result);
         if (bring->filled)

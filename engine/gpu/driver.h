@@ -21,7 +21,8 @@ typedef void efs_cu_host_fn(void *arg);
 #define EFS_CU_NOT_READY 600
 #define EFS_CU_STREAM_NON_BLOCKING 1u /* its work does not wait for that of the default stream */
 #define EFS_CU_HOST_PORTABLE 1u       /* registered for all contexts */
-#define EFS_CU_EVENT_NO_TIMING 2u     /* an event that only orders */
+#define EFS_CU_EVENT_TIMING 0u
+#define EFS_CU_EVENT_NO_TIMING 2u /* an event that only orders */
 
 /* Name here, name of the symbol, arguments. */
 #define EFS_CU_CALLS(X)                                                                                                \
@@ -50,6 +51,7 @@ typedef void efs_cu_host_fn(void *arg);
     X(event_destroy, "cuEventDestroy_v2", (efs_cu_event event))                                                        \
     X(event_record, "cuEventRecord", (efs_cu_event event, efs_cu_stream stream))                                       \
     X(event_query, "cuEventQuery", (efs_cu_event event))                                                               \
+    X(event_elapsed, "cuEventElapsedTime", (float *ms, efs_cu_event begin, efs_cu_event end))                          \
     X(module_load, "cuModuleLoadData", (efs_cu_module * module, const void *image))                                    \
     X(module_unload, "cuModuleUnload", (efs_cu_module module))                                                         \
     X(function_get, "cuModuleGetFunction", (efs_cu_function * function, efs_cu_module module, const char *name))       \

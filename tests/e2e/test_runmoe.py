@@ -144,10 +144,23 @@ else:
     refusal = run(RUNMOE, store, "--gpu", "36M", "--activations", "bf16", "-n", 1, env=cuda)
     check("no BF16 activations there", refusal.returncode == 1 and "F32 alone" in refusal.stderr, refusal)
     check("too small a budget", "at least" in run(RUNMOE, store, "--gpu", "32M", env=cuda).stderr)
+    for options in (("--gpu", "36M"), ("--gpu", "64M", "--batch", 1), ("--gpu", "33M", "-t", 1)):
+        ran, numbers = on_device(store, *options, "--share")
+        counted = said(ran)
+        check(f"shared with the processor: {' '.join(map(str, options))}", nearly(expected, numbers) and
+              counted["tokens"] in results and int(counted["gpu_experts"]) > 0 < int(counted["cpu_experts"]), ran)
+    check("token by token each of them runs on one side", sum(int(said(
+        on_device(store, "--gpu", "64M", "--batch", 1, "--share")[0])[f"{side}_experts"]) for side in ("gpu", "cpu")) == 18 * 4 * 3)
+    long = [run(RUNMOE, store, "-p", prompt, "-n", 100, *options, env=cuda) for options in ((), ("--gpu", "36M", "--share"))]
+    check("the same 100 of 100 tokens", len({said(ran)["tokens"] for ran in long}) == 1 and
+          len(said(long[0])["tokens"].split()) == 100, long)
+    check("sharing is with a device", run(RUNMOE, store, "--share", env=cuda).returncode == 2)
     if os.path.exists("/dev/fuse"):
         mount = Mount(store, "budget=60M")
         ran, numbers = on_device(mount.path, "--gpu", "36M")
         check("of a mount", nearly(expected, numbers), ran)
+        ran, numbers = on_device(mount.path, "--gpu", "36M", "--share")
+        check("of a mount, shared", nearly(expected, numbers), ran)
         mount.unmount()
 check("without a device", "no graphics processor" in run(RUNMOE, store, "--gpu", "36M", env={**os.environ, "EXPERTFS_CUDA": "off"}).stderr
       or "built without kernels" in ran.stderr)

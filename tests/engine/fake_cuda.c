@@ -329,6 +329,8 @@ FAKE cuMemHostUnregister(void *memory)
 
 struct event {
     uint64_t recorded, done; /* how often: begun, and reached by the stream */
+    bool timing;
+    struct timespec at; /* when it was reached */
 };
 
 enum work_kind { WORK_COPY, WORK_KERNEL, WORK_RECORD, WORK_WAIT, WORK_HOST };
@@ -400,6 +402,7 @@ static void do_work(const struct work *work)
         return;
     if (work->kind == WORK_RECORD) {
         work->event->done = work->turn > work->event->done ? work->turn : work->event->done;
+        clock_gettime(CLOCK_MONOTONIC, &work->event->at);
         return;
     }
     pthread_mutex_unlock(&fake.lock);
@@ -501,9 +504,10 @@ FAKE cuStreamDestroy_v2(struct stream *stream)
 FAKE cuEventCreate(struct event **event, unsigned flags)
 {
     BEGIN(true);
-    (void)flags;
     *event = calloc(1, sizeof(**event));
     count_left(*event ? 1 : 0);
+    if (*event)
+        (*event)->timing = !(flags & 2);
     return *event ? FINE : OUT_OF_MEMORY;
 }
 
@@ -530,6 +534,19 @@ FAKE cuEventQuery(struct event *event)
     pthread_mutex_lock(&fake.lock);
     int result = event->done >= event->recorded ? FINE : NOT_READY;
     pthread_mutex_unlock(&fake.lock);
+    return result;
+}
+
+FAKE cuEventElapsedTime(float *ms, struct event *begin, struct event *end)
+{
+    BEGIN(true);
+    if (!begin->timing || !end->timing || !begin->recorded || !end->recorded)
+        return INVALID_HANDLE;
+    pthread_mutex_lock(&fake.lock);
+    int result = begin->done >= begin->recorded && end->done >= end->recorded ? FINE : NOT_READY;
+    const struct timespec a = begin->at, b = end->at;
+    pthread_mutex_unlock(&fake.lock);
+    *ms = (float)(b.tv_sec - a.tv_sec) * 1e3f + (float)(b.tv_nsec - a.tv_nsec) * 1e-6f;
     return result;
 }
 

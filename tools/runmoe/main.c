@@ -24,7 +24,17 @@
 #include "sample.h"
 #include "size.h"
 
-enum { EXIT_USAGE = 2, OPT_SEED = 256, OPT_LOGITS, OPT_BATCH, OPT_ACTIVATIONS, OPT_FORM, OPT_TRACE, OPT_GPU };
+enum {
+    EXIT_USAGE = 2,
+    OPT_SEED = 256,
+    OPT_LOGITS,
+    OPT_BATCH,
+    OPT_ACTIVATIONS,
+    OPT_FORM,
+    OPT_TRACE,
+    OPT_GPU,
+    OPT_SHARE
+};
 
 #define PROMPTS_MAX 1024u
 
@@ -41,6 +51,7 @@ struct arguments {
     bool bf16_activations;
     enum efs_form form;
     uint64_t gpu_bytes; /* 0: without */
+    bool share;
     struct sampler sampler;
     struct efs_options options;
 };
@@ -63,6 +74,8 @@ static const struct argp_option options[] = {
     {"gpu", OPT_GPU, "SIZE", 0,
      "Run the experts on the first graphics processor, with so much of its memory: expertfs-gpu(7). In place of --form",
      0},
+    {"share", OPT_SHARE, NULL, 0,
+     "With --gpu: run each expert there or on the processor, whichever has the layer done sooner", 0},
     {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
     {"trace", OPT_TRACE, "FILE", 0,
      "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers", 0},
@@ -155,11 +168,18 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         if (!tools_size_parse(value, &a->gpu_bytes) || !a->gpu_bytes)
             argp_error(state, "--gpu %s: a size, such as 8G", value);
         return 0;
+    case OPT_SHARE:
+        a->share = true;
+        return 0;
     case OPT_LOGITS:
         a->logits_path = value;
         return 0;
     case OPT_TRACE:
         a->trace_path = value;
+        return 0;
+    case ARGP_KEY_SUCCESS:
+        if (a->share && !a->gpu_bytes)
+            argp_error(state, "--share is with a graphics processor: --gpu SIZE");
         return 0;
     default:
         return tools_option_argument(state, key, value, "STORE or MNT", &a->store);
@@ -288,9 +308,11 @@ static void print_report(const struct run *r)
     printf("disk_bytes: %llu\n", (unsigned long long)(s.disk_bytes - b->disk_bytes));
     struct efs_gpu_stats gpu;
     if (efs_client_gpu_stats(r->model.client, &gpu, sizeof(gpu)) == 0)
-        printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\n",
+        printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\ngpu_experts: %llu\n"
+               "cpu_experts: %llu\n",
                (unsigned long long)gpu.g_budget_bytes, (unsigned long long)gpu.g_hits,
-               (unsigned long long)gpu.g_brought, (unsigned long long)gpu.g_link_bytes);
+               (unsigned long long)gpu.g_brought, (unsigned long long)gpu.g_link_bytes, (unsigned long long)gpu.g_ran,
+               (unsigned long long)gpu.g_shared);
 }
 
 static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
@@ -302,7 +324,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
         return rc;
     const struct config *c = &r->model.config;
     r->model.bf16_activations = a->bf16_activations;
-    r->model.form = a->gpu_bytes ? EFS_FORM_DEVICE : a->form;
+    r->model.form = !a->gpu_bytes ? a->form : a->share ? EFS_FORM_SHARED : EFS_FORM_DEVICE;
     const struct efs_gpu_options gpu = {.size = sizeof(struct efs_gpu_options), .budget_bytes = a->gpu_bytes};
     if (a->gpu_bytes && (rc = efs_client_gpu(r->model.client, &gpu, err)) < 0)
         return rc;

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ffn_calls.c - efs_expert_ffn(), efs_client_ffn(), efs_plain_ffn(): what they are given is checked, and goes by its
+ * form to who runs it. */
+#include "ffn.h"
+#include "sized.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
+{
+    if (m->expert_count == 0 || m->tokens == 0 || m->hidden == 0 || m->hidden > EFS_COLS_MAX ||
+        m->x_stride < m->hidden || (unsigned)m->activation > EFS_ACTIVATION_F16 || m->y_stride < m->hidden || !m->x ||
+        !m->y)
+        return efs_fail(err, -EINVAL, "a mixture of %u experts, %u tokens, hidden size %u", m->expert_count, m->tokens,
+                        m->hidden);
+    for (uint32_t i = 0; i < m->expert_count; i++) {
+        const struct efs_route_to *r = &m->experts[i];
+        if (r->count == 0 || r->count > m->tokens)
+            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert.number, r->count, m->tokens);
+        for (uint32_t t = 0; t < r->count; t++)
+            if (r->token[t] >= m->tokens)
+                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert.number, r->token[t],
+                                m->tokens);
+    }
+    return 0;
+}
+
+static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *m,
+                            struct efs_error *err)
+{
+    const bool device = (m->form == EFS_FORM_DEVICE || m->form == EFS_FORM_SHARED) && !from->plain;
+    errint_t rc = ffn_check(m, err);
+    if (rc < 0)
+        return rc;
+    if (!device)
+        rc = efs_ffn_run(from, team, m, err);
+    else if (!from->client)
+        rc = efs_fail(err, -EINVAL, "experts in memory of a device need a client");
+    else if (m->form == EFS_FORM_DEVICE)
+        rc = efs_ffn_device(from->client, from->stack, from->layer, m, err);
+    else
+        rc = efs_ffn_share(from->client, team, from->stack, from->layer, m, err);
+    if (rc < 0 && !err->text[0])
+        efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
+    return rc;
+}
+
+/* The caller's structs as ours; they may be of another version. */
+static errint_t run_theirs(struct efs_ffn_source from, size_t plain_bytes, struct efs_team *team,
+                           const struct efs_mixture *theirs, struct efs_error *err)
+{
+    struct efs_mixture mixture;
+    struct efs_error unwanted;
+    const void *experts, *matrices = NULL;
+    void *copies[2] = {NULL, NULL};
+    err = err ? err : &unwanted;
+    err->text[0] = '\0';
+    errint_t rc = efs_sized_in("efs_mixture", theirs, &mixture, sizeof(mixture), err);
+    if (rc == 0)
+        rc = efs_sized_array("efs_route_to", mixture.experts, mixture.expert_bytes, mixture.expert_count,
+                             sizeof(*mixture.experts), &experts, &copies[0], err);
+    if (rc == 0 && !from.fs && !from.client)
+        rc = efs_sized_array("efs_plain_expert", from.plain, plain_bytes, mixture.expert_count, sizeof(*from.plain),
+                             &matrices, &copies[1], err);
+    if (rc == 0) {
+        mixture.experts = experts;
+        from.plain = matrices;
+        rc = ffn_by_form(&from, team, &mixture, err);
+    }
+    free(copies[0]);
+    free(copies[1]);
+    return rc;
+}
+
+errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
+{
+    return run_theirs((struct efs_ffn_source){.fs = fs}, 0, team, mixture, err);
+}
+
+errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
+                        const struct efs_mixture *mixture, struct efs_error *err)
+{
+    return run_theirs((struct efs_ffn_source){.client = client, .stack = stack, .layer = layer}, 0, team, mixture, err);
+}
+
+errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
+                       size_t expert_bytes, struct efs_error *err)
+{
+    return run_theirs((struct efs_ffn_source){.plain = experts}, expert_bytes, team, mixture, err);
+}
+
+const char *efs_bf16_sums(void)
+{
+    return efs_matvec_order();
+}
