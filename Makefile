@@ -257,7 +257,7 @@ check: tests-build
 san:
 	@tests/all sanitizers
 
-san-mounts:
+san-mounts: tests-build
 	@tests/all mounts
 
 test-long: tests-build

@@ -24,6 +24,9 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 SCRATCH = tempfile.mkdtemp(prefix="expertfs-e2e-")
 FAKE = "tests/expertfs/expertfs-fake"
 SANITIZED = bool(re.search("address|thread", os.path.basename(BUILD)))
+# What programs load that are not ours, which have no sanitizer in them: from here, where it is built without
+PLAIN = os.path.join(ROOT, "build") if SANITIZED else BUILD
+TSAN = "thread" in os.path.basename(BUILD)  # decodes at a tenth of the speed, and takes some 200 MiB a daemon
 
 MNT_FORCE = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -72,8 +75,8 @@ def skip(why):
     sys.exit(77)
 
 
-def program(name):
-    path = os.path.join(BUILD, name)
+def program(name, build=BUILD):
+    path = os.path.join(build, name)
     if not os.path.exists(path):
         skip(f"{path} is not built")
     return path

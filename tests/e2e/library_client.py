@@ -4,12 +4,12 @@ import ctypes
 import os
 import sys
 
-from e2e import ROOT, program
+from e2e import PLAIN, ROOT, program
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
 
-library_path = program("libexpertfs.so.0")
+library_path = program("libexpertfs.so.0", PLAIN)
 library = api.load(library_path)
 
 

@@ -148,7 +148,10 @@ try:
     load(mount / "model.gguf", "populate", 4096, limited.join)
     kept = resident(mount / "model.gguf", size // 5)
     check("the loader is followed all the way", mount.count("fuse_loads") == 1, mount.control("stat"))
-    check("its beginning stays in the page cache", kept > 0.9, (kept, mount.control("stat")))
+    if TSAN:
+        note("of the page cache nothing is said: the sanitizer's memory takes most of the limit")
+    else:
+        check("its beginning stays in the page cache", kept > 0.9, (kept, mount.control("stat")))
     mount.unmount()
 
     # Pages that the daemon's thread reads would not count for it

@@ -113,10 +113,12 @@ try:
     held = mount.count("budget_bytes")
     check("what is held is within it", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= held)
     path = mount / "experts/L00/E000.safetensors"
-    if mount.passthrough():
+    if TSAN:
+        note("no lease takes it back: the sanitizer's memory has left no room for one")
+    elif mount.passthrough():
         with open(path, "rb") as file:
             file.read(1)
-            check("a lease takes it back", mount.count("budget_bytes") > held, mount.control("stat"))
+            check("a lease takes it back", mount.count("budget_bytes") > held, (held, mount.control("stat")))
             check("as auto", os.getxattr(mount.path, "user.expertfs.budget") == b"auto")
     os.setxattr(mount.path, "user.expertfs.budget", b"180M")
     Reader(mount / "model.gguf", join=limited.join).end()

@@ -89,7 +89,7 @@ def soak(number, seconds):
     print(f"-- {options}, {seconds:.0f} s")
     wait_until(lambda: quiet(mount))
     plain_files = open_files(pid) - len(memory_files(pid))
-    asks = [telling(mount)] + ([] if SANITIZED else [asking(mount) for _ in range(4)])
+    asks = [telling(mount)] + [asking(mount) for _ in range(4)]
     readers, stop = crowd.start(mount, want, READERS, SEED + number, folder, asks=asks)
     tuner = Tuner(mount, mib << 20, LAYERS, len(readers), SEED + number)
     sampling, pipe = crowd.fork.Event(), crowd.fork.Pipe(False)
