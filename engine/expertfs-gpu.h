@@ -21,6 +21,11 @@ struct efs_gpu_options {
     uint32_t device;       /* its number, from 0 */
     uint64_t budget_bytes; /* of its memory, all that is taken there; 0: half of what is free now */
     const char *policy;    /* who goes first from pool G: "value" (NULL), "lru", "dali" */
+    /*
+     * Of pool G, what experts may take that were named ahead by efs_hint() and not asked for yet: at most half of it.
+     * 0: none is brought ahead. Takes 8 MiB more of the budget beside pool G.
+     */
+    uint64_t ahead_bytes;
 };
 
 /*
@@ -34,6 +39,14 @@ struct efs_gpu_options {
  * when some are dropped and it is asked for again. Nothing waits for room, so that no two requests wait for each other.
  * -EOPNOTSUPP: its chunks have a codec that no kernel decodes, and it cannot be had in full (efs_options.full_pool).
  * Experts that are there already cost nothing, and their mount or store does not hear of their use.
+ *
+ * With ahead_bytes, what efs_hint() names is brought to pool G while nothing that was asked for is under way, one
+ * expert at a time, if it stands in memory of the mount or store then: nothing is read from the disk for it. To these
+ * it is a request like others. Who asks waits for at most the slot that is being copied ahead, 8 MiB, and for an expert
+ * that is on its way so no longer than for another. A place is taken for it that is free, or that of an expert which is
+ * neither held nor named, by the policy. A name stands until experts of its layer are asked for, or its sequence ends
+ * (count 0), or 512 others were named since; while more names are wrong than right nothing is begun. Names that are
+ * less likely than not are left out.
  */
 EFS_API errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options,
                                 struct efs_error *err);
@@ -50,11 +63,11 @@ EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint3
 #define EFS_GPU_STATS(X)                                                                                               \
     X(g_hits, counter, "", "experts asked for that were in pool G")                                                    \
     X(g_joined, counter, "", "experts asked for that were on the way there")                                           \
-    X(g_brought, counter, "", "experts brought there")                                                                 \
+    X(g_brought, counter, "", "experts brought there when they were asked for")                                        \
     X(g_errors, counter, "", "experts that were to be brought and could not be")                                       \
     X(g_evicted, counter, "", "experts whose place others took")                                                       \
     X(g_link_bytes, counter, "bytes", "copied from memory to the device, of chunks and of experts in full")            \
-    X(g_plain_bytes, counter, "bytes", "of the experts brought, plain")                                                \
+    X(g_plain_bytes, counter, "bytes", "of the experts brought, ahead, too, plain")                                    \
     X(g_decodes, counter, "", "kernels launched to decode")                                                            \
     X(g_budget_bytes, gauge, "bytes", "memory of the device that may be taken, all of it taken at once")               \
     X(g_pool_bytes, gauge, "bytes", "of it, pool G; the rest is for chunks on their way")                              \
@@ -64,7 +77,13 @@ EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint3
     X(g_pinned_bytes, gauge, "bytes", "of the chunk pool, registered with the driver")                                 \
     X(g_ran, counter, "", "experts run on the device, by efs_client_ffn()")                                            \
     X(g_shared, counter, "", "experts run on the processor, of mixtures in EFS_FORM_SHARED")                           \
-    X(g_bring_ns, counter, "ns", "time in which experts were copied or decoded")
+    X(g_bring_ns, counter, "ns", "time in which experts were copied or decoded")                                       \
+    X(g_ahead_issued, counter, "", "experts that were named ahead and begun to be brought")                            \
+    X(g_ahead_used, counter, "", "of them, those asked for when they were there: hits, too")                           \
+    X(g_ahead_late, counter, "", "of them, those asked for on the way there: joined, too")                             \
+    X(g_ahead_wasted, counter, "", "of them, those that were given up, evicted, or not asked for by their layer")      \
+    X(g_ahead_wasted_bytes, counter, "bytes", "copied to the device for these")                                        \
+    X(g_ahead_bytes, gauge, "bytes", "of pool G, of those that nobody has asked for yet")
 
 struct efs_gpu_stats {
 #define EFS_GPU_STATS_FIELD(name, kind, unit, help) uint64_t name;

@@ -502,7 +502,8 @@ struct efs_routing {
  * layer's gate has chosen and before its experts are asked for. count 0: the sequence is over. A runtime that predicts
  * by itself says what a layer will choose, before it does, by efs_hint(): for a pass through the layers, nothing else
  * is guessed for that sequence then. Neither is a use of an expert, nor asks for one: nothing is counted, nothing that
- * is kept goes for it.
+ * is kept goes for it. A client that has a device with efs_gpu_options.ahead_bytes brings there what efs_hint() names:
+ * expertfs-gpu.h; also where -EOPNOTSUPP is returned.
  *
  * Neither blocks. 0, also while prefetch is off; -ENOENT: no such layer or expert; -EINVAL: an expert twice, too many,
  * a weight out of range; -EOPNOTSUPP: a mount without a socket for this user, which predicts from requests alone

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <liburing.h>
 #include <numaif.h>
 #include <signal.h>
@@ -50,6 +51,15 @@ int efs_sys_fstat(int fd, struct stat *st)
 int efs_sys_has_acl(int fd)
 {
     return fgetxattr(fd, "system.posix_acl_access", NULL, 0) > 0;
+}
+
+ssize_t efs_sys_getxattrat(int dir, const char *path, const char *name, void *value, size_t bytes)
+{
+    char all[PATH_MAX];
+    int length = snprintf(all, sizeof(all), "/proc/self/fd/%d/%s", dir, path);
+    if (length < 0 || (size_t)length >= sizeof(all))
+        return -ENAMETOOLONG;
+    return RETRY(getxattr(all, name, value, bytes));
 }
 
 int efs_sys_flock(int fd, int operation)

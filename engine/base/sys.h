@@ -19,7 +19,9 @@ int efs_sys_open(const char *path, int flags, mode_t mode);
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
 int efs_sys_close(int fd);
 int efs_sys_fstat(int fd, struct stat *st);
-int efs_sys_has_acl(int fd);              /* 1: it has more than a mode (POSIX), 0 */
+int efs_sys_has_acl(int fd); /* 1: it has more than a mode (POSIX), 0 */
+/* Of a path below a directory that may be O_PATH; the file is not opened. The bytes of the value. */
+ssize_t efs_sys_getxattrat(int dir, const char *path, const char *name, void *value, size_t bytes);
 int efs_sys_flock(int fd, int operation); /* with LOCK_NB it never waits: -EWOULDBLOCK, another process has it */
 ssize_t efs_sys_pread(int fd, void *buf, size_t bytes, uint64_t offset);
 struct iovec;

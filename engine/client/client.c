@@ -109,6 +109,18 @@ struct efs_device_request *efs_client_device_request(const struct efs_client_req
     return request->of_device;
 }
 
+char efs_client_state(struct efs_client *client, const struct efs_expert_key *key)
+{
+    struct efs_expert_id id;
+    struct efs_expert_info info;
+    if (client->mount)
+        return efs_mount_state(client->mount, key);
+    if (efs_expert_find(client->fs, key->stack, key->layer, key->expert, &id) < 0 ||
+        efs_expert_info(client->fs, id, &info, sizeof(info)) < 0)
+        return 'M';
+    return info.state;
+}
+
 /* The experts' numbers in the store in place of those in their layer. */
 static errint_t client_begin_in_process(struct efs *fs, const char *stack, uint32_t layer, const struct efs_need *needs,
                                         uint32_t count, enum efs_form form, struct efs_request **request,
@@ -243,5 +255,9 @@ errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen
 
 errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err)
 {
-    return client_routing(client, guessed, true, err);
+    struct efs_routing routing;
+    errint_t rc = client_routing(client, guessed, true, err);
+    if (client->device && (rc == 0 || rc == -EOPNOTSUPP) && efs_routing_check(guessed, &routing, true, NULL) == 0)
+        client->device_ops->hint(client->device, &routing);
+    return rc;
 }

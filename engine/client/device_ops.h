@@ -6,6 +6,7 @@
 #ifndef EFS_DEVICE_OPS_H
 #define EFS_DEVICE_OPS_H
 
+#include "expert_key.h"
 #include "expertfs.h"
 
 struct efs_device;
@@ -21,12 +22,16 @@ struct efs_device_ops {
                         uint32_t *count);
     void (*drop)(struct efs_device_request *request, uint32_t index);
     void (*release)(struct efs_device_request *request);
+    void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but for whether it exists */
 };
 
 /* The client closes the device before anything else. -EEXIST: it has one. Before its first request of that form, by one
  * thread. */
 errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
                            void (*close)(struct efs_device *device));
+/* How much of an expert is in memory of the store or mount, as efs_expert_info.state; 'M' where it does not tell. It
+ * may have changed by now. Of a mount it is asked for, by the kernel. */
+char efs_client_state(struct efs_client *client, const struct efs_expert_key *key);
 struct efs_device *efs_client_device(const struct efs_client *client);                          /* NULL: none */
 struct efs_device_request *efs_client_device_request(const struct efs_client_request *request); /* NULL: not one */
 

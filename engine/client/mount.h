@@ -183,6 +183,8 @@ void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
 void efs_mount_release(struct efs_mount_request *request);
 
 /* ---- mount_routing.c ---- */
+/* efs_client_state(). Without lock. */
+char efs_mount_state(const struct efs_mount *m, const struct efs_expert_key *key);
 /* efs_observe(), efs_hint(): checked by efs_routing_check(). */
 errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, bool hint, struct efs_error *err);
 

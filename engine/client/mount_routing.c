@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_routing.c - what layers choose, or will choose, told to the mount: by its socket, hints else by a file. */
+/* mount_routing.c - what layers choose, or will choose, told to the mount: by its socket, hints else by a file; and
+ * what of it is in memory there. */
 #include "mount.h"
 
 #include "export.h"
@@ -74,4 +75,11 @@ errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *r, boo
     if (!hint)
         return efs_fail(err, -EOPNOTSUPP, "the mount has no socket for this user: it predicts from requests");
     return r->count ? hint_write(m, r, err) : 0;
+}
+
+char efs_mount_state(const struct efs_mount *m, const struct efs_expert_key *key)
+{
+    char path[EFS_MAPPING_PATH], state = 'M';
+    efs_mapped_path(key, path);
+    return efs_sys_getxattrat(m->root, path, "user.expertfs.state", &state, 1) == 1 ? state : 'M';
 }

@@ -69,6 +69,7 @@ errint_t efs_bring_check(const struct efs_tensor *tensors, uint32_t count)
 
 struct copy_run {
     struct efs_device *device;
+    efs_cu_stream stream;
     const uint8_t *from;
     efs_cu_address to;
     size_t bytes;
@@ -81,7 +82,7 @@ static void copy_flush(struct copy_run *run)
 {
     if (run->bytes == 0 || run->call)
         return;
-    run->result = run->device->driver.copy_in(run->to, run->from, run->bytes, run->device->copying);
+    run->result = run->device->driver.copy_in(run->to, run->from, run->bytes, run->stream);
     run->call = run->result ? "cuMemcpyHtoDAsync" : NULL;
     run->all += run->bytes;
     run->bytes = 0;
@@ -109,17 +110,27 @@ static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, 
 static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct copy_run *run)
 {
     size_t room = slot_room();
+    uint64_t plain_room = slot->plain_bytes;
     uint32_t shards = 0;
     while (bring->tensor < bring->count) {
         const struct efs_tensor *t = &bring->tensors[bring->tensor];
         const efs_cu_address plain = (uintptr_t)bring->expert->tensors[bring->tensor].data;
-        if (t->data)
-            copy_add(run, plain, t->data, (size_t)t->bytes);
+        if (t->data) {
+            const uint64_t bytes = t->bytes - bring->at < plain_room ? t->bytes - bring->at : plain_room;
+            copy_add(run, plain + bring->at, (const uint8_t *)t->data + bring->at, (size_t)bytes);
+            bring->at += bytes;
+            plain_room -= bytes;
+            if (bring->at < t->bytes)
+                return shards;
+        }
         for (; bring->shard < t->shard_count && !t->data; bring->shard++) {
             const struct efs_coded_shard *s = &t->shards[bring->shard];
             uint64_t bytes = 0;
             (void)shard_plain(t, s, &bytes); /* was checked */
             if (!s->e) {
+                if (plain_room == 0)
+                    return shards;
+                plain_room -= bytes < plain_room ? bytes : plain_room;
                 copy_add(run, plain + bring->at, s->sm, s->sm_bytes);
                 bring->at += bytes;
                 continue;
@@ -186,7 +197,7 @@ static efs_cu_result slot_launch(struct efs_device *device, struct efs_slot *slo
     for (uint32_t i = 0; i < shards; i++)
         most = slot->table->shard[i].elements > most ? slot->table->shard[i].elements : most;
     return device->driver.launch(device->decode, (most + EFS_BLOCK - 1) / EFS_BLOCK, shards, 1, EFS_GPU_THREADS, 1, 1,
-                                 0, device->computing, arguments, NULL);
+                                 0, slot->computing, arguments, NULL);
 }
 
 static void slot_told(void *arg)
@@ -194,36 +205,36 @@ static void slot_told(void *arg)
     efs_device_wake(arg);
 }
 
-bool efs_bring_slot(struct efs_device *device, struct efs_bring *bring, const char **call, efs_cu_result *result)
+bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
+                    efs_cu_result *result)
 {
     const struct efs_driver *cu = &device->driver;
-    struct efs_slot *slot = &device->slot[(device->oldest + device->busy) % EFS_SLOTS];
-    struct copy_run run = {.device = device};
+    struct copy_run run = {.device = device, .stream = slot->copying};
     uint32_t shards = slot_take(slot, bring, &run);
     /* From here on the slot is under way, also when a call fails: what was begun may still be. */
     slot->shards = shards;
     slot->bring = bring;
     bring->slots++;
-    device->busy++;
     slot_copy(slot, shards, &run);
     *call = run.call;
     *result = run.result;
 #define SLOT_CALL(name, made)                                                                                          \
     if (!*call && (*result = (made)) != 0)                                                                             \
         *call = (name);
-    SLOT_CALL("cuEventRecord", cu->event_record(slot->copied, device->copying))
-    SLOT_CALL("cuStreamWaitEvent", cu->stream_wait(device->computing, slot->copied, 0))
+    SLOT_CALL("cuEventRecord", cu->event_record(slot->copied, slot->copying))
+    SLOT_CALL("cuStreamWaitEvent", cu->stream_wait(slot->computing, slot->copied, 0))
     if (shards) {
         SLOT_CALL("cuLaunchKernel", slot_launch(device, slot, shards))
         SLOT_CALL("cuMemcpyDtoHAsync",
                   cu->copy_out(slot->table->status, slot->memory + offsetof(struct efs_slot_table, status),
-                               shards * sizeof(slot->table->status[0]), device->computing))
+                               shards * sizeof(slot->table->status[0]), slot->computing))
     }
-    SLOT_CALL("cuEventRecord", cu->event_record(slot->done, device->computing))
-    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(device->computing, slot_told, device))
+    SLOT_CALL("cuEventRecord", cu->event_record(slot->done, slot->computing))
+    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(slot->computing, slot_told, device))
 #undef SLOT_CALL
     pthread_mutex_lock(&device->lock);
     device->stats.g_link_bytes += run.all;
+    bring->expert->link_bytes += run.all;
     device->stats.g_decodes += shards > 0;
     pthread_mutex_unlock(&device->lock);
     return !*call;

@@ -5,11 +5,14 @@
  * A request takes what is in pool G at once. What is not there the client is asked for in coded form, and the thread
  * `efs-gpu` takes it from there: as much of an expert as goes into a slot is copied by one stream and decoded by the
  * other, which waits for it by an event, while the next slot is copied. When the second stream has told that it is
- * done, and no kernel has found damage, the expert is there. The thread blocks in poll(2) alone.
+ * done, and no kernel has found damage, the expert is there. What is brought ahead (device_ahead.c) has a slot and a
+ * stream of its own. The thread blocks in poll(2) alone, but for what it asks a mount about experts that are named
+ * ahead.
  */
 #ifndef EFS_DEVICE_CORE_H
 #define EFS_DEVICE_CORE_H
 
+#include "ahead.h"
 #include "assign_costs.h"
 #include "cuda/gpu.h"
 #include "device_ops.h"
@@ -57,6 +60,7 @@ struct efs_bring_source {
     struct efs_bring_source *next;
     struct efs_client_request *request;
     enum efs_form form;
+    bool ahead;                       /* of one that was named ahead */
     uint32_t count, told, left;       /* named; that the client has told of; not over yet */
     struct efs_vram_expert *expert[]; /* [count]; NULL: it is over */
 };
@@ -77,6 +81,8 @@ struct efs_bring {
 
 struct efs_slot {
     efs_cu_address memory;
+    efs_cu_stream copying, computing; /* of this slot's work */
+    size_t plain_bytes;               /* that are copied as they are beside it, at most */
     struct efs_slot_table *table;
     efs_cu_event copied, done;
     struct efs_bring *bring;
@@ -91,12 +97,14 @@ struct efs_device {
     efs_cu_module module;
     efs_cu_function decode, up, down, sum;
     efs_cu_stream copying, computing, running; /* running: of mixtures */
+    efs_cu_stream ahead;                       /* of what is brought ahead; NULL: nothing is */
     efs_cu_address memory, scratch;            /* pool G, then scratch, then the slots */
     uint64_t budget_bytes;
     char name[128];
 
     pthread_mutex_t lock; /* guards what follows. Left of no other lock. */
     struct efs_vram vram;
+    struct efs_ahead names;
     struct efs_vram_after *free_after; /* events that nobody uses */
     struct efs_bring_source *fresh;    /* to be taken by the thread */
     struct efs_gpu_stats stats;
@@ -118,9 +126,11 @@ struct efs_device {
     uint32_t inner;           /* of the last mixture's experts; 0: there was none */
 
     /* The thread's own: */
-    struct efs_slot slot[EFS_SLOTS];
-    uint32_t oldest, busy; /* slots under way */
-    uint64_t counted_at;   /* as far as their time was counted */
+    struct efs_slot slot[EFS_SLOTS + 1]; /* the last one is for what is brought ahead */
+    uint32_t oldest, busy;               /* slots under way, but for that one */
+    uint64_t counted_at;                 /* as far as their time was counted */
+    bool ahead_busy;
+    struct efs_bring *ahead_bring; /* what goes into it now */
     struct efs_bring_source *sources;
     struct efs_bring *bring; /* what goes into slots now */
 };
@@ -145,10 +155,35 @@ errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t l
 /* device_thread.c */
 void *efs_device_run(void *device);
 
+/* device_life.c; the thread, lock not held */
+/* It is told of, and no more; no slot has anything of it. */
+void efs_bring_end(struct efs_device *device, struct efs_bring *bring, errint_t error);
+/* The same but for being told of. */
+void efs_bring_free(struct efs_device *device, struct efs_bring *bring);
+/* One of a source is over; with the last one, the source. */
+void efs_source_end_one(struct efs_device *device, struct efs_bring_source *source, uint32_t index);
+/* It is here, or has failed, for all who wait for it. */
+void efs_bring_tell(struct efs_device *device, const struct efs_bring_source *source, struct efs_vram_expert *expert,
+                    errint_t error);
+/* An expert that the client has is next. */
+void efs_device_take(struct efs_device *device, struct efs_bring_source *source, uint32_t index, errint_t status);
+/* Give an expert that was asked for its place. -EAGAIN: when some slot is done there may be one. */
+errint_t efs_device_place(struct efs_device *device, struct efs_bring *bring);
+/* Has this slot's work ended? gone: whatever the device says, it has. Its expert has what became of it then. */
+bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone);
+
+/* device_ahead.c; the thread */
+/* What is brought ahead goes on. false: it waits for something. */
+bool efs_device_go_ahead(struct efs_device *device);
+/* Would it take an expert of this source now, if there were one? */
+bool efs_device_ahead_waits(struct efs_device *device, const struct efs_bring_source *source);
+
 /* device_bring.c; the thread */
 /* Can the device make these tensors plain by itself? -EOPNOTSUPP: not of that codec; -EUCLEAN: they do not add up. */
 errint_t efs_bring_check(const struct efs_tensor *tensors, uint32_t count);
-/* Fill the next slot with what is next of this expert, and begin. result: of the driver's call that failed. */
-bool efs_bring_slot(struct efs_device *device, struct efs_bring *bring, const char **call, efs_cu_result *result);
+/* Fill the slot with what is next of this expert, and begin: it is under way then, also when a call of the driver has
+ * failed, of which there is a result: false. */
+bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
+                    efs_cu_result *result);
 
 #endif

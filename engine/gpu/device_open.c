@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIXED_BYTES (EFS_SLOTS * EFS_SLOT_BYTES + EFS_SCRATCH_BYTES)
 #define POOL_MIN_BYTES ((uint64_t)1 << 20)
 
 /* ---- opening, step by step; what was made is undone by device_close() ---- */
@@ -42,7 +41,7 @@ static errint_t device_find(struct efs_device *device, uint32_t number, struct e
     return 0;
 }
 
-static errint_t device_load(struct efs_device *device, struct efs_error *err)
+static errint_t device_load(struct efs_device *device, bool ahead, struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
     DEVICE_CALL("cuModuleLoadData", cu->module_load(&device->module, efs_gpu_image));
@@ -55,6 +54,36 @@ static errint_t device_load(struct efs_device *device, struct efs_error *err)
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->running, EFS_CU_STREAM_NON_BLOCKING));
     for (unsigned i = 0; i < 2; i++)
         DEVICE_CALL("cuEventCreate", cu->event_create(&device->timed[i], EFS_CU_EVENT_TIMING));
+    if (ahead)
+        DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->ahead, EFS_CU_STREAM_NON_BLOCKING));
+    return 0;
+}
+
+static errint_t device_make_slot(struct efs_device *device, uint32_t number, struct efs_error *err)
+{
+    const struct efs_driver *cu = &device->driver;
+    struct efs_slot *slot = &device->slot[number];
+    const bool ahead = number == EFS_SLOTS;
+    void *table;
+    slot->memory = device->memory + device->budget_bytes - (number + 1) * EFS_SLOT_BYTES;
+    slot->copying = ahead ? device->ahead : device->copying;
+    slot->computing = ahead ? device->ahead : device->computing;
+    slot->plain_bytes = ahead ? EFS_SLOT_BYTES : SIZE_MAX;
+    DEVICE_CALL("cuMemHostAlloc", cu->host_alloc(&table, sizeof(*slot->table), 0));
+    slot->table = table;
+    DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
+    DEVICE_CALL("cuEventCreate", cu->event_create(&slot->done, EFS_CU_EVENT_NO_TIMING));
+    return 0;
+}
+
+/* The part of pool G for what is named ahead. */
+static errint_t device_share(struct efs_device *device, uint64_t ahead_bytes, struct efs_error *err)
+{
+    const uint64_t most = (uint64_t)device->vram.granules * EFS_VRAM_GRANULE / 2;
+    if (ahead_bytes > most)
+        return efs_fail(err, -EINVAL, "%llu bytes for experts that are named ahead: half of pool G at most, %llu",
+                        (unsigned long long)ahead_bytes, (unsigned long long)most);
+    device->vram.ahead_most = (uint32_t)(ahead_bytes / EFS_VRAM_GRANULE);
     return 0;
 }
 
@@ -63,8 +92,9 @@ static errint_t device_take_memory(struct efs_device *device, uint64_t budget_by
                                    struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
+    const uint32_t slots = EFS_SLOTS + (device->ahead != NULL);
+    const uint64_t fixed = slots * EFS_SLOT_BYTES + EFS_SCRATCH_BYTES, least = fixed + POOL_MIN_BYTES;
     size_t free_bytes, bytes;
-    const uint64_t least = FIXED_BYTES + POOL_MIN_BYTES;
     DEVICE_CALL("cuMemGetInfo", cu->memory_info(&free_bytes, &bytes));
     if (budget_bytes == 0)
         budget_bytes = free_bytes / 2;
@@ -77,17 +107,13 @@ static errint_t device_take_memory(struct efs_device *device, uint64_t budget_by
                         (unsigned long long)budget_bytes, device->name, free_bytes);
     DEVICE_CALL("cuMemAlloc", cu->memory_alloc(&device->memory, (size_t)budget_bytes));
     device->budget_bytes = budget_bytes;
-    device->scratch = device->memory + budget_bytes - FIXED_BYTES;
-    for (uint32_t i = 0; i < EFS_SLOTS; i++) {
-        struct efs_slot *slot = &device->slot[i];
-        void *table;
-        slot->memory = device->memory + budget_bytes - (i + 1) * EFS_SLOT_BYTES;
-        DEVICE_CALL("cuMemHostAlloc", cu->host_alloc(&table, sizeof(*slot->table), 0));
-        slot->table = table;
-        DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
-        DEVICE_CALL("cuEventCreate", cu->event_create(&slot->done, EFS_CU_EVENT_NO_TIMING));
+    device->scratch = device->memory + budget_bytes - fixed;
+    for (uint32_t i = 0; i < slots; i++) {
+        errint_t made = device_make_slot(device, i, err);
+        if (made < 0)
+            return made;
     }
-    errint_t rc = efs_vram_init(&device->vram, device->memory, budget_bytes - FIXED_BYTES, policy);
+    errint_t rc = efs_vram_init(&device->vram, device->memory, budget_bytes - fixed, policy);
     return rc < 0 ? efs_fail(err, rc, "no memory for a device's tables") : 0;
 }
 
@@ -106,9 +132,11 @@ static errint_t device_open(struct efs_device *device, const struct efs_gpu_opti
     efs_cu_result result = efs_device_enter(device);
     if (result != 0)
         return efs_driver_fail(&device->driver, "cuCtxPushCurrent", result, err);
-    rc = device_load(device, err);
+    rc = device_load(device, options->ahead_bytes > 0, err);
     if (rc == 0)
         rc = device_take_memory(device, options->budget_bytes, policy, err);
+    if (rc == 0)
+        rc = device_share(device, options->ahead_bytes, err);
     efs_device_leave(device);
     if (rc < 0)
         return rc;
@@ -136,7 +164,7 @@ static void device_free(struct efs_device *device)
 {
     const struct efs_driver *cu = &device->driver;
     bool entered = efs_device_enter(device) == 0;
-    for (uint32_t i = 0; i < EFS_SLOTS; i++) {
+    for (uint32_t i = 0; i <= EFS_SLOTS; i++) {
         if (device->slot[i].copied)
             (void)cu->event_destroy(device->slot[i].copied);
         if (device->slot[i].done)
@@ -159,6 +187,8 @@ static void device_free(struct efs_device *device)
         (void)cu->stream_destroy(device->computing);
     if (device->running)
         (void)cu->stream_destroy(device->running);
+    if (device->ahead)
+        (void)cu->stream_destroy(device->ahead);
     if (device->module)
         (void)cu->module_unload(device->module);
     if (entered)
@@ -226,6 +256,11 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     stats.g_used_bytes = (uint64_t)device->vram.used_granules * EFS_VRAM_GRANULE;
     stats.g_experts = device->vram.experts;
     stats.g_held = device->vram.held;
+    stats.g_ahead_used = device->vram.ahead_used;
+    stats.g_ahead_late = device->vram.ahead_late;
+    stats.g_ahead_wasted = device->vram.ahead_wasted;
+    stats.g_ahead_wasted_bytes = device->vram.ahead_wasted_bytes;
+    stats.g_ahead_bytes = (uint64_t)device->vram.ahead_granules * EFS_VRAM_GRANULE;
     pthread_mutex_unlock(&device->lock);
     stats.g_pinned_bytes = efs_pins_bytes(&device->pins);
     efs_sized_out(out, bytes, &stats, sizeof(stats));

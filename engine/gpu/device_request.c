@@ -61,6 +61,8 @@ void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, 
         efs_vram_remove(&device->vram, expert, after);
     else
         expert->state = EFS_VRAM_HERE;
+    if (error == 0 && !expert->named)
+        efs_vram_waste(&device->vram, expert);
 }
 
 /* ---- beginning ---- */
@@ -76,6 +78,10 @@ static errint_t device_look(struct efs_device *device, struct efs_device_request
         struct efs_vram_expert *expert = efs_vram_find(&device->vram, &key);
         device->stats.g_hits += expert && expert->state == EFS_VRAM_HERE;
         device->stats.g_joined += expert && expert->state == EFS_VRAM_COMING;
+        if (expert && expert->ahead && expert->state == EFS_VRAM_COMING)
+            efs_device_wake(device); /* it goes on as one that was asked for */
+        if (expert)
+            efs_vram_use_ahead(&device->vram, expert);
         if (!expert) {
             expert = efs_vram_add(&device->vram, &key);
             if (!expert)
@@ -223,6 +229,10 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
     }
     pthread_mutex_lock(&device->lock);
     efs_vram_asked(&device->vram, stack, layer, needs, count); /* now that there are such experts */
+    if (device->names.count) {
+        efs_ahead_asked(&device->names, &device->vram, stack, layer, needs, count);
+        efs_device_wake(device); /* what is on its way in vain */
+    }
     pthread_mutex_unlock(&device->lock);
     *out = request;
     return 0;
@@ -360,10 +370,21 @@ errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, vo
     return rc;
 }
 
+static void device_hint(struct efs_device *device, const struct efs_routing *routing)
+{
+    if (!device->ahead || strlen(routing->stack) >= EFS_STACK_NAME_BYTES)
+        return;
+    pthread_mutex_lock(&device->lock);
+    efs_ahead_hint(&device->names, &device->vram, routing);
+    pthread_mutex_unlock(&device->lock);
+    efs_device_wake(device);
+}
+
 const struct efs_device_ops efs_device_ops = {.begin = device_begin,
                                               .wait_any = device_wait_any,
                                               .event = device_event,
                                               .wait = device_wait,
                                               .tensors = device_tensors,
                                               .drop = device_drop,
-                                              .release = device_release};
+                                              .release = device_release,
+                                              .hint = device_hint};

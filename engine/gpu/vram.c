@@ -74,6 +74,7 @@ void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, stru
     while (*at != expert)
         at = &(*at)->next;
     *at = expert->next;
+    efs_vram_waste(vram, expert);
     if (expert->granules)
         efs_runs_mark(vram->taken, expert->first, expert->granules, false);
     vram->used_granules -= expert->granules;
@@ -107,14 +108,14 @@ void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, co
     efs_vram_order_pass(&vram->order, stack, layer, needs, count, (uint32_t)(fit / layers));
 }
 
-/* Who goes first of those that may. NULL: nobody may. */
-static struct efs_vram_expert *vram_victim(struct efs_vram *vram)
+/* Who goes first of those that may, for what is ahead, or asked for. NULL: nobody may. */
+static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool ahead)
 {
     struct efs_vram_expert *victim = NULL;
     double least = 0;
     for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
         for (struct efs_vram_expert *expert = vram->bucket[b]; expert; expert = expert->next) {
-            if (expert->state != EFS_VRAM_HERE || expert->holders)
+            if (expert->state != EFS_VRAM_HERE || expert->holders || (ahead && expert->named))
                 continue;
             const double worth = efs_vram_order_worth(&vram->order, &expert->key, expert->used_at);
             if (!victim || worth < least || (worth == least && expert->used_at < victim->used_at)) {
@@ -160,31 +161,92 @@ static void vram_tell(const struct efs_vram *vram, struct efs_vram_expert *exper
     expert->tensor_count = count;
 }
 
-errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
-                        uint32_t count, struct efs_vram_after **after)
+/* How many granules these tensors take, and room to tell of them. */
+static errint_t vram_prepare(const struct efs_vram *vram, struct efs_vram_expert *expert,
+                             const struct efs_tensor *tensors, uint32_t count, uint32_t *granules)
 {
     size_t names;
     uint64_t bytes = vram_bytes(tensors, count, &names);
     if (bytes > (uint64_t)vram->granules * EFS_VRAM_GRANULE)
         return -EFBIG;
-    uint32_t granules = (uint32_t)((bytes + EFS_VRAM_GRANULE - 1) / EFS_VRAM_GRANULE), longest;
-    uint32_t all = (vram->granules + 63) / 64 * 64;
-    granules = granules ? granules : 1; /* also an expert without bytes is somewhere */
+    *granules = (uint32_t)((bytes + EFS_VRAM_GRANULE - 1) / EFS_VRAM_GRANULE);
+    *granules = *granules ? *granules : 1; /* also an expert without bytes is somewhere */
     if (!expert->tensors)
         expert->tensors = efs_sys_malloc(count * sizeof(*expert->tensors) + names + 1);
-    if (!expert->tensors)
-        return -ENOMEM;
-    while ((expert->first = efs_runs_find(vram->taken, all, granules, false, &longest)) == all) {
-        struct efs_vram_expert *victim = vram_victim(vram);
-        if (!victim)
-            return -EAGAIN;
-        efs_vram_remove(vram, victim, after);
-        vram->evicted++;
-    }
+    return expert->tensors ? 0 : -ENOMEM;
+}
+
+/* false: there is no such run. */
+static bool vram_take(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                      uint32_t count, uint32_t granules)
+{
+    uint32_t all = (vram->granules + 63) / 64 * 64, longest;
+    expert->first = efs_runs_find(vram->taken, all, granules, false, &longest);
+    if (expert->first == all)
+        return false;
     efs_runs_mark(vram->taken, expert->first, granules, true);
     expert->granules = granules;
     vram->used_granules += granules;
     vram->placed++;
     vram_tell(vram, expert, tensors, count);
+    return true;
+}
+
+errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                        uint32_t count, struct efs_vram_after **after)
+{
+    uint32_t granules;
+    errint_t rc = vram_prepare(vram, expert, tensors, count, &granules);
+    while (rc == 0 && !vram_take(vram, expert, tensors, count, granules)) {
+        struct efs_vram_expert *victim = vram_victim(vram, false);
+        if (!victim)
+            return -EAGAIN;
+        efs_vram_remove(vram, victim, after);
+        vram->evicted++;
+    }
+    return rc;
+}
+
+/* ---- what is brought ahead ---- */
+
+errint_t efs_vram_place_ahead(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                              uint32_t count, struct efs_vram_expert **victim)
+{
+    uint32_t granules;
+    errint_t rc = vram_prepare(vram, expert, tensors, count, &granules);
+    *victim = NULL;
+    if (rc < 0)
+        return rc;
+    if (granules > vram->ahead_most || vram->ahead_granules > vram->ahead_most - granules)
+        return -EAGAIN;
+    if (!vram_take(vram, expert, tensors, count, granules)) {
+        *victim = vram_victim(vram, true);
+        return -EAGAIN;
+    }
+    vram->ahead_granules += granules;
     return 0;
+}
+
+static void vram_not_ahead(struct efs_vram *vram, struct efs_vram_expert *expert)
+{
+    expert->ahead = false;
+    vram->ahead_granules -= expert->granules;
+}
+
+void efs_vram_use_ahead(struct efs_vram *vram, struct efs_vram_expert *expert)
+{
+    if (!expert->ahead)
+        return;
+    vram->ahead_used += expert->state == EFS_VRAM_HERE;
+    vram->ahead_late += expert->state == EFS_VRAM_COMING;
+    vram_not_ahead(vram, expert);
+}
+
+void efs_vram_waste(struct efs_vram *vram, struct efs_vram_expert *expert)
+{
+    if (!expert->ahead)
+        return;
+    vram->ahead_wasted++;
+    vram->ahead_wasted_bytes += expert->link_bytes;
+    vram_not_ahead(vram, expert);
 }

@@ -35,14 +35,19 @@ struct efs_vram_expert {
     struct efs_vram_after *after;
     struct efs_tensor *tensors; /* names are behind them */
     uint32_t tensor_count;
+    bool named;          /* ahead.h: its layer will ask for it */
+    bool ahead;          /* it was begun because of that, and nobody has asked for it yet */
+    uint64_t link_bytes; /* copied for it */
 };
 
 struct efs_vram {
     efs_cu_address base;
     uint32_t granules, used_granules, experts, held;
     uint64_t clock, evicted;
-    uint64_t *taken; /* a bit a granule */
-    uint32_t placed; /* experts that have a place */
+    uint64_t *taken;                     /* a bit a granule */
+    uint32_t placed;                     /* experts that have a place */
+    uint32_t ahead_most, ahead_granules; /* of experts that are ahead: at most, now */
+    uint64_t ahead_used, ahead_late, ahead_wasted, ahead_wasted_bytes;
     struct efs_vram_order order;
     struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
 };
@@ -71,5 +76,14 @@ void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, co
  */
 errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
                         uint32_t count, struct efs_vram_after **after);
+/*
+ * The same for an expert that is ahead. None goes for it by itself: -EAGAIN, and *victim may, which is neither held nor
+ * named, or there is none (NULL), or no room in the part of the pool that such experts may take.
+ */
+errint_t efs_vram_place_ahead(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                              uint32_t count, struct efs_vram_expert **victim);
+/* What is ahead is asked for, or was brought in vain; of others nothing changes. */
+void efs_vram_use_ahead(struct efs_vram *vram, struct efs_vram_expert *expert);
+void efs_vram_waste(struct efs_vram *vram, struct efs_vram_expert *expert);
 
 #endif

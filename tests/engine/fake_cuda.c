@@ -36,7 +36,7 @@ static struct {
     pthread_mutex_t lock; /* guards all */
     pthread_cond_t changed;
     bool begun, lost;
-    unsigned calls, fail_at, damage_at, slow_us, left;
+    unsigned calls, fail_at, damage_at, slow_us, left, streams, held;
     int result;
     bool for_ever;
     uint64_t random;
@@ -79,6 +79,14 @@ SHOWN void fake_cuda_slow(unsigned most_us)
 {
     pthread_mutex_lock(&fake.lock);
     fake.slow_us = most_us;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+SHOWN void fake_cuda_hold(unsigned streams)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.held = streams;
+    pthread_cond_broadcast(&fake.changed);
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -188,7 +196,10 @@ FAKE cuDeviceGetName(char *name, int room, int device)
 FAKE cuDevicePrimaryCtxRetain(void **context, int device)
 {
     BEGIN(false);
-    count_left(1);
+    pthread_mutex_lock(&fake.lock);
+    fake.left++;
+    fake.streams = 0;
+    pthread_mutex_unlock(&fake.lock);
     *context = &the_context;
     return device == 0 ? FINE : INVALID_VALUE;
 }
@@ -355,6 +366,7 @@ struct stream {
     pthread_t thread;
     struct work *first, **last;
     bool busy, ended;
+    unsigned bit; /* of fake.held */
 };
 
 static const char *const kernels[] = {"efs_gpu_decode", "efs_gpu_recover", "efs_gpu_ffn_up", "efs_gpu_ffn_down",
@@ -422,7 +434,7 @@ static void *stream_run(void *arg)
     struct stream *stream = arg;
     pthread_mutex_lock(&fake.lock);
     for (;;) {
-        while (!stream->first && !stream->ended)
+        while ((!stream->first && !stream->ended) || (stream->first && (fake.held & stream->bit) && !fake.lost))
             pthread_cond_wait(&fake.changed, &fake.lock);
         struct work *work = stream->first;
         if (!work)
@@ -469,6 +481,9 @@ FAKE cuStreamCreate(struct stream **out, unsigned flags)
     if (!stream)
         return OUT_OF_MEMORY;
     stream->last = &stream->first;
+    pthread_mutex_lock(&fake.lock);
+    stream->bit = fake.streams < 32 ? 1u << fake.streams++ : 0;
+    pthread_mutex_unlock(&fake.lock);
     if (pthread_create(&stream->thread, NULL, stream_run, stream) != 0) {
         free(stream);
         return OUT_OF_MEMORY;

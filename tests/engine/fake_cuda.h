@@ -22,6 +22,9 @@ unsigned fake_cuda_calls(void);
 void fake_cuda_fail(unsigned number, int result, bool for_ever);
 /* Work of streams is taken up only so many microseconds later, at random up to that. */
 void fake_cuda_slow(unsigned most_us);
+/* Streams, by the order in which they were made since the device was opened, the first one a 1, the second a 2, the
+ * third a 4, ...: these take nothing up until they are not held any more. */
+void fake_cuda_hold(unsigned streams);
 /* The number-th copy to the device of a KiB or more (from 1) comes with its first bytes wrong. */
 void fake_cuda_damage(unsigned number);
 /* What was made and is still there: memory, streams, events, modules, contexts. */

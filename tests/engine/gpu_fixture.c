@@ -50,6 +50,7 @@ int gpu_setup(void **state)
     *(void **)&gpu_fake.left = fake_symbol("fake_cuda_left");
     *(void **)&gpu_fake.fails = fake_symbol("fake_cuda_fail");
     *(void **)&gpu_fake.slow = fake_symbol("fake_cuda_slow");
+    *(void **)&gpu_fake.hold = fake_symbol("fake_cuda_hold");
     *(void **)&gpu_fake.damage = fake_symbol("fake_cuda_damage");
     *(void **)&gpu_fake.owns = fake_symbol("fake_cuda_owns");
     fixture_mount_begin_moe(&gpu_mount, &gpu_model, GPU_LAYERS, GPU_EXPERTS);
@@ -68,8 +69,10 @@ int gpu_after(void **state)
 {
     (void)state;
     gpu_fake.policy = NULL;
+    gpu_fake.ahead_bytes = 0;
     gpu_fake.fails(0, 0, false);
     gpu_fake.slow(0);
+    gpu_fake.hold(0);
     gpu_fake.damage(0);
     return gpu_fake.left() == 0 ? 0 : -1;
 }
@@ -89,8 +92,10 @@ struct efs_client *gpu_client_without(const char *path, bool full_pool)
 
 errint_t gpu_add(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
 {
-    const struct efs_gpu_options options = {
-        .size = sizeof(struct efs_gpu_options), .budget_bytes = budget_bytes, .policy = gpu_fake.policy};
+    const struct efs_gpu_options options = {.size = sizeof(struct efs_gpu_options),
+                                            .budget_bytes = budget_bytes,
+                                            .policy = gpu_fake.policy,
+                                            .ahead_bytes = gpu_fake.ahead_bytes};
     return efs_client_gpu(client, &options, err);
 }
 

@@ -23,10 +23,12 @@ extern struct fixture gpu_model;
 extern struct fixture_mount gpu_mount; /* expert e of layer l is its number l * GPU_EXPERTS + e */
 extern struct gpu_fake {
     const char *policy; /* of the next device */
+    uint64_t ahead_bytes;
     /* fake_cuda.h says what these do: */
     size_t (*registered)(void);
     unsigned (*left)(void);
-    void (*fails)(unsigned number, int result, bool for_ever), (*slow)(unsigned us), (*damage)(unsigned number);
+    void (*fails)(unsigned number, int result, bool for_ever), (*slow)(unsigned us), (*damage)(unsigned number),
+        (*hold)(unsigned streams);
     bool (*owns)(const void *at, size_t bytes);
 } gpu_fake;
 

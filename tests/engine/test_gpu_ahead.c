@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Experts that are named ahead are brought to pool G before they are asked for: what is used, late and in vain, whose
+ * place is taken, who goes first, what stops it, and what goes wrong meanwhile.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "driver.h"
+#include "gpu_fixture.h"
+
+#define MIB (1ull << 20)
+#define LEAST (GPU_LEAST + 8 * MIB)
+#define LARGE_BYTES (18 * MIB)
+#define LARGE_BUDGET (GPU_SLOTS + 8 * MIB + 2 * LARGE_BYTES)
+enum { COPYING = 1, COMPUTING = 2, AHEAD = 8 }; /* streams, for gpu_fake.hold() */
+
+/* Wait, for a minute at most, until this is so. */
+#define UNTIL(condition)                                                                                               \
+    do {                                                                                                               \
+        for (unsigned waited = 0; !(condition) && waited < 60000; waited++)                                            \
+            usleep(1000);                                                                                              \
+        assert_true(condition);                                                                                        \
+    } while (0)
+
+static errint_t hint_of(struct efs_client *client, uint32_t sequence, uint32_t layer, uint32_t first, uint32_t count,
+                        const float *weights)
+{
+    uint32_t experts[GPU_EXPERTS];
+    for (uint32_t i = 0; i < count; i++)
+        experts[i] = first + i;
+    const struct efs_routing routing = {.size = sizeof(routing),
+                                        .sequence = sequence,
+                                        .layer = layer,
+                                        .tokens = 1,
+                                        .count = count,
+                                        .experts = experts,
+                                        .weights = weights};
+    return efs_hint(client, &routing, NULL);
+}
+
+static void hint(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
+{
+    assert_int_equal(hint_of(client, 0, layer, first, count, NULL), 0);
+}
+
+/* A layer's experts stand in memory of the store or mount. */
+static void warm(struct efs_client *client, uint32_t layer, uint32_t count, enum efs_form form)
+{
+    struct efs_client_request *request;
+    struct efs_need needs[GPU_EXPERTS];
+    for (uint32_t i = 0; i < count; i++)
+        needs[i] = (struct efs_need){i, 1};
+    assert_int_equal(efs_client_begin(client, "", layer, needs, sizeof(needs[0]), count, form, &request, NULL), 0);
+    assert_int_equal(efs_client_wait(request), 0);
+    efs_client_release(request);
+}
+
+/* A client whose store has all in memory; room for so many experts of what is named ahead. */
+static struct efs_client *ahead_client(uint32_t experts)
+{
+    gpu_fake.ahead_bytes = experts * GPU_EXPERT_BYTES;
+    struct efs_client *client = gpu_client(gpu_model.store, LEAST);
+    for (uint32_t layer = 0; layer < GPU_LAYERS; layer++)
+        warm(client, layer, GPU_EXPERTS, EFS_FORM_CODED);
+    return client;
+}
+
+static bool sums(struct efs_client *client, uint64_t issued, uint64_t used, uint64_t late, uint64_t wasted)
+{
+    const struct efs_gpu_stats s = gpu_stats(client);
+    return s.g_ahead_issued == issued && s.g_ahead_used == used && s.g_ahead_late == late && s.g_ahead_wasted == wasted;
+}
+
+static bool is_ahead(struct efs_client *client, uint32_t experts)
+{
+    return gpu_stats(client).g_ahead_bytes == experts * GPU_EXPERT_BYTES;
+}
+
+/* So many are there, the last one perhaps only placed. */
+static void settle(struct efs_client *client, uint32_t experts)
+{
+    UNTIL(is_ahead(client, experts) &&
+          gpu_stats(client).g_experts * GPU_EXPERT_BYTES == gpu_stats(client).g_used_bytes);
+}
+
+static void what_is_used(void **state)
+{
+    (void)state;
+    struct efs_client *client = ahead_client(4);
+    hint(client, 1, 0, 3);
+    settle(client, 3);
+    gpu_bring(client, 1, 0, 4);
+    struct efs_gpu_stats s = gpu_stats(client);
+    assert_int_equal(s.g_hits + s.g_joined, 3);
+    assert_int_equal(s.g_brought, 1);
+    assert_true(sums(client, 3, 3, 0, 0) || sums(client, 3, 2, 1, 0)); /* the last one may just have been placed */
+    assert_int_equal(s.g_ahead_bytes, 0);
+    assert_int_equal(s.g_plain_bytes, 4 * 3 * 32768);
+    gpu_bring(client, 1, 0, 4); /* these are as others now */
+    assert_int_equal(gpu_stats(client).g_hits + gpu_stats(client).g_joined, 7);
+    hint(client, 1, 0, 4); /* all there: there is nothing to do */
+    hint(client, 0, 7, 1);
+    settle(client, 1);
+    assert_int_equal(gpu_stats(client).g_ahead_issued, 4);
+    efs_client_close(client);
+}
+
+static void what_is_in_vain(void **state)
+{
+    (void)state;
+    struct efs_client *client = ahead_client(4);
+    hint(client, 1, 0, 2);
+    settle(client, 2);
+    gpu_bring(client, 0, 0, 2); /* another layer says nothing of them */
+    assert_true(is_ahead(client, 2));
+    gpu_bring(client, 1, 4, 2);
+    UNTIL(sums(client, 2, 0, 0, 2)); /* the second may just have been placed: then it is given up */
+    assert_true(gpu_stats(client).g_ahead_wasted_bytes > 0 && is_ahead(client, 0));
+    hint(client, 0, 3, 2);
+    settle(client, 2);
+    hint(client, 0, 4, 2); /* 3 is not believed any more */
+    settle(client, 2);
+    UNTIL(sums(client, 5, 0, 0, 3));
+    assert_int_equal(hint_of(client, 9, 0, 6, 2, NULL), 0); /* of another sequence: beside these */
+    settle(client, 4);
+    hint(client, 0, 0, 0); /* the sequence is over */
+    UNTIL(sums(client, 7, 0, 0, 5) && is_ahead(client, 2));
+    gpu_bring(client, 0, 6, 2);
+    assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 2);
+    efs_client_close(client);
+}
+
+static void what_is_not_begun(void **state)
+{
+    const float unlikely[] = {0.4f, 0.6f};
+    struct efs_stats stats;
+    struct efs_error err = {""};
+    (void)state;
+    struct efs_client *client = gpu_client_without(gpu_model.store, true);
+    gpu_fake.ahead_bytes = GPU_POOL_EXPERTS / 2 * GPU_EXPERT_BYTES + 1;
+    assert_int_equal(gpu_add(client, LEAST, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "half of pool G"));
+    gpu_fake.ahead_bytes -= 1;
+    assert_int_equal(gpu_add(client, LEAST - 65536, &err), -EINVAL);
+    assert_int_equal(gpu_add(client, LEAST, &err), 0);
+    warm(client, 1, 2, EFS_FORM_CODED);
+    efs_stats(efs_client_fs(client), &stats, sizeof(stats));
+    const uint64_t read = stats.read_bytes;
+    hint(client, 0, 0, GPU_EXPERTS); /* on disk alone */
+    assert_int_equal(hint_of(client, 0, 1, 0, 2, unlikely), 0);
+    settle(client, 1);
+    assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
+    efs_stats(efs_client_fs(client), &stats, sizeof(stats));
+    assert_int_equal(stats.read_bytes, read);
+    gpu_bring(client, 1, 1, 1);
+    assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 1);
+    assert_int_equal(hint_of(client, 0, GPU_LAYERS, 0, 1, NULL), -ENOENT);
+    efs_client_close(client);
+
+    gpu_fake.ahead_bytes = 0;
+    client = gpu_client(gpu_model.store, GPU_LEAST);
+    warm(client, 1, 2, EFS_FORM_CODED);
+    hint(client, 1, 0, 2);
+    gpu_bring(client, 1, 0, 2);
+    assert_true(sums(client, 0, 0, 0, 0));
+    efs_client_close(client);
+}
+
+/* Places: free ones, and those of others, but not of what is held or named, nor more than its part. */
+static void whose_place(void **state)
+{
+    struct efs_client_request *held;
+    (void)state;
+    gpu_fake.policy = "lru";
+    struct efs_client *client = ahead_client(3);
+    assert_int_equal(gpu_begin(client, 0, 0, 6, &held), 0);
+    assert_int_equal(efs_client_wait(held), 0);
+    hint(client, 1, 0, 3);
+    UNTIL(gpu_stats(client).g_ahead_wasted == 1); /* the third found none */
+    settle(client, 2);
+    assert_int_equal(gpu_stats(client).g_evicted, 0);
+    assert_int_equal(gpu_stats(client).g_held, 6);
+    for (uint32_t i = 0; i < 6; i++)
+        gpu_check(held, i, 0, i);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(efs_client_drop_after(held, i, NULL), 0); /* read by nobody any more */
+    efs_client_release(held);
+    hint(client, 0, 0, 1); /* the oldest, and there */
+    hint(client, 1, 0, 6); /* one more than the part has room for, even so */
+    settle(client, 3);
+    assert_int_equal(gpu_stats(client).g_evicted, 1);
+    const uint64_t hits = gpu_stats(client).g_hits;
+    gpu_bring(client, 0, 0, 1);
+    assert_int_equal(gpu_stats(client).g_hits, hits + 1);
+    gpu_bring(client, 0, 0, GPU_EXPERTS); /* who asks takes them all */
+    UNTIL(is_ahead(client, 0));
+    assert_int_equal(gpu_stats(client).g_ahead_issued, gpu_stats(client).g_ahead_wasted);
+    efs_client_close(client);
+}
+
+/* While most names are wrong nothing is begun for them. */
+static void wrong_names(void **state)
+{
+    (void)state;
+    gpu_fake.policy = "lru";
+    struct efs_client *client = ahead_client(4);
+    for (uint32_t round = 0; round < 20; round++) {
+        hint(client, round % 2, 0, 2);
+        gpu_bring(client, round % 2, 4, 4);
+    }
+    const uint64_t issued = gpu_stats(client).g_ahead_issued;
+    assert_true(issued < 20);
+    hint(client, 0, 0, 2);
+    gpu_bring(client, 1, 4, 4);
+    assert_int_equal(gpu_stats(client).g_ahead_issued, issued);
+    for (uint32_t round = 0; round < 40; round++) { /* names that come true are believed again */
+        hint(client, round % 2, 0, 4);
+        gpu_bring(client, round % 2, 0, 4);
+        gpu_bring(client, round % 2, 4, 4);
+    }
+    hint(client, 0, 0, 4);
+    UNTIL(gpu_stats(client).g_ahead_issued > issued);
+    efs_client_close(client);
+}
+
+/* ---- experts larger than a slot: on their way, step by step ---- */
+
+struct large {
+    struct fixture model;
+    struct efs_client *client;
+};
+
+/* Half of expert 0 of layer 1 is with the driver, which does not take it up. */
+static struct efs_client *large_begin(struct large *large)
+{
+    struct efs_error err = {""};
+    fixture_store(&large->model, 2, 2, 1536, 2048);
+    large->client = gpu_client_without(large->model.store, true);
+    gpu_fake.ahead_bytes = LARGE_BYTES;
+    if (gpu_add(large->client, LARGE_BUDGET, &err) < 0)
+        fail_msg("%s", err.text);
+    for (uint32_t layer = 0; layer < 2; layer++)
+        warm(large->client, layer, 2, EFS_FORM_CODED);
+    gpu_fake.hold(AHEAD);
+    hint(large->client, 1, 0, 1);
+    UNTIL(gpu_stats(large->client).g_link_bytes > 0);
+    assert_int_equal(gpu_stats(large->client).g_ahead_issued, 1);
+    return large->client;
+}
+
+static void large_end(struct large *large)
+{
+    gpu_fake.hold(0);
+    efs_client_close(large->client);
+    fixture_end(&large->model);
+}
+
+/* That nothing happens can only be waited for: a mistake may be missed, what is right never fails. */
+static void link_rests(struct efs_client *client, uint64_t link_bytes)
+{
+    usleep(30000);
+    assert_int_equal(gpu_stats(client).g_link_bytes, link_bytes);
+}
+
+static void who_asks_goes_first(void **state)
+{
+    struct large large;
+    struct efs_client_request *asked, *joined;
+    uint32_t index;
+    errint_t status;
+    (void)state;
+    struct efs_client *client = large_begin(&large);
+    const uint64_t half = gpu_stats(client).g_link_bytes;
+    gpu_fake.hold(COPYING | AHEAD);
+    assert_int_equal(gpu_begin(client, 0, 0, 1, &asked), 0);
+    UNTIL(gpu_stats(client).g_link_bytes > half + LARGE_BYTES / 2); /* beside it, all of it */
+    const uint64_t link_bytes = gpu_stats(client).g_link_bytes;
+    gpu_fake.hold(COPYING);
+    link_rests(client, link_bytes); /* the other half of what is named waits */
+    hint(client, 0, 1, 1);
+    link_rests(client, link_bytes);
+    assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
+    assert_int_equal(gpu_begin(client, 1, 0, 1, &joined), 0); /* now it is asked for */
+    assert_int_equal(efs_client_wait_any(joined, 60000, &index, &status), 1);
+    assert_int_equal(status, 0);
+    assert_true(sums(client, 1, 0, 1, 0));
+    assert_int_equal(efs_client_wait_any(asked, 0, &index, &status), -ETIMEDOUT);
+    efs_client_release(joined);
+    gpu_fake.hold(0);
+    assert_int_equal(efs_client_wait(asked), 0);
+    efs_client_release(asked);
+    assert_int_equal(gpu_stats(client).g_joined, 1);
+    assert_int_equal(gpu_stats(client).g_brought, 1);
+    large_end(&large);
+}
+
+static void given_up_half_way(void **state)
+{
+    struct large large;
+    (void)state;
+    struct efs_client *client = large_begin(&large);
+    const uint64_t half = gpu_stats(client).g_link_bytes;
+    hint(client, 0, 0, 0);
+    assert_int_equal(gpu_stats(client).g_ahead_wasted, 0);
+    gpu_fake.hold(0);
+    UNTIL(sums(client, 1, 0, 0, 1));
+    assert_int_equal(gpu_stats(client).g_ahead_wasted_bytes, half);
+    assert_int_equal(gpu_stats(client).g_used_bytes, 0);
+    large_end(&large);
+}
+
+/* Who asks needs its place. */
+static void gives_its_place(void **state)
+{
+    struct large large;
+    struct efs_client_request *held, *asked;
+    (void)state;
+    struct efs_client *client = large_begin(&large);
+    assert_int_equal(gpu_begin(client, 0, 0, 1, &held), 0);
+    assert_int_equal(efs_client_wait(held), 0);
+    assert_int_equal(gpu_stats(client).g_used_bytes, 2 * LARGE_BYTES);
+    assert_int_equal(gpu_begin(client, 0, 1, 1, &asked), 0);
+    gpu_fake.hold(0);
+    assert_int_equal(efs_client_wait(asked), 0);
+    efs_client_release(asked);
+    efs_client_release(held);
+    assert_true(sums(client, 1, 0, 0, 1));
+    large_end(&large);
+}
+
+/* Who asks waits in the store for memory that it has there. */
+static void gives_memory_back(void **state)
+{
+    struct large large;
+    struct efs_client_request *asked;
+    (void)state;
+    struct efs_client *client = large_begin(&large);
+    assert_int_equal(gpu_begin(client, 0, 0, 2, &asked), 0);
+    gpu_fake.hold(0);
+    assert_int_equal(efs_client_wait(asked), 0);
+    efs_client_release(asked);
+    assert_int_equal(gpu_stats(client).g_brought, 2);
+    large_end(&large);
+}
+
+/* Who joins and leaves again. */
+static void asked_and_dropped(void **state)
+{
+    struct large large;
+    struct efs_client_request *asked;
+    (void)state;
+    struct efs_client *client = large_begin(&large);
+    assert_int_equal(gpu_begin(client, 1, 0, 1, &asked), 0);
+    efs_client_release(asked);
+    gpu_fake.hold(0);
+    assert_int_equal(gpu_begin(client, 1, 0, 2, &asked), 0);
+    assert_int_equal(efs_client_wait(asked), 0);
+    efs_client_release(asked);
+    assert_true(sums(client, 1, 0, 1, 0));
+    large_end(&large);
+}
+
+static void *let_go_soon(void *arg)
+{
+    (void)arg;
+    usleep(20000);
+    gpu_fake.hold(0);
+    return NULL;
+}
+
+static void closed_meanwhile(void **state)
+{
+    struct large large;
+    pthread_t thread;
+    (void)state;
+    (void)large_begin(&large);
+    assert_int_equal(pthread_create(&thread, NULL, let_go_soon, NULL), 0);
+    efs_client_close(large.client);
+    assert_int_equal(gpu_fake.left(), 0);
+    pthread_join(thread, NULL);
+    fixture_end(&large.model);
+    for (unsigned round = 0; round < 20; round++) {
+        struct efs_client *client = ahead_client(4);
+        gpu_fake.slow(500);
+        hint(client, 1, 0, 4);
+        usleep(round * 100);
+        efs_client_close(client);
+        assert_int_equal(gpu_fake.left(), 0);
+        gpu_fake.slow(0);
+    }
+}
+
+/* ---- what goes wrong ---- */
+
+static void damaged_on_the_way(void **state)
+{
+    (void)state;
+    struct efs_client *client = ahead_client(4);
+    gpu_fake.damage(1);
+    hint(client, 1, 0, 2);
+    UNTIL(sums(client, 2, 0, 0, 1) && is_ahead(client, 1));
+    gpu_bring(client, 1, 0, 2);
+    assert_int_equal(gpu_stats(client).g_errors, 0);
+    efs_client_close(client);
+}
+
+/* A client's life in which some call of the driver fails: false, none did. */
+static bool life(void)
+{
+    struct efs_error err = {""};
+    struct efs_client_request *request;
+    bool failed = false;
+    struct efs_client *client = gpu_client_without(gpu_model.store, true);
+    gpu_fake.ahead_bytes = 4 * GPU_EXPERT_BYTES;
+    if (gpu_add(client, LEAST, &err) < 0) {
+        assert_non_null(strstr(err.text, "cu"));
+        failed = true;
+    }
+    warm(client, 1, GPU_EXPERTS, EFS_FORM_CODED);
+    for (uint32_t round = 0; round < 2 && !failed; round++) {
+        uint32_t index;
+        errint_t status;
+        hint(client, 1, round, 4);
+        usleep(2000);
+        failed = gpu_begin(client, 1, 2, 6, &request) < 0;
+        if (failed)
+            break;
+        while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
+            assert_true(status == 0 || status == -EIO || status == -ENOMEM);
+            failed |= status < 0;
+            if (status == 0)
+                gpu_check(request, index, 1, 2 + index);
+            if (status == 0 && efs_client_drop_after(request, index, NULL) < 0)
+                failed = true;
+        }
+        efs_client_release(request);
+    }
+    efs_client_close(client);
+    assert_int_equal(gpu_fake.left(), 0);
+    return failed;
+}
+
+static void each_call_fails(void **state)
+{
+    static const struct {
+        int result;
+        bool for_ever;
+    } ways[] = {{EFS_CU_OUT_OF_MEMORY, false}, {700, true}};
+    (void)state;
+    for (unsigned w = 0; w < 2; w++) {
+        unsigned failed = 0;
+        for (unsigned number = 1; number < 160; number++) {
+            gpu_fake.fails(number, ways[w].result, ways[w].for_ever);
+            failed += life();
+        }
+        gpu_fake.fails(0, 0, false);
+        assert_true(failed > 40);
+        assert_false(life());
+    }
+}
+
+/* ---- of a mount, and many ---- */
+
+static void of_a_mount(void **state)
+{
+    (void)state;
+    char path[512];
+    gpu_fake.ahead_bytes = 4 * GPU_EXPERT_BYTES;
+    fixture_mount_file(&gpu_mount, ".expertfs/hint", "", 0);
+    struct efs_client *client = gpu_client(gpu_mount.directory, LEAST);
+    gpu_bring(client, 0, 0, 1); /* it hands out full ones alone, as the client knows now: others are left */
+    for (uint32_t e = 0; e < 3; e++) {
+        snprintf(path, sizeof(path), "%s/experts/L01/E%03u.safetensors", gpu_mount.directory, e);
+        if (setxattr(path, "user.expertfs.state", e == 1 ? "C" : "F", 1, 0) < 0) {
+            assert_int_equal(errno, EOPNOTSUPP);
+            print_message("no user xattrs at %s: not tested\n", gpu_mount.directory);
+            efs_client_close(client);
+            return;
+        }
+    }
+    hint(client, 1, 0, 4);
+    settle(client, 2);
+    gpu_bring(client, 1, 0, 4);
+    assert_int_equal(gpu_stats(client).g_brought, 3);
+    assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 2);
+    efs_client_close(client);
+}
+
+struct user {
+    struct efs_client *client;
+    uint32_t number;
+};
+
+static void *use(void *arg)
+{
+    const struct user *u = arg;
+    uint64_t random = u->number;
+    for (unsigned round = 0; round < 60; round++) {
+        struct efs_client_request *request;
+        uint32_t layer = (uint32_t)fixture_random(&random) % GPU_LAYERS, index;
+        uint32_t first = (uint32_t)fixture_random(&random) % 6;
+        errint_t status;
+        (void)hint_of(u->client, u->number, layer, first, (uint32_t)fixture_random(&random) % 3, NULL);
+        if (fixture_random(&random) % 2)
+            usleep((useconds_t)(fixture_random(&random) % 1000));
+        assert_int_equal(gpu_begin(u->client, layer, first, 2, &request), 0);
+        for (unsigned i = 0; i < 2 && fixture_random(&random) % 8; i++) {
+            assert_int_equal(efs_client_wait_any(request, 60000, &index, &status), 1);
+            assert_int_equal(status, 0);
+            gpu_check(request, index, layer, first + index);
+        }
+        efs_client_release(request);
+    }
+    return NULL;
+}
+
+static void many_threads(void **state)
+{
+    pthread_t threads[3]; /* who hold 6 of 8 experts at most: each finds room */
+    struct user users[3];
+    (void)state;
+    struct efs_client *client = ahead_client(2);
+    gpu_fake.slow(100);
+    for (unsigned i = 0; i < 3; i++) {
+        users[i] = (struct user){client, i + 1};
+        assert_int_equal(pthread_create(&threads[i], NULL, use, &users[i]), 0);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    for (unsigned i = 0; i < 3; i++)
+        (void)hint_of(client, i + 1, 0, 0, 0, NULL);
+    UNTIL(is_ahead(client, 0) && gpu_stats(client).g_experts * GPU_EXPERT_BYTES == gpu_stats(client).g_used_bytes);
+    const struct efs_gpu_stats s = gpu_stats(client);
+    assert_int_equal(s.g_ahead_issued, s.g_ahead_used + s.g_ahead_late + s.g_ahead_wasted);
+    assert_int_equal(s.g_hits + s.g_joined + s.g_brought + s.g_errors, 3 * 60 * 2);
+    assert_int_equal(s.g_held, 0);
+    efs_client_close(client);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(what_is_used, gpu_after),
+        cmocka_unit_test_teardown(what_is_in_vain, gpu_after),
+        cmocka_unit_test_teardown(what_is_not_begun, gpu_after),
+        cmocka_unit_test_teardown(whose_place, gpu_after),
+        cmocka_unit_test_teardown(wrong_names, gpu_after),
+        cmocka_unit_test_teardown(who_asks_goes_first, gpu_after),
+        cmocka_unit_test_teardown(given_up_half_way, gpu_after),
+        cmocka_unit_test_teardown(gives_its_place, gpu_after),
+        cmocka_unit_test_teardown(gives_memory_back, gpu_after),
+        cmocka_unit_test_teardown(asked_and_dropped, gpu_after),
+        cmocka_unit_test_teardown(closed_meanwhile, gpu_after),
+        cmocka_unit_test_teardown(damaged_on_the_way, gpu_after),
+        cmocka_unit_test_teardown(each_call_fails, gpu_after),
+        cmocka_unit_test_teardown(of_a_mount, gpu_after),
+        cmocka_unit_test_teardown(many_threads, gpu_after),
+    };
+    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
+}
