@@ -43,16 +43,26 @@ static struct {
     struct {
         uint8_t *data;
         size_t bytes;
+        int device;
     } allocation[ALLOCATIONS];
-    size_t used;
+    size_t used[FAKE_CUDA_DEVICES];
+    int lost_device_result[FAKE_CUDA_DEVICES]; /* not FINE: it is lost */
     struct {
         void *base;
         size_t bytes;
     } registered[ALLOCATIONS];
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .random = 7};
 
-static __thread unsigned contexts; /* pushed by this thread */
-static int the_context, the_module;
+#define CONTEXTS 8
+static __thread unsigned contexts;    /* pushed by this thread, */
+static __thread int pushed[CONTEXTS]; /* and of which device each is */
+static int the_contexts[FAKE_CUDA_DEVICES], the_module;
+
+/* Of the context that is current; there is one. */
+static int device_now(void)
+{
+    return pushed[contexts - 1];
+}
 
 /* ---- control ---- */
 
@@ -72,6 +82,15 @@ SHOWN void fake_cuda_fail(unsigned number, int result, bool for_ever)
     fake.result = result;
     fake.for_ever = for_ever;
     fake.lost = false;
+    memset(fake.lost_device_result, 0, sizeof(fake.lost_device_result));
+    pthread_mutex_unlock(&fake.lock);
+}
+
+SHOWN void fake_cuda_lose(int device, int result)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.lost_device_result[device] = result;
+    pthread_cond_broadcast(&fake.changed);
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -105,24 +124,23 @@ SHOWN unsigned fake_cuda_left(void)
     return left;
 }
 
-/* Lock held. */
-static bool owns(const void *address, size_t bytes)
+SHOWN int fake_cuda_device_of(const void *address, size_t bytes)
 {
+    int device = -1;
     const uint8_t *at = address;
+    pthread_mutex_lock(&fake.lock);
     for (unsigned i = 0; i < ALLOCATIONS; i++)
         if (fake.allocation[i].data && at >= fake.allocation[i].data &&
             at <= fake.allocation[i].data + fake.allocation[i].bytes &&
             bytes <= (size_t)(fake.allocation[i].data + fake.allocation[i].bytes - at))
-            return true;
-    return false;
+            device = fake.allocation[i].device;
+    pthread_mutex_unlock(&fake.lock);
+    return device;
 }
 
 SHOWN bool fake_cuda_owns(const void *address, size_t bytes)
 {
-    pthread_mutex_lock(&fake.lock);
-    bool owned = owns(address, bytes);
-    pthread_mutex_unlock(&fake.lock);
-    return owned;
+    return fake_cuda_device_of(address, bytes) >= 0;
 }
 
 /* Every call begins with it: counted, failed when its turn has come, and refused without a context. */
@@ -141,6 +159,8 @@ static int call_begin(bool needs_context)
         result = NOT_INITIALIZED;
     if (result == FINE && needs_context && contexts == 0)
         result = INVALID_CONTEXT;
+    if (result == FINE && needs_context)
+        result = fake.lost_device_result[device_now()];
     pthread_mutex_unlock(&fake.lock);
     return result;
 }
@@ -175,22 +195,22 @@ FAKE cuInit(unsigned flags)
 FAKE cuDeviceGetCount(int *count)
 {
     BEGIN(false);
-    *count = 1;
+    *count = FAKE_CUDA_DEVICES;
     return FINE;
 }
 
 FAKE cuDeviceGet(int *device, int ordinal)
 {
     BEGIN(false);
-    *device = 0;
-    return ordinal == 0 ? FINE : INVALID_VALUE;
+    *device = ordinal;
+    return ordinal >= 0 && ordinal < FAKE_CUDA_DEVICES ? FINE : INVALID_VALUE;
 }
 
 FAKE cuDeviceGetName(char *name, int room, int device)
 {
     BEGIN(false);
     snprintf(name, (size_t)room, "a processor that is none");
-    return device == 0 ? FINE : INVALID_VALUE;
+    return device < FAKE_CUDA_DEVICES ? FINE : INVALID_VALUE;
 }
 
 FAKE cuDevicePrimaryCtxRetain(void **context, int device)
@@ -200,8 +220,8 @@ FAKE cuDevicePrimaryCtxRetain(void **context, int device)
     fake.left++;
     fake.streams = 0;
     pthread_mutex_unlock(&fake.lock);
-    *context = &the_context;
-    return device == 0 ? FINE : INVALID_VALUE;
+    *context = &the_contexts[device];
+    return FINE;
 }
 
 FAKE cuDevicePrimaryCtxRelease_v2(int device)
@@ -215,9 +235,10 @@ FAKE cuDevicePrimaryCtxRelease_v2(int device)
 FAKE cuCtxPushCurrent_v2(void *context)
 {
     BEGIN(false);
-    if (context != &the_context)
+    const int *of = context;
+    if (of < the_contexts || of >= the_contexts + FAKE_CUDA_DEVICES || contexts == CONTEXTS)
         return INVALID_CONTEXT;
-    contexts++;
+    pushed[contexts++] = (int)(of - the_contexts);
     return FINE;
 }
 
@@ -226,8 +247,8 @@ FAKE cuCtxPopCurrent_v2(void **context)
     END(false);
     if (contexts == 0)
         return INVALID_CONTEXT;
+    *context = &the_contexts[device_now()];
     contexts--;
-    *context = &the_context;
     return ended;
 }
 
@@ -235,7 +256,7 @@ FAKE cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes)
 {
     BEGIN(true);
     pthread_mutex_lock(&fake.lock);
-    *free_bytes = FAKE_CUDA_BYTES - fake.used;
+    *free_bytes = FAKE_CUDA_BYTES - fake.used[device_now()];
     *bytes = FAKE_CUDA_BYTES;
     pthread_mutex_unlock(&fake.lock);
     return FINE;
@@ -244,12 +265,13 @@ FAKE cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes)
 FAKE cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
     BEGIN(true);
-    int result = OUT_OF_MEMORY;
+    int result = OUT_OF_MEMORY, device = device_now();
     pthread_mutex_lock(&fake.lock);
-    for (unsigned i = 0; i < ALLOCATIONS && result != FINE && bytes <= FAKE_CUDA_BYTES - fake.used; i++)
+    for (unsigned i = 0; i < ALLOCATIONS && result != FINE && bytes <= FAKE_CUDA_BYTES - fake.used[device]; i++)
         if (!fake.allocation[i].data && (fake.allocation[i].data = aligned_alloc(256, (bytes + 255) / 256 * 256))) {
             fake.allocation[i].bytes = bytes;
-            fake.used += bytes;
+            fake.allocation[i].device = device;
+            fake.used[device] += bytes;
             fake.left++;
             *address = (uintptr_t)fake.allocation[i].data;
             result = FINE;
@@ -267,7 +289,7 @@ FAKE cuMemFree_v2(uint64_t address)
         if ((uintptr_t)fake.allocation[i].data == address && address) {
             free(fake.allocation[i].data);
             fake.allocation[i].data = NULL;
-            fake.used -= fake.allocation[i].bytes;
+            fake.used[fake.allocation[i].device] -= fake.allocation[i].bytes;
             fake.left--;
             result = ended;
         }
@@ -367,6 +389,7 @@ struct stream {
     struct work *first, **last;
     bool busy, ended;
     unsigned bit; /* of fake.held */
+    int device;
 };
 
 static const char *const kernels[] = {"efs_gpu_decode", "efs_gpu_recover", "efs_gpu_ffn_up", "efs_gpu_ffn_down",
@@ -400,17 +423,23 @@ static void run_kernel(const struct work *work)
         }
 }
 
+/* Lock held. */
+static bool is_lost(int device)
+{
+    return fake.lost || fake.lost_device_result[device] != FINE;
+}
+
 /* Lock held; given up while it works. */
-static void do_work(const struct work *work)
+static void do_work(const struct work *work, int device)
 {
     unsigned rest_us = 0;
     if (fake.slow_us) {
         fake.random = fake.random * 6364136223846793005u + 1442695040888963407u;
         rest_us = (unsigned)(fake.random >> 33) % fake.slow_us;
     }
-    while (work->kind == WORK_WAIT && work->event->done < work->turn && !fake.lost)
+    while (work->kind == WORK_WAIT && work->event->done < work->turn && !is_lost(device))
         pthread_cond_wait(&fake.changed, &fake.lock);
-    if (fake.lost)
+    if (is_lost(device))
         return;
     if (work->kind == WORK_RECORD) {
         work->event->done = work->turn > work->event->done ? work->turn : work->event->done;
@@ -443,7 +472,7 @@ static void *stream_run(void *arg)
         if (!stream->first)
             stream->last = &stream->first;
         stream->busy = true;
-        do_work(work);
+        do_work(work, stream->device);
         stream->busy = false;
         free(work);
         pthread_cond_broadcast(&fake.changed);
@@ -455,6 +484,8 @@ static void *stream_run(void *arg)
 /* Takes work over. The default stream does it at once. */
 static int stream_add(struct stream *stream, const struct work *what)
 {
+    if (stream && stream->device != device_now())
+        return INVALID_HANDLE;
     struct work *work = malloc(sizeof(*work));
     if (!work)
         return OUT_OF_MEMORY;
@@ -465,7 +496,7 @@ static int stream_add(struct stream *stream, const struct work *what)
         *stream->last = work;
         stream->last = &work->next;
     } else {
-        do_work(work);
+        do_work(work, device_now());
         free(work);
     }
     pthread_cond_broadcast(&fake.changed);
@@ -481,6 +512,7 @@ FAKE cuStreamCreate(struct stream **out, unsigned flags)
     if (!stream)
         return OUT_OF_MEMORY;
     stream->last = &stream->first;
+    stream->device = device_now();
     pthread_mutex_lock(&fake.lock);
     stream->bit = fake.streams < 32 ? 1u << fake.streams++ : 0;
     pthread_mutex_unlock(&fake.lock);
@@ -581,6 +613,12 @@ FAKE cuLaunchHostFunc(struct stream *stream, void (*function)(void *), void *arg
     return stream_add(stream, &work);
 }
 
+/* Is all of it memory of the current context's device? */
+static bool here(const void *address, size_t bytes)
+{
+    return fake_cuda_device_of(address, bytes) == device_now();
+}
+
 /* What is copied is all of one registered range, or of none. */
 static bool is_of_one(const uint8_t *from, size_t bytes)
 {
@@ -600,7 +638,7 @@ FAKE cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct st
     static const uint8_t wrong[4] = {0xff, 0xff, 0xff, 0x7f};
     BEGIN(true);
     struct work work = {.kind = WORK_COPY, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes};
-    bool owned = fake_cuda_owns(work.to, bytes) && is_of_one(from, bytes);
+    bool owned = here(work.to, bytes) && is_of_one(from, bytes);
     int result = owned ? stream_add(stream, &work) : INVALID_VALUE;
     pthread_mutex_lock(&fake.lock);
     bool damaged = bytes >= 1024 && fake.damage_at && --fake.damage_at == 0;
@@ -616,7 +654,7 @@ FAKE cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *
 {
     BEGIN(true);
     struct work work = {.kind = WORK_COPY, .to = to, .from = (const void *)(uintptr_t)from, .bytes = bytes};
-    return fake_cuda_owns(work.from, bytes) ? stream_add(stream, &work) : INVALID_VALUE;
+    return here(work.from, bytes) ? stream_add(stream, &work) : INVALID_VALUE;
 }
 
 /* ---- modules and kernels ---- */
@@ -654,8 +692,8 @@ FAKE cuModuleGetFunction(void **function, void *module, const char *name)
 static bool kernel_owns(const struct work *work)
 {
     const struct efs_gpu_shard *shards = work->first;
-    return fake_cuda_owns(shards, work->grid_y * sizeof(*shards)) &&
-           (work->kernel != 0 || fake_cuda_owns(work->second, work->grid_y * sizeof(uint32_t)));
+    return here(shards, work->grid_y * sizeof(*shards)) &&
+           (work->kernel != 0 || here(work->second, work->grid_y * sizeof(uint32_t)));
 }
 
 FAKE cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

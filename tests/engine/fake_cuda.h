@@ -13,13 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAKE_CUDA_BYTES ((size_t)512 << 20) /* of the device */
+#define FAKE_CUDA_DEVICES 2
+#define FAKE_CUDA_BYTES ((size_t)512 << 20) /* of each device */
 
 /* How many calls were made since the last fake_cuda_fail(). */
 unsigned fake_cuda_calls(void);
 /* The number-th call from now on (from 1; 0: none) returns result; for ever: so do all that follow, and work that is
  * under way ends undone, without its host functions: a lost device. Takes an earlier loss back. */
 void fake_cuda_fail(unsigned number, int result, bool for_ever);
+/* The same for one device alone, from now on: calls in its context. */
+void fake_cuda_lose(int device, int result);
 /* Work of streams is taken up only so many microseconds later, at random up to that. */
 void fake_cuda_slow(unsigned most_us);
 /* Streams, by the order in which they were made since the device was opened, the first one a 1, the second a 2, the
@@ -31,7 +34,8 @@ void fake_cuda_damage(unsigned number);
 unsigned fake_cuda_left(void);
 /* Bytes of memory of the host that are registered. */
 size_t fake_cuda_registered(void);
-/* Is all of it memory of the device? */
-bool fake_cuda_owns(const void *address, size_t bytes);
+/* The device whose memory all of it is; -1: none. */
+int fake_cuda_device_of(const void *address, size_t bytes);
+bool fake_cuda_owns(const void *address, size_t bytes); /* there is one */
 
 #endif

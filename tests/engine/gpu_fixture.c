@@ -53,6 +53,8 @@ int gpu_setup(void **state)
     *(void **)&gpu_fake.hold = fake_symbol("fake_cuda_hold");
     *(void **)&gpu_fake.damage = fake_symbol("fake_cuda_damage");
     *(void **)&gpu_fake.owns = fake_symbol("fake_cuda_owns");
+    *(void **)&gpu_fake.device_of = fake_symbol("fake_cuda_device_of");
+    *(void **)&gpu_fake.lose = fake_symbol("fake_cuda_lose");
     fixture_mount_begin_moe(&gpu_mount, &gpu_model, GPU_LAYERS, GPU_EXPERTS);
     return 0;
 }
@@ -70,6 +72,7 @@ int gpu_after(void **state)
     (void)state;
     gpu_fake.policy = NULL;
     gpu_fake.ahead_bytes = 0;
+    gpu_fake.device = 0;
     gpu_fake.fails(0, 0, false);
     gpu_fake.slow(0);
     gpu_fake.hold(0);
@@ -93,6 +96,7 @@ struct efs_client *gpu_client_without(const char *path, bool full_pool)
 errint_t gpu_add(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
 {
     const struct efs_gpu_options options = {.size = sizeof(struct efs_gpu_options),
+                                            .device = gpu_fake.device,
                                             .budget_bytes = budget_bytes,
                                             .policy = gpu_fake.policy,
                                             .ahead_bytes = gpu_fake.ahead_bytes};

@@ -22,7 +22,8 @@
 extern struct fixture gpu_model;
 extern struct fixture_mount gpu_mount; /* expert e of layer l is its number l * GPU_EXPERTS + e */
 extern struct gpu_fake {
-    const char *policy; /* of the next device */
+    const char *policy; /* of the next client's device */
+    uint32_t device;    /* its number */
     uint64_t ahead_bytes;
     /* fake_cuda.h says what these do: */
     size_t (*registered)(void);
@@ -30,6 +31,8 @@ extern struct gpu_fake {
     void (*fails)(unsigned number, int result, bool for_ever), (*slow)(unsigned us), (*damage)(unsigned number),
         (*hold)(unsigned streams);
     bool (*owns)(const void *at, size_t bytes);
+    int (*device_of)(const void *at, size_t bytes);
+    void (*lose)(int device, int result);
 } gpu_fake;
 
 /* A group's setup and teardown. */

@@ -158,7 +158,7 @@ static void refused(void **state)
     assert_int_equal(gpu_add(client, GPU_LEAST, &err), -EINVAL);
     assert_non_null(strstr(err.text, "value, lru, dali"));
     gpu_fake.policy = NULL;
-    const struct efs_gpu_options second = {.size = sizeof(second), .device = 1};
+    const struct efs_gpu_options second = {.size = sizeof(second), .device = FAKE_CUDA_DEVICES};
     assert_int_equal(efs_client_gpu(client, &second, &err), -ENODEV);
     char *driver = strdup(getenv("EXPERTFS_CUDA"));
     setenv("EXPERTFS_CUDA", "off", 1);
@@ -226,6 +226,45 @@ static void no_room(void **state)
     gpu_bring(client, 1, 0, 5);
     assert_int_equal(gpu_stats(client).g_errors, 3);
     efs_client_close(client);
+}
+
+/* A client for each of several devices: experts are where they were asked for, and one that is lost takes no other
+ * along. */
+static void several_devices(void **state)
+{
+    const char *const paths[] = {gpu_mount.directory, gpu_model.store};
+    (void)state;
+    for (unsigned p = 0; p < 2; p++) {
+        struct efs_client *client[FAKE_CUDA_DEVICES];
+        struct efs_client_request *request[FAKE_CUDA_DEVICES], *more;
+        const struct efs_tensor *tensors;
+        uint32_t count;
+        for (uint32_t d = 0; d < FAKE_CUDA_DEVICES; d++) {
+            gpu_fake.device = d;
+            client[d] = gpu_client(paths[p], GPU_LEAST);
+        }
+        for (uint32_t d = 0; d < FAKE_CUDA_DEVICES; d++)
+            assert_int_equal(gpu_begin(client[d], 0, d, 3, &request[d]), 0);
+        for (uint32_t d = 0; d < FAKE_CUDA_DEVICES; d++) {
+            assert_int_equal(efs_client_wait(request[d]), 0);
+            for (uint32_t i = 0; i < 3; i++) {
+                gpu_check(request[d], i, 0, d + i);
+                assert_int_equal(efs_client_tensors(request[d], i, &tensors, &count), 0);
+                assert_int_equal(gpu_fake.device_of(tensors[0].data, tensors[0].bytes), d);
+            }
+            assert_int_equal(gpu_stats(client[d]).g_experts, 3);
+        }
+        gpu_fake.lose(1, 700);
+        assert_int_equal(gpu_begin(client[1], 1, 0, 2, &more), 0);
+        assert_int_equal(efs_client_wait(more), -EIO);
+        efs_client_release(more);
+        gpu_bring(client[0], 1, 0, 4);
+        for (uint32_t d = 0; d < FAKE_CUDA_DEVICES; d++) {
+            efs_client_release(request[d]);
+            efs_client_close(client[d]);
+        }
+        gpu_fake.fails(0, 0, false);
+    }
 }
 
 /* Work of a user's stream: it reads an expert only when it is let. */
@@ -355,6 +394,7 @@ int main(void)
         cmocka_unit_test_teardown(what_is_there_stays, gpu_after),
         cmocka_unit_test_teardown(refused, gpu_after),
         cmocka_unit_test_teardown(no_room, gpu_after),
+        cmocka_unit_test_teardown(several_devices, gpu_after),
         cmocka_unit_test_teardown(who_still_reads, gpu_after),
         cmocka_unit_test_teardown(many_threads, gpu_after),
     };
