@@ -176,6 +176,23 @@ hung.abandon()
 result = ctl("list", mount.path)
 check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in result.stderr, result)
 
+print("-- list: the process that looks")
+reaper = """import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
+try:
+    sys.exit(os.waitpid(-1, 0)[0] > 0)
+except ChildProcessError:
+    pass"""
+result = run(sys.executable, "-c", reaper, program("expertctl"), "list")
+check("is left to nobody to reap", result.returncode == 0, result)
+ends = os.pipe()
+os.close(ends[0])
+for command in "list", "doctor":
+    result = subprocess.run([program("expertctl"), command], stdout=ends[1], stderr=subprocess.PIPE, text=True)
+    check(f"{command}: nobody reads what it prints", result.returncode == -signal.SIGPIPE, result)
+os.close(ends[1])
+
 print("-- output")
 result = ctl("list")
 check("list: its head fits a terminal", len(result.stdout.split("\n")[0]) <= 80, result)

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -213,9 +214,14 @@ static int list_in_child(bool json)
         _exit(write(told[1], &status, 1) == 1 ? EXIT_SUCCESS : EXIT_FAILURE);
     }
     close(told[1]);
-    while (read(told[0], &status, 1) < 0 && errno == EINTR)
+    ssize_t n;
+    int ended = 0;
+    while ((n = read(told[0], &status, 1)) < 0 && errno == EINTR)
         ;
     close(told[0]);
+    /* it ends where all mounts answered, or has ended: whoever would inherit it may not reap */
+    if ((status == CTL_OK || n == 0) && waitpid(child, &ended, 0) == child && n == 0 && WIFSIGNALED(ended))
+        raise(WTERMSIG(ended));
     return status;
 }
 
