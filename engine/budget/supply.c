@@ -56,6 +56,7 @@ static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
     unsigned count = 0, loads = 0;
     bool wanted = atomic_exchange(&fs->supply_wanted, false);
     uint64_t nodes = wanted ? efs_arena_nodes_with_memory(&fs->arena) : 0;
+    uint32_t freed = atomic_load(&s->freed); /* what comes free from here on makes another look */
     pthread_mutex_lock(&fs->lock);
     while (wanted && s->count + count < EFS_SUPPLY_SEGMENTS && efs_arena_choose(&fs->arena, nodes, &coming[count]))
         count++;
@@ -64,7 +65,6 @@ static void supply_get(struct efs *fs, struct efs_supply *s, bool look)
     uint64_t taken = fs->account.taken_bytes, used = supply_used(fs);
     pthread_mutex_unlock(&fs->lock);
 
-    uint32_t freed = atomic_load(&s->freed); /* what comes free while it is looked may be missed */
     int64_t left = look ? efs_memory_left_bytes(&fs->budget->memory_left) : 0;
     for (unsigned i = 0; i < count; i++)
         error[i] = efs_arena_prepare(&fs->arena, &coming[i]);

@@ -137,13 +137,17 @@ if root:
 
     taker = threading.Thread(target=take_all, daemon=True)
     taker.start()
-    program_list = subprocess.Popen([expertctl, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    told, lock = os.pipe()  # as a lock that it is called with
+    program_list = subprocess.Popen([expertctl, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[lock])
+    os.close(lock)
     try:
         out, error = program_list.communicate(timeout=60)
         check("list: it does not keep it", program_list.returncode == 1 and f"{silent}: does not answer" in error and
               mount.path in out and silent not in out, (program_list.returncode, out, error))
     except subprocess.TimeoutExpired:
         check("list: it does not keep it", False, "60 s")
+    check("list: nor what it was called with", select.select([told], [], [], 30)[0])
+    os.close(told)
     run("umount", "-f", "-l", silent)
     program_list.communicate(timeout=60)
     taker.join()

@@ -204,6 +204,8 @@ static int list_in_child(bool json)
     }
     if (child == 0) {
         signal(SIGINT, SIG_IGN); /* the other one tells of it, and takes this one along */
+        told[1] = dup2(told[1], STDERR_FILENO + 1);
+        closefrom(STDERR_FILENO + 2); /* a lock that it was called with would be held for as long as this one is kept */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent) {
             status = (unsigned char)list_all(json);
             if (tools_end_output("expertctl") != EXIT_SUCCESS)
