@@ -54,7 +54,8 @@ struct efs_pack_report {
     uint64_t source_bytes, store_bytes, files, experts, tensors;
     double seconds;
     char family[32];
-    char notice[512]; /* "" or what the user should know: unknown family, hidden names, slow to decode */
+    char
+        notice[8192]; /* "" or lines of what the user should know: unknown family, files that are not understood, ... */
     unsigned row_count;
     struct efs_pack_row rows[EFS_PACK_ROWS];
 };

@@ -6,11 +6,13 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SLOW_PART 0.05 /* of the tensors' bytes: from there on readers notice */
+#define NOTES_MAX 16   /* of files, each told with a line of its own */
 
 static const char *const classes[] = {
     [EFS_GROUP_EXPERT] = "expert", [EFS_GROUP_DENSE] = "dense", [EFS_GROUP_BLOB] = "other"};
@@ -93,10 +95,27 @@ static double slow_part(const struct efs_pack_plan *plan)
     return all ? (double)slow / (double)all : 0;
 }
 
-static void add_notice(struct efs_pack_report *report, const char *text)
+/* One more line. */
+static void __attribute__((format(printf, 2, 3))) add_notice(struct efs_pack_report *report, const char *format, ...)
 {
     size_t at = strlen(report->notice);
-    snprintf(report->notice + at, sizeof(report->notice) - at, "%s%s", at ? "; " : "", text);
+    va_list args;
+    if (at && at + 1 < sizeof(report->notice))
+        report->notice[at++] = '\n';
+    va_start(args, format);
+    vsnprintf(report->notice + at, sizeof(report->notice) - at, format, args);
+    va_end(args);
+}
+
+/* Files whose bytes alone are carried. */
+static void notice_files(const struct efs_catalog *catalog, struct efs_pack_report *report)
+{
+    size_t told = 0;
+    for (size_t f = 0; f < catalog->file_count; f++)
+        if (catalog->files[f].note && told++ < NOTES_MAX)
+            add_notice(report, "%.400s; packed as plain bytes, without experts", catalog->files[f].note);
+    if (told > NOTES_MAX)
+        add_notice(report, "%zu more files are packed as plain bytes, without experts", told - NOTES_MAX);
 }
 
 static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)
@@ -115,15 +134,13 @@ static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_repo
                    "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of "
                    "the expert files");
     double slow = slow_part(plan);
-    if (slow >= SLOW_PART) {
-        char text[200];
-        snprintf(
-            text, sizeof(text),
+    if (slow >= SLOW_PART)
+        add_notice(
+            report,
             "%.0f %% of the tensors' bytes are coded by zstd or lz4: a core decodes them at a half to a quarter of "
             "the cascade's rate, and only whole shards",
             100 * slow);
-        add_notice(report, text);
-    }
+    notice_files(catalog, report);
 }
 
 void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report)

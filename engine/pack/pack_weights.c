@@ -73,8 +73,8 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
                           "%s: is one part of %lu: pack the folder that has them all; --any packs it alone", src,
                           part.count);
         else if (!found)
-            rc = efs_fail(err, -ENODATA, "%s: did not come whole: %s is missing; --any packs it all the same", src,
-                          other);
+            rc = efs_fail(err, -ENODATA, "%s: %s is missing, one of %lu parts; --any packs it all the same", src, other,
+                          part.count);
         free(other);
         if (rc < 0)
             return rc;
@@ -128,9 +128,8 @@ static errint_t check_named(const char *src, const struct efs_catalog *catalog, 
         return efs_fail(err, -ENOMEM, "%s: no memory", src);
     errint_t rc = has_file(catalog, path)
                       ? 0
-                      : efs_fail(err, -ENODATA,
-                                 "%s: did not come whole: %s is missing, which %s names; --any packs it all the same",
-                                 src, path, index);
+                      : efs_fail(err, -ENODATA, "%s: %s is missing, which %s names; --any packs it all the same", src,
+                                 path, index);
     free(path);
     return rc;
 }
@@ -158,9 +157,15 @@ static errint_t check_index(const char *src, const struct efs_catalog *catalog, 
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err)
 {
+    bool unread = false;
     if (!options->weights)
         return 0;
-    if (catalog->tensor_count) {
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        if (catalog->files[f].state == EFS_SOURCE_BROKEN)
+            return efs_fail(err, -ENODATA, "%s/%s; --any packs it as it is", catalog->root, catalog->files[f].note);
+        unread |= catalog->files[f].state == EFS_SOURCE_UNREAD;
+    }
+    if (catalog->tensor_count || unread) {
         errint_t whole = efs_pack_check_copies(src, catalog, err);
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_parts(src, catalog, catalog->files[f].path, err);

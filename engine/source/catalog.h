@@ -17,7 +17,14 @@
 struct efs_source_file {
     char *path; /* relative to the source, '/' between parts */
     uint64_t bytes;
-    bool has_tensors;
+    bool has_tensors; /* its format was understood */
+    /* What the user should know of it: "PATH: REASON"; NULL: nothing. */
+    char *note;
+    enum efs_source_state {
+        EFS_SOURCE_WHOLE,
+        EFS_SOURCE_UNREAD, /* a file of weights that is not understood: its bytes are carried */
+        EFS_SOURCE_BROKEN  /* it looks like a download that failed */
+    } state;
     dev_t device; /* with inode: which file it is, links followed */
     ino_t inode;
 };
@@ -57,10 +64,11 @@ struct efs_catalog {
 };
 
 /*
- * Reads SRC: a directory (every regular file below it, subdirectories too; *.safetensors and *.gguf are parsed) or one
- * file. Symbolic links to files are followed (as hub caches use them), links that lead nowhere are an error, special
- * files are refused. Blocks on I/O. 0 or -errno, with err saying file, offset and what is wrong: -EUCLEAN for a file
- * that violates its format, -ENOENT, -EACCES, ... for what the system says.
+ * Reads SRC: a directory (every regular file below it, subdirectories too; safetensors and GGUF files are parsed) or
+ * one file. A file that violates its format is one without tensors, with a note of file, offset and what is wrong.
+ * Symbolic links to files are followed (as hub caches use them), links that lead nowhere are an error, special files
+ * are refused. Blocks on I/O. 0 or -errno with err: -ESTALE for a file that changed, -ENOENT, -EACCES, ... for what the
+ * system says.
  */
 errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct efs_error *err);
 void efs_catalog_free(struct efs_catalog *catalog);

@@ -54,23 +54,64 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
     return 0;
 }
 
-static errint_t parse_file(struct efs_catalog *catalog, uint32_t file, size_t *capacity, struct efs_error *err)
+/* Tell of a file that its bytes alone are carried. */
+static errint_t carry_plain(struct efs_source_file *file, enum efs_source_state state, const char *note,
+                            struct efs_error *err)
 {
-    struct efs_source_input in;
-    struct efs_source_list list = {0};
-    bool gguf = efs_source_is_gguf(catalog->files[file].path);
+    file->state = state;
+    file->note = strdup(note);
+    return file->note ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", file->path);
+}
 
-    errint_t ret = open_input(catalog, file, &in, err);
-    if (ret < 0)
-        return ret;
-    ret = gguf ? efs_source_gguf(&in, &list, err) : efs_source_safetensors(&in, &list, err);
-    efs_sys_close(in.fd);
-    if (ret == 0) {
+/* One file of weights. What violates its format is carried as it is: one bad file must not stop all others. */
+static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_input *in, bool gguf, size_t *capacity,
+                           struct efs_error *err)
+{
+    struct efs_source_file *file = &catalog->files[in->file];
+    struct efs_source_list list = {0};
+    struct efs_error why = {""};
+
+    errint_t ret = gguf ? efs_source_gguf(in, &list, &why) : efs_source_safetensors(in, &list, &why);
+    if (ret == -EUCLEAN) {
+        ret = carry_plain(file, list.cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, why.text, err);
+    } else if (ret < 0) {
+        efs_fail(err, ret, "%s", why.text);
+    } else {
+        file->has_tensors = true;
         ret = take_tensors(catalog, capacity, &list);
         if (ret < 0)
-            efs_fail(err, ret, "%s: %s", in.path, ret == -E2BIG ? "too many tensors" : "out of memory");
+            efs_fail(err, ret, "%s: %s", in->path, ret == -E2BIG ? "too many tensors" : "out of memory");
     }
     efs_source_list_free(&list);
+    return ret;
+}
+
+/* Look at a file's first bytes, and parse it when it has weights. */
+static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capacity, struct efs_error *err)
+{
+    struct efs_source_file *f = &catalog->files[file];
+    struct efs_source_input in;
+    uint8_t head[EFS_SOURCE_HEAD];
+    size_t bytes = f->bytes < sizeof(head) ? (size_t)f->bytes : sizeof(head);
+    bool named = efs_source_named_weights(f->path);
+
+    if (bytes == 0 && !named)
+        return 0;
+    errint_t ret = open_input(catalog, file, &in, err);
+    if (ret < 0)
+        return named ? ret : 0; /* packing reads it, and says what is wrong; to look at weights nobody needs it */
+    ret = efs_source_read(&in, 0, head, bytes, err);
+    const struct efs_source_kind kind = efs_source_kind(f->path, head, ret == 0 ? bytes : 0);
+    if (ret < 0 && !named) {
+        ret = 0;
+    } else if (ret == 0 && kind.what) {
+        struct efs_error why;
+        efs_fail(&why, 0, "%s: %s", f->path, kind.what);
+        ret = carry_plain(f, kind.broken ? EFS_SOURCE_BROKEN : EFS_SOURCE_WHOLE, why.text, err);
+    } else if (ret == 0 && kind.format != EFS_SOURCE_PLAIN) {
+        ret = parse_file(catalog, &in, kind.format == EFS_SOURCE_GGUF, capacity, err);
+    }
+    efs_sys_close(in.fd);
     return ret;
 }
 
@@ -81,8 +122,7 @@ errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct e
     *catalog = (struct efs_catalog){0};
     errint_t ret = efs_source_walk(src, catalog, err);
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
-        if (catalog->files[i].has_tensors)
-            ret = parse_file(catalog, i, &capacity, err);
+        ret = look_at(catalog, i, &capacity, err);
     if (ret == 0)
         ret = efs_source_name_experts(catalog, err);
     if (ret < 0)
@@ -92,8 +132,10 @@ errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct e
 
 void efs_catalog_free(struct efs_catalog *catalog)
 {
-    for (size_t i = 0; i < catalog->file_count; i++)
+    for (size_t i = 0; i < catalog->file_count; i++) {
         free(catalog->files[i].path);
+        free(catalog->files[i].note);
+    }
     for (size_t i = 0; i < catalog->tensor_count; i++)
         free(catalog->tensors[i].name);
     for (size_t i = 0; i < catalog->expert_count; i++)

@@ -3,6 +3,7 @@
  * source.h - what the readers of the source formats share: one open file to read from, a list to put tensors in.
  *
  * source.c        efs_catalog_read(): walk, parse, name
+ * source_kind.c   which format a file has
  * source_list.c   reading, lists of tensors
  * source_dir.c    which files there are
  * source_safetensors.c, source_gguf.c   the tensors of one file
@@ -29,7 +30,7 @@ struct efs_source_input {
     uint32_t file; /* index into the catalogue's files */
 };
 
-/* Read exactly len bytes at offset, all inside the file. Blocks. -EUCLEAN: the file became shorter; -EIO, ... */
+/* Read exactly len bytes at offset. Blocks. -EUCLEAN: not inside the file; -ESTALE: it became shorter; -EIO, ... */
 errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
                          struct efs_error *err);
 
@@ -42,6 +43,7 @@ struct efs_source_entry {
 struct efs_source_list {
     struct efs_source_entry *entries;
     size_t count, capacity;
+    bool cut; /* after -EUCLEAN: the file ends before what its header describes, as a download that broke off */
 };
 
 /* Append. The list owns entry->tensor.name from then on, also when this fails. -ENOMEM, -E2BIG. */
@@ -50,14 +52,24 @@ void efs_source_list_free(struct efs_source_list *list);
 /* Order by place: (offset, bytes, name). */
 void efs_source_list_sort(struct efs_source_list *list);
 
-/* Parse one file; entries come sorted by place and checked: inside the file, no overlap. -EUCLEAN, -ENOMEM, -EIO. */
+/* Parse one file; entries come sorted by place and checked: inside the file, no overlap. -EUCLEAN, -ENOMEM, -EIO,
+ * -ESTALE: the file became shorter. */
 errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err);
 errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err);
 
 /* Fill catalog's root and files. */
 errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct efs_error *err);
-/* Whether the file's name says that it holds tensors in this format. */
-bool efs_source_is_gguf(const char *path);
+/* Whether the file's name is one of weights: it ends with .safetensors or .gguf. */
+bool efs_source_named_weights(const char *path);
+
+#define EFS_SOURCE_HEAD 64u /* bytes of a file that tell its kind */
+struct efs_source_kind {
+    enum { EFS_SOURCE_PLAIN, EFS_SOURCE_SAFETENSORS, EFS_SOURCE_GGUF } format;
+    const char *what; /* of a plain file: what it is in place of weights, as a clause without subject, or NULL */
+    bool broken;      /* what: is left by a download that failed */
+};
+/* The kind of a file by its name and its first bytes: EFS_SOURCE_HEAD of them, or all. */
+struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, size_t bytes);
 
 /* Give each tensor its class, and fill catalog's experts and family. tensors must be sorted. -ENOMEM, -E2BIG. */
 errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err);

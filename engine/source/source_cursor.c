@@ -50,10 +50,11 @@ uint64_t efs_cursor_left(const struct efs_cursor *cursor)
     return cursor->in->bytes - cursor->offset;
 }
 
-static errint_t check_left(const struct efs_cursor *cursor, uint64_t bytes)
+static errint_t check_left(struct efs_cursor *cursor, uint64_t bytes)
 {
     if (bytes <= efs_cursor_left(cursor))
         return 0;
+    cursor->cut = true;
     return efs_cursor_fail(cursor,
                            "%" PRIu64 " bytes at offset %" PRIu64 " are past the end of the file (%" PRIu64 " bytes)",
                            bytes, cursor->offset, cursor->in->bytes);

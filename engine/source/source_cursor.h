@@ -18,6 +18,7 @@ struct efs_cursor {
     uint64_t window_offset;
     size_t window_bytes;
     uint8_t *window; /* owned */
+    bool cut;        /* something that the file describes is past its end */
     /* What is being read, for messages: "tensor 5 at offset 4000". */
     const char *part;
     uint64_t part_number, part_offset;

@@ -30,23 +30,6 @@ struct walk {
     struct efs_error *err;
 };
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n > m && memcmp(s + n - m, end, m) == 0;
-}
-
-static bool source_is_safetensors(const char *path)
-{
-    return ends_with(path, ".safetensors");
-}
-
-bool efs_source_is_gguf(const char *path)
-{
-    return ends_with(path, ".gguf");
-}
-
 /* "directory/name", or name alone when directory is ""; NULL without memory. */
 static char *source_join(const char *directory, const char *name)
 {
@@ -90,7 +73,6 @@ static errint_t add_file(struct walk *walk, char *path, const struct stat *st)
     catalog->files[catalog->file_count++] = (struct efs_source_file){
         .path = path,
         .bytes = (uint64_t)st->st_size,
-        .has_tensors = source_is_safetensors(path) || efs_source_is_gguf(path),
         .device = st->st_dev,
         .inode = st->st_ino,
     };

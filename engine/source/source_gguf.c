@@ -62,11 +62,13 @@ static errint_t read_header(struct efs_cursor *cursor, struct header *header)
                                VERSION_MAX);
     if ((ret = efs_cursor_u64(cursor, &header->tensors)) < 0 || (ret = efs_cursor_u64(cursor, &header->metadata)) < 0)
         return ret;
+    cursor->cut = header->metadata <= METADATA_MAX && header->tensors <= EFS_SOURCE_MAX_TENSORS;
     if (header->metadata > METADATA_MAX || header->metadata > efs_cursor_left(cursor) / METADATA_BYTES_MIN)
         return efs_cursor_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold",
                                header->metadata);
     if (header->tensors > EFS_SOURCE_MAX_TENSORS || header->tensors > efs_cursor_left(cursor) / TENSOR_BYTES_MIN)
         return efs_cursor_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
+    cursor->cut = false;
     return 0;
 }
 
@@ -111,8 +113,10 @@ static errint_t skip_array(struct efs_cursor *cursor, unsigned depth)
         return efs_cursor_fail(cursor, "an array of the unknown type %" PRIu32, type);
     /* Every element takes a byte at least: this bounds the loop and the product. */
     uint64_t each = value_bytes[type] ? value_bytes[type] : 8;
-    if (count > efs_cursor_left(cursor) / each)
+    if (count > efs_cursor_left(cursor) / each) {
+        cursor->cut = true;
         return efs_cursor_fail(cursor, "an array of %" PRIu64 " elements is past the end of the file", count);
+    }
     if (value_bytes[type])
         return efs_cursor_skip(cursor, count * each);
     for (uint64_t i = 0; ret == 0 && i < count; i++)
@@ -277,9 +281,9 @@ static errint_t check_names(const struct efs_cursor *cursor, const struct efs_so
 }
 
 /* Places in the file, each inside the data and past the one before. A tensor of unknown type reaches to the next. */
-static errint_t place_tensors(const struct efs_cursor *cursor, const struct header *header,
-                              struct efs_source_list *list)
+static errint_t place_tensors(struct efs_cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
+    cursor->cut = header->data_bytes > 0; /* no data at all: a file of metadata, with nothing to be cut */
     efs_source_list_sort(list);
     for (size_t i = 0; i < list->count; i++) {
         struct efs_source_tensor *tensor = &list->entries[i].tensor;
@@ -296,10 +300,12 @@ static errint_t place_tensors(const struct efs_cursor *cursor, const struct head
                                    "\"%.200s\", %" PRIu64 " bytes at %" PRIu64
                                    " of the data, reaches past the data (%" PRIu64 " bytes)",
                                    tensor->name, tensor->bytes, tensor->offset, header->data_bytes);
-        if (next && tensor->bytes > next->offset - tensor->offset)
+        if (next && tensor->bytes > next->offset - tensor->offset) {
+            cursor->cut = false;
             return efs_cursor_fail(
                 cursor, "\"%.200s\", %" PRIu64 " bytes at %" PRIu64 " of the data, overlaps \"%.200s\" at %" PRIu64,
                 tensor->name, tensor->bytes, tensor->offset, next->name, next->offset);
+        }
     }
     for (size_t i = 0; i < list->count; i++)
         list->entries[i].tensor.offset += header->data_offset;
@@ -340,6 +346,7 @@ errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_li
         ret = find_data(&cursor, &header);
     if (ret == 0)
         ret = place_tensors(&cursor, &header, list);
+    list->cut = cursor.cut;
     efs_cursor_close(&cursor);
     return ret;
 }

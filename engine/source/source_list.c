@@ -29,18 +29,16 @@ errint_t efs_source_grow(void **array, size_t count, size_t *capacity, size_t el
 errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
                          struct efs_error *err)
 {
-    int ret = -ENODATA;
     bool inside = offset <= in->bytes && len <= in->bytes - offset;
 
     if (inside && in->data) {
         memcpy(buf, in->data + offset, len);
         return 0;
     }
-    if (inside)
-        ret = efs_sys_pread_all(in->fd, buf, len, offset);
+    int ret = inside ? efs_sys_pread_all(in->fd, buf, len, offset) : -ENODATA;
     if (ret == -ENODATA)
-        return efs_fail(err, -EUCLEAN, "%s: the file ends inside %zu bytes at offset %llu", in->path, len,
-                        (unsigned long long)offset);
+        return efs_fail(err, inside ? -ESTALE : -EUCLEAN, "%s: the file ends inside %zu bytes at offset %llu", in->path,
+                        len, (unsigned long long)offset);
     if (ret < 0)
         return efs_fail(err, ret, "%s: read of %zu bytes at offset %llu: %s", in->path, len, (unsigned long long)offset,
                         strerror(-ret));

@@ -6,7 +6,8 @@
  * "__metadata__": string -> string), the data. The data is covered by tensors without gap or overlap, in any order.
  * What the reference reader refuses is refused here, and so are doubled names and a header that does not begin with
  * '{', which its specification forbids and its reader lets pass. Accepted here alone: dtypes that are not known
- * (yet), whose bytes are carried unread.
+ * (yet), whose bytes are carried unread. A file whose header is followed by no data at all is one of metadata, not one
+ * that was cut.
  */
 #include "source.h"
 
@@ -26,6 +27,7 @@
 struct layout {
     const struct efs_source_input *in;
     uint64_t data_offset, data_bytes;
+    bool *cut; /* the file ends before what it describes */
     struct efs_error *err;
 };
 
@@ -56,9 +58,11 @@ static errint_t get_place(const struct layout *layout, const char *name, const j
         return REFUSE(layout, name, "data_offsets has something that is not a whole number from 0 up");
     if (begin > end)
         return REFUSE(layout, name, "data_offsets begin %" PRIu64 " is past their end %" PRIu64, begin, end);
-    if (end > layout->data_bytes)
+    if (end > layout->data_bytes) {
+        *layout->cut = layout->data_bytes > 0;
         return REFUSE(layout, name, "data_offsets end %" PRIu64 " is past the data (%" PRIu64 " bytes)", end,
                       layout->data_bytes);
+    }
     tensor->offset = layout->data_offset + begin;
     tensor->bytes = end - begin;
     return 0;
@@ -199,7 +203,7 @@ static errint_t load_header(const struct efs_source_input *in, uint64_t header_b
     if (ret == 0 && header[0] != '{')
         ret = efs_fail(err, -EUCLEAN, "%s: header at offset 8: does not begin with '{'", in->path);
     if (ret == 0) {
-        *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES, &error);
+        *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
         if (!*root && json_error_code(&error) == json_error_out_of_memory)
             ret = efs_fail(err, -ENOMEM, "%s: out of memory", in->path);
         else if (!*root)
@@ -212,28 +216,28 @@ static errint_t load_header(const struct efs_source_input *in, uint64_t header_b
 
 errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err)
 {
-    unsigned char length[LENGTH_BYTES];
+    unsigned char start[LENGTH_BYTES + 1] = {[LENGTH_BYTES] = '{'};
     uint64_t header_bytes = 0;
     json_t *root = NULL;
 
+    list->cut = in->bytes < LENGTH_BYTES;
     if (in->bytes < LENGTH_BYTES)
         return efs_fail(err, -EUCLEAN, "%s: %" PRIu64 " bytes at offset 0: too short for the length of a header",
                         in->path, in->bytes);
-    errint_t ret = efs_source_read(in, 0, length, sizeof(length), err);
+    errint_t ret = efs_source_read(in, 0, start, in->bytes < sizeof(start) ? (size_t)in->bytes : sizeof(start), err);
     if (ret < 0)
         return ret;
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
-        header_bytes |= (uint64_t)length[i] << (8 * i);
-    if (memcmp(length, "version ", LENGTH_BYTES) == 0)
-        return efs_fail(err, -EUCLEAN, "%s: offset 0: this looks like a Git LFS pointer; fetch the file it stands for",
-                        in->path);
+        header_bytes |= (uint64_t)start[i] << (8 * i);
     if (header_bytes > HEADER_BYTES_MAX)
         return efs_fail(err, -EUCLEAN, "%s: offset 0: a header of %" PRIu64 " bytes; %u are the most", in->path,
                         header_bytes, HEADER_BYTES_MAX);
-    if (header_bytes > in->bytes - LENGTH_BYTES)
+    if (header_bytes > in->bytes - LENGTH_BYTES) {
+        list->cut = start[LENGTH_BYTES] == '{'; /* else these bytes are the length of nothing */
         return efs_fail(err, -EUCLEAN,
                         "%s: offset 0: a header of %" PRIu64 " bytes is past the end of the file (%" PRIu64 " bytes)",
                         in->path, header_bytes, in->bytes);
+    }
     if (header_bytes == 0)
         return efs_fail(err, -EUCLEAN, "%s: offset 0: a header of 0 bytes", in->path);
     ret = load_header(in, header_bytes, &root, err);
@@ -242,6 +246,7 @@ errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_so
     struct layout layout = {.in = in,
                             .data_offset = LENGTH_BYTES + header_bytes,
                             .data_bytes = in->bytes - LENGTH_BYTES - header_bytes,
+                            .cut = &list->cut,
                             .err = err};
     ret = read_tensors(&layout, root, list);
     json_decref(root);

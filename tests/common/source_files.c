@@ -158,23 +158,25 @@ void sf_accept(const char *directory, struct efs_catalog *catalog)
     check_order(catalog);
 }
 
-void sf_refuse(const char *directory, const char *name, errint_t code, const char *reason)
+void sf_unread(const char *directory, const char *name, enum efs_source_state state, const char *reason)
 {
     struct efs_catalog catalog;
-    struct efs_error err = {""};
-    errint_t ret = efs_catalog_read(directory, &catalog, &err);
+    const struct efs_source_file *file = NULL;
 
-    if (ret == 0) {
-        efs_catalog_free(&catalog);
-        fail_msg("accepted, though it should be refused with: %s", reason);
-    }
-    if (ret != code || !strstr(err.text, reason) || strncmp(err.text, name, strlen(name)) != 0 ||
-        !strstr(err.text, "offset"))
-        fail_msg("refused with %d, \"%s\"; wanted %d, \"%s: ... offset ... %s\"", ret, err.text, code, name, reason);
-    /* A refusal leaves nothing to free. */
-    assert_null(catalog.files);
-    assert_null(catalog.tensors);
-    assert_null(catalog.root);
+    sf_accept(directory, &catalog);
+    for (size_t f = 0; f < catalog.file_count; f++)
+        if (strcmp(catalog.files[f].path, name) == 0)
+            file = &catalog.files[f];
+    assert_non_null(file);
+    if (file->has_tensors || !file->note)
+        fail_msg("read, though it should not be: %s", reason);
+    if (file->state != state || !strstr(file->note, reason) || strncmp(file->note, name, strlen(name)) != 0 ||
+        !strstr(file->note, "offset"))
+        fail_msg("state %d, \"%s\"; wanted %d, \"%s: ... offset ... %s\"", file->state, file->note, state, name,
+                 reason);
+    for (size_t t = 0; t < catalog.tensor_count; t++)
+        assert_ptr_not_equal(&catalog.files[catalog.tensors[t].file], file);
+    efs_catalog_free(&catalog);
 }
 
 const struct efs_source_tensor *sf_tensor(const struct efs_catalog *catalog, const char *name)

@@ -40,8 +40,8 @@ void sf_gguf_tensor(struct sf_bytes *out, const char *name, uint32_t dims, const
 
 /* Read the directory; expect success, and catalogue invariants: sorted, inside the files, experts in order. */
 void sf_accept(const char *directory, struct efs_catalog *catalog);
-/* Read the directory; expect code and a text with the file's name, "offset" and reason. */
-void sf_refuse(const char *directory, const char *name, errint_t code, const char *reason);
+/* Read the directory; expect that the file has no tensors, and a note with its name, "offset" and reason. */
+void sf_unread(const char *directory, const char *name, enum efs_source_state state, const char *reason);
 /* The tensor of this name; fails the test when there is none. */
 const struct efs_source_tensor *sf_tensor(const struct efs_catalog *catalog, const char *name);
 

@@ -284,6 +284,83 @@ static void refuses_deep_trees_and_long_paths(void **state)
     free(path.data);
 }
 
+/* A file of weights that is none, or not understood, stops no other: it is carried, and told. */
+static const struct {
+    const char *name, *bytes, *reason;
+    size_t count;
+    enum efs_source_state state;
+} odd_files[] = {
+#define ODD(name, bytes, state, reason)                                                                                \
+    {                                                                                                                  \
+        name, bytes, reason, sizeof(bytes) - 1, state                                                                  \
+    }
+    ODD("._model.safetensors", "\0\5\x16\7\0\2\0\0Mac OS X", EFS_SOURCE_WHOLE, "is an AppleDouble file"),
+    ODD("._model.gguf", "\0\5\x16\7\0\2\0\0Mac OS X", EFS_SOURCE_WHOLE, "is an AppleDouble file"),
+    ODD("a.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n", EFS_SOURCE_BROKEN,
+        "is a Git LFS pointer"),
+    ODD("a.gguf", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n", EFS_SOURCE_BROKEN,
+        "is a Git LFS pointer"),
+    ODD("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n", EFS_SOURCE_WHOLE,
+        "is a Git LFS pointer"),
+    ODD("b.gguf", "<!DOCTYPE html><html>", EFS_SOURCE_BROKEN, "is a web page"),
+    ODD("c.safetensors", "PK\3\4\0\0\0\0\0\0\0\1", EFS_SOURCE_UNREAD, "past the end"), /* of torch.save() */
+    ODD("d.safetensors", "", EFS_SOURCE_BROKEN, "too short"),
+    ODD("e.gguf", "Entry not found", EFS_SOURCE_UNREAD, "does not begin with \"GGUF\""),
+    ODD("f.safetensors", "\377\377\0\0\0\0\0\0{", EFS_SOURCE_BROKEN, "is past the end"),
+#undef ODD
+};
+
+static void carries_files_that_are_not_read(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(odd_files) / sizeof(odd_files[0]); i++) {
+        char *dir = sf_mkdir();
+        struct efs_catalog catalog;
+        write_model(dir, "model.safetensors");
+        sf_write(dir, odd_files[i].name, odd_files[i].bytes, odd_files[i].count);
+        sf_accept(dir, &catalog);
+        assert_int_equal(catalog.file_count, 2);
+        assert_int_equal(catalog.tensor_count, 1);
+        for (size_t f = 0; f < 2; f++) {
+            const struct efs_source_file *file = &catalog.files[f];
+            bool odd = strcmp(file->path, odd_files[i].name) == 0;
+            assert_true(file->has_tensors == !odd);
+            assert_true((file->note != NULL) == odd);
+            if (odd && (file->state != odd_files[i].state || !strstr(file->note, odd_files[i].reason) ||
+                        strncmp(file->note, file->path, strlen(file->path)) != 0))
+                fail_msg("state %d, \"%s\"", file->state, file->note);
+        }
+        efs_catalog_free(&catalog);
+        sf_rmdir(dir);
+    }
+}
+
+/* Ollama and LM Studio call a GGUF file as its checksum, others call it as they like. */
+static void knows_gguf_by_its_magic(void **state)
+{
+    static const char *const names[] = {"sha256-e8a3", "model.bin", "model", "x.safetensors"};
+    static const uint64_t shape[] = {4, 2, 3};
+    struct sf_bytes file = {0};
+
+    (void)state;
+    sf_gguf_header(&file, 3, 1, 0);
+    sf_gguf_tensor(&file, "blk.0.ffn_up_exps.weight", 3, shape, 0, 0);
+    sf_align(&file, 32);
+    sf_zero(&file, (size_t)4 * 2 * 3 * 4);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char *dir = sf_mkdir();
+        struct efs_catalog catalog;
+        sf_write(dir, names[i], file.data, file.count);
+        sf_write(dir, "sha256-62fb", "{\"stop\":[]}", 11);
+        sf_accept(dir, &catalog);
+        assert_int_equal(catalog.expert_count, 3);
+        assert_string_equal(catalog.files[catalog.tensors[0].file].path, names[i]);
+        efs_catalog_free(&catalog);
+        sf_rmdir(dir);
+    }
+    free(file.data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +373,8 @@ int main(void)
         cmocka_unit_test(refuses_what_is_not_there),
         cmocka_unit_test(refuses_what_may_not_be_read),
         cmocka_unit_test(refuses_deep_trees_and_long_paths),
+        cmocka_unit_test(carries_files_that_are_not_read),
+        cmocka_unit_test(knows_gguf_by_its_magic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

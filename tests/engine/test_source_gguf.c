@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GGUF headers: what violates the format is refused with file and offset, what is only odd is read. */
+/* GGUF headers: what violates the format is not read, and told with file and offset; what is only odd is read. */
 #include "source_files.h"
 
 #include <errno.h>
@@ -43,7 +43,14 @@ static void one_tensor(struct sf_bytes *file, uint32_t dims, const uint64_t *sha
 static void refuse_file(const char *dir, struct sf_bytes *file, const char *reason)
 {
     write_model(dir, file);
-    sf_refuse(dir, NAME, -EUCLEAN, reason);
+    sf_unread(dir, NAME, EFS_SOURCE_UNREAD, reason);
+}
+
+/* The same of a file that ends before what it describes. */
+static void refuse_cut(const char *dir, struct sf_bytes *file, const char *reason)
+{
+    write_model(dir, file);
+    sf_unread(dir, NAME, EFS_SOURCE_BROKEN, reason);
 }
 
 static void refuses_headers(void **state)
@@ -52,12 +59,10 @@ static void refuses_headers(void **state)
     struct sf_bytes file = {0};
 
     (void)state;
-    refuse_file(dir, &file, "past the end of the file (0 bytes)");
+    refuse_cut(dir, &file, "past the end of the file (0 bytes)");
     sf_put(&file, "GGML", 4);
     sf_zero(&file, 100);
     refuse_file(dir, &file, "header at offset 0: it does not begin with \"GGUF\"");
-    sf_put(&file, "version https://git-lfs.github.com/spec/v1\n", 43);
-    refuse_file(dir, &file, "does not begin with \"GGUF\"");
     for (uint32_t version = 0; version < 6; version++) {
         if (version == 2 || version == 3)
             continue;
@@ -67,19 +72,19 @@ static void refuses_headers(void **state)
     sf_gguf_header(&file, 0x03000000, 0, 0);
     refuse_file(dir, &file, "big-endian");
     sf_gguf_header(&file, 3, 1, 0);
-    refuse_file(dir, &file, "1 tensors are more than the file can hold");
+    refuse_cut(dir, &file, "1 tensors are more than the file can hold");
     sf_gguf_header(&file, 3, UINT64_MAX, 0);
     sf_zero(&file, 1000);
     refuse_file(dir, &file, "18446744073709551615 tensors are more");
     sf_gguf_header(&file, 3, 1000 / 24 + 1, 0);
     sf_zero(&file, 1000);
-    refuse_file(dir, &file, "42 tensors are more");
+    refuse_cut(dir, &file, "42 tensors are more");
     sf_gguf_header(&file, 3, 0, UINT64_MAX / 13 + 1);
     sf_zero(&file, 1000);
     refuse_file(dir, &file, "metadata entries are more");
     sf_gguf_header(&file, 3, 0, 77);
     sf_zero(&file, 1000);
-    refuse_file(dir, &file, "77 metadata entries are more");
+    refuse_cut(dir, &file, "77 metadata entries are more");
     sf_rmdir(dir);
 }
 
@@ -92,7 +97,10 @@ static void refuse_value(const char *dir, uint32_t type, const struct sf_bytes *
     key(&file, "k", type);
     sf_put(&file, value->data, value->count);
     sf_zero(&file, 64);
-    refuse_file(dir, &file, reason);
+    if (strstr(reason, "past the end"))
+        refuse_cut(dir, &file, reason);
+    else
+        refuse_file(dir, &file, reason);
 }
 
 static void refuses_metadata(void **state)
@@ -105,10 +113,10 @@ static void refuses_metadata(void **state)
     refuse_value(dir, UINT32_MAX, &value, "unknown type 4294967295");
 
     sf_number(&value, 65, 8); /* 64 bytes follow */
-    refuse_value(dir, STRING, &value, "65 bytes at offset");
+    refuse_value(dir, STRING, &value, "65 bytes at offset 45 are past the end");
     value.count = 0;
     sf_number(&value, UINT64_MAX, 8);
-    refuse_value(dir, STRING, &value, "18446744073709551615 bytes at offset");
+    refuse_value(dir, STRING, &value, "18446744073709551615 bytes at offset 45 are past the end");
 
     value.count = 0;
     sf_number(&value, 13, 4);
@@ -145,7 +153,7 @@ static void refuses_metadata(void **state)
     sf_gguf_header(&file, 3, 0, 1);
     sf_number(&file, 100, 8);
     sf_zero(&file, 50);
-    refuse_file(dir, &file, "100 bytes at offset 32 are past the end of the file (82 bytes)");
+    refuse_cut(dir, &file, "100 bytes at offset 32 are past the end of the file (82 bytes)");
     sf_gguf_header(&file, 3, 0, 2);
     for (int i = 0; i < 2; i++) {
         key(&file, "same", U8);
@@ -205,17 +213,17 @@ static void refuses_tensors(void **state)
     one_tensor(&file, 0, NULL, T_Q4_0, 0, 64);
     refuse_file(dir, &file, "not a whole number of ggml:Q4_0 blocks");
     one_tensor(&file, 1, eight, T_F32, 0, 31);
-    refuse_file(dir, &file, "\"t\", 32 bytes at 0 of the data, reaches past the data (31 bytes)");
+    refuse_cut(dir, &file, "\"t\", 32 bytes at 0 of the data, reaches past the data (31 bytes)");
     one_tensor(&file, 1, eight, T_F32, 32, 63);
-    refuse_file(dir, &file, "32 bytes at 32 of the data, reaches past");
+    refuse_cut(dir, &file, "32 bytes at 32 of the data, reaches past");
     one_tensor(&file, 1, eight, T_F32, 96, 64);
-    refuse_file(dir, &file, "offset 96 of \"t\" is past the data (64 bytes)");
+    refuse_cut(dir, &file, "offset 96 of \"t\" is past the data (64 bytes)");
     one_tensor(&file, 1, eight, T_F32, UINT64_MAX - 31, 64);
-    refuse_file(dir, &file, "is past the data");
+    refuse_cut(dir, &file, "is past the data");
     one_tensor(&file, 1, eight, T_F32, 16, 64);
     refuse_file(dir, &file, "offset 16 of \"t\" is not a multiple of the alignment, 32");
     one_tensor(&file, 1, eight, 99, 96, 64); /* an unknown type's place is checked too */
-    refuse_file(dir, &file, "is past the data");
+    refuse_cut(dir, &file, "is past the data");
     one_tensor(&file, 1, eight, 99, 1, 64);
     refuse_file(dir, &file, "not a multiple of the alignment");
 
@@ -285,6 +293,8 @@ static uint64_t every_value(struct sf_bytes *out)
     return count + 1;
 }
 
+#define SMALL_DATA 262u /* bytes behind its header */
+
 /* A small file with everything in it; no padding behind the last tensor, so that every byte counts. */
 static void small_file(struct sf_bytes *file, uint32_t version)
 {
@@ -302,7 +312,7 @@ static void small_file(struct sf_bytes *file, uint32_t version)
     sf_gguf_tensor(file, "f32", 2, f32, T_F32, 0);
     sf_gguf_tensor(file, "scalar", 0, NULL, T_F16, 192);
     sf_align(file, 64);
-    sf_zero(file, 256 + 6);
+    sf_zero(file, SMALL_DATA);
 }
 
 static void refuses_every_truncation(void **state)
@@ -313,9 +323,14 @@ static void refuses_every_truncation(void **state)
 
     (void)state;
     small_file(&file, 3);
+    size_t data = file.count - SMALL_DATA, infos = data - 1;
+    while (file.data[infos - 1] == 0) /* the last tensor's offset, 192, and then the padding */
+        infos--;
+    infos += 7;
     for (size_t n = 0; n < file.count; n++) {
         sf_write(dir, NAME, file.data, n);
-        sf_refuse(dir, NAME, -EUCLEAN, "");
+        /* All that describes tensors and not one byte of data is a file of metadata. */
+        sf_unread(dir, NAME, n >= infos && n <= data ? EFS_SOURCE_UNREAD : EFS_SOURCE_BROKEN, "");
     }
     write_model(dir, &file);
     sf_accept(dir, &catalog);
@@ -332,7 +347,7 @@ static void reads_both_versions(void **state)
         struct sf_bytes file = {0};
         struct efs_catalog catalog;
         small_file(&file, version);
-        size_t data = file.count - 262;
+        size_t data = file.count - SMALL_DATA;
         write_model(dir, &file);
         sf_accept(dir, &catalog);
         assert_int_equal(catalog.tensor_count, 4);
@@ -422,7 +437,7 @@ static void reads_every_type(void **state)
         assert_string_equal(efs_dtype_name(catalog.tensors[0].dtype), sizes[i].name);
         efs_catalog_free(&catalog);
         one_tensor(&file, 2, shape, sizes[i].type, 0, (size_t)sizes[i].bytes * 2 - 1);
-        refuse_file(dir, &file, "reaches past the data");
+        refuse_cut(dir, &file, "reaches past the data");
     }
     sf_rmdir(dir);
 }

@@ -195,7 +195,7 @@ def foreign(gguf):
     refused("an empty folder", "holds no files", scratch("empty"))
     with open(scratch("empty/notes"), "w") as file:
         file.write("nothing")
-    refused("no experts", "there are no experts in it", scratch("empty"))
+    refused("no weights", "no weights found", scratch("empty"))
     for option in ("--ram=much", "--ram=0", "--ctx=0", "--ctx=x"):
         refused(option, option.split("=")[0], option, gguf, status=2)
 

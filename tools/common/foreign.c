@@ -62,9 +62,14 @@ errint_t tools_foreign_open(const char *path, struct tools_foreign **foreign, st
         return rc;
     }
     rc = find_floats(opened);
+    if (rc < 0)
+        efs_fail(err, rc, "%s: out of memory", path);
+    for (size_t f = 0; rc == 0 && f < opened->catalog.file_count; f++)
+        if (opened->catalog.files[f].state != EFS_SOURCE_WHOLE)
+            rc = efs_fail(err, -EUCLEAN, "%s", opened->catalog.files[f].note);
     if (rc < 0) {
         tools_foreign_close(opened);
-        return efs_fail(err, rc, "%s: out of memory", path);
+        return rc;
     }
     *foreign = opened;
     return 0;

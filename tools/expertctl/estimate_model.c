@@ -152,7 +152,7 @@ static errint_t model_of_checkpoint(struct estimate *e, struct efs_error *err)
 {
     struct tools_checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
     errint_t rc = checkpoint ? tools_checkpoint_read(e->path, checkpoint, err) : efs_fail(err, -ENOMEM, "no memory");
-    if (rc == 0 && checkpoint->row_count)
+    if (rc == 0)
         rc = efs_pack_check(e->path, err); /* of a part there would be wrong numbers */
     if (rc == 0) {
         snprintf(e->family, sizeof(e->family), "%s", checkpoint->family);
@@ -186,7 +186,7 @@ errint_t estimate_model(struct estimate *e, struct efs_error *err)
         return efs_fail(err, -errno, "%s: %s", e->path, strerror(errno));
     int fd = S_ISREG(st.st_mode) ? open(e->path, O_RDONLY | O_CLOEXEC) : -1;
     bool checkpoint = S_ISDIR(st.st_mode) || (fd >= 0 && pread(fd, magic, 4, 0) == 4 && !memcmp(magic, "GGUF", 4)) ||
-                      ends_with(e->path, ".safetensors");
+                      ends_with(e->path, ".safetensors") || ends_with(e->path, ".gguf");
     if (fd >= 0)
         close(fd);
     errint_t rc = checkpoint ? model_of_checkpoint(e, err) : model_of_store(e, err);

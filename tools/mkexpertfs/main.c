@@ -193,8 +193,6 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
                 "mkexpertfs: SRC is a directory or file of this machine; `hf download %s --local-dir DIR` gets a model "
                 "of that name from the Hugging Face Hub\n",
                 a->src);
-    if (rc == -EUCLEAN && a->reclaim.mode == RECLAIM_NONE)
-        fprintf(stderr, "mkexpertfs: maybe SRC did not come whole: compare its sizes with where it came from\n");
     if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE)
         fprintf(stderr, "mkexpertfs: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)
@@ -236,8 +234,11 @@ int main(int argc, char **argv)
         return report_failure(&a, rc, &err);
     if (!done)
         return EXIT_SUCCESS;
-    if (report.notice[0] && !a.quiet)
-        fprintf(stderr, "mkexpertfs: note: %s\n", report.notice);
+    for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {
+        size_t bytes = strcspn(line, "\n");
+        fprintf(stderr, "mkexpertfs: note: %.*s\n", (int)bytes, line);
+        line += bytes;
+    }
     if (a.json) {
         if (!print_report_json(&report, a.out))
             return report_failure(&a, -ENOMEM, &err);

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source_kind.c - what a file is: by its first bytes, and by its name only where a format has no magic (safetensors).
+ *
+ * Ollama stores GGUF files as "sha256-...", a clone without Git LFS has pointers that are called as the weights are,
+ * and macOS puts an AppleDouble file "._NAME" beside each NAME on filesystems of others.
+ */
+#include "source.h"
+
+#include <string.h>
+
+/* What weights are not, but files with the names of weights are. */
+static const struct {
+    const char *bytes;
+    size_t count;
+    const char *what;
+    bool broken, any_name;
+} others[] = {
+    {"version https://git-lfs.github.com/spec/", 40,
+     "is a Git LFS pointer, not the file that it stands for; \"git lfs pull\" gets that", true, true},
+    {"<!DOCTYPE", 9, "is a web page, not the file that was to be downloaded", true, false},
+    {"<html", 5, "is a web page, not the file that was to be downloaded", true, false},
+    {"\0\5\x16\7", 4, "is an AppleDouble file, which macOS puts beside a file", false, false},
+};
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n > m && memcmp(s + n - m, end, m) == 0;
+}
+
+bool efs_source_named_weights(const char *path)
+{
+    return ends_with(path, ".safetensors") || ends_with(path, ".gguf");
+}
+
+struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, size_t bytes)
+{
+    bool named = efs_source_named_weights(path);
+
+    if (bytes >= 4 && memcmp(head, "GGUF", 4) == 0)
+        return (struct efs_source_kind){.format = EFS_SOURCE_GGUF};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if ((named || others[i].any_name) && bytes >= others[i].count &&
+            memcmp(head, others[i].bytes, others[i].count) == 0)
+            return (struct efs_source_kind){.what = others[i].what, .broken = named && others[i].broken};
+    if (!named)
+        return (struct efs_source_kind){.format = EFS_SOURCE_PLAIN};
+    return (struct efs_source_kind){.format = ends_with(path, ".gguf") ? EFS_SOURCE_GGUF : EFS_SOURCE_SAFETENSORS};
+}

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints as people have them: files that are not what their names say, files that no reader understands, downloads
+that broke off. What can be packed is packed, and comes back byte for byte; what is refused says why."""
+import json
+import os
+import struct
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
+from e2e import *
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a" * 16 + b"\nsize 4976698672\n"
+APPLE_DOUBLE = b"\0\5\x16\7\0\2\0\0Mac OS X        " + bytes(64)
+EXPERTS = {f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight": 8192
+           for layer in range(2) for expert in range(2) for name in ("up_proj", "down_proj")}
+
+
+def safetensors(tensors, behind=b"", metadata=None, dtype="BF16"):
+    """A file of tensors: {name: bytes}."""
+    header, at = {"__metadata__": metadata} if metadata else {}, 0
+    for name, size in tensors.items():
+        header[name] = {"dtype": dtype, "shape": [size // 2], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(range(256)) * (at // 256) + bytes(at % 256) + behind
+
+
+def text(value):
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def gguf(tensors, metadata=(), data=None, kind=0):
+    """A GGUF file of tensors: {name: (shape, slowest last; offset)}, of strings and numbers by key, of data bytes."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    for key, value in metadata:
+        head += text(key) + (struct.pack("<I", 8) + text(value) if isinstance(value, str) else
+                             struct.pack("<IH", 2, value))
+    end = 0
+    for name, (shape, offset) in tensors.items():
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+        size = 4
+        for n in shape:
+            size *= n
+        end = max(end, offset + size)
+    head += bytes(-len(head) % 32)
+    return head + bytes(end if data is None else data)
+
+
+GGUF_EXPERTS = {f"blk.{layer}.ffn_{name}_exps.weight": ((64, 8, 2), (3 * layer + i) * 4096)
+                for layer in range(2) for i, name in enumerate(("gate", "up", "down"))}
+
+
+def folder(name, files):
+    for path, data in files.items():
+        whole = scratch(f"{name}/{path}")
+        os.makedirs(os.path.dirname(whole), exist_ok=True)
+        with open(whole, "wb") as file:
+            file.write(data if isinstance(data, bytes) else data.encode())
+    return scratch(name)
+
+
+def pack(source, *options):
+    return run(program("mkexpertfs"), "-f", "--json", "--codec=raw", *options, source, scratch("out.efs"))
+
+
+def packed(what, source, *options, experts, notes=()):
+    """It is packed and comes back; of the notes each is a line with all its words, and there is no other."""
+    result = pack(source, *options)
+    if not check(f"{what}: packed", result.returncode == 0, result.stderr):
+        return
+    check(f"{what}: {experts} experts", json.loads(result.stdout)["experts"] == experts, result.stdout)
+    lines = [line for line in result.stderr.splitlines() if "note: no tensor" not in line]
+    check(f"{what}: the notes", len(lines) == len(notes) and
+          all(any(all(word in line for word in words) for line in lines) for words in notes), result.stderr)
+    back = scratch("back")
+    run("rm", "-rf", back)
+    run(program("expertctl"), "unpack", "-q", scratch("out.efs"), back)
+    if os.path.isdir(source):
+        check(f"{what}: comes back as it was", run("diff", "-r", source, back).returncode == 0)
+
+
+def refused(what, source, *words):
+    result = pack(source)
+    check(f"{what}: refused, and told why", result.returncode == 1 and all(word in result.stderr for word in words) and
+          "come whole" not in result.stderr, result.stderr)
+    asked = run(program("expertctl"), "estimate", source)
+    check(f"{what}: estimate says the same", asked.returncode == 1 and asked.stderr.split(": ", 1)[1:] ==
+          result.stderr.split(": ", 1)[1:], asked.stderr)
+    result = pack(source, "--any")
+    check(f"{what}: packed with --any", result.returncode == 0, result.stderr)
+
+
+def files_that_are_not_understood():
+    """One of them stops no other."""
+    plain = "packed as plain bytes, without experts"
+    good = safetensors(EXPERTS)
+    other = {"model.norm.weight": 512}
+    aligned = {"model.layers.9.mlp.experts.0.up_proj.weight": 8192}
+    stump = safetensors(aligned)
+    odd = {
+        "._model.safetensors": (APPLE_DOUBLE, "is an AppleDouble file"),
+        "x.gguf": (gguf({"blk.0.ffn_up_exps.weight": ((64, 4, 2), 16)}), "is not a multiple of the alignment"),
+        "y.gguf": (gguf({"a": ((64,), 0), "b": ((64,), 32)}, kind=13), "not a whole number of ggml:Q5_K blocks"),
+        "behind.safetensors": (safetensors(aligned, behind=b"x"), "the data has 8193 bytes"),
+        "long.safetensors": (struct.pack("<Q", 100000001) + b"{", "100000000 are the most"),
+        "stump.safetensors": (stump[:8 + int.from_bytes(stump[:8], "little")], "past the data (0 bytes)"),
+        "stump.gguf": (gguf({"a": ((64,), 0)}, data=0), "past the data (0 bytes)"),
+        "key.safetensors": (safetensors({"a\0b": 512}), "NUL"),
+        "torch.safetensors": (b"PK\3\4" + bytes(60), "header"),
+    }
+    for name, (data, why) in odd.items():
+        source = folder(f"odd {name}", {"model.safetensors": good, name: data, "config.json": "{}"})
+        packed(name, source, experts=4, notes=[(name, why, plain)])
+        packed(f"{name}, alone", folder(f"alone {name}", {name: data, "a.txt": "text"}),
+               *(["--any"] if name.startswith("._") else []), experts=0, notes=[(name, why, plain)])
+    packed("all of them", folder("odd", {"model.safetensors": good} | {name: data for name, (data, _) in odd.items()}),
+           experts=4, notes=[(name, why, plain) for name, (_, why) in odd.items()])
+    many = {f"._model-{i:02}.safetensors": APPLE_DOUBLE for i in range(40)}
+    packed("forty", folder("forty", {"model.safetensors": good} | many), experts=4,
+           notes=[(f"._model-{i:02}.safetensors",) for i in range(16)] + [("24 more files",)])
+    # What Python's safetensors reads is read
+    packed("U+0000 in the metadata", folder("nul", {"model.safetensors": safetensors(EXPERTS, metadata={"a": "b\0c"})}),
+           experts=4)
+    packed("an unknown type of tensors in GGUF", folder("fork", {"a.gguf": gguf(
+        GGUF_EXPERTS | {"forked": ((64,), 6 * 4096)}, kind=0) + gguf({}, ())}), experts=4)
+    packed("and in safetensors", folder("dtype", {"model.safetensors": good, "f.safetensors": safetensors(
+        other, dtype="F8_E3M4")}), experts=4)
+
+
+def downloads_that_broke():
+    good = safetensors(EXPERTS)
+    odd = {
+        "a.safetensors": (LFS, "is a Git LFS pointer"),
+        "a.gguf": (LFS, "is a Git LFS pointer"),
+        "b.safetensors": (b"<!DOCTYPE html><title>401", "is a web page"),
+        "c.safetensors": (good[:-1], "is past the data"),
+        "d.safetensors": (good[:100], "is past the end of the file"),
+        "e.safetensors": (b"", "too short"),
+        "f.gguf": (gguf(GGUF_EXPERTS)[:-1], "reaches past the data"),
+        "g.gguf": (gguf(GGUF_EXPERTS)[:200], "past the end of the file"),
+    }
+    for name, (data, why) in odd.items():
+        source = folder(f"broken {name}", {"model.safetensors": good, name: data})
+        refused(name, source, f"{source}/{name}: ", why, "--any")
+        refused(f"{name}, alone", folder("broken", {name: data}) + "/" + name, why, "--any")
+    source = folder("pointer", {"model.safetensors": good, "tokenizer.json": LFS})
+    packed("a pointer that is no weights", source, experts=4, notes=[("tokenizer.json", "is a Git LFS pointer")])
+
+
+files_that_are_not_understood()
+downloads_that_broke()
+done()
