@@ -60,6 +60,7 @@ struct efsd {
     mode_t mode;              /* of files: who may read the store, bits of 0444 */
     bool restricted;          /* others may come, and some of them may not read: the kernel judges by mode */
     dev_t device;             /* st_dev of the mount; 0: not known */
+    uint32_t generation;      /* of all nodes but the root, in file handles: see entry_fill() in ops.c */
     bool direct_io;           /* plain opens use direct_io */
     uint64_t readahead_bytes; /* in force in the kernel; 0: not known */
     char readahead_note[160]; /* why it is not as asked; "" when it is */

@@ -156,6 +156,7 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
                       watched == -EMFILE ? "; raise the limit (ulimit -n)" : "");
     if (rc)
         return rc;
+    daemon->generation = (uint32_t)efsd_tree_hash(&daemon->tree, daemon->info.content_hash);
     uint64_t names_bytes = efsd_tree_bytes(&daemon->tree) + efsd_pagecache_memory(daemon);
     uint64_t said = NAMES_BYTES + (uint64_t)NAME_BYTES * files;
     return efs_reserve(daemon->fs, names_bytes > said ? names_bytes - said : 0, err);

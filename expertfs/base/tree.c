@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 struct efsd_entry {
     uint64_t bytes;
@@ -255,4 +256,16 @@ size_t efsd_tree_link(const struct efsd_tree *tree, uint32_t node, char *text)
 uint64_t efsd_tree_bytes(const struct efsd_tree *tree)
 {
     return (uint64_t)tree->count * sizeof(*tree->nodes) + tree->text_bytes;
+}
+
+uint64_t efsd_tree_hash(const struct efsd_tree *tree, uint64_t seed)
+{
+    uint64_t hash = seed;
+    for (uint32_t i = 0; i < tree->count; i++) {
+        const struct efsd_node *node = &tree->nodes[i];
+        const uint64_t fields[] = {node->kind, node->parent, node->id, node->expert, node->bytes};
+        hash = XXH3_64bits_withSeed(fields, sizeof(fields), hash);
+        hash = XXH3_64bits_withSeed(tree->text + node->name, node->name_bytes, hash);
+    }
+    return hash;
 }

@@ -67,4 +67,7 @@ size_t efsd_tree_link(const struct efsd_tree *tree, uint32_t node, char *text);
 /* Bytes that the tree holds in memory. */
 uint64_t efsd_tree_bytes(const struct efsd_tree *tree);
 
+/* A hash of which file each node is: names, sizes and numbers. seed: the hash of the files' contents. */
+uint64_t efsd_tree_hash(const struct efsd_tree *tree, uint64_t seed);
+
 #endif

@@ -16,11 +16,17 @@ static struct efsd *daemon_of(fuse_req_t req)
     return fuse_req_userdata(req);
 }
 
+/*
+ * A file handle holds the node's number and generation. The kernel refuses a handle of another generation with ESTALE.
+ * The generation is derived from the store and its tree, so that a handle never opens a file of another store, and
+ * stays valid when the same store is mounted again. The kernel gives the root generation 0; kernels before 6.9 mark the
+ * root as bad when a look-up of ".." returns another one.
+ */
 static void entry_fill(const struct efsd *daemon, uint32_t node, struct fuse_entry_param *entry)
 {
     *entry = (struct fuse_entry_param){
         .ino = (fuse_ino_t)node + FUSE_ROOT_ID,
-        .generation = 1,
+        .generation = node == EFSD_ROOT ? 0 : daemon->generation,
         .attr_timeout = EFSD_KEEP_SECONDS,
         .entry_timeout = EFSD_KEEP_SECONDS,
     };
