@@ -111,7 +111,7 @@ static json_t *index_load(const struct efs_catalog *catalog, const struct efs_so
     for (uint64_t i = 0; text && i < file->bytes; i++)
         values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (text && values <= INDEX_VALUES_MAX)
-        root = json_loadb(text, file->bytes, 0, NULL);
+        root = efs_json_python(text, file->bytes, NULL);
     free(text);
     return root;
 }

@@ -149,6 +149,42 @@ def downloads_that_broke():
     packed("a pointer that is no weights", source, experts=4, notes=[("tokenizer.json", "is a Git LFS pointer")])
 
 
+def estimated(source):
+    result = run(program("expertctl"), "estimate", "--json", "--ram=2G", source)
+    if result.returncode or result.stderr:
+        return result.stderr
+    told = json.loads(result.stdout)
+    return {name: told[name] for name in ("layers", "experts", "chosen", "context", "kv_bytes", "dense_bytes")}
+
+
+def json_of_python():
+    """config.json and the index as Python's json module writes and reads them."""
+    config = json.dumps({"num_hidden_layers": 2, "num_experts_per_tok": 1, "hidden_size": 64, "num_attention_heads": 2,
+                         "max_position_embeddings": 4096, "vocab_size": 100})
+    want = estimated(folder("plain config", {"model.safetensors": safetensors(EXPERTS), "config.json": config}))
+    check("config.json: read", want["kv_bytes"] > 0, want)
+    odd = {
+        "NaN": '{"a": NaN, ' + config[1:],
+        "Infinity": '{"time_step_limit": [0.0, Infinity], "b": -Infinity, ' + config[1:],  # Nemotron-H
+        "a byte order mark": b"\xef\xbb\xbf" + config.encode(),
+        "a key twice": '{"hidden_size": 7, "num_experts_per_tok": 77, ' + config[1:],
+        "a large integer": '{"model_max_length": 1000000000000000019884624838656, ' + config[1:],  # of tokenizers
+        "a large real": '{"a": 1e999, ' + config[1:],
+        "U+0000": '{"a": "\\u0000", ' + config[1:],
+    }
+    for what, words in odd.items():
+        check(f"config.json with {what}: Python reads it", json.loads(words))
+        got = estimated(folder(f"config {what}", {"model.safetensors": safetensors(EXPERTS), "config.json": words}))
+        check(f"config.json with {what}: read, and the same", got == want, got)
+        # The index of a checkpoint with one part missing
+        index = '{"weight_map": {"x": "gone.safetensors"}}'
+        whole = words if isinstance(words, bytes) else words.encode()
+        whole = whole.rstrip()[:-1] + b", " + index[1:].encode()
+        refused(f"an index with {what}", folder(f"index {what}", {
+            "model.safetensors": safetensors(EXPERTS), "model.safetensors.index.json": whole}), "gone.safetensors is missing")
+
+
 files_that_are_not_understood()
+json_of_python()
 downloads_that_broke()
 done()

@@ -2,6 +2,8 @@
 /* model_config.c - see model_config.h. */
 #include "model_config.h"
 
+#include "expertfs-private.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -108,12 +110,12 @@ static void json_windows(const json_t *json, struct attention *a, const char **o
 errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_model_config *config,
                                  struct efs_error *err)
 {
-    json_error_t where;
-    json_t *whole = json_loadb(text, bytes, 0, &where);
+    struct efs_error why;
+    json_t *whole = efs_json_python(text, bytes, &why);
     const char *odd_name = NULL, **odd = &odd_name;
     *config = (struct tools_model_config){0};
     if (!whole)
-        return efs_fail(err, -EUCLEAN, "config.json: line %d: %s", where.line, where.text);
+        return efs_fail(err, -EUCLEAN, "config.json: %s", why.text);
     const json_t *json = json_object_get(whole, "text_config"); /* of models that see, too */
     if (!json_is_object(json))
         json = whole;

@@ -3,6 +3,8 @@
  * the library until a layer asks for them. */
 #include "model.h"
 
+#include "expertfs-private.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -177,7 +179,7 @@ static errint_t config_read(const struct model *m, struct config *c, struct efs_
     if (rc < 0)
         return rc;
     json_error_t where;
-    json_t *root = json_loadb(text, bytes, 0, &where);
+    json_t *root = efs_json_python(text, bytes, NULL);
     free(text);
     const char *type = json_string_value(json_object_get(root, "model_type"));
     int tied = 0, step = 1;

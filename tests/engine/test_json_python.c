@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* JSON as Python's json module reads it: what it takes beyond the standard, and what it refuses. */
+#include "expertfs-private.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct {
+    const char *text, *value; /* NULL: refused */
+} cases[] = {
+    {"{\"a\": 1}", "{\"a\":1}"},
+    {"\xEF\xBB\xBF{\"a\": 1}", "{\"a\":1}"},
+    {"{\"a\": NaN, \"b\": [0.0, Infinity], \"c\": -Infinity}", "{\"a\":null,\"b\":[0.0,1e308],\"c\":-1e308}"},
+    {"[1e999,-1e999,1e-999]", "[1e308,-1e308,0.0]"},
+    {"{\"a\": 1, \"b\": 2, \"a\": 3}", "{\"a\":3,\"b\":2}"},
+    {"[1000000000000000019884624838656, 9223372036854775807, -99999999999999999999]",
+     "[1e30,9.2233720368547758e18,-1e20]"},
+    {"[123456789012345678]", "[123456789012345678]"},
+    {"[\"NaN\", \"\\\"Infinity\", \"\\\\\", NaN, \"1e999 \\u0000x\"]",
+     "[\"NaN\",\"\\\"Infinity\",\"\\\\\",null,\"1e999 \\u0000x\"]"},
+    {"[true,false,null,-0,1.5E+3]", "[true,false,null,0,1500.0]"},
+    {"[nan]", NULL},
+    {"[+Infinity]", NULL},
+    {"[NaN1]", NULL},
+    {"[-NaN]", NULL},
+    {"[Infinity", NULL},
+    {"\xEF\xBB\xBF\xEF\xBB\xBF{}", NULL},
+    {"[\"\\", NULL},
+    {"[01]", NULL},
+    {"", NULL},
+};
+
+static void reads_what_python_reads(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct efs_error err = {""};
+        size_t bytes = strlen(cases[i].text);
+        char *exact = malloc(bytes + 1); /* without a terminator, so that ASan sees a read behind it */
+        assert_non_null(exact);
+        memcpy(exact, cases[i].text, bytes);
+        exact = realloc(exact, bytes ? bytes : 1);
+        json_t *json = efs_json_python(exact, bytes, &err);
+        free(exact);
+        char *dumped = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+        if (!dumped != !cases[i].value || (dumped && strcmp(dumped, cases[i].value) != 0))
+            fail_msg("%s: %s, wanted %s", cases[i].text, dumped ? dumped : err.text,
+                     cases[i].value ? cases[i].value : "nothing");
+        assert_true(json || strncmp(err.text, "line ", 5) == 0);
+        free(dumped);
+        json_decref(json);
+    }
+}
+
+/* A text of nothing but what becomes longer. */
+static void has_room_for_what_becomes_longer(void **state)
+{
+    enum { COUNT = 10000 };
+    char *text = malloc(COUNT * 4 + 2);
+
+    (void)state;
+    assert_non_null(text);
+    text[0] = '[';
+    for (size_t i = 0; i < COUNT; i++)
+        memcpy(text + 1 + 4 * i, "NaN,", 4);
+    text[COUNT * 4] = ']';
+    json_t *json = efs_json_python(text, COUNT * 4 + 1, NULL);
+    assert_int_equal(json_array_size(json), COUNT);
+    json_decref(json);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_what_python_reads),
+        cmocka_unit_test(has_room_for_what_becomes_longer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
