@@ -47,15 +47,15 @@ size_t efs_shard_sm_bound(enum efs_format format, size_t elements);
  * codec makes the whole shard, E and SM, more than 4 % smaller: the cascade decodes several times as fast. For these
  * formats the choice is used even if it gains nothing (the split needs an E-chunk). A BYTES shard of a page and more is
  * coded by choice where that saves 1/16, else it gets codec NONE: no E, SM = the raw bytes; AUTO takes what needs the
- * least time to read and decode, NONE included, at the rates that codec_encode.c names. e takes
- * efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES they may be the same memory, as
- * only one of them is used. 0, -EINVAL (no such format, more than the scratch's elements, RAW of a format with an
- * exponent), -ENOMEM.
+ * least time to read and decode, NONE included, at the rates of codec_table.h. A sample of a large shard decides which
+ * codecs code all of it. e takes efs_shard_e_bound(elements) bytes, sm efs_shard_sm_bound(format, elements); for BYTES
+ * they may be the same memory, as only one of them is used. 0, -EINVAL (no such format, more than the scratch's
+ * elements, RAW of a format with an exponent), -ENOMEM.
  */
 struct efs_shard_coded {
     uint32_t codec; /* enum efs_disk_codec */
     size_t e_bytes, sm_bytes;
-    uint64_t counts[256]; /* how often E has each value; BYTES: the bytes; all 0 for RAW */
+    uint64_t counts[256]; /* how often E has each value; all 0 for BYTES */
 };
 errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
                           uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded, struct efs_codec_scratch *scratch);

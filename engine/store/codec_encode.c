@@ -10,14 +10,20 @@
 #include <string.h>
 
 /* Bytes that hold no float must shrink by this part at least to be coded: block-quantised weights (3.8 of 4 bits a
- * code, 7.7 of 8 a byte) are left as they are, their scales are coded. */
+ * code, 7.7 of 8 a byte) are stored raw, their scales are coded. */
 #define BYTES_GAIN_MIN (1.0 / 16)
 /* Less than this is read in one page whatever it is coded by. */
 #define BYTES_MIN 4096u
 /* Of coded floats, E and SM together: another codec is taken instead of the cascade when it leaves less than this part.
  * The cascade decodes several times as fast, and in parts; experts are run as they are coded only by it. */
 #define FLOATS_GAIN 0.96
-#define SAMPLE_BYTES 16384u
+/* A codec codes a whole shard only where its cost on a sample, decoding included, is at least this part below the
+ * sample's size, and at most SAMPLE_SLACK of that size above the cost of the best codec. */
+#define SAMPLE_GAIN_MIN 0.02
+#define SAMPLE_SLACK 0.125
+#define SAMPLE_BYTES EFS_CODEC_SAMPLE_BYTES /* as many as a span of the cascade */
+#define SAMPLE_PIECES 4u                    /* spread over the shard, coded as one */
+#define WAYS_MAX (2 * EFS_CODEC_COUNT)
 
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements)
 {
@@ -60,73 +66,78 @@ double efs_entropy_bits(const uint64_t counts[256])
     return all ? (double)all * log2((double)all) - sum : 0;
 }
 
-/* What n bytes cost that are coded in so many, in bytes read; n itself as they are. */
-static double bytes_cost(uint32_t codec, size_t coded, size_t n)
-{
-    return (double)coded + efs_codec_of(codec)->decode_cost * (double)n;
-}
-
 typedef size_t encode_fn(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room);
 
-/* Code src by a codec and keep the result if there is none yet or it is smaller than `below` bytes and the one that
- * there is; by_cost: if reading and decoding it takes less than that. */
-static void try_codec(uint32_t codec, encode_fn *encode, const uint8_t *src, size_t n, double below, bool by_cost,
-                      uint8_t *e, struct efs_shard_coded *coded, struct efs_codec_scratch *s)
+/* One encoder of a codec. decode_cost: of a byte, in bytes read; 0 where only the size counts. */
+struct way {
+    uint32_t codec;
+    encode_fn *encode;
+    double decode_cost;
+};
+
+/* Codes src one way and keeps the result if it costs less than *limit bytes, which it lowers to that cost. */
+static void try_way(const struct way *way, const uint8_t *src, size_t n, double *limit, uint8_t *e,
+                    struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
     bool first = coded->e_bytes == 0;
-    size_t bytes = encode(s->encoder[codec], src, n, first ? e : s->other, efs_shard_e_bound(n));
-    if (bytes == 0)
+    size_t bytes = way->encode(s->encoder[way->codec], src, n, first ? e : s->other, efs_shard_e_bound(n));
+    double cost = (double)bytes + way->decode_cost * (double)n;
+    if (bytes == 0 || cost >= *limit)
         return;
-    if (!first) {
-        bool better = by_cost ? bytes_cost(codec, bytes, n) < bytes_cost(coded->codec, coded->e_bytes, n)
-                              : (double)bytes < below && bytes < coded->e_bytes;
-        if (!better)
-            return;
+    if (!first)
         memcpy(e, s->other, bytes);
-    }
-    coded->codec = codec;
+    coded->codec = way->codec;
     coded->e_bytes = bytes;
+    *limit = cost;
 }
 
-/* Whether a small part of bytes whose single values are spread evenly shows repeats to one of the codecs. */
-static bool bytes_repeat(const uint8_t *raw, size_t n, struct efs_codec_scratch *s)
+/* Drops the ways whose cost on a sample predicts more than limit bytes for all n, or much more than the best way's.
+ * Returns how many remain. */
+static unsigned keep_promising(struct way *ways, unsigned count, const uint8_t *src, size_t n, double limit,
+                               struct efs_codec_scratch *s)
 {
-    if (n <= 4 * SAMPLE_BYTES)
-        return true;
-    for (uint32_t c = 0; c < EFS_CODEC_COUNT; c++) {
-        encode_fn *encode = efs_codec_of(c)->encode_repeats;
-        size_t out = 0;
-        for (size_t i = 0; encode && i < 4; i++)
-            out += encode(s->encoder[c], raw + (n - SAMPLE_BYTES) / 3 * i, SAMPLE_BYTES, s->other,
-                          efs_shard_e_bound(SAMPLE_BYTES));
-        if (encode && (double)out <= 4.0 * SAMPLE_BYTES * (1 - BYTES_GAIN_MIN))
-            return true;
+    if (count == 0 || n <= 2 * SAMPLE_BYTES)
+        return count;
+    size_t piece = SAMPLE_BYTES / SAMPLE_PIECES;
+    for (size_t i = 0; i < SAMPLE_PIECES; i++)
+        memcpy(s->block + i * piece, src + (n - piece) / (SAMPLE_PIECES - 1) * i, piece);
+    double costs[WAYS_MAX], most = limit / (double)n;
+    for (unsigned i = 0; i < count; i++) {
+        size_t bytes = ways[i].encode(s->encoder[ways[i].codec], s->block, SAMPLE_BYTES, s->other,
+                                      efs_shard_e_bound(SAMPLE_BYTES));
+        costs[i] = bytes ? (double)bytes / SAMPLE_BYTES + ways[i].decode_cost : INFINITY;
+        most = fmin(most, costs[i] + SAMPLE_SLACK);
     }
-    return false;
+    unsigned kept = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (costs[i] <= most)
+            ways[kept++] = ways[i];
+    return kept;
 }
 
 static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_t n, uint8_t *e, uint8_t *sm,
                          struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
     bool automatic = choice == EFS_CHOOSE_AUTO;
-    bool hopeless =
-        choice == EFS_CHOOSE_RAW || n < BYTES_MIN ||
-        (efs_entropy_bits(coded->counts) > 8.0 * (double)n * (1 - BYTES_GAIN_MIN) && !bytes_repeat(raw, n, s));
-    coded->e_bytes = 0;
-    for (uint32_t c = EFS_CODEC_NONE + 1; !hopeless && c < EFS_CODEC_COUNT; c++) {
+    struct way ways[WAYS_MAX];
+    unsigned count = 0;
+    for (uint32_t c = EFS_CODEC_NONE + 1; n >= BYTES_MIN && c < EFS_CODEC_COUNT; c++) {
         const struct efs_codec *codec = efs_codec_of(c);
         if (!automatic && choice != codec->choice)
             continue;
-        try_codec(c, codec->encode, raw, n, INFINITY, automatic, e, coded, s);
+        double decode_cost = automatic ? codec->decode_cost : 0;
+        ways[count++] = (struct way){c, codec->encode, decode_cost};
         if (codec->encode_repeats)
-            try_codec(c, codec->encode_repeats, raw, n, INFINITY, automatic, e, coded, s);
+            ways[count++] = (struct way){c, codec->encode_repeats, decode_cost};
     }
-    bool pays = coded->e_bytes != 0 && (double)coded->e_bytes <= (double)n * (1 - BYTES_GAIN_MIN) &&
-                (!automatic || bytes_cost(coded->codec, coded->e_bytes, n) < (double)n);
-    if (pays) {
-        coded->sm_bytes = 0;
+    double limit = (double)n;
+    coded->e_bytes = 0;
+    count = keep_promising(ways, count, raw, n, limit * (1 - SAMPLE_GAIN_MIN), s);
+    for (unsigned i = 0; i < count; i++)
+        try_way(&ways[i], raw, n, &limit, e, coded, s);
+    coded->sm_bytes = 0;
+    if (coded->e_bytes != 0 && (double)coded->e_bytes <= (double)n * (1 - BYTES_GAIN_MIN))
         return;
-    }
     memcpy(sm, raw, n);
     coded->codec = EFS_CODEC_NONE;
     coded->e_bytes = 0;
@@ -136,18 +147,27 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
 static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbols, size_t n, uint8_t *e,
                              struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
+    struct way ways[WAYS_MAX];
+    unsigned count = 0;
+    double limit = INFINITY;
     coded->e_bytes = 0;
-    for (uint32_t c = EFS_CODEC_NONE + 1; c < EFS_CODEC_COUNT; c++)
+    for (uint32_t c = EFS_CODEC_NONE + 1; c < EFS_CODEC_COUNT; c++) {
+        struct way way = {c, efs_codec_of(c)->encode, 0};
         if (choice == efs_codec_of(c)->choice)
-            try_codec(c, efs_codec_of(c)->encode, symbols, n, INFINITY, false, e, coded, s);
+            try_way(&way, symbols, n, &limit, e, coded, s);
+        if (c != EFS_CODEC_CASCADE)
+            ways[count++] = way;
+    }
     if (coded->e_bytes != 0)
         return;
-    try_codec(EFS_CODEC_CASCADE, efs_codec_cascade.encode, symbols, n, INFINITY, false, e, coded, s);
-    double sm = (double)coded->sm_bytes, enough = FLOATS_GAIN * (sm + (double)coded->e_bytes) - sm;
-    if (choice != EFS_CHOOSE_AUTO || efs_entropy_bits(coded->counts) / 8 >= enough)
+    try_way(&(struct way){EFS_CODEC_CASCADE, efs_codec_cascade.encode, 0}, symbols, n, &limit, e, coded, s);
+    double sm = (double)coded->sm_bytes;
+    limit = FLOATS_GAIN * (sm + (double)coded->e_bytes) - sm;
+    if (choice != EFS_CHOOSE_AUTO || efs_entropy_bits(coded->counts) / 8 >= limit)
         return; /* nothing that codes single symbols can reach that */
-    for (uint32_t c = EFS_CODEC_CASCADE + 1; c < EFS_CODEC_COUNT; c++)
-        try_codec(c, efs_codec_of(c)->encode, symbols, n, enough, false, e, coded, s);
+    count = keep_promising(ways, count, symbols, n, limit, s);
+    for (unsigned i = 0; i < count; i++)
+        try_way(&ways[i], symbols, n, &limit, e, coded, s);
 }
 
 void efs_exponent_counts(enum efs_format format, const void *raw, size_t elements, uint64_t counts[256],
@@ -176,8 +196,6 @@ errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, 
         return rc;
     memset(coded->counts, 0, sizeof(coded->counts));
     if (format == EFS_FORMAT_BYTES) {
-        if (choice != EFS_CHOOSE_RAW)
-            efs_histogram(raw, elements, coded->counts);
         encode_bytes(choice, raw, elements, e, sm, coded, scratch);
         return 0;
     }

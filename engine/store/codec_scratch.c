@@ -8,11 +8,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define BLOCK_BYTES_MAX (EFS_BLOCK * 4u) /* the widest format has 4 bytes an element */
-
 size_t efs_codec_scratch_bytes(uint32_t shard_elements)
 {
-    size_t bytes = sizeof(struct efs_codec_scratch) + shard_elements + BLOCK_BYTES_MAX;
+    size_t bytes = sizeof(struct efs_codec_scratch) + shard_elements + EFS_CODEC_SAMPLE_BYTES;
     for (uint32_t c = 0; c < EFS_CODEC_COUNT; c++)
         if (efs_codec_of(c)->decoder_bytes)
             bytes += efs_codec_of(c)->decoder_bytes();
@@ -34,7 +32,7 @@ errint_t efs_codec_scratch_new(uint32_t shard_elements, struct efs_codec_scratch
         return -ENOMEM;
     s->shard_elements = shard_elements;
     s->e = efs_sys_aligned_alloc(64, shard_elements);
-    s->block = efs_sys_aligned_alloc(64, BLOCK_BYTES_MAX);
+    s->block = efs_sys_aligned_alloc(64, EFS_CODEC_SAMPLE_BYTES);
     bool all = s->e && s->block;
     for (uint32_t c = 0; all && c < EFS_CODEC_COUNT; c++)
         if (efs_codec_of(c)->decoder_new)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_codec.c - shards to chunks and back: every format, codec, size and range; damaged chunks are refused. */
 #include "codec.h"
+#include "real_call.h"
 
 #include <errno.h>
+#include <lz4.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +12,26 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <zstd.h>
 
 #define MAX_ELEMENTS (64u << 10)
 #define SHARD_ELEMENTS (512u << 10) /* what the packer takes */
+
+static size_t library_bytes; /* given to the encoders of zstd and LZ4 */
+
+size_t ZSTD_compress2(ZSTD_CCtx *context, void *to, size_t room, const void *from, size_t bytes)
+{
+    size_t (*real)(ZSTD_CCtx *, void *, size_t, const void *, size_t) = real_call("ZSTD_compress2");
+    library_bytes += bytes;
+    return real(context, to, room, from, bytes);
+}
+
+int LZ4_compress_fast_extState(void *state, const char *from, char *to, int bytes, int room, int acceleration)
+{
+    int (*real)(void *, const char *, char *, int, int, int) = real_call("LZ4_compress_fast_extState");
+    library_bytes += (size_t)bytes;
+    return real(state, from, to, bytes, room, acceleration);
+}
 
 static uint64_t random_state;
 
@@ -257,6 +276,84 @@ static void auto_weighs_bytes(void **state)
     release(&s);
 }
 
+/* A normal number as an integer of 2 * most + 1 steps. */
+static int quantised(float sigma, int most)
+{
+    int value = (int)lrintf(normal() / 0.02f * sigma);
+    return value > most ? most : value < -most ? -most : value;
+}
+
+/* Quantised weights, by how they are laid out, and what gains a lot for comparison. */
+enum quantised {
+    INT8_ROWS,     /* a scale a row: 7 bits of entropy, which only zstd reaches, at too high a cost to decode */
+    Q8_0,          /* a scale in 2 bytes, 32 codes */
+    MXFP4_SCALES,  /* coded by the cascade */
+    NF4_PAIRS,     /* bitsandbytes: two codes of 4 bits a byte */
+    AWQ_WORDS,     /* eight codes of 4 bits in a word, in another order; the top one of fewer values */
+    HALF_ZEROS,    /* 256 KiB of zeros behind noise: the sample has both */
+    CONSTANT_BYTE, /* zero points of symmetric quantisation */
+    QUANTISED_COUNT
+};
+
+static uint8_t quantised_byte(enum quantised kind, size_t i)
+{
+    switch (kind) {
+    case INT8_ROWS:
+        return (uint8_t)quantised(30, 127);
+    case Q8_0:
+        return i % 34 == 1 ? (uint8_t)(0x1c + quantised(1, 3)) : (uint8_t)quantised(i % 34 == 0 ? 200 : 55, 127);
+    case MXFP4_SCALES:
+        return (uint8_t)(120 + quantised(1, 6));
+    case NF4_PAIRS:
+        return (uint8_t)((quantised(3.5f, 7) + 8) << 4 | (quantised(3.5f, 7) + 8));
+    case AWQ_WORDS:
+        return (uint8_t)((quantised(i % 4 == 3 ? 2.5f : 4, 7) + 8) << 4 | (quantised(4, 7) + 8));
+    case HALF_ZEROS:
+        return i < SHARD_ELEMENTS / 2 ? (uint8_t)next_random() : 0;
+    default:
+        return 0x77;
+    }
+}
+
+/* The libraries' encoders see a sample of a shard, and the rest only where they gain. */
+static void a_sample_decides_what_codes_the_shard(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t codec;
+        size_t library_bytes;
+    } expected[QUANTISED_COUNT] = {
+        [MXFP4_SCALES] = {EFS_CODEC_CASCADE, SHARD_ELEMENTS / 4},
+        [INT8_ROWS... Q8_0] = {EFS_CODEC_NONE, SHARD_ELEMENTS / 4},
+        [NF4_PAIRS... AWQ_WORDS] = {EFS_CODEC_NONE, SHARD_ELEMENTS / 4},
+        [HALF_ZEROS] = {EFS_CODEC_LZ4, SIZE_MAX},
+        [CONSTANT_BYTE] = {EFS_CODEC_LZ4, SIZE_MAX},
+    };
+    size_t n = SHARD_ELEMENTS;
+    uint8_t *raw = malloc(n), *memfile = malloc(efs_shard_e_bound(n)), *out = malloc(n);
+    struct efs_codec_scratch *own;
+    assert_int_equal(efs_codec_scratch_new(SHARD_ELEMENTS, &own), 0);
+    for (int kind = 0; kind < QUANTISED_COUNT; kind++) {
+        struct efs_shard_coded c;
+        random_state = 6;
+        for (size_t i = 0; i < n; i++)
+            raw[i] = quantised_byte((enum quantised)kind, i);
+        library_bytes = 0;
+        assert_int_equal(efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, n, memfile, memfile, &c, own), 0);
+        print_message("kind %d: codec %u, %zu bytes, %zu given to zstd and LZ4\n", kind, c.codec,
+                      c.e_bytes + c.sm_bytes, library_bytes);
+        assert_int_equal(c.codec, expected[kind].codec);
+        assert_true(library_bytes <= expected[kind].library_bytes);
+        struct efs_shard_view view = {EFS_FORMAT_BYTES, c.codec, n, memfile, memfile, c.e_bytes, c.sm_bytes};
+        assert_int_equal(efs_shard_decode(&view, 0, n, out, false, own), 0);
+        assert_memory_equal(raw, out, n);
+    }
+    efs_codec_scratch_free(own);
+    free(raw);
+    free(memfile);
+    free(out);
+}
+
 static void bytes_may_share_memory(void **state)
 {
     (void)state;
@@ -389,6 +486,7 @@ int main(void)
         cmocka_unit_test(auto_keeps_the_cascade),
         cmocka_unit_test(auto_leaves_the_cascade_for_much),
         cmocka_unit_test(auto_weighs_bytes),
+        cmocka_unit_test(a_sample_decides_what_codes_the_shard),
         cmocka_unit_test(bytes_may_share_memory),
         cmocka_unit_test(damage_is_refused_or_harmless),
         cmocka_unit_test(wrong_sizes_are_refused),
