@@ -129,6 +129,11 @@ uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer)
     return fs->cache->layer_first[layer];
 }
 
+uint32_t efs_cache_layer_width(const struct efs *fs, uint32_t layer)
+{
+    return fs->cache->layer_first[layer + 1] - fs->cache->layer_first[layer];
+}
+
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)
 {
     const struct efs_cache *r = fs->cache;
