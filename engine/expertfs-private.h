@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 /* Whether an expert (its number below efs_expert_count()) is a slice of tensors that hold all of a layer, so that its
- * file alone does not have them under their names. The view is not hidden. */
+ * file alone does not have them under their names. */
 bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
 
 /* Whether any of these bytes of a file are an expert's. */
@@ -132,14 +132,14 @@ void efs_routing_observer_end(struct efs *fs, uint32_t who);
  */
 struct efs_window {
     uint32_t number;
-    int fd; /* for reading; nobody can open it for writing */
-    uint64_t bytes;
+    int fd;                     /* for reading; nobody can open it for writing */
+    uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file, which begins where the window does; else 0 */
 };
 /* Can coded experts be handed out? Not without chunk_windows, or without CAP_SYS_ADMIN. */
 bool efs_hands_out_coded(const struct efs *fs);
 /* FULL or CODED. */
 enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
-/* Full: its window, where its file begins at 0. The descriptor is the engine's, valid while it is held. -EBUSY: it was
+/* Full: its window. The descriptor is the engine's, valid while it is held. -EBUSY: it was
  * given out by efs_lease_fd(), or this process has no tmpfs of its own (CAP_SYS_ADMIN). */
 errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
 /* Coded: where its extents are, in the order of its layout, to be freed by the caller. -EOPNOTSUPP: in memory that

@@ -61,6 +61,7 @@ struct efs_full_set {
 struct efs_mount {
     int root, want;            /* directory; .expertfs/want, < 0: not for us to write */
     struct efs_export *export; /* NULL: files are opened */
+    bool no_view;              /* experts/ is the checkpoint's own: nothing in it is an expert's file */
     bool receiving;            /* a thread waits for what it sends */
     bool keep_auto;            /* keeps what the mount keeps full, as full_set.c sees it */
     unsigned open_workers_max;

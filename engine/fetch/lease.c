@@ -205,7 +205,7 @@ void efs_leases_retry(struct efs *fs)
 static errint_t fill_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
-    uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fetch->expert);
+    uint64_t file_bytes = efs_view_expert_bytes(view, fetch->expert);
     if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
         fetch->error = -EIO;
     errint_t rc = efs_memfile_reserve(fetch->memfile);
@@ -284,7 +284,10 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
 {
     const struct efs_memfile *memfile = lease_memfile(lease);
     errint_t rc = efs_full_make_window(lease->fs, lease->expert);
-    *window = (struct efs_window){.number = memfile->window, .fd = rc < 0 ? -1 : memfile->fd, .bytes = memfile->bytes};
+    *window = (struct efs_window){.number = memfile->window,
+                                  .fd = rc < 0 ? -1 : memfile->fd,
+                                  .bytes = memfile->bytes,
+                                  .file_bytes = efs_view_expert_bytes(&lease->fs->view, lease->expert)};
     return rc;
 }
 

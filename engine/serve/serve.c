@@ -420,10 +420,9 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
     if (expert >= fs->store->expert_count)
         return -ENOENT;
     const struct efs_disk_group *g = &fs->store->groups[expert];
-    info = (struct efs_expert_info){.layer = g->layer, .expert = g->expert, .file = UINT32_MAX};
+    info = (struct efs_expert_info){
+        .layer = g->layer, .expert = g->expert, .file = efs_view_expert_file(&fs->view, expert)};
     efs_view_expert_name(&fs->view, expert, info.name, sizeof(info.name));
-    if (!fs->view.hidden)
-        info.file = fs->view.expert_first + expert;
     info.coded_bytes = efs_expert_coded_bytes(fs, expert);
     uint32_t first = g->object_first, end = first + g->object_count;
     for (uint32_t o = first; o < end; o++)
