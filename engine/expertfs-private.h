@@ -44,6 +44,9 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
 /* A path in such a line, or in a label of OpenMetrics: a line's end as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
 
+/* -ECHILD: it was opened in the process from which this one was forked, where nothing but efs_close() works. */
+errint_t efs_served_check(const struct efs *fs, struct efs_error *err);
+
 /* ---- requests of one store -----------------------------------------------------------------------------------------
  */
 
@@ -109,6 +112,7 @@ void efs_request_drop(struct efs_request *request, uint32_t index);
 void efs_request_forget(struct efs_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
 void efs_request_release(struct efs_request *request);
+void efs_request_leave(struct efs_request *request); /* in its place, in a forked process */
 
 /* ---- what comes next -----------------------------------------------------------------------------------------------
  */

@@ -17,6 +17,10 @@
  * Any number of threads may use these at once: struct efs, efs_store, efs_stream, efs_client, and efs_client_request
  * and efs_lease but for what ends them. What ends or frees an object is called once, when no other call for it is
  * active. A team (expertfs-compute.h) runs one mixture at a time. Structs with members belong to who fills them.
+ *
+ * They belong to the process that opened them, but for efs_store and efs_stream. In a child of fork(2) what ends an
+ * object closes and frees what the child has of it, without a wait or a word to the mount; efs_client_drop() and
+ * efs_lease_release() do nothing, efs_stats() returns zeros, efs_lease_data() NULL; all else fails with -ECHILD.
  */
 #ifndef EXPERTFS_H
 #define EXPERTFS_H

@@ -91,6 +91,8 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
     enum efs_pool p = efs_cache_state_pool(pool);
     if (p == EFS_POOL_M && pool != 'M')
         return -EINVAL;
+    if (!efs_is_here(fs))
+        return -ECHILD;
     efs_lock(fs);
     if (r->policy)
         efs_policy_pool(r->policy, p, &state);

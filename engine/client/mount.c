@@ -99,3 +99,21 @@ void efs_mount_free(struct efs_mount *m)
     pthread_mutex_destroy(&m->lock);
     free(m);
 }
+
+void efs_mount_leave(struct efs_mount *m)
+{
+    /* A thread that had the lock at the fork may have been changing the lists: what is in them stays until this process
+     * ends. */
+    bool whole = pthread_mutex_trylock(&m->lock) == 0;
+    if (whole) {
+        efs_files_leave(m);
+        efs_known_free(m);
+        efs_full_set_free(&m->full);
+        efs_full_set_free(&m->listed);
+    }
+    efs_export_leave(m->export, whole);
+    if (m->want >= 0)
+        efs_sys_close(m->want);
+    efs_sys_close(m->root);
+    free(m);
+}

@@ -276,7 +276,7 @@ static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    errint_t rc = efs_full_show(lease->fs, lease->expert);
+    errint_t rc = efs_is_here(lease->fs) ? efs_full_show(lease->fs, lease->expert) : -ECHILD;
     return rc < 0 ? rc : lease_memfile(lease)->fd;
 }
 
@@ -293,12 +293,14 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
 
 const void *efs_lease_data(const struct efs_lease *lease)
 {
-    return lease_memfile(lease)->data;
+    return efs_is_here(lease->fs) ? lease_memfile(lease)->data : NULL;
 }
 
 void efs_lease_release(struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
+    if (!efs_is_here(fs))
+        return;
     efs_lock(fs);
     bool last = efs_full_unlease(fs, lease->expert);
     efs_cache_release(fs, lease->expert);

@@ -384,6 +384,10 @@ static void read_run(struct parts *ready)
 void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
               efs_done_fn *done, void *arg)
 {
+    if (!efs_is_here(fs)) {
+        done(arg, -ECHILD, 0);
+        return;
+    }
     efs_count(&fs->stats, reads, 1);
     uint64_t size = file < fs->view.file_count ? efs_view_bytes(&fs->view, file) : 0;
     if (file >= fs->view.file_count || offset >= size || len == 0) {
