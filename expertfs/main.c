@@ -10,6 +10,7 @@
 
 #include "background.h"
 #include "log.h"
+#include "log_queue.h"
 #include "mount.h"
 #include "serve.h"
 
@@ -132,6 +133,7 @@ static int report_failure(const struct efs_error *err, int status_fd)
         efsd_background_failed(status_fd, err->text);
     else
         efsd_log(EFS_LOG_ERROR, "%s", err->text);
+    efsd_log_queue_flush(); /* the caller may end the process */
     return EXIT_FAILURE;
 }
 
