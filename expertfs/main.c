@@ -115,6 +115,7 @@ static void starter_given_up(void *arg, const char *reason)
     struct efs_error err = {.text = ""};
     efs_fail(&err, -EINTR, "%s", reason);
     report_failure(&err, *status_fd);
+    efsd_log_queue_flush(); /* the caller ends the process */
 }
 
 static void starter_ready(void *arg)
@@ -133,7 +134,6 @@ static int report_failure(const struct efs_error *err, int status_fd)
         efsd_background_failed(status_fd, err->text);
     else
         efsd_log(EFS_LOG_ERROR, "%s", err->text);
-    efsd_log_queue_flush(); /* the caller may end the process */
     return EXIT_FAILURE;
 }
 
@@ -198,6 +198,7 @@ int main(int argc, char **argv)
     }
     if (rc)
         rc = report_failure(&err, status_fd);
+    efsd_log_queue_flush();
     efsd_options_free(&options);
     return rc;
 }

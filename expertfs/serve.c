@@ -291,7 +291,6 @@ static void daemon_end(struct efsd *daemon)
     efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
     efsd_log_left_out();
-    efsd_log_queue_stop();
     pthread_mutex_destroy(&daemon->tuning.lock);
     if (daemon->stop_fd >= 0)
         close(daemon->stop_fd);
@@ -325,7 +324,7 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
         rc = efsd_privileges_drop(err);
     if (!rc)
         efsd_guard_start(&daemon->guard);
-    if (!rc && (rc = efsd_log_queue_start(&daemon->counters.log_lost)))
+    if (!rc && (rc = efsd_log_queue_start()))
         efs_fail(err, rc, "cannot start the thread that writes the log: %s", strerror(-rc));
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
         efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));

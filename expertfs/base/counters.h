@@ -51,8 +51,7 @@
     X(load_signpost_errors, "pages left out that could not be read")                                                   \
     X(read_interrupts, "reads whose caller was ended while they waited")                                               \
     X(reply_bytes, "bytes of files sent in replies")                                                                   \
-    X(reply_errors, "reads that were answered with an error")                                                          \
-    X(log_lost, "messages that were lost because standard error or syslog did not take them in time")
+    X(reply_errors, "reads that were answered with an error")
 
 struct efsd_counters {
 #define EFSD_COUNTER_FIELD(name, help) _Atomic uint64_t name;

@@ -21,15 +21,12 @@ struct queue_line {
 
 static struct {
     pthread_mutex_t lock;   /* guards all of it */
-    pthread_cond_t changed; /* a line was added, the last one was written, or the thread ends */
-    pthread_t thread;
-    enum { LOG_DIRECT, LOG_QUEUED, LOG_BLOCKED } state;
-    bool ending, ended;
+    pthread_cond_t changed; /* a line was added, or the last one was written */
+    bool started;
     struct queue_line *first, *last; /* the first is being written */
     size_t bytes;
-    uint64_t unreported; /* lines lost since the last report of them, */
-    int lost_priority;   /* the last one of which had this priority */
-    _Atomic uint64_t *lost;
+    uint64_t lost, reported; /* lines: all that were lost, and those of them that the log has reported */
+    int lost_priority;       /* of the last one */
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* write(2) in place of stdio: a thread that is blocked here must not hold a lock that exit() takes. */
@@ -64,13 +61,10 @@ static void line_write(int priority, const char *text)
 static void queue_append(int priority, const char *text)
 {
     size_t text_bytes = strlen(text) + 1, bytes = sizeof(struct queue_line) + text_bytes;
-    bool room = queue.state == LOG_QUEUED && queue.bytes + bytes <= EFSD_LOG_QUEUE_BYTES;
-    struct queue_line *line = room ? malloc(bytes) : NULL;
+    struct queue_line *line = queue.bytes + bytes <= EFSD_LOG_QUEUE_BYTES ? malloc(bytes) : NULL;
     if (!line) {
-        queue.unreported++;
+        queue.lost++;
         queue.lost_priority = priority;
-        if (queue.lost)
-            atomic_fetch_add_explicit(queue.lost, 1, memory_order_relaxed);
         return;
     }
     *line = (struct queue_line){.bytes = bytes, .priority = priority};
@@ -90,9 +84,9 @@ static void queue_report_lost(void)
     char text[128];
     bool to_stderr = queue.lost_priority == EFSD_LOG_STDERR;
     snprintf(text, sizeof(text), "%s%llu messages were lost: %s did not take them in time",
-             to_stderr ? "expertfs: " : "", (unsigned long long)queue.unreported,
+             to_stderr ? "expertfs: " : "", (unsigned long long)(queue.lost - queue.reported),
              to_stderr ? "standard error" : "syslog");
-    queue.unreported = 0;
+    queue.reported = queue.lost;
     queue_append(to_stderr ? EFSD_LOG_STDERR : LOG_WARNING, text);
 }
 
@@ -101,84 +95,63 @@ static void *queue_run(void *arg)
     (void)arg;
     pthread_mutex_lock(&queue.lock);
     for (;;) {
-        while (!queue.first && !queue.ending)
+        while (!queue.first)
             pthread_cond_wait(&queue.changed, &queue.lock);
         struct queue_line *line = queue.first;
-        if (!line)
-            break;
         pthread_mutex_unlock(&queue.lock);
         line_write(line->priority, line->text);
         pthread_mutex_lock(&queue.lock);
         queue.first = line->next;
         queue.bytes -= line->bytes;
         free(line);
-        if (!queue.first && queue.unreported)
+        if (!queue.first && queue.reported < queue.lost)
             queue_report_lost();
         if (!queue.first)
             pthread_cond_broadcast(&queue.changed);
     }
-    queue.ended = true;
-    pthread_cond_broadcast(&queue.changed);
-    pthread_mutex_unlock(&queue.lock);
     return NULL;
 }
 
 void efsd_log_queue_put(int priority, const char *line)
 {
     pthread_mutex_lock(&queue.lock);
-    bool direct = queue.state == LOG_DIRECT;
-    if (!direct)
+    bool started = queue.started;
+    if (started)
         queue_append(priority, line);
     pthread_mutex_unlock(&queue.lock);
-    if (direct)
+    if (!started)
         line_write(priority, line);
 }
 
-errint_t efsd_log_queue_start(_Atomic uint64_t *lost)
+errint_t efsd_log_queue_start(void)
 {
+    pthread_t thread;
     pthread_mutex_lock(&queue.lock);
-    queue.ending = queue.ended = false;
-    queue.lost = lost;
-    int rc = pthread_create(&queue.thread, NULL, queue_run, NULL);
+    int rc = pthread_create(&thread, NULL, queue_run, NULL);
     if (!rc) {
-        pthread_setname_np(queue.thread, "efs-log");
-        queue.state = LOG_QUEUED;
+        pthread_setname_np(thread, "efs-log");
+        pthread_detach(thread);
+        queue.started = true;
     }
     pthread_mutex_unlock(&queue.lock);
     return -rc;
 }
 
-/* Lock held: wait for a second at most until the queue is empty, and with ending until the thread has ended. */
-static void queue_wait(bool ending)
+void efsd_log_queue_flush(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec++;
-    while ((ending ? !queue.ended : queue.first != NULL) &&
-           pthread_cond_timedwait(&queue.changed, &queue.lock, &until) == 0) {
-    }
-}
-
-void efsd_log_queue_flush(void)
-{
     pthread_mutex_lock(&queue.lock);
-    queue_wait(false);
+    while (queue.first && pthread_cond_timedwait(&queue.changed, &queue.lock, &until) == 0) {
+    }
     pthread_mutex_unlock(&queue.lock);
 }
 
-void efsd_log_queue_stop(void)
+uint64_t efsd_log_queue_lost(void)
 {
     pthread_mutex_lock(&queue.lock);
-    bool started = queue.state == LOG_QUEUED;
-    if (started) {
-        queue.ending = true;
-        pthread_cond_broadcast(&queue.changed);
-        queue_wait(true);
-        queue.state = queue.ended ? LOG_DIRECT : LOG_BLOCKED;
-        queue.lost = NULL;
-    }
-    bool ended = started && queue.ended;
+    uint64_t lost = queue.lost;
     pthread_mutex_unlock(&queue.lock);
-    if (ended)
-        pthread_join(queue.thread, NULL);
+    return lost;
 }

@@ -7,7 +7,6 @@
 #ifndef EFSD_LOG_QUEUE_H
 #define EFSD_LOG_QUEUE_H
 
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "expertfs.h"
@@ -15,14 +14,14 @@
 #define EFSD_LOG_QUEUE_BYTES (64u << 10)
 #define EFSD_LOG_STDERR (-1)
 
-/* Append one line without newline. priority: of syslog(3), or EFSD_LOG_STDERR. Any thread. Never waits for the output
- * between start and stop; outside of them the caller writes the line itself. */
+/* Append one line without newline. priority: of syslog(3), or EFSD_LOG_STDERR. Any thread. Never waits for the output;
+ * until efsd_log_queue_start() the caller writes the line itself. */
 void efsd_log_queue_put(int priority, const char *line);
-/* Start the thread. *lost counts lost lines until efsd_log_queue_stop(). 0 or -errno. */
-errint_t efsd_log_queue_start(_Atomic uint64_t *lost);
-/* Wait until all lines so far are written, for at most a second. */
+/* Start the thread, which runs until the process ends. 0 or -errno. */
+errint_t efsd_log_queue_start(void);
+/* Wait until all lines so far are written, for at most a second. Call before the process ends. */
 void efsd_log_queue_flush(void);
-/* Flush and end the thread. A thread that is blocked in a call is left to the end of the process. */
-void efsd_log_queue_stop(void);
+/* How many lines were lost. */
+uint64_t efsd_log_queue_lost(void);
 
 #endif
