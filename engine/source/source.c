@@ -144,6 +144,7 @@ void efs_catalog_free(struct efs_catalog *catalog)
     free(catalog->files);
     free(catalog->tensors);
     free(catalog->experts);
+    free(catalog->skipped);
     free(catalog->family);
     *catalog = (struct efs_catalog){0};
 }
