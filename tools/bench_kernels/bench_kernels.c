@@ -11,7 +11,6 @@
 #include "clock.h"
 #include "measure.h"
 #include "size.h"
-#include "surroundings.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -310,7 +309,6 @@ int main(int argc, char **argv)
     bool first = true;
     int c;
 
-    tools_surroundings();
     while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:w:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':
