@@ -100,25 +100,26 @@ static void narrow_to_bf16(const struct forward *f, float *x, size_t count)
         round_bf16(x, count);
 }
 
-static void rms_norm(const float *x, const float *weight, float *y, size_t count, float epsilon)
+static void rms_norm(const float *x, const float *weight, float *y, size_t count, double epsilon)
 {
     double squares = 0; /* a sum in F32 would be off by a little for all of them alike */
     for (size_t i = 0; i < count; i++)
         squares += (double)(x[i] * x[i]);
-    float scale = 1 / sqrtf((float)(squares / (double)count) + epsilon);
+    float scale = 1 / sqrtf((float)(squares / (double)count) + (float)epsilon);
     for (size_t i = 0; i < count; i++)
         y[i] = x[i] * scale * weight[i];
 }
 
-/* Angles of the positions of count tokens: pair i of a head turns by position * base^(-2i / head_dim). */
+/* Cosines and sines of the positions of count tokens. */
 static void turn_positions(struct forward *f, uint32_t count)
 {
-    uint32_t head_dim = f->model->config.head_dim;
+    const struct config *c = &f->model->config;
+    uint32_t head_dim = c->head_dim;
     for (uint32_t t = 0; t < count; t++)
         for (uint32_t i = 0; i < head_dim / 2; i++) {
-            double angle = (f->filled + t) * pow((double)f->model->config.rope_base, -2.0 * i / head_dim);
-            f->turn[t * head_dim + i] = (float)cos(angle);
-            f->turn[t * head_dim + head_dim / 2 + i] = (float)sin(angle);
+            double angle = (f->filled + t) * c->rope_step[i];
+            f->turn[t * head_dim + i] = (float)(c->rope_scale * cos(angle));
+            f->turn[t * head_dim + head_dim / 2 + i] = (float)(c->rope_scale * sin(angle));
         }
 }
 
@@ -135,6 +136,13 @@ static void norm_and_turn(const struct forward *f, uint32_t token, float *heads,
             head[i + half] = b * cosine[i] + a * sine[i];
         }
     }
+}
+
+/* bias: NULL adds nothing. */
+static void add_bias(float *y, const float *bias, uint32_t tokens, size_t count)
+{
+    for (size_t i = 0; bias && i < tokens * count; i++)
+        y[i] += bias[i % count];
 }
 
 struct attention {
@@ -184,6 +192,9 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
                             {&layer->v, f->normed, values, count}};
     narrow_to_bf16(f, f->normed, (size_t)count * c->hidden);
     team_products(f->team, qkv, 3);
+    add_bias(f->q, layer->q_bias, count, q_step);
+    add_bias(keys, layer->k_bias, count, kv_step);
+    add_bias(values, layer->v_bias, count, kv_step);
     for (uint32_t t = 0; t < count; t++) {
         norm_and_turn(f, t, f->q + t * q_step, c->heads, layer->q_norm);
         norm_and_turn(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
@@ -191,6 +202,7 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     team_run(f->team, attend, &a, (size_t)count * c->heads);
     narrow_to_bf16(f, f->attended, count * q_step);
     team_products(f->team, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
+    add_bias(f->sum, layer->o_bias, count, c->hidden);
 }
 
 static void router_softmax(const struct config *c, float *scores)

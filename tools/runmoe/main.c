@@ -33,7 +33,8 @@ enum {
     OPT_FORM,
     OPT_TRACE,
     OPT_GPU,
-    OPT_SHARE
+    OPT_SHARE,
+    OPT_IGNORE
 };
 
 #define PROMPTS_MAX 1024u
@@ -52,6 +53,7 @@ struct arguments {
     enum efs_form form;
     uint64_t gpu_bytes; /* 0: without */
     bool share;
+    struct ignored ignored;
     struct sampler sampler;
     struct efs_options options;
 };
@@ -76,6 +78,11 @@ static const struct argp_option options[] = {
      0},
     {"share", OPT_SHARE, NULL, 0,
      "With --gpu: run each expert there or on the processor, whichever has the layer done sooner", 0},
+    {"ignore", OPT_IGNORE, "KEY", 0,
+     "Run as if a key of config.json, or a tensor, were not there; a pattern, such as 'model.layers.*.inv_freq'. "
+     "Unknown "
+     "ones are refused otherwise. Up to 64 times",
+     0},
     {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
     {"trace", OPT_TRACE, "FILE", 0,
      "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers", 0},
@@ -170,6 +177,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         return 0;
     case OPT_SHARE:
         a->share = true;
+        return 0;
+    case OPT_IGNORE:
+        if (a->ignored.count == IGNORED_MAX)
+            argp_error(state, "--ignore: more than %u", IGNORED_MAX);
+        a->ignored.pattern[a->ignored.count++] = value;
         return 0;
     case OPT_LOGITS:
         a->logits_path = value;
@@ -319,7 +331,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
 {
     double began = tools_now_s();
     uint32_t longest = 0;
-    errint_t rc = model_open(a->store, &a->options, &r->model, err);
+    errint_t rc = model_open(a->store, &a->options, &a->ignored, &r->model, err);
     if (rc < 0)
         return rc;
     const struct config *c = &r->model.config;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <pthread.h>
@@ -169,54 +170,13 @@ static errint_t tensor_find(const void *file, uint64_t bytes, uint64_t begin, co
     return 0;
 }
 
-/* ---- config.json ---- */
-
-static errint_t config_read(const struct model *m, struct config *c, struct efs_error *err)
-{
-    void *text = NULL;
-    uint64_t bytes = 0;
-    errint_t rc = read_file(m, "config.json", &text, &bytes, err);
-    if (rc < 0)
-        return rc;
-    json_error_t where;
-    json_t *root = efs_json_python(text, bytes, NULL);
-    free(text);
-    const char *type = json_string_value(json_object_get(root, "model_type"));
-    int tied = 0, step = 1;
-    double epsilon = 1e-6, base = 1e6;
-    int renormalise = 1, layers, experts, chosen, hidden, inner, heads, kv_heads, head_dim, vocab;
-    if (!type || strcmp(type, "qwen3_moe") != 0)
-        rc = efs_fail(err, -EINVAL, "config.json: model_type is %s; only qwen3_moe runs", type ? type : "not there");
-    else if (json_unpack_ex(root, &where, 0, "{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s?b, s?b, s?i, s?F, s?F}",
-                            "num_hidden_layers", &layers, "num_experts", &experts, "num_experts_per_tok", &chosen,
-                            "hidden_size", &hidden, "moe_intermediate_size", &inner, "num_attention_heads", &heads,
-                            "num_key_value_heads", &kv_heads, "head_dim", &head_dim, "vocab_size", &vocab,
-                            "norm_topk_prob", &renormalise, "tie_word_embeddings", &tied, "decoder_sparse_step", &step,
-                            "rms_norm_eps", &epsilon, "rope_theta", &base))
-        rc = efs_fail(err, -EINVAL, "config.json: %s", where.text);
-    else if (layers < 1 || layers > 1024 || experts < 1 || experts > 4096 || chosen < 1 || chosen > experts ||
-             hidden < 1 || hidden > 65536 || inner < 1 || inner > 262144 || kv_heads < 1 || heads < 1 ||
-             heads > 65536 || heads % kv_heads || head_dim < 2 || head_dim > 1024 || head_dim % 2 || vocab < 1 ||
-             vocab > 10000000)
-        rc = efs_fail(err, -EINVAL, "config.json: invalid sizes");
-    else if (tied || step != 1 || json_array_size(json_object_get(root, "mlp_only_layers")) ||
-             json_is_object(json_object_get(root, "rope_scaling")))
-        rc = efs_fail(err, -EINVAL,
-                      "config.json: tied embeddings, dense layers and scaled RoPE are not supported by this example");
-    else
-        *c = (struct config){(uint32_t)layers, (uint32_t)experts, (uint32_t)chosen,   (uint32_t)hidden,
-                             (uint32_t)inner,  (uint32_t)heads,   (uint32_t)kv_heads, (uint32_t)head_dim,
-                             (uint32_t)vocab,  renormalise != 0,  (float)epsilon,     (float)base};
-    json_decref(root);
-    return rc;
-}
-
 /* ---- weights ---- */
 
 /* The header of dense.safetensors while the layers are put together. The first error stays. */
 struct loader {
     struct model *model;
     const json_t *tensors;
+    json_t *left; /* {name: file}: tensors of the model that nothing has taken yet */
     uint64_t begin;
     errint_t rc;
     struct efs_error *err;
@@ -233,6 +193,7 @@ static struct matrix loader_take(struct loader *l, uint32_t layer, const char *t
     if (l->rc == 0)
         l->rc = tensor_find(l->model->dense, l->model->dense_bytes, l->begin, l->tensors, name, rows, columns, &matrix,
                             l->err);
+    json_object_del(l->left, name);
     return matrix;
 }
 
@@ -252,11 +213,16 @@ static void loader_take_layer(struct loader *l, uint32_t n)
 {
     const struct config *c = &l->model->config;
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    bool bias = c->attention_bias;
     l->model->layers[n] = (struct layer){
         .attention_norm = loader_take_vector(l, n, "input_layernorm.weight", c->hidden),
         .q_norm = loader_take_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
         .k_norm = loader_take_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
         .ffn_norm = loader_take_vector(l, n, "post_attention_layernorm.weight", c->hidden),
+        .q_bias = bias ? loader_take_vector(l, n, "self_attn.q_proj.bias", q) : NULL,
+        .k_bias = bias ? loader_take_vector(l, n, "self_attn.k_proj.bias", kv) : NULL,
+        .v_bias = bias ? loader_take_vector(l, n, "self_attn.v_proj.bias", kv) : NULL,
+        .o_bias = bias ? loader_take_vector(l, n, "self_attn.o_proj.bias", c->hidden) : NULL,
         .q = loader_take(l, n, "self_attn.q_proj.weight", q, c->hidden),
         .k = loader_take(l, n, "self_attn.k_proj.weight", kv, c->hidden),
         .v = loader_take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
@@ -265,40 +231,89 @@ static void loader_take_layer(struct loader *l, uint32_t n)
     };
 }
 
-/* Has the store all experts? Those of a mount are missed when they are asked for. */
-static errint_t check_experts(const struct model *m, struct efs_error *err)
+/* Takes the experts that the router can choose; those of a mount are checked when they are asked for. */
+static errint_t take_experts(struct loader *l)
 {
+    const struct config *c = &l->model->config;
     uint64_t found = 0;
     struct efs_expert_id id;
-    for (uint32_t n = 0; m->fs && n < m->config.layers; n++)
-        for (uint32_t e = 0; e < m->config.experts; e++)
-            found += efs_expert_find(m->fs, "", n, e, &id) == 0;
-    if (!m->fs || found == (uint64_t)m->config.layers * m->config.experts)
-        return 0;
-    return efs_fail(err, -EINVAL, "the store has %llu experts, %u layers of %u are needed", (unsigned long long)found,
-                    m->config.layers, m->config.experts);
+    for (uint32_t n = 0; l->model->fs && n < c->layers; n++)
+        for (uint32_t e = 0; e < c->experts; e++)
+            found += efs_expert_find(l->model->fs, "", n, e, &id) == 0;
+    if (l->model->fs && found != (uint64_t)c->layers * c->experts)
+        return efs_fail(l->err, -EINVAL, "the store has %llu experts, %u layers of %u are needed",
+                        (unsigned long long)found, c->layers, c->experts);
+    const char *name;
+    json_t *file;
+    void *next;
+    json_object_foreach_safe(l->left, next, name, file)
+    {
+        uint32_t n = UINT32_MAX, e = UINT32_MAX;
+        const char *leaf = strrchr(name, '.');
+        if (json_is_string(file) && sscanf(json_string_value(file), "L%" SCNu32 "/E%" SCNu32, &n, &e) == 2 &&
+            n < c->layers && e < c->experts && leaf && strcmp(leaf, ".weight") == 0)
+            json_object_del(l->left, name);
+    }
+    return 0;
 }
 
-static errint_t model_load_all(struct model *m, struct efs_error *err)
+/* A tensor that nothing takes is a part of the model that would be left out of what is run. */
+static errint_t check_left(const struct loader *l, const struct ignored *ignored)
 {
-    errint_t rc = config_read(m, &m->config, err);
+    struct names names = {.count = 0};
+    const char *name;
+    json_t *file;
+    json_object_foreach(l->left, name, file) if (!is_ignored(ignored, name)) names_add(&names, name);
+    names_end(&names);
+    return names.count ? efs_fail(l->err, -EINVAL,
+                                  "tensors that qwen3_moe has no use for: %s; --ignore NAME runs without", names.text)
+                       : 0;
+}
+
+/* The weight_map of the index, or NULL. */
+static json_t *index_read(const struct model *m, struct efs_error *err)
+{
+    void *text = NULL;
+    uint64_t bytes = 0;
+    if (read_file(m, "experts/model.safetensors.index.json", &text, &bytes, err) < 0)
+        return NULL;
+    json_t *root = efs_json_python(text, bytes, err), *map = json_incref(json_object_get(root, "weight_map"));
+    free(text);
+    json_decref(root);
+    return map;
+}
+
+static errint_t model_load_all(struct model *m, const struct ignored *ignored, struct efs_error *err)
+{
+    void *text = NULL;
+    uint64_t bytes = 0;
+    errint_t rc = read_file(m, "config.json", &text, &bytes, err);
+    if (rc == 0)
+        rc = config_parse(text, bytes, ignored, &m->config, err);
+    free(text);
     if (rc == 0)
         rc = read_file(m, "experts/dense.safetensors", &m->dense, &m->dense_bytes, err);
     if (rc < 0)
         return rc;
-    struct loader l = {.model = m, .err = err};
+    struct loader l = {.model = m, .left = index_read(m, err), .err = err};
     json_t *tensors = header_read(m->dense, m->dense_bytes, &l.begin);
     l.tensors = tensors;
     m->layers = calloc(m->config.layers, sizeof(*m->layers));
-    if (!m->layers || !tensors)
-        l.rc = -ENOMEM;
+    if (!m->layers || !tensors || !l.left)
+        l.rc = m->layers ? efs_fail(err, -EUCLEAN, "dense.safetensors or its index cannot be read") : -ENOMEM;
     m->embedding = loader_take(&l, NO_LAYER, "model.embed_tokens.weight", m->config.vocab, m->config.hidden);
-    m->head = loader_take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
+    m->head =
+        m->config.tied ? m->embedding : loader_take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
     m->final_norm = loader_take_vector(&l, NO_LAYER, "model.norm.weight", m->config.hidden);
     for (uint32_t n = 0; m->layers && n < m->config.layers; n++)
         loader_take_layer(&l, n);
+    if (l.rc == 0)
+        l.rc = take_experts(&l);
+    if (l.rc == 0)
+        l.rc = check_left(&l, ignored);
     json_decref(tensors);
-    return l.rc < 0 ? l.rc : check_experts(m, err);
+    json_decref(l.left);
+    return l.rc;
 }
 
 /* The dense weights will be in memory, too. */
@@ -315,7 +330,8 @@ static errint_t reserve_dense(const char *store, struct efs_options *options, st
     return 0;
 }
 
-errint_t model_open(const char *path, struct efs_options *options, struct model *model, struct efs_error *err)
+errint_t model_open(const char *path, struct efs_options *options, const struct ignored *ignored, struct model *model,
+                    struct efs_error *err)
 {
     struct stat st;
     memset(model, 0, sizeof(*model));
@@ -328,7 +344,7 @@ errint_t model_open(const char *path, struct efs_options *options, struct model 
     if (rc == 0) {
         model->fs = efs_client_fs(model->client);
         model->mountpoint = path;
-        rc = model_load_all(model, err);
+        rc = model_load_all(model, ignored, err);
     }
     if (rc < 0)
         model_close(model);
@@ -342,6 +358,10 @@ void model_close(struct model *m)
         free(m->layers[n].q_norm);
         free(m->layers[n].k_norm);
         free(m->layers[n].ffn_norm);
+        free(m->layers[n].q_bias);
+        free(m->layers[n].k_bias);
+        free(m->layers[n].v_bias);
+        free(m->layers[n].o_bias);
     }
     free(m->layers);
     free(m->final_norm);

@@ -6,19 +6,13 @@
 #ifndef RUNMOE_MODEL_H
 #define RUNMOE_MODEL_H
 
+#include "config.h"
 #include "expertfs.h"
 #include "matrix.h"
 
-struct config {
-    uint32_t layers, experts, chosen; /* chosen: experts that a token uses */
-    uint32_t hidden, inner;           /* inner: width of an expert */
-    uint32_t heads, kv_heads, head_dim, vocab;
-    bool renormalise; /* the weights of the chosen experts are made to add up to 1 */
-    float epsilon, rope_base;
-};
-
 struct layer {
     float *attention_norm, *q_norm, *k_norm, *ffn_norm;
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     struct matrix q, k, v, o, router;
 };
 
@@ -37,9 +31,10 @@ struct model {
 };
 
 /* Open the store, or the mount, which outlives the model's name for it, and read what is not an expert.
- * options->reserved_bytes is set here. Blocks. -EINVAL: not such a model. On failure nothing is left; else
- * model_close(). */
-errint_t model_open(const char *path, struct efs_options *options, struct model *model, struct efs_error *err);
+ * options->reserved_bytes is set here. Blocks. -EINVAL: not such a model, or one with keys or tensors that are neither
+ * used nor to be ignored. On failure nothing is left; else model_close(). */
+errint_t model_open(const char *path, struct efs_options *options, const struct ignored *ignored, struct model *model,
+                    struct efs_error *err);
 void model_close(struct model *model);
 
 #endif

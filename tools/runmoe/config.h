@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.h - config.json of a Qwen3-MoE model, as transformers reads it: every key is obeyed, without effect here, or
+ * refused.
+ */
+#ifndef RUNMOE_CONFIG_H
+#define RUNMOE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "expertfs.h"
+
+#define HEAD_DIM_MAX 1024
+#define IGNORED_MAX 64u
+
+struct config {
+    uint32_t layers, experts, chosen; /* chosen: experts that a token uses */
+    uint32_t hidden, inner;           /* inner: width of an expert */
+    uint32_t heads, kv_heads, head_dim, vocab;
+    uint32_t trained_positions;         /* max_position_embeddings; 0: not given */
+    bool renormalise;                   /* the weights of the chosen experts are made to add up to 1 */
+    bool attention_bias;                /* the projections of attention have biases */
+    bool tied;                          /* the embedding is the output head, too */
+    double epsilon;                     /* of RMS norms */
+    double rope_step[HEAD_DIM_MAX / 2]; /* radians that pair i of a head turns by, per position */
+    double rope_scale;                  /* factor of the sines and cosines: YaRN's attention factor */
+};
+
+/* Keys and tensors that the user wants to be taken as if they were not there: patterns of fnmatch(3). */
+struct ignored {
+    const char *pattern[IGNORED_MAX];
+    uint32_t count;
+};
+bool is_ignored(const struct ignored *ignored, const char *name);
+
+/* Names for a message: as many as fit, then how many more. */
+struct names {
+    char text[512];
+    uint32_t count, left_out;
+};
+void names_add(struct names *names, const char *name);
+void names_end(struct names *names);
+
+/* Reads the text of config.json. -EINVAL: not such a model, or a key that would change the result. */
+errint_t config_parse(const char *text, uint64_t bytes, const struct ignored *ignored, struct config *config,
+                      struct efs_error *err);
+
+#endif
