@@ -41,12 +41,14 @@ struct efs_route_to {
 };
 
 /*
- * What a layer is to compute: y[t] = the sum over its experts of weight * down h, where h is by the kind of expert,
- * which the names of its tensors tell (matrices are [rows][columns], BF16 or F16, all alike): gate, up, down h =
- * silu(gate x[t]) * (up x[t]) the same with biases        gpt-oss as converters write it, gate and up apart: g = gate
- * x[t] + bias, at most 7, u = up x[t] + bias, from -7 to 7, h = g / (1 + exp(-1.702 g)) * (u + 1), down h + bias;
- *                               biases are F32, BF16 or F16
- *   wi, wo                      Switch: h = max(wi x[t], 0), wo is down
+ * What a layer computes: y[t] = the sum over its experts of weight * f(x[t]). The names of an expert's tensors say
+ * which of three functions f is. Matrices are [rows][columns], BF16 or F16, all of an expert alike; biases are F32,
+ * BF16 or F16.
+ *
+ * - gate, up, down: f = down h, h = silu(gate x) * (up x).
+ * - gate, up, down, each with a bias (gpt-oss as converters write it, with gate and up apart): f = down h + bias,
+ *   g = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
+ * - wi, wo (Switch): f = wo h, h = max(wi x, 0).
  */
 struct efs_mixture {
     uint32_t size;         /* sizeof(struct efs_mixture) */
