@@ -186,6 +186,12 @@ $(BUILD)/tests/e2e/libsized-tmpfs.so: $(BUILD)/obj/tests/e2e/sized_tmpfs.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared
+# A filesystem that is odd below a store.
+TEST_PROGRAMS += $(BUILD)/tests/e2e/oddfs
+$(BUILD)/tests/e2e/oddfs: $(BUILD)/obj/tests/e2e/oddfs.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(FUSE_LIBS)
 # tests/fault puts failing system calls in the place of engine/base/sys.c
 $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)

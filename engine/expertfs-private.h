@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 /* Whether an expert (its number below efs_expert_count()) is a slice of tensors that hold all of a layer, so that its
- * file alone does not have them under their names. The view is not hidden. */
+ * file alone does not have them under their names. */
 bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
 
 /* Whether any of these bytes of a file are an expert's. */
@@ -43,6 +43,9 @@ struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 /* A path in such a line, or in a label of OpenMetrics: a line's end as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
+
+/* -ECHILD: it was opened in the process from which this one was forked, where nothing but efs_close() works. */
+errint_t efs_served_check(const struct efs *fs, struct efs_error *err);
 
 /* ---- requests of one store -----------------------------------------------------------------------------------------
  */
@@ -109,6 +112,7 @@ void efs_request_drop(struct efs_request *request, uint32_t index);
 void efs_request_forget(struct efs_request *request, uint32_t index);
 /* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
 void efs_request_release(struct efs_request *request);
+void efs_request_leave(struct efs_request *request); /* in its place, in a forked process */
 
 /* ---- what comes next -----------------------------------------------------------------------------------------------
  */
@@ -132,14 +136,14 @@ void efs_routing_observer_end(struct efs *fs, uint32_t who);
  */
 struct efs_window {
     uint32_t number;
-    int fd; /* for reading; nobody can open it for writing */
-    uint64_t bytes;
+    int fd;                     /* for reading; nobody can open it for writing */
+    uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file, which begins where the window does; else 0 */
 };
 /* Can coded experts be handed out? Not without chunk_windows, or without CAP_SYS_ADMIN. */
 bool efs_hands_out_coded(const struct efs *fs);
 /* FULL or CODED. */
 enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
-/* Full: its window, where its file begins at 0. The descriptor is the engine's, valid while it is held. -EBUSY: it was
+/* Full: its window. The descriptor is the engine's, valid while it is held. -EBUSY: it was
  * given out by efs_lease_fd(), or this process has no tmpfs of its own (CAP_SYS_ADMIN). */
 errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
 /* Coded: where its extents are, in the order of its layout, to be freed by the caller. -EOPNOTSUPP: in memory that

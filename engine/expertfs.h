@@ -17,6 +17,10 @@
  * Any number of threads may use these at once: struct efs, efs_store, efs_stream, efs_client, and efs_client_request
  * and efs_lease but for what ends them. What ends or frees an object is called once, when no other call for it is
  * active. A team (expertfs-compute.h) runs one mixture at a time. Structs with members belong to who fills them.
+ *
+ * They belong to the process that opened them, but for efs_store and efs_stream. In a child of fork(2) what ends an
+ * object closes and frees what the child has of it, without a wait or a word to the mount; efs_client_drop() and
+ * efs_lease_release() do nothing, efs_stats() returns zeros, efs_lease_data() NULL; all else fails with -ECHILD.
  */
 #ifndef EXPERTFS_H
 #define EXPERTFS_H
@@ -185,7 +189,7 @@ static inline struct efs_expert_id efs_id(uint32_t number)
  * an expert (experts/L03/E017.safetensors, with a stack: experts/encoder-L03/E017.safetensors), the other tensors
  * (experts/dense.safetensors), the small files beside the weights again (config, tokenizer), and
  * experts/model.safetensors.index.json. A checkpoint that has a top-level "experts" or ".expertfs" itself is served
- * alone: view_hidden is then true.
+ * alone: view_hidden is then true, and experts have no files, but can be requested.
  */
 enum efs_file_kind { EFS_FILE_CHECKPOINT, EFS_FILE_EXPERT, EFS_FILE_VIEW };
 struct efs_file_info {
@@ -446,7 +450,8 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
  * *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use them, and has
  * at most 512 experts in a request; for requests whose experts are all mapped it is told a moment later. Coded experts
  * come by its socket alone: -EOPNOTSUPP where it hands none out (no passthrough, or the caller may not use it), and any
- * are full then. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells.
+ * are full then. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells. A mount without
+ * the view has no files of experts: there waiting tells this, and -EOPNOTSUPP where its socket hands out no experts.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,

@@ -10,6 +10,7 @@
 
 #include "background.h"
 #include "log.h"
+#include "log_queue.h"
 #include "mount.h"
 #include "serve.h"
 
@@ -114,6 +115,7 @@ static void starter_given_up(void *arg, const char *reason)
     struct efs_error err = {.text = ""};
     efs_fail(&err, -EINTR, "%s", reason);
     report_failure(&err, *status_fd);
+    efsd_log_queue_flush(); /* the caller ends the process */
 }
 
 static void starter_ready(void *arg)
@@ -196,6 +198,7 @@ int main(int argc, char **argv)
     }
     if (rc)
         rc = report_failure(&err, status_fd);
+    efsd_log_queue_flush();
     efsd_options_free(&options);
     return rc;
 }

@@ -18,6 +18,7 @@
 #include "export.h"
 #include "guard.h"
 #include "log.h"
+#include "log_queue.h"
 #include "mountpoint.h"
 #include "privileges.h"
 #include "session.h"
@@ -323,6 +324,8 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
         rc = efsd_privileges_drop(err);
     if (!rc)
         efsd_guard_start(&daemon->guard);
+    if (!rc && (rc = efsd_log_queue_start()))
+        efs_fail(err, rc, "cannot start the thread that writes the log: %s", strerror(-rc));
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
         efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));
     if (!rc)

@@ -23,6 +23,14 @@ static inline int efs_event_open(struct efs_event *event)
     return fd < 0 ? -errno : fd;
 }
 
+/* There may be none. */
+static inline void efs_event_close(struct efs_event *event)
+{
+    if (event->fd >= 0)
+        close(event->fd);
+    event->fd = -1;
+}
+
 /* There is one. Never blocks. */
 static inline void efs_event_set(struct efs_event *event, bool readable)
 {

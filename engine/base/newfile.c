@@ -80,6 +80,12 @@ errint_t efs_newfile_reopen(struct efs_newfile *f, int flags)
     return 0;
 }
 
+errint_t efs_newfile_sync(const struct efs_newfile *f)
+{
+    int rc = f->reopened ? efs_sys_sync(f->lock_fd) : 0; /* it was written to before it was opened again */
+    return rc < 0 ? rc : efs_sys_sync(f->fd);
+}
+
 static int link_nameless(const struct efs_newfile *f, const char *name)
 {
     char self[40];
@@ -133,17 +139,16 @@ errint_t efs_newfile_name(struct efs_newfile *f, const char *name, bool replace)
     return rc;
 }
 
-void efs_newfile_close(struct efs_newfile *f)
+errint_t efs_newfile_close(struct efs_newfile *f)
 {
     if (f->fd < 0)
-        return;
+        return 0;
     if (f->temporary[0])
         efs_sys_unlinkat(f->dir, f->temporary, 0);
-    efs_sys_close(f->fd);
-    if (f->reopened)
-        efs_sys_close(f->lock_fd);
+    int rc = efs_sys_close(f->fd), locked = f->reopened ? efs_sys_close(f->lock_fd) : 0;
     f->reopened = false;
     f->fd = -1;
+    return rc < 0 ? rc : locked;
 }
 
 /* ---- what killed processes left ----------------------------------------------------------------------------- */

@@ -21,10 +21,12 @@ struct efs_newfile {
 errint_t efs_newfile_open(struct efs_newfile *file, int dir, int flags);
 /* Open it once more, with other flags, in place of fd. */
 errint_t efs_newfile_reopen(struct efs_newfile *file, int flags);
+/* All that was written to disk. Call it before the file gets its name: a failed upload then leaves no file. */
+errint_t efs_newfile_sync(const struct efs_newfile *file);
 /* Name it. replace: over what has that name; else -EEXIST when something has. Does not sync. */
 errint_t efs_newfile_name(struct efs_newfile *file, const char *name, bool replace);
-/* Close fd, not dir; a file that was not named is gone. */
-void efs_newfile_close(struct efs_newfile *file);
+/* Close fd, not dir; a file that was not named is gone. Returns the first error of close(2). */
+errint_t efs_newfile_close(struct efs_newfile *file);
 /* Take away what killed processes of this user left in dir, not what others are writing. How many that were. */
 unsigned efs_newfile_clean(int dir);
 

@@ -43,6 +43,11 @@ int efs_sys_close(int fd)
     return close(fd) < 0 ? -errno : 0;
 }
 
+int efs_sys_dup(int fd)
+{
+    return (int)RETRY(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
+
 int efs_sys_fstat(int fd, struct stat *st)
 {
     return (int)RETRY(fstat(fd, st));

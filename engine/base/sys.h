@@ -18,6 +18,7 @@
 int efs_sys_open(const char *path, int flags, mode_t mode);
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
 int efs_sys_close(int fd);
+int efs_sys_dup(int fd);
 int efs_sys_fstat(int fd, struct stat *st);
 int efs_sys_has_acl(int fd); /* 1: it has more than a mode (POSIX), 0 */
 /* Of a path below a directory that may be O_PATH; the file is not opened. The bytes of the value. */
@@ -93,5 +94,8 @@ int efs_sys_uring_result(int result);
 int efs_sys_pread_all(int fd, void *buf, size_t bytes, uint64_t offset);
 int efs_sys_pread_least(int fd, void *buf, size_t bytes, size_t least, uint64_t offset);
 int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset);
+/* fsync(2), then close(2) of a copy of fd: filesystems that upload at close, or have no fsync(2), report errors of
+ * writing (EDQUOT, EIO) only there. 0: the data is stored. */
+int efs_sys_sync(int fd);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sys_all.c - reads and writes that go on until all is done; by sys.h alone, so that faults come in between. */
+/* sys_all.c - reads, writes and syncs that go on until all is done; by sys.h alone, so that faults come in between. */
 #include "sys.h"
 
 #include <errno.h>
@@ -30,6 +30,15 @@ int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
         done += (size_t)n;
     }
     return 0;
+}
+
+int efs_sys_sync(int fd)
+{
+    int rc = efs_sys_fsync(fd);
+    if (rc < 0 && rc != -EINVAL && rc != -ENOSYS && rc != -EOPNOTSUPP)
+        return rc;
+    int copy = efs_sys_dup(fd);
+    return copy < 0 ? copy : efs_sys_close(copy);
 }
 
 int efs_sys_have_pages(void *addr, size_t bytes, bool *there)

@@ -289,3 +289,9 @@ void efs_budget_destroy(struct efs *fs)
     pthread_mutex_destroy(&s->lock);
     efs_memory_left_close(&fs->budget->memory_left);
 }
+
+void efs_budget_leave(struct efs *fs)
+{
+    if (fs->budget->built)
+        efs_memory_left_close(&fs->budget->memory_left);
+}

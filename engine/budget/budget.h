@@ -98,6 +98,7 @@ void efs_budget_shrink(struct efs *fs);
 /* Without lock, before there are threads and after. */
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
+void efs_budget_leave(struct efs *fs); /* in its place, in a forked process */
 /* EFS_AGAIN_SEGMENTS: of those that were to leave and are empty now, begin to give one back. */
 void efs_budget_retire(struct efs *fs);
 bool efs_budget_is_retiring(const struct efs *fs); /* one is being given back just now */

@@ -28,8 +28,7 @@ static void cache_expert_bytes(const struct efs *fs, uint32_t expert, uint64_t b
         e += efs_extent_room(fs, efs_extent(fs, i), EFS_COMPONENT_E);
         sm += efs_extent_room(fs, efs_extent(fs, i), EFS_COMPONENT_SM);
     }
-    bytes[EFS_POOL_F] =
-        fs->view.hidden ? e + sm + 1 : granules(efs_view_bytes(&fs->view, fs->view.expert_first + expert));
+    bytes[EFS_POOL_F] = granules(efs_view_expert_bytes(&fs->view, expert));
     bytes[EFS_POOL_C] = e + sm ? e + sm : 1;
     bytes[EFS_POOL_S] = sm ? sm : 1;
     bytes[EFS_POOL_E] = e ? e : 1;

@@ -82,6 +82,8 @@ uint32_t efs_cache_layer_of(const struct efs *fs, uint32_t expert);
 /* The layer's first expert by its number in the store; of layer efs_cache_layers() the number of experts. Also without
  * lock. */
 uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer);
+/* The experts of one layer: efs_cache_width() is that of the widest. */
+uint32_t efs_cache_layer_width(const struct efs *fs, uint32_t layer);
 /* [EFS_POOLS]: what it takes in each pool; also without lock. */
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert);
 /* What the pools may take together, now. */

@@ -91,6 +91,8 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
     enum efs_pool p = efs_cache_state_pool(pool);
     if (p == EFS_POOL_M && pool != 'M')
         return -EINVAL;
+    if (!efs_is_here(fs))
+        return -ECHILD;
     efs_lock(fs);
     if (r->policy)
         efs_policy_pool(r->policy, p, &state);
@@ -127,6 +129,11 @@ uint32_t efs_cache_layer_of(const struct efs *fs, uint32_t expert)
 uint32_t efs_cache_layer_first(const struct efs *fs, uint32_t layer)
 {
     return fs->cache->layer_first[layer];
+}
+
+uint32_t efs_cache_layer_width(const struct efs *fs, uint32_t layer)
+{
+    return fs->cache->layer_first[layer + 1] - fs->cache->layer_first[layer];
 }
 
 const uint64_t *efs_cache_expert_bytes(const struct efs *fs, uint32_t expert)

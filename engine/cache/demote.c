@@ -136,12 +136,8 @@ static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsign
 /* Where the extent's raw bytes are in the full expert. */
 static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32_t extent)
 {
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(&fs->view, expert, parts);
-    for (uint32_t i = 0; i < n; i++)
-        if (parts[i].object == fs->extents->at[extent].object)
-            return fs->full->at[expert].memfile->data + parts[i].file_offset + efs_extent_begin(fs, extent);
-    return NULL;
+    uint64_t at = efs_view_expert_offset(&fs->view, expert, fs->extents->at[extent].object);
+    return at == UINT64_MAX ? NULL : fs->full->at[expert].memfile->data + at + efs_extent_begin(fs, extent);
 }
 
 /* Lock held: segments that stay whatever happens: the smallest chunk pool, or those with chunks that are held. */

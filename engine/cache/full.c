@@ -18,7 +18,7 @@
 
 size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 {
-    uint64_t bytes = efs_view_bytes(&fs->view, fs->view.expert_first + expert);
+    uint64_t bytes = efs_view_expert_bytes(&fs->view, expert);
     return (size_t)((bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN);
 }
 
@@ -321,4 +321,16 @@ void efs_full_destroy(struct efs *fs)
     efs_unlock(fs);
     efs_memfiles_close(&fs->full->memfiles);
     free(fs->full->at);
+}
+
+void efs_full_unmap(struct efs *fs)
+{
+    struct efs_full_pool *pool = fs->full;
+    bool whole = pthread_mutex_trylock(&fs->lock) == 0; /* else a thread may have been changing these at the fork */
+    for (uint32_t e = 0; whole && e < fs->store->expert_count; e++)
+        if (pool->at[e].memfile)
+            efs_memfile_leave(pool->at[e].memfile);
+    for (struct efs_memfile *m = whole ? pool->free : NULL; m; m = m->next)
+        efs_memfile_leave(m);
+    efs_memfiles_close(&pool->memfiles);
 }

@@ -41,6 +41,7 @@ static inline const struct efs_full *efs_full_of(const struct efs *fs, uint32_t 
 /* Without lock: before there are threads, and after. -ENOMEM. */
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
+void efs_full_unmap(struct efs *fs); /* in its place, in a forked process */
 /* With lock held: the expert, which is READY, is copied from and stays until that has ended. */
 void efs_full_copy_begin(struct efs *fs, uint32_t expert);
 void efs_full_copy_end(struct efs *fs, uint32_t expert);

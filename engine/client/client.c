@@ -3,6 +3,7 @@
 #include "device_ops.h"
 #include "mount.h"
 #include "expertfs-private.h"
+#include "owner.h"
 #include "sized.h"
 #include "sys.h"
 
@@ -13,6 +14,7 @@
 #include <string.h>
 
 struct efs_client { /* one of them */
+    struct efs_owner owner;
     struct efs *fs;
     struct efs_mount *mount;
     bool borrowed;             /* fs is the caller's */
@@ -23,11 +25,22 @@ struct efs_client { /* one of them */
 };
 
 struct efs_client_request { /* one of them */
+    const struct efs_client *client;
     struct efs_request *in_process;
     struct efs_mount_request *of_mount;
     struct efs_device_request *of_device;
     const struct efs_device_ops *device_ops;
 };
+
+errint_t efs_client_check(const struct efs_client *client, struct efs_error *err)
+{
+    return efs_owner_check(&client->owner, "the client", err);
+}
+
+static bool client_is_here(const struct efs_client *client)
+{
+    return efs_owner_is_here(&client->owner);
+}
 
 static errint_t client_open_store(const char *path, const struct efs_options *options, struct efs_client *client,
                                   struct efs_error *err)
@@ -51,18 +64,25 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
     rc = root >= 0          ? efs_mount_new(root, known.keep_bytes, known.threads, &client->mount, err)
          : root == -ENOTDIR ? client_open_store(path, known.store, client, err)
                             : efs_fail(err, root, "%s: %s", path, strerror(-root));
-    if (rc < 0)
+    if (rc < 0) {
         free(client);
-    else
-        *out = client;
-    return rc;
+        return rc;
+    }
+    efs_owner_begin(&client->owner);
+    *out = client;
+    return 0;
 }
 
 errint_t efs_client_new(struct efs *fs, struct efs_client **out, struct efs_error *err)
 {
+    *out = NULL;
+    errint_t rc = efs_served_check(fs, err);
+    if (rc < 0)
+        return rc;
     struct efs_client *client = *out = efs_sys_calloc(1, sizeof(*client));
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
+    efs_owner_begin(&client->owner);
     client->fs = fs;
     client->borrowed = true;
     return 0;
@@ -74,12 +94,15 @@ void efs_client_close(struct efs_client *client)
         return;
     if (client->device)
         client->device_close(client->device);
-    if (client->observer)
+    if (client->observer && client_is_here(client))
         efs_routing_observer_end(client->fs, client->observer);
-    if (client->mount)
+    if (client->mount && client_is_here(client))
         efs_mount_free(client->mount);
+    else if (client->mount)
+        efs_mount_leave(client->mount);
     else if (!client->borrowed)
         efs_close(client->fs);
+    efs_owner_end(&client->owner);
     free(client);
 }
 
@@ -149,11 +172,14 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
     const void *needs;
     void *copy;
     *out = NULL;
+    errint_t rc = efs_client_check(client, err);
+    if (rc < 0)
+        return rc;
     if (form != EFS_FORM_FULL && form != EFS_FORM_CODED && form != EFS_FORM_ANY && form != EFS_FORM_DEVICE)
         return efs_fail(err, -EINVAL, "there is no form %d", (int)form);
     if (form == EFS_FORM_DEVICE && !client->device)
         return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
-    errint_t rc = efs_sized_array("efs_need", from, need_bytes, count, sizeof(*from), &needs, &copy, err);
+    rc = efs_sized_array("efs_need", from, need_bytes, count, sizeof(*from), &needs, &copy, err);
     if (rc < 0)
         return rc;
     struct efs_client_request *request = efs_sys_calloc(1, sizeof(*request));
@@ -161,6 +187,7 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
         free(copy);
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
+    request->client = client;
     request->device_ops = client->device_ops;
     rc = form == EFS_FORM_DEVICE
              ? client->device_ops->begin(client->device, stack, layer, needs, count, &request->of_device, err)
@@ -177,6 +204,8 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
 
 int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status)
 {
+    if (!client_is_here(request->client))
+        return -ECHILD;
     return request->of_device  ? request->device_ops->wait_any(request->of_device, timeout_ms, index, status)
            : request->of_mount ? efs_mount_wait_any(request->of_mount, timeout_ms, index, status)
                                : efs_request_wait_any(request->in_process, timeout_ms, index, status);
@@ -184,6 +213,8 @@ int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint
 
 int efs_client_event(struct efs_client_request *request)
 {
+    if (!client_is_here(request->client))
+        return -ECHILD;
     return request->of_device  ? request->device_ops->event(request->of_device)
            : request->of_mount ? efs_mount_event(request->of_mount)
                                : efs_request_event(request->in_process);
@@ -191,6 +222,8 @@ int efs_client_event(struct efs_client_request *request)
 
 errint_t efs_client_wait(struct efs_client_request *request)
 {
+    if (!client_is_here(request->client))
+        return -ECHILD;
     return request->of_device  ? request->device_ops->wait(request->of_device)
            : request->of_mount ? efs_mount_wait(request->of_mount)
                                : efs_request_wait(request->in_process);
@@ -199,6 +232,8 @@ errint_t efs_client_wait(struct efs_client_request *request)
 errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, const struct efs_tensor **tensors,
                             uint32_t *count)
 {
+    if (!client_is_here(request->client))
+        return -ECHILD;
     return request->of_device  ? request->device_ops->tensors(request->of_device, index, tensors, count)
            : request->of_mount ? efs_mount_tensors(request->of_mount, index, tensors, count)
                                : efs_request_tensors(request->in_process, index, tensors, count);
@@ -206,6 +241,8 @@ errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index, 
 
 void efs_client_drop(struct efs_client_request *request, uint32_t index)
 {
+    if (!client_is_here(request->client))
+        return;
     if (request->of_device)
         request->device_ops->drop(request->of_device, index);
     else if (request->of_mount)
@@ -218,12 +255,13 @@ void efs_client_release(struct efs_client_request *request)
 {
     if (!request)
         return;
+    bool here = client_is_here(request->client);
     if (request->of_device)
-        request->device_ops->release(request->of_device);
+        (here ? request->device_ops->release : request->device_ops->leave)(request->of_device);
     else if (request->of_mount)
-        efs_mount_release(request->of_mount);
+        (here ? efs_mount_release : efs_mount_request_leave)(request->of_mount);
     else
-        efs_request_release(request->in_process);
+        (here ? efs_request_release : efs_request_leave)(request->in_process);
     free(request);
 }
 
@@ -242,9 +280,12 @@ static errint_t client_routing(struct efs_client *client, const struct efs_routi
                                struct efs_error *err)
 {
     struct efs_routing routing;
+    errint_t rc = efs_client_check(client, err);
+    if (rc < 0)
+        return rc;
     if (!client->mount)
         return efs_routing_take(client->fs, client_observer(client), hint, from, err);
-    errint_t rc = efs_routing_check(from, &routing, hint, err);
+    rc = efs_routing_check(from, &routing, hint, err);
     return rc < 0 ? rc : efs_mount_routing(client->mount, &routing, hint, err);
 }
 

@@ -22,6 +22,7 @@ struct efs_device_ops {
                         uint32_t *count);
     void (*drop)(struct efs_device_request *request, uint32_t index);
     void (*release)(struct efs_device_request *request);
+    void (*leave)(struct efs_device_request *request); /* the same in a forked process, which closes its descriptors */
     void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but for whether it exists */
 };
 
@@ -29,6 +30,8 @@ struct efs_device_ops {
  * thread. */
 errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
                            void (*close)(struct efs_device *device));
+/* -ECHILD: it was opened in the process from which this one was forked. */
+errint_t efs_client_check(const struct efs_client *client, struct efs_error *err);
 /* How much of an expert is in memory of the store or mount, as efs_expert_info.state; 'M' where it does not tell. It
  * may have changed by now. Of a mount it is asked for, by the kernel. */
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key);

@@ -32,6 +32,8 @@ struct efs_handed {
 struct efs_export *efs_export_connect(int root);
 /* Without lock, when nothing is used any more. NULL is fine. */
 void efs_export_free(struct efs_export *export);
+/* The same in a forked process: its descriptors are closed, and with whole, its windows unmapped. NULL is fine. */
+void efs_export_leave(struct efs_export *export, bool whole);
 /* May it be asked for more? */
 bool efs_export_works(const struct efs_export *export);
 /* Does the mount hand out coded experts? */

@@ -102,11 +102,20 @@ void efs_export_free(struct efs_export *h)
             efs_export_end_coded(&h->files[tag]->handed);
             free(h->files[tag]);
         }
-    efs_window_unmap_all(h);
-    efs_sys_close(h->fd); /* the mount may give the memory to others now */
-    efs_sys_close(h->kick);
+    shutdown(h->fd, SHUT_RDWR); /* the mount may give the memory to others now, also while a child has the socket */
     free(h->files);
     free(h->free_tags);
     free(h->drops);
+    efs_export_leave(h, true);
+}
+
+void efs_export_leave(struct efs_export *h, bool whole)
+{
+    if (!h)
+        return;
+    if (whole)
+        efs_window_unmap_all(h);
+    efs_sys_close(h->fd);
+    efs_sys_close(h->kick);
     free(h);
 }

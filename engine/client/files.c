@@ -80,6 +80,28 @@ void efs_files_free(struct efs_expert_file *list)
     }
 }
 
+static void file_leave(struct efs_expert_file *file)
+{
+    efs_mapped_close(&file->mapped);
+    efs_mapped_let_go(&file->mapped);
+    efs_export_end_coded(&file->handed);
+    free(file);
+}
+
+void efs_files_leave(struct efs_mount *m)
+{
+    struct efs_expert_file *next;
+    for (unsigned i = 0; i < EFS_MOUNT_BUCKETS; i++)
+        for (struct efs_expert_file *file = m->buckets[i]; file; file = next) {
+            next = file->next_hashed;
+            file_leave(file);
+        }
+    for (struct efs_expert_file *file = m->close_queue; file; file = next) {
+        next = file->next_queued;
+        file_leave(file);
+    }
+}
+
 /* ---- those that are kept ---- */
 
 static void file_keep(struct efs_mount *m, struct efs_expert_file *file)

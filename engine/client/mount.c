@@ -8,19 +8,34 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/magic.h>
 
 #define OPEN_WORKERS_DEFAULT 32u
 
+/* The start of a control file into m->text, terminated. A control file says that its size is 0. In a mount, one with a
+ * size is a file of the checkpoint, such as a copy of another mount's: -ENODEV. */
+static errint_t mount_read_control(struct efs_mount *m, const char *path)
+{
+    struct stat st;
+    int fd = efs_sys_openat(m->root, path, O_RDONLY | O_NONBLOCK, 0);
+    if (fd < 0)
+        return fd;
+    ssize_t n = efs_sys_fstat(fd, &st);
+    if (n == 0 && st.st_size && efs_sys_filesystem(fd) == FUSE_SUPER_MAGIC)
+        n = -ENODEV;
+    if (n == 0)
+        n = efs_sys_pread(fd, m->text, sizeof(m->text) - 1, 0);
+    efs_sys_close(fd);
+    m->text[n < 0 ? 0 : n] = '\0';
+    return n < 0 ? (errint_t)n : 0;
+}
+
 static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_error *err)
 {
-    char word[8] = "";
-    int fd = efs_sys_openat(m->root, ".expertfs/version", O_RDONLY | O_NONBLOCK, 0);
-    errint_t rc = fd < 0 ? fd : 0;
-    if (rc == 0) {
-        ssize_t n = efs_sys_pread(fd, word, sizeof(word), 0);
-        efs_sys_close(fd);
-        rc = n < 0 ? (errint_t)n : n == sizeof(word) && memcmp(word, "version:", sizeof(word)) == 0 ? 0 : -ENODEV;
-    }
+    errint_t rc = mount_read_control(m, ".expertfs/version");
+    if (rc == 0 && strncmp(m->text, "version:", 8) != 0)
+        rc = -ENODEV;
+    m->no_view = rc == 0 && mount_read_control(m, ".expertfs/config") == 0 && strstr(m->text, "\nview_hidden: yes\n");
     if (rc < 0)
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
@@ -82,5 +97,23 @@ void efs_mount_free(struct efs_mount *m)
     pthread_cond_destroy(&m->to_keep);
     pthread_mutex_destroy(&m->telling);
     pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+void efs_mount_leave(struct efs_mount *m)
+{
+    /* A thread that had the lock at the fork may have been changing the lists: what is in them stays until this process
+     * ends. */
+    bool whole = pthread_mutex_trylock(&m->lock) == 0;
+    if (whole) {
+        efs_files_leave(m);
+        efs_known_free(m);
+        efs_full_set_free(&m->full);
+        efs_full_set_free(&m->listed);
+    }
+    efs_export_leave(m->export, whole);
+    if (m->want >= 0)
+        efs_sys_close(m->want);
+    efs_sys_close(m->root);
     free(m);
 }

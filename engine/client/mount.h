@@ -61,6 +61,7 @@ struct efs_full_set {
 struct efs_mount {
     int root, want;            /* directory; .expertfs/want, < 0: not for us to write */
     struct efs_export *export; /* NULL: files are opened */
+    bool no_view;              /* experts/ is the checkpoint's own: nothing in it is an expert's file */
     bool receiving;            /* a thread waits for what it sends */
     bool keep_auto;            /* keeps what the mount keeps full, as full_set.c sees it */
     unsigned open_workers_max;
@@ -135,6 +136,8 @@ void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* It was opened, or not. Frees it if nobody wants it any more. */
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
+/* In a forked process: close, unmap and free all that are listed. */
+void efs_files_leave(struct efs_mount *m);
 /* What nobody uses goes to the reaper until no more than that is kept. true: something went. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
 /* The same with those that are not worth it any more (full_set.c), and with what is above keep_bytes. */
@@ -170,6 +173,9 @@ bool efs_mount_is_watching(const struct efs_mount *m);
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
                        struct efs_error *err);
 void efs_mount_free(struct efs_mount *mount);
+/* The same in a process that was forked from the one that opened it: this process's descriptors and mappings are
+ * closed, the mount is told nothing, threads are not waited for. */
+void efs_mount_leave(struct efs_mount *mount);
 
 /* ---- mount_begin.c, mount_wait.c, mount_watch.c: as the calls of expertfs.h ---- */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
@@ -181,6 +187,7 @@ errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, co
                            uint32_t *count);
 void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
 void efs_mount_release(struct efs_mount_request *request);
+void efs_mount_request_leave(struct efs_mount_request *request); /* in a forked process */
 
 /* ---- mount_routing.c ---- */
 /* efs_client_state(). Without lock. */

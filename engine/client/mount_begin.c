@@ -46,9 +46,11 @@ static bool mount_knows(struct efs_mount *m, const struct efs_expert_key *key)
     return known;
 }
 
-/* Is there such a file? */
+/* -ENOENT: there is no such file. Without the view there are none: an expert that does not exist fails later. */
 static errint_t mount_look(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
 {
+    if (m->no_view)
+        return 0;
     char path[EFS_MAPPING_PATH];
     efs_mapped_path(key, path);
     int fd = efs_sys_openat(m->root, path, O_PATH | O_NOFOLLOW, 0);

@@ -165,3 +165,9 @@ void efs_mount_release(struct efs_mount_request *request)
     pthread_mutex_unlock(&m->lock);
     free(request);
 }
+
+void efs_mount_request_leave(struct efs_mount_request *request)
+{
+    efs_event_close(&request->event);
+    free(request);
+}

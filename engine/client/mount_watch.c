@@ -2,8 +2,6 @@
 /* mount_watch.c - see mount.h: requests whose users wait by poll(2), for an event in place of a call. */
 #include "mount_core.h"
 
-#include "sys.h"
-
 bool efs_mount_item_is_coming(const struct efs_mount_item *item)
 {
     return item->file && (item->file->state == EFS_FILE_QUEUED || item->file->state == EFS_FILE_OPENING);
@@ -68,5 +66,5 @@ void efs_mount_unwatch(struct efs_mount_request *request)
     while (*p != request)
         p = &(*p)->next_watched;
     *p = request->next_watched;
-    efs_sys_close(request->event.fd);
+    efs_event_close(&request->event);
 }

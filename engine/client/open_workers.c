@@ -25,6 +25,11 @@ static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
     return file;
 }
 
+static errint_t file_open(const struct efs_mount *m, struct efs_expert_file *file, const struct efs_file_layout *known)
+{
+    return m->no_view ? -EOPNOTSUPP : efs_mapped_open(m->root, &file->key, known, &file->mapped);
+}
+
 static void *open_worker_run(void *arg)
 {
     struct efs_mount *m = arg;
@@ -38,11 +43,11 @@ static void *open_worker_run(void *arg)
         }
         const struct efs_file_layout *known = efs_known_find(m, &file->key, file->hash);
         pthread_mutex_unlock(&m->lock);
-        errint_t rc = efs_mapped_open(m->root, &file->key, known, &file->mapped);
+        errint_t rc = file_open(m, file, known);
         pthread_mutex_lock(&m->lock);
         if (rc == -ENOMEM && efs_files_trim(m, 0)) { /* the mount, or we, had no room: once more without what is kept */
             pthread_mutex_unlock(&m->lock);
-            rc = efs_mapped_open(m->root, &file->key, known, &file->mapped);
+            rc = file_open(m, file, known);
             pthread_mutex_lock(&m->lock);
         }
         if (file->mapped.learned)

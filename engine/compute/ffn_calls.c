@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ffn_calls.c - efs_expert_ffn(), efs_client_ffn(), efs_plain_ffn(): what they are given is checked, and goes by its
  * form to who runs it. */
+#include "device_ops.h"
+#include "expertfs-private.h"
 #include "ffn.h"
 #include "sized.h"
+#include "team.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -27,11 +30,19 @@ static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
     return 0;
 }
 
+static errint_t ffn_check_here(const struct efs_ffn_source *from, const struct efs_team *team, struct efs_error *err)
+{
+    errint_t rc = from->client ? efs_client_check(from->client, err) : from->fs ? efs_served_check(from->fs, err) : 0;
+    return rc == 0 && team ? efs_team_check(team, err) : rc;
+}
+
 static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *m,
                             struct efs_error *err)
 {
     const bool device = (m->form == EFS_FORM_DEVICE || m->form == EFS_FORM_SHARED) && !from->plain;
     errint_t rc = ffn_check(m, err);
+    if (rc == 0)
+        rc = ffn_check_here(from, team, err);
     if (rc < 0)
         return rc;
     if (!device)

@@ -3,6 +3,7 @@
 #include "team.h"
 
 #include "clock.h"
+#include "owner.h"
 #include "thread.h"
 #include "sys.h"
 
@@ -25,6 +26,7 @@ struct member {
 };
 
 struct efs_team {
+    struct efs_owner owner;
     pthread_mutex_t runs; /* one run at a time */
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t begin, end;
@@ -96,6 +98,7 @@ errint_t efs_team_new(unsigned threads, struct efs_team **out)
     struct efs_team *team = efs_sys_calloc(1, sizeof(*team) + threads * sizeof(team->member[0]));
     if (!team)
         return -ENOMEM;
+    efs_owner_begin(&team->owner);
     pthread_mutex_init(&team->runs, NULL);
     pthread_mutex_init(&team->lock, NULL);
     pthread_cond_init(&team->begin, NULL);
@@ -116,22 +119,34 @@ errint_t efs_team_new(unsigned threads, struct efs_team **out)
     return 0;
 }
 
-void efs_team_free(struct efs_team *team)
+errint_t efs_team_check(const struct efs_team *team, struct efs_error *err)
 {
-    if (!team)
-        return;
+    return efs_owner_check(&team->owner, "the team of threads", err);
+}
+
+static void team_end(struct efs_team *team)
+{
     pthread_mutex_lock(&team->lock);
     team->stop = true;
     pthread_cond_broadcast(&team->begin);
     pthread_mutex_unlock(&team->lock);
     for (unsigned i = 1; i < team->started; i++)
         pthread_join(team->member[i].thread, NULL);
-    for (unsigned i = 0; i < team->threads; i++)
-        free(team->member[i].scratch);
     pthread_cond_destroy(&team->end);
     pthread_cond_destroy(&team->begin);
     pthread_mutex_destroy(&team->lock);
     pthread_mutex_destroy(&team->runs);
+}
+
+void efs_team_free(struct efs_team *team)
+{
+    if (!team)
+        return;
+    if (efs_team_check(team, NULL) == 0)
+        team_end(team);
+    for (unsigned i = 0; i < team->threads; i++)
+        free(team->member[i].scratch);
+    efs_owner_end(&team->owner);
     free(team);
 }
 

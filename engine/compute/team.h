@@ -5,6 +5,8 @@
 
 #include "expertfs-compute.h"
 
+/* -ECHILD: its threads are in the process from which this one was forked. */
+errint_t efs_team_check(const struct efs_team *team, struct efs_error *err);
 unsigned efs_team_threads(const struct efs_team *team);
 /* Call work(arg, thread) on all threads at once, thread counting from 0 (the caller's); returns when all have. One
  * caller at a time: others wait. */

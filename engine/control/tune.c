@@ -272,10 +272,12 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
     const struct setting *s = setting_find(name);
     if (held_bytes)
         *held_bytes = 0;
-    return s ? s->set(fs, value, held_bytes, err)
-             : efs_fail(err, -ENODATA,
-                        "there is no %s: budget, pools, plan, policy, goal, delta, schedule, predictor, prefetch",
-                        name);
+    errint_t rc = efs_served_check(fs, err);
+    return rc < 0 ? rc
+           : s    ? s->set(fs, value, held_bytes, err)
+                  : efs_fail(err, -ENODATA,
+                             "there is no %s: budget, pools, plan, policy, goal, delta, schedule, predictor, prefetch",
+                             name);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
@@ -285,6 +287,8 @@ errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
     const struct setting *s = setting_find(name);
     if (!s)
         return -ENODATA;
+    if (!efs_is_here(fs))
+        return -ECHILD;
     efs_lock(fs);
     s->get(fs, text, sizeof(text));
     efs_unlock(fs);
@@ -298,6 +302,9 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
 {
     uint32_t expert = id.number;
     enum efs_pool to = pool == 'F' ? EFS_POOL_F : pool == 'C' ? EFS_POOL_C : EFS_POOL_M;
+    errint_t rc = efs_served_check(fs, err);
+    if (rc < 0)
+        return rc;
     if (to == EFS_POOL_M && pool != '-')
         return efs_fail(err, -EINVAL, "a pin is F, C or - (none)");
     if (expert >= fs->store->expert_count)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* active.c - see efs.h: what is under way, and what is told. */
 #include "efs.h"
+#include "expertfs-private.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +16,11 @@ void efs_log(const struct efs *fs, enum efs_log_level level, const char *format,
     vsnprintf(line, sizeof(line), format, args);
     va_end(args);
     fs->options.log(fs->options.log_arg, level, line);
+}
+
+errint_t efs_served_check(const struct efs *fs, struct efs_error *err)
+{
+    return efs_owner_check(&fs->owner, "the store", err);
 }
 
 void efs_active_begin(struct efs *fs)

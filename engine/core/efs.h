@@ -15,6 +15,7 @@
 #include "disk.h"
 #include "expertfs.h"
 #include "layout.h"
+#include "owner.h"
 #include "stats.h"
 #include "store.h"
 #include "view.h"
@@ -23,6 +24,7 @@
 #include <pthread.h>
 
 struct efs {
+    struct efs_owner owner;
     struct efs_store *store;
     struct efs_options options;
     struct efs_view view;
@@ -59,6 +61,11 @@ struct efs {
     struct efs_leases *leases;
     struct efs_record *record;
 };
+
+static inline bool efs_is_here(const struct efs *fs)
+{
+    return efs_owner_is_here(&fs->owner);
+}
 
 /* One more, one fewer thing under way: efs_close() waits for them. To end one is the last that is done with efs,
  * without lock. */

@@ -34,8 +34,8 @@ struct efs_batch {
 
 struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
 {
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(&fs->view, expert, parts), count = 0, at = 0;
+    uint32_t n, count = 0, at = 0;
+    const struct efs_expert_part *parts = efs_view_expert_parts(&fs->view, expert, &n);
     for (uint32_t i = 0; i < n; i++)
         count += efs_object_extent_end(fs, parts[i].object) - efs_object_extent_first(fs, parts[i].object);
     struct efs_fetch *fetch = efs_sys_calloc(1, sizeof(*fetch) + count * sizeof(fetch->parts[0]));

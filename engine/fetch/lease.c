@@ -205,7 +205,7 @@ void efs_leases_retry(struct efs *fs)
 static errint_t fill_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
-    uint64_t file_bytes = efs_view_bytes(view, view->expert_first + fetch->expert);
+    uint64_t file_bytes = efs_view_expert_bytes(view, fetch->expert);
     if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
         fetch->error = -EIO;
     errint_t rc = efs_memfile_reserve(fetch->memfile);
@@ -276,7 +276,7 @@ static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    errint_t rc = efs_full_show(lease->fs, lease->expert);
+    errint_t rc = efs_is_here(lease->fs) ? efs_full_show(lease->fs, lease->expert) : -ECHILD;
     return rc < 0 ? rc : lease_memfile(lease)->fd;
 }
 
@@ -284,18 +284,23 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
 {
     const struct efs_memfile *memfile = lease_memfile(lease);
     errint_t rc = efs_full_make_window(lease->fs, lease->expert);
-    *window = (struct efs_window){.number = memfile->window, .fd = rc < 0 ? -1 : memfile->fd, .bytes = memfile->bytes};
+    *window = (struct efs_window){.number = memfile->window,
+                                  .fd = rc < 0 ? -1 : memfile->fd,
+                                  .bytes = memfile->bytes,
+                                  .file_bytes = efs_view_expert_bytes(&lease->fs->view, lease->expert)};
     return rc;
 }
 
 const void *efs_lease_data(const struct efs_lease *lease)
 {
-    return lease_memfile(lease)->data;
+    return efs_is_here(lease->fs) ? lease_memfile(lease)->data : NULL;
 }
 
 void efs_lease_release(struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
+    if (!efs_is_here(fs))
+        return;
     efs_lock(fs);
     bool last = efs_full_unlease(fs, lease->expert);
     efs_cache_release(fs, lease->expert);

@@ -110,7 +110,7 @@ static bool open_joins(const struct efs *fs, uint32_t expert)
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
 {
     struct efs_file_info info;
-    errint_t rc = efs_view_info(&fs->view, file, &info);
+    errint_t rc = efs_is_here(fs) ? efs_view_info(&fs->view, file, &info) : -ECHILD;
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
         rc = -EINVAL;
     struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, 1, done, arg) : NULL;

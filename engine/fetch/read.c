@@ -157,14 +157,15 @@ static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t
     return 0;
 }
 
-static errint_t read_header(const struct efs *fs, uint32_t file, uint64_t offset, size_t bytes, uint8_t *dst)
+/* The last bytes of an expert's header from left on, which is at least bytes. */
+static errint_t read_header(const struct efs *fs, uint32_t expert, uint64_t left, size_t bytes, uint8_t *dst)
 {
-    uint32_t expert = file - fs->view.expert_first;
-    char *header = efs_sys_malloc(fs->view.expert_header_bytes[expert]);
+    uint32_t all = efs_view_expert_header_bytes(&fs->view, expert);
+    char *header = efs_sys_malloc(all);
     if (!header)
         return -ENOMEM;
     efs_view_expert_header(&fs->view, expert, header);
-    memcpy(dst, header + offset, bytes);
+    memcpy(dst, header + all - left, bytes);
     free(header);
     return 0;
 }
@@ -185,7 +186,7 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
             if (seg.text)
                 memcpy(dst + at, seg.text, n);
             else
-                rc = read_header(fs, file, offset + at, n, dst + at);
+                rc = read_header(fs, seg.expert, seg.bytes, n, dst + at);
         }
         at += n;
     }
@@ -277,16 +278,12 @@ static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
 {
     if (!fs->options.full_pool || p->group >= fs->store->expert_count)
         return NULL;
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t object = efs_extent(fs, p->waiter.extent)->object, n, i = 0;
     const uint8_t *data = efs_full_pin(fs, p->group);
     if (!data)
         return NULL;
-    n = efs_view_expert_parts(&fs->view, p->group, parts);
-    while (i < n && parts[i].object != object)
-        i++;
-    if (i < n)
-        return data + parts[i].file_offset;
+    uint64_t at = efs_view_expert_offset(&fs->view, p->group, efs_extent(fs, p->waiter.extent)->object);
+    if (at != UINT64_MAX)
+        return data + at;
     efs_full_copy_end(fs, p->group);
     return NULL;
 }
@@ -387,6 +384,10 @@ static void read_run(struct parts *ready)
 void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
               efs_done_fn *done, void *arg)
 {
+    if (!efs_is_here(fs)) {
+        done(arg, -ECHILD, 0);
+        return;
+    }
     efs_count(&fs->stats, reads, 1);
     uint64_t size = file < fs->view.file_count ? efs_view_bytes(&fs->view, file) : 0;
     if (file >= fs->view.file_count || offset >= size || len == 0) {

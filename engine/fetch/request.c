@@ -56,8 +56,7 @@ void efs_request_unref(struct efs_request *request)
         return;
     for (uint32_t i = 0; i < request->count; i++)
         efs_item_free_tensors(&request->items[i]);
-    if (request->event.fd >= 0)
-        efs_sys_close(request->event.fd);
+    efs_event_close(&request->event);
     pthread_cond_destroy(&request->changed);
     pthread_mutex_destroy(&request->lock);
     free(request);
@@ -281,6 +280,12 @@ void efs_request_forget(struct efs_request *request, uint32_t index)
     item->lease = NULL;
     item->state = EFS_ITEM_DROPPED;
     efs_request_unref(request);
+}
+
+void efs_request_leave(struct efs_request *request)
+{
+    efs_event_close(&request->event);
+    free(request);
 }
 
 void efs_request_release(struct efs_request *request)

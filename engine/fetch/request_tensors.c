@@ -49,8 +49,8 @@ errint_t efs_item_tensors(struct efs_request_item *item)
 {
     const struct efs *fs = item->request->fs;
     const struct efs_store *store = fs->store;
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(&fs->view, item->expert, parts);
+    uint32_t n;
+    const struct efs_expert_part *parts = efs_view_expert_parts(&fs->view, item->expert, &n);
     if (!item_alloc(item, parts, n)) {
         efs_item_free_tensors(item);
         return -ENOMEM;

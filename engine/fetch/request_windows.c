@@ -109,18 +109,17 @@ errint_t efs_request_layout(const struct efs_request *request, uint32_t index, s
     const struct efs *fs = request->fs;
     const struct efs_fetch *fetch = request->items[index].fetch;
     uint32_t expert = fetch->expert, shards = 0;
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t tensors = efs_view_expert_parts(&fs->view, expert, parts);
+    uint32_t tensors, header = efs_view_expert_header_bytes(&fs->view, expert);
+    const struct efs_expert_part *parts = efs_view_expert_parts(&fs->view, expert, &tensors);
     for (uint32_t i = 0; i < fetch->part_count; i++)
         shards += fetch->parts[i].shards;
-    uint32_t header = fs->view.expert_header_bytes[expert];
     size_t padded = ((size_t)header + 7) / 8 * 8;
     *bytes = sizeof(struct efs_export_layout) + padded + tensors * sizeof(struct efs_export_layout_tensor) +
              shards * sizeof(struct efs_export_layout_shard);
     struct efs_export_layout *layout = efs_sys_calloc(1, *bytes);
     if (!layout)
         return -ENOMEM;
-    *layout = (struct efs_export_layout){.file_bytes = efs_view_bytes(&fs->view, fs->view.expert_first + expert),
+    *layout = (struct efs_export_layout){.file_bytes = efs_view_expert_bytes(&fs->view, expert),
                                          .header_bytes = header,
                                          .tensors = tensors,
                                          .extents = fetch->part_count,

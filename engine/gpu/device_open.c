@@ -198,6 +198,11 @@ static void device_free(struct efs_device *device)
 
 static void device_close(struct efs_device *device)
 {
+    if (efs_client_check(device->client, NULL) < 0) { /* a forked process: the driver does not work there */
+        efs_sys_close(device->wake);
+        free(device);
+        return;
+    }
     if (device->started) {
         pthread_mutex_lock(&device->lock);
         device->closing = true;
@@ -223,6 +228,8 @@ errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options 
 {
     struct efs_gpu_options known = {.device = 0};
     errint_t rc = options ? efs_sized_in("efs_gpu_options", options, &known, sizeof(known), err) : 0;
+    if (rc == 0)
+        rc = efs_client_check(client, err);
     if (rc < 0)
         return rc;
     if (efs_client_device(client))
@@ -248,6 +255,9 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     struct efs_device *device = efs_client_device(client);
     if (!device)
         return -ENODEV;
+    errint_t rc = efs_client_check(client, NULL);
+    if (rc < 0)
+        return rc;
     pthread_mutex_lock(&device->lock);
     struct efs_gpu_stats stats = device->stats;
     stats.g_evicted = device->vram.evicted;

@@ -146,9 +146,14 @@ static void device_release(struct efs_device_request *request)
     for (uint32_t i = 0; i < request->count; i++)
         device_item_leave(device, &request->items[i]);
     pthread_mutex_unlock(&device->lock);
-    if (request->event.fd >= 0)
-        efs_sys_close(request->event.fd);
+    efs_event_close(&request->event);
     pthread_cond_destroy(&request->changed);
+    free(request);
+}
+
+static void device_request_leave(struct efs_device_request *request)
+{
+    efs_event_close(&request->event);
     free(request);
 }
 
@@ -347,6 +352,9 @@ static struct efs_vram_after *device_after(struct efs_device *device, struct efs
 errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, void *stream)
 {
     struct efs_device_request *request = efs_client_device_request(of);
+    errint_t here = request ? efs_client_check(request->device->client, NULL) : 0;
+    if (here < 0)
+        return here;
     if (!request || index >= request->count)
         return -EINVAL;
     struct efs_device *device = request->device;
@@ -387,4 +395,5 @@ const struct efs_device_ops efs_device_ops = {.begin = device_begin,
                                               .tensors = device_tensors,
                                               .drop = device_drop,
                                               .release = device_release,
+                                              .leave = device_request_leave,
                                               .hint = device_hint};

@@ -165,6 +165,17 @@ static void remember(struct guesser *t, uint8_t distance, const struct efs_guess
 
 /* ---- what it says ---- */
 
+/* The predictor takes all layers to be as wide as the widest: guesses of experts that a layer does not have are
+ * dropped. Returns how many stay. */
+static int guesser_drop_missing(const struct guesser *t, struct efs_guess *guesses, int count)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        if (guesses[i].expert < efs_cache_layer_width(t->g->fs, guesses[i].layer))
+            guesses[kept++] = guesses[i];
+    return kept;
+}
+
 /* No lock. Returns how many guesses there are. */
 static uint32_t guesser_guess(struct guesser *t)
 {
@@ -173,6 +184,7 @@ static uint32_t guesser_guess(struct guesser *t)
         int n = efs_predict(t->predictor, t->o.sequence, d, t->guesses + count, room, NULL);
         if (n < 0)
             continue;
+        n = guesser_drop_missing(t, t->guesses + count, n);
         remember(t, d, t->guesses + count, (uint32_t)n);
         while (n > 0 && t->guesses[count + (uint32_t)n - 1].probability < LEAST_PROBABILITY)
             n--;

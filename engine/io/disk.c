@@ -486,3 +486,13 @@ void efs_disk_stop(struct efs_disk *d)
     pthread_mutex_destroy(&d->lock);
     free(d);
 }
+
+void efs_disk_leave(struct efs_disk *d)
+{
+    if (!d)
+        return;
+    close(d->event_fd);
+    if (d->uring)
+        io_uring_queue_exit(&d->ring);
+    free(d);
+}

@@ -53,6 +53,8 @@ struct efs_disk_options {
 errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
 /* Finishes all requests, then joins. NULL is fine. */
 void efs_disk_stop(struct efs_disk *disk);
+/* In its place, in a forked process: close what that one has of it. NULL is fine. */
+void efs_disk_leave(struct efs_disk *disk);
 /* One, or a list by `next`, in that order. Any thread; never fails. */
 void efs_disk_submit(struct efs_disk *disk, struct efs_disk_request *requests);
 /* Requests have changed: those that are not begun are looked through. Any thread; does not wait for it. */

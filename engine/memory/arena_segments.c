@@ -165,6 +165,9 @@ errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segm
     if (!coming->base)
         return -ENOMEM;
     efs_sys_madvise(coming->base, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
+    /* Pages that a forked child shares are copied when they are written: that memory is not in the budget, and a read
+     * by O_DIRECT that is under way at the fork may end in the wrong copy (NOTES of open(2)). */
+    efs_sys_madvise(coming->base, bytes, MADV_DONTFORK);
     if (arena->bind)
         coming->bind_error = coming->full ? -ENOMEM : arena->bind(coming->base, bytes, node->numa.id);
     return 0;

@@ -76,6 +76,12 @@ void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile
     free(memfile);
 }
 
+void efs_memfile_leave(const struct efs_memfile *memfile)
+{
+    efs_sys_munmap(memfile->data, memfile->bytes);
+    efs_sys_close(memfile->fd);
+}
+
 /* In the tmpfs with huge pages, which are some ten times cheaper to get and to map, or else a memfd. */
 static void memory_file(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {

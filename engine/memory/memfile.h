@@ -58,6 +58,8 @@ void efs_memfiles_close(struct efs_memfiles *memfiles); /* after all memfiles we
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
 /* Give its memory back. */
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+/* In a forked process: what that one has of it; the memory is the parent's. */
+void efs_memfile_leave(const struct efs_memfile *memfile);
 /* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. 0 or -errno. */
 errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
 /* Show it as a file, or as a window: 0, also if it is that already; -EBUSY: it is the other, or cannot be it; -errno:

@@ -133,6 +133,8 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
     if (rc == 0)
         rc = efs_pack_check_place(src, out, j.source, err);
     if (rc == 0)
+        rc = efs_pack_find_copies(&j.catalog, j.source, options, err);
+    if (rc == 0)
         rc = pack(&j, out, report, err);
     if (rc == -ENOSPC && err) {
         const struct efs_error why = *err;

@@ -6,7 +6,8 @@
  *   pack_plan.c     catalogue -> index tables: what the store will hold, before a weight is read
  *   pack_source.c   reads of the source files
  *   pack_weights.c  is it a checkpoint, and all of one
- *   pack_copies.c   are there weights twice
+ *   pack_copies.c   is it the cache of a hub, which has each file twice
+ *   pack_same.c     files with the same bytes, which are stored once
  *   pack_run.c      the pipeline: threads that take the next shards, read them, code them
  *   pack_pipe.c     what these threads share
  *   pack_take.c     which shards are next, and memory for their chunks
@@ -41,7 +42,7 @@
  * -ENODATA: err says what src is, and what to pack in its place. */
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err);
-/* Are weights there twice: as in the cache of a hub, or as two names of one file? -ENODATA, as above. */
+/* Is it the folder of a model in the cache of a hub, or one above it? -ENODATA, as above. */
 errint_t efs_pack_check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
 
 /* ---- plan --------------------------------------------------------------------------------------------------- */
@@ -65,9 +66,9 @@ struct efs_pack_plan {
     struct efs_disk_object *objects;
     struct efs_disk_shard *shards;
     uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count;
-    struct efs_pack_place *places; /* of each object */
-    uint32_t *order;               /* groups as they lie on disk */
-    uint64_t source_bytes;
+    struct efs_pack_place *places;       /* of each object */
+    uint32_t *order;                     /* groups as they lie on disk */
+    uint64_t source_bytes, copied_bytes; /* copied: of files that are copies */
 };
 
 /* Tables of catalog's store, shards still empty. plan is to be freed, also on error. -ENOMEM, -E2BIG, -EUCLEAN. */
@@ -111,6 +112,8 @@ errint_t efs_pack_source_read(struct efs_pack_source *source, uint32_t file, uin
                               size_t new_bytes, uint8_t *buffer, const uint8_t **data, struct efs_error *err);
 /* All bytes were read: forget that, so that they can be read again. */
 void efs_pack_source_rewind(struct efs_pack_source *source);
+/* Close a file that no read is under way of; the next read opens it again. */
+void efs_pack_source_rest(struct efs_pack_source *source, uint32_t file);
 /* bytes of a file will not be read: it is closed when all others were. Before reads begin. */
 void efs_pack_source_skip(struct efs_pack_source *source, uint32_t file, uint64_t bytes);
 /* -ESTALE when a file is no longer what it was at efs_pack_source_open(). */
@@ -124,6 +127,13 @@ void efs_pack_source_close(struct efs_pack_source *source);
  */
 errint_t efs_pack_check_place(const char *src, const char *out, const struct efs_pack_source *source,
                               struct efs_error *err);
+
+/*
+ * Find files with the same bytes: all but one of them become copies, without tensors. Reads samples of the files that
+ * have the size of another, and all of those that are equal there. Blocks. -ECANCELED, -EIO, ...
+ */
+errint_t efs_pack_find_copies(struct efs_catalog *catalog, struct efs_pack_source *source,
+                              const struct efs_pack_options *options, struct efs_error *err);
 
 /* ---- pipeline ----------------------------------------------------------------------------------------------- */
 

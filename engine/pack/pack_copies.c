@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_copies.c - would weights be packed twice? So it is where a folder above a checkpoint is given: a hub's cache has
- * the files in blobs/, and links to them in snapshots/REVISION/, the same ones for several revisions. */
+/* pack_copies.c - is it a folder above a checkpoint? A hub's cache has the files in blobs/, and links to them in
+ * snapshots/REVISION/, the same ones for several revisions. */
 #include "pack.h"
 #include "regular.h"
 #include "sys.h"
@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SAME_MIN_BYTES (1u << 20) /* smaller files, such as texts, may well be there twice */
-#define REVISION_MAX 128          /* bytes of a revision's name */
+#define REVISION_MAX 128 /* bytes of a revision's name */
 #define SNAPSHOTS "snapshots/"
 
 /* The root's bytes without slashes at the end. */
@@ -92,8 +91,6 @@ static char *snapshot_folder(const struct efs_catalog *catalog, const char *path
     return folder;
 }
 
-/* ---- by names: blobs/ beside snapshots/ ---- */
-
 /* 0: the file lies below that folder, whose name ends with a slash. */
 static int compare_below(const void *folder, const void *element)
 {
@@ -106,7 +103,7 @@ static bool has_below(const struct efs_catalog *catalog, const char *folder)
     return bsearch(folder, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_below) != NULL;
 }
 
-static errint_t check_blobs(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+errint_t efs_pack_check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
 {
     for (size_t f = 0; f < catalog->file_count; f++) {
         const char *path = catalog->files[f].path, *end;
@@ -128,80 +125,4 @@ static errint_t check_blobs(const char *src, const struct efs_catalog *catalog, 
         return rc;
     }
     return 0;
-}
-
-/* ---- by inodes ---- */
-
-static int compare_inode(const struct efs_source_file *a, const struct efs_source_file *b)
-{
-    if (a->device != b->device)
-        return a->device < b->device ? -1 : 1;
-    return a->inode < b->inode ? -1 : a->inode > b->inode;
-}
-
-/* Same files one after the other: that with tensors by its name first, then by path. */
-static int compare_same(const void *x, const void *y)
-{
-    const struct efs_source_file *a = *(const struct efs_source_file *const *)x,
-                                 *b = *(const struct efs_source_file *const *)y;
-    int order = compare_inode(a, b);
-    if (order == 0 && a->has_tensors != b->has_tensors)
-        order = a->has_tensors ? -1 : 1;
-    return order ? order : strcmp(a->path, b->path);
-}
-
-/* The folder of one of two files, for free(); NULL: they are in the same one, or one is at the top. */
-static char *apart_folder(const struct efs_catalog *catalog, const char *path, const char *other)
-{
-    size_t first = strcspn(path, "/");
-    char *folder = NULL;
-    bool apart = path[first] && strchr(other, '/') && strncmp(path, other, first + 1) != 0;
-    if (apart &&
-        asprintf(&folder, "%.*s/%.*s", root_bytes(catalog), catalog->root, (int)(strrchr(path, '/') - path), path) < 0)
-        return NULL;
-    return folder;
-}
-
-static errint_t fail_same(const char *src, const struct efs_catalog *catalog, const char *path, const char *other,
-                          struct efs_error *err)
-{
-    char *folder = snapshot_folder(catalog, path);
-    if (!folder)
-        folder = apart_folder(catalog, path, other);
-    errint_t rc = efs_fail(err, -ENODATA, "%s: %s and %s are the same file: %s%s; --any packs it twice", src, path,
-                           other, folder ? "pack " : "keep one of them", folder ? folder : "");
-    free(folder);
-    return rc;
-}
-
-static errint_t check_same(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
-{
-    const struct efs_source_file **large = efs_sys_calloc(catalog->file_count + 1, sizeof(const void *)), *path = NULL,
-                                 *other = NULL;
-    size_t count = 0;
-    if (!large)
-        return efs_fail(err, -ENOMEM, "%s: no memory", src);
-    for (size_t f = 0; f < catalog->file_count; f++)
-        if (catalog->files[f].bytes > SAME_MIN_BYTES)
-            large[count++] = &catalog->files[f];
-    if (count)
-        qsort(large, count, sizeof(const void *), compare_same);
-    for (size_t i = 1; i < count; i++) {
-        bool first = i == 1 || compare_inode(large[i - 2], large[i - 1]) != 0;
-        /* A vocabulary may be meant for two parts of a model; weights twice are what nobody wants. */
-        if (first && large[i - 1]->has_tensors && compare_inode(large[i - 1], large[i]) == 0 &&
-            (!path || large[i - 1] < path)) {
-            path = large[i - 1];
-            other = large[i];
-        }
-    }
-    errint_t rc = path ? fail_same(src, catalog, path->path, other->path, err) : 0;
-    free(large);
-    return rc;
-}
-
-errint_t efs_pack_check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
-{
-    errint_t rc = check_blobs(src, catalog, err);
-    return rc == 0 ? check_same(src, catalog, err) : rc;
 }

@@ -72,16 +72,14 @@ static void count_tensor(const struct efs_pack_plan *plan, const struct efs_sour
     n->shards += parts * object_shards(plan, tensor_format(plan, t, part), part);
 }
 
-/* A file, its tensors, of which *at is the next one, and the gaps between these. */
+/* A file that is no copy, its tensors, of which *at is the next one, and the gaps between these. */
 static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t *at, struct counts *n,
                            struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
     const struct efs_source_file *f = &c->files[file];
     uint64_t end = 0;
-    if (strlen(f->path) > PATH_BYTES_MAX)
-        return efs_fail(err, -ENAMETOOLONG, "%s: path of more than %u bytes", f->path, PATH_BYTES_MAX);
-    n->strings += strlen(f->path);
+    uint64_t before = n->extents;
     for (; *at < c->tensor_count && c->tensors[*at].file == file; ++*at) {
         const struct efs_source_tensor *t = &c->tensors[*at];
         errint_t rc = check_tensor(c, t, err);
@@ -99,6 +97,7 @@ static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t
     }
     if (end < f->bytes)
         count_gap(plan, f->bytes - end, n);
+    plan->files[file].extent_count = (uint32_t)(n->extents - before);
     return 0;
 }
 
@@ -107,15 +106,28 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
 {
     const struct efs_catalog *c = plan->catalog;
     size_t at = 0;
+    plan->files = efs_sys_calloc(c->file_count + 1, sizeof(*plan->files));
+    if (!plan->files)
+        return efs_fail(err, -ENOMEM, "%s: no memory for the index", c->root);
     n->groups = c->expert_count;
     for (size_t e = 0; e < c->expert_count; e++)
         n->strings += strlen(c->experts[e].stack);
     for (size_t f = 0; f < c->file_count; f++) {
-        errint_t rc = count_file(plan, f, &at, n, err);
+        const struct efs_source_file *file = &c->files[f];
+        if (strlen(file->path) > PATH_BYTES_MAX)
+            return efs_fail(err, -ENAMETOOLONG, "%s: path of more than %u bytes", file->path, PATH_BYTES_MAX);
+        n->strings += strlen(file->path);
+        plan->source_bytes += file->bytes;
+        errint_t rc = file->copy ? 0 : count_file(plan, f, &at, n, err);
         if (rc < 0)
             return rc;
-        plan->source_bytes += c->files[f].bytes;
     }
+    for (size_t f = 0; f < c->file_count; f++)
+        if (c->files[f].copy) {
+            plan->files[f].extent_count = plan->files[c->files[f].original].extent_count;
+            n->extents += plan->files[f].extent_count;
+            plan->copied_bytes += c->files[f].bytes;
+        }
     if (at != c->tensor_count)
         return efs_fail(err, -EUCLEAN, "%s: catalogue is not in order", c->root);
     return 0;
@@ -143,7 +155,6 @@ static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n
     plan->object_count = (uint32_t)n->objects;
     plan->shard_count = (uint32_t)n->shards;
     plan->strings = efs_sys_calloc(n->strings + 1, 1);
-    plan->files = efs_sys_calloc(c->file_count + 1, sizeof(*plan->files));
     plan->extents = efs_sys_calloc(n->extents + 1, sizeof(*plan->extents));
     plan->tensors = efs_sys_calloc(c->tensor_count + 1, sizeof(*plan->tensors));
     plan->groups = efs_sys_calloc(n->groups + 1, sizeof(*plan->groups));
@@ -151,8 +162,8 @@ static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n
     plan->shards = efs_sys_calloc(n->shards + 1, sizeof(*plan->shards));
     plan->places = efs_sys_calloc(n->objects + 1, sizeof(*plan->places));
     plan->order = efs_sys_calloc(n->groups + 1, sizeof(*plan->order));
-    if (!plan->strings || !plan->files || !plan->extents || !plan->tensors || !plan->groups || !plan->objects ||
-        !plan->shards || !plan->places || !plan->order)
+    if (!plan->strings || !plan->extents || !plan->tensors || !plan->groups || !plan->objects || !plan->shards ||
+        !plan->places || !plan->order)
         return efs_fail(err, -ENOMEM, "%s: no memory for the index", c->root);
     return 0;
 }
@@ -259,6 +270,17 @@ static void put_tensor(struct filler *fill, uint32_t index)
     }
 }
 
+/* Extents of copies, when those of all originals are known. */
+static void fill_copies(struct efs_pack_plan *plan)
+{
+    for (uint32_t f = 0; f < plan->file_count; f++)
+        if (plan->catalog->files[f].copy) {
+            const struct efs_disk_file *from = &plan->files[plan->catalog->files[f].original];
+            memcpy(plan->extents + plan->files[f].extent_first, plan->extents + from->extent_first,
+                   from->extent_count * sizeof(*plan->extents));
+        }
+}
+
 static void fill_files(struct filler *fill)
 {
     struct efs_pack_plan *plan = fill->plan;
@@ -270,8 +292,11 @@ static void fill_files(struct filler *fill)
         fill->file = f;
         put_string(plan, c->files[f].path, &d->path_offset, &d->path_bytes);
         d->bytes = c->files[f].bytes;
-        d->flags = c->files[f].apart ? EFS_FILE_APART : 0;
         d->extent_first = fill->extent;
+        if (c->files[f].copy) {
+            fill->extent += d->extent_count;
+            continue;
+        }
         for (; at < c->tensor_count && c->tensors[at].file == f; at++) {
             const struct efs_source_tensor *t = &c->tensors[at];
             if (t->bytes > 0 && t->offset > end)
@@ -282,8 +307,8 @@ static void fill_files(struct filler *fill)
         }
         if (end < d->bytes)
             put_object(fill, fill->blob++, EFS_NONE, 0, end, d->bytes - end, EFS_FORMAT_BYTES);
-        d->extent_count = fill->extent - d->extent_first;
     }
+    fill_copies(plan);
 }
 
 /* As their first bytes appear in the files: a group's objects are in file order, so the first object tells. */

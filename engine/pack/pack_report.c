@@ -14,8 +14,9 @@
 #define SLOW_PART 0.05 /* of the tensors' bytes: from there on readers notice */
 #define NOTES_MAX 16   /* of files, each told with a line of its own */
 
+enum { CLASS_COPY = EFS_GROUP_BLOB + 1 };
 static const char *const classes[] = {
-    [EFS_GROUP_EXPERT] = "expert", [EFS_GROUP_DENSE] = "dense", [EFS_GROUP_BLOB] = "other"};
+    [EFS_GROUP_EXPERT] = "expert", [EFS_GROUP_DENSE] = "dense", [EFS_GROUP_BLOB] = "other", [CLASS_COPY] = "copy"};
 
 /* The row of a class and dtype; types beyond the table's room share the last row. */
 static struct efs_pack_row *row_of(struct efs_pack_report *report, uint32_t kind, const char *dtype)
@@ -73,7 +74,7 @@ static void finish_row(struct efs_pack_row *row)
 
 static int compare_rows(const void *a, const void *b)
 {
-    static const char order[] = "edo"; /* experts, dense, other */
+    static const char order[] = "edoc"; /* experts, dense, other, copies */
     const struct efs_pack_row *p = a, *q = b;
     long c = strchr(order, p->tensor_class[0]) - strchr(order, q->tensor_class[0]);
     return c ? (c > 0) - (c < 0) : strcmp(p->dtype, q->dtype);
@@ -107,16 +108,40 @@ static void __attribute__((format(printf, 2, 3))) add_notice(struct efs_pack_rep
     va_end(args);
 }
 
-/* Files whose bytes alone are carried, and other models. */
+/* Files that are stored once under several names. */
+static void report_copies(const struct efs_catalog *catalog, struct efs_pack_report *report)
+{
+    const struct efs_source_file *first = NULL;
+    uint64_t files = 0, bytes = 0;
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const struct efs_source_file *file = &catalog->files[f];
+        if (!file->copy)
+            continue;
+        first = first ? first : file;
+        files++;
+        bytes += file->bytes;
+    }
+    if (!first)
+        return;
+    struct efs_pack_row *row = row_of(report, CLASS_COPY, "bytes");
+    row->tensors += files;
+    row->raw_bytes += bytes;
+    add_notice(report, "%.400s has the bytes of %.400s and is stored once", first->path,
+               catalog->files[first->original].path);
+    if (files > 1)
+        add_notice(report, "%llu more files have the bytes of others and are stored once",
+                   (unsigned long long)files - 1);
+}
+
+/* Files whose bytes alone are carried. */
 static void notice_files(const struct efs_catalog *catalog, struct efs_pack_report *report)
 {
     size_t told = 0;
     for (size_t f = 0; f < catalog->file_count; f++)
         if (catalog->files[f].note && told++ < NOTES_MAX)
-            add_notice(report, "%.400s%s", catalog->files[f].note,
-                       catalog->files[f].has_tensors ? "" : "; packed as plain bytes, without experts");
+            add_notice(report, "%.400s; packed as plain bytes, without experts", catalog->files[f].note);
     if (told > NOTES_MAX)
-        add_notice(report, "%zu more files are packed without experts", told - NOTES_MAX);
+        add_notice(report, "%zu more files are packed as plain bytes, without experts", told - NOTES_MAX);
 }
 
 static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)
@@ -134,6 +159,8 @@ static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_repo
         add_notice(report,
                    "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of "
                    "the expert files");
+    if (catalog->skipped)
+        add_notice(report, "%.400s: is the history of a Git clone and is not packed", catalog->skipped);
     double slow = slow_part(plan);
     if (slow >= SLOW_PART)
         add_notice(
@@ -153,6 +180,7 @@ void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bit
     report->tensors = plan->tensor_count;
     snprintf(report->family, sizeof(report->family), "%s", plan->catalog->family ? plan->catalog->family : "");
     report_notice(plan, report);
+    report_copies(plan->catalog, report);
     for (uint32_t o = 0; o < plan->object_count; o++)
         add_object(plan, o, entropy_bits[o], report);
     for (unsigned i = 0; i < report->row_count; i++)

@@ -203,7 +203,7 @@ static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsi
 
 errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state)
 {
-    *state = (struct efs_pack_state){0};
+    *state = (struct efs_pack_state){.done_bytes = plan->copied_bytes};
     efs_pack_cursor_begin(plan, &state->cursor);
     return efs_pack_tallies_init(&state->tallies, plan->object_count, entropy_bits);
 }

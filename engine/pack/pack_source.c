@@ -126,6 +126,17 @@ void efs_pack_source_rewind(struct efs_pack_source *s)
         s->files[f].left_bytes = s->catalog->files[f].bytes;
 }
 
+void efs_pack_source_rest(struct efs_pack_source *s, uint32_t file)
+{
+    struct source_file *f = &s->files[file];
+    pthread_mutex_lock(&s->lock);
+    if (f->users == 0 && f->fd >= 0) {
+        efs_sys_close(f->fd);
+        f->fd = -1;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 void efs_pack_source_skip(struct efs_pack_source *s, uint32_t file, uint64_t bytes)
 {
     s->files[file].left_bytes -= bytes;

@@ -251,6 +251,8 @@ errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_
     if (rc == 0)
         rc = check_holes(r, err);
     if (rc == 0)
+        rc = efs_pack_find_copies(&r->catalog, r->source, &r->options, err);
+    if (rc == 0)
         rc = efs_reclaim_plan(r, err);
     return rc == 0 ? find_room(r, need, err) : rc;
 }

@@ -43,7 +43,7 @@ errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, 
 {
     int rc = efs_sys_set_mtime(fd, &r->files[file].mtime);
     if (rc == 0)
-        rc = efs_sys_fsync(fd);
+        rc = efs_sys_sync(fd);
     efs_sys_drop_cache(fd, 0, 0);
     efs_sys_close(fd);
     return rc < 0 ? efs_fail(err, rc, "%s/%s: cannot sync: %s", r->root, r->catalog.files[file].path, strerror(-rc))

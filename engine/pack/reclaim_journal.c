@@ -49,9 +49,9 @@ errint_t efs_reclaim_journal_add(struct efs_reclaim *r, enum efs_reclaim_record 
     int rc = efs_sys_pwrite_all(r->journal, record, bytes, r->journal_bytes);
     free(record);
     if (rc == 0)
-        rc = efs_sys_fsync(r->journal);
+        rc = efs_sys_sync(r->journal);
     if (rc < 0) {
-        r->journal_unsure = efs_sys_ftruncate(r->journal, r->journal_bytes) < 0 || efs_sys_fsync(r->journal) < 0;
+        r->journal_unsure = efs_sys_ftruncate(r->journal, r->journal_bytes) < 0 || efs_sys_sync(r->journal) < 0;
         return efs_reclaim_fail(r, rc, EFS_RECLAIM_JOURNAL, "write", err);
     }
     r->journal_bytes += bytes;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Raised when a record's form changes, or how a plan is made of a catalogue. */
-#define RECORD_VERSION 2u
+#define RECORD_VERSION 3u
 
 static void put_tensor(struct efs_bytes *b, const struct efs_source_tensor *t)
 {
@@ -55,7 +55,7 @@ void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *b)
         efs_bytes_put_string(b, c->files[f].path);
         efs_bytes_put_u64(b, c->files[f].bytes);
         efs_bytes_put_u64(b, c->files[f].has_tensors);
-        efs_bytes_put_u64(b, c->files[f].apart);
+        efs_bytes_put_u64(b, c->files[f].copy ? c->files[f].original : EFS_NONE);
         efs_bytes_put_string(b, c->files[f].note ? c->files[f].note : "");
         efs_bytes_put_u64(b, r->files[f].inode);
         efs_bytes_put_u64(b, (uint64_t)r->files[f].mtime.tv_sec);
@@ -99,7 +99,8 @@ static void get_files(struct efs_reclaim *r, struct efs_bytes *b)
         f->path = efs_bytes_get_string(b);
         f->bytes = efs_bytes_get_below(b, INT64_MAX);
         f->has_tensors = efs_bytes_get_u64(b) != 0;
-        f->apart = efs_bytes_get_u64(b) != 0;
+        f->original = (uint32_t)efs_bytes_get_u64(b);
+        f->copy = f->original < count;
         f->note = efs_bytes_get_string(b);
         if (f->note && !*f->note) {
             free(f->note);

@@ -73,11 +73,11 @@ errint_t efs_state_save(const char *path, const void *data, size_t bytes, struct
     if (rc == 0)
         rc = efs_sys_pwrite_all(file.fd, data, bytes, 0);
     if (rc == 0)
-        rc = efs_sys_fsync(file.fd);
+        rc = efs_newfile_sync(&file);
     if (rc == 0)
         rc = efs_newfile_name(&file, strrchr(path, '/') + 1, true);
-    if (file.fd >= 0)
-        efs_newfile_close(&file);
+    errint_t closed = efs_newfile_close(&file);
+    rc = rc < 0 ? rc : closed;
     if (dir >= 0)
         efs_sys_close(dir);
     return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;

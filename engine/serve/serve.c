@@ -82,6 +82,7 @@ static struct efs *served_new(const struct efs_options *options)
     fs->options = *options;
     fs->hooks = &hooks;
     fs->active = 1;
+    efs_owner_begin(&fs->owner);
     efs_deferred_init(&fs->deferred);
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->quiet, NULL);
@@ -92,6 +93,7 @@ static void served_free(struct efs *fs)
 {
     pthread_cond_destroy(&fs->quiet);
     pthread_mutex_destroy(&fs->lock);
+    efs_owner_end(&fs->owner);
     free(EFS_CONTAINER(fs, struct served, efs));
 }
 
@@ -289,6 +291,19 @@ static void served_stop(struct efs *fs)
     served_free(fs);
 }
 
+/* In a forked process. What the parent's threads may have been changing at the fork stays until this one ends; the
+ * chunk pool is not mapped here. */
+static void served_leave(struct efs *fs)
+{
+    efs_disk_leave(fs->disk);
+    efs_full_unmap(fs);
+    efs_budget_leave(fs);
+    efs_view_destroy(&fs->view);
+    efs_store_close(fs->store);
+    efs_owner_end(&fs->owner);
+    free(EFS_CONTAINER(fs, struct served, efs));
+}
+
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **out, struct efs_error *err)
 {
     struct efs_options known;
@@ -317,6 +332,10 @@ void efs_close(struct efs *fs)
 {
     if (!fs)
         return;
+    if (!efs_is_here(fs)) {
+        served_leave(fs);
+        return;
+    }
     efs_lock(fs);
     fs->closing = true;
     efs_again(fs, EFS_AGAIN_EXTENTS); /* cancels those that wait */
@@ -342,7 +361,9 @@ const char *efs_cpu_path(void)
 
 errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
 {
-    errint_t rc = 0;
+    errint_t rc = efs_served_check(fs, err);
+    if (rc < 0)
+        return rc;
     efs_lock(fs);
     fs->account.fixed_bytes += bytes;
     efs_budget_set(fs, fs->options.budget_bytes);
@@ -389,7 +410,11 @@ errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info
 
 void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
 {
-    struct efs_stats stats;
+    struct efs_stats stats = {0};
+    if (!efs_is_here(fs)) {
+        efs_sized_out(out, bytes, &stats, sizeof(stats));
+        return;
+    }
     uint32_t inflight = atomic_load(&fs->active) - 1; /* first: when nothing was, the counters below are of all */
 #define COPY(name, kind, extent, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
@@ -417,13 +442,14 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 {
     uint32_t expert = id.number;
     struct efs_expert_info info;
+    if (!efs_is_here(fs))
+        return -ECHILD;
     if (expert >= fs->store->expert_count)
         return -ENOENT;
     const struct efs_disk_group *g = &fs->store->groups[expert];
-    info = (struct efs_expert_info){.layer = g->layer, .expert = g->expert, .file = UINT32_MAX};
+    info = (struct efs_expert_info){
+        .layer = g->layer, .expert = g->expert, .file = efs_view_expert_file(&fs->view, expert)};
     efs_view_expert_name(&fs->view, expert, info.name, sizeof(info.name));
-    if (!fs->view.hidden)
-        info.file = fs->view.expert_first + expert;
     info.coded_bytes = efs_expert_coded_bytes(fs, expert);
     uint32_t first = g->object_first, end = first + g->object_count;
     for (uint32_t o = first; o < end; o++)

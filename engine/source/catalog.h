@@ -11,18 +11,11 @@
 #include "layout.h"
 #include "expertfs.h"
 
-#include <sys/types.h>
-
 /* One file of the checkpoint. Tensor files and all others alike. */
 struct efs_source_file {
     char *path; /* relative to the source, '/' between parts */
     uint64_t bytes;
     bool has_tensors; /* its format was understood */
-    bool gguf;        /* as that of GGUF */
-    bool apart;       /* its tensors are not of the model whose experts are in the catalogue */
-    bool named;       /* an index names it */
-    bool names_all;   /* an index, and all files that it names are there */
-    char *missing;    /* an index: the first file that it names and that is not there, or NULL */
     /* What the user should know of it: "PATH: REASON"; NULL: nothing. */
     char *note;
     enum efs_source_state {
@@ -30,8 +23,8 @@ struct efs_source_file {
         EFS_SOURCE_UNREAD, /* a file of weights that is not understood: its bytes are carried */
         EFS_SOURCE_BROKEN  /* it looks like a download that failed */
     } state;
-    dev_t device; /* with inode: which file it is, links followed */
-    ino_t inode;
+    bool copy;         /* it has the bytes of another file and no tensors here: pack_same.c */
+    uint32_t original; /* of a copy */
 };
 
 enum efs_tensor_class {
@@ -65,15 +58,16 @@ struct efs_catalog {
     size_t tensor_count;
     struct efs_source_expert *experts;
     size_t expert_count;
-    char *family; /* "qwen-moe", "mixtral", "gguf", ..., "dense": for the report */
+    char *skipped; /* the first .git that the walk did not enter; NULL: there was none */
+    char *family;  /* "qwen-moe", "mixtral", "gguf", ..., "dense": for the report */
 };
 
 /*
  * Reads SRC: a directory (every regular file below it, subdirectories too; safetensors and GGUF files are parsed) or
  * one file. A file that violates its format is one without tensors, with a note of file, offset and what is wrong.
- * Symbolic links to files are followed (as hub caches use them), links that lead nowhere are an error, special files
- * are refused. Blocks on I/O. 0 or -errno with err: -ESTALE for a file that changed, -ENOENT, -EACCES, ... for what the
- * system says.
+ * A .git below SRC is not entered. Symbolic links to files are followed (as hub caches use them), links that lead
+ * nowhere are an error, special files are refused. Blocks on I/O. 0 or -errno with err: -ESTALE for a file that
+ * changed, -ENOENT, -EACCES, ... for what the system says.
  */
 errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct efs_error *err);
 void efs_catalog_free(struct efs_catalog *catalog);

@@ -73,8 +73,6 @@ static errint_t add_file(struct walk *walk, char *path, const struct stat *st)
     catalog->files[catalog->file_count++] = (struct efs_source_file){
         .path = path,
         .bytes = (uint64_t)st->st_size,
-        .device = st->st_dev,
-        .inode = st->st_ino,
     };
     return 0;
 }
@@ -132,11 +130,25 @@ static errint_t list_names(const char *root, const char *path, char ***names, si
 
 static errint_t walk_directory(struct walk *walk, const char *path, const struct ancestor *self);
 
+/* A clone's history has each file that Git LFS fetched a second time, and old ones. */
+static bool is_history(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash ? slash + 1 : path, ".git") == 0;
+}
+
 /* One name of a directory: a file is added, a directory walked, anything else refused. Takes path. */
 static errint_t walk_entry(struct walk *walk, char *path, const struct ancestor *parent)
 {
     struct stat st;
 
+    if (is_history(path)) {
+        if (walk->catalog->skipped)
+            free(path);
+        else
+            walk->catalog->skipped = path;
+        return 0;
+    }
     if (strlen(path) > EFS_SOURCE_MAX_PATH) {
         efs_fail(walk->err, -ENAMETOOLONG, "%.100s...: the path has more than %u bytes", path, EFS_SOURCE_MAX_PATH);
         free(path);

@@ -64,14 +64,19 @@ static errint_t leave_direct(struct efs_store_writer *w)
     return rc;
 }
 
-/* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. */
-static void bound_dirty(struct efs_store_writer *w, uint64_t written)
+/* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. An error that this
+ * reports is one that fsync(2) does not report again. */
+static errint_t bound_dirty(struct efs_store_writer *w, uint64_t written, struct efs_error *err)
 {
     while (!w->direct && written - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
-        efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
-        efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
+        int rc = efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
+        int waited = efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
+        rc = rc < 0 ? rc : waited;
+        if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT) /* others: not to be had here, fsync(2) will do */
+            return writer_fail(w, rc, "write", err);
         w->synced += WRITEBACK_BYTES;
     }
+    return 0;
 }
 
 /* Write whole pages at the file's offset at. */
@@ -101,9 +106,7 @@ static errint_t write_piece(void *arg, const uint8_t *data, size_t bytes, uint64
 {
     struct efs_store_writer *w = arg;
     errint_t rc = write_pages(w, data, bytes, at, err);
-    if (rc == 0)
-        bound_dirty(w, at + bytes);
-    return rc;
+    return rc < 0 ? rc : bound_dirty(w, at + bytes, err);
 }
 
 errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, bool force, struct efs_error *err)
@@ -231,7 +234,7 @@ errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err
     }
     if (rc < 0)
         return rc;
-    rc = efs_sys_fsync(w->file.fd);
+    rc = efs_newfile_sync(&w->file);
     return rc < 0 ? writer_fail(w, rc, "sync", err) : 0;
 }
 
@@ -248,7 +251,7 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
         return rc;
     rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
     if (rc == 0)
-        rc = efs_sys_fsync(w->file.fd);
+        rc = efs_newfile_sync(&w->file);
     return rc < 0 ? writer_fail(w, rc, "write", err) : 0;
 }
 
@@ -260,12 +263,13 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
     if (rc < 0)
         return writer_fail(w, rc, "name the finished store", err);
     rc = efs_sys_fsync(w->dir);
-    if (rc < 0 && rc != -EINVAL) { /* EINVAL: a filesystem whose directories cannot be synced */
-        if (!w->force)             /* what it replaced is gone already: better this one than none */
-            efs_sys_unlinkat(w->dir, w->name, 0);
-        return writer_fail(w, rc, "sync its directory", err);
-    }
-    return 0;
+    rc = rc == -EINVAL ? 0 : rc; /* a filesystem whose directories cannot be synced */
+    const char *what = rc < 0 ? "sync its directory" : "close";
+    errint_t closed = efs_newfile_close(&w->file);
+    rc = rc < 0 ? rc : closed;
+    if (rc < 0 && !w->force) /* what it replaced is gone already: better this one than none */
+        efs_sys_unlinkat(w->dir, w->name, 0);
+    return rc < 0 ? writer_fail(w, rc, what, err) : 0;
 }
 
 void efs_store_writer_close(struct efs_store_writer *w)

@@ -201,11 +201,11 @@ static errint_t unpack_create(struct efs_unpack_files *u, uint32_t file, struct 
     return rc < 0 ? unpack_fail(u, path, rc, "make room for", err) : 0;
 }
 
-static void close_direct(struct out_file *f)
+static int close_direct(struct out_file *f)
 {
-    if (f->direct >= 0)
-        efs_sys_close(f->direct);
+    int rc = f->direct >= 0 ? efs_sys_close(f->direct) : 0;
     f->direct = -1;
+    return rc;
 }
 
 static errint_t unpack_finish(struct efs_unpack_files *u, uint32_t file, struct efs_error *err)
@@ -213,16 +213,18 @@ static errint_t unpack_finish(struct efs_unpack_files *u, uint32_t file, struct 
     char path[PATH_ROOM];
     struct out_file *f = &u->files[file];
     const char *slash = strrchr(path_of(u, file, path), '/');
-    int rc = efs_sys_fsync(f->file.fd);
-    close_direct(f);
+    int rc = close_direct(f);
+    if (rc == 0)
+        rc = efs_newfile_sync(&f->file);
     if (rc == 0)
         rc = efs_newfile_name(&f->file, slash ? slash + 1 : path, u->force);
     f->named = rc == 0;
     int dir = f->file.dir;
     if (rc == 0)
         efs_sys_fsync(dir); /* a name that a crash takes back is no damage */
-    efs_newfile_close(&f->file);
+    int closed = efs_newfile_close(&f->file);
     efs_sys_close(dir);
+    rc = rc < 0 ? rc : closed;
     return rc < 0 ? unpack_fail(u, path, rc, "finish", err) : 0;
 }
 

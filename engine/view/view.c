@@ -56,48 +56,98 @@ static errint_t build_aliases(struct efs_view *view)
     return 0;
 }
 
+static int by_name(const void *pa, const void *pb, void *arg)
+{
+    const struct efs_expert_part *a = pa, *b = pb;
+    int c = efs_view_compare_names(arg, a->object, b->object);
+    return c ? c : (a->object > b->object) - (a->object < b->object);
+}
+
+/* Tensors that are whole pages come first: then the data of all of them begins at a page's start. */
+static int by_pages(const void *pa, const void *pb, void *arg)
+{
+    const struct efs_store *store = arg;
+    const struct efs_expert_part *a = pa, *b = pb;
+    bool pages_a = store->objects[a->object].bytes % EFS_ALIGN == 0,
+         pages_b = store->objects[b->object].bytes % EFS_ALIGN == 0;
+    if (pages_a != pages_b)
+        return pages_a ? -1 : 1;
+    return (a->object > b->object) - (a->object < b->object);
+}
+
+static void build_expert(struct efs_view *view, uint32_t expert)
+{
+    const struct efs_store *store = view->store;
+    const struct efs_disk_group *g = &store->groups[expert];
+    struct efs_expert_part *parts = view->parts + g->object_first;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < g->object_count; i++)
+        parts[i].object = g->object_first + i;
+    qsort_r(parts, g->object_count, sizeof(*parts), by_name, (void *)(uintptr_t)store);
+    for (uint32_t i = 0; i < g->object_count; i++)
+        if (kept == 0 || efs_view_compare_names(store, parts[kept - 1].object, parts[i].object) != 0)
+            parts[kept++] = parts[i];
+    qsort_r(parts, kept, sizeof(*parts), by_pages, (void *)(uintptr_t)store);
+    view->experts[expert].part_count = kept;
+    view->experts[expert].header_bytes = (uint32_t)efs_view_header_text(view, expert, NULL, 0);
+    uint64_t at = view->experts[expert].header_bytes;
+    for (uint32_t i = 0; i < kept; i++) {
+        parts[i].file_offset = at;
+        at += store->objects[parts[i].object].bytes;
+    }
+}
+
 static errint_t build_experts(struct efs_view *view)
 {
     uint32_t count = view->store->expert_count;
-    view->expert_header_bytes = efs_sys_calloc(count ? count : 1, sizeof(uint32_t));
-    if (!view->expert_header_bytes)
+    const struct efs_disk_group *last = count ? &view->store->groups[count - 1] : NULL;
+    size_t objects = last ? (size_t)last->object_first + last->object_count : 0;
+    view->experts = efs_sys_calloc(count + 1u, sizeof(*view->experts));
+    view->parts = efs_sys_calloc(objects + 1, sizeof(*view->parts));
+    if (!view->experts || !view->parts)
         return -ENOMEM;
     for (uint32_t e = 0; e < count; e++)
-        view->expert_header_bytes[e] = (uint32_t)efs_view_header_text(view, e, NULL, 0);
-    view->memory_bytes += count * sizeof(uint32_t);
+        build_expert(view, e);
+    view->memory_bytes += (count + 1u) * sizeof(*view->experts) + (objects + 1) * sizeof(*view->parts);
     return 0;
 }
 
-errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, struct efs_error *err)
+static errint_t build_files(struct efs_view *view)
 {
-    *view = (struct efs_view){.store = store, .expert_first = store->file_count, .file_count = store->file_count};
-    for (uint32_t f = 0; f < store->file_count; f++)
-        if (first_part_is(store, &store->files[f], "experts") || first_part_is(store, &store->files[f], ".expertfs"))
-            view->hidden = true;
-    for (uint32_t e = 0; e < store->expert_count; e++)
-        if (store->groups[e].object_count > EFS_EXPERT_OBJECTS)
-            view->hidden = true;
-    if (view->hidden)
-        return 0;
-    errint_t rc = build_experts(view);
-    if (rc == 0)
-        rc = efs_view_build_dense(view);
+    errint_t rc = efs_view_build_dense(view);
     if (rc == 0)
         rc = efs_view_build_index(view);
     if (rc == 0)
         rc = build_aliases(view);
-    if (rc < 0)
-        return efs_fail(err, rc, "%s: no memory for the experts' view", store->path);
-    view->dense_file = view->expert_first + store->expert_count;
+    view->dense_file = view->expert_first + view->store->expert_count;
     view->index_file = view->dense_file + 1;
     view->alias_first = view->index_file + 1;
     view->file_count = view->alias_first + view->alias_count;
-    return 0;
+    return rc;
+}
+
+errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, struct efs_error *err)
+{
+    const uint32_t end = store->file_count; /* hidden: the view's ranges of file numbers are empty */
+    *view = (struct efs_view){.store = store,
+                              .expert_first = end,
+                              .dense_file = end,
+                              .index_file = end,
+                              .alias_first = end,
+                              .file_count = end};
+    for (uint32_t f = 0; f < store->file_count; f++)
+        if (first_part_is(store, &store->files[f], "experts") || first_part_is(store, &store->files[f], ".expertfs"))
+            view->hidden = true;
+    errint_t rc = build_experts(view);
+    if (rc == 0 && !view->hidden)
+        rc = build_files(view);
+    return rc < 0 ? efs_fail(err, rc, "%s: no memory for the experts' view", store->path) : 0;
 }
 
 void efs_view_destroy(struct efs_view *view)
 {
-    free(view->expert_header_bytes);
+    free(view->experts);
+    free(view->parts);
     free(view->aliases);
     free(view->dense_header);
     free(view->dense);
@@ -108,7 +158,7 @@ void efs_view_destroy(struct efs_view *view)
 
 static bool is_expert(const struct efs_view *view, uint32_t file)
 {
-    return !view->hidden && file >= view->expert_first && file < view->dense_file;
+    return file >= view->expert_first && file < view->dense_file;
 }
 
 uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file)
@@ -121,10 +171,35 @@ uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file)
         return view->index_bytes;
     if (file >= view->alias_first)
         return view->store->files[view->aliases[file - view->alias_first]].bytes;
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(view, file - view->expert_first, parts);
+    return efs_view_expert_bytes(view, file - view->expert_first);
+}
+
+uint32_t efs_view_expert_file(const struct efs_view *view, uint32_t expert)
+{
+    return view->hidden ? EFS_NONE : view->expert_first + expert;
+}
+
+uint64_t efs_view_expert_offset(const struct efs_view *view, uint32_t expert, uint32_t object)
+{
+    uint32_t n;
+    const struct efs_expert_part *parts = efs_view_expert_parts(view, expert, &n);
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i].object == object)
+            return parts[i].file_offset;
+    return UINT64_MAX;
+}
+
+uint32_t efs_view_expert_header_bytes(const struct efs_view *view, uint32_t expert)
+{
+    return view->experts[expert].header_bytes;
+}
+
+uint64_t efs_view_expert_bytes(const struct efs_view *view, uint32_t expert)
+{
+    uint32_t n;
+    const struct efs_expert_part *parts = efs_view_expert_parts(view, expert, &n);
     return n ? parts[n - 1].file_offset + view->store->objects[parts[n - 1].object].bytes
-             : view->expert_header_bytes[file - view->expert_first];
+             : view->experts[expert].header_bytes;
 }
 
 errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_file_info *info)
@@ -134,7 +209,7 @@ errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_fi
     info->kind = EFS_FILE_VIEW;
     info->expert = efs_id(EFS_NONE);
     info->bytes = efs_view_bytes(view, file);
-    bool alias = !view->hidden && file >= view->alias_first;
+    bool alias = file >= view->alias_first;
     if (file < view->expert_first || alias) {
         const struct efs_disk_file *f = &view->store->files[alias ? view->aliases[file - view->alias_first] : file];
         info->kind = alias ? EFS_FILE_VIEW : EFS_FILE_CHECKPOINT;
@@ -182,10 +257,10 @@ static void at_text(const char *text, size_t bytes, uint64_t offset, struct efs_
 
 static void at_expert(const struct efs_view *view, uint32_t expert, uint64_t offset, struct efs_segment_at *at)
 {
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(view, expert, parts);
-    if (offset < view->expert_header_bytes[expert]) {
-        *at = (struct efs_segment_at){.object = EFS_NONE, .bytes = view->expert_header_bytes[expert] - offset};
+    uint32_t n, header = efs_view_expert_header_bytes(view, expert);
+    const struct efs_expert_part *parts = efs_view_expert_parts(view, expert, &n);
+    if (offset < header) {
+        *at = (struct efs_segment_at){.object = EFS_NONE, .expert = expert, .bytes = header - offset};
         return;
     }
     while (n > 1 && parts[n - 1].file_offset > offset)
@@ -240,5 +315,5 @@ bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t 
 
 void efs_view_expert_header(const struct efs_view *view, uint32_t expert, char *out)
 {
-    efs_view_header_text(view, expert, out, view->expert_header_bytes[expert]);
+    efs_view_header_text(view, expert, out, efs_view_expert_header_bytes(view, expert));
 }

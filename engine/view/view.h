@@ -2,6 +2,9 @@
 /*
  * view.h - the virtual files: which bytes each consists of. Nothing here reads weights.
  *
+ * Every expert has a file layout (header, tensors, length): memory files of the full pool have it, and clients get it.
+ * The view may be hidden: experts then have no file number, and efs_view_expert_file() returns EFS_NONE.
+ *
  * A file is a row of segments: raw bytes of an object, or generated text. Checkpoint files have theirs in the store's
  * extents; an expert's file is a generated safetensors header and the expert's slices; experts/dense.safetensors holds
  * all other tensors (and fused ones whole), experts/model.safetensors.index.json names them all.
@@ -12,8 +15,9 @@
 #include "store.h"
 
 struct efs_segment_at {
-    const char *text; /* generated: the bytes from the asked offset on; NULL: an object's */
-    uint32_t object;
+    const char *text;       /* generated: the bytes from the asked offset on; NULL: an object's, or a header's */
+    uint32_t object;        /* EFS_NONE: generated */
+    uint32_t expert;        /* whose header it is, where object is EFS_NONE and text NULL */
     uint64_t object_offset; /* of the asked offset */
     uint64_t bytes;         /* from the asked offset to the segment's end */
 };
@@ -23,12 +27,25 @@ struct efs_dense_part {
     uint32_t object;
 };
 
+/* A tensor of an expert, or its slice of one. */
+struct efs_expert_part {
+    uint32_t object;
+    uint64_t file_offset; /* of its bytes in the expert's file */
+};
+
+struct efs_view_expert {
+    uint32_t header_bytes; /* a multiple of 4 KiB */
+    uint32_t part_count;   /* of two tensors with one name, the file has the first */
+};
+
+/* Read by view.c and view_text.c alone, except memory_bytes, file_count and hidden. */
 struct efs_view {
     const struct efs_store *store;
-    bool hidden; /* the checkpoint has its own top-level "experts" or ".expertfs": no view */
+    bool hidden; /* the checkpoint has its own top-level "experts" or ".expertfs": only its files are served */
     uint32_t expert_first, dense_file, index_file, alias_first, file_count; /* file numbers; aliases come last */
-    uint32_t *expert_header_bytes;                                          /* by expert; a multiple of 4 KiB */
-    uint32_t *aliases;                                                      /* file numbers of the checkpoint */
+    struct efs_view_expert *experts;                                        /* by expert */
+    struct efs_expert_part *parts; /* as objects: an expert's begin where its group's do */
+    uint32_t *aliases;             /* file numbers of the checkpoint */
     uint32_t alias_count;
     char *dense_header, *index_text;
     size_t dense_header_bytes, index_bytes;
@@ -44,26 +61,32 @@ errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, st
 void efs_view_destroy(struct efs_view *view);
 errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_file_info *info);
 uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file);
-/* The segment at offset (< the file's size). An expert's header is not text yet: object = EFS_NONE and text = NULL;
- * ask efs_view_expert_header() for it. */
+/* The segment at offset (< the file's size). An expert's header is not text yet: text = NULL, and the expert whose
+ * efs_view_expert_header() it is. */
 void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_segment_at *at);
 /* Are any of these bytes of the file an expert's? What lies behind its end is nobody's. */
 bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t offset, uint64_t bytes);
-/* Writes the expert file's header (8-byte length, JSON, spaces): expert_header_bytes[expert] bytes. */
+
+/* The length of an expert's file, also while the view is hidden. */
+uint64_t efs_view_expert_bytes(const struct efs_view *view, uint32_t expert);
+uint32_t efs_view_expert_header_bytes(const struct efs_view *view, uint32_t expert);
+/* Writes the header (8-byte length, JSON, spaces): efs_view_expert_header_bytes() bytes. */
 void efs_view_expert_header(const struct efs_view *view, uint32_t expert, char *out);
+/* Its tensors in the order of the file. */
+static inline const struct efs_expert_part *efs_view_expert_parts(const struct efs_view *view, uint32_t expert,
+                                                                  uint32_t *count)
+{
+    *count = view->experts[expert].part_count;
+    return view->parts + view->store->groups[expert].object_first;
+}
+/* Where the object's bytes begin in the file; UINT64_MAX: it is not in the file. */
+uint64_t efs_view_expert_offset(const struct efs_view *view, uint32_t expert, uint32_t object);
 /* "L03/E017", "encoder-L03/E017". */
 void efs_view_expert_name(const struct efs_view *view, uint32_t expert, char *text, size_t bytes);
 /* Whether its tensors are slices of tensors that hold all experts of a layer: then dense.safetensors has these whole.
  */
 bool efs_view_expert_is_slice(const struct efs_view *view, uint32_t expert);
-/* Where in the expert's file the object's bytes begin; EFS_NONE's order is the file's. The expert's objects in the
- * order in which its file has them: order[0..object_count), at most EFS_EXPERT_OBJECTS. Returns how many. */
-#define EFS_EXPERT_OBJECTS 64
-struct efs_expert_part {
-    uint32_t object;
-    uint64_t file_offset;
-};
-uint32_t efs_view_expert_parts(const struct efs_view *view, uint32_t expert,
-                               struct efs_expert_part parts[EFS_EXPERT_OBJECTS]);
+/* The number of the file; EFS_NONE while the view is hidden. */
+uint32_t efs_view_expert_file(const struct efs_view *view, uint32_t expert);
 
 #endif

@@ -24,31 +24,17 @@ static const char *name_of(const struct efs_store *store, const struct efs_disk_
     return store->strings + t->name_offset;
 }
 
-static bool same_name(const struct efs_store *store, const struct efs_disk_tensor *a, const struct efs_disk_tensor *b)
+static int compare_names(const struct efs_store *store, const struct efs_disk_tensor *a,
+                         const struct efs_disk_tensor *b)
 {
-    return a->name_bytes == b->name_bytes && memcmp(name_of(store, a), name_of(store, b), a->name_bytes) == 0;
+    uint32_t an = a->name_bytes, bn = b->name_bytes;
+    int c = memcmp(name_of(store, a), name_of(store, b), an < bn ? an : bn);
+    return c ? c : (an > bn) - (an < bn);
 }
 
-uint32_t efs_view_expert_parts(const struct efs_view *view, uint32_t expert,
-                               struct efs_expert_part parts[EFS_EXPERT_OBJECTS])
+int efs_view_compare_names(const struct efs_store *store, uint32_t object_a, uint32_t object_b)
 {
-    const struct efs_store *store = view->store;
-    const struct efs_disk_group *g = &store->groups[expert];
-    uint32_t n = 0;
-    uint64_t at = view->expert_header_bytes[expert]; /* 0 while the header is being measured: then order is enough */
-    for (int whole_pages = 1; whole_pages >= 0; whole_pages--)
-        for (uint32_t o = g->object_first; o < g->object_first + g->object_count && n < EFS_EXPERT_OBJECTS; o++) {
-            if ((store->objects[o].bytes % EFS_ALIGN == 0) != whole_pages)
-                continue;
-            bool known = false; /* two copies of a tensor in one checkpoint: the first one stands */
-            for (uint32_t i = 0; i < n; i++)
-                known = known || same_name(store, tensor_of(store, parts[i].object), tensor_of(store, o));
-            if (known)
-                continue;
-            parts[n++] = (struct efs_expert_part){o, at};
-            at += store->objects[o].bytes;
-        }
-    return n;
+    return compare_names(store, tensor_of(store, object_a), tensor_of(store, object_b));
 }
 
 /* `"name":{"dtype":"BF16","shape":[...],"data_offsets":[a,b]}`; a slice is shown without the expert dimension. */
@@ -113,8 +99,8 @@ size_t efs_view_header_text(const struct efs_view *view, uint32_t expert, char *
 {
     const struct efs_store *store = view->store;
     const struct efs_disk_group *g = &store->groups[expert];
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(view, expert, parts);
+    uint32_t n;
+    const struct efs_expert_part *parts = efs_view_expert_parts(view, expert, &n);
     struct efs_text text = {.data = out, .capacity = bytes, .bytes = 8};
     efs_text_string(&text, "{\"__metadata__\":{\"format\":\"pt\",\"expertfs.layer\":\"");
     efs_text_number(&text, g->layer, 1);
@@ -141,8 +127,8 @@ size_t efs_view_header_text(const struct efs_view *view, uint32_t expert, char *
 
 bool efs_view_expert_is_slice(const struct efs_view *view, uint32_t expert)
 {
-    struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-    uint32_t n = efs_view_expert_parts(view, expert, parts);
+    uint32_t n;
+    const struct efs_expert_part *parts = efs_view_expert_parts(view, expert, &n);
     for (uint32_t i = 0; i < n; i++)
         if (tensor_of(view->store, parts[i].object)->expert_dim)
             return true;
@@ -173,30 +159,12 @@ static int by_offset(const void *pa, const void *pb, void *arg)
     return (a->tensor_offset > b->tensor_offset) - (a->tensor_offset < b->tensor_offset);
 }
 
-static unsigned file_depth(const struct efs_store *store, const struct efs_disk_tensor *t)
-{
-    const struct efs_disk_file *file = &store->files[t->file];
-    unsigned depth = 0;
-    for (uint32_t i = 0; i < file->path_bytes; i++)
-        depth += store->strings[file->path_offset + i] == '/';
-    return depth;
-}
-
-/* By name; of one name that nearest to the top first, as the packer chooses among tensors of experts. */
 static int by_name(const void *pa, const void *pb, void *arg)
 {
     const struct efs_store *store = arg;
     const struct dense_tensor *a = pa, *b = pb;
-    uint32_t an = a->tensor->name_bytes, bn = b->tensor->name_bytes;
-    int c = memcmp(name_of(store, a->tensor), name_of(store, b->tensor), an < bn ? an : bn);
-    if (c)
-        return c;
-    if (an != bn)
-        return an < bn ? -1 : 1;
-    unsigned a_depth = file_depth(store, a->tensor), b_depth = file_depth(store, b->tensor);
-    if (a_depth != b_depth)
-        return a_depth < b_depth ? -1 : 1;
-    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
+    int c = compare_names(store, a->tensor, b->tensor);
+    return c ? c : (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
 static int by_pages(const void *pa, const void *pb, void *arg)
@@ -256,14 +224,13 @@ static errint_t plan_dense(struct dense_plan *plan, const struct efs_store *stor
     sort_objects(plan);
     for (uint32_t t = 0; t < store->tensor_count; t++) {
         uint32_t first = plan->first[t], count = plan->first[t + 1] - first;
-        if (!efs_store_is_apart(store, store->tensors[t].file) &&
-            stands_whole(store, &store->tensors[t], plan->objects + first, count))
+        if (stands_whole(store, &store->tensors[t], plan->objects + first, count))
             plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, count};
     }
     qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_name, (void *)(uintptr_t)store);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < plan->tensor_count; i++)
-        if (kept == 0 || !same_name(store, plan->tensors[kept - 1].tensor, plan->tensors[i].tensor))
+        if (kept == 0 || compare_names(store, plan->tensors[kept - 1].tensor, plan->tensors[i].tensor) != 0)
             plan->tensors[kept++] = plan->tensors[i];
     plan->tensor_count = kept;
     qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_pages, NULL);
@@ -357,8 +324,8 @@ static void index_dense(struct efs_text *text, const struct efs_view *view, bool
 static void index_experts(struct efs_text *text, const struct efs_view *view, bool *first)
 {
     for (uint32_t e = 0; e < view->store->expert_count; e++) {
-        struct efs_expert_part parts[EFS_EXPERT_OBJECTS];
-        uint32_t n = efs_view_expert_parts(view, e, parts);
+        uint32_t n;
+        const struct efs_expert_part *parts = efs_view_expert_parts(view, e, &n);
         char file[80];
         efs_view_expert_name(view, e, file, sizeof(file));
         size_t file_bytes = strlen(file);

@@ -11,6 +11,9 @@
 #include <syslog.h>
 
 #include "log_limit.h"
+#include "log_queue.h"
+
+#define LINE_BYTES 1536
 
 static struct {
     bool to_syslog;
@@ -21,12 +24,19 @@ static struct {
     struct efsd_log_limit limit;
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+static void log_write_stderr(const char *line)
+{
+    char text[LINE_BYTES + 16];
+    snprintf(text, sizeof(text), "expertfs: %s", line);
+    efsd_log_queue_put(EFSD_LOG_STDERR, text);
+}
+
 static void log_write_line(int priority, const char *line)
 {
     if (log_state.to_syslog)
-        syslog(priority, "%s", line);
+        efsd_log_queue_put(priority, line);
     else
-        fprintf(stderr, "expertfs: %s\n", line);
+        log_write_stderr(line);
 }
 
 /* key: see log_limit.h. What is done (LOG_INFO) is told always, what goes wrong as often as the limit lets it. */
@@ -46,7 +56,7 @@ static void log_from_fuse(enum fuse_log_level level, const char *format, va_list
     vsnprintf(line, sizeof(line), format, arguments);
     line[strcspn(line, "\n")] = '\0';
     if (level >= FUSE_LOG_INFO) { /* -d: each request */
-        fprintf(stderr, "%s\n", line);
+        efsd_log_queue_put(EFSD_LOG_STDERR, line);
         return;
     }
     pthread_mutex_lock(&log_state.lock);
@@ -74,13 +84,13 @@ static void log_tell(const void *key, enum efs_log_level level, const char *line
     if (!log_may_write(key, priority, line))
         return;
     if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
-        fprintf(stderr, "expertfs: %s\n", line); /* else who asked for too much would only see it in the log */
+        log_write_stderr(line); /* else who asked for too much would only see it in the log */
     log_write_line(priority, line);
 }
 
 void efsd_log(enum efs_log_level level, const char *format, ...)
 {
-    char line[1536];
+    char line[LINE_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
@@ -113,6 +123,8 @@ void efsd_log_left_out(void)
 
 void efsd_log_started(void)
 {
+    if (log_state.to_syslog)
+        efsd_log_queue_flush(); /* warnings, as long as the terminal is there */
     log_state.starting = false;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * log.h - the daemon's messages: stderr in the foreground, syslog else, where warnings go to stderr, too, until the
- * mount is ready. Of errors and warnings only some of a kind are told in a minute (log_limit.h): a kind has one format;
- * the errors of the engine are one, and its warnings. Process-wide, as syslog(3) itself is.
+ * mount is ready. A thread of its own writes them (log_queue.h). Of errors and warnings only some of a kind are told in
+ * a minute (log_limit.h): a kind has one format; the errors of the engine are one, and its warnings. Process-wide, as
+ * syslog(3) itself is.
  */
 #ifndef EFSD_LOG_H
 #define EFSD_LOG_H

@@ -11,6 +11,7 @@
 
 #include "daemon.h"
 #include "expertfs-private.h"
+#include "log_queue.h"
 
 const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
@@ -134,6 +135,7 @@ static void render_stat(struct efsd *daemon, FILE *out)
     fprintf(out, "fuse_%s: %llu\n", #name, U(atomic_load_explicit(&daemon->counters.name, memory_order_relaxed)));
     EFSD_COUNTERS(LINE)
 #undef LINE
+    fprintf(out, "fuse_log_lost: %llu\n", U(efsd_log_queue_lost()));
     struct efsd_pagecache_stats page_cache;
     efsd_pagecache_stats(daemon, &page_cache);
 #define LINE(name, kind, unit, help) fprintf(out, "%s: %llu\n", #name, U(page_cache.name));

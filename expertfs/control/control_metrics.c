@@ -6,6 +6,7 @@
 #include "control.h"
 #include "daemon.h"
 #include "expertfs-private.h"
+#include "log_queue.h"
 
 #define U(x) ((unsigned long long)(x))
 
@@ -88,6 +89,8 @@ void efsd_render_metrics(struct efsd *daemon, FILE *out)
                  atomic_load_explicit(&daemon->counters.name, memory_order_relaxed));
     EFSD_COUNTERS(LINE)
 #undef LINE
+    metric_print(out, "fuse_", "log_lost", "counter", "", "messages that standard error or syslog did not take in time",
+                 efsd_log_queue_lost());
     struct efsd_pagecache_stats page_cache;
     efsd_pagecache_stats(daemon, &page_cache);
 #define LINE(name, kind, unit, help) metric_print(out, "", #name, #kind, unit, help, page_cache.name);

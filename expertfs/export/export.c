@@ -110,16 +110,6 @@ static errint_t export_watch(const struct efsd_export *h, int fd, void *what)
     return epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
-static errint_t export_find_nodes(struct efsd_export *h)
-{
-    const struct efsd_tree *tree = &h->daemon->tree;
-    h->nodes = calloc((size_t)h->daemon->expert_count + 1, sizeof(*h->nodes));
-    for (uint32_t i = 0; h->nodes && i < tree->count; i++)
-        if (tree->nodes[i].kind == EFSD_EXPERT)
-            h->nodes[tree->nodes[i].expert] = i;
-    return h->nodes ? 0 : -ENOMEM;
-}
-
 errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, struct efs_error *err)
 {
     *export = NULL;
@@ -133,7 +123,7 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
     h->epoll = epoll_create1(EPOLL_CLOEXEC);
     h->stop = eventfd(0, EFD_CLOEXEC);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : export_find_nodes(h);
+    errint_t rc = h->epoll < 0 || h->stop < 0 ? -errno : 0;
     bool reported = false;
     if (!rc) {
         rc = efsd_socket_open(&h->socket, err);
@@ -191,7 +181,6 @@ void efsd_export_free(struct efsd_export *h)
         if (all[i] >= 0)
             close(all[i]);
     pthread_mutex_destroy(&h->lock);
-    free(h->nodes);
     free(h);
 }
 

@@ -22,7 +22,6 @@ static errint_t session_answer_error(const struct efsd_session *s, uint32_t tag,
 
 static errint_t session_answer_full(struct efsd_session *s, const struct efsd_held *held)
 {
-    const struct efsd *daemon = s->export->daemon;
     struct efs_window window;
     errint_t rc = efs_request_window(held->request, held->index, &window);
     if (rc)
@@ -34,7 +33,7 @@ static errint_t session_answer_full(struct efsd_session *s, const struct efsd_he
     struct efs_export_answer answer = answer_to(held->tag);
     answer.window = window.number;
     answer.window_bytes = window.bytes;
-    answer.file_bytes = daemon->tree.nodes[held->node].bytes;
+    answer.file_bytes = window.file_bytes;
     rc = efsd_session_send(s, &answer.head, new ? window.fd : -1);
     if (rc && new)
         s->has[window.number / 8] &= (uint8_t) ~(1u << (window.number % 8));

@@ -23,10 +23,10 @@ struct efsd_held {
     struct efsd_session *session;
     struct efsd_held *next_drop; /* of a session that is over */
     struct efs_request *request; /* that holds it, by index; NULL: COMING */
-    uint32_t index, tag, node;   /* node: the expert's file in the tree */
-    bool with_layout;            /* if it comes coded */
-    bool dropped;                /* while it was coming */
-    uint8_t *body;               /* coded: what struct efs_export_coded tells of it, until all was sent */
+    uint32_t index, tag;
+    bool with_layout; /* if it comes coded */
+    bool dropped;     /* while it was coming */
+    uint8_t *body;    /* coded: what struct efs_export_coded tells of it, until all was sent */
     uint32_t layout_bytes, body_bytes, sent_bytes;
 };
 
@@ -64,7 +64,6 @@ struct efsd_export {
     pthread_mutex_t lock; /* guards sessions and what is in them */
     struct efsd_session *sessions;
     uint32_t session_count;
-    uint32_t *nodes; /* by expert: its file in the tree */
     struct efsd_socket socket;
     int epoll, stop;
     int spare;   /* given up to turn a client away when there are no more descriptors */

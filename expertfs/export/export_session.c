@@ -112,11 +112,8 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
     for (uint32_t i = 0; i < ask->head.count; i++)
         needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
-    for (uint32_t i = 0; rc == 0 && i < ask->head.count; i++) {
+    for (uint32_t i = 0; i < ask->head.count; i++)
         args[i] = coming[i]; /* of what the client holds already there is nothing to answer */
-        if (coming[i])
-            coming[i]->node = s->export->nodes[needs[i].expert];
-    }
     const bool may = efs_hands_out_coded(daemon->fs);
     const struct efs_request_how how = {
         .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_arrived, .args = args};

@@ -117,8 +117,9 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
                                   .same_bytes = config->same_bytes,
                                   .seed = config->seed,
                                   .tuning = config->tuning};
-    policy->info[EFS_POOL_M].experts = policy->units;
     rc = policy_allocate(policy, config);
+    for (uint32_t unit = 0; !rc && unit < policy->units; unit++) /* a layer may have less experts than the widest */
+        policy->info[EFS_POOL_M].experts += efs_unit_bytes(policy, unit, EFS_POOL_F) != 0;
     if (!rc) {
         policy_set_capacity(policy, config->capacity_bytes, config->layer_bytes);
         rc = policy->order->open(policy);

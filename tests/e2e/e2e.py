@@ -214,16 +214,18 @@ def wait_until(condition, seconds=30):
 class Mount:
     """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends."""
 
-    def __init__(self, store, options="", fake=False, environment=None, name="mnt", wait=True, prefix=()):
+    def __init__(self, store, options="", fake=False, environment=None, name="mnt", wait=True, prefix=(), arguments=(),
+                 stderr=None):
         number = len(_mounts)
         self.path = scratch(f"{name}{number}")
         os.makedirs(self.path, exist_ok=True)
         self.log = scratch(f"log{number}")
-        command = [*prefix, program(FAKE if fake else "expertfs"), "-f", store, self.path]
+        command = [*prefix, program(FAKE if fake else "expertfs"), "-f", *arguments, store, self.path]
         if options:
             command += ["-o", options]
         with open(self.log, "w") as log:
-            self.daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            self.daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                           stderr=log if stderr is None else stderr,
                                            env={**os.environ, **(environment or {})})
         _mounts.append(self)
         self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.printed() or ": direct_io (" in self.printed() or ": page_cache (" in self.printed())

@@ -285,7 +285,7 @@ def calls_that_fail():
     for error, reason in ((errno.ENOSYS, "the kernel has no cachestat"), (errno.EPERM, "the daemon may not use cachestat")):
         mount = Mount(store, PLAIN + ",page_cache=64M", prefix=without_calls(error, CACHESTAT))
         check(f"{os.strerror(error)}: said in config, stat and log", reason in mount.config()["page_cache_reason"] and
-              mount.stat()["page_cache_measured"] == "0" and reason in mount.printed(), mount.printed())
+              mount.stat()["page_cache_measured"] == "0" and wait_until(lambda: reason in mount.printed()), mount.printed())
         stat = soak(os.strerror(error), mount, 64 * MIB)
         check("without opens", stat["page_cache_opens"] == "0" and stat["page_cache_measured"] == "0", stat)
         mount.unmount()

@@ -12,7 +12,7 @@ apart = "SYSLOG_APART" in os.environ
 if os.geteuid() == 0 and not apart and subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0:
     os.execvp("unshare", ["unshare", "-m", "env", "SYSLOG_APART=1", sys.executable, *sys.argv])
 
-from e2e import *
+from full_log import *
 
 need_fuse()
 if not apart:
@@ -61,11 +61,7 @@ check("it mounts in the background", result.returncode == 0, result.stderr)
 os.setxattr(mnt, "user.expertfs.policy", b"lru")
 line = told("set policy=lru")
 check("a change of the policy is told", f"<{LOG_DAEMON | LOG_INFO}>" in line and "expertfs[" in line, line)
-with open(store, "r+b") as f: # a byte of a chunk
-    f.seek(os.path.getsize(store) // 2)
-    byte = f.read(1)[0]
-    f.seek(-1, os.SEEK_CUR)
-    f.write(bytes([byte ^ 1]))
+damage(store)
 for name in files_below(model):
     try:
         with open(f"{mnt}/{name}", "rb") as f:
@@ -76,5 +72,32 @@ line = told("checksum differs|not well formed")
 check("damage is told as an error, with file and offset", f"<{LOG_DAEMON | LOG_ERR}>" in line and store in line, line)
 result = run("umount", mnt)
 check("it ends", result.returncode == 0 and wait_until(lambda: not is_mounted(mnt)), result.stderr)
+
+print("-- nobody reads /dev/log, and it is full before the mount begins")
+
+
+def fill():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+        own.connect("/dev/log")
+        fill_socket(own)
+
+
+fill()
+result = run(program("expertfs"), store, mnt)
+check("it mounts in the background", result.returncode == 0, result.stderr)
+with open(f"{mnt}/.expertfs/config") as config:
+    pid = int(re.search(r"^pid: (\d+)$", config.read(), re.M)[1])
+serves(mnt, pid)
+line = told(r"\d+ messages were lost: syslog did not take them in time")
+check("the lost lines are told", "messages were lost" in line, line)
+os.setxattr(mnt, "user.expertfs.policy", b"lru")
+line = told("set policy=lru")
+check("what comes later is told", line)
+fill()
+os.setxattr(mnt, "user.expertfs.policy", b"zipmoe")
+os.kill(pid, signal.SIGTERM)
+ended = wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+if not check("SIGTERM ends it while nobody reads", ended and not is_mounted(mnt)) and not ended:
+    os.kill(pid, signal.SIGKILL)
 log.close()
 done()

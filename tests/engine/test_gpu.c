@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -385,6 +386,44 @@ static void many_threads(void **state)
     efs_client_close(client);
 }
 
+/* A forked process: no call gets to the driver, which does not work there; the parent goes on. */
+static void forked(void **state)
+{
+    struct efs_client_request *request, *other;
+    const struct efs_need need = {1, 1};
+    struct efs_gpu_stats stats;
+    uint32_t index;
+    errint_t status;
+    (void)state;
+    struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
+    assert_int_equal(gpu_begin(client, 1, 2, 3, &request), 0);
+    assert_int_equal(efs_client_wait(request), 0);
+    assert_true(efs_client_event(request) >= 0);
+    pid_t child = fork();
+    if (child == 0) {
+        unsigned left = gpu_fake.left();
+        alarm(60);
+        bool refused =
+            efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_DEVICE, &other, NULL) == -ECHILD &&
+            efs_client_wait_any(request, -1, &index, &status) == -ECHILD && efs_client_wait(request) == -ECHILD &&
+            efs_client_event(request) == -ECHILD && efs_client_drop_after(request, 0, NULL) == -ECHILD &&
+            efs_client_gpu_stats(client, &stats, sizeof(stats)) == -ECHILD &&
+            efs_client_gpu(client, NULL, NULL) == -ECHILD;
+        efs_client_drop(request, 1);
+        efs_client_release(request);
+        efs_client_close(client);
+        _exit(!refused || gpu_fake.left() != left);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    for (index = 0; index < 3; index++)
+        gpu_check(request, index, 1, 2 + index);
+    efs_client_release(request);
+    gpu_bring(client, 0, 0, GPU_EXPERTS);
+    efs_client_close(client);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +436,7 @@ int main(void)
         cmocka_unit_test_teardown(several_devices, gpu_after),
         cmocka_unit_test_teardown(who_still_reads, gpu_after),
         cmocka_unit_test_teardown(many_threads, gpu_after),
+        cmocka_unit_test_teardown(forked, gpu_after),
     };
     return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
 }

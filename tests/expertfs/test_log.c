@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the log leaves out: of each kind of message the rest and what is the same, until it tells how many they were. */
+/* What the log leaves out: of each kind of message the rest and what is the same, until it tells how many they were;
+ * and the messages that its output does not take. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 
 #include "log.h"
 #include "log_limit.h"
+#include "log_queue.h"
 
 #define THREADS 4
 #define LINES_A_THREAD 5000
@@ -149,6 +151,47 @@ static void threads_add_up(void **state)
     assert_int_equal(count + left_out, THREADS * LINES_A_THREAD);
 }
 
+static void *put_lines(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < LINES_A_THREAD; i++)
+        efsd_log_queue_put(EFSD_LOG_STDERR, "a line");
+    return NULL;
+}
+
+/* Nobody reads the pipe until all threads have logged: they end, and each line is written or reported as lost. */
+static void output_that_blocks(void **state)
+{
+    (void)state;
+    pthread_t threads[THREADS];
+    unsigned long long reported = 0, n;
+    unsigned written = 0;
+    char line[128];
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    FILE *from = fdopen(ends[0], "r");
+    assert_non_null(from);
+    int before = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    assert_int_equal(efsd_log_queue_start(), 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, put_lines, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    while (reported + written < THREADS * LINES_A_THREAD && fgets(line, sizeof(line), from))
+        if (sscanf(line, "expertfs: %llu messages were lost: standard error", &n) == 1)
+            reported += n;
+        else
+            written++;
+    efsd_log_queue_flush();
+    dup2(before, STDERR_FILENO);
+    close(before);
+    fclose(from);
+    assert_int_equal(reported, efsd_log_queue_lost());
+    assert_int_equal(reported + written, THREADS * LINES_A_THREAD);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +200,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(changes_always, log_to_file, log_to_terminal),
         cmocka_unit_test(more_kinds_than_places),
         cmocka_unit_test_setup_teardown(threads_add_up, log_to_file, log_to_terminal),
+        cmocka_unit_test(output_that_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

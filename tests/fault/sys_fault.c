@@ -9,6 +9,7 @@
 #define efs_sys_preadv real_preadv
 #define efs_sys_pwrite real_pwrite
 #define efs_sys_fsync real_fsync
+#define efs_sys_writeback real_writeback
 #define efs_sys_ftruncate real_ftruncate
 #define efs_sys_fallocate real_fallocate
 #define efs_sys_unlinkat real_unlinkat
@@ -47,6 +48,7 @@
 #undef efs_sys_preadv
 #undef efs_sys_pwrite
 #undef efs_sys_fsync
+#undef efs_sys_writeback
 #undef efs_sys_ftruncate
 #undef efs_sys_fallocate
 #undef efs_sys_unlinkat
@@ -99,7 +101,7 @@ const char *const fault_names[FAULT_CALLS] = {"open",          "fstat",
                                               "close",         "unlink",
                                               "mkdir",         "munmap",
                                               "madvise",       "thread",
-                                              "uring submit"};
+                                              "uring submit",  "writeback"};
 
 static struct {
     enum fault_call call;
@@ -250,6 +252,11 @@ int efs_sys_fsync(int fd)
     if (rc == 0)
         power_synced(fd);
     return rc;
+}
+
+int efs_sys_writeback(int fd, uint64_t offset, uint64_t bytes, int wait)
+{
+    return fails(FAULT_WRITEBACK) ? -plan.error : real_writeback(fd, offset, bytes, wait);
 }
 
 int efs_sys_ftruncate(int fd, uint64_t bytes)

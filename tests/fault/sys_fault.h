@@ -38,6 +38,7 @@ enum fault_call {
     FAULT_MADVISE,
     FAULT_THREAD,
     FAULT_URING_SUBMIT,
+    FAULT_WRITEBACK,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];

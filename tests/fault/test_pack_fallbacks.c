@@ -5,6 +5,7 @@
  */
 #include "fixture.h"
 #include "expertfs-pack.h"
+#include "store_write.h"
 #include "sweep.h"
 
 #include <dirent.h>
@@ -141,6 +142,53 @@ static void failing_writes(void **state)
     assert_int_equal(sweep(&new, FAULT_LINK, EIO), 0);
 }
 
+/* ---- errors that the kernel reports once ---- */
+
+/* A store of 96 MiB that is written through the page cache, as where there is no O_DIRECT. */
+static errint_t write_buffered(struct efs_error *err)
+{
+    static unsigned char piece[8u << 20];
+    struct efs_store_writer writer;
+    struct efs_disk_superblock superblock = {.store_bytes = EFS_ALIGN + 12 * sizeof(piece)};
+    errint_t rc = efs_store_writer_open(&writer, out, false, err);
+    if (rc < 0)
+        return rc;
+    writer.direct = false;
+    for (unsigned i = 0; rc == 0 && i < 12; i++)
+        rc = efs_store_writer_append(&writer, piece, sizeof(piece), err);
+    if (rc == 0)
+        rc = efs_store_writer_finish(&writer, &superblock, err);
+    if (rc == 0)
+        rc = efs_store_writer_commit(&writer, err);
+    efs_store_writer_close(&writer);
+    assert_int_equal(access(out, F_OK), rc == 0 ? 0 : -1);
+    return rc;
+}
+
+static const struct sweep buffered = {"store through the page cache", write_buffered, NULL, away};
+
+/* sync_file_range(2) reports an error of writing that fsync(2) then does not report again. Other errors say that it is
+ * not to be had. */
+static void failing_writeback(void **state)
+{
+    (void)state;
+    static const int errors[] = {EIO, ENOSPC, EDQUOT}, absent[] = {ENOSYS, EINVAL, ESPIPE, EPERM};
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+        assert_int_equal(sweep(&buffered, FAULT_WRITEBACK, errors[i]), 0);
+    for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
+        assert_true(sweep_forever(&buffered, FAULT_WRITEBACK, absent[i]) > 0);
+}
+
+/* A filesystem without fsync(2) packs; where close(2) fails as well, there is no store. */
+static void no_fsync(void **state)
+{
+    (void)state;
+    assert_true(sweep(&new, FAULT_FSYNC, EINVAL) > 0);
+    assert_true(sweep_forever(&new, FAULT_FSYNC, EINVAL) > 0);
+    /* but for the two directories, which are closed last */
+    assert_int_equal(sweep_forever(&new, FAULT_CLOSE, EDQUOT), 2);
+}
+
 /* ---- killed ---- */
 
 /* Nobody can do anything about this one. */
@@ -233,8 +281,13 @@ static void killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_nameless_files), cmocka_unit_test(no_direct_io), cmocka_unit_test(short_writes),
-        cmocka_unit_test(failing_writes),    cmocka_unit_test(killed),
+        cmocka_unit_test(no_nameless_files),
+        cmocka_unit_test(no_direct_io),
+        cmocka_unit_test(short_writes),
+        cmocka_unit_test(failing_writes),
+        cmocka_unit_test(failing_writeback),
+        cmocka_unit_test(no_fsync),
+        cmocka_unit_test(killed),
     };
     return cmocka_run_group_tests_name("pack fallbacks", tests, setup, teardown);
 }

@@ -7,7 +7,6 @@
  */
 #include "fuzz.h"
 #include "pack.h"
-#include "source.h"
 
 #include <errno.h>
 #include <string.h>
@@ -35,10 +34,8 @@ static size_t take_files(const char *text, size_t size, struct efs_catalog *cata
         if (bytes > 2 && bytes - 2 <= NAME_MAX_BYTES)
             memcpy(name, text + at + 2, bytes - 2);
         if (*name && *name != '/' && !strstr(name, "..") && catalog->file_count < FILES_MAX)
-            catalog->files[catalog->file_count++] = (struct efs_source_file){.path = strdup(name),
-                                                                             .bytes = text[at + 1] & 1 ? 2u << 20 : 100,
-                                                                             .has_tensors = text[at] == 't',
-                                                                             .inode = (ino_t)(uint8_t)text[at + 1]};
+            catalog->files[catalog->file_count++] = (struct efs_source_file){
+                .path = strdup(name), .bytes = text[at + 1] & 1 ? 2u << 20 : 100, .has_tensors = text[at] == 't'};
         at += bytes + 1;
     }
     return at < size ? at + 1 : size;
@@ -51,7 +48,7 @@ static void add_index(struct efs_catalog *catalog, const void *text, size_t byte
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && write(fd, text, bytes) == (ssize_t)bytes);
     close(fd);
-    catalog->files[catalog->file_count++] = (struct efs_source_file){.path = strdup(INDEX), .bytes = bytes, .inode = 1};
+    catalog->files[catalog->file_count++] = (struct efs_source_file){.path = strdup(INDEX), .bytes = bytes};
     qsort(catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_paths);
     size_t kept = 0;
     for (size_t i = 0; i < catalog->file_count; i++)
@@ -69,7 +66,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(catalog.root && catalog.files);
     size_t at = take_files((const char *)data, size, &catalog);
     add_index(&catalog, data + at, size - at);
-    CHECK(efs_source_read_indexes(&catalog, NULL) == 0);
     for (unsigned single = 0; single < 2; single++) { /* the source is the folder, or one file of it */
         struct efs_error err = {""};
         errint_t rc = efs_pack_check_weights(single ? "/tmp/one.safetensors" : index_folder, &catalog, &options, &err);

@@ -7,6 +7,7 @@
  */
 #include "clock.h"
 #include "expertfs.h"
+#include "surroundings.h"
 
 #include <argp.h>
 #include <fcntl.h>
@@ -180,6 +181,7 @@ int main(int argc, char **argv)
     struct arguments a = {.experts = 8, .layers = 4, .requests = 2000, .keep_bytes = UINT64_C(1) << 30};
     struct efs_error err = {""};
     struct efs_client *client;
+    tools_surroundings();
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     const struct efs_options store = {.size = sizeof(struct efs_options),
                                       .budget_bytes = a.budget_bytes,

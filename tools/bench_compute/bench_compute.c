@@ -9,6 +9,7 @@
 
 #include "measure.h"
 #include "size.h"
+#include "surroundings.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -296,6 +297,7 @@ int main(int argc, char **argv)
     int c;
 
     o.threads = processors < 1 ? 1 : processors > THREADS_MAX ? THREADS_MAX : (unsigned)processors;
+    tools_surroundings();
     while ((c = getopt_long(argc, argv, "m:r:t:T:fp:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':

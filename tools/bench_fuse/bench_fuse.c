@@ -8,6 +8,7 @@
  * (expertfs/fuse/buffers.h). Threads block in read(), which costs least. It serves until it is unmounted.
  */
 #include "options.h"
+#include "surroundings.h"
 
 #define FUSE_USE_VERSION 34
 #include <argp.h>
@@ -156,6 +157,7 @@ int main(int argc, char **argv)
     static const struct fuse_lowlevel_ops operations = {
         .init = on_init, .lookup = on_lookup, .getattr = on_getattr, .open = on_open, .read = on_read};
     struct bench b = {.mib = 256, .threads = 2};
+    tools_surroundings();
     argp_parse(&parser, argc, argv, 0, NULL, &b);
     b.memory = aligned_alloc(SLOT_BYTES, SLOTS * SLOT_BYTES);
     if (!b.memory)

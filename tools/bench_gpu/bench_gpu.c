@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "expertfs-gpu.h"
 #include "options.h"
+#include "surroundings.h"
 
 #include <argp.h>
 #include <inttypes.h>
@@ -144,6 +145,7 @@ int main(int argc, char **argv)
     struct arguments a = {.rounds = 20};
     struct efs_error err = {""};
     errint_t rc = 0;
+    tools_surroundings();
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     for (unsigned s = 0; s < 2 && rc == 0; s++)

@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "measure.h"
 #include "size.h"
+#include "surroundings.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -309,6 +310,7 @@ int main(int argc, char **argv)
     bool first = true;
     int c;
 
+    tools_surroundings();
     while ((c = getopt_long(argc, argv, "m:r:t:o:f:p:w:jh", long_options, NULL)) != -1) {
         switch (c) {
         case 'm':

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *tools_way_out(errint_t rc)
 {
@@ -29,6 +30,8 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
 int tools_end_output(const char *program)
 {
     bool flushed = fflush(stdout) == 0;
+    int copy = flushed ? dup(STDOUT_FILENO) : -1; /* filesystems that upload at close report errors only there */
+    flushed = flushed && (copy < 0 || close(copy) == 0);
     if (flushed && !ferror(stdout))
         return EXIT_SUCCESS;
     fprintf(stderr, "%s: standard output: %s\n", program, flushed ? "writing failed" : strerror(errno));

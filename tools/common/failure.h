@@ -10,7 +10,8 @@
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err);
 /* What to do about the -errno of a mount, to be told behind it; "": nothing is known. */
 const char *tools_way_out(errint_t rc);
-/* The exit status of a tool that has done its work: not success, and told, if any of its output was not written. */
+/* Whether all of standard output was written: EXIT_FAILURE, and a message, if not. tools_surroundings() has it called
+ * at exit(3); a child that ends by _exit(2) calls it. */
 int tools_end_output(const char *program);
 
 #endif

@@ -10,7 +10,8 @@
 /*
  * First thing in main(). Standard files that are closed are opened on /dev/null: else the next file that is opened, a
  * store that is being written, say, would be standard output. A limit on the size of files (ulimit -f) becomes an error
- * of the write in place of a signal that kills.
+ * of the write in place of a signal that kills. A program that exits with 0 exits with 1, and a message, if standard
+ * output was not written whole.
  */
 void tools_surroundings(void);
 /* Whether fd is a terminal on which a line can be drawn again: TERM=dumb, as in a shell of Emacs, is none. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
-#include "failure.h"
 #include "expertctl.h"
 
 #include "expertfs.h"
@@ -80,8 +79,7 @@ int main(int argc, char **argv)
         argv[1] = name;
         if (commands[i] != &ctl_run) /* which hands signals on; some commands clean up first, and say so themselves */
             tools_interrupt_end("expertctl");
-        int status = commands[i]->run(argc - 1, argv + 1);
-        return status != CTL_OK || tools_end_output("expertctl") == EXIT_SUCCESS ? status : CTL_FAILED;
+        return commands[i]->run(argc - 1, argv + 1);
     }
     if (word)
         print_unknown(word);

@@ -14,6 +14,7 @@
 #include "progress.h"
 #include "samples.h"
 #include "size.h"
+#include "surroundings.h"
 
 /* The C library looks for this by name, so it must be visible. */
 __attribute__((visibility("default"))) const char *argp_program_version = "mkmodel (expertfs) " EFS_VERSION_STRING;
@@ -286,6 +287,7 @@ int main(int argc, char **argv)
                         .help_filter = add_presets};
     struct arguments arguments = {.threads = (unsigned)get_nprocs()};
     struct mk_error error = {""};
+    tools_surroundings();
     argp_err_exit_status = EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
         return EXIT_USAGE;

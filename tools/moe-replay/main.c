@@ -526,6 +526,5 @@ int main(int argc, char **argv)
     free(session);
     if (rc < 0)
         return tools_fail("moe-replay", rc, &err);
-    int status = tools_end_output("moe-replay");
-    return failed ? EXIT_FAILURE : status;
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -12,6 +12,7 @@
  */
 #include "clock.h"
 #include "options.h"
+#include "surroundings.h"
 #include "team.h"
 
 #include <argp.h>
@@ -336,6 +337,7 @@ int main(int argc, char **argv)
     struct bench b = {.block = 1 << 20, .threads = 1, .rounds = 1};
     const struct argp argp = {options, parse_option, "FILE...", "Read files in one way and tell how fast.",
                               NULL,    NULL,         NULL};
+    tools_surroundings();
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &b);
     if (b.rounds < 1 || b.rounds > 1000 || b.threads < 1 || (b.teams && b.threads > TEAM_MOST) || b.block < 4096 ||

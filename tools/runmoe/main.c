@@ -23,6 +23,7 @@
 #include "options.h"
 #include "sample.h"
 #include "size.h"
+#include "surroundings.h"
 
 enum {
     EXIT_USAGE = 2,
@@ -394,7 +395,7 @@ static int run(struct arguments *a)
     forward_stop(r.forward);
     free(r.logits);
     model_close(&r.model);
-    return rc < 0 || fflush(stdout) != 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 static void print_version(FILE *stream, struct argp_state *state)
@@ -417,6 +418,7 @@ int main(int argc, char **argv)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
     a.options = (struct efs_options){.size = sizeof(struct efs_options), .lease_wait = true, .log = print_log};
+    tools_surroundings();
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &a);

@@ -10,6 +10,7 @@
 #include "chart.h"
 #include "clock.h"
 #include "schedule_simulate.h"
+#include "surroundings.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -179,6 +180,7 @@ int main(int argc, char **argv)
     uint32_t requests = 2000, workers = 3, seed = 1;
     const char *path = NULL;
     int option;
+    tools_surroundings();
     while ((option = getopt(argc, argv, "n:c:w:s:")) != -1) {
         switch (option) {
         case 'n':

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log_queue.c - see log_queue.h. */
+#include "log_queue.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+#include <time.h>
+#include <unistd.h>
+
+struct queue_line {
+    struct queue_line *next;
+    size_t bytes; /* of this allocation */
+    int priority;
+    char text[];
+};
+
+static struct {
+    pthread_mutex_t lock;   /* guards all of it */
+    pthread_cond_t changed; /* a line was added, or the last one was written */
+    bool started;
+    struct queue_line *first, *last; /* the first is being written */
+    size_t bytes;
+    uint64_t lost, reported; /* lines: all that were lost, and those of them that the log has reported */
+    int lost_priority;       /* of the last one */
+} queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* write(2) in place of stdio: a thread that is blocked here must not hold a lock that exit() takes. */
+static void stderr_write(const char *text, size_t bytes)
+{
+    while (bytes) {
+        ssize_t n = write(STDERR_FILENO, text, bytes);
+        if (n < 0 && errno == EAGAIN) { /* whoever started the daemon set O_NONBLOCK */
+            struct pollfd wait = {.fd = STDERR_FILENO, .events = POLLOUT};
+            poll(&wait, 1, -1);
+        } else if (n < 0 && errno != EINTR) {
+            return;
+        } else if (n > 0) {
+            text += n;
+            bytes -= (size_t)n;
+        }
+    }
+}
+
+static void line_write(int priority, const char *text)
+{
+    char line[2048];
+    if (priority != EFSD_LOG_STDERR) {
+        syslog(priority, "%s", text);
+        return;
+    }
+    size_t bytes = (size_t)snprintf(line, sizeof(line), "%s\n", text);
+    stderr_write(line, bytes < sizeof(line) ? bytes : sizeof(line) - 1);
+}
+
+/* Lock held. */
+static void queue_append(int priority, const char *text)
+{
+    size_t text_bytes = strlen(text) + 1, bytes = sizeof(struct queue_line) + text_bytes;
+    struct queue_line *line = queue.bytes + bytes <= EFSD_LOG_QUEUE_BYTES ? malloc(bytes) : NULL;
+    if (!line) {
+        queue.lost++;
+        queue.lost_priority = priority;
+        return;
+    }
+    *line = (struct queue_line){.bytes = bytes, .priority = priority};
+    memcpy(line->text, text, text_bytes);
+    if (queue.first)
+        queue.last->next = line;
+    else
+        queue.first = line;
+    queue.last = line;
+    queue.bytes += bytes;
+    pthread_cond_broadcast(&queue.changed);
+}
+
+/* Lock held: the queue is empty, and lines were lost. */
+static void queue_report_lost(void)
+{
+    char text[128];
+    bool to_stderr = queue.lost_priority == EFSD_LOG_STDERR;
+    snprintf(text, sizeof(text), "%s%llu messages were lost: %s did not take them in time",
+             to_stderr ? "expertfs: " : "", (unsigned long long)(queue.lost - queue.reported),
+             to_stderr ? "standard error" : "syslog");
+    queue.reported = queue.lost;
+    queue_append(to_stderr ? EFSD_LOG_STDERR : LOG_WARNING, text);
+}
+
+static void *queue_run(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&queue.lock);
+    for (;;) {
+        while (!queue.first)
+            pthread_cond_wait(&queue.changed, &queue.lock);
+        struct queue_line *line = queue.first;
+        pthread_mutex_unlock(&queue.lock);
+        line_write(line->priority, line->text);
+        pthread_mutex_lock(&queue.lock);
+        queue.first = line->next;
+        queue.bytes -= line->bytes;
+        free(line);
+        if (!queue.first && queue.reported < queue.lost)
+            queue_report_lost();
+        if (!queue.first)
+            pthread_cond_broadcast(&queue.changed);
+    }
+    return NULL;
+}
+
+void efsd_log_queue_put(int priority, const char *line)
+{
+    pthread_mutex_lock(&queue.lock);
+    bool started = queue.started;
+    if (started)
+        queue_append(priority, line);
+    pthread_mutex_unlock(&queue.lock);
+    if (!started)
+        line_write(priority, line);
+}
+
+errint_t efsd_log_queue_start(void)
+{
+    pthread_t thread;
+    pthread_mutex_lock(&queue.lock);
+    int rc = pthread_create(&thread, NULL, queue_run, NULL);
+    if (!rc) {
+        pthread_setname_np(thread, "efs-log");
+        pthread_detach(thread);
+        queue.started = true;
+    }
+    pthread_mutex_unlock(&queue.lock);
+    return -rc;
+}
+
+void efsd_log_queue_flush(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_mutex_lock(&queue.lock);
+    while (queue.first && pthread_cond_timedwait(&queue.changed, &queue.lock, &until) == 0) {
+    }
+    pthread_mutex_unlock(&queue.lock);
+}
+
+uint64_t efsd_log_queue_lost(void)
+{
+    pthread_mutex_lock(&queue.lock);
+    uint64_t lost = queue.lost;
+    pthread_mutex_unlock(&queue.lock);
+    return lost;
+}

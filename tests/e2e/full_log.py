@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of a blocked log share: fill its output, then check that the mount serves, is tuned, and counts lost lines."""
+from socket import MSG_DONTWAIT
+
+from e2e import *
+
+SETS = 1500  # lines of the log, more than its queue holds
+
+
+def damage(store):
+    """Change a byte of a chunk, so that readers log errors."""
+    with open(store, "r+b") as file:
+        file.seek(os.path.getsize(store) // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def fill_pipe(fd):
+    """Through an open file of its own, so that the daemon's stays blocking."""
+    own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(own, b"x" * 4096)
+    except BlockingIOError:
+        os.close(own)
+
+
+def fill_socket(socket):
+    try:
+        while True:
+            socket.send(b"x" * 1024, MSG_DONTWAIT)
+    except BlockingIOError:
+        pass
+
+
+def ends(what, path, pid, *command):
+    """Whether the command ends. Else the daemon is killed, so that the test can end."""
+    process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        printed, _ = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        check(what, False, "it hangs")
+        os.kill(pid, signal.SIGKILL)
+        run("umount", "-l", path)
+        process.kill()
+        process.communicate()
+        done()
+    return check(what, process.returncode == 0, printed)
+
+
+def serves(path, pid):
+    """Tune and read a mount whose log is blocked."""
+    tune = f"import os, sys\nfor _ in range({SETS}): os.setxattr(sys.argv[1], 'user.expertfs.policy', b'lru')"
+    ends(f"{SETS} settings end", path, pid, sys.executable, "-c", tune, path)
+    ends("expertctl set ends", path, pid, program("expertctl"), "set", path, "policy=zipmoe")
+    ends("reads end, of damaged files too", path, pid, "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null 2>&1; true',
+         "sh", path)
+    with open(f"{path}/.expertfs/stat") as stat:
+        lost = re.search(r"^fuse_log_lost: (\d+)$", stat.read(), re.M)
+    check("lost lines are counted", lost and int(lost[1]), lost)
