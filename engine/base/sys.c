@@ -345,6 +345,16 @@ int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
     return rc == -EINVAL ? io_uring_queue_init(depth, ring, 0) : rc;
 }
 
+int efs_sys_uring_files(struct io_uring *ring, const int *fds, unsigned count)
+{
+    return io_uring_register_files(ring, fds, count);
+}
+
+int efs_sys_uring_slots(struct io_uring *ring, unsigned count)
+{
+    return io_uring_register_buffers_sparse(ring, count);
+}
+
 int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes)
 {
     struct iovec iov = {bytes ? base : NULL, bytes};
@@ -356,6 +366,11 @@ int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t b
 int efs_sys_uring_submit(struct io_uring *ring)
 {
     return io_uring_submit(ring);
+}
+
+int efs_sys_uring_wait(struct io_uring *ring)
+{
+    return io_uring_submit_and_wait(ring, 1);
 }
 
 int efs_sys_uring_result(int result)

@@ -86,8 +86,11 @@ void *efs_sys_aligned_alloc(size_t alignment, size_t bytes);
  * taken stays), and what a completed read returned, which is where tests put failed and short reads. */
 struct io_uring;
 int efs_sys_uring_init(struct io_uring *ring, unsigned depth);
+int efs_sys_uring_files(struct io_uring *ring, const int *fds, unsigned count);
+int efs_sys_uring_slots(struct io_uring *ring, unsigned count);                        /* for efs_sys_uring_pin() */
 int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unpin */
 int efs_sys_uring_submit(struct io_uring *ring);
+int efs_sys_uring_wait(struct io_uring *ring); /* submits as well; until one completion is there */
 int efs_sys_uring_result(int result);
 
 /* Read exactly bytes bytes, or of them at least so many: 0, -errno, or -ENODATA when the file ends before. */

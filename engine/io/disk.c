@@ -12,14 +12,19 @@
 #include "thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #define DEPTH 64
+#define GONE_MS 60000 /* a process that was forked may hold the ring for longer than its reads take */
 #define BURST_BYTES (4u * EFS_DISK_WINDOW_BYTES) /* of one burst; while there is always more to read */
+
+enum { FILE_DIRECT, FILE_BUFFERED, FILE_GONE, FILES }; /* registered with the ring */
 
 struct efs_disk {
     struct efs_disk_options o;
@@ -30,12 +35,15 @@ struct efs_disk {
     unsigned long thread;
     /* the I/O thread's own */
     struct io_uring ring;
-    bool uring, pins, joins, wake_armed;
+    bool uring, pins, joins, wake_armed, direct;
+    errint_t refused; /* what io_uring was refused with; 0: it was not */
+    int gone;         /* a pipe, the other end of which the ring alone holds: it ends when the ring's last read has */
     uint64_t wake_value, busy_since_ns;
     struct efs_disk_queue demand, ahead, spare;
     size_t inflight_bytes, spare_bytes; /* spare_bytes: of these, in spare time */
     unsigned inflight, spare_inflight;
-    struct efs_rates_burst burst; /* since busy_since_ns */
+    struct efs_disk_request *begun[DEPTH / 2]; /* those that are in flight */
+    struct efs_rates_burst burst;              /* since busy_since_ns */
     bool burst_untold;
     struct iovec buffers[EFS_DISK_JOIN_READS]; /* of the read that is begun */
 };
@@ -148,13 +156,53 @@ static void burst_end(struct efs_disk *d)
     d->burst_untold = false;
 }
 
-static void disk_unpin(struct efs_disk *d, struct efs_disk_request *r)
+/* ---- what is refused ---- */
+
+static void disk_tell_refused(struct efs_disk *d, const char *what, errint_t why)
 {
-    struct efs_segment *s = &d->o.arena->segments[r->segment];
-    if (s->pinned)
-        efs_sys_uring_pin(&d->ring, r->segment, NULL, 0);
+    if (d->o.fell_back)
+        d->o.fell_back(d->o.arg, what, why);
+}
+
+/* rc: of a call of io_uring. Once one is refused, by a seccomp filter, say, the thread leaves the ring. */
+static bool disk_is_refused(struct efs_disk *d, int rc)
+{
+    if (rc < 0 && rc != -EINTR && !d->refused)
+        d->refused = rc;
+    return d->refused < 0;
+}
+
+/* Whether a read that failed with this result is to be tried again in another way: through the page cache, then by
+ * pread(2). FUSE filesystems let files be opened with O_DIRECT and refuse the reads; kernels before 5.6 lack the read.
+ */
+static bool disk_other_way(struct efs_disk *d, const struct efs_disk_request *r, int result)
+{
+    if (result != -EINVAL && result != -EOPNOTSUPP)
+        return false;
+    if (r->direct) {
+        if (d->direct) {
+            atomic_store(&d->o.stats->direct_io, 0);
+            disk_tell_refused(d, "O_DIRECT", result);
+        }
+        d->direct = false;
+        return true;
+    }
+    return d->uring && disk_is_refused(d, result);
+}
+
+static int disk_file(const struct efs_disk *d)
+{
+    return d->direct ? d->o.fd : d->o.buffered_fd;
+}
+
+/* The first of the queue unpins. What cannot be unpinned is unpinned when the ring is left. */
+static void disk_unpin(struct efs_disk *d, struct efs_disk_queue *q)
+{
+    struct efs_segment *s = &d->o.arena->segments[q->head->segment];
+    if (s->pinned && disk_is_refused(d, efs_sys_uring_pin(&d->ring, q->head->segment, NULL, 0)))
+        return;
     s->pinned = false;
-    disk_finish(d, r, 0);
+    disk_finish(d, efs_disk_take(q), 0);
 }
 
 /* Register the segment at its first read. Failing (RLIMIT_MEMLOCK) costs speed only. */
@@ -181,12 +229,14 @@ static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
     if (!sqe)
         return false;
     unsigned bytes = (unsigned)disk_piece(r);
+    int file = d->direct ? FILE_DIRECT : FILE_BUFFERED;
+    r->direct = d->direct;
     if (r->joined)
-        io_uring_prep_readv(sqe, 0, d->buffers, efs_disk_joined_buffers(r, d->buffers), r->offset);
+        io_uring_prep_readv(sqe, file, d->buffers, efs_disk_joined_buffers(r, d->buffers), r->offset);
     else if (d->o.arena->segments[r->segment].pinned)
-        io_uring_prep_read_fixed(sqe, 0, r->data + r->done, bytes, r->offset + r->done, (int)r->segment);
+        io_uring_prep_read_fixed(sqe, file, r->data + r->done, bytes, r->offset + r->done, (int)r->segment);
     else
-        io_uring_prep_read(sqe, 0, r->data + r->done, bytes, r->offset + r->done);
+        io_uring_prep_read(sqe, file, r->data + r->done, bytes, r->offset + r->done);
     sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data(sqe, r);
     return true;
@@ -195,8 +245,9 @@ static bool disk_prepare(struct efs_disk *d, struct efs_disk_request *r)
 static void disk_begun(struct efs_disk *d, struct efs_disk_request *r)
 {
     uint64_t now = efs_now_ns();
-    if (d->inflight++ == 0)
+    if (d->inflight == 0)
         d->busy_since_ns = now;
+    d->begun[d->inflight++] = r;
     d->spare_inflight += r->spare_time;
     d->spare_bytes += r->spare_time ? r->bytes : 0;
     for (; r; r = r->joined) {
@@ -209,13 +260,13 @@ static void disk_begun(struct efs_disk *d, struct efs_disk_request *r)
 
 static void start_reads(struct efs_disk *d)
 {
-    while (d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < EFS_DISK_WINDOW_BYTES)) {
+    while (!d->refused && d->inflight < DEPTH / 2 && (d->inflight == 0 || d->inflight_bytes < EFS_DISK_WINDOW_BYTES)) {
         struct efs_disk_queue *q = disk_next(d);
         if (!q)
             return;
         struct efs_disk_request *r = q->head;
         if (r->bytes == 0) {
-            disk_unpin(d, efs_disk_take(q));
+            disk_unpin(d, q);
             continue;
         }
         if (disk_is_cancelled(d, q)) {
@@ -233,15 +284,20 @@ static void start_reads(struct efs_disk *d)
             efs_disk_take(q);
         disk_prepare(d, r);
         /* each by itself: the kernel would make one large read of neighbours, done at its end */
-        efs_sys_uring_submit(&d->ring);
+        int rc = efs_sys_uring_submit(&d->ring);
         disk_begun(d, r);
+        disk_is_refused(d, rc);
     }
 }
 
 /* One of the disk's reads has ended. */
-static void disk_read_ended(struct efs_disk *d, size_t bytes, bool untold)
+static void disk_read_ended(struct efs_disk *d, const struct efs_disk_request *r, size_t bytes, bool untold)
 {
+    unsigned i = 0;
     burst_read(d, bytes, untold);
+    while (d->begun[i] != r)
+        i++;
+    d->begun[i] = d->begun[d->inflight - 1];
     if (--d->inflight == 0 || d->burst.bytes >= BURST_BYTES)
         burst_end(d);
 }
@@ -252,11 +308,12 @@ static void disk_reap_joined(struct efs_disk *d, struct efs_disk_request *first,
     struct efs_disk_request *again[EFS_DISK_JOIN_READS];
     size_t bytes = result > 0 ? (size_t)result : 0;
     unsigned count = 0;
+    disk_other_way(d, first, result);
     efs_disk_joined_done(first, bytes);
     efs_count(d->o.stats, disk_bytes, bytes);
     for (const struct efs_disk_request *r = first; r; r = r->joined)
         d->inflight_bytes -= r->bytes;
-    disk_read_ended(d, bytes, result < 0);
+    disk_read_ended(d, first, bytes, result < 0);
     for (struct efs_disk_request *r = first, *next; r; r = next) {
         next = r->joined;
         if (r->done == r->bytes) {
@@ -278,7 +335,7 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
         disk_reap_joined(d, r, result);
         return;
     }
-    if (result == -EAGAIN || result == -EINTR)
+    if (result == -EAGAIN || result == -EINTR || disk_other_way(d, r, result))
         result = 0;
     else if (result == -EFAULT) /* the memory to read into cannot have its pages */
         result = -ENOMEM;
@@ -289,7 +346,7 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
         efs_count(d->o.stats, disk_bytes, result);
     }
     bool more = result >= 0 && r->done < r->bytes;
-    if (more && d->uring && !r->spare_time) { /* short: ask for the rest */
+    if (more && d->uring && !d->refused && !r->spare_time) { /* short: ask for the rest */
         if (disk_prepare(d, r))
             return;
         result = -EIO;
@@ -298,7 +355,7 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
     d->inflight_bytes -= r->bytes;
     d->spare_inflight -= r->spare_time;
     d->spare_bytes -= r->spare_time ? r->bytes : 0;
-    disk_read_ended(d, r->done - r->begun, result < 0 || r->spare_time);
+    disk_read_ended(d, r, r->done - r->begun, result < 0 || r->spare_time);
     if (more)
         efs_disk_put_first(disk_queue_of(d, r), r);
     else
@@ -322,18 +379,39 @@ static void arm_wake(struct efs_disk *d)
     d->wake_armed = true;
 }
 
+/* Close the ring, and put what was in flight in line again. Reads that the kernel has begun still write to memory, so
+ * they are waited for; entering the ring to do so may be what is refused. */
+static void leave_uring(struct efs_disk *d)
+{
+    bool under_way = d->inflight + d->wake_armed > io_uring_sq_ready(&d->ring);
+    struct pollfd gone = {.fd = d->gone, .events = POLLIN};
+    io_uring_queue_exit(&d->ring);
+    while (under_way && poll(&gone, 1, GONE_MS) < 0 && errno == EINTR)
+        ;
+    d->uring = d->pins = false;
+    for (uint32_t s = 0; s < d->o.arena->segment_max; s++)
+        d->o.arena->segments[s].pinned = false;
+    atomic_store(&d->o.stats->io_uring, 0);
+    atomic_store(&d->o.stats->registered_buffers, 0);
+    d->burst_untold = true;
+    while (d->inflight > 0)
+        disk_reap(d, d->begun[d->inflight - 1], -EAGAIN);
+    disk_tell_refused(d, "io_uring", d->refused);
+}
+
 static void run_uring(struct efs_disk *d)
 {
-    while (!disk_collect(d, true)) {
+    while (d->uring && !disk_collect(d, true)) {
         start_reads(d);
         disk_tell_ended(d); /* some were cancelled */
         arm_wake(d);
-        io_uring_submit_and_wait(&d->ring, 1);
+        if (!d->refused)
+            disk_is_refused(d, efs_sys_uring_wait(&d->ring));
         disk_collect(d, false);
         struct io_uring_cqe *cqe;
         while (io_uring_peek_cqe(&d->ring, &cqe) == 0) {
             struct efs_disk_request *r = io_uring_cqe_get_data(cqe);
-            int result = efs_sys_uring_result(cqe->res);
+            int result = r ? efs_sys_uring_result(cqe->res) : 0;
             io_uring_cqe_seen(&d->ring, cqe);
             if (r)
                 disk_reap(d, r, result);
@@ -341,6 +419,8 @@ static void run_uring(struct efs_disk *d)
                 d->wake_armed = false;
         }
         disk_tell_ended(d);
+        if (d->refused)
+            leave_uring(d);
     }
     disk_tell_ended(d);
 }
@@ -349,9 +429,10 @@ static void run_uring(struct efs_disk *d)
 
 static ssize_t disk_pread(struct efs_disk *d, struct efs_disk_request *r)
 {
+    r->direct = d->direct;
     if (r->joined)
-        return efs_sys_preadv(d->o.fd, d->buffers, (int)efs_disk_joined_buffers(r, d->buffers), r->offset);
-    return efs_sys_pread(d->o.fd, r->data + r->done, disk_piece(r), r->offset + r->done);
+        return efs_sys_preadv(disk_file(d), d->buffers, (int)efs_disk_joined_buffers(r, d->buffers), r->offset);
+    return efs_sys_pread(disk_file(d), r->data + r->done, disk_piece(r), r->offset + r->done);
 }
 
 static void run_pread(struct efs_disk *d)
@@ -360,23 +441,21 @@ static void run_pread(struct efs_disk *d)
         disk_tell_ended(d);
         struct efs_disk_queue *q = disk_next(d);
         bool cancelled = q && disk_is_cancelled(d, q);
-        struct efs_disk_request *r = q ? efs_disk_take(q) : NULL;
-        if (!r) {
+        if (!q) {
             uint64_t value;
             if (read(d->event_fd, &value, sizeof(value)) < 0 && errno != EINTR)
                 return;
             continue;
         }
-        if (r->bytes == 0) {
-            disk_unpin(d, r);
+        if (q->head->bytes == 0) {
+            disk_unpin(d, q);
             continue;
         }
         if (cancelled) {
-            disk_cancel(d, r);
+            disk_cancel(d, efs_disk_take(q));
             continue;
         }
-        efs_disk_put_first(q, r);
-        efs_disk_take_joined(q);
+        struct efs_disk_request *r = efs_disk_take_joined(q);
         disk_begun(d, r);
         disk_reap(d, r, (int)disk_pread(d, r));
     }
@@ -385,15 +464,22 @@ static void run_pread(struct efs_disk *d)
 
 static void open_ring(struct efs_disk *d)
 {
+    int ends[2];
     if (efs_sys_uring_init(&d->ring, DEPTH) < 0)
         return;
-    if (io_uring_register_files(&d->ring, &d->o.fd, 1) < 0) {
+    d->uring = pipe2(ends, O_CLOEXEC) == 0;
+    if (d->uring) {
+        const int files[FILES] = {[FILE_DIRECT] = d->o.fd, [FILE_BUFFERED] = d->o.buffered_fd, [FILE_GONE] = ends[1]};
+        d->gone = ends[0];
+        d->uring = efs_sys_uring_files(&d->ring, files, FILES) >= 0;
+        close(ends[1]);
+    }
+    if (!d->uring) {
         io_uring_queue_exit(&d->ring);
         return;
     }
-    d->uring = true;
     d->joins = d->ring.features & IORING_FEAT_SUBMIT_STABLE;
-    d->pins = io_uring_register_buffers_sparse(&d->ring, d->o.arena->segment_max) == 0;
+    d->pins = efs_sys_uring_slots(&d->ring, d->o.arena->segment_max) == 0;
     atomic_store(&d->o.stats->io_uring, 1);
     atomic_store(&d->o.stats->registered_buffers, d->pins);
 }
@@ -404,13 +490,15 @@ static void *disk_run(void *arg)
     open_ring(d); /* here, since the ring belongs to the thread that made it */
     if (d->uring)
         run_uring(d);
-    else
+    if (!d->uring)
         run_pread(d);
     if (d->uring) {
         /* else they stay pinned for some ms after the process has ended: who mounts again at once has less memory */
         io_uring_unregister_buffers(&d->ring);
         io_uring_queue_exit(&d->ring);
     }
+    if (d->gone >= 0)
+        close(d->gone);
     return NULL;
 }
 
@@ -421,6 +509,8 @@ errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk 
     if (!d)
         return -ENOMEM;
     d->o = *options;
+    d->direct = options->fd != options->buffered_fd;
+    d->gone = -1;
     d->incoming.tail = &d->incoming.head;
     d->demand.tail = &d->demand.head;
     d->ahead.tail = &d->ahead.head;

@@ -33,6 +33,7 @@ struct efs_disk_request {
                              * nothing comes of it once its last piece has begun */
     bool alone;             /* the I/O thread's: what it was read with has failed, or ended early */
     void (*complete)(struct efs_disk_request *request, errint_t error);
+    bool direct;               /* the I/O thread's: it was begun with O_DIRECT */
     size_t done, begun;        /* the I/O thread's: bytes that are read; of them, when it was begun last */
     uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */
 };
@@ -40,16 +41,20 @@ struct efs_disk_request {
 struct efs_disk;
 struct efs_disk_options {
     int fd;                  /* the store, O_DIRECT where that works */
+    int buffered_fd;         /* without O_DIRECT, read where fd refuses reads; the same as fd if that has none */
     struct efs_arena *arena; /* segments[i].base is read, segments[i].pinned written by the I/O thread */
     struct efs_stats_counters *stats;
     struct efs_estimator *estimator; /* hears of bursts of reads; NULL: none */
     void (*ended)(void *arg); /* on the I/O thread, must not block: no more reads have ended by now; NULL: none */
+    /* On the I/O thread: `what` was refused with -errno, and is not used any more. Once for each; NULL: none. */
+    void (*fell_back)(void *arg, const char *what, errint_t why);
     void *arg;
 };
 #define EFS_DISK_WINDOW_BYTES (16u << 20) /* under way at once: no more are begun from there on */
 #define EFS_DISK_SPARE_BYTES (4u << 20)   /* of spare time begun at once, or one read */
 #define EFS_DISK_PIECE_BYTES (1u << 20)   /* of such a read under way: who asks meanwhile waits for them */
-/* Start the thread. Without io_uring it serves by pread(2), one read at a time. */
+/* Start the thread. Where io_uring is refused, now or later, it serves by pread(2), one read at a time; where O_DIRECT
+ * is refused, through the page cache. */
 errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
 /* Finishes all requests, then joins. NULL is fine. */
 void efs_disk_stop(struct efs_disk *disk);

@@ -123,8 +123,10 @@ void efs_profile_derive(struct efs_profile *p)
 static errint_t measure_all(struct efs_measure *m, unsigned workers, double seconds)
 {
     const struct efs_store *store = m->store;
-    const struct efs_disk_options options = {
-        .fd = store->direct_fd >= 0 ? store->direct_fd : store->fd, .arena = &m->arena, .stats = &m->stats};
+    const struct efs_disk_options options = {.fd = store->direct_fd >= 0 ? store->direct_fd : store->fd,
+                                             .buffered_fd = store->fd,
+                                             .arena = &m->arena,
+                                             .stats = &m->stats};
     uint64_t ignored = 0;
     errint_t rc = efs_arena_init(&m->arena, POOL_BYTES, 1);
     if (rc == 0)

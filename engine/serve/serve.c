@@ -216,6 +216,13 @@ static errint_t served_tune(struct efs *fs, struct efs_error *err)
 
 /* ---- open and close ---- */
 
+static void served_fell_back(void *arg, const char *what, errint_t why)
+{
+    const struct efs *fs = arg;
+    efs_log(fs, EFS_LOG_WARNING, "%s: %s is refused (%s): the store is read without it", fs->store->path, what,
+            strerror(-why));
+}
+
 static errint_t served_start(struct efs *fs, const char *path, struct efs_error *err)
 {
     errint_t rc = efs_store_open(path, &fs->store, err);
@@ -256,8 +263,14 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
-    struct efs_disk_options disk = {
-        direct ? fs->store->direct_fd : fs->store->fd, &fs->arena, &fs->stats, fs->estimator, efs_extents_ended, fs};
+    struct efs_disk_options disk = {.fd = direct ? fs->store->direct_fd : fs->store->fd,
+                                    .buffered_fd = fs->store->fd,
+                                    .arena = &fs->arena,
+                                    .stats = &fs->stats,
+                                    .estimator = fs->estimator,
+                                    .ended = efs_extents_ended,
+                                    .fell_back = served_fell_back,
+                                    .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0)
         rc = efs_disk_start(&disk, &fs->disk);

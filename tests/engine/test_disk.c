@@ -101,7 +101,7 @@ static struct line *line_begin(void)
     assert_int_equal(ftruncate(l->fd, SEGMENT), 0);
     assert_int_equal(efs_arena_init(&l->arena, SEGMENT, 1), 0);
     assert_int_equal(efs_arena_grow(&l->arena), 0);
-    const struct efs_disk_options options = {.fd = l->fd, .arena = &l->arena, .stats = &l->stats};
+    const struct efs_disk_options options = {.fd = l->fd, .buffered_fd = l->fd, .arena = &l->arena, .stats = &l->stats};
     assert_int_equal(efs_disk_start(&options, &l->disk), 0);
     l->holder = &l->first;
     submit(l, &l->first, READ_BYTES, false, false);

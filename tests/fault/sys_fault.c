@@ -37,6 +37,9 @@
 #define efs_sys_uring_init real_uring_init
 #define efs_sys_uring_pin real_uring_pin
 #define efs_sys_uring_submit real_uring_submit
+#define efs_sys_uring_files real_uring_files
+#define efs_sys_uring_slots real_uring_slots
+#define efs_sys_uring_wait real_uring_wait
 #define efs_sys_uring_result real_uring_result
 #include "../../engine/base/sys.c"
 #undef fsconfig
@@ -76,6 +79,9 @@
 #undef efs_sys_uring_init
 #undef efs_sys_uring_pin
 #undef efs_sys_uring_submit
+#undef efs_sys_uring_files
+#undef efs_sys_uring_slots
+#undef efs_sys_uring_wait
 #undef efs_sys_uring_result
 #undef EFS_SYS_H
 #include "../../engine/base/sys.h"
@@ -101,7 +107,9 @@ const char *const fault_names[FAULT_CALLS] = {"open",          "fstat",
                                               "close",         "unlink",
                                               "mkdir",         "munmap",
                                               "madvise",       "thread",
-                                              "uring submit",  "writeback"};
+                                              "uring submit",  "writeback",
+                                              "uring files",   "uring slots",
+                                              "uring unpin",   "uring wait"};
 
 static struct {
     enum fault_call call;
@@ -179,7 +187,8 @@ static bool fails(enum fault_call call)
 {
     void (*what)(void) = meanwhile.what;
     /* a segment is registered where its first read begins, which makes its pages */
-    if (call != FAULT_URING_INIT && call != FAULT_URING_PIN && call != FAULT_URING_SUBMIT &&
+    if (call != FAULT_URING_INIT && call != FAULT_URING_FILES && call != FAULT_URING_SLOTS && call != FAULT_URING_PIN &&
+        call != FAULT_URING_UNPIN && call != FAULT_URING_SUBMIT && call != FAULT_URING_WAIT &&
         call != FAULT_URING_RESULT && call != FAULT_HUGE_BYTES && call != FAULT_MADVISE)
         count_disk_call();
     if (what && meanwhile.call == call && atomic_compare_exchange_strong(&meanwhile.what, &what, NULL))
@@ -458,12 +467,28 @@ int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
 
 int efs_sys_uring_pin(struct io_uring *ring, unsigned memfile, void *base, size_t bytes)
 {
-    return bytes && fails(FAULT_URING_PIN) ? -plan.error : real_uring_pin(ring, memfile, base, bytes);
+    return fails(bytes ? FAULT_URING_PIN : FAULT_URING_UNPIN) ? -plan.error
+                                                              : real_uring_pin(ring, memfile, base, bytes);
 }
 
 int efs_sys_uring_submit(struct io_uring *ring)
 {
     return fails(FAULT_URING_SUBMIT) ? -plan.error : real_uring_submit(ring);
+}
+
+int efs_sys_uring_files(struct io_uring *ring, const int *fds, unsigned count)
+{
+    return fails(FAULT_URING_FILES) ? -plan.error : real_uring_files(ring, fds, count);
+}
+
+int efs_sys_uring_slots(struct io_uring *ring, unsigned count)
+{
+    return fails(FAULT_URING_SLOTS) ? -plan.error : real_uring_slots(ring, count);
+}
+
+int efs_sys_uring_wait(struct io_uring *ring)
+{
+    return fails(FAULT_URING_WAIT) ? -plan.error : real_uring_wait(ring);
 }
 
 int efs_sys_uring_result(int result)

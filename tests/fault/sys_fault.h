@@ -39,6 +39,10 @@ enum fault_call {
     FAULT_THREAD,
     FAULT_URING_SUBMIT,
     FAULT_WRITEBACK,
+    FAULT_URING_FILES,
+    FAULT_URING_SLOTS,
+    FAULT_URING_UNPIN,
+    FAULT_URING_WAIT, /* reads that were submitted are under way then */
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];

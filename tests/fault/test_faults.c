@@ -155,6 +155,32 @@ static errint_t unpack_once(struct efs_error *err)
 static const struct sweep serving = {"serve", serve_all, NULL, NULL}, packing = {"pack", pack_once, NULL, NULL},
                           unpacking = {"unpack", unpack_once, NULL, NULL};
 
+/* What is refused is done in another way. */
+static errint_t serve_well(struct efs_error *err)
+{
+    errint_t rc = serve_all(err);
+    if (rc < 0)
+        fail_msg("a reader saw the fault: %s", err->text);
+    return rc;
+}
+
+static const struct sweep refusing = {"serve", serve_well, NULL, NULL};
+
+static void test_serve_without_io_uring(void **state)
+{
+    (void)state;
+    static const enum fault_call calls[] = {FAULT_URING_INIT,  FAULT_URING_FILES,  FAULT_URING_SLOTS, FAULT_URING_PIN,
+                                            FAULT_URING_UNPIN, FAULT_URING_SUBMIT, FAULT_URING_WAIT};
+    static const int errors[] = {EPERM, ENOSYS, EAGAIN};
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
+        for (size_t e = 0; e < sizeof(errors) / sizeof(errors[0]); e++) {
+            sweep(&refusing, calls[i], errors[e]);
+            sweep_forever(&refusing, calls[i], errors[e]);
+        }
+    sweep(&refusing, FAULT_URING_RESULT, EINVAL); /* a read that the kernel does not know */
+    sweep_forever(&refusing, FAULT_URING_RESULT, EINVAL);
+}
+
 static void test_serve(void **state)
 {
     (void)state;
@@ -229,7 +255,7 @@ static void test_unpack(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_serve), cmocka_unit_test(test_pack),
-                                       cmocka_unit_test(test_unpack)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_serve), cmocka_unit_test(test_serve_without_io_uring),
+                                       cmocka_unit_test(test_pack), cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -128,17 +128,32 @@ static void doctor_fuse(struct doctor *d)
         close(fd);
 }
 
-static void doctor_io(struct doctor *d)
+/* A seccomp filter may allow io_uring_setup(2) and refuse the other two calls. */
+static int try_io_uring(void)
 {
     struct io_uring ring;
+    int fd = STDIN_FILENO, rc = io_uring_queue_init(4, &ring, 0);
+    if (rc < 0)
+        return rc;
+    rc = io_uring_register_files(&ring, &fd, 1);
+    if (rc >= 0) {
+        io_uring_prep_nop(io_uring_get_sqe(&ring));
+        rc = io_uring_submit_and_wait(&ring, 1);
+    }
+    io_uring_queue_exit(&ring);
+    return rc;
+}
+
+static void doctor_io(struct doctor *d)
+{
     struct rlimit limit;
-    int rc = io_uring_queue_init(4, &ring, 0);
+    int rc = try_io_uring();
     if (rc < 0) {
-        tell(d, SLOWER, "io_uring", "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled",
+        tell(d, SLOWER, "io_uring",
+             "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled, or the seccomp filter",
              strerror(-rc));
         return;
     }
-    io_uring_queue_exit(&ring);
     tell(d, GOOD, "io_uring", "the store is read by io_uring");
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < (256u << 20) && geteuid() != 0)
         tell(d, SLOWER, "buffers", "only %llu KiB may be locked: the chunk pool is not registered; raise ulimit -l",

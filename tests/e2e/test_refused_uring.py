@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of io_uring are refused by a seccomp filter: one of them, all but io_uring_setup(2), from the start or when a store
+is being served. Readers get the right bytes, SIGTERM ends the daemon, and it is said once."""
+import errno
+
+import uring
+from e2e import *
+
+need_fuse()
+model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "2", "--vocab", "500")
+store = make_store(model)
+os.environ["EXPERTFS_STATE"] = scratch("state")
+source = {name: open(f"{model}/{name}", "rb").read() for name in files_below(model)}
+if not without_calls(errno.EPERM, uring.ENTER):
+    skip("no filter of system calls")
+try:
+    uring.Ring().close()
+except OSError as error:
+    skip(f"no io_uring here: {error}")
+
+
+def wrong(mount):
+    return [name for name, data in source.items() if open(mount / name, "rb").read() != data]
+
+
+for name, numbers, told in (("setup", [uring.SETUP], 0), ("enter", [uring.ENTER], 1), ("register", [uring.REGISTER], 0),
+                            ("enter and register", [uring.ENTER, uring.REGISTER], 0)):
+    for error in (errno.EPERM, errno.ENOSYS, errno.EAGAIN):
+        print(f"-- {name} is refused with {errno.errorcode[error]}")
+        prefix = without_calls(error, *numbers)
+        mount = Mount(store, "budget=64M,nopassthrough", prefix=prefix)
+        bad = wrong(mount)
+        check("the files are the files", not bad, bad)
+        check("the store is read by pread(2)", mount.stat()["io_uring"] == "0" and mount.config()["io_uring"] == "no")
+        check("that is said once", mount.printed().count("io_uring is refused") == told, mount.printed())
+        mount.stop()
+        result = run(*prefix, program("expertctl"), "doctor")
+        said = re.findall(r"^slower +io_uring +(.*)$", result.stdout, re.M)
+        check("doctor tells", said and os.strerror(error) in said[0], result.stdout)
+
+print("-- the host of the library forbids it while a store is open")
+LATER = """
+import sys
+sys.path[:0] = sys.argv[1].split(":")
+import ctypes_client as api
+from without_calls import forbid
+library = api.load(sys.argv[2])
+store = api.Store(library, sys.argv[3], 64 << 20)
+files = list(store.files())
+def same():
+    for number, path, size, kind in files:
+        if not path.startswith("experts/") and store.read(number, size) != open(f"{sys.argv[4]}/{path}", "rb").read():
+            sys.exit(f"{path} is different")
+if sys.argv[6] == "before":
+    same()
+forbid([int(n) for n in sys.argv[5].split(",")], 1, threads=True)
+same()
+same()
+store.close()
+"""
+paths = ":".join(f"{ROOT}/tests/{folder}" for folder in ("clients", "e2e"))
+for numbers in ([uring.ENTER], [uring.REGISTER], [uring.ENTER, uring.REGISTER, uring.SETUP]):
+    for when in ("before", "at once"):
+        result = run(sys.executable, "-c", LATER, paths, program("libexpertfs.so.0", PLAIN), store, model,
+                     ",".join(map(str, numbers)), when)
+        check(f"{numbers}, read {when}: the files are the files, and the store closes", result.returncode == 0, result)
+done()
