@@ -12,6 +12,7 @@
 #include "log.h"
 #include "log_queue.h"
 #include "mount.h"
+#include "mountpoint.h"
 #include "serve.h"
 
 #define EXIT_USAGE 2
@@ -182,12 +183,15 @@ int main(int argc, char **argv)
     refuse_mount_options(argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
-    efsd_log_open(true); /* until the daemon is ready, its terminal is still there */
     errint_t rc = make_absolute(&options.store, store_hint(options.store), &err);
+    if (!rc)
+        efsd_mountpoint_recover(options.mountpoint, options.subtype ? options.subtype : "expertfs");
     if (!rc)
         rc = make_absolute(&options.mountpoint, "; make the directory first (mkdir)", &err);
     if (!rc && options.history)
         rc = make_absolute(&options.history, "", &err);
+    closefrom(STDERR_FILENO + 1); /* the caller's: a lock or a pipe would be held until the mount ends */
+    efsd_log_open(true);          /* until the daemon is ready, its terminal is still there */
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         efsd_log_open(false);

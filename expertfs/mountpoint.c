@@ -4,28 +4,35 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <mntent.h>
+#include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/un.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#include <xxhash.h>
 
-/* What is mounted on path last; false: nothing is, or it is not known. */
+#include "mounts.h"
+
+/* What is mounted on path; false: nothing is, or it is not known. */
 static bool mountpoint_has(const char *path, char type[64], char source[512])
 {
-    FILE *table = setmntent("/proc/self/mounts", "re");
-    struct mntent entry;
-    char room[8192];
+    struct efsd_mounts table;
+    struct efsd_mount mount;
     bool found = false;
-    while (table && getmntent_r(table, &entry, room, sizeof(room))) {
-        if (strcmp(entry.mnt_dir, path) != 0)
+    efsd_mounts_open(&table);
+    while (efsd_mounts_next(&table, &mount)) { /* the last one is on top */
+        if (strcmp(mount.path, path) != 0)
             continue;
         found = true;
-        snprintf(type, 64, "%s", entry.mnt_type);
-        snprintf(source, 512, "%s", entry.mnt_fsname);
+        snprintf(type, 64, "%s", mount.type);
+        snprintf(source, 512, "%s", mount.source);
     }
-    if (table)
-        endmntent(table);
+    efsd_mounts_close(&table);
     return found;
 }
 
@@ -68,4 +75,74 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error
                         "nonempty",
                         path, source, path);
     return efs_fail(err, -ENOTEMPTY, "%s: the directory is not empty; -o nonempty mounts over what is in it", path);
+}
+
+void efsd_mountpoint_recover(const char *path, const char *subtype)
+{
+    errint_t rc = 0;
+    for (bool dead = true; dead && !rc;) {
+        struct efsd_mounts table;
+        struct efsd_mount mount;
+        struct statfs fs;
+        int id, fd = efsd_mount_open(path, &id);
+        dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may be answered by the kernel */
+        if (fd >= 0)
+            close(fd);
+        rc = -ENOENT;
+        efsd_mounts_open(&table);
+        while (dead && rc == -ENOENT && efsd_mounts_next(&table, &mount))
+            if (mount.id == id && strncmp(mount.type, "fuse.", 5) == 0 && strcmp(mount.type + 5, subtype) == 0)
+                rc = efsd_mount_detach(&mount);
+        efsd_mounts_close(&table);
+    }
+}
+
+#define CLAIM_TRIES 1000
+#define CLAIM_PAUSE_US 1000
+#define CLAIM_WAIT_MS 1000 /* for a process that finds that it may not mount, and gives its claim back */
+
+/* A name of the abstract namespace, which goes with its process. Paths are those of a mount namespace. */
+static socklen_t claim_name(const char *path, struct sockaddr_un *name)
+{
+    struct stat namespace = {0};
+    stat("/proc/self/ns/mnt", &namespace);
+    *name = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int bytes = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "expertfs-mountpoint-%llx-%016llx",
+                         (unsigned long long)namespace.st_ino, (unsigned long long)XXH3_64bits(path, strlen(path)));
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
+}
+
+/* A socket of this name that listens, or -errno. -EBUSY: *holder has had it for CLAIM_WAIT_MS; -EADDRINUSE: try again.
+ */
+static int claim_take(const struct sockaddr_un *name, socklen_t bytes, struct ucred *holder)
+{
+    const struct sockaddr *address = (const struct sockaddr *)name;
+    socklen_t room = sizeof(*holder);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, address, bytes) == 0 && listen(fd, SOMAXCONN) == 0)
+        return fd;
+    errint_t rc = -errno;
+    if (rc == -EADDRINUSE && connect(fd, address, bytes) == 0) {
+        struct pollfd end = {.fd = fd}; /* POLLHUP */
+        if (poll(&end, 1, CLAIM_WAIT_MS) == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, holder, &room) == 0)
+            rc = -EBUSY;
+    } else if (rc == -EADDRINUSE) {
+        usleep(CLAIM_PAUSE_US); /* it does not listen yet, or has ended */
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+errint_t efsd_mountpoint_claim(const char *path, int *claim, struct efs_error *err)
+{
+    struct sockaddr_un name;
+    const socklen_t bytes = claim_name(path, &name);
+    struct ucred holder = {0};
+    *claim = -EADDRINUSE;
+    for (int tries = 0; *claim == -EADDRINUSE && tries < CLAIM_TRIES; tries++)
+        *claim = claim_take(&name, bytes, &holder);
+    if (*claim == -EBUSY && (holder.uid == 0 || holder.uid == geteuid()))
+        return efs_fail(err, -EBUSY, "%s: process %d is mounting a store there already", path, (int)holder.pid);
+    return 0;
 }

@@ -211,7 +211,10 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
     daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
     if (daemon->stop_fd < 0 || daemon->ended_fd < 0)
         return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
-    errint_t rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, err);
+    int claim = -1;
+    errint_t rc = efsd_mountpoint_claim(daemon->options.mountpoint, &claim, err);
+    if (!rc)
+        rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, err);
     if (!rc)
         rc = efsd_session_check(daemon, err); /* before the disk and the processor are measured */
     if (!rc)
@@ -230,6 +233,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
     efsd_starting_over(starting);
     if (!rc)
         rc = efsd_session_mount(daemon, err);
+    if (claim >= 0)
+        close(claim);
     if (rc)
         return rc;
     daemon_choose_path(daemon);

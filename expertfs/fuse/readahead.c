@@ -24,47 +24,6 @@
 #define KIB_FITS 512u
 #define KIB_LARGER 128u
 
-/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
-static void unescape(char *text)
-{
-    char *to = text;
-    for (const char *from = text; *from; to++) {
-        if (from[0] == '\\' && strspn(from + 1, "01234567") >= 3) {
-            *to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
-            from += 4;
-        } else {
-            *to = *from++;
-        }
-    }
-    *to = '\0';
-}
-
-/* The device number of the mount that was made last on the mountpoint, from the table: stat() would ask ourselves. */
-static errint_t mount_find_device(struct efsd *daemon)
-{
-    FILE *table = fopen("/proc/self/mountinfo", "re");
-    if (!table)
-        return -errno;
-    char *line = NULL, *path = NULL;
-    size_t room = 0;
-    errint_t rc = -ENODEV;
-    while (getline(&line, &room, table) > 0) { /* id parent major:minor root mountpoint ... */
-        unsigned major_number, minor_number;
-        if (sscanf(line, "%*u %*u %u:%u %*s %ms", &major_number, &minor_number, &path) == 3) {
-            unescape(path);
-            if (strcmp(path, daemon->options.mountpoint) == 0) {
-                daemon->device = makedev(major_number, minor_number);
-                rc = 0;
-            }
-            free(path);
-            path = NULL;
-        }
-    }
-    free(line);
-    fclose(table);
-    return rc;
-}
-
 static errint_t readahead_read_kib(const char *path, uint64_t *kib)
 {
     char text[32];
@@ -104,7 +63,7 @@ void efsd_raise_readahead(struct efsd *daemon)
 {
     char path[64];
     uint64_t kib = 0, want_kib = readahead_wanted_kib(daemon);
-    errint_t rc = mount_find_device(daemon);
+    errint_t rc = daemon->device ? 0 : -ENODEV;
     if (!rc) {
         snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u/read_ahead_kb", major(daemon->device),
                  minor(daemon->device));

@@ -154,6 +154,7 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
         return rc;
     }
     rc = efsd_kernel_attach(daemon);
+    efsd_session_identify(daemon);
     int flags = fcntl(daemon->fuse_fd, F_GETFL);
     if (!rc && (flags < 0 || fcntl(daemon->fuse_fd, F_SETFL, flags | O_NONBLOCK) < 0))
         rc = -errno;
@@ -268,13 +269,4 @@ void efsd_session_stop(struct efsd *daemon)
     free(daemon->receivers);
     daemon->receivers = NULL;
     daemon->started_threads = 0;
-}
-
-void efsd_session_end(struct efsd *daemon)
-{
-    if (daemon->session) {
-        fuse_session_unmount(daemon->session);
-        fuse_session_destroy(daemon->session);
-        daemon->session = NULL;
-    }
 }

@@ -13,10 +13,14 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err);
 errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err);
 /* Ask the threads to end and join them. Replies can still be sent. */
 void efsd_session_stop(struct efsd *daemon);
-/* Unmount, also with open files (lazily: their readers get errors from now on), and free the session. */
+
+/* unmount.c: sets daemon->device, by which the mount is found again. */
+void efsd_session_identify(struct efsd *daemon);
+/* Unmount wherever the mount is now, also with open files (lazily: their readers get errors from now on), and free the
+ * session. What is hidden by another mount cannot be unmounted: its connection ends, and the log has its path. */
 void efsd_session_end(struct efsd *daemon);
 
-/* readahead.c: raise the mount's read-ahead where allowed; fills device, readahead_bytes and readahead_note. Asks the
+/* readahead.c: raise the mount's read-ahead where allowed; fills readahead_bytes and readahead_note. Asks the
  * mount for nothing, so that it can be called before there are receiving threads. */
 void efsd_raise_readahead(struct efsd *daemon);
 

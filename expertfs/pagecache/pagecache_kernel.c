@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "daemon.h"
+#include "mounts.h"
 
 #ifndef SYS_cachestat
 #define SYS_cachestat 451
@@ -54,24 +55,6 @@ errint_t efsd_cachestat(struct efsd *daemon, int fd, uint64_t offset, uint64_t b
     errint_t rc = cachestat_call(daemon, fd, &range, &result);
     *resident_bytes = result.cached * (uint64_t)sysconf(_SC_PAGESIZE);
     return rc;
-}
-
-/* Is our device in the mount table? The clone is not: it is mounted nowhere. */
-static bool device_is_mounted(dev_t device)
-{
-    FILE *table = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t room = 0;
-    bool found = false;
-    while (table && !found && getline(&line, &room, table) > 0) { /* id parent major:minor ... */
-        unsigned major_number, minor_number;
-        found = sscanf(line, "%*u %*u %u:%u", &major_number, &minor_number) == 2 &&
-                makedev(major_number, minor_number) == device;
-    }
-    free(line);
-    if (table)
-        fclose(table);
-    return found;
 }
 
 /* Is fd a file of our mount? The kernel answers without a request to the daemon. ino 0: any file. */
@@ -160,7 +143,7 @@ void efsd_pagecache_detach(struct efsd *daemon)
 void efsd_pagecache_watch(struct efsd *daemon)
 {
     struct efsd_pagecache *cache = &daemon->pagecache;
-    if (cache->table_fd >= 0 && !device_is_mounted(daemon->device)) {
+    if (cache->table_fd >= 0 && !efsd_mounts_have(daemon->device)) { /* the clone is in no table */
         pthread_mutex_lock(&cache->open_lock);
         cache->left = true;
         close_clone(daemon); /* with it goes the file system, when nobody else has it */

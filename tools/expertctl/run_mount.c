@@ -2,13 +2,14 @@
 /* run_mount.c - see run_mount.h. */
 #include "run_mount.h"
 
+#include "unmount.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -37,24 +38,11 @@ static int child_wait(pid_t pid)
     return status;
 }
 
-static void folder_unmount(const struct ctl_run_mount *mount)
-{
-    if (umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0 || errno != EPERM)
-        return;
-    pid_t pid = fork();
-    if (pid == 0) {
-        execlp("fusermount3", "fusermount3", "-uqz", mount->path, (char *)NULL);
-        _exit(127);
-    }
-    if (pid > 0)
-        child_wait(pid);
-}
-
 /* Where something is mounted, -EBUSY: the daemon was killed, or is ending still. */
 static void folder_remove(const struct ctl_run_mount *mount)
 {
     for (int tries = 0; tries < UNMOUNT_TRIES && rmdir(mount->path) < 0 && errno == EBUSY; tries++) {
-        folder_unmount(mount);
+        tools_unmount_fuse(mount->path);
         usleep(UNMOUNT_PAUSE_US);
     }
     rmdir(mount->folder);

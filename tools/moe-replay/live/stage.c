@@ -5,6 +5,7 @@
 #include "interrupt.h"
 
 #include "clock.h"
+#include "unmount.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,15 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define FUSE_MAGIC 0x65735546
 #define START_SECONDS 120
 #define STOP_SECONDS 20
 #define POLL_NS 2000000L
@@ -35,25 +33,6 @@ static void pause_shortly(void)
 
 /* ---- taking away -------------------------------------------------------------------------------------------- */
 
-static bool is_mounted(const char *path)
-{
-    struct statfs fs;
-    return statfs(path, &fs) == 0 ? fs.f_type == FUSE_MAGIC : errno == ENOTCONN || errno == ECONNABORTED;
-}
-
-static void unmount(const char *path)
-{
-    if (!is_mounted(path) || umount2(path, MNT_DETACH) == 0)
-        return;
-    pid_t pid = fork();
-    if (pid == 0) {
-        execlp("fusermount3", "fusermount3", "-u", "-z", "-q", path, (char *)NULL);
-        _exit(127);
-    }
-    if (pid > 0)
-        waitpid(pid, NULL, 0);
-}
-
 /* Remove the files of a folder that is ours. */
 static void directory_empty(const char *folder)
 {
@@ -66,7 +45,7 @@ static void directory_empty(const char *folder)
 
 static void directory_remove(const struct replay_stage *stage)
 {
-    unmount(stage->mountpoint);
+    tools_unmount_fuse(stage->mountpoint);
     directory_empty(stage->state);
     (void)rmdir(stage->state);
     replay_cgroup_remove(&stage->cgroup);
@@ -238,7 +217,7 @@ errint_t replay_stage_mount(struct replay_stage *stage, const char *program, con
         return efs_fail(err, -errno, "fork: %s", strerror(errno));
     }
     for (time_t end = time(NULL) + START_SECONDS; time(NULL) < end; pause_shortly()) {
-        if (is_mounted(stage->mountpoint) && access(version, R_OK) == 0)
+        if (tools_is_fuse(stage->mountpoint) && access(version, R_OK) == 0)
             return 0;
         if (has_ended(stage, &status))
             return tell_end(stage, status, err);
@@ -254,16 +233,16 @@ errint_t replay_stage_unmount(struct replay_stage *stage, struct efs_error *err)
     if (stage->daemon <= 0)
         return 0;
     if (has_ended(stage, &status)) {
-        unmount(stage->mountpoint);
+        tools_unmount_fuse(stage->mountpoint);
         return tell_end(stage, status, err);
     }
     kill(stage->daemon, SIGTERM);
     for (time_t end = time(NULL) + STOP_SECONDS; stage->daemon > 0 && !has_ended(stage, &status); pause_shortly())
         if (time(NULL) >= end) {
-            unmount(stage->mountpoint);
+            tools_unmount_fuse(stage->mountpoint);
             kill(stage->daemon, SIGKILL);
         }
-    unmount(stage->mountpoint);
+    tools_unmount_fuse(stage->mountpoint);
     return 0;
 }
 

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mounts.c - see mounts.h. */
+#include "mounts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+errint_t efsd_mounts_open(struct efsd_mounts *mounts)
+{
+    *mounts = (struct efsd_mounts){.table = fopen("/proc/self/mountinfo", "re")};
+    return mounts->table ? 0 : -errno;
+}
+
+/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
+static void unescape(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from; to++) {
+        if (from[0] == '\\' && strspn(from + 1, "01234567") >= 3) {
+            *to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+            from += 4;
+        } else {
+            *to = *from++;
+        }
+    }
+    *to = '\0';
+}
+
+/* id parent major:minor root path options [tag...] - type source ... */
+static bool mount_parse(char *line, struct efsd_mount *mount)
+{
+    unsigned major_number, minor_number;
+    int at = 0;
+    if (sscanf(line, "%d %*d %u:%u %n", &mount->id, &major_number, &minor_number, &at) != 3 || !at)
+        return false;
+    mount->device = makedev(major_number, minor_number);
+    char *rest = line + at;
+    mount->root = strsep(&rest, " ");
+    mount->path = rest ? strsep(&rest, " ") : NULL;
+    char *end = rest ? strstr(rest, " - ") : NULL;
+    if (!end)
+        return false;
+    rest = end + 3;
+    mount->type = strsep(&rest, " ");
+    mount->source = strsep(&rest, " ");
+    if (!rest)
+        return false;
+    unescape(mount->root);
+    unescape(mount->path);
+    unescape(mount->type);
+    unescape(mount->source);
+    return true;
+}
+
+bool efsd_mounts_next(struct efsd_mounts *mounts, struct efsd_mount *mount)
+{
+    while (mounts->table && getline(&mounts->line, &mounts->room, mounts->table) > 0)
+        if (mount_parse(mounts->line, mount))
+            return true;
+    return false;
+}
+
+void efsd_mounts_close(struct efsd_mounts *mounts)
+{
+    free(mounts->line);
+    if (mounts->table)
+        fclose(mounts->table);
+    *mounts = (struct efsd_mounts){0};
+}
+
+long efsd_fdinfo(int fd, const char *name)
+{
+    char path[64], *line = NULL;
+    size_t room = 0, bytes = strlen(name);
+    long value = -ENODATA;
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return -errno;
+    while (value == -ENODATA && getline(&line, &room, file) > 0)
+        if (strncmp(line, name, bytes) == 0 && line[bytes] == ':')
+            value = strtol(line + bytes + 1, NULL, 10);
+    free(line);
+    fclose(file);
+    return value;
+}
+
+int efsd_mount_open(const char *path, int *id)
+{
+    int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    long found = efsd_fdinfo(fd, "mnt_id");
+    if (found < 0) {
+        close(fd);
+        return (int)found;
+    }
+    *id = (int)found;
+    return fd;
+}
+
+/* The daemon of a user may not unmount; fusermount3, which is set-user-ID, does it by path. */
+static errint_t detach_by_helper(const char *path)
+{
+    const char *const arguments[] = {"fusermount3", "-u", "-z", "-q", "--", path, NULL};
+    int status = 0;
+    pid_t pid;
+    int rc = posix_spawnp(&pid, arguments[0], NULL, NULL, (char *const *)(uintptr_t)arguments, environ);
+    if (rc)
+        return -rc;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return status ? -EPERM : 0;
+}
+
+errint_t efsd_mount_detach(const struct efsd_mount *mount)
+{
+    char by_descriptor[64];
+    int id, fd = efsd_mount_open(mount->path, &id);
+    errint_t rc = fd < 0 || id != mount->id ? -EBUSY : 0;
+    snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
+    if (!rc && umount2(by_descriptor, MNT_DETACH) < 0)
+        rc = errno == EPERM ? detach_by_helper(mount->path) : -errno;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+bool efsd_mounts_have(dev_t device)
+{
+    struct efsd_mounts mounts;
+    struct efsd_mount mount;
+    bool found = false;
+    efsd_mounts_open(&mounts);
+    while (!found && efsd_mounts_next(&mounts, &mount))
+        found = mount.device == device;
+    efsd_mounts_close(&mounts);
+    return found;
+}
+
+char *efsd_mounts_path(dev_t device)
+{
+    struct efsd_mounts mounts;
+    struct efsd_mount mount;
+    char *path = NULL;
+    efsd_mounts_open(&mounts);
+    while (!path && efsd_mounts_next(&mounts, &mount))
+        if (mount.device == device && strcmp(mount.root, "/") == 0)
+            path = strdup(mount.path);
+    efsd_mounts_close(&mounts);
+    return path;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * unmount.c - the end of the mount. The path that it was mounted on may be another mount's by now: one was mounted over
+ * it, or it was moved (mount --move). So the mount table is searched for its device, and a path is used only while our
+ * mount is on top there.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "log.h"
+#include "mounts.h"
+#include "session.h"
+
+void efsd_session_identify(struct efsd *daemon)
+{
+    struct efsd_mounts table;
+    struct efsd_mount mount;
+    long connection = efsd_fdinfo(daemon->fuse_fd, "fuse_connection"); /* since Linux 6.17 */
+    int id = -1, fd = -1;
+    daemon->device = 0;
+    if (connection > 0)
+        daemon->device = makedev(0, (unsigned)connection);
+    else if ((fd = efsd_mount_open(daemon->options.mountpoint, &id)) < 0)
+        return;
+    efsd_mounts_open(&table);
+    while (!daemon->device && efsd_mounts_next(&table, &mount))
+        if (mount.id == id && strncmp(mount.type, "fuse", 4) == 0)
+            daemon->device = mount.device;
+    efsd_mounts_close(&table);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* All mounts of the file system: bind mounts of it would only give errors from now on. */
+static void unmount_all(const struct efsd *daemon)
+{
+    struct efsd_mounts table;
+    struct efsd_mount mount;
+    efsd_mounts_open(&table);
+    while (efsd_mounts_next(&table, &mount)) {
+        errint_t rc = mount.device == daemon->device ? efsd_mount_detach(&mount) : 0;
+        if (rc == -EBUSY)
+            efsd_log(EFS_LOG_WARNING,
+                     "%s: not unmounted: another mount hides it; its files give ENOTCONN; hint: when that one is gone: "
+                     "umount %s",
+                     mount.path, mount.path);
+        else if (rc)
+            efsd_log(EFS_LOG_WARNING, "%s: not unmounted: %s", mount.path, strerror(-rc));
+    }
+    efsd_mounts_close(&table);
+}
+
+/*
+ * Close the device, which ends the connection, and have libfuse forget the path: it unmounts what is mounted there
+ * unless poll() says of its descriptor that the connection is over. A pipe without a reader says so.
+ */
+static void session_disconnect(struct efsd *daemon)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return; /* fuse_session_destroy() closes the device */
+    close(ends[0]);
+    bool replaced = dup3(ends[1], daemon->fuse_fd, O_CLOEXEC) >= 0;
+    close(ends[1]);
+    if (replaced)
+        fuse_session_unmount(daemon->session);
+}
+
+void efsd_session_end(struct efsd *daemon)
+{
+    if (!daemon->session)
+        return;
+    /* Once the connection is over the number of the device may be that of another file system. */
+    struct pollfd device = {.fd = daemon->fuse_fd};
+    if (daemon->device && poll(&device, 1, 0) == 0)
+        unmount_all(daemon);
+    session_disconnect(daemon);
+    fuse_session_destroy(daemon->session);
+    daemon->session = NULL;
+}

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mountpoint: a daemon unmounts its own mount and no other one, wherever it is by then."""
+import atexit
+import os
+
+from e2e import *
+
+need_fuse()
+if os.geteuid():
+    skip("root mounts other file systems")
+model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+store = make_store(model)
+expertfs = program("expertfs")
+large = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
+# All mounts are below one whose mounts are private: others could not be moved. It goes with all that is below it.
+below = scratch("below")
+os.mkdir(below)
+if run("mount", "-t", "tmpfs", "below", below).returncode:
+    skip("a tmpfs cannot be mounted")
+atexit.register(run, "umount", "-l", below)
+run("mount", "--make-private", below)
+
+
+def mounted_on(path):
+    """The types of what is mounted on path, from below to the top."""
+    with open("/proc/self/mountinfo") as table:
+        lines = [line.split() for line in table]
+    return [line[line.index("-") + 1] for line in lines if line[4].encode().decode("unicode_escape") == path]
+
+
+def new_folder(name):
+    os.mkdir(f"{below}/{name}")
+    return f"{below}/{name}"
+
+
+def mount_other(path):
+    """A file system of others on path, with a file."""
+    run("mount", "-t", "tmpfs", "other", path)
+    open(f"{path}/theirs", "w").close()
+
+
+def is_other(path):
+    return os.path.exists(f"{path}/theirs") and mounted_on(path)[-1:] == ["tmpfs"]
+
+
+def end(mount):
+    mount.daemon.send_signal(signal.SIGTERM)
+    check("SIGTERM ends the daemon with 0", mount.daemon.wait(60) == 0, mount.printed())
+
+
+def covered():
+    print("-- another file system is mounted over the mount")
+    mount = Mount(store, name="below/covered")
+    mount_other(mount.path)
+    end(mount)
+    check("the other one stays", is_other(mount.path), mounted_on(mount.path))
+    check("the log says what is left below it", "another mount hides it" in mount.printed(), mount.printed())
+    mount.abandon()
+
+
+def moved():
+    print("-- the mount was moved, and another file system is where it was")
+    mount, place = Mount(store, name="below/moved"), new_folder("here")
+    check("it is moved", run("mount", "--move", mount.path, place).returncode == 0)
+    check("config has the new place", f"mountpoint: {place}\n" in open(f"{place}/.expertfs/config").read())
+    mount_other(mount.path)
+    end(mount)
+    check("it is unmounted where it was moved to", mounted_on(place) == [], mounted_on(place))
+    check("the other one stays", is_other(mount.path), mounted_on(mount.path))
+    mount.abandon()
+
+
+def detached():
+    print("-- the mount was detached with a file open, and another file system is where it was")
+    mount = Mount(store, name="below/detached")
+    with open(mount / large, "rb"):
+        run("umount", "-l", mount.path)
+        mount_other(mount.path)
+        end(mount)
+    check("the other one stays", is_other(mount.path), mounted_on(mount.path))
+    mount.abandon()
+
+
+def parent_covered():
+    print("-- another file system is mounted over the folder that the mountpoint is in")
+    parent = new_folder("parent")
+    mount = Mount(store, name="below/parent/mnt")
+    mount_other(parent)
+    os.mkdir(mount.path)
+    mount_other(mount.path)
+    end(mount)
+    check("those of others stay", is_other(mount.path) and is_other(parent), mounted_on(mount.path))
+    check("the log says what is left below them", "another mount hides it" in mount.printed(), mount.printed())
+    run("umount", mount.path)
+    mount.abandon()
+
+
+def bound():
+    print("-- bind mounts of the mount, and of a folder of it")
+    mount, whole, part = Mount(store, name="below/bound"), new_folder("whole"), new_folder("part")
+    run("mount", "--bind", mount.path, whole)
+    run("mount", "--bind", mount / "experts", part)
+    check("they serve", os.path.exists(f"{whole}/{large}") and os.listdir(part) != [])
+    end(mount)
+    check("none is left", mounted_on(whole) + mounted_on(part) + mounted_on(mount.path) == [])
+    mount.abandon()
+
+
+def at_once(what, stores, path, names=None, before=()):
+    """Daemons that are started together on one mountpoint: one mounts, the others name who does or did."""
+    print(f"-- four daemons at once: {what}")
+    daemons = [subprocess.Popen([expertfs, one, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+               for one, name in zip(stores, names or [path] * 4)]
+    said = [daemon.communicate(timeout=60)[0] for daemon in daemons]
+    losers = [text for daemon, text in zip(daemons, said) if daemon.returncode]
+    check("one mounts", mounted_on(path) == ["fuse.expertfs"] and len(losers) == 3, (mounted_on(path), said))
+    if mounted_on(path) != ["fuse.expertfs"]:
+        while mounted_on(path) and run("umount", path).returncode == 0:
+            pass
+        return
+    with open(f"{path}/.expertfs/config") as config:
+        told = dict(line.rstrip().split(": ", 1) for line in config)
+    pid, served = told["pid"], told["store"]
+    check("the others say who holds it", all(f"process {pid} is mounting a store there already" in text or
+                                             f"{served} is mounted there already" in text for text in losers), (pid, served, said))
+    run("umount", path)
+    check("it ends", wait_until(lambda: not os.path.exists(f"/proc/{pid}")))
+
+
+def all_at_once():
+    path, link, other = new_folder("at once"), f"{below}/link", f"{SCRATCH}/other.efs"
+    at_once("of one store", [store] * 4, path)
+    os.symlink(path, link)
+    shutil.copy(store, other)
+    at_once("of two stores, by two names", [store, other] * 2, path, [path, path, link, link])
+    dead(path)
+    at_once("on a mount whose daemon was killed", [store] * 4, path)
+
+
+def dead(path, *options):
+    """Leave a mount there whose daemon was killed."""
+    result = run(expertfs, store, path, *options)
+    pid = int(re.search(r"^pid: (\d+)", open(f"{path}/.expertfs/config").read(), re.M)[1])
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
+    check("its daemon was killed", result.returncode == 0 and mounted_on(path)[-1].startswith("fuse."), result)
+
+
+def recovered():
+    print("-- mounts whose daemons were killed")
+    path = new_folder("dead")
+    dead(path)
+    with open("/proc/self/mountinfo") as table:
+        before = [line for line in table if f" {path} " in line]
+    result = run(expertfs, store, path)
+    check("mounting there recovers it", result.returncode == 0 and mounted_on(path) == ["fuse.expertfs"] and
+          os.path.exists(f"{path}/{large}"), (result, before))
+    run(expertfs, store, path, "-o", "nonempty")
+    held = open(f"{path}/{large}", "rb")
+    dead(path, "-o", "nonempty")
+    result = run(expertfs, store, path)
+    check("one on top of a live one is taken away, the live one stays", result.returncode == 1 and "is mounted there "
+          "already" in result.stderr and os.path.exists(f"{path}/{large}"), result)
+    held.close()
+    run("umount", "-l", path)
+    run("umount", "-l", path)
+    check("all are unmounted", mounted_on(path) == [])
+    dead(path, "-o", "subtype=other")
+    result = run(expertfs, store, path)
+    check("a dead one of another type stays, and how to remove it is said", result.returncode == 1 and
+          "fusermount3 -u" in result.stderr and mounted_on(path) == ["fuse.other"], result)
+    run("umount", path)
+
+
+def by_the_unit():
+    print("-- the systemd unit at a mount whose daemon was killed")
+    path = new_folder("unit")
+    with open(os.path.join(ROOT, "tools/packaging/expertfs@.service.in")) as unit:
+        lines = [line.split("=", 1) for line in unit.read().splitlines() if line.startswith("ExecStart")]
+    conf = {"${MOUNTPOINT}": path, "${STORE}": store, "${OPTIONS}": "ro", "@BINDIR@": BUILD}
+
+    def start():
+        for name, line in lines:
+            for word, value in conf.items():
+                line = line.replace(word, value)
+            result = run("sh", "-c", line.lstrip("-").replace("$$", "$"))
+            if result.returncode and not line.startswith("-"):
+                return f"{name}={line}: {result}"
+        return ""
+    dead(path)
+    failed = start()
+    check("it starts", failed == "" and mounted_on(path) == ["fuse.expertfs"] and os.path.exists(f"{path}/{large}"), failed)
+    check("what is served there stays", "is mounted there already" in start() and os.path.exists(f"{path}/{large}"))
+    run("umount", path)
+
+
+def descriptors():
+    print("-- descriptors of who mounts")
+    path, lock = new_folder("descriptors"), scratch("lock")
+    run("flock", lock, expertfs, store, path)
+    check("a lock is free again", mounted_on(path) == ["fuse.expertfs"] and run("flock", "-n", lock, "true").returncode == 0)
+    run("umount", path)
+    for flag in ((), ("-f",)):
+        ends, name = os.pipe(), f"/dev/fd/{os.open(store, os.O_RDONLY)}"
+        daemon = subprocess.Popen([expertfs, *flag, name, path], pass_fds=[ends[1], int(name.split("/")[-1])],
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(ends[1])
+        check(f"a pipe ends, and a store is found by its descriptor {' '.join(flag)}", wait_until(
+            lambda: mounted_on(path) == ["fuse.expertfs"]) and os.read(ends[0], 1) == b"")
+        run("umount", path)
+        daemon.wait(60)
+        os.close(ends[0])
+
+
+covered()
+moved()
+detached()
+parent_covered()
+bound()
+all_at_once()
+recovered()
+by_the_unit()
+descriptors()
+done()
