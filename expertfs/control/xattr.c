@@ -6,6 +6,9 @@
  *                       had of the budget; answer, what became of the last change
  *     a layer's folder  pin, of all its experts
  *     an expert's file  pin; state, kept, rank, count, bytes, leases: to read
+ *     all of these      names, to read: those above
+ *
+ * listxattr(2) lists none of them: cp -a, rsync -X and tar --xattrs would write them to copies.
  *
  * Everybody may read them; the user who mounted and root may change them. Removing one sets it back to what it was when
  * the mount began. Why a value is refused is in the log and in user.expertfs.answer.
@@ -76,6 +79,9 @@ static bool is_one_of(const char *name, const char *const *names, size_t count)
 /* Is there such an xattr here (name without prefix), and can it be set? */
 static bool target_has(const struct target *target, const char *name, bool *writable)
 {
+    *writable = false;
+    if (strcmp(name, "names") == 0)
+        return target->object != OBJECT_OTHER;
     switch (target->object) {
     case OBJECT_ROOT:
         *writable = IS_ONE_OF(name, efsd_tunables);
@@ -87,7 +93,6 @@ static bool target_has(const struct target *target, const char *name, bool *writ
     case OBJECT_OTHER:
         break;
     }
-    *writable = false;
     return false;
 }
 
@@ -144,9 +149,35 @@ errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, si
     return efs_get(daemon->fs, name, value, room);
 }
 
+static void add_names(char *text, size_t room, const char *const *names, size_t count)
+{
+    size_t used = strlen(text);
+    for (size_t i = 0; i < count && used < room; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s%s", used ? " " : "", names[i]);
+}
+#define ADD_NAMES(text, room, names) add_names(text, room, names, sizeof(names) / sizeof(*(names)))
+
+/* The names of its attributes, with blanks between them. */
+static void target_names(const struct target *target, char *text, size_t room)
+{
+    *text = '\0';
+    if (target->object == OBJECT_EXPERT) {
+        ADD_NAMES(text, room, expert_names);
+    } else if (target->object == OBJECT_LAYER) {
+        ADD_NAMES(text, room, layer_names);
+    } else {
+        ADD_NAMES(text, room, efsd_tunables);
+        ADD_NAMES(text, room, root_names);
+    }
+}
+
 static errint_t target_value(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efsd_tuning *tuning = &target->daemon->tuning;
+    if (strcmp(name, "names") == 0) {
+        target_names(target, value, room);
+        return 0;
+    }
     if (target->object == OBJECT_EXPERT)
         return target_expert_value(target, name, value, room);
     if (target->object == OBJECT_LAYER) {
@@ -202,38 +233,14 @@ void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room
     reply_xattr(req, value, strlen(value), room);
 }
 
-static size_t list_add_names(char *list, size_t used, const char *const *names, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        used += 1 + (size_t)sprintf(list + used, PREFIX "%s", names[i]);
-    return used;
-}
-#define ADD_NAMES(list, used, names) list_add_names(list, used, names, sizeof(names) / sizeof(*(names)))
-
+/* None: see above. */
 void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
 {
-    struct target target;
-    char list[(EFSD_TUNABLES + 2) * (sizeof(PREFIX) + 16)];
-    size_t used = 0;
-    if (!target_find(req, ino, &target)) {
+    uint32_t node;
+    if (!efsd_node_of(fuse_req_userdata(req), ino, &node))
         fuse_reply_err(req, ENOENT);
-        return;
-    }
-    switch (target.object) {
-    case OBJECT_ROOT:
-        used = ADD_NAMES(list, used, efsd_tunables);
-        used = ADD_NAMES(list, used, root_names);
-        break;
-    case OBJECT_LAYER:
-        used = ADD_NAMES(list, used, layer_names);
-        break;
-    case OBJECT_EXPERT:
-        used = ADD_NAMES(list, used, expert_names);
-        break;
-    case OBJECT_OTHER:
-        break;
-    }
-    reply_xattr(req, list, used, room);
+    else
+        reply_xattr(req, "", 0, room);
 }
 
 /* ---- changing ----------------------------------------------------------------------------------------------- */

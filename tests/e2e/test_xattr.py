@@ -46,15 +46,41 @@ def table(name):
 
 print("-- which there are")
 tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "predictor", "prefetch", "page_cache"}
-check("on the root", set(os.listxattr(mount.path)) == {P + name for name in tunables | {"answer", "effective_budget"}},
-      os.listxattr(mount.path))
-check("on an expert", set(os.listxattr(mount / EXPERT)) == {P + name for name in (
-      "pin", "state", "kept", "rank", "count", "bytes", "leases")}, os.listxattr(mount / EXPERT))
-check("on a layer", os.listxattr(mount / FOLDER) == [P + "pin"], os.listxattr(mount / FOLDER))
+expert_names = ["pin", "state", "kept", "rank", "count", "bytes", "leases"]
+named = {"": sorted(tunables | {"answer", "effective_budget"}), EXPERT: sorted(expert_names), FOLDER: ["pin"]}
+for path, which in named.items():
+    check(f"names of {path or 'the root'}", sorted(get("names", path).split()) == which, get("names", path))
+    check("  each can be read", all(get(name, path) is not None for name in which))
 for path in ("experts", ".expertfs", ".expertfs/stat", "config.json", "experts/dense.safetensors"):
-    check(f"none on {path}", os.listxattr(mount / path) == [], os.listxattr(mount / path))
-check("every name that is listed can be read", all(os.getxattr(mount / path, name) is not None for path in
-      ("", EXPERT, FOLDER) for name in os.listxattr(mount / path)))
+    check(f"none on {path}", error_of(get, "names", path) == error_of(get, "pin", path) == "ENODATA")
+
+print("-- copies get none")
+check("none is listed", not any(os.listxattr(mount / path) for path in named))
+os.mkdir(scratch("copies"))
+try:
+    os.setxattr(scratch("copies"), "user.other", b"1")
+except OSError:
+    note("left out: the scratch folder's file system has no extended attributes")
+else:
+    tar = f"{scratch('copies')}/tar"
+    os.mkdir(tar)
+    copies = {"cp -a": ("cp", "-a", mount.path, f"{scratch('copies')}/cp"),
+              "tar --xattrs": ("sh", "-c", 'tar -C "$1" --xattrs -c . | tar -C "$2" --xattrs -x', "sh", mount.path, tar)}
+    if shutil.which("rsync"):
+        copies["rsync -aX"] = ("rsync", "-aX", f"{mount.path}/", f"{scratch('copies')}/rsync")
+    for what, command in copies.items():
+        result = run(*command)
+        path = f"{scratch('copies')}/{what.split()[0]}"
+        carried = {name for base, _, files in os.walk(path) for file in [base, *(f"{base}/{f}" for f in files)]
+                   for name in os.listxattr(file, follow_symlinks=False)}
+        check(what, result.returncode == 0 and not carried and os.path.exists(f"{path}/{EXPERT}"), (result, carried))
+    shutil.copytree(mount / "experts", f"{scratch('copies')}/python")
+    check("shutil.copytree", os.listxattr(f"{scratch('copies')}/python/L01/E003.safetensors") == [])
+    result = run(program("expertctl"), "get", f"{scratch('copies')}/cp")
+    check("no copy is taken for a mount", result.returncode == 1 and "not in a mount" in result.stderr, result)
+shutil.rmtree(scratch("copies"))
+
+print("-- what is set")
 began = {name: get(name) for name in tunables}
 check("as it was mounted", began["budget"] == str(128 << 20) and began["policy"] == "zipmoe" and
       set(began["pools"]) <= set("FCSE") and began["plan"] == "auto" and get("answer") == "ok", began)
@@ -169,8 +195,6 @@ if shutil.which("setfattr") and shutil.which("getfattr"):
     result = run("setfattr", "-n", P + "policy", "-v", "best", mount.path)
     check("a wrong value", result.returncode == 1 and "Invalid argument" in result.stderr, result)
     check("setfattr -x", run("setfattr", "-x", P + "policy", mount.path).returncode == 0 and get("policy") == "zipmoe")
-    result = run("getfattr", "-d", "--absolute-names", mount / EXPERT)
-    check("getfattr -d shows all", all(f"{P}{name}=" in result.stdout for name in ("pin", "state", "rank", "bytes")), result)
     check("getfattr of one", run("getfattr", "--only-values", "-n", P + "pin", mount / EXPERT).stdout == "-")
 result = run("ls", "-l", mount.path)
 check("ls -l has nothing to complain of", result.returncode == 0 and not result.stderr, result)

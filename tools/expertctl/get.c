@@ -92,15 +92,17 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
     return 0;
 }
 
+/* What has no attributes prints nothing. */
 static errint_t get_all(const struct arguments *a, struct efs_error *err)
 {
-    char names[4096];
-    ssize_t n = listxattr(a->path, names, sizeof(names));
-    errint_t rc = n < 0 ? efs_fail(err, -errno, "%s: %s", a->path, strerror(errno)) : 0;
-    size_t prefix = strlen(CTL_XATTR);
-    for (const char *name = names; rc == 0 && name < names + n; name += strlen(name) + 1)
-        if (strncmp(name, CTL_XATTR, prefix) == 0)
-            rc = get_one(a, name + prefix, false, err);
+    char names[2048], *rest = names;
+    ssize_t n = getxattr(a->path, CTL_XATTR "names", names, sizeof(names) - 1);
+    if (n < 0)
+        return errno == ENODATA ? 0 : efs_fail(err, -errno, "%s: %s", a->path, strerror(errno));
+    names[n] = '\0';
+    errint_t rc = 0;
+    for (const char *name; rc == 0 && (name = strsep(&rest, " "));)
+        rc = get_one(a, name, false, err);
     return rc;
 }
 
