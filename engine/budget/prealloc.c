@@ -15,11 +15,15 @@
 #include <errno.h>
 #include <pthread.h>
 
+/* Memory files that are taken though the store has fewer experts: each has a descriptor, and small experts would use up
+ * all that the process may have. */
+#define FILES_LEAST 256u
+
 struct prealloc {
     struct efs *fs;
     /* guarded by efs.lock */
-    uint64_t full_bytes;  /* memory for full experts that is still to be taken */
-    uint32_t next_expert; /* whose size the next has: sizes come as often as experts have them */
+    uint64_t full_bytes; /* memory for full experts that is still to be taken */
+    uint32_t files;      /* memory files taken; the next has the size of expert files % expert_count */
     bool over;
 };
 
@@ -53,14 +57,16 @@ static bool prealloc_take_segment(struct prealloc *p)
 static bool prealloc_take_memfile(struct prealloc *p)
 {
     struct efs *fs = p->fs;
-    if (p->over || !fs->options.full_pool || fs->store->expert_count == 0)
+    uint32_t experts = fs->store->expert_count;
+    if (p->over || !fs->options.full_pool || experts == 0 ||
+        p->files >= (experts > FILES_LEAST ? experts : FILES_LEAST))
         return false;
-    size_t bytes = efs_memfile_bytes(fs, p->next_expert);
+    size_t bytes = efs_memfile_bytes(fs, p->files % experts);
     if (bytes > p->full_bytes ||
         efs_budget_used_with(fs, fs->account.planned_segments) + bytes > fs->account.budget_bytes)
         return false;
     p->full_bytes -= bytes;
-    p->next_expert = (p->next_expert + 1) % fs->store->expert_count;
+    p->files++;
     fs->account.full_bytes += bytes;
     efs_unlock(fs);
     struct efs_memfile *memfile = efs_full_memfile_new(fs, bytes);

@@ -16,6 +16,7 @@
 struct odd_expert {
     unsigned tensors;
     bool unlike; /* each draws shapes and dtypes of its own */
+    bool runs;   /* gate, up and down fit a hidden size of ODD_HIDDEN */
 };
 
 struct odd_draw {
@@ -52,6 +53,17 @@ static void draw_shape(struct odd_draw *draw, struct odd_tensor *t, bool small)
     t->bytes = t->shape[0] * (t->dims > 1 ? t->shape[1] : 1) * dtypes[type].bytes;
 }
 
+/* Of gate and up [inner][hidden], of down [hidden][inner]. */
+static void draw_matrix(struct odd_draw *draw, struct odd_tensor *t, bool down, const struct odd_tensor *gate)
+{
+    uint64_t inner = gate ? gate->shape[0] : 1 + odd_below(draw->state, 300);
+    t->dtype = "BF16";
+    t->dims = 2;
+    t->shape[0] = down ? ODD_HIDDEN : inner;
+    t->shape[1] = down ? inner : ODD_HIDDEN;
+    t->bytes = 2 * inner * ODD_HIDDEN;
+}
+
 /* The shape of a tensor of another expert. */
 static void copy_shape(struct odd_tensor *t, const struct odd_tensor *from)
 {
@@ -72,9 +84,11 @@ static void draw_layer(struct odd_draw *draw, const char *prefix, unsigned layer
         for (unsigned i = 0; i < expert->tensors; i++) {
             struct odd_tensor *t = draw_tensor(draw);
             begin = begin ? begin : t;
-            snprintf(t->name, sizeof(t->name), "%slayers.%u.mlp.experts.%u.%s%u.weight", prefix, layer, number,
-                     parts[i % 3], i / 3);
-            if (first && !expert->unlike)
+            snprintf(t->name, sizeof(t->name), "%slayers.%u.mlp.experts.%u.%s%.*s.weight", prefix, layer, number,
+                     parts[i % 3], (int)(i / 3), "________________________________");
+            if (expert->runs)
+                draw_matrix(draw, t, i == 2, i ? begin : NULL);
+            else if (first && !expert->unlike)
                 copy_shape(t, first + i);
             else
                 draw_shape(draw, t, expert->tensors > 8);
@@ -182,8 +196,9 @@ void odd_store_begin(struct odd_store *odd, uint64_t *state)
         const struct odd_expert expert = {.tensors = odd_once_in(state, 6)   ? 60 + odd_below(state, 12)
                                                      : odd_once_in(state, 4) ? 1
                                                                              : 1 + odd_below(state, 6),
-                                          .unlike = odd_once_in(state, 3)};
-        draw_stack(&draw, prefixes[s * 2 + odd_below(state, 2)], &expert);
+                                          .unlike = odd_once_in(state, 3)},
+                                runs = {.tensors = 3, .runs = true};
+        draw_stack(&draw, prefixes[s * 2 + odd_below(state, 2)], odd_once_in(state, 4) ? &runs : &expert);
     }
     draw_dense(&draw);
     draw_names(&draw);

@@ -26,6 +26,7 @@ struct odd_source {
 };
 
 #define ODD_FILES 3u
+#define ODD_HIDDEN 64u /* columns of gate and up, where experts can be run */
 struct odd_store {
     struct fixture fixture; /* packed */
     bool hidden;            /* the checkpoint has a top-level "experts" or ".expertfs" */

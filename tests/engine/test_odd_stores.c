@@ -6,9 +6,12 @@
  * Store i is drawn from SEED + i (SEED is 1), EXPERTFS_FUZZ_CASES is how many stores. A failure names both.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,6 +22,7 @@
 #include <cmocka.h>
 
 #include "codec.h"
+#include "expertfs-compute.h"
 #include "expertfs-private.h"
 #include "odd_store.h"
 #include "waiting.h"
@@ -29,6 +33,20 @@
 #define HELD 4u
 #define NEEDS 8u
 #define MIB (1ull << 20)
+
+/* Reads the weights over and over while the other steps go on. */
+struct reader {
+    struct session *session;
+    pthread_t thread;
+    atomic_bool stop;
+    atomic_uint wrong;
+};
+
+/* A read that nobody waits for before the store is closed. */
+struct pending {
+    sem_t done;
+    unsigned char data[20000];
+};
 
 /* A store that is served, and what the test holds of it. */
 struct session {
@@ -46,10 +64,15 @@ struct session {
     } held[HELD];
     struct efs_lease *leases[HELD];
     uint32_t leased[HELD]; /* files */
+    struct efs_client *client;
+    struct efs_team *team;
+    struct reader reader;
+    struct pending pending[HELD];
+    unsigned pending_count;
 };
 
 static uint64_t seed_at; /* of the store under way */
-static unsigned long steps_done, errors_seen;
+static unsigned long steps_done, errors_seen, runs_done;
 
 static unsigned below(struct session *s, unsigned n)
 {
@@ -226,7 +249,7 @@ static void step_lease(struct session *s)
     assert_true(s->full_pool);
     lease_check(s, slot);
     int fd = efs_lease_fd(s->leases[slot]);
-    assert_true(fd >= 0 || fd == -EBUSY); /* it may be a window */
+    assert_true(fd >= 0 || fd == -EBUSY);
 }
 
 /* Experts of a layer, or, rarely, of several or none. */
@@ -349,13 +372,21 @@ static void step_pin(struct session *s)
         assert_string_not_equal(err.text, "");
 }
 
+/* "encoder-L03/E017": encoder. */
+static void expert_stack(const struct efs_expert_info *expert, char stack[64])
+{
+    const char *slash = strchr(expert->name, '/'),
+               *dash = slash ? memrchr(expert->name, '-', (size_t)(slash - expert->name)) : NULL;
+    snprintf(stack, 64, "%.*s", dash ? (int)(dash - expert->name) : 0, expert->name);
+}
+
 static void step_routing(struct session *s)
 {
     uint32_t experts[NEEDS], all = efs_expert_count(s->fs), first = draw_number(s, all);
     const struct efs_expert_info info = first < all ? expert_info(s, first) : (struct efs_expert_info){.layer = first};
-    const char *dash = strchr(info.name, '-');
-    char stack[64];
-    snprintf(stack, sizeof(stack), "%.*s", dash ? (int)(strrchr(info.name, '-') - info.name) : 0, info.name);
+    char stack[64] = "";
+    if (first < all)
+        expert_stack(&info, stack);
     struct efs_routing routing = {.size = sizeof(routing),
                                   .stack = stack,
                                   .layer = info.layer,
@@ -393,12 +424,120 @@ static void step_look(struct session *s)
     }
 }
 
-/* A setting, then something that the setting decides: the plan follows it a moment later. */
+static void step_client(struct session *s)
+{
+    struct efs_client_request *request;
+    struct efs_need needs[NEEDS];
+    struct efs_error err = {""};
+    char stack[64] = "";
+    uint32_t all = efs_expert_count(s->fs), count = draw_needs(s, needs), layer = below(s, 100), index;
+    for (uint32_t i = 0; i < count; i++) {
+        if (needs[i].expert >= all)
+            continue;
+        const struct efs_expert_info info = expert_info(s, needs[i].expert);
+        expert_stack(&info, stack);
+        layer = info.layer;
+        needs[i].expert = info.expert;
+    }
+    errint_t status, rc = efs_client_begin(s->client, stack, layer, needs, sizeof(needs[0]), count,
+                                           (enum efs_form)below(s, 6), &request, &err);
+    if (rc < 0) {
+        errors_seen++;
+        assert_string_not_equal(err.text, "");
+        return;
+    }
+    while (efs_client_wait_any(request, 1, &index, &status) == 1) {
+        const struct efs_tensor *tensors;
+        uint32_t tensor_count;
+        errors_seen += status < 0;
+        if (status == 0)
+            assert_int_equal(efs_client_tensors(request, index, &tensors, &tensor_count), 0);
+        for (uint32_t t = 0; status == 0 && t < tensor_count; t++)
+            check_tensor(s, needs[index].expert, &tensors[t]);
+        efs_client_drop(request, index);
+    }
+    efs_client_release(request);
+}
+
+/* Experts of a layer are run: full and coded give the same bits, or an error. */
+static void step_run(struct session *s)
+{
+    float x[4 * ODD_HIDDEN], y[2][4 * ODD_HIDDEN], weights[4] = {1, 2, 3, 4};
+    const uint32_t tokens[] = {0, 1, 2, 3}, all = efs_expert_count(s->fs), first = draw_number(s, all);
+    const struct efs_route_to routes[] = {{efs_id(first), 4, tokens, weights}, {efs_id(first + 1), 2, tokens, weights}};
+    errint_t rc[2];
+    for (unsigned i = 0; i < 4 * ODD_HIDDEN; i++)
+        x[i] = (float)below(s, 100) / 50 - 1;
+    for (unsigned coded = 0; coded < 2; coded++) {
+        const struct efs_mixture mixture = {.size = sizeof(mixture),
+                                            .expert_count = first + 1 < all ? 1 + (first & 1) : 1,
+                                            .experts = routes,
+                                            .expert_bytes = sizeof(routes[0]),
+                                            .x = x,
+                                            .tokens = 4,
+                                            .hidden = ODD_HIDDEN,
+                                            .x_stride = ODD_HIDDEN,
+                                            .y_stride = ODD_HIDDEN,
+                                            .y = y[coded],
+                                            .form = coded ? EFS_FORM_CODED : EFS_FORM_FULL};
+        struct efs_error err = {""};
+        rc[coded] = efs_expert_ffn(s->fs, s->team, &mixture, &err);
+        errors_seen += rc[coded] < 0;
+        if (rc[coded] < 0)
+            assert_string_not_equal(err.text, "");
+    }
+    runs_done += rc[0] == 0 && rc[1] == 0;
+    if (rc[0] == 0 && rc[1] == 0)
+        assert_memory_equal(y[0], y[1], sizeof(y[0]));
+}
+
+static void read_pending_done(void *arg, errint_t error, size_t bytes)
+{
+    struct pending *p = arg;
+    (void)error, (void)bytes;
+    sem_post(&p->done);
+}
+
+static void step_read_later(struct session *s)
+{
+    if (s->pending_count == HELD)
+        return;
+    struct pending *p = &s->pending[s->pending_count++];
+    sem_init(&p->done, 0, 0);
+    efs_read(s->fs, draw_number(s, efs_file_count(s->fs)), NULL, below(s, 100000), p->data, sizeof(p->data),
+             read_pending_done, p);
+}
+
+static void *reader_run(void *arg)
+{
+    struct reader *reader = arg;
+    const struct session *s = reader->session;
+    uint64_t state = seed_at;
+    unsigned char *data = malloc(200000);
+    while (data && !atomic_load(&reader->stop)) {
+        struct efs_file_info info;
+        unsigned number;
+        uint32_t file = odd_below(&state, efs_file_count(s->fs));
+        if (efs_file_info(s->fs, file, &info, sizeof(info)) < 0 ||
+            sscanf(info.path, "weights-%u.safetensors", &number) != 1)
+            continue;
+        const struct odd_source *source = &s->odd->source[number];
+        uint64_t offset = fixture_random(&state) % source->bytes;
+        size_t bytes = odd_below(&state, 200000);
+        bytes = bytes < source->bytes - offset ? bytes : source->bytes - offset;
+        ssize_t n = read_wait(s->fs, file, NULL, offset, data, bytes);
+        if (n >= 0 && ((size_t)n != bytes || memcmp(data, source->data + offset, bytes) != 0))
+            atomic_fetch_add(&reader->wrong, 1);
+    }
+    free(data);
+    return NULL;
+}
+
 static void step_any(struct session *s)
 {
-    static void (*const steps[])(struct session *) = {step_read,    step_read,    step_read,    step_request,
-                                                      step_request, step_request, step_lease,   step_lease,
-                                                      step_set,     step_pin,     step_routing, step_look};
+    static void (*const steps[])(struct session *) = {
+        step_read, step_read, step_request, step_request, step_request, step_lease, step_lease,     step_set,
+        step_set,  step_pin,  step_routing, step_look,    step_client,  step_run,   step_read_later};
     steps[below(s, sizeof(steps) / sizeof(steps[0]))](s);
     steps_done++;
 }
@@ -433,7 +572,7 @@ static bool session_open(struct session *s)
                                         .schedule = ONE_OF("best", "request", "paper"),
                                         .predictor = ONE_OF("mixed", "fmoe", "moe-infinity"),
                                         .prefetch = ONE_OF("always", "auto"),
-                                        .no_state = true,
+                                        .no_state = !once_in(s, 4),
                                         .warm = once_in(s, 2),
                                         .chunk_windows = once_in(s, 2)};
     s->full_pool = options.full_pool;
@@ -448,11 +587,24 @@ static bool session_open(struct session *s)
     for (uint32_t hints = 0; hints < 4; hints++)
         assert_int_equal(efs_stream_new(s->fs, hints, &s->streams[hints]), 0);
     assert_int_equal(efs_view_hidden(s->fs), s->odd->hidden);
+    assert_int_equal(efs_client_new(s->fs, &s->client, &err), 0);
+    assert_int_equal(efs_team_new(2, &s->team), 0);
+    if (once_in(s, 3)) {
+        s->reader.session = s;
+        assert_int_equal(pthread_create(&s->reader.thread, NULL, reader_run, &s->reader), 0);
+    }
     return true;
 }
 
 static void session_close(struct session *s)
 {
+    if (s->reader.session) {
+        atomic_store(&s->reader.stop, true);
+        pthread_join(s->reader.thread, NULL);
+        assert_int_equal(s->reader.wrong, 0);
+    }
+    efs_client_close(s->client);
+    efs_team_free(s->team);
     for (unsigned i = 0; i < HELD; i++)
         if (s->held[i].request)
             request_end(s, &s->held[i]);
@@ -460,6 +612,10 @@ static void session_close(struct session *s)
         if (s->leases[i] && once_in(s, 2))
             efs_lease_release(s->leases[i]);
     efs_close(s->fs);
+    for (unsigned i = 0; i < s->pending_count; i++) {
+        sem_wait(&s->pending[i].done);
+        sem_destroy(&s->pending[i].done);
+    }
     for (unsigned i = 0; i < 4; i++)
         efs_stream_free(s->streams[i]);
 }
@@ -469,21 +625,28 @@ static void run_store(uint64_t seed)
     uint64_t state = seed;
     struct odd_store odd;
     odd_store_begin(&odd, &state);
-    struct session session = {.odd = &odd, .state = &state};
-    assert_int_equal(efs_codec_scratch_new(1u << 16, &session.scratch), 0);
-    if (session_open(&session)) {
-        for (unsigned i = 0; i < STEPS; i++)
-            step_any(&session);
-        session_close(&session);
+    setenv("EXPERTFS_STATE", odd.fixture.directory, 1);
+    for (unsigned opens = 1 + odd_below(&state, 2); opens > 0;
+         opens--) { /* the second finds what the first has saved */
+        struct session *session = calloc(1, sizeof(*session));
+        assert_non_null(session);
+        session->odd = &odd;
+        session->state = &state;
+        assert_int_equal(efs_codec_scratch_new(1u << 16, &session->scratch), 0);
+        if (session_open(session)) {
+            for (unsigned i = 0; i < STEPS; i++)
+                step_any(session);
+            session_close(session);
+        }
+        efs_codec_scratch_free(session->scratch);
+        free(session);
     }
-    efs_codec_scratch_free(session.scratch);
     odd_store_end(&odd);
 }
 
 /* ---- found by it ------------------------------------------------------------------------------------------------ */
 
-/* A layer with fewer experts than the widest: those that it lacks are not counted as experts that are not kept. */
-static void test_narrow_layer(void **state)
+static struct efs *open_small_experts(struct fixture *model, const struct efs_options *options)
 {
     static const struct fixture_tensor tensors[] = {
         {"model.layers.0.mlp.experts.0.up_proj.weight", "BF16", 2, {64, 64}, 8192},
@@ -491,16 +654,37 @@ static void test_narrow_layer(void **state)
         {"model.layers.0.mlp.experts.2.up_proj.weight", "BF16", 2, {64, 64}, 8192},
         {"model.layers.1.mlp.experts.0.up_proj.weight", "BF16", 2, {64, 64}, 8192},
     };
+    fixture_begin(model);
+    fixture_safetensors(model, "model.safetensors", tensors, 4, 3);
+    fixture_pack(model, NULL);
+    return fixture_open(model, *options);
+}
+
+/* A layer with fewer experts than the widest: those that it lacks are not counted as experts that are not kept. */
+static void test_narrow_layer(void **state)
+{
     struct fixture model;
     struct efs_pool_info missing;
     (void)state;
-    fixture_begin(&model);
-    fixture_safetensors(&model, "model.safetensors", tensors, 4, 3);
-    fixture_pack(&model, NULL);
-    struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = 64 * MIB, .no_state = true});
+    struct efs *fs = open_small_experts(&model, &(struct efs_options){.budget_bytes = 64 * MIB, .no_state = true});
     assert_int_equal(efs_pool_info(fs, 'M', &missing, sizeof(missing)), 0);
     assert_int_equal(missing.experts, 4);
     efs_close(fs);
+    fixture_end(&model);
+}
+
+/* A pool that could hold each expert thousands of times: prealloc makes a few hundred memory files. */
+static void test_prealloc(void **state)
+{
+    struct fixture model;
+    unsigned before = fixture_open_fds();
+    (void)state;
+    struct efs *fs = open_small_experts(
+        &model, &(struct efs_options){
+                    .budget_bytes = 128 * MIB, .full_pool = true, .prealloc = true, .plan = "F=100", .no_state = true});
+    assert_in_range(fixture_open_fds(), before, before + 300);
+    efs_close(fs);
+    assert_int_equal(fixture_open_fds(), before);
     fixture_end(&model);
 }
 
@@ -564,13 +748,13 @@ static void test_random(void **state)
     for (unsigned long i = 0; i < count; i++)
         run_store_in_time(seed + i);
     seed_at = 0;
-    print_message("SEED=%llu: %lu stores, %lu steps, %lu errors\n", (unsigned long long)seed, count, steps_done,
-                  errors_seen);
+    print_message("SEED=%llu: %lu stores, %lu steps, %lu errors, %lu run\n", (unsigned long long)seed, count,
+                  steps_done, errors_seen, runs_done);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_narrow_layer),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_narrow_layer), cmocka_unit_test(test_prealloc),
                                        cmocka_unit_test_teardown(test_random, tell_failed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
