@@ -37,7 +37,7 @@ endif
 WARN := -Wall -Wextra -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
         -Wwrite-strings -Wundef $(if $(WERROR),-Werror)
 OPT ?= -O2
-BASE_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-omit-frame-pointer $(WARN) \
+BASE_CFLAGS := -std=gnu11 $(OPT) $(if $(SAN),-g1,-g) -fPIC -fvisibility=hidden -fno-omit-frame-pointer $(WARN) \
         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all) $(if $(NDEBUG),-DNDEBUG) -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
         -DEFS_VERSION_STRING='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
@@ -70,7 +70,8 @@ else
 KERNEL_SKIP := %_avx2.c %_avx512.c %_avx512bf16.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
 endif
 # Products are the same on every processor only if none fuses what the source does not.
-FLAGS_kernels := -O3 -ffp-contract=off
+# Under ASan and UBSan -O3 takes minutes to compile; under TSan callers report what the kernels touch (engine/base/tsan.h).
+FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
 FLAGS_engine := -ffp-contract=off
 # mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
 FLAGS_tools := -ffp-contract=off
@@ -215,23 +216,34 @@ fuzz:
 	  fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$f $(CURDIR)/tests/fuzz/corpus/$$f || exit 1; done
 .SECONDARY:
 
-.PHONY: tests-build clean
+.PHONY: tests-build c-tests for-scripts clean
 tests-build: all $(TEST_PROGRAMS)
+
+# What `make test` runs of the C tests: all of them under ASan and UBSan; those whose programs have a second thread under
+# TSan; the kernels, decisions and power loss also as they ship. A build of one of these has no tools.
+SHIPPED := $(filter kernels/% sched/% fault/test_power,$(TESTS))
+THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu_ahead gpu_faults gpu_formats gpu_run guess \
+  handout handout_coded pack past plan reclaim record request serve states streams tune_threads warm) \
+  $(addprefix expertfs/test_,export_faults fuzz_export log pagecache) $(addprefix fault/test_,memory_files no_space requests supply)
+TESTED := $(TESTS:%=build-address-undefined/tests/%) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
+c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
+# What scripts use beside the programs of `all`
+for-scripts: $(filter-out $(TESTS:%=$(BUILD)/tests/%),$(TEST_PROGRAMS)) $(BUILD)/tests/engine/test_sweep
 clean:
 	rm -rf build build-*
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-long soak check san san-mounts bench bench-compute bench-replay bench-llama bench-gpu setup format tidy install uninstall
+.PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-llama bench-gpu setup format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
-	@echo "make test       install what is missing, build, run all tests, the C tests under sanitizers too"
-	@echo "make check      run the tests on what is built (T='pattern ...' chooses)"
+	@echo "make test       install what is missing, build, run all tests; the C tests run under ASan and UBSan, and TSan"
+	@echo "make check T=ROOM|PATTERN  build, then run the tests of a room (engine/cache) or those whose name holds PATTERN"
+	@echo "make check CHANGED=1  the tests of the rooms in which files differ from main"
 	@echo "make san        the C tests under ASan and UBSan, and TSan"
-	@echo "make san-mounts tests/e2e with daemon and tools under ASan and UBSan, and TSan, which make test leaves out"
-	@echo "make test-long  hours: san-mounts, 100,000 damaged stores, 200 kills, power loss, soak (SEED=N repeats it)"
+	@echo "make test-long  the long tier: what is done of each part; PART=damage runs 15 minutes of one and keeps its place"
 	@echo "make soak MINUTES=N  everything at once on a mount: readers of every kind, clients, tunings, kills (SEED=N)"
 	@echo "make fuzz       fuzz what meets foreign bytes for FUZZ_SECONDS ($(FUZZ_SECONDS)) each (needs clang)"
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
@@ -254,24 +266,27 @@ demo:
 test:
 	@tools/setup build test cross runtime
 	@tools/setup-python basic runtimes
-	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 tests-build
-	@tests/all
+	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 all for-scripts c-tests
+	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=address,undefined c-tests
+	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=thread c-tests
+	@PROGRAMS="$(TESTED)" tests/run
 
+# T: rooms or patterns; CHANGED=1: what the changed files reach (tests/reach)
 check: tests-build
-	@tests/run $(T)
+	@tests/run $$(tests/reach $(if $(CHANGED),--changed,$(T)))
 
 san:
-	@tests/all sanitizers
+	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=address,undefined c-tests
+	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=thread c-tests
+	@PROGRAMS="$(filter build-%,$(TESTED))" SCRIPTS=0 tests/run
 
-san-mounts: tests-build
-	@tests/all mounts
+# PART: damage, kills, power, soak, fuzz, neon, llama, asan or tsan; MINUTES: 15
+test-long:
+	@tests/long $(PART)
 
-test-long: tests-build
-	@tests/all long
-
-MINUTES ?= 10
+soak: MINUTES ?= 10
 soak: tests-build
-	@EXPERTFS_SOAK_SECONDS=$$((60 * $(MINUTES))) TEST_TIMEOUT=$$((120 * $(MINUTES) + 900)) tests/run -v e2e/test_soak
+	@EXPERTFS_SOAK_SECONDS=$$((60 * $(MINUTES))) TEST_TIMEOUT=$$((120 * $(MINUTES) + 900)) tests/run e2e/test_soak
 
 bench:
 	@tools/setup build test bench

@@ -5,6 +5,7 @@
 #include "codec_scratch.h"
 #include "codec_table.h"
 #include "sys.h"
+#include "tsan.h"
 
 #include <errno.h>
 #include <string.h>
@@ -66,6 +67,8 @@ errint_t efs_shard_decode(const struct efs_shard_view *shard, size_t first, size
         return -EUCLEAN;
     if (count == 0)
         return 0;
+    efs_tsan_reads(shard->e, shard->e_bytes);
+    efs_tsan_writes(dst, count * (shard->format == EFS_FORMAT_BYTES ? 1 : efs_format_bytes(shard->format)));
     if (codec->decode_range)
         return codec->decode_range(shard, first, count, dst, stream);
     if (shard->elements > scratch->shard_elements)

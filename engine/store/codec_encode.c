@@ -4,6 +4,7 @@
 
 #include "codec_scratch.h"
 #include "codec_table.h"
+#include "tsan.h"
 
 #include <errno.h>
 #include <math.h>
@@ -199,6 +200,8 @@ errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, 
         encode_bytes(choice, raw, elements, e, sm, coded, scratch);
         return 0;
     }
+    efs_tsan_reads(raw, elements * efs_format_bytes(format));
+    efs_tsan_writes(sm, efs_sm_bytes(format, elements));
     efs_split(format, raw, elements, scratch->e, sm);
     efs_histogram(scratch->e, elements, coded->counts);
     coded->sm_bytes = efs_sm_bytes(format, elements);

@@ -289,6 +289,12 @@ static bool known_error(errint_t rc, bool forged)
     return forged && (rc == -EINVAL || rc == -ENOENT || rc == -EOPNOTSUPP || rc == -ENODATA || rc == -EISDIR);
 }
 
+bool sweep_in_slice(void)
+{
+    static unsigned long cases;
+    return cases++ % sweep.slices == sweep.slice;
+}
+
 enum sweep_outcome sweep_try(size_t bytes, bool forged, bool strict)
 {
     struct efs_error err = {""};
@@ -395,6 +401,10 @@ int sweep_setup(void **state)
         x[i] = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
     const char *tier = getenv("EXPERTFS_SWEEP");
     sweep.full_tier = tier && strcmp(tier, "full") == 0;
+    const char *slice = getenv("EXPERTFS_SLICE");
+    sweep.slices = 1;
+    if (slice && (sscanf(slice, "%u/%u", &sweep.slice, &sweep.slices) != 2 || sweep.slice >= sweep.slices))
+        fail_msg("EXPERTFS_SLICE=%s is not SLICE/SLICES", slice);
     const char *given = getenv("SEED");
     sweep.seed = given ? strtoull(given, NULL, 10) : 1;
     signal(SIGALRM, on_alarm);

@@ -39,6 +39,7 @@ struct store_sweep {
     struct efs_disk_superblock sb; /* of image */
     char case_name[200];           /* of the case under way, for messages */
     bool full_tier;                /* EXPERTFS_SWEEP=full */
+    unsigned slice, slices;        /* EXPERTFS_SLICE=SLICE/SLICES: every SLICES-th case, from SLICE (0) on */
     uint64_t seed;                 /* SEED, or 1 */
 };
 extern struct store_sweep sweep;
@@ -54,6 +55,8 @@ struct efs_disk_shard *sweep_shard(unsigned char *store, uint32_t i);
 /* The checksums of tables and superblock are made those of what is there. */
 void sweep_seal(void);
 void sweep_write(const char *path, const unsigned char *data, size_t bytes);
+/* Counts a case: is it one of the slice that runs? */
+bool sweep_in_slice(void);
 /* The copy, cut to so many bytes, as a store. strict: wrong bytes are a failure, whoever made the checksums. */
 enum sweep_outcome sweep_try(size_t bytes, bool forged, bool strict);
 /* What efs_store_verify() says of the store that was tried last. */

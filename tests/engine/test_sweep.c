@@ -3,9 +3,9 @@
  * Each field of the superblock, of every table and of each codec's header in a chunk gets each of eight other values,
  * with the checksums left as they were (damage) and made right again (a store that somebody forged), by store_sweep.h.
  *
- * EXPERTFS_SWEEP=full takes all records, all chunks, and more of each. With a directory as argument nothing is tried:
- * some of the stores are left there for a mount, good-N.efs, and N-NNN-damage.efs and N-NNN-forged.efs that were made
- * of it.
+ * EXPERTFS_SWEEP=full takes all records, all chunks, and more of each, EXPERTFS_SLICE=0/12 a twelfth of them. With a
+ * directory as argument nothing is tried: some of the stores are left there for a mount, good-N.efs, and
+ * N-NNN-damage.efs and N-NNN-forged.efs that were made of it.
  */
 #include "store_sweep.h"
 #include "sweep_fields.h"
@@ -60,7 +60,11 @@ static void try_change(enum area area, const char *name, int table, uint32_t sha
                        unsigned how, bool forged)
 {
     uint64_t value = 0;
-    if (cases++ % (sweep.full_tier || sample_directory ? 1 : area == CHUNK ? CHUNK_STRIDE : SWEEP_STRIDE) != 0)
+    if (cases++ % (sweep.full_tier || sample_directory ? 1
+                   : area == CHUNK                     ? CHUNK_STRIDE
+                                                       : SWEEP_STRIDE) !=
+            0 ||
+        !sweep_in_slice())
         return;
     memcpy(sweep.copy, sweep.image, sweep.image_bytes);
     memcpy(&value, sweep.copy + at, bytes);

@@ -3,7 +3,7 @@
  * Stores that are damaged or forged beside their fields (test_sweep.c has these): cuts, sectors, chunks that changed
  * places or came from another store, and several changes at once by chance, from SEED on. By store_sweep.h.
  *
- * EXPERTFS_SWEEP=full takes all cuts, sectors and chunks, and more of chance.
+ * EXPERTFS_SWEEP=full takes all cuts, sectors and chunks, and more of chance; EXPERTFS_SLICE=0/12 a twelfth of them.
  */
 #include "store_sweep.h"
 #include "sweep_fields.h"
@@ -36,7 +36,7 @@ static void cut_at_tables(void **state)
                         (uint64_t)((int64_t)(sweep.sb.tables[t].offset + (end ? sweep.sb.tables[t].bytes : 0)) +
                                    around[a]);
                     struct efs_disk_superblock *s = (struct efs_disk_superblock *)(void *)sweep.copy;
-                    if (bytes >= sweep.image_bytes)
+                    if (bytes >= sweep.image_bytes || !sweep_in_slice())
                         continue;
                     memcpy(sweep.copy, sweep.image, sweep.image_bytes);
                     if (forged) {
@@ -50,6 +50,8 @@ static void cut_at_tables(void **state)
                     refused++;
                 }
     for (size_t bytes = 0; sweep.full_tier && bytes < sweep.image_bytes; bytes += 211) {
+        if (!sweep_in_slice())
+            continue;
         memcpy(sweep.copy, sweep.image, sweep.image_bytes);
         snprintf(sweep.case_name, sizeof(sweep.case_name), "cut to %zu of %zu bytes", bytes, sweep.image_bytes);
         if (sweep_try(bytes, false, true) != REFUSED)
@@ -70,7 +72,7 @@ static void sectors_and_swaps(void **state)
     for (size_t i = 0; i + 1 < sectors; i += step)
         for (int how = 0; how < 3; how++) {
             size_t at = i * 512, bytes = how == 2 ? 4096 : 512;
-            if (at + bytes > sweep.image_bytes)
+            if (at + bytes > sweep.image_bytes || !sweep_in_slice())
                 continue;
             memcpy(sweep.copy, sweep.image, sweep.image_bytes);
             if (how == 0)
@@ -91,7 +93,7 @@ static void sectors_and_swaps(void **state)
             uint64_t from = sm ? a->sm_offset : a->e_offset, to = sm ? b->sm_offset : b->e_offset;
             size_t bytes = sm ? a->sm_bytes : a->e_bytes, other = sm ? b->sm_bytes : b->e_bytes;
             bytes = bytes < other ? bytes : other;
-            if (bytes == 0 || memcmp(sweep.image + from, sweep.image + to, bytes) == 0)
+            if (bytes == 0 || memcmp(sweep.image + from, sweep.image + to, bytes) == 0 || !sweep_in_slice())
                 continue;
             memcpy(sweep.copy, sweep.image, sweep.image_bytes);
             memcpy(sweep.copy + from, sweep.image + to, bytes);
@@ -148,7 +150,7 @@ static void chunks_of_another_store(void **state)
                 uint64_t to = sm ? a->sm_offset : a->e_offset;
                 if (bytes > room)
                     bytes = room;
-                if (bytes == 0 || memcmp(sweep.image + to, from, bytes) == 0)
+                if (bytes == 0 || memcmp(sweep.image + to, from, bytes) == 0 || !sweep_in_slice())
                     continue;
                 if (made_right && bytes < (sm ? b->sm_bytes : b->e_bytes))
                     continue;
@@ -186,6 +188,8 @@ static void many_changes(void **state)
     for (size_t codec = 0; codec < SWEEP_COUNT(choices); codec++) {
         sweep_pack(choices[codec], 16384);
         for (unsigned i = 0; i < each; i++) {
+            if (!sweep_in_slice())
+                continue;
             uint64_t state_of_case = sweep.seed + i, forged = i % 2;
             unsigned changes = 1 + (unsigned)(fixture_random(&state_of_case) % CHANGES_MOST);
             memcpy(sweep.copy, sweep.image, sweep.image_bytes);

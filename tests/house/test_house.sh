@@ -203,6 +203,10 @@ for room in $(find engine expertfs sched kernels tools -name '*.c' -printf '%h\n
         join <(symbols -u U "${files[@]}") <(symbols --defined-only '^[TDBR]$' "${files[@]}") |
             awk '$2 != $3 { print $2, $3 }' | sort -u | tsort 2>&1 >/dev/null | awk '$2 ~ /\.o$/ { print $2 }' | sort -u)
 done
+# `make check T=ROOM` knows each room.
+for room in engine/*/ expertfs/*/ sched/*/ tools/*/; do
+    [ "$(tests/reach "${room%/}")" != "${room%/}" ] || complain "${room%/}: no row in tests/reach says which tests cover it"
+done
 # Every source file says under which licence it is.
 while IFS= read -r file; do complain "$file: no SPDX line"; done < <(
     git ls-files -z '*.c' '*.h' '*.cu' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest runs the scripts tests/ROOM/test_*.py and test_*.sh, each as one test and one process: exit status 0 passed, 77
+skipped (its last line is the reason), anything else failed. After TEST_TIMEOUT seconds (900) a script gets SIGTERM, which
+its clean-up handles.
+
+The slowest scripts of the last run come first, so that no worker is left alone with one of them. Scripts in ALONE measure
+the whole machine (its memory, its disk) and run in a second pass with nothing beside them: -m alone, -m "not alone".
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+PYTHON = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
+SECONDS = os.path.join(BUILD, "tests", "seconds.json")
+ALONE = ()
+# The order of a first run: nothing was measured yet.
+SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.sh", "test_runmoe.py", "test_ggml.py", "test_budget.py",
+        "test_install.sh", "test_guide.py", "test_soak.py", "test_readers.py")
+
+
+class ScriptFailed(Exception):
+    pass
+
+
+class Script(pytest.Item):
+    def runtest(self):
+        command = [PYTHON, str(self.path)] if self.path.suffix == ".py" else [str(self.path)]
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace")
+        try:
+            output, _ = process.communicate(timeout=int(os.environ.get("TEST_TIMEOUT", "900")))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            try:
+                output, _ = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+            raise ScriptFailed(f"timed out\n{output[-8000:]}")
+        lines = output.rstrip().splitlines()
+        self.add_report_section("call", "output", output)
+        if process.returncode == 77:
+            pytest.skip(lines[-1] if lines else "no reason given")
+        if process.returncode:
+            wrong = [line for line in lines if line.startswith(("FAILED", "not ok"))][:20]
+            raise ScriptFailed("\n".join([f"exit status {process.returncode}", *(wrong or lines[-60:])]))
+
+    def repr_failure(self, excinfo, style=None):
+        return str(excinfo.value) if isinstance(excinfo.value, ScriptFailed) else super().repr_failure(excinfo, style)
+
+    def reportinfo(self):
+        return self.path, None, self.name
+
+
+class ScriptFile(pytest.File):
+    def collect(self):
+        yield Script.from_parent(self, name=self.path.name)
+
+
+def pytest_collect_file(file_path, parent):
+    if file_path.name.startswith("test_") and file_path.suffix == ".sh":
+        return ScriptFile.from_parent(parent, path=file_path)
+    return None
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return ScriptFile.from_parent(parent, path=module_path)  # run, not imported
+
+
+def seconds_known():
+    try:
+        with open(SECONDS) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {name: len(SLOW) - at for at, name in enumerate(SLOW)}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: measures the whole machine")
+
+
+def pytest_collection_modifyitems(items):
+    known = seconds_known()
+    items.sort(key=lambda item: (-known.get(item.path.name, 0), item.nodeid))
+    for item in items:
+        if item.path.name in ALONE:
+            item.add_marker(pytest.mark.alone)
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    stats = terminalreporter.stats
+    counts = [len(stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")]
+    if "TEST_COUNTS" in os.environ and not hasattr(config, "workerinput"):
+        with open(os.environ["TEST_COUNTS"], "a") as file:
+            file.write(f"{counts[0]} {counts[1] + counts[2]} {counts[3]}\n")
+    known = seconds_known() if os.path.exists(SECONDS) else {}
+    for reports in stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                known[report.nodeid.split("::")[-1]] = round(report.duration, 1)
+    os.makedirs(os.path.dirname(SECONDS), exist_ok=True)
+    with open(SECONDS, "w") as file:
+        json.dump(known, file, indent=0)
