@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SHARED_BYTES (4 * EFS_ALIGN) /* of an extent of several objects: one of them is read with all others */
+
 /* Is there less than a page between the end of a chunk and the next one? */
 static bool chunk_is_near(uint64_t end, uint64_t next)
 {
@@ -41,17 +43,40 @@ static uint16_t extent_length(const struct efs *fs, uint32_t first, uint32_t end
     return (uint16_t)n;
 }
 
+/* Of one chunk that is less than a page, and not of an expert, whose objects are handed out one by one. */
+static bool object_may_share(const struct efs *fs, uint32_t number)
+{
+    const struct efs_disk_object *o = &fs->store->objects[number];
+    const struct efs_disk_shard *s = &fs->store->shards[o->shard_first];
+    return o->group >= fs->store->expert_count && o->shard_count == 1 && s->e_bytes == 0 && s->sm_bytes < EFS_ALIGN;
+}
+
+/* How many objects from `first` on share one extent. */
+static uint32_t objects_sharing(const struct efs *fs, uint32_t first)
+{
+    const struct efs_disk_shard *s = &fs->store->shards[fs->store->objects[first].shard_first];
+    uint64_t most = SHARED_BYTES < fs->extents->max_bytes ? SHARED_BYTES : fs->extents->max_bytes;
+    uint32_t n = 1;
+    if (!object_may_share(fs, first))
+        return 1;
+    while (first + n < fs->store->object_count && n < EFS_EXTENT_SHARDS && object_may_share(fs, first + n) &&
+           shard_follows(&s[n - 1], &s[n]) && efs_page_span(s->sm_offset, s[n].sm_offset + s[n].sm_bytes) <= most)
+        n++;
+    return n;
+}
+
 /* One pass to count, one to fill extents and the first extent of each object. */
 static uint32_t extents_lay(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
 {
     uint32_t n = 0;
-    for (uint32_t o = 0; o < fs->store->object_count; o++) {
+    for (uint32_t o = 0, sharing; o < fs->store->object_count; o += sharing) {
         const struct efs_disk_object *object = &fs->store->objects[o];
         uint32_t end = object->shard_first + object->shard_count;
-        if (extents)
-            object_extent[o] = n;
+        sharing = objects_sharing(fs, o);
+        for (uint32_t i = 0; extents && i < sharing; i++)
+            object_extent[o + i] = n;
         for (uint32_t s = object->shard_first; s < end; n++) {
-            uint16_t length = extent_length(fs, s, end);
+            uint16_t length = sharing > 1 ? (uint16_t)sharing : extent_length(fs, s, end);
             if (extents) {
                 extents[n].object = o;
                 extents[n].shard_first = s;

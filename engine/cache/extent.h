@@ -17,7 +17,9 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
 
 /*
  * An extent is what is read at once: some shards of one object whose E-chunks are adjacent in the store and whose
- * SM-chunks are too. An expert's tensor is one extent, or several if it is large.
+ * SM-chunks are too. An expert's tensor is one extent, or several if it is large. Objects of less than a page each that
+ * lie side by side and are of no expert share an extent, which then holds all bytes of each: model files have thousands
+ * of scales of 4 bytes.
  */
 enum efs_extent_state { EFS_EXTENT_REST, EFS_EXTENT_NO_MEMORY, EFS_EXTENT_LOADING };
 enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_PASSING };
@@ -25,7 +27,8 @@ enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EF
 #define EFS_EXTENT_SHARDS 64
 
 struct efs_extent {
-    uint32_t object, shard_first;
+    uint32_t object; /* the first one, where several share it */
+    uint32_t shard_first;
     uint16_t shard_count;
     uint8_t state;             /* enum efs_extent_state */
     uint8_t needs, have, keep; /* components: that it consists of, that are in memory, that the policy keeps */
@@ -106,7 +109,13 @@ static inline const struct efs_extent *efs_extent(const struct efs *fs, uint32_t
     return &fs->extents->at[extent];
 }
 
-/* The extents of an object: the first, and the one after its last. */
+/* Several objects share it: it is not of an expert. */
+static inline bool efs_extent_is_shared(const struct efs *fs, const struct efs_extent *x)
+{
+    return x->shard_count > fs->store->objects[x->object].shard_count;
+}
+
+/* The extents of an expert's object: the first, and the one after its last. */
 static inline uint32_t efs_object_extent_first(const struct efs *fs, uint32_t object)
 {
     return fs->extents->object_first[object];
@@ -141,13 +150,13 @@ void efs_extents_set_window(struct efs *fs, uint64_t bytes);
 void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unhold(struct efs *fs, uint32_t extent); /* with lock held: the reference of a waiter that holds goes */
-/* Raw bytes [begin, begin + bytes) of the extent's object, all inside the extent, into dst; the extent is referenced.
- * Chunks are checked before their first use. 0, -EUCLEAN. */
-errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
-                           struct efs_codec_scratch *scratch);
+/* Raw bytes [begin, begin + bytes) of an object, all inside the extent, into dst; in a shared extent they may go on in
+ * the next objects. The extent is referenced. Chunks are checked before their first use. 0, -EUCLEAN. */
+errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
+                           bool stream, struct efs_codec_scratch *scratch);
 /* The same without a reference, for an extent that there is no memory for: each shard is read by this thread into
  * memory of its own. Slow, but it waits for nobody. 0, -EUCLEAN, -ENOMEM, the read's error. */
-errint_t efs_extent_decode_past(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst,
+errint_t efs_extent_decode_past(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                                 struct efs_codec_scratch *scratch);
 /* Check the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard);

@@ -43,10 +43,11 @@ static struct efs_shard_view shard_view(const struct efs *fs, uint32_t object_nu
     };
 }
 
-static struct efs_shard_view extent_shard_view(const struct efs *fs, const struct efs_extent *x, uint32_t shard)
+static struct efs_shard_view extent_shard_view(const struct efs *fs, const struct efs_extent *x, uint32_t object,
+                                               uint32_t shard)
 {
     const struct efs_disk_shard *s = &fs->store->shards[shard];
-    return shard_view(fs, x->object, shard, efs_extent_e(fs, x, s), efs_extent_sm(fs, x, s));
+    return shard_view(fs, object, shard, efs_extent_e(fs, x, s), efs_extent_sm(fs, x, s));
 }
 
 static errint_t shard_check(struct efs *fs, uint32_t object, uint32_t shard, const struct efs_shard_view *v)
@@ -60,12 +61,13 @@ static errint_t shard_check(struct efs *fs, uint32_t object, uint32_t shard, con
     return 0;
 }
 
-static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_t shard, const struct efs_shard_view *v)
+static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_t object, uint32_t shard,
+                                   const struct efs_shard_view *v)
 {
     uint64_t bit = 1ull << (shard - x->shard_first);
     if (atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
         return 0;
-    if (shard_check(fs, x->object, shard, v) < 0)
+    if (shard_check(fs, object, shard, v) < 0)
         return shard_damaged(fs, x);
     atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
     return 0;
@@ -74,8 +76,8 @@ static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    struct efs_shard_view v = extent_shard_view(fs, x, x->shard_first + shard);
-    return extent_shard_check(fs, x, x->shard_first + shard, &v);
+    struct efs_shard_view v = extent_shard_view(fs, x, x->object, x->shard_first + shard);
+    return extent_shard_check(fs, x, x->object, x->shard_first + shard, &v);
 }
 
 bool efs_extent_checked(const struct efs *fs, uint32_t extent)
@@ -116,26 +118,43 @@ static errint_t shard_decode_bytes(const struct efs_shard_view *v, uint64_t begi
     return 0;
 }
 
-errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst, bool stream,
-                           struct efs_codec_scratch *scratch)
+/* A stretch of one shard at most, of bytes from `at` of an object on. Where they begin behind the object, they are
+ * those of the next one. */
+struct piece {
+    uint32_t object, shard;
+    uint64_t at, in; /* in the object, in the shard */
+    size_t bytes;
+};
+
+static struct piece piece_at(const struct efs *fs, uint32_t object, uint64_t at, size_t bytes)
+{
+    const struct efs_disk_object *o = &fs->store->objects[object];
+    for (; at >= o->bytes; o++, object++)
+        at -= o->bytes;
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, object), in = at % shard_bytes, left = shard_bytes - in;
+    left = left < o->bytes - at ? left : o->bytes - at;
+    return (struct piece){object, o->shard_first + (uint32_t)(at / shard_bytes), at, in,
+                          bytes < left ? bytes : (size_t)left};
+}
+
+errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
+                           bool stream, struct efs_codec_scratch *scratch)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object), start_ns = efs_now_ns();
+    uint64_t start_ns = efs_now_ns();
     errint_t rc = 0;
-    for (size_t done = 0; done < bytes && rc == 0;) {
-        uint64_t at = begin + done, in = at % shard_bytes;
-        uint32_t shard = fs->store->objects[x->object].shard_first + (uint32_t)(at / shard_bytes);
-        size_t n = bytes - done < shard_bytes - in ? bytes - done : (size_t)(shard_bytes - in);
-        struct efs_shard_view v = extent_shard_view(fs, x, shard);
-        rc = extent_shard_check(fs, x, shard, &v);
+    struct piece p = {.object = object, .at = begin};
+    for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
+        p = piece_at(fs, p.object, p.at + p.bytes, bytes - done);
+        struct efs_shard_view v = extent_shard_view(fs, x, p.object, p.shard);
+        rc = extent_shard_check(fs, x, p.object, p.shard, &v);
         if (rc == 0) {
-            rc = shard_decode_bytes(&v, in, n, (uint8_t *)dst + done, stream, scratch);
+            rc = shard_decode_bytes(&v, p.in, p.bytes, (uint8_t *)dst + done, stream, scratch);
             if (rc == -EUCLEAN) {
-                shard_tell_damage(fs, x->object, shard, false, "code is not well formed");
+                shard_tell_damage(fs, p.object, p.shard, false, "code is not well formed");
                 rc = shard_damaged(fs, x);
             }
         }
-        done += n;
     }
     efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
     efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
@@ -181,21 +200,17 @@ static errint_t shard_decode_past(struct efs *fs, uint32_t object, uint32_t shar
     return rc;
 }
 
-errint_t efs_extent_decode_past(struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes, void *dst,
+errint_t efs_extent_decode_past(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                                 struct efs_codec_scratch *scratch)
 {
-    uint32_t object = fs->extents->at[extent].object;
-    uint64_t shard_bytes = efs_object_shard_bytes(fs, object);
     errint_t rc = 0;
+    struct piece p = {.object = object, .at = begin};
     efs_count(&fs->stats, reads_past, 1);
-    for (size_t done = 0; done < bytes && rc == 0;) {
-        uint64_t at = begin + done, in = at % shard_bytes;
-        uint32_t shard = fs->store->objects[object].shard_first + (uint32_t)(at / shard_bytes);
-        size_t n = bytes - done < shard_bytes - in ? bytes - done : (size_t)(shard_bytes - in);
+    for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
+        p = piece_at(fs, p.object, p.at + p.bytes, bytes - done);
         pthread_mutex_lock(&fs->extents->past_lock);
-        rc = shard_decode_past(fs, object, shard, at, n, (uint8_t *)dst + done, scratch);
+        rc = shard_decode_past(fs, p.object, p.shard, p.at, p.bytes, (uint8_t *)dst + done, scratch);
         pthread_mutex_unlock(&fs->extents->past_lock);
-        done += n;
     }
     return rc;
 }

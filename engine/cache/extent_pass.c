@@ -14,7 +14,14 @@
 
 static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
 {
-    uint32_t object = fs->extents->at[extent].object;
+    const struct efs_extent *x = &fs->extents->at[extent];
+    uint32_t object = x->object, last = x->shard_first + x->shard_count;
+    uint64_t all = 0;
+    if (efs_extent_is_shared(fs, x)) {
+        for (; object < fs->store->object_count && fs->store->objects[object].shard_first < last; object++)
+            all += fs->store->objects[object].bytes;
+        return all;
+    }
     uint64_t end = extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
                                                                       : fs->store->objects[object].bytes;
     return end - efs_extent_begin(fs, extent);

@@ -123,19 +123,20 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
             p->fetch->error = bad;
         return;
     }
-    uint64_t shard_bytes = efs_object_shard_bytes(fs, efs_extent(fs, p->waiter.extent)->object);
+    uint32_t object = efs_extent(fs, p->waiter.extent)->object;
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, object);
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
     uint8_t *to = p->fetch->memfile->data + p->file_offset + begin;
     if (part_is_past(p)) {
-        errint_t bad = efs_extent_decode_past(fs, p->waiter.extent, p->object_offset + begin, n, to, scratch);
+        errint_t bad = efs_extent_decode_past(fs, object, p->object_offset + begin, n, to, scratch);
         if (bad < 0)
             p->fetch->error = bad;
         return;
     }
     bool fresh = !efs_extent_shard_checked(fs, p->waiter.extent, shard);
     uint64_t start = efs_now_ns(), end;
-    errint_t rc = efs_extent_decode(fs, p->waiter.extent, p->object_offset + begin, n, to, true, scratch);
+    errint_t rc = efs_extent_decode(fs, p->waiter.extent, object, p->object_offset + begin, n, to, true, scratch);
     end = efs_now_ns();
     efs_extent_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
     if (rc == 0)

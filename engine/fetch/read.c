@@ -24,8 +24,10 @@ struct part { /* of one extent */
     struct efs_extent_waiter waiter;
     struct read *read;
     struct part *next;
-    uint64_t begin; /* in the object */
-    size_t bytes;
+    uint32_t object;
+    uint64_t begin;        /* in the object */
+    size_t bytes;          /* in a shared extent they may go on in the next objects */
+    uint32_t next_object;  /* where they end with an object: the one after it; else EFS_NONE */
     size_t stretch_bytes;  /* of the object's stretch that begins with this part; 0: it is a later one of it */
     bool pinned;           /* the expert, for all parts of that stretch */
     bool is_tail, is_head; /* of its extent, and the request goes on behind it, or began before it */
@@ -84,9 +86,9 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     if (p->edge) {
         rc = efs_edge_decode(p->edge, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == -ENOMEM) {
-        rc = efs_extent_decode_past(fs, p->waiter.extent, p->begin, p->bytes, p->dst, scratch);
+        rc = efs_extent_decode_past(fs, p->object, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == 0) {
-        rc = efs_extent_decode(fs, p->waiter.extent, p->begin, p->bytes, p->dst, false, scratch);
+        rc = efs_extent_decode(fs, p->waiter.extent, p->object, p->begin, p->bytes, p->dst, false, scratch);
         efs_extent_put(fs, p->waiter.extent, false);
     }
     part_end(p, rc);
@@ -128,6 +130,21 @@ static errint_t part_look_at_edge(struct part *p, uint64_t extent_end)
     return p->edge ? 0 : -ENOMEM;
 }
 
+/* The last part goes on with these bytes of the next object in its extent: one part for many small objects. */
+static bool part_joins(const struct parts *parts, const struct part *next)
+{
+    if (!parts->head)
+        return false;
+    struct part *last = EFS_CONTAINER(parts->tail, struct part, next);
+    if (last->waiter.extent != next->waiter.extent || last->next_object != next->object || next->begin != 0 ||
+        last->dst + last->bytes != next->dst)
+        return false;
+    last->bytes += next->bytes;
+    last->stretch_bytes += next->bytes;
+    last->next_object = next->next_object;
+    return true;
+}
+
 /* An object's bytes, extent by extent. */
 static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst,
                          struct parts *parts)
@@ -137,17 +154,24 @@ static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t
         uint64_t begin = at->object_offset + done, end;
         uint32_t extent = efs_extent_at(fs, at->object, begin, &end);
         size_t n = end - begin < bytes - done ? (size_t)(end - begin) : bytes - done;
+        const struct efs_disk_object *object = &fs->store->objects[at->object];
+        const struct part part = {.read = r,
+                                  .object = at->object,
+                                  .begin = begin,
+                                  .bytes = n,
+                                  .next_object = begin + n == object->bytes ? at->object + 1 : EFS_NONE,
+                                  .stretch_bytes = done == 0 ? bytes : 0,
+                                  .group = object->group,
+                                  .dst = dst + done,
+                                  .waiter = {.extent = extent, .job.run = part_run}};
+        if (part_joins(parts, &part)) {
+            done += n;
+            continue;
+        }
         struct part *p = efs_sys_calloc(1, sizeof(*p));
         if (!p)
             return -ENOMEM;
-        *p = (struct part){.read = r,
-                           .begin = begin,
-                           .bytes = n,
-                           .stretch_bytes = done == 0 ? bytes : 0,
-                           .group = fs->store->objects[at->object].group,
-                           .dst = dst + done};
-        p->waiter.extent = extent;
-        p->waiter.job.run = part_run;
+        *p = part;
         parts_add(parts, p);
         errint_t rc = part_look_at_edge(p, end);
         if (rc < 0)
@@ -201,6 +225,7 @@ typedef bool extent_fn(struct efs *fs, uint32_t extent);
 static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64_t to, extent_fn *visit)
 {
     uint64_t size = efs_view_bytes(&fs->view, file), at = from;
+    uint32_t before = EFS_NONE;
     while (at < to && at < size) {
         struct efs_segment_at seg;
         efs_view_at(&fs->view, file, at, &seg);
@@ -210,8 +235,9 @@ static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64
             uint32_t extent = efs_extent_at(fs, seg.object, seg.object_offset, &end);
             if (end - seg.object_offset < step)
                 step = end - seg.object_offset;
-            if (!visit(fs, extent))
+            if (extent != before && !visit(fs, extent))
                 break;
+            before = extent;
         }
         at += step;
     }
