@@ -183,9 +183,15 @@ int main(int argc, char **argv)
     refuse_mount_options(argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
+    if (options.remount) {
+        efsd_log_open(true);
+        errint_t failed = efsd_mountpoint_remount(&options, &err);
+        efsd_options_free(&options);
+        return failed ? report_failure(&err, status_fd) : 0;
+    }
     errint_t rc = make_absolute(&options.store, store_hint(options.store), &err);
     if (!rc)
-        efsd_mountpoint_recover(options.mountpoint, options.subtype ? options.subtype : "expertfs");
+        efsd_mountpoint_recover(options.mountpoint, options.subtype);
     if (!rc)
         rc = make_absolute(&options.mountpoint, "; make the directory first (mkdir)", &err);
     if (!rc && options.history)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -77,6 +78,11 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error
     return efs_fail(err, -ENOTEMPTY, "%s: the directory is not empty; -o nonempty mounts over what is in it", path);
 }
 
+static bool mount_is_ours(const struct efsd_mount *mount, const char *subtype)
+{
+    return strncmp(mount->type, "fuse.", 5) == 0 && strcmp(mount->type + 5, subtype ? subtype : "expertfs") == 0;
+}
+
 void efsd_mountpoint_recover(const char *path, const char *subtype)
 {
     errint_t rc = 0;
@@ -91,10 +97,36 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
         rc = -ENOENT;
         efsd_mounts_open(&table);
         while (dead && rc == -ENOENT && efsd_mounts_next(&table, &mount))
-            if (mount.id == id && strncmp(mount.type, "fuse.", 5) == 0 && strcmp(mount.type + 5, subtype) == 0)
+            if (mount.id == id && mount_is_ours(&mount, subtype))
                 rc = efsd_mount_detach(&mount);
         efsd_mounts_close(&table);
     }
+}
+
+errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err)
+{
+    const char *path = options->mountpoint;
+    const unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV | (options->read_only ? MS_RDONLY : 0) |
+                                (efsd_options_mounts_with(options, "noexec") ? MS_NOEXEC : 0);
+    char by_descriptor[64];
+    struct efsd_mounts table;
+    struct efsd_mount entry;
+    int id, fd = efsd_mount_open(path, &id);
+    if (fd < 0)
+        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
+    errint_t rc = -EINVAL;
+    efsd_mounts_open(&table);
+    while (rc && efsd_mounts_next(&table, &entry))
+        if (entry.id == id && mount_is_ours(&entry, options->subtype))
+            rc = 0;
+    efsd_mounts_close(&table);
+    snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
+    if (rc)
+        efs_fail(err, rc, "%s: no mount of expertfs to remount", path);
+    else if (mount(NULL, by_descriptor, NULL, flags, NULL) < 0)
+        rc = efs_fail(err, -errno, "%s: remount: %s", path, strerror(errno));
+    close(fd);
+    return rc;
 }
 
 #define CLAIM_TRIES 1000

@@ -3,7 +3,7 @@
 #ifndef EFSD_MOUNTPOINT_H
 #define EFSD_MOUNTPOINT_H
 
-#include "expertfs.h"
+#include "options.h"
 
 /*
  * path is absolute. Refused with the way out in err: what is not a directory, a mount whose daemon died, and, unless
@@ -12,8 +12,12 @@
  */
 errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error *err);
 
-/* Unmount the top mount at path while it is of type fuse.SUBTYPE and its daemon has died. */
+/* Unmount the top mount at path while it is of type fuse.SUBTYPE (NULL: expertfs) and its daemon has died. */
 void efsd_mountpoint_recover(const char *path, const char *subtype);
+
+/* mount -o remount: make the mount of this type that is on top at options->mountpoint ro or rw. The daemon takes no
+ * part in it, and other options have no effect. */
+errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
 
 /*
  * Reserve path until *claim is closed, so that one of several daemons that start at once mounts there. -EBUSY: err

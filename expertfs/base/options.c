@@ -60,6 +60,9 @@ static const struct option table[] = {
     {"state", TAKE_CLEAR, AT(no_state), 0, NULL, "read and save what is known of the store (default)"},
     {"nostate", TAKE_FLAG, AT(no_state), 0, NULL, "neither read nor save them"},
     {"nonempty", TAKE_FLAG, AT(nonempty), 0, NULL, "mount also on a directory that is not empty"},
+    {"remount", TAKE_FLAG, AT(remount), 0, NULL, "make a mount that is there ro or rw, change nothing else"},
+    {"ro", TAKE_FLAG, AT(read_only), 0, NULL, NULL},
+    {"rw", TAKE_CLEAR, AT(read_only), 0, NULL, NULL},
     {"fsname", TAKE_STRING, AT(fsname), 0, "NAME", "the source in /proc/mounts (the store's path)"},
     {"subtype", TAKE_STRING, AT(subtype), 0, "NAME", "the type is fuse.NAME (expertfs)"},
     {"allow_other", TAKE_MOUNT, 0, 0, NULL, "other users may use the mount"},
@@ -70,13 +73,21 @@ static const struct option table[] = {
     {"rootcontext", TAKE_MOUNT_VALUE, 0, 0, NULL, NULL},
 };
 
-/* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev; ro, as nothing can be
- * written), for programs before us, or about times and writes that a file system that never changes does not have. */
+/* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev), for programs before us, or
+ * about times and writes that a file system that never changes does not have. */
 static const char *const ignored[] = {
-    "ro",      "rw",       "suid",    "nosuid",   "dev",        "nodev",      "exec",          "user",
-    "nouser",  "users",    "owner",   "group",    "auto",       "noauto",     "defaults",      "nofail",
-    "_netdev", "relatime", "atime",   "noatime",  "diratime",   "nodiratime", "norelatime",    "strictatime",
-    "sync",    "async",    "dirsync", "lazytime", "nolazytime", "silent",     "nostrictatime", "default_permissions",
+    /* what mount(8) finds in the table of a mount that it remounts */
+    "user_id",     "group_id",      "max_read",
+    "suid",        "nosuid",        "dev",
+    "nodev",       "exec",          "user",
+    "nouser",      "users",         "owner",
+    "group",       "auto",          "noauto",
+    "defaults",    "nofail",        "_netdev",
+    "relatime",    "atime",         "noatime",
+    "diratime",    "nodiratime",    "norelatime",
+    "strictatime", "sync",          "async",
+    "dirsync",     "lazytime",      "nolazytime",
+    "silent",      "nostrictatime", "default_permissions",
 };
 
 void efsd_options_init(struct efsd_options *options)

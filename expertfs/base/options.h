@@ -21,6 +21,7 @@ struct efsd_options {
     char *mountpoint;
     bool foreground, debug;
     bool nonempty;             /* mount over what the directory holds */
+    bool remount, read_only;   /* read_only: of a remount; all mounts begin as rw */
     uint64_t budget_bytes;     /* 0: auto */
     uint64_t workers;          /* decode threads; 0: all cores */
     uint64_t threads;          /* receiving threads; 0: half of the cores, 2 to 8 */

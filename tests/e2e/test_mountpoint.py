@@ -55,6 +55,7 @@ def covered():
     end(mount)
     check("the other one stays", is_other(mount.path), mounted_on(mount.path))
     check("the log says what is left below it", "another mount hides it" in mount.printed(), mount.printed())
+    run("umount", mount.path)
     mount.abandon()
 
 
@@ -213,6 +214,63 @@ def descriptors():
         os.close(ends[0])
 
 
+def tunes(path):
+    try:
+        os.setxattr(path, "user.expertfs.goal", b"io")
+        return "yes"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def remounted():
+    print("-- remount")
+    mount = Mount(store, "noexec", name="below/remounted")
+    table = "nosuid,nodev,relatime,user_id=0,group_id=0,max_read=1048576"  # what mount(8) adds
+    others = new_folder("not ours")
+    mount_other(others)
+
+    def remount(options, path=mount.path):
+        return run(expertfs, scratch("no store of that name"), path, "-o", options)
+
+    def flags():
+        with open("/proc/self/mountinfo") as lines:
+            line = [line.split() for line in lines if f" {mount.path} " in line][0]
+        return f"{line[5]} {line[-1]}"
+    for options, want, rw, noexec in ((f"ro,{table},noexec,remount", "EROFS", "ro", True), (f"rw,noexec,{table},remount", "yes", "rw", True),
+                                      ("remount,ro", "EROFS", "ro", False), ("budget=1G,nopassthrough,remount", "yes", "rw", False)):
+        result = remount(options)
+        check(f"-o {options}", result.returncode == 0 and tunes(mount.path) == want and mounted_on(mount.path) ==
+              ["fuse.expertfs"] and all(part.split(",")[0] == rw for part in flags().split()) and
+              ("noexec" in flags()) == noexec and "nosuid" in flags(), (result, flags(), tunes(mount.path)))
+    check("the mount is what it was", open(mount / large, "rb").read() == open(f"{model}/{large}", "rb").read())
+    result = remount("remount,ro", others)
+    check("a mount of others is refused", result.returncode == 1 and "no mount of expertfs" in result.stderr, result)
+    mount.unmount()
+
+
+def told_once():
+    print("-- expertctl: each mount once, whatever paths lead to it")
+    mount = Mount(store, name="below/told")
+    folder, whole, hidden = new_folder("experts alone"), new_folder("once more"), Mount(store, name="below/hidden")
+    run("mount", "--bind", mount / "experts", folder)
+    run("mount", "--bind", mount.path, whole)
+    mount_other(hidden.path)
+
+    def told():
+        result = run(program("expertctl"), "list", "--json")
+        return [one["mount"] for one in json.loads(result.stdout) if one["mount"].startswith(below)], result.stderr
+    check("list: bind mounts and a mount that another one hides are not told", told()[0] == [mount.path] and below not in told()[1], told())
+    result = run(program("expertctl"), "top", "-n", "1", "-d", "0.1")
+    check("top: they are not taken for mounts", folder not in result.stderr and whole not in result.stderr and
+          hidden.path not in result.stderr, result)
+    run("umount", "-l", mount.path)
+    check("list: the mount was detached, a bind mount of the whole is told", told()[0] == [whole], told())
+    end(mount)
+    check("nothing is left of it", mounted_on(folder) + mounted_on(whole) == [])
+    end(hidden)
+    mount.abandon(), hidden.abandon()
+
+
 covered()
 moved()
 detached()
@@ -222,4 +280,6 @@ all_at_once()
 recovered()
 by_the_unit()
 descriptors()
+remounted()
+told_once()
 done()

@@ -6,12 +6,14 @@
 #include "lines.h"
 
 #include <errno.h>
-#include <mntent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
+#include <unistd.h>
 
 /* Cut path to its folder; false for "/". */
 static bool to_parent(char *path)
@@ -78,29 +80,87 @@ errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, str
     return rc;
 }
 
+/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
+static void table_unescape(char *text)
+{
+    char *to = text;
+    for (const char *from = text; *from; to++) {
+        bool escaped = from[0] == '\\' && strspn(from + 1, "01234567") >= 3;
+        *to = escaped ? (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) : *from;
+        from += escaped ? 4 : 1;
+    }
+    *to = '\0';
+}
+
+/* Is this mount what a path names, or does another mount hide it? Asks no daemon. */
+static bool mount_is_visible(const char *path, int id)
+{
+    char name[64], line[64];
+    int fd = open(path, O_PATH | O_CLOEXEC), found = -1;
+    snprintf(name, sizeof(name), "/proc/self/fdinfo/%d", fd);
+    FILE *info = fd < 0 ? NULL : fopen(name, "re");
+    while (info && found < 0 && fgets(line, sizeof(line), info))
+        sscanf(line, "mnt_id: %d", &found);
+    if (info)
+        fclose(info);
+    if (fd >= 0)
+        close(fd);
+    return found == id;
+}
+
+/* A line of mountinfo: NULL, or the path of a mount of expertfs as a whole, for free(). Bind mounts of a folder of it
+ * have no .expertfs. */
+static char *mounts_take(const char *line, dev_t *device)
+{
+    int id;
+    unsigned major_number, minor_number;
+    char *path = NULL;
+    const char *type = strstr(line, " - fuse.expertfs ");
+    if (type && sscanf(line, "%d %*d %u:%u / %ms", &id, &major_number, &minor_number, &path) == 4) {
+        table_unescape(path);
+        *device = makedev(major_number, minor_number);
+        if (mount_is_visible(path, id))
+            return path;
+    }
+    free(path);
+    return NULL;
+}
+
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
 {
-    FILE *table = setmntent("/proc/self/mounts", "re");
-    struct mntent entry;
-    char room[8192];
+    FILE *table = fopen("/proc/self/mountinfo", "re");
+    dev_t *devices = NULL; /* of the paths: a bind mount of the whole is the same mount once more */
+    char *line = NULL;
+    size_t room = 0;
     errint_t rc = 0;
     *mounts = (struct ctl_mounts){.count = 0};
     if (!table)
-        return efs_fail(err, -errno, "/proc/self/mounts: %s", strerror(errno));
-    while (rc == 0 && getmntent_r(table, &entry, room, sizeof(room))) {
-        if (strcmp(entry.mnt_type, "fuse.expertfs") != 0)
+        return efs_fail(err, -errno, "/proc/self/mountinfo: %s", strerror(errno));
+    while (rc == 0 && getline(&line, &room, table) > 0) {
+        dev_t device;
+        char *path = mounts_take(line, &device);
+        size_t same = 0;
+        while (path && same < mounts->count && devices[same] != device)
+            same++;
+        if (!path || same < mounts->count) {
+            free(path);
             continue;
-        char **more = reallocarray(mounts->paths, mounts->count + 1, sizeof(*more));
-        if (more) {
-            mounts->paths = more;
-            more[mounts->count] = strdup(entry.mnt_dir);
         }
-        if (more && more[mounts->count])
-            mounts->count++;
-        else
+        char **paths = reallocarray(mounts->paths, mounts->count + 1, sizeof(*paths));
+        mounts->paths = paths ? paths : mounts->paths;
+        dev_t *more = reallocarray(devices, mounts->count + 1, sizeof(*more));
+        devices = more ? more : devices;
+        if (paths && more) {
+            devices[mounts->count] = device;
+            mounts->paths[mounts->count++] = path;
+        } else {
+            free(path);
             rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
+        }
     }
-    endmntent(table);
+    free(line);
+    free(devices);
+    fclose(table);
     if (rc < 0)
         ctl_mounts_free(mounts);
     return rc;

@@ -19,7 +19,7 @@ struct ctl_mount_hint {
 /* As efs_store_open(); of a mount err has what the hint says, with its store's name. */
 errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, struct efs_store **store,
                         struct efs_error *err);
-/* The mounts of type fuse.expertfs, in the order in which they were made. */
+/* The mounts of type fuse.expertfs that a path leads to, each once, in the order in which they were made. */
 struct ctl_mounts {
     char **paths;
     size_t count;
