@@ -54,6 +54,8 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
     };
     for (uint32_t s = 0; s < plan->shard_count; s++)
         sb.incompat |= efs_codec_of(plan->shards[s].codec)->incompat;
+    for (uint32_t f = 0; f < plan->file_count; f++)
+        sb.compat |= plan->files[f].flags ? EFS_COMPAT_FILE_FLAGS : 0;
     uint64_t hashes[EFS_TABLE_COUNT];
     static_assert(EFS_TABLE_PARTS == EFS_TABLE_COUNT - 1, "behind the last table there are zeros up to a page");
     errint_t rc = efs_store_writer_page(writer, err);

@@ -292,6 +292,7 @@ static void fill_files(struct filler *fill)
         fill->file = f;
         put_string(plan, c->files[f].path, &d->path_offset, &d->path_bytes);
         d->bytes = c->files[f].bytes;
+        d->flags = c->files[f].apart ? EFS_FILE_APART : 0;
         d->extent_first = fill->extent;
         if (c->files[f].copy) {
             fill->extent += d->extent_count;

@@ -133,15 +133,16 @@ static void report_copies(const struct efs_catalog *catalog, struct efs_pack_rep
                    (unsigned long long)files - 1);
 }
 
-/* Files whose bytes alone are carried. */
+/* Files whose bytes alone are carried, and other models. */
 static void notice_files(const struct efs_catalog *catalog, struct efs_pack_report *report)
 {
     size_t told = 0;
     for (size_t f = 0; f < catalog->file_count; f++)
         if (catalog->files[f].note && told++ < NOTES_MAX)
-            add_notice(report, "%.400s; packed as plain bytes, without experts", catalog->files[f].note);
+            add_notice(report, "%.400s%s", catalog->files[f].note,
+                       catalog->files[f].has_tensors ? "" : "; packed as plain bytes, without experts");
     if (told > NOTES_MAX)
-        add_notice(report, "%zu more files are packed as plain bytes, without experts", told - NOTES_MAX);
+        add_notice(report, "%zu more files are packed without experts", told - NOTES_MAX);
 }
 
 static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)

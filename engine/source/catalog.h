@@ -16,6 +16,11 @@ struct efs_source_file {
     char *path; /* relative to the source, '/' between parts */
     uint64_t bytes;
     bool has_tensors; /* its format was understood */
+    bool gguf;        /* as that of GGUF */
+    bool apart;       /* its tensors are not of the model whose experts are in the catalogue */
+    bool named;       /* an index names it */
+    bool names_all;   /* an index, and all files that it names are there */
+    char *missing;    /* an index: the first file that it names and that is not there, or NULL */
     /* What the user should know of it: "PATH: REASON"; NULL: nothing. */
     char *note;
     enum efs_source_state {

@@ -78,6 +78,7 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
         efs_fail(err, ret, "%s", why.text);
     } else {
         file->has_tensors = true;
+        file->gguf = gguf;
         ret = take_tensors(catalog, capacity, &list);
         if (ret < 0)
             efs_fail(err, ret, "%s: %s", in->path, ret == -E2BIG ? "too many tensors" : "out of memory");
@@ -124,6 +125,8 @@ errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct e
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
         ret = look_at(catalog, i, &capacity, err);
     if (ret == 0)
+        ret = efs_source_read_indexes(catalog, err);
+    if (ret == 0)
         ret = efs_source_name_experts(catalog, err);
     if (ret < 0)
         efs_catalog_free(catalog);
@@ -135,6 +138,7 @@ void efs_catalog_free(struct efs_catalog *catalog)
     for (size_t i = 0; i < catalog->file_count; i++) {
         free(catalog->files[i].path);
         free(catalog->files[i].note);
+        free(catalog->files[i].missing);
     }
     for (size_t i = 0; i < catalog->tensor_count; i++)
         free(catalog->tensors[i].name);

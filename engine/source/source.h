@@ -4,6 +4,8 @@
  *
  * source.c        efs_catalog_read(): walk, parse, name
  * source_kind.c   which format a file has
+ * source_index.c  which files an index names
+ * source_models.c which files are those of the model
  * source_list.c   reading, lists of tensors
  * source_dir.c    which files there are
  * source_safetensors.c, source_gguf.c   the tensors of one file
@@ -70,6 +72,31 @@ struct efs_source_kind {
 };
 /* The kind of a file by its name and its first bytes: EFS_SOURCE_HEAD of them, or all. */
 struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, size_t bytes);
+
+/* PREFIX-00002-of-00003.safetensors, or .gguf: one file of several; "-OF-", too. They are counted from 0 or from 1. */
+struct efs_source_part {
+    int prefix_bytes, digits;
+    unsigned long number, count;
+    const char *end; /* "-of-" and what follows */
+};
+bool efs_source_part(const char *path, struct efs_source_part *part);
+
+/* Bytes of the folder that a path begins with, its slash too; 0: there is none. */
+size_t efs_source_folder(const char *path);
+/* The file of this path; NULL: there is none. */
+struct efs_source_file *efs_source_find(const struct efs_catalog *catalog, const char *path);
+/* Whether the file's name is that of an index. */
+bool efs_source_is_index(const char *path);
+/* The map of an index, from tensors to files in its folder; owned by the caller. NULL: it has none, or is beyond the
+ * limits. */
+struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index);
+/* Read all indexes: fill named, names_all and missing of the catalogue's files. -ENOMEM. */
+errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
+/*
+ * Choose the model whose experts are told: fills apart of the catalogue's files, and notes. expert_bytes: of each file,
+ * of its tensors with names of experts. *index: the file that is the model's index, EFS_NONE: it has none. -ENOMEM.
+ */
+errint_t efs_source_choose_model(struct efs_catalog *catalog, const uint64_t *expert_bytes, uint32_t *index);
 
 /* Give each tensor its class, and fill catalog's experts and family. tensors must be sorted. -ENOMEM, -E2BIG. */
 errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err);

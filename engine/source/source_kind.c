@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_kind.c - what a file is: by its first bytes, and by its name only where a format has no magic (safetensors).
+ * source_kind.c - what a file is: by its first bytes, and by its name only where a format has no magic (safetensors);
+ * and the names of parts.
  *
  * Ollama stores GGUF files as "sha256-...", a clone without Git LFS has pointers that are called as the weights are,
  * and macOS puts an AppleDouble file "._NAME" beside each NAME on filesystems of others.
  */
 #include "source.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#define DIGITS_MAX 7 /* of a part's number */
 
 /* What weights are not, but files with the names of weights are. */
 static const struct {
@@ -33,6 +37,27 @@ static bool ends_with(const char *s, const char *end)
 bool efs_source_named_weights(const char *path)
 {
     return ends_with(path, ".safetensors") || ends_with(path, ".gguf");
+}
+
+bool efs_source_part(const char *path, struct efs_source_part *part)
+{
+    const char *of = NULL;
+
+    for (const char *next = strcasestr(path, "-of-"); next; next = strcasestr(next + 1, "-of-"))
+        of = next;
+    const char *digits = of;
+    while (digits && digits > path && digits[-1] >= '0' && digits[-1] <= '9')
+        digits--;
+    size_t after = of ? strspn(of + 4, "0123456789") : 0;
+    if (!of || digits == of || digits == path || digits[-1] != '-' || of - digits > DIGITS_MAX || !after ||
+        after > DIGITS_MAX || (strcmp(of + 4 + after, ".safetensors") != 0 && strcmp(of + 4 + after, ".gguf") != 0))
+        return false;
+    *part = (struct efs_source_part){.prefix_bytes = (int)(digits - path),
+                                     .digits = (int)(of - digits),
+                                     .number = strtoul(digits, NULL, 10),
+                                     .count = strtoul(of + 4, NULL, 10),
+                                     .end = of};
+    return part->count > 0 && part->number <= part->count;
 }
 
 struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, size_t bytes)

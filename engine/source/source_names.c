@@ -16,6 +16,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,6 +171,7 @@ static bool can_cut(const struct efs_source_tensor *tensor)
 
 /* The experts that one tensor holds, or one expert. count 0: none, the tensor is dense. */
 struct holding {
+    const struct row *row;
     uint32_t stack; /* index into stacks */
     uint32_t layer, expert, count;
 };
@@ -182,6 +184,7 @@ struct naming {
     struct holding *experts; /* one an expert; doubles until they are sorted */
     size_t expert_count, expert_capacity;
     const struct row *first_row; /* the first row that any tensor fits */
+    uint32_t index;              /* file of the model's index, EFS_NONE: none */
 };
 
 /* The number of a stack, added if it is new. STACKS_MAX when there are too many. */
@@ -218,28 +221,106 @@ static errint_t names_classify(struct naming *naming, struct efs_source_tensor *
     holding->layer = match.layer;
     holding->expert = match.expert;
     holding->count = fused ? (uint32_t)tensor->shape[0] : 1;
-    if (!naming->first_row || match.row < naming->first_row)
-        naming->first_row = match.row;
+    holding->row = match.row;
     return 0;
 }
 
-static int compare_names(const void *a, const void *b)
+static void make_dense(struct naming *naming, struct efs_source_tensor *tensor)
 {
+    tensor->tensor_class = EFS_CLASS_DENSE;
+    naming->holdings[tensor - naming->catalog->tensors].count = 0;
+}
+
+/* Of several models in the catalogue one has experts; tensors of the others are dense. */
+static errint_t choose_model(struct naming *naming)
+{
+    struct efs_catalog *catalog = naming->catalog;
+
+    uint64_t *expert_bytes = efs_sys_calloc(catalog->file_count + 1, sizeof(*expert_bytes));
+    if (!expert_bytes)
+        return -ENOMEM;
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        if (naming->holdings[i].count)
+            expert_bytes[catalog->tensors[i].file] += catalog->tensors[i].bytes + 1; /* an empty one is one, too */
+    errint_t ret = efs_source_choose_model(catalog, expert_bytes, &naming->index);
+    free(expert_bytes);
+    for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
+        if (catalog->files[catalog->tensors[i].file].apart)
+            make_dense(naming, &catalog->tensors[i]);
+    return ret;
+}
+
+static unsigned path_depth(const char *path)
+{
+    unsigned depth = 0;
+
+    for (; *path; path++)
+        depth += *path == '/';
+    return depth;
+}
+
+/* By name, then those nearest to the top first. */
+static int compare_names(const void *a, const void *b, void *arg)
+{
+    const struct efs_catalog *catalog = arg;
     const struct efs_source_tensor *x = *(struct efs_source_tensor *const *)a;
     const struct efs_source_tensor *y = *(struct efs_source_tensor *const *)b;
     int order = strcmp(x->name, y->name);
 
+    if (order == 0 && x->file != y->file)
+        order = (int)path_depth(catalog->files[x->file].path) - (int)path_depth(catalog->files[y->file].path);
     return order ? order : x < y ? -1 : x > y;
 }
 
+/* Which of count tensors of one name counts: that whose file the index has for it, else the first. */
+static size_t choose_double(const struct naming *naming, json_t **map, struct efs_source_tensor *const *same,
+                            size_t count)
+{
+    const struct efs_catalog *catalog = naming->catalog;
+    const struct efs_source_file *index = naming->index == EFS_NONE ? NULL : &catalog->files[naming->index];
+
+    if (index && !*map)
+        *map = efs_source_index_map(catalog, index);
+    const char *name = json_string_value(json_object_get(*map, same[0]->name));
+    for (size_t i = 0; name && i < count; i++)
+        if (strcmp(catalog->files[same[i]->file].path + efs_source_folder(index->path), name) == 0)
+            return i;
+    return 0;
+}
+
 /*
- * A directory may hold the same model twice (two quantisations, say). An expert has one tensor of a name: that of the
- * first file; the others are dense.
+ * A file has a tensor that another has, too, and no index says that both are of the model: parts of a model have each
+ * tensor once, so the file is of another model, and so are those in its folder if the model is elsewhere.
  */
+static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_file *chosen,
+                          struct efs_source_file *other)
+{
+    struct efs_source_file *first = other, *last = other;
+    size_t folder = efs_source_folder(other->path);
+    struct efs_error text;
+
+    if (other->apart)
+        return 0;
+    if (strncmp(chosen->path, other->path, folder) != 0) {
+        while (first > catalog->files && strncmp(first[-1].path, other->path, folder) == 0)
+            first--;
+        while (last + 1 < catalog->files + catalog->file_count && strncmp(last[1].path, other->path, folder) == 0)
+            last++;
+    }
+    for (struct efs_source_file *file = first; file <= last; file++)
+        file->apart = file->has_tensors;
+    efs_fail(&text, 0, "%s: has tensors that %s has; packed without experts", other->path, chosen->path);
+    other->note = strdup(text.text);
+    return other->note ? 0 : -ENOMEM;
+}
+
+/* An expert has one tensor of a name. */
 static errint_t drop_doubles(struct naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
     size_t count = 0;
+    json_t *map = NULL;
+    errint_t ret = 0;
 
     struct efs_source_tensor **sorted = efs_sys_calloc(catalog->tensor_count, sizeof(struct efs_source_tensor *));
     if (!sorted)
@@ -247,14 +328,26 @@ static errint_t drop_doubles(struct naming *naming)
     for (size_t i = 0; i < catalog->tensor_count; i++)
         if (naming->holdings[i].count)
             sorted[count++] = &catalog->tensors[i];
-    qsort(sorted, count, sizeof(struct efs_source_tensor *), compare_names);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0) {
-            sorted[i]->tensor_class = EFS_CLASS_DENSE;
-            naming->holdings[sorted[i] - catalog->tensors].count = 0;
+    if (count)
+        qsort_r(sorted, count, sizeof(struct efs_source_tensor *), compare_names, catalog);
+    for (size_t i = 0, same; i < count; i += same) {
+        for (same = 1; i + same < count && strcmp(sorted[i]->name, sorted[i + same]->name) == 0;)
+            same++;
+        size_t chosen = same > 1 ? choose_double(naming, &map, sorted + i, same) : 0;
+        for (size_t s = 0; s < same && ret == 0; s++) {
+            if (s != chosen)
+                make_dense(naming, sorted[i + s]);
+            if (s != chosen && !map && sorted[i + s]->file != sorted[i + chosen]->file)
+                ret =
+                    put_apart(catalog, &catalog->files[sorted[i + chosen]->file], &catalog->files[sorted[i + s]->file]);
         }
+    }
+    json_decref(map);
     free(sorted);
-    return 0;
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        if (catalog->files[catalog->tensors[i].file].apart)
+            make_dense(naming, &catalog->tensors[i]);
+    return ret;
 }
 
 static int compare_experts(const void *a, const void *b, void *arg)
@@ -277,6 +370,8 @@ static errint_t collect_experts(struct naming *naming)
 
     for (size_t i = 0; i < naming->catalog->tensor_count; i++) {
         struct holding expert = naming->holdings[i];
+        if (expert.count && (!naming->first_row || expert.row < naming->first_row))
+            naming->first_row = expert.row;
         for (uint32_t left = expert.count; left > 0; left--, expert.expert++) {
             errint_t ret = naming->expert_count < EXPERTS_MAX ? 0 : -E2BIG;
             if (ret == 0)
@@ -340,7 +435,7 @@ static errint_t fill_catalog(const struct naming *naming)
 
 errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err)
 {
-    struct naming naming = {.catalog = catalog};
+    struct naming naming = {.catalog = catalog, .index = EFS_NONE};
     errint_t ret = 0;
 
     naming.holdings = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*naming.holdings));
@@ -348,6 +443,8 @@ errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *
         ret = -ENOMEM;
     for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
         ret = names_classify(&naming, &catalog->tensors[i], &naming.holdings[i]);
+    if (ret == 0)
+        ret = choose_model(&naming);
     if (ret == 0 && catalog->tensor_count)
         ret = drop_doubles(&naming);
     if (ret == 0)

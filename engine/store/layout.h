@@ -21,12 +21,13 @@
 #define EFS_MAGIC "expertfs"
 #define EFS_VERSION 2u
 #define EFS_INCOMPAT_KNOWN                                                                                             \
-    UINT64_C(0)                      /* feature bits that this program understands; a store with others is refused     \
-                                      */
-#define EFS_COMPAT_KNOWN UINT64_C(0) /* feature bits whose fields this program checks; others are ignored */
-#define EFS_ALIGN 4096u              /* a page: what is read and written begins and ends at multiples of this */
-#define EFS_CHUNK_ALIGN 64u          /* chunks and tables begin at multiples of this */
-#define EFS_RUN_BYTES (64u << 20)    /* raw bytes of one run at most (but one shard at least) */
+    UINT64_C(0) /* feature bits that this program understands; a store with others is refused                          \
+                 */
+#define EFS_COMPAT_FILE_FLAGS UINT64_C(1)      /* files have flags */
+#define EFS_COMPAT_KNOWN EFS_COMPAT_FILE_FLAGS /* feature bits whose fields this program checks; others are ignored */
+#define EFS_ALIGN 4096u           /* a page: what is read and written begins and ends at multiples of this */
+#define EFS_CHUNK_ALIGN 64u       /* chunks and tables begin at multiples of this */
+#define EFS_RUN_BYTES (64u << 20) /* raw bytes of one run at most (but one shard at least) */
 #define EFS_SHARD_ELEMENTS_DEFAULT (512u << 10)
 #define EFS_SHARD_ELEMENTS_MIN (8u << 10) /* a multiple of EFS_BLOCK */
 #define EFS_SHARD_ELEMENTS_MAX (4u << 20)
@@ -104,9 +105,11 @@ struct efs_disk_file {
     uint32_t path_offset, path_bytes; /* relative, '/' between parts, no ".." */
     uint64_t bytes;
     uint32_t extent_first, extent_count;
-    uint64_t reserved;
+    uint32_t flags; /* 0 without EFS_COMPAT_FILE_FLAGS */
+    uint32_t reserved;
 };
 static_assert(sizeof(struct efs_disk_file) == 32, "file");
+#define EFS_FILE_APART 1u /* its tensors are not of the model whose experts the store has: they are not in the view */
 
 struct efs_disk_extent {
     uint64_t file_offset;

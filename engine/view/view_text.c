@@ -159,12 +159,27 @@ static int by_offset(const void *pa, const void *pb, void *arg)
     return (a->tensor_offset > b->tensor_offset) - (a->tensor_offset < b->tensor_offset);
 }
 
+static unsigned file_depth(const struct efs_store *store, const struct efs_disk_tensor *t)
+{
+    const struct efs_disk_file *file = &store->files[t->file];
+    unsigned depth = 0;
+    for (uint32_t i = 0; i < file->path_bytes; i++)
+        depth += store->strings[file->path_offset + i] == '/';
+    return depth;
+}
+
+/* By name; of one name that nearest to the top first, as the packer chooses among tensors of experts. */
 static int by_name(const void *pa, const void *pb, void *arg)
 {
     const struct efs_store *store = arg;
     const struct dense_tensor *a = pa, *b = pb;
     int c = compare_names(store, a->tensor, b->tensor);
-    return c ? c : (a->tensor > b->tensor) - (a->tensor < b->tensor);
+    if (c)
+        return c;
+    unsigned a_depth = file_depth(store, a->tensor), b_depth = file_depth(store, b->tensor);
+    if (a_depth != b_depth)
+        return a_depth < b_depth ? -1 : 1;
+    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
 }
 
 static int by_pages(const void *pa, const void *pb, void *arg)
@@ -224,7 +239,8 @@ static errint_t plan_dense(struct dense_plan *plan, const struct efs_store *stor
     sort_objects(plan);
     for (uint32_t t = 0; t < store->tensor_count; t++) {
         uint32_t first = plan->first[t], count = plan->first[t + 1] - first;
-        if (stands_whole(store, &store->tensors[t], plan->objects + first, count))
+        if (!efs_store_is_apart(store, store->tensors[t].file) &&
+            stands_whole(store, &store->tensors[t], plan->objects + first, count))
             plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, count};
     }
     qsort_r(plan->tensors, plan->tensor_count, sizeof(*plan->tensors), by_name, (void *)(uintptr_t)store);

@@ -423,8 +423,8 @@ static void unites_expert_counts(void **state)
     efs_catalog_free(&catalog);
 }
 
-/* An expert's tensors may lie in several shards; a name that is there twice counts once. */
-static void joins_shards_and_drops_doubles(void **state)
+/* An expert's tensors may lie in several shards; a file that has a tensor again is of another model. */
+static void joins_shards_and_leaves_doubles(void **state)
 {
     struct model model = {0};
     struct efs_catalog catalog;
@@ -442,12 +442,11 @@ static void joins_shards_and_drops_doubles(void **state)
     write_model(&model, dir, "other/model.safetensors");
     sf_accept(dir, &catalog);
     assert_int_equal(catalog.tensor_count, 6);
-    assert_int_equal(catalog.expert_count, 3);
+    assert_int_equal(catalog.expert_count, 2);
     expect_tensor(&catalog, "model.layers.0.mlp.experts.0.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 0);
     expect_tensor(&catalog, "model.layers.0.mlp.experts.1.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 1);
     expect_tensor(&catalog, "model.layers.0.mlp.experts.0.down_proj.weight", EFS_CLASS_EXPERT, "", 0, 0);
-    expect_tensor(&catalog, "model.layers.0.mlp.experts.2.up_proj.weight", EFS_CLASS_EXPERT, "", 0, 2);
-    assert_int_equal(count_class(&catalog, EFS_CLASS_DENSE), 1);
+    assert_int_equal(count_class(&catalog, EFS_CLASS_DENSE), 2);
     for (size_t i = 0; i < catalog.tensor_count; i++)
         if (catalog.tensors[i].tensor_class == EFS_CLASS_DENSE)
             assert_string_equal(catalog.files[catalog.tensors[i].file].path, "other/model.safetensors");
@@ -497,14 +496,195 @@ static void groups_split_gguf(void **state)
     sf_rmdir(dir);
 }
 
+/* ---- several models below one folder ---- */
+
+#define INDEX "model.safetensors.index.json"
+#define MAP(...) "{\"weight_map\":{" __VA_ARGS__ "}}"
+#define UP(layer, expert) "model.layers." #layer ".mlp.experts." #expert ".up_proj.weight"
+
+/* A file: its text, or, where that is NULL, a model of so many layers of two experts, whose tensors have first * 6
+ * bytes each. */
+struct part_file {
+    const char *path, *text;
+    unsigned layers, first;
+};
+
+/* The tensors of experts are all in files whose paths begin so, and no others are; these layers have experts. */
+static void expect_model(const char *what, const struct part_file *files, const char *begin, uint32_t sparse,
+                         const char *noted)
+{
+    char *dir = sf_mkdir();
+    struct efs_catalog catalog;
+    size_t notes = 0;
+
+    for (const struct part_file *file = files; file->path; file++) {
+        struct model model = {0};
+        if (file->text) {
+            sf_write(dir, file->path, file->text, strlen(file->text));
+            continue;
+        }
+        for (unsigned layer = 0; layer < file->layers; layer++)
+            for (unsigned expert = 0; expert < 2; expert++)
+                add_of(&model, file->first, "model.layers.%u.mlp.experts.%u.up_proj.weight", layer, expert);
+        add_of(&model, file->first, "model.norm.weight");
+        write_model(&model, dir, file->path);
+    }
+    sf_accept(dir, &catalog);
+    if (catalog.expert_count != sparse * 2)
+        fail_msg("%s: %zu experts, not %u", what, catalog.expert_count, sparse * 2);
+    for (size_t i = 0; i < catalog.tensor_count; i++) {
+        const struct efs_source_tensor *tensor = &catalog.tensors[i];
+        const char *path = catalog.files[tensor->file].path;
+        bool ours = strncmp(path, begin, strlen(begin)) == 0, norm = strstr(tensor->name, "norm");
+        if ((tensor->tensor_class == EFS_CLASS_EXPERT) != (ours && !norm))
+            fail_msg("%s: %s of %s is of class %d", what, tensor->name, path, tensor->tensor_class);
+        if (catalog.files[tensor->file].apart != !ours)
+            fail_msg("%s: %s is apart: %d", what, path, catalog.files[tensor->file].apart);
+    }
+    for (size_t f = 0; f < catalog.file_count; f++)
+        if (catalog.files[f].note) {
+            notes++;
+            if (strncmp(catalog.files[f].note, noted, strlen(noted)) != 0)
+                fail_msg("%s: %s", what, catalog.files[f].note);
+        }
+    assert_int_equal(notes, *noted != '\0');
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
+static void chooses_one_of_several_models(void **state)
+{
+    (void)state;
+    /* A folder before the model's files in order, that the index does not name */
+    expect_model("draft, index",
+                 (const struct part_file[]){{INDEX, MAP("\"x\":\"model.safetensors\""), 0, 0},
+                                            {"draft/model.safetensors", NULL, 3, 1},
+                                            {"model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "model", 2, "draft/model.safetensors: the index does not name it");
+    expect_model("draft, config.json",
+                 (const struct part_file[]){{"config.json", "{}", 0, 0},
+                                            {"draft/config.json", "{}", 0, 0},
+                                            {"draft/model.safetensors", NULL, 3, 9},
+                                            {"model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "model", 2, "draft: is a model of its own");
+    expect_model("draft without, config.json",
+                 (const struct part_file[]){{"config.json", "{}", 0, 0},
+                                            {"draft/model.safetensors", NULL, 3, 9},
+                                            {"model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "model", 2, "draft/model.safetensors: does not lie beside config.json");
+    /* inclusionAI/Ming-flash-omni-2.0 (vllm 39700): a folder with an index of its own */
+    expect_model("a folder's index",
+                 (const struct part_file[]){{INDEX, MAP("\"x\":\"model-1.safetensors\""), 0, 0},
+                                            {"model-1.safetensors", NULL, 2, 2},
+                                            {"an/talker/" INDEX, MAP("\"x\":\"model.safetensors\""), 0, 0},
+                                            {"an/talker/model.safetensors", NULL, 4, 3},
+                                            {0}},
+                 "model", 2, "an/talker: is a model of its own");
+    /* unsloth 2978: files of an earlier upload were left beside the model's */
+    expect_model("files left behind",
+                 (const struct part_file[]){{INDEX, MAP("\"x\":\"model-1-of-1.safetensors\""), 0, 0},
+                                            {"config.json", "{}", 0, 0},
+                                            {"a.safetensors", NULL, 5, 3},
+                                            {"model-1-of-1.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "model", 2, "a.safetensors: the index does not name it");
+    /* Neither index nor config.json: parts of one model have no tensor twice */
+    expect_model("doubles without a word",
+                 (const struct part_file[]){{"draft/model-00001-of-00002.safetensors", NULL, 3, 9},
+                                            {"draft/model-00002-of-00002.safetensors", NULL, 0, 1},
+                                            {"model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "model", 2, "draft/model-00001-of-00002.safetensors: has tensors that model.safetensors has");
+    /* None at the top: the largest, not the first */
+    expect_model("folders alone",
+                 (const struct part_file[]){{"a/config.json", "{}", 0, 0},
+                                            {"a/model.safetensors", NULL, 1, 1},
+                                            {"b/config.json", "{}", 0, 0},
+                                            {"b/sub/model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "b", 2, "a: is a model of its own");
+    /* An index that names what is not there is no help */
+    expect_model("a broken index",
+                 (const struct part_file[]){{INDEX, MAP("\"x\":\"gone.safetensors\""), 0, 0},
+                                            {"config.json", "{}", 0, 0},
+                                            {"model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "", 2, "");
+}
+
+/* One tensor in two files: the index says which, then what is nearer to the top. */
+static void chooses_one_of_two_tensors(void **state)
+{
+    static const struct {
+        const char *index, *of_expert_0;
+    } cases[] = {{MAP("\"" UP(0, 0) "\":\"b.safetensors\",\"" UP(0, 1) "\":\"a.safetensors\""), "b.safetensors"},
+                 {MAP("\"" UP(0, 0) "\":\"a.safetensors\",\"" UP(0, 1) "\":\"b.safetensors\""), "a.safetensors"},
+                 {"", "b.safetensors"}};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        char *dir = sf_mkdir();
+        struct efs_catalog catalog;
+        for (int file = 0; file < 2; file++) {
+            struct model model = {0};
+            add_of(&model, 1, UP(0, 0));
+            add_of(&model, 1, UP(0, 1));
+            write_model(&model, dir, file ? "b.safetensors" : *cases[i].index ? "a.safetensors" : "a/a.safetensors");
+        }
+        if (*cases[i].index)
+            sf_write(dir, INDEX, cases[i].index, strlen(cases[i].index));
+        sf_accept(dir, &catalog);
+        assert_int_equal(catalog.expert_count, 2);
+        for (size_t t = 0; t < catalog.tensor_count; t++)
+            if (strcmp(catalog.tensors[t].name, UP(0, 0)) == 0)
+                assert_true((catalog.tensors[t].tensor_class == EFS_CLASS_EXPERT) ==
+                            (strcmp(catalog.files[catalog.tensors[t].file].path, cases[i].of_expert_0) == 0));
+        assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 2);
+        efs_catalog_free(&catalog);
+        sf_rmdir(dir);
+    }
+}
+
+/* GGUF files are models each, or all parts of one: the largest of a folder. */
+static void chooses_one_of_several_gguf(void **state)
+{
+    static const char *const names[] = {"a-Q4.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "c-Q2.gguf"};
+    static const uint64_t shapes[][3] = {{32, 2, 3}, {32, 2, 2}, {32, 2, 2}, {32, 1, 4}};
+    char *dir = sf_mkdir(), name[64];
+    struct efs_catalog catalog;
+
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        struct sf_bytes file = {0};
+        sf_gguf_header(&file, 3, 1, 0);
+        snprintf(name, sizeof(name), "blk.%u.ffn_up_exps.weight", i == 2);
+        sf_gguf_tensor(&file, name, 3, shapes[i], 0, 0);
+        sf_align(&file, 32);
+        sf_zero(&file, shapes[i][0] * shapes[i][1] * shapes[i][2] * 4);
+        sf_write(dir, names[i], file.data, file.count);
+        free(file.data);
+    }
+    sf_accept(dir, &catalog);
+    assert_int_equal(catalog.expert_count, 4);
+    for (unsigned f = 0; f < 4; f++)
+        assert_true(catalog.files[f].apart == (f == 0 || f == 3));
+    assert_non_null(strstr(catalog.files[3].note, "c-Q2.gguf: is a model of its own"));
+    efs_catalog_free(&catalog);
+    sf_rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_plain_families),    cmocka_unit_test(groups_fused_families),
-        cmocka_unit_test(keeps_stacks_apart),       cmocka_unit_test(names_stacks_by_prefix),
-        cmocka_unit_test(leaves_other_names_dense), cmocka_unit_test(leaves_uncuttable_tensors_dense),
-        cmocka_unit_test(unites_expert_counts),     cmocka_unit_test(joins_shards_and_drops_doubles),
-        cmocka_unit_test(groups_split_gguf),
+        cmocka_unit_test(groups_plain_families),      cmocka_unit_test(groups_fused_families),
+        cmocka_unit_test(keeps_stacks_apart),         cmocka_unit_test(names_stacks_by_prefix),
+        cmocka_unit_test(leaves_other_names_dense),   cmocka_unit_test(leaves_uncuttable_tensors_dense),
+        cmocka_unit_test(unites_expert_counts),       cmocka_unit_test(joins_shards_and_leaves_doubles),
+        cmocka_unit_test(groups_split_gguf),          cmocka_unit_test(chooses_one_of_several_models),
+        cmocka_unit_test(chooses_one_of_two_tensors), cmocka_unit_test(chooses_one_of_several_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -330,9 +330,10 @@ static void test_reserved_fields(void **state)
         int table;
         size_t offset, bytes;
     } fields[] = {
-        {EFS_TABLE_FILES, FIELD(efs_disk_file, reserved)},   {EFS_TABLE_EXTENTS, FIELD(efs_disk_extent, reserved)},
-        {EFS_TABLE_GROUPS, FIELD(efs_disk_group, reserved)}, {EFS_TABLE_OBJECTS, FIELD(efs_disk_object, reserved)},
-        {EFS_TABLE_SHARDS, FIELD(efs_disk_shard, reserved)}, {EFS_TABLE_PARTS, FIELD(efs_disk_part, reserved)},
+        {EFS_TABLE_FILES, FIELD(efs_disk_file, reserved)},     {EFS_TABLE_FILES, FIELD(efs_disk_file, flags)},
+        {EFS_TABLE_EXTENTS, FIELD(efs_disk_extent, reserved)}, {EFS_TABLE_GROUPS, FIELD(efs_disk_group, reserved)},
+        {EFS_TABLE_OBJECTS, FIELD(efs_disk_object, reserved)}, {EFS_TABLE_SHARDS, FIELD(efs_disk_shard, reserved)},
+        {EFS_TABLE_PARTS, FIELD(efs_disk_part, reserved)},
     };
     unsigned char *copy = malloc(image_bytes);
     char text[1024];
@@ -342,7 +343,7 @@ static void test_reserved_fields(void **state)
             memcpy(copy, image, image_bytes);
             memset(record(copy, fields[i].table, 0) + fields[i].offset, 0x40, fields[i].bytes);
             memcpy(&sb, copy, sizeof(sb));
-            sb.compat = compat;
+            sb.compat = compat ? UINT64_C(1) << 63 : 0;
             memcpy(copy, &sb, sizeof(sb));
             seal(copy);
             write_store(copy, image_bytes);

@@ -7,6 +7,7 @@
  */
 #include "fuzz.h"
 #include "pack.h"
+#include "source.h"
 
 #include <errno.h>
 #include <string.h>
@@ -66,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(catalog.root && catalog.files);
     size_t at = take_files((const char *)data, size, &catalog);
     add_index(&catalog, data + at, size - at);
+    CHECK(efs_source_read_indexes(&catalog, NULL) == 0);
     for (unsigned single = 0; single < 2; single++) { /* the source is the folder, or one file of it */
         struct efs_error err = {""};
         errint_t rc = efs_pack_check_weights(single ? "/tmp/one.safetensors" : index_folder, &catalog, &options, &err);

@@ -65,7 +65,10 @@ static void name_experts(struct efs_source_list *list)
 
     catalog.root = strdup(".");
     catalog.tensors = calloc(list->count + 1, sizeof(*catalog.tensors));
-    CHECK(catalog.root && catalog.tensors);
+    catalog.files = calloc(1, sizeof(*catalog.files));
+    CHECK(catalog.root && catalog.tensors && catalog.files);
+    catalog.file_count = 1;
+    catalog.files[0] = (struct efs_source_file){.path = strdup("x.safetensors"), .has_tensors = true};
     for (size_t i = 0; i < list->count; i++)
         if (list->entries[i].known) {
             catalog.tensors[catalog.tensor_count++] = list->entries[i].tensor;

@@ -184,7 +184,59 @@ def json_of_python():
             "model.safetensors": safetensors(EXPERTS), "model.safetensors.index.json": whole}), "gone.safetensors is missing")
 
 
+def parts_by_their_names():
+    """Parts counted from 0, or without zeros before their numbers, are whole when all are there."""
+    def parts(name, numbers, count, digits=5, index=False):
+        files = {f"model-{number:0{digits}}-of-{count:0{digits}}.safetensors": safetensors(
+            {f"model.layers.{number}.mlp.experts.0.up_proj.weight": 8192}) for number in numbers}
+        if index:
+            files["model.safetensors.index.json"] = json.dumps({"weight_map": {str(n): n for n in files}})
+        return folder(name, files)
+    packed("parts from 0", parts("from 0", range(3), 3), experts=3)  # Ring-2.5-1T
+    packed("parts from 0 with an index", parts("from 0 indexed", range(3), 3, index=True), experts=3)
+    packed("parts from 1", parts("from 1", range(1, 4), 3), experts=3)
+    packed("parts of 61, as Kimi-K2 has them", parts("kimi", range(1, 62), 61, digits=1), experts=61)
+    packed("parts with gaps that the index knows of", parts("gaps", (2, 5, 9), 20, index=True), experts=3)
+    refused("parts from 0, one missing", parts("one of 0", (0, 2), 3), "model-00001-of-00003.safetensors is missing")
+    refused("parts from 0, the last one missing", parts("last of 0", (0, 1), 3), "model-00002-of-00003", "is missing")
+    refused("parts of 61, one missing", parts("one of 61", [n for n in range(1, 62) if n != 9], 61, digits=1),
+            "9-of-61.safetensors is missing")
+    refused("part 0 alone", parts("alone", (0,), 3) + "/model-00000-of-00003.safetensors", "is one part of 3")
+
+
+def several_models():
+    """Experts are those of the model at the top, in the mount, too; others are told."""
+    model = safetensors(EXPERTS | {"model.norm.weight": 512}).replace(bytes(range(256)), b"M" * 256)
+    draft = safetensors(EXPERTS | {"model.norm.weight": 512, "model.layers.7.mlp.experts.0.up_proj.weight": 8192,
+                                   "draft.fc.weight": 512})
+    index = json.dumps({"weight_map": {name: "model.safetensors" for name in EXPERTS}})
+    cases = {
+        "an index": {"model.safetensors.index.json": index},
+        "a config.json each": {"config.json": "{}", "draft/config.json": "{}"},
+        "nothing but their places": {},
+    }
+    for what, more in cases.items():
+        source = folder(f"several, {what}", {"model.safetensors": model, "draft/model.safetensors": draft} | more)
+        packed(f"a draft model beside the model, {what}", source, experts=4,
+               notes=[("draft", "packed without experts")])
+        if not os.path.exists("/dev/fuse"):
+            continue
+        mount = Mount(scratch("out.efs"))
+        for name in ("L00/E000", "L01/E001", "dense"):
+            data = open(mount / f"experts/{name}.safetensors", "rb").read()
+            begin = 8 + int.from_bytes(data[:8], "little")
+            for tensor, about in json.loads(data[8:begin]).items():
+                if tensor in EXPERTS or tensor == "model.norm.weight":
+                    bytes_of = data[begin:][slice(*about["data_offsets"])]
+                    check(f"{what}: {tensor} is of the model", bytes_of and set(bytes_of) == {ord("M")}, bytes_of[:64])
+        names = json.load(open(mount / "experts/model.safetensors.index.json"))["weight_map"]
+        check(f"{what}: the view has no tensors of another model", "draft.fc.weight" not in names, names)
+        mount.unmount()
+
+
 files_that_are_not_understood()
+parts_by_their_names()
+several_models()
 json_of_python()
 downloads_that_broke()
 done()
