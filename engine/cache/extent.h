@@ -36,6 +36,7 @@ struct efs_extent {
     bool discard;              /* damaged: drop when the last reference goes */
     bool evict_first;          /* evictable, and the first to go, before the pool grows */
     bool awaited;              /* came for a guess whose layer is still to ask: goes after all else that is evictable */
+    bool unwanted;             /* is being loaded, and nobody waits for it */
     bool streamed;             /* came for a sequential reader, and nobody else has asked for it */
     uint32_t refs;             /* users of the memory; an extent with users is whole and not evicted */
     uint32_t held;             /* of them, those that hold it as long as they like */
@@ -47,7 +48,10 @@ struct efs_extent {
     _Atomic uint64_t checked; /* a bit a shard: checksums were right */
     struct efs_link link;     /* of its list */
     struct efs_extent_waiter *waiters;
-    struct efs_extent *next_no_memory;
+    union {
+        struct efs_extent *next_no_memory; /* EFS_EXTENT_NO_MEMORY */
+        struct efs_extent_load *load;      /* unwanted */
+    };
 };
 
 /* Why an extent is loaded: somebody waits for it, a reader is expected to come to it, its expert is guessed to be asked
@@ -92,7 +96,6 @@ struct efs_extents {
     uint64_t ahead_bytes, ahead_max_bytes;      /* read ahead and not used yet; never more than that */
     uint32_t refs, held;                        /* of all extents; of these, by waiters that hold */
     uint32_t loads[EFS_LOADS];                  /* under way */
-    struct efs_extent_load *unwanted;           /* of them, those that nobody waits for */
     struct efs_extent_load *idle_loads;         /* that ended, or are new */
     struct efs_extent_load *ended, *ended_last; /* the I/O thread's: it has not told of them yet */
     unsigned load_count, idle_count;            /* made so far; of them idle */

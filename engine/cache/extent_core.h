@@ -85,7 +85,7 @@ uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 
 /* ---- extent_loads.c ---- */
 struct efs_extent_load {
-    struct efs_extent_load *next; /* idle, or under way and not wanted */
+    struct efs_extent_load *next; /* idle */
     struct efs_extent_load *next_ended;
     struct efs_disk_request e, sm;
     struct efs_job failed;

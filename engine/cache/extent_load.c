@@ -162,18 +162,10 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
         efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
 }
 
-static void load_unwanted_remove(struct efs *fs, struct efs_extent_load *load)
-{
-    struct efs_extent_load **at = &fs->extents->unwanted;
-    while (*at != load)
-        at = &(*at)->next;
-    *at = load->next;
-}
-
 /* Somebody has come for what is being loaded for nobody: its reads do not wait behind others any more. */
 static void load_raise(struct efs *fs, struct efs_extent_load *load)
 {
-    load_unwanted_remove(fs, load);
+    fs->extents->at[load->extent].unwanted = false;
     fs->extents->loads[load->why]--;
     fs->extents->loads[EFS_LOAD_WANTED]++;
     load->why = EFS_LOAD_WANTED;
@@ -182,13 +174,11 @@ static void load_raise(struct efs *fs, struct efs_extent_load *load)
     efs_defer_look(fs);
 }
 
-/* The load of an extent that nobody waits for; there are some at a time. NULL: it is wanted, or not read. */
+/* The load of an extent that nobody waits for. NULL: it is wanted, or not read. */
 static struct efs_extent_load *load_unwanted_of(const struct efs *fs, uint32_t extent)
 {
-    struct efs_extent_load *load = fs->extents->unwanted;
-    while (load && load->extent != extent)
-        load = load->next;
-    return load;
+    const struct efs_extent *x = &fs->extents->at[extent];
+    return x->unwanted ? x->load : NULL;
 }
 
 void efs_extent_load_raise(struct efs *fs, uint32_t extent)
@@ -203,8 +193,7 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
 {
     errint_t error = load->error;
     fs->extents->loads[load->why]--;
-    if (load->why != EFS_LOAD_WANTED)
-        load_unwanted_remove(fs, load);
+    fs->extents->at[load->extent].unwanted = false;
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->guessed)
         fs->hooks->guessed(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
@@ -330,8 +319,8 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
     efs_active_begin(fs);
     fs->extents->loads[why]++;
     if (why != EFS_LOAD_WANTED) {
-        load->next = fs->extents->unwanted;
-        fs->extents->unwanted = load;
+        x->unwanted = true;
+        x->load = load;
     }
     if (why != EFS_LOAD_AHEAD && why != EFS_LOAD_GUESS && !x->passing_bytes)
         efs_again(fs, EFS_AGAIN_PREFAULT);
