@@ -171,6 +171,8 @@ static int list_all(bool json)
     for (size_t i = 0; i < mounts.count; i++) {
         struct top_sample sample;
         rc = glance_take(mounts.paths[i], &sample, &err);
+        if (rc < 0 && !ctl_mount_is_there(mounts.paths[i], mounts.ids[i]))
+            continue; /* it was unmounted meanwhile */
         if (rc < 0) {
             fflush(stdout);
             status = ctl_fail(rc, &err);

@@ -92,8 +92,7 @@ static void table_unescape(char *text)
     *to = '\0';
 }
 
-/* Is this mount what a path names, or does another mount hide it? Asks no daemon. */
-static bool mount_is_visible(const char *path, int id)
+bool ctl_mount_is_there(const char *path, int id)
 {
     char name[64], line[64];
     int fd = open(path, O_PATH | O_CLOEXEC), found = -1;
@@ -110,16 +109,15 @@ static bool mount_is_visible(const char *path, int id)
 
 /* A line of mountinfo: NULL, or the path of a mount of expertfs as a whole, for free(). Bind mounts of a folder of it
  * have no .expertfs. */
-static char *mounts_take(const char *line, dev_t *device)
+static char *mounts_take(const char *line, int *id, dev_t *device)
 {
-    int id;
     unsigned major_number, minor_number;
     char *path = NULL;
     const char *type = strstr(line, " - fuse.expertfs ");
-    if (type && sscanf(line, "%d %*d %u:%u / %ms", &id, &major_number, &minor_number, &path) == 4) {
+    if (type && sscanf(line, "%d %*d %u:%u / %ms", id, &major_number, &minor_number, &path) == 4) {
         table_unescape(path);
         *device = makedev(major_number, minor_number);
-        if (mount_is_visible(path, id))
+        if (ctl_mount_is_there(path, *id))
             return path;
     }
     free(path);
@@ -138,7 +136,8 @@ errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
         return efs_fail(err, -errno, "/proc/self/mountinfo: %s", strerror(errno));
     while (rc == 0 && getline(&line, &room, table) > 0) {
         dev_t device;
-        char *path = mounts_take(line, &device);
+        int id;
+        char *path = mounts_take(line, &id, &device);
         size_t same = 0;
         while (path && same < mounts->count && devices[same] != device)
             same++;
@@ -148,10 +147,13 @@ errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
         }
         char **paths = reallocarray(mounts->paths, mounts->count + 1, sizeof(*paths));
         mounts->paths = paths ? paths : mounts->paths;
+        int *ids = reallocarray(mounts->ids, mounts->count + 1, sizeof(*ids));
+        mounts->ids = ids ? ids : mounts->ids;
         dev_t *more = reallocarray(devices, mounts->count + 1, sizeof(*more));
         devices = more ? more : devices;
-        if (paths && more) {
+        if (paths && ids && more) {
             devices[mounts->count] = device;
+            mounts->ids[mounts->count] = id;
             mounts->paths[mounts->count++] = path;
         } else {
             free(path);
@@ -171,6 +173,7 @@ void ctl_mounts_free(struct ctl_mounts *mounts)
     for (size_t i = 0; i < mounts->count; i++)
         free(mounts->paths[i]);
     free(mounts->paths);
+    free(mounts->ids);
     *mounts = (struct ctl_mounts){.count = 0};
 }
 

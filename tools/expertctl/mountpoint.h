@@ -22,9 +22,12 @@ errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, str
 /* The mounts of type fuse.expertfs that a path leads to, each once, in the order in which they were made. */
 struct ctl_mounts {
     char **paths;
+    int *ids;
     size_t count;
 };
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
+/* Is this mount what a path names, and not hidden or unmounted by now? Asks no daemon. */
+bool ctl_mount_is_there(const char *path, int id);
 void ctl_mounts_free(struct ctl_mounts *mounts);
 /* The one mount of type fuse.expertfs, for free(). -ENOENT: there is none; -E2BIG: several, err names them. */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
