@@ -269,15 +269,18 @@ static void daemon_wait(struct efsd *daemon, int signal_fd)
 }
 
 /*
- * The order matters: who asks the mount ends before those who answer; threads end first, so that no call into the
- * engine is active when it closes; the engine answers what is in flight, so the device must still be open; then the
- * mount goes, and readers of what is still open get errors. Leases are not released before: the kernel may still serve
+ * The order matters. The threads that make calls on the mount end before the threads that answer them. The mount is
+ * detached while it is still served: the engine saves its state when it closes, and a state directory below the
+ * mountpoint would be a call on the mount that is never answered. Receiving threads end before the engine closes, so
+ * that no call into it is active. The engine answers what is in flight, so the device must still be open; then readers
+ * of what is still open get errors. Leases are not released before: the kernel may still serve
  * their pages to an open file.
  */
 static void daemon_end(struct efsd *daemon)
 {
     efsd_loading_stop(daemon);
     efsd_pagecache_stop(daemon);
+    efsd_session_detach(daemon);
     if (daemon->receivers)
         efsd_session_stop(daemon);
     efsd_export_stop(daemon->export);

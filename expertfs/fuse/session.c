@@ -163,6 +163,7 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     else
         rc = session_exchange_init(daemon, err);
     if (rc) {
+        efsd_session_detach(daemon);
         efsd_session_end(daemon);
         return rc;
     }

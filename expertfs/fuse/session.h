@@ -16,8 +16,10 @@ void efsd_session_stop(struct efsd *daemon);
 
 /* unmount.c: sets daemon->device, by which the mount is found again. */
 void efsd_session_identify(struct efsd *daemon);
-/* Unmount wherever the mount is now, also with open files (lazily: their readers get errors from now on), and free the
- * session. What is hidden by another mount cannot be unmounted: its connection ends, and the log has its path. */
+/* Unmount wherever the mount is now, also with open files (lazily: they are still served). What is hidden by another
+ * mount cannot be unmounted: the log has its path. Nothing where there is no session. */
+void efsd_session_detach(const struct efsd *daemon);
+/* End the connection, so that readers of what is still open get errors, and free the session. */
 void efsd_session_end(struct efsd *daemon);
 
 /* readahead.c: raise the mount's read-ahead where allowed; fills readahead_bytes and readahead_note. Asks the

@@ -71,14 +71,18 @@ static void session_disconnect(struct efsd *daemon)
         fuse_session_unmount(daemon->session);
 }
 
+void efsd_session_detach(const struct efsd *daemon)
+{
+    /* Once the connection is over the number of the device may be that of another file system. */
+    struct pollfd device = {.fd = daemon->fuse_fd};
+    if (daemon->session && daemon->device && poll(&device, 1, 0) == 0)
+        unmount_all(daemon);
+}
+
 void efsd_session_end(struct efsd *daemon)
 {
     if (!daemon->session)
         return;
-    /* Once the connection is over the number of the device may be that of another file system. */
-    struct pollfd device = {.fd = daemon->fuse_fd};
-    if (daemon->device && poll(&device, 1, 0) == 0)
-        unmount_all(daemon);
     session_disconnect(daemon);
     fuse_session_destroy(daemon->session);
     daemon->session = NULL;

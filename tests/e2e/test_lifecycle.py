@@ -302,6 +302,25 @@ def over_something():
     check("and the file is there again", os.listdir(path) == ["mine"])
 
 
+def state_below_the_mountpoint():
+    print("-- the state directory is the mountpoint, or below it")
+    for name in ("state", "below/state"):
+        state, path = scratch(f"hidden/{name}"), scratch(f"hidden/{name.split('/')[0]}")
+        os.makedirs(state)
+        result = run(expertfs, store, path, "-o", "nonempty", env={**os.environ, "EXPERTFS_STATE": state})
+        if not check(f"{name}: it mounts", result.returncode == 0, result):
+            continue
+        pid = daemon_of(path)
+        with open(f"{path}/{expert}", "rb") as file:
+            file.read()
+        os.kill(pid, signal.SIGTERM)
+        if not check(f"{name}: SIGTERM ends it", wait_until(lambda: gone(pid))):
+            os.kill(pid, signal.SIGKILL)
+            run("umount", "-l", path)
+        check(f"{name}: its counts are in the directory below", any(file.startswith("counts") for file in os.listdir(state)),
+              os.listdir(state))
+
+
 def unprivileged():
     print("-- as a user without privileges")
     result = as_nobody("""
@@ -330,5 +349,6 @@ killed()
 two_mounts()
 by_mount()
 over_something()
+state_below_the_mountpoint()
 unprivileged()
 done()
