@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -119,9 +120,20 @@ def several_files():
     shutil.copy(source, f"{folder}/deeper/m-00001-of-00002.gguf")
     shutil.copy(source, f"{folder}/deeper/m-00002-of-00002.gguf")
     ends("{gguf} of a model in parts", ran(make_store(folder), "echo", "{gguf}"), 0, r"mnt/deeper/m-00001-of-00002\.gguf$")
-    for name in ("mmproj-m-f16.gguf", "deeper/m.mmproj.gguf"):
-        shutil.copy(source, f"{folder}/{name}")
-    ends("{gguf} of a model that sees", ran(make_store(folder), "echo", "{gguf}"), 0, r"mnt/deeper/m-00001-of-00002\.gguf$")
+    for name, *about in (("m-projector.gguf", "general.type", "mmproj"), ("deeper/a.gguf", "general.architecture", "clip"),
+                         ("imatrix.gguf", "general.type", "imatrix"), ("lora.gguf", "general.type", "adapter"),
+                         ("mmproj-m-f16.gguf", "general.name", "projector"), ("later.gguf", "split.no", 1)):
+        with open(f"{folder}/{name}", "wb") as file:
+            file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(about[0])) + about[0].encode() +
+                       (struct.pack("<IQ", 8, len(about[1])) + about[1].encode() if isinstance(about[1], str) else
+                        struct.pack("<IH", 2, about[1])))
+    ends("{gguf} beside what is no model", ran(make_store(folder), "echo", "{gguf}"), 0, r"mnt/deeper/m-00001-of-00002\.gguf$")
+    ollama = scratch("ollama")
+    os.makedirs(ollama)
+    shutil.copy(source, f"{ollama}/sha256-e8a35b5937a5")
+    with open(f"{ollama}/sha256-62fbfd9ed093", "w") as file:
+        file.write('{"stop":["<|im_end|>"]}')
+    ends("{gguf} of Ollama's blobs", ran(make_store(ollama), "echo", "{gguf}"), 0, r"mnt/sha256-e8a35b5937a5$")
     shutil.copy(source, f"{folder}/other.gguf")
     ends("{gguf} of two models", ran(make_store(folder), "echo", "{gguf}"), 125, "write {}/NAME")
     ends("{gguf} where there is none", ran(make_store(make_model("tensors")), "echo", "{gguf}"), 125, "has no GGUF file")

@@ -217,8 +217,11 @@ def paths(gguf):
     folder = scratch("it's a $path; `x`")
     os.makedirs(folder)
     os.link(gguf, f"{folder}/-z model.gguf")
-    shutil.copy(os.path.join(make_model("other", "--preset=tiny-mixtral", "--format=gguf"), "model.gguf"),
-                f"{folder}/mmproj-a.gguf")
+    with open(f"{folder}/-a.gguf", "wb") as file:
+        for key, value in ((None, None), ("general.type", "mmproj"), ("clip.expert_used_count", 77)):
+            file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 2) if not key else struct.pack("<Q", len(key)) + key.encode() +
+                       (struct.pack("<IQ", 8, len(value)) + value.encode() if isinstance(value, str) else
+                        struct.pack("<II", 4, value)))
     chosen = told("--ram=2G", gguf)["chosen"]
     store = scratch("a store's $path.efs")
     for cwd, path in ((SCRATCH, folder), (folder, "-z model.gguf")):

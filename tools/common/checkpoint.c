@@ -5,6 +5,7 @@
 #include "catalog.h"
 #include "model_config.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,13 @@ static void count_experts(struct tools_checkpoint *c, const struct efs_catalog *
     }
 }
 
+static bool is_model(const struct efs_catalog *catalog, const struct efs_source_file *file)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", catalog->root, file->path);
+    return tools_gguf_file_is_model(path);
+}
+
 errint_t tools_checkpoint_read(const char *path, struct tools_checkpoint *checkpoint, struct efs_error *err)
 {
     struct efs_catalog catalog;
@@ -46,12 +54,10 @@ errint_t tools_checkpoint_read(const char *path, struct tools_checkpoint *checkp
     snprintf(checkpoint->family, sizeof(checkpoint->family), "%s", catalog.family ? catalog.family : "?");
     for (size_t f = 0; f < catalog.file_count; f++) {
         const struct efs_source_file *file = &catalog.files[f];
-        size_t length = strlen(file->path);
         checkpoint->bytes += file->bytes;
         if (strcmp(file->path, "config.json") == 0)
             snprintf(checkpoint->config, sizeof(checkpoint->config), "%s/%s", catalog.root, file->path);
-        if (file->has_tensors && !checkpoint->gguf[0] && length > 5 && strcmp(file->path + length - 5, ".gguf") == 0 &&
-            !tools_gguf_is_projector(file->path))
+        if (file->gguf && !file->apart && !checkpoint->gguf[0] && is_model(&catalog, file))
             snprintf(checkpoint->gguf, sizeof(checkpoint->gguf), "%s/%s", catalog.root, file->path);
     }
     for (size_t t = 0; t < catalog.tensor_count; t++) {

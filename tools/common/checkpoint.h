@@ -13,7 +13,7 @@ struct tools_checkpoint {
     struct efs_pack_row rows[EFS_PACK_ROWS];
     unsigned row_count;
     char config[4096]; /* the file config.json; "": there is none */
-    char gguf[4096];   /* the file with tensors that ends with .gguf and is no projector, the first by name; "": none */
+    char gguf[4096];   /* the GGUF file of the model, its first part; "": none */
 };
 
 /* A file or a directory, as mkexpertfs takes them. Blocks. -EUCLEAN for a file that violates its format, ... */

@@ -5,10 +5,13 @@
 #include "expertfs-private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define NUMBER_MAX (UINT64_C(1) << 32) /* above it is no size of a model; products of four do not overflow a double */
 #define LAYERS_MAX 1024u               /* of a list; longer ones are no list of layers */
@@ -67,12 +70,6 @@ static errint_t config_derive(struct tools_model_config *c, struct attention *a,
     c->window_elements = (uint64_t)windowed;
     c->window = windowed > 0 ? a->window : 0;
     return 0;
-}
-
-bool tools_gguf_is_projector(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return strstr(slash ? slash + 1 : path, "mmproj") != NULL;
 }
 
 /* ---- config.json ---- */
@@ -155,6 +152,7 @@ struct gguf {
     size_t piece_bytes;
     errint_t error; /* the first; then all that is read is 0 */
     uint64_t list[LAYERS_MAX];
+    char text[64]; /* of the last string, cut */
     struct attention attention;
 };
 
@@ -207,8 +205,8 @@ static uint64_t gguf_length(struct gguf *g)
     return low;
 }
 
-/* A key's text, cut to room. */
-static void gguf_key(struct gguf *g, char *key, size_t room)
+/* A string, cut to room. */
+static void gguf_string(struct gguf *g, char *key, size_t room)
 {
     uint64_t length = gguf_length(g);
     size_t taken = length < room ? (size_t)length : room - 1;
@@ -240,7 +238,7 @@ static void gguf_value(struct gguf *g, uint32_t type, uint64_t *number, uint64_t
             }
         }
     } else if (type == STRING) {
-        gguf_skip(g, gguf_length(g));
+        gguf_string(g, g->text, sizeof(g->text));
     } else if (type < TYPES) {
         *number = gguf_number(g, type);
     } else {
@@ -309,29 +307,94 @@ static void gguf_window(struct attention *a, const char *architecture, bool told
     }
 }
 
-errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes,
-                                 struct tools_model_config *config, struct efs_error *err)
+/* At the first of count entries; for free(). NULL: no memory. */
+static struct gguf *gguf_begin(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes, uint64_t *count)
 {
     struct gguf *g = calloc(1, sizeof(*g));
-    char magic[4], key[128], architecture[128] = "";
-    bool window_told = false;
-    *config = (struct tools_model_config){0};
+    char magic[4];
     if (!g)
-        return efs_fail(err, -ENOMEM, "no memory");
+        return NULL;
     g->read_at = read_at;
     g->arg = arg;
     g->bytes = file_bytes;
     gguf_take(g, magic, sizeof(magic));
     uint64_t version = gguf_number(g, U32);
     gguf_length(g); /* tensors */
-    uint64_t count = gguf_length(g);
+    *count = gguf_length(g);
     if (g->error == 0 && (memcmp(magic, "GGUF", 4) != 0 || version < 2 || version > 3))
         g->error = -EUCLEAN;
+    return g;
+}
+
+/* Of a model in parts: one that is not the first, by its name? */
+static bool name_is_later_part(const char *name)
+{
+    static const char form[] = "-00001-of-00002.gguf";
+    size_t length = strlen(name);
+    unsigned part, parts;
+    return length > strlen(form) && sscanf(name + length - strlen(form), "-%5u-of-%5u.gguf", &part, &parts) == 2 &&
+           part != 1;
+}
+
+bool tools_gguf_is_model(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char magic[4], key[128];
+    uint64_t count;
+    if (file_bytes < sizeof(magic) || read_at(arg, 0, magic, sizeof(magic)) < 0 || memcmp(magic, "GGUF", 4) != 0)
+        return false;
+    struct gguf *g = gguf_begin(read_at, arg, file_bytes, &count);
+    bool model = true, typed = false, numbered = false;
+    for (uint64_t i = 0; g && i < count && g->error == 0 && model; i++) {
+        uint64_t number, length;
+        gguf_string(g, key, sizeof(key));
+        uint32_t type = (uint32_t)gguf_number(g, U32);
+        gguf_value(g, type, &number, &length);
+        if (strcmp(key, "general.type") == 0 && type == STRING) {
+            typed = true;
+            model = strcmp(g->text, "model") == 0;
+        } else if (strcmp(key, "general.architecture") == 0 && type == STRING) {
+            model = strcmp(g->text, "clip") != 0; /* projectors of before there were types */
+        } else if (strcmp(key, "split.no") == 0) {
+            numbered = true;
+            model = number == 0;
+        }
+    }
+    free(g);
+    return model && (typed || !strstr(name, "mmproj")) && (numbered || !name_is_later_part(name));
+}
+
+static errint_t read_fd(void *arg, uint64_t offset, void *to, size_t bytes)
+{
+    ssize_t n = pread(*(const int *)arg, to, bytes, (off_t)offset);
+    return n < 0 ? -errno : (size_t)n == bytes ? 0 : -EUCLEAN;
+}
+
+bool tools_gguf_file_is_model(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool model = fd >= 0 && fstat(fd, &st) == 0 && tools_gguf_is_model(read_fd, &fd, (uint64_t)st.st_size, path);
+    if (fd >= 0)
+        close(fd);
+    return model;
+}
+
+errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes,
+                                 struct tools_model_config *config, struct efs_error *err)
+{
+    uint64_t count;
+    struct gguf *g = gguf_begin(read_at, arg, file_bytes, &count);
+    char key[128], architecture[128] = "";
+    bool window_told = false;
+    *config = (struct tools_model_config){0};
+    if (!g)
+        return efs_fail(err, -ENOMEM, "no memory");
     errint_t rc = 0;
     struct attention *a = &g->attention;
     for (uint64_t i = 0; i < count && g->error == 0 && rc == 0; i++) {
         uint64_t number, length;
-        gguf_key(g, key, sizeof(key));
+        gguf_string(g, key, sizeof(key));
         uint32_t type = (uint32_t)gguf_number(g, U32);
         gguf_value(g, type, &number, &length);
         if (strcmp(key, "tokenizer.ggml.tokens") == 0)

@@ -25,15 +25,21 @@ struct tools_model_config {
 errint_t tools_model_config_json(const char *text, size_t bytes, struct tools_model_config *config,
                                  struct efs_error *err);
 
-/* Is a GGUF file of this name, or path, the part beside a model that turns pictures or sound into tokens? By the habit
- * that llama.cpp goes by: it is called mmproj. */
-bool tools_gguf_is_projector(const char *path);
-
 /* Reads bytes at offset; -errno when these are not all there. */
 typedef errint_t tools_read_at_fn(void *arg, uint64_t offset, void *to, size_t bytes);
 /* The metadata of a GGUF file of so many bytes; nothing behind them is read. -EUCLEAN: it is none, damaged, or
  * has a number that no model has. */
 errint_t tools_model_config_gguf(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes,
                                  struct tools_model_config *config, struct efs_error *err);
+
+/*
+ * Whether a file is a GGUF file of a model, of several parts the first: its magic and its metadata say so, as
+ * general.type
+ * ("mmproj", "adapter" and "imatrix" are no models) and split.no. The path counts only where these are missing: files
+ * of before were called mmproj, and parts have numbers. A damaged GGUF file may be one of a model.
+ */
+bool tools_gguf_is_model(tools_read_at_fn *read_at, void *arg, uint64_t file_bytes, const char *path);
+/* The same of a file of the system; false: it cannot be read. */
+bool tools_gguf_file_is_model(const char *path);
 
 #endif

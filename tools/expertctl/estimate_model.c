@@ -104,17 +104,21 @@ static errint_t store_says(struct estimate *e, struct efs_error *err)
     const struct efs_options options = {.size = sizeof(struct efs_options), .no_state = true};
     struct efs_file_info info, found = {.path = ""};
     struct reader reader = {.fd = -1};
+    bool experts = false; /* the GGUF file that was found has them */
     errint_t rc = efs_open(e->path, &options, &reader.fs, err);
     if (rc < 0)
         return rc;
     for (uint32_t f = 0; f < efs_file_count(reader.fs); f++) {
         if (efs_file_info(reader.fs, f, &info, sizeof(info)) < 0 || info.kind != EFS_FILE_CHECKPOINT)
             continue;
-        bool gguf = ends_with(info.path, ".gguf") && !tools_gguf_is_projector(info.path);
-        if (gguf ? !e->gguf : !e->gguf && strcmp(info.path, "config.json") == 0) {
+        struct reader one = {.fs = reader.fs, .file = f, .fd = -1};
+        bool gguf = !(e->gguf && experts) && tools_gguf_is_model(reader_read, &one, info.bytes, info.path);
+        bool has_experts = gguf && efs_file_holds_expert(reader.fs, f, 0, info.bytes);
+        if (gguf ? !e->gguf || has_experts : !e->gguf && strcmp(info.path, "config.json") == 0) {
             found = info;
             reader.file = f;
             e->gguf = gguf;
+            experts = has_experts;
         }
     }
     if (found.path[0])

@@ -90,16 +90,6 @@ static bool run_names_mount(const struct run *r)
     return false;
 }
 
-/* Of a model in parts: one that is not the first? */
-static bool gguf_is_later_part(const char *name)
-{
-    size_t length = strlen(name);
-    static const char form[] = "-00001-of-00002.gguf";
-    const char *end = name + length - strlen(form);
-    unsigned part, parts;
-    return length > strlen(form) && sscanf(end, "-%5u-of-%5u.gguf", &part, &parts) == 2 && part != 1;
-}
-
 /* The GGUF file of the model in the mount, its first part; for free(). -ENOENT, -E2BIG: there is none, or more than
  * one. */
 static errint_t gguf_find(const char *root, const char *source, char **path, struct efs_error *err)
@@ -112,8 +102,7 @@ static errint_t gguf_find(const char *root, const char *source, char **path, str
         if (at->fts_info == FTS_D && at->fts_level == 1 &&
             (strcmp(at->fts_name, "experts") == 0 || strcmp(at->fts_name, ".expertfs") == 0))
             fts_set(tree, at, FTS_SKIP);
-        if (at->fts_info != FTS_F || at->fts_namelen < 5 || strcmp(at->fts_name + at->fts_namelen - 5, ".gguf") != 0 ||
-            gguf_is_later_part(at->fts_name) || tools_gguf_is_projector(at->fts_name))
+        if (at->fts_info != FTS_F || !tools_gguf_file_is_model(at->fts_path))
             continue;
         if (*path)
             rc = efs_fail(err, -E2BIG, "{gguf}: there are %s and %s; write {}/NAME", *path, at->fts_path);
