@@ -30,7 +30,7 @@ static struct {
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* write(2) in place of stdio: a thread that is blocked here must not hold a lock that exit() takes. */
-static void stderr_write(const char *text, size_t bytes)
+static bool stderr_write(const char *text, size_t bytes)
 {
     while (bytes) {
         ssize_t n = write(STDERR_FILENO, text, bytes);
@@ -38,23 +38,25 @@ static void stderr_write(const char *text, size_t bytes)
             struct pollfd wait = {.fd = STDERR_FILENO, .events = POLLOUT};
             poll(&wait, 1, -1);
         } else if (n < 0 && errno != EINTR) {
-            return;
+            return false;
         } else if (n > 0) {
             text += n;
             bytes -= (size_t)n;
         }
     }
+    return true;
 }
 
-static void line_write(int priority, const char *text)
+/* false: standard error is closed or fails. */
+static bool line_write(int priority, const char *text)
 {
     char line[2048];
     if (priority != EFSD_LOG_STDERR) {
         syslog(priority, "%s", text);
-        return;
+        return true;
     }
     size_t bytes = (size_t)snprintf(line, sizeof(line), "%s\n", text);
-    stderr_write(line, bytes < sizeof(line) ? bytes : sizeof(line) - 1);
+    return stderr_write(line, bytes < sizeof(line) ? bytes : sizeof(line) - 1);
 }
 
 /* Lock held. */
@@ -99,8 +101,10 @@ static void *queue_run(void *arg)
             pthread_cond_wait(&queue.changed, &queue.lock);
         struct queue_line *line = queue.first;
         pthread_mutex_unlock(&queue.lock);
-        line_write(line->priority, line->text);
+        bool written = line_write(line->priority, line->text);
         pthread_mutex_lock(&queue.lock);
+        queue.lost += !written;
+        queue.reported += !written; /* a report of it would fail, too */
         queue.first = line->next;
         queue.bytes -= line->bytes;
         free(line);
