@@ -9,15 +9,15 @@
 #include <stddef.h>
 
 #ifdef __SANITIZE_THREAD__
-void __tsan_read_range(void *begin, unsigned long bytes);
-void __tsan_write_range(void *begin, unsigned long bytes);
+void __tsan_read_range(void *begin, long bytes);
+void __tsan_write_range(void *begin, long bytes);
 static inline void efs_tsan_reads(const void *begin, size_t bytes)
 {
-    __tsan_read_range((void *)(size_t)begin, bytes);
+    __tsan_read_range((void *)(size_t)begin, (long)bytes);
 }
 static inline void efs_tsan_writes(void *begin, size_t bytes)
 {
-    __tsan_write_range(begin, bytes);
+    __tsan_write_range(begin, (long)bytes);
 }
 #else
 static inline void efs_tsan_reads(const void *begin, size_t bytes)

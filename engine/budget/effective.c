@@ -46,7 +46,7 @@ static void effective_found(struct efs *fs, uint64_t bytes)
         return;
     }
     e->least_bytes = bytes < e->least_bytes ? bytes : e->least_bytes;
-    if (!e->is_less || efs_now_ns() - e->since_ns < RISE_NS)
+    if (!e->is_less || efs_now_ns() < e->since_ns + RISE_NS)
         return;
     if (e->least_bytes >= now + step) {
         effective_set(fs, e->least_bytes - step / 2);

@@ -98,13 +98,12 @@ if int(profile["live_bursts"]) >= 64:
     check("and it is in doubt", "reads take" in profile["doubt"], profile)
     check("doctor says so", re.search(r"^slower +profile .* in doubt.*reads take", run(expertctl, "doctor",
           mount.path).stdout, re.M))
-    time.sleep(3)
-    with open(saved()) as file:
-        check("what may be load is not saved", json.load(file)["disk_bytes_per_second"] == 1e13 and
-              told(mount)["source"] == "saved", told(mount))
+    mount.unmount()
+    with open(saved()) as file: # what decodes faster than it was measured may be saved, but not a slower disk
+        check("what may be load is not saved", json.load(file)["disk_bytes_per_second"] == 1e13)
 else:
     note(f"only {profile['live_bursts']} bursts of reads: too few to tell")
-mount.unmount()
+    mount.unmount()
 
 print("-- nostate")
 change(cpu_path="abacus")

@@ -24,7 +24,7 @@
 #include "waiting.h"
 
 #ifdef __SANITIZE_THREAD__ /* takes 20 times as long */
-#define EXPERTS 2
+#define EXPERTS 3
 #else
 #define EXPERTS 6
 #endif

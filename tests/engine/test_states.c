@@ -493,6 +493,9 @@ static void machine_leaves_mib(struct efs *fs, uint64_t mib)
     fs->budget->memory_left.machine = fileno(machine.meminfo);
     efs_supply_look(fs);
     efs_budget_wait(fs);
+    efs_lock(fs); /* the budget rises when a test says so, however slow the machine is */
+    fs->budget->effective.since_ns = UINT64_MAX / 2;
+    efs_unlock(fs);
 }
 
 static int machine_end(void **state)
