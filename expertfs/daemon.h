@@ -37,6 +37,7 @@ struct efsd {
     uint32_t expert_count;
     struct efsd_tree tree;
     struct efsd_buffers buffers;
+    size_t buffer_count;
     struct efsd_opens opens;
     struct efsd_kernel kernel;
     struct efsd_counters counters;

@@ -40,7 +40,7 @@ static unsigned default_threads(void)
 /* Reply buffers: a 64th of the budget, within bounds. */
 static size_t buffer_count(uint64_t budget_bytes)
 {
-    uint64_t count = budget_bytes ? budget_bytes / 64 / MIB : BUFFERS_MOST;
+    uint64_t count = budget_bytes / 64 / MIB;
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
 }
 
@@ -48,11 +48,12 @@ static size_t buffer_count(uint64_t budget_bytes)
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
+    daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
     const struct efs_options engine = {
         .size = sizeof(struct efs_options),
         .budget_bytes = options->budget_bytes,
-        .reserved_bytes = buffer_count(options->budget_bytes) * (uint64_t)EFSD_IO_BYTES +
-                          (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
+        .reserved_bytes =
+            daemon->buffer_count * (uint64_t)EFSD_IO_BYTES + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
         .readahead_bytes = options->ahead_bytes,
@@ -223,12 +224,11 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
         rc = daemon_build_tree(daemon, err);
     if (!rc) {
         daemon_set_owner(daemon);
-        size_t count = buffer_count(daemon->options.budget_bytes);
-        rc = efsd_buffers_open(&daemon->buffers, count);
+        rc = efsd_buffers_open(&daemon->buffers, daemon->buffer_count);
         if (!rc)
             rc = efsd_opens_init(daemon);
         if (rc)
-            efs_fail(err, rc, "no memory for %zu reply buffers", count);
+            efs_fail(err, rc, "no memory for %zu reply buffers", daemon->buffer_count);
     }
     efsd_starting_over(starting);
     if (!rc)

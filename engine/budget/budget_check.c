@@ -30,12 +30,12 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
     if (available > memory.limit_bytes)
         available = memory.limit_bytes;
     if (take > memory.limit_bytes)
-        return efs_fail(err, -ENOMEM,
-                        "%s: a budget of %llu MiB is not possible: %s is %llu MiB. Ask for budget=auto, or for at most "
-                        "the %llu MiB that are available%s",
-                        fs->store->path, (unsigned long long)(budget / MIB), whose,
-                        (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(available / MIB),
-                        memory.cgroup ? ", or raise the limit (memory.max)" : "");
+        return efs_fail(
+            err, -ENOMEM,
+            "%s: a budget of %llu MiB is not possible: %s is %llu MiB, of which %llu MiB are available. Ask "
+            "for budget=auto, which takes the least that serves where half of that is less%s",
+            fs->store->path, (unsigned long long)(budget / MIB), whose, (unsigned long long)(memory.limit_bytes / MIB),
+            (unsigned long long)(available / MIB), memory.cgroup ? ", or raise the limit (memory.max)" : "");
     if (take > available)
         efs_fail(
             err, 0,

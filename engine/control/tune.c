@@ -30,15 +30,19 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     bool automatic = bytes == 0;
     if (automatic)
         bytes = efs_auto_budget();
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
     efs_lock(fs);
-    if (automatic) /* what the pools have is ours to take again */
-        bytes += (efs_budget_used(fs) - fs->account.fixed_bytes) / 2;
     uint64_t held = efs_budget_used(fs);
+    if (automatic) /* what the pools have is ours to take again */
+        bytes += (held - fs->account.fixed_bytes) / 2;
     efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
         return rc;
     efs_lock(fs);
     uint64_t fixed = fs->account.fixed_bytes, floor = fixed + fs->arena.segment_bytes;
+    if (automatic && bytes < floor && floor <= memory.limit_bytes)
+        bytes = floor;
     if (bytes < floor) {
         efs_unlock(fs);
         return efs_fail(

@@ -145,15 +145,30 @@ static uint64_t size_extents(struct efs *fs, uint64_t budget)
     return segment;
 }
 
-static errint_t below_floor(const struct efs *fs, uint64_t fixed, uint64_t floor, struct efs_error *err)
+/* The floor is the least budget that serves. budget=auto becomes the floor where the memory limit allows it; else err
+ * says what to do: ask for a larger budget, or give more memory. */
+static errint_t reach_floor(struct efs *fs, uint64_t floor, const struct efs_memory *memory, struct efs_error *err)
 {
-    unsigned long long whole = (floor + MIB - 1) / MIB;
+    const uint64_t whole = (floor + MIB - 1) / MIB, fixed = fs->account.fixed_bytes / MIB;
+    const uint64_t budget = fs->options.budget_bytes, least = budget < MIB ? MIB : budget;
+    char hint[160];
+    if (budget >= floor)
+        return 0;
+    if (fs->budget_auto && floor <= memory->limit_bytes) {
+        fs->options.budget_bytes = floor;
+        return 0;
+    }
+    if (floor <= memory->limit_bytes)
+        snprintf(hint, sizeof(hint), "ask for budget=%lluM or more", (unsigned long long)whole);
+    else
+        snprintf(hint, sizeof(hint), "%llu MiB of memory are available%s",
+                 (unsigned long long)(memory->available_bytes / MIB),
+                 memory->cgroup ? ": raise the limit of the memory cgroup (memory.max)" : "");
     return efs_fail(err, -ENOMEM,
                     "%s: a budget of %s%llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
-                    "pool %llu MiB): ask for budget=%lluM or more",
-                    fs->store->path, fs->options.budget_bytes < MIB ? "less than " : "",
-                    (unsigned long long)((fs->options.budget_bytes < MIB ? MIB : fs->options.budget_bytes) / MIB),
-                    whole, (unsigned long long)(fixed / MIB), whole - fixed / MIB, whole);
+                    "pool %llu MiB): %s",
+                    fs->store->path, budget < MIB ? "less than " : "", (unsigned long long)(least / MIB),
+                    (unsigned long long)whole, (unsigned long long)fixed, (unsigned long long)(whole - fixed), hint);
 }
 
 /* The least budget, whole MiB, that is enough for the sizes that follow from it. */
@@ -172,8 +187,13 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
 {
     uint64_t budget = fs->options.budget_bytes, segment = size_extents(fs, budget);
     if (budget < fs->account.fixed_bytes + segment) {
-        uint64_t floor = floor_budget(fs);
-        return below_floor(fs, fs->account.fixed_bytes, floor, err);
+        struct efs_memory memory;
+        efs_memory(&memory, sizeof(memory));
+        errint_t rc = reach_floor(fs, floor_budget(fs), &memory, err);
+        if (rc < 0)
+            return rc;
+        budget = fs->options.budget_bytes;
+        segment = size_extents(fs, budget);
     }
     uint64_t most = (budget - fs->account.fixed_bytes) / segment;
     if (most > SEGMENTS_MAX)
@@ -377,11 +397,12 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
     errint_t rc = efs_served_check(fs, err);
     if (rc < 0)
         return rc;
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
     efs_lock(fs);
     fs->account.fixed_bytes += bytes;
+    rc = reach_floor(fs, fs->account.fixed_bytes + fs->arena.segment_bytes, &memory, err);
     efs_budget_set(fs, fs->options.budget_bytes);
-    if (fs->options.budget_bytes < fs->account.fixed_bytes + fs->arena.segment_bytes)
-        rc = below_floor(fs, fs->account.fixed_bytes, fs->account.fixed_bytes + fs->arena.segment_bytes, err);
     efs_budget_shrink(fs);
     efs_unlock(fs);
     return rc;

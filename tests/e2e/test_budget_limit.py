@@ -41,6 +41,54 @@ def take(process):
     return process.stdout.readline() == "taken\n"
 
 
+def advised(text):
+    """The options that a refusal advises."""
+    return [found.rstrip(".") for found in re.findall(r"budget=(?:auto|\d+M)", text.split(": ", 2)[-1])]
+
+
+def ends_well(store, options, within):
+    """Does each piece of advice lead to a mount, or to the advice to raise the limit, by at most three refusals?"""
+    tried, left = {}, [options]
+    while left:
+        options = left.pop()
+        result = run(*within.prefix, program("expertfs"), store, folder, "-o", options, timeout=60)
+        tried[options] = result.stderr.strip()
+        if result.returncode == 0:
+            tried[options] = "mounted"
+            run("umount", folder)
+            wait_until(lambda: not is_mounted(folder))
+        else:
+            left += [advice for advice in advised(result.stderr) if advice not in tried]
+    ends = [said for said in tried.values() if said == "mounted" or (not advised(said) and "raise the limit" in said)]
+    return len(tried) <= 4 and ends != [], tried
+
+
+def in_little():
+    print("-- in little memory")
+    for mib, serves in ((64, True), (40, True), (20, False)):
+        little = need_cgroup(mib << 20)
+        try:
+            if serves:
+                mount = Mount(small, "budget=auto", prefix=little.prefix)
+                had = mount.count("budget_bytes") >> 20
+                check(f"budget=auto in {mib} MiB serves: half of it, or the least that serves", (20 < had < 32) and
+                      len(open(mount / experts[0], "rb").read()) > 0 and mount.refusal("budget", "auto")[0] == "", had)
+                mount.unmount()
+            else:
+                result = run(*little.prefix, program("expertfs"), "-f", small, folder, "-o", "budget=auto", timeout=60)
+                check(f"budget=auto in {mib} MiB is refused, with the limit to raise", result.returncode == 1 and
+                      "raise the limit" in result.stderr and advised(result.stderr) == [], result)
+            for options in ("budget=auto", "budget=1M", "budget=54M", "budget=1G"):
+                good, tried = ends_well(small, options, little)
+                check(f"{options} in {mib} MiB: advice leads to a mount, or to the limit", good, tried)
+            check("nothing was killed for the limit", little.out_of_memory() == 0)
+        finally:
+            for mount in list(_mounts):
+                mount.abandon()
+            little.remove()
+
+
+in_little()
 neighbour = other = None
 try:
     print("-- at the mount")
