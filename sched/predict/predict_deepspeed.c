@@ -50,5 +50,18 @@ static unsigned deepspeed_score(struct efs_predictor *p, unsigned s, int64_t tar
     return last.count;
 }
 
-const struct efs_predict_ops efs_predict_deepspeed = {
-    .name = "deepspeed", .open = deepspeed_open, .observe = deepspeed_observe, .score = deepspeed_score};
+static bool deepspeed_valid(struct efs_predictor *p)
+{
+    const struct deepspeed *d = p->state;
+
+    for (unsigned l = 0; l < p->layers; l++)
+        if (d->kept[l] > d->chosen[l] || d->chosen[l] > UINT64_MAX / 2)
+            return false;
+    return true;
+}
+
+const struct efs_predict_ops efs_predict_deepspeed = {.name = "deepspeed",
+                                                      .open = deepspeed_open,
+                                                      .observe = deepspeed_observe,
+                                                      .score = deepspeed_score,
+                                                      .valid = deepspeed_valid};

@@ -70,6 +70,18 @@ static void refuses_what_cannot_be(void **state)
     }
 }
 
+/* Experts that there are, with probabilities, the most probable first, equal ones by number. */
+static void check_guesses(const struct efs_guess *guess, int count)
+{
+    for (int i = 0; i < count; i++) {
+        assert_true(guess[i].layer < LAYERS && guess[i].expert < EXPERTS);
+        assert_true(guess[i].probability > 0 && guess[i].probability <= 1);
+        assert_true(guess[i].tokens >= guess[i].probability && guess[i].priority > 0);
+        assert_true(i == 0 || guess[i].probability < guess[i - 1].probability ||
+                    (guess[i].probability == guess[i - 1].probability && guess[i].expert > guess[i - 1].expert));
+    }
+}
+
 /* Guesses are in order, none twice, probabilities are such; a layer that is left out or a prompt does no harm. */
 static void guesses_are_well_formed(void **state)
 {
@@ -95,14 +107,7 @@ static void guesses_are_well_formed(void **state)
 
                 assert_in_range(count, 0, 4);
                 assert_true(picked <= (unsigned)count);
-                for (int i = 0; i < count; i++) {
-                    assert_true(guess[i].layer < LAYERS && guess[i].expert < EXPERTS);
-                    assert_true(guess[i].probability > 0 && guess[i].probability <= 1);
-                    assert_true(guess[i].tokens >= guess[i].probability && guess[i].priority > 0);
-                    assert_true(
-                        i == 0 || guess[i].probability < guess[i - 1].probability ||
-                        (guess[i].probability == guess[i - 1].probability && guess[i].expert > guess[i - 1].expert));
-                }
+                check_guesses(guess, count);
             }
         }
         efs_predictor_free(p);
@@ -267,7 +272,9 @@ static void use(struct efs_predictor *p)
 
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_random(p, 1, &small, 6, 2);
-    assert_true(efs_predict(p, 1, 2, guess, EXPERTS, NULL) >= 0);
+    int count = efs_predict(p, 1, 2, guess, EXPERTS, NULL);
+    assert_in_range(count, 0, EXPERTS);
+    check_guesses(guess, count);
     assert_int_equal(efs_predict_end(p, 1), 0);
 }
 
