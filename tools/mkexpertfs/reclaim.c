@@ -75,7 +75,11 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 
 void reclaim_tell_left(const char *out)
 {
-    if (efs_reclaim_unfinished(out))
+    if (!efs_reclaim_unfinished(out))
+        return;
+    if (access(out, F_OK) == 0) /* nothing goes back from a store that is whole */
+        fprintf(stderr, "mkexpertfs: %s.reclaim is left: `mkexpertfs --resume %s` removes it\n", out, out);
+    else
         fprintf(stderr,
                 "mkexpertfs: the source and %s.reclaim together hold everything: `mkexpertfs --resume %s` goes on, "
                 "`mkexpertfs --undo %s` goes back\n",
