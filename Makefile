@@ -198,6 +198,12 @@ $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sy
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
+# A mkexpertfs with these calls, which tests of kills run.
+TEST_PROGRAMS += $(BUILD)/tests/fault/mkexpertfs-signalled
+$(BUILD)/tests/fault/mkexpertfs-signalled: $(call obj,$(wildcard tools/mkexpertfs/*.c) $(SRC_common) tests/fault/signalled.c tests/fault/sys_fault.c) $(BUILD)/libexpertfs.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(ENGINE_LIBS)
 # Fuzzers (clang): `make fuzz` runs each for FUZZ_SECONDS from its corpus, which the tests read too. What it finds it
 # leaves in the build folder.
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))

@@ -56,6 +56,32 @@ def note(what):
     print(f"       {what}", flush=True)
 
 
+class Signalled:
+    """mkexpertfs that sends itself a signal before the nth of its calls that change files: tests/fault/signalled.c."""
+
+    def __init__(self, nth, *arguments, number=signal.SIGKILL):
+        self.counted = tempfile.mktemp(dir=SCRATCH)
+        self.process = subprocess.Popen(
+            [program("tests/fault/mkexpertfs-signalled"), "-q", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, env={**os.environ, "EXPERTFS_TEST_SIGNAL": f"{int(number)}@{nth}", "EXPERTFS_TEST_CALLS": self.counted})
+
+    def end(self):
+        """Its exit status and what it printed. A signal that was due was sent, whatever the program made of it."""
+        said = self.process.communicate(timeout=120)[0]
+        self.calls = int(open(self.counted).read()) if os.path.exists(self.counted) else None
+        return self.process.returncode, said
+
+
+def calls_of(*arguments):
+    """How many calls of mkexpertfs change files."""
+    whole = Signalled(0, *arguments)
+    status, said = whole.end()
+    if status:
+        check("mkexpertfs", False, said)
+        sys.exit(1)
+    return whole.calls
+
+
 def experts_by_the_daemon(store):
     """{name below the mount: bytes} of all experts, from a mount whose kernel serves none of them."""
     plain = Mount(store, "nopassthrough")

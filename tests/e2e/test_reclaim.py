@@ -93,25 +93,14 @@ def mkexpertfs(*arguments, **more):
     return run(program("mkexpertfs"), "-q", *arguments, **more)
 
 
-def killed(out, records, *arguments, number=signal.SIGKILL):
-    """Runs it and sends a signal when its journal has grown by so many steps, at least. What it printed; None if it was
-    done before."""
-    def bytes_now():
-        try:
-            return os.path.getsize(f"{out}.reclaim/journal")
-        except OSError:
-            return 0
-    began = bytes_now()
-    process = subprocess.Popen([program("mkexpertfs"), "-q", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True)
-    while process.poll() is None and (records > 0 and not began or bytes_now() < began + 512 * records):
-        began = began or bytes_now()  # the first record is the source's catalogue
-        time.sleep(0.001)
-    time.sleep(random.random() / 50)  # anywhere in a step
-    if process.poll() is None:
-        process.send_signal(number)
-    said = process.communicate()[0] or ""
-    return None if process.returncode == 0 else said
+def killed(nth, *arguments, number=signal.SIGKILL):
+    """Runs it and sends a signal before the nth call that changes files. What it printed; None if it was done before, which
+    takes fewer calls."""
+    process = Signalled(nth, *arguments, number=number)
+    status, said = process.end()
+    if status == 0:
+        check("what is done before it is killed makes fewer calls", process.calls < nth, (nth, process.calls))
+    return None if status == 0 else said
 
 
 def has_room(needed):
@@ -147,6 +136,11 @@ small_bytes = sum(os.path.getsize(f"{plain}/{name}") for name in want_files)
 note(f"small model: {small_bytes >> 20} MiB, {len(want_files)} files")
 
 
+small_model(scratch("copy"))
+CALLS = calls_of("--reclaim", "--yes", "--step=4M", scratch("copy"), scratch("copy.efs"))
+note(f"packed in its own place by {CALLS} calls that change files")
+
+
 def same_files(folder):
     return {name: content for name, (content, _) in digests(folder).items()} == \
         {name: content for name, (content, _) in want_files.items()}
@@ -178,20 +172,15 @@ for kind, size, options in (("ext4", 256, ("-q",)), ("xfs", 320, ("-q",)), ("btr
           digests(f"{place}/model") == whole and os.listdir(place).count("out.efs.reclaim") == 0, told)
     step = ("--reclaim", "--yes", "--step=4M", f"{place}/model", f"{place}/out.efs")
     out = f"{place}/out.efs"
-    if killed(out, 8, *step) is None:
-        note(f"{kind}: it was done before it could be killed")
-        os.unlink(out)
-        small_model(f"{place}/model")
-    else:
-        back = mkexpertfs("--undo", f"{place}/out.efs")
-        check(f"{kind}: undone, with times", back.returncode == 0 and digests(f"{place}/model") == whole, back.stderr)
-    rounds = 0
-    said = killed(out, 0, *step)
+    check(f"{kind}: killed half way", killed(CALLS // 2, *step) is not None and os.path.exists(f"{out}.reclaim/journal"))
+    back = mkexpertfs("--undo", f"{place}/out.efs")
+    check(f"{kind}: undone, with times", back.returncode == 0 and digests(f"{place}/model") == whole, back.stderr)
+    rounds, said = 0, ""
     while said is not None and rounds < 100:
         rounds += 1
         again = ("--resume", "--step=4M", out) if os.path.exists(f"{out}.reclaim/journal") else step
-        said = killed(out, 3 * rounds, *again)
-    check(f"{kind}: killed {rounds} times, the store is the one that is packed beside the source",
+        said = killed(rounds * rounds + random.randrange(rounds), *again)
+    check(f"{kind}: killed {rounds - 1} times, the store is the one that is packed beside the source", rounds > 4 and
           os.path.exists(f"{place}/out.efs") and digest(f"{place}/out.efs") == want_store)
     mkexpertfs("--resume", f"{place}/out.efs")  # it may have been killed while it tidied up
     check(f"{kind}: nothing else is left", sorted(set(os.listdir(place)) - {"lost+found"}) == ["out.efs"], os.listdir(place))
@@ -224,11 +213,8 @@ if shutil.which("script"):
           same_files(disk / "model"), told)
 told = mkexpertfs("--reclaim", "--yes", disk / "model", scratch("elsewhere.efs"))
 check("a store on another filesystem is refused", told.returncode == 1 and "another filesystem" in told.stderr, told.stderr)
-said = killed(disk / "out.efs", 10, "--reclaim", "--yes", "--step=1M", disk / "model", disk / "out.efs",
-              number=signal.SIGINT)
-if said is None:
-    note("it was done before it could be interrupted")
-else:
+said = killed(CALLS // 2, "--reclaim", "--yes", "--step=4M", disk / "model", disk / "out.efs", number=signal.SIGINT)
+if check("interrupted half way", said is not None):
     check("Ctrl-C tells how to go on", "--resume" in said and "--undo" in said, said)
     for source, other in (("model", "other.efs"), ("model", "out.efs"), ("model/config.json", "other.efs")):
         told = mkexpertfs("--any", disk / source, disk / other)
@@ -253,7 +239,7 @@ for kind, options in (("ext4", ("-q",)), ("xfs", ("-q",))):
         disk = Disk("power", 320 << 20, kind, options, "loop" + (",commit=300" if kind == "ext4" else ""))
         small_model(disk / "model")
         run("sync", "-f", disk.path)
-        killed(disk / "out.efs", 3 * attempt, "--reclaim", "--yes", "--step=2M", disk / "model", disk / "out.efs")
+        killed(1 + CALLS * attempt // 8, "--reclaim", "--yes", "--step=4M", disk / "model", disk / "out.efs")
         after = Disk("after", 0, mount="loop" + (",nouuid" if kind == "xfs" else ""), made_from=disk.image)
         way = "--resume" if attempt % 2 else "--undo"
         told = mkexpertfs(way, after / "model", after / "out.efs")
@@ -286,43 +272,34 @@ beside = os.path.getsize(packed)
 told = mkexpertfs(disk / "model", disk / "out.efs")
 check("it cannot be packed beside its source there", told.returncode == 1 and "No space left" in told.stderr, told.stderr)
 note(run(program("mkexpertfs"), "--reclaim", "--dry-run", disk / "model", disk / "out.efs").stdout.strip())
-if killed(disk / "out.efs", 20, "--reclaim", "--yes", disk / "model", disk / "out.efs") is None:
-    note("it was done before it could be killed")
-    run("rm", "-rf", disk / "out.efs")
-    run(program("mkmodel"), "-q", "--preset", "demo", disk / "model")
-else:
-    watch = Watch(disk)
-    told = mkexpertfs("--undo", disk / "out.efs")
-    most = watch.end()
-    check("undone", told.returncode == 0 and digests(disk / "model") == whole, told.stderr)
-    note(f"most that undoing took beside the source: {(most - began) / 2**20:.0f} MiB")
+check("killed in it", killed(100, "--reclaim", "--yes", disk / "model", disk / "out.efs") is not None and
+      disk.used() > began // 2 and os.path.exists(disk / "out.efs.reclaim/journal"))
+watch = Watch(disk)
+told = mkexpertfs("--undo", disk / "out.efs")
+most = watch.end()
+check("undone", told.returncode == 0 and digests(disk / "model") == whole, told.stderr)
+note(f"most that undoing took beside the source: {(most - began) / 2**20:.0f} MiB")
 
 # Somebody else fills the disk: it ends cleanly, and goes on when there is room again.
-process = subprocess.Popen([program("mkexpertfs"), "-q", "--reclaim", "--yes", disk / "model", disk / "out.efs"],
-                           stderr=subprocess.PIPE, text=True)
-filled = 0
+stopped = Signalled(100, "--reclaim", "--yes", disk / "model", disk / "out.efs", number=signal.SIGSTOP)
+os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
 with open(disk / "filler", "wb") as filler:
-    while process.poll() is None and not os.path.exists(disk / "out.efs.reclaim/journal"):
-        time.sleep(0.001)
-    while process.poll() is None and not (disk.free() < 8 << 20 and filled > 700 << 20):
-        try:
-            filled += filler.write(bytes(1 << 20))
+    try:
+        while True:
+            filler.write(bytes(1 << 20))
             filler.flush()
-        except OSError:
-            time.sleep(0.01)
-            filled += 1 << 14
-said = process.communicate()[1]
-if process.returncode == 0:
-    note("it was done before the disk was full")
-else:
-    check("a disk that others fill: it ends with 1 and tells how to go on", process.returncode == 1 and
-          ("--resume" in said) == os.path.exists(disk / "out.efs.reclaim"), (process.returncode, said))
+    except OSError:
+        pass  # it is full
+stopped.process.send_signal(signal.SIGCONT)
+status, said = stopped.end()
+check("a disk that others fill: it ends with 1 and tells how to go on", status == 1 and "--resume" in said and
+      os.path.exists(disk / "out.efs.reclaim"), (status, said))
 os.unlink(disk / "filler")
 watch, rounds = Watch(disk), 0
 while (os.path.exists(disk / "out.efs.reclaim") or not os.path.exists(disk / "out.efs")) and rounds < 60:
     rounds += 1
     again = ("--resume",) if os.path.exists(disk / "out.efs.reclaim") else ("--reclaim", "--yes", disk / "model")
-    killed(disk / "out.efs", 15 * rounds, *again, disk / "out.efs")
+    killed(100 * rounds, *again, disk / "out.efs")
 most = watch.end()
 check(f"gone on with {rounds} times, the store is the one that is packed beside the source",
       os.path.exists(disk / "out.efs") and digest(disk / "out.efs") == digest(packed))

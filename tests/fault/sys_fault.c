@@ -152,6 +152,11 @@ void fault_power_some(uint64_t seed)
     power.seed = seed;
 }
 
+void fault_power_signal(int number)
+{
+    power.number = number;
+}
+
 unsigned fault_power_calls(void)
 {
     power.armed = false;

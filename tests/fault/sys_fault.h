@@ -72,6 +72,8 @@ void fault_tmpfs_room(uint64_t bytes);
 void fault_power(unsigned nth, bool lose);
 /* Of what was not synced some reaches the disk all the same, by this seed; 0: nothing does. */
 void fault_power_some(uint64_t seed);
+/* In place of the end the process sends itself a signal; 0: the end again. */
+void fault_power_signal(int number);
 unsigned fault_power_calls(void); /* so far; no more of it from now on */
 
 #endif

@@ -9,6 +9,7 @@
 #ifndef EFS_SYS_POWER_H
 #define EFS_SYS_POWER_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -32,6 +33,7 @@ struct power_undo {
 static struct {
     unsigned nth, seen;
     bool armed, lose;
+    int number;    /* of a signal; 0: none */
     uint64_t seed; /* 0: all is lost */
     struct power_undo undo[POWER_UNDO_MOST];
     unsigned count;
@@ -176,7 +178,9 @@ static void power_step(void)
         return;
     pthread_mutex_lock(&power.lock);
     bool now = ++power.seen == power.nth;
-    if (now)
+    if (now && power.number)
+        kill(getpid(), power.number);
+    else if (now)
         power_fail();
     pthread_mutex_unlock(&power.lock);
 }
