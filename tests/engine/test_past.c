@@ -134,15 +134,14 @@ static void test_open(void **state)
     errint_t status;
     assert_int_equal(efs_request_wait(held), 0);
     waits = begin(fs, 2, EFS_FORM_FULL);
-    errint_t rc = lease_wait(fs, files[1], &lease);
-    assert_true(rc == 0 || rc == -ENOMEM);
-    if (rc == 0)
-        efs_lease_release(lease);
+    assert_int_equal(lease_wait(fs, files[1], &lease), -ENOMEM);
     check_read(fs, 1, 0, bytes[1]);
     efs_request_release(held);
     assert_int_equal(efs_request_wait_any(waits, -1, &index, &status), 1);
     assert_int_equal(status, 0);
     efs_request_release(waits);
+    assert_int_equal(lease_wait(fs, files[1], &lease), 0);
+    efs_lease_release(lease);
     efs_close(fs);
 }
 

@@ -189,10 +189,14 @@ static void test_submit(void **state)
     bool met = fault_happened();
     fault_none();
     efs_stats(served, &s, sizeof(s));
-    assert_true(met || !s.io_uring);
     assert_int_equal(again_and_close(&full, &err), 0);
     if (rc < 0)
         fail_msg("a read that was to be submitted later: %s", err.text);
+    if (!s.io_uring) {
+        print_message("no io_uring here: nothing is submitted\n");
+        skip();
+    }
+    assert_true(met);
 }
 
 static void test_room(void **state)

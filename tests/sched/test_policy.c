@@ -362,7 +362,7 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
         if (cases_below(cases, 200) == 0)
             efs_policy_begin(policy);
     }
-    assert_true(found <= asked);
+    assert_true(found > asked / 8 && found < asked); /* both kinds of request were checked */
     efs_policy_free(policy);
 }
 
