@@ -24,9 +24,10 @@ static errint_t layout_take_tensors(struct efs_file_layout *layout)
     for (uint32_t i = 0; i < layout->tensor_count; i++) {
         const struct efs_source_entry *e = &layout->list.entries[i];
         struct efs_tensor *t = &layout->tensors[i];
+        bool known = e->known && !e->tensor.type;
         *t = (struct efs_tensor){
-            .name = e->tensor.name, .dtype = e->known ? e->tensor.dtype : EFS_DTYPE_NONE, .bytes = e->tensor.bytes};
-        if (e->known) {
+            .name = e->tensor.name, .dtype = known ? e->tensor.dtype : EFS_DTYPE_NONE, .bytes = e->tensor.bytes};
+        if (known) {
             t->dims = e->tensor.dims;
             memcpy(t->shape, e->tensor.shape, t->dims * sizeof(t->shape[0]));
         }

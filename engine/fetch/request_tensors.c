@@ -62,10 +62,12 @@ errint_t efs_item_tensors(struct efs_request_item *item)
         const struct efs_disk_object *object = &store->objects[parts[i].object];
         const struct efs_disk_tensor *t = &store->tensors[object->tensor];
         struct efs_tensor *out = &item->tensors[i];
+        size_t type_bytes;
+        bool known = !efs_store_tensor_type(store, t, &type_bytes);
         memcpy(name, store->strings + t->name_offset, t->name_bytes);
         *out = (struct efs_tensor){.name = name,
-                                   .dtype = (enum efs_dtype)t->dtype,
-                                   .dims = (uint32_t)t->dims - t->expert_dim,
+                                   .dtype = known ? (enum efs_dtype)t->dtype : EFS_DTYPE_NONE,
+                                   .dims = known ? (uint32_t)t->dims - t->expert_dim : 0,
                                    .bytes = object->bytes,
                                    .data = full ? full + parts[i].file_offset : NULL,
                                    .shards = shards,

@@ -85,7 +85,7 @@ static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t
         errint_t rc = check_tensor(c, t, err);
         if (rc < 0)
             return rc;
-        n->strings += strlen(t->name);
+        n->strings += strlen(t->name) + (t->type ? strlen(t->type) + 2 : 0);
         if (t->bytes == 0)
             continue;
         if (t->offset < end)
@@ -177,6 +177,17 @@ static void put_string(struct efs_pack_plan *plan, const char *text, uint32_t *o
     plan->string_bytes += *bytes;
 }
 
+/* Behind the name, as struct efs_disk_tensor says. */
+static void put_type(struct efs_pack_plan *plan, const char *type)
+{
+    uint32_t offset, bytes;
+    if (!type)
+        return;
+    plan->strings[plan->string_bytes++] = '\0';
+    put_string(plan, type, &offset, &bytes);
+    plan->strings[plan->string_bytes++] = '\0';
+}
+
 static void put_group(struct efs_disk_group *g, uint32_t kind)
 {
     *g = (struct efs_disk_group){.kind = kind, .layer = EFS_NONE, .expert = EFS_NONE};
@@ -254,6 +265,7 @@ static void put_tensor(struct filler *fill, uint32_t index)
     const struct efs_source_tensor *t = &plan->catalog->tensors[index];
     struct efs_disk_tensor *d = &plan->tensors[index];
     put_string(plan, t->name, &d->name_offset, &d->name_bytes);
+    put_type(plan, t->type);
     d->dtype = (uint16_t)t->dtype;
     d->dims = (uint8_t)t->dims;
     d->expert_dim = t->tensor_class == EFS_CLASS_FUSED && t->bytes > 0;

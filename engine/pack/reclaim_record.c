@@ -10,11 +10,12 @@
 #include <string.h>
 
 /* Raised when a record's form changes, or how a plan is made of a catalogue. */
-#define RECORD_VERSION 3u
+#define RECORD_VERSION 4u
 
 static void put_tensor(struct efs_bytes *b, const struct efs_source_tensor *t)
 {
     efs_bytes_put_string(b, t->name);
+    efs_bytes_put_string(b, t->type ? t->type : "");
     efs_bytes_put_u64(b, t->dtype);
     efs_bytes_put_u64(b, t->tensor_class);
     efs_bytes_put_u64(b, t->file);
@@ -77,6 +78,11 @@ void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *b)
 static void get_tensor(struct efs_bytes *b, struct efs_source_tensor *t)
 {
     t->name = efs_bytes_get_string(b);
+    t->type = efs_bytes_get_string(b);
+    if (t->type && !*t->type) {
+        free(t->type);
+        t->type = NULL;
+    }
     t->dtype = (enum efs_dtype)efs_bytes_get_below(b, UINT16_MAX);
     t->tensor_class = (enum efs_tensor_class)efs_bytes_get_below(b, EFS_CLASS_DENSE + 1);
     t->file = (uint32_t)efs_bytes_get_below(b, UINT32_MAX);

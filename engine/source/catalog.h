@@ -40,7 +40,10 @@ enum efs_tensor_class {
 
 struct efs_source_tensor {
     char *name;
-    enum efs_dtype dtype;
+    /* What a safetensors file says of a tensor that no dtype or shape here fits: "dtype":"F8_E3M4","shape":[2,3]. It is
+     * one dimension of U8 here. NULL: dtype and shape are the file's. */
+    char *type;
+    enum efs_dtype dtype; /* of a ggml type that is not known EFS_DTYPE_GGML + its number, as of others */
     enum efs_tensor_class tensor_class;
     uint32_t file;
     uint32_t dims;

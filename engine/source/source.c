@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Move the known tensors of a file to the end of the catalogue's. */
+/* Move the tensors of a file to the end of the catalogue's, but for those that no record fits. */
 static errint_t take_tensors(struct efs_catalog *catalog, size_t *capacity, struct efs_source_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
-        if (!list->entries[i].known)
+        if (!list->entries[i].known && list->entries[i].tensor.dtype < EFS_DTYPE_GGML)
             continue;
         if (catalog->tensor_count >= EFS_SOURCE_MAX_TENSORS)
             return -E2BIG;
@@ -23,7 +23,7 @@ static errint_t take_tensors(struct efs_catalog *catalog, size_t *capacity, stru
         if (ret < 0)
             return ret;
         catalog->tensors[catalog->tensor_count++] = list->entries[i].tensor;
-        list->entries[i].tensor.name = NULL;
+        list->entries[i].tensor.name = list->entries[i].tensor.type = NULL;
     }
     return 0;
 }
@@ -141,7 +141,7 @@ void efs_catalog_free(struct efs_catalog *catalog)
         free(catalog->files[i].missing);
     }
     for (size_t i = 0; i < catalog->tensor_count; i++)
-        free(catalog->tensors[i].name);
+        efs_source_tensor_free(&catalog->tensors[i]);
     for (size_t i = 0; i < catalog->expert_count; i++)
         free(catalog->experts[i].stack);
     free(catalog->root);

@@ -36,7 +36,8 @@ struct efs_source_input {
 errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
                          struct efs_error *err);
 
-/* A tensor as its file describes it. known: dtype and shape fit in a catalogue; else its bytes are carried verbatim. */
+/* A tensor as its file describes it. known: the size of its type is known, or it has a type as text. Tensors of unknown
+ * ggml types reach to the next one. Others that are not known are carried as bytes of their file alone. */
 struct efs_source_entry {
     struct efs_source_tensor tensor;
     bool known;
@@ -48,7 +49,8 @@ struct efs_source_list {
     bool cut; /* after -EUCLEAN: the file ends before what its header describes, as a download that broke off */
 };
 
-/* Append. The list owns entry->tensor.name from then on, also when this fails. -ENOMEM, -E2BIG. */
+void efs_source_tensor_free(struct efs_source_tensor *tensor); /* what it owns */
+/* Append. The list owns entry->tensor.name and type from then on, also when this fails. -ENOMEM, -E2BIG. */
 errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_source_entry *entry);
 void efs_source_list_free(struct efs_source_list *list);
 /* Order by place: (offset, bytes, name). */

@@ -220,8 +220,11 @@ static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *en
         return ret;
     tensor->dtype = efs_dtype_from_ggml(type);
     entry->known = tensor->dtype != EFS_DTYPE_NONE;
-    if (!entry->known)
+    if (!entry->known) {
+        if (type <= UINT16_MAX - EFS_DTYPE_GGML)
+            tensor->dtype = (enum efs_dtype)(EFS_DTYPE_GGML + type);
         return 0;
+    }
     ret = efs_dtype_tensor_bytes(tensor->dtype, tensor->dims, tensor->shape, &tensor->bytes);
     if (ret == -EOVERFLOW)
         return efs_cursor_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);

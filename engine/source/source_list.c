@@ -45,6 +45,12 @@ errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, voi
     return 0;
 }
 
+void efs_source_tensor_free(struct efs_source_tensor *tensor)
+{
+    free(tensor->name);
+    free(tensor->type);
+}
+
 errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_source_entry *entry)
 {
     errint_t ret = list->count >= EFS_SOURCE_MAX_TENSORS ? -E2BIG : 0;
@@ -53,6 +59,7 @@ errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_sour
         ret = efs_source_grow((void **)&list->entries, list->count, &list->capacity, sizeof(*list->entries));
     if (ret < 0) {
         free(entry->tensor.name);
+        free(entry->tensor.type);
         return ret;
     }
     list->entries[list->count++] = *entry;
@@ -62,7 +69,7 @@ errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_sour
 void efs_source_list_free(struct efs_source_list *list)
 {
     for (size_t i = 0; i < list->count; i++)
-        free(list->entries[i].tensor.name);
+        efs_source_tensor_free(&list->entries[i].tensor);
     free(list->entries);
     *list = (struct efs_source_list){0};
 }

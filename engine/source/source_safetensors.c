@@ -68,9 +68,27 @@ static errint_t get_place(const struct layout *layout, const char *name, const j
     return 0;
 }
 
-/* Shape and dtype, and that they agree with the place. *known: both fit in a catalogue. */
+/* A type or a shape that the catalogue has no place for: bytes, and the description as text. */
+static errint_t keep_type(const struct layout *layout, const json_t *info, struct efs_source_tensor *tensor)
+{
+    char *dtype = json_dumps(json_object_get(info, "dtype"), JSON_ENCODE_ANY | JSON_COMPACT);
+    char *shape = json_dumps(json_object_get(info, "shape"), JSON_ENCODE_ANY | JSON_COMPACT);
+    int n = dtype && shape ? asprintf(&tensor->type, "\"dtype\":%s,\"shape\":%s", dtype, shape) : -1;
+    free(dtype);
+    free(shape);
+    if (n < 0) {
+        tensor->type = NULL;
+        return efs_fail(layout->err, -ENOMEM, "%s: out of memory", layout->in->path);
+    }
+    tensor->dtype = EFS_DTYPE_U8;
+    tensor->dims = 1;
+    tensor->shape[0] = tensor->bytes;
+    return 0;
+}
+
+/* Shape and dtype, and that they agree with the place. *fits: the catalogue has a place for both. */
 static errint_t get_type(const struct layout *layout, const char *name, const json_t *shape, const char *dtype,
-                         struct efs_source_tensor *tensor, bool *known)
+                         struct efs_source_tensor *tensor, bool *fits)
 {
     size_t dims = json_array_size(shape);
     uint64_t bytes;
@@ -85,7 +103,7 @@ static errint_t get_type(const struct layout *layout, const char *name, const js
             return REFUSE(layout, name, "dimension %zu of shape is not a whole number from 0 up", i);
         }
     tensor->dtype = efs_dtype_from_safetensors(dtype);
-    *known = tensor->dtype != EFS_DTYPE_NONE && dims <= EFS_MAX_DIMS && strlen(name) <= EFS_SOURCE_MAX_NAME;
+    *fits = tensor->dtype != EFS_DTYPE_NONE && dims <= EFS_MAX_DIMS;
     ret = tensor->dtype == EFS_DTYPE_NONE ? 0 : efs_dtype_tensor_bytes(tensor->dtype, (uint32_t)dims, sizes, &bytes);
     if (ret == -EOVERFLOW)
         ret = REFUSE(layout, name, "the sizes of shape multiply to more than 64 bits hold");
@@ -94,7 +112,7 @@ static errint_t get_type(const struct layout *layout, const char *name, const js
     else if (tensor->dtype != EFS_DTYPE_NONE && bytes != tensor->bytes)
         ret = REFUSE(layout, name, "shape and dtype %s need %" PRIu64 " bytes, data_offsets span %" PRIu64, dtype,
                      bytes, tensor->bytes);
-    if (ret == 0 && *known) {
+    if (ret == 0 && *fits) {
         tensor->dims = (uint32_t)dims;
         memcpy(tensor->shape, sizes, dims * sizeof(*sizes));
     }
@@ -107,6 +125,7 @@ static errint_t add_tensor(const struct layout *layout, const char *name, const 
 {
     struct efs_source_entry entry = {.tensor = {.file = layout->in->file, .tensor_class = EFS_CLASS_DENSE}};
     const json_t *dtype = json_object_get(info, "dtype"), *shape = json_object_get(info, "shape");
+    bool fits = false;
 
     if (!json_is_object(info))
         return REFUSE(layout, name, "its description is not an object");
@@ -116,7 +135,10 @@ static errint_t add_tensor(const struct layout *layout, const char *name, const 
         return REFUSE(layout, name, "shape is missing or not an array");
     errint_t ret = get_place(layout, name, json_object_get(info, "data_offsets"), &entry.tensor);
     if (ret == 0)
-        ret = get_type(layout, name, shape, json_string_value(dtype), &entry.tensor, &entry.known);
+        ret = get_type(layout, name, shape, json_string_value(dtype), &entry.tensor, &fits);
+    entry.known = strlen(name) <= EFS_SOURCE_MAX_NAME;
+    if (ret == 0 && entry.known && !fits)
+        ret = keep_type(layout, info, &entry.tensor);
     if (ret < 0)
         return ret;
     entry.tensor.name = strdup(name);

@@ -120,7 +120,9 @@ struct efs_disk_extent {
 };
 static_assert(sizeof(struct efs_disk_extent) == 32, "extent");
 
-/* A whole tensor as the checkpoint names it; its bytes are those of the objects that name it. */
+/* A whole tensor as the checkpoint names it; its bytes are those of the objects that name it. Where a zero byte follows
+ * the name in STRINGS, dtype and shape are U8 and [bytes], and the text up to the next zero byte is what the
+ * safetensors file says of them: "dtype":"F8_E3M4","shape":[2,3]. */
 struct efs_disk_tensor {
     uint32_t name_offset, name_bytes;
     uint16_t dtype; /* enum efs_dtype */

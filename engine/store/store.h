@@ -55,4 +55,8 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
 /* Check tables for a store of sb.store_bytes bytes; used by efs_store_open(). */
 errint_t efs_store_check(const struct efs_store *store, struct efs_error *err);
 
+/* What the tensor's safetensors file says of a dtype or shape that is not known, as struct efs_disk_tensor has it;
+ * *bytes long. NULL: they are known. */
+const char *efs_store_tensor_type(const struct efs_store *store, const struct efs_disk_tensor *tensor, size_t *bytes);
+
 #endif

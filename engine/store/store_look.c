@@ -142,3 +142,13 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *out, s
     }
     efs_sized_out(out, bytes, &info, sizeof(info));
 }
+
+const char *efs_store_tensor_type(const struct efs_store *store, const struct efs_disk_tensor *tensor, size_t *bytes)
+{
+    size_t at = (size_t)tensor->name_offset + tensor->name_bytes, all = store->sb.tables[EFS_TABLE_STRINGS].bytes;
+    const char *type = store->strings + at + 1;
+    if (tensor->dtype != EFS_DTYPE_U8 || at + 1 >= all || store->strings[at] != '\0')
+        return NULL;
+    *bytes = strnlen(type, all - at - 1);
+    return *bytes ? type : NULL;
+}

@@ -42,17 +42,24 @@ static void put_tensor(struct efs_text *text, const struct efs_store *store, con
                        bool slice, uint64_t begin, uint64_t bytes)
 {
     bool ggml = t->dtype >= EFS_DTYPE_GGML; /* block types have no name in safetensors: bytes */
+    size_t type_bytes;
+    const char *type = efs_store_tensor_type(store, t, &type_bytes);
     efs_text_json(text, "", name_of(store, t), t->name_bytes);
-    efs_text_string(text, ":{\"dtype\":\"");
-    efs_text_string(text, ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
-    efs_text_string(text, "\",\"shape\":[");
-    if (ggml)
-        efs_text_number(text, bytes, 1);
-    for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++) {
-        efs_text_string(text, d > (slice ? 1 : 0) ? "," : "");
-        efs_text_number(text, t->shape[d], 1);
+    efs_text_string(text, type ? ":{" : ":{\"dtype\":\"");
+    if (type) {
+        efs_text_bytes(text, type, type_bytes);
+    } else {
+        efs_text_string(text, ggml ? "U8" : efs_dtype_name((enum efs_dtype)t->dtype));
+        efs_text_string(text, "\",\"shape\":[");
+        if (ggml)
+            efs_text_number(text, bytes, 1);
+        for (int d = slice ? 1 : 0; !ggml && d < t->dims; d++) {
+            efs_text_string(text, d > (slice ? 1 : 0) ? "," : "");
+            efs_text_number(text, t->shape[d], 1);
+        }
+        efs_text_string(text, "]");
     }
-    efs_text_string(text, "],\"data_offsets\":[");
+    efs_text_string(text, ",\"data_offsets\":[");
     efs_text_number(text, begin, 1);
     efs_text_bytes(text, ",", 1);
     efs_text_number(text, begin + bytes, 1);
@@ -69,7 +76,13 @@ static void put_note(struct efs_text *text, const struct efs_store *store, const
     efs_text_bytes(text, ",", 1);
     efs_text_json(text, "expertfs.tensor.", name_of(store, t), t->name_bytes);
     efs_text_string(text, ":\"");
-    efs_text_string(text, efs_dtype_name((enum efs_dtype)t->dtype));
+    const char *type = efs_dtype_name((enum efs_dtype)t->dtype);
+    if (strcmp(type, "ggml:unknown") != 0) {
+        efs_text_string(text, type);
+    } else { /* by its number, which is all that a GGUF file says */
+        efs_text_string(text, "ggml:");
+        efs_text_number(text, t->dtype - EFS_DTYPE_GGML, 1);
+    }
     efs_text_string(text, " [");
     for (int d = 0; d < t->dims; d++) {
         efs_text_string(text, d ? ", " : "");

@@ -27,7 +27,7 @@ struct odd_draw {
 static const struct {
     const char *name;
     unsigned bytes;
-} dtypes[] = {{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"U8", 1}, {"I64", 8}};
+} dtypes[] = {{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"U8", 1}, {"I64", 8}, {"F8_E3M4", 1}};
 
 static struct odd_tensor *draw_tensor(struct odd_draw *draw)
 {

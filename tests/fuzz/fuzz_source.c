@@ -72,7 +72,7 @@ static void name_experts(struct efs_source_list *list)
     for (size_t i = 0; i < list->count; i++)
         if (list->entries[i].known) {
             catalog.tensors[catalog.tensor_count++] = list->entries[i].tensor;
-            list->entries[i].tensor.name = NULL;
+            list->entries[i].tensor.name = list->entries[i].tensor.type = NULL;
         }
     CHECK(efs_source_name_experts(&catalog, &err) == 0);
     check_experts(&catalog);
