@@ -43,18 +43,18 @@ static int compare_sizes(const void *pa, const void *pb)
     return a->hash < b->hash ? -1 : a->hash > b->hash;
 }
 
-/* Equal samples together; the first of them becomes the original: experts, the model's own, then tensors, then the
- * shortest path. */
+/* Equal samples together; the first of them becomes the original: experts, then tensors, then files of the model, then
+ * the shortest path. */
 static int compare_samples(const void *pa, const void *pb)
 {
     const struct candidate *a = pa, *b = pb;
     int order = compare_sizes(a, b);
     if (order == 0 && a->experts != b->experts)
         order = a->experts ? -1 : 1;
-    if (order == 0 && a->file->apart != b->file->apart)
-        order = a->file->apart ? 1 : -1;
     if (order == 0 && a->file->has_tensors != b->file->has_tensors)
         order = a->file->has_tensors ? -1 : 1;
+    if (order == 0 && a->file->apart != b->file->apart)
+        order = a->file->apart ? 1 : -1;
     if (order == 0 && a->depth != b->depth)
         order = a->depth < b->depth ? -1 : 1;
     return order ? order : (a->file > b->file) - (a->file < b->file);

@@ -15,13 +15,18 @@ from e2e import *
 GGUF_NAME = "sha256-" + "2bada8a7" * 8
 
 
-def packed(what, source, *options, copies=0, notes=()):
+whole = {}  # experts and tensors of each model
+
+
+def packed(what, source, *options, copies=0, notes=(), kind="safetensors"):
     """It is packed, its files come back from unpack, from the man page's reader and from a mount. The store's bytes."""
     store = scratch("out.efs")
     result = run(program("mkexpertfs"), "-f", "--json", "--verify", *options, source, store)
     if not check(f"{what}: packed", result.returncode == 0, result.stderr):
         return 0
     report = json.loads(result.stdout)
+    check(f"{what}: all experts, each tensor once", whole.setdefault(kind, (report["experts"], report["tensors"])) ==
+          (report["experts"], report["tensors"]), report)
     rows = [row for row in report["rows"] if row["class"] == "copy"]
     check(f"{what}: {copies} copies in the table", sum(row["tensors"] for row in rows) == copies and
           all(row["coded_bytes"] == 0 and row["raw_bytes"] > 0 for row in rows), result.stdout)
@@ -85,11 +90,16 @@ size = packed("a folder set aside", bak, copies=sum(os.path.getsize(os.path.join
                                                     for name in files_below(model)))
 check("a folder set aside: no larger", 0 < size < alone + 32768, (size, alone))
 
+# A copy that the index does not name, and that comes before the file that it names
+packed("a copy beside the index", with_copies("other", {"also.safetensors": weights[0]}, model), copies=1,
+       notes=[("also.safetensors has the bytes of " + weights[0],)])
+
 # A GGUF file and the blob that Ollama made of it (ollama/ollama#1450)
 gguf = make_model("gguf", "--preset=tiny-mixtral", "--format=gguf")
 name = next(name for name in os.listdir(gguf) if name.endswith(".gguf"))
-alone_gguf = packed("a GGUF file", gguf)
-size = packed("a GGUF file and its blob", with_copies("ollama", {f"blobs/{GGUF_NAME}": name}, gguf), copies=1)
+alone_gguf = packed("a GGUF file", gguf, kind="gguf")
+size = packed("a GGUF file and its blob", with_copies("ollama", {f"blobs/{GGUF_NAME}": name}, gguf), copies=1,
+              kind="gguf")
 check("a GGUF file and its blob: no larger", 0 < size < alone_gguf + 16384, (size, alone_gguf))
 
 # Equal in size and in every sample, and not the same
