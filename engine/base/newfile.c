@@ -50,10 +50,44 @@ static int open_named(struct efs_newfile *f, int flags)
     return fd;
 }
 
+static int link_nameless(const struct efs_newfile *f, const char *name)
+{
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
+    int rc = efs_sys_linkat(AT_FDCWD, self, f->dir, name, AT_SYMLINK_FOLLOW);
+    if (rc == -ENOENT) /* no /proc; this way needs a privilege */
+        rc = efs_sys_linkat(f->fd, "", f->dir, name, AT_EMPTY_PATH);
+    return rc;
+}
+
+/* Give a nameless file the temporary name. */
+static int name_temporary(struct efs_newfile *f)
+{
+    int rc = -EEXIST;
+    for (unsigned i = 0; rc == -EEXIST && i < TRIES; i++) {
+        make_name(f, i);
+        rc = link_nameless(f, f->temporary);
+    }
+    if (rc < 0)
+        f->temporary[0] = '\0';
+    return rc;
+}
+
+/* Whether a nameless file can get a name here, tried on another one: Android and containers refuse link(2). */
+static bool can_link_nameless(int dir)
+{
+    struct efs_newfile probe = {.dir = dir};
+    probe.fd = efs_sys_openat(dir, ".", O_WRONLY | O_TMPFILE, 0666);
+    int rc = probe.fd < 0 ? probe.fd : name_temporary(&probe);
+    if (probe.fd >= 0)
+        efs_newfile_close(&probe);
+    return rc == 0;
+}
+
 errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
 {
     *f = (struct efs_newfile){.dir = dir, .fd = -1};
-    int fd = efs_sys_openat(dir, ".", flags | O_TMPFILE, 0666);
+    int fd = can_link_nameless(dir) ? efs_sys_openat(dir, ".", flags | O_TMPFILE, 0666) : -EOPNOTSUPP;
     if (fd >= 0)
         efs_sys_flock(fd, LOCK_EX | LOCK_NB); /* it may get a name before it gets its own: name_over() */
     if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL || fd == -ENOENT)
@@ -86,49 +120,34 @@ errint_t efs_newfile_sync(const struct efs_newfile *f)
     return rc < 0 ? rc : efs_sys_sync(f->fd);
 }
 
-static int link_nameless(const struct efs_newfile *f, const char *name)
+errint_t efs_newfile_link(int from_dir, const char *from, int dir, const char *name)
 {
-    char self[40];
-    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
-    int rc = efs_sys_linkat(AT_FDCWD, self, f->dir, name, AT_SYMLINK_FOLLOW);
-    if (rc == -ENOENT) /* no /proc; this way needs a privilege */
-        rc = efs_sys_linkat(f->fd, "", f->dir, name, AT_EMPTY_PATH);
-    return rc;
+    int rc = efs_sys_linkat(from_dir, from, dir, name, 0);
+    if (rc == 0 || rc == -EEXIST)
+        return rc;
+    /* Filesystems refuse hard links with every error: EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EACCES, EIO, EXDEV, EINVAL. */
+    int fd = efs_sys_openat(dir, name, O_PATH | O_NOFOLLOW, 0);
+    if (fd >= 0) {
+        efs_sys_close(fd);
+        return -EEXIST;
+    }
+    return efs_sys_renameat(from_dir, from, dir, name);
 }
 
-/* Never over a file that appeared meanwhile. */
-static int name_new(struct efs_newfile *f, const char *name)
+static int name_new(const struct efs_newfile *f, const char *name)
 {
     if (!f->temporary[0])
         return link_nameless(f, name);
-    int rc = efs_sys_linkat(f->dir, f->temporary, f->dir, name, 0);
-    if (rc == 0) {
+    int rc = efs_newfile_link(f->dir, f->temporary, f->dir, name);
+    if (rc == 0)
         efs_sys_unlinkat(f->dir, f->temporary, 0);
-    } else if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -EMLINK) { /* a filesystem without hard links */
-        int fd = efs_sys_openat(f->dir, name, O_PATH | O_NOFOLLOW, 0);
-        if (fd >= 0) {
-            efs_sys_close(fd);
-            return -EEXIST;
-        }
-        rc = efs_sys_renameat(f->dir, f->temporary, f->dir, name);
-    }
     return rc;
 }
 
 static int name_over(struct efs_newfile *f, const char *name)
 {
-    if (!f->temporary[0]) {
-        int rc = -EEXIST;
-        for (unsigned i = 0; rc == -EEXIST && i < TRIES; i++) {
-            make_name(f, i);
-            rc = link_nameless(f, f->temporary);
-        }
-        if (rc < 0) {
-            f->temporary[0] = '\0';
-            return rc;
-        }
-    }
-    return efs_sys_renameat(f->dir, f->temporary, f->dir, name);
+    int rc = f->temporary[0] ? 0 : name_temporary(f);
+    return rc < 0 ? rc : efs_sys_renameat(f->dir, f->temporary, f->dir, name);
 }
 
 errint_t efs_newfile_name(struct efs_newfile *f, const char *name, bool replace)

@@ -25,6 +25,8 @@ errint_t efs_newfile_reopen(struct efs_newfile *file, int flags);
 errint_t efs_newfile_sync(const struct efs_newfile *file);
 /* Name it. replace: over what has that name; else -EEXIST when something has. Does not sync. */
 errint_t efs_newfile_name(struct efs_newfile *file, const char *name, bool replace);
+/* Give a file a further name that nothing has; where link(2) is refused, in place of the one that it has. -EEXIST. */
+errint_t efs_newfile_link(int from_dir, const char *from, int dir, const char *name);
 /* Close fd, not dir; a file that was not named is gone. Returns the first error of close(2). */
 errint_t efs_newfile_close(struct efs_newfile *file);
 /* Take away what killed processes of this user left in dir, not what others are writing. How many that were. */

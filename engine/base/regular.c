@@ -33,17 +33,14 @@ static bool regular_same(const struct stat *a, const struct stat *b)
 
 int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
 {
-    struct stat seen;
     memset(st, 0, sizeof(*st));
     int look = efs_sys_openat(dir, path, O_PATH, 0); /* opens nothing: a device is not touched, a FIFO not waited for */
     if (look < 0)
         return look;
-    int rc = efs_sys_fstat(look, &seen);
+    int rc = efs_sys_fstat(look, st);
     efs_sys_close(look);
-    if (rc == 0) {
-        *st = seen;
+    if (rc == 0)
         rc = regular_check(st);
-    }
     if (rc < 0)
         return rc;
     /* O_NONBLOCK: the name may have come to mean a FIFO since. Reads of a regular file do not know it. */
@@ -53,8 +50,6 @@ int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
     rc = efs_sys_fstat(fd, st);
     if (rc == 0)
         rc = regular_check(st);
-    if (rc == 0 && !regular_same(st, &seen))
-        rc = -EAGAIN;
     if (rc == 0)
         return fd;
     efs_sys_close(fd);
@@ -64,8 +59,6 @@ int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
 int efs_regular_open_path(const char *path, struct stat *st, struct efs_error *err)
 {
     int fd = efs_regular_open(AT_FDCWD, path, 0, st);
-    for (unsigned again = 0; fd == -EAGAIN && again < 8; again++)
-        fd = efs_regular_open(AT_FDCWD, path, 0, st);
     if (fd >= 0)
         return fd;
     if (st->st_mode && !S_ISREG(st->st_mode))

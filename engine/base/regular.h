@@ -13,7 +13,7 @@
 /*
  * Open path below the directory dir (AT_FDCWD: as it is) for reading, if it is a regular file, links followed; flags:
  * O_DIRECT and the like, or 0. *st is of what was opened. Never waits for anybody. The descriptor; -EISDIR for a
- * directory, -EINVAL for what else is no file (st then says what it is), -errno. -EAGAIN: it was exchanged meanwhile.
+ * directory, -EINVAL for what else is no file (st then says what it is), -errno.
  */
 int efs_regular_open(int dir, const char *path, int flags, struct stat *st);
 /* The same of a path, with the message "PATH: why" in err. */

@@ -100,5 +100,8 @@ int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset);
 /* fsync(2), then close(2) of a copy of fd: filesystems that upload at close, or have no fsync(2), report errors of
  * writing (EDQUOT, EIO) only there. 0: the data is stored. */
 int efs_sys_sync(int fd);
+/* Whether a read or write of a file with O_DIRECT failed for that: FUSE filesystems refuse it there, and not at
+ * open(2). */
+bool efs_sys_no_direct(ssize_t rc);
 
 #endif

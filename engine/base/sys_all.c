@@ -32,6 +32,11 @@ int efs_sys_pwrite_all(int fd, const void *buf, size_t bytes, uint64_t offset)
     return 0;
 }
 
+bool efs_sys_no_direct(ssize_t rc)
+{
+    return rc == -EINVAL || rc == -EOPNOTSUPP;
+}
+
 int efs_sys_sync(int fd)
 {
     int rc = efs_sys_fsync(fd);

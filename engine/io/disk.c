@@ -177,7 +177,7 @@ static bool disk_is_refused(struct efs_disk *d, int rc)
  */
 static bool disk_other_way(struct efs_disk *d, const struct efs_disk_request *r, int result)
 {
-    if (result != -EINVAL && result != -EOPNOTSUPP)
+    if (!efs_sys_no_direct(result))
         return false;
     if (r->direct) {
         if (d->direct) {

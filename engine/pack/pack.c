@@ -43,8 +43,11 @@ errint_t efs_pack_check_place(const char *src, const char *out, const struct efs
     }
     fd = rc == 0 ? efs_sys_open(out, O_PATH, 0) : -1;
     if (fd >= 0) {
-        if (efs_sys_fstat(fd, &st) == 0 && efs_pack_source_has(source, st.st_dev, st.st_ino))
+        char *whole = realpath(out, NULL);
+        if ((whole && strcmp(whole, from) == 0) ||
+            (efs_sys_fstat(fd, &st) == 0 && efs_pack_source_has(source, st.st_dev, st.st_ino)))
             rc = efs_fail(err, -EINVAL, "%s: is one of the files to be packed", out);
+        free(whole);
         efs_sys_close(fd);
     }
     free(parent);
@@ -96,6 +99,8 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
         rc = efs_pack_verify(&j->plan, j->source, &j->writer, options, err);
     if (rc == 0)
         rc = efs_pack_source_unchanged(j->source, err);
+    if (rc == 0)
+        rc = efs_pack_verify_renumbered(&j->plan, j->source, err);
     if (rc == 0 && pack_tell(options, total, total, "naming"))
         rc = efs_fail(err, -ECANCELED, "interrupted");
     return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;

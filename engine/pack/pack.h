@@ -116,8 +116,12 @@ void efs_pack_source_rewind(struct efs_pack_source *source);
 void efs_pack_source_rest(struct efs_pack_source *source, uint32_t file);
 /* bytes of a file will not be read: it is closed when all others were. Before reads begin. */
 void efs_pack_source_skip(struct efs_pack_source *source, uint32_t file, uint64_t bytes);
-/* -ESTALE when a file is no longer what it was at efs_pack_source_open(). */
+/* -ESTALE when a file has another size or time than at efs_pack_source_open(). */
 errint_t efs_pack_source_unchanged(struct efs_pack_source *source, struct efs_error *err);
+/* Whether efs_pack_source_unchanged() found another inode number: it may be another file. */
+bool efs_pack_source_renumbered(const struct efs_pack_source *source, uint32_t file);
+/* -ESTALE, and the message. */
+errint_t efs_pack_source_changed(const struct efs_pack_source *source, uint32_t file, struct efs_error *err);
 /* Whether this file is one of the sources. */
 bool efs_pack_source_has(const struct efs_pack_source *source, dev_t device, ino_t inode);
 void efs_pack_source_close(struct efs_pack_source *source);
@@ -274,5 +278,8 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
 errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_source *source,
                          const struct efs_store_writer *writer, const struct efs_pack_options *options,
                          struct efs_error *err);
+/* Compare a sample of the shards of each file whose inode number changed with what was packed. -ESTALE, -EIO, ... */
+errint_t efs_pack_verify_renumbered(const struct efs_pack_plan *plan, struct efs_pack_source *source,
+                                    struct efs_error *err);
 
 #endif

@@ -20,6 +20,7 @@ struct source_file {
     unsigned users;      /* reads under way */
     uint64_t left_bytes; /* not yet read */
     struct stat seen;    /* at the start */
+    bool renumbered;     /* it has another inode number than when it was opened first */
 };
 
 struct efs_pack_source {
@@ -36,7 +37,7 @@ static errint_t source_fail(const struct efs_pack_source *s, uint32_t file, erri
                     strerror(-rc));
 }
 
-static errint_t fail_changed(const struct efs_pack_source *s, uint32_t file, struct efs_error *err)
+errint_t efs_pack_source_changed(const struct efs_pack_source *s, uint32_t file, struct efs_error *err)
 {
     return efs_fail(err, -ESTALE, "%s/%s: changed while it was being packed; pack again when nothing writes to it",
                     s->catalog->root, s->catalog->files[file].path);
@@ -46,7 +47,7 @@ static errint_t fail_changed(const struct efs_pack_source *s, uint32_t file, str
 static int open_file(const struct efs_pack_source *s, uint32_t file, int flags, struct stat *st)
 {
     int fd = efs_regular_open(s->root, s->catalog->files[file].path, flags, st);
-    bool other = fd == -ENOENT || fd == -EAGAIN || fd == -EISDIR || (fd < 0 && st->st_mode && !S_ISREG(st->st_mode));
+    bool other = fd == -ENOENT || fd == -EISDIR || (fd < 0 && st->st_mode && !S_ISREG(st->st_mode));
     return other ? -ESTALE : fd;
 }
 
@@ -81,20 +82,21 @@ static errint_t source_look(const struct efs_pack_source *s, uint32_t file, bool
 {
     int fd = open_file(s, file, 0, st);
     if (fd < 0)
-        return fd == -ESTALE ? fail_changed(s, file, err) : source_fail(s, file, fd, "open", err);
+        return fd == -ESTALE ? efs_pack_source_changed(s, file, err) : source_fail(s, file, fd, "open", err);
     errint_t rc = 0;
     if (first && (uint64_t)st->st_size != s->catalog->files[file].bytes)
-        rc = fail_changed(s, file, err);
+        rc = efs_pack_source_changed(s, file, err);
     else if (first)
         rc = check_size(s, file, fd, st, err);
     efs_sys_close(fd);
     return rc;
 }
 
+/* Not the inode number: FUSE filesystems give a file another one after the kernel has forgotten its name. */
 static bool source_same(const struct stat *a, const struct stat *b)
 {
-    return a->st_size == b->st_size && a->st_ino == b->st_ino && a->st_dev == b->st_dev &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+    return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
 errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack_source **out, struct efs_error *err)
@@ -149,10 +151,17 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
         errint_t rc = source_look(s, f, false, &now, err);
         if (rc < 0)
             return rc;
-        if (!source_same(&now, &s->files[f].seen))
-            return fail_changed(s, f, err);
+        const struct stat *seen = &s->files[f].seen;
+        if (!source_same(&now, seen))
+            return efs_pack_source_changed(s, f, err);
+        s->files[f].renumbered = now.st_ino != seen->st_ino || now.st_dev != seen->st_dev;
     }
     return 0;
+}
+
+bool efs_pack_source_renumbered(const struct efs_pack_source *s, uint32_t file)
+{
+    return s->files[file].renumbered;
 }
 
 bool efs_pack_source_has(const struct efs_pack_source *s, dev_t device, ino_t inode)
@@ -200,7 +209,7 @@ static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, int *fd
             f->fd = -ESTALE;
         }
         if (f->fd < 0) {
-            rc = f->fd == -ESTALE ? fail_changed(s, file, err) : source_fail(s, file, f->fd, "open", err);
+            rc = f->fd == -ESTALE ? efs_pack_source_changed(s, file, err) : source_fail(s, file, f->fd, "open", err);
             f->fd = -1;
         }
     }
@@ -234,7 +243,7 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
     if (rc < 0)
         return rc;
     int got = efs_sys_pread_least(fd, buffer, efs_page_up(need), need, begin);
-    if (got == -EINVAL) { /* O_DIRECT was taken at open and is refused now */
+    if (efs_sys_no_direct(got)) {
         struct stat now;
         int buffered = open_file(s, file, 0, &now);
         if (buffered >= 0) {
@@ -245,7 +254,7 @@ errint_t efs_pack_source_read(struct efs_pack_source *s, uint32_t file, uint64_t
     source_release(s, file, new_bytes);
     *data = buffer + skip;
     if (got == -ENODATA)
-        return fail_changed(s, file, err);
+        return efs_pack_source_changed(s, file, err);
     if (got < 0)
         return efs_fail(err, got, "%s/%s: cannot read at offset %llu: %s", s->catalog->root,
                         s->catalog->files[file].path, (unsigned long long)offset, strerror(-got));

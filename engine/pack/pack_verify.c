@@ -3,9 +3,11 @@
 #include "hash.h"
 #include "pack.h"
 #include "sweep.h"
+#include "sys.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct compare {
@@ -70,5 +72,49 @@ errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_sourc
                                     .phase = "verifying"};
     rc = efs_sweep_run(&sweep, err);
     efs_store_close(store);
+    return rc;
+}
+
+/* ---- files whose inode number changed ---- */
+
+#define SAMPLE_OBJECTS 16u /* of a file, with one shard each */
+
+static errint_t compare_source(const struct efs_pack_plan *plan, struct efs_pack_source *source, uint32_t object,
+                               struct efs_error *err)
+{
+    const struct efs_disk_object *o = &plan->objects[object];
+    const struct efs_pack_place *place = &plan->places[object];
+    size_t unit = efs_format_bytes((enum efs_format)o->format);
+    uint32_t nth = object * 2654435761u % o->shard_count, shard = o->shard_first + nth;
+    size_t bytes = efs_pack_shard_elements(plan, object, shard) * unit;
+    uint64_t offset = place->offset + (uint64_t)nth * plan->shard_elements * unit;
+    const uint8_t *data;
+    uint8_t *buffer = efs_sys_aligned_alloc(EFS_ALIGN, efs_pack_source_room(bytes));
+    if (!buffer)
+        return efs_fail(err, -ENOMEM, "no memory");
+    errint_t rc = efs_pack_source_read(source, place->file, offset, bytes, 0, buffer, &data, err);
+    if (rc == 0 && efs_hash(data, bytes) != plan->shards[shard].raw_hash)
+        rc = efs_pack_source_changed(source, place->file, err);
+    free(buffer);
+    return rc;
+}
+
+errint_t efs_pack_verify_renumbered(const struct efs_pack_plan *plan, struct efs_pack_source *source,
+                                    struct efs_error *err)
+{
+    uint32_t *objects = efs_sys_calloc(2 * ((size_t)plan->file_count + 1), sizeof(*objects));
+    if (!objects)
+        return efs_fail(err, -ENOMEM, "no memory");
+    uint32_t *seen = objects + plan->file_count;
+    errint_t rc = 0;
+    for (uint32_t o = 0; o < plan->object_count; o++)
+        objects[plan->places[o].file]++;
+    for (uint32_t o = 0; rc == 0 && o < plan->object_count; o++) {
+        uint32_t file = plan->places[o].file;
+        if (plan->objects[o].shard_count && efs_pack_source_renumbered(source, file) &&
+            seen[file]++ % (objects[file] / SAMPLE_OBJECTS + 1) == 0)
+            rc = compare_source(plan, source, o, err);
+    }
+    free(objects);
     return rc;
 }

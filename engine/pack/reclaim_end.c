@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reclaim_end.c - the finished store gets its name, and only then names disappear: the sources', the folder's. */
+#include "newfile.h"
 #include "reclaim.h"
 #include "store.h"
 #include "sys.h"
@@ -26,13 +27,7 @@ static errint_t check_store(const struct efs_reclaim *r, struct efs_error *err)
 
 static errint_t give_name(const struct efs_reclaim *r, struct efs_error *err)
 {
-    int rc = efs_sys_linkat(r->dir, EFS_RECLAIM_STORE, r->parent, r->name, 0);
-    if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -EMLINK) { /* a filesystem without hard links */
-        int fd = efs_sys_openat(r->parent, r->name, O_PATH | O_NOFOLLOW, 0);
-        if (fd >= 0)
-            efs_sys_close(fd);
-        rc = fd == -ENOENT ? efs_sys_renameat(r->dir, EFS_RECLAIM_STORE, r->parent, r->name) : -EEXIST;
-    }
+    int rc = efs_newfile_link(r->dir, EFS_RECLAIM_STORE, r->parent, r->name);
     if (rc == -EEXIST)
         return efs_fail(err, rc, "%s: appeared meanwhile; move it away", r->out);
     if (rc == 0)

@@ -121,7 +121,7 @@ static errint_t read_chunk(struct work *w, uint64_t offset, uint32_t bytes, uint
     size_t need = (size_t)(offset + bytes - begin);
     for (size_t done = 0; rc == 0 && done < need;) { /* the last page may be cut short by the end of the file */
         ssize_t n = efs_sys_pread(w->store, buffer + done, (size_t)(end - begin) - done, begin + done);
-        if (n == -EINVAL && w->direct && done % EFS_ALIGN == 0)
+        if (efs_sys_no_direct(n) && w->direct && done % EFS_ALIGN == 0)
             n = efs_sys_pread(w->r->writer.file.fd, buffer + done, (size_t)(end - begin) - done, begin + done);
         rc = n < 0 ? (int)n : n == 0 ? -EIO : 0;
         done += n > 0 ? (size_t)n : 0;

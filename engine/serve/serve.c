@@ -283,6 +283,8 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
     fs->stats.direct_io = direct;
+    if (fs->store->direct_refused)
+        served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
     struct efs_disk_options disk = {.fd = direct ? fs->store->direct_fd : fs->store->fd,
                                     .buffered_fd = fs->store->fd,
                                     .arena = &fs->arena,

@@ -136,6 +136,22 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     return efs_store_check(store, err);
 }
 
+/* The same file, whatever has its name by now: an index and chunks of two stores would be wrong bytes. FUSE filesystems
+ * may let it be opened with O_DIRECT and refuse the reads. -1: without. */
+static int open_direct(struct efs_store *store)
+{
+    int fd = efs_regular_reopen(store->fd, store->path, O_RDONLY | O_DIRECT);
+    void *page = fd < 0 ? NULL : efs_sys_aligned_alloc(EFS_ALIGN, EFS_ALIGN);
+    int rc = page ? efs_sys_pread_all(fd, page, EFS_ALIGN, 0) : 0;
+    free(page);
+    if (fd >= 0 && efs_sys_no_direct(rc)) {
+        store->direct_refused = rc;
+        efs_sys_close(fd);
+        return -1;
+    }
+    return fd < 0 ? -1 : fd;
+}
+
 static errint_t open_files(struct efs_store *store, struct efs_error *err)
 {
     const struct stat *st = &store->seen;
@@ -159,10 +175,7 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the superblock: %s", store->path,
                         strerror(-rc));
-    /* the same file, whatever has its name by now: an index and chunks of two stores would be wrong bytes */
-    store->direct_fd = efs_regular_reopen(store->fd, store->path, O_RDONLY | O_DIRECT);
-    if (store->direct_fd < 0)
-        store->direct_fd = -1;
+    store->direct_fd = open_direct(store);
     return check_superblock(&store->sb, (uint64_t)st->st_size, store->path, err);
 }
 
@@ -187,10 +200,10 @@ errint_t efs_store_open(const char *path, struct efs_store **out, struct efs_err
 
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes)
 {
-    int rc = -EINVAL;
+    int rc = -EOPNOTSUPP;
     if (store->direct_fd >= 0)
         rc = efs_sys_pread_all(store->direct_fd, to, bytes, begin);
-    if (rc == -EINVAL) /* no O_DIRECT here */
+    if (efs_sys_no_direct(rc))
         rc = efs_sys_pread_all(store->fd, to, bytes, begin);
     return rc == -ENODATA ? -EIO : rc;
 }

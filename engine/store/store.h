@@ -15,9 +15,10 @@
 
 struct efs_store {
     char *path;
-    int fd;           /* buffered */
-    int direct_fd;    /* the same file with O_DIRECT, or -1 where the filesystem refuses it */
-    struct stat seen; /* of fd, when it was opened */
+    int fd;                  /* buffered */
+    errint_t direct_refused; /* reads with O_DIRECT, though it can be opened; or 0 */
+    int direct_fd;           /* the same file with O_DIRECT, or -1 where the filesystem refuses it */
+    struct stat seen;        /* of fd, when it was opened */
     struct efs_disk_superblock sb;
     void *index; /* all tables, as on disk */
     size_t index_bytes;

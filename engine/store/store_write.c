@@ -89,7 +89,7 @@ static errint_t write_pages(struct efs_store_writer *w, const uint8_t *data, siz
             n -= n % (ssize_t)EFS_ALIGN;
             n = n == 0 ? -EINVAL : n;
         }
-        if (n == -EINVAL && w->direct) {
+        if (efs_sys_no_direct(n) && w->direct) {
             int rc = leave_direct(w);
             if (rc < 0)
                 return writer_fail(w, rc, "reopen", err);
@@ -144,7 +144,7 @@ static errint_t load_page(struct efs_store_writer *w)
     uint8_t *memory = efs_behind_page(w->behind);
     for (size_t done = 0; page + done < w->offset;) {
         ssize_t n = efs_sys_pread(w->file.fd, memory + done, EFS_ALIGN - done, page + done);
-        if (n == -EINVAL && w->direct)
+        if (efs_sys_no_direct(n) && w->direct)
             n = leave_direct(w);
         else if (n == 0)
             n = -EIO;

@@ -238,7 +238,7 @@ static int write_range(struct out_file *f, const uint8_t *data, size_t bytes, ui
         return efs_sys_pwrite_all(f->file.fd, data, bytes, offset);
     size_t body = (bytes - head) & ~(size_t)(EFS_ALIGN - 1), tail = bytes - head - body;
     int rc = efs_sys_pwrite_all(f->direct, data + head, body, offset + head);
-    if (rc == -EINVAL) /* O_DIRECT was taken at open and is refused now */
+    if (efs_sys_no_direct(rc))
         rc = efs_sys_pwrite_all(f->file.fd, data + head, body, offset + head);
     if (rc == 0 && head)
         rc = efs_sys_pwrite_all(f->file.fd, data, head, offset);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store, its target or its source is on a filesystem that is odd (oddfs.c): close() fails where there is no fsync()."""
+"""The store, its target or its source is on a filesystem that is odd (oddfs.c): close() fails where there is no
+fsync(), O_DIRECT can be opened and not read, link() is refused, inode numbers change."""
 import errno
 
 from e2e import *
@@ -11,6 +12,14 @@ odd_program = program("tests/e2e/oddfs")
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", "8", "-l", "2", "--vocab", "500")
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
+
+
+whole = open(store, "rb").read()
+source = {name: open(f"{model}/{name}", "rb").read() for name in files_below(model)}
+
+
+def wrong(folder):
+    return [name for name, data in source.items() if open(f"{folder}/{name}", "rb").read() != data]
 
 
 class Odd:
@@ -35,6 +44,11 @@ class Odd:
 
     def names(self):
         return sorted(os.listdir(self.folder))
+
+    def signalled(self):
+        """It has handled its signal: none is pending."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            return not re.search("^(ShdPnd|SigPnd):.*[1-9a-f]", status.read(), re.M)
 
     def end(self):
         if is_mounted(self.path):
@@ -66,4 +80,64 @@ for error in (errno.EDQUOT, errno.EIO):
     check("expertctl profile: fails and says why", result.returncode == 1 and why in result.stderr, (result.returncode, result.stderr))
     odd.end()
 
+for error in (errno.EIO, errno.EACCES, errno.EXDEV, errno.EINVAL, errno.ENOSYS):
+    print(f"-- link() fails with {errno.errorcode[error]}")
+    odd = Odd(f"link={error}")
+    result = run(program("mkexpertfs"), "-q", model, odd / "out.efs")
+    check("mkexpertfs: the store is the store", result.returncode == 0 and
+          open(f"{odd.folder}/out.efs", "rb").read() == whole and odd.names() == ["out.efs"], (result.stderr, odd.names()))
+    result = run(program("mkexpertfs"), "-q", model, odd / "out.efs")
+    check("mkexpertfs does not replace it", result.returncode == 1 and "exists already" in result.stderr, result)
+    result = run(program("expertctl"), "unpack", odd / "out.efs", odd / "files")
+    check("unpack: the files are the files", result.returncode == 0 and wrong(odd / "files") == [], result.stderr)
+    odd.end()
+
+print("-- rename() fails with EIO, too")
+odd = Odd(f"link={errno.EIO}", f"rename={errno.EIO}")
+refused("mkexpertfs", run(program("mkexpertfs"), "-q", model, odd / "out.efs"), "Input/output error", odd)
+odd.end()
+
+# not EOPNOTSUPP later: the kernel then issues a read of io_uring again and again (seen with Linux 6.18)
+for quirk, error in (("direct", errno.EINVAL), ("direct", errno.EOPNOTSUPP), ("late", errno.EINVAL)):
+    print(f"-- {'from some time on, ' if quirk == 'late' else ''}reads with O_DIRECT fail with {errno.errorcode[error]}")
+    odd = Odd(f"{quirk}={error}", files=(store,))
+    mount = Mount(odd / "model.efs", "budget=128M,nopassthrough")
+    if quirk == "late":
+        check("the store is read with O_DIRECT", mount.stat()["direct_io"] == "1")
+        odd.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: odd.signalled())
+    bad = wrong(mount.path)
+    check("the files are the files", not bad, bad)
+    check("the store is read through the page cache", mount.stat()["direct_io"] == "0" and mount.stat()["disk_errors"] == "0")
+    check("that is said once", mount.printed().count("O_DIRECT is refused") == 1, mount.printed())
+    mount.unmount()
+    if quirk == "direct":
+        text = run(program("expertctl"), "doctor", odd / "model.efs").stdout
+        check("doctor tells", "O_DIRECT" in text, text)
+        result = run(program("expertctl"), "verify", odd / "model.efs")
+        check("verify reads it", result.returncode == 0, result.stderr)
+        result = run(program("mkexpertfs"), "-q", "--verify", model, odd / "out.efs")
+        check("mkexpertfs: the store is the store", result.returncode == 0 and
+              open(f"{odd.folder}/out.efs", "rb").read() == whole, result.stderr)
+        result = run(program("expertctl"), "unpack", store, odd / "files")
+        check("unpack: the files are the files", result.returncode == 0 and wrong(odd / "files") == [], result.stderr)
+        result = run(program("mkexpertfs"), "-q", odd / "files", scratch("from.efs"))
+        check("mkexpertfs packs from there", result.returncode == 0 and open(scratch("from.efs"), "rb").read() == whole,
+              result.stderr)
+        os.remove(scratch("from.efs"))
+    odd.end()
+
+print("-- each stat() gives another inode number")
+odd = Odd("inodes", files=(model, store))
+for options in ((), ("--verify",)):
+    result = run(program("mkexpertfs"), "-q", "--force", *options, odd / "model", scratch("from.efs"))
+    check(f"mkexpertfs {' '.join(options)}: the store is the store", result.returncode == 0 and
+          open(scratch("from.efs"), "rb").read() == whole, result.stderr)
+mount = Mount(odd / "model.efs", "budget=128M")
+bad = wrong(mount.path)
+check("expertfs: the files are the files", not bad, bad)
+mount.unmount()
+result = run(program("mkexpertfs"), "-q", "--force", odd / "model/config.json", odd / "model/config.json", "--any")
+check("a file is not replaced by its store", result.returncode == 1 and "one of the files" in result.stderr, result)
+odd.end()
 done()

@@ -474,9 +474,9 @@ static void refused_before_any_work(void **state)
 }
 
 struct meddle {
-    const char *phase; /* in which to act */
-    char path[400];    /* truncate it by a byte, or with append: add one */
-    bool cancel, append, done;
+    const char *phase;         /* in which to act */
+    char path[400];            /* truncate it by a byte, or with append: add one */
+    bool cancel, append, done; /* append: replace() changes the content */
 };
 
 static bool meddle(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
@@ -492,6 +492,54 @@ static bool meddle(void *arg, uint64_t done_bytes, uint64_t total_bytes, const c
     assert_int_equal(stat(m->path, &st), 0);
     assert_int_equal(truncate(m->path, st.st_size + (m->append ? 1 : -1)), 0);
     return false;
+}
+
+/* Another file, with the time and the size of the one that it replaces. */
+static bool replace(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
+{
+    struct meddle *m = arg;
+    (void)done_bytes, (void)total_bytes;
+    if (m->done || strcmp(phase, m->phase) != 0)
+        return false;
+    m->done = true;
+    char path[420];
+    size_t bytes;
+    struct stat st;
+    unsigned char *data = fixture_read(m->path, &bytes);
+    for (size_t i = 0; m->append && i < bytes; i++)
+        data[i] ^= 1;
+    assert_int_equal(stat(m->path, &st), 0);
+    snprintf(path, sizeof(path), "%s.new", m->path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    assert_int_equal(write(fd, data, bytes), bytes);
+    assert_int_equal(futimens(fd, (const struct timespec[]){st.st_atim, st.st_mtim}), 0);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(rename(path, m->path), 0);
+    free(data);
+    return false;
+}
+
+/* An inode number may change by itself (FUSE filesystems); what counts is size, time and content. */
+static void another_inode_number(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    for (unsigned n = 0; n < 2; n++)
+        for (int other = 0; other < 2; other++) {
+            struct fixture f;
+            struct efs_error err;
+            struct meddle m = {.phase = "syncing", .append = other};
+            struct efs_pack_options options = {
+                .size = sizeof(struct efs_pack_options), .progress = replace, .progress_arg = &m};
+            fixture_begin(&f);
+            fixture_moe(&f, 1, 4, 64, 256);
+            snprintf(m.path, sizeof(m.path), "%s/%s", f.source, names[n]);
+            assert_int_equal(pack(&f, &options, &err), other ? -ESTALE : 0);
+            assert_true(m.done);
+            if (other)
+                assert_non_null(strstr(err.text, names[n]));
+            fixture_end(&f);
+        }
 }
 
 static void failures_leave_nothing(void **state)
@@ -741,6 +789,7 @@ int main(void)
         cmocka_unit_test(existing_stores_are_kept),
         cmocka_unit_test(refused_before_any_work),
         cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(another_inode_number),
         cmocka_unit_test(source_cut_between_reads),
         cmocka_unit_test(damage_is_found_and_named),
         cmocka_unit_test(unpack_is_careful),

@@ -109,7 +109,8 @@ const char *const fault_names[FAULT_CALLS] = {"open",          "fstat",
                                               "madvise",       "thread",
                                               "uring submit",  "writeback",
                                               "uring files",   "uring slots",
-                                              "uring unpin",   "uring wait"};
+                                              "uring unpin",   "uring wait",
+                                              "rename"};
 
 static struct {
     enum fault_call call;
@@ -293,7 +294,7 @@ int efs_sys_renameat(int from_dir, const char *from, int to_dir, const char *to)
 {
     power_step();
     char *saved = power_save(to_dir, to);
-    int rc = fails(FAULT_LINK) ? -plan.error : real_renameat(from_dir, from, to_dir, to);
+    int rc = fails(FAULT_RENAME) ? -plan.error : real_renameat(from_dir, from, to_dir, to);
     if (rc == 0)
         power_remember_rename(to_dir, to, saved);
     return rc;

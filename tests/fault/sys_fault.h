@@ -43,6 +43,7 @@ enum fault_call {
     FAULT_URING_SLOTS,
     FAULT_URING_UNPIN,
     FAULT_URING_WAIT, /* reads that were submitted are under way then */
+    FAULT_RENAME,
     FAULT_CALLS
 };
 extern const char *const fault_names[FAULT_CALLS];

@@ -6,10 +6,12 @@
  */
 #include "fixture.h"
 #include "expertfs-pack.h"
+#include "newfile.h"
 #include "sweep.h"
 #include "waiting.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -102,6 +104,17 @@ static errint_t serve_all(struct efs_error *err)
     return rc;
 }
 
+static bool unlink_fails;
+
+static unsigned clean(void)
+{
+    fault_none();
+    int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    unsigned count = efs_newfile_clean(dir);
+    close(dir);
+    return count;
+}
+
 static errint_t pack_once(struct efs_error *err)
 {
     struct efs_pack_options options = {
@@ -112,7 +125,10 @@ static errint_t pack_once(struct efs_error *err)
     unsigned before = fixture_names(model.directory);
     errint_t rc = efs_pack(model.source, out, &options, report, sizeof(*report), err);
     free(report);
-    assert_int_equal(fixture_names(model.directory), before + (rc == 0));
+    unsigned left = fixture_names(model.directory) - before - (rc == 0);
+    if (unlink_fails && left > 0) /* a temporary name could not be removed: the next to write there does so */
+        left -= clean();
+    assert_int_equal(left, 0);
     if (rc == 0) { /* what counts as success is a whole store */
         size_t a, b;
         unsigned char *first = fixture_read(model.store, &a), *second = fixture_read(out, &b);
@@ -227,7 +243,10 @@ static void test_pack(void **state)
     sweep(&packing, FAULT_FTRUNCATE, EIO);
     sweep(&packing, FAULT_LINK, EIO);
     sweep(&packing, FAULT_CLOSE, EIO);
+    sweep(&packing, FAULT_RENAME, EIO);
+    unlink_fails = true;
     sweep(&packing, FAULT_UNLINK, EACCES);
+    unlink_fails = false;
     sweep(&packing, FAULT_MADVISE, EINVAL);
     sweep(&packing, FAULT_THREAD, EAGAIN);
     sweep_forever(&packing, FAULT_THREAD, EAGAIN);

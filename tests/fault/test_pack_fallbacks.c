@@ -5,6 +5,7 @@
  */
 #include "fixture.h"
 #include "expertfs-pack.h"
+#include "newfile.h"
 #include "store_write.h"
 #include "sweep.h"
 
@@ -139,7 +140,37 @@ static void failing_writes(void **state)
     (void)state;
     assert_int_equal(sweep(&new, FAULT_PWRITE, ENOSPC), 0);
     assert_int_equal(sweep(&over, FAULT_PWRITE, EIO), 0);
-    assert_int_equal(sweep(&new, FAULT_LINK, EIO), 0);
+    fault_named_files(true);
+    assert_int_equal(sweep_forever(&over, FAULT_RENAME, EIO), 0);
+    fault_named_files(false);
+}
+
+/* Filesystems that have no hard links say so with one error or another, of nameless files, too: that is tried before
+ * the first byte is written, and rename(2) does it. */
+static void no_links(void **state)
+{
+    (void)state;
+    static const int errors[] = {EIO, EACCES, EXDEV, EINVAL, EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EROFS};
+    for (int named = 0; named < 2; named++)
+        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+            struct efs_error err = {""};
+            fault_named_files(named);
+            fault_plan(FAULT_LINK, 1, errors[i], true);
+            if (pack_new(&err) < 0)
+                fail_msg("link fails with %s: %s", strerror(errors[i]), err.text);
+            assert_true(fault_happened());
+            assert_int_equal(pack_over(&err), 0);
+            struct efs_newfile late; /* what has the name by then is not replaced */
+            int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            assert_int_equal(efs_newfile_open(&late, dir, O_RDWR), 0);
+            assert_int_equal(efs_newfile_name(&late, "out.efs", false), -EEXIST);
+            efs_newfile_close(&late);
+            close(dir);
+            check_store(out);
+            fault_none();
+            away(NULL, &err);
+        }
+    fault_named_files(false);
 }
 
 /* ---- errors that the kernel reports once ---- */
@@ -281,13 +312,10 @@ static void killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_nameless_files),
-        cmocka_unit_test(no_direct_io),
-        cmocka_unit_test(short_writes),
-        cmocka_unit_test(failing_writes),
-        cmocka_unit_test(failing_writeback),
-        cmocka_unit_test(no_fsync),
-        cmocka_unit_test(killed),
+        cmocka_unit_test(no_nameless_files), cmocka_unit_test(no_direct_io),
+        cmocka_unit_test(short_writes),      cmocka_unit_test(failing_writes),
+        cmocka_unit_test(failing_writeback), cmocka_unit_test(no_fsync),
+        cmocka_unit_test(no_links),          cmocka_unit_test(killed),
     };
     return cmocka_run_group_tests_name("pack fallbacks", tests, setup, teardown);
 }
