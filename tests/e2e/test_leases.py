@@ -48,8 +48,8 @@ for handle in handles[1:]:
 check("19 closed: still leased, still right", leased() == 1 and handles[0].read() == want[experts[0]])
 view = mmap.mmap(handles[0].fileno(), 0, prot=mmap.PROT_READ)
 handles[0].close()
-time.sleep(0.1)
-check("a mapping keeps it", leased() == 1 and view[:] == want[experts[0]])
+open(mount / experts[1], "rb").close()  # released behind it
+check("a mapping keeps it", wait_until(lambda: leased() == 1) and view[:] == want[experts[0]])
 view.close()
 check("unmapped: given back", none_leased())
 threads = []
@@ -119,6 +119,11 @@ check(f"{held} are open", leased() == held)
 waiting = []
 
 
+def opens_asked():
+    stat = mount.stat()
+    return int(stat["fuse_opens"]) - int(stat["fuse_opens_control"])
+
+
 def opens_late(name):
     with open(mount / name, "rb") as file:
         waiting.append(file.read() == want[name])
@@ -127,14 +132,15 @@ def opens_late(name):
 threads = [threading.Thread(target=opens_late, args=(name,)) for name in experts[held:held + 3] + experts[held:held + 1]]
 for thread in threads:
     thread.start()
-check("the next ones wait", not wait_until(lambda: waiting, 1) and mount.count("lease_waits") > 0)
+check("the next ones wait", wait_until(lambda: mount.count("lease_waits") >= len(threads)) and not waiting,
+      (mount.count("lease_waits"), waiting))
 check("others are served meanwhile", handles[0].read() == want[experts[0]] and
       len(open(mount / "config.json").read()) > 0)
 command = ["cat", mount / experts[held + 4]]
 for number in (signal.SIGKILL, signal.SIGINT):
+    before = opens_asked()
     reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(0.3)
-    check("a process waits", reader.poll() is None)
+    check("a process waits", wait_until(lambda: opens_asked() > before) and reader.poll() is None)
     reader.send_signal(number)
     try:
         reader.wait(10)

@@ -167,9 +167,8 @@ def readers_while_ending():
     threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(6)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    check("they read", wait_until(lambda: mount.count("reads") > 50), mount.stat())
     mount.stop("SIGTERM under load")
-    time.sleep(0.2)
     halt.set()
     for thread in threads:
         thread.join(30)
