@@ -32,14 +32,15 @@ def text(value):
 
 
 def gguf(tensors, metadata=(), data=None, kind=0):
-    """A GGUF file of tensors: {name: (shape, slowest last; offset)}, of strings and numbers by key, of data bytes."""
+    """A GGUF file of tensors: {name: (shape, slowest last; offset; type, if not kind)}, of strings and numbers by key, of
+    data bytes."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     for key, value in metadata:
         head += text(key) + (struct.pack("<I", 8) + text(value) if isinstance(value, str) else
                              struct.pack("<IH", 2, value))
     end = 0
-    for name, (shape, offset) in tensors.items():
-        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+    for name, (shape, offset, *own) in tensors.items():
+        head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, own[0] if own else kind, offset)
         size = 4
         for n in shape:
             size *= n
@@ -123,8 +124,9 @@ def files_that_are_not_understood():
     # What Python's safetensors reads is read
     packed("U+0000 in the metadata", folder("nul", {"model.safetensors": safetensors(EXPERTS, metadata={"a": "b\0c"})}),
            experts=4)
-    packed("an unknown type of tensors in GGUF", folder("fork", {"a.gguf": gguf(
-        GGUF_EXPERTS | {"forked": ((64,), 6 * 4096)}, kind=0) + gguf({}, ())}), experts=4)
+    for kind in (31, 97, 337):  # withdrawn; of ik_llama.cpp
+        packed(f"tensors of the unknown type {kind} in GGUF", folder(f"fork {kind}", {"a.gguf": gguf(
+            GGUF_EXPERTS | {"forked": ((64,), 6 * 4096, kind), "behind": ((64,), 6 * 4096 + 512)})}), experts=4)
     packed("and in safetensors", folder("dtype", {"model.safetensors": good, "f.safetensors": safetensors(
         other, dtype="F8_E3M4")}), experts=4)
 
