@@ -142,6 +142,8 @@ static errint_t add_tensor(const struct layout *layout, const char *name, const 
     if (ret < 0)
         return ret;
     entry.tensor.name = strdup(name);
+    if (!entry.tensor.name)
+        efs_source_tensor_free(&entry.tensor);
     ret = entry.tensor.name ? efs_source_list_add(list, &entry) : -ENOMEM;
     if (ret < 0)
         return efs_fail(layout->err, ret, "%s: %s", layout->in->path,

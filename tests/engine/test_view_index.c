@@ -12,6 +12,7 @@
 
 #include "expertfs-private.h"
 #include "fixture.h"
+#include "source_files.h"
 #include "view.h"
 #include "waiting.h"
 
@@ -132,9 +133,36 @@ static void test_unknown_types(void **state)
     fixture_end(&f);
 }
 
+/* A type that ggml withdrew (Q4_2, 4): bytes, and the number and the shape of the GGUF file in a note. */
+static void test_withdrawn_type(void **state)
+{
+    static const uint64_t shape[] = {32};
+    struct sf_bytes file = {0};
+    struct fixture f;
+    struct efs_file_info info;
+    (void)state;
+    sf_gguf_header(&file, 3, 2, 0);
+    sf_gguf_tensor(&file, "old.weight", 1, shape, 4, 0);
+    sf_gguf_tensor(&file, "new.weight", 1, shape, 0, 32);
+    sf_align(&file, 32);
+    sf_zero(&file, 32 + 128);
+    fixture_begin(&f);
+    fixture_file(&f, "model.gguf", file.data, file.count);
+    fixture_pack(&f, NULL);
+    struct efs *fs = fixture_open(&f, (struct efs_options){.budget_bytes = 64u << 20, .no_state = true});
+    fixture_check_files(&f, fs);
+    char *text = file_named(fs, "experts/dense.safetensors", &info);
+    assert_non_null(strstr(text + 8, "\"expertfs.tensor.old.weight\":\"ggml:4 [32]\""));
+    assert_non_null(strstr(text + 8, "\"old.weight\":{\"dtype\":\"U8\",\"shape\":[32],\"data_offsets\":[0,32]}"));
+    free(text);
+    free(file.data);
+    efs_close(fs);
+    fixture_end(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_escapes),
-                                       cmocka_unit_test(test_unknown_types)};
+                                       cmocka_unit_test(test_unknown_types), cmocka_unit_test(test_withdrawn_type)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
