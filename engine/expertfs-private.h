@@ -136,21 +136,21 @@ void efs_routing_observer_end(struct efs *fs, uint32_t who);
  */
 struct efs_window {
     uint32_t number;
-    int fd;                     /* for reading; nobody can open it for writing */
+    int fd;                     /* for reading; nobody can open it for writing. < 0: it is not open */
     uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file, which begins where the window does; else 0 */
 };
 /* Can coded experts be handed out? Not without chunk_windows, or without CAP_SYS_ADMIN. */
 bool efs_hands_out_coded(const struct efs *fs);
 /* FULL or CODED. */
 enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
-/* Full: its window. The descriptor is the engine's, valid while it is held. -EBUSY: it was
- * given out by efs_lease_fd(), or this process has no tmpfs of its own (CAP_SYS_ADMIN). */
+/* Full: its window, which is not opened. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of
+ * its own (CAP_SYS_ADMIN). */
 errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
 /* Coded: where its extents are, in the order of its layout, to be freed by the caller. -EOPNOTSUPP: in memory that
  * nobody else can see; -ENOMEM. */
 errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
                             uint32_t *count);
-/* Coded: a window that places name. The descriptor is the caller's. -EMFILE, ... */
+/* Open a window: full: its own, coded: one that places name. The descriptor is the caller's. -EMFILE, ... */
 errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
                                  struct efs_window *window);
 /* Coded: what stays the same as long as the store is served, as the protocol has it (struct efs_export_layout and what

@@ -238,8 +238,9 @@ struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 EFS_API void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 /*
- * The file, for reading, owned by the engine: whoever opens or maps it, or moves its pages elsewhere, sees this expert
- * for as long as that lasts. Nobody can open it for writing. -EBUSY: it is a window; -errno.
+ * The file, for reading, owned by the engine until the last lease is released: whoever opens or maps it, or moves its
+ * pages elsewhere, sees this expert for as long as that lasts. Nobody can open it for writing. -EBUSY: it is a window;
+ * -errno.
  */
 EFS_API int efs_lease_fd(const struct efs_lease *lease);
 EFS_API const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */

@@ -179,7 +179,7 @@ static void daemon_set_owner(struct efsd *daemon)
     daemon->restricted = daemon->mode != all && efsd_options_mounts_with(&daemon->options, "allow_other");
 }
 
-/* As many open files as we may have: each expert that is decoded has one. */
+/* As many open files as we may have: each expert that is open by passthrough has one, and each client. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;

@@ -190,7 +190,7 @@ void efs_full_lease(struct efs *fs, uint32_t expert)
     efs_lru_use(efs_full_list(fs, f), expert);
 }
 
-bool efs_full_unlease(struct efs *fs, uint32_t expert)
+bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
 {
     struct efs_full_pool *pool = fs->full;
     struct efs_full *f = &pool->at[expert];
@@ -201,6 +201,7 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert)
     pool->leased_count--;
     pool->leased_bytes -= f->memfile->bytes;
     pool->leased_evictable_bytes -= f->kept ? 0 : f->memfile->bytes;
+    *fd = efs_memfile_take_fd(f->memfile);
     return true;
 }
 

@@ -56,9 +56,9 @@ bool efs_full_must_leave(const struct efs_full *full, enum efs_memfile_kind use)
 void efs_full_leave(struct efs *fs, uint32_t expert);
 /* With lock held: if so, it leaves it; the cache state are not told. false: it stays. */
 bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
-/* A lease on a READY expert begins, or ends: true: that was the last one. */
+/* A lease on a READY expert begins, or ends: true: that was the last one, and a descriptor in *fd is to be closed. */
 void efs_full_lease(struct efs *fs, uint32_t expert);
-bool efs_full_unlease(struct efs *fs, uint32_t expert);
+bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
 bool efs_full_any_held(const struct efs *fs); /* leased, being filled, or copied from: its memory may come back */
 bool efs_full_any_held_but(const struct efs *fs, uint32_t leased); /* by others than who has so many of them leased */
 uint64_t efs_full_held_bytes(const struct efs *fs); /* of experts that are leased, being filled, or copied from */

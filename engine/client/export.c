@@ -228,7 +228,9 @@ static errint_t export_receive_one(struct efs_mount *m)
     }
     if (count == 1)
         fd = fds[0];
-    bool good = count <= 1 && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && export_take(m, &packet, (size_t)n, fd);
+    else if (count == 0 && (message.msg_flags & MSG_CTRUNC))
+        fd = -EMFILE; /* the process had no descriptor for it: the window comes again when it is missed */
+    bool good = count <= 1 && !(message.msg_flags & MSG_TRUNC) && export_take(m, &packet, (size_t)n, fd);
     for (int i = 0; i < count; i++)
         efs_sys_close(fds[i]);
     return good ? 0 : -EPROTO;

@@ -19,9 +19,9 @@ bool efs_export_take_place(struct efs_export *h, const struct efs_export_answer 
 {
     struct efs_export_answer all = *packet;
     all.file_bytes = packet->window_bytes; /* the whole of it has to be there */
-    if (fd < 0 || packet->window == 0)
+    if ((fd < 0 && fd != -EMFILE) || packet->window == 0)
         return false;
-    if (!efs_window_find(h, packet->window))
+    if (fd >= 0 && !efs_window_find(h, packet->window))
         efs_window_map(h, &all, fd); /* if it cannot be, experts in it fail */
     return true;
 }

@@ -140,6 +140,33 @@ static void file_let_go(struct efs_mount *m, struct efs_expert_file *file)
     m->close_queue = file;
 }
 
+void efs_mount_close_files(struct efs_mount *m)
+{
+    struct efs_expert_file *list = m->close_queue;
+    uint32_t closed = 0;
+    m->close_queue = NULL;
+    m->closing++;
+    pthread_mutex_unlock(&m->lock);
+    for (; list; closed++) {
+        struct efs_expert_file *file = list;
+        list = file->next_queued;
+        efs_mapped_close(&file->mapped);
+        free(file);
+    }
+    pthread_mutex_lock(&m->lock);
+    m->closing--;
+    m->open_files -= closed;
+    pthread_cond_broadcast(&m->to_open); /* an open may wait for a descriptor */
+}
+
+bool efs_files_let_oldest_go(struct efs_mount *m)
+{
+    bool some = m->oldest;
+    if (some)
+        file_let_go(m, m->oldest);
+    return some;
+}
+
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
 {
     bool some = false;

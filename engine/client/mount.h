@@ -78,9 +78,10 @@ struct efs_mount {
     uint64_t asked_ns, look_ns;       /* when it was asked last; when to ask again, */
     bool rested;                      /* and whether something came to rest since the last time */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads for arrived */
-    struct efs_mount_request *watched;                              /* whose users wait by poll(2), not by a thread */
-    struct efs_mount_waiter *waiters;                               /* for all of a request */
-    uint32_t waiter_number;                                         /* of the last of these */
+    uint32_t open_files, closing; /* open, or being opened or closed: each has a descriptor; threads that close some */
+    struct efs_mount_request *watched; /* whose users wait by poll(2), not by a thread */
+    struct efs_mount_waiter *waiters;  /* for all of a request */
+    uint32_t waiter_number;            /* of the last of these */
     bool reaper_sleeps, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], reaper;
     bool reaper_there;
@@ -140,6 +141,10 @@ void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
 void efs_files_leave(struct efs_mount *m);
 /* What nobody uses goes to the reaper until no more than that is kept. true: something went. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
+/* Close those that went, now; the lock is given up meanwhile. */
+void efs_mount_close_files(struct efs_mount *m);
+/* The one that was used least recently goes. false: none is kept. */
+bool efs_files_let_oldest_go(struct efs_mount *m);
 /* The same with those that are not worth it any more (full_set.c), and with what is above keep_bytes. */
 void efs_files_let_others_go(struct efs_mount *m);
 

@@ -5,6 +5,9 @@
 #include "thread.h"
 
 #include <errno.h>
+#include <sys/resource.h>
+
+#define FILES_PART 2u /* of the descriptors that the process may have, files of experts take one part */
 
 static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
 {
@@ -25,9 +28,38 @@ static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
     return file;
 }
 
-static errint_t file_open(const struct efs_mount *m, struct efs_expert_file *file, const struct efs_file_layout *known)
+/* Lock held: has the process a descriptor for one more file? */
+static bool mount_may_open(const struct efs_mount *m)
 {
-    return m->no_view ? -EOPNOTSUPP : efs_mapped_open(m->root, &file->key, known, &file->mapped);
+    struct rlimit limit;
+    return getrlimit(RLIMIT_NOFILE, &limit) < 0 || m->open_files < limit.rlim_cur / FILES_PART;
+}
+
+/* Lock held on entry and return, not meanwhile. What is kept is closed for it. */
+static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
+{
+    const struct efs_file_layout *known = efs_known_find(m, &file->key, file->hash);
+    if (m->no_view)
+        return -EOPNOTSUPP;
+    while (!mount_may_open(m))
+        if (m->close_queue || efs_files_let_oldest_go(m))
+            efs_mount_close_files(m);
+        else if (m->closing)
+            pthread_cond_wait(&m->to_open, &m->lock);
+        else
+            return -EMFILE;
+    m->open_files++;
+    pthread_mutex_unlock(&m->lock);
+    errint_t rc = efs_mapped_open(m->root, &file->key, known, &file->mapped);
+    pthread_mutex_lock(&m->lock);
+    m->open_files -= rc < 0;
+    return rc;
+}
+
+/* Of the mount, or of this process. */
+static bool is_shortage(errint_t error)
+{
+    return error == -ENOMEM || error == -EMFILE || error == -ENFILE;
 }
 
 static void *open_worker_run(void *arg)
@@ -41,14 +73,10 @@ static void *open_worker_run(void *arg)
             efs_file_opened(m, file);
             continue;
         }
-        const struct efs_file_layout *known = efs_known_find(m, &file->key, file->hash);
-        pthread_mutex_unlock(&m->lock);
-        errint_t rc = file_open(m, file, known);
-        pthread_mutex_lock(&m->lock);
-        if (rc == -ENOMEM && efs_files_trim(m, 0)) { /* the mount, or we, had no room: once more without what is kept */
-            pthread_mutex_unlock(&m->lock);
-            rc = file_open(m, file, known);
-            pthread_mutex_lock(&m->lock);
+        errint_t rc = file_open(m, file);
+        if (is_shortage(rc) && efs_files_trim(m, 0)) { /* once more without what is kept */
+            efs_mount_close_files(m);
+            rc = file_open(m, file);
         }
         if (file->mapped.learned)
             efs_known_add(m, file);

@@ -16,21 +16,6 @@
 #define RECEIVE_NS 10000000
 #define TELL_NS 4000000 /* what was found mapped is told to the mount within some milliseconds, many lines at once */
 
-/* Lock held on entry and return. */
-static void reaper_close_files(struct efs_mount *m)
-{
-    struct efs_expert_file *list = m->close_queue;
-    m->close_queue = NULL;
-    pthread_mutex_unlock(&m->lock);
-    while (list) {
-        struct efs_expert_file *file = list;
-        list = file->next_queued;
-        efs_mapped_close(&file->mapped);
-        free(file);
-    }
-    pthread_mutex_lock(&m->lock);
-}
-
 /* Experts that are used, and what is given back. */
 static void reaper_tell(struct efs_mount *m)
 {
@@ -97,7 +82,7 @@ static void *reaper_run(void *arg)
         if (reaper_ask_list(m))
             continue;
         if (m->close_queue) {
-            reaper_close_files(m);
+            efs_mount_close_files(m);
         } else if (m->told_bytes || (m->export && efs_export_has_news(m->export))) {
             pthread_mutex_unlock(&m->lock);
             nanosleep(&a_while, NULL); /* more may come */
@@ -134,6 +119,6 @@ void efs_reaper_stop(struct efs_mount *m)
         pthread_join(m->reaper, NULL);
     reaper_tell(m);
     pthread_mutex_lock(&m->lock);
-    reaper_close_files(m); /* what came after it had ended */
+    efs_mount_close_files(m); /* what came after it had ended */
     pthread_mutex_unlock(&m->lock);
 }

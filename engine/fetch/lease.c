@@ -206,8 +206,7 @@ static errint_t fill_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
     uint64_t file_bytes = efs_view_expert_bytes(view, fetch->expert);
-    if (efs_memfile_resize(fetch->memfile, file_bytes) < 0)
-        fetch->error = -EIO;
+    efs_memfile_resize(fetch->memfile, file_bytes);
     errint_t rc = efs_memfile_reserve(fetch->memfile);
     if (rc < 0)
         return rc;
@@ -285,10 +284,17 @@ errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *wind
     const struct efs_memfile *memfile = lease_memfile(lease);
     errint_t rc = efs_full_make_window(lease->fs, lease->expert);
     *window = (struct efs_window){.number = memfile->window,
-                                  .fd = rc < 0 ? -1 : memfile->fd,
+                                  .fd = -1,
                                   .bytes = memfile->bytes,
                                   .file_bytes = efs_view_expert_bytes(&lease->fs->view, lease->expert)};
     return rc;
+}
+
+errint_t efs_lease_open_window(const struct efs_lease *lease, struct efs_window *window)
+{
+    errint_t rc = efs_lease_window(lease, window);
+    window->fd = rc < 0 ? rc : efs_memfile_open_window(lease_memfile(lease));
+    return window->fd < 0 ? window->fd : 0;
 }
 
 const void *efs_lease_data(const struct efs_lease *lease)
@@ -302,7 +308,8 @@ void efs_lease_release(struct efs_lease *lease)
     if (!efs_is_here(fs))
         return;
     efs_lock(fs);
-    bool last = efs_full_unlease(fs, lease->expert);
+    int fd = -1;
+    bool last = efs_full_unlease(fs, lease->expert, &fd);
     efs_cache_release(fs, lease->expert);
     if (last) {
         efs_again(fs, EFS_AGAIN_BUDGET);  /* it may have become smaller meanwhile */
@@ -310,6 +317,8 @@ void efs_lease_release(struct efs_lease *lease)
         efs_again(fs, EFS_AGAIN_LEASES);
     }
     efs_unlock(fs);
+    if (fd >= 0)
+        efs_sys_close(fd);
 }
 
 errint_t efs_leases_build(struct efs *fs)

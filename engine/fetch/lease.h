@@ -47,6 +47,7 @@ void efs_coded_retry(struct efs *fs);  /* EFS_AGAIN_CODED: the same for coded ex
 /* What the leases of an expert that is held are: its memory file as a window. As efs_request_window(). */
 struct efs_window;
 errint_t efs_lease_window(const struct efs_lease *lease, struct efs_window *window);
+errint_t efs_lease_open_window(const struct efs_lease *lease, struct efs_window *window);
 void efs_coded_stats(const struct efs *fs, struct efs_stats *stats);
 
 /* Without lock, before there are threads and after. -ENOMEM. */

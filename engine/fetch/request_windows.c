@@ -73,6 +73,8 @@ errint_t efs_request_open_window(const struct efs_request *request, uint32_t ind
 {
     const struct efs *fs = request->fs;
     const struct efs_fetch *fetch = request->items[index].fetch;
+    if (request->items[index].lease)
+        return efs_lease_open_window(request->items[index].lease, window);
     for (uint32_t i = 0; i < fetch->part_count; i++) {
         const struct efs_extent *x = efs_extent(fs, fetch->parts[i].waiter.extent);
         bool e = block_is_in(fs, &x->e, number);

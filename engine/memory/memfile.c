@@ -3,8 +3,8 @@
  * memfile.c - see memfile.h.
  *
  * What is given out was opened through a clone of the tmpfs that is mounted read-only: who opens it again, by
- * /proc/self/fd or /proc/PID/fd, comes to the same clone and gets EROFS for whatever would change it, also as root. Our
- * own descriptor for writing is closed then. A memfd is sealed instead.
+ * /proc/self/fd or /proc/PID/fd, comes to the same clone and gets EROFS for whatever would change it, also as root. A
+ * memfd is sealed instead.
  */
 #include "memfile.h"
 
@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs)
 {
@@ -65,13 +66,14 @@ static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
 
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
-    if (memfile->empty)
+    /* a process that was forked has it mapped, too, and keeps nothing by that */
+    if (memfile->data && (memfile->empty || memfile->kind == EFS_MEMFILE_PRIVATE))
         efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
     if (memfile->data)
         efs_sys_munmap(memfile->data, memfile->bytes);
     if (memfile->fd >= 0)
         efs_sys_close(memfile->fd);
-    if (memfile->fd >= 0 && memfile->kind == EFS_MEMFILE_PRIVATE && !memfile->memfd)
+    if (memfile->name)
         efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile->name).text, 0);
     free(memfile);
 }
@@ -79,16 +81,26 @@ void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile
 void efs_memfile_leave(const struct efs_memfile *memfile)
 {
     efs_sys_munmap(memfile->data, memfile->bytes);
-    efs_sys_close(memfile->fd);
+    if (memfile->fd >= 0)
+        efs_sys_close(memfile->fd);
 }
 
-/* In the tmpfs with huge pages, which are some ten times cheaper to get and to map, or else a memfd. */
-static void memory_file(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+/* In the tmpfs with huge pages, which are some ten times cheaper to get and to map. NULL: it cannot be. */
+static uint8_t *tmpfs_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, uint64_t *name)
 {
-    memfile->fd = memfiles->tmpfs >= 0 ? tmpfs_create(memfiles, &memfile->name) : -1;
-    memfile->memfd = memfile->fd < 0;
-    if (memfile->memfd)
-        memfile->fd = efs_sys_memfd_create("expertfs", MFD_ALLOW_SEALING);
+    struct rlimit limit;
+    uint8_t *data = NULL;
+    /* beyond it the thread gets SIGXFSZ, which may be one of the program's */
+    bool may = memfiles->tmpfs >= 0 && (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur >= bytes);
+    int fd = may ? tmpfs_create(memfiles, name) : -1;
+    if (fd < 0)
+        return NULL;
+    if (efs_sys_ftruncate(fd, bytes) == 0)
+        data = efs_sys_mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+    efs_sys_close(fd);
+    if (!data)
+        efs_sys_unlinkat(memfiles->tmpfs, name_of(*name).text, 0);
+    return data;
 }
 
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
@@ -96,93 +108,125 @@ struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
     struct efs_memfile *memfile = efs_sys_calloc(1, sizeof(*memfile));
     if (!memfile)
         return NULL;
-    memfile->kind = EFS_MEMFILE_PRIVATE;
-    memfile->bytes = bytes;
-    memory_file(memfiles, memfile);
-    if (memfile->fd >= 0 && efs_sys_ftruncate(memfile->fd, bytes) == 0)
-        memfile->data = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfile->fd, 0);
+    *memfile = (struct efs_memfile){.kind = EFS_MEMFILE_PRIVATE, .memfiles = memfiles, .fd = -1, .bytes = bytes};
+    memfile->data = tmpfs_map(memfiles, NULL, bytes, &memfile->name);
     if (!memfile->data) {
-        efs_memfile_free(memfiles, memfile);
+        memfile->name = 0;
+        memfile->data = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    }
+    if (!memfile->data) {
+        free(memfile);
         return NULL;
     }
     return memfile;
 }
 
-errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
+void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
 {
     assert(memfile->kind != EFS_MEMFILE_SHOWN);
     assert(file_bytes <= memfile->bytes);
-    return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : efs_sys_ftruncate(memfile->fd, file_bytes);
+    memfile->file_bytes = file_bytes;
+}
+
+static errint_t memfile_have_pages(struct efs_memfile *memfile)
+{
+    int fd = memfile->name ? efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0) : -1;
+    errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    return rc == 0 ? 0 : efs_sys_have_pages(memfile->data, memfile->bytes, NULL);
 }
 
 errint_t efs_memfile_reserve(struct efs_memfile *memfile)
 {
-    if (memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ||
-        efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes) == 0)
-        return 0;
-    return efs_sys_have_pages(memfile->data, memfile->bytes, NULL);
+    return memfile->kind != EFS_MEMFILE_PRIVATE || memfile->populated ? 0 : memfile_have_pages(memfile);
 }
 
 errint_t efs_memfile_populate(struct efs_memfile *memfile)
 {
     volatile uint8_t *data = memfile->data;
     assert(memfile->kind == EFS_MEMFILE_PRIVATE);
-    /* Not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever maps or
-     * unmaps something waits for it. Touching a page that is there cannot fail. */
-    errint_t rc = efs_sys_fallocate(memfile->fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
+    /* Of a file not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever
+     * maps or unmaps something waits for it. Touching a page that is there cannot fail. */
+    errint_t rc = memfile_have_pages(memfile);
     for (size_t at = 0; rc == 0 && at < memfile->bytes; at += EFS_ALIGN)
         data[at] = 0;
     memfile->populated = rc == 0;
     return rc;
 }
 
-/* From now on nobody opens it for writing. -errno: it is as it was. */
-static errint_t reading_only(struct efs_memfiles *memfiles, struct efs_memfile *memfile, enum efs_memfile_kind kind)
+static errint_t named_cut(const struct efs_memfile *memfile)
 {
-    if (memfile->memfd) {
-        errint_t rc = efs_sys_add_seals(memfile->fd, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-        memfile->kind = rc < 0 ? memfile->kind : kind;
-        return rc;
-    }
-    int fd = efs_sys_openat(memfiles->reading, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0);
+    int fd = efs_sys_openat(memfile->memfiles->tmpfs, name_of(memfile->name).text, O_RDWR, 0);
+    errint_t rc = fd < 0 ? fd : efs_sys_ftruncate(fd, memfile->file_bytes);
+    if (fd >= 0)
+        efs_sys_close(fd);
+    return rc;
+}
+
+/* As long as its file is. -errno: it is as it was. */
+static errint_t show_named(struct efs_memfile *memfile)
+{
+    errint_t rc = memfile->kind == EFS_MEMFILE_SHOWN ? 0 : named_cut(memfile);
+    int fd = rc < 0 ? rc : efs_sys_openat(memfile->memfiles->reading, name_of(memfile->name).text, O_RDONLY, 0);
     if (fd < 0)
         return fd;
-    efs_sys_unlinkat(memfiles->tmpfs, name_of(memfile->name).text, 0);
-    efs_sys_close(memfile->fd);
+    /* a mistake of ours is a crash then, never a wrong byte; where that fails, it is right all the same */
+    efs_sys_mprotect(memfile->data, memfile->bytes, PROT_READ);
     memfile->fd = fd;
-    memfile->kind = kind;
+    memfile->kind = EFS_MEMFILE_SHOWN;
+    return 0;
+}
+
+/* A copy in a memfd that nobody can write to, mapped in its place: who reads there sees the same bytes. */
+static errint_t show_anonymous(struct efs_memfile *memfile)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < memfile->bytes)
+        return -EFBIG;
+    int fd = efs_sys_memfd_create("expertfs", MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return fd;
+    errint_t rc = efs_sys_pwrite_all(fd, memfile->data, (size_t)memfile->file_bytes, 0);
+    if (rc == 0)
+        rc = efs_sys_add_seals(fd, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    if (rc == 0 && !efs_sys_mmap(memfile->data, memfile->bytes, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0))
+        rc = errno ? -errno : -ENOMEM;
+    if (rc < 0) {
+        efs_sys_close(fd);
+        return rc;
+    }
+    memfile->fd = fd;
+    memfile->kind = EFS_MEMFILE_SHOWN;
     return 0;
 }
 
 /* memfiles->lock held. */
-static errint_t memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+static errint_t memfile_show(struct efs_memfile *memfile)
 {
-    if (memfile->kind != EFS_MEMFILE_PRIVATE)
-        return memfile->kind == EFS_MEMFILE_SHOWN ? 0 : -EBUSY;
-    errint_t rc = reading_only(memfiles, memfile, EFS_MEMFILE_SHOWN);
-    if (rc == 0) /* a mistake of ours is a crash then, never a wrong byte; where that fails, it is right all the same */
-        efs_sys_mprotect(memfile->data, memfile->bytes, PROT_READ);
-    return rc;
+    if (memfile->kind == EFS_MEMFILE_WINDOW)
+        return -EBUSY;
+    if (memfile->fd >= 0)
+        return 0;
+    return memfile->name ? show_named(memfile) : show_anonymous(memfile);
 }
 
+/* The same. */
 static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     if (memfile->kind != EFS_MEMFILE_PRIVATE)
         return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : -EBUSY;
-    if (memfile->memfd) /* sealed, it could not be emptied under those who keep it mapped */
+    if (!memfile->name) /* a sealed copy could not be emptied under those who keep it mapped */
         return -EBUSY;
-    errint_t rc = efs_sys_ftruncate(memfile->fd, memfile->bytes);
-    if (rc == 0)
-        rc = reading_only(memfiles, memfile, EFS_MEMFILE_WINDOW);
-    if (rc == 0)
-        memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
-    return rc;
+    memfile->kind = EFS_MEMFILE_WINDOW;
+    memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;
+    return 0;
 }
 
 errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     pthread_mutex_lock(&memfiles->lock);
-    errint_t rc = memfile_show(memfiles, memfile);
+    errint_t rc = memfile_show(memfile);
     pthread_mutex_unlock(&memfiles->lock);
     return rc;
 }
@@ -195,23 +239,28 @@ errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfi
     return rc;
 }
 
+int efs_memfile_take_fd(struct efs_memfile *memfile)
+{
+    int fd = memfile->fd;
+    memfile->fd = -1;
+    return fd;
+}
+
+int efs_memfile_open_window(const struct efs_memfile *memfile)
+{
+    assert(memfile->kind == EFS_MEMFILE_WINDOW);
+    return efs_sys_openat(memfile->memfiles->reading, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0);
+}
+
 /* ---- segments of the chunk pool ---- */
 
 uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file)
 {
     uint64_t name;
-    uint8_t *data = NULL;
+    uint8_t *data = tmpfs_map(memfiles, at, bytes, &name);
     *file = (struct efs_window_file){0};
-    int fd = memfiles->tmpfs >= 0 ? tmpfs_create(memfiles, &name) : -1;
-    if (fd < 0)
-        return NULL;
-    if (efs_sys_ftruncate(fd, bytes) == 0)
-        data = efs_sys_mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
-    efs_sys_close(fd);
     if (data)
         *file = (struct efs_window_file){name, atomic_fetch_add(&memfiles->windows, 1) + 1};
-    else
-        efs_sys_unlinkat(memfiles->tmpfs, name_of(name).text, 0);
     return data;
 }
 

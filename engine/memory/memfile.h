@@ -3,6 +3,10 @@
  * memfile.h - memory for full experts: files in memory, mapped. Without efs.lock: each call is one or more of the
  * system. A memory file is its owner's, who is one at a time; only showing it may be asked for by several at once.
  *
+ * No descriptor is kept for one, since the process may have few (RLIMIT_NOFILE): it is a file of a tmpfs of our own,
+ * opened by its name when that is needed, or anonymous memory that is mapped shared. A descriptor that was asked for
+ * stays until efs_memfile_take_fd().
+ *
  * PRIVATE: nobody else has ever seen it. Filled, filled again for another expert, given back, as we like.
  *
  * SHOWN: its file was given out. Pages of it may be anywhere, in pipes, socket queues, under I/O that pinned them, in
@@ -12,7 +16,8 @@
  * WINDOW: given out as a window, whose readers know that other experts come to stand in it. Filled again, but never
  * shown as a file.
  *
- * PRIVATE -> SHOWN or PRIVATE -> WINDOW, for good.
+ * PRIVATE -> SHOWN or PRIVATE -> WINDOW, for good. Anonymous memory becomes SHOWN by a copy in a sealed memfd, mapped
+ * in its place, and never WINDOW.
  *
  * Beside these: files for segments of the chunk pool, which are windows from the start (efs_window_file).
  */
@@ -30,16 +35,17 @@
 enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_SHOWN, EFS_MEMFILE_WINDOW };
 
 struct efs_memfile {
-    struct efs_memfile *next;   /* of the free ones */
-    enum efs_memfile_kind kind; /* changed by memfile.c alone */
-    bool memfd;                 /* not of our tmpfs: sealed when it is shown; no window */
-    bool populated;             /* all its pages are there */
-    bool empty;      /* WINDOW: when it is freed, who keeps it mapped loses its memory, too, and reads zeros */
-    int fd;          /* PRIVATE: for writing. Else for reading, and for nothing else by whoever gets it */
-    uint32_t window; /* WINDOW: its number */
-    uint64_t name;   /* PRIVATE, in the tmpfs */
-    uint8_t *data;   /* mapped; SHOWN: for reading */
-    size_t bytes;    /* whole pages */
+    struct efs_memfile *next;            /* of the free ones */
+    const struct efs_memfiles *memfiles; /* where it was made */
+    enum efs_memfile_kind kind;          /* changed by memfile.c alone */
+    bool populated;                      /* all its pages are there */
+    bool empty;          /* WINDOW: when it is freed, who keeps it mapped loses its memory, too, and reads zeros */
+    int fd;              /* SHOWN: for reading, and for nothing else by whoever gets it; < 0: it is not open */
+    uint32_t window;     /* WINDOW: its number */
+    uint64_t name;       /* in the tmpfs; 0: anonymous */
+    uint8_t *data;       /* mapped; SHOWN: for reading */
+    size_t bytes;        /* whole pages */
+    uint64_t file_bytes; /* of the file that it is shown as */
 };
 
 /* Where memfiles are made; made once. */
@@ -60,12 +66,17 @@ struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* In a forked process: what that one has of it; the memory is the parent's. */
 void efs_memfile_leave(const struct efs_memfile *memfile);
-/* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. 0 or -errno. */
-errint_t efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
-/* Show it as a file, or as a window: 0, also if it is that already; -EBUSY: it is the other, or cannot be it; -errno:
- * it is what it was. */
+/* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. */
+void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
+/* Show it as a file, whose descriptor is in fd then, or as a window: 0, also if it is that already; -EBUSY: it is the
+ * other, or cannot be it; -errno: it is what it was. */
 errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+/* The descriptor of one that is SHOWN, to be closed by the caller: nobody uses it. < 0: it is not open. */
+int efs_memfile_take_fd(struct efs_memfile *memfile);
+/* A descriptor of a window for somebody else, to be closed by the caller: for reading, and for nothing else by whoever
+ * gets it. -EMFILE, ... */
+int efs_memfile_open_window(const struct efs_memfile *memfile);
 /* It is to be filled: have the pages that it lacks, as large as they can be, and leave it to the fill to clear each of
  * them. A fault gets huge pages and, after the last whole one, pages of 4 KiB: of an expert of 9 MiB and a header that
  * is a mebibyte, and those 257 faults cost more than all the rest. In one call the end gets large pages, too. After

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 static struct efs_export_answer answer_to(uint32_t tag)
 {
@@ -27,14 +28,23 @@ static errint_t session_answer_full(struct efsd_session *s, const struct efsd_he
     if (rc)
         return rc;
     bool new = !efsd_session_has(s, window.number);
-    rc = efsd_session_have(s, window.number);
+    if (new)
+        rc = efs_request_open_window(held->request, held->index, window.number, &window);
     if (rc)
+        return rc == -EAGAIN ? -EIO : rc;
+    rc = efsd_session_have(s, window.number);
+    if (rc) {
+        if (new)
+            close(window.fd);
         return rc;
+    }
     struct efs_export_answer answer = answer_to(held->tag);
     answer.window = window.number;
     answer.window_bytes = window.bytes;
     answer.file_bytes = window.file_bytes;
     rc = efsd_session_send(s, &answer.head, new ? window.fd : -1);
+    if (new)
+        close(window.fd);
     if (rc && new)
         s->has[window.number / 8] &= (uint8_t) ~(1u << (window.number % 8));
     return rc;

@@ -19,16 +19,26 @@ class Client:
     def __init__(self, mount, originals, keep_bytes=0, threads=0):
         self.originals, self.handle, error = originals, ctypes.c_void_p(), api.Error()
         options = api.ClientOptions(keep_bytes=keep_bytes, threads=threads)
-        rc = library.efs_client_open(mount.path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error))
+        path = getattr(mount, "path", mount)  # or a store
+        rc = library.efs_client_open(path.encode(), ctypes.byref(options), ctypes.byref(self.handle), ctypes.byref(error))
         if rc:
             raise OSError(-rc, error.text.decode())
 
+    def begin(self, layer, experts):
+        """A request, to be released; OSError."""
+        needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
+        rc = library.efs_client_begin(self.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
+                                      ctypes.byref(request), ctypes.byref(error))
+        if rc:
+            raise OSError(-rc, error.text.decode())
+        return request
+
     def ask(self, layer, experts, look=True):
         """Differences and errors of a request."""
-        needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
-        if library.efs_client_begin(self.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
-                                    ctypes.byref(request), ctypes.byref(error)) < 0:
-            return [error.text.decode()]
+        try:
+            request = self.begin(layer, experts)
+        except OSError as error:
+            return [error.strerror]
         index, count, tensors, bad = ctypes.c_uint32(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)(), []
         for _ in experts:
             status = ctypes.c_int()

@@ -3,12 +3,14 @@
 way, and killed clients and unmounting in the middle leave nothing behind."""
 import functools
 import random
+import resource
 import sys
 
 from e2e import *
 
 need_fuse()
 import library_client
+from library_client import library
 
 model = make_model()
 store = make_store(model)
@@ -84,6 +86,42 @@ for lease in ("wait", "fail", "read"):
     check(f"lease={lease}: more than the budget holds, one after the other", not bad, bad)
     client.close()
     mount.unmount(lease)
+
+print("-- no descriptor for a while")
+mount = Mount(store, "budget=128M")
+if mount.passthrough():
+    client = Client(mount)
+    check("a request", not client.ask(1, [0]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    bad = client.ask(1, [5])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    check("an expert whose memory cannot be mapped", bad, bad)
+    before = opens(mount)
+    bad = sum((client.ask(layer, list(range(8))) for layer in range(3)), [])
+    check("then all come", not bad, bad)
+    check("by the socket", opens(mount) == before, opens(mount) - before)
+    client.close()
+mount.unmount("few descriptors")
+
+print("-- more experts than descriptors")
+many = make_model("many", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "128", "-l", "9", "--vocab", "1000")
+many_store = make_store(many)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+client = library_client.Client(many_store, originals={name: data for name, data in tensors_of(many).items() if ".experts." in name})
+held = [client.begin(layer, list(range(128))) for layer in range(9)]
+check("1,152 experts of a store at a limit of 1,024", all(library.efs_client_wait(request) == 0 for request in held))
+fds = len(os.listdir("/proc/self/fd"))
+check("the program has the descriptors", fds < 64, fds)
+for request in held:
+    library.efs_client_release(request)
+bad = sum((client.ask(layer, list(range(128))) for layer in range(9)), [])
+check("they are right", not bad, bad[:5])
+client.close()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 print("-- opens find what was brought")
 mount = Mount(store, "budget=128M")

@@ -22,11 +22,6 @@ processes = multiprocessing.get_context("fork")
 HELD = [0, 1, 2, 3]
 
 
-class Path:
-    def __init__(self, path):
-        self.path = path
-
-
 def begin(client, layer, experts):
     needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
     rc = library.efs_client_begin(client.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
@@ -68,7 +63,7 @@ def child(client, request, tensors, path, closes):
         left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
         if any(name.startswith(path) for name in left):
             wrong["left open"] = left
-    own = library_client.Client(Path(path), originals)
+    own = library_client.Client(path, originals)
     bad = own.ask(2, HELD)
     if bad:
         wrong["its own client"] = bad
@@ -79,7 +74,7 @@ def child(client, request, tensors, path, closes):
 
 
 def forks(what, path, closes, reading):
-    client = library_client.Client(Path(path), originals)
+    client = library_client.Client(path, originals)
     rc, request, text = begin(client, 1, HELD)
     check(f"{what}: a request", rc == 0 and library.efs_client_wait(request) == 0, text)
     tensors = held_tensors(request)

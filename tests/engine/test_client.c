@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -795,6 +796,85 @@ static void test_forked_same_number(void **state)
     child_ended_well(child);
 }
 
+/* ---- what the program may have is little ---- */
+
+#define ALL (LAYERS * EXPERTS)
+
+static void limit_to(int what, rlim_t most)
+{
+    struct rlimit limit;
+    getrlimit(what, &limit);
+    limit.rlim_cur = most;
+    setrlimit(what, &limit);
+}
+
+static bool program_can_open(void)
+{
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* In a process of its own. All experts are held at once, then one after the other: 0, or the line of what is wrong.
+ * here: how many can be held. */
+static int hold_all(const char *path, uint64_t keep_bytes, unsigned here)
+{
+    struct efs_client *client = open_client(path, keep_bytes);
+    struct efs_client_request *held[ALL];
+    for (uint32_t e = 0; e < 2 * ALL; e++) {
+        const struct efs_need need = {e % EXPERTS, 1};
+        struct efs_client_request *r;
+        if (efs_client_begin(client, "", e / EXPERTS % LAYERS, &need, sizeof(need), 1, EFS_FORM_FULL, &r, NULL) < 0)
+            return __LINE__;
+        errint_t rc = efs_client_wait(r);
+        if (rc != (e < ALL && e >= here ? -EMFILE : 0))
+            return __LINE__;
+        if (!program_can_open())
+            return __LINE__;
+        if (e < ALL)
+            held[e] = r;
+        else
+            efs_client_release(r);
+        for (uint32_t n = 0; e == ALL - 1 && n < ALL; n++)
+            efs_client_release(held[n]);
+    }
+    efs_client_close(client);
+    return 0;
+}
+
+static void hold_all_within(int what, rlim_t most, const char *path, uint64_t keep_bytes, unsigned here)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        close_range(3, ~0u, 0);
+        limit_to(what, most);
+        int line = hold_all(path, keep_bytes, here);
+        if (line)
+            print_error("in the child: line %d\n", line);
+        _exit(line != 0);
+    }
+    child_ended_well(child);
+}
+
+/* A store takes no descriptor for an expert; files of a mount take half of those that there may be, kept ones less
+ * when others need them. */
+static void test_few_descriptors(void **state)
+{
+    (void)state;
+    hold_all_within(RLIMIT_NOFILE, 24, model.store, 0, ALL);
+    hold_all_within(RLIMIT_NOFILE, 24, mount.directory, 0, 12);
+    hold_all_within(RLIMIT_NOFILE, 24, mount.directory, 64 * MIB, 12);
+}
+
+/* No memory file is longer than files may be: SIGXFSZ would end the program. */
+static void test_short_files(void **state)
+{
+    (void)state;
+    hold_all_within(RLIMIT_FSIZE, 4096, model.store, 0, ALL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -811,6 +891,8 @@ int main(void)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_forked),
         cmocka_unit_test(test_forked_same_number),
+        cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_short_files),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

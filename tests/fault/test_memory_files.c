@@ -96,7 +96,7 @@ static void check_bytes(struct efs *fs, uint32_t file, uint64_t bytes, int fd)
 static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
 {
     struct efs_file_info info;
-    unsigned memfds = 0, experts = 0;
+    unsigned memfds = 0, experts = 0, fds = 0;
     *refused = 0;
     for (uint32_t file = 0; efs_file_info(fs, file, &info, sizeof(info)) == 0; file++) {
         if (info.kind != EFS_FILE_EXPERT)
@@ -104,7 +104,8 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
         struct efs_lease *lease;
         struct efs_window window = {.fd = -1};
         assert_int_equal(lease_wait(fs, file, &lease), 0);
-        errint_t rc = as_window ? efs_lease_window(lease, &window) : 0;
+        fds = fds ? fds : fixture_open_fds(); /* by now the I/O thread has its ring */
+        errint_t rc = as_window ? efs_lease_open_window(lease, &window) : 0;
         int fd = as_window ? window.fd : efs_lease_fd(lease);
         experts++;
         if (rc == -EBUSY) {
@@ -120,10 +121,23 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
             memfds += memfd;
             check_reading_only(fd);
             check_bytes(fs, file, info.bytes, fd);
+            const void *data = efs_lease_data(lease);
+            if (!as_window) { /* once more, when it was closed */
+                efs_lease_release(lease);
+                assert_int_equal(lease_wait(fs, file, &lease), 0);
+                assert_ptr_equal(efs_lease_data(lease), data);
+                fd = efs_lease_fd(lease);
+                assert_true(fd >= 0);
+                check_reading_only(fd);
+                check_bytes(fs, file, info.bytes, fd);
+            }
+            if (as_window)
+                close(fd);
         }
         efs_lease_release(lease);
     }
     assert_int_equal(experts, EXPERTS);
+    assert_int_equal(fixture_open_fds(), fds); /* what was given out was closed with its lease */
     return memfds;
 }
 
