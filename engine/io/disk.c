@@ -584,5 +584,7 @@ void efs_disk_leave(struct efs_disk *d)
     close(d->event_fd);
     if (d->uring)
         io_uring_queue_exit(&d->ring);
+    if (d->gone >= 0)
+        close(d->gone);
     free(d);
 }
