@@ -286,7 +286,7 @@ san:
 	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=thread c-tests
 	@PROGRAMS="$(filter build-%,$(TESTED))" SCRIPTS=0 tests/run
 
-# PART: damage, kills, power, soak, fuzz, neon, llama, asan or tsan; MINUTES: 15
+# PART: scripts, damage, kills, power, soak, fuzz, neon, llama, asan or tsan; MINUTES: 15
 test-long:
 	@tests/long $(PART)
 
