@@ -40,7 +40,9 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
 {
     struct efs_source_part part;
     char *other = NULL;
-    if (file->named || !efs_source_part(file->path, &part))
+    bool weights =
+        file->has_tensors || file->state != EFS_SOURCE_WHOLE; /* else it is called as a part, like AppleDouble */
+    if (!weights || file->index != EFS_NONE || !efs_source_part(file->path, &part))
         return 0;
     unsigned long first = has_part(catalog, file->path, &part, 0, &other) ? 0 : 1, last = first + part.count - 1;
     errint_t rc = 0;

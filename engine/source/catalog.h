@@ -18,7 +18,7 @@ struct efs_source_file {
     bool has_tensors; /* its format was understood */
     bool gguf;        /* as that of GGUF */
     bool apart;       /* its tensors are not of the model whose experts are in the catalogue */
-    bool named;       /* an index names it */
+    uint32_t index;   /* the index that names it, that of its model if several do; EFS_NONE: none */
     bool names_all;   /* an index, and all files that it names are there */
     char *missing;    /* an index: the first file that it names and that is not there, or NULL */
     /* What the user should know of it: "PATH: REASON"; NULL: nothing. */

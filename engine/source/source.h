@@ -92,7 +92,9 @@ bool efs_source_is_index(const char *path);
 /* The map of an index, from tensors to files in its folder; owned by the caller. NULL: it has none, or is beyond the
  * limits. */
 struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index);
-/* Read all indexes: fill named, names_all and missing of the catalogue's files. -ENOMEM. */
+/* Read an index: fill its names_all and missing, and index of the files that it names. -ENOMEM. */
+errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number);
+/* Read all of them. -ENOMEM. */
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /*
  * Choose the model whose experts are told: fills apart of the catalogue's files, and notes. expert_bytes: of each file,

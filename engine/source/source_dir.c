@@ -73,6 +73,7 @@ static errint_t add_file(struct walk *walk, char *path, const struct stat *st)
     catalog->files[catalog->file_count++] = (struct efs_source_file){
         .path = path,
         .bytes = (uint64_t)st->st_size,
+        .index = EFS_NONE,
     };
     return 0;
 }

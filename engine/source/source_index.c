@@ -81,40 +81,45 @@ json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs
     return map;
 }
 
-/* A file of the map by its name in the index's folder: named is set, or *missing told for free(). -ENOMEM. */
-static errint_t take_name(struct efs_catalog *catalog, const char *index, const char *name, char **missing)
+/* A file of the map by its name in the index's folder: its index is set, or missing told. -ENOMEM. */
+static errint_t take_name(struct efs_catalog *catalog, uint32_t number, const char *name)
 {
+    struct efs_source_file *index = &catalog->files[number];
     char *path;
 
     if (!*name || *name == '/' || strstr(name, ".."))
         return 0;
-    if (asprintf(&path, "%.*s%s", (int)efs_source_folder(index), index, name) < 0)
+    if (asprintf(&path, "%.*s%s", (int)efs_source_folder(index->path), index->path, name) < 0)
         return -ENOMEM;
     struct efs_source_file *file = efs_source_find(catalog, path);
     if (file)
-        file->named = true;
-    if (file || *missing || strchr(name, '/')) /* below folders no program writes them */
+        file->index = number;
+    if (file || index->missing || strchr(name, '/')) /* below folders no program writes them */
         free(path);
     else
-        *missing = path;
+        index->missing = path;
     return 0;
+}
+
+errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number)
+{
+    json_t *map = efs_source_index_map(catalog, &catalog->files[number]);
+    errint_t ret = 0;
+
+    for (void *at = json_object_iter(map); at && ret == 0; at = json_object_iter_next(map, at)) {
+        const char *name = json_string_value(json_object_iter_value(at));
+        ret = name ? take_name(catalog, number, name) : 0;
+    }
+    catalog->files[number].names_all = json_object_size(map) > 0 && !catalog->files[number].missing;
+    json_decref(map);
+    return ret;
 }
 
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err)
 {
     errint_t ret = 0;
 
-    for (size_t f = 0; ret == 0 && f < catalog->file_count; f++) {
-        struct efs_source_file *index = &catalog->files[f];
-        if (!efs_source_is_index(index->path))
-            continue;
-        json_t *map = efs_source_index_map(catalog, index);
-        for (void *at = json_object_iter(map); at && ret == 0; at = json_object_iter_next(map, at)) {
-            const char *name = json_string_value(json_object_iter_value(at));
-            ret = name ? take_name(catalog, index->path, name, &index->missing) : 0;
-        }
-        index->names_all = json_object_size(map) > 0 && !index->missing;
-        json_decref(map);
-    }
+    for (uint32_t f = 0; ret == 0 && f < catalog->file_count; f++)
+        ret = efs_source_is_index(catalog->files[f].path) ? efs_source_take_index(catalog, f) : 0;
     return ret < 0 ? efs_fail(err, ret, "%s: out of memory", catalog->root) : 0;
 }

@@ -22,8 +22,6 @@ static const struct {
 } others[] = {
     {"version https://git-lfs.github.com/spec/", 40,
      "is a Git LFS pointer, not the file that it stands for; \"git lfs pull\" gets that", true, true},
-    {"<!DOCTYPE", 9, "is a web page, not the file that was to be downloaded", true, false},
-    {"<html", 5, "is a web page, not the file that was to be downloaded", true, false},
     {"\0\5\x16\7", 4, "is an AppleDouble file, which macOS puts beside a file", false, false},
 };
 
@@ -37,6 +35,25 @@ static bool ends_with(const char *s, const char *end)
 bool efs_source_named_weights(const char *path)
 {
     return ends_with(path, ".safetensors") || ends_with(path, ".gguf");
+}
+
+/* What servers answer in place of a file (a web page, "Entry not found"), and room that was never written to. No
+ * weights begin so: safetensors files have a number of 1 to 10^8 in 8 bytes, GGUF files their magic. NULL: nothing of
+ * this. */
+static const char *broken_start(const uint8_t *head, size_t bytes)
+{
+    size_t zeros = 0, text = 0;
+
+    for (size_t i = 0; i < bytes; i++) {
+        zeros += head[i] == 0;
+        text +=
+            head[i] >= ' ' ? head[i] != 0x7F && head[i] < 0xF8 : head[i] == '\n' || head[i] == '\r' || head[i] == '\t';
+    }
+    if (bytes <= 8) /* the formats' readers have the words for it */
+        return NULL;
+    if (zeros == bytes)
+        return "begins with zeros, as a file does whose download did not end";
+    return text == bytes ? "is text, such as a web page, not the file that was to be downloaded" : NULL;
 }
 
 bool efs_source_part(const char *path, struct efs_source_part *part)
@@ -72,5 +89,8 @@ struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, si
             return (struct efs_source_kind){.what = others[i].what, .broken = named && others[i].broken};
     if (!named)
         return (struct efs_source_kind){.format = EFS_SOURCE_PLAIN};
+    const char *broken = broken_start(head, bytes);
+    if (broken)
+        return (struct efs_source_kind){.what = broken, .broken = true};
     return (struct efs_source_kind){.format = ends_with(path, ".gguf") ? EFS_SOURCE_GGUF : EFS_SOURCE_SAFETENSORS};
 }

@@ -5,7 +5,8 @@
  *
  * A folder with a config.json or an index is a model, and so is a GGUF file, or all parts of one. Of a model with an
  * index those files count that the index names; without an index, where files with tensors lie beside its config.json,
- * these. The model is the one with experts that is nearest to the top; of several there the largest.
+ * these, or model.safetensors alone if it is there: an adapter or another format may lie beside it. The model is the
+ * one with experts that is nearest to the top; of several there the largest.
  */
 #include "source.h"
 
@@ -17,12 +18,14 @@
 #include <string.h>
 
 #define INDEX_NAME "model.safetensors.index.json"
+#define SINGLE_NAME "model.safetensors"
 
 struct model {
     const char *path; /* of its first file */
     size_t key_bytes; /* of path: the folder with its slash, or a GGUF file without the number of its part */
     bool gguf;
     bool config, beside; /* a config.json; files with tensors beside it */
+    bool single;         /* one of these is model.safetensors */
     uint32_t index;      /* whose files are all there; EFS_NONE: none */
     uint64_t bytes;      /* of tensors with names of experts, in files that count */
     uint32_t first_file;
@@ -97,6 +100,26 @@ static void find_index(const struct efs_catalog *catalog, struct model *model)
     }
 }
 
+static bool is_single(const struct model *model, const struct efs_source_file *file)
+{
+    return strcmp(file->path + model->key_bytes, SINGLE_NAME) == 0;
+}
+
+/* Several indexes may name a file, those of models in each other or of one model in two formats: what the index of a
+ * model names is the model's. Models further down come later. */
+static errint_t take_indexes(struct choice *choice)
+{
+    uint32_t indexes = 0;
+    errint_t ret = 0;
+
+    for (uint32_t f = 0; f < choice->catalog->file_count; f++)
+        indexes += efs_source_is_index(choice->catalog->files[f].path);
+    for (uint32_t m = 0; ret == 0 && indexes > 1 && m < choice->model_count; m++)
+        if (choice->models[m].index != EFS_NONE)
+            ret = efs_source_take_index(choice->catalog, choice->models[m].index);
+    return ret;
+}
+
 static errint_t find_models(struct choice *choice)
 {
     const struct efs_catalog *catalog = choice->catalog;
@@ -123,9 +146,10 @@ static errint_t find_models(struct choice *choice)
             find_index(catalog, model);
         }
         model->beside |= efs_source_folder(file->path) == model->key_bytes;
+        model->single |= model->config && is_single(model, file);
         choice->model_of[m] = choice->model_count - 1;
     }
-    return 0;
+    return take_indexes(choice);
 }
 
 /* Whether a file of a model counts as one. */
@@ -134,7 +158,9 @@ static bool file_counts(const struct model *model, const struct efs_source_file 
     if (model->gguf)
         return true;
     if (model->index != EFS_NONE)
-        return file->named;
+        return file->index == model->index;
+    if (model->single)
+        return is_single(model, file);
     return !model->config || !model->beside || efs_source_folder(file->path) == model->key_bytes;
 }
 
@@ -178,7 +204,9 @@ static errint_t put_note(const struct choice *choice, const struct model *model,
         return 0;
     if (is_best && choice->expert_bytes[file])
         efs_fail(&text, 0, "%s: %s; packed without experts", f->path,
-                 model->index != EFS_NONE ? "the index does not name it" : "does not lie beside config.json");
+                 model->index != EFS_NONE                         ? "the index does not name it"
+                 : efs_source_folder(f->path) != model->key_bytes ? "does not lie beside config.json"
+                                                                  : "the model is " SINGLE_NAME);
     else if (!is_best && file == model->first_file && (model->config || model->bytes || model->others))
         efs_fail(&text, 0, "%.*s: is a model of its own; packed without experts",
                  model->key_bytes ? (int)model->key_bytes - (model->path[model->key_bytes - 1] == '/') : 1,

@@ -277,9 +277,9 @@ static size_t choose_double(const struct naming *naming, json_t **map, struct ef
                             size_t count)
 {
     const struct efs_catalog *catalog = naming->catalog;
-    const struct efs_source_file *index = naming->index == EFS_NONE ? NULL : &catalog->files[naming->index];
+    const struct efs_source_file *index = &catalog->files[naming->index];
 
-    if (index && !*map)
+    if (!*map)
         *map = efs_source_index_map(catalog, index);
     const char *name = json_string_value(json_object_get(*map, same[0]->name));
     for (size_t i = 0; name && i < count; i++)
@@ -289,7 +289,7 @@ static size_t choose_double(const struct naming *naming, json_t **map, struct ef
 }
 
 /*
- * A file has a tensor that another has, too, and no index says that both are of the model: parts of a model have each
+ * A file has a tensor that another has, too, and there is no index: parts of a model have each
  * tensor once, so the file is of another model, and so are those in its folder if the model is elsewhere.
  */
 static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_file *chosen,
@@ -314,35 +314,89 @@ static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_f
     return other->note ? 0 : -ENOMEM;
 }
 
+/* Tensors that count as the model's, by name, or those of experts alone; for free(). */
+static errint_t sort_by_name(const struct naming *naming, bool experts, struct efs_source_tensor ***sorted,
+                             size_t *count)
+{
+    struct efs_catalog *catalog = naming->catalog;
+
+    *count = 0;
+    *sorted = efs_sys_calloc(catalog->tensor_count, sizeof(struct efs_source_tensor *));
+    for (size_t i = 0; *sorted && i < catalog->tensor_count; i++)
+        if (!catalog->files[catalog->tensors[i].file].apart && (!experts || naming->holdings[i].count))
+            (*sorted)[(*count)++] = &catalog->tensors[i];
+    if (*count)
+        qsort_r(*sorted, *count, sizeof(struct efs_source_tensor *), compare_names, catalog);
+    return *sorted ? 0 : -ENOMEM;
+}
+
+/* How many of the tensors from the first on have its name. */
+static size_t count_same(struct efs_source_tensor *const *sorted, size_t count)
+{
+    size_t same = 1;
+
+    while (same < count && strcmp(sorted[0]->name, sorted[same]->name) == 0)
+        same++;
+    return same;
+}
+
+/* One tensor that another file has in its place: its bytes stay in its file, it is no tensor. */
+static errint_t drop_tensor(struct efs_catalog *catalog, struct efs_source_tensor *tensor)
+{
+    struct efs_source_file *file = &catalog->files[tensor->file];
+    struct efs_error text;
+
+    efs_source_tensor_free(tensor);
+    tensor->name = tensor->type = NULL;
+    if (file->note)
+        return 0;
+    efs_fail(&text, 0, "%s: has tensors that the index has in another file; packed without these", file->path);
+    file->note = strdup(text.text);
+    return file->note ? 0 : -ENOMEM;
+}
+
+/* Files of a model may have tensors that its index has elsewhere, as where an overlay replaces some of the base. */
+static errint_t drop_superseded(struct naming *naming)
+{
+    struct efs_catalog *catalog = naming->catalog;
+    struct efs_source_tensor **sorted;
+    json_t *map = NULL;
+    size_t count, kept = 0;
+
+    errint_t ret = sort_by_name(naming, false, &sorted, &count);
+    for (size_t i = 0, same; i < count; i += same) {
+        same = count_same(sorted + i, count - i);
+        size_t chosen = same > 1 ? choose_double(naming, &map, sorted + i, same) : 0;
+        for (size_t s = 0; s < same && ret == 0; s++)
+            ret = s == chosen ? 0 : drop_tensor(catalog, sorted[i + s]);
+    }
+    json_decref(map);
+    free(sorted);
+    for (size_t i = 0; i < catalog->tensor_count; i++)
+        if (catalog->tensors[i].name) {
+            catalog->tensors[kept] = catalog->tensors[i];
+            naming->holdings[kept++] = naming->holdings[i];
+        }
+    catalog->tensor_count = kept;
+    return ret;
+}
+
 /* An expert has one tensor of a name. */
 static errint_t drop_doubles(struct naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
-    size_t count = 0;
-    json_t *map = NULL;
-    errint_t ret = 0;
+    struct efs_source_tensor **sorted;
+    size_t count;
 
-    struct efs_source_tensor **sorted = efs_sys_calloc(catalog->tensor_count, sizeof(struct efs_source_tensor *));
-    if (!sorted)
-        return -ENOMEM;
-    for (size_t i = 0; i < catalog->tensor_count; i++)
-        if (naming->holdings[i].count)
-            sorted[count++] = &catalog->tensors[i];
-    if (count)
-        qsort_r(sorted, count, sizeof(struct efs_source_tensor *), compare_names, catalog);
+    errint_t ret = sort_by_name(naming, true, &sorted, &count);
     for (size_t i = 0, same; i < count; i += same) {
-        for (same = 1; i + same < count && strcmp(sorted[i]->name, sorted[i + same]->name) == 0;)
-            same++;
-        size_t chosen = same > 1 ? choose_double(naming, &map, sorted + i, same) : 0;
-        for (size_t s = 0; s < same && ret == 0; s++) {
-            if (s != chosen)
-                make_dense(naming, sorted[i + s]);
-            if (s != chosen && !map && sorted[i + s]->file != sorted[i + chosen]->file)
-                ret =
-                    put_apart(catalog, &catalog->files[sorted[i + chosen]->file], &catalog->files[sorted[i + s]->file]);
+        same = count_same(sorted + i, count - i);
+        for (size_t s = 1; s < same && ret == 0; s++) {
+            make_dense(naming, sorted[i + s]);
+            if (sorted[i + s]->file != sorted[i]->file)
+                ret = put_apart(catalog, &catalog->files[sorted[i]->file], &catalog->files[sorted[i + s]->file]);
         }
     }
-    json_decref(map);
     free(sorted);
     for (size_t i = 0; i < catalog->tensor_count; i++)
         if (catalog->files[catalog->tensors[i].file].apart)
@@ -446,7 +500,7 @@ errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *
     if (ret == 0)
         ret = choose_model(&naming);
     if (ret == 0 && catalog->tensor_count)
-        ret = drop_doubles(&naming);
+        ret = naming.index != EFS_NONE ? drop_superseded(&naming) : drop_doubles(&naming);
     if (ret == 0)
         ret = collect_experts(&naming);
     if (ret == 0)

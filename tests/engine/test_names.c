@@ -606,6 +606,22 @@ static void chooses_one_of_several_models(void **state)
                                             {"b/sub/model.safetensors", NULL, 2, 2},
                                             {0}},
                  "b", 2, "a: is a model of its own");
+    /* Two formats, each with an index, as Mistral has them (huggingface_hub 3645): that of the usual name */
+    expect_model("two indexes",
+                 (const struct part_file[]){
+                     {"consolidated.safetensors.index.json", MAP("\"x\":\"consolidated-1.safetensors\""), 0, 0},
+                     {"consolidated-1.safetensors", NULL, 3, 9},
+                     {INDEX, MAP("\"x\":\"model-1.safetensors\""), 0, 0},
+                     {"model-1.safetensors", NULL, 2, 2},
+                     {0}},
+                 "model", 2, "consolidated-1.safetensors: the index does not name it");
+    /* Without an index model.safetensors is the model: an adapter, or another format, lies beside it */
+    expect_model("a single file",
+                 (const struct part_file[]){{"config.json", "{}", 0, 0},
+                                            {"consolidated.safetensors", NULL, 3, 9},
+                                            {"model.safetensors", NULL, 2, 2},
+                                            {0}},
+                 "model", 2, "consolidated.safetensors: the model is model.safetensors");
     /* An index that names what is not there is no help */
     expect_model("a broken index",
                  (const struct part_file[]){{INDEX, MAP("\"x\":\"gone.safetensors\""), 0, 0},
@@ -643,6 +659,8 @@ static void chooses_one_of_two_tensors(void **state)
                 assert_true((catalog.tensors[t].tensor_class == EFS_CLASS_EXPERT) ==
                             (strcmp(catalog.files[catalog.tensors[t].file].path, cases[i].of_expert_0) == 0));
         assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 2);
+        /* What the index has elsewhere is no tensor (colibri 1479, vllm 54230): experts/ must not show it */
+        assert_int_equal(catalog.tensor_count, *cases[i].index ? 2 : 4);
         efs_catalog_free(&catalog);
         sf_rmdir(dir);
     }

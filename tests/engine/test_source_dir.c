@@ -302,10 +302,14 @@ static const struct {
         "is a Git LFS pointer"),
     ODD("tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n", EFS_SOURCE_WHOLE,
         "is a Git LFS pointer"),
-    ODD("b.gguf", "<!DOCTYPE html><html>", EFS_SOURCE_BROKEN, "is a web page"),
+    ODD("b.gguf", "<!DOCTYPE html><html>", EFS_SOURCE_BROKEN, "is text, such as a web page"),
+    ODD("b.safetensors", "\n\n<!doctype html>", EFS_SOURCE_BROKEN, "is text, such as a web page"),
     ODD("c.safetensors", "PK\3\4\0\0\0\0\0\0\0\1", EFS_SOURCE_UNREAD, "past the end"), /* of torch.save() */
     ODD("d.safetensors", "", EFS_SOURCE_BROKEN, "too short"),
-    ODD("e.gguf", "Entry not found", EFS_SOURCE_UNREAD, "does not begin with \"GGUF\""),
+    ODD("e.gguf", "Entry not found", EFS_SOURCE_BROKEN, "is text"),
+    ODD("e.safetensors", "Internal Error - We're working hard to fix this", EFS_SOURCE_BROKEN,
+        "is text"),                                                                                   /* tabby 1575 */
+    ODD("g.safetensors", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", EFS_SOURCE_BROKEN, "begins with zeros"), /* VeritasPP 2 */
     ODD("f.safetensors", "\377\377\0\0\0\0\0\0{", EFS_SOURCE_BROKEN, "is past the end"),
 #undef ODD
 };

@@ -102,6 +102,7 @@ def files_that_are_not_understood():
     stump = safetensors(aligned)
     odd = {
         "._model.safetensors": (APPLE_DOUBLE, "is an AppleDouble file"),
+        "._model-00002-of-00003.safetensors": (APPLE_DOUBLE, "is an AppleDouble file"),  # the other parts have none
         "x.gguf": (gguf({"blk.0.ffn_up_exps.weight": ((64, 4, 2), 16)}), "is not a multiple of the alignment"),
         "y.gguf": (gguf({"a": ((64,), 0), "b": ((64,), 32)}, kind=13), "not a whole number of ggml:Q5_K blocks"),
         "behind.safetensors": (safetensors(aligned, behind=b"x"), "the data has 8193 bytes"),
@@ -136,7 +137,9 @@ def downloads_that_broke():
     odd = {
         "a.safetensors": (LFS, "is a Git LFS pointer"),
         "a.gguf": (LFS, "is a Git LFS pointer"),
-        "b.safetensors": (b"<!DOCTYPE html><title>401", "is a web page"),
+        "b.safetensors": (b"\n<!doctype html><title>401", "is text, such as a web page"),
+        "b.gguf": (b"Entry not found", "is text"),
+        "h.safetensors": (bytes(4096), "begins with zeros"),
         "c.safetensors": (good[:-1], "is past the data"),
         "d.safetensors": (good[:100], "is past the end of the file"),
         "e.safetensors": (b"", "too short"),
@@ -211,16 +214,21 @@ def several_models():
     model = safetensors(EXPERTS | {"model.norm.weight": 512}).replace(bytes(range(256)), b"M" * 256)
     draft = safetensors(EXPERTS | {"model.norm.weight": 512, "model.layers.7.mlp.experts.0.up_proj.weight": 8192,
                                    "draft.fc.weight": 512})
+    old = safetensors(EXPERTS | {"model.norm.weight": 512, "old.weight": 512})
     index = json.dumps({"weight_map": {name: "model.safetensors" for name in EXPERTS}})
     cases = {
         "an index": {"model.safetensors.index.json": index},
         "a config.json each": {"config.json": "{}", "draft/config.json": "{}"},
         "nothing but their places": {},
+        # vllm 54230, colibri 1479: files that the index names have tensors that it has in others
+        "an index over both": {"draft/model.safetensors": old, "model.safetensors.index.json": json.dumps(
+            {"weight_map": json.loads(index)["weight_map"] | {"model.norm.weight": "model.safetensors",
+                                                              "old.weight": "draft/model.safetensors"}})},
     }
     for what, more in cases.items():
         source = folder(f"several, {what}", {"model.safetensors": model, "draft/model.safetensors": draft} | more)
         packed(f"a draft model beside the model, {what}", source, experts=4,
-               notes=[("draft", "packed without experts")])
+               notes=[("draft", "packed without")])
         if not os.path.exists("/dev/fuse"):
             continue
         mount = Mount(scratch("out.efs"))
