@@ -53,6 +53,11 @@ static void signals_pass_on(pid_t child)
     for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
         if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
             sigaction(passed[i], &action, NULL);
+    sigset_t unblocked; /* they were blocked before the fork, so that none ends the parent alone */
+    sigemptyset(&unblocked);
+    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
+        sigaddset(&unblocked, passed[i]);
+    sigprocmask(SIG_UNBLOCK, &unblocked, NULL);
 }
 
 __attribute__((noreturn)) static void parent(pid_t child, int fd)

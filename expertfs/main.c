@@ -14,6 +14,7 @@
 #include "mount.h"
 #include "mountpoint.h"
 #include "serve.h"
+#include "starting.h"
 
 #define EXIT_USAGE 2
 
@@ -164,6 +165,25 @@ static const char *store_hint(const char *store)
                      : "; a store is wanted, which mkexpertfs makes";
 }
 
+/* A path may be on a file system that does not answer: a signal ends the process also while it waits for that. */
+static errint_t find_paths(struct efsd_options *options, int *status_fd, struct efs_error *err)
+{
+    struct efsd_starting starting = {0};
+    int signal_fd = efsd_starting_signals();
+    errint_t rc = signal_fd < 0 ? signal_fd : efsd_starting_begin(&starting, signal_fd, starter_given_up, status_fd);
+    if (rc)
+        return efs_fail(err, rc, "cannot wait for signals: %s", strerror(-rc));
+    rc = make_absolute(&options->store, store_hint(options->store), err);
+    if (!rc)
+        efsd_mountpoint_recover(options->mountpoint, options->subtype);
+    if (!rc)
+        rc = make_absolute(&options->mountpoint, "; make the directory first (mkdir)", err);
+    if (!rc && options->history)
+        rc = make_absolute(&options->history, "", err);
+    efsd_starting_over(&starting);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     prepare_process();
@@ -189,13 +209,7 @@ int main(int argc, char **argv)
         efsd_options_free(&options);
         return failed ? report_failure(&err, status_fd) : 0;
     }
-    errint_t rc = make_absolute(&options.store, store_hint(options.store), &err);
-    if (!rc)
-        efsd_mountpoint_recover(options.mountpoint, options.subtype);
-    if (!rc)
-        rc = make_absolute(&options.mountpoint, "; make the directory first (mkdir)", &err);
-    if (!rc && options.history)
-        rc = make_absolute(&options.history, "", &err);
+    errint_t rc = find_paths(&options, &status_fd, &err);
     closefrom(STDERR_FILENO + 1); /* the caller's: a lock or a pipe would be held until the mount ends */
     efsd_log_open(true);          /* until the daemon is ready, its terminal is still there */
     if (!rc && !options.foreground) {

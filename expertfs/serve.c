@@ -205,6 +205,28 @@ static void daemon_choose_path(struct efsd *daemon)
              plain);
 }
 
+/* Without the socket clients open files. */
+static void daemon_open_export(struct efsd *daemon)
+{
+    struct efs_error err = {.text = ""};
+    if (daemon->options.no_passthrough || !efsd_kernel_privileged()) /* there is no full pool */
+        return;
+    if (efsd_export_open(daemon, &daemon->export, &err))
+        efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", err.text);
+}
+
+static void daemon_start_export(struct efsd *daemon)
+{
+    errint_t rc = daemon->export && daemon->kernel.passthrough ? efsd_export_start(daemon->export) : -EOPNOTSUPP;
+    if (rc && rc != -EOPNOTSUPP)
+        efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", strerror(-rc));
+    if (rc) {
+        efsd_export_free(daemon->export);
+        daemon->export = NULL;
+    }
+    daemon->export_address = efsd_export_address(daemon->export);
+}
+
 static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting, struct efs_error *err)
 {
     daemon->threads = daemon->options.threads ? (unsigned)daemon->options.threads : default_threads();
@@ -230,6 +252,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
         if (rc)
             efs_fail(err, rc, "no memory for %zu reply buffers", daemon->buffer_count);
     }
+    if (!rc)
+        daemon_open_export(daemon);
     efsd_starting_over(starting);
     if (!rc)
         rc = efsd_session_mount(daemon, err);
@@ -240,12 +264,7 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
     daemon_choose_path(daemon);
     efsd_raise_readahead(daemon);
     efsd_guard_watch(&daemon->guard, daemon->device);
-    rc = efsd_export_start(daemon, &daemon->export, err);
-    if (rc) { /* files do without */
-        efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", err->text);
-        err->text[0] = '\0';
-    }
-    daemon->export_address = efsd_export_address(daemon->export);
+    daemon_start_export(daemon);
     rc = efsd_session_start(daemon, err);
     if (!rc && (rc = efsd_pagecache_start(daemon)))
         efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
@@ -317,17 +336,11 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     daemon->stop_fd = daemon->ended_fd = -1;
     pthread_mutex_init(&daemon->tuning.lock, NULL);
 
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL); /* threads inherit it */
     signal(SIGPIPE, SIG_IGN);
     raise_file_limit();
     struct efsd_starting starting = {0};
-    int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
-    errint_t rc = signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
+    int signal_fd = efsd_starting_signals();
+    errint_t rc = signal_fd < 0 ? efs_fail(err, signal_fd, "signalfd: %s", strerror(-signal_fd)) : 0;
     if (!rc)
         rc = efsd_privileges_drop(err);
     if (!rc)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,18 @@ static void *starting_run(void *arg)
         snprintf(reason, sizeof(reason), "%s: nothing was mounted", strsignal((int)info.ssi_signo));
     s->given_up(s->arg, reason);
     _exit(EXIT_FAILURE); /* others may be waiting for what never comes */
+}
+
+int efsd_starting_signals(void)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    int fd = signalfd(-1, &signals, SFD_CLOEXEC);
+    return fd < 0 ? -errno : fd;
 }
 
 errint_t efsd_starting_begin(struct efsd_starting *s, int signal_fd, void (*given_up)(void *arg, const char *reason),

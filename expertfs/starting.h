@@ -20,6 +20,8 @@ struct efsd_starting {
     bool started;
 };
 
+/* Block SIGTERM, SIGINT and SIGHUP, in this thread and those that it starts. A signalfd of them, or -errno. */
+int efsd_starting_signals(void);
 /* Watch signal_fd, a signalfd of signals that are blocked, from a thread. If one comes, given_up is told why, from that
  * thread, and the process ends with EXIT_FAILURE. 0 or -errno. */
 errint_t efsd_starting_begin(struct efsd_starting *starting, int signal_fd,

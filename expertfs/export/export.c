@@ -110,12 +110,10 @@ static errint_t export_watch(const struct efsd_export *h, int fd, void *what)
     return epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
-errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, struct efs_error *err)
+errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, struct efs_error *err)
 {
-    *export = NULL;
-    if (!daemon->kernel.passthrough) /* there is no full pool, or nobody may have it */
-        return 0;
     struct efsd_export *h = calloc(1, sizeof(*h));
+    *export = NULL;
     if (!h)
         return efs_fail(err, -ENOMEM, "no memory");
     *h = (struct efsd_export){.daemon = daemon, .socket = {.listening = -1, .base = -1, .directory = -1}};
@@ -133,17 +131,21 @@ errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, str
         rc = export_watch(h, h->stop, &h->stop);
     if (!rc)
         rc = export_watch(h, h->socket.listening, &h->socket);
-    if (!rc) {
-        rc = -pthread_create(&h->thread, NULL, export_run, h);
-        h->started = rc == 0;
-    }
     if (rc) {
         efsd_export_free(h);
         return reported ? rc : efs_fail(err, rc, "%s", strerror(-rc));
     }
-    pthread_setname_np(h->thread, "efs-export");
     *export = h;
     return 0;
+}
+
+errint_t efsd_export_start(struct efsd_export *h)
+{
+    errint_t rc = -pthread_create(&h->thread, NULL, export_run, h);
+    h->started = rc == 0;
+    if (h->started)
+        pthread_setname_np(h->thread, "efs-export");
+    return rc;
 }
 
 void efsd_export_stop(struct efsd_export *h)

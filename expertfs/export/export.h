@@ -11,9 +11,11 @@
 struct efsd;
 struct efsd_export;
 
-/* Begin to listen. 0 with *export NULL: experts are not kept full here, there is nothing to hand out; -errno with the
- * reason in err. */
-errint_t efsd_export_start(struct efsd *daemon, struct efsd_export **export, struct efs_error *err);
+/* Make the socket, before the mount: its folder may be below the mountpoint, and a look-up on a mount that is not
+ * served yet is never answered. -errno with the reason in err. */
+errint_t efsd_export_open(struct efsd *daemon, struct efsd_export **export, struct efs_error *err);
+/* Take clients. */
+errint_t efsd_export_start(struct efsd_export *export);
 /* No call into the engine is made any more, but of those whose lease comes. Before efs_close(). */
 void efsd_export_stop(struct efsd_export *export);
 /* After efs_close(). NULL is fine. */

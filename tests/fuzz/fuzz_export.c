@@ -60,7 +60,7 @@ static void make_daemon(void)
     }
     CHECK(efsd_tree_build(&daemon_->tree, &err) == 0 && efsd_pagecache_init(daemon_) == 0 &&
           efsd_opens_init(daemon_) == 0);
-    CHECK(efsd_export_start(daemon_, &daemon_->export, &err) == 0);
+    CHECK(efsd_export_open(daemon_, &daemon_->export, &err) == 0 && efsd_export_start(daemon_->export) == 0);
 }
 
 static int connect_client(void)

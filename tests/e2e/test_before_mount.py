@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before there is a mount: a signal ends expertfs with status 1 and a message, also while it looks for a path on a file
+system that does not answer; and nothing that it opens between mount(2) and its first answer is on the mount itself.
+"""
+from e2e import *
+
+need_fuse()
+model = make_model("model", "-F", "qwen3-moe", "-l", "1", "-e", "2", "-d", "64", "-i", "64", "--vocab", "320")
+plain = make_store(model)
+inner = scratch("inner")  # a checkpoint with a store, a folder and a file, for paths that stand still
+shutil.copytree(model, inner)
+os.makedirs(os.path.join(inner, "folder"))
+shutil.copy(plain, os.path.join(inner, "folder/inner.efs.txt"))
+outer = Mount(make_store(inner))
+
+
+def in_a_call(process):
+    """It waits for an answer of a FUSE daemon."""
+    try:
+        with open(f"/proc/{process.pid}/stack") as stack:
+            return "fuse" in stack.read()
+    except OSError:
+        return False
+
+
+def ends(what, number, background, store, path, *options):
+    """Start it while the outer mount stands still, wait until it waits for that, and send it a signal."""
+    os.kill(outer.daemon.pid, signal.SIGSTOP)
+    process = subprocess.Popen([program("expertfs"), *([] if background else ["-f"]), *options, store, path],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        waits = wait_until(lambda: in_a_call(process) or process.poll() is not None) and process.poll() is None
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = "still running"
+    finally:
+        os.kill(outer.daemon.pid, signal.SIGCONT)
+    process.wait()
+    check(f"{what}: {number.name} ends it with 1 and a message, background: {background}",
+          waits and process.returncode == 1 and "nothing was mounted" in said and not is_mounted(empty),
+          f"waits: {waits}, {process.returncode}, {said}")
+
+
+empty = scratch("empty")
+os.makedirs(empty)
+if os.geteuid():
+    note("left out: only root may see where a process waits")
+else:
+    for background in (False, True):
+        ends("a store that is not found", signal.SIGTERM, background, outer / "folder/inner.efs.txt", empty)
+        ends("a mountpoint that is not found", signal.SIGINT, background, plain, outer / "folder")
+        ends("a history that is not found", signal.SIGHUP, background, plain, empty, "-o",
+             f"history={outer / 'folder/inner.efs.txt'}")
+outer.stop()
+
+
+for below in ("", "folder"):  # the second one is made by the daemon
+    mount = Mount(plain, environment={"EXPERTFS_RUN": os.path.join(scratch("run0"), below).rstrip("/")}, name="run")
+    what = f"EXPERTFS_RUN is {'below ' if below else ''}the mountpoint"
+    check(f"{what}: the mount serves", mount.ready and os.path.exists(mount / "config.json"), mount.printed())
+    mount.stop(what)
+done()
