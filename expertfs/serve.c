@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -179,16 +178,6 @@ static void daemon_set_owner(struct efsd *daemon)
     daemon->restricted = daemon->mode != all && efsd_options_mounts_with(&daemon->options, "allow_other");
 }
 
-/* As many open files as we may have: each expert that is open by passthrough has one, and each client. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
 /* After INIT: how plain opens are served, and the words for it. */
 static void daemon_choose_path(struct efsd *daemon)
 {
@@ -337,7 +326,7 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     pthread_mutex_init(&daemon->tuning.lock, NULL);
 
     signal(SIGPIPE, SIG_IGN);
-    raise_file_limit();
+    efsd_session_limit_files();
     struct efsd_starting starting = {0};
     int signal_fd = efsd_starting_signals();
     errint_t rc = signal_fd < 0 ? efs_fail(err, signal_fd, "signalfd: %s", strerror(-signal_fd)) : 0;

@@ -124,7 +124,8 @@ errint_t efsd_mount_detach(const struct efsd_mount *mount)
 {
     char by_descriptor[64];
     int id, fd = efsd_mount_open(mount->path, &id);
-    errint_t rc = fd < 0 || id != mount->id ? -EBUSY : 0;
+    bool none_left = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM;
+    errint_t rc = none_left ? fd : fd < 0 || id != mount->id ? -EBUSY : 0;
     snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
     if (!rc && umount2(by_descriptor, MNT_DETACH) < 0)
         rc = errno == EPERM ? detach_by_helper(mount->path) : -errno;

@@ -14,7 +14,10 @@ errint_t efsd_session_start(struct efsd *daemon, struct efs_error *err);
 /* Ask the threads to end and join them. Replies can still be sent. */
 void efsd_session_stop(struct efsd *daemon);
 
-/* unmount.c: sets daemon->device, by which the mount is found again. */
+/* unmount.c: as many open files as this process may have (an expert that is open by passthrough has one, and each
+ * client), but for some that are kept for the unmount. */
+void efsd_session_limit_files(void);
+/* Sets daemon->device, by which the mount is found again. */
 void efsd_session_identify(struct efsd *daemon);
 /* Unmount wherever the mount is now, also with open files (lazily: they are still served). What is hidden by another
  * mount cannot be unmounted: the log has its path. Nothing where there is no session. */

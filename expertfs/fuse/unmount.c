@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -16,24 +17,41 @@
 #include "mounts.h"
 #include "session.h"
 
+#define SPARE_FILES 6u /* three are open at once; a thread that serves may take others */
+
+static void limit_files(rlim_t spare)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max > spare ? limit.rlim_max - spare : limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+void efsd_session_limit_files(void)
+{
+    limit_files(SPARE_FILES);
+}
+
 void efsd_session_identify(struct efsd *daemon)
 {
     struct efsd_mounts table;
     struct efsd_mount mount;
-    long connection = efsd_fdinfo(daemon->fuse_fd, "fuse_connection"); /* since Linux 6.17 */
     int id = -1, fd = -1;
-    daemon->device = 0;
-    if (connection > 0)
-        daemon->device = makedev(0, (unsigned)connection);
-    else if ((fd = efsd_mount_open(daemon->options.mountpoint, &id)) < 0)
-        return;
-    efsd_mounts_open(&table);
-    while (!daemon->device && efsd_mounts_next(&table, &mount))
-        if (mount.id == id && strncmp(mount.type, "fuse", 4) == 0)
-            daemon->device = mount.device;
-    efsd_mounts_close(&table);
-    if (fd >= 0)
+    limit_files(0);
+    long connection = efsd_fdinfo(daemon->fuse_fd, "fuse_connection"); /* since Linux 6.17 */
+    daemon->device = connection > 0 ? makedev(0, (unsigned)connection) : 0;
+    if (!daemon->device)
+        fd = efsd_mount_open(daemon->options.mountpoint, &id);
+    if (fd >= 0) {
+        efsd_mounts_open(&table);
+        while (!daemon->device && efsd_mounts_next(&table, &mount))
+            if (mount.id == id && strncmp(mount.type, "fuse", 4) == 0)
+                daemon->device = mount.device;
+        efsd_mounts_close(&table);
         close(fd);
+    }
+    limit_files(SPARE_FILES);
 }
 
 /* All mounts of the file system: bind mounts of it would only give errors from now on. */
@@ -41,9 +59,12 @@ static void unmount_all(const struct efsd *daemon)
 {
     struct efsd_mounts table;
     struct efsd_mount mount;
-    efsd_mounts_open(&table);
+    errint_t rc = efsd_mounts_open(&table);
+    if (rc)
+        efsd_log(EFS_LOG_WARNING, "%s: not unmounted: the mount table cannot be read: %s", daemon->options.mountpoint,
+                 strerror(-rc));
     while (efsd_mounts_next(&table, &mount)) {
-        errint_t rc = mount.device == daemon->device ? efsd_mount_detach(&mount) : 0;
+        rc = mount.device == daemon->device ? efsd_mount_detach(&mount) : 0;
         if (rc == -EBUSY)
             efsd_log(EFS_LOG_WARNING,
                      "%s: not unmounted: another mount hides it; its files give ENOTCONN; hint: when that one is gone: "
@@ -75,15 +96,20 @@ void efsd_session_detach(const struct efsd *daemon)
 {
     /* Once the connection is over the number of the device may be that of another file system. */
     struct pollfd device = {.fd = daemon->fuse_fd};
-    if (daemon->session && daemon->device && poll(&device, 1, 0) == 0)
+    if (daemon->session && daemon->device && poll(&device, 1, 0) == 0) {
+        limit_files(0);
         unmount_all(daemon);
+    }
 }
 
 void efsd_session_end(struct efsd *daemon)
 {
     if (!daemon->session)
         return;
-    session_disconnect(daemon);
+    if (daemon->device)
+        session_disconnect(daemon);
+    else
+        fuse_session_unmount(daemon->session); /* by the path: without /proc nothing else is known */
     fuse_session_destroy(daemon->session);
     daemon->session = NULL;
 }

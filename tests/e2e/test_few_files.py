@@ -34,4 +34,12 @@ for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
     served.append(most)
     mount.unmount(f"{most} files")
 check("with few it is refused, with more it serves", {64, 128} <= set(served), (refused, served))
+for most in (52, 64):  # more experts than that are open when the end comes
+    mount = Mount(store, "budget=96M,lease=read", prefix=("prlimit", f"--nofile={most}:{most}"))
+    experts = [open(mount / name, "rb") for name in want if name.startswith("experts/L")]
+    for file in experts:
+        file.read()
+    mount.stop(f"{most} files, {len(experts)} experts open: SIGTERM")
+    for file in experts:
+        file.close()
 done()

@@ -103,7 +103,7 @@ def limit(soft):
 
 
 before, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-check("the daemon has raised its limit", before == hard, (before, hard))
+check("the daemon has raised its limit, but for what the unmount needs", hard - 8 < before < hard, (before, hard))
 def numbers():
     return [int(name) for name in os.listdir(f"/proc/{pid}/fd")]
 
