@@ -227,12 +227,18 @@ tests-build: all $(TEST_PROGRAMS)
 
 # What `make test` runs of the C tests: all of them under ASan and UBSan; those whose programs have a second thread under
 # TSan; the kernels, decisions and power loss also as they ship. A build of one of these has no tools.
-SHIPPED := $(filter kernels/% sched/% fault/test_power,$(TESTS))
-THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu_ahead gpu_faults gpu_formats gpu_run guess \
-  handout handout_coded pack past plan reclaim record request serve states streams tune_threads warm) \
-  $(addprefix expertfs/test_,export_faults fuzz_export log pagecache) $(addprefix fault/test_,memory_files no_space requests supply)
+SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim,$(TESTS))
+THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_faults gpu_formats guess handout \
+  handout_coded past plan reclaim record serve states streams tune_threads warm) \
+  $(addprefix expertfs/test_,export_faults fuzz_export log pagecache)
+# These take minutes under TSan: the long tier has them.
+THREADED_LONG := $(addprefix engine/test_,gpu_ahead gpu_run pack product request)
 TESTED := $(TESTS:%=build-address-undefined/tests/%) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
+.PHONY: threaded-long
+threaded-long:
+	@$(MAKE) --no-print-directory WERROR=1 SAN=thread $(THREADED_LONG:%=build-thread/tests/%) build-thread/tests/engine/libcuda-fake.so
+	@PROGRAMS="$(THREADED_LONG:%=build-thread/tests/%)" SCRIPTS=0 tests/run
 # What scripts use beside the programs of `all`
 for-scripts: $(filter-out $(TESTS:%=$(BUILD)/tests/%),$(TEST_PROGRAMS)) $(BUILD)/tests/engine/test_sweep
 clean:

@@ -81,6 +81,12 @@ def seconds_known():
         return {name: len(SLOW) - at for at, name in enumerate(SLOW)}
 
 
+def pytest_runtest_logreport(report):
+    """A failure is printed when it happens, not after the last test."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.nodeid}:\n{str(report.longrepr)[:6000]}", file=sys.stderr, flush=True)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures the whole machine")
 

@@ -290,8 +290,11 @@ static void request_check_item(struct session *s, struct held *h, uint32_t i)
             free(places);
     } else {
         struct efs_window window;
-        if (efs_request_window(h->request, i, &window) == 0)
+        if (efs_request_window(h->request, i, &window) == 0 &&
+            efs_request_open_window(h->request, i, window.number, &window) == 0) {
             assert_true(window.fd >= 0);
+            close(window.fd);
+        }
     }
 }
 
