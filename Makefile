@@ -233,9 +233,13 @@ THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_fau
   $(addprefix expertfs/test_,export_faults fuzz_export log pagecache)
 # These take minutes under TSan: the long tier has them.
 THREADED_LONG := $(addprefix engine/test_,gpu_ahead gpu_run pack product request)
-TESTED := $(TESTS:%=build-address-undefined/tests/%) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
+# fault/test_reclaim forks hundreds of times, which takes minutes under ASan: the long tier has it.
+TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
-.PHONY: threaded-long
+.PHONY: threaded-long addressed-long
+addressed-long:
+	@$(MAKE) --no-print-directory WERROR=1 SAN=address,undefined build-address-undefined/tests/fault/test_reclaim
+	@PROGRAMS=build-address-undefined/tests/fault/test_reclaim SCRIPTS=0 tests/run
 threaded-long:
 	@$(MAKE) --no-print-directory WERROR=1 SAN=thread $(THREADED_LONG:%=build-thread/tests/%) build-thread/tests/engine/libcuda-fake.so
 	@PROGRAMS="$(THREADED_LONG:%=build-thread/tests/%)" SCRIPTS=0 tests/run

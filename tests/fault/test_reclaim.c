@@ -150,10 +150,10 @@ static void finish(errint_t (*operation)(struct efs_error *), const char *what, 
 }
 
 /* Every other place; all of them with EXPERTFS_POWER. A sanitizer makes each of hundreds of forks and packings many
- * times as long: there, one in 23. */
+ * times as long: there, one in five. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
-#define KILL_EACH 23u
+#define KILL_EACH 5u
 #define KILL_EACH_LONG 5u
 #else
 #define SANITIZED 0
