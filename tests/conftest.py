@@ -28,11 +28,17 @@ class ScriptFailed(Exception):
     pass
 
 
+def interruptible():
+    """A shell starts what it has in the background with SIGINT ignored, which tests of SIGINT would inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Script(pytest.Item):
     def runtest(self):
         command = [PYTHON, str(self.path)] if self.path.suffix == ".py" else [str(self.path)]
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, errors="replace")
+                                   stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   preexec_fn=interruptible)
         try:
             output, _ = process.communicate(timeout=int(os.environ.get("TEST_TIMEOUT", "900")))
         except subprocess.TimeoutExpired:

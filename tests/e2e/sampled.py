@@ -15,12 +15,13 @@ def resident(pid):
     return int(found["RssAnon"]) << 10, int(found["RssShmem"]) << 10
 
 
-def memory_files(pid):
-    """{file: (bytes it takes, bytes it could take)} of files that are nowhere to be found, mapped or not."""
+def memory_files(pid, *folders):
+    """{file: (bytes it takes, bytes it could take)} of files that are nowhere to be found: those that are open ("fd"),
+    mapped ("map_files"), or either."""
     seen = {}
-    for name in os.listdir(f"/proc/{pid}/fd"):
+    for path in [f"/proc/{pid}/{folder}/{name}" for folder in folders or ("fd", "map_files")
+                 for name in os.listdir(f"/proc/{pid}/{folder}")]:
         try:
-            path = f"/proc/{pid}/fd/{name}"
             link = os.readlink(path)  # a file that was never shown has a name, in a filesystem that is mounted nowhere
             if link.endswith("(deleted)") or not os.path.lexists(link):
                 there = os.stat(path)

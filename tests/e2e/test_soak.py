@@ -88,7 +88,7 @@ def soak(number, seconds):
     pid = mount.daemon.pid
     print(f"-- {options}, {seconds:.0f} s")
     wait_until(lambda: quiet(mount))
-    plain_files = open_files(pid) - len(memory_files(pid))
+    plain_files = open_files(pid) - len(memory_files(pid, "fd"))
     asks = [telling(mount)] + [asking(mount) for _ in range(4)]
     readers, stop = crowd.start(mount, want, READERS, SEED + number, folder, asks=asks)
     tuner = Tuner(mount, mib << 20, LAYERS, len(readers), SEED + number)
@@ -139,8 +139,8 @@ def soak(number, seconds):
     check("nothing is held when all are gone", wait_until(lambda: quiet(mount)), numbers(mount))
     wait_until(lambda: not sums(numbers(mount)))
     check("the counters add up", not sums(numbers(mount)), (sums(numbers(mount)), numbers(mount)))
-    check("no file is left open", wait_until(lambda: open_files(pid) - len(memory_files(pid)) <= plain_files),
-          (open_files(pid), len(memory_files(pid)), plain_files))
+    check("no file is left open", wait_until(lambda: open_files(pid) - len(memory_files(pid, "fd")) <= plain_files),
+          (open_files(pid), len(memory_files(pid, "fd")), plain_files))
     mount.unmount("after the soak")
 
 
