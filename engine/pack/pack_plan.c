@@ -133,20 +133,39 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
     return 0;
 }
 
+static uint64_t index_bytes(const struct efs_catalog *c, const struct counts *n)
+{
+    uint64_t objects =
+        n->objects * (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *));
+    return n->strings + c->file_count * sizeof(struct efs_disk_file) + n->extents * sizeof(struct efs_disk_extent) +
+           c->tensor_count * sizeof(struct efs_disk_tensor) +
+           n->groups * (sizeof(struct efs_disk_group) + sizeof(uint32_t)) + objects +
+           n->shards * sizeof(struct efs_disk_shard);
+}
+
+/* Fewer shards are a way out where tensors are large, not where they are many. */
+static errint_t refuse_index(const struct efs_pack_plan *plan, uint64_t bytes, struct efs_error *err)
+{
+    const struct efs_catalog *c = plan->catalog;
+    struct efs_pack_plan largest = {.catalog = c, .codec = plan->codec, .shard_elements = EFS_SHARD_ELEMENTS_MAX};
+    struct counts n = {0};
+    errint_t rc = count_all(&largest, &n, err);
+    free(largest.files);
+    if (rc < 0)
+        return rc;
+    return efs_fail(err, -E2BIG, "%s: the index of %zu tensors would take %llu MiB (at most %u)%s", c->root,
+                    c->tensor_count, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20,
+                    index_bytes(c, &n) <= EFS_PACK_INDEX_BYTES ? "; a larger --shard-size makes it smaller"
+                    : c->file_count > 1                        ? "; --any packs its files one by one"
+                                                               : "");
+}
+
 static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
-    uint64_t objects =
-        n->objects * (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *));
-    uint64_t bytes = n->strings + c->file_count * sizeof(struct efs_disk_file) +
-                     n->extents * sizeof(struct efs_disk_extent) + c->tensor_count * sizeof(struct efs_disk_tensor) +
-                     n->groups * (sizeof(struct efs_disk_group) + sizeof(uint32_t)) + objects +
-                     n->shards * sizeof(struct efs_disk_shard);
-    if (n->shards > EFS_PACK_INDEX_BYTES || n->extents > EFS_PACK_INDEX_BYTES || bytes > EFS_PACK_INDEX_BYTES)
-        return efs_fail(err, -E2BIG,
-                        "%s: the index would take %llu MiB (at most %u); a larger --shard-size makes it "
-                        "smaller",
-                        c->root, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20);
+    uint64_t bytes = index_bytes(c, n);
+    if (bytes > EFS_PACK_INDEX_BYTES)
+        return refuse_index(plan, bytes, err);
     plan->string_room = n->strings;
     plan->file_count = (uint32_t)c->file_count;
     plan->tensor_count = (uint32_t)c->tensor_count;

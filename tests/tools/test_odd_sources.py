@@ -244,6 +244,27 @@ def several_models():
         mount.unmount()
 
 
+def indexes_that_are_too_large():
+    """The way out that is named is one."""
+    def sparse(name, tensors, size):
+        text = json.dumps(tensors).encode()
+        os.makedirs(scratch(name))
+        with open(scratch(f"{name}/model.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + size)
+        result = run(program("mkexpertfs"), "-q", "--shard-size", "16K", scratch(name), scratch(f"{name}.efs"))
+        check(f"{name}: refused", result.returncode == 1 and "the index of" in result.stderr, result.stderr)
+        return "--shard-size" in result.stderr
+
+    size = 1 << 36
+    check("a tensor of 64 GiB: larger shards help",
+          sparse("large", {"w": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}, size))
+    many = {f"model.layers.{i}.mlp.switch_mlp.scale": {"dtype": "F32", "shape": [65536, 1],
+                                                       "data_offsets": [i << 18, (i + 1) << 18]} for i in range(20)}
+    check("1,310,720 scalars: larger shards do not help", not sparse("many", many, 20 << 18))
+
+
+indexes_that_are_too_large()
 files_that_are_not_understood()
 parts_by_their_names()
 several_models()
