@@ -45,8 +45,11 @@ static const struct row table[] = {
     {"gpt-oss", ROW_FUSED, "layers.{L}.mlp.experts.{gate_up_proj|down_proj}_{blocks|scales|bias}"},
     {"qwen-moe", ROW_EXPERT, "layers.{L}.mlp.experts.{E}.*"},
     {"qwen3.5-moe", ROW_FUSED, "layers.{L}.mlp.experts.{gate_up_proj|down_proj}"},
-    {"mlx", ROW_FUSED, "layers.{L}.{mlp|block_sparse_moe}.switch_mlp.*"},
+    {"mlx", ROW_FUSED, "layers.{L}.{mlp|block_sparse_moe|feed_forward|mixer}.switch_mlp.*"},
+    {"mlx", ROW_FUSED, "layers.{L}.{mlp|feed_forward}.experts.{gate|up|down}_proj.{weight|scales|biases|bias}"},
+    {"mlx", ROW_FUSED, "layers.{L}.experts.switch_glu.*"},
     {"gguf", ROW_FUSED, "blk.{L}.ffn_{gate_up|gate|up|down}_exps.{weight|bias}"},
+    {"gguf", ROW_EXPERT, "blk.{L}.ffn_{gate|up|down}.{E}.{weight|bias}"},
 };
 #define ROWS (sizeof(table) / sizeof(table[0]))
 

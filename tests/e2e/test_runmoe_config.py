@@ -118,6 +118,8 @@ for what, told, store in (
         ("biases that no key names", ("model.layers.0.self_attn.q_proj.bias", "1.self_attn.o_proj.bias"), variant("biases", {}, biases)[1]),
         ("biases that are not there", ("model.layers.0.self_attn.q_proj.bias",), variant("no-biases", {"attention_bias": True})[1]),
         ("biases of experts", ("mlp.experts.1.up_proj.bias",), variant("expert-bias", {}, {"model.layers.0.mlp.experts.1.up_proj.bias": 64})[1]),
+        ("an adapter's tensor in an expert", ("mlp.experts.1.up_proj.lora_A.weight",),
+         variant("expert-lora", {}, {"model.layers.0.mlp.experts.1.up_proj.lora_A.weight": 64})[1]),
         ("a bias of the router", ("mlp.gate.e_score_correction_bias",),
          variant("router-bias", {}, {"model.layers.1.mlp.gate.e_score_correction_bias": 4})[1]),
         ("a layer more than config.json has", ("model.layers.1.",), variant("layers", {"num_hidden_layers": 1})[1]),

@@ -126,6 +126,10 @@ static const struct {
      {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
      {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight",
       "language_model.model.layers.0.feed_forward.router.weight"}},
+    {"gguf", /* Mixtral, before llama.cpp put all experts of a layer in a tensor */
+     "blk.%u.ffn_gate.%u.%s",
+     {"weight"},
+     {"blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_norm.weight"}},
 };
 
 /* Layers and experts that sort differently as text: 2 before 10. */
@@ -201,6 +205,16 @@ static const struct {
      {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases", "up_proj.weight", "down_proj.weight"},
      {"model.layers.0.mlp.gate.weight"}},
     {"mlx", "model.layers.%u.block_sparse_moe.switch_mlp.%s", {"gate_proj.weight"}, {NULL}},
+    {"mlx", "model.layers.%u.feed_forward.switch_mlp.%s", {"gate_proj.scales"}, {NULL}}, /* LFM2, Jamba */
+    {"mlx",                                                                              /* gpt-oss, dots.llm1 */
+     "model.layers.%u.mlp.experts.%s",
+     {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases", "gate_proj.bias", "up_proj.weight", "down_proj.bias"},
+     {"model.layers.0.mlp.router.weight"}},
+    {"mlx", /* Llama 4 */
+     "language_model.model.layers.%u.feed_forward.experts.%s",
+     {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
+     {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight"}},
+    {"mlx", "language_model.model.layers.%u.experts.switch_glu.%s", {"gate_proj.weight"}, {NULL}}, /* Gemma 4 */
     {"gguf",
      "blk.%u.%s",
      {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight", "ffn_gate_up_exps.weight",

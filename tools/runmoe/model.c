@@ -231,6 +231,19 @@ static void loader_take_layer(struct loader *l, uint32_t n)
     };
 }
 
+/* One of the three that an expert is run with. */
+static bool is_expert_matrix(const char *name, uint32_t layer, uint32_t expert)
+{
+    static const char *const matrices[] = {"gate", "up", "down"};
+    char whole[256];
+    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++) {
+        snprintf(whole, sizeof(whole), "model.layers.%u.mlp.experts.%u.%s_proj.weight", layer, expert, matrices[i]);
+        if (strcmp(name, whole) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Takes the experts that the router can choose; those of a mount are checked when they are asked for. */
 static errint_t take_experts(struct loader *l)
 {
@@ -249,9 +262,8 @@ static errint_t take_experts(struct loader *l)
     json_object_foreach_safe(l->left, next, name, file)
     {
         uint32_t n = UINT32_MAX, e = UINT32_MAX;
-        const char *leaf = strrchr(name, '.');
         if (json_is_string(file) && sscanf(json_string_value(file), "L%" SCNu32 "/E%" SCNu32, &n, &e) == 2 &&
-            n < c->layers && e < c->experts && leaf && strcmp(leaf, ".weight") == 0)
+            n < c->layers && e < c->experts && is_expert_matrix(name, n, e))
             json_object_del(l->left, name);
     }
     return 0;
