@@ -96,8 +96,11 @@ def reclaimed(generator, end):
             return False, (way, end, result.stderr)
     now = store_there()
     whole = now == "new" and not os.path.exists(work) or now == "nothing" and same_source()
+    left = set(os.listdir(folder)) - {"model.efs"}
+    if any(re.fullmatch(r"\.expertfs-\d+-\d+\.tmp", name) for name in left):  # goes with the next that packs there
+        run(program("mkexpertfs"), "-q", "--force", other, out)
     return died and whole and set(os.listdir(folder)) <= {"model.efs"}, (way, end, now, os.path.exists(work) and files_below(work),
-                                                                os.listdir(folder))
+                                                                left, os.listdir(folder))
 
 
 calls = {options: calls_of(*options, model, out) for options in (("--force",), ("--force", "--verify"))}
