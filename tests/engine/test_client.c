@@ -695,24 +695,32 @@ static int in_child(struct efs_client *client, struct efs_client_request *r)
     return 0;
 }
 
-/* Ends this process, which was forked. */
+#define OTHER_FILES 2
+
+/* Ends this process, which was forked. OTHER_FILES: other files are open than fds; one of them may be of a thread of
+ * the parent, which opened it for a moment. */
 static void child_ends(struct efs_client *client, struct efs_client_request *r, unsigned fds)
 {
     alarm(60); /* no signal is handled: a call that waits for ever is a failure, and does not stay */
     int line = in_child(client, r);
     if (!line && fds && fixture_open_fds() != fds)
-        line = __LINE__;
+        _exit(OTHER_FILES);
     if (line)
         print_error("in the child: line %d\n", line);
     _exit(line != 0);
 }
 
-static void child_ended_well(pid_t child)
+static int child_status(pid_t child)
 {
     int status;
     assert_true(child > 0);
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    return status;
+}
+
+static void child_ended_well(pid_t child)
+{
+    assert_int_equal(child_status(child), 0);
 }
 
 /* A process that opens the client and forks, where both have process id 1: each in a name space of its own. */
@@ -754,10 +762,15 @@ static void test_forked(void **state)
         assert_int_equal(efs_client_begin(shared, "", 1, needs, sizeof(needs[0]), 2, EFS_FORM_FULL, &r, NULL), 0);
         assert_int_equal(efs_client_wait(r), 0);
         assert_true(efs_client_event(r) >= 0);
-        pid_t child = fork();
-        if (child == 0)
-            child_ends(shared, r, fds);
-        child_ended_well(child);
+        pid_t child;
+        int status, forks = 0;
+        do {
+            child = fork();
+            if (child == 0)
+                child_ends(shared, r, fds);
+            status = child_status(child);
+        } while (WIFEXITED(status) && WEXITSTATUS(status) == OTHER_FILES && ++forks < 20);
+        assert_int_equal(status, 0);
         child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0); /* the C library does not hear of it */
         if (child == 0)
             child_ends(shared, r, 0);
