@@ -21,7 +21,8 @@
 
 #define LAYERS 3u
 #define EXPERTS 8u
-#define ROUNDS 200u
+#define OPENS 4u /* schedules are made while experts are read for the first time */
+#define ROUNDS 20u
 #define MIB (1ull << 20)
 
 static struct fixture model;
@@ -36,7 +37,16 @@ static int setup(void **state)
 struct crowd {
     struct efs *fs;
     atomic_uint refused; /* of what should have been taken */
+    atomic_uint busy;    /* threads that have rounds left */
 };
+
+/* Each goes on until all have done their rounds: no thread is alone with what it does. */
+static bool goes_on(struct crowd *c, unsigned round)
+{
+    if (round == ROUNDS)
+        c->busy--;
+    return c->busy > 0;
+}
 
 static void expect(struct crowd *c, errint_t rc)
 {
@@ -46,7 +56,7 @@ static void expect(struct crowd *c, errint_t rc)
 static void *set_budget(void *arg)
 {
     struct crowd *c = arg;
-    for (unsigned n = 0; n < ROUNDS; n++)
+    for (unsigned n = 0; goes_on(c, n); n++)
         expect(c, efs_set(c->fs, "budget", n % 2 ? "96M" : "128M", NULL, NULL));
     return NULL;
 }
@@ -55,9 +65,10 @@ static void *set_policy(void *arg)
 {
     static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
     struct crowd *c = arg;
-    for (unsigned n = 0; n < ROUNDS; n++) {
+    for (unsigned n = 0; goes_on(c, n); n++) {
         expect(c, efs_set(c->fs, "policy", policies[n % 5], NULL, NULL));
         expect(c, efs_set(c->fs, "delta", n % 2 ? "auto" : "2", NULL, NULL));
+        expect(c, efs_set(c->fs, "schedule", n % 2 ? "paper" : "best", NULL, NULL));
     }
     return NULL;
 }
@@ -68,7 +79,7 @@ static void *set_the_rest(void *arg)
         {"plan", "F=10,C=70,S=10,E=10"}, {"pools", "CS"},      {"plan", "auto"},    {"pools", "FCSE"}, {"goal", "io"},
         {"schedule", "paper"},           {"goal", "makespan"}, {"schedule", "best"}};
     struct crowd *c = arg;
-    for (unsigned n = 0; n < ROUNDS; n++) {
+    for (unsigned n = 0; goes_on(c, n); n++) {
         expect(c, efs_set(c->fs, pairs[n % 8][0], pairs[n % 8][1], NULL, NULL));
         expect(c, efs_pin(c->fs, efs_id(n % (LAYERS * EXPERTS)), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
     }
@@ -80,7 +91,7 @@ static void *look(void *arg)
     static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
     static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
     struct crowd *c = arg;
-    for (unsigned n = 0; n < ROUNDS; n++) {
+    for (unsigned n = 0; goes_on(c, n); n++) {
         char value[256], *text;
         size_t bytes;
         struct efs_stats stats;
@@ -99,7 +110,7 @@ static void *look(void *arg)
 static void *want(void *arg)
 {
     struct crowd *c = arg;
-    for (unsigned n = 0; n < 10 * ROUNDS; n++) { /* each is short */
+    for (unsigned n = 0; goes_on(c, n); n++) {
         const struct efs_need needs[] = {{n % EXPERTS, 2}, {(n + 3) % EXPERTS, 1}};
         expect(c, fixture_bring(c->fs, n % LAYERS, needs, 2, NULL));
     }
@@ -109,7 +120,7 @@ static void *want(void *arg)
 static void *request(void *arg)
 {
     struct crowd *c = arg;
-    for (unsigned n = 0; n < ROUNDS; n++) {
+    for (unsigned n = 0; goes_on(c, n); n++) {
         const uint32_t first = n % LAYERS * EXPERTS;
         const struct efs_need needs[] = {{first + n % EXPERTS, 1}, {first + (n + 1) % EXPERTS, 3}};
         const struct efs_tensor *tensors;
@@ -129,7 +140,7 @@ static void *read_files(void *arg)
 {
     struct crowd *c = arg;
     uint8_t *data = malloc(MIB);
-    for (unsigned n = 0; n < ROUNDS; n++) {
+    for (unsigned n = 0; goes_on(c, n); n++) {
         struct efs_expert_info info;
         expect(c, efs_expert_info(c->fs, efs_id(n * 7 % (LAYERS * EXPERTS)), &info, sizeof(info)));
         c->refused += !data || read_wait(c->fs, info.file, NULL, n % 3 * 4096, data, MIB) <= 0;
@@ -143,15 +154,17 @@ static void tune_and_ask(const struct efs_options *options)
     void *(*const work[])(void *) = {set_budget, set_budget, set_policy, set_the_rest, look,
                                      want,       want,       request,    request,      read_files};
     enum { THREADS = sizeof(work) / sizeof(work[0]) };
-    pthread_t threads[THREADS];
-    struct crowd c = {.fs = fixture_open(&model, *options)};
-    for (unsigned t = 0; t < THREADS; t++)
-        assert_int_equal(pthread_create(&threads[t], NULL, work[t], &c), 0);
-    for (unsigned t = 0; t < THREADS; t++)
-        pthread_join(threads[t], NULL);
-    assert_int_equal(c.refused, 0);
-    assert_true(fixture_check_files(&model, c.fs) > 0);
-    efs_close(c.fs);
+    for (unsigned n = 0; n < OPENS; n++) {
+        pthread_t threads[THREADS];
+        struct crowd c = {.fs = fixture_open(&model, *options), .busy = THREADS};
+        for (unsigned t = 0; t < THREADS; t++)
+            assert_int_equal(pthread_create(&threads[t], NULL, work[t], &c), 0);
+        for (unsigned t = 0; t < THREADS; t++)
+            pthread_join(threads[t], NULL);
+        assert_int_equal(c.refused, 0);
+        assert_true(fixture_check_files(&model, c.fs) > 0);
+        efs_close(c.fs);
+    }
 }
 
 static void test_coded(void **state)
