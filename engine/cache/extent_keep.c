@@ -22,30 +22,6 @@ void efs_extent_delist(struct efs *fs, uint32_t extent)
     x->list = EFS_LIST_NONE;
 }
 
-static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
-{
-    const struct efs_extent *x = &fs->extents->at[extent];
-    uint32_t object = x->object, last = x->shard_first + x->shard_count;
-    uint64_t all = 0;
-    if (efs_extent_is_shared(fs, x)) {
-        for (; object < fs->store->object_count && fs->store->objects[object].shard_first < last; object++)
-            all += fs->store->objects[object].bytes;
-        return all;
-    }
-    uint64_t end = extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
-                                                                      : fs->store->objects[object].bytes;
-    return end - efs_extent_begin(fs, extent);
-}
-
-/* Of an extent in passing that is not in use. */
-static enum efs_extent_list extent_passing_list(const struct efs *fs, uint32_t extent)
-{
-    const struct efs_extent *x = &fs->extents->at[extent];
-    return x->ahead_bytes                                   ? EFS_LIST_AHEAD
-           : x->passed_bytes < extent_raw_bytes(fs, extent) ? EFS_LIST_PART
-                                                            : EFS_LIST_PASSED;
-}
-
 void efs_extent_enlist(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -56,7 +32,7 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
     x->evict_first = x->evict_first && evictable;
     enum efs_extent_list list = !evictable         ? EFS_LIST_PROTECTED
                                 : x->refs          ? EFS_LIST_IN_USE
-                                : x->passing_bytes ? extent_passing_list(fs, extent)
+                                : x->passing_bytes ? efs_extent_passing_list(fs, extent)
                                                    : EFS_LIST_EVICTABLE;
     x->list = (uint8_t)list;
     efs_lru_insert(&fs->extents->lists[x->list], extent, !x->evict_first);

@@ -12,6 +12,29 @@
 #define STALE_AHEAD 4u /* it was read ahead, and its reader did not come */
 #define STALE_PART 1u  /* a part of it was read, and nobody comes for the rest */
 
+static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    uint32_t object = x->object, last = x->shard_first + x->shard_count;
+    uint64_t all = 0;
+    if (efs_extent_is_shared(fs, x)) {
+        for (; object < fs->store->object_count && fs->store->objects[object].shard_first < last; object++)
+            all += fs->store->objects[object].bytes;
+        return all;
+    }
+    uint64_t end = extent + 1 < fs->extents->object_first[object + 1] ? efs_extent_begin(fs, extent + 1)
+                                                                      : fs->store->objects[object].bytes;
+    return end - efs_extent_begin(fs, extent);
+}
+
+enum efs_extent_list efs_extent_passing_list(const struct efs *fs, uint32_t extent)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    return x->ahead_bytes                                   ? EFS_LIST_AHEAD
+           : x->passed_bytes < extent_raw_bytes(fs, extent) ? EFS_LIST_PART
+                                                            : EFS_LIST_PASSED;
+}
+
 /* Neither its reader nor a thread that reads with it will come. */
 static bool extent_is_stale(const struct efs *fs, uint32_t extent, uint64_t windows)
 {
