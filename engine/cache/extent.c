@@ -150,8 +150,9 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
             fs->extents->expert_bytes[e] += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);
-    for (unsigned i = 0; i < EFS_LISTS; i++)
-        efs_lru_init(&fs->extents->lists[i], &fs->extents->at[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->extents->protected, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    efs_lru_init(&fs->extents->passing, &fs->extents->at[0].link, sizeof(struct efs_extent));
     fs->extents->no_memory_tail = &fs->extents->no_memory;
     pthread_mutex_init(&fs->extents->past_lock, NULL);
     return 0;

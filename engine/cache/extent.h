@@ -22,18 +22,7 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
  * of scales of 4 bytes.
  */
 enum efs_extent_state { EFS_EXTENT_REST, EFS_EXTENT_NO_MEMORY, EFS_EXTENT_LOADING };
-/* Extents that nobody keeps are apart by whether they may be evicted, those of scans (extent_pass.c) too, so that an
- * eviction walks over none that stays: a reader of small tensors has tens of thousands of them. */
-enum efs_extent_list {
-    EFS_LIST_NONE,
-    EFS_LIST_PROTECTED,
-    EFS_LIST_EVICTABLE,
-    EFS_LIST_IN_USE, /* referenced, in passing or not */
-    EFS_LIST_AHEAD,  /* in passing: read ahead, and not asked for yet */
-    EFS_LIST_PART,   /* in passing: some bytes were not read yet */
-    EFS_LIST_PASSED, /* in passing: all bytes were read */
-    EFS_LISTS
-};
+enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_PASSING };
 
 #define EFS_EXTENT_SHARDS 64
 
@@ -100,7 +89,7 @@ struct efs_extents {
     uint32_t *object_first; /* first extent of each object; one more entry at the end */
     size_t max_bytes;       /* coded bytes of an extent at most (one shard at least) */
     uint64_t *expert_bytes; /* by expert: coded */
-    struct efs_lru lists[EFS_LISTS];
+    struct efs_lru protected, evictable, passing;
     struct efs_streams streams;
     uint64_t passing_bytes; /* of all extents */
     struct efs_extent *no_memory, **no_memory_tail;

@@ -141,8 +141,6 @@ void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_
 /* Drop what streams have left behind, oldest first, until bytes more are within their quota; wanted: also what was read
  * in part. false: there is no more of it, and it is not enough. */
 bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted);
-/* The list of an extent in passing that is not in use. */
-enum efs_extent_list efs_extent_passing_list(const struct efs *fs, uint32_t extent);
 /* Drop the oldest extent without users that is in passing: what nobody comes for any more, also what was read in part,
  * or any. */
 enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };

@@ -10,18 +10,18 @@
 
 static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool awaited)
 {
-    const struct efs_lru *evictable = &fs->extents->lists[EFS_LIST_EVICTABLE];
-    bool in_use = evictable->oldest != EFS_NONE || fs->extents->lists[EFS_LIST_IN_USE].oldest != EFS_NONE;
-    for (uint32_t i = evictable->oldest; i != EFS_NONE; i = efs_lru_newer(evictable, i)) {
+    enum efs_evicted result = EFS_EVICTED_NONE;
+    for (uint32_t i = fs->extents->evictable.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->evictable, i)) {
         if (only_evict_first && !fs->extents->at[i].evict_first)
             return EFS_EVICTED_NONE;
-        if (fs->extents->at[i].awaited == awaited) {
+        if (fs->extents->at[i].refs == 0 && fs->extents->at[i].awaited == awaited) {
             efs_extent_drop(fs, i, efs_extent_evictable(&fs->extents->at[i]));
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
         }
+        result = EFS_EVICTED_IN_USE;
     }
-    return in_use ? EFS_EVICTED_IN_USE : EFS_EVICTED_NONE;
+    return result;
 }
 
 /* What streams left behind goes before others, what they wait for after. */
@@ -52,9 +52,8 @@ bool efs_extents_evict_idle(struct efs *fs)
 /* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
 bool efs_extents_evict_protected(struct efs *fs)
 {
-    const struct efs_lru *protected = &fs->extents->lists[EFS_LIST_PROTECTED];
     for (unsigned held = 0; held < 2; held++)
-        for (uint32_t i = protected->oldest; i != EFS_NONE; i = efs_lru_newer(protected, i)) {
+        for (uint32_t i = fs->extents->protected.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->protected, i)) {
             const struct efs_extent *x = &fs->extents->at[i];
             if (x->refs == 0 && (held || !efs_cache_held(fs, fs->store->objects[x->object].group))) {
                 efs_extent_give_up(fs, i, x->have);
@@ -79,7 +78,7 @@ void efs_extents_give_up(struct efs *fs, uint32_t expert)
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list >= EFS_LIST_EVICTABLE) {
+    if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
         efs_extent_set_passing(fs, x, false);
         x->evict_first = true;
         x->awaited = false;
@@ -89,13 +88,13 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 
 bool efs_extents_one_goes_first(const struct efs *fs)
 {
-    uint32_t oldest = fs->extents->lists[EFS_LIST_EVICTABLE].oldest;
+    uint32_t oldest = fs->extents->evictable.oldest;
     return oldest != EFS_NONE && fs->extents->at[oldest].evict_first;
 }
 
 void efs_extent_evict_early(struct efs *fs, uint32_t extent)
 {
-    struct efs_lru *evictable = &fs->extents->lists[EFS_LIST_EVICTABLE];
+    struct efs_lru *evictable = &fs->extents->evictable;
     const struct efs_extent *x = &fs->extents->at[extent];
     uint32_t behind = EFS_NONE;
     if (x->list != EFS_LIST_EVICTABLE || x->refs != 0 || x->evict_first)
@@ -130,16 +129,22 @@ void efs_extent_released(struct efs *fs, uint32_t extent)
         efs_again(fs, EFS_AGAIN_MOVE);
 }
 
+/* One that goes leaves the list, hence from the start again each time: a segment has few. */
+static bool extent_drop_one_leaving(struct efs *fs, const struct efs_lru *list)
+{
+    for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & efs_extent_evictable(x) : 0;
+        if (components) {
+            efs_extent_drop(fs, i, components);
+            return true;
+        }
+    }
+    return false;
+}
+
 void efs_extents_drop_leaving(struct efs *fs)
 {
-    for (unsigned l = EFS_LIST_EVICTABLE; l < EFS_LISTS; l++)
-        for (uint32_t i = fs->extents->lists[l].oldest, next; i != EFS_NONE; i = next) {
-            const struct efs_extent *x = &fs->extents->at[i];
-            unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & efs_extent_evictable(x) : 0;
-            next = efs_lru_newer(&fs->extents->lists[l], i); /* to drop i moves i alone */
-            if (components) {
-                efs_extent_drop(fs, i, components);
-                efs_again(fs, EFS_AGAIN_SEGMENTS);
-            }
-        }
+    while (extent_drop_one_leaving(fs, &fs->extents->passing) || extent_drop_one_leaving(fs, &fs->extents->evictable))
+        efs_again(fs, EFS_AGAIN_SEGMENTS);
 }

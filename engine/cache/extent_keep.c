@@ -17,8 +17,10 @@ void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
 void efs_extent_delist(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list != EFS_LIST_NONE)
-        efs_lru_remove(&fs->extents->lists[x->list], extent);
+    if (x->list == EFS_LIST_PROTECTED)
+        efs_lru_remove(&fs->extents->protected, extent);
+    else if (x->list != EFS_LIST_NONE)
+        efs_lru_remove(x->list == EFS_LIST_PASSING ? &fs->extents->passing : &fs->extents->evictable, extent);
     x->list = EFS_LIST_NONE;
 }
 
@@ -30,12 +32,11 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
         return;
     bool evictable = efs_extent_evictable(x) != 0;
     x->evict_first = x->evict_first && evictable;
-    enum efs_extent_list list = !evictable         ? EFS_LIST_PROTECTED
-                                : x->refs          ? EFS_LIST_IN_USE
-                                : x->passing_bytes ? efs_extent_passing_list(fs, extent)
-                                                   : EFS_LIST_EVICTABLE;
-    x->list = (uint8_t)list;
-    efs_lru_insert(&fs->extents->lists[x->list], extent, !x->evict_first);
+    x->list = !evictable ? EFS_LIST_PROTECTED : x->passing_bytes ? EFS_LIST_PASSING : EFS_LIST_EVICTABLE;
+    efs_lru_insert(!evictable         ? &fs->extents->protected
+                   : x->passing_bytes ? &fs->extents->passing
+                                      : &fs->extents->evictable,
+                   extent, !x->evict_first);
 }
 
 void efs_extent_used(struct efs *fs, struct efs_extent *x)

@@ -47,9 +47,9 @@ static bool move_next(struct efs *fs)
     struct efs_extent_move *m = &fs->extents->move;
     while (!fs->closing && fs->account.segments_leaving) {
         efs_extents_drop_leaving(fs); /* also what its expert has lost with one that went */
-        uint32_t extent = move_find(fs, &fs->extents->lists[EFS_LIST_PROTECTED]);
+        uint32_t extent = move_find(fs, &fs->extents->protected);
         if (extent == EFS_NONE) /* one that is kept in part */
-            extent = move_find(fs, &fs->extents->lists[EFS_LIST_EVICTABLE]);
+            extent = move_find(fs, &fs->extents->evictable);
         if (extent == EFS_NONE)
             return false;
         unsigned components = extent_keeps_in_leaving(fs, extent);

@@ -27,39 +27,32 @@ static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
     return end - efs_extent_begin(fs, extent);
 }
 
-enum efs_extent_list efs_extent_passing_list(const struct efs *fs, uint32_t extent)
+/* Its reader, or a thread that reads with it, will still come. */
+static bool extent_is_awaited(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
-    return x->ahead_bytes                                   ? EFS_LIST_AHEAD
-           : x->passed_bytes < extent_raw_bytes(fs, extent) ? EFS_LIST_PART
-                                                            : EFS_LIST_PASSED;
-}
-
-/* Neither its reader nor a thread that reads with it will come. */
-static bool extent_is_stale(const struct efs *fs, uint32_t extent, uint64_t windows)
-{
-    const struct efs_streams *s = &fs->extents->streams;
-    return extent != EFS_NONE &&
-           s->clock - fs->extents->at[extent].passing_clock > windows * (s->live ? s->live : 1) * s->window;
+    if (!x->ahead_bytes && x->passed_bytes >= extent_raw_bytes(fs, extent))
+        return false;
+    uint64_t windows =
+        (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->extents->streams.live ? fs->extents->streams.live : 1);
+    return fs->extents->streams.clock - x->passing_clock <= windows * fs->extents->streams.window;
 }
 
 enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what)
 {
-    const struct efs_lru *lists = fs->extents->lists;
-    uint32_t ahead = lists[EFS_LIST_AHEAD].oldest, part = lists[EFS_LIST_PART].oldest;
-    uint32_t goes = extent_is_stale(fs, ahead, STALE_AHEAD) ? ahead
-                    : extent_is_stale(fs, part, STALE_PART) ? part
-                                                            : lists[EFS_LIST_PASSED].oldest;
-    if (goes == EFS_NONE && what != EFS_PASSING_LEFT)
-        goes = part;
-    if (goes == EFS_NONE && what == EFS_PASSING_ALL)
-        goes = ahead;
-    if (goes == EFS_NONE)
-        return ahead == EFS_NONE && part == EFS_NONE && lists[EFS_LIST_IN_USE].oldest == EFS_NONE ? EFS_EVICTED_NONE
-                                                                                                  : EFS_EVICTED_IN_USE;
-    efs_extent_drop(fs, goes, efs_extent_evictable(&fs->extents->at[goes]));
-    efs_count(&fs->stats, evictions_c, 1);
-    return EFS_EVICTED_ONE;
+    enum efs_evicted result = EFS_EVICTED_NONE;
+    for (uint32_t i = fs->extents->passing.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->passing, i)) {
+        const struct efs_extent *x = &fs->extents->at[i];
+        bool goes =
+            what == EFS_PASSING_ALL || (what == EFS_PASSING_READ && !x->ahead_bytes) || !extent_is_awaited(fs, i);
+        if (x->refs == 0 && goes) {
+            efs_extent_drop(fs, i, x->have & ~(unsigned)x->keep);
+            efs_count(&fs->stats, evictions_c, 1);
+            return EFS_EVICTED_ONE;
+        }
+        result = EFS_EVICTED_IN_USE;
+    }
+    return result;
 }
 
 bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted)

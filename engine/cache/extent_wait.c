@@ -16,9 +16,8 @@ static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, boo
 
 void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
 {
+    x->refs++;
     fs->extents->refs++;
-    if (x->refs++ == 0 && x->list >= EFS_LIST_EVICTABLE)
-        efs_extent_enlist(fs, (uint32_t)(x - fs->extents->at));
     fs->extents->held += waiter->holds;
     if (waiter->holds && x->held++ == 0)
         extent_hold_segments(fs, x, true);
@@ -48,8 +47,6 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
         efs_extent_evict_first(fs, extent);
     fs->extents->refs--;
     if (--fs->extents->at[extent].refs == 0) {
-        if (fs->extents->at[extent].list >= EFS_LIST_EVICTABLE)
-            efs_extent_enlist(fs, extent);
         efs_extent_released(fs, extent);
         efs_again(fs, EFS_AGAIN_EXTENTS);
         efs_again(fs, EFS_AGAIN_SEGMENTS);

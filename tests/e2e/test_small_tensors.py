@@ -16,12 +16,12 @@ import read_store
 chance = random.Random(9)
 
 
-def safetensors(tensors, rows=1):
+def safetensors(tensors):
     """A file of tensors [(name, dtype, bytes of an element, bytes)], and where each begins and ends in it."""
     header, at, places = {}, 0, []
     for name, dtype, width, size in tensors:
-        shape = [rows, size // width // rows] if rows > 1 else [size // width] if size > width else []
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        header[name] = {"dtype": dtype, "shape": [size // width] if size > width else [],
+                        "data_offsets": [at, at + size]}
         places.append((at, at + size))
         at += size
     text = json.dumps(header).encode()
@@ -110,31 +110,6 @@ data, places = safetensors([(f"t{i}", *(("F32", 4, 4 * chance.randrange(1, 100))
 write("mixed/model.safetensors", data)
 packed("mixed")
 served("mixed", "mixed", "budget=64M", 2).stop()
-
-# Scalars of experts, which have an extent each, all before the matrices, as safetensors sorts dtypes: NVFP4 of ModelOpt,
-# of llm-compressor, and of MLX, where one tensor has those of all experts of a layer
-def experts(name, scalars, matrices, layers=4, count=128, fused=False):
-    """A checkpoint of experts with 3 projections each: their scalars, their matrices of 512 bytes."""
-    ids = [("mlp.switch_mlp", count)] if fused else [(f"mlp.experts.{expert}", 1) for expert in range(count)]
-    data, _ = safetensors([(f"model.layers.{layer}.{expert}.{projection}.{tensor}", dtype, width, size * number)
-                           for dtype, width, size, tensors in (("F32", 4, 4, scalars), ("U8", 1, 512, matrices))
-                           for layer in range(layers) for expert, number in ids
-                           for projection in ("down_proj", "gate_proj", "up_proj") for tensor in tensors], ids[0][1])
-    write(f"{name}/model.safetensors", data)
-    packed(name)
-    objects = len(read_store.Store(scratch(f"{name}.efs")).objects)
-    check(f"{name}: {objects} objects", objects > layers * count * 3 * len(scalars + matrices))
-    for options in "budget=128M", "budget=56M":
-        mount = Mount(scratch(f"{name}.efs"), options)
-        for turn in "first", "second":
-            with open(mount / "model.safetensors", "rb") as file:
-                check(f"{name}, {options}: the bytes, {turn} time", file.read() == data)
-        mount.stop()
-
-
-experts("modelopt", ("input_scale", "weight_scale_2"), ("weight", "weight_scale"))
-experts("compressed", ("input_global_scale", "weight_global_scale"), ("weight_packed", "weight_scale"))
-experts("mlx", ("global_scale",), ("weight", "scales"), fused=True)
 
 # A checkpoint with thousands of small files
 for i in range(1500):
