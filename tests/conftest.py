@@ -29,8 +29,10 @@ class ScriptFailed(Exception):
 
 
 def interruptible():
-    """A shell starts what it has in the background with SIGINT ignored, which tests of SIGINT would inherit."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """A shell starts what it has in the background with SIGINT and SIGQUIT ignored, nohup(1) with SIGHUP; tests of these
+    would inherit that."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Script(pytest.Item):
