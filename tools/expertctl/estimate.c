@@ -280,7 +280,7 @@ static int estimate_run(int argc, char **argv)
     errint_t rc = estimate_refuse_mount(a.e.path, &err);
     if (rc == 0)
         rc = estimate_model(&a.e, &err);
-    if (rc == -EUCLEAN && tools_reclaim_left(a.e.path, NULL, &taken) < 0)
+    if (rc < 0 && tools_reclaim_left(a.e.path, NULL, &taken) < 0)
         err = taken;
     if (rc == 0)
         estimate_memory(&a.e);
