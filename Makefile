@@ -222,7 +222,7 @@ fuzz:
 	  fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 corpus/$$f $(CURDIR)/tests/fuzz/corpus/$$f || exit 1; done
 .SECONDARY:
 
-.PHONY: tests-build c-tests for-scripts clean
+.PHONY: tests-build c-tests c-tests-long for-scripts clean
 tests-build: all $(TEST_PROGRAMS)
 
 # What `make test` runs of the C tests: all of them under ASan and UBSan; those whose programs have a second thread under
@@ -236,13 +236,9 @@ THREADED_LONG := $(addprefix engine/test_,gpu_ahead gpu_run pack product request
 # fault/test_reclaim forks hundreds of times, which takes minutes under ASan: the long tier has it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
-.PHONY: threaded-long addressed-long
-addressed-long:
-	@$(MAKE) --no-print-directory WERROR=1 SAN=address,undefined build-address-undefined/tests/fault/test_reclaim
-	@PROGRAMS=build-address-undefined/tests/fault/test_reclaim SCRIPTS=0 tests/run
-threaded-long:
-	@$(MAKE) --no-print-directory WERROR=1 SAN=thread $(THREADED_LONG:%=build-thread/tests/%) build-thread/tests/engine/libcuda-fake.so
-	@PROGRAMS="$(THREADED_LONG:%=build-thread/tests/%)" SCRIPTS=0 tests/run
+TESTED_LONG := $(THREADED_LONG:%=build-thread/tests/%) build-address-undefined/tests/fault/test_reclaim
+c-tests-long: $(filter $(BUILD)/%,$(TESTED_LONG)) $(BUILD)/tests/engine/libcuda-fake.so
+	@PROGRAMS="$(filter $(BUILD)/%,$(TESTED_LONG))" SCRIPTS=0 tests/run
 # What scripts use beside the programs of `all`
 for-scripts: $(filter-out $(TESTS:%=$(BUILD)/tests/%),$(TEST_PROGRAMS)) $(BUILD)/tests/engine/test_sweep
 clean:

@@ -366,6 +366,11 @@ def safetensors_header(data):
     return header, 8 + length
 
 
+def experts_of(model):
+    """The experts' tensors of a checkpoint: name -> bytes."""
+    return {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+
+
 def tensors_of(folder):
     """All tensors of the safetensors files directly in a folder: name -> bytes."""
     tensors = {}

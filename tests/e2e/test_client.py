@@ -15,7 +15,7 @@ from library_client import library
 model = make_model()
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
-originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+originals = experts_of(model)
 EXPERT_BYTES = 4096 + sum(len(data) for name, data in originals.items() if "layers.0.mlp.experts.0." in name)
 
 
@@ -111,7 +111,7 @@ many = make_model("many", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "128"
 many_store = make_store(many)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-client = library_client.Client(many_store, originals={name: data for name, data in tensors_of(many).items() if ".experts." in name})
+client = library_client.Client(many_store, originals=experts_of(many))
 held = [client.begin(layer, list(range(128))) for layer in range(9)]
 check("1,152 experts of a store at a limit of 1,024", all(library.efs_client_wait(request) == 0 for request in held))
 fds = len(os.listdir("/proc/self/fd"))

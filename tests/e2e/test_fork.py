@@ -16,7 +16,7 @@ from library_client import api, library
 model = make_model()
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
-originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+originals = experts_of(model)
 EXPERT_BYTES = 4096 + sum(len(data) for name, data in originals.items() if "layers.0.mlp.experts.0." in name)
 processes = multiprocessing.get_context("fork")
 HELD = [0, 1, 2, 3]

@@ -25,7 +25,7 @@ folder = scratch("copies")
 os.mkdir(folder)
 experts = experts_by_the_daemon(store)
 want = {**experts, **{name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")}}
-originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+originals = experts_of(model)
 
 
 def clients(mount):

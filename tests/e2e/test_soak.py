@@ -29,7 +29,7 @@ for name in files_below(model):
     if os.path.getsize(f"{model}/{name}"):
         with open(f"{model}/{name}", "rb") as file:
             want[name] = file.read()
-originals = {name: data for name, data in tensors_of(model).items() if ".experts." in name}
+originals = experts_of(model)
 
 
 def asking(mount):

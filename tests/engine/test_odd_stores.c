@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -22,6 +21,7 @@
 #include <cmocka.h>
 
 #include "codec.h"
+#include "death.h"
 #include "expertfs-compute.h"
 #include "expertfs-private.h"
 #include "odd_store.h"
@@ -702,17 +702,6 @@ static void tell(void)
         _exit(1);
 }
 
-static void tell_signal(int number)
-{
-    tell();
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-void __sanitizer_set_death_callback(void (*callback)(void));
-#endif
-
 static int tell_failed(void **state)
 {
     (void)state;
@@ -737,15 +726,7 @@ static void test_random(void **state)
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : CASES;
     (void)state;
-    signal(SIGABRT, tell_signal);
-    signal(SIGALRM, tell_signal);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    __sanitizer_set_death_callback(tell);
-#else
-    signal(SIGSEGV, tell_signal);
-    signal(SIGBUS, tell_signal);
-    signal(SIGFPE, tell_signal);
-#endif
+    death_report(tell);
     for (size_t i = 0; !given && i < sizeof(found) / sizeof(found[0]); i++)
         run_store_in_time(found[i]);
     for (unsigned long i = 0; i < count; i++)

@@ -7,11 +7,11 @@
 #ifndef EFS_MUTATE_H
 #define EFS_MUTATE_H
 
+#include "death.h"
 #include "fixture.h"
 
 #include <dirent.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,17 +46,6 @@ static void mutate_tell(void)
     if (n > 0 && write(2, text, (size_t)n) < 0)
         _exit(1);
 }
-
-static void mutate_signal(int number)
-{
-    mutate_tell();
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-void __sanitizer_set_death_callback(void (*callback)(void));
-#endif
 
 /* From a heap block of the right size, so that a sanitizer sees every byte read past it. */
 static void mutate_run(const uint8_t *data, size_t bytes)
@@ -167,15 +156,7 @@ static void mutate_all(void **state)
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : mutate.cases;
     (void)state;
-    signal(SIGABRT, mutate_signal);
-    signal(SIGALRM, mutate_signal);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    __sanitizer_set_death_callback(mutate_tell);
-#else
-    signal(SIGSEGV, mutate_signal);
-    signal(SIGBUS, mutate_signal);
-    signal(SIGFPE, mutate_signal);
-#endif
+    death_report(mutate_tell);
     mutate_read_corpus();
     assert_true(mutate.count > 0);
     for (unsigned long i = 0; i < count; i++) {
