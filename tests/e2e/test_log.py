@@ -70,6 +70,11 @@ for options in ("nopassthrough", "nopassthrough,direct_io=off"):
     check(f"{READS} reads of it give EUCLEAN or EIO", errors <= {errno.EUCLEAN, errno.EIO}, errors)
     if hasattr(mmap, "MAP_POPULATE"):
         check("who maps it with MAP_POPULATE can be killed", ends_when_killed(mount / places[0][0]))
+    def at_rest():  # the kernel may still read ahead for the one who was killed
+        before = mount.count("chunks_damaged")
+        return mount.count("inflight") == 0 and mount.count("chunks_damaged") == before
+
+    check("nothing is read any more", wait_until(at_rest))
     damaged = mount.count("chunks_damaged")
     mount.unmount()
     lines = mount.printed().splitlines()
