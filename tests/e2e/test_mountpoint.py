@@ -3,6 +3,7 @@
 one, remounts, bind mounts. In a mount namespace of its own: `expertctl list` of other tests would find its dead mounts."""
 import atexit
 import os
+import shlex
 import subprocess
 import sys
 
@@ -187,16 +188,17 @@ def recovered():
 
 def by_the_unit():
     print("-- the systemd unit at a mount whose daemon was killed")
-    path = new_folder("unit")
+    path, kept = new_folder("the unit's"), scratch("the unit's.efs")
+    os.symlink(store, kept)
     with open(os.path.join(ROOT, "tools/packaging/expertfs@.service.in")) as unit:
         lines = [line.split("=", 1) for line in unit.read().splitlines() if line.startswith("ExecStart")]
-    conf = {"${MOUNTPOINT}": path, "${STORE}": store, "${OPTIONS}": "ro", "@BINDIR@": BUILD}
+    conf = {"$$": "$", "${MOUNTPOINT}": path, "${STORE}": kept, "${OPTIONS}": "ro", "@BINDIR@": BUILD}
 
     def start():
+        """As systemd does: a line is split into words by its quotes, then variables are replaced in each word."""
         for name, line in lines:
-            for word, value in conf.items():
-                line = line.replace(word, value)
-            result = run("sh", "-c", line.lstrip("-").replace("$$", "$"))
+            result = run(*[re.sub(r"\$\$|\$\{\w+\}|@\w+@", lambda found: conf[found.group()], word)
+                           for word in shlex.split(line.lstrip("-"))])
             if result.returncode and not line.startswith("-"):
                 return f"{name}={line}: {result}"
         return ""
