@@ -10,7 +10,7 @@
 #include <errno.h>
 
 /* Decodes that Algorithm 1 may simulate. For 8 experts x 3 tensors x 3 shards it wants some 2,000, 15,600 at the most;
- * as one candidate among others, cut short, it wins as often (tools/schedcmp). */
+ * as one candidate among others, cut short, it wins as often. */
 #define EFFORT 20000u
 #define EFFORT_AS_CANDIDATE 600u
 

@@ -4,7 +4,7 @@
  *
  * Line 13 inserts a task "at the earliest position" of the block that adds no idle time. Mostly that is the very front,
  * so that each task overtakes those with more tokens, against the order of sigma. Taken literally the schedule is
- * slower than request order on average (see tools/schedcmp). The repaired variant begins its search behind the tasks of
+ * slower than request order on average. The repaired variant begins its search behind the tasks of
  * the same type with p_i >= p_j; nothing else differs.
  *
  * Where the paper leaves a choice:
