@@ -512,19 +512,6 @@ def large():
         "chunks that are shared are read once for those beside each other")
 
 
-def client():
-    """bench_client: from naming 8 experts of a layer to pointers to their tensors, all full, of a mount mapped before."""
-    store = packed(model("demo", "--preset", "demo"))
-    with Mounted(store, "budget=1G,nostate") as where:
-        told = {}
-        for _ in range(ROUNDS):
-            for one in (json.loads(run(tool("bench_client"), "--json", "--budget=1G", store)) +
-                        json.loads(run(tool("bench_client"), "--json", where))):
-                told.setdefault(one["what"], []).append(one["median_us"])
-    for what, us in told.items():
-        row(f"{what}, us a request of 8 experts", f"{statistics.median(us):.1f}", "<= 20" if "client" in what else "")
-
-
 def peers():
     """For the reader: squashfs (zstd) of the same files, loop-mounted by the kernel, and plain buffered reads."""
     source = model("demo", "--preset", "demo")
@@ -716,7 +703,7 @@ def limits():
 
 
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,
-            "mount": mount, "large": large, "client": client, "peers": peers, "states": states, "readers": readers,
+            "mount": mount, "large": large, "peers": peers, "states": states, "readers": readers,
             "limits": limits}
 
 
