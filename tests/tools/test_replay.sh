@@ -18,11 +18,8 @@ head -c 1000 "$dir/eval.route" >"$dir/cut.route"
 run 0 "$expertctl" profile --help
 run 2 "$expertctl" profile
 run 2 "$expertctl" profile --seconds 0 "$dir/m.efs"
-run 2 "$expertctl" profile --threads 65 "$dir/m.efs"
 run 2 "$expertctl" profile a b
 run 1 "$expertctl" profile "$dir/missing"
-run 0 "$expertctl" profile --seconds 1 --no-save "$dir/m.efs"
-[ ! -e "$dir/state" ] || complain "profile --no-save saved"
 run 0 "$expertctl" profile --seconds 1 "$dir/m.efs"
 for word in 'disk .*GB/s' 'decode .*GB/s' 'rho 0\.' "saved  *$dir/state/profile-"; do says "$word"; done
 run 0 "$expertctl" profile --seconds 1 --json "$dir/m.efs"

@@ -1,10 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* options.h - what argp parsers of the tools share. Wrong usage is told, and ends the program, by argp_error(). */
+/*
+ * options.h - the command line of a tool from one table that parses, checks and explains it.
+ *
+ * Wrong usage prints a message and ends the program with status 2, as argp_error() does. Not thread-safe.
+ */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
 #include <argp.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+enum tools_option_kind {
+    TOOLS_HEADING,  /* .help stands above the options that follow */
+    TOOLS_FLAG,     /* bool: true */
+    TOOLS_CLEAR,    /* bool: false */
+    TOOLS_TEXT,     /* const char * */
+    TOOLS_NUMBER,   /* uint64_t from .least to .most */
+    TOOLS_UNSIGNED, /* the same as unsigned or uint32_t */
+    TOOLS_DECIMAL,  /* double from .least to .most, such as 0.25; stored times .scale */
+    TOOLS_SIZE,     /* uint64_t from .least to .most bytes, such as 64M */
+    TOOLS_WORD,     /* unsigned or an enum: the place of the value in .words, "request|all|no" */
+    TOOLS_NUMBERS,  /* struct tools_numbers: from .least to .most, separated by commas */
+    TOOLS_LIST,     /* struct tools_list: words separated by commas */
+    TOOLS_CALL,     /* .take parses the value; NULL when the option has none */
+    TOOLS_GONE,     /* refused by name; .help says what to use instead */
+};
+
+struct tools_option {
+    const char *name;     /* without --; NULL only for a heading */
+    char letter;          /* 0: none */
+    const char *argument; /* in --help: "N"; NULL: the option takes no value */
+    const char *help;
+    enum tools_option_kind kind;
+    size_t at;            /* offset in the struct that tools_parse() fills */
+    uint64_t least, most; /* most 0: no limit */
+    double scale;         /* 0: 1 */
+    const char *words;
+    /* value may be changed and stays valid. into: as tools_parse() has it. Reports wrong values by argp_error(). */
+    void (*take)(const struct argp_state *state, const struct tools_option *option, char *value, void *into);
+};
+
+#define TOOLS_LIST_MAX 32u
+struct tools_numbers {
+    uint64_t number[TOOLS_LIST_MAX];
+    uint32_t count;
+};
+struct tools_list {
+    char *word[TOOLS_LIST_MAX];
+    uint32_t count;
+};
+/* What is no option, in order. */
+struct tools_arguments {
+    char **word; /* of argv */
+    uint32_t count;
+};
+
+struct tools_command {
+    const struct tools_option *options; /* ends with {0} */
+    /* In --help, and how many there may be: "STORE DIR", "PATH [NAME...]"; several forms on a line each. NULL: none */
+    const char *arguments;
+    const char *help; /* as argp_parse() has it: behind \v follows what stands below the options */
+    size_t at;        /* offset of the struct tools_arguments; unused without arguments */
+    bool in_order;    /* the options end where the first argument stands: what follows is of another program */
+    /* Checks that concern several options; may be NULL. */
+    void (*finish)(const struct argp_state *state, void *into);
+};
+
+/* Parse the command line into a struct with the defaults set. --version prints the name in argv[0] and the version. */
+void tools_parse(const struct tools_command *command, int argc, char **argv, void *into);
+
+/* ---- for .take, and for parsers that have no table yet ---- */
 
 /* The value of --option: a whole number from least to most. */
 uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,

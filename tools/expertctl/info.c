@@ -8,33 +8,24 @@
 #include "rows.h"
 #include "size.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { OPT_JSON = 256 };
-
 struct arguments {
-    const char *store;
+    struct tools_arguments store;
     bool json;
 };
 
-static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
-
-static error_t info_parse(int key, char *value, struct argp_state *state)
-{
-    struct arguments *a = state->input;
-    switch (key) {
-    case OPT_JSON:
-        a->json = true;
-        return 0;
-    default:
-        return tools_option_argument(state, key, value, "STORE", &a->store);
-    }
-}
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {.name = "json", .help = "Print JSON", .kind = TOOLS_FLAG, .at = AT(json)}, {0}};
+static const struct tools_command command = {.options = options,
+                                             .arguments = "STORE",
+                                             .help = "Show what STORE holds and what packing measured.",
+                                             .at = AT(store)};
 
 static double ratio(uint64_t a, uint64_t b)
 {
@@ -90,16 +81,12 @@ static json_t *info_to_json(const struct efs_store_info *info, const json_t *rep
 
 static int info_run(int argc, char **argv)
 {
-    static const struct argp argp = {options, info_parse, "STORE", "Show what STORE holds and what packing measured.",
-                                     NULL,    NULL,       NULL};
-    struct arguments a = {0};
-    static const struct ctl_mount_hint of_a_mount = {
-        "info", "", "tells of its store, `expertctl get` and `expertctl top` of the mount"};
+    struct arguments a = {.json = false};
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = ctl_store_open(a.store, &of_a_mount, &store, &err);
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = ctl_store_open(*a.store.word, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     efs_store_info(store, &info, sizeof(info));
@@ -110,7 +97,7 @@ static int info_run(int argc, char **argv)
     if (a.json)
         status = ctl_print_json(info_to_json(&info, report));
     else
-        info_print_text(a.store, &info, report);
+        info_print_text(*a.store.word, &info, report);
     json_decref(report);
     efs_store_close(store);
     return status;

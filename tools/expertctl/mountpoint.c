@@ -64,8 +64,7 @@ char *ctl_mount_text(const char *root, const char *file)
     return text;
 }
 
-errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, struct efs_store **store,
-                        struct efs_error *err)
+errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err)
 {
     errint_t rc = efs_store_open(path, store, err);
     char *config = rc == -EISDIR ? ctl_mount_text(path, "config") : NULL;
@@ -73,7 +72,7 @@ errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, str
     char *name = value ? strndup(value, strcspn(value, "\n")) : NULL;
     if (name) {
         tools_line_unescape(name);
-        efs_fail(err, rc, "%s: a mount; `expertctl %s %s%s` %s", path, hint->command, name, hint->more, hint->does);
+        efs_fail(err, rc, "%s: is a mount; its store is %s; `expertctl get` and `top` read mounts", path, name);
     }
     free(name);
     free(config);

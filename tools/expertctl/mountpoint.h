@@ -12,13 +12,8 @@
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
 /* The text of a file of .expertfs, for free(); NULL: it has none of that name. */
 char *ctl_mount_text(const char *root, const char *file);
-/* What to say to who gives a mount in place of its store: `expertctl COMMAND STORE MORE` does it. */
-struct ctl_mount_hint {
-    const char *command, *more, *does;
-};
-/* As efs_store_open(); of a mount err has what the hint says, with its store's name. */
-errint_t ctl_store_open(const char *path, const struct ctl_mount_hint *hint, struct efs_store **store,
-                        struct efs_error *err);
+/* As efs_store_open(); of a mountpoint the error names its store. */
+errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err);
 /* The mounts of type fuse.expertfs that a path leads to, each once, in the order in which they were made. */
 struct ctl_mounts {
     char **paths;

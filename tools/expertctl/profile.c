@@ -8,51 +8,35 @@
 #include "options.h"
 #include "size.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { OPT_JSON = 256, OPT_SECONDS, OPT_NO_SAVE };
-#define THREADS_MAX 64
 #define SECONDS_DEFAULT 3
 
 struct arguments {
-    const char *store;
-    bool json, no_save;
-    unsigned threads;
+    struct tools_arguments store;
+    bool json;
     uint64_t seconds;
 };
 
-static const struct argp_option options[] = {
-    {"json", OPT_JSON, NULL, 0, "Print JSON", 0},
-    {"no-save", OPT_NO_SAVE, NULL, 0, "Print only, leave what was saved as it is", 0},
-    {"seconds", OPT_SECONDS, "N", 0, "Measure for about N seconds, 1 to 60 (default: 3)", 0},
-    {"threads", 't', "N", 0, "Decode with N threads (default: all cores)", 0},
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {"seconds", 0, "N", "Measure for about N seconds, 1 to 60 (default: 3)", TOOLS_NUMBER, AT(seconds), .least = 1,
+     .most = 60},
+    {"threads", 't', .help = "taskset(1) limits the processors that decode", .kind = TOOLS_GONE},
+    {"no-save", .help = "EXPERTFS_STATE names another folder to save in", .kind = TOOLS_GONE},
     {0},
 };
-
-static error_t profile_parse(int key, char *value, struct argp_state *state)
-{
-    struct arguments *a = state->input;
-    switch (key) {
-    case OPT_JSON:
-        a->json = true;
-        return 0;
-    case OPT_NO_SAVE:
-        a->no_save = true;
-        return 0;
-    case OPT_SECONDS:
-        a->seconds = tools_option_number(state, "seconds", value, 1, 60);
-        return 0;
-    case 't':
-        a->threads = (unsigned)tools_option_number(state, "threads", value, 1, THREADS_MAX);
-        return 0;
-    default:
-        return tools_option_argument(state, key, value, "STORE", &a->store);
-    }
-}
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "STORE",
+    .help = "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
+            "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
+            "$XDG_STATE_HOME/expertfs.",
+    .at = AT(store)};
 
 static void profile_print_text(const char *store, const struct efs_profile *p)
 {
@@ -92,25 +76,16 @@ static int profile_print_json(const struct efs_profile *profile)
 
 static int profile_run(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = profile_parse,
-        .args_doc = "STORE",
-        .doc = "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
-               "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
-               "$XDG_STATE_HOME/expertfs."};
     struct arguments a = {.seconds = SECONDS_DEFAULT};
-    static const struct ctl_mount_hint of_a_mount = {
-        "profile", "", "measures; the rates that the mount goes by are in its .expertfs/profile"};
     struct efs_store *store;
     struct efs_profile profile;
     struct efs_error err = {""};
     char path[4096];
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
-    errint_t rc = ctl_store_open(a.store, &of_a_mount, &store, &err);
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = ctl_store_open(*a.store.word, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    rc = efs_profile_measure(store, a.threads, (double)a.seconds, &profile, &err);
+    rc = efs_profile_measure(store, 0, (double)a.seconds, &profile, &err);
     efs_store_close(store);
     if (rc < 0)
         return ctl_fail(rc, &err);
@@ -118,9 +93,7 @@ static int profile_run(int argc, char **argv)
     if (a.json)
         status = profile_print_json(&profile);
     else
-        profile_print_text(a.store, &profile);
-    if (a.no_save)
-        return status;
+        profile_print_text(*a.store.word, &profile);
     tools_interrupt_catch(); /* what is saved is saved whole */
     rc = efs_profile_save(&profile, &err);
     if (rc == 0)
