@@ -211,6 +211,15 @@ for run in fast + slow:
         assert run["hits"]["M"] == want, (run["policy"], run["budget"], run["hits"], want)
 P
 
+if command -v gnuplot >/dev/null; then
+    run 0 "$python" tools/bench/plot.py "$dir/a.json" "$dir/plot"
+    for words in 'F: full' 'M: missing' 'ms per token after the first' '>60%<\|> 60%<'; do
+        cat "$dir/plot/tpot.svg" "$dir/plot/hits.svg" | grep -q "$words" || complain "pictures do not say: $words"
+    done
+else
+    echo "no gnuplot: pictures are not tested"
+fi
+
 # Guesses that are read ahead. A perfect predictor is never wrong where a plan moves no experts between pools, and nothing
 # takes longer with it; the same guesses serve all budgets; what is asked for is the same.
 replay e.json --plan io --policy zipmoe,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 --prefetch always \

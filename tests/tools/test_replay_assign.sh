@@ -85,13 +85,6 @@ says '^batch 4: whole systems'
 says '^deciding for 256 experts on 8 devices'
 grep -q nan "$dir/out" && complain "numbers that are none: $(cat "$dir/out")"
 
-# Pictures
-if command -v gnuplot >/dev/null; then
-    run 0 -q --cpu "$dir/cpu" --gpu "$dir/gpu" --batch 1,2 --plot "$dir/plots" "$eval"
-    for name in assign.svg steps.svg; do [ -s "$dir/plots/$name" ] || complain "no $name"; done
-fi
-run 1 -q --cpu "$dir/cpu" --gpu "$dir/gpu" --batch 1 --plot "$dir/cpu/plots" "$eval"
-
 # Measuring
 "$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 run 0 -q --store "$dir/m.efs" --threads 1 --save-cpu "$dir/saved" --batch 1 --tokens 5 "$eval"

@@ -168,18 +168,6 @@ runs = json.load(open(sys.argv[1]))
 assert 1 <= len(runs) <= 3 and all(r["tokens"] > 0 for r in runs)' "$dir/int.json" || complain "interrupted: JSON"
 clean $pid "an interrupted run"
 
-if command -v gnuplot >/dev/null; then
-    run 0 --peer mmap,read-lru --simulate --raw "$raw" --store "$store" --budget 50%,100% --plot "$dir/plot" "$eval"
-    for picture in tpot hits; do
-        grep -q '</svg>' "$dir/plot/$picture.svg" || complain "no picture $picture"
-    done
-    for words in 'F: full' 'M: missing' 'ms per token after the first' '>50%<\|> 50%<'; do
-        cat "$dir/plot"/*.svg | grep -q "$words" || complain "pictures do not say: $words"
-    done
-else
-    echo "no gnuplot: pictures are not tested"
-fi
-
 # Mounts
 [ -e /dev/fuse ] || { echo "no /dev/fuse: peers alone are tested"; [ $bad = 0 ]; exit; }
 run 0 --mount "$store" --peer mmap --raw "$raw" --policy lru --budget 128M --batch 1,4 --json "$dir/mount.json" "$eval"

@@ -60,14 +60,9 @@ says '^prism .* 1.000 .* 100.0 '
 run 0 "${few[@]}" --servers 3,4 --mbps 100,1000 --skew 0,100 --rules eplb,ours --review 50 "$one" "$two"
 [ "$(grep -c '^ours ' "$dir/out")" = 8 ] || complain "not eight points: $(cat "$dir/out")"
 
-# Over time, and pictures
+# Over time
 run 0 "${few[@]}" --switch --rules prism,ours --review 60 "$one" "$two"
 says '^local % in each twelfth'
-if command -v gnuplot >/dev/null; then
-    run 0 "${few[@]}" --servers 3,4 --rules eplb,prism --plot "$dir/plots" "$one" "$two"
-    for name in latency.svg local.svg; do [ -s "$dir/plots/$name" ] || complain "no $name"; done
-fi
-run 1 "${few[@]}" --rules prism --plot "$one/plots" "$one"
 
 # What cannot be written, what would take for ever
 "$moe_replay" place "${few[@]}" --rules prism "$one" >/dev/full 2>"$dir/err"

@@ -19,6 +19,9 @@ import statistics
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import plot  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
@@ -171,7 +174,7 @@ def main():
     if "whole" not in a.skip:
         whole = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw")
     for _ in range(a.rounds if "live" not in a.skip else 0):
-        live += replay.run(*own, "--peer", "mmap,read-lru", "--raw", raw, "--plot", folder, tokens=a.tokens)
+        live += replay.run(*own, "--peer", "mmap,read-lru", "--raw", raw, tokens=a.tokens)
         if "request" not in a.skip:
             ordered += replay.run("--mount", store, "--policy", a.policies.split(",")[0], "--compute", a.compute, "--schedule", "request",
                                   tokens=a.tokens)
@@ -210,7 +213,8 @@ def main():
                pick(limit, "tpot_ns_median", "simulate", *policy), pick(limit, "tpot_ns_median", "simulate", "lru", "raw"), {})
     if agree:
         agreement(agree, policies)
-    print(f"\n{folder}: runs.json, tpot.svg, hits.svg")
+    drawn = plot.plot(live or whole, folder)
+    print(f"\n{folder}: runs.json{', tpot.svg, hits.svg' if drawn else '; no pictures: there is no gnuplot'}")
     sys.exit(1 if replay.failed else 0)
 
 

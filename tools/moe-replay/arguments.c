@@ -120,7 +120,6 @@ static const struct argp_option options[] = {
     {"expertfs", OPT_EXPERTFS, "PROGRAM", 0, "The daemon (default: beside moe-replay, or as PATH has it)", 0},
     {NULL, 0, NULL, 0, "Output:", 3},
     {"json", OPT_JSON, "FILE", 0, "Write the runs as JSON, too; - is standard output, without the table then", 0},
-    {"plot", REPLAY_OPT_PLOT, "DIR", 0, "Draw time per token and hits over the budget there (needs gnuplot)", 0},
     {"quiet", REPLAY_OPT_QUIET, NULL, 0, "No progress", 0},
     {0},
 };

@@ -485,8 +485,6 @@ static errint_t session_replay(struct session *session, struct efs_error *err)
         session->failed = true;
     if (a->json)
         rc = replay_report_json(&session->report, a->json, err);
-    if (rc == 0 && a->shared.plot)
-        rc = replay_report_plot(&session->report, a->shared.plot, err);
     return rc < 0 ? rc : tools_interrupted() ? -ECANCELED : 0;
 }
 

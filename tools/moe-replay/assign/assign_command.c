@@ -53,7 +53,6 @@ static const struct argp_option options[] = {
     {"window", OPT_WINDOW, "N", 0, "Passes after which the cache exchanges experts (default 4)", 0},
     {"swaps", OPT_SWAPS, "N", 0, "Experts that it exchanges then, at most (default 2)", 0},
     {NULL, 0, NULL, 0, "Output:", 3},
-    {"plot", REPLAY_OPT_PLOT, "DIR", 0, "Draw assign.svg and steps.svg", 0},
     {"quiet", REPLAY_OPT_QUIET, NULL, 0, "No progress", 0},
     {0}};
 
@@ -212,8 +211,6 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
         rc = one_batch(a, &trace, &history, report, &progress, err);
     if (rc == 0)
         replay_assign_print_deciding();
-    if (rc == 0 && a->shared.plot)
-        rc = replay_assign_plot(report, a->shared.plot, err);
     efs_route_free(&trace);
     efs_route_free(&history);
     free(report);

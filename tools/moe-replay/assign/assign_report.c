@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_report.c - tables and pictures of moe-replay assign. */
+/* assign_report.c - tables of moe-replay assign. */
 #include "assign_report.h"
-#include "draw.h"
 
 #include "clock.h"
 #include "measure.h"
@@ -125,76 +124,4 @@ void replay_assign_print_deciding(void)
         "layer takes %.3f of that of greedy\n",
         REPLAY_ASSIGN_MANY, EFS_ASSIGN_DEVICES_MAX, MANY_ROUNDS, tools_median(greedy_us, MANY_ROUNDS),
         tools_median(balanced_us, MANY_ROUNDS), ratio(balanced_ns, greedy_ns));
-}
-
-/* ---- pictures -------------------------------------------------------------------------------------------------- */
-
-static void write_data(const struct replay_assign_report *report, FILE *rules, FILE *systems)
-{
-    fprintf(rules, "batch");
-    for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++)
-        fprintf(rules, "\t%s", efs_assign_rule_name((enum efs_assign_rule)k));
-    fprintf(systems, "batch");
-    for (unsigned k = 0; k < replay_assign_system_count; k++)
-        fprintf(systems, "\t%s", replay_assign_systems[k].name);
-    for (uint32_t i = 0; i < report->batches; i++) {
-        const struct replay_assign_batch *b = &report->batch[i];
-        fprintf(rules, "\n%u", b->batch);
-        for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++)
-            fprintf(rules, "\t%.4f", ratio(b->rules.rule[k].moe_ns, b->rules.optimum_ns));
-        fprintf(systems, "\n%u", b->batch);
-        for (unsigned k = 0; k < replay_assign_system_count; k++)
-            fprintf(systems, "\t%.4f", ratio(b->run[0].time_ns, b->run[k].time_ns));
-    }
-    fprintf(rules, "\n");
-    fprintf(systems, "\n");
-}
-
-static void write_script(const struct replay_assign_report *report, FILE *out)
-{
-    char trace[96];
-    double most = 1.16;
-    for (uint32_t i = 0; i < report->batches; i++)
-        for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++) {
-            double over = ratio(report->batch[i].rules.rule[k].moe_ns, report->batch[i].rules.optimum_ns);
-            most = over > most ? over : most;
-        }
-    replay_draw_quotable(report->trace, trace, sizeof(trace));
-    replay_draw_colours(out);
-    replay_draw_log_axis(out, 1, most);
-    fprintf(
-        out,
-        "set terminal svg size 1000,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
-        "set style data histograms\nset style fill solid 0.8 border -1\nset datafile separator '\\t'\n"
-        "set xlabel 'batch'\nset output 'assign.svg'\n"
-        "set title 'MoE time over the optimum, %s' noenhanced\n"
-        "set ylabel 'times the optimum'\n"
-        "plot 1.16 title 'DALI Table 4' with lines dashtype 2, "
-        "for [c=2:%u] 'assign.tsv' using c:xtic(1) title columnheader(c)\n"
-        "set output 'steps.svg'\n"
-        "set title 'Tokens a second over the processor alone, %s' noenhanced\nset ylabel 'times the processor "
-        "alone'\nunset logscale\nset yrange [0:*]\nset ytics autofreq\n"
-        "plot 4.1 title 'DALI Figure 19, greedy' with lines dashtype 2, 4.1*1.09*1.38 title 'DALI Figure 19, all' with "
-        "lines dashtype 3, for [c=2:%u] 'steps.tsv' using c:xtic(1) title columnheader(c)\n",
-        trace, (unsigned)EFS_ASSIGN_RULES + 1, trace, replay_assign_system_count + 1);
-}
-
-errint_t replay_assign_plot(const struct replay_assign_report *report, const char *directory, struct efs_error *err)
-{
-    FILE *rules = NULL, *systems = NULL, *script = NULL;
-    errint_t rc = replay_draw_directory(directory, err);
-    if (rc == 0)
-        rc = replay_draw_create(directory, "assign.tsv", &rules, err);
-    if (rc == 0)
-        rc = replay_draw_create(directory, "steps.tsv", &systems, err);
-    if (rc == 0)
-        rc = replay_draw_create(directory, "assign.gp", &script, err);
-    if (rc == 0) {
-        write_data(report, rules, systems);
-        write_script(report, script);
-    }
-    rc = replay_draw_finish(rules, directory, rc, err);
-    rc = replay_draw_finish(systems, directory, rc, err);
-    rc = replay_draw_finish(script, directory, rc, err);
-    return rc == 0 ? replay_draw_run(directory, "assign.gp", err) : rc;
 }

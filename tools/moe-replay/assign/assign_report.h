@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_report.h - what moe-replay assign tells and draws. */
+/* assign_report.h - what moe-replay assign prints. */
 #ifndef MOE_REPLAY_ASSIGN_REPORT_H
 #define MOE_REPLAY_ASSIGN_REPORT_H
 
@@ -28,7 +28,5 @@ void replay_assign_print_head(const struct replay_assign_report *report);
 void replay_assign_print(const struct replay_assign_report *report); /* the last batch */
 /* What deciding takes for many experts on as many devices as there may be, here and now. */
 void replay_assign_print_deciding(void);
-/* assign.svg and steps.svg, with data and script. -ENOENT: there is no gnuplot. */
-errint_t replay_assign_plot(const struct replay_assign_report *report, const char *directory, struct efs_error *err);
 
 #endif

@@ -33,9 +33,6 @@ error_t replay_shared_parse(const struct argp_state *state, int key, const char 
     case REPLAY_OPT_SEED:
         s->seed = tools_option_number(state, "seed", value, 0, UINT64_MAX);
         return 0;
-    case REPLAY_OPT_PLOT:
-        s->plot = value;
-        return 0;
     case REPLAY_OPT_QUIET:
         s->quiet = true;
         return 0;

@@ -18,13 +18,12 @@ enum {
     REPLAY_OPT_BATCH,
     REPLAY_OPT_LAYER_US,
     REPLAY_OPT_SEED,
-    REPLAY_OPT_PLOT,
     REPLAY_OPT_QUIET = 'q'
 };
 
 struct replay_shared {
-    const char *store, *plan_from, *plot; /* NULL: not given */
-    uint64_t tokens;                      /* 0: all */
+    const char *store, *plan_from; /* NULL: not given */
+    uint64_t tokens;               /* 0: all */
     uint64_t layer_ns, seed;
     uint32_t batch[REPLAY_BATCHES], batch_count;
     bool quiet;

@@ -68,7 +68,6 @@ static const struct argp_option options[] = {
     {"review", OPT_REVIEW, "SECONDS", 0, "Between reviews of the placement; 0: none (default 300)", 0},
     {"seed", REPLAY_OPT_SEED, "N", 0, "Of all that is random (default 1)", 0},
     {NULL, 0, NULL, 0, "Output:", 5},
-    {"plot", REPLAY_OPT_PLOT, "DIR", 0, "Draw latency.svg and local.svg", 0},
     {"quiet", REPLAY_OPT_QUIET, NULL, 0, "No progress", 0},
     {0}};
 
@@ -282,8 +281,6 @@ static errint_t place(const struct arguments *a, struct efs_error *err)
         rc = efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = try_all(&t, err);
-    if (rc == 0 && a->shared.plot)
-        rc = replay_place_plot(&t.report, a->shared.plot, err);
     for (size_t i = 0; i < t.report.count; i++)
         efs_servers_free(&t.report.runs[i].result);
     free(t.report.runs);

@@ -96,6 +96,5 @@ struct replay_place_report {
 void replay_place_print_head(const struct replay_place_report *report);
 void replay_place_print_table(const struct replay_place_report *report, size_t first); /* of one point */
 void replay_place_print_time(const struct replay_place_report *report, size_t first);  /* local ratio over time */
-errint_t replay_place_plot(const struct replay_place_report *report, const char *directory, struct efs_error *err);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_report.c - tables and pictures of moe-replay place. */
+/* place_report.c - tables of moe-replay place. */
 #include "place_command.h"
 
-#include "draw.h"
 #include "size.h"
 
 #include <errno.h>
@@ -115,105 +114,4 @@ void replay_place_print_time(const struct replay_place_report *report, size_t fi
             printf(" %5.1f", 100 * local_between(&report->runs[i], k * step_s, (k + 1) * step_s, s->machine.bucket_s));
         printf("\n");
     }
-}
-
-/* ---- pictures -------------------------------------------------------------------------------------------------------
- */
-
-static void write_latency(const struct replay_place_report *report, FILE *out)
-{
-    fprintf(out, "rule\tservers\tmbps\tskew\tlatency s\tover eplb\tover all-local\tlocal %%\n");
-    for (unsigned row = 0; row < REPLAY_PLACE_ROWS; row++) {
-        bool any = false;
-        for (size_t i = 0; i < report->count; i++) {
-            const struct replay_place_run *run = &report->runs[i];
-            if (run->row != row)
-                continue;
-            any = true;
-            fprintf(out, "%s\t%u\t%.0f\t%.0f\t%.6f\t%.6f\t%.6f\t%.3f\n", replay_place_name(row), run->point.servers,
-                    run->point.mbps, 100 * run->point.skew, mean_latency(run), over(report, run, EFS_PLACE_EPLB),
-                    over(report, run, REPLAY_PLACE_ALL_LOCAL), 100 * local_ratio(run));
-        }
-        if (any)
-            fprintf(out, "\n\n");
-    }
-}
-
-static void write_local(const struct replay_place_report *report, FILE *out)
-{
-    double bucket_s = report->setup->machine.bucket_s;
-    fprintf(out, "minute\tlocal %%\n");
-    for (size_t i = 0; i < report->count; i++) {
-        const struct replay_place_run *run = &report->runs[i];
-        for (size_t b = 0; b < run->result.buckets; b++)
-            if (run->result.bucket[b].calls)
-                fprintf(out, "%.2f\t%.3f\n", ((double)b + 0.5) * bucket_s / 60,
-                        100 * ratio((double)run->result.bucket[b].local, (double)run->result.bucket[b].calls));
-        fprintf(out, "\n\n");
-    }
-}
-
-/* The axis on which there is more than one point: its column and its name. */
-static unsigned find_axis(const struct replay_place_report *report, const char **name)
-{
-    const struct replay_place_point *first = &report->runs[0].point, *last = &report->runs[report->count - 1].point;
-    if (first->servers == last->servers && first->mbps != last->mbps) {
-        *name = "megabits a second";
-        return 3;
-    }
-    if (first->servers == last->servers && first->skew != last->skew) {
-        *name = "% of the requests of a server are of its own task";
-        return 4;
-    }
-    *name = "servers";
-    return 2;
-}
-
-static void write_script(const struct replay_place_report *report, FILE *out)
-{
-    const char *axis;
-    unsigned column = find_axis(report, &axis), block = 0;
-    replay_draw_colours(out);
-    fprintf(
-        out,
-        "set terminal svg size 1000,600 dynamic background 'white'\nset grid\nset key outside right top noenhanced\n"
-        "set datafile separator '\\t'\nset output 'latency.svg'\n"
-        "set title 'Mean latency; published: Prism over EPLB'\nset yrange [0:2]\n"
-        "set xlabel '%s'\nset ylabel 'latency over that of EPLB'\n%s"
-        "plot 0.694 title 'published, 64 experts' with lines dashtype 2, "
-        "0.96 title 'published, 8 experts' with lines dashtype 3",
-        axis, column == 4 ? "" : "set logscale x 2\n");
-    for (unsigned row = 0; row < REPLAY_PLACE_ROWS; row++)
-        if (find_run(report, &report->runs[0], row))
-            fprintf(out, ", \\\n     'latency.tsv' index %u using %u:6 with linespoints title '%s'", block++, column,
-                    replay_place_name(row));
-    fprintf(out,
-            "\nunset logscale\nset output 'local.svg'\nset title 'Experts called that are held, %u servers'\n"
-            "set xlabel 'minutes'\nset ylabel '%% of the calls of experts'\nset yrange [0:100]\nplot ",
-            report->runs[0].point.servers);
-    for (size_t i = 0; i < report->count && (i == 0 || report->runs[i].row > report->runs[i - 1].row); i++)
-        fprintf(out, "%s'local.tsv' index %zu using 1:2 with lines title '%s'", i ? ", \\\n     " : "", i,
-                replay_place_name(report->runs[i].row));
-    fprintf(out, "\n");
-}
-
-errint_t replay_place_plot(const struct replay_place_report *report, const char *directory, struct efs_error *err)
-{
-    FILE *latency = NULL, *local = NULL, *script = NULL;
-    errint_t rc = replay_draw_directory(directory, err);
-    if (rc == 0)
-        rc = replay_draw_create(directory, "latency.tsv", &latency, err);
-    if (rc == 0)
-        rc = replay_draw_create(directory, "local.tsv", &local, err);
-    if (rc == 0)
-        rc = replay_draw_create(directory, "place.gp", &script, err);
-    if (rc == 0) {
-        write_latency(report, latency);
-        write_local(report, local);
-        write_script(report, script);
-    }
-    rc = replay_draw_finish(latency, directory, rc, err);
-    rc = replay_draw_finish(local, directory, rc, err);
-    rc = replay_draw_finish(script, directory, rc, err);
-    return rc == 0 ? replay_draw_run(directory, "place.gp", err) : rc;
 }

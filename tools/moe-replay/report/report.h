@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.h - what is said of runs: tables, checks, JSON, drawings. */
+/* report.h - what is said of runs: tables, checks, JSON. */
 #ifndef MOE_REPLAY_REPORT_H
 #define MOE_REPLAY_REPORT_H
 
@@ -26,8 +26,5 @@ void replay_report_summary(const struct replay_report *report); /* tables run by
 /* Did all live runs that did the same on the same tokens get the same? Tells of those that did not; print: and what. */
 bool replay_report_checks(const struct replay_report *report, bool print);
 int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
-/* tpot.svg and hits.svg in directory (made if missing), with the data and scripts that gnuplot made them of. -ENOENT:
- * there is no gnuplot. */
-int replay_report_plot(const struct replay_report *report, const char *directory, struct efs_error *err);
 
 #endif
