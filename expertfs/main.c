@@ -214,7 +214,8 @@ int main(int argc, char **argv)
     efsd_log_open(true);          /* until the daemon is ready, its terminal is still there */
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
-        efsd_log_open(false);
+        if (!rc)
+            efsd_log_open(false);
     }
     if (!rc) {
         const struct efsd_starter starter = {starter_ready, starter_given_up, &status_fd};

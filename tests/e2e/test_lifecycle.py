@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a mount begins and ends: readiness and failure told to the parent, exit statuses, signals with open files,
 umount, a killed daemon, two mounts at once, mount(8) with -t fuse.expertfs, an unprivileged user."""
+import errno
 import mmap
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 
@@ -301,6 +303,40 @@ def over_something():
     check("and the file is there again", os.listdir(path) == ["mine"])
 
 
+def without_kill():
+    print("-- kill(2) and tgkill(2), wait4(2), or fork(2) are refused by a filter")
+    kill, tgkill, wait4, clone = {"x86_64": (62, 234, 61, 56), "aarch64": (129, 131, 260, 220)}.get(os.uname().machine, (0,) * 4)
+    for error in (errno.EPERM, errno.ENOSYS):
+        prefix = without_calls(error, kill, tgkill)
+        if not prefix:
+            return
+        name = errno.errorcode[error]
+        mount = Mount(store, prefix=prefix)
+        if not check(f"{name}: it is ready", mount.ready, mount.threads()):
+            mount.abandon()
+            return
+        check(f"{name}: it serves", open(mount / large, "rb").read() == source[large])
+        mount.stop(f"{name}: SIGTERM")
+        Mount(store, prefix=prefix).unmount(f"{name}: umount")
+        temporary = scratch(f"run-{name}")
+        os.mkdir(temporary)
+        running = subprocess.Popen([*prefix, program("expertctl"), "run", store, "--", "cmp", f"{{}}/{large}",
+                                    f"{model}/{large}"], env={**os.environ, "TMPDIR": temporary})
+        try:
+            status = running.wait(60)
+        except subprocess.TimeoutExpired:
+            status = "still running"
+            running.kill()
+        check(f"{name}: expertctl run ends with the program, and leaves no mount", status == 0 and
+              wait_until(lambda: temporary not in open("/proc/mounts").read()), status)
+    result = run(*without_calls(errno.EPERM, wait4), program("expertctl"), "run", store, "--", "sleep", "1000")
+    check("wait4: expertctl run ends", result.returncode == 125 and "cannot wait for the program" in result.stderr, result)
+    path = scratch("not forked")
+    os.mkdir(path)
+    result = run(*without_calls(errno.EAGAIN, clone), expertfs, store, path)
+    check("fork: the reason is told", result.returncode == 1 and "fork: " in result.stderr and not is_mounted(path), result)
+
+
 def state_below_the_mountpoint():
     print("-- the state directory is the mountpoint, or below it")
     for name in ("state", "below/state"):
@@ -348,6 +384,7 @@ killed()
 two_mounts()
 by_mount()
 over_something()
+without_kill()
 state_below_the_mountpoint()
 unprivileged()
 done()

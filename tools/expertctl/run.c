@@ -302,7 +302,12 @@ static int program_wait(const struct run *r, pid_t program, struct ctl_run_witne
 {
     for (;;) {
         int status, number;
-        if (waitpid(program, &status, WNOHANG) == program)
+        pid_t ended = waitpid(program, &status, WNOHANG);
+        if (ended < 0) {
+            fprintf(stderr, "expertctl: cannot wait for the program: %s\n", strerror(errno));
+            return RUN_FAILED; /* the program is killed when this process ends */
+        }
+        if (ended == program)
             return WIFSIGNALED(status) ? RUN_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
         if ((number = signal_take(r, program)))
             signals_pass_on(r, program, witness, number);

@@ -139,6 +139,13 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* Where a filter of system calls refuses kill(2), the daemon ends with its mount. */
+static void daemon_end(const struct keeper *k, int number)
+{
+    if (kill(k->daemon, number) < 0)
+        tools_unmount_fuse(k->mount->path);
+}
+
 __attribute__((noreturn)) static void keeper_run(struct keeper *k, const char *options, const sigset_t *mask)
 {
     setsid(); /* Ctrl-C is the program's */
@@ -157,7 +164,7 @@ __attribute__((noreturn)) static void keeper_run(struct keeper *k, const char *o
             k->ending = true;
             until = seconds_now() + DAEMON_ENDS_SECONDS;
             if (running)
-                kill(k->daemon, SIGTERM);
+                daemon_end(k, SIGTERM);
         }
         if (running && fds[1].revents && !keeper_read(k)) {
             int status = child_wait(k->daemon);
@@ -170,7 +177,7 @@ __attribute__((noreturn)) static void keeper_run(struct keeper *k, const char *o
             k->ready = -1;
         }
         if (running && k->ending && until && seconds_now() > until) {
-            kill(k->daemon, SIGKILL);
+            daemon_end(k, SIGKILL);
             killed = true;
             until = 0;
         }

@@ -46,8 +46,8 @@ bool ctl_run_witness_saw(const struct ctl_run_witness *witness, int number)
 void ctl_run_witness_end(struct ctl_run_witness *witness)
 {
     if (witness->pid) {
-        kill(witness->pid, SIGKILL);
-        while (waitpid(witness->pid, NULL, 0) < 0 && errno == EINTR) {
+        int sent = kill(witness->pid, SIGKILL); /* where that is refused it ends with this process */
+        while (sent == 0 && waitpid(witness->pid, NULL, 0) < 0 && errno == EINTR) {
         }
     }
     witness->pid = 0;
