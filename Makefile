@@ -230,7 +230,7 @@ tests-build: all $(TEST_PROGRAMS)
 SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim,$(TESTS))
 THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_faults gpu_formats guess handout \
   handout_coded past plan reclaim record serve states streams tune_threads warm) \
-  $(addprefix expertfs/test_,export_faults fuzz_export log pagecache)
+  $(addprefix expertfs/test_,export_faults fuzz_export log)
 # These take minutes under TSan: the long tier has them.
 THREADED_LONG := $(addprefix engine/test_,gpu_ahead gpu_run pack product request)
 # fault/test_reclaim forks hundreds of times, which takes minutes under ASan: the long tier has it.

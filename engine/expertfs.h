@@ -51,11 +51,13 @@ EFS_API const char *efs_cpu_path(void);
 /*
  * The memory that this process can have now. available_bytes: the smallest of MemAvailable of /proc/meminfo and, for
  * every memory cgroup (v2 or v1) that it is in, its limit (v2: memory.high, too) less what it uses without its page
- * cache. limit_bytes: above it processes are killed; the smallest of MemTotal and of the cgroups' limits.
+ * cache. free_bytes: the same, page cache counted as used. limit_bytes: above it processes are killed; the smallest of
+ * MemTotal and of the cgroups' limits.
  */
 struct efs_memory {
     uint64_t limit_bytes, available_bytes;
     bool cgroup; /* limit_bytes is that of a cgroup */
+    uint64_t free_bytes;
 };
 EFS_API void efs_memory(struct efs_memory *memory, size_t bytes);
 /*

@@ -6,7 +6,7 @@
  *
  * Threads: main (starts, waits for signals, stops), receiving threads (take requests from the kernel; answer all that
  * needs no disk; may wait for a reply buffer, never for the disk), the engine's workers (answer reads and opens when
- * the bytes are there), and one that watches the page cache and that nobody waits for (pagecache.h). After
+ * the bytes are there), and one that reads ahead in the page cache and that nobody waits for (loading.h). After
  * daemon_start() everything here is constant but what names a lock or is atomic.
  */
 #ifndef EFSD_DAEMON_H
@@ -21,7 +21,7 @@
 #include "mount.h"
 #include "opens.h"
 #include "options.h"
-#include "pagecache.h"
+#include "own.h"
 #include "passthrough.h"
 #include "shrink.h"
 #include "tree.h"
@@ -41,7 +41,7 @@ struct efsd {
     struct efsd_opens opens;
     struct efsd_kernel kernel;
     struct efsd_counters counters;
-    struct efsd_pagecache pagecache;
+    struct efsd_own own;
     struct efsd_loading loading;
     struct efsd_shrink shrink;
     struct efsd_tuning tuning;

@@ -3,7 +3,7 @@
  * guard.h - a process that ends the mount's connection when the daemon has died.
  *
  * A thread of a killed daemon cannot end while it waits in the kernel for pages of the mount that are being read, as an
- * invalidation does (pagecache_kernel.c): the kernel gives up reads when the FUSE device is closed, and that thread has
+ * invalidation does (loading.c): the kernel gives up reads when the FUSE device is closed, and that thread has
  * it open. So somebody else has to tell the kernel. The guard is forked before there are threads, holds no descriptor,
  * and sleeps until the daemon's main thread has ended. Then it has the connection aborted, by the file `abort` of
  * fusectl, which whoever mounted may write to; where fusectl is not mounted it needs CAP_SYS_ADMIN.

@@ -27,7 +27,7 @@
 #define BUFFERS_LEAST 4u
 #define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
 #define NAMES_BYTES (256u << 10)  /* set aside for directories and open files, and */
-#define NAME_BYTES 224u           /* for each file: tree, ranges and a link (20,000 experts: 4.3 MiB) */
+#define NAME_BYTES 224u           /* for each file: tree and a link (20,000 experts: 4.3 MiB) */
 #define MIB (UINT64_C(1) << 20)
 
 static unsigned default_threads(void)
@@ -151,14 +151,10 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
     if (rc)
         return efs_fail(err, rc, "no memory for the names of %u files", files);
     rc = efsd_tree_build(&daemon->tree, err);
-    errint_t watched = rc ? 0 : efsd_pagecache_init(daemon);
-    if (watched)
-        rc = efs_fail(err, watched, "cannot watch what the page cache has of %u files: %s%s", files, strerror(-watched),
-                      watched == -EMFILE ? "; raise the limit (ulimit -n)" : "");
     if (rc)
         return rc;
     daemon->generation = (uint32_t)efsd_tree_hash(&daemon->tree, daemon->info.content_hash);
-    uint64_t names_bytes = efsd_tree_bytes(&daemon->tree) + efsd_pagecache_memory(daemon);
+    uint64_t names_bytes = efsd_tree_bytes(&daemon->tree);
     uint64_t said = NAMES_BYTES + (uint64_t)NAME_BYTES * files;
     return efs_reserve(daemon->fs, names_bytes > said ? names_bytes - said : 0, err);
 }
@@ -255,8 +251,6 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
     efsd_guard_watch(&daemon->guard, daemon->device);
     daemon_start_export(daemon);
     rc = efsd_session_start(daemon, err);
-    if (!rc && (rc = efsd_pagecache_start(daemon)))
-        efs_fail(err, rc, "cannot watch the page cache: %s", strerror(-rc));
     if (!rc && (rc = efsd_loading_start(daemon)))
         efs_fail(err, rc, "cannot read ahead in the page cache: %s", strerror(-rc));
     return rc;
@@ -287,7 +281,6 @@ static void daemon_wait(struct efsd *daemon, int signal_fd)
 static void daemon_end(struct efsd *daemon)
 {
     efsd_loading_stop(daemon);
-    efsd_pagecache_stop(daemon);
     efsd_session_detach(daemon);
     if (daemon->receivers)
         efsd_session_stop(daemon);
@@ -304,7 +297,6 @@ static void daemon_end(struct efsd *daemon)
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
     efsd_loading_free(daemon);
-    efsd_pagecache_free(daemon);
     efsd_tree_free(&daemon->tree);
     efsd_log_left_out();
     pthread_mutex_destroy(&daemon->tuning.lock);
@@ -321,7 +313,6 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     if (!daemon)
         return efs_fail(err, -ENOMEM, "no memory");
     daemon->options = *options;
-    daemon->pagecache.limit_bytes = options->page_cache_bytes;
     daemon->stop_fd = daemon->ended_fd = -1;
     pthread_mutex_init(&daemon->tuning.lock, NULL);
 

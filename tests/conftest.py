@@ -20,7 +20,7 @@ PYTHON = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
 SECONDS = os.path.join(BUILD, "tests", "seconds.json")
 ALONE = (
     "test_expertctl.py", "test_mountpoint.py",  # expertctl list sees the mounts of other tests
-    "test_budget_limit.py", "test_pagecache.py", "test_profile.py")  # they measure memory and rates
+    "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
 # The order of a first run: nothing was measured yet.
 SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.sh", "test_runmoe.py", "test_ggml.py", "test_budget.py",
         "test_install.sh", "test_guide.py", "test_soak.py", "test_readers.py")

@@ -134,18 +134,6 @@ errint_t efsd_mount_detach(const struct efsd_mount *mount)
     return rc;
 }
 
-bool efsd_mounts_have(dev_t device)
-{
-    struct efsd_mounts mounts;
-    struct efsd_mount mount;
-    bool found = false;
-    efsd_mounts_open(&mounts);
-    while (!found && efsd_mounts_next(&mounts, &mount))
-        found = mount.device == device;
-    efsd_mounts_close(&mounts);
-    return found;
-}
-
 char *efsd_mounts_path(dev_t device)
 {
     struct efsd_mounts mounts;

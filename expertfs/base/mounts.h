@@ -39,8 +39,6 @@ long efsd_fdinfo(int fd, const char *name);
 /* Unmount this one, also while it is in use: by a descriptor, so that it is no other one, whatever path names by then.
  * -EBUSY: another mount hides it, and there is no way to it. */
 errint_t efsd_mount_detach(const struct efsd_mount *mount);
-/* Is a mount of this device in the table? */
-bool efsd_mounts_have(dev_t device);
 /* Where the file system of this device is mounted as a whole, for free(). NULL: nowhere, or no memory. */
 char *efsd_mounts_path(dev_t device);
 

@@ -39,7 +39,6 @@ static const struct option table[] = {
     {"readahead", TAKE_SIZE, AT(readahead_bytes), 1u << 30, "SIZE",
      "the kernel's, in mappings, cached reads (by memory)"},
     {"ahead", TAKE_SIZE, AT(ahead_bytes), UINT64_MAX, "SIZE", "the daemon's, of a sequential reader (32M)"},
-    {"page_cache", TAKE_SIZE_OR, AT(page_cache_bytes), 0, "SIZE|off", "what the kernel may cache of the mount (off)"},
     {"passthrough", TAKE_CLEAR, AT(no_passthrough), 0, NULL, "the kernel serves open experts itself (default)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), 0, NULL, "experts are read like all other files"},
     {"lease", TAKE_CHOICE, AT(lease), 0, "read|wait|fail", "no room for an open expert: no lease, wait, ENOMEM"},
@@ -251,6 +250,13 @@ static bool option_is_part_of_plan(const struct efsd_options *options, const cha
     return value && options->plan && strchr(options->plan, '=') && strlen(name) == 1 && strchr("FCSEfcse", *name);
 }
 
+/* Options of earlier versions, and what to use. */
+static const struct {
+    const char *name, *use;
+} gone[] = {
+    {"page_cache", "gone; use a memory cgroup of the readers (memory.high)"},
+};
+
 static errint_t option_unknown(const struct efsd_options *options, const char *name, const char *value,
                                struct efs_error *err)
 {
@@ -259,6 +265,9 @@ static errint_t option_unknown(const struct efsd_options *options, const char *n
                         "option plan: a comma ends it, its parts are joined by colons: plan=%.64s:%s=%.16s",
                         options->plan, name, value);
     }
+    for (size_t i = 0; i < sizeof(gone) / sizeof(*gone); i++)
+        if (strcmp(name, gone[i].name) == 0)
+            return efs_fail(err, -EINVAL, "option %s: %s", name, gone[i].use);
     return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; `expertfs --help` lists those that there are", name);
 }
 

@@ -20,16 +20,15 @@ struct efsd_options {
     char *store; /* as given; main makes both absolute */
     char *mountpoint;
     bool foreground, debug;
-    bool nonempty;             /* mount over what the directory holds */
-    bool remount, read_only;   /* read_only: of a remount; all mounts begin as rw */
-    uint64_t budget_bytes;     /* 0: auto */
-    uint64_t workers;          /* decode threads; 0: all cores */
-    uint64_t threads;          /* receiving threads; 0: half of the cores, 2 to 8 */
-    uint64_t readahead_bytes;  /* the kernel's, of mappings and cached reads; 0: as the system has it */
-    uint64_t ahead_bytes;      /* the engine's, of sequential readers; 0: the engine's default */
-    uint64_t page_cache_bytes; /* what the kernel's page cache may hold of the mount's files; 0: no limit */
-    unsigned direct_io;        /* enum efsd_direct_io */
-    unsigned lease;            /* enum efsd_lease_mode */
+    bool nonempty;            /* mount over what the directory holds */
+    bool remount, read_only;  /* read_only: of a remount; all mounts begin as rw */
+    uint64_t budget_bytes;    /* 0: auto */
+    uint64_t workers;         /* decode threads; 0: all cores */
+    uint64_t threads;         /* receiving threads; 0: half of the cores, 2 to 8 */
+    uint64_t readahead_bytes; /* the kernel's, of mappings and cached reads; 0: as the system has it */
+    uint64_t ahead_bytes;     /* the engine's, of sequential readers; 0: the engine's default */
+    unsigned direct_io;       /* enum efsd_direct_io */
+    unsigned lease;           /* enum efsd_lease_mode */
     bool no_passthrough;
     bool prealloc;  /* take all memory of the budget at the mount */
     bool warm;      /* fill memory that is empty while the disk rests */

@@ -115,8 +115,6 @@ static void render_config(struct efsd *daemon, FILE *out)
     render_size(out, "readahead", daemon->readahead_bytes);
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
     fprintf(out, "ahead_option: %llu\n", U(options->ahead_bytes));
-    const char *note = efsd_pagecache_note(daemon);
-    fprintf(out, "page_cache_reason: %s\n", note ? note : "-");
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     fprintf(out, "registered_buffers: %s\n", yes_no(stats.registered_buffers));
@@ -139,11 +137,6 @@ static void render_stat(struct efsd *daemon, FILE *out)
     EFSD_COUNTERS(LINE)
 #undef LINE
     fprintf(out, "fuse_log_lost: %llu\n", U(efsd_log_queue_lost()));
-    struct efsd_pagecache_stats page_cache;
-    efsd_pagecache_stats(daemon, &page_cache);
-#define LINE(name, kind, unit, help) fprintf(out, "%s: %llu\n", #name, U(page_cache.name));
-    EFSD_PAGECACHE_STATS(LINE)
-#undef LINE
 }
 
 /* A row of what is no pool of experts: bytes that it may take, and takes. */

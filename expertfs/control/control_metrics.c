@@ -91,11 +91,6 @@ void efsd_render_metrics(struct efsd *daemon, FILE *out)
 #undef LINE
     metric_print(out, "fuse_", "log_lost", "counter", "", "messages that standard error or syslog did not take in time",
                  efsd_log_queue_lost());
-    struct efsd_pagecache_stats page_cache;
-    efsd_pagecache_stats(daemon, &page_cache);
-#define LINE(name, kind, unit, help) metric_print(out, "", #name, #kind, unit, help, page_cache.name);
-    EFSD_PAGECACHE_STATS(LINE)
-#undef LINE
     render_pool_metrics(daemon, out);
     fputs("# EOF\n", out);
 }

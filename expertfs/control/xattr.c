@@ -25,8 +25,8 @@
 #define PREFIX "user.expertfs."
 #define VALUE_MOST 255u /* bytes of a value */
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools",    "plan",      "policy",   "goal",
-                                                  "delta",  "schedule", "predictor", "prefetch", "page_cache"};
+const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools",    "plan",      "policy",  "goal",
+                                                  "delta",  "schedule", "predictor", "prefetch"};
 static const char *const root_names[] = {"effective_budget", "answer"};
 static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
 static const char *const layer_names[] = {"pin"};
@@ -142,10 +142,6 @@ static errint_t target_expert_value(const struct target *target, const char *nam
 
 errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room)
 {
-    if (strcmp(name, "page_cache") == 0) {
-        efsd_pagecache_get(daemon, value, room);
-        return 0;
-    }
     return efs_get(daemon->fs, name, value, room);
 }
 
@@ -278,8 +274,6 @@ static errint_t target_set_pin(const struct target *target, const char *value, s
 static errint_t target_set(const struct target *target, const char *name, const char *value, struct efs_error *err)
 {
     uint64_t held_bytes = 0;
-    if (target->object == OBJECT_ROOT && strcmp(name, "page_cache") == 0)
-        return efsd_pagecache_tune(target->daemon, value, err);
     errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
                                                 : target_set_pin(target, value, err);
     if (rc == -ENOMEM && strcmp(name, "budget") == 0)

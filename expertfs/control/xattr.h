@@ -9,8 +9,8 @@
 
 #include "mount.h"
 
-#define EFSD_TUNABLES 10u
-extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(), and page_cache; xattrs of the root */
+#define EFSD_TUNABLES 9u
+extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(); xattrs of the root */
 /* What is set now, as efs_get() tells it. */
 errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room);
 

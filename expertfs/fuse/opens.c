@@ -362,7 +362,8 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
         free(fresh);
 }
 
-/* direct_io, which goes with whatever others have, see efsd_pagecache_open(). */
+/* direct_io goes with every mode that the kernel has the file in but passthrough, and changes none. Without keep_cache
+ * an open empties the page cache of the file. */
 void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node)
 {
     struct efsd_open *open = open_new(daemon, node);
@@ -372,7 +373,6 @@ void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node)
     }
     open->own = true;
     open->stream = daemon->streams[EFS_STREAM_THROUGH];
-    atomic_fetch_add(&daemon->pagecache.opens, 1);
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     struct fuse_file_info file = {.fh = (uint64_t)(uintptr_t)open, .direct_io = 1, .keep_cache = 1, .noflush = 1};
     if (fuse_reply_open(req, &file) == -ENOENT)

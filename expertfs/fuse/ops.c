@@ -219,10 +219,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, ELOOP); /* the kernel asks where it leads */
         return;
     }
-    enum efsd_opener opener = efsd_pagecache_opener(daemon, fuse_req_ctx(req)->pid);
-    if (opener == EFSD_OPENER_LOOKS)
-        efsd_pagecache_open(daemon, req);
-    else if (opener == EFSD_OPENER_READS)
+    if (efsd_own_opens(daemon, fuse_req_ctx(req)->pid))
         efsd_open_own(daemon, req, node);
     else if (efsd_is_written(daemon, node))
         open_want(daemon, req, node, file->flags);
@@ -233,7 +230,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t offset, struct fuse_file_info *file)
 {
     (void)ino;
-    if (offset < 0 || !file->fh) /* our own opens have no handle, and read nothing */
+    if (offset < 0)
         fuse_reply_err(req, EINVAL);
     else
         efsd_read(daemon_of(req), req, file, bytes, (uint64_t)offset);
@@ -243,12 +240,10 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 {
     struct efsd *daemon = daemon_of(req);
     (void)ino;
-    if (file->fh) { /* else one of our own opens */
-        struct efsd_open *open = efsd_open_ref(file, 1);
-        efsd_count(&daemon->counters.releases, !open->own);
-        efsd_open_release(daemon, open);
-        efsd_open_unref(open);
-    }
+    struct efsd_open *open = efsd_open_ref(file, 1);
+    efsd_count(&daemon->counters.releases, !open->own);
+    efsd_open_release(daemon, open);
+    efsd_open_unref(open);
     fuse_reply_err(req, 0);
 }
 

@@ -105,7 +105,6 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
-        efsd_pagecache_read(daemon, open->node, offset, bytes);
         struct efs_stream *stream = open_stream(daemon, open, bytes, offset);
         bool followed = open->own;
         if (open->own) {

@@ -220,23 +220,22 @@ static bool pass_open(struct efsd *daemon, struct pass *pass, uint32_t node, uin
     *pass = (struct pass){.node = node, .from = at, .size = daemon->tree.nodes[node].bytes};
     pass->piece = daemon->readahead_bytes ? 2 * daemon->readahead_bytes : 128 << 10;
     pass->piece = pass->piece < EFSD_IO_BYTES ? pass->piece : EFSD_IO_BYTES;
-    pass->fd = efsd_pagecache_open_own(daemon, node, true);
+    pass->fd = efsd_own_open(daemon, node);
     if (pass->fd < 0)
         return false;
-    efsd_pagecache_advise(daemon, pass->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* twice as much is read in one call then */
-    if (efsd_cachestat(daemon, pass->fd, 0, 0, &pass->resident))
+    efsd_own_advise(daemon, pass->fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* twice as much is read in one call then */
+    if (efsd_own_cached(daemon, pass->fd, &pass->resident))
         pass->resident = at;
     efsd_count(&daemon->counters.loads, 1);
     return true;
 }
 
 /* How much of the file the page cache may hold. */
-static void pass_look_at_memory(struct efsd *daemon, struct pass *pass, uint64_t at)
+static void pass_look_at_memory(struct pass *pass, uint64_t at)
 {
     if (pass->room && at < pass->room_from + LOOK_BYTES)
         return;
-    uint64_t there_is = efsd_memory_bytes(), limit = atomic_load(&daemon->pagecache.limit_bytes);
-    there_is = limit && limit < there_is ? limit : there_is;
+    uint64_t there_is = efsd_memory_bytes();
     uint64_t spare = there_is / SPARE_SHARE + AHEAD_BYTES + STRETCH_BYTES;
     pass->room = there_is > spare ? there_is - spare : 1;
     pass->room_from = at;
@@ -256,7 +255,8 @@ static void pass_drop_behind(struct efsd *daemon, struct pass *pass, uint64_t at
     end -= end % STRETCH_BYTES;
     if (end < pass->gone_end + STRETCH_BYTES)
         return;
-    efsd_pagecache_invalidate(daemon, pass->node, pass->gone_end, end - pass->gone_end);
+    fuse_lowlevel_notify_inval_inode(daemon->session, (fuse_ino_t)pass->node + FUSE_ROOT_ID, (off_t)pass->gone_end,
+                                     (off_t)(end - pass->gone_end));
     efsd_count(&daemon->counters.load_dropped_bytes, end - pass->gone_end);
     pass->gone_end = end;
 }
@@ -270,7 +270,7 @@ static void pass_read_stretch(struct efsd *daemon, struct pass *pass, uint64_t o
         uint64_t n = last - at < pass->piece ? last - at : pass->piece;
         if (loading_wait_for_answers(daemon, pass, n) > at)
             return; /* the reader is ahead */
-        efsd_pagecache_advise(daemon, pass->fd, at, n, POSIX_FADV_WILLNEED);
+        efsd_own_advise(daemon, pass->fd, at, n, POSIX_FADV_WILLNEED);
         at += n;
     }
     if (last < end)
@@ -318,7 +318,7 @@ static void pass_follow(struct efsd *daemon, struct pass *pass)
             loading->until = until + STRETCH_BYTES;
         }
         pthread_mutex_unlock(&loading->lock);
-        pass_look_at_memory(daemon, pass, at);
+        pass_look_at_memory(pass, at);
         pass_drop_behind(daemon, pass, at);
         if (more && until < pass->size) {
             pass_read_stretch(daemon, pass, until);
@@ -345,11 +345,10 @@ static void *loading_run(void *arg)
         uint64_t at = loading->at;
         pthread_mutex_unlock(&loading->lock);
         struct pass pass;
-        bool help = node != EFSD_ROOT && efsd_pagecache_opens_apart(daemon) && is_of_our_cgroup(reader) &&
-                    pass_open(daemon, &pass, node, at);
+        bool help = node != EFSD_ROOT && is_of_our_cgroup(reader) && pass_open(daemon, &pass, node, at);
         if (help) {
             pass_follow(daemon, &pass);
-            efsd_pagecache_close_own(daemon, pass.fd);
+            efsd_own_close(daemon, pass.fd);
         }
         pthread_mutex_lock(&loading->lock);
         loading->refused = help || node == EFSD_ROOT ? loading->refused : reader;

@@ -16,8 +16,10 @@
  *
  * Pages that the thread reads are charged to the daemon's memory cgroup, so only readers of that cgroup are helped.
  *
- * The thread waits for the kernel, which waits for answers of receiving threads and workers. Nothing waits for the
- * thread (see pagecache.h, also for who makes its calls), and its lock is never held over a call.
+ * The thread waits for the kernel, which waits for answers of receiving threads and workers. Neither of them waits for
+ * this thread: they store numbers and signal an eventfd, and its lock is never held over a call. It is joined before
+ * they end. A daemon that is killed during such a wait ends all the same: own.h for opens and reads; guard.h for an
+ * invalidation, which needs the daemon's FUSE device.
  */
 #ifndef EFSD_LOADING_H
 #define EFSD_LOADING_H

@@ -6,8 +6,8 @@
  * with all the memory misses 9 % of the bytes, one beside pools of the same size 32 %; and a miss costs more than its
  * disk read, in faults, copies and reclaim.
  *
- * So under budget=auto, while reads come for the page cache and it fills the memory that there is (as measured by
- * efs_auto_budget(): cgroups, or the machine), the pools keep only what reads under way need. Where the page cache
+ * So under budget=auto, while reads come for the page cache and it fills the memory of the cgroups or of the machine,
+ * the pools keep only what reads under way need. Where the page cache
  * leaves memory free, because its readers have limits of their own or little to read, the chunks stay. When experts are
  * opened with leases, or read past the page cache, the budget is automatic again.
  */
@@ -24,13 +24,13 @@
 #define DIRECT_SHARE 8u        /* more than this part past the page cache: the pools are in use */
 #define SPARE_SHARE 6u         /* less than this part of the memory that there is: the page cache has filled it */
 
-/* Does the page cache fill the memory that there is? Ours is not counted on either side. */
+/* Has the page cache filled the memory that is available to it and to us? Enough was read, and little is free. */
 static bool pagecache_is_filled(const struct efsd *daemon)
 {
-    struct efsd_pagecache_stats cache;
-    efsd_pagecache_stats(daemon, &cache);
-    uint64_t there_is = efsd_memory_bytes();
-    return cache.page_cache_bytes + there_is / SPARE_SHARE >= there_is;
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
+    uint64_t spare = memory.available_bytes / SPARE_SHARE;
+    return atomic_load(&daemon->shrink.cached_bytes) >= memory.available_bytes - spare && memory.free_bytes <= spare;
 }
 
 /* Set the budget, and remember the text by which the engine shows it. */

@@ -34,11 +34,10 @@ def ctl(*arguments, **more):
 print("-- get and set")
 result = ctl("get", mount.path)
 told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
-page_cache = told.pop("page_cache", None)
 effective = told.pop("effective_budget", None)
 check("get tells everything", result.returncode == 0 and not result.stderr and told == {
       "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "makespan", "delta": "auto",
-      "schedule": "best", "predictor": "mixed", "prefetch": "off", "answer": "ok"} and page_cache and effective == str(128 << 20), result)
+      "schedule": "best", "predictor": "mixed", "prefetch": "off", "answer": "ok"} and effective == str(128 << 20), result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 result = ctl("get", model)
 check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list'" in result.stderr,
@@ -85,7 +84,7 @@ os.chdir("/")
 told = json.loads(ctl("get", "--json", mount.path).stdout)
 check("get --json: numbers and texts", told["budget"] == 128 << 20 and told["policy"] == "zipmoe" and
       told == {name: told[name] for name in ("budget", "pools", "plan", "policy", "goal", "delta", "schedule",
-                                             "predictor", "prefetch", "page_cache", "effective_budget", "answer")}, told)
+                                             "predictor", "prefetch", "effective_budget", "answer")}, told)
 check("get --json of one", json.loads(ctl("get", "--json", EXPERT, "rank", "pin").stdout).keys() == {"rank", "pin"})
 
 print("-- list")

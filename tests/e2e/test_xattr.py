@@ -45,7 +45,7 @@ def table(name):
 
 
 print("-- which there are")
-tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "predictor", "prefetch", "page_cache"}
+tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "predictor", "prefetch"}
 expert_names = ["pin", "state", "kept", "rank", "count", "bytes", "leases"]
 named = {"": sorted(tunables | {"answer", "effective_budget"}), EXPERT: sorted(expert_names), FOLDER: ["pin"]}
 for path, which in named.items():
@@ -99,13 +99,11 @@ for name, value, becomes in (
         ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
         ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"), ("predictor", "fmoe", "fmoe"), ("predictor", "mixed", "mixed"),
         ("prefetch", "auto", "auto:share=0.5"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
-        ("prefetch", "off", "off"),
-        ("page_cache", "1.5M", str(3 << 19)), ("page_cache", "off", "off")):
+        ("prefetch", "off", "off")):
     set_(name, value)
     check(f"{name}={value}", get(name) == becomes, get(name))
     config = mount.config()
-    check(f"  config says so, and the answer is ok", config[name] == becomes and (get("answer") == "ok" or
-          (name == "page_cache" and "cachestat" in get("answer"))),
+    check(f"  config says so, and the answer is ok", config[name] == becomes and get("answer") == "ok",
           (config[name], get("answer")))
 set_("budget", "48M")
 check("the budget is in force at once", mount.count("budget_bytes") == 48 << 20)
@@ -127,7 +125,7 @@ check("removed: none is pinned", all(row["pin"] == "-" for row in table("experts
 
 print("-- removing")
 for name, value in (("budget", "64M"), ("policy", "lru"), ("pools", "C"), ("plan", "C=100"), ("goal", "makespan"),
-                    ("delta", "1"), ("schedule", "paper"), ("page_cache", "1M")):
+                    ("delta", "1"), ("schedule", "paper")):
     set_(name, value)
     remove(name)
     check(f"{name} is as it was mounted", get(name) == began[name], get(name))
@@ -149,7 +147,6 @@ for name, value, path, error, says in (
         ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
         ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"), ("predictor", "oracle", "", "EINVAL", "mixed"),
         ("prefetch", "64M", "", "EINVAL", "always"),
-        ("page_cache", "0", "", "EINVAL", "8G"), ("page_cache", "none", "", "EINVAL", "off"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "CC", EXPERT, "EINVAL", "F, C and -"),
         ("pin", "", FOLDER, "EINVAL", "F, C and -"), ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
         ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "budget"),
@@ -263,10 +260,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,page_cache=4G,predictor=fmoe,prefetch=auto:share=5")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,predictor=fmoe,prefetch=auto:share=5")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "delta": "3", "schedule": "request", "predictor": "fmoe", "prefetch": "auto:share=5", "page_cache": str(4 << 30)}
+        "delta": "3", "schedule": "request", "predictor": "fmoe", "prefetch": "auto:share=5"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

@@ -10,8 +10,8 @@
  *   EFS_FAKE_ROOM=N      only N experts can be leased at a time
  *   EFS_FAKE_LEASE_ERRNO=N  every lease fails with errno N
  *   EFS_FAKE_DIE=1       the daemon is killed while it opens the store
- *   EFS_FAKE_HOLD=look|load  opens of its own files by the daemon itself are never answered: to look at the page cache,
- *                        or to read ahead in it; the log says so
+ *   EFS_FAKE_HOLD=1      opens of its own files by the daemon itself are never answered; the log says so
+ *   EFS_FAKE_MEMORY_MIB=N  so much memory is available
  *   EFS_FAKE_BACKING_ERRNO=N  every other registering of a backing file fails with errno N, but for the probe
  *   EFS_FAKE_GAPS_US=N   before and after two in three answers to opens and registerings nothing goes on for so long:
  *                        what comes meanwhile (a release, another open, the end of who opens) overtakes them
@@ -185,9 +185,7 @@ static void gap(void)
  * asked by waits as long as one likes. */
 int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *file)
 {
-    const char *hold = getenv("EFS_FAKE_HOLD");
-    bool own = file->direct_io && file->keep_cache;
-    if (hold && own && strcmp(hold, file->fh ? "load" : "look") == 0) {
+    if (getenv("EFS_FAKE_HOLD") && file->direct_io && file->keep_cache) {
         fprintf(stderr, "an open of its own is held\n");
         for (;;)
             pause();
@@ -587,7 +585,14 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 
 uint64_t efs_auto_budget(void)
 {
-    return UINT64_C(1) << 40;
+    return (uint64_t)env_number("EFS_FAKE_MEMORY_MIB", 1u << 21) << 19; /* half of it */
+}
+
+void efs_memory(struct efs_memory *memory, size_t bytes)
+{
+    (void)bytes;
+    uint64_t all = 2 * efs_auto_budget();
+    *memory = (struct efs_memory){.limit_bytes = all, .available_bytes = all, .free_bytes = all};
 }
 
 static size_t setting(const char *name)

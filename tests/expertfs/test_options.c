@@ -30,7 +30,7 @@ static void our_own(void **state)
     assert_int_equal(parse(&o,
                            "budget=512M,workers=3,threads=4,readahead=1M,ahead=64M,predictor=fmoe,prefetch=auto:share="
                            "20,nopassthrough,lease=wait,"
-                           "direct_io=off,nodirect,page_cache=2G,,",
+                           "direct_io=off,nodirect,,",
                            NULL),
                      0);
     assert_int_equal(o.budget_bytes, 512u << 20);
@@ -40,15 +40,12 @@ static void our_own(void **state)
     assert_int_equal(o.ahead_bytes, 64u << 20);
     assert_string_equal(o.predictor, "fmoe");
     assert_string_equal(o.prefetch, "auto:share=20");
-    assert_int_equal(o.page_cache_bytes, 2ul << 30);
     assert_int_equal(o.lease, EFSD_LEASE_WAIT);
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_OFF);
     assert_true(o.no_passthrough && o.no_direct);
     /* the last one wins, as for mount(8) */
-    assert_int_equal(
-        efsd_options_parse(&o, "budget=auto,passthrough,odirect,lease=fail,direct_io=on,page_cache=off", NULL), 0);
+    assert_int_equal(efsd_options_parse(&o, "budget=auto,passthrough,odirect,lease=fail,direct_io=on", NULL), 0);
     assert_int_equal(o.budget_bytes, 0);
-    assert_int_equal(o.page_cache_bytes, 0);
     assert_int_equal(o.lease, EFSD_LEASE_FAIL);
     assert_int_equal(o.direct_io, EFSD_DIRECT_IO_ON);
     assert_false(o.no_passthrough || o.no_direct);
@@ -90,8 +87,7 @@ static void refused(void **state)
         {"budget=0", "greater than 0"},
         {"budget=99999999999999999999", "too large"},
         {"readahead=2G", "too large"},
-        {"page_cache=0", "option page_cache=0: must be greater than 0"},
-        {"page_cache=auto", "not a size"},
+        {"page_cache=4G", "option page_cache: gone; use a memory cgroup of the readers (memory.high)"},
         {"workers=0", "not a number from 1 to 1024"},
         {"workers=-1", "not a number"},
         {"workers=1x", "not a number"},

@@ -58,8 +58,7 @@ static void make_daemon(void)
               efs_file_info(daemon_->fs, expert.file, &file, sizeof(file)) == 0 &&
               efsd_tree_add(&daemon_->tree, file.path, EFSD_EXPERT, expert.file, e, file.bytes) == 0);
     }
-    CHECK(efsd_tree_build(&daemon_->tree, &err) == 0 && efsd_pagecache_init(daemon_) == 0 &&
-          efsd_opens_init(daemon_) == 0);
+    CHECK(efsd_tree_build(&daemon_->tree, &err) == 0 && efsd_opens_init(daemon_) == 0);
     CHECK(efsd_export_open(daemon_, &daemon_->export, &err) == 0 && efsd_export_start(daemon_->export) == 0);
 }
 
