@@ -33,11 +33,13 @@ static void *starting_run(void *arg)
 
 int efsd_starting_signals(void)
 {
+    struct sigaction hangup;
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGHUP);
+    if (sigaction(SIGHUP, NULL, &hangup) < 0 || hangup.sa_handler != SIG_IGN)
+        sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     int fd = signalfd(-1, &signals, SFD_CLOEXEC);
     return fd < 0 ? -errno : fd;

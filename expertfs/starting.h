@@ -20,7 +20,8 @@ struct efsd_starting {
     bool started;
 };
 
-/* Block SIGTERM, SIGINT and SIGHUP, in this thread and those that it starts. A signalfd of them, or -errno. */
+/* Block SIGTERM, SIGINT and SIGHUP, in this thread and those that it starts. A signalfd of them, or -errno. A SIGHUP
+ * that is ignored, as nohup(1) has it, is left so. */
 int efsd_starting_signals(void);
 /* Watch signal_fd, a signalfd of signals that are blocked, from a thread. If one comes, given_up is told why, from that
  * thread, and the process ends with EXIT_FAILURE. 0 or -errno. */

@@ -42,6 +42,7 @@ def _clean():
 
 atexit.register(_clean)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time-out cleans up too
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # of nohup(1), whose daemons ignore it, too
 
 
 def check(what, good, detail=""):

@@ -120,6 +120,20 @@ def signals():
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         print(f"-- {number.name}")
         Mount(store).stop(number.name, number)
+    print("-- SIGHUP is ignored when the daemon is started")
+    for what, prefix in (("nohup", ("nohup",)), ("a shell's trap", ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh"))):
+        mount = Mount(store, prefix=prefix)
+        mount.daemon.send_signal(signal.SIGHUP)
+        mount.stop(f"{what}: SIGTERM after SIGHUP")
+        check(f"{what}: it is SIGTERM that ended it", "Terminated: unmounting" in mount.printed(), mount.printed())
+    path = scratch("nohup")
+    os.mkdir(path)
+    check("nohup in the background: it mounts", run("nohup", expertfs, store, path).returncode == 0)
+    pid = daemon_of(path)
+    os.kill(pid, signal.SIGHUP)
+    check("nohup in the background: it serves after SIGHUP", open(f"{path}/{large}", "rb").read() == source[large])
+    detach(path)
+    check("nohup in the background: umount ends it", wait_until(lambda: gone(pid)))
     for options in ("", "nopassthrough", "direct_io=off,nopassthrough"):
         print(f"-- SIGTERM with open files, options: {options or 'none'}")
         mount = Mount(store, options)
