@@ -13,7 +13,7 @@ from e2e import *
 
 SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x", "FILE": "x", "STORE": "x", "TRACE": "x", "POOLS": "coded",
            "KIND": "best", "SECONDS": "1", "MS": "5", "STORE|DIR": "x", "DIR": "x", "PROGRAM": "x", "WHAT": "ffn", "NAME=NUMBER": "delta=1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers",
-           "NAME|FILE": "h100", "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro"}
+           "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro"}
 
 
 def page_of(name):
@@ -123,7 +123,7 @@ for command, section in (("assign", "ASSIGNMENT"), ("place", "PLACEMENT")):
     same(f"moe-replay {command}: the page and --help", options,
          options_of_help(run(program("moe-replay"), command, "--help").stdout))
     accepted(f"moe-replay {command}", [program("moe-replay"), command], options,
-             {**SAMPLES, "NAME,...": "prism,ours"})
+             {**SAMPLES, "NAME,...": "prism,ours", "NAME": "h100"})
 
 page, help_text = page_of("expertctl.1"), run(program("expertctl"), "--help").stdout
 description = part(page, ("Sh", "DESCRIPTION"))

@@ -22,20 +22,13 @@ with open(sys.argv[1], "wb") as f:
         f.write(struct.pack("<I8H", token // 20, 0, 1, 2, 3, 4, 5, 6, 7))
 P
 
-run 0 --help
-says 'Usage: moe-replay predict '
 run 0 --version
 says '^moe-replay (expertfs) [0-9]'
-run 2
-run 2 "$dir/eval.route" "$dir/past.route"
 run 2 --predictors nothing "$dir/eval.route"
 warns 'no such predictor'
 run 2 --predictors fmoe:some "$dir/eval.route"
 run 2 --predictors fmoe:0 "$dir/eval.route"
 run 2 --predictors request:7 "$dir/eval.route"
-run 2 --every 0 "$dir/eval.route"
-run 2 --learn some "$dir/eval.route"
-run 2 --memory many "$dir/eval.route"
 run 1 "$dir/missing.route"
 run 1 "$dir/cut.route"
 run 1 --history "$dir/other.route" "$dir/eval.route"

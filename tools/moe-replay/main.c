@@ -494,6 +494,13 @@ static void print_version(FILE *to, struct argp_state *state)
     fprintf(to, "moe-replay (expertfs) %s\n", efs_version());
 }
 
+static struct {
+    char title[24]; /* in place of argv[0] */
+    int (*main)(int argc, char **argv);
+} commands[] = {{"moe-replay predict", predict_main},
+                {"moe-replay assign", replay_assign_main},
+                {"moe-replay place", replay_place_main}};
+
 int main(int argc, char **argv)
 {
     struct replay_arguments a;
@@ -501,12 +508,11 @@ int main(int argc, char **argv)
     tools_surroundings();
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
-    if (argc > 1 && strcmp(argv[1], "assign") == 0)
-        return replay_assign_main(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "place") == 0)
-        return replay_place_main(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "predict") == 0)
-        return predict_main(argc - 1, argv + 1);
+    for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
+        if (strcmp(argv[1], strchr(commands[i].title, ' ') + 1) == 0) {
+            argv[1] = commands[i].title;
+            return commands[i].main(argc - 1, argv + 1);
+        }
     replay_arguments_parse(argc, argv, &a);
     struct session *session = calloc(1, sizeof(*session));
     if (!session)

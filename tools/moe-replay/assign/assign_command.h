@@ -22,31 +22,24 @@ struct replay_cpu {
     uint32_t points;       /* 1 or more, by rising tokens */
     struct {
         uint32_t tokens;
-        double plain_ns, coded_ns;
+        double ns;
     } point[REPLAY_CPU_POINTS];
 };
-/* A file of lines "NAME VALUE": expert_bytes, and lines "tokens N PLAIN_US CODED_US". # begins a comment. */
+/* As JSON: {"expert_bytes": N, "points": [[TOKENS, NS], ...]}. */
 errint_t replay_cpu_read(const char *path, struct replay_cpu *cpu, struct efs_error *err);
 errint_t replay_cpu_write(const char *path, const struct replay_cpu *cpu, struct efs_error *err);
-/* Run experts of a store from memory, full and coded, with 1 to 64 tokens; medians. Blocks for some seconds. */
-errint_t replay_cpu_measure(const char *store, unsigned threads, struct replay_cpu *cpu, struct efs_error *err);
-double replay_cpu_ns(const struct replay_cpu *cpu, uint32_t tokens, bool coded);
+/* Run experts of a store from memory with 1 to 64 tokens on all cores; medians. Blocks for some seconds. */
+errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct efs_error *err);
+double replay_cpu_ns(const struct replay_cpu *cpu, uint32_t tokens);
 
-/* The graphics processor and its link, as what they reach. */
-#define REPLAY_GPU_NUMBERS(X)                                                                                          \
-    X(memory_bytes)                                                                                                    \
-    X(bytes_per_second)                                                                                                \
-    X(flops)                                                                                                           \
-    X(launch_us)                                                                                                       \
-    X(link_bytes_per_second)
+/* A graphics processor and its link, as what kernels reach of the data sheets: some 0.8 of the memory's rate, half of
+ * the products, 0.8 of the link. */
 struct replay_gpu {
-    char name[64];
-#define REPLAY_GPU_FIELD(name) double name;
-    REPLAY_GPU_NUMBERS(REPLAY_GPU_FIELD)
-#undef REPLAY_GPU_FIELD
+    const char *name;
+    double memory_bytes, bytes_per_second, flops, launch_us, link_bytes_per_second;
 };
-/* "rtx3090", "l40s", "h100", or a file of lines "NAME VALUE" that has them all. */
-errint_t replay_gpu_read(const char *name, struct replay_gpu *gpu, struct efs_error *err);
+#define REPLAY_GPUS 3u
+extern const struct replay_gpu replay_gpus[REPLAY_GPUS];
 double replay_gpu_compute_ns(const struct replay_gpu *gpu, uint64_t expert_bytes, uint32_t tokens);
 double replay_gpu_transfer_ns(const struct replay_gpu *gpu, uint64_t expert_bytes);
 
@@ -55,11 +48,8 @@ double replay_gpu_transfer_ns(const struct replay_gpu *gpu, uint64_t expert_byte
 struct replay_assign_setup {
     struct replay_cpu cpu;
     struct replay_gpu gpu;
-    bool coded;       /* the processor computes from the coded form */
     double cpu_speed; /* times are divided by it */
     double cached;    /* part of each layer's experts that the graphics processor holds, 0 to 1 */
-    uint64_t layer_ns;
-    uint32_t prefetch, window, swaps;
     const struct replay_workload
         *history; /* whose popular experts are cached first; NULL: those of the trace's start */
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_measure.c - what experts of a store take on this processor, from memory, by tokens, full and coded. */
+/* assign_measure.c - what experts of a store take on this processor, from memory, by tokens. */
 #include "assign_command.h"
 #include "ffn.h"
 
@@ -23,8 +23,7 @@ struct measuring {
     uint32_t token[TOKENS_MAX];
 };
 
-static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens, enum efs_form form, double *ns,
-                           struct efs_error *err)
+static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens, double *ns, struct efs_error *err)
 {
     const struct efs_route_to to = {m->expert[which], tokens, m->token, m->weight};
     const struct efs_mixture mixture = {.size = sizeof(mixture),
@@ -38,7 +37,7 @@ static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens,
                                         .x_stride = m->hidden,
                                         .y_stride = m->hidden,
                                         .y = m->y,
-                                        .form = form};
+                                        .form = EFS_FORM_FULL};
     uint64_t began = tools_now_ns();
     errint_t rc = efs_expert_ffn(m->fs, m->team, &mixture, err);
     *ns = (double)(tools_now_ns() - began);
@@ -46,31 +45,31 @@ static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens,
 }
 
 /* The median over rounds and experts, after all were brought into memory. */
-static errint_t measure_form(struct measuring *m, enum efs_form form, struct replay_cpu *cpu, struct efs_error *err)
+static errint_t measure_all(struct measuring *m, struct replay_cpu *cpu, struct efs_error *err)
 {
     double times[ROUNDS * EXPERTS_MAX];
     errint_t rc = 0;
     for (uint32_t e = 0; rc == 0 && e < 2 * m->experts; e++)
-        rc = run_expert(m, e % m->experts, 1, form, &times[0], err);
+        rc = run_expert(m, e % m->experts, 1, &times[0], err);
     for (uint32_t p = 0, tokens = 1; rc == 0 && tokens <= TOKENS_MAX; p++, tokens *= 2) {
         unsigned count = 0;
         for (unsigned round = 0; rc == 0 && round < ROUNDS; round++)
             for (uint32_t e = 0; rc == 0 && e < m->experts; e++)
-                rc = run_expert(m, e, tokens, form, &times[count++], err);
+                rc = run_expert(m, e, tokens, &times[count++], err);
         double ns = rc == 0 ? tools_median(times, count) : 0;
         cpu->points = p + 1;
         cpu->point[p].tokens = tokens;
-        *(form == EFS_FORM_FULL ? &cpu->point[p].plain_ns : &cpu->point[p].coded_ns) = ns;
+        cpu->point[p].ns = ns;
     }
     return rc;
 }
 
-static errint_t measure_open(struct measuring *m, const char *store, const struct replay_model *model, bool full,
+static errint_t measure_open(struct measuring *m, const char *store, const struct replay_model *model,
                              struct efs_error *err)
 {
     struct efs_options options = {.size = sizeof(options),
                                   .budget_bytes = (uint64_t)(3 * m->experts + 4) * model->most_bytes + (1u << 30),
-                                  .full_pool = full,
+                                  .full_pool = true,
                                   .no_state = true};
     errint_t rc = efs_open(store, &options, &m->fs, err);
     for (uint32_t e = 0; e < m->experts; e++)
@@ -78,7 +77,7 @@ static errint_t measure_open(struct measuring *m, const char *store, const struc
     return rc;
 }
 
-errint_t replay_cpu_measure(const char *store, unsigned threads, struct replay_cpu *cpu, struct efs_error *err)
+errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct efs_error *err)
 {
     struct replay_model model = {0};
     struct measuring m = {0};
@@ -92,7 +91,7 @@ errint_t replay_cpu_measure(const char *store, unsigned threads, struct replay_c
     cpu->expert_bytes = model.most_bytes;
     m.x = calloc((size_t)TOKENS_MAX * m.hidden + 1, sizeof(float));
     m.y = calloc((size_t)TOKENS_MAX * m.hidden + 1, sizeof(float));
-    if (rc == 0 && (!m.x || !m.y || efs_team_new(threads, &m.team) < 0))
+    if (rc == 0 && (!m.x || !m.y || efs_team_new(0, &m.team) < 0))
         rc = efs_fail(err, -ENOMEM, "no memory");
     for (size_t i = 0; rc == 0 && i < (size_t)TOKENS_MAX * m.hidden; i++)
         m.x[i] = (float)(i * 2654435761u % 1024) / 512 - 1;
@@ -100,13 +99,11 @@ errint_t replay_cpu_measure(const char *store, unsigned threads, struct replay_c
         m.token[t] = t;
         m.weight[t] = 1;
     }
-    for (unsigned full = 0; rc == 0 && full < 2; full++) {
-        rc = measure_open(&m, store, &model, full, err);
-        if (rc == 0) {
-            rc = measure_form(&m, full ? EFS_FORM_FULL : EFS_FORM_CODED, cpu, err);
-            efs_close(m.fs);
-        }
-    }
+    if (rc == 0)
+        rc = measure_open(&m, store, &model, err);
+    if (rc == 0)
+        rc = measure_all(&m, cpu, err);
+    efs_close(m.fs);
     efs_team_free(m.team);
     free(m.x);
     free(m.y);

@@ -16,6 +16,9 @@
 #include <string.h>
 
 #define DENSE_BYTES (2.0 * (1u << 30)) /* of the graphics processor's memory, for all that is not experts */
+#define GUESSES 2u                     /* experts brought for the next layer, at most */
+#define CACHE_WINDOW 4u                /* passes between exchanges of the cache, DALI's w */
+#define CACHE_SWAPS 2u                 /* experts exchanged then, at most, DALI's u */
 #define RULES_HISTORY_PART 10u         /* without a history a tenth of the trace says what is popular */
 
 struct move { /* into the cache, that waits for the link */
@@ -113,8 +116,8 @@ static errint_t player_open(struct player *p, const struct replay_assign_setup *
         return -ENOMEM;
     for (uint32_t l = 0; l < w->layers; l++)
         p->window[l] = (struct efs_gpu_cache){.experts = w->experts,
-                                              .window = setup->window,
-                                              .swaps = setup->swaps,
+                                              .window = CACHE_WINDOW,
+                                              .swaps = CACHE_SWAPS,
                                               .cached = p->planned + (size_t)l * w->experts,
                                               .score = p->score + (size_t)l * w->experts};
     return 0;
@@ -135,7 +138,7 @@ static struct efs_assign_pair describe(struct player *p, uint64_t pass, uint32_t
         p->expert[e] = (struct efs_assign_expert){
             .tokens = tokens,
             .cached = cached[e] || p->ahead_ns[e] >= p->transfer_ns,
-            .cpu_ns = (uint64_t)(replay_cpu_ns(&s->cpu, tokens, s->coded) / s->cpu_speed) + (tokens > 0),
+            .cpu_ns = (uint64_t)(replay_cpu_ns(&s->cpu, tokens) / s->cpu_speed) + (tokens > 0),
             .gpu_ns = (uint64_t)replay_gpu_compute_ns(&s->gpu, s->cpu.expert_bytes, tokens),
             .transfer_ns = p->transfer_ns - (p->ahead_ns[e] < p->transfer_ns ? p->ahead_ns[e] : p->transfer_ns),
             .bytes = s->cpu.expert_bytes};
@@ -285,7 +288,7 @@ static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, str
 {
     const struct replay_workload *w = p->w;
     const bool *cached = p->cached + (size_t)(layer + 1) * w->experts;
-    for (uint32_t n = 0; n < p->setup->prefetch && idle_ns > 0; n++) {
+    for (uint32_t n = 0; n < GUESSES && idle_ns > 0; n++) {
         uint32_t best = w->experts;
         for (uint32_t e = 0; e < w->experts; e++)
             if (!cached[e] && p->next_ahead_ns[e] == 0 && p->guess[e] > 0 &&
@@ -355,13 +358,12 @@ static errint_t play_layer(struct player *p, const struct replay_assign_system *
     run->moe_ns += (double)sum.makespan_ns;
     run->cpu_ns += (double)sum.device_ns[EFS_ASSIGN_CPU];
     run->gpu_ns += (double)sum.device_ns[EFS_ASSIGN_GPU];
-    run->time_ns += (double)(sum.makespan_ns + p->setup->layer_ns);
+    run->time_ns += (double)sum.makespan_ns;
     if (system->keeps == REPLAY_GPU_LRU)
         keep_last_used(p, layer);
     else if (system->keeps == REPLAY_GPU_WINDOW)
         keep_window(p, layer);
-    uint64_t layer_ns = sum.makespan_ns + p->setup->layer_ns;
-    uint64_t idle_ns = link_moves(p, layer_ns > link_ns ? layer_ns - link_ns : 0, run);
+    uint64_t idle_ns = link_moves(p, sum.makespan_ns > link_ns ? sum.makespan_ns - link_ns : 0, run);
     memset(p->next_ahead_ns, 0, w->experts * sizeof(*p->next_ahead_ns));
     if (system->guess != REPLAY_GUESS_NONE && layer + 1 < w->layers) {
         if (system->guess == REPLAY_GUESS_ORACLE)

@@ -35,10 +35,9 @@ void replay_assign_print_head(const struct replay_assign_report *report)
     printf("trace %s, %s%s; experts of %s, %.0f %% of a layer's on the graphics processor\n", report->trace,
            report->plan_from ? "popular by " : "popular by its first tenth", report->plan_from ? report->plan_from : "",
            tools_size_print(s->cpu.expert_bytes, expert, sizeof(expert)), 100 * s->cached);
-    printf("processor, us plain/coded by tokens%s:", s->coded ? " (coded is used)" : "");
+    printf("processor, us by tokens:");
     for (uint32_t i = 0; i < s->cpu.points; i++)
-        printf(" %u: %.0f/%.0f", s->cpu.point[i].tokens, s->cpu.point[i].plain_ns / 1e3,
-               s->cpu.point[i].coded_ns / 1e3);
+        printf(" %u: %.0f", s->cpu.point[i].tokens, s->cpu.point[i].ns / 1e3);
     if (s->cpu_speed > 1)
         printf("; taken as %.0f times as fast", s->cpu_speed);
     printf("\ngraphics processor %s: an expert %.0f us with 1 token, %.0f with 64; brought in %.0f us\n", s->gpu.name,

@@ -4,7 +4,8 @@
 #define MOE_REPLAY_ASSIGN_REPORT_H
 
 #include "assign_command.h"
-#include "shared_options.h"
+
+#include "options.h"
 
 #define REPLAY_ASSIGN_SYSTEMS 16u
 #define REPLAY_ASSIGN_MANY 256u /* experts, of which deciding is timed by itself */
@@ -21,7 +22,7 @@ struct replay_assign_report {
         uint32_t batch;
         struct replay_assign_rules rules;
         struct replay_assign_run run[REPLAY_ASSIGN_SYSTEMS];
-    } batch[REPLAY_BATCHES];
+    } batch[TOOLS_LIST_MAX];
 };
 
 void replay_assign_print_head(const struct replay_assign_report *report);

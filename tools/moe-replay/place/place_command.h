@@ -12,7 +12,7 @@
 #include "servers.h"
 
 #define REPLAY_TASKS_MAX 16u
-#define REPLAY_PLACE_LIST 16u
+#define REPLAY_PLACE_LOAD (1u << 30) /* bytes a second that a graphics processor loads of experts */
 
 /* The command line behind "moe-replay place"; returns the exit status. */
 int replay_place_main(int argc, char **argv);
@@ -58,12 +58,10 @@ enum { /* rows beside the rules */
 const char *replay_place_name(unsigned row);
 
 struct replay_place_setup {
-    uint32_t gpus[REPLAY_PLACE_LIST], gpu_kinds; /* of a server, in turns */
-    double memory;                               /* part of all experts that a processor holds */
+    double memory; /* part of all experts that a processor holds */
     uint64_t expert_bytes;
-    double load_bytes_per_second, arrival_s, duration_s, review_s;
-    bool switched; /* tasks change places at half time */
-    uint64_t seed;
+    double arrival_s, duration_s, review_s;
+    bool switched;                     /* tasks change places at half time */
     struct efs_servers_config machine; /* what things take; sizes and rates are filled in */
 };
 struct replay_place_point { /* where on the axes */

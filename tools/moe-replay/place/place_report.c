@@ -65,7 +65,7 @@ void replay_place_print_head(const struct replay_place_report *report)
     printf("\nrequests of %u tokens at once and %u one by one, every %.0f s for %.0f s at each server%s; a graphics "
            "processor holds %.0f %% of all experts and loads %s a second; reviews every %.0f s\n",
            tasks->prompt, tasks->output, s->arrival_s, s->duration_s, s->switched ? ", tasks change at half time" : "",
-           100 * s->memory, tools_size_print((uint64_t)s->load_bytes_per_second, load, sizeof(load)), s->review_s);
+           100 * s->memory, tools_size_print(REPLAY_PLACE_LOAD, load, sizeof(load)), s->review_s);
 }
 
 void replay_place_print_table(const struct replay_place_report *report, size_t first)

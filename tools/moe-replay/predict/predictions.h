@@ -5,10 +5,11 @@
 
 #include "expertfs-private.h"
 #include "predict.h"
-#include "shared_options.h"
+
+#include "options.h"
 
 #define PREDICT_DISTANCES 4u /* that the table has */
-#define PREDICT_LIST_MAX 32
+#define PREDICT_LIST_MAX 64
 #define PREDICT_BINS 10u
 #define PREDICT_HISTORIES_MAX 16
 
@@ -30,15 +31,21 @@ struct predict_choice {
 /* NAME, or NAME:VARIANT. false: there is no such predictor. */
 bool predict_choice_parse(const char *text, struct predict_choice *choice);
 
+#define PREDICT_PERFECT "perfect" /* knows what will be asked for: its config.kind is EFS_PREDICTORS */
+
+/* The predictors of a list, "all" among them, in choices[PREDICT_LIST_MAX]; with `perfect` that one is known, too. How
+ * many there are. Ends the program where a name is unknown. */
+uint32_t predict_choices_take(const struct argp_state *state, const char *option, const struct tools_list *names,
+                              bool perfect, struct predict_choice *choices);
+
 struct predict_arguments {
-    const char *trace;
+    struct tools_arguments trace;
     const char *history[PREDICT_HISTORIES_MAX];
     uint32_t histories;
-    char *names[PREDICT_LIST_MAX];
+    struct tools_list names;
     struct predict_choice choices[PREDICT_LIST_MAX];
     uint32_t count;
-    struct replay_shared shared;
-    uint64_t every, memory_bytes;
+    uint64_t tokens, every, memory_bytes;
     enum predict_learn learn;
 };
 

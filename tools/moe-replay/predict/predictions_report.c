@@ -29,7 +29,7 @@ void predict_report_head(const struct predict_arguments *a, const struct efs_rou
     const char *known = trace->all_scores ? "scores of all experts"
                         : trace->scores   ? "scores of the chosen experts, so maps are sparse"
                                           : "no scores: maps hold what was chosen";
-    uint64_t tokens = a->shared.tokens && a->shared.tokens < trace->tokens ? a->shared.tokens : trace->tokens, past = 0;
+    uint64_t tokens = a->tokens && a->tokens < trace->tokens ? a->tokens : trace->tokens, past = 0;
     printf("%s: %llu tokens, every %llu judged; %u layers of %u experts, K = %u; %s\n", trace->name,
            (unsigned long long)tokens, (unsigned long long)a->every, trace->layers, trace->experts, trace->chosen,
            known);
