@@ -368,9 +368,9 @@ install: installed
 	for m in $(MAN); do install -D -m 644 $$m $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/} || exit 1; done
 	sed 's,@BINDIR@,$(PREFIX)/bin,' tools/packaging/expertfs@.service.in >$(call TO,$(UNITDIR))expertfs@.service
 	for p in $(PROGRAMS_INSTALLED); do \
-	  tools/packaging/completions bash $(BUILD)/$$p >$(call TO,$(BASHDIR))$$p && \
-	  tools/packaging/completions zsh $(BUILD)/$$p >$(call TO,$(ZSHDIR))_$$p && \
-	  tools/packaging/completions fish $(BUILD)/$$p >$(call TO,$(FISHDIR))$$p.fish || exit 1; done
+	  install -m 644 tools/packaging/completions/bash $(call TO,$(BASHDIR))$$p && \
+	  install -m 644 tools/packaging/completions/zsh $(call TO,$(ZSHDIR))_$$p && \
+	  install -m 644 tools/packaging/completions/fish $(call TO,$(FISHDIR))$$p.fish || exit 1; done
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || $(LDCONFIG)
 	@[ -n "$(DESTDIR)" ] || $(LDCONFIG) -p 2>/dev/null | grep -qF '$(LIBDIR)/$(SONAME)' || \
 	  printf 'note: the library is in %s, where the loader does not look by itself.\n  Programs that are linked with `PKG_CONFIG_PATH=%s/pkgconfig pkg-config --libs expertfs` find it;\n  others need the whole path, or LD_LIBRARY_PATH=%s\n' '$(LIBDIR)' '$(LIBDIR)' '$(LIBDIR)'
