@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """expertctl estimate: the same of a store as of the checkpoint that it was packed of, as far as that can be known; sizes
-by the model's own formula; sums; what does not fit; foreign and damaged metadata. expertctl doctor and run name options
-of programs that hurt."""
+by the model's own formula; sums; what does not fit; foreign and damaged metadata."""
 import json
 import os
 import re
@@ -237,36 +236,6 @@ def paths(gguf):
     check("the command names the store", store in words, words)
 
 
-def flags(store):
-    result = run(program("expertctl"), "run", store, "true", "--mlock", "-lm", "mmap", "-ot", "attn=CPU")
-    if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")):
-        check("run names an option that hurts, and no other", result.stderr.count("\n") == 1 and
-              "--mlock takes all of the file into memory" in result.stderr, result.stderr)
-    need_fuse()
-    begun = subprocess.Popen([program("expertctl"), "run", store, "sh", "-c", "echo {}; read line", "--load-mode", "none",
-                              "--cpu-moe", "-ncmoe", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True)
-    mount = begun.stdout.readline().strip()
-    for what in (mount, store):
-        found = json.loads(run(program("expertctl"), "doctor", "--json", what).stdout)["findings"]
-        said = [one["text"] for one in found if one["topic"] == "flags"]
-        if what == mount:
-            check("doctor names options of a program on a mount", len(said) == 2 and
-                  any("--load-mode copies the file" in line and line.startswith("sh (") for line in said) and
-                  any("--cpu-moe" in line for line in said), said)
-        else:
-            check("doctor: of a store that nobody runs on, none", not said, said)
-    begun.communicate("\n", timeout=60)
-    if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")):
-        begun = subprocess.Popen([program("expertctl"), "run", store, "sh", "-c", "echo here; read line", "--no-mmap"],
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        begun.stdout.readline()
-        result = run(program("expertctl"), "doctor", store)
-        check("doctor names those of a program that has the store open", "--no-mmap copies the file" in result.stdout,
-              result.stdout)
-        begun.communicate("\n", timeout=60)
-
-
 def main():
     model, gguf = make_model("model", "--preset=tiny-qwen3-moe"), make_model("gguf", "--preset=tiny-qwen3-moe",
                                                                              "--format=gguf")
@@ -278,7 +247,6 @@ def main():
     paths(f"{gguf}/model.gguf")
     if os.path.exists("/dev/fuse"):
         command_runs(command)
-    flags(store)
     done()
 
 

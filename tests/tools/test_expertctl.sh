@@ -29,7 +29,7 @@ says '^expertctl (expertfs) [0-9]'
 run 2
 run 2 nonsense
 warns 'unknown command "nonsense"'
-for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay'; do
+for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py'; do
     run 2 "${word% *}" a b # words of other tools: what does it here
     warns "no command \"${word% *}\": \`${word#* }"
 done
@@ -38,8 +38,6 @@ says 'COMMAND --help tells more'
 run 0 help verify
 says 'Usage: expertctl verify'
 run 2 help nonsense
-run 1 gantt "$dir"
-warns 'not in a mount'
 run 2 verify --threads 0 "$dir/m.efs"
 warns '[-]-threads 0: a number from 1 to 1024'
 run 2 unpack "$dir/m.efs"

@@ -3,7 +3,6 @@
 #include "failure.h"
 #include "expertctl.h"
 
-#include "doctor_flags.h"
 #include "expertfs-private.h"
 #include "lines.h"
 #include "mountpoint.h"
@@ -319,11 +318,6 @@ static void doctor_mount_budget(struct doctor *d, const char *path, uint64_t bud
         tell(d, GOOD, "budget", "%s: all of %s can be had", path, budget);
 }
 
-static void doctor_flag(void *arg, const char *program, const char *flag, const char *text)
-{
-    tell(arg, SLOWER, "flags", "%s: %s %s; leave it out", program, flag, text);
-}
-
 static void doctor_mount(struct doctor *d, const char *path)
 {
     char name[4200], serving[64], reason[1200], better[1200], store[4200];
@@ -401,7 +395,6 @@ static int doctor_run(int argc, char **argv)
             doctor_mount(&d, d.paths[i]);
         else
             doctor_store(&d, d.paths[i]);
-        ctl_doctor_flags(d.paths[i], doctor_flag, &d);
     }
     int printed = d.findings ? ctl_print_json(json_pack("{s:o}", "findings", d.findings)) : CTL_OK;
     return d.wrong ? CTL_FAILED : printed;

@@ -4,7 +4,6 @@
  * backend of ggml before it, and nothing left when it has ended.
  */
 #include "expertctl.h"
-#include "llama_flags.h"
 #include "model_config.h"
 #include "mountpoint.h"
 #include "run_mount.h"
@@ -240,12 +239,6 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
     return 0;
 }
 
-static void run_flag(void *arg, const char *flag, const char *text)
-{
-    (void)arg;
-    fprintf(stderr, "expertctl: %s %s\n", flag, text);
-}
-
 /* ---- the program ---- */
 
 static errint_t signals_take(struct run *r, struct efs_error *err)
@@ -420,10 +413,8 @@ static int run_run(int argc, char **argv)
         rc = run_expand(&r, &err);
     if (rc == 0)
         rc = run_environment(&r, &err);
-    if (rc == 0) {
-        ctl_llama_flags(r.words, r.word_count, run_flag, NULL);
+    if (rc == 0)
         status = program_run(&r);
-    }
     if (rc == -EINTR)
         status = RUN_SIGNAL + r.mount.signal;
     else if (rc < 0)
