@@ -3,17 +3,9 @@
  * The arena against a plain model on 1, 2 and 4 nodes: blocks never overlap, each is where first fit bit by bit puts
  * it, what is freed can be had again, segments come and go.
  */
+#include "test.h"
 #include "arena.h"
 #include "fixture.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define SEGMENT (2u << 20)
 #define GRANULES (SEGMENT / EFS_GRANULE)
@@ -217,32 +209,28 @@ static void walk(const char *topology, uint64_t seed)
     free(w);
 }
 
-static void test_one_node(void **state)
+TEST(test_one_node)
 {
-    (void)state;
     walk("fake:1", 1);
     walk(NULL, 2); /* the machine's own */
 }
 
-static void test_two_nodes(void **state)
+TEST(test_two_nodes)
 {
-    (void)state;
     walk("fake:2", 3);
     walk("fake:2", 4);
 }
 
-static void test_four_nodes(void **state)
+TEST(test_four_nodes)
 {
-    (void)state;
     walk("fake:4", 5);
     walk("fake:4", 6);
 }
 
 /* ---- by hand ---- */
 
-static void test_whole_segment(void **state)
+TEST(test_whole_segment)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_block all = {0}, one = {0};
     assert_int_equal(efs_arena_init(&arena, SEGMENT, 1), 0);
@@ -266,9 +254,8 @@ static void test_whole_segment(void **state)
 }
 
 /* Both blocks of an extent come from one node, and extents spread over the nodes. */
-static void test_pairs(void **state)
+TEST(test_pairs)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_numa numa;
     struct efs_block e[32] = {0}, sm[32] = {0};
@@ -290,9 +277,8 @@ static void test_pairs(void **state)
     efs_arena_destroy(&arena);
 }
 
-static void test_wrong_sizes(void **state)
+TEST(test_wrong_sizes)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_numa none = {.kind = "none"};
     assert_int_equal(efs_arena_init(&arena, 0, 1), -EINVAL);
@@ -302,10 +288,4 @@ static void test_wrong_sizes(void **state)
     efs_arena_destroy(&arena); /* harmless */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_node),   cmocka_unit_test(test_two_nodes),
-                                       cmocka_unit_test(test_four_nodes), cmocka_unit_test(test_whole_segment),
-                                       cmocka_unit_test(test_pairs),      cmocka_unit_test(test_wrong_sizes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the arena's segments are: addresses that stay, pages that come and go, shares and bindings of nodes. */
+#include "test.h"
 #include "arena.h"
 #include "sys.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <numaif.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 #define SEGMENT (4u << 20)
 
@@ -65,9 +57,8 @@ static uint64_t resident_bytes(void *memory, size_t bytes)
 
 /* ---- */
 
-static void test_shares(void **state)
+TEST(test_shares)
 {
-    (void)state;
     static const uint64_t sizes[3] = {96ull << 30, 32ull << 30, 1ull << 20};
     struct efs_numa numa = machine(3, sizes);
     struct efs_arena arena;
@@ -90,9 +81,8 @@ static void test_shares(void **state)
     efs_arena_destroy(&arena);
 }
 
-static void test_addresses(void **state)
+TEST(test_addresses)
 {
-    (void)state;
     static const uint64_t sizes[2] = {1ull << 30, 1ull << 30};
     struct efs_numa numa = machine(2, sizes);
     struct efs_arena arena;
@@ -134,9 +124,8 @@ static void test_addresses(void **state)
 }
 
 /* 20 GiB of slots take addresses, but no memory. */
-static void test_large(void **state)
+TEST(test_large)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_numa numa;
     struct efs_block block;
@@ -152,9 +141,8 @@ static void test_large(void **state)
     efs_arena_destroy(&arena);
 }
 
-static void test_binding(void **state)
+TEST(test_binding)
 {
-    (void)state;
     static const uint64_t sizes[2] = {64ull << 20, 64ull << 20};
     struct efs_numa numa = machine(2, sizes);
     struct efs_arena arena;
@@ -209,9 +197,8 @@ static void test_binding(void **state)
 }
 
 /* What the kernel says of a segment's policy, when it is used, dropped and used again. */
-static void test_real_binding(void **state)
+TEST(test_real_binding)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_numa numa;
     efs_numa_from(NULL, &numa);
@@ -264,9 +251,8 @@ static uint64_t huge_by_smaps(const void *address)
     return huge;
 }
 
-static void test_huge_pages(void **state)
+TEST(test_huge_pages)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_numa numa;
     efs_numa_from("fake:1", &numa);
@@ -304,10 +290,4 @@ static void test_huge_pages(void **state)
     efs_arena_destroy(&arena);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_shares),       cmocka_unit_test(test_addresses),
-                                       cmocka_unit_test(test_large),        cmocka_unit_test(test_binding),
-                                       cmocka_unit_test(test_real_binding), cmocka_unit_test(test_huge_pages)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

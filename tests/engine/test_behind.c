@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes that a thread writes behind their writer: all of them, in order, in the same pieces always; errors are told. */
+#include "test.h"
 #include "behind.h"
 #include "layout.h"
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define FILE_BYTES (100u << 20) /* some rounds of the ring */
 #define PIECES 64
@@ -72,9 +65,8 @@ static void check_all(const uint8_t *file, uint64_t begin, uint64_t end)
     }
 }
 
-static void all_bytes_in_the_same_pieces(void **state)
+TEST(all_bytes_in_the_same_pieces)
 {
-    (void)state;
     const uint64_t begin = 3 * EFS_ALIGN + 192, end = FILE_BYTES - 5 * EFS_ALIGN - 64;
     struct target once = {0};
     for (int round = 0; round < 2; round++) {
@@ -101,9 +93,8 @@ static void all_bytes_in_the_same_pieces(void **state)
 }
 
 /* After a flush inside a piece what follows goes on there, and the pieces are whole again behind. */
-static void goes_on_after_a_flush(void **state)
+TEST(goes_on_after_a_flush)
 {
-    (void)state;
     struct target t = {.file = calloc(1, FILE_BYTES)};
     struct efs_behind *b;
     struct efs_error err;
@@ -124,9 +115,8 @@ static void goes_on_after_a_flush(void **state)
 }
 
 /* Whichever write fails: who puts, or flushes, is told, nobody waits for ever, and nothing is written after it. */
-static void failures_are_told(void **state)
+TEST(failures_are_told)
 {
-    (void)state;
     for (unsigned nth = 1; nth <= 12; nth++) {
         struct target t = {.file = calloc(1, FILE_BYTES), .fail_at = nth};
         struct efs_behind *b;
@@ -148,12 +138,4 @@ static void failures_are_told(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_bytes_in_the_same_pieces),
-        cmocka_unit_test(goes_on_after_a_flush),
-        cmocka_unit_test(failures_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

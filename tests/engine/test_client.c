@@ -4,28 +4,19 @@
  * of a mount stands for one, so that no FUSE is needed; tests/e2e/test_client.py has the real one. Foreign files are
  * refused, many threads share what is mapped, what is kept stays within its bytes.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture_mount.h"
 #include "expertfs.h"
 #include "expertfs-compute.h"
@@ -180,9 +171,8 @@ static void refused(struct efs_client *client)
     assert_int_equal(efs_client_begin(client, "", 0, one, 0, 1, EFS_FORM_FULL, &r, NULL), -EINVAL);
 }
 
-static void test_both(void **state)
+TEST(test_both)
 {
-    (void)state;
     unsigned fds = fixture_open_fds();
     const char *const paths[] = {model.store, mount.directory, mount.directory, mount.directory};
     const uint64_t keep[] = {0, 0, 64 * MIB, 300000};
@@ -198,9 +188,8 @@ static void test_both(void **state)
     efs_client_close(NULL);
 }
 
-static void test_open(void **state)
+TEST(test_open)
 {
-    (void)state;
     struct efs_error err = {""};
     struct efs_client *client = (struct efs_client *)mount.directory;
     char path[400];
@@ -227,9 +216,8 @@ static void test_open(void **state)
 }
 
 /* Coded experts are for a store in process. */
-static void test_coded(void **state)
+TEST(test_coded)
 {
-    (void)state;
     struct efs_client *client = open_client(model.store, 0);
     struct efs_client_request *r;
     const struct efs_tensor *tensors;
@@ -247,9 +235,8 @@ static void test_coded(void **state)
 }
 
 /* The mount is told before what has to be opened, and a moment later of what is mapped. */
-static void test_told(void **state)
+TEST(test_told)
 {
-    (void)state;
     struct efs_client *client = open_client(mount.directory, 64 * MIB);
     struct efs_client_request *r;
     const struct efs_need needs[] = {{3, 7}, {5, 1}}, other[] = {{6, 2}};
@@ -282,9 +269,8 @@ static void test_told(void **state)
 }
 
 /* What is kept stays within its bytes, and what was used last stays. */
-static void test_kept(void **state)
+TEST(test_kept)
 {
-    (void)state;
     unsigned fds = fixture_open_fds();
     struct efs_client *client = open_client(mount.directory, 2 * mount.file_bytes[0] + mount.file_bytes[0] / 2);
     unsigned without = fixture_open_fds();
@@ -338,9 +324,8 @@ static errint_t ask_for(struct efs_client *client, struct efs_client_request **r
     return rc;
 }
 
-static void test_foreign(void **state)
+TEST(test_foreign)
 {
-    (void)state;
     static const char *const bad[] = {
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,9]}}",
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}",
@@ -395,9 +380,8 @@ static void test_foreign(void **state)
 }
 
 /* An expert whose file is gone: its own error, which is no word on the request, and then all were told of. */
-static void test_gone(void **state)
+TEST(test_gone)
 {
-    (void)state;
     const struct efs_need needs[] = {{0, 1}, {1, 1}};
     struct efs_client_request *r;
     uint32_t index, gone = 0;
@@ -426,9 +410,8 @@ static void test_gone(void **state)
 }
 
 /* Of a store that is open: it stays so, and is asked by its owner besides. */
-static void test_borrowed(void **state)
+TEST(test_borrowed)
 {
-    (void)state;
     unsigned fds = fixture_open_fds();
     struct efs *fs = fixture_open(
         &model, (struct efs_options){
@@ -454,9 +437,8 @@ static bool readable(int fd, int timeout_ms)
 }
 
 /* By an event loop, which asks only when poll() says so, of a store and of a mount: no call waits. */
-static void test_event(void **state)
+TEST(test_event)
 {
-    (void)state;
     unsigned fds = fixture_open_fds();
     const char *const paths[] = {model.store, mount.directory, mount.directory};
     const uint64_t keep[] = {0, 0, 64 * MIB};
@@ -502,9 +484,8 @@ static void test_event(void **state)
 }
 
 /* Types that safetensors does not know are told in __metadata__; what does not fit says nothing. */
-static void test_notes(void **state)
+TEST(test_notes)
 {
-    (void)state;
     static const struct {
         const char *note;
         enum efs_dtype dtype;
@@ -584,9 +565,8 @@ static void *one_of_many(void *arg)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     const char *const paths[] = {model.store, mount.directory, mount.directory};
     const uint64_t keep[] = {0, 0, 400000};
     for (unsigned i = 0; i < 3; i++) {
@@ -744,9 +724,8 @@ static void same_number(const char *path)
     child_ended_well(outer);
 }
 
-static void test_forked(void **state)
+TEST(test_forked)
 {
-    (void)state;
 #ifdef __SANITIZE_THREAD__
     skip(); /* its model of threads does not follow them into a forked child */
 #endif
@@ -798,9 +777,8 @@ static void test_forked(void **state)
     }
 }
 
-static void test_forked_same_number(void **state)
+TEST(test_forked_same_number)
 {
-    (void)state;
 #ifdef __SANITIZE_THREAD__
     skip(); /* its model of threads does not follow them into a forked child */
 #endif
@@ -879,39 +857,17 @@ static void hold_all_within(int what, rlim_t most, const char *path, uint64_t ke
 
 /* A store takes no descriptor for an expert; files of a mount take half of those that there may be, kept ones less
  * when others need them. */
-static void test_few_descriptors(void **state)
+TEST(test_few_descriptors)
 {
-    (void)state;
     hold_all_within(RLIMIT_NOFILE, 24, model.store, 0, ALL);
     hold_all_within(RLIMIT_NOFILE, 24, mount.directory, 0, 12);
     hold_all_within(RLIMIT_NOFILE, 24, mount.directory, 64 * MIB, 12);
 }
 
 /* No memory file is longer than files may be: SIGXFSZ would end the program. */
-static void test_short_files(void **state)
+TEST(test_short_files)
 {
-    (void)state;
     hold_all_within(RLIMIT_FSIZE, 4096, model.store, 0, ALL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both),
-        cmocka_unit_test(test_open),
-        cmocka_unit_test(test_coded),
-        cmocka_unit_test(test_told),
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_event),
-        cmocka_unit_test(test_borrowed),
-        cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_forked),
-        cmocka_unit_test(test_forked_same_number),
-        cmocka_unit_test(test_few_descriptors),
-        cmocka_unit_test(test_short_files),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

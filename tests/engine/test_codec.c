@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_codec.c - shards to chunks and back: every format, codec, size and range; damaged chunks are refused. */
+#include "test.h"
 #include "codec.h"
 #include "real_call.h"
 
-#include <errno.h>
 #include <lz4.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <zstd.h>
 
 #define MAX_ELEMENTS (64u << 10)
@@ -144,9 +139,8 @@ static void check_range(struct shard *s, size_t first, size_t count)
         assert_int_equal(s->out[i], 0xA5);
 }
 
-static void round_trips(void **state)
+TEST(round_trips)
 {
-    (void)state;
     static const size_t sizes[] = {1, 2, 7, 63, 64, 65, 1000, 4096, 8191, 8192, 8193, 20000, 40960, MAX_ELEMENTS};
     random_state = 1;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++)
@@ -168,9 +162,8 @@ static void round_trips(void **state)
                 }
 }
 
-static void codecs_are_as_asked(void **state)
+TEST(codecs_are_as_asked)
 {
-    (void)state;
     static const uint32_t codec_of[] = {
         [EFS_CHOOSE_CASCADE] = EFS_CODEC_CASCADE, [EFS_CHOOSE_ZSTD] = EFS_CODEC_ZSTD, [EFS_CHOOSE_LZ4] = EFS_CODEC_LZ4};
     random_state = 2;
@@ -188,9 +181,8 @@ static void codecs_are_as_asked(void **state)
  * The size that the cascade reaches is not its test's business here (tests/kernels): auto takes it for coded floats as
  * long as no other codec makes the whole shard more than 4 % smaller.
  */
-static void auto_keeps_the_cascade(void **state)
+TEST(auto_keeps_the_cascade)
 {
-    (void)state;
     static const enum efs_format formats[] = {EFS_FORMAT_BF16, EFS_FORMAT_F16, EFS_FORMAT_F32, EFS_FORMAT_E4M3};
     static const enum content contents[] = {WEIGHTS, ONE_SCALE};
     static const size_t sizes[] = {4096, 16384, MAX_ELEMENTS, SHARD_ELEMENTS};
@@ -212,9 +204,8 @@ static void auto_keeps_the_cascade(void **state)
     scratch = small;
 }
 
-static void auto_leaves_the_cascade_for_much(void **state)
+TEST(auto_leaves_the_cascade_for_much)
 {
-    (void)state;
     struct shard s, cascade;
     random_state = 3;
     for (int content = 0; content < CONTENT_COUNT; content++)
@@ -237,9 +228,8 @@ static void auto_leaves_the_cascade_for_much(void **state)
     release(&s);
 }
 
-static void auto_weighs_bytes(void **state)
+TEST(auto_weighs_bytes)
 {
-    (void)state;
     struct shard s;
     random_state = 3;
     code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, NOISE, MAX_ELEMENTS);
@@ -316,9 +306,8 @@ static uint8_t quantised_byte(enum quantised kind, size_t i)
 }
 
 /* The libraries' encoders see a sample of a shard, and the rest only where they gain. */
-static void a_sample_decides_what_codes_the_shard(void **state)
+TEST(a_sample_decides_what_codes_the_shard)
 {
-    (void)state;
     static const struct {
         uint32_t codec;
         size_t library_bytes;
@@ -354,9 +343,8 @@ static void a_sample_decides_what_codes_the_shard(void **state)
     free(out);
 }
 
-static void bytes_may_share_memory(void **state)
+TEST(bytes_may_share_memory)
 {
-    (void)state;
     size_t n = 50000;
     uint8_t *raw = malloc(n), *memfile = malloc(efs_shard_e_bound(n)), *out = malloc(n);
     for (int content = 0; content < CONTENT_COUNT; content++) {
@@ -373,9 +361,8 @@ static void bytes_may_share_memory(void **state)
     free(out);
 }
 
-static void damage_is_refused_or_harmless(void **state)
+TEST(damage_is_refused_or_harmless)
 {
-    (void)state;
     random_state = 5;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++)
         for (int choice = EFS_CHOOSE_CASCADE; choice <= EFS_CHOOSE_LZ4; choice++) {
@@ -405,9 +392,8 @@ static void damage_is_refused_or_harmless(void **state)
         }
 }
 
-static void wrong_sizes_are_refused(void **state)
+TEST(wrong_sizes_are_refused)
 {
-    (void)state;
     random_state = 6;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++)
         for (int choice = EFS_CHOOSE_CASCADE; choice <= EFS_CHOOSE_LZ4; choice++) {
@@ -441,9 +427,8 @@ static void wrong_sizes_are_refused(void **state)
     assert_int_equal(efs_codec_scratch_new(EFS_SHARD_ELEMENTS_MAX + 1, &none), -EINVAL);
 }
 
-static void formats_of_dtypes(void **state)
+TEST(formats_of_dtypes)
 {
-    (void)state;
     assert_int_equal(efs_object_format(EFS_DTYPE_BF16, EFS_CHOOSE_AUTO), EFS_FORMAT_BF16);
     assert_int_equal(efs_object_format(EFS_DTYPE_F16, EFS_CHOOSE_ZSTD), EFS_FORMAT_F16);
     assert_int_equal(efs_object_format(EFS_DTYPE_F32, EFS_CHOOSE_LZ4), EFS_FORMAT_F32);
@@ -454,9 +439,8 @@ static void formats_of_dtypes(void **state)
     assert_int_equal(efs_object_format(EFS_DTYPE_BF16, EFS_CHOOSE_RAW), EFS_FORMAT_BYTES);
 }
 
-static void entropy_of_known_histograms(void **state)
+TEST(entropy_of_known_histograms)
 {
-    (void)state;
     uint64_t counts[256] = {0};
     assert_true(efs_entropy_bits(counts) == 0);
     counts[7] = 1000;
@@ -478,20 +462,4 @@ static int teardown(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips),
-        cmocka_unit_test(codecs_are_as_asked),
-        cmocka_unit_test(auto_keeps_the_cascade),
-        cmocka_unit_test(auto_leaves_the_cascade_for_much),
-        cmocka_unit_test(auto_weighs_bytes),
-        cmocka_unit_test(a_sample_decides_what_codes_the_shard),
-        cmocka_unit_test(bytes_may_share_memory),
-        cmocka_unit_test(damage_is_refused_or_harmless),
-        cmocka_unit_test(wrong_sizes_are_refused),
-        cmocka_unit_test(formats_of_dtypes),
-        cmocka_unit_test(entropy_of_known_histograms),
-    };
-    return cmocka_run_group_tests_name("codec", tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

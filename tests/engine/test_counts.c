@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts of an earlier mount: what is saved is loaded again; what is damaged, forged or foreign is refused. */
+#include "test.h"
 #include "counts.h"
 #include "hash.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 3, EXPERTS = 5, HEADER = 48, BYTES = HEADER + 16 * LAYERS + 8 * LAYERS * EXPERTS };
 #define HASH UINT64_C(0x1234abcd5678ef09)
@@ -105,11 +98,10 @@ static void refused(const unsigned char *data, size_t bytes, const char *text)
     efs_history_free(&h);
 }
 
-static void there_and_back(void **state)
+TEST_WITH(there_and_back, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
-    (void)state;
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
     assert_memory_equal(h.counts, saved.counts, LAYERS * EXPERTS * sizeof(*h.counts));
     assert_memory_equal(h.at_rank, saved.at_rank, LAYERS * EXPERTS * sizeof(*h.at_rank));
@@ -131,10 +123,9 @@ static void there_and_back(void **state)
     efs_history_free(&h);
 }
 
-static void damaged(void **state)
+TEST_WITH(damaged, setup, teardown)
 {
     unsigned char good[BYTES], data[BYTES + 1];
-    (void)state;
     read_back(good);
     for (size_t i = 0; i < BYTES; i++)
         for (unsigned bit = 0; bit < 8; bit++) {
@@ -156,7 +147,7 @@ static void damaged(void **state)
 }
 
 /* With a checksum that fits: each number on its own must be possible. */
-static void forged(void **state)
+TEST_WITH(forged, setup, teardown)
 {
     enum { PASSES = HEADER, RANKED = PASSES + 8 * LAYERS, COUNTS = RANKED + 8 * LAYERS };
     static const struct {
@@ -186,7 +177,6 @@ static void forged(void **state)
     unsigned char good[BYTES], data[BYTES];
     struct efs_history h;
     struct efs_error err = {""};
-    (void)state;
     read_back(good);
     for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
         memcpy(data, good, BYTES);
@@ -218,11 +208,10 @@ static void forged(void **state)
         }
 }
 
-static void of_other_stores(void **state)
+TEST_WITH(of_other_stores, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
-    (void)state;
     assert_int_equal(efs_counts_load(HASH, LAYERS + 1, EXPERTS, &h, &err), -EUCLEAN);
     assert_non_null(strstr(err.text, "other layers and experts"));
     efs_history_free(&h);
@@ -237,12 +226,11 @@ static void of_other_stores(void **state)
     unlink(other);
 }
 
-static void odd_places(void **state)
+TEST_WITH(odd_places, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
     char missing[200], longer[8];
-    (void)state;
     unlink(path);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -EISDIR);
@@ -274,11 +262,10 @@ static void odd_places(void **state)
     snprintf(path, sizeof(path), "%s/counts-%016llx.bin", home, (unsigned long long)HASH);
 }
 
-static void not_writable(void **state)
+TEST_WITH(not_writable, setup, teardown)
 {
     struct efs_error err = {""};
     unsigned files = 0;
-    (void)state;
     unlink(path);
     assert_int_equal(chmod(home, 0500), 0);
     bool root = geteuid() == 0; /* who may write anywhere: be someone else meanwhile */
@@ -297,7 +284,7 @@ static void not_writable(void **state)
 }
 
 /* A trace of 3 layers and 6 experts on a store of 5 layers of 4: layers and experts modulo, each expert once. */
-static void from_a_route(void **state)
+TEST(from_a_route)
 {
     uint32_t sequence[] = {4, 4, 9, 4};
     uint16_t ids[] = {
@@ -310,7 +297,6 @@ static void from_a_route(void **state)
         .layers = 3, .experts = 6, .chosen = 2, .tokens = 4, .sequence = sequence, .ids = ids};
     static const uint32_t expected[3][4] = {{3, 2, 1, 1}, {2, 4, 1, 0}, {2, 3, 1, 2}};
     struct efs_history h;
-    (void)state;
     assert_int_equal(efs_counts_from_route(&route, 5, 4, NULL, &h), 0);
     assert_int_equal(h.sequences, 3);
     for (unsigned l = 0; l < 5; l++) {
@@ -332,16 +318,4 @@ static void from_a_route(void **state)
     efs_history_free(&h);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(there_and_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(damaged, setup, teardown),
-        cmocka_unit_test_setup_teardown(forged, setup, teardown),
-        cmocka_unit_test_setup_teardown(of_other_stores, setup, teardown),
-        cmocka_unit_test_setup_teardown(odd_places, setup, teardown),
-        cmocka_unit_test_setup_teardown(not_writable, setup, teardown),
-        cmocka_unit_test(from_a_route),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

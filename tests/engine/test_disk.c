@@ -3,19 +3,10 @@
  * Which read the I/O thread begins next: demand before read-ahead, that before spare time; reads that wait can become
  * demand, or be cancelled. The thread is held in complete() while reads are put in line, so that no test is a race.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "container.h"
 #include "disk.h"
 #include "stats.h"
@@ -145,9 +136,8 @@ static bool begun_before(const struct line *l, unsigned a, unsigned b)
     return l->reads[a].request.begin_ns < l->reads[b].request.begin_ns;
 }
 
-static void demand_goes_first(void **state)
+TEST(demand_goes_first)
 {
-    (void)state;
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
     submit(l, &l->reads[1], READ_BYTES, true, false);
@@ -159,9 +149,8 @@ static void demand_goes_first(void **state)
     line_end(l);
 }
 
-static void spare_time_is_when_nothing_else_is_under_way(void **state)
+TEST(spare_time_is_when_nothing_else_is_under_way)
 {
-    (void)state;
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
     submit(l, &l->reads[1], READ_BYTES, true, true);
@@ -174,9 +163,8 @@ static void spare_time_is_when_nothing_else_is_under_way(void **state)
     line_end(l);
 }
 
-static void a_large_read_at_once_in_spare_time(void **state)
+TEST(a_large_read_at_once_in_spare_time)
 {
-    (void)state;
     struct line *l = line_begin();
     for (unsigned i = 0; i < 3; i++)
         submit(l, &l->reads[i], LARGE_BYTES, true, true);
@@ -196,9 +184,8 @@ static struct line *line_with_a_piece(void)
     return l;
 }
 
-static void demand_waits_for_a_piece(void **state)
+TEST(demand_waits_for_a_piece)
 {
-    (void)state;
     struct line *l = line_with_a_piece();
     submit(l, &l->reads[2], READ_BYTES, false, false);
     line_go(l, 3);
@@ -209,9 +196,8 @@ static void demand_waits_for_a_piece(void **state)
     line_end(l);
 }
 
-static void between_pieces_a_read_is_cancelled_or_raised(void **state)
+TEST(between_pieces_a_read_is_cancelled_or_raised)
 {
-    (void)state;
     struct line *l = line_with_a_piece();
     change(l, 1, EFS_DISK_CANCEL);
     line_go(l, 2);
@@ -227,9 +213,8 @@ static void between_pieces_a_read_is_cancelled_or_raised(void **state)
     line_end(l);
 }
 
-static void what_is_raised_is_demand(void **state)
+TEST(what_is_raised_is_demand)
 {
-    (void)state;
     struct line *l = line_begin();
     for (unsigned i = 0; i < 5; i++)
         submit(l, &l->reads[i], READ_BYTES, true, i >= 2);
@@ -273,9 +258,8 @@ static void check_pages(const struct line *l, unsigned i)
     }
 }
 
-static void neighbours_are_read_as_one(void **state)
+TEST(neighbours_are_read_as_one)
 {
-    (void)state;
     struct line *l = line_begin();
     line_number_pages(l);
     submit_pages(l, 0, 10, 3, 0);
@@ -301,9 +285,8 @@ static void neighbours_are_read_as_one(void **state)
 }
 
 /* The file ends in the middle of what is read as one. */
-static void a_neighbour_fails_alone(void **state)
+TEST(a_neighbour_fails_alone)
 {
-    (void)state;
     struct line *l = line_begin();
     line_number_pages(l);
     assert_int_equal(ftruncate(l->fd, 22 * READ_BYTES), 0);
@@ -319,9 +302,8 @@ static void a_neighbour_fails_alone(void **state)
 }
 
 /* It was the first to be asked for: what comes as demand later does not go before it. */
-static void what_is_raised_does_not_wait_for_later_demand(void **state)
+TEST(what_is_raised_does_not_wait_for_later_demand)
 {
-    (void)state;
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
     atomic_store(&l->reads[0].request.change, EFS_DISK_RAISE); /* it has not come in yet: no look is needed */
@@ -331,9 +313,8 @@ static void what_is_raised_does_not_wait_for_later_demand(void **state)
     line_end(l);
 }
 
-static void what_is_cancelled_is_not_read(void **state)
+TEST(what_is_cancelled_is_not_read)
 {
-    (void)state;
     struct line *l = line_begin();
     for (unsigned i = 0; i < 4; i++)
         submit(l, &l->reads[i], READ_BYTES, true, i >= 2);
@@ -350,9 +331,8 @@ static void what_is_cancelled_is_not_read(void **state)
 }
 
 /* Nothing else wakes the thread: the read under way is the one that it would wait for. */
-static void a_look_wakes_the_thread(void **state)
+TEST(a_look_wakes_the_thread)
 {
-    (void)state;
     struct line *l = line_begin();
     line_go(l, 0);
     for (unsigned i = 0; i < 3; i++)
@@ -364,20 +344,4 @@ static void a_look_wakes_the_thread(void **state)
     line_end(l);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(demand_goes_first),
-        cmocka_unit_test(spare_time_is_when_nothing_else_is_under_way),
-        cmocka_unit_test(a_large_read_at_once_in_spare_time),
-        cmocka_unit_test(demand_waits_for_a_piece),
-        cmocka_unit_test(between_pieces_a_read_is_cancelled_or_raised),
-        cmocka_unit_test(what_is_raised_is_demand),
-        cmocka_unit_test(neighbours_are_read_as_one),
-        cmocka_unit_test(a_neighbour_fails_alone),
-        cmocka_unit_test(what_is_raised_does_not_wait_for_later_demand),
-        cmocka_unit_test(what_is_cancelled_is_not_read),
-        cmocka_unit_test(a_look_wakes_the_thread),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,12 +3,8 @@
  * test_estimator.c - a profile that was measured while others used the machine, or another machine: what is served
  * corrects it after few reads, both ways and however wrong; what is worth saving of it is only what is faster.
  */
+#include "test.h"
 #include "estimator.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -55,11 +51,10 @@ static void assert_disk(struct efs_estimator *e, double bytes_per_second)
 }
 
 /* As in the field: 0.025 GB/s for 0.8; a disk cannot be faster than itself. */
-static void a_disk_that_was_busy_is_faster(void **state)
+TEST(a_disk_that_was_busy_is_faster)
 {
     const double latencies_ns[] = {1e5, 4e6};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(latencies_ns) / sizeof(*latencies_ns); i++) {
         struct efs_estimator *e = estimator_of(0.025e9, latencies_ns[i]);
         struct efs_profile profile = {
@@ -83,14 +78,13 @@ static void a_disk_that_was_busy_is_faster(void **state)
 }
 
 /* Slower for a while: rates follow, the profile is in doubt and stays, and then they are what they were. */
-static void load_makes_nothing_worse_for_long(void **state)
+TEST(load_makes_nothing_worse_for_long)
 {
     struct efs_estimator *e = estimator_of(0.8e9, 1e5);
     struct efs_profile profile = {
         .disk_bytes_per_second = 0.8e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 4e9};
     struct efs_rates_doubt doubt;
 
-    (void)state;
     serve(e, 5000, 0.8e9, 30);
     assert_disk(e, 0.8e9 / 30);
     efs_estimator_doubt(e, &doubt);
@@ -106,11 +100,10 @@ static void load_makes_nothing_worse_for_long(void **state)
 }
 
 /* A store that was carried from a disk of 3 GB/s to one of 20 MB/s, and the other way round. */
-static void no_bound_keeps_rates_wrong(void **state)
+TEST(no_bound_keeps_rates_wrong)
 {
     struct efs_estimator *e = estimator_of(3e9, 1e5);
 
-    (void)state;
     serve(e, 200, 0.02e9, 1);
     assert_disk(e, 0.02e9);
     serve(e, 200, 6e9, 1);
@@ -118,14 +111,13 @@ static void no_bound_keeps_rates_wrong(void **state)
     efs_estimator_free(e);
 }
 
-static void decoding_is_corrected_as_reading_is(void **state)
+TEST(decoding_is_corrected_as_reading_is)
 {
     struct efs_estimator *e = estimator_of(0.8e9, 1e5);
     struct efs_profile profile = {
         .disk_bytes_per_second = 0.8e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 0.2e9};
     struct efs_rates_now now;
 
-    (void)state;
     efs_estimator_profile(e, &profile);
     for (unsigned i = 0; i < 40; i++)
         efs_estimator_decode(e, EFS_DECODE_KEPT, 2 * MIB, 2 * MIB / 4);
@@ -138,13 +130,12 @@ static void decoding_is_corrected_as_reading_is(void **state)
 }
 
 /* Nobody has measured: what is assumed is no profile that is wrong. */
-static void without_a_profile_nothing_is_faster(void **state)
+TEST(without_a_profile_nothing_is_faster)
 {
     struct efs_estimator *e;
     struct efs_profile profile = {
         .disk_bytes_per_second = 1.5e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 5e9};
 
-    (void)state;
     assert_int_equal(efs_estimator_new(&e), 0);
     assert_false(efs_estimator_faster(e, &profile));
     serve(e, 40, 1.5e9, 1);
@@ -152,13 +143,4 @@ static void without_a_profile_nothing_is_faster(void **state)
     efs_estimator_free(e);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_disk_that_was_busy_is_faster),      cmocka_unit_test(load_makes_nothing_worse_for_long),
-        cmocka_unit_test(no_bound_keeps_rates_wrong),          cmocka_unit_test(decoding_is_corrected_as_reading_is),
-        cmocka_unit_test(without_a_profile_nothing_is_faster),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,18 +4,9 @@
  * bit for every form, codec, number of threads, budget and order; what BF16 activations round; refusals; damage is an
  * error, never a number.
  */
-#include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "expertfs-compute.h"
@@ -320,21 +311,18 @@ static void with_codec(enum efs_codec_choice codec)
     efs_close(fs);
 }
 
-static void test_cascade(void **state)
+TEST(test_cascade)
 {
-    (void)state;
     with_codec(EFS_CHOOSE_CASCADE);
 }
 
-static void test_zstd(void **state)
+TEST(test_zstd)
 {
-    (void)state;
     with_codec(EFS_CHOOSE_ZSTD);
 }
 
-static void test_lz4(void **state)
+TEST(test_lz4)
 {
-    (void)state;
     with_codec(EFS_CHOOSE_LZ4);
 }
 
@@ -363,9 +351,8 @@ static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, 
 }
 
 /* h is rounded to the nearest BF16 number on every code path, ties to even, for each token alone; a NaN stays one. */
-static void test_bf16(void **state)
+TEST(test_bf16)
 {
-    (void)state;
     static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
     static uint16_t in[TOKENS * HIDDEN];
     static float y[TOKENS * HIDDEN], want[HIDDEN];
@@ -421,9 +408,8 @@ static void test_bf16(void **state)
 }
 
 /* Whatever comes, products tell plans what they took: of an expert that was run as it is coded, here. */
-static void test_told(void **state)
+TEST(test_told)
 {
-    (void)state;
     static float y[TOKENS * (HIDDEN + 3)];
     struct efs_error err = {""};
     char *text;
@@ -441,9 +427,8 @@ static void test_told(void **state)
     efs_close(fs);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     pack(EFS_CHOOSE_AUTO);
     struct efs *fs = open_store(64 * MIB);
     struct efs_team *team;
@@ -490,9 +475,8 @@ static void test_refused(void **state)
     assert_int_equal(efs_team_new(100000, &team), -EINVAL);
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     static float y[TOKENS * (HIDDEN + 3)];
     struct efs_error err = {""};
     pack(EFS_CHOOSE_CASCADE);
@@ -518,9 +502,8 @@ static void test_damage(void **state)
 
 /* Each shard has a codec of its own: zeros behind weights, so that the first shard of a tensor is of the cascade and a
  * later one of zstd. */
-static void codecs_mixed_in_a_tensor(void **state)
+TEST(codecs_mixed_in_a_tensor)
 {
-    (void)state;
     static float full[TOKENS * (HIDDEN + 3)], coded[TOKENS * (HIDDEN + 3)];
     char path[400];
     size_t bytes;
@@ -549,9 +532,8 @@ static void codecs_mixed_in_a_tensor(void **state)
 }
 
 /* A client of the store: the same to the bit; what is not there is said. */
-static void test_client(void **state)
+TEST(test_client)
 {
-    (void)state;
     struct efs_error err = {""};
     struct efs_client *client;
     const size_t bytes = TOKENS * (HIDDEN + 3) * sizeof(float);
@@ -572,16 +554,4 @@ static void test_client(void **state)
     free(got);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade),
-                                       cmocka_unit_test(test_zstd),
-                                       cmocka_unit_test(test_lz4),
-                                       cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_told),
-                                       cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(codecs_mixed_in_a_tensor),
-                                       cmocka_unit_test(test_client),
-                                       cmocka_unit_test(test_damage)};
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

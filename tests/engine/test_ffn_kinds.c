@@ -3,18 +3,9 @@
  * efs_expert_ffn() for experts of every kind that is known, each as its checkpoint has it: against sums in double made
  * from the checkpoint's own numbers; the same to the bit for every form, codec, number of threads and of tokens.
  */
-#include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-compute.h"
 #include "expertfs-pack.h"
@@ -328,9 +319,8 @@ static void run_kind(struct checkpoint *c, expert_formula *formula, enum efs_act
     }
 }
 
-static void test_f16(void **state)
+TEST(test_f16)
 {
-    (void)state;
     struct checkpoint c = {.random = 3};
     add_each(&c, F16, INNER, HIDDEN, "model.layers.0.mlp.experts.", ".gate_proj.weight");
     add_each(&c, F16, INNER, HIDDEN, "model.layers.0.mlp.experts.", ".up_proj.weight");
@@ -355,16 +345,14 @@ static void gpt_oss(int dtype, int bias, enum efs_activation narrow)
 }
 
 /* As converters of gpt-oss write it: gate and up apart, biases of F32. */
-static void test_gpt_oss(void **state)
+TEST(test_gpt_oss)
 {
-    (void)state;
     gpt_oss(BF16, F32, EFS_ACTIVATION_BF16);
     gpt_oss(F16, BF16, EFS_ACTIVATION_F16);
 }
 
-static void test_switch(void **state)
+TEST(test_switch)
 {
-    (void)state;
     struct checkpoint c = {.random = 5};
     add_each(&c, BF16, INNER, HIDDEN, "encoder.block.1.layer.1.mlp.experts.expert_", ".wi.weight");
     add_each(&c, BF16, HIDDEN, INNER, "encoder.block.1.layer.1.mlp.experts.expert_", ".wo.weight");
@@ -373,9 +361,8 @@ static void test_switch(void **state)
 }
 
 /* Tensors that make no known kind: which one, is said. */
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const char *const others[] = {".wi.weight", ".shared.weight", ".up_proj.bias"};
     static float y[HIDDEN];
     for (size_t i = 0; i < 3; i++) {
@@ -407,9 +394,4 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_f16), cmocka_unit_test(test_gpt_oss),
-                                       cmocka_unit_test(test_switch), cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_MAIN(setup, NULL)

@@ -4,21 +4,13 @@
  * stays in pool G, what goes for it and when; what is refused; many threads. Formats are in test_gpu_formats.c, experts
  * that are run in test_gpu_run.c, what goes wrong in test_gpu_faults.c.
  */
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "driver.h"
 #include "expertfs-gpu.h"
 #include "fake_cuda.h"
@@ -62,9 +54,8 @@ static void both(struct efs_client *client)
     efs_client_release(request); /* nobody waited */
 }
 
-static void of_a_store(void **state)
+TEST_WITH(of_a_store, NULL, gpu_after)
 {
-    (void)state;
     static const char *const policies[] = {"value", "lru", "dali", NULL};
     for (size_t p = 0; p < sizeof(policies) / sizeof(policies[0]); p++) {
         gpu_fake.policy = policies[p];
@@ -76,9 +67,8 @@ static void of_a_store(void **state)
     }
 }
 
-static void of_a_mount(void **state)
+TEST_WITH(of_a_mount, NULL, gpu_after)
 {
-    (void)state;
     struct efs_client *client = gpu_client(gpu_mount.directory, GPU_LEAST);
     both(client); /* this one hands out none coded: they are copied in full */
     assert_int_equal(gpu_stats(client).g_decodes, 0);
@@ -87,11 +77,10 @@ static void of_a_mount(void **state)
 }
 
 /* Memory that chunks come from is registered as long as it is the pool's, and no longer. */
-static void registered_memory(void **state)
+TEST_WITH(registered_memory, NULL, gpu_after)
 {
     struct efs_stats stats;
     struct efs_error err = {""};
-    (void)state;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     struct efs *fs = efs_client_fs(client);
     assert_int_equal(gpu_fake.registered(), 0);
@@ -119,10 +108,9 @@ static void registered_memory(void **state)
 }
 
 /* Beside requests in other forms, of the same client. */
-static void what_is_there_stays(void **state)
+TEST_WITH(what_is_there_stays, NULL, gpu_after)
 {
     struct efs_client_request *request;
-    (void)state;
     gpu_fake.policy = "lru";
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     gpu_bring(client, 0, 0, 6);
@@ -142,13 +130,12 @@ static void what_is_there_stays(void **state)
     efs_client_close(client);
 }
 
-static void refused(void **state)
+TEST_WITH(refused, NULL, gpu_after)
 {
     struct efs_client_request *request;
     struct efs_error err = {""};
     struct efs_gpu_stats stats;
     const struct efs_need twice[] = {{1, 1}, {1, 1}}, none[] = {{1, 0}}, beyond[] = {{1, 1}, {GPU_EXPERTS, 1}};
-    (void)state;
     struct efs_client *client = gpu_client_without(gpu_model.store, true);
     assert_int_equal(gpu_begin(client, 0, 0, 1, &request), -EINVAL);
     assert_int_equal(efs_client_gpu_stats(client, &stats, sizeof(stats)), -ENODEV);
@@ -202,12 +189,11 @@ static void refused(void **state)
 }
 
 /* What is held is not taken: who finds no room is told, and finds some when it was dropped. */
-static void no_room(void **state)
+TEST_WITH(no_room, NULL, gpu_after)
 {
     struct efs_client_request *held, *more;
     uint32_t index, here = 0;
     errint_t status;
-    (void)state;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     assert_int_equal(gpu_begin(client, 0, 0, 6, &held), 0);
     assert_int_equal(efs_client_wait(held), 0);
@@ -231,10 +217,9 @@ static void no_room(void **state)
 
 /* A client for each of several devices: experts are where they were asked for, and one that is lost takes no other
  * along. */
-static void several_devices(void **state)
+TEST_WITH(several_devices, NULL, gpu_after)
 {
     const char *const paths[] = {gpu_mount.directory, gpu_model.store};
-    (void)state;
     for (unsigned p = 0; p < 2; p++) {
         struct efs_client *client[FAKE_CUDA_DEVICES];
         struct efs_client_request *request[FAKE_CUDA_DEVICES], *more;
@@ -282,7 +267,7 @@ static void read_late(void *arg)
     memcpy(r->copy, r->from, sizeof(r->copy));
 }
 
-static void who_still_reads(void **state)
+TEST_WITH(who_still_reads, NULL, gpu_after)
 {
     static struct reader reader;
     struct efs_driver cu;
@@ -292,7 +277,6 @@ static void who_still_reads(void **state)
     efs_cu_stream stream;
     uint32_t count, index;
     errint_t status;
-    (void)state;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     sem_init(&reader.may, 0, 0);
     assert_int_equal(efs_driver_open(&cu, NULL), 0);
@@ -365,12 +349,11 @@ static void *use(void *arg)
     return NULL;
 }
 
-static void many_threads(void **state)
+TEST_WITH(many_threads, NULL, gpu_after)
 {
     pthread_t threads[THREADS];
     struct user users[THREADS];
     unsigned served = 0;
-    (void)state;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     gpu_fake.slow(100);
     for (unsigned i = 0; i < THREADS; i++) {
@@ -387,14 +370,13 @@ static void many_threads(void **state)
 }
 
 /* A forked process: no call gets to the driver, which does not work there; the parent goes on. */
-static void forked(void **state)
+TEST_WITH(forked, NULL, gpu_after)
 {
     struct efs_client_request *request, *other;
     const struct efs_need need = {1, 1};
     struct efs_gpu_stats stats;
     uint32_t index;
     errint_t status;
-    (void)state;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     assert_int_equal(gpu_begin(client, 1, 2, 3, &request), 0);
     assert_int_equal(efs_client_wait(request), 0);
@@ -424,19 +406,4 @@ static void forked(void **state)
     efs_client_close(client);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(of_a_store, gpu_after),
-        cmocka_unit_test_teardown(of_a_mount, gpu_after),
-        cmocka_unit_test_teardown(registered_memory, gpu_after),
-        cmocka_unit_test_teardown(what_is_there_stays, gpu_after),
-        cmocka_unit_test_teardown(refused, gpu_after),
-        cmocka_unit_test_teardown(no_room, gpu_after),
-        cmocka_unit_test_teardown(several_devices, gpu_after),
-        cmocka_unit_test_teardown(who_still_reads, gpu_after),
-        cmocka_unit_test_teardown(many_threads, gpu_after),
-        cmocka_unit_test_teardown(forked, gpu_after),
-    };
-    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
-}
+TEST_MAIN(gpu_setup, gpu_teardown)

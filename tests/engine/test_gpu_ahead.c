@@ -3,20 +3,12 @@
  * Experts that are named ahead are brought to pool G before they are asked for: what is used, late and in vain, whose
  * place is taken, who goes first, what stops it, and what goes wrong meanwhile.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "driver.h"
 #include "gpu_fixture.h"
 
@@ -95,9 +87,8 @@ static void settle(struct efs_client *client, uint32_t experts)
           gpu_stats(client).g_experts * GPU_EXPERT_BYTES == gpu_stats(client).g_used_bytes);
 }
 
-static void what_is_used(void **state)
+TEST_WITH(what_is_used, NULL, gpu_after)
 {
-    (void)state;
     struct efs_client *client = ahead_client(4);
     hint(client, 1, 0, 3);
     settle(client, 3);
@@ -117,9 +108,8 @@ static void what_is_used(void **state)
     efs_client_close(client);
 }
 
-static void what_is_in_vain(void **state)
+TEST_WITH(what_is_in_vain, NULL, gpu_after)
 {
-    (void)state;
     struct efs_client *client = ahead_client(4);
     hint(client, 1, 0, 2);
     settle(client, 2);
@@ -142,12 +132,11 @@ static void what_is_in_vain(void **state)
     efs_client_close(client);
 }
 
-static void what_is_not_begun(void **state)
+TEST_WITH(what_is_not_begun, NULL, gpu_after)
 {
     const float unlikely[] = {0.4f, 0.6f};
     struct efs_stats stats;
     struct efs_error err = {""};
-    (void)state;
     struct efs_client *client = gpu_client_without(gpu_model.store, true);
     gpu_fake.ahead_bytes = GPU_POOL_EXPERTS / 2 * GPU_EXPERT_BYTES + 1;
     assert_int_equal(gpu_add(client, LEAST, &err), -EINVAL);
@@ -179,10 +168,9 @@ static void what_is_not_begun(void **state)
 }
 
 /* Places: free ones, and those of others, but not of what is held or named, nor more than its part. */
-static void whose_place(void **state)
+TEST_WITH(whose_place, NULL, gpu_after)
 {
     struct efs_client_request *held;
-    (void)state;
     gpu_fake.policy = "lru";
     struct efs_client *client = ahead_client(3);
     assert_int_equal(gpu_begin(client, 0, 0, 6, &held), 0);
@@ -211,9 +199,8 @@ static void whose_place(void **state)
 }
 
 /* While most names are wrong nothing is begun for them. */
-static void wrong_names(void **state)
+TEST_WITH(wrong_names, NULL, gpu_after)
 {
-    (void)state;
     gpu_fake.policy = "lru";
     struct efs_client *client = ahead_client(4);
     for (uint32_t round = 0; round < 20; round++) {
@@ -274,13 +261,12 @@ static void link_rests(struct efs_client *client, uint64_t link_bytes)
     assert_int_equal(gpu_stats(client).g_link_bytes, link_bytes);
 }
 
-static void who_asks_goes_first(void **state)
+TEST_WITH(who_asks_goes_first, NULL, gpu_after)
 {
     struct large large;
     struct efs_client_request *asked, *joined;
     uint32_t index;
     errint_t status;
-    (void)state;
     struct efs_client *client = large_begin(&large);
     const uint64_t half = gpu_stats(client).g_link_bytes;
     gpu_fake.hold(COPYING | AHEAD);
@@ -306,10 +292,9 @@ static void who_asks_goes_first(void **state)
     large_end(&large);
 }
 
-static void given_up_half_way(void **state)
+TEST_WITH(given_up_half_way, NULL, gpu_after)
 {
     struct large large;
-    (void)state;
     struct efs_client *client = large_begin(&large);
     const uint64_t half = gpu_stats(client).g_link_bytes;
     hint(client, 0, 0, 0);
@@ -322,11 +307,10 @@ static void given_up_half_way(void **state)
 }
 
 /* Who asks needs its place. */
-static void gives_its_place(void **state)
+TEST_WITH(gives_its_place, NULL, gpu_after)
 {
     struct large large;
     struct efs_client_request *held, *asked;
-    (void)state;
     struct efs_client *client = large_begin(&large);
     assert_int_equal(gpu_begin(client, 0, 0, 1, &held), 0);
     assert_int_equal(efs_client_wait(held), 0);
@@ -341,11 +325,10 @@ static void gives_its_place(void **state)
 }
 
 /* Who asks waits in the store for memory that it has there. */
-static void gives_memory_back(void **state)
+TEST_WITH(gives_memory_back, NULL, gpu_after)
 {
     struct large large;
     struct efs_client_request *asked;
-    (void)state;
     struct efs_client *client = large_begin(&large);
     assert_int_equal(gpu_begin(client, 0, 0, 2, &asked), 0);
     gpu_fake.hold(0);
@@ -356,11 +339,10 @@ static void gives_memory_back(void **state)
 }
 
 /* Who joins and leaves again. */
-static void asked_and_dropped(void **state)
+TEST_WITH(asked_and_dropped, NULL, gpu_after)
 {
     struct large large;
     struct efs_client_request *asked;
-    (void)state;
     struct efs_client *client = large_begin(&large);
     assert_int_equal(gpu_begin(client, 1, 0, 1, &asked), 0);
     efs_client_release(asked);
@@ -380,11 +362,10 @@ static void *let_go_soon(void *arg)
     return NULL;
 }
 
-static void closed_meanwhile(void **state)
+TEST_WITH(closed_meanwhile, NULL, gpu_after)
 {
     struct large large;
     pthread_t thread;
-    (void)state;
     (void)large_begin(&large);
     assert_int_equal(pthread_create(&thread, NULL, let_go_soon, NULL), 0);
     efs_client_close(large.client);
@@ -404,9 +385,8 @@ static void closed_meanwhile(void **state)
 
 /* ---- what goes wrong ---- */
 
-static void damaged_on_the_way(void **state)
+TEST_WITH(damaged_on_the_way, NULL, gpu_after)
 {
-    (void)state;
     struct efs_client *client = ahead_client(4);
     gpu_fake.damage(1);
     hint(client, 1, 0, 2);
@@ -452,13 +432,12 @@ static bool life(void)
     return failed;
 }
 
-static void each_call_fails(void **state)
+TEST_WITH(each_call_fails, NULL, gpu_after)
 {
     static const struct {
         int result;
         bool for_ever;
     } ways[] = {{EFS_CU_OUT_OF_MEMORY, false}, {700, true}};
-    (void)state;
     for (unsigned w = 0; w < 2; w++) {
         unsigned failed = 0;
         for (unsigned number = 1; number < 160; number++) {
@@ -473,9 +452,8 @@ static void each_call_fails(void **state)
 
 /* ---- of a mount, and many ---- */
 
-static void of_a_mount(void **state)
+TEST_WITH(of_a_mount, NULL, gpu_after)
 {
-    (void)state;
     char path[512];
     gpu_fake.ahead_bytes = 4 * GPU_EXPERT_BYTES;
     fixture_mount_file(&gpu_mount, ".expertfs/hint", "", 0);
@@ -532,11 +510,10 @@ static uint64_t asked_for(struct efs_client *client)
     return s.g_hits + s.g_joined + s.g_brought + s.g_errors;
 }
 
-static void many_threads(void **state)
+TEST_WITH(many_threads, NULL, gpu_after)
 {
     pthread_t threads[3]; /* who hold 6 of 8 experts at most: each finds room */
     struct user users[3];
-    (void)state;
     struct efs_client *client = ahead_client(2);
     gpu_fake.slow(100);
     for (unsigned i = 0; i < 3; i++) {
@@ -555,24 +532,4 @@ static void many_threads(void **state)
     efs_client_close(client);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(what_is_used, gpu_after),
-        cmocka_unit_test_teardown(what_is_in_vain, gpu_after),
-        cmocka_unit_test_teardown(what_is_not_begun, gpu_after),
-        cmocka_unit_test_teardown(whose_place, gpu_after),
-        cmocka_unit_test_teardown(wrong_names, gpu_after),
-        cmocka_unit_test_teardown(who_asks_goes_first, gpu_after),
-        cmocka_unit_test_teardown(given_up_half_way, gpu_after),
-        cmocka_unit_test_teardown(gives_its_place, gpu_after),
-        cmocka_unit_test_teardown(gives_memory_back, gpu_after),
-        cmocka_unit_test_teardown(asked_and_dropped, gpu_after),
-        cmocka_unit_test_teardown(closed_meanwhile, gpu_after),
-        cmocka_unit_test_teardown(damaged_on_the_way, gpu_after),
-        cmocka_unit_test_teardown(each_call_fails, gpu_after),
-        cmocka_unit_test_teardown(of_a_mount, gpu_after),
-        cmocka_unit_test_teardown(many_threads, gpu_after),
-    };
-    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
-}
+TEST_MAIN(gpu_setup, gpu_teardown)

@@ -3,24 +3,16 @@
  * A graphics processor with which things go wrong: damage on the way, and each call of the driver that fails once, or
  * from then on, as of a lost device.
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "driver.h"
 #include "gpu_fixture.h"
 
-static void damaged_on_the_way(void **state)
+TEST_WITH(damaged_on_the_way, NULL, gpu_after)
 {
     struct efs_client_request *request;
     uint32_t index, bad = 0;
     errint_t status;
-    (void)state;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     gpu_fake.damage(1);
     assert_int_equal(gpu_begin(client, 0, 0, 3, &request), 0);
@@ -74,13 +66,12 @@ static bool life(const char *path)
     return failed;
 }
 
-static void each_call_fails(void **state)
+TEST_WITH(each_call_fails, NULL, gpu_after)
 {
     static const struct {
         int result;
         bool for_ever;
     } ways[] = {{EFS_CU_OUT_OF_MEMORY, false}, {700, true}};
-    (void)state;
     for (unsigned w = 0; w < 2; w++) {
         unsigned failed = 0, fine = 0;
         for (unsigned number = 1; fine < 3 && number < 1000; number++) {
@@ -98,11 +89,4 @@ static void each_call_fails(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(damaged_on_the_way, gpu_after),
-        cmocka_unit_test_teardown(each_call_fails, gpu_after),
-    };
-    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
-}
+TEST_MAIN(gpu_setup, gpu_teardown)

@@ -2,14 +2,8 @@
 /*
  * Every byte of every format and codec in memory of a graphics processor, and experts that are larger than its slots.
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "gpu_fixture.h"
 
 #define MIB (1ull << 20)
@@ -45,7 +39,7 @@ static void same_as_full(const char *store, uint32_t experts, uint64_t budget_by
     efs_client_close(client);
 }
 
-static void every_format(void **state)
+TEST_WITH(every_format, NULL, gpu_after)
 {
     static const struct {
         const char *dtype;
@@ -53,7 +47,6 @@ static void every_format(void **state)
     } formats[] = {{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1}, {"I64", 8}};
     static const enum efs_codec_choice codecs[] = {EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_RAW,
                                                    EFS_CHOOSE_ZSTD};
-    (void)state;
     for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
         struct fixture one;
         struct fixture_tensor tensors[3];
@@ -83,12 +76,11 @@ static void every_format(void **state)
 }
 
 /* More than goes into the slots at once; and more than goes into the pool. */
-static void large_experts(void **state)
+TEST_WITH(large_experts, NULL, gpu_after)
 {
     struct fixture large;
     struct efs_client_request *request;
     uint64_t decodes;
-    (void)state;
     fixture_store(&large, 1, 2, 1536, 2048);
     same_as_full(large.store, 2, GPU_SLOTS + 20 * MIB, &decodes);
     assert_true(decodes >= 4);
@@ -101,7 +93,7 @@ static void large_experts(void **state)
 }
 
 /* No kernel decodes it, and there is no full pool. */
-static void foreign_codec(void **state)
+TEST_WITH(foreign_codec, NULL, gpu_after)
 {
     struct fixture zstd;
     struct efs_client_request *request;
@@ -110,7 +102,6 @@ static void foreign_codec(void **state)
                                              .shard_elements = 8192,
                                              .force = true,
                                              .codec = EFS_CHOOSE_ZSTD};
-    (void)state;
     fixture_begin(&zstd);
     fixture_moe(&zstd, 1, 2, 64, 256);
     fixture_pack(&zstd, &options);
@@ -123,12 +114,4 @@ static void foreign_codec(void **state)
     fixture_end(&zstd);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(every_format, gpu_after),
-        cmocka_unit_test_teardown(large_experts, gpu_after),
-        cmocka_unit_test_teardown(foreign_codec, gpu_after),
-    };
-    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
-}
+TEST_MAIN(gpu_setup, gpu_teardown)

@@ -3,17 +3,8 @@
  * Experts that are run on a graphics processor, beside the same on this one; with no room, with damage, and with each
  * call of the driver that fails.
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "device_core.h"
 #include "expertfs-compute.h"
 #include "gpu_fixture.h"
@@ -68,13 +59,12 @@ static void runnable_model(struct fixture *runnable)
     fixture_pack(runnable, NULL);
 }
 
-static void run_there(void **state)
+TEST_WITH(run_there, NULL, gpu_after)
 {
     static float here[TOKENS][HIDDEN + 3], there[TOKENS][HIDDEN + 3];
     struct efs_error err = {""};
     struct fixture runnable;
     struct efs_team *team;
-    (void)state;
     runnable_model(&runnable);
     struct efs_client *client = gpu_client(runnable.store, GPU_LEAST);
     assert_int_equal(efs_team_new(2, &team), 0);
@@ -228,11 +218,10 @@ static void bring_all(struct efs_client *client, uint32_t layer)
     efs_client_release(request);
 }
 
-static void shared_as_by_the_processor(void **state)
+TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
 {
     static const uint32_t token_counts[] = {1, TOKENS, MANY_TOKENS};
     struct shared s;
-    (void)state;
     shared_begin(&s);
     gpu_fake.slow(200);
     for (unsigned n = 0; n < sizeof(token_counts) / sizeof(token_counts[0]); n++)
@@ -262,10 +251,9 @@ static void shared_as_by_the_processor(void **state)
 }
 
 /* A new client's first mixture goes to both, and each is measured by it. */
-static void shared_is_measured(void **state)
+TEST_WITH(shared_is_measured, NULL, gpu_after)
 {
     struct shared s;
-    (void)state;
     shared_begin(&s);
     const uint32_t there = share(&s, GPU_EXPERTS, TOKENS);
     assert_true(there > 0 && there < GPU_EXPERTS);
@@ -278,11 +266,10 @@ static void shared_is_measured(void **state)
 }
 
 /* What the device has no room for the processor runs. */
-static void shared_without_room(void **state)
+TEST_WITH(shared_without_room, NULL, gpu_after)
 {
     struct efs_client_request *held;
     struct shared s;
-    (void)state;
     shared_begin(&s);
     for (uint32_t left = 0; left < 3; left++) {
         assert_int_equal(gpu_begin(s.client, 0, 0, GPU_POOL_EXPERTS - left, &held), 0);
@@ -309,10 +296,9 @@ static void shared_without_room(void **state)
     shared_end(&s);
 }
 
-static void shared_with_many_tokens(void **state)
+TEST_WITH(shared_with_many_tokens, NULL, gpu_after)
 {
     struct shared s;
-    (void)state;
     shared_begin(&s);
     costs_are(s.client, long_ns, 1, 1);
     assert_int_equal(share(&s, GPU_EXPERTS, ALL_TOKENS), 0); /* how wide h is, is not known yet */
@@ -327,14 +313,13 @@ static void shared_with_many_tokens(void **state)
     shared_end(&s);
 }
 
-static void shared_refuses(void **state)
+TEST_WITH(shared_refuses, NULL, gpu_after)
 {
     float y[HIDDEN];
     struct efs_error err = {""};
     struct efs_client_request *request;
     struct efs_need need = {0, 1};
     struct shared s;
-    (void)state;
     shared_begin(&s);
     assert_int_equal(efs_client_begin(s.client, "", 1, &need, sizeof(need), 1, EFS_FORM_SHARED, &request, &err),
                      -EINVAL);
@@ -345,13 +330,12 @@ static void shared_refuses(void **state)
     shared_end(&s);
 }
 
-static void shared_with_damage(void **state)
+TEST_WITH(shared_with_damage, NULL, gpu_after)
 {
     static float y[TOKENS * HIDDEN];
     struct efs_error err = {""};
     struct shared s;
     size_t bytes;
-    (void)state;
     shared_begin(&s);
     costs_are(s.client, long_ns, 1, 1);
     gpu_fake.damage(2); /* on the way to the device; the first is the mixture's x */
@@ -378,7 +362,7 @@ static void shared_with_damage(void **state)
 }
 
 /* Each call of the driver that a mixture on both sides makes fails: once, or from then on. */
-static void shared_with_failures(void **state)
+TEST_WITH(shared_with_failures, NULL, gpu_after)
 {
     static const struct {
         int result;
@@ -386,7 +370,6 @@ static void shared_with_failures(void **state)
     } ways[] = {{2, false}, {700, true}};
     static float y[TOKENS * HIDDEN];
     struct shared s;
-    (void)state;
     shared_begin(&s);
     for (unsigned w = 0; w < 2; w++) {
         unsigned failed = 0, fine = 0;
@@ -408,17 +391,4 @@ static void shared_with_failures(void **state)
     shared_end(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(run_there, gpu_after),
-        cmocka_unit_test_teardown(shared_as_by_the_processor, gpu_after),
-        cmocka_unit_test_teardown(shared_is_measured, gpu_after),
-        cmocka_unit_test_teardown(shared_without_room, gpu_after),
-        cmocka_unit_test_teardown(shared_with_many_tokens, gpu_after),
-        cmocka_unit_test_teardown(shared_refuses, gpu_after),
-        cmocka_unit_test_teardown(shared_with_damage, gpu_after),
-        cmocka_unit_test_teardown(shared_with_failures, gpu_after),
-    };
-    return cmocka_run_group_tests(tests, gpu_setup, gpu_teardown);
-}
+TEST_MAIN(gpu_setup, gpu_teardown)

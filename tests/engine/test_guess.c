@@ -3,21 +3,12 @@
  * Experts that are guessed to be asked for: read without being a use, in memory that nobody keeps, first to go; what a
  * predictor learns from requests and from what clients tell; its memory in the budget.
  */
-#include <errno.h>
 #include <glob.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "cache.h"
 #include "extent_core.h"
 #include "fixture.h"
@@ -176,9 +167,8 @@ static void check_uncounted(struct efs *fs, const struct counted *before)
                      before->stats.requests_m + before->stats.requests_c + before->stats.requests_p);
 }
 
-static void a_guess_is_not_a_use(void **state)
+TEST(a_guess_is_not_a_use)
 {
-    (void)state;
     static const uint32_t some[] = {1, 2, 3}, guessed[] = {7, 8};
     struct efs *fs = open_store(256 * MIB, "always");
     struct efs_client *client = client_of(fs);
@@ -215,9 +205,8 @@ static uint64_t fixed_bytes(void)
 }
 
 /* What is kept stays, whatever is guessed, and guesses have no more than their share. */
-static void nothing_kept_goes(void **state)
+TEST(nothing_kept_goes)
 {
-    (void)state;
     uint32_t all[EXPERTS], kept = 0;
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;
@@ -249,9 +238,8 @@ static void nothing_kept_goes(void **state)
 }
 
 /* Layers before its own bring what nobody keeps for long: that goes, and not what is still to be asked for. */
-static void it_waits_for_its_layer(void **state)
+TEST(it_waits_for_its_layer)
 {
-    (void)state;
     static const uint32_t guessed[] = {15};
     uint32_t some[10];
     for (uint32_t e = 0; e < 10; e++)
@@ -276,9 +264,8 @@ static void it_waits_for_its_layer(void **state)
 }
 
 /* Its layer passes without it: it is the first to go. */
-static void what_came_in_vain_goes_first(void **state)
+TEST(what_came_in_vain_goes_first)
 {
-    (void)state;
     static const uint32_t guessed[] = {9}, other[] = {1};
     struct efs *fs = open_store(256 * MIB, "always");
     struct efs_client *client = client_of(fs);
@@ -306,9 +293,8 @@ static bool is_awaited(struct efs *fs, uint32_t expert)
 
 /* A layer chooses what was read for it and asks for it by no request: it is held back for a pass, and no longer; also
  * when nothing more is told of the sequence. */
-static void what_nobody_comes_for_goes(void **state)
+TEST(what_nobody_comes_for_goes)
 {
-    (void)state;
     static const uint32_t guessed[] = {9}, other[] = {1};
     for (unsigned over = 0; over < 2; over++) {
         struct efs *fs = open_store(256 * MIB, "always");
@@ -338,9 +324,8 @@ static void what_nobody_comes_for_goes(void **state)
 /* ---- predicted ---- */
 
 /* The same experts follow each other in every pass; each layer's are gone when its turn comes again. */
-static void requests_teach(void **state)
+TEST(requests_teach)
 {
-    (void)state;
     for (unsigned kind = 0; kind < 3; kind++) {
         static const char *const predictors[] = {"mixed", "fmoe", "moe-infinity"};
         struct efs *fs = open_store(256 * MIB, "off");
@@ -366,9 +351,8 @@ static void requests_teach(void **state)
 }
 
 /* Two sequences take turns: told apart each is simple. When the last ends, requests are taken for one again. */
-static void clients_tell(void **state)
+TEST(clients_tell)
 {
-    (void)state;
     struct efs *fs = open_store(256 * MIB, "always");
     struct efs_client *client = client_of(fs);
     static const uint32_t one[] = {1, 2}, other[] = {3, 4};
@@ -391,9 +375,8 @@ static void clients_tell(void **state)
     efs_close(fs);
 }
 
-static void what_is_wrong_is_refused(void **state)
+TEST(what_is_wrong_is_refused)
 {
-    (void)state;
     static const uint32_t twice[] = {1, 1}, none[] = {EXPERTS}, good[] = {1};
     static const float high[] = {1.5F}, negative[] = {-1};
     struct efs *fs = open_store(256 * MIB, "always");
@@ -483,19 +466,18 @@ static void flip(const char *path, long at)
 
 /* What was learned is there at the next mount, whatever its budget; what is damaged, of another store, or cut is not
  * used. */
-static void learned_stays(void **unused)
+TEST(learned_stays)
 {
-    (void)unused;
-    char state[] = "/tmp/efs-test-guess-XXXXXX", path[256];
+    char folder[] = "/tmp/efs-test-guess-XXXXXX", path[256];
     static const long damage[] = {3, 9, 30, 200,
                                   -1}; /* magic, hash of the store, header, numbers, -1: the end is cut */
-    assert_non_null(mkdtemp(state));
-    setenv("EXPERTFS_STATE", state, 1);
+    assert_non_null(mkdtemp(folder));
+    setenv("EXPERTFS_STATE", folder, 1);
     double nothing = first_recall(); /* too little to be saved */
     struct efs *fs = open_with_state(256 * MIB);
     teach(fs, PASSES);
     efs_close(fs);
-    find_saved(state, path, sizeof(path));
+    find_saved(folder, path, sizeof(path));
     double learned = first_recall();
     assert_true(first_recall_within(64 * MIB) > 0.9);
     assert_true(first_recall_within(1024 * MIB) > 0.9);
@@ -519,13 +501,13 @@ static void learned_stays(void **unused)
     static const char *const names[] = {"profile", "counts", "guesses"};
     for (unsigned i = 0; i < 3; i++) {
         glob_t found;
-        snprintf(path, sizeof(path), "%s/%s-*", state, names[i]);
+        snprintf(path, sizeof(path), "%s/%s-*", folder, names[i]);
         if (glob(path, 0, NULL, &found) == 0)
             unlink(found.gl_pathv[0]);
         globfree(&found);
     }
     unsetenv("EXPERTFS_STATE");
-    assert_int_equal(rmdir(state), 0);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 /* ---- the cliff ---- */
@@ -544,9 +526,8 @@ static void told_of_the_cliff(struct efs *fs, const char *wanted)
 }
 
 /* Below what a pass asks for it is said, whether anything is guessed or not, with the policy that keeps a part. */
-static void the_cliff_is_told(void **state)
+TEST(the_cliff_is_told)
 {
-    (void)state;
     uint32_t all[EXPERTS];
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;
@@ -566,9 +547,8 @@ static void the_cliff_is_told(void **state)
 
 /* ---- its memory, its end ---- */
 
-static void memory_is_in_the_budget(void **state)
+TEST(memory_is_in_the_budget)
 {
-    (void)state;
     struct efs *fs = open_store(256 * MIB, NULL);
     struct efs_error err = {""};
     char value[128];
@@ -594,9 +574,8 @@ static void memory_is_in_the_budget(void **state)
 }
 
 /* What turns have found so far is there when it is switched on again. */
-static void off_keeps_what_turns_found(void **state)
+TEST(off_keeps_what_turns_found)
 {
-    (void)state;
     struct efs *fs = open_store(256 * MIB, "auto");
     teach(fs, PASSES);
     double ratio = told(fs, "time_ratio", 0);
@@ -609,9 +588,8 @@ static void off_keeps_what_turns_found(void **state)
 }
 
 /* Off, on and closed at any time, with guesses under way. */
-static void switched_at_any_time(void **state)
+TEST(switched_at_any_time)
 {
-    (void)state;
     static const char *const modes[] = {"off", "always", "auto", "always:share=30:token=4M"};
     uint32_t all[EXPERTS];
     for (uint32_t e = 0; e < EXPERTS; e++)
@@ -630,9 +608,8 @@ static void switched_at_any_time(void **state)
 }
 
 /* It was guessed, and cancelled before it was read; then somebody asks for it. It stays protected, and is read. */
-static void asked_for_what_was_cancelled(void **state)
+TEST(asked_for_what_was_cancelled)
 {
-    (void)state;
     static const uint32_t e = EXPERTS + 3;
     struct efs *fs = open_store(256 * MIB, "always");
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* nobody but this test guesses */
@@ -655,23 +632,4 @@ static void asked_for_what_was_cancelled(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_guess_is_not_a_use),
-        cmocka_unit_test(nothing_kept_goes),
-        cmocka_unit_test(it_waits_for_its_layer),
-        cmocka_unit_test(what_came_in_vain_goes_first),
-        cmocka_unit_test(what_nobody_comes_for_goes),
-        cmocka_unit_test(asked_for_what_was_cancelled),
-        cmocka_unit_test(requests_teach),
-        cmocka_unit_test(clients_tell),
-        cmocka_unit_test(what_is_wrong_is_refused),
-        cmocka_unit_test(learned_stays),
-        cmocka_unit_test(the_cliff_is_told),
-        cmocka_unit_test(memory_is_in_the_budget),
-        cmocka_unit_test(off_keeps_what_turns_found),
-        cmocka_unit_test(switched_at_any_time),
-    };
-    return cmocka_run_group_tests_name("guess", tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

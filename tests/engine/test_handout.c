@@ -3,18 +3,10 @@
  * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
  * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -22,8 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture_mount.h"
 #include "expertfs.h"
 #include "expertfs-protocol.h"
@@ -317,23 +308,20 @@ static void check_manner(enum manner manner, bool windows)
     end_end(&s);
 }
 
-static void test_good(void **state)
+TEST(test_good)
 {
-    (void)state;
     check_manner(GOOD, true);
 }
 
-static void test_bad(void **state)
+TEST(test_bad)
 {
-    (void)state;
     for (enum manner manner = REFUSES; manner < MANNERS; manner++)
         check_manner(manner, false);
 }
 
 /* What is kept is not asked for again; the mount is told that it was used, in order and to the last. */
-static void test_kept(void **state)
+TEST(test_kept)
 {
-    (void)state;
     struct mount_end s;
     begin_end(&s, GOOD);
     struct efs_client *client = open_client(UINT64_C(1) << 30);
@@ -352,9 +340,8 @@ static void test_kept(void **state)
 }
 
 /* Of its own, a client keeps what the mount keeps full, as it tells: here experts 1 and 3 of layer 1. */
-static void test_kept_full(void **state)
+TEST(test_kept_full)
 {
-    (void)state;
     struct mount_end s;
     begin_end(&s, GOOD);
     s.kept = 1u << 1 | 1u << 3;
@@ -381,9 +368,8 @@ static void test_kept_full(void **state)
 }
 
 /* Of windows that do not come again the client unmaps the oldest, and says so. */
-static void test_forgotten(void **state)
+TEST(test_forgotten)
 {
-    (void)state;
     struct mount_end s;
     begin_end(&s, ALWAYS_NEW);
     struct efs_client *client = open_client(0);
@@ -431,9 +417,8 @@ static void crowded(enum manner manner, uint64_t keep_bytes)
     end_end(&s);
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     crowded(GOOD, 0);
     crowded(GOOD, mount.file_bytes[0] * 5);
     crowded(REFUSES, 0);
@@ -441,9 +426,8 @@ static void test_threads(void **state)
 }
 
 /* Nobody listens, or there is no such name: files do. */
-static void test_nobody(void **state)
+TEST(test_nobody)
 {
-    (void)state;
     const char *const texts[] = {"address: -\n",
                                  "address: expertfs-nobody-is-here\n",
                                  "address: /nowhere/at/all/handout\n",
@@ -574,7 +558,7 @@ static void sweep(enum call call, int error)
 }
 
 /* Experts come from windows or files all the same. */
-static void test_failing_calls(void **state)
+TEST(test_failing_calls)
 {
     static const struct {
         enum call call;
@@ -585,18 +569,9 @@ static void test_failing_calls(void **state)
                {CALL_getsockopt, {ENOMEM}},
                {CALL_send, {EINTR, ENOBUFS, EPIPE}},
                {CALL_recvmsg, {EINTR, ENOMEM, ECONNRESET}}};
-    (void)state;
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (size_t e = 0; e < 3 && all[i].errors[e]; e++)
             sweep(all[i].call, all[i].errors[e]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),      cmocka_unit_test(test_bad),           cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_threads),   cmocka_unit_test(test_nobody),        cmocka_unit_test(test_forgotten),
-        cmocka_unit_test(test_kept_full), cmocka_unit_test(test_failing_calls),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -3,24 +3,15 @@
  * The client runtime beside a socket that hands coded experts out: a thread here stands for the mount's end. Whatever
  * it tells, a request gives the chunks that it was told of, inside of their windows, or an error.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "expertfs-protocol.h"
 #include "fixture_mount.h"
 
@@ -367,11 +358,10 @@ static uint32_t ask(struct efs_client *client, uint32_t first, uint32_t count, e
     return came;
 }
 
-static void test_good(void **state)
+TEST(test_good)
 {
     struct mount_end s;
     errint_t status;
-    (void)state;
     for (enum manner manner = GOOD; manner <= IN_PARTS; manner++) {
         begin_end(&s, manner, "yes");
         struct efs_client *client = open_client(0);
@@ -387,11 +377,10 @@ static void test_good(void **state)
 }
 
 /* What is kept is used again, and the mount is told of it. */
-static void test_kept(void **state)
+TEST(test_kept)
 {
     struct mount_end s;
     errint_t status;
-    (void)state;
     begin_end(&s, GOOD, "yes");
     struct efs_client *client = open_client(UINT64_C(1) << 30);
     for (uint32_t round = 0; round < 5; round++)
@@ -404,11 +393,10 @@ static void test_kept(void **state)
 }
 
 /* As the mount likes: full experts are taken, too; who wants them coded is not given others. */
-static void test_any(void **state)
+TEST(test_any)
 {
     struct mount_end s;
     errint_t status;
-    (void)state;
     begin_end(&s, FULL, "yes");
     struct efs_client *client = open_client(0);
     for (uint32_t round = 0; round < 5; round++)
@@ -420,11 +408,10 @@ static void test_any(void **state)
 }
 
 /* Without a socket that hands coded experts out there are none; any is full then. */
-static void test_without(void **state)
+TEST(test_without)
 {
     struct mount_end s;
     errint_t status;
-    (void)state;
     begin_end(&s, FULL, "no");
     struct efs_client *client = open_client(0);
     assert_int_equal(ask(client, 0, 2, EFS_FORM_CODED, true, &status), 0);
@@ -435,9 +422,8 @@ static void test_without(void **state)
 }
 
 /* Whatever it does: who wants them coded is told, who takes any gets the files. */
-static void test_bad(void **state)
+TEST(test_bad)
 {
-    (void)state;
     for (enum manner manner = REFUSES; manner < MANNERS; manner++) {
         struct mount_end s;
         errint_t status;
@@ -457,9 +443,8 @@ static void test_bad(void **state)
 }
 
 /* A byte is another: chunks inside of the windows, or an error; never anything else. */
-static void test_changed(void **state)
+TEST(test_changed)
 {
-    (void)state;
     const uint8_t values[] = {0, 1, 0x7f, 0x80, 0xff};
     uint8_t *body = calloc(1, 65536);
     size_t header = (header_bytes(0) + 7) / 8 * 8, head = sizeof(struct efs_export_layout);
@@ -479,11 +464,10 @@ static void test_changed(void **state)
 }
 
 /* A window that cannot be mapped costs what was to come in it, once: the mount is told, and sends it again. */
-static void test_window_lost(void **state)
+TEST(test_window_lost)
 {
     struct mount_end s;
     errint_t status;
-    (void)state;
     begin_end(&s, LOSES_WINDOWS, "yes");
     struct efs_client *client = open_client(0);
     assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 0);
@@ -502,14 +486,13 @@ static void test_window_lost(void **state)
 }
 
 /* Who wants an expert coded does not wait for one that may come full to another. */
-static void test_any_is_full(void **state)
+TEST(test_any_is_full)
 {
     struct mount_end s;
     struct efs_client_request *any, *coded;
     const struct efs_need need = {2, 1};
     const struct efs_tensor *tensors;
     uint32_t count;
-    (void)state;
     begin_end(&s, ANY_IS_LATE, "yes");
     struct efs_client *client = open_client(0);
     assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_ANY, &any, NULL), 0);
@@ -528,14 +511,13 @@ static void test_any_is_full(void **state)
 
 /* Who waits for all of what has no room at once is told, and goes on one by one; a mount that says it wrongly is gone.
  */
-static void test_no_room(void **state)
+TEST(test_no_room)
 {
     struct mount_end s;
     struct efs_client_request *r;
     const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
     uint32_t index;
     errint_t status;
-    (void)state;
     begin_end(&s, NO_ROOM, "yes");
     struct efs_client *client = open_client(0);
     assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(needs[0]), 3, EFS_FORM_CODED, &r, NULL), 0);
@@ -574,11 +556,4 @@ static int teardown(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),        cmocka_unit_test(test_kept),        cmocka_unit_test(test_any),
-        cmocka_unit_test(test_without),     cmocka_unit_test(test_bad),         cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_window_lost), cmocka_unit_test(test_any_is_full), cmocka_unit_test(test_no_room)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

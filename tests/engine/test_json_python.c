@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* JSON as Python's json module reads it: what it takes beyond the standard, and what it refuses. */
+#include "test.h"
 #include "expertfs-private.h"
 
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static const struct {
     const char *text, *value; /* NULL: refused */
@@ -35,9 +30,8 @@ static const struct {
     {"", NULL},
 };
 
-static void reads_what_python_reads(void **state)
+TEST(reads_what_python_reads)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct efs_error err = {""};
         size_t bytes = strlen(cases[i].text);
@@ -58,12 +52,11 @@ static void reads_what_python_reads(void **state)
 }
 
 /* A text of nothing but what becomes longer. */
-static void has_room_for_what_becomes_longer(void **state)
+TEST(has_room_for_what_becomes_longer)
 {
     enum { COUNT = 10000 };
     char *text = malloc(COUNT * 4 + 2);
 
-    (void)state;
     assert_non_null(text);
     text[0] = '[';
     for (size_t i = 0; i < COUNT; i++)
@@ -75,11 +68,4 @@ static void has_room_for_what_becomes_longer(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_what_python_reads),
-        cmocka_unit_test(has_room_for_what_becomes_longer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

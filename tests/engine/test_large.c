@@ -3,20 +3,12 @@
  * A store of real size, in little: 20,000 experts in one file of 6 GB whose chunks lie up to 9 TiB into the store, past
  * the numbers that 32 bits can count bytes and pages with. The generator of the store is the oracle.
  */
+#include "test.h"
 #include "fixture.h"
 #include "large_store.h"
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
 #include "waiting.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MIB (1ull << 20)
 
@@ -78,9 +70,8 @@ static uint64_t matrix_offset(uint64_t data_offset, uint32_t layer, uint32_t exp
            (expert * 3 + matrix) * bytes;
 }
 
-static void test_far_reads(void **state)
+TEST(test_far_reads)
 {
-    (void)state;
     struct efs *fs = open_large((struct efs_options){.budget_bytes = 256 * MIB});
     struct efs_file_info info;
     uint32_t file = weights_file(fs, &info);
@@ -115,9 +106,8 @@ static bool holds(const uint8_t *file, uint64_t file_bytes, const uint8_t *matri
     return false;
 }
 
-static void test_expert_files(void **state)
+TEST(test_expert_files)
 {
-    (void)state;
     struct efs *fs = open_large((struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true});
     size_t bytes = (size_t)large_store_matrix_bytes(&large);
     uint8_t *want = malloc(bytes);
@@ -147,9 +137,8 @@ static void test_expert_files(void **state)
     efs_close(fs);
 }
 
-static void test_plans(void **state)
+TEST(test_plans)
 {
-    (void)state;
     struct efs *fs = open_large((struct efs_options){.budget_bytes = 512 * MIB});
     char *text;
     size_t bytes;
@@ -176,9 +165,8 @@ static uint64_t asked_for(struct efs_options options)
 }
 
 /* What a refusal asks for is enough, and a MiB less is not. With much fixed memory segments are no longer the least. */
-static void test_floor(void **state)
+TEST(test_floor)
 {
-    (void)state;
     if (!written)
         skip();
     for (uint64_t reserved = 0; reserved <= 700 * MIB; reserved += 100 * MIB) {
@@ -196,9 +184,8 @@ static void test_floor(void **state)
 }
 
 /* What is reserved later counts as well: who has not got the room for it is told, and what would be enough. */
-static void test_reserve(void **state)
+TEST(test_reserve)
 {
-    (void)state;
     if (!written)
         skip();
     struct efs_options options = {
@@ -231,9 +218,8 @@ static void keep_line(void *arg, const char *line)
 }
 
 /* One damaged chunk is told once for each expert that shares it, with its place in a file of more than 4 GiB. */
-static void test_verify(void **state)
+TEST(test_verify)
 {
-    (void)state;
     struct efs_store *store;
     struct efs_error err = {""};
     uint64_t damaged = 1;
@@ -261,11 +247,4 @@ static void test_verify(void **state)
     assert_int_equal(named, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_far_reads), cmocka_unit_test(test_expert_files), cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_floor),     cmocka_unit_test(test_reserve),      cmocka_unit_test(test_verify),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The automatic budget: half of what the machine and every memory cgroup on the way to the root leave; cgroups v1
  * and v2, and files that are not there or make no sense. The files are read below a folder of the test's. */
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "sys.h"
 
@@ -59,9 +50,8 @@ static void budget_is(uint64_t left_bytes)
     assert_int_equal(efs_auto_budget(), left_bytes / 2);
 }
 
-static void test_machine(void **state)
+TEST_WITH(test_machine, begin, end)
 {
-    (void)state;
     budget_is(8192 * MIB); /* no cgroups */
     put("proc/self/cgroup", "");
     budget_is(8192 * MIB);
@@ -71,9 +61,8 @@ static void test_machine(void **state)
     budget_is(512 * MIB);
 }
 
-static void test_v2(void **state)
+TEST_WITH(test_v2, begin, end)
 {
-    (void)state;
     put("proc/self/cgroup", "0::/user/mine\n");
     put("sys/fs/cgroup/user/mine/memory.max", "max\n");
     put("sys/fs/cgroup/user/mine/memory.current", "1048576\n");
@@ -96,9 +85,8 @@ static void test_v2(void **state)
     budget_is(200 * MIB);
 }
 
-static void test_v1(void **state)
+TEST_WITH(test_v1, begin, end)
 {
-    (void)state;
     put("proc/self/cgroup", "9:name=systemd:/\n8:pids:/x\n4:cpu,memory:/a/b\n0::/\n");
     put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
     put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
@@ -127,9 +115,8 @@ static void memory_is(uint64_t limit_bytes, uint64_t available_bytes, bool cgrou
 }
 
 /* Above a limit processes are killed; above memory.high they only stand still, so it is no limit, but leaves less. */
-static void test_limit(void **state)
+TEST_WITH(test_limit, begin, end)
 {
-    (void)state;
     memory_is(16384 * MIB, 8192 * MIB, false);
     put("proc/self/cgroup", "0::/user/mine\n");
     put("sys/fs/cgroup/user/mine/memory.max", "max\n");
@@ -148,9 +135,8 @@ static void test_limit(void **state)
     memory_is(100 * MIB, 96 * MIB, true);
 }
 
-static void test_long_path(void **state)
+TEST_WITH(test_long_path, begin, end)
 {
-    (void)state;
     char *line = malloc(9000);
     assert_non_null(line);
     strcpy(line, "0::");
@@ -161,14 +147,4 @@ static void test_long_path(void **state)
     budget_is(8192 * MIB);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_machine, begin, end),
-        cmocka_unit_test_setup_teardown(test_v2, begin, end),
-        cmocka_unit_test_setup_teardown(test_v1, begin, end),
-        cmocka_unit_test_setup_teardown(test_limit, begin, end),
-        cmocka_unit_test_setup_teardown(test_long_path, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,16 +4,8 @@
  * told of a store and hints in a mount's file are the same in it.
  */
 #include <locale.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "expertfs-private.h"
 #include "fixture_mount.h"
 
@@ -50,9 +42,8 @@ static void begin(void)
     skip();
 }
 
-static void test_settings(void **state)
+TEST(test_settings)
 {
-    (void)state;
     begin();
     static const char *const set[][3] = {{"plan", "F=12.5:C=50.25:S=0:E=0", "F=12.5:C=50.25:S=0:E=0"},
                                          {"delta", "1.5", "1.5"},
@@ -80,9 +71,8 @@ static void test_settings(void **state)
     efs_close(fs);
 }
 
-static void test_hint(void **state)
+TEST(test_hint)
 {
-    (void)state;
     begin();
     const uint32_t experts[] = {3, 1};
     const float weights[] = {0.25f, 0.5f};
@@ -119,8 +109,4 @@ static int teardown(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_settings), cmocka_unit_test(test_hint)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

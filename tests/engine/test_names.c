@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensors are whose expert: every family of the table, two layers, several experts, and what is dense. */
+#include "test.h"
 #include "source_files.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* A checkpoint of U8 tensors by name and shape, written as one safetensors file. */
 struct model {
@@ -135,9 +128,8 @@ static const struct {
 /* Layers and experts that sort differently as text: 2 before 10. */
 static const uint32_t layers[] = {10, 2}, experts[] = {0, 11, 3, 100};
 
-static void groups_plain_families(void **state)
+TEST(groups_plain_families)
 {
-    (void)state;
     for (size_t f = 0; f < sizeof(plain_families) / sizeof(plain_families[0]); f++) {
         struct model model = {0};
         struct efs_catalog catalog;
@@ -222,9 +214,8 @@ static const struct {
      {"blk.0.ffn_gate_shexp.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_norm.weight", "blk.0.exp_probs_b.bias"}},
 };
 
-static void groups_fused_families(void **state)
+TEST(groups_fused_families)
 {
-    (void)state;
     for (size_t f = 0; f < sizeof(fused_families) / sizeof(fused_families[0]); f++) {
         struct model model = {0};
         struct efs_catalog catalog;
@@ -259,12 +250,11 @@ static void groups_fused_families(void **state)
     }
 }
 
-static void keeps_stacks_apart(void **state)
+TEST(keeps_stacks_apart)
 {
     struct model model = {0};
     struct efs_catalog catalog;
 
-    (void)state;
     for (uint32_t l = 1; l <= 3; l += 2)
         for (uint32_t e = 0; e < 2; e++) {
             add_of(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wi.weight", l, e);
@@ -292,7 +282,7 @@ static void keeps_stacks_apart(void **state)
 }
 
 /* Any part of a model that numbers its layers anew is a stack of its own. */
-static void names_stacks_by_prefix(void **state)
+TEST(names_stacks_by_prefix)
 {
     static const struct {
         const char *prefix, *stack;
@@ -310,7 +300,6 @@ static void names_stacks_by_prefix(void **state)
                     {"a123456789012345678901234567890.", "a123456789012345678901234567890"}};
     char name[200];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
         struct model model = {0};
         struct efs_catalog catalog;
@@ -326,7 +315,7 @@ static void names_stacks_by_prefix(void **state)
 }
 
 /* Names that are only like those of experts. */
-static void leaves_other_names_dense(void **state)
+TEST(leaves_other_names_dense)
 {
     static const char *const names[] = {
         "model.layers.0.mlp.experts.x.up_proj.weight",
@@ -362,7 +351,6 @@ static void leaves_other_names_dense(void **state)
     struct model model = {0};
     struct efs_catalog catalog;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         add_of(&model, 4, "%s", names[i]);
     read_model(&model, &catalog);
@@ -377,7 +365,7 @@ static void leaves_other_names_dense(void **state)
 }
 
 /* Fused tensors that cannot be cut into experts. */
-static void leaves_uncuttable_tensors_dense(void **state)
+TEST(leaves_uncuttable_tensors_dense)
 {
     static const uint64_t one[] = {6}, none[] = {3, 0}, no_expert[] = {0, 3}, many[] = {65537, 1}, most[] = {65536, 1};
     static const char f4[] = "{\"model.layers.0.mlp.experts.down_proj\":{\"dtype\":\"F4\",\"shape\":[2,3],"
@@ -387,7 +375,6 @@ static void leaves_uncuttable_tensors_dense(void **state)
     struct efs_catalog catalog;
     char *dir = sf_mkdir();
 
-    (void)state;
     add(&model, "model.layers.0.mlp.experts.down_proj", 1, one);
     add(&model, "model.layers.1.mlp.experts.down_proj", 2, none);
     add(&model, "model.layers.2.mlp.experts.down_proj", 2, no_expert);
@@ -414,12 +401,11 @@ static void leaves_uncuttable_tensors_dense(void **state)
 }
 
 /* Tensors of a layer that disagree: the experts are all that any of them names. */
-static void unites_expert_counts(void **state)
+TEST(unites_expert_counts)
 {
     struct model model = {0};
     struct efs_catalog catalog;
 
-    (void)state;
     add_of(&model, 2, "model.layers.0.mlp.experts.down_proj");
     add_of(&model, 4, "model.layers.0.mlp.experts.gate_up_proj");
     add_of(&model, 4, "model.layers.0.mlp.experts.7.up_proj.weight");
@@ -438,13 +424,12 @@ static void unites_expert_counts(void **state)
 }
 
 /* An expert's tensors may lie in several shards; a file that has a tensor again is of another model. */
-static void joins_shards_and_leaves_doubles(void **state)
+TEST(joins_shards_and_leaves_doubles)
 {
     struct model model = {0};
     struct efs_catalog catalog;
     char *dir = sf_mkdir();
 
-    (void)state;
     add_of(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
     add_of(&model, 1, "model.layers.0.mlp.experts.1.up_proj.weight");
     write_model(&model, dir, "model-00001-of-00002.safetensors");
@@ -469,13 +454,12 @@ static void joins_shards_and_leaves_doubles(void **state)
 }
 
 /* A GGUF split over two files: its slowest dimension, the last of GGUF's, counts experts. */
-static void groups_split_gguf(void **state)
+TEST(groups_split_gguf)
 {
     static const uint64_t q4[] = {64, 3, 4}, bias[] = {6, 4}, router[] = {8, 4};
     char *dir = sf_mkdir(), name[100];
     struct efs_catalog catalog;
 
-    (void)state;
     for (unsigned layer = 0; layer < 2; layer++) {
         struct sf_bytes file = {0};
         sf_gguf_header(&file, 3, 3, 0);
@@ -566,9 +550,8 @@ static void expect_model(const char *what, const struct part_file *files, const 
     sf_rmdir(dir);
 }
 
-static void chooses_one_of_several_models(void **state)
+TEST(chooses_one_of_several_models)
 {
-    (void)state;
     /* A folder before the model's files in order, that the index does not name */
     expect_model("draft, index",
                  (const struct part_file[]){{INDEX, MAP("\"x\":\"model.safetensors\""), 0, 0},
@@ -646,7 +629,7 @@ static void chooses_one_of_several_models(void **state)
 }
 
 /* One tensor in two files: the index says which, then what is nearer to the top. */
-static void chooses_one_of_two_tensors(void **state)
+TEST(chooses_one_of_two_tensors)
 {
     static const struct {
         const char *index, *of_expert_0;
@@ -654,7 +637,6 @@ static void chooses_one_of_two_tensors(void **state)
                  {MAP("\"" UP(0, 0) "\":\"a.safetensors\",\"" UP(0, 1) "\":\"b.safetensors\""), "a.safetensors"},
                  {"", "b.safetensors"}};
 
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         char *dir = sf_mkdir();
         struct efs_catalog catalog;
@@ -681,14 +663,13 @@ static void chooses_one_of_two_tensors(void **state)
 }
 
 /* GGUF files are models each, or all parts of one: the largest of a folder. */
-static void chooses_one_of_several_gguf(void **state)
+TEST(chooses_one_of_several_gguf)
 {
     static const char *const names[] = {"a-Q4.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "c-Q2.gguf"};
     static const uint64_t shapes[][3] = {{32, 2, 3}, {32, 2, 2}, {32, 2, 2}, {32, 1, 4}};
     char *dir = sf_mkdir(), name[64];
     struct efs_catalog catalog;
 
-    (void)state;
     for (unsigned i = 0; i < 4; i++) {
         struct sf_bytes file = {0};
         sf_gguf_header(&file, 3, 1, 0);
@@ -708,15 +689,4 @@ static void chooses_one_of_several_gguf(void **state)
     sf_rmdir(dir);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_plain_families),      cmocka_unit_test(groups_fused_families),
-        cmocka_unit_test(keeps_stacks_apart),         cmocka_unit_test(names_stacks_by_prefix),
-        cmocka_unit_test(leaves_other_names_dense),   cmocka_unit_test(leaves_uncuttable_tensors_dense),
-        cmocka_unit_test(unites_expert_counts),       cmocka_unit_test(joins_shards_and_leaves_doubles),
-        cmocka_unit_test(groups_split_gguf),          cmocka_unit_test(chooses_one_of_several_models),
-        cmocka_unit_test(chooses_one_of_two_tensors), cmocka_unit_test(chooses_one_of_several_gguf),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

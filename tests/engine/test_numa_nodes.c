@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's memory nodes as they are, mocked, and switched off. */
+#include "test.h"
 #include "numa_nodes.h"
 #include "sys.h"
 
 #include <numa.h>
 #include <numaif.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
-
-static void test_mock(void **state)
+TEST(test_mock)
 {
-    (void)state;
     static const char *const settings[] = {"fake:1", "fake:2", "fake:4", "fake:64"};
     static const uint32_t counts[] = {1, 2, 4, 64};
     struct efs_numa numa;
@@ -38,9 +31,8 @@ static void test_mock(void **state)
     assert_true(numa.nodes[0].cpus >= 1 && numa.nodes[0].memory_bytes > 0);
 }
 
-static void test_environment(void **state)
+TEST(test_environment)
 {
-    (void)state;
     struct efs_numa numa;
     char *before = getenv("EXPERTFS_NUMA");
     before = before ? strdup(before) : NULL;
@@ -55,9 +47,8 @@ static void test_environment(void **state)
     free(before);
 }
 
-static void test_machine(void **state)
+TEST(test_machine)
 {
-    (void)state;
     static const char *const settings[] = {NULL, "", "fake:0", "fake:65", "fake:2x", "fake:", "fake:-1", "auto"};
     struct efs_numa numa;
     for (unsigned i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
@@ -79,9 +70,8 @@ static void test_machine(void **state)
     }
 }
 
-static void test_bind(void **state)
+TEST(test_bind)
 {
-    (void)state;
     struct efs_numa numa;
     efs_numa_from(NULL, &numa);
     if (!numa.bind) {
@@ -111,9 +101,4 @@ static void test_bind(void **state)
     munmap(p, bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mock), cmocka_unit_test(test_environment),
-                                       cmocka_unit_test(test_machine), cmocka_unit_test(test_bind)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

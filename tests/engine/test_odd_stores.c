@@ -5,21 +5,12 @@
  *
  * Store i is drawn from SEED + i (SEED is 1), EXPERTFS_FUZZ_CASES is how many stores. A failure names both.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "codec.h"
 #include "death.h"
 #include "expertfs-compute.h"
@@ -664,11 +655,10 @@ static struct efs *open_small_experts(struct fixture *model, const struct efs_op
 }
 
 /* A layer with fewer experts than the widest: those that it lacks are not counted as experts that are not kept. */
-static void test_narrow_layer(void **state)
+TEST(test_narrow_layer)
 {
     struct fixture model;
     struct efs_pool_info missing;
-    (void)state;
     struct efs *fs = open_small_experts(&model, &(struct efs_options){.budget_bytes = 64 * MIB, .no_state = true});
     assert_int_equal(efs_pool_info(fs, 'M', &missing, sizeof(missing)), 0);
     assert_int_equal(missing.experts, 4);
@@ -677,11 +667,10 @@ static void test_narrow_layer(void **state)
 }
 
 /* A pool that could hold each expert thousands of times: prealloc makes a few hundred memory files. */
-static void test_prealloc(void **state)
+TEST(test_prealloc)
 {
     struct fixture model;
     unsigned before = fixture_open_fds();
-    (void)state;
     struct efs *fs = open_small_experts(
         &model, &(struct efs_options){
                     .budget_bytes = 128 * MIB, .full_pool = true, .prealloc = true, .plan = "F=100", .no_state = true});
@@ -719,13 +708,12 @@ static void run_store_in_time(uint64_t seed)
     alarm(0);
 }
 
-static void test_random(void **state)
+TEST_WITH(test_random, NULL, tell_failed)
 {
     static const uint64_t found[] = {1014}; /* past the tables in efs_guess_offer(): seen under ASan */
     const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : CASES;
-    (void)state;
     death_report(tell);
     for (size_t i = 0; !given && i < sizeof(found) / sizeof(found[0]); i++)
         run_store_in_time(found[i]);
@@ -736,9 +724,4 @@ static void test_random(void **state)
                   steps_done, errors_seen, runs_done);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_narrow_layer), cmocka_unit_test(test_prealloc),
-                                       cmocka_unit_test_teardown(test_random, tell_failed)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

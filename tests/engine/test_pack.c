@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_pack.c - packing, verifying and unpacking: byte for byte, whatever the source, the codec, the threads. */
+#include "test.h"
 #include "fixture.h"
 #include "layout.h"
 #include "expertfs-pack.h"
@@ -7,20 +8,11 @@
 #include "store.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -137,9 +129,8 @@ static void odd_checkpoint(const struct fixture *f)
     free(text);
 }
 
-static void round_trips(void **state)
+TEST(round_trips)
 {
-    (void)state;
     static const uint32_t shards[] = {0, 8192, 65536};
     struct fixture f;
     struct damage damage;
@@ -165,9 +156,8 @@ static void round_trips(void **state)
     fixture_end(&f);
 }
 
-static void single_file_and_no_tensors(void **state)
+TEST(single_file_and_no_tensors)
 {
-    (void)state;
     struct fixture f;
     struct efs_error err;
     struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
@@ -194,9 +184,8 @@ static void single_file_and_no_tensors(void **state)
     fixture_end(&f);
 }
 
-static void same_bytes_for_any_threads(void **state)
+TEST(same_bytes_for_any_threads)
 {
-    (void)state;
     static const unsigned threads[] = {1, 2, 3, 8, 64};
     struct fixture f;
     struct efs_error err;
@@ -224,9 +213,8 @@ static void same_bytes_for_any_threads(void **state)
 }
 
 /* An expert's E-chunks and then its SM-chunks side by side; the order of the disk is that of the files. */
-static void layout_is_as_promised(void **state)
+TEST(layout_is_as_promised)
 {
-    (void)state;
     struct fixture f;
     fixture_begin(&f);
     fixture_moe(&f, 2, 12, 96, 512);
@@ -269,9 +257,8 @@ static void layout_is_as_promised(void **state)
     fixture_end(&f);
 }
 
-static void report_adds_up(void **state)
+TEST(report_adds_up)
 {
-    (void)state;
     struct fixture f;
     struct efs_error err;
     struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
@@ -311,9 +298,8 @@ static void report_adds_up(void **state)
 }
 
 /* Many small tensors and blobs lie in few pages, each byte of them where it was. */
-static void small_things_are_dense(void **state)
+TEST(small_things_are_dense)
 {
-    (void)state;
     enum { TENSORS = 300 };
     static struct fixture_tensor tensors[TENSORS];
     static char names[TENSORS][24], out[400];
@@ -350,9 +336,8 @@ static void small_things_are_dense(void **state)
 
 /* A tensor of less than a page is read in one or two whatever it is coded by: it is stored whole, and counted all the
  * same. */
-static void small_tensors_are_not_split(void **state)
+TEST(small_tensors_are_not_split)
 {
-    (void)state;
     static const struct fixture_tensor tensors[] = {
         {"a", "BF16", 1, {2047}, 4094}, {"b", "BF16", 1, {2048}, 4096}, {"c", "BF16", 1, {8192}, 16384},
         {"d", "F32", 1, {64}, 256},     {"e", "F16", 1, {0}, 0},
@@ -379,9 +364,8 @@ static void small_tensors_are_not_split(void **state)
     fixture_end(&f);
 }
 
-static void notices(void **state)
+TEST(notices)
 {
-    (void)state;
     static const struct fixture_tensor tensor = {"weight", "BF16", 1, {100}, 200};
     struct fixture f;
     struct efs_error err;
@@ -399,9 +383,8 @@ static void notices(void **state)
 }
 
 /* What decodes slowly is told, whoever chose it. */
-static void slow_stores_are_told(void **state)
+TEST(slow_stores_are_told)
 {
-    (void)state;
     static const struct fixture_tensor tensor = {"weight", "BF16", 2, {512, 512}, 2 * 512 * 512};
     struct fixture f;
     struct efs_error err;
@@ -417,9 +400,8 @@ static void slow_stores_are_told(void **state)
     fixture_end(&f);
 }
 
-static void existing_stores_are_kept(void **state)
+TEST(existing_stores_are_kept)
 {
-    (void)state;
     struct fixture f;
     struct efs_error err;
     struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
@@ -441,9 +423,8 @@ static void existing_stores_are_kept(void **state)
     fixture_end(&f);
 }
 
-static void refused_before_any_work(void **state)
+TEST(refused_before_any_work)
 {
-    (void)state;
     struct fixture f;
     struct efs_error err;
     struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
@@ -520,9 +501,8 @@ static bool replace(void *arg, uint64_t done_bytes, uint64_t total_bytes, const 
 }
 
 /* An inode number may change by itself (FUSE filesystems); what counts is size, time and content. */
-static void another_inode_number(void **state)
+TEST(another_inode_number)
 {
-    (void)state;
     static const char *const names[] = {"config.json", "model.safetensors"};
     for (unsigned n = 0; n < 2; n++)
         for (int other = 0; other < 2; other++) {
@@ -542,9 +522,8 @@ static void another_inode_number(void **state)
         }
 }
 
-static void failures_leave_nothing(void **state)
+TEST(failures_leave_nothing)
 {
-    (void)state;
     static const char *const phases[] = {"syncing", "naming"};
     struct fixture f;
     struct efs_error err;
@@ -573,9 +552,8 @@ static void failures_leave_nothing(void **state)
 }
 
 /* The first turn finds the source whole; it is cut before it is read again. */
-static void source_cut_between_reads(void **state)
+TEST(source_cut_between_reads)
 {
-    (void)state;
     struct fixture f;
     struct efs_error err = {""};
     struct efs_catalog catalog;
@@ -609,9 +587,8 @@ static void source_cut_between_reads(void **state)
     fixture_end(&f);
 }
 
-static void damage_is_found_and_named(void **state)
+TEST(damage_is_found_and_named)
 {
-    (void)state;
     struct fixture f;
     struct damage damage;
     struct efs_error err = {""};
@@ -653,9 +630,8 @@ static void damage_is_found_and_named(void **state)
     fixture_end(&f);
 }
 
-static void unpack_is_careful(void **state)
+TEST(unpack_is_careful)
 {
-    (void)state;
     struct fixture f;
     struct efs_error err = {""};
     char out[300], path[400], elsewhere[400];
@@ -696,9 +672,8 @@ static void unpack_is_careful(void **state)
 }
 
 /* Experts by the thousand, each of tensors smaller than a page. */
-static void many_small_experts(void **state)
+TEST(many_small_experts)
 {
-    (void)state;
     struct fixture f;
     struct damage damage;
     fixture_begin(&f);
@@ -731,9 +706,8 @@ static void sparse_checkpoint(const struct fixture *f, const char *dtype, uint64
 }
 
 /* An expert of more than one run; and memory stays bounded with many threads and the largest shards. */
-static void memory_is_bounded(void **state)
+TEST(memory_is_bounded)
 {
-    (void)state;
     static const struct {
         const char *dtype;
         uint64_t element_bytes;
@@ -774,27 +748,4 @@ static void memory_is_bounded(void **state)
     fixture_end(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips),
-        cmocka_unit_test(single_file_and_no_tensors),
-        cmocka_unit_test(same_bytes_for_any_threads),
-        cmocka_unit_test(layout_is_as_promised),
-        cmocka_unit_test(report_adds_up),
-        cmocka_unit_test(small_things_are_dense),
-        cmocka_unit_test(small_tensors_are_not_split),
-        cmocka_unit_test(notices),
-        cmocka_unit_test(slow_stores_are_told),
-        cmocka_unit_test(existing_stores_are_kept),
-        cmocka_unit_test(refused_before_any_work),
-        cmocka_unit_test(failures_leave_nothing),
-        cmocka_unit_test(another_inode_number),
-        cmocka_unit_test(source_cut_between_reads),
-        cmocka_unit_test(damage_is_found_and_named),
-        cmocka_unit_test(unpack_is_careful),
-        cmocka_unit_test(many_small_experts),
-        cmocka_unit_test(memory_is_bounded),
-    };
-    return cmocka_run_group_tests_name("pack", tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,20 +3,11 @@
  * Readers beside coded experts that are held, at a budget with hardly room for both: whoever reads or leases gets its
  * bytes however long the others are held, and whoever asks for coded ones gets them once they are dropped.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "waiting.h"
@@ -96,9 +87,8 @@ static void check_read(struct efs *fs, uint32_t expert, uint64_t at, size_t n)
 }
 
 /* A client has one coded, in all the memory that there is for chunks, and keeps it. */
-static void test_held(void **state)
+TEST(test_held)
 {
-    (void)state;
     struct efs *fs = open_small(1, 0, false);
     struct efs_request *held = begin(fs, 0, EFS_FORM_CODED), *next;
     struct efs_stats s;
@@ -122,9 +112,8 @@ static void test_held(void **state)
 
 /* Chunks that are held lie in all segments: none can leave for a full expert. Who opens a file does not wait for that.
  */
-static void test_open(void **state)
+TEST(test_open)
 {
-    (void)state;
     struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
         check_read(fs, e, 0, bytes[e]);
@@ -146,9 +135,8 @@ static void test_open(void **state)
 }
 
 /* What an expert is coded again with takes memory for as long as the store is open: not the room of the largest one. */
-static void test_demoted(void **state)
+TEST(test_demoted)
 {
-    (void)state;
     struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
     struct efs_stats after;
     struct efs_lease *lease;
@@ -225,11 +213,10 @@ static void *crowd_ask(void *arg)
     return NULL;
 }
 
-static void test_crowd(void **state)
+TEST(test_crowd)
 {
     const char *seconds = getenv("EFS_TEST_SECONDS");
     const unsigned budgets = 3;
-    (void)state;
     for (unsigned b = 0; b < budgets; b++) {
         struct efs *fs =
             open_small(1, bytes[0] + (1u << 20) + b * (b + 1) * (1u << 20), true); /* 1, 3, 7 MiB above the least */
@@ -260,9 +247,8 @@ static void test_crowd(void **state)
 
 /* The pool is full of experts that are kept, but for what a client holds: these go for the next that it asks for,
  * whether it drops what it has before or not. */
-static void test_kept_goes(void **state)
+TEST(test_kept_goes)
 {
-    (void)state;
     struct efs *fs = open_small(4, 0, false);
     struct efs_stats s;
     fixture_set_and_plan(fs, "plan", "C=100");
@@ -286,11 +272,4 @@ static void test_kept_goes(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_held),      cmocka_unit_test(test_open),  cmocka_unit_test(test_demoted),
-        cmocka_unit_test(test_kept_goes), cmocka_unit_test(test_crowd),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

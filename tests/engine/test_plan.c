@@ -4,17 +4,9 @@
  * moves, and gives way to one that is clearly better, or to what a user says.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 
@@ -63,9 +55,8 @@ static struct efs *open_with(uint64_t budget_bytes, const char *goal)
 }
 
 /* With nothing read any more, what is left to gain is decoding. */
-static void test_io(void **state)
+TEST(test_io)
 {
-    (void)state;
     struct efs *fs = open_with(512 * MIB, "io");
     double all = number_of(fs, "hits_f: ");
     leave_mib(fs, 64);
@@ -75,9 +66,8 @@ static void test_io(void **state)
     efs_close(fs);
 }
 
-static void test_stays(void **state)
+TEST(test_stays)
 {
-    (void)state;
     struct efs *fs = open_with(512 * MIB, NULL);
     double all = number_of(fs, "hits_f: ");
     assert_float_equal(number_of(fs, "misses: "), 0, 1e-3); /* all of them have room */
@@ -99,11 +89,10 @@ static void test_stays(void **state)
 }
 
 /* Nothing is kept beside the store, nor made to be kept: neither the directory nor a profile. */
-static void test_no_state(void **state)
+TEST(test_no_state)
 {
     const struct efs_need need = {.expert = 1, .tokens = 1};
     char path[400];
-    (void)state;
     snprintf(path, sizeof(path), "%s/state", model.directory);
     setenv("EXPERTFS_STATE", path, 1);
     for (int no_state = 1; no_state >= 0; no_state--) {
@@ -116,12 +105,4 @@ static void test_no_state(void **state)
     unsetenv("EXPERTFS_STATE");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stays),
-        cmocka_unit_test(test_io),
-        cmocka_unit_test(test_no_state),
-    };
-    return cmocka_run_group_tests_name("plan", tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

@@ -4,18 +4,9 @@
  * codec, split of the rows and number of vectors, also where a matrix is stored as it is; nothing is written beside
  * these rows; what it refuses.
  */
-#include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-compute.h"
 #include "expertfs-pack.h"
@@ -185,21 +176,18 @@ static void with_codec(enum efs_codec_choice codec)
     efs_close(fs);
 }
 
-static void test_cascade(void **state)
+TEST(test_cascade)
 {
-    (void)state;
     with_codec(EFS_CHOOSE_CASCADE);
 }
 
-static void test_zstd(void **state)
+TEST(test_zstd)
 {
-    (void)state;
     with_codec(EFS_CHOOSE_ZSTD);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static float y[ROWS];
     struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .threads = 2, .force = true};
     fixture_pack(&model, &options);
@@ -238,9 +226,4 @@ static void test_refused(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cascade), cmocka_unit_test(test_zstd),
-                                       cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The profile: what is measured fits the store, what is saved is loaded again, what is no profile is refused. */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define ROWS 384
 #define COLUMNS 512
@@ -31,9 +24,8 @@ static int setup(void **state)
     return 0;
 }
 
-static void test_measure(void **state)
+TEST(test_measure)
 {
-    (void)state;
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
@@ -68,9 +60,8 @@ static void test_measure(void **state)
     assert_int_equal(fixture_open_fds(), fds);
 }
 
-static void test_no_experts(void **state)
+TEST(test_no_experts)
 {
-    (void)state;
     const struct fixture_tensor tensors[] = {{"model.norm.weight", "BF16", 1, {4096}, 8192}};
     struct fixture dense;
     struct efs_store *store;
@@ -102,9 +93,8 @@ static bool near(double a, double b)
     return a - b <= 1e-9 * b && b - a <= 1e-9 * b;
 }
 
-static void test_save_and_load(void **state)
+TEST(test_save_and_load)
 {
-    (void)state;
     char directory[400], path[500];
     struct efs_profile loaded;
     struct efs_error err = {""};
@@ -131,9 +121,8 @@ static void test_save_and_load(void **state)
     assert_non_null(strstr(err.text, directory));
 }
 
-static void test_place(void **state)
+TEST(test_place)
 {
-    (void)state;
     char path[500];
     struct efs_error err = {""};
     setenv("EXPERTFS_STATE", "/a", 1);
@@ -169,9 +158,8 @@ static errint_t load_changed(const char *from, const char *to)
     return rc;
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     assert_int_equal(load_changed("}", "}"), 0);
     static const struct {
         const char *from, *to;
@@ -194,11 +182,4 @@ static void test_refused(void **state)
         assert_int_equal(load_changed(bad[i].from, bad[i].to), -EUCLEAN);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_measure), cmocka_unit_test(test_no_experts), cmocka_unit_test(test_save_and_load),
-        cmocka_unit_test(test_place),   cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

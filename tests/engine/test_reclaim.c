@@ -4,23 +4,16 @@
  * wherever it was interrupted; going back gives the files back; what must not be taken is refused before anything is
  * done.
  */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct fixture model;
 static char out[320], folder[340], path[400];
@@ -104,22 +97,19 @@ static void in_steps_of(uint64_t bytes)
     assert_done();
 }
 
-static void one_step(void **state)
+TEST_WITH(one_step, setup, fixture_teardown)
 {
-    (void)state;
     in_steps_of(0);
 }
 
-static void many_steps(void **state)
+TEST_WITH(many_steps, setup, fixture_teardown)
 {
-    (void)state;
     in_steps_of(1);
 }
 
 /* Interrupted after each step, gone on with in a process of its own so to say, with other threads. */
-static void interrupted(void **state)
+TEST_WITH(interrupted, setup, fixture_teardown)
 {
-    (void)state;
     unsigned cancels = 0, left;
     struct efs_error err = {""};
     struct efs_pack_options options = options_of(1);
@@ -146,9 +136,8 @@ static void interrupted(void **state)
     assert_done();
 }
 
-static void cancelled_before_anything(void **state)
+TEST_WITH(cancelled_before_anything, setup, fixture_teardown)
 {
-    (void)state;
     unsigned left = 1;
     struct efs_error err = {""};
     struct efs_pack_options options = options_of(1);
@@ -171,9 +160,8 @@ static uint64_t disk_bytes(const char *directory)
 }
 
 /* Steps are really freed, and their files no longer pass for checkpoints: the beginning goes first. */
-static void steps_are_freed(void **state)
+TEST_WITH(steps_are_freed, setup, fixture_teardown)
 {
-    (void)state;
     unsigned left = 4;
     size_t bytes;
     struct efs_error err = {""};
@@ -190,9 +178,8 @@ static void steps_are_freed(void **state)
     free(data);
 }
 
-static void undone(void **state)
+TEST_WITH(undone, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     for (unsigned steps = 2; steps < 7; steps++) {
         unsigned left = steps;
@@ -208,9 +195,8 @@ static void undone(void **state)
 }
 
 /* Forward, some steps back, forward again. */
-static void back_and_forth(void **state)
+TEST_WITH(back_and_forth, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     unsigned left = 6;
     struct efs_pack_options options = options_of(1);
@@ -227,9 +213,8 @@ static void back_and_forth(void **state)
 }
 
 /* An object of more than one run: its entropy is counted over steps. */
-static void large_object(void **state)
+TEST_WITH(large_object, setup, fixture_teardown)
 {
-    (void)state;
     static const struct fixture_tensor tensor[] = {{"model.embed_tokens.weight", "BF16", 2, {45000, 1024}, 92160000}};
     struct efs_error err = {""};
     unsigned left;
@@ -249,9 +234,8 @@ static void large_object(void **state)
 }
 
 /* A single file, by a path that is relative. */
-static void one_file(void **state)
+TEST_WITH(one_file, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     struct efs_pack_options options = options_of(1),
                             plain = {.size = sizeof(plain), .threads = 2, .shard_elements = 8192, .force = true};
@@ -276,9 +260,8 @@ static void refuse(errint_t want, const char *words)
     assert_false(efs_reclaim_unfinished(out));
 }
 
-static void refusals(void **state)
+TEST_WITH(refusals, setup, fixture_teardown)
 {
-    (void)state;
     char other[700];
     snprintf(path, sizeof(path), "%s/config.json", model.source);
     snprintf(other, sizeof(other), "%s/linked", model.directory);
@@ -300,9 +283,8 @@ static void refusals(void **state)
 }
 
 /* Where the system tells that somebody has a file open: from another process, since leases look at those alike. */
-static void file_in_use(void **state)
+TEST_WITH(file_in_use, setup, fixture_teardown)
 {
-    (void)state;
     snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
     int fd = open(path, O_RDWR), mine = open(path, O_RDONLY);
     assert_true(fd >= 0 && mine >= 0);
@@ -319,9 +301,8 @@ static void file_in_use(void **state)
 }
 
 /* Two at a time, and a second one over what the first left. */
-static void earlier_run(void **state)
+TEST_WITH(earlier_run, setup, fixture_teardown)
 {
-    (void)state;
     unsigned left = 3;
     struct efs_error err = {""};
     struct efs_pack_options options = options_of(1);
@@ -352,9 +333,8 @@ static errint_t resume(const char *src, struct efs_error *err)
 }
 
 /* The source was written to while nobody looked: told, also by undo, and nothing is lost by that. */
-static void source_changed(void **state)
+TEST_WITH(source_changed, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     struct stat st;
     struct efs_pack_options options = options_of(1);
@@ -381,9 +361,8 @@ static void source_changed(void **state)
 }
 
 /* The source was moved: its new place is told. */
-static void source_moved(void **state)
+TEST_WITH(source_moved, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     interrupt_after(3);
     snprintf(path, sizeof(path), "%s/moved", model.directory);
@@ -395,9 +374,8 @@ static void source_moved(void **state)
 }
 
 /* A journal that lacks a step, or is damaged anywhere, is refused: what it told of is gone in the source. */
-static void journal_damage(void **state)
+TEST_WITH(journal_damage, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     size_t bytes, last = 0;
     unsigned records = 0;
@@ -429,9 +407,8 @@ static void journal_damage(void **state)
 }
 
 /* A byte of the partial store is damaged: seen before more is freed, when the last step is looked at again. */
-static void store_damage(void **state)
+TEST_WITH(store_damage, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     struct stat st;
     struct efs_pack_options options = options_of(1);
@@ -447,9 +424,8 @@ static void store_damage(void **state)
 }
 
 /* The store that is not finished is never taken for one. */
-static void partial_is_no_store(void **state)
+TEST_WITH(partial_is_no_store, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     struct efs_store *store;
     interrupt_after(4);
@@ -458,9 +434,8 @@ static void partial_is_no_store(void **state)
 }
 
 /* A file that came into the source later is not ours to remove. */
-static void later_files_stay(void **state)
+TEST_WITH(later_files_stay, setup, fixture_teardown)
 {
-    (void)state;
     struct efs_error err = {""};
     interrupt_after(3);
     fixture_file(&model, "sub/notes.txt", "mine", 4);
@@ -471,31 +446,9 @@ static void later_files_stay(void **state)
     assert_int_equal(fixture_names(model.source), 3);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(one_step),
-        TEST(many_steps),
-        TEST(interrupted),
-        TEST(cancelled_before_anything),
-        TEST(steps_are_freed),
-        TEST(undone),
-        TEST(back_and_forth),
-        TEST(large_object),
-        TEST(one_file),
-        TEST(refusals),
-        TEST(file_in_use),
-        TEST(earlier_run),
-        TEST(source_changed),
-        TEST(source_moved),
-        TEST(journal_damage),
-        TEST(store_damage),
-        TEST(partial_is_no_store),
-        TEST(later_files_stay),
-    };
     if (access("/dev/shm", W_OK) == 0) /* many syncs; test_reclaim.py is on a disk */
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests_name("reclaim", tests, NULL, NULL);
+    return TEST_RUN(NULL, NULL);
 }

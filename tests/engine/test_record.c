@@ -3,17 +3,8 @@
  * What was asked for is recorded once, whichever way it came, and told as a routing trace that the reader of traces
  * takes: passes, their widest layer, layers that were not asked for.
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "route.h"
@@ -129,9 +120,8 @@ static void expect(struct efs *fs, uint32_t chosen, const char *words)
     expect_kinds(fs, chosen, words, NULL);
 }
 
-static void test_nothing(void **state)
+TEST(test_nothing)
 {
-    (void)state;
     struct efs *fs = open_store();
     char *data;
     size_t bytes;
@@ -148,9 +138,8 @@ static void test_nothing(void **state)
 }
 
 /* By falling tokens; the widest layer says how many; who asked for fewer repeats the last. */
-static void test_named(void **state)
+TEST(test_named)
 {
-    (void)state;
     struct efs *fs = open_store();
     want(fs, "0: 1 2*3\n1: 4*2 5*7\n2: 3\n3: 0 1*2 2*3\n");
     want(fs, "0: 5\n1: 5\n2: 5\n3: 5\n");
@@ -159,27 +148,24 @@ static void test_named(void **state)
 }
 
 /* The same layer named again is the next pass. */
-static void test_again(void **state)
+TEST(test_again)
 {
-    (void)state;
     struct efs *fs = open_store();
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n3: 2\n0: 4\n1: 4\n2: 4\n3: 4\n");
     expect(fs, 1, "1 | 1 | 1 | 1\n4 | 4 | 4 | 4\n");
 }
 
 /* A layer that was not asked for: what it asked for last, or, at the start, first. */
-static void test_gaps(void **state)
+TEST(test_gaps)
 {
-    (void)state;
     struct efs *fs = open_store();
     want(fs, "0: 1\n1: 2\n0: 3\n3: 4\n1: 5\n3: 1\n");
     expect(fs, 1, "1 | 2 | 0 | 4\n3 | 2 | 0 | 4\n3 | 5 | 0 | 1\n");
 }
 
 /* Leases and reads that nobody named come one by one; those that were named are not recorded again. */
-static void test_unnamed(void **state)
+TEST(test_unnamed)
 {
-    (void)state;
     struct efs *fs = open_store();
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t l = 0; l < LAYERS; l++) {
@@ -201,9 +187,8 @@ static void test_unnamed(void **state)
 }
 
 /* Named again without anyone coming for it is another use. */
-static void test_named_again(void **state)
+TEST(test_named_again)
 {
-    (void)state;
     struct efs *fs = open_store();
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
     want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
@@ -212,9 +197,8 @@ static void test_named_again(void **state)
 }
 
 /* A pass is named as a whole where the one before has ended, in its last layers: what is read of it was counted. */
-static void test_named_then_read(void **state)
+TEST(test_named_then_read)
 {
-    (void)state;
     struct efs *fs = open_store();
     for (uint32_t pass = 0; pass < 3; pass++) {
         want(fs, "0: 1\n1: 1\n2: 1\n3: 1\n");
@@ -226,9 +210,8 @@ static void test_named_then_read(void **state)
 }
 
 /* Named while it is read: the rest is what was named, and the next pass is one more use. */
-static void test_named_while_read(void **state)
+TEST(test_named_while_read)
 {
-    (void)state;
     struct efs *fs = open_store();
     read_parts(fs, 0, 1, 0, 1, 2);
     want(fs, "0: 1");
@@ -241,9 +224,8 @@ static void test_named_while_read(void **state)
 }
 
 /* Who opens what was named comes for it; who opens or reads it then uses it once more. */
-static void test_named_once(void **state)
+TEST(test_named_once)
 {
-    (void)state;
     struct efs *fs = open_store();
     want(fs, "0: 1 2");
     lease(fs, 0, 1);
@@ -260,9 +242,8 @@ static void test_named_once(void **state)
 }
 
 /* The ring goes round: what is there is the end of what was asked for. */
-static void test_many(void **state)
+TEST(test_many)
 {
-    (void)state;
     struct efs *fs = open_store();
     char *data;
     size_t bytes;
@@ -286,14 +267,4 @@ static void test_many(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing),         cmocka_unit_test(test_named),
-        cmocka_unit_test(test_again),           cmocka_unit_test(test_gaps),
-        cmocka_unit_test(test_unnamed),         cmocka_unit_test(test_named_again),
-        cmocka_unit_test(test_named_then_read), cmocka_unit_test(test_named_while_read),
-        cmocka_unit_test(test_named_once),      cmocka_unit_test(test_many),
-    };
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

@@ -4,19 +4,10 @@
  * what the policy says; demotions read nothing; budgets, plans and policies change under load; whatever is asked for,
  * what is held stays below the budget.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "codec.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
@@ -140,9 +131,8 @@ static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
     within_budget(fs);
 }
 
-static void test_full(void **state)
+TEST(test_full)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true});
     ask_layers(fs, EFS_FORM_FULL, 40);
     efs_close(fs);
@@ -151,9 +141,8 @@ static void test_full(void **state)
     efs_close(fs);
 }
 
-static void test_coded(void **state)
+TEST(test_coded)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB});
     ask_layers(fs, EFS_FORM_CODED, 40);
     efs_close(fs);
@@ -176,9 +165,8 @@ static void test_coded(void **state)
     efs_close(fs);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 128 * MIB});
     struct efs_error err = {""};
     struct efs_request *r;
@@ -210,9 +198,8 @@ static void test_refused(void **state)
 }
 
 /* What is brought is found by the lease that follows, and counts once. */
-static void test_want(void **state)
+TEST(test_want)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true});
     struct efs_error err = {""};
     struct efs_stats s;
@@ -241,9 +228,8 @@ static void test_want(void **state)
 }
 
 /* Experts of more extents than a schedule has tensors are put in order, too: the extents of a tensor are one task. */
-static void test_many_extents(void **state)
+TEST(test_many_extents)
 {
-    (void)state;
     struct fixture large;
     struct efs_codec_scratch *scratch;
     struct efs_need needs[] = {{2, 1}, {0, 4}};
@@ -271,9 +257,8 @@ static void test_many_extents(void **state)
 }
 
 /* F falls to C or S without a read, and the chunks that are made are the store's. */
-static void test_demotion(void **state)
+TEST(test_demotion)
 {
-    (void)state;
     struct efs *fs = open_with(
         (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,S=10", .policy = "lru"});
     struct efs_error err = {""};
@@ -323,9 +308,8 @@ static void test_demotion(void **state)
 }
 
 /* Pins stay, whatever else is asked for. */
-static void test_pins(void **state)
+TEST(test_pins)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 96 * MIB, .full_pool = true, .plan = "C=40,F=20"});
     struct efs_error err = {""};
     assert_int_equal(efs_pin(fs, efs_id(3), false, 'C', &err), 0);
@@ -346,9 +330,8 @@ static void never_arrives(void *arg, errint_t error, struct efs_request *request
 }
 
 /* Who names experts on and on for which there is no room, and comes for none, has each of them in line once a form. */
-static void test_named_again(void **state)
+TEST(test_named_again)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 64 * MIB, .full_pool = true, .lease_wait = true});
     const struct efs_request_how coded = {.form = EFS_FORM_CODED};
     void *const nobody[EXPERTS] = {NULL};
@@ -406,9 +389,8 @@ static void *wait_for_all(void *request)
 }
 
 /* Who waits for all of what has no room at once is told, and may go on one by one. Who waits for others' room waits. */
-static void test_stuck(void **state)
+TEST(test_stuck)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB, .full_pool = true, .lease_wait = true});
     for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_CODED; form++) {
         const struct efs_request_how how = {.form = form};
@@ -446,9 +428,8 @@ static void test_stuck(void **state)
 }
 
 /* What others hold stays theirs when the store is closed; nothing is left of it then (the sanitizers' run). */
-static void test_held_to_the_end(void **state)
+TEST(test_held_to_the_end)
 {
-    (void)state;
     const struct efs_need needs[] = {{0, 1}, {1, 1}, {2, 1}};
     for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {
         struct efs *fs = open_with((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true});
@@ -502,9 +483,8 @@ static void *soak_reader(void *arg)
     return NULL;
 }
 
-static void test_soak(void **state)
+TEST(test_soak)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 200 * MIB, .full_pool = true});
     struct soak soaks[6];
     pthread_t threads[6];
@@ -544,13 +524,4 @@ static void test_soak(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full),        cmocka_unit_test(test_coded),           cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_want),        cmocka_unit_test(test_demotion),        cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_named_again), cmocka_unit_test(test_held_to_the_end), cmocka_unit_test(test_soak),
-        cmocka_unit_test(test_stuck),       cmocka_unit_test(test_many_extents),
-    };
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Routing traces: what is well formed is read, plain and compressed; everything else is refused, never trusted. */
+#include "test.h"
 #include "fixture.h"
 #include "route.h"
 
-#include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include <zstd.h>
-
-#include <cmocka.h>
 
 enum { LAYERS = 3, EXPERTS = 5, CHOSEN = 2, TOKENS = 7, NAME = 4, HEADER = 40 };
 #define ROOM 4096
@@ -82,9 +75,8 @@ static void check_trace(const struct efs_route *route, bool probabilities)
     }
 }
 
-static void test_well_formed(void **state)
+TEST(test_well_formed)
 {
-    (void)state;
     unsigned char data[ROOM], packed[ROOM];
     for (int probabilities = 0; probabilities < 2; probabilities++) {
         struct efs_route route;
@@ -190,9 +182,8 @@ static void check_trace_2(const struct efs_route *r, unsigned has)
     }
 }
 
-static void test_version_2(void **state)
+TEST(test_version_2)
 {
-    (void)state;
     unsigned char data[ROOM], packed[ROOM];
     for (unsigned has = 0; has <= (HAS_GATES << 1) - 1; has++) {
         struct efs_route route;
@@ -211,9 +202,8 @@ static void test_version_2(void **state)
     }
 }
 
-static void test_halves(void **state)
+TEST(test_halves)
 {
-    (void)state;
     for (unsigned i = 0; i < 6; i++)
         assert_true(efs_route_half(halves[i]) == scores[i]);
     for (unsigned i = 0; i < 7; i++)
@@ -232,9 +222,8 @@ static void refused(const unsigned char *data, size_t bytes)
     assert_null(route.sequence);
 }
 
-static void test_numbers_out_of_bounds(void **state)
+TEST(test_numbers_out_of_bounds)
 {
-    (void)state;
     static const struct {
         unsigned offset;
         uint32_t number;
@@ -271,9 +260,8 @@ static void test_numbers_out_of_bounds(void **state)
     }
 }
 
-static void test_numbers_out_of_bounds_2(void **state)
+TEST(test_numbers_out_of_bounds_2)
 {
-    (void)state;
     static const struct {
         unsigned offset;
         uint32_t number;
@@ -320,9 +308,8 @@ static void test_numbers_out_of_bounds_2(void **state)
 }
 
 /* Infinite, not a number, negative: no score. */
-static void test_bad_scores(void **state)
+TEST(test_bad_scores)
 {
-    (void)state;
     static const unsigned char high[] = {0x7c, 0x7e, 0xfc, 0xbc, 0x80};
     unsigned char data[ROOM];
     for (size_t i = 0; i < sizeof(high); i++) {
@@ -332,9 +319,8 @@ static void test_bad_scores(void **state)
     }
 }
 
-static void test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     unsigned char data[ROOM], packed[ROOM];
     for (int version = 1; version <= 2; version++) {
         size_t bytes = version == 1 ? make(data, true) : make_2(data, all_of_it);
@@ -352,9 +338,8 @@ static void test_cut(void **state)
 }
 
 /* Bytes changed at random: what is still taken keeps to its own bounds. */
-static void test_mutations(void **state)
+TEST(test_mutations)
 {
-    (void)state;
     unsigned char data[ROOM], packed[ROOM];
     uint64_t rnd = 3;
     unsigned taken = 0, not_taken = 0;
@@ -387,9 +372,8 @@ static void test_mutations(void **state)
     assert_true(taken > 500 && not_taken > 500);
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     struct fixture f;
     struct efs_route route;
     struct efs_error err;
@@ -415,14 +399,4 @@ static void test_files(void **state)
     fixture_end(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_well_formed), cmocka_unit_test(test_numbers_out_of_bounds),
-        cmocka_unit_test(test_bad_scores),  cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_mutations),   cmocka_unit_test(test_files),
-        cmocka_unit_test(test_version_2),   cmocka_unit_test(test_numbers_out_of_bounds_2),
-        cmocka_unit_test(test_halves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs of free granules, a word at a time, against a walk bit by bit. */
+#include "test.h"
 #include "fixture.h"
 #include "runs.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MOST 512
 
@@ -42,9 +37,8 @@ static void fill(uint64_t *taken, uint32_t all, uint64_t *rnd)
     }
 }
 
-static void test_find(void **state)
+TEST(test_find)
 {
-    (void)state;
     uint64_t taken[MOST / 64], rnd = 7;
     unsigned found = 0, none = 0;
     for (int round = 0; round < 4000; round++) {
@@ -62,9 +56,8 @@ static void test_find(void **state)
     assert_true(found > 1000 && none > 1000);
 }
 
-static void test_ends(void **state)
+TEST(test_ends)
 {
-    (void)state;
     uint64_t taken[2] = {0, 0};
     uint32_t longest = 0;
     assert_int_equal(efs_runs_find(taken, 128, 128, false, &longest), 0);
@@ -79,9 +72,8 @@ static void test_ends(void **state)
     assert_int_equal(efs_runs_find(taken, 128, 1, true, &longest), 127);
 }
 
-static void test_mark_and_around(void **state)
+TEST(test_mark_and_around)
 {
-    (void)state;
     uint64_t taken[MOST / 64], rnd = 3;
     for (int round = 0; round < 20000; round++) {
         fill(taken, MOST, &rnd);
@@ -104,9 +96,4 @@ static void test_mark_and_around(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find), cmocka_unit_test(test_ends),
-                                       cmocka_unit_test(test_mark_and_around)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

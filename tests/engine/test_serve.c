@@ -2,21 +2,13 @@
 /*
  * The serving engine without a mount: bytes, budget, leases, damage, closing. The checkpoint's files are the oracle.
  */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "waiting.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #define MIB (1ull << 20)
 
@@ -62,9 +54,8 @@ static void check_within_budget(struct efs *fs)
 
 /* ---- tests ---- */
 
-static void test_every_file(void **state)
+TEST(test_every_file)
 {
-    (void)state;
     struct efs *fs = open_model(256 * MIB, false, false);
     assert_int_equal(fixture_check_files(&model, fs), 3);
     check_within_budget(fs);
@@ -91,9 +82,8 @@ static const unsigned char *tensor_in(const unsigned char *data, const char *nam
     return data + 8 + length + begin;
 }
 
-static void test_expert_files(void **state)
+TEST(test_expert_files)
 {
-    (void)state;
     char path[400];
     size_t bytes;
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
@@ -216,27 +206,23 @@ static uint64_t floor_budget(void)
     return strtoull(at + 9, NULL, 10) * MIB;
 }
 
-static void test_soak_wide(void **state)
+TEST(test_soak_wide)
 {
-    (void)state;
     soak(256 * MIB, false);
 }
 
-static void test_soak_floor(void **state)
+TEST(test_soak_floor)
 {
-    (void)state;
     soak(floor_budget(), false);
 }
 
-static void test_soak_narrow_waiting(void **state)
+TEST(test_soak_narrow_waiting)
 {
-    (void)state;
     soak(floor_budget() + 3 * MIB, true); /* room for two experts: leases wait for each other */
 }
 
-static void test_leases_hold(void **state)
+TEST(test_leases_hold)
 {
-    (void)state;
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, false);
     uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
     struct efs_lease *leases[12];
@@ -284,9 +270,8 @@ static void flooded(void *arg, errint_t error, struct efs_lease *lease)
 }
 
 /* All at once, with room for two: who waits does so, too, while nothing is leased yet. */
-static void test_flood_waits(void **state)
+TEST(test_flood_waits)
 {
-    (void)state;
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, true);
     uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
     struct flood f = {.lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER, .left = 12 * 20};
@@ -301,9 +286,8 @@ static void test_flood_waits(void **state)
     efs_close(fs);
 }
 
-static void test_second_read_from_memory(void **state)
+TEST(test_second_read_from_memory)
 {
-    (void)state;
     struct efs *fs = open_model(256 * MIB, false, false);
     uint32_t file = file_named(fs, "model.safetensors");
     struct efs_stats a, b;
@@ -322,9 +306,8 @@ static void test_second_read_from_memory(void **state)
     efs_close(fs);
 }
 
-static void test_first_touch_brings_expert(void **state)
+TEST(test_first_touch_brings_expert)
 {
-    (void)state;
     struct efs *fs = open_model(512 * MIB, false, false);
     uint32_t file = file_named(fs, "experts/L01/E003.safetensors");
     struct efs_file_info info;
@@ -345,9 +328,8 @@ static void test_first_touch_brings_expert(void **state)
 }
 
 /* Reading a whole large file in order neither fills the pool nor pushes out what was in it. */
-static void test_scan_leaves_the_pool(void **state)
+TEST(test_scan_leaves_the_pool)
 {
-    (void)state;
     struct fixture big;
     struct efs_error err = {""};
     struct efs *fs;
@@ -380,9 +362,8 @@ static void test_scan_leaves_the_pool(void **state)
     fixture_end(&big);
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     struct fixture copy;
     char path[400], command[1000];
     size_t bytes, store_bytes;
@@ -460,9 +441,8 @@ static void read_around_experts(struct efs *fs, const unsigned char *whole, unsi
             }
 }
 
-static void test_edges(void **state)
+TEST(test_edges)
 {
-    (void)state;
     char path[400], command[1000];
     size_t bytes, store_bytes;
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
@@ -507,9 +487,8 @@ static void count_done(void *arg, errint_t error, size_t bytes)
     __atomic_fetch_add((unsigned *)arg, 1, __ATOMIC_RELAXED);
 }
 
-static void test_close_under_load(void **state)
+TEST(test_close_under_load)
 {
-    (void)state;
     for (int round = 0; round < 20; round++) {
         struct efs *fs = open_model(floor_budget(), false, false);
         uint32_t file = file_named(fs, "model.safetensors");
@@ -523,9 +502,8 @@ static void test_close_under_load(void **state)
     }
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     struct efs *fs = open_model(256 * MIB, false, false);
     struct efs_lease *lease;
     char byte;
@@ -537,9 +515,8 @@ static void test_refuses(void **state)
 }
 
 /* All memory is there when the store is open, within the budget, and what is leased then needs no more. */
-static void test_prealloc(void **state)
+TEST(test_prealloc)
 {
-    (void)state;
     struct efs_options options = {.size = sizeof(struct efs_options),
                                   .budget_bytes = 192 * MIB,
                                   .workers = 2,
@@ -588,9 +565,8 @@ static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
 }
 
 /* With the budget used up by experts that are kept full, the next one takes over the memory of the one that goes. */
-static void test_memory_is_taken_over(void **state)
+TEST(test_memory_is_taken_over)
 {
-    (void)state;
     struct efs_options options = {.size = sizeof(struct efs_options),
                                   .budget_bytes = floor_budget() + 5 * MIB,
                                   .workers = 2,
@@ -620,25 +596,4 @@ static void test_memory_is_taken_over(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_is_taken_over),
-        cmocka_unit_test(test_prealloc),
-        cmocka_unit_test(test_every_file),
-        cmocka_unit_test(test_expert_files),
-        cmocka_unit_test(test_soak_wide),
-        cmocka_unit_test(test_soak_floor),
-        cmocka_unit_test(test_soak_narrow_waiting),
-        cmocka_unit_test(test_leases_hold),
-        cmocka_unit_test(test_flood_waits),
-        cmocka_unit_test(test_second_read_from_memory),
-        cmocka_unit_test(test_first_touch_brings_expert),
-        cmocka_unit_test(test_scan_leaves_the_pool),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_edges),
-        cmocka_unit_test(test_close_under_load),
-        cmocka_unit_test(test_refuses),
-    };
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

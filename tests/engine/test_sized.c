@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Structs of the public headers that are smaller or larger than ours: programs of other versions. */
+#include "test.h"
 #include "fixture.h"
 #include "sized.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 struct grown {
     uint32_t size, first;
     uint64_t second;
 };
 
-static void test_in(void **state)
+TEST(test_in)
 {
-    (void)state;
     const struct grown whole = {sizeof(whole), 7, 8};
     struct grown ours = {0};
     struct efs_error err = {""};
@@ -48,9 +39,8 @@ static void test_in(void **state)
     assert_non_null(strstr(err.text, "struct grown"));
 }
 
-static void test_array(void **state)
+TEST(test_array)
 {
-    (void)state;
     struct one {
         uint32_t first, second;
     };
@@ -78,9 +68,8 @@ static void test_array(void **state)
     assert_non_null(strstr(err.text, "sizeof(struct one)"));
 }
 
-static void test_out(void **state)
+TEST(test_out)
 {
-    (void)state;
     const char ours[] = {'1', '2', '3', '4', '5', '6', '7', '8'};
     for (size_t bytes = 0; bytes <= 16; bytes++) {
         char theirs[17];
@@ -92,9 +81,8 @@ static void test_out(void **state)
 }
 
 /* Through the calls: options without a size, and of an older program; counters for older and later ones. */
-static void test_calls(void **state)
+TEST(test_calls)
 {
-    (void)state;
     struct fixture model;
     struct efs *fs;
     struct efs_error err = {""};
@@ -129,13 +117,4 @@ static void test_calls(void **state)
     fixture_end(&model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_in),
-        cmocka_unit_test(test_array),
-        cmocka_unit_test(test_out),
-        cmocka_unit_test(test_calls),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

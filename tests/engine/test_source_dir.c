@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which files a checkpoint has: subdirectories, links, and what is refused. */
+#include "test.h"
 #include "source_files.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define HEADER "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}"
 
@@ -62,7 +55,7 @@ static void expect_failure(const char *src, errint_t code, const char *text)
         fail_msg("got %d \"%s\", wanted %d \"%s\"", ret, err.text, code, text);
 }
 
-static void finds_all_files_in_order(void **state)
+TEST(finds_all_files_in_order)
 {
     static const char *const paths[] = {"a\nb\x01.txt",
                                         "config.json",
@@ -79,7 +72,6 @@ static void finds_all_files_in_order(void **state)
     char *dir = sf_mkdir();
     struct efs_catalog catalog;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
         if (strstr(paths[i], ".safetensors") && !strstr(paths[i], ".json"))
             write_model(dir, paths[i]);
@@ -101,13 +93,12 @@ static void finds_all_files_in_order(void **state)
 }
 
 /* As hub caches lay a checkpoint out. */
-static void follows_links(void **state)
+TEST(follows_links)
 {
     static const char *const paths[] = {"config.json", "model.safetensors", "onnx/a.txt", "tokenizer/a.txt"};
     char *dir = sf_mkdir(), *snapshot = NULL;
     struct efs_catalog catalog;
 
-    (void)state;
     write_model(dir, "blobs/0a1b");
     sf_write(dir, "blobs/2c3d", "{}", 2);
     sf_write(dir, "shared/a.txt", "abc", 3);
@@ -126,12 +117,11 @@ static void follows_links(void **state)
     sf_rmdir(dir);
 }
 
-static void reads_a_single_file(void **state)
+TEST(reads_a_single_file)
 {
     char *dir = sf_mkdir(), *path = NULL, *cwd = getcwd(NULL, 0);
     struct efs_catalog catalog;
 
-    (void)state;
     write_model(dir, "blob");
     sf_write(dir, "beside", "x", 1);
     link_to("blob", dir, "model.safetensors");
@@ -158,11 +148,10 @@ static void reads_a_single_file(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_links_that_lead_nowhere(void **state)
+TEST(refuses_links_that_lead_nowhere)
 {
     char *dir = sf_mkdir();
 
-    (void)state;
     write_model(dir, "model.safetensors");
     link_to("missing", dir, "gone.json");
     expect_failure(dir, -ENOENT, "gone.json: the symbolic link leads nowhere");
@@ -174,11 +163,10 @@ static void refuses_links_that_lead_nowhere(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_cycles_of_directories(void **state)
+TEST(refuses_cycles_of_directories)
 {
     char *dir = sf_mkdir();
 
-    (void)state;
     write_model(dir, "sub/model.safetensors");
     link_to("..", dir, "sub/up");
     expect_failure(dir, -ELOOP, "sub/up: the symbolic link leads back");
@@ -192,11 +180,10 @@ static void refuses_cycles_of_directories(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_what_is_no_file(void **state)
+TEST(refuses_what_is_no_file)
 {
     char *dir = sf_mkdir(), *path = NULL;
 
-    (void)state;
     write_model(dir, "model.safetensors");
     /* By name it would be parsed: opening it must not wait for a writer. */
     assert_true(asprintf(&path, "%s/pipe.safetensors", dir) > 0);
@@ -208,11 +195,10 @@ static void refuses_what_is_no_file(void **state)
     expect_failure("/dev/null", -EINVAL, "/dev/null: neither a file nor a directory");
 }
 
-static void refuses_what_is_not_there(void **state)
+TEST(refuses_what_is_not_there)
 {
     char *dir = sf_mkdir(), *path = NULL;
 
-    (void)state;
     expect_failure(dir, -ENOENT, "the directory holds no files");
     make_dir(dir, "empty");
     expect_failure(dir, -ENOENT, "the directory holds no files");
@@ -224,12 +210,11 @@ static void refuses_what_is_not_there(void **state)
 }
 
 /* Root may read everything: for once be nobody. */
-static void refuses_what_may_not_be_read(void **state)
+TEST(refuses_what_may_not_be_read)
 {
     char *dir = sf_mkdir(), *path = NULL;
     bool root = geteuid() == 0;
 
-    (void)state;
     write_model(dir, "model.safetensors");
     assert_true(asprintf(&path, "%s/model.safetensors", dir) > 0);
     assert_int_equal(chmod(dir, 0755), 0);
@@ -248,12 +233,11 @@ static void refuses_what_may_not_be_read(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_deep_trees_and_long_paths(void **state)
+TEST(refuses_deep_trees_and_long_paths)
 {
     char *dir = sf_mkdir();
     struct sf_bytes path = {0};
 
-    (void)state;
     for (int i = 0; i < 65; i++)
         sf_put(&path, "d/", 2);
     sf_put(&path, "x", 2);
@@ -314,9 +298,8 @@ static const struct {
 #undef ODD
 };
 
-static void carries_files_that_are_not_read(void **state)
+TEST(carries_files_that_are_not_read)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof(odd_files) / sizeof(odd_files[0]); i++) {
         char *dir = sf_mkdir();
         struct efs_catalog catalog;
@@ -340,13 +323,12 @@ static void carries_files_that_are_not_read(void **state)
 }
 
 /* Ollama and LM Studio call a GGUF file as its checksum, others call it as they like. */
-static void knows_gguf_by_its_magic(void **state)
+TEST(knows_gguf_by_its_magic)
 {
     static const char *const names[] = {"sha256-e8a3", "model.bin", "model", "x.safetensors"};
     static const uint64_t shape[] = {4, 2, 3};
     struct sf_bytes file = {0};
 
-    (void)state;
     sf_gguf_header(&file, 3, 1, 0);
     sf_gguf_tensor(&file, "blk.0.ffn_up_exps.weight", 3, shape, 0, 0);
     sf_align(&file, 32);
@@ -365,20 +347,4 @@ static void knows_gguf_by_its_magic(void **state)
     free(file.data);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_all_files_in_order),
-        cmocka_unit_test(follows_links),
-        cmocka_unit_test(reads_a_single_file),
-        cmocka_unit_test(refuses_links_that_lead_nowhere),
-        cmocka_unit_test(refuses_cycles_of_directories),
-        cmocka_unit_test(refuses_what_is_no_file),
-        cmocka_unit_test(refuses_what_is_not_there),
-        cmocka_unit_test(refuses_what_may_not_be_read),
-        cmocka_unit_test(refuses_deep_trees_and_long_paths),
-        cmocka_unit_test(carries_files_that_are_not_read),
-        cmocka_unit_test(knows_gguf_by_its_magic),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

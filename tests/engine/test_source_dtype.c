@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of tensors by type and shape, and what errors look like. */
+#include "test.h"
 #include "dtype.h"
 #include "layout.h"
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static void sizes_tensors(void **state)
+TEST(sizes_tensors)
 {
     static const struct {
         enum efs_dtype dtype;
@@ -32,14 +25,13 @@ static void sizes_tensors(void **state)
     };
     uint64_t bytes;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_int_equal(efs_dtype_tensor_bytes(cases[i].dtype, cases[i].dims, cases[i].shape, &bytes), 0);
         assert_true(bytes == cases[i].bytes);
     }
 }
 
-static void refuses_sizes(void **state)
+TEST(refuses_sizes)
 {
     static const struct {
         enum efs_dtype dtype;
@@ -63,15 +55,13 @@ static void refuses_sizes(void **state)
     };
     uint64_t bytes = 77;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_int_equal(efs_dtype_tensor_bytes(cases[i].dtype, cases[i].dims, cases[i].shape, &bytes), cases[i].error);
     assert_int_equal(bytes, 77);
 }
 
-static void names_types(void **state)
+TEST(names_types)
 {
-    (void)state;
     assert_string_equal(efs_dtype_name(EFS_DTYPE_BF16), "BF16");
     assert_string_equal(efs_dtype_name(EFS_DTYPE_GGML + 16), "ggml:IQ2_XXS");
     assert_string_equal(efs_dtype_name(EFS_DTYPE_NONE), "unknown");
@@ -90,12 +80,11 @@ static void names_types(void **state)
     assert_int_equal(efs_dtype_from_ggml(UINT32_MAX), EFS_DTYPE_NONE);
 }
 
-static void formats_errors(void **state)
+TEST(formats_errors)
 {
     struct efs_error err;
     char longer[3000];
 
-    (void)state;
     assert_string_equal(efs_version(), EFS_VERSION_STRING);
     assert_int_equal(efs_fail(NULL, -EIO, "%d", 1), -EIO);
     assert_int_equal(efs_fail(&err, -EUCLEAN, "%s: %d", "file", 7), -EUCLEAN);
@@ -115,13 +104,4 @@ static void formats_errors(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_tensors),
-        cmocka_unit_test(refuses_sizes),
-        cmocka_unit_test(names_types),
-        cmocka_unit_test(formats_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

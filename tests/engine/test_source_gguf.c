@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GGUF headers: what violates the format is not read, and told with file and offset; what is only odd is read. */
+#include "test.h"
 #include "source_files.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define NAME "model.gguf"
 
@@ -53,12 +44,11 @@ static void refuse_cut(const char *dir, struct sf_bytes *file, const char *reaso
     sf_unread(dir, NAME, EFS_SOURCE_BROKEN, reason);
 }
 
-static void refuses_headers(void **state)
+TEST(refuses_headers)
 {
     char *dir = sf_mkdir();
     struct sf_bytes file = {0};
 
-    (void)state;
     refuse_cut(dir, &file, "past the end of the file (0 bytes)");
     sf_put(&file, "GGML", 4);
     sf_zero(&file, 100);
@@ -103,12 +93,11 @@ static void refuse_value(const char *dir, uint32_t type, const struct sf_bytes *
         refuse_file(dir, &file, reason);
 }
 
-static void refuses_metadata(void **state)
+TEST(refuses_metadata)
 {
     char *dir = sf_mkdir();
     struct sf_bytes value = {0}, file = {0};
 
-    (void)state;
     refuse_value(dir, 13, &value, "metadata entry 0 at offset 24: a value of the unknown type 13");
     refuse_value(dir, UINT32_MAX, &value, "unknown type 4294967295");
 
@@ -163,13 +152,12 @@ static void refuses_metadata(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_alignments(void **state)
+TEST(refuses_alignments)
 {
     static const uint32_t wrong[] = {0, 3, 33, 48, UINT32_MAX};
     char *dir = sf_mkdir();
     struct sf_bytes file = {0};
 
-    (void)state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         sf_gguf_header(&file, 3, 0, 1);
         key(&file, "general.alignment", U32);
@@ -190,14 +178,13 @@ static void refuses_alignments(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_tensors(void **state)
+TEST(refuses_tensors)
 {
     static const uint64_t two32[] = {1ULL << 32, 1ULL << 32}, big[] = {1ULL << 62, 1}, eight[] = {8}, forty[] = {40},
                           rows[] = {31, 32}, nine[] = {1, 1, 1, 1, 1, 1, 1, 1, 1}, blocks[] = {1ULL << 63};
     char *dir = sf_mkdir();
     struct sf_bytes file = {0};
 
-    (void)state;
     one_tensor(&file, 2, two32, T_F32, 0, 64);
     refuse_file(dir, &file, "tensor 0 at offset 24: the dimensions of \"t\" multiply to more than 64 bits hold");
     one_tensor(&file, 2, big, T_F32, 0, 64);
@@ -315,13 +302,12 @@ static void small_file(struct sf_bytes *file, uint32_t version)
     sf_zero(file, SMALL_DATA);
 }
 
-static void refuses_every_truncation(void **state)
+TEST(refuses_every_truncation)
 {
     char *dir = sf_mkdir();
     struct sf_bytes file = {0};
     struct efs_catalog catalog;
 
-    (void)state;
     small_file(&file, 3);
     size_t data = file.count - SMALL_DATA, infos = data - 1;
     while (file.data[infos - 1] == 0) /* the last tensor's offset, 192, and then the padding */
@@ -338,11 +324,10 @@ static void refuses_every_truncation(void **state)
     sf_rmdir(dir);
 }
 
-static void reads_both_versions(void **state)
+TEST(reads_both_versions)
 {
     char *dir = sf_mkdir();
 
-    (void)state;
     for (uint32_t version = 2; version <= 3; version++) {
         struct sf_bytes file = {0};
         struct efs_catalog catalog;
@@ -378,13 +363,12 @@ static void reads_both_versions(void **state)
 
 /* Tensors of types that are not known have the bytes up to the next tensor; a number that no record holds is left out.
  */
-static void keeps_unknown_types(void **state)
+TEST(keeps_unknown_types)
 {
     static const uint64_t shape[] = {32};
     static const uint32_t unknown[] = {T_WITHDRAWN, T_Q8_1, 31, 43, 1000, UINT32_MAX};
     char *dir = sf_mkdir();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
         struct sf_bytes file = {0};
         struct efs_catalog catalog;
@@ -428,12 +412,11 @@ static const struct {
     {41, 36, "ggml:Q1_0"},    {42, 72, "ggml:Q2_0"},
 };
 
-static void reads_every_type(void **state)
+TEST(reads_every_type)
 {
     static const uint64_t shape[] = {256, 2};
     char *dir = sf_mkdir();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct sf_bytes file = {0};
         struct efs_catalog catalog;
@@ -450,14 +433,13 @@ static void reads_every_type(void **state)
     sf_rmdir(dir);
 }
 
-static void reads_odd_files(void **state)
+TEST(reads_odd_files)
 {
     static const uint64_t none[] = {0, 4};
     char *dir = sf_mkdir();
     struct sf_bytes file = {0};
     struct efs_catalog catalog;
 
-    (void)state;
     /* Metadata alone, as vocabulary files are; no data, no padding. */
     sf_gguf_header(&file, 3, 0, 1);
     key(&file, "k", STRING);
@@ -490,12 +472,11 @@ static void reads_odd_files(void **state)
 }
 
 /* Fields and values that lie across the ends of the reader's window, and strings larger than it. */
-static void reads_large_metadata(void **state)
+TEST(reads_large_metadata)
 {
     static const uint64_t shape[] = {8};
     char *dir = sf_mkdir();
 
-    (void)state;
     for (size_t shift = 0; shift < 24; shift++) {
         struct sf_bytes file = {0};
         struct efs_catalog catalog;
@@ -526,14 +507,4 @@ static void reads_large_metadata(void **state)
     sf_rmdir(dir);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_headers),          cmocka_unit_test(refuses_metadata),
-        cmocka_unit_test(refuses_alignments),       cmocka_unit_test(refuses_tensors),
-        cmocka_unit_test(refuses_every_truncation), cmocka_unit_test(reads_both_versions),
-        cmocka_unit_test(keeps_unknown_types),      cmocka_unit_test(reads_every_type),
-        cmocka_unit_test(reads_odd_files),          cmocka_unit_test(reads_large_metadata),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Safetensors headers: what violates the format is not read, and told with file and offset; what is only odd is read.
  */
+#include "test.h"
 #include "source_files.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define NAME "model.safetensors"
 
@@ -117,11 +108,10 @@ static enum efs_source_state state_of(const char *reason)
                : EFS_SOURCE_UNREAD;
 }
 
-static void refuses_violations(void **state)
+TEST(refuses_violations)
 {
     char *dir = sf_mkdir();
 
-    (void)state;
     for (size_t i = 0; i < sizeof(bad_cases) / sizeof(bad_cases[0]); i++) {
         const struct bad_case *c = &bad_cases[i];
         write_model(dir, c->header, strlen(c->header), c->data_bytes);
@@ -142,11 +132,10 @@ static void refuse_length(const char *dir, uint64_t length, const char *body, si
     sf_unread(dir, NAME, state_of(reason), reason);
 }
 
-static void refuses_header_lengths(void **state)
+TEST(refuses_header_lengths)
 {
     char *dir = sf_mkdir();
 
-    (void)state;
     refuse_length(dir, 3, "{}", 2, "a header of 3 bytes is past the end of the file (10 bytes)");
     refuse_length(dir, 1, "", 0, "is past the end of the file");
     refuse_length(dir, 0, "", 0, "a header of 0 bytes");
@@ -163,18 +152,17 @@ static void refuses_header_lengths(void **state)
     sf_rmdir(dir);
 }
 
-static void refuses_nul_behind_header(void **state)
+TEST(refuses_nul_behind_header)
 {
     static const char header[] = "{" T("a", "U8", "2", 0, 2) "}";
     char *dir = sf_mkdir();
 
-    (void)state;
     write_model(dir, header, sizeof(header), 2); /* with its terminator */
     sf_unread(dir, NAME, EFS_SOURCE_UNREAD, "JSON at offset");
     sf_rmdir(dir);
 }
 
-static void refuses_every_truncation(void **state)
+TEST(refuses_every_truncation)
 {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"}," T("a.b", "BF16", "2,3", 0, 12) "," T("c", "F32", "", 12, 16) "}";
@@ -182,7 +170,6 @@ static void refuses_every_truncation(void **state)
     struct efs_catalog catalog;
     char *dir = sf_mkdir();
 
-    (void)state;
     sf_safetensors(&file, header, strlen(header), 16);
     for (size_t n = 0; n < file.count; n++) {
         sf_write(dir, NAME, file.data, n);
@@ -197,7 +184,7 @@ static void refuses_every_truncation(void **state)
     sf_rmdir(dir);
 }
 
-static void reads_odd_header_length_and_order(void **state)
+TEST(reads_odd_header_length_and_order)
 {
     /* 3 spaces behind: the header's length is odd, so that no tensor is aligned. Names unlike data order. */
     static const char header[] =
@@ -206,7 +193,6 @@ static void reads_odd_header_length_and_order(void **state)
     char *dir = sf_mkdir();
     struct efs_catalog catalog;
 
-    (void)state;
     char *padded = malloc(n + 1);
     assert_non_null(padded);
     snprintf(padded, n + 1, "%-*s", (int)n, header);
@@ -229,7 +215,7 @@ static void reads_odd_header_length_and_order(void **state)
     sf_rmdir(dir);
 }
 
-static void reads_scalars_and_empty_tensors(void **state)
+TEST(reads_scalars_and_empty_tensors)
 {
     static const char header[] =
         "{" T("scalar", "F32", "", 0, 4) "," T("none", "BF16", "3,0,5", 4, 4) "," T("first", "U8", "0", 0, 0) "," T(
@@ -237,7 +223,6 @@ static void reads_scalars_and_empty_tensors(void **state)
     char *dir = sf_mkdir();
     struct efs_catalog catalog;
 
-    (void)state;
     write_model(dir, header, strlen(header), 4);
     sf_accept(dir, &catalog);
     assert_int_equal(catalog.tensor_count, 4);
@@ -287,11 +272,10 @@ static const struct {
     {"F6_E3M2", EFS_DTYPE_F6_E3M2, 6},
 };
 
-static void reads_every_dtype(void **state)
+TEST(reads_every_dtype)
 {
     char *dir = sf_mkdir();
 
-    (void)state;
     assert_int_equal(sizeof(dtypes) / sizeof(dtypes[0]), EFS_DTYPE_COUNT - 1);
     for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
         struct efs_catalog catalog;
@@ -310,7 +294,7 @@ static void reads_every_dtype(void **state)
     sf_rmdir(dir);
 }
 
-static void reads_odd_names_and_fields(void **state)
+TEST(reads_odd_names_and_fields)
 {
     static const char header[] = "{\"__metadata__\":{\"\\u00e9\":\"\\n\",\"nul\":\"a\\u0000b\"},\n\t" T(
         "\xC3\xA9.\xE6\x9D\x83", "U8", "2", 0,
@@ -320,7 +304,6 @@ static void reads_odd_names_and_fields(void **state)
     char *dir = sf_mkdir();
     struct efs_catalog catalog;
 
-    (void)state;
     write_model(dir, header, strlen(header), 5);
     sf_accept(dir, &catalog);
     assert_int_equal(catalog.tensor_count, 4);
@@ -333,14 +316,13 @@ static void reads_odd_names_and_fields(void **state)
 }
 
 /* A dtype or a shape that has no place in a catalogue: a tensor of bytes that keeps its description. */
-static void keeps_what_it_cannot_describe(void **state)
+TEST(keeps_what_it_cannot_describe)
 {
     static const char header[] = "{" T("a", "U8", "2", 0, 2) "," T("future", "F3", "7", 2, 5) "," T(
         "deep", "U8", "1,1,1,1,1,1,1,1,2", 5, 7) "," T("eight", "U8", "1,1,1,1,1,1,1,2", 7, 9) "}";
     char *dir = sf_mkdir();
     struct efs_catalog catalog;
 
-    (void)state;
     write_model(dir, header, strlen(header), 9);
     sf_accept(dir, &catalog);
     assert_int_equal(catalog.tensor_count, 4);
@@ -361,13 +343,12 @@ static void keeps_what_it_cannot_describe(void **state)
 }
 
 /* A name that would fill the message leaves it one line of text, with the reason cut and not the file. */
-static void keeps_messages_to_a_line(void **state)
+TEST(keeps_messages_to_a_line)
 {
     char *dir = sf_mkdir();
     struct efs_catalog catalog;
     struct sf_bytes header = {0};
 
-    (void)state;
     sf_put(&header, "{\"", 2);
     for (int i = 0; i < 3000; i++)
         sf_put(&header, "\\n\xC3\xA9", 4);
@@ -381,19 +362,4 @@ static void keeps_messages_to_a_line(void **state)
     sf_rmdir(dir);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_violations),
-        cmocka_unit_test(refuses_header_lengths),
-        cmocka_unit_test(refuses_nul_behind_header),
-        cmocka_unit_test(refuses_every_truncation),
-        cmocka_unit_test(reads_odd_header_length_and_order),
-        cmocka_unit_test(reads_scalars_and_empty_tensors),
-        cmocka_unit_test(reads_every_dtype),
-        cmocka_unit_test(reads_odd_names_and_fields),
-        cmocka_unit_test(keeps_what_it_cannot_describe),
-        cmocka_unit_test(keeps_messages_to_a_line),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_stack.c - the engine's threads have small stacks: the deepest that runs there, coding and decoding, fits well.
  */
+#include "test.h"
 #include "codec.h"
 #include "thread.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define ELEMENTS (128u << 10) /* two spans of the cascade */
 #define PAINT 0xa5
@@ -98,9 +93,8 @@ static void *all_formats(void *arg)
     return NULL;
 }
 
-static void shards_are_coded_and_decoded(void **state)
+TEST(shards_are_coded_and_decoded)
 {
-    (void)state;
     struct shard s = {.raw = malloc(4 * ELEMENTS),
                       .back = malloc(4 * ELEMENTS),
                       .e = malloc(efs_shard_e_bound(ELEMENTS)),
@@ -120,10 +114,4 @@ static void shards_are_coded_and_decoded(void **state)
     free(s.sm);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shards_are_coded_and_decoded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

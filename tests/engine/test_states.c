@@ -3,19 +3,10 @@
  * What is in memory is never read again: an S hit reads the E components alone, an E hit the SM components, C and F
  * hits nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "budget.h"
 #include "expertfs-private.h"
@@ -209,21 +200,18 @@ static void partial(const char *plan, char state)
     efs_close(fs);
 }
 
-static void test_s_hit(void **state)
+TEST(test_s_hit)
 {
-    (void)state;
     partial("S=100", 'S');
 }
 
-static void test_e_hit(void **state)
+TEST(test_e_hit)
 {
-    (void)state;
     partial("E=100", 'E');
 }
 
-static void test_full_hits(void **state)
+TEST(test_full_hits)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);
@@ -235,9 +223,8 @@ static void test_full_hits(void **state)
 
 /* ---- moves ---- */
 
-static void test_f_to_c(void **state)
+TEST(test_f_to_c)
 {
-    (void)state;
     struct efs *fs = open_with(
         (struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
     lease_all(fs);
@@ -277,23 +264,20 @@ static void from_c(const char *plan, char to, uint64_t mib)
     efs_close(fs);
 }
 
-static void test_c_to_s(void **state)
+TEST(test_c_to_s)
 {
-    (void)state;
     from_c("S=100", 'S', 44);
 }
 
-static void test_c_to_e(void **state)
+TEST(test_c_to_e)
 {
-    (void)state;
     from_c("E=100", 'E', 24);
 }
 
 /* ---- F is for leases ---- */
 
-static void test_reads_keep_no_full(void **state)
+TEST(test_reads_keep_no_full)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
     uint32_t files = efs_file_count(fs);
     uint8_t *buffer = malloc(MIB);
@@ -313,9 +297,8 @@ static void test_reads_keep_no_full(void **state)
 }
 
 /* Coded experts are not full, whatever the plan would like. */
-static void test_coded_are_not_full(void **state)
+TEST(test_coded_are_not_full)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
     for (uint32_t l = 0; l < LAYERS; l++) {
         struct efs_need needs[EXPERTS];
@@ -338,9 +321,8 @@ static void test_coded_are_not_full(void **state)
 
 /* A budget of a small part of the first one holds when the call returns, also while there is nothing but full experts,
  * or demotions under way. */
-static void test_shrink(void **state)
+TEST(test_shrink)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){
         .budget_bytes = 2048 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru", .workers = 1});
     for (unsigned round = 0; round < 4; round++) {
@@ -359,9 +341,8 @@ static void test_shrink(void **state)
 }
 
 /* What leases hold back is told to the byte, and goes with them. */
-static void test_held_back(void **state)
+TEST(test_held_back)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
     struct efs_lease *leases[ALL];
     for (uint32_t e = 0; e < ALL; e++)
@@ -412,9 +393,8 @@ static void *wait_for_pairs(void *arg)
 }
 
 /* Each holds what came first while it waits for the other; plans that leave chunks next to nothing come and go. */
-static void test_pairs(void **state)
+TEST(test_pairs)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 120 * MIB, .full_pool = true, .plan = "F=100"});
     lease_all(fs);
     struct pair pairs[6];
@@ -439,9 +419,8 @@ static void test_pairs(void **state)
 }
 
 /* What was held when the plan became smaller goes when it is not held any more, without another request. */
-static void test_plan_shrinks_under_leases(void **state)
+TEST(test_plan_shrinks_under_leases)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
     struct efs_lease *lease;
     fixture_set_and_plan(fs, "plan", "F=100");
@@ -458,9 +437,8 @@ static void test_plan_shrinks_under_leases(void **state)
 }
 
 /* What is kept only since it is pinned goes with the pin, without another request. */
-static void test_unpinned(void **state)
+TEST(test_unpinned)
 {
-    (void)state;
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
     fixture_set_and_plan(fs, "plan", "F=50:C=50");
     lease_all(fs);
@@ -521,9 +499,8 @@ static void close_on_machine(struct efs *fs)
 }
 
 /* The pools are cut from what can be had: nothing that the plan gives is refused, nothing that it keeps is lost. */
-static void test_less_can_be_had(void **state)
+TEST_WITH(test_less_can_be_had, NULL, machine_end)
 {
-    (void)state;
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
     struct efs_stats s = quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
@@ -559,9 +536,8 @@ static void segments_are(struct efs *fs, uint64_t count)
 }
 
 /* It rises by steps, after a while; what comes and goes moves nothing. */
-static void test_effective_budget_is_calm(void **state)
+TEST_WITH(test_effective_budget_is_calm, NULL, machine_end)
 {
-    (void)state;
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
     machine_leaves_mib(fs, 64);
     segments_are(fs, 7);
@@ -589,9 +565,8 @@ static void test_effective_budget_is_calm(void **state)
 }
 
 /* What others take is given up, down to what serves; what is right stays right. */
-static void test_others_take_memory(void **state)
+TEST_WITH(test_others_take_memory, NULL, machine_end)
 {
-    (void)state;
     struct efs *fs =
         open_on_machine((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .plan = "F=60,C=40"});
     struct efs_lease *lease;
@@ -622,9 +597,8 @@ static void test_others_take_memory(void **state)
 }
 
 /* The budget has room and the system has no memory: what only happens to be full gives way to what the plan keeps. */
-static void test_memory_is_short(void **state)
+TEST_WITH(test_memory_is_short, NULL, machine_end)
 {
-    (void)state;
     struct efs *fs =
         open_on_machine((struct efs_options){.budget_bytes = 72 * MIB, .full_pool = true, .plan = "C=100"});
     for (uint32_t e = 0; e < 3; e++)
@@ -644,26 +618,4 @@ static void test_memory_is_short(void **state)
     close_on_machine(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_s_hit),
-        cmocka_unit_test(test_e_hit),
-        cmocka_unit_test(test_full_hits),
-        cmocka_unit_test(test_f_to_c),
-        cmocka_unit_test(test_c_to_s),
-        cmocka_unit_test(test_c_to_e),
-        cmocka_unit_test(test_reads_keep_no_full),
-        cmocka_unit_test(test_coded_are_not_full),
-        cmocka_unit_test(test_shrink),
-        cmocka_unit_test(test_held_back),
-        cmocka_unit_test(test_plan_shrinks_under_leases),
-        cmocka_unit_test(test_unpinned),
-        cmocka_unit_test(test_pairs),
-        cmocka_unit_test_teardown(test_less_can_be_had, machine_end),
-        cmocka_unit_test_teardown(test_effective_budget_is_calm, machine_end),
-        cmocka_unit_test_teardown(test_others_take_memory, machine_end),
-        cmocka_unit_test_teardown(test_memory_is_short, machine_end),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -3,25 +3,17 @@
  * Opening damaged and malicious stores: cut at every place, bytes flipped, and indexes that were changed with their
  * checksums made right again. Each is refused with a message, or serves without touching what it should not.
  */
+#include "test.h"
 #include "codec_table.h"
 #include "fixture.h"
 #include "hash.h"
 #include "layout.h"
 #include "expertfs.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct fixture model;
 static unsigned char *image; /* the good store */
@@ -69,17 +61,15 @@ static errint_t try_open(char text[1024])
     return rc;
 }
 
-static void test_good(void **state)
+TEST(test_good)
 {
-    (void)state;
     char text[1024];
     write_store(image, image_bytes);
     assert_int_equal(try_open(text), 0);
 }
 
-static void test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     char text[1024];
     for (size_t bytes = 0; bytes < image_bytes; bytes += bytes < 5000 ? 97 : 1021) {
         write_store(image, bytes);
@@ -92,9 +82,8 @@ static void test_cut(void **state)
     free(longer);
 }
 
-static void test_flips(void **state)
+TEST(test_flips)
 {
-    (void)state;
     struct efs_disk_superblock sb;
     char text[1024];
     memcpy(&sb, image, sizeof(sb));
@@ -151,9 +140,8 @@ struct change {
 };
 #define FIELD(type, name) offsetof(struct type, name), sizeof(((struct type *)0)->name)
 
-static void test_rules(void **state)
+TEST(test_rules)
 {
-    (void)state;
     static const struct change changes[] = {
         {EFS_TABLE_FILES, 0, FIELD(efs_disk_file, path_offset), UINT32_MAX},
         {EFS_TABLE_FILES, 0, FIELD(efs_disk_file, path_bytes), 0},
@@ -251,9 +239,8 @@ static errint_t try_superblock(struct efs_disk_superblock sb, char text[1024])
     return try_open(text);
 }
 
-static void test_other_versions(void **state)
+TEST(test_other_versions)
 {
-    (void)state;
     struct efs_disk_superblock good, sb;
     char text[1024];
     memcpy(&good, image, sizeof(good));
@@ -278,9 +265,8 @@ static void test_other_versions(void **state)
 
 /* A shard of a codec that we do not have is of a later program and not damaged. Its writer is to say so by a feature,
  * which each codec but the first four has. */
-static void test_later_codec(void **state)
+TEST(test_later_codec)
 {
-    (void)state;
     unsigned char *copy = malloc(image_bytes);
     char text[1024];
     for (uint32_t codec = EFS_CODEC_COUNT; codec != 0; codec = codec < 1000          ? codec + 499
@@ -303,9 +289,8 @@ static void test_later_codec(void **state)
 
 /* Each byte of the superblock that has no meaning yet, and each place of a later table, is zero unless a feature bit
  * that we do not know says what it is for. */
-static void test_reserved_superblock(void **state)
+TEST(test_reserved_superblock)
 {
-    (void)state;
     struct efs_disk_superblock good, sb;
     char text[1024];
     memcpy(&good, image, sizeof(good));
@@ -323,9 +308,8 @@ static void test_reserved_superblock(void **state)
     assert_int_equal(try_superblock(sb, text), -EUCLEAN);
 }
 
-static void test_reserved_fields(void **state)
+TEST(test_reserved_fields)
 {
-    (void)state;
     static const struct {
         int table;
         size_t offset, bytes;
@@ -353,9 +337,8 @@ static void test_reserved_fields(void **state)
 }
 
 /* A second part would be another file or object, which needs a feature bit; none at all is not a store either. */
-static void test_one_part(void **state)
+TEST(test_one_part)
 {
-    (void)state;
     unsigned char *copy = calloc(1, image_bytes);
     char text[1024];
     for (uint32_t count = 0; count < 3; count++) {
@@ -395,9 +378,8 @@ static void keep_error(void *arg, errint_t error, size_t bytes)
 }
 
 /* Random fields get random values: whatever opens is served to the end. The sanitizers watch. */
-static void test_random_indexes(void **state)
+TEST(test_random_indexes)
 {
-    (void)state;
     uint64_t rnd = 42;
     unsigned char *copy = malloc(image_bytes), *buffer = malloc(1 << 20);
     unsigned served = 0, refused = 0;
@@ -473,9 +455,8 @@ static uint64_t changed(uint64_t value, unsigned bits, unsigned how, uint64_t *r
 }
 
 /* With the checksums made right again: a store that opens gives the right bytes or an error. */
-static void test_fields(void **state)
+TEST(test_fields)
 {
-    (void)state;
     const struct efs_options options = {.size = sizeof(struct efs_options), .budget_bytes = 64 << 20, .workers = 1};
     const size_t room = 4u << 20;
     unsigned char *copy = malloc(image_bytes), *want = malloc(room), *got = malloc(room);
@@ -526,9 +507,8 @@ static void test_fields(void **state)
     free(got);
 }
 
-static void test_not_a_store(void **state)
+TEST(test_not_a_store)
 {
-    (void)state;
     struct efs_error err = {""};
     struct efs_store *store;
     assert_int_equal(efs_store_open(model.directory, &store, &err), -EISDIR);
@@ -536,21 +516,4 @@ static void test_not_a_store(void **state)
     assert_non_null(strstr(err.text, "/nonexistent/x.efs"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_flips),
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_random_indexes),
-        cmocka_unit_test(test_other_versions),
-        cmocka_unit_test(test_later_codec),
-        cmocka_unit_test(test_not_a_store),
-        cmocka_unit_test(test_reserved_superblock),
-        cmocka_unit_test(test_reserved_fields),
-        cmocka_unit_test(test_one_part),
-        cmocka_unit_test(test_fields),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

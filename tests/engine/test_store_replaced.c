@@ -4,17 +4,9 @@
  * one and the chunks of the other. The opening is made to wait at each read.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "sys.h"
 
@@ -48,9 +40,8 @@ static void copy_store(void)
     free(data);
 }
 
-static void test_replaced(void **state)
+TEST(test_replaced)
 {
-    (void)state;
     for (int at = 1; at <= 2; at++) {
         struct efs_store *store;
         struct efs_error err = {""};
@@ -71,8 +62,4 @@ static void test_replaced(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_replaced)};
-    return cmocka_run_group_tests_name("a store that is replaced", tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

@@ -5,18 +5,10 @@
  * always; what else is asserted are counters: each extent comes once, most of them ahead, and a reader takes no more
  * memory than its read-ahead window. Readers without order bring nothing that nobody asked for.
  */
+#include "test.h"
 #include "fixture.h"
 #include "store.h"
 #include "waiting.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
@@ -308,9 +300,8 @@ static uint64_t disk_of(unsigned threads)
     return store_bytes + (threads > 1 ? 3 * threads * 400 * KIB : 0);
 }
 
-static void test_orders(void **state)
+TEST(test_orders)
 {
-    (void)state;
     unsigned char *buffer = malloc(8 * MIB);
     unsigned bad = 0;
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i += PATTERN_EACH) {
@@ -341,9 +332,8 @@ static void test_orders(void **state)
 }
 
 /* What was there before is there after, though the scan needs all memory that is left. */
-static void test_hot_stay(void **state)
+TEST(test_hot_stay)
 {
-    (void)state;
     unsigned char *buffer = malloc(8 * MIB);
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i += PATTERN_EACH) {
         struct efs *fs = open_model(112 * MIB);
@@ -372,9 +362,8 @@ static void test_hot_stay(void **state)
 }
 
 /* Readers without order: only experts that were asked for come, each once, and they stay. */
-static void test_random_is_no_stream(void **state)
+TEST(test_random_is_no_stream)
 {
-    (void)state;
     unsigned char *buffer = malloc(8 * MIB);
     for (uint64_t seed = 1; seed <= 6; seed++)
         for (uint64_t most = 4 * KIB; most <= MIB; most *= 16) {
@@ -404,9 +393,8 @@ static void test_random_is_no_stream(void **state)
 }
 
 /* Random reads beside a scan, of the same descriptor: the scan is followed, and the random reads bring no more. */
-static void test_random_beside_a_scan(void **state)
+TEST(test_random_beside_a_scan)
 {
-    (void)state;
     unsigned char *buffer = malloc(8 * MIB);
     for (uint64_t seed = 1; seed <= 4; seed++) {
         struct efs *fs = open_model(BUDGET);
@@ -427,9 +415,8 @@ static void test_random_beside_a_scan(void **state)
 }
 
 /* All hints that there are are taken, any other number is not. */
-static void test_hints(void **state)
+TEST(test_hints)
 {
-    (void)state;
     struct efs *fs = open_model(BUDGET);
     for (uint32_t hints = 0; hints < 16; hints++) {
         struct efs_stream *stream = (struct efs_stream *)fs;
@@ -462,14 +449,4 @@ static int end(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hints),
-        cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_hot_stay),
-        cmocka_unit_test(test_random_is_no_stream),
-        cmocka_unit_test(test_random_beside_a_scan),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end)

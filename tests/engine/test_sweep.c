@@ -7,19 +7,13 @@
  * directory as argument nothing is tried: some of the stores are left there for a mount, good-N.efs, and
  * N-NNN-damage.efs and N-NNN-forged.efs that were made of it.
  */
+#include "test.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
 
 #include "hash.h"
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
-
-#include <cmocka.h>
 
 #define MEMORY_BYTES (1ull << 30)
 #define FULL_RECORDS 120 /* of a table; of the strings, whose records are bytes, those at as many places */
@@ -132,9 +126,8 @@ static uint32_t find_shard(uint32_t codec, uint32_t sm_bytes)
 
 /* ---- the tests ---- */
 
-static void superblock_and_tables(void **state)
+TEST(superblock_and_tables)
 {
-    (void)state;
     begin(EFS_CHOOSE_CASCADE, 16384);
     for (size_t i = 0; i < SWEEP_COUNT(superblock_fields); i++)
         try_field(SUPERBLOCK, superblock_fields[i].name, -1, 0, false, superblock_fields[i].offset,
@@ -185,9 +178,8 @@ static void cascade_chunk(uint32_t i, size_t code_step, size_t sm_step)
         try_field(CHUNK, "signs and mantissas", -1, i, true, s->sm_offset + at, 1);
 }
 
-static void cascade_chunks(void **state)
+TEST(cascade_chunks)
 {
-    (void)state;
     begin(EFS_CHOOSE_CASCADE, 65536);
     uint32_t first = find_shard(EFS_CODEC_CASCADE, SWEEP_INNER * SWEEP_HIDDEN);
     cascade_chunk(first, sweep.full_tier ? 97 : 1499, sweep.full_tier ? 1021 : 8191);
@@ -199,9 +191,8 @@ static void cascade_chunks(void **state)
 }
 
 /* The other codecs: what leads the frame or block, byte by byte, and places in it. */
-static void other_chunks(void **state)
+TEST(other_chunks)
 {
-    (void)state;
     static const struct {
         enum efs_codec_choice choice;
         uint32_t codec;
@@ -223,11 +214,6 @@ static void other_chunks(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(superblock_and_tables),
-        cmocka_unit_test(cascade_chunks),
-        cmocka_unit_test(other_chunks),
-    };
     sample_directory = argc > 1 ? argv[1] : NULL;
-    return cmocka_run_group_tests(tests, sweep_setup, sweep_teardown);
+    return TEST_RUN(sweep_setup, sweep_teardown);
 }

@@ -5,26 +5,17 @@
  *
  * EXPERTFS_SWEEP=full takes all cuts, sectors and chunks, and more of chance; EXPERTFS_SLICE=0/12 a twelfth of them.
  */
+#include "test.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
 
 #include "hash.h"
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #define CHANGES_MOST 6 /* at once */
 
 /* Cut where a table begins or ends, as it is and with a superblock that says so. */
-static void cut_at_tables(void **state)
+TEST(cut_at_tables)
 {
-    (void)state;
     static const int around[] = {-4096, -65, -64, -1, 0, 1, 63, 64, 4095};
     unsigned refused = 0;
     sweep_pack(EFS_CHOOSE_CASCADE, 16384);
@@ -63,9 +54,8 @@ static void cut_at_tables(void **state)
 }
 
 /* Sectors that were lost or written twice, whole pages of zeros, chunks that changed places. */
-static void sectors_and_swaps(void **state)
+TEST(sectors_and_swaps)
 {
-    (void)state;
     unsigned n[OUTCOMES] = {0};
     sweep_pack(EFS_CHOOSE_CASCADE, 16384);
     const size_t sectors = sweep.image_bytes / 512, step = sweep.full_tier ? 1 : 5 * SWEEP_STRIDE;
@@ -123,9 +113,8 @@ static void sectors_and_swaps(void **state)
 
 /* Chunks of another store of the same tensors, in the place of ours: as they are; and with their checksums, which
  * leaves raw_hash to tell. */
-static void chunks_of_another_store(void **state)
+TEST(chunks_of_another_store)
 {
-    (void)state;
     unsigned wrong = 0, forged = 0;
     sweep_pack(EFS_CHOOSE_CASCADE, 16384);
     size_t theirs_bytes;
@@ -179,9 +168,8 @@ static void chunks_of_another_store(void **state)
 }
 
 /* Up to CHANGES_MOST fields or bytes at once, anywhere, checksums left or made right. */
-static void many_changes(void **state)
+TEST(many_changes)
 {
-    (void)state;
     static const enum efs_codec_choice choices[] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
     unsigned n[2][OUTCOMES] = {{0}};
     const unsigned each = sweep.full_tier ? 20000 : 450 / SWEEP_STRIDE;
@@ -235,13 +223,4 @@ static void many_changes(void **state)
     assert_int_equal(n[0][FORGED], 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_at_tables),
-        cmocka_unit_test(sectors_and_swaps),
-        cmocka_unit_test(chunks_of_another_store),
-        cmocka_unit_test(many_changes),
-    };
-    return cmocka_run_group_tests(tests, sweep_setup, sweep_teardown);
-}
+TEST_MAIN(sweep_setup, sweep_teardown)

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_text.c - text that is printed without printf: the same as with it. */
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "text.h"
 
 /* What efs_text_json() gives, a byte at a time. */
@@ -28,9 +21,8 @@ static size_t json(const unsigned char *bytes, size_t count, char *out)
 }
 
 /* Each byte at each place of strings up to three words long, beside plain neighbours and neighbours like it. */
-static void test_json(void **state)
+TEST(test_json)
 {
-    (void)state;
     static const unsigned char beside[] = {'a', ' ', '!', 0x7f, 0x80, 0xff, '"', '\\', 0x1f, 0};
     for (size_t count = 0; count <= 20; count++)
         for (size_t at = 0; at < count; at++)
@@ -47,9 +39,8 @@ static void test_json(void **state)
                 }
 }
 
-static void test_number(void **state)
+TEST(test_number)
 {
-    (void)state;
     static const uint64_t values[] = {0, 1, 9, 10, 99, 100, 999, 1000, UINT32_MAX, INT64_MAX, UINT64_MAX};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         for (unsigned digits = 0; digits <= 20; digits++) {
@@ -62,9 +53,8 @@ static void test_number(void **state)
         }
 }
 
-static void test_short_of_room(void **state)
+TEST(test_short_of_room)
 {
-    (void)state;
     char got[] = "........";
     struct efs_text text = {.data = got, .capacity = 4};
     efs_text_string(&text, "ab");
@@ -73,12 +63,4 @@ static void test_short_of_room(void **state)
     assert_string_equal(got, "ab12....");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_number),
-        cmocka_unit_test(test_short_of_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

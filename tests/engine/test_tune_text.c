@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The texts of tuning: what is taken, what is refused and what the refusal says, and that printing gives it back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
+#include "test.h"
 #include "tune_text.h"
 
 static void says(const struct efs_error *err, const char *words, const char *text)
@@ -18,9 +11,8 @@ static void says(const struct efs_error *err, const char *words, const char *tex
         fail_msg("\"%s\": \"%s\" does not say \"%s\"", text, err->text, words);
 }
 
-static void sizes(void **state)
+TEST(sizes)
 {
-    (void)state;
     static const struct {
         const char *text;
         uint64_t bytes;
@@ -60,9 +52,8 @@ static void sizes(void **state)
     }
 }
 
-static void budgets(void **state)
+TEST(budgets)
 {
-    (void)state;
     uint64_t bytes = 1;
     char text[EFS_TUNE_TEXT];
     assert_int_equal(efs_tune_budget("auto", &bytes, NULL), 0);
@@ -82,9 +73,8 @@ static void budgets(void **state)
     }
 }
 
-static void pools(void **state)
+TEST(pools)
 {
-    (void)state;
     static const struct {
         const char *text, *printed;
     } good[] = {{"FCSE", "FCSE"}, {"C", "C"}, {"ESC", "CSE"}, {"fc", "FC"}, {"eF", "FE"}};
@@ -105,9 +95,8 @@ static void pools(void **state)
     }
 }
 
-static void plans(void **state)
+TEST(plans)
 {
-    (void)state;
     static const struct {
         const char *text, *printed;
     } good[] = {
@@ -169,9 +158,8 @@ static void plans(void **state)
     }
 }
 
-static void words(void **state)
+TEST(words)
 {
-    (void)state;
     static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
     for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++) {
         enum efs_policy_kind kind;
@@ -194,9 +182,8 @@ static void words(void **state)
     }
 }
 
-static void deltas(void **state)
+TEST(deltas)
 {
-    (void)state;
     static const struct {
         const char *text, *printed;
         double delta;
@@ -229,11 +216,4 @@ static void deltas(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes), cmocka_unit_test(budgets), cmocka_unit_test(pools),
-        cmocka_unit_test(plans), cmocka_unit_test(words),   cmocka_unit_test(deltas),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

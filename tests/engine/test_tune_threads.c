@@ -4,17 +4,9 @@
  * and plans are made. What comes is the packed bytes; under ThreadSanitizer no two threads meet without a lock.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "waiting.h"
@@ -167,16 +159,14 @@ static void tune_and_ask(const struct efs_options *options)
     }
 }
 
-static void test_coded(void **state)
+TEST(test_coded)
 {
-    (void)state;
     tune_and_ask(&(struct efs_options){
         .size = sizeof(struct efs_options), .budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
 }
 
-static void test_full(void **state)
+TEST(test_full)
 {
-    (void)state;
     tune_and_ask(&(struct efs_options){.size = sizeof(struct efs_options),
                                        .budget_bytes = 128 * MIB,
                                        .workers = 2,
@@ -185,8 +175,4 @@ static void test_full(void **state)
                                        .lease_wait = true});
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_coded), cmocka_unit_test(test_full)};
-    return cmocka_run_group_tests_name("tuned while it is asked", tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

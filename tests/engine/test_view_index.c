@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_view_index.c - the experts' index of names that take more room printed than they have bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "expertfs-private.h"
 #include "fixture.h"
 #include "source_files.h"
@@ -42,15 +34,13 @@ static void index_is(const char *name)
     fixture_end(&f);
 }
 
-static void test_plain(void **state)
+TEST(test_plain)
 {
-    (void)state;
     index_is("model.norm.weight");
 }
 
-static void test_escapes(void **state)
+TEST(test_escapes)
 {
-    (void)state;
     char name[6 * ESCAPES + 1] = "";
     for (unsigned i = 0; i < ESCAPES; i++)
         memcpy(name + 6 * (size_t)i, "\\u0001", 7);
@@ -73,7 +63,7 @@ static char *file_named(struct efs *fs, const char *path, struct efs_file_info *
 }
 
 /* Types and shapes that are not known stand in the view as in their file, with their bytes. */
-static void test_unknown_types(void **state)
+TEST(test_unknown_types)
 {
     static const char header[] = "{\"a\":{\"dtype\":\"F8_E3M4\",\"shape\":[2,3],\"data_offsets\":[0,6]},"
                                  "\"b\":{\"dtype\":\"I4\",\"shape\":[4],\"data_offsets\":[6,8]},"
@@ -96,7 +86,6 @@ static void test_unknown_types(void **state)
     uint64_t length = sizeof(header) - 1;
     uint32_t count;
     char file[8 + sizeof(header) - 1 + 18], *text;
-    (void)state;
     memcpy(file, &length, 8);
     memcpy(file + 8, header, length);
     memcpy(file + 8 + length, "aaaaaabbccccEEEdee", 18);
@@ -134,13 +123,12 @@ static void test_unknown_types(void **state)
 }
 
 /* A type that ggml withdrew (Q4_2, 4): bytes, and the number and the shape of the GGUF file in a note. */
-static void test_withdrawn_type(void **state)
+TEST(test_withdrawn_type)
 {
     static const uint64_t shape[] = {32};
     struct sf_bytes file = {0};
     struct fixture f;
     struct efs_file_info info;
-    (void)state;
     sf_gguf_header(&file, 3, 2, 0);
     sf_gguf_tensor(&file, "old.weight", 1, shape, 4, 0);
     sf_gguf_tensor(&file, "new.weight", 1, shape, 0, 32);
@@ -160,9 +148,4 @@ static void test_withdrawn_type(void **state)
     fixture_end(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plain), cmocka_unit_test(test_escapes),
-                                       cmocka_unit_test(test_unknown_types), cmocka_unit_test(test_withdrawn_type)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

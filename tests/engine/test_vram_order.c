@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who goes first from pool G, by each policy, over layers and experts that nobody has told of before. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "vram_order.h"
 
 static double worth(struct efs_vram_order *order, uint32_t layer, uint32_t expert, uint64_t used_at)
@@ -22,9 +17,8 @@ static void ask(struct efs_vram_order *order, uint32_t layer, uint32_t a, uint32
     efs_vram_order_pass(order, "", layer, needs, 2, 2);
 }
 
-static void by_name(void **state)
+TEST(by_name)
 {
-    (void)state;
     assert_int_equal(efs_vram_order_by_name(NULL), EFS_VRAM_VALUE);
     assert_int_equal(efs_vram_order_by_name("value"), EFS_VRAM_VALUE);
     assert_int_equal(efs_vram_order_by_name("lru"), EFS_VRAM_LRU);
@@ -32,10 +26,9 @@ static void by_name(void **state)
     assert_int_equal(efs_vram_order_by_name("dal"), EFS_VRAM_ORDERS);
 }
 
-static void lru(void **state)
+TEST(lru)
 {
     struct efs_vram_order order = {.kind = EFS_VRAM_LRU};
-    (void)state;
     for (uint32_t i = 0; i < 20; i++)
         ask(&order, 0, 1, 1, 2, 1);
     assert_true(worth(&order, 0, 3, 8) > worth(&order, 0, 1, 7));
@@ -43,10 +36,9 @@ static void lru(void **state)
 }
 
 /* Who is asked for each time is worth more than who was asked for last, and less when that is over. */
-static void value(void **state)
+TEST(value)
 {
     struct efs_vram_order order = {.kind = EFS_VRAM_VALUE};
-    (void)state;
     for (uint32_t i = 0; i < 64; i++)
         ask(&order, 5, 7, 1, 100 + i % 32, 1);
     assert_true(worth(&order, 5, 7, 1) > worth(&order, 5, 131, 2));
@@ -60,10 +52,9 @@ static void value(void **state)
 
 /* Algorithm 2 with windows of 4 passes: the first two fill the cache; two others, busier, take their places at its end.
  */
-static void dali(void **state)
+TEST(dali)
 {
     struct efs_vram_order order = {.kind = EFS_VRAM_DALI};
-    (void)state;
     ask(&order, 0, 0, 1, 1, 1);
     assert_true(worth(&order, 0, 0, 1) > worth(&order, 0, 2, 1000));
     for (uint32_t i = 0; i < 2; i++)
@@ -77,10 +68,9 @@ static void dali(void **state)
 }
 
 /* Tables grow with what is asked for, up to what can be, and stay right. */
-static void growing(void **state)
+TEST(growing)
 {
     static const enum efs_vram_order_kind kinds[] = {EFS_VRAM_VALUE, EFS_VRAM_DALI};
-    (void)state;
     for (size_t k = 0; k < 2; k++) {
         struct efs_vram_order order = {.kind = kinds[k]};
         for (uint32_t layer = 0; layer < 100; layer++)
@@ -101,9 +91,4 @@ static void growing(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(by_name), cmocka_unit_test(lru), cmocka_unit_test(value),
-                                       cmocka_unit_test(dali), cmocka_unit_test(growing)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

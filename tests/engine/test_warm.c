@@ -3,17 +3,9 @@
  * Option warm: memory that is empty is filled with nobody asking, with what the history expects most, and nothing goes
  * for it; what comes so is the packed bytes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 
@@ -81,9 +73,8 @@ static uint32_t count_in_memory(struct efs *fs)
     return count;
 }
 
-static void test_off(void **state)
+TEST(test_off)
 {
-    (void)state;
     struct efs *fs =
         fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true});
     struct efs_stats s = when_calm(fs);
@@ -92,9 +83,8 @@ static void test_off(void **state)
     efs_close(fs);
 }
 
-static void test_all(void **state)
+TEST(test_all)
 {
-    (void)state;
     struct efs *fs = fixture_open(
         &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
     struct efs_stats s = when_calm(fs), after;
@@ -109,9 +99,8 @@ static void test_all(void **state)
 }
 
 /* As much as has room, with some left, and nothing more; readers find room as ever. */
-static void test_some(void **state)
+TEST(test_some)
 {
-    (void)state;
     struct efs *probe =
         fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .no_state = true, .workers = 2});
     struct efs_stats s;
@@ -162,9 +151,8 @@ static void expected_are_here(struct efs *fs)
 
 /* What the mount before was asked for is what the next one brings, and what others that are missing leave longest. A
  * plan that has taken its counts in does not forget them. */
-static void test_expected_first(void **state)
+TEST(test_expected_first)
 {
-    (void)state;
     struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2});
     for (unsigned pass = 0; pass < 20; pass++)
         for (uint32_t layer = 0; layer < LAYERS; layer++)
@@ -187,9 +175,8 @@ static void test_expected_first(void **state)
 }
 
 /* Closed at once: what is under way ends, and nothing is begun any more. */
-static void test_closed(void **state)
+TEST(test_closed)
 {
-    (void)state;
     for (unsigned round = 0; round < 20; round++) {
         struct efs *fs = fixture_open(
             &model, (struct efs_options){.budget_bytes = 512 * MIB, .workers = 2, .no_state = true, .warm = true});
@@ -199,12 +186,4 @@ static void test_closed(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_off),    cmocka_unit_test(test_all),
-        cmocka_unit_test(test_some),   cmocka_unit_test(test_expected_first),
-        cmocka_unit_test(test_closed),
-    };
-    return cmocka_run_group_tests_name("warm", tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -5,18 +5,15 @@
  * engine and a small store, as the fuzzer has it; the calls are put before those of the C library, and fail in the
  * daemon's threads alone.
  */
+#include "test.h"
 #include "../fuzz/fuzz_export.c"
 
 #include "fixture.h"
 #include "real_call.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 #define CALLS(X) X(accept4) X(epoll_ctl) X(epoll_wait) X(getsockopt) X(setsockopt) X(recv) X(sendmsg)
 enum call {
@@ -259,7 +256,7 @@ static void sweep(enum call call, int error, unsigned many)
     check_open_fds(fds);
 }
 
-static void every_call(void **state)
+TEST(every_call)
 {
     static const struct {
         enum call call;
@@ -271,7 +268,6 @@ static void every_call(void **state)
                {CALL_setsockopt, {ENOMEM}},
                {CALL_recv, {EINTR, EAGAIN, ECONNRESET, ENOMEM}},
                {CALL_sendmsg, {EAGAIN, ENOBUFS, ETOOMANYREFS, EPIPE, ENOMEM}}};
-    (void)state;
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         for (size_t e = 0; e < 5 && all[i].errors[e]; e++)
             for (unsigned many = 1; many <= 2; many++)
@@ -279,10 +275,9 @@ static void every_call(void **state)
 }
 
 /* There was no room for an answer, and that it is to be told of room fails. */
-static void nobody_waits_for_room_in_vain(void **state)
+TEST(nobody_waits_for_room_in_vain)
 {
     unsigned fds = fixture_open_fds();
-    (void)state;
     for (unsigned nth = 1; nth <= 4; nth++) {
         plan(CALL_sendmsg, nth, nth, EAGAIN);
         plan(CALL_epoll_ctl, 2, 2, ENOMEM); /* the first adds the client */
@@ -312,8 +307,4 @@ static int end(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_call), cmocka_unit_test(nobody_waits_for_room_in_vain)};
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end)

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the log leaves out: of each kind of message the rest and what is the same, until it tells how many they were;
  * and the messages that its output does not take. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
+#include "test.h"
 #include "log.h"
 #include "log_limit.h"
 #include "log_queue.h"
@@ -66,9 +59,8 @@ static unsigned lines_told(const char *what, unsigned long long *left_out)
     return count;
 }
 
-static void same_line_once(void **state)
+TEST_WITH(same_line_once, log_to_file, log_to_terminal)
 {
-    (void)state;
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
         efsd_log(EFS_LOG_ERROR, "place %d is damaged", 7);
@@ -81,9 +73,8 @@ static void same_line_once(void **state)
     assert_int_equal(left_out, 99);
 }
 
-static void kinds_apart(void **state)
+TEST_WITH(kinds_apart, log_to_file, log_to_terminal)
 {
-    (void)state;
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
         efsd_log(EFS_LOG_ERROR, "place %d is damaged", i);
@@ -96,9 +87,8 @@ static void kinds_apart(void **state)
     assert_int_equal(left_out, 100 - EFSD_LOG_LINES);
 }
 
-static void changes_always(void **state)
+TEST_WITH(changes_always, log_to_file, log_to_terminal)
 {
-    (void)state;
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
         efsd_log(EFS_LOG_INFO, "user 0 set policy=lru");
@@ -107,9 +97,8 @@ static void changes_always(void **state)
     assert_int_equal(left_out, 0);
 }
 
-static void more_kinds_than_places(void **state)
+TEST(more_kinds_than_places)
 {
-    (void)state;
     static struct efsd_log_limit limit;
     static const char keys[2 * EFSD_LOG_KINDS];
     char line[32];
@@ -131,9 +120,8 @@ static void *log_much(void *arg)
     return NULL;
 }
 
-static void threads_add_up(void **state)
+TEST_WITH(threads_add_up, log_to_file, log_to_terminal)
 {
-    (void)state;
     pthread_t threads[THREADS];
     int numbers[THREADS];
     unsigned long long left_out = 0;
@@ -160,9 +148,8 @@ static void *put_lines(void *arg)
 }
 
 /* Nobody reads the pipe until all threads have logged: they end, and each line is written or reported as lost. */
-static void output_that_blocks(void **state)
+TEST(output_that_blocks)
 {
-    (void)state;
     pthread_t threads[THREADS];
     unsigned long long reported = 0, n;
     unsigned written = 0;
@@ -192,15 +179,4 @@ static void output_that_blocks(void **state)
     assert_int_equal(reported + written, THREADS * LINES_A_THREAD);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(same_line_once, log_to_file, log_to_terminal),
-        cmocka_unit_test_setup_teardown(kinds_apart, log_to_file, log_to_terminal),
-        cmocka_unit_test_setup_teardown(changes_always, log_to_file, log_to_terminal),
-        cmocka_unit_test(more_kinds_than_places),
-        cmocka_unit_test_setup_teardown(threads_add_up, log_to_file, log_to_terminal),
-        cmocka_unit_test(output_that_blocks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The -o options: sizes, choices, what mount(8) passes, what is refused and how the refusal reads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "test.h"
 #include "options.h"
 
 static errint_t parse(struct efsd_options *options, const char *list, struct efs_error *err)
@@ -17,9 +10,8 @@ static errint_t parse(struct efsd_options *options, const char *list, struct efs
     return efsd_options_parse(options, list, err);
 }
 
-static void our_own(void **state)
+TEST(our_own)
 {
-    (void)state;
     struct efsd_options o;
     assert_int_equal(parse(&o, "", NULL), 0);
     assert_int_equal(o.budget_bytes, 0);
@@ -52,9 +44,8 @@ static void our_own(void **state)
     efsd_options_free(&o);
 }
 
-static void what_mount_passes(void **state)
+TEST(what_mount_passes)
 {
-    (void)state;
     struct efsd_options o;
     assert_int_equal(parse(&o,
                            "rw,ro,suid,nosuid,dev,nodev,exec,noexec,user,users,noauto,auto,nofail,_netdev,defaults,"
@@ -68,9 +59,8 @@ static void what_mount_passes(void **state)
     efsd_options_free(&o);
 }
 
-static void refused(void **state)
+TEST(refused)
 {
-    (void)state;
     static const struct {
         const char *list, *says;
     } bad[] = {
@@ -110,9 +100,8 @@ static void refused(void **state)
     }
 }
 
-static void help_has_a_line_for_each(void **state)
+TEST(help_has_a_line_for_each)
 {
-    (void)state;
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -126,14 +115,4 @@ static void help_has_a_line_for_each(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-
-        cmocka_unit_test(our_own),
-        cmocka_unit_test(what_mount_passes),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(help_has_a_line_for_each),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

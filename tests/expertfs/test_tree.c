@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The names of the mount: look-up, order, counts, paths that must be refused, 20,000 experts within their memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
+#include "test.h"
 #include "tree.h"
 
 static void add(struct efsd_tree *tree, const char *path, uint32_t id)
@@ -29,9 +22,8 @@ static bool has(const struct efsd_tree *tree, uint32_t directory, const char *na
     return efsd_tree_find(tree, directory, name, strlen(name), &node);
 }
 
-static void finds_what_was_added(void **state)
+TEST(finds_what_was_added)
 {
-    (void)state;
     struct efsd_tree tree = {0};
     add(&tree, "model.safetensors", 0);
     add(&tree, "a/b/c/deep", 1);
@@ -65,9 +57,8 @@ static void finds_what_was_added(void **state)
     efsd_tree_free(&tree);
 }
 
-static void children_are_neighbours_in_order(void **state)
+TEST(children_are_neighbours_in_order)
 {
-    (void)state;
     struct efsd_tree tree = {0};
     char path[64];
     for (uint32_t i = 0; i < 1000; i++) { /* in an order that is not theirs */
@@ -102,9 +93,8 @@ static void children_are_neighbours_in_order(void **state)
     efsd_tree_free(&tree);
 }
 
-static void empty_tree_is_a_root(void **state)
+TEST(empty_tree_is_a_root)
 {
-    (void)state;
     struct efsd_tree tree = {0};
     assert_int_equal(efsd_tree_build(&tree, NULL), 0);
     assert_int_equal(tree.count, 1);
@@ -113,9 +103,8 @@ static void empty_tree_is_a_root(void **state)
     efsd_tree_free(&tree);
 }
 
-static void unsound_paths_are_refused(void **state)
+TEST(unsound_paths_are_refused)
 {
-    (void)state;
     char name256[257], name255[256];
     memset(name256, 'n', 256);
     name256[256] = '\0';
@@ -134,9 +123,8 @@ static void unsound_paths_are_refused(void **state)
     efsd_tree_free(&tree);
 }
 
-static void clashes_are_refused(void **state)
+TEST(clashes_are_refused)
 {
-    (void)state;
     static const char *const pairs[][2] = {{"a", "a"}, {"a", "a/b"}, {"x/y/z", "x/y"}, {"x/y", "x/y"}};
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
         struct efsd_tree tree = {0};
@@ -150,9 +138,8 @@ static void clashes_are_refused(void **state)
     }
 }
 
-static void twenty_thousand_experts_are_small(void **state)
+TEST(twenty_thousand_experts_are_small)
 {
-    (void)state;
     struct efsd_tree tree = {0};
     char path[64];
     for (uint32_t i = 0; i < 20000; i++) {
@@ -169,12 +156,4 @@ static void twenty_thousand_experts_are_small(void **state)
     efsd_tree_free(&tree);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_what_was_added), cmocka_unit_test(children_are_neighbours_in_order),
-        cmocka_unit_test(empty_tree_is_a_root), cmocka_unit_test(unsound_paths_are_refused),
-        cmocka_unit_test(clashes_are_refused),  cmocka_unit_test(twenty_thousand_experts_are_small),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

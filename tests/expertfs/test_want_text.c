@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests as text: what is taken, line by line, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "test.h"
 #include "want_text.h"
 #include "expertfs-protocol.h"
 
@@ -34,9 +26,8 @@ static int one(const char *line, struct efsd_want *want)
     return got;
 }
 
-static void lines(void **state)
+TEST(lines)
 {
-    (void)state;
     static const char all[] = "3: 17*12 4 9*2\n\n  \nL07:0\nencoder-L03:\t1*1  2 \n12 :4294967295*4294967295";
     const char *text = all;
     size_t bytes = strlen(all);
@@ -58,18 +49,16 @@ static void lines(void **state)
     assert_int_equal(bytes, 0);
 }
 
-static void blank(void **state)
+TEST(blank)
 {
-    (void)state;
     struct efsd_want want;
     assert_int_equal(one("", &want), 0);
     assert_int_equal(one("\n", &want), 0);
     assert_int_equal(one(" \t\n\n ", &want), 0);
 }
 
-static void refused(void **state)
+TEST(refused)
 {
-    (void)state;
     static const char *const bad[] = {
         "3",
         "3:",
@@ -118,9 +107,8 @@ static void refused(void **state)
     assert_int_equal(next(&text, &bytes, &want), -EINVAL);
 }
 
-static void limits(void **state)
+TEST(limits)
 {
-    (void)state;
     struct efsd_want want;
     char line[EFS_WANT_LINE_BYTES + 2];
     size_t used = (size_t)sprintf(line, "3:");
@@ -146,9 +134,8 @@ static int hinted(const char *text, struct efsd_hint *hint)
     return efsd_hint_next(&text, &bytes, hint, &err);
 }
 
-static void hints(void **state)
+TEST(hints)
 {
-    (void)state;
     struct efsd_hint hint;
     assert_int_equal(hinted("5: 17?0.62 4?0.3", &hint), 1);
     assert_int_equal(hint.layer, 5);
@@ -172,9 +159,8 @@ static void hints(void **state)
 }
 
 /* Any bytes: it comes to an end, and never reads behind them. */
-static void noise(void **state)
+TEST(noise)
 {
-    (void)state;
     static const char letters[] = "0123456789999:* \n\tL-x";
     unsigned seed = 1;
     for (int round = 0; round < 20000; round++) {
@@ -197,11 +183,4 @@ static void noise(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines),  cmocka_unit_test(blank), cmocka_unit_test(refused),
-        cmocka_unit_test(limits), cmocka_unit_test(hints), cmocka_unit_test(noise),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arena when the system refuses addresses, memory, binding: it goes on with less, or says -ENOMEM and goes on. */
+#include "test.h"
 #include "arena.h"
 #include "sys_fault.h"
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 #define SEGMENT (4u << 20)
 
@@ -53,9 +47,8 @@ static bool mapped(const void *address)
 }
 
 /* Without addresses segments are mapped one by one, on one node or on both. */
-static void test_reservation(void **state)
+TEST_WITH(test_reservation, NULL, teardown)
 {
-    (void)state;
     struct efs_numa numa = two_nodes();
     for (unsigned nth = 1; nth <= 3; nth++) {
         struct efs_arena arena;
@@ -83,9 +76,8 @@ static void test_reservation(void **state)
     }
 }
 
-static void test_growth(void **state)
+TEST_WITH(test_growth, NULL, teardown)
 {
-    (void)state;
     struct efs_numa numa = two_nodes();
     for (enum fault_call call = 0; call < FAULT_CALLS; call++) {
         if (call != FAULT_MPROTECT && call != FAULT_MEMORY)
@@ -104,9 +96,8 @@ static void test_growth(void **state)
     }
 }
 
-static void test_tables(void **state)
+TEST_WITH(test_tables, NULL, teardown)
 {
-    (void)state;
     struct efs_numa numa = two_nodes();
     struct efs_arena arena;
     unsigned nth = 1;
@@ -122,9 +113,8 @@ static void test_tables(void **state)
     efs_arena_destroy(&arena);
 }
 
-static void test_binding(void **state)
+TEST_WITH(test_binding, NULL, teardown)
 {
-    (void)state;
     struct efs_arena arena;
     struct efs_numa numa;
     efs_numa_from(NULL, &numa);
@@ -145,9 +135,8 @@ static void test_binding(void **state)
 }
 
 /* A node that does not say what it has is taken to have enough. */
-static void test_available(void **state)
+TEST_WITH(test_available, NULL, teardown)
 {
-    (void)state;
     fault_plan(FAULT_OPEN, 1, EMFILE, false);
     assert_int_equal(efs_numa_available_bytes(0), UINT64_MAX);
     fault_plan(FAULT_PREAD, 1, EIO, false);
@@ -156,9 +145,8 @@ static void test_available(void **state)
 }
 
 /* The pages go even where new addresses cannot be put in their place. */
-static void test_drop(void **state)
+TEST_WITH(test_drop, NULL, teardown)
 {
-    (void)state;
     struct efs_numa numa = two_nodes();
     struct efs_arena arena;
     unsigned char pages[SEGMENT / 4096];
@@ -178,9 +166,8 @@ static void test_drop(void **state)
     use_and_destroy(&arena, 2);
 }
 
-static void test_huge_unknown(void **state)
+TEST_WITH(test_huge_unknown, NULL, teardown)
 {
-    (void)state;
     struct efs_numa numa = two_nodes();
     struct efs_arena arena;
     assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 2, &numa), 0);
@@ -198,12 +185,4 @@ static void test_huge_unknown(void **state)
     use_and_destroy(&arena, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_reservation, teardown), cmocka_unit_test_teardown(test_growth, teardown),
-        cmocka_unit_test_teardown(test_tables, teardown),      cmocka_unit_test_teardown(test_binding, teardown),
-        cmocka_unit_test_teardown(test_available, teardown),   cmocka_unit_test_teardown(test_drop, teardown),
-        cmocka_unit_test_teardown(test_huge_unknown, teardown)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

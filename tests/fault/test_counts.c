@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts while system calls fail: an error that says where, and the old file or the new one, nothing in between. */
+#include "test.h"
 #include "counts.h"
 #include "fixture.h"
 #include "sys_fault.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define HASH UINT64_C(77)
 
@@ -51,7 +44,7 @@ static unsigned files(void)
     return count;
 }
 
-static void saving(void **state)
+TEST_WITH(saving, setup, teardown)
 {
     static const struct {
         enum fault_call call;
@@ -61,7 +54,6 @@ static void saving(void **state)
     struct efs_history h, loaded;
     struct efs_error err = {""};
     unsigned failed = 0, well = 0;
-    (void)state;
     assert_int_equal(efs_history_init(&h, 2, 3), 0);
     assert_int_equal(efs_history_request(&h, 0, &(uint32_t){2}, NULL, 1), 0);
     assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
@@ -93,7 +85,7 @@ static void saving(void **state)
     efs_history_free(&h);
 }
 
-static void loading(void **state)
+TEST_WITH(loading, setup, teardown)
 {
     static const struct {
         enum fault_call call;
@@ -104,7 +96,6 @@ static void loading(void **state)
                   {FAULT_MEMORY, ENOMEM, -ENOMEM}};
     struct efs_history h, loaded;
     struct efs_error err = {""};
-    (void)state;
     assert_int_equal(efs_history_init(&h, 2, 3), 0);
     assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
     unsigned fds = fixture_open_fds();
@@ -125,11 +116,4 @@ static void loading(void **state)
     efs_history_free(&h);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(saving, setup, teardown),
-        cmocka_unit_test_setup_teardown(loading, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

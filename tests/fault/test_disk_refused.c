@@ -3,25 +3,16 @@
  * The I/O thread when a call of io_uring, or O_DIRECT, is refused, at once or later: every read ends with the right
  * bytes, what was pinned is unpinned, and each fall-back is told once.
  */
+#include "test.h"
 #include "arena.h"
 #include "container.h"
 #include "disk.h"
 #include "stats.h"
 #include "sys_fault.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SEGMENT (8u << 20)
 #define READS 48u              /* more than are in flight at once */
@@ -147,9 +138,8 @@ static bool has_ring(void)
 }
 
 /* At each place in turn, from then on. */
-static void test_entering(void **state)
+TEST(test_entering)
 {
-    (void)state;
     static const enum fault_call calls[] = {FAULT_URING_SUBMIT, FAULT_URING_WAIT};
     if (!has_ring())
         skip();
@@ -169,9 +159,8 @@ static void test_entering(void **state)
         }
 }
 
-static void test_unpinning(void **state)
+TEST(test_unpinning)
 {
-    (void)state;
     struct line l;
     if (!has_ring())
         skip();
@@ -187,9 +176,8 @@ static void test_unpinning(void **state)
     assert_string_equal(l.told, pinned ? "io_uring -38;" : "");
 }
 
-static void test_direct(void **state)
+TEST(test_direct)
 {
-    (void)state;
     struct line l;
     fault_plan(FAULT_URING_RESULT, 1, EINVAL, false);
     line_begin(&l);
@@ -207,9 +195,8 @@ static void test_direct(void **state)
 }
 
 /* pread(2) is all that there is. */
-static void test_direct_without_ring(void **state)
+TEST(test_direct_without_ring)
 {
-    (void)state;
     struct line l;
     fault_plan(FAULT_URING_INIT, 1, EPERM, true);
     line_begin(&l);
@@ -223,9 +210,4 @@ static void test_direct_without_ring(void **state)
     assert_string_equal(l.told, "O_DIRECT -22;");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_entering), cmocka_unit_test(test_unpinning),
-                                       cmocka_unit_test(test_direct), cmocka_unit_test(test_direct_without_ring)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,22 +4,15 @@
  * reaches it. Each time: a clean error that says something, or the right bytes; nothing left behind; and it works
  * again.
  */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "newfile.h"
 #include "sweep.h"
 #include "waiting.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MIB (1ull << 20)
 
@@ -182,9 +175,8 @@ static errint_t serve_well(struct efs_error *err)
 
 static const struct sweep refusing = {"serve", serve_well, NULL, NULL};
 
-static void test_serve_without_io_uring(void **state)
+TEST(test_serve_without_io_uring)
 {
-    (void)state;
     static const enum fault_call calls[] = {FAULT_URING_INIT,  FAULT_URING_FILES,  FAULT_URING_SLOTS, FAULT_URING_PIN,
                                             FAULT_URING_UNPIN, FAULT_URING_SUBMIT, FAULT_URING_WAIT};
     static const int errors[] = {EPERM, ENOSYS, EAGAIN};
@@ -197,9 +189,8 @@ static void test_serve_without_io_uring(void **state)
     sweep_forever(&refusing, FAULT_URING_RESULT, EINVAL);
 }
 
-static void test_serve(void **state)
+TEST(test_serve)
 {
-    (void)state;
     sweep(&serving, FAULT_OPEN, EACCES);
     sweep(&serving, FAULT_FSTAT, EIO);
     sweep(&serving, FAULT_PREAD, EIO);
@@ -229,9 +220,8 @@ static void test_serve(void **state)
     sweep_forever(&serving, FAULT_MEMORY, ENOMEM);
 }
 
-static void test_pack(void **state)
+TEST(test_pack)
 {
-    (void)state;
     sweep(&packing, FAULT_OPEN, EACCES);
     sweep(&packing, FAULT_FSTAT, EIO);
     sweep(&packing, FAULT_PREAD, EIO);
@@ -254,9 +244,8 @@ static void test_pack(void **state)
     sweep(&packing, FAULT_MEMORY, ENOMEM);
 }
 
-static void test_unpack(void **state)
+TEST(test_unpack)
 {
-    (void)state;
     sweep(&unpacking, FAULT_OPEN, EACCES);
     sweep(&unpacking, FAULT_PREAD, EIO);
     sweep(&unpacking, FAULT_PREAD, 0);
@@ -272,9 +261,4 @@ static void test_unpack(void **state)
     sweep(&unpacking, FAULT_MEMORY, ENOMEM);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_serve), cmocka_unit_test(test_serve_without_io_uring),
-                                       cmocka_unit_test(test_pack), cmocka_unit_test(test_unpack)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -5,6 +5,7 @@
  * memfds, where there is no such tmpfs, or no clone of it. Whoever has one opens it for reading only, also as root, and
  * finds the expert's bytes in it.
  */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "lease.h"
@@ -12,19 +13,11 @@
 #include "sys.h"
 #include "waiting.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MIB (1ull << 20)
 #define EXPERTS 8u
@@ -168,10 +161,9 @@ static void need_tmpfs(void)
     efs_sys_close(tmpfs);
 }
 
-static void test_clone(void **state)
+TEST_WITH(test_clone, NULL, reset)
 {
     unsigned refused;
-    (void)state;
     need_tmpfs();
     fault_plan(FAULT_CLONE_READING_MOUNTED, 1, EPERM, true);
     unsigned memfds = give_out(&refused);
@@ -194,11 +186,10 @@ static void need_root_of_mount(void)
     }
 }
 
-static void test_clone_in_namespace(void **state)
+TEST_WITH(test_clone_in_namespace, NULL, reset)
 {
     unsigned refused;
     struct stat before, after;
-    (void)state;
     need_tmpfs();
     need_root_of_mount();
     assert_int_equal(stat("/tmp", &before), 0);
@@ -212,10 +203,9 @@ static void test_clone_in_namespace(void **state)
     efs_close(fs);
 }
 
-static void test_no_clone(void **state)
+TEST_WITH(test_no_clone, NULL, reset)
 {
     unsigned refused;
-    (void)state;
     need_tmpfs();
     fault_old_kernel(true);
     fault_plan(FAULT_CLONE_READING_MOUNTED, 1, EPERM, true);
@@ -224,21 +214,19 @@ static void test_no_clone(void **state)
     assert_true(fault_happened());
 }
 
-static void test_memfd(void **state)
+TEST_WITH(test_memfd, NULL, reset)
 {
     unsigned refused;
-    (void)state;
     fault_plan(FAULT_HUGE_TMPFS, 1, EPERM, true);
     assert_int_equal(give_out(&refused), EXPERTS);
     assert_int_equal(refused, EXPERTS);
 }
 
 /* What cannot be sealed is not given out: whoever got it could write to it. */
-static void test_no_seals(void **state)
+TEST_WITH(test_no_seals, NULL, reset)
 {
     unsigned given = 0, refused = 0;
     struct efs_file_info info;
-    (void)state;
     fault_plan(FAULT_HUGE_TMPFS, 1, EPERM, true);
     struct efs *fs = open_store();
     fault_plan(FAULT_SEALS, 1, EPERM, true);
@@ -258,12 +246,4 @@ static void test_no_seals(void **state)
     efs_close(fs);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_clone, reset),    cmocka_unit_test_teardown(test_clone_in_namespace, reset),
-        cmocka_unit_test_teardown(test_no_clone, reset), cmocka_unit_test_teardown(test_memfd, reset),
-        cmocka_unit_test_teardown(test_no_seals, reset),
-    };
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

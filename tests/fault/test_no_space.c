@@ -4,20 +4,12 @@
  * it has (vm.overcommit_memory=2): whoever reads, leases or asks gets the bytes or an error, nothing is killed by
  * SIGBUS, and with space again all is as before.
  */
+#include "test.h"
 #include "expertfs-private.h"
 #include "fixture.h"
 #include "sys.h"
 #include "sys_fault.h"
 #include "waiting.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -147,9 +139,8 @@ static void all_is_right(struct efs *fs)
 static const uint64_t rooms[] = {0, 4096, MIB, 2 * MIB + 4096, 5 * MIB, 9 * MIB, 17 * MIB};
 #define ROOMS (sizeof(rooms) / sizeof(rooms[0]))
 
-static void test_from_the_start(void **state)
+TEST(test_from_the_start)
 {
-    (void)state;
     for (unsigned r = 0; r < ROOMS; r++) {
         struct efs *fs = open_store("F=60,C=40");
         fault_tmpfs_room(rooms[r]);
@@ -164,9 +155,8 @@ static void test_from_the_start(void **state)
 }
 
 /* Demoted, and moved to other segments: that has to have pages, too. */
-static void test_demoted(void **state)
+TEST(test_demoted)
 {
-    (void)state;
     for (unsigned r = 0; r < ROOMS; r++) {
         struct efs *fs = open_store("F=90,C=10");
         assert_int_equal(lease_all(fs), ALL);
@@ -187,8 +177,4 @@ static void test_demoted(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_from_the_start), cmocka_unit_test(test_demoted)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

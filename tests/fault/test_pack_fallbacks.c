@@ -3,6 +3,7 @@
  * Filesystems that cannot do all that the packer would like: no nameless files (O_TMPFILE), no O_DIRECT although open
  * took it, no hard links, short writes. The store is the same, and no temporary file stays behind.
  */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "newfile.h"
@@ -10,19 +11,11 @@
 #include "sweep.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static struct fixture model;
 static unsigned char *whole;
@@ -112,32 +105,28 @@ static errint_t away(const struct sweep *sweep, struct efs_error *err)
 static const struct sweep new = {"new store", pack_new, NULL, away},
                           over = {"store over a file", pack_over, put_old, away};
 
-static void no_nameless_files(void **state)
+TEST(no_nameless_files)
 {
-    (void)state;
     assert_true(sweep(&new, FAULT_OPEN, EOPNOTSUPP) > 0);
     assert_true(sweep(&over, FAULT_OPEN, EOPNOTSUPP) > 0);
 }
 
-static void no_direct_io(void **state)
+TEST(no_direct_io)
 {
-    (void)state;
     assert_true(sweep(&new, FAULT_OPEN, EINVAL) > 0);
     assert_true(sweep(&new, FAULT_PWRITE, EINVAL) > 0);
     assert_true(sweep(&new, FAULT_PREAD, EINVAL) > 0);
 }
 
-static void short_writes(void **state)
+TEST(short_writes)
 {
-    (void)state;
     assert_true(sweep(&new, FAULT_PWRITE, 0) > 0);
     assert_true(sweep(&over, FAULT_PWRITE, 0) > 0);
 }
 
 /* ENOSPC may come from any write, EIO from any sync, and naming may fail. */
-static void failing_writes(void **state)
+TEST(failing_writes)
 {
-    (void)state;
     assert_int_equal(sweep(&new, FAULT_PWRITE, ENOSPC), 0);
     assert_int_equal(sweep(&over, FAULT_PWRITE, EIO), 0);
     fault_named_files(true);
@@ -147,9 +136,8 @@ static void failing_writes(void **state)
 
 /* Filesystems that have no hard links say so with one error or another, of nameless files, too: that is tried before
  * the first byte is written, and rename(2) does it. */
-static void no_links(void **state)
+TEST(no_links)
 {
-    (void)state;
     static const int errors[] = {EIO, EACCES, EXDEV, EINVAL, EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EROFS};
     for (int named = 0; named < 2; named++)
         for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
@@ -200,9 +188,8 @@ static const struct sweep buffered = {"store through the page cache", write_buff
 
 /* sync_file_range(2) reports an error of writing that fsync(2) then does not report again. Other errors say that it is
  * not to be had. */
-static void failing_writeback(void **state)
+TEST(failing_writeback)
 {
-    (void)state;
     static const int errors[] = {EIO, ENOSPC, EDQUOT}, absent[] = {ENOSYS, EINVAL, ESPIPE, EPERM};
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
         assert_int_equal(sweep(&buffered, FAULT_WRITEBACK, errors[i]), 0);
@@ -211,9 +198,8 @@ static void failing_writeback(void **state)
 }
 
 /* A filesystem without fsync(2) packs; where close(2) fails as well, there is no store. */
-static void no_fsync(void **state)
+TEST(no_fsync)
 {
-    (void)state;
     assert_true(sweep(&new, FAULT_FSYNC, EINVAL) > 0);
     assert_true(sweep_forever(&new, FAULT_FSYNC, EINVAL) > 0);
     /* but for the two directories, which are closed last */
@@ -273,9 +259,8 @@ static void pack_once(void)
 
 /* What a killed packer leaves is taken away by the next, nameless files or not; what is not ours, or is being written,
  * stays. */
-static void killed(void **state)
+TEST(killed)
 {
-    (void)state;
     static const char *const others[] = {".expertfs-1-0.tmp.bak", ".expertfs-x-0.tmp", ".expertfs-01-0.tmp",
                                          ".expertfs-1-0", "a.tmp"};
     fault_none();
@@ -309,13 +294,4 @@ static void killed(void **state)
     unlink(out);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_nameless_files), cmocka_unit_test(no_direct_io),
-        cmocka_unit_test(short_writes),      cmocka_unit_test(failing_writes),
-        cmocka_unit_test(failing_writeback), cmocka_unit_test(no_fsync),
-        cmocka_unit_test(no_links),          cmocka_unit_test(killed),
-    };
-    return cmocka_run_group_tests_name("pack fallbacks", tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -4,22 +4,15 @@
  * that is packed over another is then the old one, whole, or the new one, or, where there was none, none; so are files
  * of the state directory. SEED: the first seed (1); EXPERTFS_POWER: how many (3).
  */
+#include "test.h"
 #include "counts.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "sys_fault.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define CALLS_MOST 1000 /* more is a loop that never ends */
 
@@ -115,9 +108,8 @@ static void power_lost(const char *what, const char *path, errint_t (*operation)
     assert_true(places > 2 * count);
 }
 
-static void packed_over(void **state)
+TEST(packed_over)
 {
-    (void)state;
     power_lost("a store over another", target, pack, old_store, old_bytes, new_store, new_bytes);
     power_lost("a store", target, pack, NULL, 0, new_store, new_bytes);
     fault_named_files(true);
@@ -127,9 +119,8 @@ static void packed_over(void **state)
     fault_named_files(false);
 }
 
-static void saved_over(void **state)
+TEST(saved_over)
 {
-    (void)state;
     size_t before_bytes, after_bytes;
     assert_int_equal(save(1), 0);
     unsigned char *before = fixture_read(state_path, &before_bytes);
@@ -170,8 +161,7 @@ static int teardown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(packed_over), cmocka_unit_test(saved_over)};
     if (access("/dev/shm", W_OK) == 0) /* thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests_name("power lost", tests, setup, teardown);
+    return TEST_RUN(setup, teardown);
 }

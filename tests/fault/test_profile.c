@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measuring and saving a profile while system calls fail: an error that says something, or a profile; nothing stays. */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "sys_fault.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define MEASURES 8u /* calls of a kind that fail in turn while measuring: it reads on as long as there is time */
 
@@ -27,9 +20,8 @@ static int setup(void **state)
     return 0;
 }
 
-static void measuring(void **state)
+TEST(measuring)
 {
-    (void)state;
     static const struct {
         enum fault_call call;
         int error;
@@ -70,9 +62,8 @@ static unsigned profiles(void)
     return count;
 }
 
-static void saving(void **state)
+TEST(saving)
 {
-    (void)state;
     static const struct {
         enum fault_call call;
         int error;
@@ -109,8 +100,4 @@ static void saving(void **state)
     assert_true(failed >= 4 && well >= 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(measuring), cmocka_unit_test(saving)};
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

@@ -3,21 +3,13 @@
  * Packing in the place of the source is killed, and the power fails, at each call that changes a file; then it is gone
  * on with, which must give the store, or undone, which must give the source. The same when calls fail.
  */
+#include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "sweep.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define KILLS_MOST 1000 /* more is a loop that never ends */
 
@@ -198,25 +190,22 @@ static unsigned killed(const char *what, void (*before)(void), errint_t (*operat
     return nth - 1;
 }
 
-static void killed_forward(void **state)
+TEST(killed_forward)
 {
-    (void)state;
     assert_true(killed("reclaim, then resume", nothing, forward, resume, false) > 60);
     assert_true(killed("reclaim, then undo", nothing, forward, undo, false) > 60);
 }
 
-static void power_lost_forward(void **state)
+TEST(power_lost_forward)
 {
-    (void)state;
     assert_true(killed("reclaim, then resume", nothing, forward, resume, true) > 60);
     assert_true(killed("reclaim, then undo", nothing, forward, undo, true) > 60);
 }
 
 /* A disk may have done any part of what nobody waited for. SEED: the first (1); EXPERTFS_POWER: how many, at all places
  * (1, at one in five). */
-static void power_lost_in_part(void **state)
+TEST(power_lost_in_part)
 {
-    (void)state;
     const char *seed = getenv("SEED"), *count = getenv("EXPERTFS_POWER");
     uint64_t first = seed ? strtoull(seed, NULL, 10) : 1, last = first + (count ? strtoull(count, NULL, 10) : 1);
     for (some_seed = first; some_seed < last; some_seed++) {
@@ -228,16 +217,14 @@ static void power_lost_in_part(void **state)
     some_seed = 0;
 }
 
-static void killed_resume(void **state)
+TEST(killed_resume)
 {
-    (void)state;
     assert_true(killed("resume, then resume", some_steps, resume, resume, true) > 25);
     assert_true(killed("resume, then undo", some_steps, resume, undo, true) > 25);
 }
 
-static void killed_undo(void **state)
+TEST(killed_undo)
 {
-    (void)state;
     assert_true(killed("undo, then undo", some_steps, undo, undo, true) > 15);
     assert_true(killed("undo, then resume", some_steps, undo, resume, true) > 15);
     assert_true(killed("undo, then undo", some_steps, undo, undo, false) > 15);
@@ -279,9 +266,8 @@ static const struct sweep packing = {"reclaim", forward, begin_anew, mend},
                           going_on = {"resume", resume, begin_some_steps, mend},
                           going_back = {"undo", undo, begin_some_steps, mend_back};
 
-static void failing_writes(void **state)
+TEST(failing_writes)
 {
-    (void)state;
     sweep(&packing, FAULT_PWRITE, ENOSPC);
     sweep(&packing, FAULT_PWRITE, 0);
     sweep(&packing, FAULT_FSYNC, EIO);
@@ -297,9 +283,8 @@ static void failing_writes(void **state)
     sweep(&going_back, FAULT_FSYNC, EIO);
 }
 
-static void failing_reads(void **state)
+TEST(failing_reads)
 {
-    (void)state;
     sweep(&packing, FAULT_PREAD, EIO);
     sweep(&packing, FAULT_OPEN, EIO);
     if (!SANITIZED) { /* as many places again, to the same end */
@@ -314,18 +299,16 @@ static void failing_reads(void **state)
     sweep(&going_back, FAULT_OPEN, EIO);
 }
 
-static void no_memory(void **state)
+TEST(no_memory)
 {
-    (void)state;
     sweep(&packing, FAULT_MEMORY, ENOMEM);
     sweep(&going_on, FAULT_MEMORY, ENOMEM);
     sweep(&going_back, FAULT_MEMORY, ENOMEM);
 }
 
 /* Holes that cannot be punched are told before anything is done. */
-static void no_holes(void **state)
+TEST(no_holes)
 {
-    (void)state;
     struct efs_error err = {""};
     begin_anew();
     fault_plan(FAULT_FALLOCATE, 1, EOPNOTSUPP, true);
@@ -338,9 +321,8 @@ static void no_holes(void **state)
 }
 
 /* A full disk is told before anything is done, and later ends it so that it can go on. */
-static void no_room(void **state)
+TEST(no_room)
 {
-    (void)state;
     struct efs_error err = {""};
     begin_anew();
     fault_plan(FAULT_FREE_BYTES, 1, 0, true);
@@ -360,13 +342,7 @@ static void no_room(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_forward),     cmocka_unit_test(power_lost_forward), cmocka_unit_test(killed_resume),
-        cmocka_unit_test(killed_undo),        cmocka_unit_test(no_holes),           cmocka_unit_test(no_room),
-        cmocka_unit_test(failing_writes),     cmocka_unit_test(failing_reads),      cmocka_unit_test(no_memory),
-        cmocka_unit_test(power_lost_in_part),
-    };
     if (access("/dev/shm", W_OK) == 0) /* thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
-    return cmocka_run_group_tests_name("reclaim, killed", tests, setup, fixture_teardown);
+    return TEST_RUN(setup, fixture_teardown);
 }

@@ -4,20 +4,13 @@
  * by the client of a mount, for which a folder stands. Each time: an error that says something, or the right bytes;
  * nothing leaks, nothing stays leased; and the same works again.
  */
+#include "test.h"
 #include "fixture_mount.h"
 #include "expertfs-private.h"
 #include "sweep.h"
 
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define EXPERTS 4
 #define MIB (1ull << 20)
@@ -158,9 +151,8 @@ static const struct sweep full = {"full", full_once, open_store, again_and_close
                           ahead = {"named ahead", want_once, open_store, again_and_close},
                           describing = {"told", told_once, open_warm, again_and_close};
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     sweep(&full, FAULT_MEMORY, ENOMEM);
     sweep(&full_warm, FAULT_MEMORY, ENOMEM);
     sweep(&coded, FAULT_MEMORY, ENOMEM);
@@ -168,9 +160,8 @@ static void test_memory(void **state)
     sweep(&describing, FAULT_MEMORY, ENOMEM);
 }
 
-static void test_reads(void **state)
+TEST(test_reads)
 {
-    (void)state;
     sweep(&full, FAULT_URING_RESULT, EIO);
     sweep(&full, FAULT_URING_RESULT, 0);
     sweep(&coded, FAULT_URING_RESULT, EIO);
@@ -179,9 +170,8 @@ static void test_reads(void **state)
 
 /* Reads that the kernel does not take at once, it takes together later: each goes where it belongs. EINTR, since any
  * other error ends the use of io_uring (test_disk_refused). */
-static void test_submit(void **state)
+TEST(test_submit)
 {
-    (void)state;
     struct efs_error err = {""};
     struct efs_stats s;
     open_store();
@@ -200,9 +190,8 @@ static void test_submit(void **state)
     }
 }
 
-static void test_room(void **state)
+TEST(test_room)
 {
-    (void)state;
     sweep(&full, FAULT_MEMFD, EMFILE);
     sweep(&full, FAULT_OPEN, EMFILE);
     sweep(&full, FAULT_FTRUNCATE, EIO);
@@ -254,9 +243,8 @@ static errint_t again(const struct sweep *sweep, struct efs_error *err)
 
 static const struct sweep client = {"client", client_once, NULL, again};
 
-static void test_client(void **state)
+TEST(test_client)
 {
-    (void)state;
     sweep(&client, FAULT_OPEN, EMFILE);
     sweep(&client, FAULT_OPEN, ENOENT);
     sweep(&client, FAULT_FSTAT, EIO);
@@ -322,9 +310,8 @@ static void sweep_warming(enum fault_call call, int error, bool forever)
     assert_true(warming.met > 0 && (warming.while_read > 0 || call != FAULT_URING_RESULT));
 }
 
-static void test_warming(void **state)
+TEST(test_warming)
 {
-    (void)state;
     sweep_warming(FAULT_URING_RESULT, EIO, false);
     sweep_warming(FAULT_URING_RESULT, EIO, true);
     sweep_warming(FAULT_URING_RESULT, 0, false);
@@ -332,10 +319,4 @@ static void test_warming(void **state)
     sweep_warming(FAULT_MEMORY, ENOMEM, false);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_reads),
-                                       cmocka_unit_test(test_submit), cmocka_unit_test(test_room),
-                                       cmocka_unit_test(test_client), cmocka_unit_test(test_warming)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)

@@ -3,21 +3,15 @@
  * What a turn with the lock needs is got beside it: a look at memory is no use for what came free while it was taken,
  * work that finds none of it is done later and not given up, and the I/O thread gets nothing at all.
  */
+#include "test.h"
 #include "budget.h"
 #include "expertfs-private.h"
 #include "fixture.h"
 #include "sys_fault.h"
 #include "waiting.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -118,9 +112,8 @@ static void free_meanwhile(void)
         usleep(100);
 }
 
-static void test_freed_while_looking(void **state)
+TEST(test_freed_while_looking)
 {
-    (void)state;
     open_store((struct efs_options){.budget_bytes = 128 * MIB});
     struct efs_supply *s = &served->budget->supply;
     quiet();
@@ -137,9 +130,8 @@ static void test_freed_while_looking(void **state)
 
 /* ---- demotion ---- */
 
-static void test_demotion_without_a_look(void **state)
+TEST(test_demotion_without_a_look)
 {
-    (void)state;
     open_store(
         (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
     lease_all();
@@ -171,9 +163,8 @@ static void test_demotion_without_a_look(void **state)
 /* ---- the I/O thread ---- */
 
 /* Much is read with little memory: segments and full experts come and go, as parts of them are read. */
-static void test_completions_get_nothing(void **state)
+TEST(test_completions_get_nothing)
 {
-    (void)state;
     fault_disk_calls();
     open_store((struct efs_options){
         .budget_bytes = 96 * MIB, .full_pool = true, .lease_wait = true, .warm = true, .policy = "lru"});
@@ -201,9 +192,8 @@ static void hear(void *arg, enum efs_log_level level, const char *line)
         told_by_disk++;
 }
 
-static void test_errors_are_told_by_others(void **state)
+TEST(test_errors_are_told_by_others)
 {
-    (void)state;
     static uint8_t bytes[1 << 16];
     open_store((struct efs_options){.budget_bytes = 96 * MIB, .log = hear});
     struct efs_expert_info info;
@@ -220,10 +210,4 @@ static void test_errors_are_told_by_others(void **state)
     efs_close(served);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_freed_while_looking), cmocka_unit_test(test_demotion_without_a_look),
-        cmocka_unit_test(test_completions_get_nothing), cmocka_unit_test(test_errors_are_told_by_others)};
-    return cmocka_run_group_tests(tests, setup, fixture_teardown);
-}
+TEST_MAIN(setup, fixture_teardown)

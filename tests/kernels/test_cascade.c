@@ -3,6 +3,7 @@
  * test_cascade.c - the cascade coder: chunks as kernels.h describes them, the same on every path, decoded whole, in
  * part and merged with any format.
  */
+#include "test.h"
 #include "gpu_twin.h"
 
 static uint32_t get_u32(const uint8_t *p)
@@ -106,13 +107,12 @@ static void check_symbols(const uint8_t *symbols, size_t n, bool levels_seen[6])
     free(decoded);
 }
 
-static void every_kind_and_size(void **state)
+TEST(every_kind_and_size)
 {
     uint8_t *symbols = malloc(SIZE_MAX_TESTED);
     bool levels_seen[6] = {false};
     uint64_t rng = 11;
 
-    (void)state;
     assert_non_null(symbols);
     for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
         for (size_t i = 0; i < SIZES; i++) {
@@ -127,12 +127,11 @@ static void every_kind_and_size(void **state)
 
 /* A level is there if with it, and those before it, a span is more than 16 bytes shorter than with the best of fewer
  * ones: recomputed here from the definition of the sizes. */
-static void levels_that_pay(void **state)
+TEST(levels_that_pay)
 {
     uint8_t symbols[32768];
     uint64_t rng = 12;
 
-    (void)state;
     for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
         uint8_t *chunk = malloc(efs_cascade_bound(sizeof(symbols)));
         uint32_t counts[256] = {0};
@@ -265,11 +264,10 @@ static void check_shard(const struct shard *s, uint64_t *rng, unsigned ranges)
     gpu_twin_decodes(s->format, s->chunk, s->chunk_bytes, s->sm, s->n, s->raw);
 }
 
-static void merge_every_format_and_size(void **state)
+TEST(merge_every_format_and_size)
 {
     uint64_t rng = 13;
 
-    (void)state;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
         for (size_t i = 0; i < SIZES; i += i < SMALL_SIZES - 7 ? 7 : 1) {
             struct shard s = shard_new((enum efs_format)format, SYMBOLS_WEIGHTS, size_at(i), &rng);
@@ -279,11 +277,10 @@ static void merge_every_format_and_size(void **state)
     }
 }
 
-static void merge_every_kind(void **state)
+TEST(merge_every_kind)
 {
     uint64_t rng = 14;
 
-    (void)state;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
         for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
             struct shard s = shard_new((enum efs_format)format, (enum symbol_kind)kind, 32768 + 2 * 8192 + 731, &rng);
@@ -294,11 +291,10 @@ static void merge_every_kind(void **state)
 }
 
 /* Every alignment of the destination, aligned and streaming, over more than one block. */
-static void merge_every_alignment(void **state)
+TEST(merge_every_alignment)
 {
     uint64_t rng = 15;
 
-    (void)state;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++) {
         struct shard s = shard_new((enum efs_format)format, SYMBOLS_WEIGHTS, 5 * 8192, &rng);
         for (size_t p = 0; p < PATH_COUNT; p++) {
@@ -311,13 +307,12 @@ static void merge_every_alignment(void **state)
     }
 }
 
-static void bad_arguments(void **state)
+TEST(bad_arguments)
 {
     uint64_t rng = 16;
     struct shard s = shard_new(EFS_FORMAT_BF16, SYMBOLS_WEIGHTS, 10000, &rng);
     uint8_t out[16];
 
-    (void)state;
     assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 10001, 0, out), -EINVAL);
     assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 9999, 2, out), -EINVAL);
     assert_int_equal(efs_cascade_decode(s.chunk, s.chunk_bytes, 1, SIZE_MAX, out), -EINVAL);
@@ -333,12 +328,4 @@ static void bad_arguments(void **state)
     shard_free(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_and_size),         cmocka_unit_test(levels_that_pay),
-        cmocka_unit_test(merge_every_format_and_size), cmocka_unit_test(merge_every_kind),
-        cmocka_unit_test(merge_every_alignment),       cmocka_unit_test(bad_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

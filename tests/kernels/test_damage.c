@@ -4,6 +4,7 @@
  * the same bytes as the reference, and touches nothing outside the chunk, the SM and the destination, which all end at
  * guard pages.
  */
+#include "test.h"
 #include "gpu_twin.h"
 
 struct buffers {
@@ -84,13 +85,12 @@ static void put_u32(uint8_t *p, uint32_t v)
     memcpy(p, &v, 4);
 }
 
-static void truncated(void **state)
+TEST(truncated)
 {
     uint64_t rng = 21;
     struct guarded whole = encode(SYMBOLS_WEIGHTS, 700, &rng);
     struct buffers b = buffers_new(EFS_FORMAT_BF16, 700);
 
-    (void)state;
     assert_int_equal(check_chunk(&b, &whole, false), 0);
     for (size_t bytes = 0; bytes < whole.bytes; bytes++) {
         struct guarded cut = guarded_copy(whole.data, bytes);
@@ -113,12 +113,11 @@ static void truncated(void **state)
 }
 
 /* Every bit of small chunks with every number of levels; the tables and padding are the only bits that may pass. */
-static void every_bit(void **state)
+TEST(every_bit)
 {
     static const enum symbol_kind kinds[] = {SYMBOLS_WEIGHTS, SYMBOLS_UNIFORM, SYMBOLS_TRIPLES, SYMBOLS_ZERO};
     uint64_t rng = 22;
 
-    (void)state;
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
         struct guarded chunk = encode(kinds[k], 333, &rng);
         struct buffers b = buffers_new(EFS_FORMAT_F16, 333);
@@ -137,12 +136,11 @@ static void every_bit(void **state)
     }
 }
 
-static void random_flips(void **state)
+TEST(random_flips)
 {
     uint64_t rng = 23;
     size_t refused = 0, passed = 0;
 
-    (void)state;
     for (int kind = 0; kind < SYMBOLS_KINDS; kind++) {
         enum efs_format format = (enum efs_format)(kind % EFS_FORMAT_COUNT);
         size_t n = 32768 + 3 * 8192 + 1234;
@@ -165,12 +163,11 @@ static void random_flips(void **state)
 }
 
 /* Planes that say escape everywhere, while the sizes allow few: the most that a decoder could be led to read. */
-static void all_escapes(void **state)
+TEST(all_escapes)
 {
     static const size_t sizes[] = {100, 300, 900, 2700, 8100, 8192, 24576, 30000, 32768};
     uint64_t rng = 24;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct guarded chunk = encode(SYMBOLS_TRIPLES, sizes[i], &rng);
         struct buffers b = buffers_new(EFS_FORMAT_BF16, sizes[i]);
@@ -188,7 +185,7 @@ static void all_escapes(void **state)
 }
 
 /* One field at a time gets a value that some check must catch. Spans' headers are at 16, 52 and 88. */
-static void forged_fields(void **state)
+TEST(forged_fields)
 {
     static const struct {
         size_t offset;
@@ -202,7 +199,6 @@ static void forged_fields(void **state)
     struct guarded chunk = encode(SYMBOLS_WEIGHTS, 70000, &rng);
     struct buffers b = buffers_new(EFS_FORMAT_BF16, 70000);
 
-    (void)state;
     for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++) {
         uint32_t old;
         memcpy(&old, chunk.data + forged[i].offset, 4);
@@ -219,7 +215,7 @@ static void forged_fields(void **state)
 
 /* Sizes that grow from level to level, more levels than there are, entries that fall, that are more than a block has
  * symbols, that are not those of the planes. */
-static void forged_span(void **state)
+TEST(forged_span)
 {
     static const struct {
         size_t offset;
@@ -230,7 +226,6 @@ static void forged_span(void **state)
     struct buffers b = buffers_new(EFS_FORMAT_BF16, 30000);
     uint8_t *span = chunk.data + 16;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++) {
         uint8_t old = span[forged[i].offset];
         assert_true(old != forged[i].value);
@@ -245,7 +240,7 @@ static void forged_span(void **state)
 
 /* A block whose symbols of level 1 all escape, into a level of ten symbols, at the very end of the chunk: who believed
  * the planes would read far past it. */
-static void escapes_past_the_rest(void **state)
+TEST(escapes_past_the_rest)
 {
     enum { RANGE = 8000, REST = 10, CHUNK = 16 + 36 + REST + 3 * RANGE / 4 + EFS_SPAN / 4 + EFS_CASCADE_SLACK };
     struct guarded chunk = guarded_new(CHUNK);
@@ -253,7 +248,6 @@ static void escapes_past_the_rest(void **state)
     const uint16_t counts[] = {3 * RANGE, REST, 0, 0, 0, RANGE, 2 * RANGE, 3 * RANGE};
     uint8_t *first = chunk.data + 16 + 36 + REST + 3 * RANGE / 4;
 
-    (void)state;
     memset(chunk.data, 0, chunk.bytes);
     put_u32(chunk.data, EFS_SPAN);
     put_u32(chunk.data + 4, 1);
@@ -269,16 +263,4 @@ static void escapes_past_the_rest(void **state)
     buffers_free(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(truncated),
-        cmocka_unit_test(every_bit),
-        cmocka_unit_test(random_flips),
-        cmocka_unit_test(all_escapes),
-        cmocka_unit_test(forged_fields),
-        cmocka_unit_test(forged_span),
-        cmocka_unit_test(escapes_past_the_rest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

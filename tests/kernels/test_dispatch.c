@@ -2,9 +2,9 @@
 /*
  * test_dispatch.c - EXPERTFS_CPU chooses the path of the first call, a path that is not here falls back to the best.
  */
+#include "test.h"
 #include "cases.h"
 
-#include <stdio.h>
 #include <sys/wait.h>
 
 /* The path that a new process with this EXPERTFS_CPU (NULL: none) uses, as its number in path_names. */
@@ -30,11 +30,10 @@ static size_t path_with(const char *wanted)
 }
 
 /* Runs first: no path is chosen yet in this process, so each child chooses its own. */
-static void environment(void **state)
+TEST(environment)
 {
     size_t best = path_with(NULL), chosen[PATH_COUNT];
 
-    (void)state;
     assert_int_equal(path_with("auto"), best);
     assert_int_equal(path_with("abacus"), best);
     assert_int_equal(path_with(""), best);
@@ -45,9 +44,8 @@ static void environment(void **state)
     assert_int_equal(chosen[0], 0); /* scalar is everywhere */
 }
 
-static void force(void **state)
+TEST(force)
 {
-    (void)state;
     assert_true(efs_cpu_force("scalar"));
     assert_string_equal(efs_cpu_name(), "scalar");
     assert_false(efs_cpu_force("abacus"));
@@ -60,8 +58,4 @@ static void force(void **state)
     assert_true(efs_cpu_force("auto"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(environment), cmocka_unit_test(force)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

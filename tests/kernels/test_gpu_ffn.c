@@ -3,6 +3,7 @@
  * test_gpu_ffn.c - experts run by the twin of the device's kernels: what the CPU's products give but for the order of
  * sums, on memory that ends at guard pages.
  */
+#include "test.h"
 #include "gpu_twin.h"
 #include "matvec_cases.h"
 
@@ -162,14 +163,13 @@ static void check_layer(const struct layer *l)
     free(y);
 }
 
-static void every_shape(void **state)
+TEST(every_shape)
 {
     static const uint32_t sizes[][2] = {{8, 8},     {40, 16}, {256, 3},  {264, 130}, {13, 8},
                                         {515, 131}, {1, 1},   {24, 600}, {7, 33},    {512, 64}};
     static const uint32_t tokens[] = {1, 4, 5, TOKENS_MOST};
     uint64_t rng = 71;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         for (size_t k = 0; k < sizeof(tokens) / sizeof(tokens[0]); k++) {
             for (int f16 = 0; f16 < 2; f16++) {
@@ -184,11 +184,10 @@ static void every_shape(void **state)
 }
 
 /* Every number of 16 bits is what the CPU takes it for. */
-static void every_number(void **state)
+TEST(every_number)
 {
     static uint16_t numbers[2 * 65536];
 
-    (void)state;
     for (int f16 = 0; f16 < 2; f16++) {
         for (uint32_t i = 0; i < 65536; i++)
             numbers[i] = (uint16_t)i;
@@ -201,8 +200,4 @@ static void every_number(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_shape), cmocka_unit_test(every_number)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

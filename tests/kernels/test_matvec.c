@@ -5,6 +5,7 @@
  * the BF16 dot product paths differ; there forms and splits agree to the bit, and the value within what rounding may
  * do.
  */
+#include "test.h"
 #include "matvec_cases.h"
 
 struct product_case {
@@ -54,14 +55,13 @@ static void check_case(const struct product_case *c, unsigned splits, uint64_t *
 }
 
 /* Columns around vectors, groups, blocks; rows so that several blocks and shards are crossed at all places. */
-static void every_shape(void **state)
+TEST(every_shape)
 {
     static const uint32_t cols[] = {1,    2,    3,    7,    8,    15,   16,   17,   31,   32,   33,    63,    64,
                                     65,   127,  128,  129,  191,  192,  193,  320,  500,  511,  512,   513,   1000,
                                     2880, 4095, 4096, 4097, 6144, 8128, 8191, 8192, 8193, 8256, 10001, 16384, 20032};
     uint64_t rng = 31;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]); i++) {
         uint32_t few = 20000 / cols[i] + 1 > 600 ? 600 : 20000 / cols[i] + 1;
         const uint32_t rows[] = {1, few, few + 3};
@@ -75,11 +75,10 @@ static void every_shape(void **state)
     }
 }
 
-static void every_number_of_tokens(void **state)
+TEST(every_number_of_tokens)
 {
     uint64_t rng = 32;
 
-    (void)state;
     for (uint32_t tokens = 1; tokens <= EFS_TOKENS_MAX; tokens += tokens < 18 ? 1 : 23) {
         struct product_case c = {13, 1000, tokens, EFS_BLOCK, NUMBERS_WEIGHTS, NUMBERS_WIDE};
         check_case(&c, 2, &rng);
@@ -88,11 +87,10 @@ static void every_number_of_tokens(void **state)
     }
 }
 
-static void every_number(void **state)
+TEST(every_number)
 {
     uint64_t rng = 33;
 
-    (void)state;
     for (int w = 0; w < NUMBERS_KINDS; w++) {
         for (int x = 0; x < NUMBERS_KINDS; x++) {
             for (uint32_t tokens = 1; tokens <= 4; tokens += 3) {
@@ -106,7 +104,7 @@ static void every_number(void **state)
 }
 
 /* Exponents of every kind that the coder knows: all numbers of levels, all symbols. */
-static void every_code(void **state)
+TEST(every_code)
 {
     const uint32_t rows = 40, cols = 448; /* two blocks and a bit */
     uint8_t *e = malloc((size_t)rows * cols), *sm = malloc((size_t)rows * cols);
@@ -114,7 +112,6 @@ static void every_code(void **state)
     float x[448], y[40], right[40];
     uint64_t rng = 34;
 
-    (void)state;
     assert_true(e && sm && numbers);
     for (size_t i = 0; i < cols; i++)
         x[i] = f32_of(NUMBERS_WEIGHTS, &rng);
@@ -142,12 +139,11 @@ static void every_code(void **state)
 }
 
 /* As 1 to 8 threads and more would share the rows. */
-static void every_split(void **state)
+TEST(every_split)
 {
     static const uint32_t shapes[][2] = {{97, 320}, {64, 2880}, {53, 1001}, {3, 8192}, {5, 20480}, {400, 3}};
     uint64_t rng = 35;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         for (uint32_t tokens = 1; tokens <= 3; tokens += 2) {
             for (unsigned splits = 1; splits <= 9; splits++) {
@@ -160,14 +156,13 @@ static void every_split(void **state)
 }
 
 /* BF16 inputs are what their F32 values are; strides are honoured. */
-static void inputs(void **state)
+TEST(inputs)
 {
     enum { COLS = 203, TOKENS = 3, STRIDE = 211 };
     uint16_t narrow[TOKENS * STRIDE];
     float wide[TOKENS * COLS];
     uint64_t rng = 36;
 
-    (void)state;
     for (size_t i = 0; i < TOKENS * STRIDE; i++)
         narrow[i] = bf16_of(NUMBERS_BITS, &rng);
     for (size_t t = 0; t < TOKENS; t++)
@@ -246,12 +241,11 @@ static void check_dot(uint32_t rows, uint32_t cols, uint32_t tokens, enum number
     free(first);
 }
 
-static void dot_products(void **state)
+TEST(dot_products)
 {
     static const uint32_t cols[] = {1, 2, 31, 32, 33, 64, 65, 127, 320, 1000, 2880, 8192, 8256};
     uint64_t rng = 38;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]); i++) {
         for (uint32_t tokens = 1; tokens <= 7; tokens += 3) {
             uint32_t rows = 20000 / cols[i] + 1 > 50 ? 50 : 20000 / cols[i] + 1;
@@ -318,7 +312,7 @@ __attribute__((target("avx512f,avx512bf16"))) static float dot_avx512bf16(const 
 #endif
 
 /* On each path, from every form, for one token and for more: the bits that ggml's variant for it gives. */
-static void dot_is_as_ggml(void **state)
+TEST(dot_is_as_ggml)
 {
     static const uint32_t cols[] = {1, 31, 32, 33, 63, 64, 65, 95, 96, 127, 128, 320, 1000, 1440, 1472, 1536, 2880};
     enum { ROWS = 21, COLS = 2880, TOKENS = 5 };
@@ -326,7 +320,6 @@ static void dot_is_as_ggml(void **state)
     static float x[TOKENS * COLS], y[TOKENS * ROWS];
     uint64_t rng = 39;
 
-    (void)state;
     for (size_t p = 0; p < PATH_COUNT; p++) {
         if (!efs_cpu_force(path_names[p]) || efs_matvec_order() == NULL)
             continue;
@@ -356,7 +349,7 @@ static void dot_is_as_ggml(void **state)
 }
 
 /* NaN and infinities come through the dot product; what is rounded to BF16 is rounded to nearest even. */
-static void dot_special(void **state)
+TEST(dot_special)
 {
     enum { COLS = 128 };
     uint16_t row[COLS];
@@ -365,7 +358,6 @@ static void dot_special(void **state)
     const struct efs_matrix w = {.rows = 1, .cols = COLS, .plain = row}, unit = {.rows = 1, .cols = 1, .plain = &one};
     uint8_t scratch[65536] __attribute__((aligned(64)));
 
-    (void)state;
     for (size_t p = 0; p < PATH_COUNT; p++) {
         if (!efs_cpu_force(path_names[p]))
             continue;
@@ -398,14 +390,13 @@ static double silu(double v)
 }
 
 /* silu(gate x) * up x: the same to the bit on every path and from every form; silu itself within 1e-6 of its value. */
-static void swiglu(void **state)
+TEST(swiglu)
 {
     enum { ROWS = 41, COLS = 640, TOKENS = 3 };
     static uint16_t gate[ROWS * COLS], up[ROWS * COLS];
     static float x[TOKENS * COLS], g[TOKENS * ROWS], u[TOKENS * ROWS], h[TOKENS * ROWS], first[TOKENS * ROWS];
     uint64_t rng = 37;
 
-    (void)state;
     for (size_t i = 0; i < ROWS * COLS; i++) {
         gate[i] = bf16_of(NUMBERS_WEIGHTS, &rng);
         up[i] = bf16_of(NUMBERS_WEIGHTS, &rng);
@@ -445,7 +436,7 @@ static void swiglu(void **state)
 }
 
 /* silu over its whole range: one by one matrices, up = 1. */
-static void silu_everywhere(void **state)
+TEST(silu_everywhere)
 {
     static const float at[] = {-INFINITY, -1e15f, -1000, -89, -88.5f, -88,   -87, -20, -1,    -1e-3f,   -1e-30f, -0.0f,
                                0,         1e-30f, 0.5f,  1,   20,     87.5f, 88,  89,  1e15f, INFINITY, NAN};
@@ -453,7 +444,6 @@ static void silu_everywhere(void **state)
     const struct efs_matrix w = {.rows = 1, .cols = 1, .plain = &one};
     uint8_t scratch[131072] __attribute__((aligned(64)));
 
-    (void)state;
     assert_true(efs_matvec_scratch_bytes(1, 1) <= sizeof(scratch));
     for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
         void *input = input_new(EFS_INPUT_F32, &at[i], 1, 1, 1);
@@ -468,15 +458,4 @@ static void silu_everywhere(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape),     cmocka_unit_test(every_number_of_tokens),
-        cmocka_unit_test(every_number),    cmocka_unit_test(every_code),
-        cmocka_unit_test(every_split),     cmocka_unit_test(inputs),
-        cmocka_unit_test(dot_products),    cmocka_unit_test(dot_is_as_ggml),
-        cmocka_unit_test(dot_special),     cmocka_unit_test(swiglu),
-        cmocka_unit_test(silu_everywhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

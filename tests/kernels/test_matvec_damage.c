@@ -4,6 +4,7 @@
  * outside of them is read: each lies before a page that must not be touched. What the checks cannot know, a symbol
  * for another one, is for the store's checksums.
  */
+#include "test.h"
 #include "matvec_cases.h"
 
 enum { ROWS = 60, TOKENS_MAX = 3 };
@@ -60,12 +61,11 @@ static int verdict(struct victim *v)
     return answer;
 }
 
-static void random_flips(void **state)
+TEST(random_flips)
 {
     uint64_t rng = 41;
     size_t refused = 0, passed = 0;
 
-    (void)state;
     for (size_t c = 0; c < 2; c++) {
         struct victim v = victim_new(columns[c], FORM_CASCADE, &rng);
         for (int round = 0; round < 300; round++) {
@@ -86,11 +86,10 @@ static void random_flips(void **state)
 }
 
 /* Planes that say escape everywhere, or nowhere. */
-static void all_escapes(void **state)
+TEST(all_escapes)
 {
     uint64_t rng = 42;
 
-    (void)state;
     for (size_t c = 0; c < 2; c++) {
         struct victim v = victim_new(columns[c], FORM_CASCADE, &rng);
         struct guarded *chunk = &v.m->e[0];
@@ -105,11 +104,10 @@ static void all_escapes(void **state)
 }
 
 /* Sizes that contradict each other or the matrix. */
-static void forged_sizes(void **state)
+TEST(forged_sizes)
 {
     uint64_t rng = 43;
 
-    (void)state;
     for (size_t c = 0; c < 2; c++) {
         for (int form = FORM_CASCADE; form < FORMS; form++) {
             struct victim v = victim_new(columns[c], (enum matrix_form)form, &rng);
@@ -148,7 +146,7 @@ static int refuses(void *user, size_t shard, const uint8_t **e)
     return shard == 1 ? -EIO : 0;
 }
 
-static void errors_of_the_caller(void **state)
+TEST(errors_of_the_caller)
 {
     uint64_t rng = 44;
     struct victim v = victim_new(448, FORM_ASK, &rng);
@@ -157,7 +155,6 @@ static void errors_of_the_caller(void **state)
     size_t bytes = efs_matvec_scratch_bytes(448, 1);
     uint8_t *scratch = aligned_alloc(EFS_MATVEC_ALIGN, bytes), *memory = aligned_alloc(64, 4096);
 
-    (void)state;
     assert_true(scratch && memory);
     memset(memory, 0, 4096);
     assert_int_equal(efs_matvec(&w, v.input[0], 0, ROWS, y, ROWS, scratch), 0);
@@ -199,13 +196,4 @@ static void errors_of_the_caller(void **state)
     victim_free(&v);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_flips),
-        cmocka_unit_test(all_escapes),
-        cmocka_unit_test(forged_sizes),
-        cmocka_unit_test(errors_of_the_caller),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,9 +4,8 @@
  * every split of the rows and every number of tokens; inputs that are F16 or rounded to it; inputs of the other kind
  * are refused.
  */
+#include "test.h"
 #include "matvec_cases.h"
-
-#include <errno.h>
 
 static float by_the_text(const uint16_t *row, const float *x, uint32_t cols)
 {
@@ -53,13 +52,12 @@ static void check_f16(uint32_t rows, uint32_t cols, uint32_t tokens, enum number
     free(right);
 }
 
-static void every_shape(void **state)
+TEST(every_shape)
 {
     static const uint32_t cols[] = {1,   2,   7,   31,  32,  33,   63,   64,   65,   95,   127,   128,
                                     129, 191, 320, 511, 512, 1000, 2880, 4097, 8191, 8192, 10001, 16384};
     uint64_t rng = 51;
 
-    (void)state;
     for (size_t i = 0; i < sizeof(cols) / sizeof(cols[0]); i++) {
         uint32_t rows = 30000 / cols[i] + 1 > 300 ? 300 : 30000 / cols[i] + 1;
         for (uint32_t tokens = 1; tokens <= 6; tokens++)
@@ -68,11 +66,10 @@ static void every_shape(void **state)
     check_f16(13, 960, EFS_TOKENS_MAX, NUMBERS_WEIGHTS, 2, &rng);
 }
 
-static void every_number(void **state)
+TEST(every_number)
 {
     uint64_t rng = 52;
 
-    (void)state;
     for (int kind = 0; kind < NUMBERS_KINDS; kind++)
         for (uint32_t tokens = 1; tokens <= 4; tokens += 3) {
             check_f16(70, 320, tokens, (enum number_kind)kind, 1, &rng);
@@ -81,14 +78,13 @@ static void every_number(void **state)
 }
 
 /* All F16 numbers as inputs; F32 numbers are rounded to the nearest of them, ties to even. */
-static void inputs(void **state)
+TEST(inputs)
 {
     const uint16_t one = 0x3c00;
     const struct efs_matrix unit = {.rows = 1, .cols = 1, .f16 = true, .plain = &one};
     uint8_t scratch[131072] __attribute__((aligned(64)));
     float y;
 
-    (void)state;
     assert_true(efs_matvec_scratch_bytes(1, 1) <= sizeof(scratch));
     for (uint32_t i = 0; i < 65536; i++) {
         const uint16_t number = (uint16_t)i, next = (uint16_t)(i + 1);
@@ -120,14 +116,13 @@ static void inputs(void **state)
     }
 }
 
-static void refused(void **state)
+TEST(refused)
 {
     const uint16_t one = 0x3c00;
     const float x = 1;
     uint8_t scratch[131072] __attribute__((aligned(64)));
     float y;
 
-    (void)state;
     for (int f16 = 0; f16 < 2; f16++)
         for (int type = EFS_INPUT_F32; type <= EFS_INPUT_F32_TO_F16; type++) {
             const struct efs_matrix w = {.rows = 1, .cols = 1, .f16 = f16, .plain = &one};
@@ -138,13 +133,4 @@ static void refused(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape),
-        cmocka_unit_test(every_number),
-        cmocka_unit_test(inputs),
-        cmocka_unit_test(refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

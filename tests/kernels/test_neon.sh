@@ -24,7 +24,7 @@ trap 'rm -rf "$tmp"' EXIT
 trap 'exit 1' INT TERM
 
 compile=("$cross" -std=gnu11 -O3 -ffp-contract=off -Wall -Wextra -Wconversion -Wshadow -Werror -D_GNU_SOURCE -static
-    -I"$root/tests/kernels/neon" -I"$root/tests/kernels" -I"$root/kernels")
+    -I"$root/tests/kernels/neon" -I"$root/tests/common" -I"$root/tests/kernels" -I"$root/kernels")
 mkdir "$tmp/objects"
 cd "$tmp/objects"
 for source in "$root"/kernels/*.c; do

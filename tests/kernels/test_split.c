@@ -2,6 +2,7 @@
 /*
  * test_split.c - split and merge: the layout that kernels.h promises, every value of the small formats, every path.
  */
+#include "test.h"
 #include "gpu_twin.h"
 
 static const enum efs_format formats[] = {EFS_FORMAT_BYTES, EFS_FORMAT_BF16, EFS_FORMAT_F16,
@@ -97,22 +98,20 @@ static void check_elements(enum efs_format format, const uint8_t *raw, size_t n)
     free(sm);
 }
 
-static void every_16_bit_value(void **state)
+TEST(every_16_bit_value)
 {
     static uint16_t values[65536];
 
-    (void)state;
     for (unsigned v = 0; v < 65536; v++)
         values[v] = (uint16_t)v;
     check_elements(EFS_FORMAT_BF16, (const uint8_t *)values, 65536);
     check_elements(EFS_FORMAT_F16, (const uint8_t *)values, 65536);
 }
 
-static void every_8_bit_value(void **state)
+TEST(every_8_bit_value)
 {
     uint8_t values[256 * 33];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(values); i++) /* each value at many places of a vector */
         values[i] = (uint8_t)(i + i / 256 * 5);
     for (size_t n = 256; n <= sizeof(values); n += 256 * 8) {
@@ -122,25 +121,23 @@ static void every_8_bit_value(void **state)
     }
 }
 
-static void f32_samples(void **state)
+TEST(f32_samples)
 {
     static const uint32_t special[] = {0,          0x80000000, 1,          0x807fffff, 0x00800000, 0x7f7fffff,
                                        0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x3f800000};
     static uint32_t values[20000];
     uint64_t rng = 32;
 
-    (void)state;
     for (size_t i = 0; i < 20000; i++)
         values[i] = i < 12 ? special[i] : i % 5 == 0 ? special[i % 12] : (uint32_t)random_u64(&rng);
     check_elements(EFS_FORMAT_F32, (const uint8_t *)values, 20000);
 }
 
-static void every_size(void **state)
+TEST(every_size)
 {
     uint8_t *raw = malloc(4 * SIZE_MAX_TESTED);
     uint64_t rng = 1;
 
-    (void)state;
     assert_non_null(raw);
     for (size_t i = 0; i < 4 * SIZE_MAX_TESTED; i++)
         raw[i] = (uint8_t)random_u64(&rng);
@@ -150,9 +147,8 @@ static void every_size(void **state)
     free(raw);
 }
 
-static void sm_sizes(void **state)
+TEST(sm_sizes)
 {
-    (void)state;
     assert_int_equal(efs_sm_bytes(EFS_FORMAT_BYTES, 12345), 0);
     assert_int_equal(efs_sm_bytes(EFS_FORMAT_BF16, 12345), 12345);
     assert_int_equal(efs_sm_bytes(EFS_FORMAT_F32, 12345), 3 * 12345);
@@ -162,12 +158,11 @@ static void sm_sizes(void **state)
     assert_int_equal(efs_format_bytes(EFS_FORMAT_COUNT), 0);
 }
 
-static void histogram(void **state)
+TEST(histogram)
 {
     uint64_t rng = 3;
     uint8_t data[5000];
 
-    (void)state;
     for (size_t n = 0; n <= sizeof(data); n = n < 300 ? n + 1 : n + 1567) {
         uint64_t expected[256];
         for (size_t s = 0; s < 256; s++)
@@ -190,11 +185,4 @@ static void histogram(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_16_bit_value), cmocka_unit_test(every_8_bit_value), cmocka_unit_test(f32_samples),
-        cmocka_unit_test(every_size),         cmocka_unit_test(sm_sizes),          cmocka_unit_test(histogram),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,6 +2,7 @@
 /*
  * test_assign.c - who computes what: Algorithm 1 of DALI by hand, ours and the optimum against all assignments.
  */
+#include "test.h"
 #include "assign.h"
 #include "cases.h"
 
@@ -12,7 +13,7 @@ static struct efs_assign_problem two(const uint64_t *ns, uint32_t experts)
     return (struct efs_assign_problem){.experts = experts, .devices = 2, .ns = ns};
 }
 
-static void algorithm_1_by_hand(void **state)
+TEST(algorithm_1_by_hand)
 {
     /* differences 60, 5, 20, 5, 0: in the order 0, 2, 1, 3, and 4 that has no work */
     const uint64_t ns[] = {100, 35, 30, 10, 0, /* processor */ 40, 40, 50, 15, 0};
@@ -21,7 +22,6 @@ static void algorithm_1_by_hand(void **state)
     const uint8_t want[] = {1, 0, 0, 1, EFS_ASSIGN_NONE};
     struct efs_assign_sum sum;
     uint8_t device[5];
-    (void)state;
     assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
     assert_memory_equal(device, want, sizeof(want));
     assert_int_equal(sum.device_ns[0], 65);
@@ -32,26 +32,24 @@ static void algorithm_1_by_hand(void **state)
     assert_memory_equal(&again, &sum, sizeof(sum));
 }
 
-static void a_tie_goes_to_the_graphics_processor(void **state)
+TEST(a_tie_goes_to_the_graphics_processor)
 {
     const uint64_t ns[] = {10, 10, 10, 10};
     const struct efs_assign_problem p = two(ns, 2);
     struct efs_assign_sum sum;
     uint8_t device[2];
-    (void)state;
     assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
     assert_int_equal(device[0], EFS_ASSIGN_GPU);
     assert_int_equal(device[1], EFS_ASSIGN_CPU);
 }
 
-static void algorithm_1_is_not_the_optimum(void **state)
+TEST(algorithm_1_is_not_the_optimum)
 {
     /* no differences, so they go as they come: 2, 2, 2 level out at first, and then come two of 3 */
     const uint64_t ns[] = {2, 2, 2, 3, 3, 2, 2, 2, 3, 3};
     const struct efs_assign_problem p = two(ns, 5);
     struct efs_assign_sum greedy, best, ours;
     uint8_t device[5];
-    (void)state;
     assert_int_equal(efs_assign_greedy(&p, device, &greedy), 0);
     assert_int_equal(efs_assign_optimum(&p, device, &best), 0);
     assert_int_equal(efs_assign_balanced(&p, device, &ours), 0);
@@ -60,14 +58,13 @@ static void algorithm_1_is_not_the_optimum(void **state)
     assert_int_equal(ours.makespan_ns, 6);
 }
 
-static void memory_is_a_limit(void **state)
+TEST(memory_is_a_limit)
 {
     const uint64_t ns[] = {100, 100, 100, 10, 10, 10}, bytes[] = {0, 0, 0, 4, 4, 0};
     uint64_t room[] = {UINT64_MAX, 4};
     struct efs_assign_problem p = two(ns, 3);
     struct efs_assign_sum sum;
     uint8_t device[3];
-    (void)state;
     p.bytes = bytes;
     p.room_bytes = room;
     assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
@@ -86,13 +83,12 @@ static void memory_is_a_limit(void **state)
     assert_int_equal(efs_assign_balanced(&p, device, &sum), -ENOSPC);
 }
 
-static void bounds_are_checked(void **state)
+TEST(bounds_are_checked)
 {
     const uint64_t ns[] = {1, EFS_ASSIGN_NS_MAX + 1}, fine[] = {1, 1};
     struct efs_assign_problem p = two(ns, 1);
     struct efs_assign_sum sum;
     uint8_t device[1] = {2};
-    (void)state;
     assert_int_equal(efs_assign_greedy(&p, device, &sum), -EINVAL);
     assert_int_equal(efs_assign_balanced(&p, device, &sum), -EINVAL);
     assert_int_equal(efs_assign_optimum(&p, device, &sum), -EINVAL);
@@ -126,10 +122,9 @@ static uint64_t by_enumeration(const struct efs_assign_problem *p)
     return best;
 }
 
-static void optimum_is_the_best_of_all(void **state)
+TEST(optimum_is_the_best_of_all)
 {
     struct cases cases = {17};
-    (void)state;
     for (unsigned round = 0; round < 400; round++) {
         uint64_t ns[2 * MANY], bytes[2 * MANY] = {0}, room[2] = {UINT64_MAX, 0};
         struct efs_assign_problem p = two(ns, 1 + cases_below(&cases, MANY));
@@ -162,10 +157,9 @@ static void optimum_is_the_best_of_all(void **state)
     }
 }
 
-static void ours_on_many_devices(void **state)
+TEST(ours_on_many_devices)
 {
     struct cases cases = {8};
-    (void)state;
     for (unsigned round = 0; round < 100; round++) {
         static uint64_t ns[EFS_ASSIGN_DEVICES_MAX * 256];
         struct efs_assign_problem p = {.experts = 1 + cases_below(&cases, 256),
@@ -183,14 +177,13 @@ static void ours_on_many_devices(void **state)
     }
 }
 
-static void optimum_says_when_it_is_too_much(void **state)
+TEST(optimum_says_when_it_is_too_much)
 {
     static uint64_t ns[2 * 400];
     struct cases cases = {3};
     const struct efs_assign_problem p = two(ns, 400);
     struct efs_assign_sum sum, balanced;
     uint8_t device[400];
-    (void)state;
     for (unsigned i = 0; i < 800; i++)
         ns[i] = 1000000 + cases_below(&cases, 1000000000);
     assert_int_equal(efs_assign_balanced(&p, device, &balanced), 0);
@@ -210,7 +203,7 @@ static struct efs_assign_expert expert(uint32_t tokens, bool cached, uint64_t cp
         .tokens = tokens, .cached = cached, .cpu_ns = cpu_ns, .gpu_ns = 10, .transfer_ns = 50, .bytes = 1};
 }
 
-static void peers_by_hand(void **state)
+TEST(peers_by_hand)
 {
     /* light, cached, heavy, none, light */
     const struct efs_assign_expert experts[] = {expert(1, false, 20), expert(2, true, 40), expert(8, false, 160),
@@ -227,7 +220,6 @@ static void peers_by_hand(void **state)
                 {EFS_ASSIGN_GREEDY, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}},
                 {EFS_ASSIGN_BALANCED, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}},
                 {EFS_ASSIGN_OPTIMUM, 40, 60, {0, 1, 1, EFS_ASSIGN_NONE, 0}}};
-    (void)state;
     for (size_t k = 0; k < sizeof(want) / sizeof(want[0]); k++) {
         struct efs_assign_sum sum;
         uint8_t device[5];
@@ -238,10 +230,9 @@ static void peers_by_hand(void **state)
     }
 }
 
-static void eq_5_takes_the_longer_of_both(void **state)
+TEST(eq_5_takes_the_longer_of_both)
 {
     struct efs_assign_expert e = expert(3, false, 100);
-    (void)state;
     assert_int_equal(efs_assign_gpu_ns(&e), 50);
     e.gpu_ns = 70;
     assert_int_equal(efs_assign_gpu_ns(&e), 70);
@@ -252,13 +243,12 @@ static void eq_5_takes_the_longer_of_both(void **state)
     assert_int_equal(efs_assign_gpu_ns(&e), 0);
 }
 
-static void hits_run_while_misses_come(void **state)
+TEST(hits_run_while_misses_come)
 {
     struct efs_assign_expert experts[] = {expert(1, false, 0), expert(1, true, 0), expert(1, true, 0),
                                           expert(1, false, 0)};
     const struct efs_assign_pair pair = {.experts = 4, .expert = experts, .room_bytes = UINT64_MAX};
     const uint8_t device[] = {1, 1, 1, 1}, hits[] = {0, 1, 1, 0};
-    (void)state;
     assert_int_equal(efs_assign_overlapped_ns(&pair, device), 110); /* two transfers, the last computing */
     assert_int_equal(efs_assign_overlapped_ns(&pair, hits), 20);
     experts[1].gpu_ns = experts[2].gpu_ns = 60;
@@ -274,10 +264,9 @@ static void hits_run_while_misses_come(void **state)
     assert_memory_not_equal(by_rule, device, 4);
 }
 
-static void all_rules_keep_to_memory(void **state)
+TEST(all_rules_keep_to_memory)
 {
     struct cases cases = {5};
-    (void)state;
     for (unsigned round = 0; round < 200; round++) {
         struct efs_assign_expert experts[MANY];
         struct efs_assign_pair pair = {.experts = MANY, .expert = experts, .room_bytes = cases_below(&cases, 4)};
@@ -303,21 +292,4 @@ static void all_rules_keep_to_memory(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(algorithm_1_by_hand),
-        cmocka_unit_test(a_tie_goes_to_the_graphics_processor),
-        cmocka_unit_test(algorithm_1_is_not_the_optimum),
-        cmocka_unit_test(memory_is_a_limit),
-        cmocka_unit_test(bounds_are_checked),
-        cmocka_unit_test(optimum_is_the_best_of_all),
-        cmocka_unit_test(ours_on_many_devices),
-        cmocka_unit_test(optimum_says_when_it_is_too_much),
-        cmocka_unit_test(peers_by_hand),
-        cmocka_unit_test(eq_5_takes_the_longer_of_both),
-        cmocka_unit_test(hits_run_while_misses_come),
-        cmocka_unit_test(all_rules_keep_to_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

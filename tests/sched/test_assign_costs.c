@@ -2,6 +2,7 @@
 /*
  * test_assign_costs.c - the split of a layer follows what was measured, and no side is ever given up.
  */
+#include "test.h"
 #include "assign_costs.h"
 #include "cases.h"
 
@@ -36,10 +37,9 @@ static struct efs_assign_costs known(uint64_t cpu_ns, uint64_t gpu_ns, uint64_t 
     return costs;
 }
 
-static void figures_of_tokens(void **state)
+TEST(figures_of_tokens)
 {
     struct efs_assign_costs costs = {0};
-    (void)state;
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 1), 0);
     efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 0, 5);
     efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 5, 0);
@@ -62,9 +62,8 @@ static void figures_of_tokens(void **state)
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_GPU, 1), EFS_ASSIGN_NS_MAX);
 }
 
-static void the_first_layers_go_to_both(void **state)
+TEST(the_first_layers_go_to_both)
 {
-    (void)state;
     for (unsigned cached = 0; cached < 2; cached++) {
         struct efs_assign_costs costs = {0};
         assert_int_equal(decide(&costs, EXPERTS, 1, cached), EXPERTS / 2);
@@ -76,9 +75,8 @@ static void the_first_layers_go_to_both(void **state)
     }
 }
 
-static void the_split_follows_what_was_measured(void **state)
+TEST(the_split_follows_what_was_measured)
 {
-    (void)state;
     struct efs_assign_costs costs = known(300, 100, 1000000);
     assert_int_equal(decide(&costs, EXPERTS, 1, true), 6);  /* 600 beside 600 */
     assert_int_equal(decide(&costs, EXPERTS, 1, false), 0); /* none is worth bringing */
@@ -93,10 +91,9 @@ static void the_split_follows_what_was_measured(void **state)
 }
 
 /* However bad a side is, each cost is measured anew again and again. */
-static void no_side_is_given_up(void **state)
+TEST(no_side_is_given_up)
 {
     static const uint64_t ns[][3] = {{1, 1000000, 1000000}, {1000000, 1, 1}, {100, 1, 1000000}};
-    (void)state;
     for (unsigned n = 0; n < sizeof(ns) / sizeof(ns[0]); n++)
         for (uint32_t count = 1; count <= EXPERTS; count += EXPERTS - 1) {
             struct efs_assign_costs costs = known(ns[n][0], ns[n][1], ns[n][2]);
@@ -110,13 +107,12 @@ static void no_side_is_given_up(void **state)
         }
 }
 
-static void memory_and_bounds(void **state)
+TEST(memory_and_bounds)
 {
     static struct efs_assign_expert many[EFS_ASSIGN_EXPERTS_MAX + 1];
     static uint8_t device[EFS_ASSIGN_EXPERTS_MAX + 1];
     struct efs_assign_costs costs = known(1000, 1, 1);
     uint32_t there = 0;
-    (void)state;
     layer(many, EFS_ASSIGN_EXPERTS_MAX + 1, 1, false);
     assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 3, device), 0);
     for (uint32_t i = 0; i < EXPERTS; i++)
@@ -129,14 +125,4 @@ static void memory_and_bounds(void **state)
     assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 0, device), -EINVAL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(figures_of_tokens),
-        cmocka_unit_test(the_first_layers_go_to_both),
-        cmocka_unit_test(the_split_follows_what_was_measured),
-        cmocka_unit_test(no_side_is_given_up),
-        cmocka_unit_test(memory_and_bounds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,18 +2,11 @@
 /*
  * Lemma B.3 and Theorem 3.1 of ZipMoE, against the optimum of small requests.
  */
+#include "test.h"
 #include "bounds.h"
 #include "optimum.h"
 #include "request_random.h"
 #include "schedule_simulate.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
 static uint64_t graph_memory[1 << 12], schedule_memory[1 << 12], run_memory[1 << 10];
 
@@ -55,9 +48,8 @@ static struct efs_graph build_one(const struct efs_task_tensor *tensor, uint32_t
     return build(&request);
 }
 
-static void bounds_by_hand(void **unused)
+TEST(bounds_by_hand)
 {
-    (void)unused;
     struct efs_task_expert experts[] = {{2, 9}, {1, 4}, {1, 5}};
     struct efs_task_tensor tensors[] = {
         {.state = EFS_TASK_M, .shards = 2, .e_read_ns = 3, .sm_read_ns = 10, .decode_ns = 7, .recover_ns = 1},
@@ -84,9 +76,8 @@ static void bounds_by_hand(void **unused)
 }
 
 /* The published Z exceeds what one S task needs; the corrected one meets it. */
-static void published_path_is_no_bound(void **unused)
+TEST(published_path_is_no_bound)
 {
-    (void)unused;
     struct efs_task_tensor tensor = {.state = EFS_TASK_S, .shards = 2, .e_read_ns = 5, .decode_ns = 8};
     struct efs_graph g = build_one(&tensor, 1, 1, false);
     struct efs_bounds b;
@@ -99,21 +90,20 @@ static void published_path_is_no_bound(void **unused)
 }
 
 /* One task alone: the critical path is exact for the model, fused or not where only one chunk kind is read. */
-static void path_is_exact_for_one_task(void **unused)
+TEST(path_is_exact_for_one_task)
 {
-    (void)unused;
-    uint64_t state = 5, published_too_large = 0;
+    uint64_t random = 5, published_too_large = 0;
     for (unsigned round = 0; round < 20000; round++) {
         struct efs_task_tensor tensor = {
-            .state = (enum efs_task_state)random_between(&state, EFS_TASK_C, EFS_TASK_M),
-            .shards = (uint32_t)random_between(&state, 1, 8),
-            .e_read_ns = random_between(&state, 0, 9),
-            .sm_read_ns = random_between(&state, 0, 40),
-            .decode_ns = random_between(&state, 0, 20),
-            .recover_ns = random_between(&state, 0, 5),
+            .state = (enum efs_task_state)random_between(&random, EFS_TASK_C, EFS_TASK_M),
+            .shards = (uint32_t)random_between(&random, 1, 8),
+            .e_read_ns = random_between(&random, 0, 9),
+            .sm_read_ns = random_between(&random, 0, 40),
+            .decode_ns = random_between(&random, 0, 20),
+            .recover_ns = random_between(&random, 0, 5),
         };
         bool fused = round % 2;
-        struct efs_graph g = build_one(&tensor, (uint32_t)random_between(&state, 1, 5), 3, fused);
+        struct efs_graph g = build_one(&tensor, (uint32_t)random_between(&random, 1, 5), 3, fused);
         struct efs_bounds b;
         efs_bounds_compute(&g, &b);
         uint64_t end_ns = makespan(&g, EFS_SCHEDULE_REQUEST);
@@ -127,17 +117,16 @@ static void path_is_exact_for_one_task(void **unused)
 }
 
 /* The pruned search finds what trying everything finds. */
-static void search_prunes_nothing_good(void **unused)
+TEST(search_prunes_nothing_good)
 {
-    (void)unused;
     static const struct random_limits limits[] = {{3, 2, 2, 3, 4, 12, 9, 0, 12, 0, false},
                                                   {2, 3, 2, 3, 4, 12, 9, 0, 12, 0, true},
                                                   {2, 3, 2, 3, 1, 3, 20, 0, 2, 1, true}};
     static struct random_request r;
-    uint64_t state = 6;
+    uint64_t random = 6;
     unsigned compared = 0;
     for (unsigned round = 0; round < 6000; round++) {
-        random_request(&state, &limits[round % 3], &r);
+        random_request(&random, &limits[round % 3], &r);
         struct efs_graph g = build(&r.request);
         if (g.task_count > 3 || g.reads > 5 || g.decodes > 5)
             continue;
@@ -199,9 +188,8 @@ static unsigned compare(uint64_t seed, const struct random_limits *limits, unsig
     return count;
 }
 
-static void theorem_3_1(void **unused)
+TEST(theorem_3_1)
 {
-    (void)unused;
     static const struct random_limits regimes[] = {
         /* experts, tensors, shards, workers; E read, SM read, decode, recover, run; least; alike */
         {4, 1, 2, 3, 5, 20, 10, 0, 20, 1, true},  /* as the paper has it: all tensors alike */
@@ -225,9 +213,8 @@ static void theorem_3_1(void **unused)
  * The theorem is about tensors that are all alike. These differ, and Algorithm 1 takes more than (3 - 1/L) times the
  * optimum, as published and ordered; found by a search for the worst. What is used keeps it.
  */
-static void unlike_tensors_break_theorem(void **unused)
+TEST(unlike_tensors_break_theorem)
 {
-    (void)unused;
     struct efs_task_expert experts_a[] = {{1, 39}, {1, 67}, {2, 0}}, experts_b[] = {{1, 0}, {2, 72}, {1, 0}};
     struct efs_task_tensor tensors_a[] = {
         {.state = EFS_TASK_M, .shards = 1, .e_read_ns = 39, .sm_read_ns = 7, .decode_ns = 4},
@@ -262,15 +249,4 @@ static void unlike_tensors_break_theorem(void **unused)
     assert_true(within_theorem(makespan(&g, EFS_SCHEDULE_BEST), best_ns, 1));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounds_by_hand),
-        cmocka_unit_test(published_path_is_no_bound),
-        cmocka_unit_test(path_is_exact_for_one_task),
-        cmocka_unit_test(search_prunes_nothing_good),
-        cmocka_unit_test(theorem_3_1),
-        cmocka_unit_test(unlike_tensors_break_theorem),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

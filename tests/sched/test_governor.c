@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_governor.c - which guesses are worth a read and in which order, prompts, caps, and that time decides. */
+#include "test.h"
 #include "cases.h"
 #include "governor.h"
 
@@ -45,14 +46,13 @@ static enum efs_governor_now ask(struct efs_governor *g, unsigned count, uint64_
     return ask_for(g, count, every, asked, tokens, 1000);
 }
 
-static void guesses_are_weighed(void **state)
+TEST(guesses_are_weighed)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_prefetch_guess guesses[8];
     struct efs_governor_candidate c[] = {candidate(1, 1, 0.2), candidate(2, 1, 0.9), candidate(3, 0, 1),
                                          candidate(4, 2, 0),   candidate(5, 2, 0.5), candidate(6, 2, 0.5)};
 
-    (void)state;
     assert_int_equal(ask(&g, 100, 4000000, 4, 1), EFS_GOVERNOR_GUESS);
     c[4].missing_bytes = 0;
     c[5].victim_bytes = 1000; /* as likely wanted as the guess */
@@ -70,14 +70,13 @@ static void guesses_are_weighed(void **state)
 
 /* By hand: requests every 4 ms, all of which read; a read takes 1 ms, so one in four meets a demand, which waits for
  * half of it on average: a cost of 1/8 ms, and p has to be above 1/8. */
-static void demand_that_would_wait_is_a_cost(void **state)
+TEST(demand_that_would_wait_is_a_cost)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_governor_disk pieces = disk;
     struct efs_prefetch_guess guess;
     struct efs_governor_candidate above = candidate(1, 1, 0.13), below = candidate(1, 1, 0.12);
 
-    (void)state;
     ask(&g, 100, 4000000, 4, 1);
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, &above, 1, &guess), 1);
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, &below, 1, &guess), 0);
@@ -87,14 +86,13 @@ static void demand_that_would_wait_is_a_cost(void **state)
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 0);
 }
 
-static void what_is_hardly_probable_is_not_read(void **state)
+TEST(what_is_hardly_probable_is_not_read)
 {
     struct efs_governor g;
     const struct efs_governor_candidate c[] = {candidate(1, 1, EFS_GOVERNOR_LEAST + 0.01),
                                                candidate(2, 1, EFS_GOVERNOR_LEAST - 0.01)};
     struct efs_prefetch_guess guesses[2];
 
-    (void)state;
     efs_governor_init(&g, LAYERS, &(struct efs_governor_config){.mode = EFS_GOVERNOR_ALWAYS});
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 2, guesses), 1);
     assert_int_equal(guesses[0].expert, 1);
@@ -102,14 +100,13 @@ static void what_is_hardly_probable_is_not_read(void **state)
 
 /* A disk that others keep busy as well: demand takes 3.9 of 4 ms, and a piece 1 ms. Nothing of a guess comes in time,
  * and each would keep who asks next waiting. */
-static void a_busy_disk_is_left_alone(void **state)
+TEST(a_busy_disk_is_left_alone)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     struct efs_governor_disk busy = {.bytes_per_second = 1e6, .latency_ns = 2900000, .piece_bytes = 100};
     const struct efs_governor_candidate sure[] = {candidate(1, 1, 1), candidate(2, 4, 1)};
     struct efs_prefetch_guess guesses[2];
 
-    (void)state;
     ask(&g, 100, 4000000, 4, 1);
     assert_int_equal(efs_governor_weigh(&g, &busy, 0, sure, 2, guesses), 0);
     efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_ALWAYS});
@@ -120,14 +117,13 @@ static void a_busy_disk_is_left_alone(void **state)
 }
 
 /* Layers every half millisecond: of a read of one, half is done when the next one asks. */
-static void what_comes_too_late_saves_less(void **state)
+TEST(what_comes_too_late_saves_less)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_prefetch_guess guesses[2];
     const struct efs_governor_candidate c[] = {candidate(1, 1, 0.6), candidate(2, 2, 0.5)};
     struct efs_governor_disk pieces = disk;
 
-    (void)state;
     pieces.piece_bytes = 100;
     ask_for(&g, 100, 500000, 4, 1, 0);
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, c, 2, guesses), 2);
@@ -135,13 +131,12 @@ static void what_comes_too_late_saves_less(void **state)
     assert_true(fabs((double)guesses[1].worth - 0.5) < 1e-4);
 }
 
-static void a_prompt_reads_the_next_layer_in_order(void **state)
+TEST(a_prompt_reads_the_next_layer_in_order)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_governor_candidate c[] = {candidate(1, 1, 0), candidate(2, 1, 0), candidate(3, 1, 0)};
     struct efs_prefetch_guess guesses[3];
 
-    (void)state;
     assert_int_equal(ask(&g, 1, 1000000, 24, 40), EFS_GOVERNOR_GUESS);
     assert_int_equal(ask(&g, 1, 1000000, 25, 40), EFS_GOVERNOR_LAYER);
     c[1].missing_bytes = 0;
@@ -167,11 +162,10 @@ static double play(struct efs_governor *g, unsigned iterations, uint64_t with_ns
     return 2.0 * with / (iterations * LAYERS);
 }
 
-static void time_decides(void **state)
+TEST(time_decides)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
 
-    (void)state;
     assert_true(play(&g, 400, 800000) > 0.9);
     assert_true(play(&g, 800, 1500000) < 0.1);
     assert_true(play(&g, 800, 800000) > 0.9);
@@ -186,12 +180,11 @@ static void time_decides(void **state)
 }
 
 /* What turns have found is there when guesses are switched on again; what passed meanwhile is not compared. */
-static void off_forgets_nothing(void **state)
+TEST(off_forgets_nothing)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     double ratio;
 
-    (void)state;
     assert_true(play(&g, 400, 800000) > 0.9);
     ratio = efs_trial_ratio(&g.trial);
     efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_OFF});
@@ -202,13 +195,12 @@ static void off_forgets_nothing(void **state)
 }
 
 /* A part of the budget is for guesses that are made: not before, not where none is worth a read, or they are slower. */
-static void memory_follows_use(void **state)
+TEST(memory_follows_use)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     const struct efs_governor_candidate sure = candidate(1, 2, 1), unlikely = candidate(1, 2, 0);
     struct efs_prefetch_guess guess;
 
-    (void)state;
     assert_false(efs_governor_has_share(&g));
     for (unsigned i = 0; i < 20 * LAYERS; i++)
         if (ask_for(&g, 1, g.trial.with ? 500000 : 1000000, 4, 1, 0) == EFS_GOVERNOR_GUESS)
@@ -225,11 +217,10 @@ static void memory_follows_use(void **state)
 }
 
 /* Who does nothing for a second does not make what follows look slow. */
-static void pauses_are_not_measured(void **state)
+TEST(pauses_are_not_measured)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
 
-    (void)state;
     for (unsigned i = 0; i < 200; i++) {
         play(&g, 10, 900000);
         ask(&g, 1, 1000000000, 4, 1);
@@ -238,12 +229,11 @@ static void pauses_are_not_measured(void **state)
     assert_true(g.interval_ns < 5e6);
 }
 
-static void caps_follow_the_budget(void **state)
+TEST(caps_follow_the_budget)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     struct efs_prefetch_config caps = {.layers = LAYERS};
 
-    (void)state;
     efs_governor_caps(&g, 1000000, 1000, &caps);
     assert_int_equal(caps.held_bytes, (uint64_t)(1000000 * EFS_GOVERNOR_SHARE));
     assert_int_equal(caps.under_way_bytes, 1000);
@@ -262,20 +252,4 @@ static void caps_follow_the_budget(void **state)
     assert_int_equal(caps.under_way_bytes, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(guesses_are_weighed),
-        cmocka_unit_test(demand_that_would_wait_is_a_cost),
-        cmocka_unit_test(what_is_hardly_probable_is_not_read),
-        cmocka_unit_test(a_busy_disk_is_left_alone),
-        cmocka_unit_test(what_comes_too_late_saves_less),
-        cmocka_unit_test(a_prompt_reads_the_next_layer_in_order),
-        cmocka_unit_test(time_decides),
-        cmocka_unit_test(off_forgets_nothing),
-        cmocka_unit_test(memory_follows_use),
-        cmocka_unit_test(pauses_are_not_measured),
-        cmocka_unit_test(caps_follow_the_budget),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_gpu_cache.c - Algorithm 2 of DALI by hand: when it exchanges, what for what, and when it does not. */
+#include "test.h"
 #include "cases.h"
 #include "gpu_cache.h"
 
-static void exchanges_at_the_end_of_a_window(void **state)
+TEST(exchanges_at_the_end_of_a_window)
 {
     bool cached[] = {true, true, false, false, false};
     uint64_t score[5] = {0};
     struct efs_gpu_cache cache = {.experts = 5, .window = 2, .swaps = 2, .cached = cached, .score = score};
     struct efs_gpu_swap swap[2];
     const uint32_t first[] = {3, 0, 1, 4, 0}, second[] = {3, 1, 1, 4, 0};
-    (void)state;
     assert_int_equal(efs_gpu_cache_pass(&cache, first, swap), 0); /* not at the first pass, as printed */
     assert_true(cached[0] && cached[1]);
     /* sums 6 1 | 2 8 0: expert 3 for 1; then 2 for 0 would be for the worse */
@@ -23,14 +23,13 @@ static void exchanges_at_the_end_of_a_window(void **state)
     assert_int_equal(cache.passes, 0);
 }
 
-static void no_more_than_so_many(void **state)
+TEST(no_more_than_so_many)
 {
     bool cached[] = {true, true, true, false, false, false};
     uint64_t score[6] = {0};
     struct efs_gpu_cache cache = {.experts = 6, .window = 1, .swaps = 2, .cached = cached, .score = score};
     struct efs_gpu_swap swap[2];
     const uint32_t tokens[] = {0, 1, 0, 7, 8, 9};
-    (void)state;
     assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 2);
     assert_int_equal(swap[0].in, 5);
     assert_int_equal(swap[0].out, 0);
@@ -40,25 +39,16 @@ static void no_more_than_so_many(void **state)
     assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 0);
 }
 
-static void all_or_nothing_cached(void **state)
+TEST(all_or_nothing_cached)
 {
     bool cached[] = {true, true};
     uint64_t score[2] = {0};
     struct efs_gpu_cache cache = {.experts = 2, .window = 1, .swaps = 2, .cached = cached, .score = score};
     struct efs_gpu_swap swap[2];
     const uint32_t tokens[] = {0, 5};
-    (void)state;
     assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 0);
     cached[0] = cached[1] = false;
     assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exchanges_at_the_end_of_a_window),
-        cmocka_unit_test(no_more_than_so_many),
-        cmocka_unit_test(all_or_nothing_cached),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,6 +3,7 @@
  * test_history.c - histories count and never pass their bounds; the skew sums to what is chosen; drift is seen when
  * there is one and not when there is none.
  */
+#include "test.h"
 #include "cases.h"
 #include "history.h"
 #include "planner.h"
@@ -73,12 +74,11 @@ static void play(struct cases *cases, struct efs_history *h, unsigned passes, un
         }
 }
 
-static void counts_requests(void **state)
+TEST(counts_requests)
 {
     const uint32_t experts[] = {2, 7}, ranks[] = {0, 5}, wrong[] = {2, EXPERTS};
     struct efs_history h, before;
 
-    (void)state;
     assert_int_equal(efs_history_init(&h, LAYERS, EXPERTS), 0);
     assert_int_equal(efs_history_init(&before, LAYERS, EXPERTS), 0);
     assert_int_equal(efs_history_request(&h, 1, experts, ranks, 2), 0);
@@ -111,12 +111,11 @@ static void counts_requests(void **state)
     efs_history_free(&h);
 }
 
-static void adds_and_fades(void **state)
+TEST(adds_and_fades)
 {
     struct cases cases = {3};
     struct efs_history a, b, sum, other;
 
-    (void)state;
     assert_int_equal(efs_history_init(&a, LAYERS, EXPERTS), 0);
     assert_int_equal(efs_history_init(&b, LAYERS, EXPERTS), 0);
     assert_int_equal(efs_history_init(&sum, LAYERS, EXPERTS), 0);
@@ -169,7 +168,7 @@ static void adds_and_fades(void **state)
 }
 
 /* The learner's ranks are those of the policy that it says. */
-static void learner_ranks_as_the_policy(void **state)
+TEST(learner_ranks_as_the_policy)
 {
     static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}};
     const struct efs_policy_tuning tuning = {.smooth = 2};
@@ -187,7 +186,6 @@ static void learner_ranks_as_the_policy(void **state)
     struct efs_placement placements[2];
     double w[EXPERTS];
 
-    (void)state;
     weights(w, EXPERTS, 1);
     assert_int_equal(efs_history_init(&h, LAYERS, EXPERTS), 0);
     assert_int_equal(efs_history_init(&by_hand, LAYERS, EXPERTS), 0);
@@ -252,12 +250,11 @@ static void check_skew(const struct efs_skew *skew)
     }
 }
 
-static void assumed(void **state)
+TEST(assumed)
 {
     static const unsigned shapes[][3] = {{24, 32, 4}, {48, 128, 8}, {7, 512, 16}, {3, 4, 4}, {2, 1, 1}, {61, 256, 8}};
     struct efs_skew skew;
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         assert_int_equal(efs_skew_learn(&skew, NULL, shapes[i][0], shapes[i][1], shapes[i][2]), 0);
         assert_int_equal(skew.source, EFS_SKEW_ASSUMED);
@@ -279,13 +276,12 @@ static void assumed(void **state)
     efs_skew_free(&skew);
 }
 
-static void from_ranks(void **state)
+TEST(from_ranks)
 {
     static const uint32_t at_rank[4] = {8, 6, 4, 2}; /* of 10 passes with 2 experts each */
     struct efs_history h;
     struct efs_skew skew;
 
-    (void)state;
     assert_int_equal(efs_history_init(&h, 3, 4), 0);
     h.passes[0] = h.ranked[0] = 10;
     memcpy(h.at_rank, at_rank, sizeof(at_rank));
@@ -321,14 +317,13 @@ static double apart(const double *a, const double *b, unsigned n, double sum)
 }
 
 /* Few passes of an even workload are flat and not skewed; many of a skewed one are as skewed as it is. */
-static void from_counts(void **state)
+TEST(from_counts)
 {
     struct cases cases = {5};
     struct efs_history h;
     struct efs_skew skew;
     double naive[64], even[64];
 
-    (void)state;
     assert_int_equal(efs_history_init(&h, 1, 64), 0);
     play(&cases, &h, 300, 4, 0, false);
     assert_int_equal(efs_skew_learn(&skew, &h, 0, 0, 0), 0);
@@ -352,11 +347,10 @@ static void from_counts(void **state)
 }
 
 /* A plan from two passes would keep what these asked for: nothing is known before chance has less to say than drift. */
-static void too_few_passes(void **state)
+TEST(too_few_passes)
 {
     static const unsigned needed[][3] = {{32, 4, 112}, {128, 8, 239}, {8, 2, 48}, {4, 4, 1}};
 
-    (void)state;
     for (unsigned i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
         unsigned n = needed[i][0], k = needed[i][1];
         struct efs_history h;
@@ -384,11 +378,10 @@ static void too_few_passes(void **state)
 }
 
 /* Whatever was counted, the planner can use it. */
-static void any_history(void **state)
+TEST(any_history)
 {
     struct cases cases = {77};
 
-    (void)state;
     for (unsigned round = 0; round < 300; round++) {
         unsigned layers = 1 + cases_below(&cases, 5), n = 1 + cases_below(&cases, 40), most = n < 20 ? n : 20;
         unsigned passes = round % 3 == 0 ? 3 : 200;
@@ -417,14 +410,13 @@ static void any_history(void **state)
     }
 }
 
-static void drift(void **state)
+TEST(drift)
 {
     struct cases cases = {13};
     struct efs_history past, seen, other;
     struct efs_skew planned;
     double little = 0, much;
 
-    (void)state;
     assert_int_equal(efs_history_init(&past, LAYERS, 32), 0);
     assert_int_equal(efs_history_init(&seen, LAYERS, 32), 0);
     assert_int_equal(efs_history_init(&other, LAYERS, 31), 0);
@@ -462,19 +454,4 @@ static void drift(void **state)
     efs_history_free(&past);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_requests),
-        cmocka_unit_test(adds_and_fades),
-        cmocka_unit_test(learner_ranks_as_the_policy),
-        cmocka_unit_test(assumed),
-        cmocka_unit_test(from_ranks),
-        cmocka_unit_test(from_counts),
-        cmocka_unit_test(too_few_passes),
-        cmocka_unit_test(any_history),
-        cmocka_unit_test(drift),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,6 +2,7 @@
 /*
  * test_hits.c - Algorithm 2 against the enumeration of all subsets, and the table of ranges against Algorithm 2.
  */
+#include "test.h"
 #include "cases.h"
 #include "hits.h"
 
@@ -32,11 +33,10 @@ static double pattern_by_enumeration(const double *q, unsigned n, unsigned k, co
     return pattern / all;
 }
 
-static void distribution_is_the_enumeration(void **state)
+TEST(distribution_is_the_enumeration)
 {
     struct cases cases = {11};
 
-    (void)state;
     for (unsigned n = 1; n <= 12; n++) {
         double q[12], expected[15] = {0};
 
@@ -61,11 +61,10 @@ static void distribution_is_the_enumeration(void **state)
     }
 }
 
-static void patterns_are_the_enumeration(void **state)
+TEST(patterns_are_the_enumeration)
 {
     struct cases cases = {12};
 
-    (void)state;
     for (unsigned round = 0; round < 60; round++) {
         unsigned n = 5 + cases_below(&cases, 8), k = 1 + cases_below(&cases, 4), size[5], rank = 0;
         double q[12], total = 0;
@@ -114,12 +113,11 @@ static void algorithm_2(const double *q, unsigned count, unsigned max_hits, doub
     }
 }
 
-static void table_is_algorithm_2(void **state)
+TEST(table_is_algorithm_2)
 {
     struct cases cases = {13};
     double q[512], phi[17];
 
-    (void)state;
     for (unsigned i = 0; i < 512; i++)
         q[i] = 16.0 / 512 * 2 * cases_uniform(&cases);
     struct efs_hits_table *table = efs_hits_table_new(q, 512, 16);
@@ -139,13 +137,4 @@ static void table_is_algorithm_2(void **state)
     assert_null(efs_hits_table_new(NULL, 4, 4));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distribution_is_the_enumeration),
-        cmocka_unit_test(patterns_are_the_enumeration),
-        cmocka_unit_test(table_is_algorithm_2),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

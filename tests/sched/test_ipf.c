@@ -3,6 +3,7 @@
  * test_ipf.c - iterative proportional fitting against its constraints (C2 and C3 of Eq. 15), small cases against the
  * enumeration of all subsets, and the corners: certain and impossible experts, ties, sums off by rounding.
  */
+#include "test.h"
 #include "cases.h"
 #include "ipf.h"
 
@@ -74,11 +75,10 @@ static void check_fit(const double *f, unsigned n, unsigned k, const struct efs_
     assert_double_equal(sum_q, k, 1e-9);
 }
 
-static void way_back_is_the_enumeration(void **state)
+TEST(way_back_is_the_enumeration)
 {
     struct cases cases = {1};
 
-    (void)state;
     for (unsigned n = 1; n <= 12; n++)
         for (unsigned k = 1; k <= n; k++) {
             double q[12], got[12], expected[12];
@@ -92,12 +92,11 @@ static void way_back_is_the_enumeration(void **state)
         }
 }
 
-static void random_layers_meet_c2_and_c3(void **state)
+TEST(random_layers_meet_c2_and_c3)
 {
     static const unsigned experts[] = {8, 32, 64, 128, 256, 512}, chosen[] = {1, 2, 4, 8, 16};
     struct cases cases = {2};
 
-    (void)state;
     for (unsigned e = 0; e < 6; e++)
         for (unsigned c = 0; c < 5; c++)
             for (unsigned skew = 0; skew < 8; skew++) {
@@ -110,12 +109,11 @@ static void random_layers_meet_c2_and_c3(void **state)
             }
 }
 
-static void extreme_skew_converges(void **state)
+TEST(extreme_skew_converges)
 {
     double f[512];
     struct cases cases = {3};
 
-    (void)state;
     for (unsigned skew = 3; skew <= 12; skew += 3) {
         cases_inclusion(&cases, f, 512, 16, skew, false);
         check_fit(f, 512, 16, NULL);
@@ -124,14 +122,13 @@ static void extreme_skew_converges(void **state)
     }
 }
 
-static void published_step_finds_the_same(void **state)
+TEST(published_step_finds_the_same)
 {
     struct efs_ipf_options published = {.eq24 = true};
     struct efs_ipf_report fast, slow;
     struct cases cases = {4};
     double f[128], q[128], q24[128];
 
-    (void)state;
     cases_inclusion(&cases, f, 128, 8, 1, false);
     check_fit(f, 128, 8, &published);
     assert_int_equal(efs_ipf_fit(f, 128, 8, NULL, q, NULL, &fast), 0);
@@ -141,11 +138,10 @@ static void published_step_finds_the_same(void **state)
     assert_true(fast.iterations < slow.iterations);
 }
 
-static void corners(void **state)
+TEST(corners)
 {
     double q[8], w[8], uniform[8], f[8] = {1, 0, 0.5, 0.5, 0.5, 0.5, 0, 1};
 
-    (void)state;
     check_fit(f, 8, 4, NULL);
     assert_int_equal(efs_ipf_fit(f, 8, 4, NULL, q, w, NULL), 0);
     assert_true(q[0] == 1 && q[7] == 1 && q[1] == 0 && q[6] == 0 && w[1] == 0);
@@ -181,14 +177,13 @@ static void corners(void **state)
     assert_double_equal(sum, 2, 1e-12);
 }
 
-static void what_is_refused(void **state)
+TEST(what_is_refused)
 {
     double f[4] = {0.5, 0.5, 0.5, 0.5}, q[4], bad[4] = {0.5, NAN, 0.5, 0.5}, big[4] = {1.2, 0.3, 0.3, 0.2};
     struct efs_ipf_options once = {.max_iterations = 1}, negative = {.tolerance = -1};
     struct efs_ipf_report report;
     double skewed[4] = {0.98, 0.9, 0.1, 0.02};
 
-    (void)state;
     assert_int_equal(efs_ipf_fit(f, 0, 2, NULL, q, NULL, NULL), -EINVAL);
     assert_int_equal(efs_ipf_fit(f, 4, 0, NULL, q, NULL, NULL), -EINVAL);
     assert_int_equal(efs_ipf_fit(f, 4, 5, NULL, q, NULL, NULL), -EINVAL);
@@ -205,16 +200,4 @@ static void what_is_refused(void **state)
     assert_true(report.worst_error > 1e-12);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(way_back_is_the_enumeration),
-        cmocka_unit_test(random_layers_meet_c2_and_c3),
-        cmocka_unit_test(extreme_skew_converges),
-        cmocka_unit_test(published_step_finds_the_same),
-        cmocka_unit_test(corners),
-        cmocka_unit_test(what_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

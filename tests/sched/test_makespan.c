@@ -2,6 +2,7 @@
 /*
  * test_makespan.c - Algorithm 3 by cases worked by hand.
  */
+#include "test.h"
 #include "cases.h"
 #include "makespan.h"
 
@@ -17,9 +18,8 @@ static double makespan(const struct efs_cost *c, unsigned chosen, unsigned f, un
     return cases_makespan(c, chosen, hits);
 }
 
-static void worked_by_hand(void **state)
+TEST(worked_by_hand)
 {
-    (void)state;
     /* all missing, k = 4: n_SM = 12, n_E = 48: I/O 1200 + 480 = 1680; CPU (48*10 + 48*20)/2 = 720 */
     assert_double_equal(makespan(&cost, 4, 0, 0, 0, 0), 1680, 0);
     /* all full: nothing to do */
@@ -37,11 +37,10 @@ static void worked_by_hand(void **state)
     assert_double_equal(makespan(&cost, 5, 0, 3, 2, 0), 720, 0);
 }
 
-static void threads_divide_the_cpu_part_only(void **state)
+TEST(threads_divide_the_cpu_part_only)
 {
     struct efs_cost one = cost, eight = cost, none = cost;
 
-    (void)state;
     one.threads = 1;
     eight.threads = 8;
     none.threads = 0; /* counts as one */
@@ -51,11 +50,10 @@ static void threads_divide_the_cpu_part_only(void **state)
     assert_double_equal(makespan(&eight, 4, 0, 4, 0, 0), 120, 0);
 }
 
-static void extended_by_hand(void **state)
+TEST(extended_by_hand)
 {
     struct efs_cost c = cost;
 
-    (void)state;
     c.extended = true;
     c.copy_ns = 50;
     c.request_ns = 7;
@@ -75,13 +73,4 @@ static void extended_by_hand(void **state)
     assert_double_equal(efs_makespan_share(&cost, EFS_POOL_S).cpu_ns, 180, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worked_by_hand),
-        cmocka_unit_test(threads_divide_the_cpu_part_only),
-        cmocka_unit_test(extended_by_hand),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

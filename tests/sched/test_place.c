@@ -3,6 +3,7 @@
  * test_place.c - who holds what: Prism's algorithms by hand, where the paper is silent too; coverage of all rules on
  * random cases; ours beside Prism's and the optimum; migration; the paper's bounds that do not hold.
  */
+#include "test.h"
 #include "cases.h"
 #include "place.h"
 #include "place_optimum.h"
@@ -33,7 +34,7 @@ static struct efs_place_problem problem(uint32_t servers, uint32_t layers, uint3
 
 /* ---- Algorithm 1 ------------------------------------------------------------------------------------------------- */
 
-static void counts_follow_entropy(void **state)
+TEST(counts_follow_entropy)
 {
     /* entropies 2 and 1 bits: of 6 slots 4 and 2, twice; the second layer has its 4 experts in all */
     const double calls[] = {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7};
@@ -41,12 +42,11 @@ static void counts_follow_entropy(void **state)
     const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
     const uint32_t want[] = {4, 2, 4, 2};
     uint32_t counts[4];
-    (void)state;
     assert_int_equal(efs_place_counts(&p, counts), 0);
     assert_memory_equal(counts, want, sizeof(want));
 }
 
-static void layers_that_lack_borrow_from_those_with_more(void **state)
+TEST(layers_that_lack_borrow_from_those_with_more)
 {
     /* server 0, larger: entropies 2 and 1 of 6 slots, 4 and 2; server 1 of 3 slots: 2 and 1. Layer 1 has 3 of 4, layer
      * 0 6: the server with most memory gives. */
@@ -55,19 +55,17 @@ static void layers_that_lack_borrow_from_those_with_more(void **state)
     const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
     const uint32_t want[] = {3, 3, 2, 1};
     uint32_t counts[4];
-    (void)state;
     assert_int_equal(efs_place_counts(&p, counts), 0);
     assert_memory_equal(counts, want, sizeof(want));
 }
 
-static void too_few_slots_are_refused(void **state)
+TEST(too_few_slots_are_refused)
 {
     const double calls[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     const struct efs_place_server few[] = {server(2), server(1)}, enough[] = {server(2), server(2)};
     struct efs_place_problem p = problem(2, 2, 2, few, calls);
     uint32_t counts[4];
     uint8_t held[8];
-    (void)state;
     assert_int_equal(efs_place_counts(&p, counts), -ENOSPC);
     for (unsigned rule = 0; rule < EFS_PLACE_RULES; rule++)
         assert_int_equal(efs_place_by((enum efs_place_rule)rule, &p, 1, held), -ENOSPC);
@@ -82,7 +80,7 @@ static void too_few_slots_are_refused(void **state)
     assert_int_equal(efs_place_slots(&p, 0), 2);
 }
 
-static void no_more_of_a_layer_than_its_experts(void **state)
+TEST(no_more_of_a_layer_than_its_experts)
 {
     /* all entropy in layer 0, which would get all 5 slots of 3 experts */
     const double calls[] = {1, 1, 1, 9, 0, 0};
@@ -90,19 +88,17 @@ static void no_more_of_a_layer_than_its_experts(void **state)
     const struct efs_place_problem p = problem(1, 2, 3, servers, calls);
     const uint32_t want[] = {3, 3};
     uint32_t counts[2];
-    (void)state;
     assert_int_equal(efs_place_counts(&p, counts), 0);
     assert_memory_equal(counts, want, sizeof(want));
 }
 
-static void what_rounding_leaves_is_handed_out(void **state)
+TEST(what_rounding_leaves_is_handed_out)
 {
     /* three equal layers, 8 slots: 2.67 each, so 3, 3, 2 and not 2, 2, 2 */
     const double calls[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const struct efs_place_server servers[] = {server(8), server(8)};
     const struct efs_place_problem p = problem(2, 3, 2, servers, calls);
     uint32_t counts[6], sum = 0;
-    (void)state;
     const double wide[2 * 3 * 4] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     const struct efs_place_problem q = problem(2, 3, 4, servers, wide);
     assert_int_equal(efs_place_counts(&p, counts), 0); /* capped: 2 experts a layer */
@@ -114,21 +110,20 @@ static void what_rounding_leaves_is_handed_out(void **state)
     assert_int_equal(sum, 16);
 }
 
-static void without_entropy_layers_get_equal_parts(void **state)
+TEST(without_entropy_layers_get_equal_parts)
 {
     const double calls[2 * 2 * 2] = {0, 0, 0, 0, 5, 0, 0, 5};
     const struct efs_place_server servers[] = {server(2), server(2)};
     const struct efs_place_problem p = problem(2, 2, 2, servers, calls);
     const uint32_t want[] = {1, 1, 1, 1};
     uint32_t counts[4];
-    (void)state;
     assert_int_equal(efs_place_counts(&p, counts), 0);
     assert_memory_equal(counts, want, sizeof(want));
 }
 
 /* ---- Algorithm 2 ------------------------------------------------------------------------------------------------- */
 
-static void the_least_used_duplicate_gives_way(void **state)
+TEST(the_least_used_duplicate_gives_way)
 {
     /* both take experts 0 and 1; 2 and 3 are uncovered. Both have two duplicates: server 0 goes first, gives 1 for 3,
      * which it uses more than 2; then server 1 has one duplicate, 0, and gives it for 2. */
@@ -138,12 +133,11 @@ static void the_least_used_duplicate_gives_way(void **state)
     const uint32_t counts[] = {2, 2};
     const uint8_t want[] = {1, 0, 0, 1, 0, 1, 1, 0};
     uint8_t held[8];
-    (void)state;
     assert_int_equal(efs_place_assign(&p, counts, held), 0);
     assert_memory_equal(held, want, sizeof(want));
 }
 
-static void fewest_duplicates_go_first(void **state)
+TEST(fewest_duplicates_go_first)
 {
     /* server 1 takes 0 alone, server 0 takes 0, 1, server 2 takes 0, 2: all have one duplicate, 0; the first that is
      * asked gives it for 3, and the others have theirs still */
@@ -153,29 +147,26 @@ static void fewest_duplicates_go_first(void **state)
     const uint32_t counts[] = {2, 1, 2};
     const uint8_t want[] = {0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 1, 0};
     uint8_t held[12];
-    (void)state;
     assert_int_equal(efs_place_assign(&p, counts, held), 0);
     assert_memory_equal(held, want, sizeof(want));
 }
 
-static void counts_that_cannot_be_are_refused(void **state)
+TEST(counts_that_cannot_be_are_refused)
 {
     const double calls[] = {1, 1, 1, 1};
     const struct efs_place_server servers[] = {server(2), server(2)};
     const struct efs_place_problem p = problem(2, 1, 2, servers, calls);
     const uint32_t much[] = {3, 1}, little[] = {1, 0};
     uint8_t held[4];
-    (void)state;
     assert_int_equal(efs_place_assign(&p, much, held), -EINVAL);
     assert_int_equal(efs_place_assign(&p, little, held), -ENOSPC);
 }
 
-static void numbers_are_checked(void **state)
+TEST(numbers_are_checked)
 {
     double calls[] = {1, 1, 1, 1};
     struct efs_place_server servers[] = {server(2), server(2)};
     struct efs_place_problem p = problem(2, 1, 2, servers, calls);
-    (void)state;
     assert_int_equal(efs_place_check(&p), 0);
     calls[3] = NAN;
     assert_int_equal(efs_place_check(&p), -EINVAL);
@@ -242,10 +233,9 @@ static bool covers(const struct efs_place_problem *p, const uint8_t *held)
     return true;
 }
 
-static void every_rule_covers_and_fits(void **state)
+TEST(every_rule_covers_and_fits)
 {
     struct cases c = {1000};
-    (void)state;
     for (unsigned round = 0; round < 1000; round++) {
         struct efs_place_server servers[SERVERS];
         double calls[ALL];
@@ -259,12 +249,11 @@ static void every_rule_covers_and_fits(void **state)
     }
 }
 
-static void ours_is_never_worse_than_prism(void **state)
+TEST(ours_is_never_worse_than_prism)
 {
     struct cases c = {2000};
     double prism_gap = 0, ours_gap = 0, prism_time = 0, ours_time = 0;
     unsigned known = 0, best = 0, best_time = 0;
-    (void)state;
     for (unsigned round = 0; round < 1000; round++) {
         struct efs_place_server servers[3];
         double calls[3 * 2 * 3];
@@ -298,12 +287,11 @@ static void ours_is_never_worse_than_prism(void **state)
     assert_true(known > 500 && ours_gap <= prism_gap && ours_time <= prism_time);
 }
 
-static void optimum_says_what_it_cannot_try(void **state)
+TEST(optimum_says_what_it_cannot_try)
 {
     struct efs_place_server servers[SERVERS];
     double calls[ALL] = {0};
     uint8_t held[ALL];
-    (void)state;
     for (unsigned n = 0; n < SERVERS; n++)
         servers[n] = server(30);
     const struct efs_place_problem p = problem(SERVERS, LAYERS, EXPERTS, servers, calls);
@@ -311,7 +299,7 @@ static void optimum_says_what_it_cannot_try(void **state)
     assert_int_equal(place_optimum(&p, EFS_PLACE_PRISM, held), -EINVAL);
 }
 
-static void whole_layers_save_time(void **state)
+TEST(whole_layers_save_time)
 {
     /* two servers that hold half of two layers, and call all four experts of each in most passes: by calls any half
      * will do; whole layers serve half of the passes without waiting */
@@ -319,7 +307,6 @@ static void whole_layers_save_time(void **state)
     struct efs_place_server servers[] = {server(4), server(4)};
     const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
     uint8_t held[16];
-    (void)state;
     for (unsigned i = 0; i < 16; i++)
         calls[i] = 90;
     servers[0].call_s = servers[1].call_s = 0;
@@ -332,14 +319,13 @@ static void whole_layers_save_time(void **state)
 /* ---- packing, migration ---------------------------------------------------------------------------------------------
  */
 
-static void packed_by_processor(void **state)
+TEST(packed_by_processor)
 {
     const double calls[] = {9, 5, 4, 1};
     struct efs_place_server servers[] = {server(2)};
     struct efs_place_problem p = problem(1, 1, 4, servers, calls);
     const uint8_t held[] = {1, 1, 1, 1};
     uint8_t gpu[4], again[4], before[4] = {1, EFS_PLACE_NOWHERE, 1, 0};
-    (void)state;
     servers[0].gpus = 2;
     servers[0].gpu_bytes[1] = 25;
     assert_int_equal(efs_place_pack(&p, held, NULL, gpu), 0);
@@ -353,7 +339,7 @@ static void packed_by_processor(void **state)
     assert_int_equal(efs_place_pack(&p, held, NULL, gpu), -ENOSPC);
 }
 
-static void migration_is_weighed_in_seconds(void **state)
+TEST(migration_is_weighed_in_seconds)
 {
     /* one expert more and one less, 10 bytes each at 10 bytes a second: two seconds */
     const double calls[] = {5, 5.5, 0, 0};
@@ -361,7 +347,6 @@ static void migration_is_weighed_in_seconds(void **state)
     const struct efs_place_problem p = problem(2, 1, 2, servers, calls);
     const uint8_t before[] = {1, 0, 1, 1}, after[] = {0, 1, 1, 1};
     uint8_t gpu_before[4], gpu_after[4];
-    (void)state;
     assert_int_equal(efs_place_pack(&p, before, NULL, gpu_before), 0);
     assert_int_equal(efs_place_pack(&p, after, gpu_before, gpu_after), 0);
     assert_double_equal(efs_place_migration_s(&p, gpu_before, gpu_after), 2, 1e-12);
@@ -378,11 +363,10 @@ static void migration_is_weighed_in_seconds(void **state)
  * ---------------------------------------------------------------------------- */
 
 /* Lemma 1: covering 1 - delta of the calls takes at least 2^(H - delta log2 E) experts. */
-static void lemma_1_fails(void **state)
+TEST(lemma_1_fails)
 {
     const double p[] = {0.9, 0.1}, delta = 0.1;
     double entropy = -p[0] * log2(p[0]) - p[1] * log2(p[1]);
-    (void)state;
     double bound = pow(2, entropy - delta * log2(2));
     assert_true(p[0] >= 1 - delta); /* one expert is enough */
     assert_true(bound > 1.29);      /* the lemma asks for more than one */
@@ -390,7 +374,7 @@ static void lemma_1_fails(void **state)
 
 /* Theorem 1: Algorithms 1 and 2 reach at least 1 - 1/e of the calls that could be here. A layer of one expert has no
  * entropy and so no slot, though all its calls go there. */
-static void theorem_1_fails(void **state)
+TEST(theorem_1_fails)
 {
     enum { MANY = 64 };
     static double calls[2 * 2 * MANY];
@@ -399,7 +383,6 @@ static void theorem_1_fails(void **state)
     static uint8_t held[2 * 2 * MANY];
     uint32_t counts[4];
     double here = 0, could = 1 + 1.0 / MANY;
-    (void)state;
     calls[0] = 1; /* layer 0: one expert */
     for (unsigned e = 0; e < MANY; e++) {
         calls[MANY + e] = 1.0 / MANY;
@@ -417,27 +400,4 @@ static void theorem_1_fails(void **state)
     assert_true(held[0]); /* ours holds it */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_follow_entropy),
-        cmocka_unit_test(layers_that_lack_borrow_from_those_with_more),
-        cmocka_unit_test(too_few_slots_are_refused),
-        cmocka_unit_test(no_more_of_a_layer_than_its_experts),
-        cmocka_unit_test(what_rounding_leaves_is_handed_out),
-        cmocka_unit_test(without_entropy_layers_get_equal_parts),
-        cmocka_unit_test(the_least_used_duplicate_gives_way),
-        cmocka_unit_test(fewest_duplicates_go_first),
-        cmocka_unit_test(counts_that_cannot_be_are_refused),
-        cmocka_unit_test(numbers_are_checked),
-        cmocka_unit_test(every_rule_covers_and_fits),
-        cmocka_unit_test(ours_is_never_worse_than_prism),
-        cmocka_unit_test(optimum_says_what_it_cannot_try),
-        cmocka_unit_test(whole_layers_save_time),
-        cmocka_unit_test(packed_by_processor),
-        cmocka_unit_test(migration_is_weighed_in_seconds),
-        cmocka_unit_test(lemma_1_fails),
-        cmocka_unit_test(theorem_1_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,6 +2,7 @@
 /*
  * test_planner.c - Algorithm 4 against brute force: every split, every subset of experts; then each extension.
  */
+#include "test.h"
 #include "cases.h"
 #include "ipf.h"
 #include "planner_layer.h"
@@ -90,11 +91,10 @@ static struct efs_plan_request layer(const double *f, unsigned n, unsigned k, ui
     return r;
 }
 
-static void grid_search_is_brute_force(void **state)
+TEST(grid_search_is_brute_force)
 {
     struct cases cases = {21};
 
-    (void)state;
     for (unsigned round = 0; round < 40; round++) {
         unsigned n = 4 + cases_below(&cases, 6), k = 1 + cases_below(&cases, 3), best[EFS_POOLS];
         double f[12], least;
@@ -129,14 +129,13 @@ static void grid_search_is_brute_force(void **state)
     }
 }
 
-static void numbers_of_a_plan(void **state)
+TEST(numbers_of_a_plan)
 {
     double f[6] = {0.9, 0.5, 0.3, 0.2, 0.06, 0.04};
     unsigned capacity[EFS_POOLS] = {1, 1, 1, 1};
     struct efs_plan_request r = layer(f, 6, 2, 5000);
     struct efs_plan plan;
 
-    (void)state;
     assert_int_equal(efs_plan_evaluate(&r, capacity, &plan), 0);
     for (unsigned p = 0; p < EFS_POOLS; p++)
         assert_double_equal(plan.hits[p], f[p], 1e-15);
@@ -151,13 +150,12 @@ static void numbers_of_a_plan(void **state)
     assert_double_equal(plan.io_ns, 0, 0);
 }
 
-static void nothing_and_everything(void **state)
+TEST(nothing_and_everything)
 {
     double f[8] = {0.9, 0.8, 0.7, 0.6, 0.4, 0.3, 0.2, 0.1};
     struct efs_plan_request r = layer(f, 8, 4, 0);
     struct efs_plan plan;
 
-    (void)state;
     assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.makespan_ns, 4 * 396, 1e-9); /* no memory: four misses, always */
     assert_int_equal(plan.points, 1);
@@ -171,12 +169,11 @@ static void nothing_and_everything(void **state)
     assert_double_equal(plan.ratio[EFS_POOL_C], 1, 0);
 }
 
-static void leftovers_are_used(void **state)
+TEST(leftovers_are_used)
 {
     struct cases cases = {22};
     double f[32];
 
-    (void)state;
     cases_inclusion(&cases, f, 32, 4, 1, false);
     for (uint64_t budget = 500; budget < 20000; budget += 777) {
         struct efs_plan_request r = layer(f, 32, 4, budget);
@@ -195,14 +192,13 @@ static void leftovers_are_used(void **state)
     }
 }
 
-static void sizes_by_rank(void **state)
+TEST(sizes_by_rank)
 {
     double f[6] = {0.7, 0.5, 0.3, 0.2, 0.2, 0.1}, same_ns;
     uint64_t by_rank[6][EFS_POOLS];
     struct efs_plan_request r = layer(f, 6, 2, 2700);
     struct efs_plan plan;
 
-    (void)state;
     r.pools = EFS_PLAN_POOL(EFS_POOL_C);
     for (unsigned i = 0; i < 6; i++)
         memcpy(by_rank[i], bytes, sizeof(bytes));
@@ -228,13 +224,12 @@ static void sizes_by_rank(void **state)
 }
 
 /* By hand: only C allowed, two and a half experts of it a layer. */
-static void shared_pools_need_no_whole_experts(void **state)
+TEST(shared_pools_need_no_whole_experts)
 {
     double f[6] = {0.7, 0.5, 0.3, 0.2, 0.2, 0.1};
     struct efs_plan_request r = layer(f, 6, 2, 0);
     struct efs_plan_shared plan;
 
-    (void)state;
     r.pools = EFS_PLAN_POOL(EFS_POOL_C);
     assert_int_equal(efs_plan_share(&r, 4, 10 * 667, &plan), 0);
     assert_double_equal(plan.experts[EFS_POOL_C], 2.5, 1e-9);
@@ -250,12 +245,11 @@ static void shared_pools_need_no_whole_experts(void **state)
     assert_int_equal(efs_plan_share(&r, 4, 1000, &plan), -EDOM);
 }
 
-static void shared_pools_are_no_worse(void **state)
+TEST(shared_pools_are_no_worse)
 {
     struct cases cases = {25};
     double f[32], before = INFINITY;
 
-    (void)state;
     cases_inclusion(&cases, f, 32, 4, 1, false);
     for (uint64_t budget = 0; budget <= 33000; budget += 611) {
         struct efs_plan_request r = layer(f, 32, 4, budget);
@@ -276,12 +270,11 @@ static void shared_pools_are_no_worse(void **state)
     }
 }
 
-static void io_can_come_first(void **state)
+TEST(io_can_come_first)
 {
     struct cases cases = {26};
     double f[32];
 
-    (void)state;
     cases_inclusion(&cases, f, 32, 4, 1, false);
     for (uint64_t budget = 0; budget <= 32000; budget += 1600) {
         struct efs_plan_request r = layer(f, 32, 4, budget);
@@ -301,14 +294,13 @@ static void io_can_come_first(void **state)
     }
 }
 
-static void large_layers_are_planned(void **state)
+TEST(large_layers_are_planned)
 {
     struct cases cases = {24};
     double f[512];
     struct efs_plan plan, all_c;
     unsigned capacity[EFS_POOLS] = {0};
 
-    (void)state;
     cases_inclusion(&cases, f, 512, 16, 1, false);
     struct efs_plan_request r = layer(f, 512, 16, 128 * 1000);
     assert_int_equal(plan_layer(&r, &plan), 0);
@@ -318,14 +310,13 @@ static void large_layers_are_planned(void **state)
     assert_true(plan.io_ns <= plan.makespan_ns * (1 + 1e-9));
 }
 
-static void what_is_refused(void **state)
+TEST(what_is_refused)
 {
     double f[4] = {0.5, 0.5, 0.5, 0.5};
     const struct efs_plan_request good = layer(f, 4, 2, 1000);
     struct efs_plan_request r;
     struct efs_plan plan;
 
-    (void)state;
 #define REFUSED(code, ...)                                                                                             \
     r = good;                                                                                                          \
     __VA_ARGS__;                                                                                                       \
@@ -349,20 +340,4 @@ static void what_is_refused(void **state)
     REFUSED(-EDOM, r.chosen = 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grid_search_is_brute_force),
-        cmocka_unit_test(numbers_of_a_plan),
-        cmocka_unit_test(nothing_and_everything),
-        cmocka_unit_test(leftovers_are_used),
-        cmocka_unit_test(sizes_by_rank),
-        cmocka_unit_test(shared_pools_need_no_whole_experts),
-        cmocka_unit_test(shared_pools_are_no_worse),
-        cmocka_unit_test(io_can_come_first),
-        cmocka_unit_test(large_layers_are_planned),
-        cmocka_unit_test(what_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,6 +3,7 @@
  * test_policy.c - the cache policies: the classic ones against plain models of them, the rules of the cache state under
  * random driving, the zipmoe policy by cases.
  */
+#include "test.h"
 #include "cases.h"
 #include "policy.h"
 #include "policy_value.h"
@@ -91,12 +92,11 @@ static unsigned model_victim(const struct model *model, enum efs_policy_kind kin
     return best;
 }
 
-static void classic_policies_are_their_models(void **state)
+TEST(classic_policies_are_their_models)
 {
     static const enum efs_policy_kind kinds[] = {EFS_POLICY_LRU, EFS_POLICY_LFU, EFS_POLICY_FIFO};
     struct cases cases = {41};
 
-    (void)state;
     for (unsigned k = 0; k < 3; k++)
         for (unsigned pool = F; pool <= C; pool++) {
             struct efs_policy_config config = config_of(kinds[k], 3, 20);
@@ -141,7 +141,7 @@ static void classic_policies_are_their_models(void **state)
 }
 
 /* Marking: a victim was not asked for since the phase began; a phase ends when all in the pool were. */
-static void marking_spares_the_marked(void **state)
+TEST(marking_spares_the_marked)
 {
     struct cases cases = {42};
     struct efs_policy_config config = config_of(EFS_POLICY_MARKING, 1, 20);
@@ -149,7 +149,6 @@ static void marking_spares_the_marked(void **state)
     unsigned victims[20] = {0}, phases = 0, used = 0;
     struct efs_policy *policy;
 
-    (void)state;
     config.capacity_bytes[C] = 8 * 667;
     policy = open_policy(&config);
     for (unsigned round = 0; round < 5000; round++) {
@@ -366,19 +365,17 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
     efs_policy_free(policy);
 }
 
-static void books_are_kept(void **state)
+TEST(books_are_kept)
 {
     struct cases cases = {43};
 
-    (void)state;
     for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++)
         for (unsigned variant = 0; variant < 16; variant++)
             drive(&cases, kind, kind == EFS_POLICY_ZIPMOE && variant & 1, variant & 2, variant & 4, variant & 8);
 }
 
-static void same_requests_same_decisions(void **state)
+TEST(same_requests_same_decisions)
 {
-    (void)state;
     for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++) {
         struct efs_policy_config config = config_of(kind, LAYERS, EXPERTS);
         struct efs_policy *policy[2];
@@ -414,9 +411,8 @@ static void same_requests_same_decisions(void **state)
 
 /* ---- pins, user pins, corrections ------------------------------------------------------------------------------- */
 
-static void what_is_held_stays(void **state)
+TEST(what_is_held_stays)
 {
-    (void)state;
     for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++) {
         struct efs_policy_config config = config_of(kind, 1, 8);
         const struct efs_move *moves;
@@ -450,9 +446,8 @@ static void what_is_held_stays(void **state)
     }
 }
 
-static void pins_come_first(void **state)
+TEST(pins_come_first)
 {
-    (void)state;
     for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++) {
         struct efs_policy_config config = config_of(kind, 1, 8);
         struct efs_policy *policy;
@@ -480,7 +475,7 @@ static void pins_come_first(void **state)
     }
 }
 
-static void the_caller_knows_better(void **state)
+TEST(the_caller_knows_better)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_LRU, 2, 8);
     struct efs_placement first[1], second[1];
@@ -489,7 +484,6 @@ static void the_caller_knows_better(void **state)
     uint32_t three = 3;
     size_t count;
 
-    (void)state;
     config.capacity_bytes[C] = 2000;
     policy = open_policy(&config);
     /* two requests at once: the second one finds what the first one is to be given */
@@ -515,7 +509,7 @@ static void the_caller_knows_better(void **state)
 
 /* ---- zipmoe ------------------------------------------------------------------------------------------------- */
 
-static void published_dispatch_by_hand(void **state)
+TEST(published_dispatch_by_hand)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_ZIPMOE, 1, 6);
     uint32_t counts[6] = {50, 40, 30, 20, 10, 0}, turned[6] = {0, 40, 30, 60, 50, 1};
@@ -524,7 +518,6 @@ static void published_dispatch_by_hand(void **state)
     struct efs_policy *policy;
     uint32_t five = 5;
 
-    (void)state;
     config.tuning.published = true;
     config.recode = true;
     for (unsigned p = 0; p < EFS_POOLS; p++)
@@ -563,12 +556,11 @@ static void published_dispatch_by_hand(void **state)
     efs_policy_free(policy);
 }
 
-static void a_scan_does_not_wash_out_the_hot(void **state)
+TEST(a_scan_does_not_wash_out_the_hot)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_ZIPMOE, 1, 808);
     unsigned hits[2] = {0};
 
-    (void)state;
     config.capacity_bytes[C] = 10 * 667;
     config.tuning.change_bits = -1;
     for (unsigned kind = 0; kind < 2; kind++) {
@@ -595,11 +587,10 @@ static void a_scan_does_not_wash_out_the_hot(void **state)
 
 /* Two requests with hot sets of their own: after the change the new set is taken up at once, and seen without a word.
  */
-static void a_new_request_is_seen(void **state)
+TEST(a_new_request_is_seen)
 {
     unsigned misses[2] = {0};
 
-    (void)state;
     for (unsigned see = 0; see < 2; see++) {
         struct efs_policy_config config = config_of(EFS_POLICY_ZIPMOE, 4, 64);
         struct cases cases = {45};
@@ -636,14 +627,13 @@ static double reuse(struct efs_value *value, unsigned expert)
 
 /* Worth by its parts: uses raise it, passes without a use lower it, a new request forgets the rate but not the long
  * run. */
-static void worth_by_its_parts(void **state)
+TEST(worth_by_its_parts)
 {
     struct efs_value_tuning tuning = {.change_bits = -1};
     struct efs_value *value = efs_value_new(1, 16, 2, &tuning);
     uint32_t asked[2] = {3, 4}, other[2] = {5, 6}, counts[16] = {[9] = 900};
     double often, once;
 
-    (void)state;
     assert_non_null(value);
     efs_value_request(value, 0, asked, 1);
     once = reuse(value, 3);
@@ -669,9 +659,8 @@ static void worth_by_its_parts(void **state)
     assert_null(efs_value_new(0, 16, 2, NULL));
 }
 
-static void ranks_are_an_order(void **state)
+TEST(ranks_are_an_order)
 {
-    (void)state;
     for (unsigned variant = 0; variant < 3; variant++) {
         struct efs_policy_config config = config_of(variant ? EFS_POLICY_ZIPMOE : EFS_POLICY_LRU, 2, EXPERTS);
         struct cases cases = {46};
@@ -707,7 +696,7 @@ static void ranks_are_an_order(void **state)
     }
 }
 
-static void what_is_refused(void **state)
+TEST(what_is_refused)
 {
     struct efs_policy_config good = config_of(EFS_POLICY_ZIPMOE, 2, 4), config;
     uint64_t some[8][EFS_POOLS] = {{1000, 667, 500, 167}, {1000, 667, 500, 167}};
@@ -715,7 +704,6 @@ static void what_is_refused(void **state)
     struct efs_placement placements[8];
     struct efs_policy *policy;
 
-    (void)state;
 #define REFUSED(...)                                                                                                   \
     config = good;                                                                                                     \
     __VA_ARGS__;                                                                                                       \
@@ -749,23 +737,4 @@ static void what_is_refused(void **state)
     assert_null(efs_policy_name(EFS_POLICY_KINDS));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classic_policies_are_their_models),
-        cmocka_unit_test(marking_spares_the_marked),
-        cmocka_unit_test(books_are_kept),
-        cmocka_unit_test(same_requests_same_decisions),
-        cmocka_unit_test(what_is_held_stays),
-        cmocka_unit_test(pins_come_first),
-        cmocka_unit_test(the_caller_knows_better),
-        cmocka_unit_test(published_dispatch_by_hand),
-        cmocka_unit_test(a_scan_does_not_wash_out_the_hot),
-        cmocka_unit_test(a_new_request_is_seen),
-        cmocka_unit_test(worth_by_its_parts),
-        cmocka_unit_test(ranks_are_an_order),
-        cmocka_unit_test(what_is_refused),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

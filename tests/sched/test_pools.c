@@ -3,6 +3,7 @@
  * test_pools.c - the planner by its one door: the same numbers as by hand, within the budget, and other pools for a
  * client that computes on the coded form.
  */
+#include "test.h"
 #include "cases.h"
 #include "pools.h"
 
@@ -48,13 +49,12 @@ static void check_plan(const struct efs_pools_request *r, const struct efs_pools
     assert_true(plan->makespan_ns >= plan->io_ns * (1 - 1e-9));
 }
 
-static void costs_by_hand(void **state)
+TEST(costs_by_hand)
 {
     struct efs_pools_costs odd = costs;
     uint64_t bytes[EFS_POOLS];
     struct efs_cost cost = efs_pools_cost(&costs, bytes);
 
-    (void)state;
     assert_true(bytes[EFS_POOL_F] == 9000 && bytes[EFS_POOL_C] == 6000);
     assert_true(bytes[EFS_POOL_S] == 4500 && bytes[EFS_POOL_E] == 1500);
     assert_double_equal(cost.sm_read_ns, 1500e3, 1e-6); /* a third of 4500 bytes at a byte a microsecond */
@@ -76,12 +76,11 @@ static void costs_by_hand(void **state)
 }
 
 /* Algorithm 3 for a client that computes: no decoding, each expert its product, the last one after all I/O. */
-static void products_by_hand(void **state)
+TEST(products_by_hand)
 {
     struct efs_pools_costs with = costs;
     uint64_t bytes[EFS_POOLS];
 
-    (void)state;
     with.c_hit_ns = 2e6;
     with.f_hit_ns = 3e6;
     struct efs_cost cost = efs_pools_cost(&with, bytes);
@@ -103,13 +102,12 @@ static void products_by_hand(void **state)
         }
 }
 
-static void shared_is_the_planner(void **state)
+TEST(shared_is_the_planner)
 {
     struct efs_skew skew = zipf(24, 32, 4);
     struct efs_plan_shared shared;
     struct efs_pools plan;
 
-    (void)state;
     for (unsigned round = 0; round < 12; round++) {
         struct efs_pools_request r = {.costs = costs,
                                       .skew = &skew,
@@ -136,7 +134,7 @@ static void shared_is_the_planner(void **state)
     efs_skew_free(&skew);
 }
 
-static void ratios_as_said(void **state)
+TEST(ratios_as_said)
 {
     struct efs_skew skew = zipf(10, 16, 3);
     struct efs_pools plan, more;
@@ -146,7 +144,6 @@ static void ratios_as_said(void **state)
     struct efs_plan by_hand;
     double before = INFINITY;
 
-    (void)state;
     direct.cost = efs_pools_cost(&costs, direct.expert_bytes);
     for (unsigned n = 0; n <= 16; n++) { /* n whole coded experts a layer */
         r.budget_bytes = (uint64_t)10 * n * 6000;
@@ -183,7 +180,7 @@ static void ratios_as_said(void **state)
 }
 
 /* With memory for all of them full, a client that copies wants F, one that computes on the coded form C. */
-static void coded_clients_get_coded_pools(void **state)
+TEST(coded_clients_get_coded_pools)
 {
     struct efs_skew skew = zipf(8, 32, 4);
     struct efs_pools_request plain = {
@@ -191,7 +188,6 @@ static void coded_clients_get_coded_pools(void **state)
     struct efs_pools_request coded = plain;
     struct efs_pools a, b;
 
-    (void)state;
     coded.costs.c_hit_ns = 1e5;
     coded.costs.f_hit_ns = 1.3e5;
     assert_int_equal(efs_pools_plan(&plain, &a), 0);
@@ -208,14 +204,13 @@ static void coded_clients_get_coded_pools(void **state)
     efs_skew_free(&skew);
 }
 
-static void refuses(void **state)
+TEST(refuses)
 {
     struct efs_skew skew = zipf(4, 8, 2), empty = {0}, wide = zipf(EFS_PLAN_MAX_LAYERS + 1, 2, 1);
     const struct efs_pools_request good = {.costs = costs, .skew = &skew, .budget_bytes = 50000};
     struct efs_pools_request bad;
     struct efs_pools plan;
 
-    (void)state;
     assert_int_equal(efs_pools_plan(&good, &plan), 0);
 #define REFUSED(rc, change)                                                                                            \
     bad = good;                                                                                                        \
@@ -243,11 +238,10 @@ static void refuses(void **state)
     efs_skew_free(&skew);
 }
 
-static void any_request(void **state)
+TEST(any_request)
 {
     struct cases cases = {99};
 
-    (void)state;
     for (unsigned round = 0; round < 150; round++) {
         unsigned layers = 1 + cases_below(&cases, 6), n = 1 + cases_below(&cases, 24), most = n < 6 ? n : 6;
         struct efs_skew skew = zipf(layers, n, 1 + cases_below(&cases, most));
@@ -274,17 +268,4 @@ static void any_request(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(costs_by_hand),
-        cmocka_unit_test(products_by_hand),
-        cmocka_unit_test(shared_is_the_planner),
-        cmocka_unit_test(ratios_as_said),
-        cmocka_unit_test(coded_clients_get_coded_pools),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(any_request),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,25 +3,24 @@
  * test_predict.c - what holds for all predictors, and the baselines by hand: what was chosen last, counts, transitions,
  * pairs.
  */
+#include "test.h"
 #include "predict_cases.h"
 
 /* ---- all of them --------------------------------------------------------------------------------------------- */
 
-static void names_there_and_back(void **state)
+TEST(names_there_and_back)
 {
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
         assert_int_equal(efs_predictor_by_name(efs_predictor_name(kind)), kind);
     assert_int_equal(efs_predictor_by_name("oracle"), EFS_PREDICTORS);
     assert_null(efs_predictor_name(EFS_PREDICTORS));
 }
 
-static void refuses_bad_numbers(void **state)
+TEST(refuses_bad_numbers)
 {
     struct efs_predict_config bad[10];
     struct efs_predictor *p;
 
-    (void)state;
     for (unsigned i = 0; i < 10; i++)
         bad[i] = small;
     bad[0].layers = 0;
@@ -39,7 +38,7 @@ static void refuses_bad_numbers(void **state)
     efs_predictor_free(NULL);
 }
 
-static void refuses_what_cannot_be(void **state)
+TEST(refuses_what_cannot_be)
 {
     const uint16_t twice[] = {1, 1}, beyond[] = {0, EXPERTS}, good[] = {0, 1};
     const float bad_scores[] = {0.5F, NAN}, below[] = {0.5F, -1};
@@ -49,7 +48,6 @@ static void refuses_what_cannot_be(void **state)
         {0, good, below, 2, 0, 1, NULL},     {0, good, NULL, EXPERTS + 1, 0, 1, NULL}};
     struct efs_guess guess[EXPERTS];
 
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind);
 
@@ -83,7 +81,7 @@ static void check_guesses(const struct efs_guess *guess, int count)
 }
 
 /* Guesses are in order, none twice, probabilities are such; a layer that is left out or a prompt does no harm. */
-static void guesses_are_well_formed(void **state)
+TEST(guesses_are_well_formed)
 {
     const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
     const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 0, 40, NULL},
@@ -91,7 +89,6 @@ static void guesses_are_well_formed(void **state)
     struct efs_guess guess[EXPERTS];
     unsigned picked;
 
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind);
 
@@ -114,12 +111,11 @@ static void guesses_are_well_formed(void **state)
     }
 }
 
-static void layers_ahead_may_be_of_the_next_token(void **state)
+TEST(layers_ahead_may_be_of_the_next_token)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
     struct efs_guess guess;
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see(p, 1, 0, 3, 4);
     see(p, 1, 1, 0, 1);
@@ -131,9 +127,8 @@ static void layers_ahead_may_be_of_the_next_token(void **state)
     efs_predictor_free(p);
 }
 
-static void same_calls_same_answers(void **state)
+TEST(same_calls_same_answers)
 {
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p[2];
         float probability[2][EXPERTS];
@@ -151,9 +146,8 @@ static void same_calls_same_answers(void **state)
 }
 
 /* What another sequence does between changes nothing but what is learned of it. */
-static void sequences_are_apart(void **state)
+TEST(sequences_are_apart)
 {
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *alone = predictor_new(&small, kind), *beside = predictor_new(&small, kind);
         float probability[2][EXPERTS];
@@ -176,7 +170,7 @@ static void sequences_are_apart(void **state)
     }
 }
 
-static void memory_is_bounded(void **state)
+TEST(memory_is_bounded)
 {
     static const float no_gates[20 * 64 * WIDTH];
     struct efs_predict_config wide = {.layers = 20,
@@ -188,7 +182,6 @@ static void memory_is_bounded(void **state)
                                       .gates = no_gates};
     static const uint64_t bounds[] = {1000, 100000, 1000000, 4000000, UINT64_C(1) << 30};
 
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
         for (unsigned i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
             struct efs_predictor *p;
@@ -223,9 +216,8 @@ static uint8_t *save(const struct efs_predictor *p, size_t *size)
     return bytes;
 }
 
-static void learned_is_kept(void **state)
+TEST(learned_is_kept)
 {
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind), *other = predictor_new(&small, kind);
         float probability[2][EXPERTS];
@@ -278,9 +270,8 @@ static void use(struct efs_predictor *p)
     assert_int_equal(efs_predict_end(p, 1), 0);
 }
 
-static void damaged_bytes_are_refused(void **state)
+TEST(damaged_bytes_are_refused)
 {
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind), *empty = predictor_new(&small, kind);
         uint8_t *bytes, *nothing, *after;
@@ -318,14 +309,13 @@ static void damaged_bytes_are_refused(void **state)
     }
 }
 
-static void of_another_shape_is_refused(void **state)
+TEST(of_another_shape_is_refused)
 {
     struct efs_predict_config other = small;
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST), *q;
     uint8_t *bytes;
     size_t size;
 
-    (void)state;
     bytes = save(p, &size);
     q = predictor_new(&small, EFS_PREDICT_BRAINSTORM);
     assert_int_equal(efs_predict_load(q, bytes, size), -EINVAL);
@@ -354,11 +344,10 @@ static struct efs_predictor *predictor_within(enum efs_predictor_kind kind, uint
 }
 
 /* Neither more nor less memory changes what it says, as long as all that was learned fits. */
-static void memory_may_be_another_one(void **state)
+TEST(memory_may_be_another_one)
 {
     static const uint64_t bounds[] = {18000, 40000, UINT64_C(1) << 20};
 
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
         for (unsigned pair = 0; pair < 9; pair++) {
             struct efs_predictor *p = predictor_within(kind, bounds[pair / 3], 0),
@@ -471,9 +460,8 @@ static void newest_maps_stay(enum efs_predictor_kind kind, int next, unsigned co
     efs_predictor_free(again);
 }
 
-static void less_memory_keeps_the_newest(void **state)
+TEST(less_memory_keeps_the_newest)
 {
-    (void)state;
     newest_maps_stay(EFS_PREDICT_MIXED, 0, 6, 10500);
     newest_maps_stay(EFS_PREDICT_FMOE, -1, 0, 7000);
 }
@@ -494,7 +482,7 @@ static int read_some(void *from, uint64_t at, void *bytes, size_t size)
     return 0;
 }
 
-static void what_cannot_be_read_is_not_learned(void **state)
+TEST(what_cannot_be_read_is_not_learned)
 {
     struct efs_predictor *p = predictor_within(EFS_PREDICT_MIXED, UINT64_C(1) << 20, 50);
     uint8_t *nothing, *bytes, *after;
@@ -502,7 +490,6 @@ static void what_cannot_be_read_is_not_learned(void **state)
     uint64_t reads = 0;
     int rc = -EIO;
 
-    (void)state;
     nothing = save(p, &size);
     use(p);
     bytes = save(p, &size);
@@ -523,12 +510,11 @@ static void what_cannot_be_read_is_not_learned(void **state)
 
 /* ---- the baselines --------------------------------------------------------------------------------------------- */
 
-static void deepspeed_takes_the_last_iteration(void **state)
+TEST(deepspeed_takes_the_last_iteration)
 {
     static const uint8_t first[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}};
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_DEEPSPEED);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_all(p, 1, first);
     see(p, 1, 0, 0, 2);
@@ -543,11 +529,10 @@ static void deepspeed_takes_the_last_iteration(void **state)
     efs_predictor_free(p);
 }
 
-static void brainstorm_counts_all_sequences(void **state)
+TEST(brainstorm_counts_all_sequences)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_BRAINSTORM);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     assert_int_equal(efs_predict_begin(p, 2), 0);
     see(p, 1, 1, 0, 1);
@@ -563,13 +548,12 @@ static void brainstorm_counts_all_sequences(void **state)
     efs_predictor_free(p);
 }
 
-static void request_counts_its_own_over_a_prior(void **state)
+TEST(request_counts_its_own_over_a_prior)
 {
     static const uint8_t other[LAYERS][CHOSEN] = {{0, 1}, {0, 1}, {0, 1}};
     static const uint8_t mine[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {2, 3}};
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_all(p, 1, other);
     assert_int_equal(efs_predict_end(p, 1), 0);
@@ -587,12 +571,11 @@ static void request_counts_its_own_over_a_prior(void **state)
     efs_predictor_free(p);
 }
 
-static void transition_follows_experts(void **state)
+TEST(transition_follows_experts)
 {
     static const uint8_t a[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}}, b[LAYERS][CHOSEN] = {{0, 2}, {2, 5}, {0, 1}};
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_TRANSITION);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_all(p, 1, a);
     see_all(p, 1, b);
@@ -609,12 +592,11 @@ static void transition_follows_experts(void **state)
     efs_predictor_free(p);
 }
 
-static void edgemoe_goes_by_pairs(void **state)
+TEST(edgemoe_goes_by_pairs)
 {
     static const uint8_t a[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}}, b[LAYERS][CHOSEN] = {{0, 2}, {2, 3}, {0, 1}};
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_EDGEMOE);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_all(p, 1, a);
     see_all(p, 1, b);
@@ -634,29 +616,4 @@ static void edgemoe_goes_by_pairs(void **state)
     efs_predictor_free(p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_there_and_back),
-        cmocka_unit_test(refuses_bad_numbers),
-        cmocka_unit_test(refuses_what_cannot_be),
-        cmocka_unit_test(guesses_are_well_formed),
-        cmocka_unit_test(layers_ahead_may_be_of_the_next_token),
-        cmocka_unit_test(same_calls_same_answers),
-        cmocka_unit_test(sequences_are_apart),
-        cmocka_unit_test(memory_is_bounded),
-        cmocka_unit_test(learned_is_kept),
-        cmocka_unit_test(damaged_bytes_are_refused),
-        cmocka_unit_test(of_another_shape_is_refused),
-        cmocka_unit_test(memory_may_be_another_one),
-        cmocka_unit_test(less_memory_keeps_the_newest),
-        cmocka_unit_test(what_cannot_be_read_is_not_learned),
-        cmocka_unit_test(deepspeed_takes_the_last_iteration),
-        cmocka_unit_test(brainstorm_counts_all_sequences),
-        cmocka_unit_test(request_counts_its_own_over_a_prior),
-        cmocka_unit_test(transition_follows_experts),
-        cmocka_unit_test(edgemoe_goes_by_pairs),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

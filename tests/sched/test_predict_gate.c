@@ -3,6 +3,7 @@
  * test_predict_gate.c - predictors by hidden states, by hand: routers read early, what layers add, scores in a moving
  * average, a linear one that learns.
  */
+#include "test.h"
 #include "predict_cases.h"
 
 static void tell(struct efs_predictor *p, unsigned layer, unsigned a, unsigned b, float x, float y)
@@ -31,12 +32,11 @@ static unsigned favourite(struct efs_predictor *p, unsigned distance)
     return guess.expert;
 }
 
-static void no_gates_no_predictor(void **state)
+TEST(no_gates_no_predictor)
 {
     struct efs_predict_config without = small;
     struct efs_predictor *p;
 
-    (void)state;
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         without.kind = kind;
         without.gates = NULL;
@@ -54,12 +54,11 @@ static void no_gates_no_predictor(void **state)
     assert_true(efs_predictor_needs_states(EFS_PREDICT_LINEAR));
 }
 
-static void states_are_numbers(void **state)
+TEST(states_are_numbers)
 {
     const float bad[][WIDTH] = {{NAN, 0}, {0, INFINITY}, {-1e7F, 0}};
     const uint16_t experts[] = {0, 1};
 
-    (void)state;
     for (enum efs_predictor_kind kind = EFS_PREDICT_OFFLOADING; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = begin(kind);
         float probability[EXPERTS];
@@ -81,12 +80,11 @@ static void states_are_numbers(void **state)
 }
 
 /* Routers of the layers to come on this state: the favourite of a direction is another one in each layer. */
-static void routers_are_read_early(void **state)
+TEST(routers_are_read_early)
 {
     static const enum efs_predictor_kind kinds[] = {EFS_PREDICT_OFFLOADING, EFS_PREDICT_HYBRIMOE, EFS_PREDICT_DALI,
                                                     EFS_PREDICT_LINEAR};
 
-    (void)state;
     for (unsigned k = 0; k < 4; k++) {
         struct efs_predictor *p = begin(kinds[k]);
         float probability[EXPERTS], sum = 0;
@@ -108,12 +106,11 @@ static void routers_are_read_early(void **state)
 }
 
 /* Logits 16, 16, 4, -16, -16, 4 and two chosen: 1 / (1 + exp(c - logit)) with c between 4 and 16. */
-static void probabilities_are_of_being_chosen(void **state)
+TEST(probabilities_are_of_being_chosen)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_OFFLOADING);
     float probability[EXPERTS];
 
-    (void)state;
     tell(p, 0, 0, 1, 4, 2 / 3.5F * 4);
     assert_int_equal(efs_predict_all(p, 1, 1, probability), 0);
     assert_true(probability[0] > 0.99F && probability[5] > 0.99F);
@@ -121,11 +118,10 @@ static void probabilities_are_of_being_chosen(void **state)
     efs_predictor_free(p);
 }
 
-static void hybrimoe_goes_by_scores_else(void **state)
+TEST(hybrimoe_goes_by_scores_else)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_HYBRIMOE);
 
-    (void)state;
     tell(p, 0, 1, 4, 4, 0);
     tell(p, 1, 0, 1, 4, 0);
     tell(p, 2, 0, 1, 4, 0);
@@ -138,11 +134,10 @@ static void hybrimoe_goes_by_scores_else(void **state)
     efs_predictor_free(p);
 }
 
-static void dali_adds_what_layers_add(void **state)
+TEST(dali_adds_what_layers_add)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_DALI), *stale = begin(EFS_PREDICT_OFFLOADING);
 
-    (void)state;
     for (unsigned i = 0; i < 2; i++) { /* layer 0 adds (0, 4) and (0, 2), layer 1 (-8, 0) and (-8, 0) */
         tell(p, 0, 0, 1, 1, 0);
         tell(p, 1, 0, 1, 1, i ? 2 : 4);
@@ -159,12 +154,11 @@ static void dali_adds_what_layers_add(void **state)
 }
 
 /* What the router itself would not choose is learned, for each distance and for that state alone. */
-static void linear_learns_what_follows(void **state)
+TEST(linear_learns_what_follows)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_LINEAR);
     struct efs_guess guess[2];
 
-    (void)state;
     for (unsigned i = 0; i < 600; i++) {
         bool turned = i & 1;
 
@@ -183,14 +177,4 @@ static void linear_learns_what_follows(void **state)
     efs_predictor_free(p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_gates_no_predictor),        cmocka_unit_test(states_are_numbers),
-        cmocka_unit_test(routers_are_read_early),       cmocka_unit_test(probabilities_are_of_being_chosen),
-        cmocka_unit_test(hybrimoe_goes_by_scores_else), cmocka_unit_test(dali_adds_what_layers_add),
-        cmocka_unit_test(linear_learns_what_follows),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,6 +3,7 @@
  * test_predict_mixed.c - the learned mixture: it learns each of the ways in which a choice can be foreseen, says
  * probabilities that come true, and follows a change.
  */
+#include "test.h"
 #include "predict_cases.h"
 
 static const struct efs_predict_config model = {
@@ -55,9 +56,8 @@ static double recall(struct efs_predictor *p, enum way way, unsigned iterations,
     return (double)right / asked;
 }
 
-static void learns_each_way(void **state)
+TEST(learns_each_way)
 {
-    (void)state;
     for (enum way way = 0; way < WAYS; way++) {
         struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
         double part = recall(p, way, 400, way + 1);
@@ -68,11 +68,10 @@ static void learns_each_way(void **state)
     }
 }
 
-static void follows_a_change(void **state)
+TEST(follows_a_change)
 {
     struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
 
-    (void)state;
     assert_true(recall(p, BY_LAYER, 400, 1) > 0.95);
     assert_true(recall(p, BY_LAST, 800, 2) > 0.9);
     assert_true(recall(p, BY_LAYER, 800, 3) > 0.9);
@@ -80,7 +79,7 @@ static void follows_a_change(void **state)
 }
 
 /* Of ten experts that come by chance, none is said to be more or less probable than it is by much. */
-static void probabilities_come_true(void **state)
+TEST(probabilities_come_true)
 {
     struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
     struct cases cases = {7};
@@ -88,7 +87,6 @@ static void probabilities_come_true(void **state)
     double said = 0, off = 0;
     unsigned asked = 0;
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     for (unsigned i = 0; i < 3000; i++)
         for (unsigned l = 0; l < 4; l++) {
@@ -109,13 +107,12 @@ static void probabilities_come_true(void **state)
     efs_predictor_free(p);
 }
 
-static void learns_nothing_when_told(void **state)
+TEST(learns_nothing_when_told)
 {
     struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
     size_t size = efs_predict_save(p, NULL, 0);
     uint8_t *before = malloc(size), *after = malloc(size);
 
-    (void)state;
     assert_true(before && after);
     recall(p, BY_LAYER, 40, 1);
     efs_predict_save(p, before, size);
@@ -129,12 +126,11 @@ static void learns_nothing_when_told(void **state)
 }
 
 /* Wide layers within little memory: fewer links and maps, and it still learns. */
-static void learns_in_little_memory(void **state)
+TEST(learns_in_little_memory)
 {
     struct efs_predict_config config = model;
     struct efs_predictor *p;
 
-    (void)state;
     config.memory_bytes = 40000;
     p = predictor_new(&config, EFS_PREDICT_MIXED);
     assert_true(efs_predict_bytes(p) <= 40000);
@@ -142,13 +138,4 @@ static void learns_in_little_memory(void **state)
     efs_predictor_free(p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns_each_way),         cmocka_unit_test(follows_a_change),
-        cmocka_unit_test(probabilities_come_true), cmocka_unit_test(learns_nothing_when_told),
-        cmocka_unit_test(learns_in_little_memory),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,6 +2,7 @@
 /*
  * test_predict_papers.c - MoE-Infinity and fMoE by hand: each of their formulas on cases with known answers.
  */
+#include "test.h"
 #include "predict_cases.h"
 #include "predict_fmoe.h"
 
@@ -27,12 +28,11 @@ static float priority_of_first(struct efs_predictor *p, unsigned distance)
 
 /* ---- MoE-Infinity -------------------------------------------------------------------------------------------- */
 
-static void infinity_takes_the_matrix_most_alike(void **state)
+TEST(infinity_takes_the_matrix_most_alike)
 {
     static const uint8_t mixed[LAYERS][CHOSEN] = {{2, 4}, {0, 1}, {4, 5}};
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
 
-    (void)state;
     request(p, 3, iteration_a);
     request(p, 2, mixed);
     assert_int_equal(efs_predict_begin(p, 1), 0);
@@ -45,11 +45,10 @@ static void infinity_takes_the_matrix_most_alike(void **state)
     efs_predictor_free(p);
 }
 
-static void infinity_tells_part_of_iterations(void **state)
+TEST(infinity_tells_part_of_iterations)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 99), 0);
     for (unsigned i = 0; i < 3; i++)
         see_all(p, 99, iteration_a);
@@ -61,11 +60,10 @@ static void infinity_tells_part_of_iterations(void **state)
     efs_predictor_free(p);
 }
 
-static void infinity_goes_by_itself_at_first(void **state)
+TEST(infinity_goes_by_itself_at_first)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_all(p, 1, iteration_a);
     see(p, 1, 0, 0, 1);
@@ -73,11 +71,10 @@ static void infinity_goes_by_itself_at_first(void **state)
     efs_predictor_free(p);
 }
 
-static void infinity_weighs_by_distance(void **state)
+TEST(infinity_weighs_by_distance)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
 
-    (void)state;
     request(p, 1, iteration_a);
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see(p, 1, 0, 0, 1);
@@ -87,13 +84,12 @@ static void infinity_weighs_by_distance(void **state)
 }
 
 /* Room for three: a fourth takes the place of the one most like it. */
-static void infinity_gives_up_the_one_most_alike(void **state)
+TEST(infinity_gives_up_the_one_most_alike)
 {
     static const uint8_t c[LAYERS][CHOSEN] = {{4, 5}, {4, 5}, {4, 5}},
                          like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {0, 5}};
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
 
-    (void)state;
     request(p, 1, iteration_a);
     request(p, 1, iteration_b);
     request(p, 1, c);
@@ -109,11 +105,10 @@ static void infinity_gives_up_the_one_most_alike(void **state)
 }
 
 /* A matrix that comes while another request runs is compared with all that it has chosen. */
-static void infinity_sees_new_matrices(void **state)
+TEST(infinity_sees_new_matrices)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
 
-    (void)state;
     request(p, 1, iteration_a);
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see(p, 1, 0, 2, 3);
@@ -125,9 +120,8 @@ static void infinity_sees_new_matrices(void **state)
 
 /* ---- fMoE ---------------------------------------------------------------------------------------------------- */
 
-static void fmoe_formulas(void **state)
+TEST(fmoe_formulas)
 {
-    (void)state;
     assert_double_equal(efs_fmoe_delta(0.25F), 0.75, 0);
     assert_double_equal(efs_fmoe_delta(1.5F), 0, 0);
     assert_double_equal(efs_fmoe_delta(-0.5F), 1, 0);
@@ -143,13 +137,12 @@ static double taken(double score)
     return 1 - pow(1 - kept, 2);
 }
 
-static void fmoe_matches_the_trajectory(void **state)
+TEST(fmoe_matches_the_trajectory)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_FMOE);
     unsigned picked;
     struct efs_guess guess[EXPERTS];
 
-    (void)state;
     assert_int_equal(efs_predict_begin(p, 1), 0);
     for (unsigned l = 0; l < LAYERS; l++)
         see_scored(p, 1, l, 0, 1, 0.8F);
@@ -180,12 +173,11 @@ static void fmoe_matches_the_trajectory(void **state)
 }
 
 /* Without embeddings the first layers are what came after the iteration most like the last one. */
-static void fmoe_takes_what_followed(void **state)
+TEST(fmoe_takes_what_followed)
 {
     struct efs_predict_config config = small;
     struct efs_guess guess[2];
 
-    (void)state;
     for (enum efs_predict_match match = EFS_MATCH_BOTH; match <= EFS_MATCH_SEMANTIC; match++) {
         struct efs_predictor *p;
 
@@ -212,7 +204,7 @@ static void fmoe_takes_what_followed(void **state)
 }
 
 /* Where the gate's whole distribution is told, the less alike a map is, the more is fetched. */
-static void fmoe_fetches_until_delta(void **state)
+TEST(fmoe_fetches_until_delta)
 {
     static const uint16_t all[] = {0, 1, 2, 3, 4, 5};
     static const float flat[] = {0.3F, 0.2F, 0.2F, 0.1F, 0.1F, 0.1F}, steep[] = {1, 0, 0, 0, 0, 0};
@@ -220,7 +212,6 @@ static void fmoe_fetches_until_delta(void **state)
     struct efs_predict_seen seen = {.experts = all, .scores = flat, .count = CHOSEN, .scored = EXPERTS, .tokens = 1};
     struct efs_guess guess[EXPERTS];
 
-    (void)state;
     config.tuning.width = EXPERTS;
     for (unsigned off = 0; off < 2; off++) {
         struct efs_predictor *p;
@@ -254,14 +245,13 @@ static void fmoe_fetches_until_delta(void **state)
 }
 
 /* Room for two: of d = 2 of 3 layers ahead, RDY = 2/3 semantic + 1/3 trajectory. */
-static void fmoe_gives_up_the_most_redundant(void **state)
+TEST(fmoe_gives_up_the_most_redundant)
 {
     static const uint8_t like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {4, 5}};
     struct efs_predict_config config = small;
     struct efs_predictor *p;
     struct efs_guess guess[2];
 
-    (void)state;
     config.tuning.maps = 2;
     p = predictor_new(&config, EFS_PREDICT_FMOE);
     for (unsigned i = 0; i < 3; i++)
@@ -281,13 +271,12 @@ static void fmoe_gives_up_the_most_redundant(void **state)
 
 /* A map that is replaced while another sequence is in the middle of an iteration is compared with all that it has seen:
  * products that are kept up are those of a store that was like this from the beginning. */
-static void fmoe_products_are_kept_up(void **state)
+TEST(fmoe_products_are_kept_up)
 {
     struct efs_predict_config config = {
         .layers = 5, .experts = 12, .chosen = 2, .distances = 2, .sequences = 2, .tuning = {.maps = 6}};
     struct cases cases = {3};
 
-    (void)state;
     for (unsigned round = 0; round < 40; round++) {
         struct efs_predictor *p = predictor_new(&config, EFS_PREDICT_FMOE),
                              *q = predictor_new(&config, EFS_PREDICT_FMOE);
@@ -322,7 +311,7 @@ static void fmoe_products_are_kept_up(void **state)
     }
 }
 
-static void fmoe_holds_50000_maps(void **state)
+TEST(fmoe_holds_50000_maps)
 {
     struct efs_predict_config config = {.layers = 24,
                                         .experts = 32,
@@ -333,7 +322,6 @@ static void fmoe_holds_50000_maps(void **state)
                                         .tuning = {.maps = 50000}};
     struct efs_predictor *p;
 
-    (void)state;
     p = predictor_new(&config, EFS_PREDICT_FMOE);
     assert_true(efs_predict_bytes(p) > 50000u * 24 * 4 * 3 && efs_predict_bytes(p) < 20000000);
     efs_predictor_free(p);
@@ -343,23 +331,4 @@ static void fmoe_holds_50000_maps(void **state)
     efs_predictor_free(p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(infinity_takes_the_matrix_most_alike),
-        cmocka_unit_test(infinity_tells_part_of_iterations),
-        cmocka_unit_test(infinity_goes_by_itself_at_first),
-        cmocka_unit_test(infinity_weighs_by_distance),
-        cmocka_unit_test(infinity_gives_up_the_one_most_alike),
-        cmocka_unit_test(infinity_sees_new_matrices),
-        cmocka_unit_test(fmoe_formulas),
-        cmocka_unit_test(fmoe_matches_the_trajectory),
-        cmocka_unit_test(fmoe_takes_what_followed),
-        cmocka_unit_test(fmoe_fetches_until_delta),
-        cmocka_unit_test(fmoe_gives_up_the_most_redundant),
-        cmocka_unit_test(fmoe_products_are_kept_up),
-        cmocka_unit_test(fmoe_holds_50000_maps),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

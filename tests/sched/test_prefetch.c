@@ -3,10 +3,9 @@
  * test_prefetch.c - the queue of guesses: who is read first and when not, what is raised, cancelled and dropped, caps,
  * and that every read is counted once.
  */
+#include "test.h"
 #include "cases.h"
 #include "prefetch.h"
-
-#include <stdio.h>
 
 enum { LAYERS = 6, EXPERTS = 8, SEQUENCES = 3, GUESSES = 8 };
 
@@ -99,13 +98,12 @@ static struct efs_prefetch_counts counts_of(const struct efs_prefetch *q)
     return counts;
 }
 
-static void worth_most_first_then_due_soonest(void **state)
+TEST(worth_most_first_then_due_soonest)
 {
     struct efs_prefetch *q = queue_new(&wide);
     const struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.2), guess(1, 2, 1, 0.9), guess(3, 3, 3, 0.5),
                                                  guess(2, 4, 2, 0.5)};
 
-    (void)state;
     offer(q, 1, 0, guesses, 4);
     assert_next(q, "R12");
     assert_next(q, "R24");
@@ -118,14 +116,13 @@ static void worth_most_first_then_due_soonest(void **state)
     efs_prefetch_free(NULL);
 }
 
-static void demand_goes_first(void **state)
+TEST(demand_goes_first)
 {
     struct efs_prefetch *q = queue_new(&wide);
     static const struct efs_prefetch_demand busy[] = {{1, 0}, {0, 1}, {3, 2}};
     const struct efs_prefetch_action *actions;
     size_t count;
 
-    (void)state;
     offer_one(q, 1, 0, guess(1, 1, 1, 1));
     for (unsigned i = 0; i < 3; i++) {
         efs_prefetch_next(q, &busy[i], &actions, &count);
@@ -135,13 +132,12 @@ static void demand_goes_first(void **state)
     efs_prefetch_free(q);
 }
 
-static void a_new_offer_takes_the_place_of_the_old(void **state)
+TEST(a_new_offer_takes_the_place_of_the_old)
 {
     struct efs_prefetch *q = queue_new(&wide);
     const struct efs_prefetch_guess first[] = {guess(1, 1, 1, 0.9), guess(2, 2, 2, 0.5), guess(3, 3, 3, 0.4)};
     const struct efs_prefetch_guess second[] = {guess(2, 2, 2, 0.1), guess(4, 4, 4, 0.2)};
 
-    (void)state;
     offer(q, 1, 0, first, 3);
     assert_next(q, "R11"); /* under way: it stays */
     offer(q, 1, 0, second, 2);
@@ -156,12 +152,11 @@ static void a_new_offer_takes_the_place_of_the_old(void **state)
     efs_prefetch_free(q);
 }
 
-static void what_is_asked_for_while_read_is_raised(void **state)
+TEST(what_is_asked_for_while_read_is_raised)
 {
     struct efs_prefetch *q = queue_new(&wide);
     const struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.5)};
 
-    (void)state;
     offer(q, 1, 0, guesses, 2);
     assert_next(q, "R11");
     assert_asked(q, 1, 1, 1, "!11");
@@ -172,11 +167,10 @@ static void what_is_asked_for_while_read_is_raised(void **state)
     efs_prefetch_free(q);
 }
 
-static void what_is_asked_for_while_queued_is_demand(void **state)
+TEST(what_is_asked_for_while_queued_is_demand)
 {
     struct efs_prefetch *q = queue_new(&wide);
 
-    (void)state;
     offer_one(q, 1, 0, guess(1, 1, 1, 0.9));
     assert_asked(q, 1, 1, 1, "");
     assert_next(q, "");
@@ -184,13 +178,12 @@ static void what_is_asked_for_while_queued_is_demand(void **state)
     efs_prefetch_free(q);
 }
 
-static void what_is_uncapped_does_not_count_to_an_iteration(void **state)
+TEST(what_is_uncapped_does_not_count_to_an_iteration)
 {
     struct efs_prefetch_config config = wide;
     struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.8), guess(1, 3, 1, 0.7)};
     struct efs_prefetch *q;
 
-    (void)state;
     config.iteration_bytes = 10;
     q = queue_new(&config);
     guesses[0].uncapped = true;
@@ -205,13 +198,12 @@ static void what_is_uncapped_does_not_count_to_an_iteration(void **state)
 }
 
 /* Caps that fall below what there is: nothing more is read, and what is held stays. */
-static void caps_can_change(void **state)
+TEST(caps_can_change)
 {
     struct efs_prefetch_config config = wide;
     const struct efs_prefetch_guess guesses[] = {guess(2, 1, 2, 0.9), guess(2, 2, 2, 0.8), guess(3, 3, 3, 0.7)};
     struct efs_prefetch *q = queue_new(&wide);
 
-    (void)state;
     offer(q, 1, 0, guesses, 3);
     assert_next(q, "R21");
     assert_done(q, 2, 1, true, "");
@@ -223,13 +215,12 @@ static void caps_can_change(void **state)
     efs_prefetch_free(q);
 }
 
-static void what_its_layer_has_passed_goes(void **state)
+TEST(what_its_layer_has_passed_goes)
 {
     struct efs_prefetch *q = queue_new(&wide);
     const struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.8), guess(1, 3, 1, 0.7),
                                                  guess(1, 4, 1, 0.6), guess(2, 5, 2, 0.1)};
 
-    (void)state;
     offer(q, 1, 0, guesses, 5);
     assert_next(q, "R11");
     assert_next(q, "R12");
@@ -247,11 +238,10 @@ static void what_its_layer_has_passed_goes(void **state)
 }
 
 /* Cancelled, asked for after all before it has ended: the read is raised. */
-static void a_cancelled_read_can_be_raised(void **state)
+TEST(a_cancelled_read_can_be_raised)
 {
     struct efs_prefetch *q = queue_new(&wide);
 
-    (void)state;
     offer_one(q, 1, 0, guess(1, 1, 1, 0.9));
     assert_next(q, "R11");
     assert_end(q, 1, "X11");
@@ -263,11 +253,10 @@ static void a_cancelled_read_can_be_raised(void **state)
     efs_prefetch_free(q);
 }
 
-static void another_sequence_may_still_want_it(void **state)
+TEST(another_sequence_may_still_want_it)
 {
     struct efs_prefetch *q = queue_new(&wide);
 
-    (void)state;
     offer_one(q, 1, 0, guess(1, 1, 1, 0.5));
     offer_one(q, 2, 0, guess(1, 1, 7, 0.9));
     assert_next(q, "R11");
@@ -282,11 +271,10 @@ static void another_sequence_may_still_want_it(void **state)
     efs_prefetch_free(q);
 }
 
-static void a_failed_read_is_not_tried_again(void **state)
+TEST(a_failed_read_is_not_tried_again)
 {
     struct efs_prefetch *q = queue_new(&wide);
 
-    (void)state;
     offer_one(q, 1, 0, guess(1, 1, 1, 0.5));
     assert_next(q, "R11");
     assert_done(q, 1, 1, false, "");
@@ -297,11 +285,10 @@ static void a_failed_read_is_not_tried_again(void **state)
     efs_prefetch_free(q);
 }
 
-static void what_the_cache_evicts_was_in_vain(void **state)
+TEST(what_the_cache_evicts_was_in_vain)
 {
     struct efs_prefetch *q = queue_new(&wide);
 
-    (void)state;
     offer_one(q, 1, 0, guess(1, 1, 1, 0.5));
     efs_prefetch_lost(q, 1, 1); /* not held */
     assert_next(q, "R11");
@@ -313,13 +300,12 @@ static void what_the_cache_evicts_was_in_vain(void **state)
     efs_prefetch_free(q);
 }
 
-static void bytes_under_way_are_capped(void **state)
+TEST(bytes_under_way_are_capped)
 {
     struct efs_prefetch_config config = wide;
     struct efs_prefetch *q;
     struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.5), guess(1, 3, 1, 0.4)};
 
-    (void)state;
     config.under_way_bytes = 25;
     q = queue_new(&config);
     guesses[1].bytes = 20; /* 12 has to wait, 13 need not */
@@ -334,13 +320,12 @@ static void bytes_under_way_are_capped(void **state)
     efs_prefetch_free(q);
 }
 
-static void bytes_of_an_iteration_are_capped(void **state)
+TEST(bytes_of_an_iteration_are_capped)
 {
     struct efs_prefetch_config config = wide;
     struct efs_prefetch *q;
     const struct efs_prefetch_guess guesses[] = {guess(4, 1, 4, 0.9), guess(4, 2, 4, 0.8), guess(0, 3, 6, 0.7)};
 
-    (void)state;
     config.iteration_bytes = 20;
     q = queue_new(&config);
     offer(q, 1, 0, guesses, 3);
@@ -356,14 +341,13 @@ static void bytes_of_an_iteration_are_capped(void **state)
     efs_prefetch_free(q);
 }
 
-static void sooner_ones_are_never_evicted(void **state)
+TEST(sooner_ones_are_never_evicted)
 {
     struct efs_prefetch_config config = wide;
     struct efs_prefetch *q;
     const struct efs_prefetch_guess first[] = {guess(2, 1, 2, 0.1), guess(4, 2, 4, 0.2)};
     const struct efs_prefetch_guess later[] = {guess(5, 3, 5, 0.9), guess(4, 4, 4, 0.8)};
 
-    (void)state;
     config.held_bytes = 20;
     q = queue_new(&config);
     offer(q, 1, 0, first, 2);
@@ -383,14 +367,13 @@ static void sooner_ones_are_never_evicted(void **state)
 }
 
 /* Half of what it needs could be evicted: nothing is. */
-static void nothing_is_evicted_in_vain(void **state)
+TEST(nothing_is_evicted_in_vain)
 {
     struct efs_prefetch_config config = wide;
     struct efs_prefetch *q;
     const struct efs_prefetch_guess first[] = {guess(1, 1, 1, 0.1), guess(5, 2, 5, 0.2)};
     struct efs_prefetch_guess large = guess(3, 3, 3, 1);
 
-    (void)state;
     config.held_bytes = 20;
     q = queue_new(&config);
     offer(q, 1, 0, first, 2);
@@ -407,7 +390,7 @@ static void nothing_is_evicted_in_vain(void **state)
     efs_prefetch_free(q);
 }
 
-static void refuses_bad_numbers(void **state)
+TEST(refuses_bad_numbers)
 {
     struct efs_prefetch_config bad[6];
     struct efs_prefetch_guess wrong[] = {guess(LAYERS, 0, 1, 1), guess(0, EXPERTS, 1, 1), guess(0, 0, 1, -1),
@@ -417,7 +400,6 @@ static void refuses_bad_numbers(void **state)
     struct efs_prefetch *q;
     size_t count;
 
-    (void)state;
     for (unsigned i = 0; i < 6; i++)
         bad[i] = wide;
     bad[0].layers = 0;
@@ -545,12 +527,11 @@ static void assert_sums(const struct world *w, const struct efs_prefetch_config 
     assert_true(c.offered >= c.replaced + c.expired);
 }
 
-static void every_read_is_counted_once(void **state)
+TEST(every_read_is_counted_once)
 {
     struct efs_prefetch_config config = wide;
     uint64_t used = 0, late = 0, cancelled = 0, wasted = 0;
 
-    (void)state;
     config.under_way_bytes = 60;
     config.held_bytes = 120;
     config.iteration_bytes = 200;
@@ -584,28 +565,4 @@ static void every_read_is_counted_once(void **state)
     assert_true(used > 20 && late > 20 && cancelled > 5 && wasted > 20); /* all of it happened */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worth_most_first_then_due_soonest),
-        cmocka_unit_test(demand_goes_first),
-        cmocka_unit_test(a_new_offer_takes_the_place_of_the_old),
-        cmocka_unit_test(what_is_asked_for_while_read_is_raised),
-        cmocka_unit_test(what_is_asked_for_while_queued_is_demand),
-        cmocka_unit_test(what_is_uncapped_does_not_count_to_an_iteration),
-        cmocka_unit_test(caps_can_change),
-        cmocka_unit_test(what_its_layer_has_passed_goes),
-        cmocka_unit_test(a_cancelled_read_can_be_raised),
-        cmocka_unit_test(another_sequence_may_still_want_it),
-        cmocka_unit_test(a_failed_read_is_not_tried_again),
-        cmocka_unit_test(what_the_cache_evicts_was_in_vain),
-        cmocka_unit_test(bytes_under_way_are_capped),
-        cmocka_unit_test(bytes_of_an_iteration_are_capped),
-        cmocka_unit_test(sooner_ones_are_never_evicted),
-        cmocka_unit_test(nothing_is_evicted_in_vain),
-        cmocka_unit_test(refuses_bad_numbers),
-        cmocka_unit_test(every_read_is_counted_once),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,6 +2,7 @@
 /*
  * test_rank.c - the frequency list against sorting from scratch; its ageing.
  */
+#include "test.h"
 #include "cases.h"
 #include "rank.h"
 
@@ -24,13 +25,12 @@ static void check_order(const struct efs_rank *rank, unsigned layer, const uint3
         assert_true(counts[at[r - 1]] >= counts[at[r]]);
 }
 
-static void order_follows_the_counts(void **state)
+TEST(order_follows_the_counts)
 {
     struct cases cases = {31};
     uint32_t counts[LAYERS][EXPERTS] = {{0}};
     struct efs_rank *rank = efs_rank_new(LAYERS, EXPERTS, 0);
 
-    (void)state;
     assert_non_null(rank);
     for (unsigned round = 0; round < 3000; round++) {
         unsigned layer = cases_below(&cases, LAYERS);
@@ -51,12 +51,11 @@ static void order_follows_the_counts(void **state)
     efs_rank_free(NULL);
 }
 
-static void first_to_a_count_ranks_first(void **state)
+TEST(first_to_a_count_ranks_first)
 {
     struct efs_rank *rank = efs_rank_new(1, 5, 0);
     uint32_t asked[3] = {3, 1, 4};
 
-    (void)state;
     assert_non_null(rank);
     efs_rank_request(rank, 0, asked, 3);
     assert_int_equal(efs_rank_of(rank, 0, 3), 0);
@@ -67,12 +66,11 @@ static void first_to_a_count_ranks_first(void **state)
     efs_rank_free(rank);
 }
 
-static void counts_age(void **state)
+TEST(counts_age)
 {
     struct efs_rank *rank = efs_rank_new(2, EXPERTS, 8);
     uint32_t seven = 7, two = 2, counts[EXPERTS] = {0};
 
-    (void)state;
     assert_non_null(rank);
     for (unsigned i = 0; i < 7; i++)
         efs_rank_request(rank, 1, &seven, 1);
@@ -89,13 +87,12 @@ static void counts_age(void **state)
     efs_rank_free(rank);
 }
 
-static void seeding(void **state)
+TEST(seeding)
 {
     struct cases cases = {32};
     struct efs_rank *rank = efs_rank_new(LAYERS, EXPERTS, 0);
     uint32_t counts[EXPERTS], one = 5;
 
-    (void)state;
     assert_non_null(rank);
     for (unsigned round = 0; round < 20; round++) {
         for (unsigned i = 0; i < EXPERTS; i++)
@@ -114,9 +111,8 @@ static void seeding(void **state)
     efs_rank_free(rank);
 }
 
-static void limits(void **state)
+TEST(limits)
 {
-    (void)state;
     assert_null(efs_rank_new(0, 4, 0));
     assert_null(efs_rank_new(4, 0, 0));
     assert_null(efs_rank_new(EFS_RANK_MAX_LAYERS + 1, 4, 0));
@@ -127,15 +123,4 @@ static void limits(void **state)
     efs_rank_free(rank);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_follows_the_counts),
-        cmocka_unit_test(first_to_a_count_ranks_first),
-        cmocka_unit_test(counts_age),
-        cmocka_unit_test(seeding),
-        cmocka_unit_test(limits),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

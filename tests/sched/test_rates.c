@@ -3,6 +3,7 @@
  * test_rates.c - rates come from what is put in: lines of bursts, how reads end, decodes by kind; and nothing that is
  * put in takes them out of their bounds.
  */
+#include "test.h"
 #include "cases.h"
 #include "rates.h"
 
@@ -25,12 +26,11 @@ static struct efs_rates_burst burst_of(uint64_t bytes, double latency_ns, double
                                     .waves = waves};
 }
 
-static void begins_as_measured(void **state)
+TEST(begins_as_measured)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     efs_rates_now(&r, &now);
     assert_double_equal(now.disk_bytes_per_second, 2e9, 1);
@@ -42,14 +42,13 @@ static void begins_as_measured(void **state)
 }
 
 /* Numbers that are none do not become a profile: the machine of the middle stays. */
-static void a_profile_must_be_possible(void **state)
+TEST(a_profile_must_be_possible)
 {
     const struct efs_rates_start bad[] = {
         {0}, {0, 1e5, 1e9, 0}, {1e9, -1, 1e9, 0}, {1e9, 1e5, NAN, 0}, {INFINITY, 1e5, 1e9, 0}, {1e9, 1e5, 1e9, -1}};
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         efs_rates_init(&r, &bad[i]);
         efs_rates_now(&r, &now);
@@ -62,12 +61,11 @@ static void a_profile_must_be_possible(void **state)
 }
 
 /* A disk of 1 GB/s and 400 us, told by bursts of differing sizes, some of several waves: found to 3 and 15 %. */
-static void finds_bandwidth_and_latency(void **state)
+TEST(finds_bandwidth_and_latency)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 4000; i++) {
         struct efs_rates_burst b = burst_of((1 + i % 40) * MIB, 4e5, 1, 0);
@@ -81,12 +79,11 @@ static void finds_bandwidth_and_latency(void **state)
 }
 
 /* Bursts all of one size say nothing about the latency: the sum is right, the share is that of what was measured. */
-static void one_size_keeps_the_latency(void **state)
+TEST(one_size_keeps_the_latency)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 4000; i++) {
         struct efs_rates_burst b = burst_of(6 * MIB, 4e5, 1, 1);
@@ -98,11 +95,10 @@ static void one_size_keeps_the_latency(void **state)
     assert_true(now.read_latency_ns >= 1e5 / EFS_RATES_BOUND && now.read_latency_ns <= 1e5 * EFS_RATES_BOUND);
 }
 
-static void finds_how_reads_end(void **state)
+TEST(finds_how_reads_end)
 {
     const double all[] = {0, 0.3, 1};
 
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct efs_rates r;
         struct efs_rates_now now;
@@ -117,12 +113,11 @@ static void finds_how_reads_end(void **state)
 }
 
 /* What is known of a machine of another speed is forgotten: to 8 % after 4000 bursts and 64 GiB. */
-static void the_past_fades(void **state)
+TEST(the_past_fades)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned half = 0; half < 2; half++)
         for (unsigned i = 0; i < 4000; i++) {
@@ -136,12 +131,11 @@ static void the_past_fades(void **state)
     assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1); /* of which nothing was heard */
 }
 
-static void decodes_are_counted_apart(void **state)
+TEST(decodes_are_counted_apart)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 40000; i++) {
         efs_rates_decode(&r, EFS_DECODE_FRESH, MIB, (uint64_t)(MIB / 5e9 * 1e9));
@@ -154,12 +148,11 @@ static void decodes_are_counted_apart(void **state)
 }
 
 /* Layers of 1 to 8 experts with 1 to 9 tokens each: what weights and what tokens take is told apart, in each form. */
-static void finds_what_runs_take(void **state)
+TEST(finds_what_runs_take)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     efs_rates_now(&r, &now);
     assert_double_equal(now.run_expert_ns[EFS_RUN_FULL] + now.run_token_ns[EFS_RUN_FULL], 1.6e6, 1);
@@ -175,12 +168,11 @@ static void finds_what_runs_take(void **state)
 }
 
 /* One token each time says nothing of more: the sum is right, and neither is less than nothing. */
-static void runs_of_one_token(void **state)
+TEST(runs_of_one_token)
 {
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 1000; i++)
         efs_rates_run(&r, EFS_RUN_CODED, 4, 4, UINT64_C(4) * 100000);
@@ -193,13 +185,12 @@ static void runs_of_one_token(void **state)
 }
 
 /* A burst that hangs for a minute, a decode that was away for one: each counts as 8 times the usual at the most. */
-static void one_bad_sample_is_one_sample(void **state)
+TEST(one_bad_sample_is_one_sample)
 {
     struct efs_rates r;
     struct efs_rates_now before, after;
     struct efs_rates_burst b = burst_of(6 * MIB, 1e5, 0.5, 1);
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 300; i++) {
         struct efs_rates_burst usual = burst_of((1 + i % 16) * MIB, 1e5, 0.5, 1);
@@ -221,13 +212,12 @@ static void one_bad_sample_is_one_sample(void **state)
 }
 
 /* Anything at all: what comes out is a number within its bounds. */
-static void bounds_hold(void **state)
+TEST(bounds_hold)
 {
     struct cases random = {7};
     struct efs_rates r;
     struct efs_rates_now now;
 
-    (void)state;
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 100000; i++) {
         unsigned shift = cases_below(&random, 64);
@@ -254,13 +244,12 @@ static void bounds_hold(void **state)
 
 /* A profile of a machine that was busy: the disk 17 times, decoding 4 times as fast now. Little known is no doubt, and
  * what is as the profile says neither. */
-static void samples_contradict_the_profile(void **state)
+TEST(samples_contradict_the_profile)
 {
     const struct efs_rates_start slow = {147e6, 1e5, 1e9, 1.6e6};
     struct efs_rates r;
     struct efs_rates_doubt doubt;
 
-    (void)state;
     efs_rates_init(&r, &slow);
     for (unsigned i = 0; i < 31; i++) {
         struct efs_rates_burst b = burst_of((1 + i % 8) * MIB, 1e5, 0.4, 0);
@@ -299,22 +288,4 @@ static void samples_contradict_the_profile(void **state)
     assert_true(r.start.disk_bytes_per_second > 1.5e9 && r.start.decode_bytes_per_second > 3.9e9);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(begins_as_measured),
-        cmocka_unit_test(a_profile_must_be_possible),
-        cmocka_unit_test(finds_bandwidth_and_latency),
-        cmocka_unit_test(one_size_keeps_the_latency),
-        cmocka_unit_test(finds_how_reads_end),
-        cmocka_unit_test(the_past_fades),
-        cmocka_unit_test(decodes_are_counted_apart),
-        cmocka_unit_test(finds_what_runs_take),
-        cmocka_unit_test(runs_of_one_token),
-        cmocka_unit_test(one_bad_sample_is_one_sample),
-        cmocka_unit_test(samples_contradict_the_profile),
-        cmocka_unit_test(bounds_hold),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

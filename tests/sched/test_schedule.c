@@ -2,19 +2,10 @@
 /*
  * Schedules: Algorithm 1 by hand-worked cases, the shape of every kind on random requests, the ready set.
  */
+#include "test.h"
 #include "request_random.h"
 #include "schedule.h"
 #include "schedule_simulate.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -66,9 +57,8 @@ static void check_order(const struct efs_graph *graph, enum efs_schedule_kind ki
  * the decode thread ends at 14 or later. Each C task fits at the front without charge: the thread ends at 6, 9, 12, 15,
  * so four of them complete the block, and the fifth forms a last one.
  */
-static void blocks_by_hand(void **unused)
+TEST(blocks_by_hand)
 {
-    (void)unused;
     const uint64_t run_ns[] = {1, 2, 9, 4, 3, 5};
     struct efs_graph g = build_small("CCMCCC", run_ns, 1);
     check_order(&g, EFS_SCHEDULE_PAPER, "1 4 3 5 2|0");
@@ -77,9 +67,8 @@ static void blocks_by_hand(void **unused)
 }
 
 /* Two decode threads never catch up with the reads: everything joins the first block, Type I behind Type II. */
-static void one_block_when_disk_bound(void **unused)
+TEST(one_block_when_disk_bound)
 {
-    (void)unused;
     const uint64_t run_ns[] = {5, 7, 6, 8};
     struct efs_graph g = build_small("MEMM", run_ns, 2);
     check_order(&g, EFS_SCHEDULE_ORDERED, "3 1 2 0");
@@ -89,9 +78,8 @@ static void one_block_when_disk_bound(void **unused)
 }
 
 /* With no Type-I task the Type-II tasks form blocks by themselves, in falling p_n; equal ones as asked for. */
-static void type_two_alone(void **unused)
+TEST(type_two_alone)
 {
-    (void)unused;
     const uint64_t run_ns[] = {5, 7, 5, 8};
     struct efs_graph g = build_small("CCCC", run_ns, 1);
     check_order(&g, EFS_SCHEDULE_ORDERED, "3|1|0|2"); /* each alone is compute-dominant: nothing to read */
@@ -101,9 +89,8 @@ static void type_two_alone(void **unused)
 }
 
 /* Johnson: reads 12 (M) or 10 (E) against p. Those with read <= p by rising read, then by falling p. */
-static void johnson_by_hand(void **unused)
+TEST(johnson_by_hand)
 {
-    (void)unused;
     const uint64_t run_ns[] = {20, 3, 15, 11, 7};
     struct efs_graph g = build_small("MMMEM", run_ns, 2);
     check_order(&g, EFS_SCHEDULE_JOHNSON, "3|0|2|4|1");
@@ -166,15 +153,14 @@ static void check_schedule(const struct efs_graph *graph, const struct efs_sched
     }
 }
 
-static void every_kind_is_sound(void **unused)
+TEST(every_kind_is_sound)
 {
-    (void)unused;
-    uint64_t state = 2;
+    uint64_t random = 2;
     const struct random_limits limits = {10, 4, 5, 5, 9, 30, 30, 9, 60, 0, false};
     static struct random_request r;
     static uint64_t run_memory[1 << 12];
     for (unsigned round = 0; round < 2000; round++) {
-        random_request(&state, &limits, &r);
+        random_request(&random, &limits, &r);
         r.request.fused = round % 4 == 0;
         struct efs_graph g = build(&r.request);
         uint64_t makespan_ns[EFS_SCHEDULE_KINDS];
@@ -207,9 +193,8 @@ static void every_kind_is_sound(void **unused)
     }
 }
 
-static void wrong_calls_are_refused(void **unused)
+TEST(wrong_calls_are_refused)
 {
-    (void)unused;
     const uint64_t run_ns[] = {1, 2};
     struct efs_graph g = build_small("MC", run_ns, 2);
     struct efs_schedule s;
@@ -219,9 +204,8 @@ static void wrong_calls_are_refused(void **unused)
 }
 
 /* As many experts and tensors as there can be, all missing: a prefill over a layer of 512 experts. */
-static void largest_request(void **unused)
+TEST(largest_request)
 {
-    (void)unused;
     static struct random_request r;
     for (uint32_t n = 0; n < EFS_TASK_MAX_EXPERTS; n++)
         r.experts[n] = (struct efs_task_expert){.tensors = EFS_TASK_MAX_TENSORS, .run_ns = 1000 + n};
@@ -254,13 +238,12 @@ static void largest_request(void **unused)
 }
 
 /* The ready set against a plain array. */
-static void ready_set(void **unused)
+TEST(ready_set)
 {
-    (void)unused;
     static uint64_t words[1 << 12];
     static uint8_t in[140000];
     static const uint32_t sizes[] = {1, 63, 64, 65, 4095, 4096, 4097, 140000};
-    uint64_t state = 3;
+    uint64_t random = 3;
     for (size_t i = 0; i < COUNT(sizes); i++) {
         struct efs_ready ready;
         assert_in_range(efs_ready_memory(sizes[i]), 1, COUNT(words));
@@ -268,8 +251,8 @@ static void ready_set(void **unused)
         memset(in, 0, sizeof in);
         for (unsigned round = 0; round < 3000; round++) {
             uint32_t first = EFS_READY_NONE;
-            if (random_between(&state, 0, 1)) {
-                uint32_t rank = (uint32_t)random_between(&state, 0, sizes[i] - 1);
+            if (random_between(&random, 0, 1)) {
+                uint32_t rank = (uint32_t)random_between(&random, 0, sizes[i] - 1);
                 in[rank] = 1;
                 efs_ready_put(&ready, rank);
                 continue;
@@ -284,13 +267,4 @@ static void ready_set(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_by_hand),      cmocka_unit_test(one_block_when_disk_bound),
-        cmocka_unit_test(type_two_alone),      cmocka_unit_test(johnson_by_hand),
-        cmocka_unit_test(every_kind_is_sound), cmocka_unit_test(wrong_calls_are_refused),
-        cmocka_unit_test(largest_request),     cmocka_unit_test(ready_set),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

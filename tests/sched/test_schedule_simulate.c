@@ -3,16 +3,9 @@
  * The discrete-event model: hand-worked charts, and on random requests every operation once, no precedence broken, no
  * lane doing two things, no lane idle with work available to it, never a lower priority first.
  */
+#include "test.h"
 #include "request_random.h"
 #include "schedule_simulate.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #define OPS 4096
 
@@ -47,9 +40,8 @@ static const struct efs_task_tensor missing_tensor = {
 static const struct efs_task_request missing = {
     .experts = &missing_expert, .expert_count = 1, .tensors = &missing_tensor, .tensor_count = 1, .workers = 2};
 
-static void one_missing_tensor(void **unused)
+TEST(one_missing_tensor)
 {
-    (void)unused;
     struct efs_task_request request = missing;
     struct efs_graph g;
     struct efs_schedule s;
@@ -89,9 +81,8 @@ static void one_missing_tensor(void **unused)
 }
 
 /* A full expert runs at once; a compressed one is decoded while a missing one is read. */
-static void overlap(void **unused)
+TEST(overlap)
 {
-    (void)unused;
     struct efs_task_expert experts[] = {{1, 4}, {1, 4}, {1, 4}};
     struct efs_task_tensor tensors[] = {
         {.state = EFS_TASK_M, .shards = 1, .e_read_ns = 2, .sm_read_ns = 10, .decode_ns = 6},
@@ -113,9 +104,8 @@ static void overlap(void **unused)
 }
 
 /* All that costs nothing ends at once. */
-static void nothing_to_wait_for(void **unused)
+TEST(nothing_to_wait_for)
 {
-    (void)unused;
     struct efs_task_expert expert = {.tensors = 2};
     struct efs_task_tensor tensors[2] = {{.state = EFS_TASK_M, .shards = 3}, {.state = EFS_TASK_C, .shards = 1}};
     struct efs_task_request request = {
@@ -209,9 +199,8 @@ static void check_random(uint64_t seed, const struct random_limits *limits, unsi
  * One wave: all three reads end at 10 + 13; both workers begin 4 later. Waves of 6: E-chunks at 13 and 16, the first
  * put off by half of the 3 between; the SM-chunk at 16 + 10 + 7. One worker that goes on does not wait again.
  */
-static void on_a_machine(void **unused)
+TEST(on_a_machine)
 {
-    (void)unused;
     struct efs_task_request request = missing;
     struct efs_graph g;
     struct efs_schedule s;
@@ -244,9 +233,8 @@ static void on_a_machine(void **unused)
     assert_int_equal(r.makespan_ns, 30);
 }
 
-static void laws_hold(void **unused)
+TEST(laws_hold)
 {
-    (void)unused;
     const struct random_limits small = {4, 2, 2, 3, 9, 20, 20, 9, 30, 1, false};
     const struct random_limits usual = {8, 3, 3, 4, 9, 30, 30, 5, 60, 1, true};
     const struct random_limits zeros = {5, 3, 3, 4, 1, 2, 2, 1, 2, 0, false};
@@ -255,11 +243,4 @@ static void laws_hold(void **unused)
     check_random(13, &zeros, 1000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_missing_tensor), cmocka_unit_test(overlap),   cmocka_unit_test(nothing_to_wait_for),
-        cmocka_unit_test(on_a_machine),       cmocka_unit_test(laws_hold),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

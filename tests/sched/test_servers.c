@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_servers.c - the simulator of servers: times by hand, order of arrival, reviews, the same result each time. */
+#include "test.h"
 #include "cases.h"
 #include "servers.h"
-
-#include <errno.h>
 
 /* Two servers, one layer of four experts, two chosen; numbers that are easy to add. */
 static struct efs_servers_config config(void)
@@ -25,12 +24,11 @@ static struct efs_servers_config config(void)
 static const uint8_t halves[] = {1, 1, 0, 0, 0, 0, 1, 1};
 static const uint16_t here[] = {0, 1, 1, 0}, there[] = {2, 3, 3, 2}, both[] = {0, 2};
 
-static void local_experts_take_turns(void **state)
+TEST(local_experts_take_turns)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};
     struct efs_servers_result r;
-    (void)state;
     assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), 0);
     assert_int_equal(r.requests, 1);
     assert_double_equal(r.latency_s, 1 + 2.5 + 2.5, 1e-9);
@@ -42,13 +40,12 @@ static void local_experts_take_turns(void **state)
     efs_servers_free(&r);
 }
 
-static void calls_elsewhere_wait_for_link_and_server(void **state)
+TEST(calls_elsewhere_wait_for_link_and_server)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = there},
                                      mixed = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = both};
     struct efs_servers_result r;
-    (void)state;
     /* both messages are sent one after the other, 1 s each: there at 12 and 13; run until 14.5 and 17; back at 25.5 and
      * 28 with the last second for the message */
     assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), 0);
@@ -62,13 +59,12 @@ static void calls_elsewhere_wait_for_link_and_server(void **state)
     efs_servers_free(&r);
 }
 
-static void a_prompt_is_one_pass(void **state)
+TEST(a_prompt_is_one_pass)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 0, .server = 0, .prompt = 2, .tokens = 2, .ids = here},
                                      apart = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 2, .ids = here};
     struct efs_servers_result r;
-    (void)state;
     c.layer_token_s = 0.25;
     assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), 0);
     assert_double_equal(r.latency_s, 1.5 + 3 + 3, 1e-9);
@@ -81,14 +77,13 @@ static void a_prompt_is_one_pass(void **state)
     efs_servers_free(&r);
 }
 
-static void requests_wait_for_their_server(void **state)
+TEST(requests_wait_for_their_server)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q[] = {{.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = here},
                                             {.arrival_s = 1, .server = 0, .prompt = 1, .tokens = 1, .ids = here},
                                             {.arrival_s = 1, .server = 1, .prompt = 1, .tokens = 1, .ids = there}};
     struct efs_servers_result r;
-    (void)state;
     assert_int_equal(efs_servers_run(&c, halves, q, 3, &r), 0);
     assert_double_equal(r.latency_s, 6 + 11 + 6, 1e-9);
     assert_double_equal(r.service_s, 18, 1e-9);
@@ -124,13 +119,12 @@ static bool review(void *arg, double now_s, const double *calls, const double *p
     return seen->times == 1;
 }
 
-static void a_review_changes_the_placement(void **state)
+TEST(a_review_changes_the_placement)
 {
     struct efs_servers_config c = config();
     struct efs_servers_request q[10];
     struct efs_servers_result r;
     struct reviewed seen = {0};
-    (void)state;
     for (unsigned i = 0; i < 10; i++)
         q[i] = (struct efs_servers_request){.arrival_s = 40 * i, .server = 0, .prompt = 1, .tokens = 1, .ids = there};
     c.review_s = 100;
@@ -145,7 +139,7 @@ static void a_review_changes_the_placement(void **state)
     efs_servers_free(&r);
 }
 
-static void what_cannot_be_is_refused(void **state)
+TEST(what_cannot_be_is_refused)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q[] = {{.arrival_s = 3, .server = 0, .prompt = 1, .tokens = 1, .ids = here},
@@ -153,7 +147,6 @@ static void what_cannot_be_is_refused(void **state)
     const struct efs_servers_request bad = {.arrival_s = 0, .server = 2, .prompt = 1, .tokens = 1, .ids = here};
     const uint8_t uncovered[] = {1, 1, 0, 0, 0, 0, 0, 1};
     struct efs_servers_result r;
-    (void)state;
     assert_int_equal(efs_servers_run(&c, halves, q, 2, &r), -EINVAL);
     efs_servers_free(&r);
     assert_int_equal(efs_servers_run(&c, halves, &bad, 1, &r), -EINVAL);
@@ -165,7 +158,7 @@ static void what_cannot_be_is_refused(void **state)
     efs_servers_free(&r);
 }
 
-static void same_input_same_output(void **state)
+TEST(same_input_same_output)
 {
     enum { SERVERS = 8, LAYERS = 3, EXPERTS = 16, TOKENS = 50, COUNT = 300 };
     struct efs_servers_config c = config();
@@ -174,7 +167,6 @@ static void same_input_same_output(void **state)
     static uint8_t held[SERVERS * LAYERS * EXPERTS];
     struct efs_servers_result first, second;
     struct cases cases = {4};
-    (void)state;
     c.servers = SERVERS;
     c.layers = LAYERS;
     c.experts = EXPERTS;
@@ -218,13 +210,12 @@ static bool stop_now(void *arg)
     return true;
 }
 
-static void stops_when_asked_to(void **state)
+TEST(stops_when_asked_to)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};
     struct efs_servers_result r;
     unsigned asked = 0;
-    (void)state;
     c.stop = stop_now;
     c.arg = &asked;
     assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), -ECANCELED);
@@ -232,12 +223,11 @@ static void stops_when_asked_to(void **state)
     efs_servers_free(&r);
 }
 
-static void endless_times_take_no_endless_memory(void **state)
+TEST(endless_times_take_no_endless_memory)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};
     struct efs_servers_result r;
-    (void)state;
     c.layer_s = 1e30;
     assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), 0);
     assert_int_equal(r.buckets, EFS_SERVERS_BUCKETS_MAX);
@@ -245,18 +235,4 @@ static void endless_times_take_no_endless_memory(void **state)
     efs_servers_free(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stops_when_asked_to),
-        cmocka_unit_test(endless_times_take_no_endless_memory),
-        cmocka_unit_test(local_experts_take_turns),
-        cmocka_unit_test(calls_elsewhere_wait_for_link_and_server),
-        cmocka_unit_test(a_prompt_is_one_pass),
-        cmocka_unit_test(requests_wait_for_their_server),
-        cmocka_unit_test(a_review_changes_the_placement),
-        cmocka_unit_test(what_cannot_be_is_refused),
-        cmocka_unit_test(same_input_same_output),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

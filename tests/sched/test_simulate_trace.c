@@ -2,17 +2,9 @@
 /*
  * Whole traces: totals by hand, a policy that keeps what was used, errors half way.
  */
+#include "test.h"
 #include "request_random.h"
 #include "simulate_trace.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define LAYERS 3u
@@ -106,9 +98,8 @@ static int simulate(const struct efs_trace_config *config, const struct efs_trac
 static uint64_t next_piece(void *arg, uint64_t now_ns);
 
 /* What is not full is handed out anew: 50 for the missing expert and for the compressed one, nothing for the full. */
-static void opens_cost(void **unused)
+TEST(opens_cost)
 {
-    (void)unused;
     const uint32_t expert[] = {1};
     const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};
     for (enum efs_task_state kept = EFS_TASK_F; kept <= EFS_TASK_C; kept++) {
@@ -127,9 +118,8 @@ static void opens_cost(void **unused)
 }
 
 /* A layer that reads, one that decodes what was kept, one that finds all full: each has its own turn-around. */
-static void turns_cost(void **unused)
+TEST(turns_cost)
 {
-    (void)unused;
     const uint32_t expert[] = {1};
     const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};
     for (enum efs_task_state kept = EFS_TASK_F; kept <= EFS_TASK_S; kept++) {
@@ -154,9 +144,8 @@ static void turns_cost(void **unused)
  * Token 7 asks layer 0 for expert 1 (missing): reads until 14, decoded by 7, recovered at 14, runs 1 + 2 * 3 = 7: 21.
  * Then layer 1 for the same: 1 token, 17. Token 8 finds both compressed: decoded at 3, runs 3: 6 each.
  */
-static void totals_by_hand(void **unused)
+TEST(totals_by_hand)
 {
-    (void)unused;
     const uint32_t expert[] = {1}, three[] = {3};
     const struct efs_trace_request requests[] = {
         {7, 0, 1, expert, three}, {7, 1, 1, expert, NULL}, {8, 0, 1, expert, NULL}, {8, 1, 1, expert, NULL}};
@@ -187,9 +176,8 @@ static void totals_by_hand(void **unused)
 }
 
 /* What is kept decides what is read: nothing, SM-chunks, E-chunks or both. */
-static void states_decide_reads(void **unused)
+TEST(states_decide_reads)
 {
-    (void)unused;
     static const uint64_t second_bytes[EFS_TASK_STATES] = {0, 0, 4, 10, 14};
     const uint32_t experts[] = {0, 3, 5};
     const struct efs_trace_request requests[] = {{0, 2, 3, experts, NULL}, {1, 2, 3, experts, NULL}};
@@ -205,9 +193,8 @@ static void states_decide_reads(void **unused)
     }
 }
 
-static void errors_end_it(void **unused)
+TEST(errors_end_it)
 {
-    (void)unused;
     const uint32_t experts[] = {0, 3};
     struct efs_trace_request requests[] = {{0, 0, 2, experts, NULL}, {1, 0, 2, experts, NULL}};
     struct book book;
@@ -289,9 +276,8 @@ static void piece_done(void *arg)
  * The disk is idle for 100 until the first request comes: 15 pieces of 7, of which the last ends 5 later. The expert is
  * read in 14 then, decoded and run as without. From the end of that read on the disk is idle again.
  */
-static void guesses_fill_the_time_of_the_disk(void **unused)
+TEST(guesses_fill_the_time_of_the_disk)
 {
-    (void)unused;
     const uint32_t expert[] = {1};
     const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 1, 1, expert, NULL}};
     struct book book;
@@ -323,9 +309,8 @@ static void guesses_fill_the_time_of_the_disk(void **unused)
 }
 
 /* Nothing to be guessed, or nothing to be read by the request: nothing takes longer. */
-static void an_idle_disk_makes_nothing_later(void **unused)
+TEST(an_idle_disk_makes_nothing_later)
 {
-    (void)unused;
     const uint32_t expert[] = {1};
     const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};
     struct book book;
@@ -346,16 +331,4 @@ static void an_idle_disk_makes_nothing_later(void **unused)
     assert_true(guesses.begun > 3);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_cost),
-        cmocka_unit_test(turns_cost),
-        cmocka_unit_test(totals_by_hand),
-        cmocka_unit_test(states_decide_reads),
-        cmocka_unit_test(errors_end_it),
-        cmocka_unit_test(guesses_fill_the_time_of_the_disk),
-        cmocka_unit_test(an_idle_disk_makes_nothing_later),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,16 +2,8 @@
 /*
  * Task graphs: Figure 6 for each state, the limits, and the shape of random graphs.
  */
+#include "test.h"
 #include "request_random.h"
-
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -50,9 +42,8 @@ static void check_op(const struct efs_graph *graph, uint32_t op, enum efs_op_kin
         assert_int_equal(graph->ops[op].successor, successor);
 }
 
-static void figure_6(void **unused)
+TEST(figure_6)
 {
-    (void)unused;
     struct efs_graph g = build_one(EFS_TASK_M, false);
     assert_int_equal(g.op_count, 7);
     assert_int_equal(g.reads, 3);
@@ -93,9 +84,8 @@ static void figure_6(void **unused)
     check_op(&g, 0, EFS_OP_RUN, 11, 0, 0, 0);
 }
 
-static void fused_decodes_wait_for_sm(void **unused)
+TEST(fused_decodes_wait_for_sm)
 {
-    (void)unused;
     struct efs_graph g = build_one(EFS_TASK_M, true);
     check_op(&g, 0, EFS_OP_READ_E, 3, 0, 3, 1);
     check_op(&g, 2, EFS_OP_READ_SM, 7, 0, 3, 2);
@@ -109,9 +99,8 @@ static void fused_decodes_wait_for_sm(void **unused)
     check_op(&g, 2, EFS_OP_DECODE, 5, 1, 4, 1);
 }
 
-static void limits_are_refused(void **unused)
+TEST(limits_are_refused)
 {
-    (void)unused;
     struct efs_task_expert experts[EFS_TASK_MAX_EXPERTS + 1];
     struct efs_task_tensor tensors[2 * EFS_TASK_MAX_TASKS];
     const struct efs_task_tensor tensor = {.state = EFS_TASK_M, .shards = 1, .e_read_ns = 1};
@@ -173,14 +162,13 @@ static void limits_are_refused(void **unused)
 }
 
 /* Edges lead forward only, every operation has as many coming in as it needs, and the counts are right. */
-static void random_graphs_are_sound(void **unused)
+TEST(random_graphs_are_sound)
 {
-    (void)unused;
-    uint64_t state = 1;
+    uint64_t random = 1;
     const struct random_limits limits = {8, 4, 6, 4, 9, 9, 9, 9, 9, 0, false};
     static struct random_request r;
     for (unsigned round = 0; round < 5000; round++) {
-        random_request(&state, &limits, &r);
+        random_request(&random, &limits, &r);
         r.request.fused = round % 3 == 0;
         size_t bytes = efs_graph_bytes(&r.request);
         memset((char *)memory + bytes, 0xa5, 64);
@@ -220,13 +208,4 @@ static void random_graphs_are_sound(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(figure_6),
-        cmocka_unit_test(fused_decodes_wait_for_sm),
-        cmocka_unit_test(limits_are_refused),
-        cmocka_unit_test(random_graphs_are_sound),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

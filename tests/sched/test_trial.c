@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_trial.c - what is faster is kept, what is slower left, and both again when they change places. */
+#include "test.h"
 #include "cases.h"
 #include "trial.h"
 
@@ -23,12 +24,11 @@ static unsigned play(struct efs_trial *t, unsigned steps, double with, double no
     return count;
 }
 
-static void what_is_faster_stays(void **state)
+TEST(what_is_faster_stays)
 {
     struct efs_trial t;
     uint64_t random = 1;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     assert_false(t.with);
     play(&t, 400, 800, 0.3, &random);
@@ -36,24 +36,22 @@ static void what_is_faster_stays(void **state)
     assert_true(fabs(efs_trial_ratio(&t) - 0.8) < 0.1);
 }
 
-static void what_is_slower_is_left_and_hardly_tried(void **state)
+TEST(what_is_slower_is_left_and_hardly_tried)
 {
     struct efs_trial t;
     uint64_t random = 2;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     play(&t, 400, 1200, 0.3, &random);
     assert_true(play(&t, 4000, 1200, 0.3, &random) < 200);
     assert_true(fabs(efs_trial_ratio(&t) - 1.2) < 0.15);
 }
 
-static void it_changes_its_mind(void **state)
+TEST(it_changes_its_mind)
 {
     struct efs_trial t;
     uint64_t random = 3;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     play(&t, 2000, 800, 0.2, &random);
     play(&t, 2000, 1200, 0.2, &random);
@@ -63,12 +61,11 @@ static void it_changes_its_mind(void **state)
 }
 
 /* All gets slower, whichever it is: that says nothing. */
-static void drift_is_no_difference(void **state)
+TEST(drift_is_no_difference)
 {
     struct efs_trial t;
     double ns = 1000;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     for (unsigned i = 0; i < 400; i++, ns *= 1.01)
         efs_trial_step(&t, (uint64_t)ns, 1);
@@ -76,11 +73,10 @@ static void drift_is_no_difference(void **state)
 }
 
 /* Blocks around other work are not compared: those with are slow here because it is other work. */
-static void other_work_is_not_compared(void **state)
+TEST(other_work_is_not_compared)
 {
     struct efs_trial t;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     for (unsigned i = 0; i < 400; i++) {
         efs_trial_step(&t, t.with ? 5000 : 1000, 1);
@@ -91,12 +87,11 @@ static void other_work_is_not_compared(void **state)
 }
 
 /* A step's time is that of its work, 1 to 9 of it, and 10 % of that with. */
-static void work_that_differs_hides_nothing(void **state)
+TEST(work_that_differs_hides_nothing)
 {
     struct efs_trial t;
     uint64_t random = 4;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     for (unsigned i = 0; i < 100 * STEPS; i++) {
         uint64_t work = 1 + random % 9;
@@ -112,9 +107,8 @@ static void work_that_differs_hides_nothing(void **state)
 
 /* As beside a process that keeps the disk busy: what guesses cost is lost in what tokens differ by, and must still
  * cost next to nothing. */
-static void what_cannot_be_told_costs_hardly_anything(void **state)
+TEST(what_cannot_be_told_costs_hardly_anything)
 {
-    (void)state;
     for (unsigned slower = 1050; slower <= 1300; slower += 50) {
         double lost = 0, all = 0;
 
@@ -130,25 +124,23 @@ static void what_cannot_be_told_costs_hardly_anything(void **state)
     }
 }
 
-static void what_makes_no_difference_is_left(void **state)
+TEST(what_makes_no_difference_is_left)
 {
     struct efs_trial t;
     uint64_t random = 5;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     play(&t, 4000, 1000, 0.3, &random);
     assert_true(t.decided && !t.better);
 }
 
 /* A disk that another process begins to use: the next blocks take longer, and it is looked at at once. */
-static void times_that_change_are_looked_at(void **state)
+TEST(times_that_change_are_looked_at)
 {
     struct efs_trial t;
     uint64_t random = 6;
     unsigned tokens = 0;
 
-    (void)state;
     efs_trial_init(&t, STEPS);
     play(&t, 4000, 800, 0.1, &random);
     assert_true(t.decided && t.better);
@@ -157,18 +149,4 @@ static void times_that_change_are_looked_at(void **state)
     assert_true(tokens < 16 * STEPS);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_faster_stays),
-        cmocka_unit_test(what_is_slower_is_left_and_hardly_tried),
-        cmocka_unit_test(it_changes_its_mind),
-        cmocka_unit_test(drift_is_no_difference),
-        cmocka_unit_test(other_work_is_not_compared),
-        cmocka_unit_test(work_that_differs_hides_nothing),
-        cmocka_unit_test(what_cannot_be_told_costs_hardly_anything),
-        cmocka_unit_test(what_makes_no_difference_is_left),
-        cmocka_unit_test(times_that_change_are_looked_at),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)
