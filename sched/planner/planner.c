@@ -44,51 +44,39 @@ static int seen_new(struct seen *seen, unsigned steps)
     return seen->slot ? 0 : -ENOMEM;
 }
 
-/* Lines 6 to 12: the most experts that fit each pool's share, packed onto the ranks. Returns the bytes used. */
-static uint64_t capacity_pack(const struct efs_plan_layer_state *layer, uint64_t budget,
-                              const unsigned parts[EFS_POOLS], unsigned capacity[EFS_POOLS])
+/* Lines 6 to 12: the most experts that fit each pool's share, packed onto the ranks. */
+static void capacity_pack(const struct efs_plan_layer_state *layer, uint64_t budget,
+                          const unsigned parts[EFS_POOLS], unsigned capacity[EFS_POOLS])
 {
-    unsigned first = 0;
-    uint64_t used = 0;
+    unsigned left = layer->request->experts;
 
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         /* budget * parts / steps without overflow, as budget may have any size */
         uint64_t share = budget / layer->steps * parts[p] + budget % layer->steps * parts[p] / layer->steps;
+        uint64_t fits = share / layer->request->expert_bytes[p];
 
-        capacity[p] = parts[p] ? efs_plan_fit(layer, p, first, share) : 0;
-        used += efs_plan_bytes(layer, p, first, capacity[p]);
-        first += capacity[p];
+        capacity[p] = fits < left ? (unsigned)fits : left;
+        left -= capacity[p];
     }
-    return used;
-}
-
-static uint64_t capacity_bytes(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
-{
-    unsigned first = 0;
-    uint64_t bytes = 0;
-
-    for (unsigned p = 0; p < EFS_POOLS; p++) {
-        bytes += efs_plan_bytes(layer, p, first, capacity[p]);
-        first += capacity[p];
-    }
-    return bytes;
 }
 
 /* Give what the rounding left to the first allowed pools that one more expert fits. */
 static void capacity_fill(const struct efs_plan_layer_state *layer, uint64_t budget, unsigned capacity[EFS_POOLS])
 {
     const struct efs_plan_request *r = layer->request;
-    unsigned cached = capacity[0] + capacity[1] + capacity[2] + capacity[3];
+    unsigned left = r->experts;
 
     for (unsigned p = 0; p < EFS_POOLS; p++) {
-        while (r->pools & EFS_PLAN_POOL(p) && cached < r->experts) {
-            capacity[p]++;
-            if (capacity_bytes(layer, capacity) > budget) {
-                capacity[p]--;
-                break;
-            }
-            cached++;
-        }
+        budget -= capacity[p] * r->expert_bytes[p];
+        left -= capacity[p];
+    }
+    for (unsigned p = 0; p < EFS_POOLS; p++) {
+        uint64_t fits = r->pools & EFS_PLAN_POOL(p) ? budget / r->expert_bytes[p] : 0;
+        unsigned more = fits < left ? (unsigned)fits : left;
+
+        capacity[p] += more;
+        left -= more;
+        budget -= more * r->expert_bytes[p];
     }
 }
 

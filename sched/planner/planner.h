@@ -6,8 +6,8 @@
  * ranks, then C, S and E; what is left is missing. Every split of the budget in steps is tried, its expected makespan
  * is the sum over all hit patterns of their probability (hits.h) times their makespan (makespan.h).
  *
- * Beyond the paper, each by a switch: leftovers of the rounding to whole experts are used (fill), sizes may differ by
- * rank (rank_bytes), layers share their pools (efs_plan_share), costs as measured (efs_cost.extended).
+ * Beyond the paper, each by a switch: leftovers of the rounding to whole experts are used (fill), layers share their
+ * pools (efs_plan_share), costs as measured (efs_cost.extended).
  *
  * Pure; times in nanoseconds. Allocates scratch and frees it.
  */
@@ -43,7 +43,6 @@ struct efs_plan_request {
     unsigned experts, chosen;                /* N, k */
     uint64_t budget_bytes;                   /* of this layer */
     uint64_t expert_bytes[EFS_POOLS];        /* of an average expert in F, C, S, E: none 0 */
-    const uint64_t (*rank_bytes)[EFS_POOLS]; /* NULL: all are average. Else of the expert of each rank */
     unsigned pools;                          /* allowed: Lambda, bits EFS_PLAN_POOL */
     double step; /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
     enum efs_plan_goal goal;

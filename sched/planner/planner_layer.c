@@ -32,13 +32,9 @@ static int plan_request_check(const struct efs_plan_request *r)
     if (!is_time(cost->sm_read_ns) || !is_time(cost->e_read_ns) || !is_time(cost->decode_ns) ||
         !is_time(cost->copy_ns) || !is_time(cost->request_ns) || !is_time(cost->c_hit_ns) || !is_time(cost->f_hit_ns))
         return -EINVAL;
-    for (unsigned p = 0; p < EFS_POOLS; p++) {
+    for (unsigned p = 0; p < EFS_POOLS; p++)
         if (!r->expert_bytes[p] || r->expert_bytes[p] > MAX_EXPERT_BYTES)
             return -EINVAL;
-        for (unsigned i = 0; r->rank_bytes && i < r->experts; i++)
-            if (!r->rank_bytes[i][p] || r->rank_bytes[i][p] > MAX_EXPERT_BYTES)
-                return -EINVAL;
-    }
     return 0;
 }
 
@@ -46,30 +42,12 @@ static int plan_request_check(const struct efs_plan_request *r)
 static int layer_lay_out(struct efs_plan_layer_state *layer)
 {
     const struct efs_plan_request *r = layer->request;
-    size_t n = (size_t)r->experts + 1;
 
-    layer->f = calloc(n, sizeof(*layer->f));
+    layer->f = calloc((size_t)r->experts + 1, sizeof(*layer->f));
     if (!layer->f)
         return -ENOMEM;
     for (unsigned i = 0; i < r->experts; i++)
         layer->f[i + 1] = layer->f[i] + r->inclusion[i];
-    if (!r->rank_bytes)
-        return 0;
-    layer->sized = calloc(n, sizeof(*layer->sized));
-    if (!layer->sized)
-        return -ENOMEM;
-    for (unsigned i = 0; i < r->experts; i++) {
-        double size = (double)r->rank_bytes[i][EFS_POOL_C] / (double)r->expert_bytes[EFS_POOL_C];
-
-        layer->sized[i + 1] = layer->sized[i] + r->inclusion[i] * size;
-    }
-    for (unsigned p = 0; p < EFS_POOLS; p++) {
-        layer->bytes[p] = calloc(n, sizeof(*layer->bytes[p]));
-        if (!layer->bytes[p])
-            return -ENOMEM;
-        for (unsigned i = 0; i < r->experts; i++)
-            layer->bytes[p][i + 1] = layer->bytes[p][i] + r->rank_bytes[i][p];
-    }
     return 0;
 }
 
@@ -108,37 +86,7 @@ void efs_plan_close(struct efs_plan_layer_state *layer)
 {
     efs_hits_table_free(layer->table);
     free(layer->f);
-    free(layer->sized);
-    for (unsigned p = 0; p < EFS_POOLS; p++)
-        free(layer->bytes[p]);
     memset(layer, 0, sizeof(*layer));
-}
-
-uint64_t efs_plan_bytes(const struct efs_plan_layer_state *layer, enum efs_pool pool, unsigned first, unsigned count)
-{
-    if (!layer->sized)
-        return count * layer->request->expert_bytes[pool];
-    return layer->bytes[pool][first + count] - layer->bytes[pool][first];
-}
-
-unsigned efs_plan_fit(const struct efs_plan_layer_state *layer, enum efs_pool pool, unsigned first, uint64_t bytes)
-{
-    unsigned low = 0, high = layer->request->experts - first;
-
-    if (!layer->sized) {
-        uint64_t count = bytes / layer->request->expert_bytes[pool];
-
-        return count < high ? (unsigned)count : high;
-    }
-    while (low < high) {
-        unsigned middle = (low + high + 1) / 2;
-
-        if (efs_plan_bytes(layer, pool, first, middle) <= bytes)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
 }
 
 /* A pool as the sum over hit patterns sees it. */
@@ -164,14 +112,6 @@ static int layer_cut(struct efs_plan_layer_state *layer, const unsigned capacity
             return -ENOMEM;
         in->share = layer->share[p];
         in->most = count < r->chosen ? count : r->chosen;
-        if (layer->sized && layer->f[first + count] > layer->f[first]) {
-            /* A hit in this pool is of the mean size of the pool's experts, weighted by how often each is hit. */
-            double size =
-                (layer->sized[first + count] - layer->sized[first]) / (layer->f[first + count] - layer->f[first]);
-
-            in->share.io_ns *= size;
-            in->share.cpu_ns *= size;
-        }
         first += count;
     }
     return 0;
@@ -231,14 +171,13 @@ int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[
 
 struct efs_share efs_plan_expect_share(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS])
 {
-    const double *weight = layer->sized ? layer->sized : layer->f;
     struct efs_share mean = {0};
     unsigned first = 0;
 
     for (unsigned p = 0; p <= EFS_POOLS; p++) {
         unsigned count = p == EFS_POOL_M ? layer->request->experts - first : capacity[p];
 
-        mean = share_plus(mean, weight[first + count] - weight[first], layer->share[p]);
+        mean = share_plus(mean, layer->f[first + count] - layer->f[first], layer->share[p]);
         first += count;
     }
     return mean;
@@ -251,7 +190,7 @@ int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity
     plan->io_ns = efs_plan_expect_share(layer, capacity).io_ns;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         plan->capacity[p] = capacity[p];
-        plan->used_bytes[p] = efs_plan_bytes(layer, p, first, capacity[p]);
+        plan->used_bytes[p] = capacity[p] * layer->request->expert_bytes[p];
         plan->hits[p] = layer->f[first + capacity[p]] - layer->f[first];
         first += capacity[p];
     }

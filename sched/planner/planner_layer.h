@@ -14,21 +14,12 @@ struct efs_plan_layer_state {
     double all; /* Phi_N(k) */
     struct efs_share share[EFS_POOLS + 1];
     double *f; /* [experts + 1] sums of the first inclusion probabilities */
-    double
-        *sized; /* [experts + 1] the same, each times its expert's size over the average; NULL: sizes do not differ */
-    uint64_t *bytes[EFS_POOLS]; /* [experts + 1] sums of the first sizes; NULL as above */
     unsigned steps;
 };
 
 /* Check the request, fit q, lay out the sums. Errors as of efs_plan_evaluate(). The request stays borrowed. */
 int efs_plan_open(struct efs_plan_layer_state *layer, const struct efs_plan_request *request);
 void efs_plan_close(struct efs_plan_layer_state *layer);
-
-/* Bytes of count experts from rank first on, in a pool. */
-uint64_t efs_plan_bytes(const struct efs_plan_layer_state *layer, enum efs_pool pool, unsigned first, unsigned count);
-
-/* Experts from rank first on that fit into bytes of a pool. */
-unsigned efs_plan_fit(const struct efs_plan_layer_state *layer, enum efs_pool pool, unsigned first, uint64_t bytes);
 
 /* Expected makespan of a split; -ENOMEM. */
 int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], double *makespan_ns);

@@ -350,11 +350,6 @@ enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, 
     return policy->pool[layer * policy->experts + expert];
 }
 
-bool efs_policy_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert)
-{
-    return policy->pins[layer * policy->experts + expert] > 0;
-}
-
 enum efs_pool efs_policy_user_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert)
 {
     return policy->user_pin[layer * policy->experts + expert];

@@ -156,7 +156,6 @@ void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *
 /* ---- looking at it ------------------------------------------------------------------------------------------ */
 
 enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, unsigned expert);
-bool efs_policy_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert);
 enum efs_pool efs_policy_user_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert);
 /* Rank in its layer by what the policy goes by, 0 the best; for the baselines by frequency. Linear in experts. */
 unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned expert);

@@ -192,37 +192,6 @@ TEST(leftovers_are_used)
     }
 }
 
-TEST(sizes_by_rank)
-{
-    double f[6] = {0.7, 0.5, 0.3, 0.2, 0.2, 0.1}, same_ns;
-    uint64_t by_rank[6][EFS_POOLS];
-    struct efs_plan_request r = layer(f, 6, 2, 2700);
-    struct efs_plan plan;
-
-    r.pools = EFS_PLAN_POOL(EFS_POOL_C);
-    for (unsigned i = 0; i < 6; i++)
-        memcpy(by_rank[i], bytes, sizeof(bytes));
-    assert_int_equal(plan_layer(&r, &plan), 0);
-    same_ns = plan.makespan_ns;
-    r.rank_bytes = (const uint64_t(*)[EFS_POOLS])by_rank; /* given, but all average: the same plan */
-    assert_int_equal(plan_layer(&r, &plan), 0);
-    assert_double_equal(plan.makespan_ns, same_ns, 1e-9);
-    assert_int_equal(plan.capacity[EFS_POOL_C], 4); /* 4 * 667 = 2668 */
-
-    for (unsigned p = 0; p < EFS_POOLS; p++) { /* the first two are twice as large */
-        by_rank[0][p] *= 2;
-        by_rank[1][p] *= 2;
-    }
-    assert_int_equal(plan_layer(&r, &plan), 0);
-    assert_int_equal(plan.capacity[EFS_POOL_C], 2);
-    assert_int_equal(plan.used_bytes[EFS_POOL_C], 4 * 667);
-    assert_double_equal(plan.io_ns, 0.8 * 396, 1e-9); /* what is missing is of average size */
-    r.budget_bytes = 0;
-    assert_int_equal(plan_layer(&r, &plan), 0);
-    assert_double_equal(plan.io_ns, (2 * (0.7 + 0.5) + 0.8) * 396, 1e-9);
-    assert_double_equal(plan.makespan_ns, plan.io_ns, 1e-9); /* bound by I/O: the mean size is exact */
-}
-
 /* By hand: only C allowed, two and a half experts of it a layer. */
 TEST(shared_pools_need_no_whole_experts)
 {
