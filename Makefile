@@ -231,14 +231,14 @@ SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim,$(TEST
 THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_faults gpu_formats guess handout \
   handout_coded past plan reclaim record serve states streams tune_threads warm) \
   $(addprefix expertfs/test_,export_faults fuzz_export log)
-# These take minutes under TSan: the long tier has them.
-THREADED_LONG := $(addprefix engine/test_,gpu_ahead gpu_run pack product request)
+# These take minutes under TSan: the long tier has them. Of test_demotion `make test` has a third.
+THREADED_LONG := $(addprefix engine/test_,demotion gpu_ahead gpu_run pack product request)
 # fault/test_reclaim forks hundreds of times, which takes minutes under ASan: the long tier has it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
 TESTED_LONG := $(THREADED_LONG:%=build-thread/tests/%) build-address-undefined/tests/fault/test_reclaim
 c-tests-long: $(filter $(BUILD)/%,$(TESTED_LONG)) $(BUILD)/tests/engine/libcuda-fake.so
-	@PROGRAMS="$(filter $(BUILD)/%,$(TESTED_LONG))" SCRIPTS=0 tests/run
+	@EXPERTFS_LONG=1 PROGRAMS="$(filter $(BUILD)/%,$(TESTED_LONG))" SCRIPTS=0 tests/run
 # What scripts use beside the programs of `all`
 for-scripts: $(filter-out $(TESTS:%=$(BUILD)/tests/%),$(TEST_PROGRAMS)) $(BUILD)/tests/engine/test_sweep
 clean:

@@ -28,6 +28,11 @@
 #include "lease.h"
 #include "waiting.h"
 
+#ifdef __SANITIZE_THREAD__
+#define SAMPLED true
+#else
+#define SAMPLED false
+#endif
 #define EXPERTS 4
 #define MIB (1ull << 20)
 
@@ -373,12 +378,19 @@ static unsigned count_gaps(void)
     return gaps.seen;
 }
 
-/* Those of the first, the second and the last extent; of a file and of a window by turns. */
+/* Those of the first, the second and the last extent; of a file and of a window by turns. Under TSan, which takes 20 times
+ * as long, each test takes one gap of each extent and each kind, and every gap is in two tests: EXPERTFS_LONG takes all. */
 static void each_gap(void (*what)(struct round *))
 {
-    unsigned count = count_gaps();
+    static unsigned count, tests;
+    if (count == 0)
+        count = count_gaps();
     assert_true(count > 9 && count % 3 == 0);
-    for (unsigned at = 1; at <= count; at += at == 6 ? count - 8 : 1) {
+    tests++;
+    for (unsigned n = 0; n < 9; n++) {
+        unsigned at = 1 + (n < 6 ? n : count - 9 + n);
+        if (SAMPLED && !getenv("EXPERTFS_LONG") && (n / 3 + n + tests) % 3 != 0)
+            continue;
         struct round r = begin_round(at, at % 2);
         what(&r);
         end_round(&r);
