@@ -76,6 +76,18 @@ static void look_for_room(struct efs *fs)
     efs_unlock(fs);
 }
 
+/* Returns false when the thread has to stop, at once: each close of a store would wait for it otherwise. */
+static bool settle(struct efs_plan_thread *s)
+{
+    const struct timespec until = efs_from_now(SETTLE_NS);
+    efs_lock(s->fs);
+    while (!s->stop && pthread_cond_timedwait(&s->wake, &s->fs->lock, &until) != ETIMEDOUT)
+        ;
+    bool settled = !s->stop;
+    efs_unlock(s->fs);
+    return settled;
+}
+
 static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
@@ -103,11 +115,8 @@ static void *plan_thread_run(void *arg)
             look_for_room(fs);
         if (!stop && efs_plan_thread_mend(s))
             efs_plan_thread_plan(s);
-        if (plan) {
-            struct timespec settle = {0, SETTLE_NS};
-            nanosleep(&settle, NULL);
+        if (plan && settle(s))
             efs_plan_thread_plan(s);
-        }
         if (due) {
             efs_plan_thread_save(s);
             saved = efs_now_ns();
