@@ -99,20 +99,14 @@ static inline uint64_t efs_assign_gpu_ns(const struct efs_assign_expert *e)
 struct efs_assign_problem efs_assign_pair_problem(const struct efs_assign_pair *pair, uint64_t *ns, uint64_t *bytes,
                                                   uint64_t *room_bytes);
 
-/* When the graphics processor is done with its experts if those that are cached run while others come: transfers one
- * after the other, computing one after the other, in the best order (Johnson). Never more than the sum by Eq. 5 and the
- * last computing. */
-uint64_t efs_assign_overlapped_ns(const struct efs_assign_pair *pair, const uint8_t *device);
-
 enum efs_assign_rule {
     EFS_ASSIGN_ALL_CPU,  /* nothing on the graphics processor */
     EFS_ASSIGN_POPULAR,  /* what is cached there, all else here: a set that was chosen before */
     EFS_ASSIGN_FIDDLER,  /* each expert by itself: there if cached, or if transfer and computing take less than here */
     EFS_ASSIGN_HYBRIMOE, /* both take from a list by tokens, the processor from its light end; see assign_peers.c */
     EFS_ASSIGN_GREEDY,   /* Algorithm 1 of DALI */
-    EFS_ASSIGN_OVERLAPPED, /* Algorithm 1 by the time of hits that run while misses come */
-    EFS_ASSIGN_BALANCED,   /* ours */
-    EFS_ASSIGN_OPTIMUM,    /* the best */
+    EFS_ASSIGN_BALANCED, /* ours */
+    EFS_ASSIGN_OPTIMUM,  /* the best */
     EFS_ASSIGN_RULES
 };
 const char *efs_assign_rule_name(enum efs_assign_rule rule); /* "cpu", "popular", "fiddler", ... */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_peers.c - one processor and one graphics processor: how others assign, and what hiding transfers behind the
- * computing of what is there already is worth.
+ * assign_peers.c - one processor and one graphics processor: the rules of other systems.
  *
  * HybriMoE, from its published description: three queues play against each other in time. The processor takes experts
  * that are not cached, the lightest first; the link brings such experts, the heaviest first; the graphics processor
@@ -11,8 +10,8 @@
 
 #include <errno.h>
 
-static const char *const names[EFS_ASSIGN_RULES] = {"cpu",    "popular",    "fiddler",  "hybrimoe",
-                                                    "greedy", "overlapped", "balanced", "optimum"};
+static const char *const names[EFS_ASSIGN_RULES] = {"cpu",    "popular",  "fiddler", "hybrimoe",
+                                                    "greedy", "balanced", "optimum"};
 
 const char *efs_assign_rule_name(enum efs_assign_rule rule)
 {
@@ -35,63 +34,6 @@ struct efs_assign_problem efs_assign_pair_problem(const struct efs_assign_pair *
     return (struct efs_assign_problem){
         .experts = count, .devices = 2, .ns = ns, .bytes = bytes, .room_bytes = room_bytes};
 }
-
-/* ---- hits run while misses come ------------------------------------------------------------------------------- */
-
-/* Johnson: what takes longer to compute than to bring first, by its transfer; then the others, longest computing first.
- */
-static uint64_t johnson_key(const struct efs_assign_expert *e, uint64_t transfer_ns)
-{
-    return transfer_ns <= e->gpu_ns ? UINT64_C(1) << 52 | (((UINT64_C(1) << 52) - 1) & ~transfer_ns) : e->gpu_ns;
-}
-
-uint64_t efs_assign_overlapped_ns(const struct efs_assign_pair *pair, const uint8_t *device)
-{
-    uint64_t key[EFS_ASSIGN_EXPERTS_MAX], ns[EFS_ASSIGN_EXPERTS_MAX], link_ns = 0, done_ns = 0;
-    uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
-    const struct efs_assign_problem p = {.experts = pair->experts, .devices = 1, .ns = ns};
-    for (uint32_t i = 0; i < pair->experts; i++) {
-        const struct efs_assign_expert *e = &pair->expert[i];
-        ns[i] = device[i] == EFS_ASSIGN_GPU && e->tokens;
-        key[i] = johnson_key(e, e->cached ? 0 : e->transfer_ns);
-    }
-    uint32_t count = efs_assign_sorted(&p, key, order);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct efs_assign_expert *e = &pair->expert[order[i]];
-        link_ns += e->cached ? 0 : e->transfer_ns;
-        done_ns = (link_ns > done_ns ? link_ns : done_ns) + e->gpu_ns;
-    }
-    return done_ns;
-}
-
-/* Algorithm 1, where an expert more on the graphics processor makes it end when link and computing both have ended: in
- * a flow of many experts the longer of both sums, and one computing more after the last transfer. */
-static void overlapped(const struct efs_assign_pair *pair, struct efs_assign_state *state, uint64_t *key,
-                       uint16_t *order)
-{
-    const struct efs_assign_problem *p = state->problem;
-    uint64_t link_ns = 0, compute_ns = 0, tail_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < p->experts; i++) {
-        uint64_t ns0 = efs_assign_ns(p, 0, i), ns1 = efs_assign_ns(p, 1, i);
-        key[i] = ns0 > ns1 ? ns0 - ns1 : ns1 - ns0;
-    }
-    uint32_t count = efs_assign_sorted(p, key, order);
-    for (uint32_t n = 0; n < count; n++) {
-        uint32_t i = order[n];
-        const struct efs_assign_expert *e = &pair->expert[i];
-        bool comes = !e->cached;
-        uint64_t link = link_ns + (comes ? e->transfer_ns : 0), compute = compute_ns + e->gpu_ns;
-        uint64_t tail = comes && e->gpu_ns < tail_ns ? e->gpu_ns : tail_ns;
-        uint64_t ends_ns = link > 0 && link + tail > compute ? link + tail : compute;
-        bool there = ends_ns <= state->ns[0] + e->cpu_ns && efs_assign_bytes(p, 1, i) <= state->room_bytes[1];
-        efs_assign_put(state, i, there);
-        link_ns = there ? link : link_ns;
-        compute_ns = there ? compute : compute_ns;
-        tail_ns = there ? tail : tail_ns;
-    }
-}
-
-/* ---- peers --------------------------------------------------------------------------------------------------- */
 
 static void one_by_one(const struct efs_assign_pair *pair, enum efs_assign_rule rule, struct efs_assign_state *state)
 {
@@ -156,8 +98,6 @@ int efs_assign_by(enum efs_assign_rule rule, const struct efs_assign_pair *pair,
     efs_assign_begin(&state, &p, device);
     if (rule == EFS_ASSIGN_HYBRIMOE)
         hybrimoe(pair, &state, key, order);
-    else if (rule == EFS_ASSIGN_OVERLAPPED)
-        overlapped(pair, &state, key, order);
     else
         one_by_one(pair, rule, &state);
     efs_assign_end(&state, sum);

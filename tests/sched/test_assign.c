@@ -243,27 +243,6 @@ TEST(eq_5_takes_the_longer_of_both)
     assert_int_equal(efs_assign_gpu_ns(&e), 0);
 }
 
-TEST(hits_run_while_misses_come)
-{
-    struct efs_assign_expert experts[] = {expert(1, false, 0), expert(1, true, 0), expert(1, true, 0),
-                                          expert(1, false, 0)};
-    const struct efs_assign_pair pair = {.experts = 4, .expert = experts, .room_bytes = UINT64_MAX};
-    const uint8_t device[] = {1, 1, 1, 1}, hits[] = {0, 1, 1, 0};
-    assert_int_equal(efs_assign_overlapped_ns(&pair, device), 110); /* two transfers, the last computing */
-    assert_int_equal(efs_assign_overlapped_ns(&pair, hits), 20);
-    experts[1].gpu_ns = experts[2].gpu_ns = 60;
-    assert_int_equal(efs_assign_overlapped_ns(&pair, device), 140); /* computing 60 + 60 + 10 + 10: all hidden */
-    /* The rule sees it: 50 + 50 by Eq. 5 beside hits of 60 and 60 would send the last one here, where it takes 150. */
-    for (unsigned i = 0; i < 4; i++)
-        experts[i].cpu_ns = 150;
-    struct efs_assign_sum sum;
-    uint8_t by_rule[4];
-    assert_int_equal(efs_assign_by(EFS_ASSIGN_OVERLAPPED, &pair, by_rule, &sum), 0);
-    assert_memory_equal(by_rule, device, 4);
-    assert_int_equal(efs_assign_by(EFS_ASSIGN_GREEDY, &pair, by_rule, &sum), 0);
-    assert_memory_not_equal(by_rule, device, 4);
-}
-
 TEST(all_rules_keep_to_memory)
 {
     struct cases cases = {5};

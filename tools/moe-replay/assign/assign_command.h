@@ -58,9 +58,8 @@ struct replay_assign_setup {
 struct replay_assign_rules {
     uint64_t layers, unknown; /* layers that were decided; of them, those whose optimum was not found in its limits */
     struct replay_assign_rule {
-        double moe_ns;        /* all layers, by Eq. 5 */
-        double overlapped_ns; /* the same where hits run while misses come */
-        double worst;         /* of a layer, over the optimum */
+        double moe_ns; /* all layers, by Eq. 5 */
+        double worst;  /* of a layer, over the optimum */
         double decide_ns, decide_worst_ns;
     } rule[EFS_ASSIGN_RULES];
     double optimum_ns; /* of all layers; of the unknown ones its lower bound */

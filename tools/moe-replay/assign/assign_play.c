@@ -181,9 +181,7 @@ static void compare_rules(struct player *p, const struct efs_assign_pair *pair, 
         } else if (!unknown) {
             efs_assign_by(EFS_ASSIGN_OPTIMUM, pair, p->device, &sum);
         }
-        uint64_t gpu_ns = efs_assign_overlapped_ns(pair, p->device);
         rule->moe_ns += (double)sum.makespan_ns;
-        rule->overlapped_ns += (double)(gpu_ns > sum.device_ns[0] ? gpu_ns : sum.device_ns[0]);
         double ratio = optimum_ns > 0 ? (double)sum.makespan_ns / optimum_ns : 1;
         rule->worst = ratio > rule->worst ? ratio : rule->worst;
     }

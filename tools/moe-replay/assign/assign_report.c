@@ -59,14 +59,13 @@ static void print_rules(const struct replay_assign_batch *b)
            (unsigned long long)r->layers);
     if (r->unknown)
         printf("; of %llu the optimum was not found, its lower bound stands for it", (unsigned long long)r->unknown);
-    printf("\n%-18s %12s %12s %12s %12s %10s %10s\n", "rule", "us a layer", "over optimum", "worst layer", "overlapped",
-           "decide us", "% of layer");
+    printf("\n%-18s %12s %12s %12s %10s %10s\n", "rule", "us a layer", "over optimum", "worst layer", "decide us",
+           "% of layer");
     for (unsigned k = 0; k < EFS_ASSIGN_RULES; k++) {
         const struct replay_assign_rule *rule = &r->rule[k];
-        printf("%-18s %12.1f %12.3f %12.3f %12.1f %10.2f %10.2f\n", efs_assign_rule_name((enum efs_assign_rule)k),
+        printf("%-18s %12.1f %12.3f %12.3f %10.2f %10.2f\n", efs_assign_rule_name((enum efs_assign_rule)k),
                ratio(rule->moe_ns, layers) / 1e3, ratio(rule->moe_ns, r->optimum_ns), rule->worst,
-               ratio(rule->overlapped_ns, layers) / 1e3, ratio(rule->decide_ns, layers) / 1e3,
-               100 * ratio(rule->decide_ns, rule->moe_ns));
+               ratio(rule->decide_ns, layers) / 1e3, 100 * ratio(rule->decide_ns, rule->moe_ns));
     }
 }
 
