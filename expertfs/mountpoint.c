@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -15,7 +16,6 @@
 #include <sys/un.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "mounts.h"
 
@@ -50,6 +50,42 @@ static bool mountpoint_is_empty(const char *path)
     return empty;
 }
 
+/* Where the dead mount is that path is in, for free(). NULL: it is not found. */
+static char *dead_mount(const char *path)
+{
+    struct efsd_mounts table;
+    struct efsd_mount mount;
+    struct statfs fs;
+    int id, fd;
+    char *above = strdup(path), *slash, *found = NULL;
+    while (above && (fd = efsd_mount_open(above, &id)) < 0 && (slash = strrchr(above, '/')) && slash > above)
+        *slash = '\0';
+    if (above && fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN) {
+        efsd_mounts_open(&table);
+        while (!found && efsd_mounts_next(&table, &mount))
+            found = mount.id == id ? strdup(mount.path) : NULL;
+        efsd_mounts_close(&table);
+    }
+    if (above && fd >= 0)
+        close(fd);
+    free(above);
+    return found;
+}
+
+errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err)
+{
+    char *mount = dead_mount(path);
+    if (mount)
+        efs_fail(err, -ENOTCONN, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s", path,
+                 mount);
+    else /* a symbolic link leads below it */
+        efs_fail(err, -ENOTCONN,
+                 "%s: a mount whose daemon died is on the way there; findmnt names it, fusermount3 -u removes it",
+                 path);
+    free(mount);
+    return -ENOTCONN;
+}
+
 errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error *err)
 {
     struct stat st;
@@ -61,10 +97,7 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error
     /* statvfs() asks the daemon of a mount that is there already, where stat() is answered from the kernel's memory. */
     if (stat(path, &st) || (!on_demand && statvfs(path, &fs))) {
         errint_t rc = -errno;
-        return rc == -ENOTCONN
-                   ? efs_fail(err, rc, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s",
-                              path, path)
-                   : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
+        return rc == -ENOTCONN ? efsd_mountpoint_dead(path, err) : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
     }
     if (!S_ISDIR(st.st_mode))
         return efs_fail(err, -ENOTDIR, "%s: not a directory; the store comes first, then where to mount it", path);
@@ -122,9 +155,10 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
     efsd_mounts_close(&table);
     snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
     if (rc)
-        efs_fail(err, rc, "%s: no mount of expertfs to remount", path);
+        efs_fail(err, rc, "%s: not mounted: no mount of expertfs to remount", path);
     else if (mount(NULL, by_descriptor, NULL, flags, NULL) < 0)
-        rc = efs_fail(err, -errno, "%s: remount: %s", path, strerror(errno));
+        rc = efs_fail(err, -errno, "%s: remount: %s", path,
+                      errno == EINVAL ? "not mounted: a folder of a mount" : strerror(errno));
     close(fd);
     return rc;
 }
@@ -133,14 +167,17 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
 #define CLAIM_PAUSE_US 1000
 #define CLAIM_WAIT_MS 1000 /* for a process that finds that it may not mount, and gives its claim back */
 
-/* A name of the abstract namespace, which goes with its process. Paths are those of a mount namespace. */
+/* A name of the abstract namespace, which goes with its process: by directory and mount namespace, since bind mounts
+ * give a directory several paths. */
 static socklen_t claim_name(const char *path, struct sockaddr_un *name)
 {
-    struct stat namespace = {0};
+    struct stat namespace = {0}, directory = {0};
     stat("/proc/self/ns/mnt", &namespace);
+    stat(path, &directory); /* its failure is found by the check that follows */
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int bytes = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "expertfs-mountpoint-%llx-%016llx",
-                         (unsigned long long)namespace.st_ino, (unsigned long long)XXH3_64bits(path, strlen(path)));
+    int bytes = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "expertfs-mountpoint-%llx-%llx-%llx",
+                         (unsigned long long)namespace.st_ino, (unsigned long long)directory.st_dev,
+                         (unsigned long long)directory.st_ino);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
 }
 

@@ -12,6 +12,9 @@
  */
 errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error *err);
 
+/* -ENOTCONN, in err the dead mount that path is in and how to remove it. */
+errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err);
+
 /* Unmount the top mount at path while it is of type fuse.SUBTYPE (NULL: expertfs) and its daemon has died. */
 void efsd_mountpoint_recover(const char *path, const char *subtype);
 
@@ -20,9 +23,9 @@ void efsd_mountpoint_recover(const char *path, const char *subtype);
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
 
 /*
- * Reserve path until *claim is closed, so that one of several daemons that start at once mounts there. -EBUSY: err
- * names the process that has reserved it. *claim is negative where there are no such claims, or another user has it,
- * who could keep it for ever.
+ * Reserve the directory at path until *claim is closed, so that one of several daemons that start at once mounts there.
+ * -EBUSY: err names the process that has reserved it. *claim is negative where there are no such claims, or another
+ * user has it, who could keep it for ever.
  */
 errint_t efsd_mountpoint_claim(const char *path, int *claim, struct efs_error *err);
 

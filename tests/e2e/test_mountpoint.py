@@ -149,6 +149,55 @@ def all_at_once():
     at_once("of two stores, by two names", [store, other] * 2, path, [path, path, link, link])
     dead(path)
     at_once("on a mount whose daemon was killed", [store] * 4, path)
+    first, second = new_folder("shared"), new_folder("shared again")
+    run("mount", "-t", "tmpfs", "shared", first)
+    run("mount", "--make-shared", first)
+    run("mount", "--bind", first, second)
+    os.mkdir(f"{first}/mnt")
+    at_once("by two paths of a parent folder", [store, other] * 2, f"{first}/mnt", [f"{first}/mnt", f"{second}/mnt"] * 2)
+    run("umount", second), run("umount", first)
+
+
+def other_places():
+    print("-- paths that lead to what no path here names")
+    place, target, script = new_folder("place"), new_folder("target"), """mount -t tmpfs other "$1" && mkdir "$1/mnt" "$1/alone" &&
+        cp "$2" "$1/x.efs" && cp "$2" "$1/alone.efs" && echo ready && read end"""
+    shutil.copy(store, f"{place}/x.efs")
+    os.mkdir(f"{place}/mnt")
+    holder = subprocess.Popen(["unshare", "-m", "sh", "-c", script, "sh", place, store], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+    if not check("another mount namespace", holder.stdout.readline() == "ready\n"):
+        return
+    there, hidden = f"/proc/{holder.pid}/root{place}", new_folder("hides")
+    removed = os.open(shutil.copy(store, f"{place}/removed.efs"), os.O_RDONLY)
+    os.unlink(f"{place}/removed.efs")
+    shutil.copy(store, f"{hidden}/x.efs")
+    os.mkdir(f"{hidden}/mnt")
+    covered = os.open(hidden, os.O_RDONLY)
+    mount_other(hidden)
+    shutil.copy(store, f"{hidden}/x.efs")
+    os.mkdir(f"{hidden}/mnt")
+    for what, arguments in (("a store in another mount namespace", (f"{there}/x.efs", target)),
+                            ("one whose name is not here", (f"{there}/alone.efs", target)),
+                            ("a mountpoint in another mount namespace", (store, f"{there}/mnt")),
+                            ("one whose name is not here", (store, f"{there}/alone")),
+                            ("a history in another mount namespace", (store, target, "-o", f"history={there}/x.efs")),
+                            ("a store in a folder that a mount hides", ("x.efs", target)),
+                            ("a mountpoint that a mount hides", (store, "mnt")),
+                            ("a store that was removed", (f"/dev/fd/{removed}", target))):
+        result = run(expertfs, *arguments, pass_fds=[removed], preexec_fn=lambda: os.fchdir(covered))
+        places = (target, f"{place}/mnt", f"{hidden}/mnt")
+        check(f"{what} is refused", result.returncode == 1 and "no absolute path leads there" in result.stderr and
+              not any(mounted_on(path) for path in places), result)
+        for path in places:
+            while mounted_on(path) and run("umount", path).returncode == 0:
+                pass
+    holder.communicate("end\n")
+    result = run(expertfs, f"/proc/self/root{store}", f"/proc/{os.getpid()}/root{target}")
+    check("one of this mount namespace is taken", result.returncode == 0 and mounted_on(target) == ["fuse.expertfs"], result)
+    run("umount", target)
+    os.close(covered), os.close(removed)
+    run("umount", hidden)
 
 
 def dead(path, *options):
@@ -183,16 +232,23 @@ def recovered():
     result = run(expertfs, store, path)
     check("a dead one of another type stays, and how to remove it is said", result.returncode == 1 and
           "fusermount3 -u" in result.stderr and mounted_on(path) == ["fuse.other"], result)
+    os.symlink(f"{path}/experts", f"{below}/to a dead one")
+    for arguments, hint in (((store, f"{path}/experts/L00"), f"remove it: fusermount3 -u {path}\n"),
+                            ((f"{path}/x.efs", new_folder("alive")), f"remove it: fusermount3 -u {path}\n"),
+                            ((store, f"{below}/to a dead one"), "findmnt names it, fusermount3 -u removes it\n")):
+        result = run(expertfs, *arguments)
+        check(f"a dead mount above {arguments}", result.returncode == 1 and result.stderr.endswith(hint), result)
     run("umount", path)
 
 
-def by_the_unit():
-    print("-- the systemd unit at a mount whose daemon was killed")
-    path, kept = new_folder("the unit's"), scratch("the unit's.efs")
+def by_the_unit(options):
+    print(f"-- the systemd unit at a mount whose daemon was killed: {options}")
+    path, kept = new_folder(f"the unit's {options}"), scratch(f"the unit's {options}.efs")
+    mounted = "fuse.other" if "other" in options else "fuse.expertfs"
     os.symlink(store, kept)
     with open(os.path.join(ROOT, "tools/packaging/expertfs@.service.in")) as unit:
         lines = [line.split("=", 1) for line in unit.read().splitlines() if line.startswith("ExecStart")]
-    conf = {"$$": "$", "${MOUNTPOINT}": path, "${STORE}": kept, "${OPTIONS}": "ro", "@BINDIR@": BUILD}
+    conf = {"$$": "$", "${MOUNTPOINT}": path, "${STORE}": kept, "${OPTIONS}": options, "@BINDIR@": BUILD}
 
     def start():
         """As systemd does: a line is split into words by its quotes, then variables are replaced in each word."""
@@ -202,9 +258,9 @@ def by_the_unit():
             if result.returncode and not line.startswith("-"):
                 return f"{name}={line}: {result}"
         return ""
-    dead(path)
+    dead(path, "-o", options)
     failed = start()
-    check("it starts", failed == "" and mounted_on(path) == ["fuse.expertfs"] and os.path.exists(f"{path}/{large}"), failed)
+    check("it starts", failed == "" and mounted_on(path) == [mounted] and os.path.exists(f"{path}/{large}"), failed)
     check("what is served there stays", "is mounted there already" in start() and os.path.exists(f"{path}/{large}"))
     run("umount", path)
 
@@ -256,6 +312,10 @@ def remounted():
               ["fuse.expertfs"] and all(part.split(",")[0] == rw for part in flags().split()) and
               ("noexec" in flags()) == noexec and "nosuid" in flags(), (result, flags(), tunes(mount.path)))
     check("the mount is what it was", open(mount / large, "rb").read() == open(f"{model}/{large}", "rb").read())
+    for folder in (new_folder("plain"), mount / "experts"):
+        result = remount("remount,ro", folder)
+        check("a plain folder is refused", result.returncode == 1 and "not mounted" in result.stderr and
+              "Invalid" not in result.stderr, result)
     result = remount("remount,ro", others)
     check("a mount of others is refused", result.returncode == 1 and "no mount of expertfs" in result.stderr, result)
     mount.unmount()
@@ -277,6 +337,16 @@ def told_once():
     check("top: they are not taken for mounts", result.returncode == 0, result)
     run("umount", "-l", mount.path)
     check("list: the mount was detached, a bind mount of the whole is told", told() == ([whole], 0), told())
+    for name in (".expertfs/version", ".expertfs/stat", ".expertfs"):
+        source = make_model(f"its own {name.replace('/', ' ')}", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "2", "-l", "1")
+        os.makedirs(os.path.dirname(f"{source}/{name}"), exist_ok=True)
+        with open(f"{source}/{name}", "w") as file:
+            file.write("stat: 1\n")
+        own = Mount(make_store(source), name="below/own")
+        result = run(program("expertctl"), "list", "--json")
+        check(f"list: a mount of a checkpoint with its own {name} is left out, with a note", result.returncode == 0 and
+              f"{own.path}: its checkpoint has an .expertfs of its own" in result.stderr, result)
+        own.stop()
     end(mount)
     check("nothing is left of it", mounted_on(folder) + mounted_on(whole) == [])
     end(hidden)
@@ -290,7 +360,9 @@ parent_covered()
 bound()
 all_at_once()
 recovered()
-by_the_unit()
+by_the_unit("ro")
+by_the_unit("ro,subtype=other")
+other_places()
 descriptors()
 remounted()
 told_once()

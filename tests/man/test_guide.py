@@ -52,7 +52,7 @@ for unit; do :; done
 name=${{unit#expertfs@}} OPTIONS=ro
 . /etc/expertfs/"$name".conf
 case $1 in
-enable) {before} && {start} ;;
+enable) {before.removeprefix("-")} && {start} ;;
 stop) fusermount3 -u "$MOUNTPOINT" ;;
 *) echo "systemctl $1 is not known here" >&2; exit 2 ;;
 esac

@@ -173,7 +173,9 @@ static int list_all(bool json)
         rc = glance_take(mounts.paths[i], &sample, &err);
         if (rc < 0 && !ctl_mount_is_there(mounts.paths[i], mounts.ids[i]))
             continue; /* it was unmounted meanwhile */
-        if (rc < 0) {
+        if (rc == -ENODEV) {
+            fprintf(stderr, "expertctl: %s\n", err.text);
+        } else if (rc < 0) {
             fflush(stdout);
             status = ctl_fail(rc, &err);
         } else if (json) {

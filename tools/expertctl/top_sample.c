@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define COLUMNS 24
@@ -202,7 +203,12 @@ static void sample_compare(const struct top_sample *before, struct top_sample *s
 
 errint_t top_sample_glance(const char *root, struct top_sample *sample, struct efs_error *err)
 {
+    char path[4200];
+    struct stat st;
     *sample = (struct top_sample){0};
+    snprintf(path, sizeof(path), "%s/.expertfs/stat", root);
+    if (stat(path, &st) < 0 ? errno == ENOENT || errno == ENOTDIR : st.st_size > 0) /* control files have size 0 */
+        return efs_fail(err, -ENODEV, "%s: its checkpoint has an .expertfs of its own in place of the figures", root);
     errint_t rc = control_read(root, "stat", &sample->stat, err);
     sample->seconds = tools_now_s();
     if (rc == 0)
