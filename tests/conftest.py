@@ -19,7 +19,7 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 PYTHON = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
 SECONDS = os.path.join(BUILD, "tests", "seconds.json")
 ALONE = (
-    "test_expertctl.py", "test_mountpoint.py",  # expertctl list sees the mounts of other tests
+    "test_expertctl.py",  # expertctl list sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
 # The order of a first run: nothing was measured yet.
 SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.sh", "test_runmoe.py", "test_ggml.py", "test_budget.py",
