@@ -2,6 +2,7 @@
 /* pack_plan.c - from the catalogue to the index tables: groups, objects, shards, extents, and their order on disk. */
 #include "kernels.h"
 #include "pack.h"
+#include "source.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -133,13 +134,18 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
     return 0;
 }
 
+#define OBJECT_BYTES (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *))
+/* More tensors than the source's readers take have no room here, if they have bytes and a name. */
+static_assert(EFS_SOURCE_MAX_TENSORS * (1 + sizeof(struct efs_disk_tensor) + sizeof(struct efs_disk_extent) +
+                                        sizeof(struct efs_disk_shard) + OBJECT_BYTES) >
+                  EFS_PACK_INDEX_BYTES,
+              "tensors of a source");
+
 static uint64_t index_bytes(const struct efs_catalog *c, const struct counts *n)
 {
-    uint64_t objects =
-        n->objects * (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *));
     return n->strings + c->file_count * sizeof(struct efs_disk_file) + n->extents * sizeof(struct efs_disk_extent) +
            c->tensor_count * sizeof(struct efs_disk_tensor) +
-           n->groups * (sizeof(struct efs_disk_group) + sizeof(uint32_t)) + objects +
+           n->groups * (sizeof(struct efs_disk_group) + sizeof(uint32_t)) + n->objects * OBJECT_BYTES +
            n->shards * sizeof(struct efs_disk_shard);
 }
 

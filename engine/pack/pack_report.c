@@ -3,6 +3,7 @@
 #include "codec_table.h"
 #include "kernels.h"
 #include "pack.h"
+#include "source.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -140,7 +141,9 @@ static void notice_files(const struct efs_catalog *catalog, struct efs_pack_repo
     for (size_t f = 0; f < catalog->file_count; f++)
         if (catalog->files[f].note && told++ < NOTES_MAX)
             add_notice(report, "%.400s%s", catalog->files[f].note,
-                       catalog->files[f].has_tensors ? "" : "; packed as plain bytes, without experts");
+                       catalog->files[f].has_tensors || efs_source_is_index(catalog->files[f].path)
+                           ? ""
+                           : "; packed as plain bytes, without experts");
     if (told > NOTES_MAX)
         add_notice(report, "%zu more files are packed without experts", told - NOTES_MAX);
 }

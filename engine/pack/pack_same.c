@@ -8,6 +8,7 @@
  */
 #include "hash.h"
 #include "pack.h"
+#include "source.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -158,7 +159,7 @@ static void drop_tensors(struct efs_catalog *c)
     size_t kept = 0;
     for (size_t t = 0; t < c->tensor_count; t++)
         if (c->files[c->tensors[t].file].copy)
-            free(c->tensors[t].name);
+            efs_source_tensor_free(&c->tensors[t]);
         else
             c->tensors[kept++] = c->tensors[t];
     c->tensor_count = kept;

@@ -66,6 +66,16 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
     return rc;
 }
 
+static errint_t check_index(const char *src, const struct efs_source_file *index, struct efs_error *err)
+{
+    const char *missing = index->missing;
+    if (!missing)
+        return 0;
+    return efs_fail(
+        err, -ENODATA, "%s: %s %s, which %s names; --any packs it all the same", src, *missing ? missing : "\"\"",
+        *missing == '/' || strncmp(missing, "../", 3) == 0 ? "lies outside of it" : "is missing", index->path);
+}
+
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err)
 {
@@ -82,9 +92,7 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_parts(src, catalog, &catalog->files[f], err);
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
-            if (catalog->files[f].missing)
-                whole = efs_fail(err, -ENODATA, "%s: %s is missing, which %s names; --any packs it all the same", src,
-                                 catalog->files[f].missing, catalog->files[f].path);
+            whole = check_index(src, &catalog->files[f], err);
         return whole;
     }
     char magic[sizeof(EFS_MAGIC) - 1], *path = NULL;

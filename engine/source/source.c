@@ -16,8 +16,6 @@ static errint_t take_tensors(struct efs_catalog *catalog, size_t *capacity, stru
     for (size_t i = 0; i < list->count; i++) {
         if (!list->entries[i].known && list->entries[i].tensor.dtype < EFS_DTYPE_GGML)
             continue;
-        if (catalog->tensor_count >= EFS_SOURCE_MAX_TENSORS)
-            return -E2BIG;
         errint_t ret =
             efs_source_grow((void **)&catalog->tensors, catalog->tensor_count, capacity, sizeof(*catalog->tensors));
         if (ret < 0)
@@ -55,12 +53,26 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
 }
 
 /* Tell of a file that its bytes alone are carried. */
-static errint_t carry_plain(struct efs_source_file *file, enum efs_source_state state, const char *note,
-                            struct efs_error *err)
+static errint_t carry_plain(const struct efs_catalog *catalog, struct efs_source_file *file,
+                            enum efs_source_state state, const char *note, struct efs_error *err)
 {
+    bool named = file->index != EFS_NONE;
+
     file->state = state;
-    file->note = strdup(note);
+    if (asprintf(&file->note, "%s%s%s%s", note, named ? ", and " : "", named ? catalog->files[file->index].path : "",
+                 named ? " names it" : "") < 0)
+        file->note = NULL;
     return file->note ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", file->path);
+}
+
+static errint_t reserved_name(struct efs_source_file *file)
+{
+    if (asprintf(&file->note,
+                 "%s: a tensor is called " EFS_SAFETENSORS_METADATA
+                 ", which no tensor of a safetensors file can be; it is not in experts/",
+                 file->path) < 0)
+        file->note = NULL;
+    return file->note ? 0 : -ENOMEM;
 }
 
 /* One file of weights. What violates its format is carried as it is: one bad file must not stop all others. */
@@ -68,20 +80,23 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
                            struct efs_error *err)
 {
     struct efs_source_file *file = &catalog->files[in->file];
-    struct efs_source_list list = {0};
+    struct efs_source_list list = {.before = catalog->tensor_count};
     struct efs_error why = {""};
 
     errint_t ret = gguf ? efs_source_gguf(in, &list, &why) : efs_source_safetensors(in, &list, &why);
     if (ret == -EUCLEAN) {
-        ret = carry_plain(file, list.cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, why.text, err);
+        ret = carry_plain(catalog, file, list.cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, why.text, err);
     } else if (ret < 0) {
         efs_fail(err, ret, "%s", why.text);
     } else {
         file->has_tensors = true;
         file->gguf = gguf;
-        ret = take_tensors(catalog, capacity, &list);
+        for (size_t i = 0; ret == 0 && gguf && i < list.count && !file->note; i++)
+            if (strcmp(list.entries[i].tensor.name, EFS_SAFETENSORS_METADATA) == 0)
+                ret = reserved_name(file);
+        ret = ret == 0 ? take_tensors(catalog, capacity, &list) : ret;
         if (ret < 0)
-            efs_fail(err, ret, "%s: %s", in->path, ret == -E2BIG ? "too many tensors" : "out of memory");
+            efs_fail(err, ret, "%s: out of memory", in->path);
     }
     efs_source_list_free(&list);
     return ret;
@@ -94,7 +109,7 @@ static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capa
     struct efs_source_input in;
     uint8_t head[EFS_SOURCE_HEAD];
     size_t bytes = f->bytes < sizeof(head) ? (size_t)f->bytes : sizeof(head);
-    bool named = efs_source_named_weights(f->path);
+    bool named = efs_source_named_weights(f->path) || f->index != EFS_NONE;
 
     if (bytes == 0 && !named)
         return 0;
@@ -102,13 +117,13 @@ static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capa
     if (ret < 0)
         return named ? ret : 0; /* packing reads it, and says what is wrong; to look at weights nobody needs it */
     ret = efs_source_read(&in, 0, head, bytes, err);
-    const struct efs_source_kind kind = efs_source_kind(f->path, head, ret == 0 ? bytes : 0);
+    const struct efs_source_kind kind = efs_source_kind(f->path, named, head, ret == 0 ? bytes : 0);
     if (ret < 0 && !named) {
         ret = 0;
     } else if (ret == 0 && kind.what) {
         struct efs_error why;
         efs_fail(&why, 0, "%s: %s", f->path, kind.what);
-        ret = carry_plain(f, kind.broken ? EFS_SOURCE_BROKEN : EFS_SOURCE_WHOLE, why.text, err);
+        ret = carry_plain(catalog, f, kind.broken ? EFS_SOURCE_BROKEN : EFS_SOURCE_WHOLE, why.text, err);
     } else if (ret == 0 && kind.format != EFS_SOURCE_PLAIN) {
         ret = parse_file(catalog, &in, kind.format == EFS_SOURCE_GGUF, capacity, err);
     }
@@ -122,10 +137,10 @@ errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct e
 
     *catalog = (struct efs_catalog){0};
     errint_t ret = efs_source_walk(src, catalog, err);
-    for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
-        ret = look_at(catalog, i, &capacity, err);
     if (ret == 0)
         ret = efs_source_read_indexes(catalog, err);
+    for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
+        ret = look_at(catalog, i, &capacity, err);
     if (ret == 0)
         ret = efs_source_name_experts(catalog, err);
     if (ret < 0)

@@ -18,10 +18,10 @@
 
 /* Limits of what a checkpoint may be; beyond them it is refused (-E2BIG, -ENAMETOOLONG) or is not an expert. */
 #define EFS_SOURCE_MAX_FILES 1000000u
-#define EFS_SOURCE_MAX_TENSORS 16000000u
-#define EFS_SOURCE_MAX_PATH 1023u  /* bytes; struct efs_file_info has room for so many */
-#define EFS_SOURCE_MAX_DEPTH 64u   /* directories in each other */
-#define EFS_SOURCE_MAX_NAME 65535u /* bytes of a tensor's name */
+#define EFS_SOURCE_MAX_TENSORS 640000u /* the packer's index has room for fewer: pack_plan.c */
+#define EFS_SOURCE_MAX_PATH 1023u      /* bytes; struct efs_file_info has room for so many */
+#define EFS_SOURCE_MAX_DEPTH 64u       /* directories in each other */
+#define EFS_SOURCE_MAX_NAME 65535u     /* bytes of a tensor's name */
 
 /* A file being parsed. bytes is what it had when it was found; reads stay inside. Nothing here is owned. */
 struct efs_source_input {
@@ -46,11 +46,15 @@ struct efs_source_entry {
 struct efs_source_list {
     struct efs_source_entry *entries;
     size_t count, capacity;
-    bool cut; /* after -EUCLEAN: the file ends before what its header describes, as a download that broke off */
+    size_t before; /* tensors of other files, which count towards EFS_SOURCE_MAX_TENSORS */
+    bool cut;      /* after -EUCLEAN: the file ends before what its header describes, as a download that broke off */
 };
 
 void efs_source_tensor_free(struct efs_source_tensor *tensor); /* what it owns */
-/* Append. The list owns entry->tensor.name and type from then on, also when this fails. -ENOMEM, -E2BIG. */
+/* Is there room for more tensors of a file? -E2BIG, with the file, the number and the limit. */
+errint_t efs_source_list_room(const struct efs_source_list *list, uint64_t more, const char *path,
+                              struct efs_error *err);
+/* Append. The list owns entry->tensor.name and type from then on, also when this fails. -ENOMEM. */
 errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_source_entry *entry);
 void efs_source_list_free(struct efs_source_list *list);
 /* Order by place: (offset, bytes, name). */
@@ -72,8 +76,9 @@ struct efs_source_kind {
     const char *what; /* of a plain file: what it is in place of weights, as a clause without subject, or NULL */
     bool broken;      /* what: is left by a download that failed */
 };
-/* The kind of a file by its name and its first bytes: EFS_SOURCE_HEAD of them, or all. */
-struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, size_t bytes);
+/* The kind of a file by its first bytes: EFS_SOURCE_HEAD of them, or all; and by its name. weights: an index names it,
+ * or its name is one of weights. */
+struct efs_source_kind efs_source_kind(const char *path, bool weights, const uint8_t *head, size_t bytes);
 
 /* PREFIX-00002-of-00003.safetensors, or .gguf: one file of several; "-OF-", too. They are counted from 0 or from 1. */
 struct efs_source_part {
@@ -89,16 +94,20 @@ size_t efs_source_folder(const char *path);
 struct efs_source_file *efs_source_find(const struct efs_catalog *catalog, const char *path);
 /* Whether the file's name is that of an index. */
 bool efs_source_is_index(const char *path);
-/* The map of an index, from tensors to files in its folder; owned by the caller. NULL: it has none, or is beyond the
- * limits. */
-struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index);
-/* Read an index: fill its names_all and missing, and index of the files that it names. -ENOMEM. */
+/* The map of an index, from tensors to files; owned by the caller. NULL: why says why there is none. */
+struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index,
+                                    struct efs_error *why);
+/* The path in the catalogue of a file that an index names, for free(). It begins with "/" or "../" where the file lies
+ * outside of the checkpoint. NULL without memory. */
+char *efs_source_index_path(const struct efs_source_file *index, const char *name);
+/* Read an index: fill its names_all and missing, and index of the files that it names; or its note. -ENOMEM. */
 errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number);
 /* Read all of them. -ENOMEM. */
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /*
- * Choose the model whose experts are told: fills apart of the catalogue's files, and notes. expert_bytes: of each file,
- * of its tensors with names of experts. *index: the file that is the model's index, EFS_NONE: it has none. -ENOMEM.
+ * Choose the model whose tensors are in the view: fills apart of the catalogue's files, and notes. expert_bytes: of
+ * each file, of its tensors with names of experts. *index: the file that is the model's index, EFS_NONE: it has none.
+ * -ENOMEM.
  */
 errint_t efs_source_choose_model(struct efs_catalog *catalog, const uint64_t *expert_bytes, uint32_t *index);
 

@@ -62,11 +62,11 @@ static errint_t read_header(struct efs_cursor *cursor, struct header *header)
                                VERSION_MAX);
     if ((ret = efs_cursor_u64(cursor, &header->tensors)) < 0 || (ret = efs_cursor_u64(cursor, &header->metadata)) < 0)
         return ret;
-    cursor->cut = header->metadata <= METADATA_MAX && header->tensors <= EFS_SOURCE_MAX_TENSORS;
+    cursor->cut = header->metadata <= METADATA_MAX && header->tensors <= UINT32_MAX;
     if (header->metadata > METADATA_MAX || header->metadata > efs_cursor_left(cursor) / METADATA_BYTES_MIN)
         return efs_cursor_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold",
                                header->metadata);
-    if (header->tensors > EFS_SOURCE_MAX_TENSORS || header->tensors > efs_cursor_left(cursor) / TENSOR_BYTES_MIN)
+    if (header->tensors > efs_cursor_left(cursor) / TENSOR_BYTES_MIN)
         return efs_cursor_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
     cursor->cut = false;
     return 0;
@@ -255,8 +255,7 @@ static errint_t read_infos(struct efs_cursor *cursor, const struct header *heade
         }
         ret = efs_source_list_add(list, &entry);
         if (ret < 0)
-            efs_fail(cursor->err, ret, "%s: %s", cursor->in->path,
-                     ret == -E2BIG ? "too many tensors" : "out of memory");
+            efs_fail(cursor->err, ret, "%s: out of memory", cursor->in->path);
     }
     return ret;
 }
@@ -341,6 +340,8 @@ errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_li
         ret = read_header(&cursor, &header);
     if (ret == 0)
         ret = read_metadata(&cursor, &header);
+    if (ret == 0)
+        ret = efs_source_list_room(list, header.tensors, in->path, err);
     if (ret == 0)
         ret = read_infos(&cursor, &header, list);
     if (ret == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * source_index.c - NAME.safetensors.index.json, which has the file of each tensor in its "weight_map": which files it
- * names, and whether they are all there.
+ * names, and whether they are all there. An index that cannot be read is none, with a note.
  */
 #include "source.h"
 
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_BYTES_MAX (32u << 20) /* 100 bytes a tensor: about 300,000 of them */
-#define INDEX_VALUES_MAX 1000000u   /* one of 3 bytes takes 100 and more of memory */
+#define INDEX_BYTES_MAX (128u << 20) /* 100 bytes a tensor */
+#define INDEX_VALUES_MAX 1000000u    /* one of 3 bytes takes 100 and more of memory; a store has fewer tensors */
 #define INDEX_END ".safetensors.index.json"
 
 bool efs_source_is_index(const char *path)
@@ -44,73 +44,149 @@ struct efs_source_file *efs_source_find(const struct efs_catalog *catalog, const
     return bsearch(path, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_path);
 }
 
-/* The bytes of a file of the catalogue, if at most INDEX_BYTES_MAX; NULL: it cannot be read now. For free(). */
-static char *index_read(const struct efs_catalog *catalog, const struct efs_source_file *file)
+/* The bytes of a file of the catalogue, for free(). */
+static errint_t index_read(const struct efs_catalog *catalog, const struct efs_source_file *file, char **text)
 {
-    char *path, *text = NULL;
+    char *path;
     struct stat st;
 
-    if (file->bytes == 0 || file->bytes > INDEX_BYTES_MAX || asprintf(&path, "%s/%s", catalog->root, file->path) < 0)
-        return NULL;
+    if (asprintf(&path, "%s/%s", catalog->root, file->path) < 0)
+        return -ENOMEM;
     int fd = efs_regular_open(AT_FDCWD, path, 0, &st);
     free(path);
     if (fd < 0)
-        return NULL;
-    text = efs_sys_malloc(file->bytes);
-    if (text && efs_sys_pread_all(fd, text, file->bytes, 0) < 0) {
-        free(text);
-        text = NULL;
-    }
+        return fd;
+    *text = efs_sys_malloc(file->bytes + 1);
+    errint_t ret = *text ? efs_sys_pread_all(fd, *text, file->bytes, 0) : -ENOMEM;
     efs_sys_close(fd);
-    return text;
+    return ret;
 }
 
-json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index)
+/* The index's JSON; NULL: why has the reason. */
+static json_t *index_json(const struct efs_catalog *catalog, const struct efs_source_file *index, struct efs_error *why)
 {
-    char *text = index_read(catalog, index);
+    char *text = NULL;
     json_t *root = NULL;
     size_t values = 0;
 
-    for (uint64_t i = 0; text && i < index->bytes; i++)
+    if (index->bytes > INDEX_BYTES_MAX) {
+        efs_fail(why, -E2BIG, "%llu bytes; %u are the most", (unsigned long long)index->bytes, INDEX_BYTES_MAX);
+        return NULL;
+    }
+    errint_t ret = index_read(catalog, index, &text);
+    for (uint64_t i = 0; ret == 0 && i < index->bytes; i++)
         values += text[i] == ',' || text[i] == '[' || text[i] == '{';
-    if (text && values <= INDEX_VALUES_MAX)
-        root = efs_json_python(text, index->bytes, NULL);
+    if (ret < 0)
+        efs_fail(why, ret, "%s", strerror(-ret));
+    else if (values > INDEX_VALUES_MAX)
+        efs_fail(why, -E2BIG, "%zu values; %u are the most", values, INDEX_VALUES_MAX);
+    else
+        root = efs_json_python(text, index->bytes, why);
     free(text);
-    json_t *map = json_incref(json_object_get(root, "weight_map"));
+    return root;
+}
+
+json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index,
+                             struct efs_error *why)
+{
+    json_t *root = index_json(catalog, index, why), *map = json_object_get(root, "weight_map");
+    const char *tensor;
+    json_t *file;
+
+    if (root && !json_is_object(map)) {
+        efs_fail(why, -EUCLEAN, "it has no \"weight_map\" of tensors");
+        map = NULL;
+    }
+    json_object_foreach(map, tensor, file)
+    {
+        if (json_is_string(file))
+            continue;
+        efs_fail(why, -EUCLEAN, "the file of \"%.200s\" is not a string", tensor);
+        map = NULL;
+        break;
+    }
+    json_incref(map);
     json_decref(root);
     return map;
 }
 
-/* A file of the map by its name in the index's folder: its index is set, or missing told. -ENOMEM. */
+/* Resolves empty parts, "." and ".." in place; ".." that lead out of the checkpoint stay. */
+static void normalise(char *path)
+{
+    char *begin = path + (*path == '/'), *to = begin, *floor = begin; /* behind ".." that stay */
+    bool last = false;
+
+    for (const char *part = begin, *end; !last; part = end + 1) {
+        end = strchrnul(part, '/');
+        last = !*end;
+        size_t bytes = (size_t)(end - part);
+        bool up = bytes == 2 && memcmp(part, "..", 2) == 0;
+        if (up && to > floor) {
+            for (to--; to > floor && to[-1] != '/';)
+                to--;
+        } else if (bytes && (bytes != 1 || *part != '.')) {
+            memmove(to, part, bytes);
+            to += bytes;
+            *to++ = '/';
+            floor = up ? to : floor;
+        }
+    }
+    to[to > begin ? -1 : 0] = '\0';
+}
+
+char *efs_source_index_path(const struct efs_source_file *index, const char *name)
+{
+    size_t folder = *name == '/' ? 0 : efs_source_folder(index->path);
+    char *path;
+
+    if (asprintf(&path, "%.*s%s", (int)folder, index->path, name) < 0)
+        return NULL;
+    normalise(path);
+    return path;
+}
+
+/* A file of the map: its index is set, or missing. -ENOMEM. */
 static errint_t take_name(struct efs_catalog *catalog, uint32_t number, const char *name)
 {
     struct efs_source_file *index = &catalog->files[number];
-    char *path;
+    char *path = efs_source_index_path(index, name);
 
-    if (!*name || *name == '/' || strstr(name, ".."))
-        return 0;
-    if (asprintf(&path, "%.*s%s", (int)efs_source_folder(index->path), index->path, name) < 0)
+    if (!path)
         return -ENOMEM;
     struct efs_source_file *file = efs_source_find(catalog, path);
     if (file)
         file->index = number;
-    if (file || index->missing || strchr(name, '/')) /* below folders no program writes them */
+    if (file || index->missing)
         free(path);
     else
         index->missing = path;
     return 0;
 }
 
+/* The index is as if it were not there, and the note says so. */
+static errint_t leave_index(struct efs_source_file *index, const char *why)
+{
+    if (index->note)
+        return 0;
+    int bytes = asprintf(&index->note,
+                         "%s: cannot be read as an index: %s; which files it names, and whether they are all there, "
+                         "is not known",
+                         index->path, why);
+    if (bytes < 0)
+        index->note = NULL;
+    return bytes < 0 ? -ENOMEM : 0;
+}
+
 errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number)
 {
-    json_t *map = efs_source_index_map(catalog, &catalog->files[number]);
-    errint_t ret = 0;
+    struct efs_source_file *index = &catalog->files[number];
+    struct efs_error why = {""};
+    json_t *map = efs_source_index_map(catalog, index, &why);
+    errint_t ret = map ? 0 : leave_index(index, why.text);
 
-    for (void *at = json_object_iter(map); at && ret == 0; at = json_object_iter_next(map, at)) {
-        const char *name = json_string_value(json_object_iter_value(at));
-        ret = name ? take_name(catalog, number, name) : 0;
-    }
-    catalog->files[number].names_all = json_object_size(map) > 0 && !catalog->files[number].missing;
+    for (void *at = json_object_iter(map); at && ret == 0; at = json_object_iter_next(map, at))
+        ret = take_name(catalog, number, json_string_value(json_object_iter_value(at)));
+    index->names_all = json_object_size(map) > 0 && !index->missing;
     json_decref(map);
     return ret;
 }

@@ -77,17 +77,15 @@ bool efs_source_part(const char *path, struct efs_source_part *part)
     return part->count > 0 && part->number <= part->count;
 }
 
-struct efs_source_kind efs_source_kind(const char *path, const uint8_t *head, size_t bytes)
+struct efs_source_kind efs_source_kind(const char *path, bool weights, const uint8_t *head, size_t bytes)
 {
-    bool named = efs_source_named_weights(path);
-
     if (bytes >= 4 && memcmp(head, "GGUF", 4) == 0)
         return (struct efs_source_kind){.format = EFS_SOURCE_GGUF};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-        if ((named || others[i].any_name) && bytes >= others[i].count &&
+        if ((weights || others[i].any_name) && bytes >= others[i].count &&
             memcmp(head, others[i].bytes, others[i].count) == 0)
-            return (struct efs_source_kind){.what = others[i].what, .broken = named && others[i].broken};
-    if (!named)
+            return (struct efs_source_kind){.what = others[i].what, .broken = weights && others[i].broken};
+    if (!weights)
         return (struct efs_source_kind){.format = EFS_SOURCE_PLAIN};
     const char *broken = broken_start(head, bytes);
     if (broken)

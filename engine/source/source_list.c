@@ -51,12 +51,21 @@ void efs_source_tensor_free(struct efs_source_tensor *tensor)
     free(tensor->type);
 }
 
+errint_t efs_source_list_room(const struct efs_source_list *list, uint64_t more, const char *path,
+                              struct efs_error *err)
+{
+    uint64_t tensors = list->before + list->count + more;
+
+    if (tensors <= EFS_SOURCE_MAX_TENSORS)
+        return 0;
+    return efs_fail(err, -E2BIG, "%s: %llu tensors%s; %u are the most", path, (unsigned long long)tensors,
+                    list->before ? ", with those of the files before it" : "", EFS_SOURCE_MAX_TENSORS);
+}
+
 errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_source_entry *entry)
 {
-    errint_t ret = list->count >= EFS_SOURCE_MAX_TENSORS ? -E2BIG : 0;
+    errint_t ret = efs_source_grow((void **)&list->entries, list->count, &list->capacity, sizeof(*list->entries));
 
-    if (ret == 0)
-        ret = efs_source_grow((void **)&list->entries, list->count, &list->capacity, sizeof(*list->entries));
     if (ret < 0) {
         free(entry->tensor.name);
         free(entry->tensor.type);

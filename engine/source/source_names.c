@@ -283,12 +283,14 @@ static size_t choose_double(const struct naming *naming, json_t **map, struct ef
     const struct efs_source_file *index = &catalog->files[naming->index];
 
     if (!*map)
-        *map = efs_source_index_map(catalog, index);
+        *map = efs_source_index_map(catalog, index, NULL);
     const char *name = json_string_value(json_object_get(*map, same[0]->name));
-    for (size_t i = 0; name && i < count; i++)
-        if (strcmp(catalog->files[same[i]->file].path + efs_source_folder(index->path), name) == 0)
-            return i;
-    return 0;
+    char *path = name ? efs_source_index_path(index, name) : NULL;
+    size_t chosen = 0;
+    for (size_t i = 0; path && i < count && chosen == 0; i++)
+        chosen = strcmp(catalog->files[same[i]->file].path, path) == 0 ? i : 0;
+    free(path);
+    return chosen;
 }
 
 /*

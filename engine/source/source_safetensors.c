@@ -145,10 +145,7 @@ static errint_t add_tensor(const struct layout *layout, const char *name, const 
     if (!entry.tensor.name)
         efs_source_tensor_free(&entry.tensor);
     ret = entry.tensor.name ? efs_source_list_add(list, &entry) : -ENOMEM;
-    if (ret < 0)
-        return efs_fail(layout->err, ret, "%s: %s", layout->in->path,
-                        ret == -E2BIG ? "too many tensors" : "out of memory");
-    return 0;
+    return ret < 0 ? efs_fail(layout->err, ret, "%s: out of memory", layout->in->path) : 0;
 }
 
 /* "__metadata__": strings by name, or null. */
@@ -204,9 +201,13 @@ static errint_t read_tensors(const struct layout *layout, json_t *root, struct e
 
     if (!json_is_object(root))
         return efs_fail(layout->err, -EUCLEAN, "%s: header at offset 8: not a JSON object", layout->in->path);
+    ret = efs_source_list_room(list, json_object_size(root), layout->in->path, layout->err); /* names with escapes */
+    if (ret < 0)
+        return ret;
     json_object_foreach(root, name, info)
     {
-        ret = strcmp(name, "__metadata__") == 0 ? check_metadata(layout, info) : add_tensor(layout, name, info, list);
+        ret = strcmp(name, EFS_SAFETENSORS_METADATA) == 0 ? check_metadata(layout, info)
+                                                          : add_tensor(layout, name, info, list);
         if (ret < 0)
             return ret;
     }
@@ -214,9 +215,21 @@ static errint_t read_tensors(const struct layout *layout, json_t *root, struct e
     return check_cover(layout, list);
 }
 
+/* Tensors of a header, before it is parsed, which takes memory and time. One with this word for a name counts twice. */
+static uint64_t count_tensors(const char *header, uint64_t header_bytes)
+{
+    static const char word[] = "\"data_offsets\"";
+    const char *end = header + header_bytes;
+    uint64_t count = 0;
+
+    for (const char *at = header; (at = memmem(at, (size_t)(end - at), word, strlen(word))); at++)
+        count++;
+    return count;
+}
+
 /* The header's JSON. The caller owns *root. */
-static errint_t load_header(const struct efs_source_input *in, uint64_t header_bytes, json_t **root,
-                            struct efs_error *err)
+static errint_t load_header(const struct efs_source_input *in, uint64_t header_bytes,
+                            const struct efs_source_list *list, json_t **root, struct efs_error *err)
 {
     json_error_t error;
 
@@ -226,6 +239,8 @@ static errint_t load_header(const struct efs_source_input *in, uint64_t header_b
     errint_t ret = efs_source_read(in, LENGTH_BYTES, header, header_bytes, err);
     if (ret == 0 && header[0] != '{')
         ret = efs_fail(err, -EUCLEAN, "%s: header at offset 8: does not begin with '{'", in->path);
+    if (ret == 0)
+        ret = efs_source_list_room(list, count_tensors(header, header_bytes), in->path, err);
     if (ret == 0) {
         *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
         if (!*root && json_error_code(&error) == json_error_out_of_memory)
@@ -264,7 +279,7 @@ errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_so
     }
     if (header_bytes == 0)
         return efs_fail(err, -EUCLEAN, "%s: offset 0: a header of 0 bytes", in->path);
-    ret = load_header(in, header_bytes, &root, err);
+    ret = load_header(in, header_bytes, list, &root, err);
     if (ret < 0)
         return ret;
     struct layout layout = {.in = in,

@@ -120,6 +120,9 @@ struct efs_disk_extent {
 };
 static_assert(sizeof(struct efs_disk_extent) == 32, "extent");
 
+/* A member of a safetensors header that is no tensor. */
+#define EFS_SAFETENSORS_METADATA "__metadata__"
+
 /* A whole tensor as the checkpoint names it; its bytes are those of the objects that name it. Where a zero byte follows
  * the name in STRINGS, dtype and shape are U8 and [bytes], and the text up to the next zero byte is what the
  * safetensors file says of them: "dtype":"F8_E3M4","shape":[2,3]. */

@@ -150,6 +150,13 @@ bool efs_view_expert_is_slice(const struct efs_view *view, uint32_t expert)
 
 /* ---- dense.safetensors ---- */
 
+/* A GGUF file may have a tensor of the name that is not one's in safetensors. */
+static bool is_reserved(const struct efs_store *store, const struct efs_disk_tensor *t)
+{
+    return t->name_bytes == strlen(EFS_SAFETENSORS_METADATA) &&
+           memcmp(name_of(store, t), EFS_SAFETENSORS_METADATA, t->name_bytes) == 0;
+}
+
 struct dense_tensor { /* a tensor that stands whole in dense.safetensors */
     const struct efs_disk_tensor *tensor;
     uint32_t first_object; /* into objects_by_tensor */
@@ -252,7 +259,7 @@ static errint_t plan_dense(struct dense_plan *plan, const struct efs_store *stor
     sort_objects(plan);
     for (uint32_t t = 0; t < store->tensor_count; t++) {
         uint32_t first = plan->first[t], count = plan->first[t + 1] - first;
-        if (!efs_store_is_apart(store, store->tensors[t].file) &&
+        if (!efs_store_is_apart(store, store->tensors[t].file) && !is_reserved(store, &store->tensors[t]) &&
             stands_whole(store, &store->tensors[t], plan->objects + first, count))
             plan->tensors[plan->tensor_count++] = (struct dense_tensor){&store->tensors[t], first, count};
     }

@@ -130,6 +130,14 @@ for what, told, store in (
         ("no factor", ("rope_scaling", "linear"), variant("no-factor", {"rope_scaling": {"type": "linear"}})[1]),
         ("no number of heads", ("num_attention_heads",), variant("no-heads", {"num_attention_heads": ABSENT})[1]),
         ("a number that is none", ("num_experts_per_tok", "whole number"), variant("text", {"num_experts_per_tok": "2"})[1]),
+        *((f"{where}{key}: {value}", (key, told), variant(f"float-{key}-{value}", {"rope_scaling": {**yarn, key: value}} if where else
+                                                          {key: value})[1])
+          for where, key, value, told in (
+              ("", "rms_norm_eps", float("nan"), "a number"), ("", "rms_norm_eps", float("inf"), "a number"),
+              ("", "rope_theta", float("nan"), "rope_theta"), ("", "rope_theta", float("-inf"), "rope_theta"),
+              ("rope_scaling.", "factor", float("inf"), "a number"), ("rope_scaling.", "beta_fast", float("nan"), "a number"),
+              ("", "rms_norm_eps", {"__float__": "Infinity"}, "a number"),  # as transformers writes it: 42959
+              ("", "num_experts", float("nan"), "whole number"), ("", "routed_scaling_factor", float("nan"), "only 1"))),
         *((f"{key}: {value}", (key,), variant(f"key-{key}", {key: value})[1]) for key, value in (
             ("use_sliding_window", True), ("layer_types", ["full_attention", "sliding_attention"]), ("partial_rotary_factor", 0.5),
             ("routed_scaling_factor", 2.5), ("decoder_sparse_step", 2), ("mlp_only_layers", [0]), ("num_local_experts", 5)))):

@@ -176,6 +176,10 @@ def json_of_python():
         "a large integer": '{"model_max_length": 1000000000000000019884624838656, ' + config[1:],  # of tokenizers
         "a large real": '{"a": 1e999, ' + config[1:],
         "U+0000": '{"a": "\\u0000", ' + config[1:],
+        "U+0000 in a name": '{"a\\u0000": 1, ' + config[1:],
+        "half a surrogate pair": '{"a": "\\ud800", ' + config[1:],
+        "a pair around a letter": '{"\\ud83d\\u0435\\udeac": 1, ' + config[1:],  # rapidjson 1749
+        "an integer of 500 digits": '{"a": ' + "7" * 500 + ", " + config[1:],
     }
     for what, words in odd.items():
         check(f"config.json with {what}: Python reads it", json.loads(words))
@@ -187,6 +191,66 @@ def json_of_python():
         whole = whole.rstrip()[:-1] + b", " + index[1:].encode()
         refused(f"an index with {what}", folder(f"index {what}", {
             "model.safetensors": safetensors(EXPERTS), "model.safetensors.index.json": whole}), "gone.safetensors is missing")
+
+
+def indexes():
+    """An index is obeyed or a line says why not; what it names and is not there is a download that broke."""
+    good = safetensors(EXPERTS)
+
+    def source(name, files, index, more={}):
+        text = index if isinstance(index, (bytes, str)) else json.dumps({"weight_map": index})
+        return folder(f"index of {name}", {"model.safetensors": good, "model.safetensors.index.json": text} | files | more)
+
+    # Those that Python does not read, or has no use for
+    for what, index, why in (("half a file", b'{"weight_map": {"x": "gone.saf', "line 1"),
+                             ("a list", "[]", "weight_map"),  # unsloth-zoo 1249
+                             ("a map of numbers", '{"weight_map": {"x": 7}}', 'file of "x" is not a string'),
+                             ("half a pair in UTF-8", b'{"a": "\xed\xa0\x80", "weight_map": {"x": "gone.safetensors"}}', "0xed"),
+                             ("UTF-16", '{"weight_map": {"x": "gone.safetensors"}}'.encode("utf-16"), "line 1"),
+                             ("nothing", b"", "line 1")):
+        packed(what, source(what, {}, index), experts=4,
+               notes=[("model.safetensors.index.json", "cannot be read as an index", why)])
+    # 40 MB for 400,000 tensors; 129 MiB
+    large = json.dumps({"weight_map": {f"model.layers.{n}.{'x' * 60}": "gone.safetensors" for n in range(400000)}})
+    refused("an index of 40 MB", source("40 MB", {}, large), "gone.safetensors is missing")
+    huge = source("129 MiB", {}, '{"weight_map": {"x": "gone.safetensors"}}')
+    os.truncate(f"{huge}/model.safetensors.index.json", 129 << 20)
+    result = pack(huge)
+    check("an index of 129 MiB: told, with the limit", result.returncode == 0 and
+          "index.json: cannot be read as an index: 135266304 bytes; 134217728 are the most" in result.stderr, result.stderr)
+    os.remove(f"{huge}/model.safetensors.index.json")
+
+    # Files in folders, by odd paths
+    tensor, name = {"model.layers.7.mlp.experts.0.up_proj.weight": 8192}, "model.layers.7.mlp.experts.0.up_proj.weight"
+    own = {tensor: "model.safetensors" for tensor in EXPERTS}
+    refused("a file in a folder", source("a folder", {}, own | {name: "sub/x.safetensors"}), "sub/x.safetensors is missing")
+    refused("a file in a folder that is there", source("another", {"sub/y.safetensors": safetensors(tensor)}, own | {
+        name: "sub/x.safetensors"}), "sub/x.safetensors is missing")
+    for path, odd in (("x.safetensors", "./x.safetensors"), ("x.safetensors", "sub/../x.safetensors"),
+                      ("x.safetensors", ".//./x.safetensors"), ("sub/x.safetensors", "a/../sub//x.safetensors"),
+                      ("sub/x.safetensors", "a/b/../../sub/x.safetensors")):
+        files = {path: safetensors(tensor), "sub/note.txt": "text"}
+        packed(f"{odd}: found", source(f"{len(odd)} {path[:3]}", files, own | {name: odd}), experts=5)
+        refused(f"{odd}: missing", source(f"{len(odd)} {path[:3]} gone", {}, own | {name: odd}), f" {path} is missing")
+    for odd in ("/x.safetensors", "../x.safetensors", "sub/../../x.safetensors"):  # Megatron-Bridge 4421
+        refused(f"{odd}: outside", source(f"outside {len(odd)}", {"x.safetensors": safetensors(tensor)},
+                                          own | {name: odd}), "x.safetensors lies outside of it", "index.json names")
+    refused("no name", source("no name", {}, own | {name: ""}), '"" is missing')
+    refused("a folder", source("a name of a folder", {"sub/a": "text"}, own | {name: "sub"}), " sub is missing")
+
+    # A file that only the index calls one of weights
+    packed("a shard of another name", source("a blob", {"blob": safetensors(tensor)}, own | {name: "blob"}), experts=5)
+    both = ("model.safetensors.index.json names it", "packed as plain bytes")
+    for what, data, why in (("text in the header", struct.pack("<Q", 6) + b"{1: 2}" + bytes(64), "JSON at offset"),
+                            ("a header that is too long", struct.pack("<Q", 100000001) + b"{", "are the most"),
+                            ("a hole", safetensors(tensor, behind=b"x"), "the data has 8193 bytes")):
+        for path in ("blob", "x.safetensors"):
+            packed(f"{path} with {what}", source(f"{path} with {what}", {path: data}, own | {name: path}), experts=4,
+                   notes=[(path, why, *both)])
+    refused("a blob that broke off", source("broken blob", {"blob": safetensors(tensor)[:-1]}, own | {name: "blob"}),
+            "/blob: ", "is past the data", "model.safetensors.index.json names it")
+    refused("a blob that is a pointer", source("pointer blob", {"blob": LFS}, own | {name: "blob"}),
+            "/blob: ", "is a Git LFS pointer", "model.safetensors.index.json names it")
 
 
 def parts_by_their_names():
@@ -264,7 +328,81 @@ def indexes_that_are_too_large():
     check("1,310,720 scalars: larger shards do not help", not sparse("many", many, 20 << 18))
 
 
+def too_many_tensors():
+    """Refused before the header is parsed."""
+    names = "".join(f',"{n:x}":{{"dtype":"U8","shape":[1],"data_offsets":[{n},{n + 1}]}}' for n in range(640001))
+    header = ("{" + names[1:] + "}").encode()
+    data = struct.pack("<Q", len(header)) + header + bytes(640001)
+    refused_all("640,001 tensors", folder("640001", {"model.safetensors": data}), "model.safetensors: 640001 tensors; 640000")
+    # Broken at its end, so that a parser would say so
+    refused_all("and JSON that is none", folder("640001 broken", {"model.safetensors": data[:8] + header[:-1] + b"!" + bytes(640001)}),
+                "model.safetensors: 640001 tensors; 640000 are the most")
+    half = {n: struct.pack("<Q", len(text)) + text + bytes(count) for n, count in (("a", 320001), ("b", 320000))
+            for text in [("{" + names[1:].split(f',"{count:x}":')[0] + "}").encode()]}
+    refused_all("in two files", folder("halves", {f"{n}.safetensors": text for n, text in half.items()}),
+                "b.safetensors: 640001 tensors, with those of the files before it; 640000 are the most")
+    head = b"GGUF" + struct.pack("<IQQ", 3, 640001, 0)
+    refused_all("in GGUF", folder("640001 gguf", {"a.gguf": head + bytes(640001 * 24)}), "a.gguf: 640001 tensors; 640000")
+
+
+def refused_all(what, source, *words):
+    result = pack(source, "--any")
+    check(f"{what}: refused with --any, too", result.returncode == 1 and all(word in result.stderr for word in words),
+          result.stderr)
+
+
+def dense_views():
+    """dense.safetensors and the index of experts/ have the tensors of one model, and are safetensors and JSON."""
+    if not os.path.exists("/dev/fuse"):
+        return
+    model = safetensors({"model.norm.weight": 512, "lm_head.weight": 512}).replace(bytes(range(256)), b"M" * 256)
+    draft = safetensors({"model.norm.weight": 512, "draft.fc.weight": 1024})
+    index = json.dumps({"weight_map": {"model.norm.weight": "model.safetensors", "lm_head.weight": "model.safetensors"}})
+    taken = {"model.norm.weight", "lm_head.weight"}
+    other = "its tensors are not in dense.safetensors"
+    for what, files, tensors, notes in (
+            ("a draft in a folder", {"model.safetensors": model, "config.json": "{}", "draft/config.json": "{}",
+                                     "draft/model.safetensors": draft}, taken, [("draft: is a model of its own", other)]),
+            ("a draft that has an index", {"model.safetensors": model, "model.safetensors.index.json": index,
+                                           "mtp/model.safetensors": draft, "mtp/model.safetensors.index.json": json.dumps(
+                                               {"weight_map": {"draft.fc.weight": "model.safetensors"}})},
+             taken, [("mtp: is a model of its own", other)]),
+            ("an adapter beside it", {"model.safetensors": model, "config.json": "{}", "adapter_model.safetensors": draft},
+             taken, [("adapter_model.safetensors: the model is model.safetensors", other)]),
+            ("a projector", {"a.gguf": gguf({"t": ((64,), 0), "u": ((64,), 256)}), "mmproj.gguf": gguf({"v": ((64,), 0)})},
+             {"t", "u"}, [("mmproj.gguf: is a model of its own", other)]),
+            ("parts", {"model.safetensors": model, "second.safetensors": safetensors({"x": 512}), "config.json": "{}",
+                       "model.safetensors.index.json": index.replace("}}", ', "x": "second.safetensors"}}')},
+             taken | {"x"}, []),
+            ("a tensor of a reserved name", {"a.gguf": gguf({"t": ((64,), 0), "__metadata__": ((64,), 256)})},
+             {"t"}, [("a.gguf: a tensor is called __metadata__", "not in experts/")]),
+            ("an expert beside it", {"a.gguf": gguf(GGUF_EXPERTS | {"__metadata__": ((64,), 6 * 4096, 2),
+                                                                    "x\"y": ((64,), 6 * 4096 + 256)})},
+             {"x\"y", *GGUF_EXPERTS}, [("a.gguf: a tensor is called __metadata__", "not in experts/")])):
+        source = folder(f"view, {what}", files)
+        packed(f"the view of {what}", source, experts=4 if what.startswith("an expert") else 0, notes=notes)
+        mount = Mount(scratch("out.efs"))
+        data = open(mount / "experts/dense.safetensors", "rb").read()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        pairs = json.loads(data[8:begin], object_pairs_hook=list)
+        check(f"{what}: no name is there twice", len(dict(pairs)) == len(pairs), pairs)
+        header = json.loads(data[8:begin])
+        metadata = header.pop("__metadata__")
+        check(f"{what}: these tensors", set(header) == tensors and metadata.pop("format") == "pt", header)
+        ends = sorted(entry["data_offsets"] for entry in header.values())
+        check(f"{what}: all of the data", begin + ends[-1][1] == len(data) and all(
+            a[1] == b[0] for a, b in zip([[0, 0]] + ends, ends)), ends)
+        if "model.norm.weight" in header:
+            check(f"{what}: the model's bytes", data[begin:][slice(*header["model.norm.weight"]["data_offsets"])] == b"M" * 512)
+        check(f"{what}: the index has the same", set(json.load(open(
+            mount / "experts/model.safetensors.index.json"))["weight_map"]) == tensors)
+        mount.unmount()
+
+
 indexes_that_are_too_large()
+too_many_tensors()
+dense_views()
+indexes()
 files_that_are_not_understood()
 parts_by_their_names()
 several_models()
