@@ -42,9 +42,18 @@ def read_all(mount):
     return right, refused, wrong
 
 
+def waits(*processes):
+    """Does each wait for the daemon's answer, or for pages that are read? By the kernel function that it sleeps in."""
+    def one(process):
+        try:
+            with open(f"/proc/{process.pid}/wchan") as where:
+                return re.search("request_wait|folio_wait", where.read())
+        except OSError:
+            return None
+    return wait_until(lambda: all(one(process) for process in processes))
 
 
-def crowd_meanwhile(mount, what, seconds=1.5):
+def crowd_meanwhile(mount, what, seconds=0.8):
     """A crowd, in the midst of which something is done; what is wrong."""
     crowd.DYING |= ERRORS
     readers, stop = crowd.start(mount, want, READERS, 7, folder, dying=True)
@@ -131,8 +140,7 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     for name in (plain, sorted(experts)[-1]):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
             reader = subprocess.Popen(["sh", "-c", 'ulimit -c 0; exec cat "$0"', mount / name], stdout=subprocess.DEVNULL)
-            time.sleep(0.5)
-            waited = reader.poll() is None
+            waited = waits(reader)
             reader.send_signal(number)
             try:
                 status = reader.wait(30)
