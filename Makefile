@@ -73,7 +73,7 @@ endif
 # Under ASan and UBSan -O3 takes minutes to compile; under TSan callers report what the kernels touch (engine/base/tsan.h).
 FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
 FLAGS_engine := -ffp-contract=off
-# mkmodel: a seed gives the same weights on every processor, so no fused multiply-add where the source has none
+# Products are the same on every processor, so no fused multiply-add where the source has none.
 FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the processor flags that the file's name asks for
 isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
@@ -95,7 +95,7 @@ LIBS := $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME)
 # The backend of ggml needs its headers, which tools/setup-python fetches; without them it is not built.
 GGML_INC := build/venv/include/ggml
 GGML_PLUGIN := $(if $(wildcard $(GGML_INC)/ggml-backend-impl.h),$(BUILD)/libggml-expertfs.so)
-PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%)
+PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%) $(BUILD)/mkmodel
 LIB_OBJS := $(call obj,$(SRC_engine) $(SRC_sched) $(SRC_kernels))
 
 PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
@@ -146,6 +146,10 @@ $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c) $(SRC_comm
 	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(ENGINE_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
+
+$(BUILD)/mkmodel: tools/mkmodel/mkmodel.py
+	@mkdir -p $(@D)
+	$(Q)ln -sfr $< $@
 
 # Its two entries are seen, for who loads or preloads it; the library is inside. Threads are those of OpenMP, as ggml's.
 $(BUILD)/obj/tools/ggml/%.o: INC_tools += -isystem $(GGML_INC)
@@ -317,12 +321,14 @@ bench-compute:
 # BENCH_REPLAY: options of tools/bench/replay. TRACES: a folder of routing traces, *-eval.route* and *-history.route*
 bench-replay:
 	@tools/setup build bench
+	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/replay $(BENCH_REPLAY)
 
 # BENCH_GPU: options of mkmodel for its model
 bench-gpu:
 	@tools/setup build
+	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/gpu $(BENCH_GPU)
 

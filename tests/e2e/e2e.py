@@ -187,7 +187,7 @@ def make_model(name="model", *options):
     path = scratch(name)
     options = options or ("-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "3", "--vocab", "1000",
                           "--shard-size", "9MB")
-    result = run(program("mkmodel"), "-q", *options, path)
+    result = run(program("mkmodel"), *options, path)
     if result.returncode:
         print(result.stdout, result.stderr)
         sys.exit(1)

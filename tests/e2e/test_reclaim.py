@@ -121,7 +121,7 @@ SMALL = ("--preset", "demo", "--layers", "2", "--experts", "4", "--vocab", "4000
 
 
 def small_model(path):
-    result = run(program("mkmodel"), "-q", *SMALL, path)
+    result = run(program("mkmodel"), *SMALL, path)
     if result.returncode:
         check("a small model", False, result.stderr)
         sys.exit(1)
@@ -263,7 +263,7 @@ if SANITIZED or not has_room(2600 << 20):
     note("left out: needs 2.6 GB of disk, and no sanitizer")
     done()
 disk = Disk("small", 1300 << 20, "ext4", ("-q", "-m", "0"))
-built = run(program("mkmodel"), "-q", "--preset", "demo", disk / "model")
+built = run(program("mkmodel"), "--preset", "demo", disk / "model")
 check("a model of 1 GiB on a disk of 1.3", built.returncode == 0, built.stderr)
 run("sync", "-f", disk.path)
 whole = digests(disk / "model")
@@ -313,7 +313,7 @@ told = run(program("expertctl"), "verify", disk / "out.efs")
 check("it verifies", told.returncode == 0, told.stderr)
 os.unlink(disk / "out.efs")
 
-built = run(program("mkmodel"), "-q", "--preset", "demo", disk / "model")
+built = run(program("mkmodel"), "--preset", "demo", disk / "model")
 watch, before = Watch(disk), time.monotonic()
 told = mkexpertfs("--reclaim", "--yes", disk / "model", disk / "out.efs")
 took, most = time.monotonic() - before, watch.end()

@@ -89,7 +89,7 @@ def accepted(what, command, options, sample=None):
 print("-- width")
 wide = {}
 for command in (["expertfs"], ["mkexpertfs"], ["moe-replay"], ["moe-replay", "predict"], ["moe-replay", "assign"],
-                ["moe-replay", "place"], ["mkmodel"], ["expertctl"],
+                ["moe-replay", "place"], ["expertctl"],
                 *(["expertctl", name] for name in re.findall(r"^\.Ss (\S+)$", part(page_of("expertctl.1"),
                                                                                    ("Sh", "DESCRIPTION")), re.M))):
     for line in run(program(command[0]), *command[1:], "--help").stdout.splitlines():
@@ -187,7 +187,7 @@ def names_of_json(text, section="JSON"):
 
 
 model, store = scratch("model"), scratch("model.efs")
-made = run(program("mkmodel"), "-q", "--preset=tiny-qwen3-moe", model)
+made = run(program("mkmodel"), "--preset=tiny-qwen3-moe", model)
 packed = json.loads(run(program("mkexpertfs"), "--quiet", "--json", model, store).stdout)
 page = page_of("mkexpertfs.1")
 same("mkexpertfs --json", names_of_json(page), packed)

@@ -33,7 +33,7 @@ def same(what, on_page, there):
 
 
 model = scratch("model")
-made = run(program("mkmodel"), "-q", "--preset=tiny-qwen3-moe", model)
+made = run(program("mkmodel"), "--preset=tiny-qwen3-moe", model)
 if made.returncode:
     sys.exit(made.stderr)
 os.environ["EXPERTFS_STATE"] = scratch("state")

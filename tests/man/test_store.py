@@ -141,11 +141,11 @@ for codec in ("auto", "cascade", "zstd", "lz4", "raw"):
     restores("odd", odd, "--codec", codec, "--shard-size", "16K")
 for family in ("qwen3-moe", "mixtral", "deepseek-v2", "gpt-oss", "switch"):
     folder = scratch(family)
-    made = run(program("mkmodel"), "-q", f"--preset=tiny-{family}", folder)
+    made = run(program("mkmodel"), f"--preset=tiny-{family}", folder)
     check(f"{family}: made", made.returncode == 0, made.stderr)
     store = restores(family, folder)
 folder = scratch("gguf")
-made = run(program("mkmodel"), "-q", "--format=gguf", "--preset=tiny-qwen3-moe", folder)
+made = run(program("mkmodel"), "--format=gguf", "--preset=tiny-qwen3-moe", folder)
 check("gguf: made", made.returncode == 0, made.stderr)
 store = restores("gguf", folder, "--shard-size=64K")
 

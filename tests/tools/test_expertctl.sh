@@ -10,7 +10,7 @@ damage() { # OFFSET: turn one bit of the store, or turn it back
 f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(-1, 1); f.write(bytes([b ^ 8]))' \
         "$dir/m.efs" "$1"
 }
-"$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
+"$mkmodel" --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 size=$(stat -c %s "$dir/m.efs")
 
 # Help and usage

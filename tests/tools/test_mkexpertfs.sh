@@ -21,7 +21,7 @@ for options in --preset=tiny-mixtral --preset=tiny-qwen3-moe --preset=tiny-deeps
     "--preset=tiny-qwen3-moe --dtype=fp8" "--preset=tiny-qwen3-moe --dtype=f32" "--preset=tiny-gpt-oss --dtype=f16"; do
     n=$((n + 1))
     # shellcheck disable=SC2086
-    "$mkmodel" -q $options "$dir/model-$n" || complain "mkmodel $options"
+    "$mkmodel" $options "$dir/model-$n" || complain "mkmodel $options"
     pack --verify "$dir/model-$n" "$dir/stores/$n.efs"
     "$expertctl" unpack -q "$dir/stores/$n.efs" "$dir/back-$n" || complain "unpack of $options"
     diff -r "$dir/model-$n" "$dir/back-$n" || complain "$options: other files came back"
@@ -100,7 +100,7 @@ grep -q 'comes first, then the store' "$dir/err" || complain "the other way arou
 for kind in safetensors gguf; do # parts are told by their names
     rm -rf "$dir/parts"
     mkdir -p "$dir/parts/deeper"
-    "$mkmodel" -q --preset=tiny-mixtral --format=$kind --shard-size=100G "$dir/parts/made" || complain "mkmodel $kind: exit $?"
+    "$mkmodel" --preset=tiny-mixtral --format=$kind --shard-size=100G "$dir/parts/made" || complain "mkmodel $kind: exit $?"
     mv "$dir/parts/made/"model*.$kind "$dir/parts/one.$kind"
     rm -r "$dir/parts/made"
     for part in 00001-of-00003 00002-of-00003 00003-of-00003 001-of-2 002-of-2 00001-of-00001 5-of-4; do

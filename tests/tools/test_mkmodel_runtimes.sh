@@ -26,13 +26,13 @@ spoil() { # FILE: change one byte of a tensor in the middle
         dd of="$1" bs=1 seek=$at conv=notrunc status=none
 }
 for family in mixtral qwen3-moe; do
-    "$mkmodel" -q --preset=tiny-$family --dtype=f32 "$dir/$family-f32" &&
-        "$mkmodel" -q --preset=tiny-$family --dtype=f32 --format=gguf "$dir/$family-f32-gguf" || bad=1
+    "$mkmodel" --preset=tiny-$family --dtype=f32 "$dir/$family-f32" &&
+        "$mkmodel" --preset=tiny-$family --dtype=f32 --format=gguf "$dir/$family-f32-gguf" || bad=1
     client 0 agree "$dir/$family-f32" "$dir/$family-f32-gguf/model.gguf"
-    "$mkmodel" -q --preset=tiny-$family --format=gguf "$dir/$family-gguf" && cp -r "$dir/$family-gguf" "$dir/copy-gguf"
+    "$mkmodel" --preset=tiny-$family --format=gguf "$dir/$family-gguf" && cp -r "$dir/$family-gguf" "$dir/copy-gguf"
     client 0 llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
     client 0 read_all --no-view "$dir/copy-gguf" "$dir/$family-gguf"
-    "$mkmodel" -q --preset=tiny-$family --format=gguf --split "$dir/$family-split"
+    "$mkmodel" --preset=tiny-$family --format=gguf --shard-size=1M "$dir/$family-split"
     client 0 llama "$(find "$dir/$family-split" -name 'model-00001-of-*')" "$dir/$family-gguf/model.gguf"
     spoil "$dir/copy-gguf/model.gguf"
     client 1 llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
@@ -40,7 +40,7 @@ for family in mixtral qwen3-moe; do
     rm -r "$dir/copy-gguf"
 done
 for family in mixtral qwen3-moe deepseek-v2 gpt-oss switch; do
-    "$mkmodel" -q --preset=tiny-$family "$dir/$family" && cp -r "$dir/$family" "$dir/copy"
+    "$mkmodel" --preset=tiny-$family "$dir/$family" && cp -r "$dir/$family" "$dir/copy"
     case $family in mixtral | qwen3-moe | deepseek-v2) runs=0 changed=1 ;; *) runs=77 changed=77 ;; esac
     client $runs mlx "$dir/copy" "$dir/$family"
     client 0 read_all --no-view "$dir/copy" "$dir/$family"

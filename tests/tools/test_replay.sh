@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl moe-replay mkmodel
 export EXPERTFS_STATE=$dir/state
 run() { ran "$@"; } # EXIT PROGRAM ARGUMENT...
-"$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
+"$mkmodel" --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 
 # Traces: skewed and random (4 layers of 16, top-3, 30 sequences), another of the same kind, a long one
 make_trace eval 1 30 20

@@ -64,7 +64,7 @@ says '^deciding for 256 experts on 8 devices'
 grep -q nan "$dir/out" && complain "numbers that are none: $(cat "$dir/out")"
 
 # Measuring
-"$mkmodel" -q --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
+"$mkmodel" --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 run 0 --store "$dir/m.efs" --cpu "$dir/saved" --batch 1 --tokens 5 "$eval"
 "$python" - "$dir/saved" <<'P' || complain "measured: $(cat "$dir/saved")"
 import json, sys

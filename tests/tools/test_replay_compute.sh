@@ -18,7 +18,7 @@ run() { # EXIT ARGUMENT...
 }
 
 # The trace has more layers and experts than the model, so that a token can choose an expert twice
-"$mkmodel" -q --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 5 "$dir/m" &&
+"$mkmodel" --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 5 "$dir/m" &&
     "$mkexpertfs" -q "$dir/m" "$dir/m.efs" && "$mkexpertfs" -q --codec=zstd "$dir/m" "$dir/z.efs" || exit 1
 "$python" - "$dir" <<'P' || exit 1
 import random, struct, sys
@@ -114,14 +114,14 @@ assert any(r["hits"]["F"] > 0 for r in runs("full")), runs("full")
 P
 
 # Other weights give other numbers, which are told beside the right ones
-"$mkmodel" -q --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 6 "$dir/other" || exit 1
+"$mkmodel" --family qwen3-moe --layers 3 --experts 12 --hidden 320 --intermediate 192 --vocab 640 --seed 6 "$dir/other" || exit 1
 run 1 --mount "$dir/m.efs" --peer mmap --raw "$dir/other" --policy lru --budget 40M --compute ffn-coded "$trace"
 warns 'mmap with 40M.*numbers are not those'
 
 # What cannot be
 run 1 --mount "$dir/tmp" --compute ffn-coded "$trace"
 warns 'neither a store nor a mount'
-"$mkmodel" -q --family gpt-oss --layers 2 --experts 4 --hidden 256 --intermediate 128 --vocab 640 "$dir/gpt" &&
+"$mkmodel" --family gpt-oss --layers 2 --experts 4 --hidden 256 --intermediate 128 --vocab 640 "$dir/gpt" &&
     "$mkexpertfs" -q "$dir/gpt" "$dir/gpt.efs" || exit 1
 run 1 --mount "$dir/gpt.efs" --compute ffn-coded --budget 40M "$trace"
 warns 'compute ffn'

@@ -47,7 +47,7 @@ wait_for() { # PATTERN FILE
 }
 
 for family in qwen3-moe gpt-oss; do
-    "$mkmodel" -q --family $family --layers 4 --experts 16 --hidden 256 --intermediate 128 --vocab 640 --seed 5 \
+    "$mkmodel" --family $family --layers 4 --experts 16 --hidden 256 --intermediate 128 --vocab 640 --seed 5 \
         "$dir/$family" && "$mkexpertfs" -q "$dir/$family" "$dir/$family.efs" || exit 1
 done
 make_trace eval 1 6 5
@@ -75,7 +75,7 @@ run 1 --peer mmap --raw "$dir/empty" --store "$store" "$eval"
 warns 'no safetensors'
 run 1 --peer mmap --raw "$dir/gpt-oss" --store "$store" "$eval"
 warns 'is missing'
-"$mkmodel" -q --family qwen3-moe --layers 4 --experts 16 --hidden 256 --intermediate 64 --vocab 640 --force "$dir/other" || exit 1
+"$mkmodel" --family qwen3-moe --layers 4 --experts 16 --hidden 256 --intermediate 64 --vocab 640 "$dir/other" || exit 1
 run 1 --peer mmap --raw "$dir/other" --store "$store" "$eval"
 warns 'another size'
 for file in "$raw"/*.safetensors; do head -c 5000 "$file" >"$dir/cut/${file##*/}"; done
@@ -190,7 +190,7 @@ for name in ("mount", "mount-none", "mount-ffn", "mount-fused"):
             assert not run["memory_limit_bytes"] or run["memory_peak_bytes"] <= run["memory_limit_bytes"], run
 P
 # Little room: what was open goes, and what is mapped stays as it is
-"$mkmodel" -q --family qwen3-moe --layers 4 --experts 16 --hidden 512 --intermediate 512 --vocab 640 "$dir/large" &&
+"$mkmodel" --family qwen3-moe --layers 4 --experts 16 --hidden 512 --intermediate 512 --vocab 640 "$dir/large" &&
     "$mkexpertfs" -q "$dir/large" "$dir/large.efs" || exit 1
 run 0 --mount "$dir/large.efs" --peer read-lru --raw "$dir/large" --policy zipmoe,lru --allowance 64M --budget 48M,64M --batch 1,4 \
     --json "$dir/little.json" "$eval"

@@ -71,7 +71,8 @@ def ratio_of(ours, theirs, bar, note=""):
 def model(name, *args):
     directory = os.path.join(WORK, name)
     if not os.path.exists(os.path.join(directory, "config.json")):
-        run(tool("mkmodel"), "--quiet", "--force", *args, directory)
+        shutil.rmtree(directory, ignore_errors=True)
+        run(tool("mkmodel"), *args, directory)
     return directory
 
 

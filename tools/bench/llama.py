@@ -182,7 +182,8 @@ def prepare(options):
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
     if not os.path.exists(store):
         shape = ["--preset", options.preset] if options.preset else [*SHAPE, "--size", options.size]
-        subprocess.run([tool("mkmodel"), "--quiet", "--force", "--format", "gguf", "--weights", options.weights, *shape,
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([tool("mkmodel"), "--format", "gguf", "--weights", options.weights, *shape,
                         folder], check=True)
         subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store], check=True)
     return gguf, store

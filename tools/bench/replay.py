@@ -15,6 +15,7 @@ import argparse
 import glob
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def prepare(model):
     store = os.path.join(WORK, os.path.basename(os.path.normpath(raw)) + ".efs")
     os.makedirs(WORK, exist_ok=True)
     if not os.path.exists(os.path.join(raw, "config.json")):
-        subprocess.run([tool("mkmodel"), "--preset", "replay", "--force", raw], check=True)
+        shutil.rmtree(raw, ignore_errors=True)
+        subprocess.run([tool("mkmodel"), "--preset", "replay", raw], check=True)
     if not os.path.exists(store):
         subprocess.run([tool("mkexpertfs"), raw, store], check=True, stdout=subprocess.DEVNULL)
     return raw, store

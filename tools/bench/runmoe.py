@@ -87,9 +87,10 @@ def once(kind, options, gguf, store, tokens, limit_bytes):
 def prepare(options):
     """The same weights as GGUF and as a store of the safetensors, made once."""
     folder = os.path.join(options.dir, f"runmoe-{options.preset}-{options.layers}")
-    shape = ["--quiet", "--force", "--preset", options.preset, *(["--layers", options.layers] if options.layers else [])]
+    shape = ["--preset", options.preset, *(["--layers", options.layers] if options.layers else [])]
     store, gguf = folder + ".efs", os.path.join(folder, "model.gguf")
     if not os.path.exists(store):
+        shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([tool("mkmodel"), *shape, folder], check=True)
         subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store + ".new"], check=True)
         shutil.rmtree(folder)
