@@ -54,7 +54,7 @@ INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common $(PKG_CFLAGS)
 # What reads checkpoints of others takes the engine's readers.
-$(BUILD)/obj/tools/common/foreign.o $(BUILD)/obj/tools/common/checkpoint.o: INC_tools += -Iengine/source -Iengine/store
+$(BUILD)/obj/tools/common/foreign.o $(BUILD)/obj/tools/expertctl/info_checkpoint.o: INC_tools += -Iengine/source -Iengine/store
 # A tool may have rooms of its own.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)

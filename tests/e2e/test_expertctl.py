@@ -246,6 +246,23 @@ doctor_store("cut", "has changed", "cut or appended")
 check("and it serves on", open(other / "config.json").read() and tensors_of(other.path) == tensors_of(scratch("served")))
 other.unmount()
 
+print("-- the budget of info holds all experts")
+wide = make_store(make_model("wide", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "4", "--vocab", "1000"))
+told = json.loads(ctl("info", "--json", wide).stdout)
+held = Mount(wide, f"budget={told['budget_bytes']}", name="held")
+
+
+def read_experts():
+    for name in files_below(held.path):
+        if name.startswith("experts/"):
+            open(held / name, "rb").read()
+    return held.count("disk_bytes")
+
+
+first, second = read_experts(), read_experts()
+check("the second time no expert is read from the disk", second == first > told["expert_coded_bytes"] * 0.9, (first, second, told))
+held.unmount()
+
 print("-- errors")
 for arguments, status, says in (
         (["set", mount.path, "policy=best"], 1, "allowed are zipmoe, lru, lfu, fifo, marking"),
@@ -261,7 +278,7 @@ for arguments, status, says in (
         (["profile", mount.path], 1, f"its store is {store}"),
         (["unpack", mount.path, scratch("copy")], 1, f"its store is {store}"),
         (["profile", SCRATCH], 1, "pack a checkpoint first"),
-        (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 1, "a mount; estimate takes its store"),
+        (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 2, "`expertctl info"),
         (["top", SCRATCH], 1, "not in a mount"), (["set"], 2, "needed"), (["set", mount.path], 2, "needed"),
         (["set", "policy=lru", mount.path], 2, "the mount comes first"),
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),

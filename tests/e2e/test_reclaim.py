@@ -220,8 +220,8 @@ if check("interrupted half way", said is not None):
         told = mkexpertfs("--any", disk / source, disk / other)
         check(f"{source} to {other}: what is left of a source cannot be packed, and the way out is told", told.returncode == 1 and
               all(f"--{way} {disk / 'out.efs'}`" in told.stderr for way in ("resume", "undo")), told)
-    told = run(program("expertctl"), "estimate", disk / "model")
-    check("estimate tells the way out, too, or knows enough", told.returncode == 0 or f"--resume {disk / 'out.efs'}`" in told.stderr, told)
+    told = run(program("expertctl"), "info", disk / "model")
+    check("info tells the way out, too, or knows enough", told.returncode == 0 or f"--resume {disk / 'out.efs'}`" in told.stderr, told)
     told = run(program("expertctl"), "verify", disk / "out.efs.reclaim/store")
     check("what is there so far is no store", told.returncode != 0, told)
     told = mkexpertfs("--resume", "--json", disk / "out.efs")

@@ -205,8 +205,6 @@ same("expertctl profile --json", names_of_json(page, "JSON OF PROFILE"), json.lo
 others = re.split(r"^\.Cm (\w+) Fl -json$", part(page, ("Sh", "JSON OF OTHERS")), flags=re.M)
 others = {command: [name for names in re.findall(r"^\.It Va (.*)$", text, re.M) for name in names.split(" , Va ")]
           for command, text in zip(others[1::2], others[2::2])}
-same("expertctl estimate --json", others["estimate"],
-     json.loads(run(program("expertctl"), "estimate", "--json", "--ram=4G", model).stdout))
 same("expertctl doctor --json", others["doctor"],
      json.loads(run(program("expertctl"), "doctor", "--json").stdout)["findings"][0])
 trace = struct.pack("<8s6IQI4H", b"MOETRACE", 1, 2, 4, 2, 0, 0, 1, 0, 0, 1, 2, 3)

@@ -29,7 +29,7 @@ says '^expertctl (expertfs) [0-9]'
 run 2
 run 2 nonsense
 warns 'unknown command "nonsense"'
-for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py'; do
+for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py' 'estimate expertctl'; do
     run 2 "${word% *}" a b # words of other tools: what does it here
     warns "no command \"${word% *}\": \`${word#* }"
 done
@@ -61,10 +61,25 @@ assert info["store_bytes"] == int(sys.argv[2]) and info["experts"] > 0 and info[
 assert sum(row["raw_bytes"] for row in info["report"]["rows"]) == info["source_bytes"]
 assert sum(codec["raw_bytes"] for codec in info["codecs"].values()) == info["source_bytes"]
 P
+"$expertctl" info --json "$dir/model" >"$dir/checkpoint" || complain "info of a checkpoint: exit $?"
+"$python" - "$dir/out" "$dir/checkpoint" <<'P' || complain "info of a checkpoint: $(cat "$dir/checkpoint")"
+import json, sys
+store, checkpoint = (json.load(open(path)) for path in sys.argv[1:])
+for name in "files", "experts", "layers", "source_bytes", "expert_raw_bytes", "other_bytes":
+    assert checkpoint[name] == store[name], name
+for name in "expert_coded_bytes", "budget_bytes":
+    assert abs(checkpoint[name] / store[name] - 1) < 0.05, name
+assert store["expert_raw_bytes"] + store["other_bytes"] == store["source_bytes"]
+P
+run 0 info "$dir/model"
+for word in 'checkpoint, not packed' 'experts  *[0-9]* in [0-9]* layers, .*, about .* coded' '^other ' '^budget .* holds all experts'; do
+    says "$word"
+done
 run 1 info "$dir/missing"
 run 1 info "$dir/model/config.json"
-run 1 info "$dir/model/$(ls "$dir/model" | grep -m1 safetensors)"
-warns 'pack a checkpoint first, with mkexpertfs'
+mkdir "$dir/parts" && cp "$(ls "$dir"/model/*.safetensors | head -n 1)" "$dir/parts/model-00002-of-00002.safetensors"
+run 1 info "$dir/parts"
+warns 'model-00001-of-00002.safetensors is missing'
 
 # verify: one line for each damaged chunk, the place named
 run 0 verify "$dir/m.efs"

@@ -86,8 +86,8 @@ def refused(what, source, *words):
     result = pack(source)
     check(f"{what}: refused, and told why", result.returncode == 1 and all(word in result.stderr for word in words) and
           "come whole" not in result.stderr, result.stderr)
-    asked = run(program("expertctl"), "estimate", source)
-    check(f"{what}: estimate says the same", asked.returncode == 1 and asked.stderr.split(": ", 1)[1:] ==
+    asked = run(program("expertctl"), "info", source)
+    check(f"{what}: expertctl info says the same", asked.returncode == 1 and asked.stderr.split(": ", 1)[1:] ==
           result.stderr.split(": ", 1)[1:], asked.stderr)
     result = pack(source, "--any")
     check(f"{what}: packed with --any", result.returncode == 0, result.stderr)
@@ -154,20 +154,9 @@ def downloads_that_broke():
     packed("a pointer that is no weights", source, experts=4, notes=[("tokenizer.json", "is a Git LFS pointer")])
 
 
-def estimated(source):
-    result = run(program("expertctl"), "estimate", "--json", "--ram=2G", source)
-    if result.returncode or result.stderr:
-        return result.stderr
-    told = json.loads(result.stdout)
-    return {name: told[name] for name in ("layers", "experts", "chosen", "context", "kv_bytes", "dense_bytes")}
-
-
 def json_of_python():
-    """config.json and the index as Python's json module writes and reads them."""
-    config = json.dumps({"num_hidden_layers": 2, "num_experts_per_tok": 1, "hidden_size": 64, "num_attention_heads": 2,
-                         "max_position_embeddings": 4096, "vocab_size": 100})
-    want = estimated(folder("plain config", {"model.safetensors": safetensors(EXPERTS), "config.json": config}))
-    check("config.json: read", want["kv_bytes"] > 0, want)
+    """The index as Python's json module writes and reads them."""
+    config = json.dumps({"num_hidden_layers": 2})
     odd = {
         "NaN": '{"a": NaN, ' + config[1:],
         "Infinity": '{"time_step_limit": [0.0, Infinity], "b": -Infinity, ' + config[1:],  # Nemotron-H
@@ -182,9 +171,7 @@ def json_of_python():
         "an integer of 500 digits": '{"a": ' + "7" * 500 + ", " + config[1:],
     }
     for what, words in odd.items():
-        check(f"config.json with {what}: Python reads it", json.loads(words))
-        got = estimated(folder(f"config {what}", {"model.safetensors": safetensors(EXPERTS), "config.json": words}))
-        check(f"config.json with {what}: read, and the same", got == want, got)
+        check(f"JSON with {what}: Python reads it", json.loads(words))
         # The index of a checkpoint with one part missing
         index = '{"weight_map": {"x": "gone.safetensors"}}'
         whole = words if isinstance(words, bytes) else words.encode()

@@ -11,7 +11,7 @@ struct ctl_command {
 };
 
 extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_top,
-    ctl_run, ctl_estimate, ctl_doctor;
+    ctl_run, ctl_doctor;
 
 /* ---- what all of them print (output.c) ---- */
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* info.c - expertctl info STORE: what a store holds and what packing measured. */
+/* info.c - expertctl info STORE|CHECKPOINT: what it holds, and the budget that holds all of its experts. */
 #include "expertctl.h"
 
 #include "expertfs-pack.h"
+#include "info_checkpoint.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "rows.h"
@@ -15,21 +16,38 @@
 #include <string.h>
 
 struct arguments {
-    struct tools_arguments store;
+    struct tools_arguments path;
     bool json;
 };
 
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
     {.name = "json", .help = "Print JSON", .kind = TOOLS_FLAG, .at = AT(json)}, {0}};
-static const struct tools_command command = {.options = options,
-                                             .arguments = "STORE",
-                                             .help = "Show what STORE holds and what packing measured.",
-                                             .at = AT(store)};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "STORE|CHECKPOINT",
+    .help = "Show what STORE holds and what packing measured, or what CHECKPOINT holds before it is packed; and the "
+            "budget of a mount that keeps all experts in memory.",
+    .at = AT(path)};
 
 static double ratio(uint64_t a, uint64_t b)
 {
     return b ? (double)a / (double)b : 0;
+}
+
+/* The budget with which a mount keeps all experts coded: segments of the pool are not filled to the last byte, and
+ * buffers of reads and decodes come out of it. */
+static uint64_t info_budget(uint64_t coded_bytes)
+{
+    return coded_bytes + coded_bytes / 50 + (UINT64_C(64) << 20);
+}
+
+static void print_memory(uint64_t source_bytes, uint64_t expert_raw_bytes, uint64_t expert_coded_bytes)
+{
+    char text[16];
+    printf("other     %s\n", tools_size_print(source_bytes - expert_raw_bytes, text, sizeof(text)));
+    printf("budget    %s holds all experts, coded\n",
+           tools_size_print(info_budget(expert_coded_bytes), text, sizeof(text)));
 }
 
 static void info_print_text(const char *path, const struct efs_store_info *info, const json_t *report)
@@ -47,6 +65,7 @@ static void info_print_text(const char *path, const struct efs_store_info *info,
            tools_size_print(info->expert_coded_bytes, a, sizeof(a)),
            tools_size_print(info->expert_raw_bytes, b, sizeof(b)),
            ratio(info->expert_coded_bytes, info->expert_raw_bytes));
+    print_memory(info->source_bytes, info->expert_raw_bytes, info->expert_coded_bytes);
     printf("shards    %" PRIu64 " of %u elements, %" PRIu64 " objects, %" PRIu64 " groups\n", info->shards,
            info->shard_elements, info->objects, info->groups);
     for (uint32_t c = 0; efs_codec_name(c); c++)
@@ -69,14 +88,41 @@ static json_t *info_to_json(const struct efs_store_info *info, const json_t *rep
                                       (json_int_t)info->codec_raw_bytes[c], "coded_bytes",
                                       (json_int_t)info->codec_coded_bytes[c]));
     snprintf(hash, sizeof(hash), "%016" PRIx64, info->content_hash);
-    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:O}", "version",
-                     (json_int_t)info->version, "content_hash", hash, "store_bytes", (json_int_t)info->store_bytes,
-                     "source_bytes", (json_int_t)info->source_bytes, "index_bytes", (json_int_t)info->index_bytes,
-                     "files", (json_int_t)info->files, "tensors", (json_int_t)info->tensors, "experts",
-                     (json_int_t)info->experts, "layers", (json_int_t)info->layers, "groups", (json_int_t)info->groups,
-                     "objects", (json_int_t)info->objects, "shards", (json_int_t)info->shards, "shard_elements",
-                     (json_int_t)info->shard_elements, "expert_raw_bytes", (json_int_t)info->expert_raw_bytes,
-                     "expert_coded_bytes", (json_int_t)info->expert_coded_bytes, "codecs", by_codec, "report", report);
+    return json_pack(
+        "{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:O}", "version",
+        (json_int_t)info->version, "content_hash", hash, "store_bytes", (json_int_t)info->store_bytes, "source_bytes",
+        (json_int_t)info->source_bytes, "index_bytes", (json_int_t)info->index_bytes, "files", (json_int_t)info->files,
+        "tensors", (json_int_t)info->tensors, "experts", (json_int_t)info->experts, "layers", (json_int_t)info->layers,
+        "groups", (json_int_t)info->groups, "objects", (json_int_t)info->objects, "shards", (json_int_t)info->shards,
+        "shard_elements", (json_int_t)info->shard_elements, "expert_raw_bytes", (json_int_t)info->expert_raw_bytes,
+        "expert_coded_bytes", (json_int_t)info->expert_coded_bytes, "other_bytes",
+        (json_int_t)(info->source_bytes - info->expert_raw_bytes), "budget_bytes",
+        (json_int_t)info_budget(info->expert_coded_bytes), "codecs", by_codec, "report", report);
+}
+
+static int checkpoint_run(const struct arguments *a)
+{
+    struct ctl_checkpoint c;
+    struct efs_error err = {""};
+    char text[16];
+    errint_t rc = ctl_checkpoint_look(*a->path.word, &c, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    if (a->json)
+        return ctl_print_json(json_pack(
+            "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "family", c.family, "source_bytes",
+            (json_int_t)c.source_bytes, "files", (json_int_t)c.files, "experts", (json_int_t)c.experts, "layers",
+            (json_int_t)c.layers, "expert_raw_bytes", (json_int_t)c.expert_raw_bytes, "expert_coded_bytes",
+            (json_int_t)c.expert_coded_bytes, "other_bytes", (json_int_t)(c.source_bytes - c.expert_raw_bytes),
+            "budget_bytes", (json_int_t)info_budget(c.expert_coded_bytes)));
+    printf("%s: checkpoint, not packed\n", *a->path.word);
+    printf("size      %s\n", tools_size_print(c.source_bytes, text, sizeof(text)));
+    printf("family    %s\nfiles     %" PRIu64 "\n", c.family, c.files);
+    printf("experts   %" PRIu64 " in %" PRIu64 " layers, %s, ", c.experts, c.layers,
+           tools_size_print(c.expert_raw_bytes, text, sizeof(text)));
+    printf("about %s coded\n", tools_size_print(c.expert_coded_bytes, text, sizeof(text)));
+    print_memory(c.source_bytes, c.expert_raw_bytes, c.expert_coded_bytes);
+    return CTL_OK;
 }
 
 static int info_run(int argc, char **argv)
@@ -86,7 +132,9 @@ static int info_run(int argc, char **argv)
     struct efs_store_info info;
     struct efs_error err = {""};
     tools_parse(&command, argc, argv, &a);
-    errint_t rc = ctl_store_open(*a.store.word, &store, &err);
+    if (ctl_is_checkpoint(*a.path.word) && !ctl_is_mount(*a.path.word))
+        return checkpoint_run(&a);
+    errint_t rc = ctl_store_open(*a.path.word, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     efs_store_info(store, &info, sizeof(info));
@@ -97,10 +145,10 @@ static int info_run(int argc, char **argv)
     if (a.json)
         status = ctl_print_json(info_to_json(&info, report));
     else
-        info_print_text(*a.store.word, &info, report);
+        info_print_text(*a.path.word, &info, report);
     json_decref(report);
     efs_store_close(store);
     return status;
 }
 
-const struct ctl_command ctl_info = {"info", "show what a store holds", info_run};
+const struct ctl_command ctl_info = {"info", "show what a store or a checkpoint holds", info_run};

@@ -39,7 +39,7 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     while (to_parent(up) && stat(up, &above) == 0 && above.st_dev == here.st_dev)
         strcpy(at, up);
     free(up);
-    if (getxattr(at, CTL_XATTR "answer", NULL, 0) < 0) {
+    if (!ctl_is_mount(at)) {
         free(at);
         return efs_fail(err, -ENODEV,
                         "%s: not in a mount of expertfs that can be tuned; %s`expertctl list' shows the mounts", path,
@@ -62,6 +62,11 @@ char *ctl_mount_text(const char *root, const char *file)
     if (f)
         fclose(f);
     return text;
+}
+
+bool ctl_is_mount(const char *path)
+{
+    return getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0;
 }
 
 errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err)

@@ -12,6 +12,8 @@
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
 /* The text of a file of .expertfs, for free(); NULL: it has none of that name. */
 char *ctl_mount_text(const char *root, const char *file);
+/* Is it the root of a mount? */
+bool ctl_is_mount(const char *path);
 /* As efs_store_open(); of a mountpoint the error names its store. */
 errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err);
 /* The mounts of type fuse.expertfs that a path leads to, each once, in the order in which they were made. */

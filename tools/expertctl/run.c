@@ -1,157 +1,103 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * run.c - expertctl run STORE|MOUNT PROGRAM...: a program on a store: mounted for it if it wants files, with the
- * backend of ggml before it, and nothing left when it has ended.
+ * run.c - expertctl run STORE|MOUNT -- PROGRAM...: runs a program on a store, which is mounted for it if it reads
+ * files, with the backend of ggml loaded, and unmounts when the program ends.
  */
 #include "expertctl.h"
-#include "model_config.h"
 #include "mountpoint.h"
+#include "options.h"
 #include "run_mount.h"
-#include "run_witness.h"
 
-#include <argp.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <fts.h>
 #include <glob.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* As env(1), timeout(1) and shells have them: what went wrong before the program ran is told apart from its status. */
-enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128, EXIT_USAGE = 2 };
+/* Statuses as of env(1), timeout(1) and shells: a failure before the program ran differs from those of the program. */
+enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128 };
 
 #define PLUGIN "libggml-expertfs.so"
-#define GROUP_PAUSE_US 50000
-
-/* What is passed on to the program. */
-static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 struct run {
-    const char *source;     /* as given */
-    char *options, **words; /* of -o, joined; the program and its arguments */
-    unsigned word_count;
-    char store[4096]; /* absolute; "": a mount was given */
-    const char *root; /* of the mount; NULL: there is none, the program opens the store */
-    char *given_root; /* of a mount that was there; for free() */
+    struct tools_arguments given; /* STORE|MOUNT [--] PROGRAM [ARGUMENT...] */
+    char *options;                /* of -o, joined */
+    char **words;                 /* the program and its arguments, ended by NULL as argv is */
+    char store[4096];             /* absolute; "": a mount was given */
+    const char *root;             /* of the mount; NULL: there is none, the program opens the store */
+    char *given_root;             /* of a mount that was there; for free() */
     struct ctl_run_mount mount;
-    sigset_t mask; /* before ours */
-    int signal_fd;
 };
 
-static const struct argp_option options[] = {
-    {"options", 'o', "OPTIONS", 0, "Options of the mount, as expertfs takes them; it is mounted then in any case", 0},
-    {0}};
-
-static error_t run_parse(int key, char *value, struct argp_state *state)
+static void take_options(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
 {
-    struct run *r = state->input;
+    struct run *r = into;
     char *joined;
-    switch (key) {
-    case 'o':
-        if (asprintf(&joined, "%s%s%s", r->options ? r->options : "", r->options ? "," : "", value) < 0)
-            return ENOMEM;
-        free(r->options);
-        r->options = joined;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num == 0) {
-            r->source = value;
-            return 0;
-        }
-        r->words = state->argv + state->next - 1; /* the rest is the program's, options, too */
-        r->word_count = (unsigned)(state->argc - state->next + 1);
-        state->next = state->argc;
-        return 0;
-    case ARGP_KEY_END:
-        if (!r->words)
-            argp_error(state, "a store or a mount, and a program are needed");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    if (asprintf(&joined, "%s%s%s", r->options ? r->options : "", r->options ? "," : "", value) < 0)
+        argp_error(state, "--%s: no memory", option->name);
+    free(r->options);
+    r->options = joined;
 }
 
-/* ---- arguments ---- */
+static void check_words(const struct argp_state *state, void *into)
+{
+    struct run *r = into;
+    r->words = r->given.word + 1 + (strcmp(r->given.word[1], "--") == 0);
+    if (!*r->words)
+        argp_error(state, "PROGRAM is needed");
+    for (char **word = r->words; *word; word++)
+        if (strstr(*word, "{gguf}"))
+            argp_error(state, "there is no {gguf} any more: {}/NAME is a file of the mount");
+}
+
+static const struct tools_option options[] = {
+    {"options", 'o', "OPTIONS", "Options of the mount, as expertfs takes them; the store is mounted then in any case",
+     TOOLS_CALL, .take = take_options},
+    {0}};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "STORE|MOUNT -- PROGRAM [ARGUMENT...]",
+    .help = "Run PROGRAM on a store, or on a mount: llama.cpp computes on the experts as the store has them, and other "
+            "programs read files. {} in its arguments is the path of the mount; a store is mounted for that, as long "
+            "as the program runs. Without {}, and without -o, the program itself opens the store, and reads the plain "
+            "file.\vExit status: that of the program, 128 and the signal that ended it, 125 if it was not started, 126 "
+            "and 127 if it could not be executed, or found.",
+    .at = offsetof(struct run, given),
+    .in_order = true,
+    .finish = check_words};
 
 static bool run_names_mount(const struct run *r)
 {
-    for (unsigned i = 0; i < r->word_count; i++)
-        if (strstr(r->words[i], "{}") || strstr(r->words[i], "{gguf}"))
+    for (char **word = r->words; *word; word++)
+        if (strstr(*word, "{}"))
             return true;
     return false;
 }
 
-/* The GGUF file of the model in the mount, its first part; for free(). -ENOENT, -E2BIG: there is none, or more than
- * one. */
-static errint_t gguf_find(const char *root, const char *source, char **path, struct efs_error *err)
+/* Replace each {} in a word by the path of the mount; for free(), NULL: no memory. */
+static char *word_expand(const char *word, const char *root)
 {
-    char *const roots[] = {(char *)(uintptr_t)root, NULL};
-    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-    errint_t rc = tree ? 0 : efs_fail(err, -errno, "%s: %s", root, strerror(errno));
-    *path = NULL;
-    for (FTSENT *at; rc == 0 && (at = fts_read(tree));) {
-        if (at->fts_info == FTS_D && at->fts_level == 1 &&
-            (strcmp(at->fts_name, "experts") == 0 || strcmp(at->fts_name, ".expertfs") == 0))
-            fts_set(tree, at, FTS_SKIP);
-        if (at->fts_info != FTS_F || !tools_gguf_file_is_model(at->fts_path))
-            continue;
-        if (*path)
-            rc = efs_fail(err, -E2BIG, "{gguf}: there are %s and %s; write {}/NAME", *path, at->fts_path);
-        else if (!(*path = strdup(at->fts_path)))
-            rc = efs_fail(err, -ENOMEM, "no memory");
-    }
-    if (tree)
-        fts_close(tree);
-    if (rc == 0 && !*path)
-        rc = efs_fail(err, -ENOENT, "{gguf}: %s has no GGUF file of a model", source);
-    if (rc < 0) {
-        free(*path);
-        *path = NULL;
-    }
-    return rc;
-}
-
-/* The word with each {} and {gguf} filled in, for free(). */
-static errint_t word_expand(const struct run *r, const char *word, char **expanded, char **gguf, struct efs_error *err)
-{
+    char *expanded = NULL;
     size_t bytes;
-    errint_t rc = 0;
-    FILE *to = open_memstream(expanded, &bytes);
-    if (!to)
-        return efs_fail(err, -ENOMEM, "no memory");
-    while (*word && rc == 0) {
-        if (strncmp(word, "{}", 2) == 0) {
-            fputs(r->root, to);
-            word += 2;
-        } else if (strncmp(word, "{gguf}", 6) == 0) {
-            if (!*gguf)
-                rc = gguf_find(r->root, r->source, gguf, err);
-            if (rc == 0)
-                fputs(*gguf, to);
-            word += 6;
-        } else {
-            putc(*word++, to);
-        }
-    }
-    return fclose(to) == 0 || rc < 0 ? rc : efs_fail(err, -ENOMEM, "no memory");
+    FILE *to = open_memstream(&expanded, &bytes);
+    for (const char *next; to && (next = strstr(word, "{}")); word = next + 2)
+        fprintf(to, "%.*s%s", (int)(next - word), word, root);
+    if (to)
+        fputs(word, to);
+    return to && fclose(to) == 0 ? expanded : NULL;
 }
 
 static errint_t run_expand(struct run *r, struct efs_error *err)
 {
-    char *gguf = NULL;
-    errint_t rc = 0;
-    for (unsigned i = 0; i < r->word_count && rc == 0 && r->root; i++)
-        rc = word_expand(r, r->words[i], &r->words[i], &gguf, err); /* what was there is argv's */
-    free(gguf);
-    return rc;
+    for (char **word = r->words; r->root && *word; word++)
+        if (!(*word = word_expand(*word, r->root))) /* what was there is argv's */
+            return efs_fail(err, -ENOMEM, "no memory");
+    return 0;
 }
 
 /* ---- what the program finds ---- */
@@ -226,7 +172,7 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
         return efs_fail(err, -ENOENT,
                         "%s: " PLUGIN " is not installed, which would open it in the program; with {} in the "
                         "arguments, for the mount's path, it is mounted",
-                        r->source);
+                        r->store);
     else
         fprintf(stderr, "expertctl: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
     if (r->root) {
@@ -241,91 +187,58 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
 
 /* ---- the program ---- */
 
-static errint_t signals_take(struct run *r, struct efs_error *err)
-{
-    sigset_t taken;
-    sigemptyset(&taken);
-    sigaddset(&taken, SIGCHLD);
-    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
-        sigaddset(&taken, passed[i]);
-    signal(SIGCHLD, SIG_DFL); /* ignored, as some have it, there would be no status */
-    sigprocmask(SIG_BLOCK, &taken, &r->mask);
-    r->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC);
-    return r->signal_fd < 0 ? efs_fail(err, -errno, "signalfd: %s", strerror(errno)) : 0;
-}
+static volatile sig_atomic_t program; /* a signal handler has nowhere else to look */
 
-/* The next signal for this process that may be one for the program, too; 0: none. */
-static int signal_take(const struct run *r, pid_t program)
+static void pass_on(int number)
 {
-    struct signalfd_siginfo info;
-    bool grouped = getpgid(program) == getpgrp();
-    if (read(r->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info) || info.ssi_signo == SIGCHLD ||
-        info.ssi_pid == (uint32_t)program)
-        return 0;
-    return info.ssi_code == SI_KERNEL && grouped ? 0 : (int)info.ssi_signo; /* of the terminal: it has it already */
+    kill(program, number);
 }
 
 /*
- * Pass on what is sent to this process, but not what was sent to the whole group: the program, which is in it, has that
- * already, and a second one makes many a program give up at once. Who sends to a process and then to its group, as
- * timeout(1) does, is waited for.
+ * Wait for the program; its status as a shell has it. SIGINT and SIGQUIT of a terminal reach the program, too, and it
+ * decides; the others are sent to this process alone. They are blocked until the program's id is known.
  */
-static void signals_pass_on(const struct run *r, pid_t program, struct ctl_run_witness *witness, int first)
+static int program_wait(pid_t pid, const sigset_t *mask, const int *signals, size_t count)
 {
-    struct pollfd more = {.fd = r->signal_fd, .events = POLLIN};
-    bool grouped = getpgid(program) == getpgrp();
-    sigset_t taken;
-    sigemptyset(&taken);
-    sigaddset(&taken, first);
-    usleep(GROUP_PAUSE_US);
-    while (poll(&more, 1, 0) > 0) {
-        int number = signal_take(r, program);
-        if (number)
-            sigaddset(&taken, number);
+    struct sigaction action = {.sa_handler = pass_on};
+    int status;
+    program = pid;
+    signal(SIGINT, SIG_IGN);
+    signal(SIGQUIT, SIG_IGN);
+    for (size_t i = 0; i < count; i++)
+        sigaction(signals[i], &action, NULL);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    while (waitpid(pid, &status, 0) < 0) {
+        if (errno == EINTR)
+            continue;
+        fprintf(stderr, "expertctl: cannot wait for the program: %s\n", strerror(errno));
+        return RUN_FAILED; /* the program is killed when this process ends */
     }
-    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
-        if (sigismember(&taken, passed[i]) && !(grouped && ctl_run_witness_saw(witness, passed[i])))
-            kill(program, passed[i]);
-    ctl_run_witness_end(witness);
-    ctl_run_witness_begin(witness);
-}
-
-/* Wait for the program, and pass signals on. Its status as a shell has it. */
-static int program_wait(const struct run *r, pid_t program, struct ctl_run_witness *witness)
-{
-    for (;;) {
-        int status, number;
-        pid_t ended = waitpid(program, &status, WNOHANG);
-        if (ended < 0) {
-            fprintf(stderr, "expertctl: cannot wait for the program: %s\n", strerror(errno));
-            return RUN_FAILED; /* the program is killed when this process ends */
-        }
-        if (ended == program)
-            return WIFSIGNALED(status) ? RUN_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
-        if ((number = signal_take(r, program)))
-            signals_pass_on(r, program, witness, number);
-    }
+    for (size_t i = 0; i < count; i++)
+        signal(signals[i], SIG_IGN); /* the id may be another process's by now */
+    return WIFSIGNALED(status) ? RUN_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 static int program_run(const struct run *r)
 {
-    struct ctl_run_witness witness;
-    ctl_run_witness_begin(&witness);
-    pid_t parent = getpid(), program = fork();
-    int status = RUN_FAILED;
-    if (program < 0)
+    static const int signals[] = {SIGHUP, SIGTERM, SIGUSR1, SIGUSR2};
+    const size_t count = sizeof(signals) / sizeof(signals[0]);
+    sigset_t blocked, mask;
+    sigemptyset(&blocked);
+    for (size_t i = 0; i < count; i++)
+        sigaddset(&blocked, signals[i]);
+    signal(SIGCHLD, SIG_DFL); /* ignored, as some callers have it, it would leave no status */
+    sigprocmask(SIG_BLOCK, &blocked, &mask);
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0)
         fprintf(stderr, "expertctl: fork: %s\n", strerror(errno));
-    if (program > 0)
-        status = program_wait(r, program, &witness);
-    if (program != 0) {
-        ctl_run_witness_end(&witness);
-        return status;
-    }
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* without us its files go */
+    if (pid != 0)
+        return pid < 0 ? RUN_FAILED : program_wait(pid, &mask, signals, count);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* its files end with the parent */
     if (getppid() != parent)
         _exit(RUN_FAILED);
     signal(SIGXFSZ, SIG_DFL);
-    sigprocmask(SIG_SETMASK, &r->mask, NULL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     execvp(r->words[0], r->words);
     fprintf(stderr, "expertctl: %s: %s\n", r->words[0], strerror(errno));
     _exit(errno == ENOENT ? RUN_NOT_FOUND : RUN_NOT_EXECUTABLE);
@@ -334,79 +247,43 @@ static int program_run(const struct run *r)
 /* ---- all of it ---- */
 
 /* A mount, or a store, which is looked at now so that what is wrong with it is said here. */
-static errint_t run_look(struct run *r, struct efs_error *err)
+static errint_t run_look(struct run *r, const char *source, struct efs_error *err)
 {
     struct stat st;
-    if (stat(r->source, &st) < 0)
-        return efs_fail(err, -errno, "%s: %s%s", r->source, strerror(errno),
+    if (stat(source, &st) < 0)
+        return efs_fail(err, -errno, "%s: %s%s", source, strerror(errno),
                         errno == ENOENT ? "; a store or a mount comes first, then the program" : "");
     if (S_ISDIR(st.st_mode)) {
-        errint_t rc = ctl_mount_of(r->source, &r->given_root, err);
+        errint_t rc = ctl_mount_of(source, &r->given_root, err);
         if (rc == -ENODEV)
-            efs_fail(err, rc, "%s: neither a store nor a mount of expertfs", r->source);
+            efs_fail(err, rc, "%s: neither a store nor a mount of expertfs", source);
         if (rc == 0 && r->options)
             rc = efs_fail(err, -EINVAL, "%s is mounted already: -o is for stores; `expertctl set` tunes a mount",
-                          r->source);
+                          source);
         r->root = r->given_root;
         return rc;
     }
     struct efs_store *store;
-    errint_t rc = efs_store_open(r->source, &store, err);
+    errint_t rc = efs_store_open(source, &store, err);
     if (rc < 0)
         return rc;
     efs_store_close(store);
-    char *real = realpath(r->source, NULL);
+    char *real = realpath(source, NULL);
     if (!real || (size_t)snprintf(r->store, sizeof(r->store), "%s", real) >= sizeof(r->store))
-        rc = efs_fail(err, real ? -ENAMETOOLONG : -errno, "%s: %s", r->source, strerror(real ? ENAMETOOLONG : errno));
+        rc = efs_fail(err, real ? -ENAMETOOLONG : -errno, "%s: %s", source, strerror(real ? ENAMETOOLONG : errno));
     free(real);
-    if (rc == 0 && strchr(r->store, '\n'))
-        rc = efs_fail(err, -EINVAL, "%s: a line end is in the path", r->store);
     return rc;
-}
-
-/* --budget=8G, --mlock: argp says only that it is not known, not where such options stand. */
-static void refuse_options_of_others(int argc, char **argv)
-{
-    static const char *const ours[] = {"options", "help", "usage", "version"};
-    for (int i = 1; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i++) {
-        size_t bytes = strcspn(argv[i], "=");
-        bool known = argv[i][1] != '-'; /* a letter */
-        for (size_t o = 0; o < sizeof(ours) / sizeof(ours[0]); o++)
-            known = known || strncmp(argv[i] + 2, ours[o], bytes - 2) == 0;
-        if (!known) {
-            fprintf(stderr,
-                    "expertctl run: %s is no option of run: those of the mount stand behind -o, as -o budget=8G, those "
-                    "of the program behind it\n",
-                    argv[i]);
-            exit(EXIT_USAGE);
-        }
-        if (strcmp(argv[i], "-o") == 0 || (argv[i][1] == '-' && !argv[i][bytes] && argv[i][2] == 'o'))
-            i++; /* what belongs to it */
-    }
 }
 
 static int run_run(int argc, char **argv)
 {
-    const struct argp argp = {
-        .options = options,
-        .parser = run_parse,
-        .args_doc = "STORE|MOUNT -- PROGRAM [ARGUMENT...]",
-        .doc = "Run PROGRAM on a store, or on a mount: llama.cpp computes on the experts as the store has them, and "
-               "plain programs read files. {} in its arguments is the path of the mount, {gguf} that of the GGUF file "
-               "in it; a store is mounted for that, as long as the program runs. Without them, and without -o, the "
-               "program itself opens the store, and is given the plain file.\v"
-               "Ends with the status of the program, 128 and the signal that ended it, 125 if it was not begun, 126 "
-               "and 127 if it could not be executed, or found."};
-    struct run r = {.signal_fd = -1, .mount = {.life = -1}};
+    struct run r = {.mount = {.life = -1}};
     struct efs_error err = {""};
     int status = RUN_FAILED;
-    refuse_options_of_others(argc, argv);
-    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &r);
-    errint_t rc = run_look(&r, &err);
-    if (rc == 0)
-        rc = signals_take(&r, &err);
+    tools_parse(&command, argc, argv, &r);
+    errint_t rc = run_look(&r, r.given.word[0], &err);
     if (rc == 0 && !r.root && (r.options || run_names_mount(&r))) {
-        rc = ctl_run_mount_begin(&r.mount, r.store, r.options, &r.mask, r.signal_fd, &err);
+        rc = ctl_run_mount_begin(&r.mount, r.store, r.options, &err);
         r.root = r.mount.path;
     }
     if (rc == 0)
@@ -415,9 +292,7 @@ static int run_run(int argc, char **argv)
         rc = run_environment(&r, &err);
     if (rc == 0)
         status = program_run(&r);
-    if (rc == -EINTR)
-        status = RUN_SIGNAL + r.mount.signal;
-    else if (rc < 0)
+    else
         ctl_fail(rc, &err);
     ctl_run_mount_end(&r.mount);
     free(r.given_root);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* info_checkpoint.c - see info_checkpoint.h. */
+#include "info_checkpoint.h"
+
+#include "catalog.h"
+#include "expertfs-private.h"
+#include "reclaim_left.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Coded over plain bytes of trained weights, as measured; weights quantised in blocks stay as they are. */
+static double coded_ratio(enum efs_dtype dtype)
+{
+    static const struct {
+        const char *dtype;
+        double ratio;
+    } measured[] = {{"BF16", 0.675}, {"F16", 0.855}, {"F32", 0.84}, {"F8_E4M3", 0.84}, {"F8_E5M2", 0.75}};
+    for (size_t i = 0; i < sizeof(measured) / sizeof(measured[0]); i++)
+        if (strcmp(efs_dtype_name(dtype), measured[i].dtype) == 0)
+            return measured[i].ratio;
+    return 1;
+}
+
+bool ctl_is_checkpoint(const char *path)
+{
+    struct stat st;
+    char magic[4] = "";
+    const char *end = strrchr(path, '.');
+    if (stat(path, &st) < 0)
+        return false;
+    int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    bool gguf = fd >= 0 && pread(fd, magic, 4, 0) == 4 && memcmp(magic, "GGUF", 4) == 0;
+    if (fd >= 0)
+        close(fd);
+    return S_ISDIR(st.st_mode) || gguf || (end && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".gguf") == 0));
+}
+
+errint_t ctl_checkpoint_look(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err)
+{
+    struct efs_catalog catalog;
+    struct efs_error taken;
+    double coded = 0;
+    errint_t rc = efs_pack_check(path, err); /* sizes of a part would be wrong */
+    if (rc == 0)
+        rc = efs_catalog_read(path, &catalog, err);
+    if (rc < 0) {
+        if (tools_reclaim_left(path, NULL, &taken) < 0)
+            *err = taken;
+        return rc;
+    }
+    *checkpoint = (struct ctl_checkpoint){.files = catalog.file_count, .experts = catalog.expert_count};
+    snprintf(checkpoint->family, sizeof(checkpoint->family), "%s", catalog.family ? catalog.family : "?");
+    for (size_t f = 0; f < catalog.file_count; f++)
+        checkpoint->source_bytes += catalog.files[f].bytes;
+    for (size_t t = 0; t < catalog.tensor_count; t++) {
+        const struct efs_source_tensor *tensor = &catalog.tensors[t];
+        if (tensor->tensor_class == EFS_CLASS_DENSE)
+            continue;
+        checkpoint->expert_raw_bytes += tensor->bytes;
+        coded += (double)tensor->bytes * coded_ratio(tensor->dtype);
+    }
+    checkpoint->expert_coded_bytes = (uint64_t)coded;
+    for (size_t e = 0; e < catalog.expert_count; e++) { /* sorted by stack, layer, number */
+        const struct efs_source_expert *now = &catalog.experts[e], *before = e ? now - 1 : NULL;
+        checkpoint->layers += !before || before->layer != now->layer || strcmp(before->stack, now->stack) != 0;
+    }
+    efs_catalog_free(&catalog);
+    return 0;
+}
