@@ -59,18 +59,6 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     }
 }
 
-/* --budget=8G, which many a program would take: argp says of it only that it is not known. */
-static void refuse_mount_options(int argc, char **argv)
-{
-    char form[200];
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strncmp(argv[i], "--", 2) == 0 && efsd_options_form(argv[i] + 2, form, sizeof(form))) {
-            fprintf(stderr, "expertfs: %s: options of the mount stand behind -o: -o %s\n", argv[i], form);
-            exit(EXIT_USAGE);
-        }
-    }
-}
-
 /* The list of -o options, from the table that parses them, below argp's own. */
 static char *help_filter(int key, const char *text, void *input)
 {
@@ -216,7 +204,6 @@ int main(int argc, char **argv)
     argp_err_exit_status = EXIT_USAGE;
     argp_program_version_hook = print_version;
     efsd_options_init(&options);
-    refuse_mount_options(argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
     if (options.remount) {

@@ -30,7 +30,8 @@
 #define NAME_BYTES 224u           /* for each file: tree and a link (20,000 experts: 4.3 MiB) */
 #define MIB (UINT64_C(1) << 20)
 
-static unsigned default_threads(void)
+/* Receiving threads: half of the cores, within bounds. */
+static unsigned thread_count(void)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
@@ -41,6 +42,20 @@ static size_t buffer_count(uint64_t budget_bytes)
 {
     uint64_t count = budget_bytes / 64 / MIB;
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
+}
+
+static errint_t daemon_tune(struct efsd *daemon, struct efs_error *err)
+{
+    for (size_t i = 0; i < EFSD_TUNABLES; i++) {
+        struct efs_error said = {.text = ""};
+        const char *value = daemon->options.tune[i];
+        errint_t rc = value ? efs_set(daemon->fs, efsd_tunables[i], value, NULL, &said) : 0;
+        if (rc)
+            return efs_fail(err, rc, "%s", said.text);
+        if (*said.text)
+            efsd_log(EFS_LOG_WARNING, "%s", said.text);
+    }
+    return 0;
 }
 
 /* One budget for both: the engine counts the daemon's own memory as fixed. */
@@ -55,26 +70,17 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
             daemon->buffer_count * (uint64_t)EFSD_IO_BYTES + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
         .per_file_bytes = NAME_BYTES,
         .workers = (unsigned)options->workers,
-        .readahead_bytes = options->ahead_bytes,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
-        .lease_wait = options->lease == EFSD_LEASE_WAIT,
         .prealloc = options->prealloc,
         .warm = options->warm,
-        .no_direct = options->no_direct,
-        .policy = options->policy,
-        .pools = options->pools,
-        .plan = options->plan,
-        .goal = options->goal,
-        .delta = options->delta,
-        .schedule = options->schedule,
         .history_path = options->history,
         .no_state = options->no_state,
-        .predictor = options->predictor,
-        .prefetch = options->prefetch,
         .log = efsd_log_line,
         .chunk_windows = true,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
+    if (!rc)
+        rc = daemon_tune(daemon, err);
     if (rc)
         return rc;
     daemon->expert_count = efs_expert_count(daemon->fs);
@@ -214,7 +220,7 @@ static void daemon_start_export(struct efsd *daemon)
 
 static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting, struct efs_error *err)
 {
-    daemon->threads = daemon->options.threads ? (unsigned)daemon->options.threads : default_threads();
+    daemon->threads = thread_count();
     daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
     daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
     if (daemon->stop_fd < 0 || daemon->ended_fd < 0)

@@ -80,7 +80,6 @@ static void render_path(FILE *out, const char *name, const char *path)
 
 static void render_config(struct efsd *daemon, FILE *out)
 {
-    static const char *const lease[] = {"read", "wait", "fail"};
     static const char *const direct_io[] = {"auto", "on", "off"};
     const struct efsd_options *options = &daemon->options;
     struct efs_stats stats;
@@ -100,7 +99,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     render_size(out, "effective_budget", stats.effective_budget_bytes);
     for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
         char value[sizeof(daemon->tuning.at_mount[i])];
-        if (efsd_tunable_get(daemon, efsd_tunables[i], value, sizeof(value)) == 0)
+        if (efs_get(daemon->fs, efsd_tunables[i], value, sizeof(value)) == 0)
             fprintf(out, "%s: %s\n", efsd_tunables[i], value);
     }
     render_path(out, "history_option", options->history ? options->history : "-");
@@ -108,13 +107,11 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "workers_option: %llu\n", U(options->workers));
     fprintf(out, "threads: %u\n", daemon->threads);
     fprintf(out, "reply_buffers: %zu\n", daemon->buffers.count);
-    fprintf(out, "lease: %s\n", lease[options->lease]);
     fprintf(out, "prealloc: %s\n", yes_no(options->prealloc));
     fprintf(out, "warm: %s\n", yes_no(options->warm));
     fprintf(out, "direct_io_option: %s\n", direct_io[options->direct_io]);
     render_size(out, "readahead", daemon->readahead_bytes);
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
-    fprintf(out, "ahead_option: %llu\n", U(options->ahead_bytes));
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     fprintf(out, "registered_buffers: %s\n", yes_no(stats.registered_buffers));

@@ -25,8 +25,6 @@
 #define PREFIX "user.expertfs."
 #define VALUE_MOST 255u /* bytes of a value */
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools",    "plan",      "policy",  "goal",
-                                                  "delta",  "schedule", "predictor", "prefetch"};
 static const char *const root_names[] = {"effective_budget", "answer"};
 static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
 static const char *const layer_names[] = {"pin"};
@@ -140,11 +138,6 @@ static errint_t target_expert_value(const struct target *target, const char *nam
     return -ENODATA;
 }
 
-errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room)
-{
-    return efs_get(daemon->fs, name, value, room);
-}
-
 static void add_names(char *text, size_t room, const char *const *names, size_t count)
 {
     size_t used = strlen(text);
@@ -194,7 +187,7 @@ static errint_t target_value(const struct target *target, const char *name, char
         snprintf(value, room, "%llu", (unsigned long long)stats.effective_budget_bytes);
         return 0;
     }
-    return efsd_tunable_get(target->daemon, name, value, room);
+    return efs_get(target->daemon->fs, name, value, room);
 }
 
 /* bytes of text to who asked for its size (room 0) or for the text. */
@@ -380,7 +373,7 @@ errint_t efsd_tuning_init(struct efsd *daemon)
     struct efsd_tuning *tuning = &daemon->tuning;
     snprintf(tuning->answer, sizeof(tuning->answer), "ok");
     for (size_t i = 0; i < EFSD_TUNABLES; i++) {
-        errint_t rc = efsd_tunable_get(daemon, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
+        errint_t rc = efs_get(daemon->fs, efsd_tunables[i], tuning->at_mount[i], sizeof(tuning->at_mount[i]));
         if (rc)
             return rc;
     }

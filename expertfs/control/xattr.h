@@ -8,11 +8,7 @@
 #include <pthread.h>
 
 #include "mount.h"
-
-#define EFSD_TUNABLES 9u
-extern const char *const efsd_tunables[EFSD_TUNABLES]; /* names for efs_set(); xattrs of the root */
-/* What is set now, as efs_get() tells it. */
-errint_t efsd_tunable_get(struct efsd *daemon, const char *name, char *value, size_t room);
+#include "options.h"
 
 struct efsd_tuning {
     char at_mount[EFSD_TUNABLES][128];         /* what removing an xattr goes back to */

@@ -234,18 +234,9 @@ static struct efsd_open *opens_take_waiting(struct efsd *daemon, const struct ef
 
 /* What becomes of an expert whose lease failed: 0 for an ordinary file, else the errno of its opens. A damaged or
  * unreadable one is opened all the same: its sound parts can be read, the others give the error. */
-static int share_open_error(const struct efsd *daemon, errint_t lease_error)
+static int share_open_error(errint_t lease_error)
 {
-    if (lease_error == -ECANCELED)
-        return EIO;
-    return lease_error == -ENOMEM && daemon->options.lease == EFSD_LEASE_FAIL ? ENOMEM : 0;
-}
-
-/* Filling an expert takes milliseconds, and is given up only by who is ended: the disk may stand still. A wait for room
- * can take for ever: any signal gives it up. */
-static bool open_may_be_interrupted(const struct efsd *daemon, fuse_req_t req)
-{
-    return daemon->options.lease == EFSD_LEASE_WAIT || efsd_caller_ends(req);
+    return lease_error == -ECANCELED ? EIO : 0;
 }
 
 static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
@@ -258,7 +249,7 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
         efs_lease_release(lease);
         error = backing_id;
     }
-    int refuse = share_open_error(daemon, error);
+    int refuse = share_open_error(error);
     if (error && !refuse) {
         efsd_count(&daemon->counters.lease_fallbacks, 1);
         if (error != -ENOMEM && error != -EBUSY) { /* busy: handed out by the socket */
@@ -293,7 +284,7 @@ static void open_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
     fuse_req_t taken;
-    if (!open_may_be_interrupted(daemon, req))
+    if (!efsd_caller_ends(req))
         return;
     struct efsd_open *open = opens_take_waiting(daemon, NULL, req, &taken);
     if (open) {
@@ -323,8 +314,7 @@ static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_o
     open->share = *at;
     open->share->users++;
     if (open->share->state == SHARE_FILLING)
-        joined =
-            fuse_req_interrupted(req) && open_may_be_interrupted(daemon, req) ? JOINED_INTERRUPTED : JOINED_WAITING;
+        joined = fuse_req_interrupted(req) && efsd_caller_ends(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
     if (joined == JOINED_WAITING) {
         open->req = req;
         open_list_remove(open);

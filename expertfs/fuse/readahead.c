@@ -3,7 +3,7 @@
  * readahead.c - the mount's own read-ahead. A FUSE mount begins with the system's 128 KiB, and INIT can only lower it;
  * the file below /sys/class/bdi raises it. It serves mappings and cached reads; direct reads have the engine's.
  *
- * How much, unless the option says it. The kernel reads around each fault in a mapping, half of it before the fault.
+ * How much: the kernel reads around each fault in a mapping, half of it before the fault.
  * Where the page cache holds the whole checkpoint, what was not wanted yet is wanted later, and a reader who goes
  * through a file gets it faster by larger requests: cold files were mapped at 1.9 GB/s and sent at 2.2 with 512 KiB, at
  * 1.0 and 0.8 with 256; 1 MiB was no faster and less even. Where it does not, what was not wanted pushes out what is:
@@ -54,8 +54,6 @@ static errint_t readahead_write_kib(const char *path, uint64_t kib)
 
 static uint64_t readahead_wanted_kib(const struct efsd *daemon)
 {
-    if (daemon->options.readahead_bytes != EFSD_READAHEAD_DEFAULT)
-        return (daemon->options.readahead_bytes + 1023) / 1024;
     return daemon->info.source_bytes <= efsd_memory_bytes() ? KIB_FITS : KIB_LARGER;
 }
 
@@ -69,7 +67,7 @@ void efsd_raise_readahead(struct efsd *daemon)
                  minor(daemon->device));
         rc = readahead_read_kib(path, &kib);
     }
-    if (!rc && want_kib && kib != want_kib) {
+    if (!rc && kib != want_kib) {
         rc = readahead_write_kib(path, want_kib);
         if (!rc)
             rc = readahead_read_kib(path, &kib);

@@ -43,7 +43,7 @@ def sums(mount):
             stat["read_errors"] == stat["fuse_reply_errors"] + stat["fuse_ahead_errors"])
 
 
-for options in ("", ",threads=1", ",budget=64M"):  # the last: one buffer for such blocks
+for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
     print(f"-- {options or 'default'}")
     mount = Mount(store, "nostate,direct_io=on,nopassthrough,plan=C=100" + options)
     bad = [wrong for name in names for wrong in in_order(mount, name, BLOCK)]

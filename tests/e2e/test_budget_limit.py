@@ -101,13 +101,13 @@ try:
     mount = Mount(large, f"budget={(160 << 20) - 65536}", prefix=inside)
     check("one above what is available is told", "are available" in mount.printed() and "160 MiB" in mount.printed(), mount.printed())
     mount.unmount()
-    mount = Mount(large, "budget=100M,lease=read", prefix=inside)
+    mount = Mount(large, "budget=100M", prefix=inside)
     check("one that fits is taken without a word", "budget" not in mount.printed(), mount.printed())
     mount.unmount()
     print("-- of which a part can be had")
     neighbour = another() # without it all of the budget fits: what is fixed is not all touched
     check("a neighbour has 24 MiB", all(take(neighbour) for _ in range(3)))
-    mount = Mount(large, "budget=156M,lease=read,policy=lru,plan=C=100", prefix=inside)
+    mount = Mount(large, "budget=156M,policy=lru,plan=C=100", prefix=inside)
 
     def effective():
         return mount.count("effective_budget_bytes")
@@ -162,7 +162,7 @@ try:
     check("nobody was killed for it", group.out_of_memory() == 0 and mount.daemon.poll() is None)
     mount.unmount()
     print("-- while it serves")
-    mount = Mount(large, "budget=100M,lease=read", prefix=inside)
+    mount = Mount(large, "budget=100M", prefix=inside)
     got, answer = mount.refusal("budget", "1G")
     check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
     check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)

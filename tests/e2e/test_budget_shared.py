@@ -66,7 +66,7 @@ def alive(what, *mounts):
 other = None
 readers = []
 try:
-    for options in ("lease=read,plan=C=100", ""):
+    for options in ("plan=C=100", ""):
         print(f"-- two of 160 MiB in 256 {options}")
         one = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
         readers = [Readers(one, 1)]

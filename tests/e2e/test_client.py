@@ -79,13 +79,12 @@ print("-- keeping gives way")
 floor = Mount(store, "budget=64M")
 fixed = floor.count("fixed_bytes")
 floor.unmount()
-for lease in ("wait", "fail", "read"):
-    mount = Mount(store, f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES},lease={lease}")
-    client = Client(mount, keep_bytes=1 << 30)
-    bad = sum((client.ask(layer, [first, first + 1, first + 2]) for first in (0, 3, 5) for layer in (0, 1, 2)), [])
-    check(f"lease={lease}: more than the budget holds, one after the other", not bad, bad)
-    client.close()
-    mount.unmount(lease)
+mount = Mount(store, f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES}")
+client = Client(mount, keep_bytes=1 << 30)
+bad = sum((client.ask(layer, [first, first + 1, first + 2]) for first in (0, 3, 5) for layer in (0, 1, 2)), [])
+check("more than the budget holds, one after the other", not bad, bad)
+client.close()
+mount.unmount("keeping")
 
 print("-- no descriptor for a while")
 mount = Mount(store, "budget=128M")
@@ -198,7 +197,7 @@ client.close()
 mount.unmount("after killed clients")
 
 print("-- the end comes in the middle")
-for what, options in (("SIGTERM", "budget=128M"), ("SIGTERM, little room", f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES},lease=wait")):
+for what, options in (("SIGTERM", "budget=128M"), ("SIGTERM, little room", f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES}")):
     mount = Mount(store, options)
     processes = children(mount, 2)
     with open(mount / ".expertfs/want", "w") as want:

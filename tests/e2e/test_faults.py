@@ -58,11 +58,11 @@ def joined(workers):
 
 
 for what, environment in (("prompt", {}), ("late", {"EFS_FAKE_DELAY_US": "5000"}), ("inside", {"EFS_FAKE_SYNC": "1"})):
-    for options in ("budget=40M", "budget=40M,nopassthrough,threads=8", "direct_io=off,nopassthrough"):
+    for options in ("budget=40M", "budget=40M,nopassthrough", "direct_io=off,nopassthrough"):
         mount = Mount(source, options, fake=True, environment=environment)
         workers, wrong, errors = read_by_many(mount)
         check(f"replies {what}, {options}: right", joined(workers) and not wrong + errors, (wrong + errors)[:3])
-        if what == "late" and "threads=8" in options:
+        if what == "late" and options.endswith("M,nopassthrough"):
             check("readers waited for reply buffers", mount.count("fuse_reply_waits") > 0)
         mount.unmount()
 
@@ -89,7 +89,7 @@ for number in (errno.ENOMEM, errno.EMFILE, errno.EPERM):
 
 print("-- gaps between a lease, its backing file, the answer and the kernel's open")
 for room in ("1", "3", "100"):
-    for options in ("lease=read", "lease=wait", "nopassthrough,direct_io=off"):
+    for options in ("", "nopassthrough,direct_io=off"):
         mount = Mount(source, options, fake=True, environment={"EFS_FAKE_GAPS_US": "2000", "EFS_FAKE_ROOM": room})
         workers, wrong, errors = read_by_many(mount, 6, 2)
         for _ in range(10):  # who opens ends meanwhile
@@ -125,48 +125,19 @@ if not backed:
 
 print("-- leases that fail")
 for number in (errno.EIO, errno.EUCLEAN, errno.ENOMEM, errno.EMFILE):
-    mount = Mount(source, "lease=read", fake=True, environment={"EFS_FAKE_LEASE_ERRNO": str(number)})
+    mount = Mount(source, fake=True, environment={"EFS_FAKE_LEASE_ERRNO": str(number)})
     workers, wrong, errors = read_by_many(mount, 6)
     check(f"{errno.errorcode[number]}: read without passthrough, right", joined(workers) and not wrong + errors and
           mount.count("fuse_lease_fallbacks") > 0, (wrong + errors)[:3])
     mount.unmount()
-mount = Mount(source, "lease=fail", fake=True, environment={"EFS_FAKE_LEASE_ERRNO": str(errno.ENOMEM)})
-refused = []
-for name in experts * 3:
-    try:
-        open(mount / name, "rb")
-    except OSError as error:
-        refused.append(error.errno)
-check("ENOMEM with lease=fail: every open is refused", refused == [errno.ENOMEM] * len(experts) * 3, refused)
-check("and counted", mount.count("fuse_open_errors") == len(refused))
-mount.unmount()
 mount = Mount(source, fake=True)
 with open(mount / "experts/L00/damaged.safetensors", "rb", buffering=0) as file:
     check("a damaged expert can be opened for its sound parts", os.pread(file.fileno(), 4096, 0) ==
           want["experts/L00/damaged.safetensors"][:4096] and mount.count("fuse_lease_fallbacks") == 1)
 mount.unmount()
 
-print("-- room for two")
-mount = Mount(source, "lease=wait", fake=True, environment={"EFS_FAKE_ROOM": "2", "EFS_FAKE_DELAY_US": "2000"})
-workers, wrong, errors = read_by_many(mount, 8, 4)
-check("eight readers take turns", joined(workers) and not wrong + errors, (wrong + errors)[:3])
-held = [open(mount / name, "rb") for name in experts[:2]]
-readers = [subprocess.Popen(["cat", mount / name], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-           for name in experts[2:6]]
-time.sleep(0.3)
-check("four wait", all(reader.poll() is None for reader in readers))
-readers[0].kill()
-readers[1].send_signal(signal.SIGTERM)
-check("two are killed while they wait", readers[0].wait(10) < 0 and readers[1].wait(10) < 0)
-mount.stop("SIGTERM while two opens wait")
-for reader in readers[2:]:
-    message = reader.communicate(timeout=10)[1]
-    check(f"they get an error: {message.decode().strip()[-20:]}", reader.returncode == 1 and message)
-for file in held:
-    file.close()
-
 print("-- SIGTERM with late replies in flight")
-for options in ("nopassthrough", "lease=wait", "direct_io=off,nopassthrough"):
+for options in ("nopassthrough", "", "direct_io=off,nopassthrough"):
     mount = Mount(source, options, fake=True, environment={"EFS_FAKE_DELAY_US": "30000"})
     workers, wrong, errors = read_by_many(mount, 8, 1000)
     time.sleep(0.5)

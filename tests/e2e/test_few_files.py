@@ -16,7 +16,7 @@ want = experts_by_the_daemon(store)
 want.update({name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")})
 refused, served = [], []
 for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
-    mount = Mount(store, "budget=96M,lease=read", wait=False, prefix=("prlimit", f"--nofile={most}:{most}"))
+    mount = Mount(store, "budget=96M", wait=False, prefix=("prlimit", f"--nofile={most}:{most}"))
     ready = wait_until(lambda: mount.daemon.poll() is not None or any(f": {way} (" in mount.printed() for way in
                                                                      ("passthrough", "direct_io", "page_cache")))
     if mount.daemon.poll() is not None:
@@ -35,7 +35,7 @@ for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
     mount.unmount(f"{most} files")
 check("with few it is refused, with more it serves", {64, 128} <= set(served), (refused, served))
 for most in (52, 64):  # more experts than that are open when the end comes
-    mount = Mount(store, "budget=96M,lease=read", prefix=("prlimit", f"--nofile={most}:{most}"))
+    mount = Mount(store, "budget=96M", prefix=("prlimit", f"--nofile={most}:{most}"))
     experts = [open(mount / name, "rb") for name in want if name.startswith("experts/L")]
     for file in experts:
         file.read()

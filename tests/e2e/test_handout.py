@@ -42,7 +42,7 @@ check("without passthrough there is no socket", plain.control("handout") == "add
 files = {(layer, number): open(expert(plain, layer, number), "rb").read() for layer in (0, 1) for number in range(8)}
 plain.unmount()
 
-mount = Mount(store, "budget=128M,lease=wait")
+mount = Mount(store, "budget=128M")
 if not mount.passthrough():
     mount.unmount()
     skip("no passthrough here: nothing is handed out")

@@ -12,7 +12,7 @@ KILLS = int(os.environ.get("EXPERTFS_KILLS", "8"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these, as far as a clock can")
 READERS = 2 * len(crowd.KINDS)
-OPTIONS = ("budget=64M", "budget=64M,lease=read", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
+OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
            "budget=64M,nopassthrough,direct_io=off",
            "budget=96M,prealloc,warm")
 # Who may meet a fault of a mapping whose file nobody can serve any more. A client of the library maps experts' files

@@ -84,7 +84,11 @@ if direct:
 big = make_model("big", "-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "16", "-l", "3", "--vocab", "4096",
                  "--format=gguf")
 big_store = make_store(big)
-mount = Mount(big_store, "budget=1G,readahead=128K")
+mount = Mount(big_store, "budget=1G")
+if not os.geteuid():
+    device = os.stat(mount.path).st_dev
+    with open(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb", "w") as kib:
+        kib.write("128")
 size = os.path.getsize(os.path.join(big, "model.gguf"))
 parts = [f"{at}:{at + (1 << 20)}" for at in range(40 << 20, size - (4 << 20), 60 << 20)]
 before = mount.count("disk_bytes")

@@ -37,7 +37,7 @@ def bytes_at(name, address):
     return ctypes.string_at(address, len(want[name]))
 
 
-for options in ("budget=64M", "budget=64M,lease=wait", "budget=64M,plan=F=100,policy=lru"):
+for options in ("budget=64M", "budget=64M,plan=F=100,policy=lru"):
     print(f"-- {options}")
     mount = Mount(store, options)
     held = {name: map_and_close(name) for name in experts[:3]}

@@ -155,7 +155,7 @@ def whole(options):
     mount.unmount()
 
 
-for options in ("", "nopassthrough", "direct_io=off", "nopassthrough,direct_io=off,nodirect", "threads=1,workers=1",
-                "budget=64M", "budget=64M,nopassthrough,threads=5"):
+for options in ("", "nopassthrough", "direct_io=off", "nopassthrough,direct_io=off", "workers=1",
+                "budget=64M", "budget=64M,nopassthrough"):
     whole(options)
 done()

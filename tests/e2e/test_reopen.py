@@ -207,7 +207,7 @@ if prefix:
     mount.unmount()
 
 print("-- a tag that is asked for again while its error waits in line")
-mount = Mount(store, "budget=40M,lease=wait")
+mount = Mount(store, "budget=40M")
 for turn in range(4):
     held = []
     while mount.count("leased_bytes") + 2 * len(want[0]) < mount.count("budget_bytes") - mount.count("fixed_bytes") and len(held) < 7:

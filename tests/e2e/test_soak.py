@@ -16,7 +16,7 @@ note(f"SEED={SEED} EXPERTFS_SOAK_SECONDS={SECONDS:g} repeats this, but for the o
 READERS, LAYERS, EXPERTS = 4 * len(crowd.KINDS), 4, 16
 ROUND = 300  # seconds; then all end, the sums are looked at, and a new mount begins
 # Little room: who holds experts waits for nobody, but reads through the daemon what has no room to be opened.
-MOUNTS = (("budget=96M,lease=read", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
+MOUNTS = (("budget=96M", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
           ("budget=128M,nopassthrough,direct_io=on,warm", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "1000",
                    "--shard-size", "20MB")
