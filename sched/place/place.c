@@ -7,14 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t efs_place_random(uint64_t *seed)
-{
-    uint64_t z = *seed += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
-}
-
 static int compare_items(const void *a, const void *b)
 {
     const struct efs_place_item *x = a, *y = b;
@@ -191,4 +183,16 @@ bool efs_place_migrates(const struct efs_place_problem *p, const uint8_t *held_b
 {
     return efs_place_remote_s(p, held_after) + efs_place_migration_s(p, gpu_before, gpu_after) <
            efs_place_remote_s(p, held_before);
+}
+
+int efs_place_keep_better(const struct efs_place_problem *p, int (*place)(const struct efs_place_problem *, uint8_t *),
+                          double (*cost)(const struct efs_place_problem *, const uint8_t *), uint8_t *held)
+{
+    size_t bytes = efs_place_at(p, p->servers, 0, 0);
+    uint8_t *other = calloc(bytes, 1);
+    int rc = other ? place(p, other) : -ENOMEM;
+    if (rc == 0 && cost(p, other) < cost(p, held))
+        memcpy(held, other, bytes);
+    free(other);
+    return rc;
 }

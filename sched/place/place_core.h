@@ -4,9 +4,8 @@
 #define EFS_PLACE_CORE_H
 
 #include "place.h"
-
-/* A stream of random numbers (splitmix64). */
-uint64_t efs_place_random(uint64_t *seed);
+#include "random.h"
+#include "tables.h"
 
 /* Copies of each expert: [layers][experts]. */
 void efs_place_count_holders(const struct efs_place_problem *problem, const uint8_t *held, uint32_t *holders);
@@ -17,6 +16,11 @@ struct efs_place_item {
     uint32_t item; /* layer * experts + expert, or an expert */
 };
 void efs_place_sort(struct efs_place_item *items, size_t count);
+
+/* Replaces held by the placement of another rule if that costs less. -ENOMEM, or the error of the rule. */
+int efs_place_keep_better(const struct efs_place_problem *problem,
+                          int (*place)(const struct efs_place_problem *, uint8_t *),
+                          double (*cost)(const struct efs_place_problem *, const uint8_t *), uint8_t *held);
 
 int efs_place_uniform(const struct efs_place_problem *problem, bool fill, uint64_t seed, uint8_t *held);
 int efs_place_smartmoe(const struct efs_place_problem *problem, uint8_t *held);

@@ -10,12 +10,12 @@
 #include "place_core.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ROUNDS_MAX 8 /* of moves and exchanges; few are needed */
 
 struct gain {
+    struct efs_tables tables;
     const struct efs_place_problem *problem;
     size_t all; /* experts of all layers */
     uint8_t *held;
@@ -30,26 +30,16 @@ static double gain_of(const struct gain *g, uint32_t n, size_t item)
     return g->problem->calls[n * g->all + item] * g->problem->server[n].remote_s;
 }
 
-static void gain_free(struct gain *g)
-{
-    free(g->holders);
-    free(g->order);
-    free(g->low);
-    free(g->top);
-    free(g->ours);
-    free(g->theirs);
-}
-
 static int gain_open(struct gain *g, const struct efs_place_problem *p, uint8_t *held)
 {
     *g = (struct gain){.problem = p, .all = (size_t)p->layers * p->experts, .held = held};
-    g->holders = calloc(g->all, sizeof(*g->holders));
-    g->order = calloc(p->servers * g->all, sizeof(*g->order));
-    g->low = calloc(p->servers, sizeof(*g->low));
-    g->top = calloc(p->servers, sizeof(*g->top));
-    g->ours = calloc(g->all, sizeof(*g->ours));
-    g->theirs = calloc(g->all, sizeof(*g->theirs));
-    if (!g->holders || !g->order || !g->low || !g->top || !g->ours || !g->theirs)
+    EFS_TABLE(&g->tables, g->holders, g->all);
+    EFS_TABLE(&g->tables, g->order, p->servers * g->all);
+    EFS_TABLE(&g->tables, g->low, p->servers);
+    EFS_TABLE(&g->tables, g->top, p->servers);
+    EFS_TABLE(&g->tables, g->ours, g->all);
+    EFS_TABLE(&g->tables, g->theirs, g->all);
+    if (g->tables.failed)
         return -ENOMEM;
     for (uint32_t n = 0; n < p->servers; n++) {
         struct efs_place_item *order = g->order + n * g->all;
@@ -188,17 +178,6 @@ static bool gain_exchanges(struct gain *g)
     return any;
 }
 
-static int take_better(const struct efs_place_problem *p, uint8_t *held)
-{
-    size_t bytes = efs_place_at(p, p->servers, 0, 0);
-    uint8_t *other = calloc(bytes, 1);
-    int rc = other ? efs_place_prism(p, other) : -ENOMEM;
-    if (rc == 0 && efs_place_remote_s(p, other) < efs_place_remote_s(p, held))
-        memcpy(held, other, bytes);
-    free(other);
-    return rc;
-}
-
 int efs_place_gain(const struct efs_place_problem *p, uint8_t *held)
 {
     struct gain g;
@@ -215,8 +194,8 @@ int efs_place_gain(const struct efs_place_problem *p, uint8_t *held)
             any = gain_moves(&g);
             any |= gain_exchanges(&g);
         }
-        rc = take_better(p, held);
+        rc = efs_place_keep_better(p, efs_place_prism, efs_place_remote_s, held);
     }
-    gain_free(&g);
+    efs_tables_free(&g.tables);
     return rc;
 }

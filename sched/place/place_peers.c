@@ -9,7 +9,7 @@
 static void shuffle(struct efs_place_item *items, size_t count, uint64_t *seed)
 {
     for (size_t i = count; i > 1; i--) {
-        size_t j = efs_place_random(seed) % i;
+        size_t j = efs_random(seed) % i;
         struct efs_place_item swap = items[i - 1];
         items[i - 1] = items[j];
         items[j] = swap;
@@ -71,6 +71,7 @@ int efs_place_uniform(const struct efs_place_problem *p, bool fill, uint64_t see
 /* ---- levelled loads ---------------------------------------------------------------------------------------------- */
 
 struct level { /* one layer's packing */
+    struct efs_tables tables;
     const struct efs_place_problem *problem;
     uint64_t *room;  /* [servers]: of all layers */
     uint64_t *quota; /* [servers]: of this layer */
@@ -81,26 +82,16 @@ struct level { /* one layer's packing */
     size_t items_room;
 };
 
-static void level_free(struct level *v)
-{
-    free(v->room);
-    free(v->quota);
-    free(v->load);
-    free(v->calls);
-    free(v->copies);
-    free(v->items);
-}
-
 static int level_open(struct level *v, const struct efs_place_problem *p)
 {
     *v = (struct level){.problem = p, .items_room = (size_t)p->servers * p->experts};
-    v->room = calloc(p->servers, sizeof(*v->room));
-    v->quota = calloc(p->servers, sizeof(*v->quota));
-    v->load = calloc(p->servers, sizeof(*v->load));
-    v->calls = calloc(p->experts, sizeof(*v->calls));
-    v->copies = calloc(p->experts, sizeof(*v->copies));
-    v->items = calloc(v->items_room, sizeof(*v->items));
-    if (!v->room || !v->quota || !v->load || !v->calls || !v->copies || !v->items)
+    EFS_TABLE(&v->tables, v->room, p->servers);
+    EFS_TABLE(&v->tables, v->quota, p->servers);
+    EFS_TABLE(&v->tables, v->load, p->servers);
+    EFS_TABLE(&v->tables, v->calls, p->experts);
+    EFS_TABLE(&v->tables, v->copies, p->experts);
+    EFS_TABLE(&v->tables, v->items, v->items_room);
+    if (v->tables.failed)
         return -ENOMEM;
     for (uint32_t n = 0; n < p->servers; n++)
         v->room[n] = efs_place_slots(p, n);
@@ -175,7 +166,7 @@ int efs_place_smartmoe(const struct efs_place_problem *p, uint8_t *held)
         level_begin(&v, l);
         level_pack(&v, l, held);
     }
-    level_free(&v);
+    efs_tables_free(&v.tables);
     return rc;
 }
 
@@ -198,7 +189,7 @@ int efs_place_eplb(const struct efs_place_problem *p, uint8_t *held)
         }
         level_pack(&v, l, held);
     }
-    level_free(&v);
+    efs_tables_free(&v.tables);
     return rc;
 }
 

@@ -21,6 +21,7 @@ struct stretch {
 };
 
 struct time_state {
+    struct efs_tables tables;
     const struct efs_place_problem *problem;
     uint8_t *held;
     uint32_t *holders;             /* [layers][experts] */
@@ -256,39 +257,17 @@ static void cover_layers(struct time_state *t)
 /* ---- all of it ------------------------------------------------------------------------------------------------------
  */
 
-static void time_free(struct time_state *t)
-{
-    free(t->holders);
-    free(t->sorted);
-    free(t->saved);
-    free(t->stretches);
-    free(t->loss);
-    free(t->duplicates);
-}
-
 static int time_open(struct time_state *t, const struct efs_place_problem *p, uint8_t *held)
 {
     size_t all = (size_t)p->layers * p->experts, rows = (size_t)p->servers * p->layers;
     *t = (struct time_state){.problem = p, .held = held};
-    t->holders = calloc(all, sizeof(*t->holders));
-    t->sorted = calloc(all, sizeof(*t->sorted));
-    t->saved = calloc((size_t)p->experts + 1, sizeof(*t->saved));
-    t->stretches = calloc(all, sizeof(*t->stretches));
-    t->loss = calloc(rows, sizeof(*t->loss));
-    t->duplicates = calloc(rows, sizeof(*t->duplicates));
-    return t->holders && t->sorted && t->saved && t->stretches && t->loss && t->duplicates ? 0 : -ENOMEM;
-}
-
-static int keep_better(const struct efs_place_problem *p, int (*place)(const struct efs_place_problem *, uint8_t *),
-                       uint8_t *held)
-{
-    size_t bytes = efs_place_at(p, p->servers, 0, 0);
-    uint8_t *other = calloc(bytes, 1);
-    int rc = other ? place(p, other) : -ENOMEM;
-    if (rc == 0 && efs_place_wait_s(p, other) < efs_place_wait_s(p, held))
-        memcpy(held, other, bytes);
-    free(other);
-    return rc;
+    EFS_TABLE(&t->tables, t->holders, all);
+    EFS_TABLE(&t->tables, t->sorted, all);
+    EFS_TABLE(&t->tables, t->saved, (size_t)p->experts + 1);
+    EFS_TABLE(&t->tables, t->stretches, all);
+    EFS_TABLE(&t->tables, t->loss, rows);
+    EFS_TABLE(&t->tables, t->duplicates, rows);
+    return efs_tables_error(&t->tables);
 }
 
 int efs_place_time(const struct efs_place_problem *p, uint8_t *held)
@@ -299,10 +278,10 @@ int efs_place_time(const struct efs_place_problem *p, uint8_t *held)
         for (uint32_t n = 0; n < p->servers; n++)
             take_stretches(&t, n);
         cover_layers(&t);
-        rc = keep_better(p, efs_place_gain, held);
+        rc = efs_place_keep_better(p, efs_place_gain, efs_place_wait_s, held);
     }
     if (rc == 0)
-        rc = keep_better(p, efs_place_prism, held);
-    time_free(&t);
+        rc = efs_place_keep_better(p, efs_place_prism, efs_place_wait_s, held);
+    efs_tables_free(&t.tables);
     return rc;
 }

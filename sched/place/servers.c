@@ -35,6 +35,7 @@ struct work {                      /* of a server */
 #define NO_REQUEST SIZE_MAX
 
 struct simulation {
+    struct efs_tables tables;
     const struct efs_servers_config *c;
     const struct efs_servers_request *requests;
     size_t count, next_arrival, all;
@@ -333,40 +334,25 @@ static int simulation_open(struct simulation *s, const uint8_t *held)
 {
     const struct efs_servers_config *c = s->c;
     size_t bytes = c->servers * s->all;
-    s->work = calloc(c->servers, sizeof(*s->work));
-    s->next = calloc(s->count + 1, sizeof(*s->next));
-    s->heap = calloc((size_t)c->servers + 1, sizeof(*s->heap));
-    s->held = calloc(bytes, 1);
-    s->coming = calloc(bytes, 1);
-    s->holders = calloc(bytes, sizeof(*s->holders));
-    s->first = calloc(s->all + 1, sizeof(*s->first));
-    s->calls = calloc(bytes, sizeof(*s->calls));
-    s->passes = calloc(c->servers, sizeof(*s->passes));
-    s->tokens = calloc(c->experts, sizeof(*s->tokens));
-    s->seen = calloc(c->experts, sizeof(*s->seen));
-    s->r->server_latency_s = calloc(c->servers, sizeof(*s->r->server_latency_s));
-    s->r->server_requests = calloc(c->servers, sizeof(*s->r->server_requests));
-    s->r->latencies = calloc(s->count + 1, sizeof(*s->r->latencies));
-    if (!s->work || !s->next || !s->heap || !s->held || !s->coming || !s->holders || !s->first || !s->calls ||
-        !s->passes || !s->tokens || !s->seen || !s->r->server_latency_s || !s->r->server_requests || !s->r->latencies)
+    struct efs_tables *own = &s->tables, *theirs = &s->r->tables;
+    EFS_TABLE(own, s->work, c->servers);
+    EFS_TABLE(own, s->next, s->count + 1);
+    EFS_TABLE(own, s->heap, (size_t)c->servers + 1);
+    EFS_TABLE(own, s->held, bytes);
+    EFS_TABLE(own, s->coming, bytes);
+    EFS_TABLE(own, s->holders, bytes);
+    EFS_TABLE(own, s->first, s->all + 1);
+    EFS_TABLE(own, s->calls, bytes);
+    EFS_TABLE(own, s->passes, c->servers);
+    EFS_TABLE(own, s->tokens, c->experts);
+    EFS_TABLE(own, s->seen, c->experts);
+    EFS_TABLE(theirs, s->r->server_latency_s, c->servers);
+    EFS_TABLE(theirs, s->r->server_requests, c->servers);
+    EFS_TABLE(theirs, s->r->latencies, s->count + 1);
+    if (own->failed || theirs->failed)
         return -ENOMEM;
     memcpy(s->held, held, bytes);
     return list_holders(s);
-}
-
-static void simulation_close(struct simulation *s)
-{
-    free(s->work);
-    free(s->next);
-    free(s->heap);
-    free(s->held);
-    free(s->coming);
-    free(s->holders);
-    free(s->first);
-    free(s->calls);
-    free(s->passes);
-    free(s->tokens);
-    free(s->seen);
 }
 
 int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, const struct efs_servers_request *requests,
@@ -394,15 +380,13 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
         if (rc == 0 && c->stop && events++ % EVENTS_BETWEEN_STOPS == 0 && c->stop(c->arg))
             rc = -ECANCELED;
     }
-    simulation_close(&s);
+    efs_tables_free(&s.tables);
     return rc;
 }
 
 void efs_servers_free(struct efs_servers_result *result)
 {
     free(result->bucket);
-    free(result->server_latency_s);
-    free(result->server_requests);
-    free(result->latencies);
+    efs_tables_free(&result->tables);
     *result = (struct efs_servers_result){0};
 }

@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tables.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -69,6 +71,7 @@ struct efs_servers_result {
     double *server_latency_s;          /* [servers]: sums, beside: */
     uint64_t *server_requests;
     double *latencies; /* [requests], as they ended */
+    struct efs_tables tables;
 };
 
 /* Serve them all. held: [servers][layers][experts], every expert held somewhere (EFS_SERVERS_CALL); it is not kept. 0;

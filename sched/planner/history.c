@@ -5,7 +5,6 @@
 #include "history.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 static size_t history_units(const struct efs_history *h)
@@ -20,11 +19,11 @@ int efs_history_init(struct efs_history *h, unsigned layers, unsigned experts)
         return -EINVAL;
     h->layers = layers;
     h->experts = experts;
-    h->counts = calloc(history_units(h), sizeof(*h->counts));
-    h->at_rank = calloc(history_units(h), sizeof(*h->at_rank));
-    h->passes = calloc(layers, sizeof(*h->passes));
-    h->ranked = calloc(layers, sizeof(*h->ranked));
-    if (h->counts && h->at_rank && h->passes && h->ranked)
+    EFS_TABLE(&h->tables, h->counts, history_units(h));
+    EFS_TABLE(&h->tables, h->at_rank, history_units(h));
+    EFS_TABLE(&h->tables, h->passes, layers);
+    EFS_TABLE(&h->tables, h->ranked, layers);
+    if (!h->tables.failed)
         return 0;
     efs_history_free(h);
     return -ENOMEM;
@@ -32,10 +31,7 @@ int efs_history_init(struct efs_history *h, unsigned layers, unsigned experts)
 
 void efs_history_free(struct efs_history *h)
 {
-    free(h->counts);
-    free(h->at_rank);
-    free(h->passes);
-    free(h->ranked);
+    efs_tables_free(&h->tables);
     *h = (struct efs_history){0};
 }
 

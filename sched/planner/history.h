@@ -21,6 +21,7 @@
 
 #include "policy.h"
 #include "rank.h"
+#include "tables.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +38,7 @@ struct efs_history {
     uint64_t *passes;         /* [layers] */
     uint64_t *ranked;         /* [layers] of these, those that came with ranks: the passes of at_rank */
     uint64_t sequences;       /* that were said to begin */
+    struct efs_tables tables;
 };
 
 /* Nothing seen yet. -EINVAL: a size 0 or above the limits; -ENOMEM. To be freed by efs_history_free() also then. */

@@ -45,8 +45,8 @@ static int seen_new(struct seen *seen, unsigned steps)
 }
 
 /* Lines 6 to 12: the most experts that fit each pool's share, packed onto the ranks. */
-static void capacity_pack(const struct efs_plan_layer_state *layer, uint64_t budget,
-                          const unsigned parts[EFS_POOLS], unsigned capacity[EFS_POOLS])
+static void capacity_pack(const struct efs_plan_layer_state *layer, uint64_t budget, const unsigned parts[EFS_POOLS],
+                          unsigned capacity[EFS_POOLS])
 {
     unsigned left = layer->request->experts;
 

@@ -39,12 +39,12 @@ enum efs_plan_goal {
 
 /* One layer. What it points to is borrowed for the call. */
 struct efs_plan_request {
-    const double *inclusion;                 /* f_r by rank, the most frequent first; sums to chosen (ipf.h) */
-    unsigned experts, chosen;                /* N, k */
-    uint64_t budget_bytes;                   /* of this layer */
-    uint64_t expert_bytes[EFS_POOLS];        /* of an average expert in F, C, S, E: none 0 */
-    unsigned pools;                          /* allowed: Lambda, bits EFS_PLAN_POOL */
-    double step; /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
+    const double *inclusion;          /* f_r by rank, the most frequent first; sums to chosen (ipf.h) */
+    unsigned experts, chosen;         /* N, k */
+    uint64_t budget_bytes;            /* of this layer */
+    uint64_t expert_bytes[EFS_POOLS]; /* of an average expert in F, C, S, E: none 0 */
+    unsigned pools;                   /* allowed: Lambda, bits EFS_PLAN_POOL */
+    double step;                      /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
     enum efs_plan_goal goal;
     bool fill;            /* what rounding leaves goes to the first allowed pools that it fits */
     struct efs_cost cost; /* u and v of an average expert */

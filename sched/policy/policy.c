@@ -59,24 +59,23 @@ static bool policy_config_valid(const struct efs_policy_config *config)
 static int policy_allocate(struct efs_policy *policy, const struct efs_policy_config *config)
 {
     size_t units = policy->units, layers = policy->layers, entries = policy->same_bytes ? 1 : units;
+    struct efs_tables *tables = &policy->tables;
 
-    policy->bytes = calloc(entries, sizeof(*policy->bytes));
-    policy->capacity = calloc(layers, sizeof(*policy->capacity));
-    policy->used = calloc(layers, sizeof(*policy->used));
-    policy->threshold = calloc(layers, sizeof(*policy->threshold));
-    policy->pool = malloc(units);
-    policy->evictable = malloc(units);
-    policy->user_pin = malloc(units);
-    policy->pins = calloc(units, sizeof(*policy->pins));
-    policy->frozen = calloc(units, sizeof(*policy->frozen));
-    policy->since = calloc(units, sizeof(*policy->since));
-    policy->count = calloc(units, sizeof(*policy->count));
-    policy->moves = calloc(units, sizeof(*policy->moves));
-    policy->sorted = calloc(policy->experts, sizeof(*policy->sorted));
-    policy->sorted_worth = calloc(policy->experts, sizeof(*policy->sorted_worth));
-    if (!policy->bytes || !policy->capacity || !policy->used || !policy->threshold || !policy->pool ||
-        !policy->evictable || !policy->user_pin || !policy->pins || !policy->frozen || !policy->since ||
-        !policy->count || !policy->moves || !policy->sorted || !policy->sorted_worth)
+    EFS_TABLE(tables, policy->bytes, entries);
+    EFS_TABLE(tables, policy->capacity, layers);
+    EFS_TABLE(tables, policy->used, layers);
+    EFS_TABLE(tables, policy->threshold, layers);
+    EFS_TABLE(tables, policy->pool, units);
+    EFS_TABLE(tables, policy->evictable, units);
+    EFS_TABLE(tables, policy->user_pin, units);
+    EFS_TABLE(tables, policy->pins, units);
+    EFS_TABLE(tables, policy->frozen, units);
+    EFS_TABLE(tables, policy->since, units);
+    EFS_TABLE(tables, policy->count, units);
+    EFS_TABLE(tables, policy->moves, units);
+    EFS_TABLE(tables, policy->sorted, policy->experts);
+    EFS_TABLE(tables, policy->sorted_worth, policy->experts);
+    if (tables->failed)
         return -ENOMEM;
     memcpy(policy->bytes, config->bytes, entries * sizeof(*policy->bytes));
     memset(policy->pool, EFS_POOL_M, units);
@@ -136,22 +135,9 @@ void efs_policy_free(struct efs_policy *policy)
 {
     if (!policy)
         return;
-    if (policy->state)
+    if (policy->state && policy->order->close)
         policy->order->close(policy);
-    free(policy->bytes);
-    free(policy->capacity);
-    free(policy->used);
-    free(policy->threshold);
-    free(policy->pool);
-    free(policy->evictable);
-    free(policy->user_pin);
-    free(policy->pins);
-    free(policy->frozen);
-    free(policy->since);
-    free(policy->count);
-    free(policy->moves);
-    free(policy->sorted);
-    free(policy->sorted_worth);
+    efs_tables_free(&policy->tables);
     free(policy);
 }
 

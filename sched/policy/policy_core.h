@@ -7,6 +7,7 @@
 
 #include "policy.h"
 #include "rank.h"
+#include "tables.h"
 
 #define EFS_NO_UNIT UINT32_MAX
 #define EFS_NOT_EVICTABLE UINT8_MAX
@@ -15,7 +16,7 @@
 struct efs_policy_order {
     const char *name;
     int (*open)(struct efs_policy *policy);
-    void (*close)(struct efs_policy *policy);
+    void (*close)(struct efs_policy *policy); /* frees what is not of policy->tables; may be NULL */
     /* Units of a layer are asked for: count them. They are pinned, so none of them is in the order now. */
     void (*request)(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count);
     /* A unit becomes a possible victim of the pool it is in, and ceases to be one. */
@@ -40,6 +41,7 @@ extern const struct efs_policy_order efs_order_zipmoe, efs_order_lru, efs_order_
 struct efs_policy {
     const struct efs_policy_order *order;
     void *state;                       /* of the order */
+    struct efs_tables tables;          /* all arrays, those of state too */
     unsigned layers, experts, domains; /* domains: 1, or layers */
     uint32_t units;
     double chosen;

@@ -8,9 +8,9 @@
  *     marking  random among the unmarked; asked for means marked; when none is unmarked, a new phase begins
  */
 #include "policy_core.h"
+#include "random.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #define MARKED (UINT64_C(1) << 63)
 
@@ -22,37 +22,22 @@ struct heap {
     uint64_t random;
 };
 
-static void heap_close(struct efs_policy *policy)
-{
-    struct heap *heap = policy->state;
-
-    free(heap->key);
-    free(heap->at);
-    for (unsigned p = 0; p < EFS_POOLS; p++) {
-        free(heap->unit[p]);
-        free(heap->length[p]);
-    }
-    free(heap);
-    policy->state = NULL;
-}
-
 static int heap_open(struct efs_policy *policy)
 {
-    struct heap *heap = policy->state = calloc(1, sizeof(*heap));
-    bool whole;
+    struct efs_tables *tables = &policy->tables;
+    struct heap *heap = EFS_TABLE(tables, heap, 1);
 
     if (!heap)
         return -ENOMEM;
+    policy->state = heap;
     heap->random = policy->seed;
-    heap->key = calloc(policy->units, sizeof(*heap->key));
-    heap->at = calloc(policy->units, sizeof(*heap->at));
-    whole = heap->key && heap->at;
+    EFS_TABLE(tables, heap->key, policy->units);
+    EFS_TABLE(tables, heap->at, policy->units);
     for (unsigned p = 0; p < EFS_POOLS; p++) {
-        heap->unit[p] = calloc(policy->units, sizeof(*heap->unit[p]));
-        heap->length[p] = calloc(policy->layers, sizeof(*heap->length[p]));
-        whole = whole && heap->unit[p] && heap->length[p];
+        EFS_TABLE(tables, heap->unit[p], policy->units);
+        EFS_TABLE(tables, heap->length[p], policy->layers);
     }
-    return whole ? 0 : -ENOMEM; /* efs_policy_free closes what there is */
+    return efs_tables_error(tables);
 }
 
 static uint32_t *heap_of(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
@@ -169,11 +154,7 @@ static void fifo_enter(struct efs_policy *policy, uint32_t unit)
 
 static uint64_t marking_draw(struct heap *heap)
 {
-    uint64_t z = heap->random += UINT64_C(0x9E3779B97F4A7C15);
-
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return (z ^ z >> 31) & ~MARKED;
+    return efs_random(&heap->random) & ~MARKED;
 }
 
 static void marking_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
@@ -203,7 +184,6 @@ static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum 
 #define HEAP_ORDER(kind, request_, enter_, lowest_)                                                                    \
     const struct efs_policy_order efs_order_##kind = {.name = #kind,                                                   \
                                                       .open = heap_open,                                               \
-                                                      .close = heap_close,                                             \
                                                       .request = request_,                                             \
                                                       .enter = enter_,                                                 \
                                                       .leave = heap_leave,                                             \

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "rank.h"
+#include "tables.h"
 
 #define USE 64u             /* what one use adds to a rate */
 #define FADE_STEP 0.75      /* rates fade in steps, as fading one means new logarithms for its layer */
@@ -17,6 +18,7 @@
 #define STEADY_PASSES 8u    /* passes after a change in which no other is looked for */
 
 struct efs_value {
+    struct efs_tables tables;
     unsigned layers, experts;
     double rate_weight, smooth, chosen, change_bits;
     int32_t weight;       /* rate_weight times 4096 */
@@ -80,13 +82,13 @@ struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen
         value->log_table[i] = (int32_t)lrint(log2(1 + i / 256.0) * EFS_VALUE_UNIT);
     for (unsigned age = 1; age <= EFS_VALUE_AGES; age++)
         value->age_cost[age] = (int32_t)lrint((t.age_weight > 0 ? t.age_weight : 0.4) * log2(age) * EFS_VALUE_UNIT);
-    value->rate = calloc(cells, sizeof(*value->rate));
-    value->prior = calloc(cells, sizeof(*value->prior));
-    value->log_rate = calloc(cells, sizeof(*value->log_rate));
-    value->last = calloc(cells, sizeof(*value->last));
-    value->total = calloc(cells, sizeof(*value->total));
-    value->layer = calloc(layers, sizeof(*value->layer));
-    if (!value->rate || !value->prior || !value->log_rate || !value->last || !value->total || !value->layer) {
+    EFS_TABLE(&value->tables, value->rate, cells);
+    EFS_TABLE(&value->tables, value->prior, cells);
+    EFS_TABLE(&value->tables, value->log_rate, cells);
+    EFS_TABLE(&value->tables, value->last, cells);
+    EFS_TABLE(&value->tables, value->total, cells);
+    EFS_TABLE(&value->tables, value->layer, layers);
+    if (value->tables.failed) {
         efs_value_free(value);
         return NULL;
     }
@@ -101,12 +103,7 @@ void efs_value_free(struct efs_value *value)
 {
     if (!value)
         return;
-    free(value->rate);
-    free(value->prior);
-    free(value->log_rate);
-    free(value->last);
-    free(value->total);
-    free(value->layer);
+    efs_tables_free(&value->tables);
     free(value);
 }
 

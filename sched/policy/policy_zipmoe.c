@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 
 /* The units of a layer and pool that are worth least, the least first. */
 #define TAIL 4u
@@ -50,20 +49,6 @@ static void zipmoe_close(struct efs_policy *policy)
 
     efs_rank_free(z->rank);
     efs_value_free(z->value);
-    free(z->score);
-    for (unsigned p = 0; p < EFS_POOLS; p++) {
-        free(z->tail[p]);
-        free(z->least_worth[p]);
-    }
-    free(z->evictable);
-    free(z->place);
-    free(z->evictables);
-    free(z->known);
-    free(z->unknown);
-    free(z->unknown_at);
-    free(z->turn);
-    free(z);
-    policy->state = NULL;
 }
 
 static void tail_forget(struct zipmoe *z, unsigned layer)
@@ -83,33 +68,31 @@ static int zipmoe_open(struct efs_policy *policy)
                                      .smooth = t->smooth,
                                      .half_life = t->half_life,
                                      .change_bits = t->change_bits};
-    struct zipmoe *z = policy->state = calloc(1, sizeof(*z));
-    bool whole;
+    struct efs_tables *tables = &policy->tables;
+    struct zipmoe *z = EFS_TABLE(tables, z, 1);
 
     if (!z)
         return -ENOMEM;
+    policy->state = z;
     z->published = t->published;
     z->promote_margin = t->promote_margin > 0 ? t->promote_margin : 6;
     if (z->published)
         z->rank = efs_rank_new(policy->layers, policy->experts, t->count_age);
     else
         z->value = efs_value_new(policy->layers, policy->experts, policy->chosen, &value);
-    z->score = calloc(policy->experts, sizeof(*z->score));
-    z->evictable = calloc(policy->units, sizeof(*z->evictable));
-    z->place = calloc(policy->units, sizeof(*z->place));
-    z->evictables = calloc(policy->layers, sizeof(*z->evictables));
-    z->known = calloc(policy->layers, sizeof(*z->known));
-    z->unknown = calloc(policy->layers, sizeof(*z->unknown));
-    z->unknown_at = calloc(policy->layers, sizeof(*z->unknown_at));
-    z->turn = calloc(2 * (size_t)policy->layers, sizeof(*z->turn));
-    whole = (z->rank || z->value) && z->score && z->evictable && z->place && z->evictables && z->known && z->unknown &&
-            z->unknown_at && z->turn;
+    EFS_TABLE(tables, z->score, policy->experts);
+    EFS_TABLE(tables, z->evictable, policy->units);
+    EFS_TABLE(tables, z->place, policy->units);
+    EFS_TABLE(tables, z->evictables, policy->layers);
+    EFS_TABLE(tables, z->known, policy->layers);
+    EFS_TABLE(tables, z->unknown, policy->layers);
+    EFS_TABLE(tables, z->unknown_at, policy->layers);
+    EFS_TABLE(tables, z->turn, 2 * (size_t)policy->layers);
     for (unsigned p = 0; p < EFS_POOLS; p++) {
-        z->tail[p] = calloc(policy->layers, sizeof(*z->tail[p]));
-        z->least_worth[p] = calloc(policy->layers, sizeof(*z->least_worth[p]));
-        whole = whole && z->tail[p] && z->least_worth[p];
+        EFS_TABLE(tables, z->tail[p], policy->layers);
+        EFS_TABLE(tables, z->least_worth[p], policy->layers);
     }
-    if (!whole)
+    if ((!z->rank && !z->value) || tables->failed)
         return -ENOMEM;
     for (unsigned l = 0; l < policy->layers; l++) {
         z->known[l] = true;

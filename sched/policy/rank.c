@@ -3,12 +3,14 @@
  * rank.c - counts in falling order with a binary search for the first of equals, so that one more is one swap.
  */
 #include "rank.h"
+#include "tables.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct efs_rank {
     unsigned layers, experts, half_life;
+    struct efs_tables tables;
     uint32_t *count; /* [layer][expert] */
     uint16_t *place; /* [layer][expert]: its rank */
     uint16_t *order; /* [layer][rank]: the expert there */
@@ -26,11 +28,11 @@ struct efs_rank *efs_rank_new(unsigned layers, unsigned experts, unsigned half_l
     if (!rank)
         return NULL;
     *rank = (struct efs_rank){.layers = layers, .experts = experts, .half_life = half_life};
-    rank->count = calloc(cells, sizeof(*rank->count));
-    rank->place = calloc(cells, sizeof(*rank->place));
-    rank->order = calloc(cells, sizeof(*rank->order));
-    rank->age = calloc(layers, sizeof(*rank->age));
-    if (!rank->count || !rank->place || !rank->order || !rank->age) {
+    EFS_TABLE(&rank->tables, rank->count, cells);
+    EFS_TABLE(&rank->tables, rank->place, cells);
+    EFS_TABLE(&rank->tables, rank->order, cells);
+    EFS_TABLE(&rank->tables, rank->age, layers);
+    if (rank->tables.failed) {
         efs_rank_free(rank);
         return NULL;
     }
@@ -43,10 +45,7 @@ void efs_rank_free(struct efs_rank *rank)
 {
     if (!rank)
         return;
-    free(rank->count);
-    free(rank->place);
-    free(rank->order);
-    free(rank->age);
+    efs_tables_free(&rank->tables);
     free(rank);
 }
 

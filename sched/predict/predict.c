@@ -118,8 +118,7 @@ void efs_predictor_free(struct efs_predictor *p)
 {
     if (!p)
         return;
-    for (unsigned t = 0; t < p->table_count; t++)
-        free(p->tables[t]);
+    efs_tables_free(&p->tables);
     free(p);
 }
 

@@ -9,6 +9,7 @@
 #define EFS_PREDICT_CORE_H
 
 #include "predict.h"
+#include "tables.h"
 
 #include <string.h>
 
@@ -89,8 +90,7 @@ struct efs_predictor {
     uint64_t bytes;      /* of all tables and this */
     uint64_t room_bytes; /* that may still be taken */
     bool too_big;        /* a table was refused for the bound */
-    void *tables[EFS_PREDICT_TABLES];
-    unsigned table_count;
+    struct efs_tables tables;
     struct efs_predict_learned_table {
         void *at;
         size_t count; /* of numbers */

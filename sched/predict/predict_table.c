@@ -5,21 +5,19 @@
 #include "predict_core.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 void *efs_predict_table(struct efs_predictor *p, size_t count, size_t size)
 {
     size_t bytes;
     void *table;
 
-    if (__builtin_mul_overflow(count, size, &bytes) || bytes > p->room_bytes || p->table_count == EFS_PREDICT_TABLES) {
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > p->room_bytes) {
         p->too_big = true;
         return NULL;
     }
-    table = calloc(count ? count : 1, size);
+    table = efs_table(&p->tables, count, size);
     if (!table)
         return NULL;
-    p->tables[p->table_count++] = table;
     p->room_bytes -= bytes;
     p->bytes += bytes;
     return table;

@@ -7,6 +7,8 @@
  */
 #include "prefetch.h"
 
+#include "tables.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +50,7 @@ struct sequence {
 };
 
 struct efs_prefetch {
+    struct efs_tables tables;
     struct efs_prefetch_config config;
     struct unit *units;
     struct sequence *sequences;
@@ -73,12 +76,12 @@ int efs_prefetch_new(const struct efs_prefetch_config *c, struct efs_prefetch **
     if (!q)
         return -ENOMEM;
     q->config = *c;
-    q->units = calloc(units, sizeof(*q->units));
-    q->sequences = calloc(c->sequences, sizeof(*q->sequences));
-    q->wishes = calloc((size_t)c->sequences * c->guesses, sizeof(*q->wishes));
-    q->held = calloc(units, sizeof(*q->held));
-    q->actions = calloc(units + 1, sizeof(*q->actions));
-    if (!q->units || !q->sequences || !q->wishes || !q->held || !q->actions) {
+    EFS_TABLE(&q->tables, q->units, units);
+    EFS_TABLE(&q->tables, q->sequences, c->sequences);
+    EFS_TABLE(&q->tables, q->wishes, (size_t)c->sequences * c->guesses);
+    EFS_TABLE(&q->tables, q->held, units);
+    EFS_TABLE(&q->tables, q->actions, units + 1);
+    if (q->tables.failed) {
         efs_prefetch_free(q);
         return -ENOMEM;
     }
@@ -92,11 +95,7 @@ void efs_prefetch_free(struct efs_prefetch *q)
 {
     if (!q)
         return;
-    free(q->units);
-    free(q->sequences);
-    free(q->wishes);
-    free(q->held);
-    free(q->actions);
+    efs_tables_free(&q->tables);
     free(q);
 }
 

@@ -86,15 +86,16 @@ while IFS=: read -r file at line; do # nor includes the header that has it, wher
 done < <(includes engine/*/*.[ch] | grep '_core\.h"' | grep -v '"extent_core\.h"')
 rooms_known engine "base store source pack memory io view client gpu compute $served"
 # Rooms of sched, lowest first. What is kept, and in which order a request is served, are decided apart.
-inner_room sched policy
+inner_room sched base
+inner_room sched policy base
 inner_room sched schedule
-inner_room sched planner policy schedule
+inner_room sched planner policy schedule base
 inner_room sched simulate policy schedule planner
 inner_room sched assign
-inner_room sched place
-inner_room sched predict
-inner_room sched prefetch
-rooms_known sched "policy schedule planner simulate assign place predict prefetch"
+inner_room sched place base
+inner_room sched predict base
+inner_room sched prefetch base
+rooms_known sched "base policy schedule planner simulate assign place predict prefetch"
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"

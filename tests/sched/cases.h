@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "makespan.h"
+#include "random.h"
 
 #undef assert_double_equal
 #define assert_double_equal(a, b, tolerance)                                                                           \
@@ -49,11 +50,7 @@ struct cases {
 
 static inline uint64_t cases_next(struct cases *cases)
 {
-    uint64_t z = cases->seed += UINT64_C(0x9E3779B97F4A7C15);
-
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
+    return efs_random(&cases->seed);
 }
 
 /* In [0, 1). */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place_tasks.c - traces as tasks: what their users call, and requests of them. */
 #include "place_command.h"
+#include "random.h"
 
 #include <errno.h>
 #include <math.h>
@@ -126,17 +127,9 @@ void replay_tasks_free(struct replay_tasks *tasks)
 /* ---- requests -----------------------------------------------------------------------------------------------------
  */
 
-static uint64_t random_next(uint64_t *seed)
-{
-    uint64_t z = *seed += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
-}
-
 static double random_unit(uint64_t *seed) /* (0, 1] */
 {
-    return (double)((random_next(seed) >> 11) + 1) * 0x1p-53;
+    return (double)((efs_random(seed) >> 11) + 1) * 0x1p-53;
 }
 
 static struct efs_servers_request make_request(const struct replay_tasks *tasks, uint32_t server, double at_s,
@@ -144,12 +137,12 @@ static struct efs_servers_request make_request(const struct replay_tasks *tasks,
 {
     uint32_t length = tasks->prompt + tasks->output, number = (server + is_switched) % tasks->count;
     if (random_unit(seed) > skew)
-        number = (uint32_t)(random_next(seed) % tasks->count);
+        number = (uint32_t)(efs_random(seed) % tasks->count);
     const struct replay_task *task = &tasks->task[number];
     uint32_t half = task->sequences / 2;
     const struct replay_sequence *q =
-        &task->sequence[planned_by ? random_next(seed) % half : half + random_next(seed) % (task->sequences - half)];
-    uint64_t first = q->first + random_next(seed) % (q->tokens - length + 1);
+        &task->sequence[planned_by ? efs_random(seed) % half : half + efs_random(seed) % (task->sequences - half)];
+    uint64_t first = q->first + efs_random(seed) % (q->tokens - length + 1);
     return (struct efs_servers_request){.arrival_s = at_s,
                                         .server = server,
                                         .prompt = tasks->prompt,
