@@ -17,7 +17,6 @@
 
 #define MAGIC "EFSLEARN"
 #define HEADER_BYTES 16u
-#define TABLES_BYTES 4096u /* at most, of what stands beside the tables' numbers */
 
 static void guess_header(const struct efs *fs, uint8_t header[HEADER_BYTES])
 {
@@ -57,11 +56,10 @@ static int guess_read_piece(void *from, uint64_t at, void *bytes, size_t size)
     return efs_sys_pread_all(*(const int *)from, bytes, size, HEADER_BYTES + at);
 }
 
-/* An open file of that size, which may be of a mount with a larger budget than this. */
 static errint_t guess_read(const struct efs *fs, int fd, uint64_t bytes, struct efs_predictor *predictor)
 {
     uint8_t wanted[HEADER_BYTES], header[HEADER_BYTES];
-    if (bytes < HEADER_BYTES || bytes > EFS_GUESS_PREDICTOR_MOST + TABLES_BYTES)
+    if (bytes < HEADER_BYTES)
         return -EINVAL;
     errint_t rc = efs_sys_pread_all(fd, header, HEADER_BYTES, 0);
     guess_header(fs, wanted);

@@ -70,7 +70,7 @@ static int predictor_tables(struct efs_predictor *p)
     p->probability = efs_predict_table(p, p->experts, sizeof(*p->probability));
     p->best = efs_predict_table(p, p->experts, sizeof(*p->best));
     p->mark = efs_predict_table(p, p->experts, sizeof(*p->mark));
-    if (!p->sequences || !ids || !scores || !counts || !wanted || !p->probability || !p->best || !p->mark)
+    if (efs_predict_table_error(p) < 0)
         return efs_predict_table_error(p);
     for (unsigned s = 0; s < count; s++) {
         p->sequences[s].ids = ids + s * slots;

@@ -151,14 +151,13 @@ uint64_t efs_predict_bytes(const struct efs_predictor *predictor);
 /*
  * What was learned, without the sequences, as bytes: little-endian, with a checksum. efs_predict_save returns their
  * number; they were written only if they fit into room. efs_predict_load takes them in a predictor of the same config
- * that has no sequence: 0; -EBUSY: it has one; -EINVAL: they are of another predictor or shape; -EUCLEAN: they are
- * damaged, and the predictor has learned nothing. Only memory_bytes may be another one: where less fits than was
- * learned the newest stays.
+ * that has no sequence: 0; -EBUSY: it has one; -EINVAL: they are of another config; -EUCLEAN: they are damaged. After
+ * an error the predictor has learned nothing.
  */
 size_t efs_predict_save(const struct efs_predictor *predictor, void *bytes, size_t room);
 int efs_predict_load(struct efs_predictor *predictor, const void *bytes, size_t size);
-/* The same, read piece by piece and twice, which takes no memory: of the bytes those from at on, as many as size; 0, or
- * an error that efs_predict_load_from returns. The predictor has learned nothing then. */
+/* The same, table by table from a function: of the bytes those from at on, as many as size; 0, or an error that
+ * efs_predict_load_from returns. */
 typedef int efs_predict_read_fn(void *from, uint64_t at, void *bytes, size_t size);
 int efs_predict_load_from(struct efs_predictor *predictor, efs_predict_read_fn *read, void *from, uint64_t size);
 

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define EFS_PREDICT_TABLES 64u
+#define EFS_PREDICT_LEARNED 16u
 #define EFS_PREDICT_NOWHERE (-1)
 
 /* What one position chose: at most the config's chosen, the rest of a prompt's experts count only. Where fmoe keeps
@@ -62,20 +62,6 @@ extern const struct efs_predict_ops efs_predict_deepspeed, efs_predict_brainstor
     efs_predict_transition, efs_predict_edgemoe, efs_predict_infinity, efs_predict_fmoe, efs_predict_mixed,
     efs_predict_offloading, efs_predict_hybrimoe, efs_predict_dali, efs_predict_linear;
 
-/* Which of the rows that things are kept in are taken. */
-struct efs_predict_ring {
-    uint32_t *count; /* [1] the first ones */
-    uint32_t *next;  /* [1] the one that is taken next, the oldest once all are; NULL: the last are the newest */
-};
-
-/* A table whose rows are as many as memory has room for: [outer][rows][inner] numbers of 1, 2, 4 or 8 bytes. */
-struct efs_predict_rows {
-    size_t outer, rows, inner, size;
-    const struct efs_predict_ring *ring; /* NULL: the first rows matter most */
-    bool links;                          /* the numbers are those of rows of the ring + 1; 0: none */
-    bool fixed;                          /* there are as many rows in any memory */
-};
-
 struct efs_predictor {
     const struct efs_predict_ops *ops;
     struct efs_predict_config config;
@@ -93,21 +79,26 @@ struct efs_predictor {
     struct efs_tables tables;
     struct efs_predict_learned_table {
         void *at;
-        size_t count; /* of numbers */
-        struct efs_predict_rows rows;
-    } learned[EFS_PREDICT_TABLES];
+        size_t bytes;
+    } learned[EFS_PREDICT_LEARNED];
     unsigned learned_count;
 };
 
 /* count zeroed things, freed with the predictor. NULL: more than memory_bytes, or no memory. */
 void *efs_predict_table(struct efs_predictor *p, size_t count, size_t size);
-/* The same of numbers that are learned over sequences: they are saved and loaded. size: 1, 2, 4 or 8. */
+/* The same of numbers that are learned over sequences: they are saved and loaded. */
 void *efs_predict_learned(struct efs_predictor *p, size_t count, size_t size);
-/* The same with rows, which may be another number when they are loaded; a ring's after its count and next. The ring is
- * the caller's, for the predictor's life; there is one. */
-void *efs_predict_learned_rows(struct efs_predictor *p, const struct efs_predict_rows *rows);
-/* What a NULL of these means: -E2BIG or -ENOMEM. */
+/* 0, or why one of these was NULL: -E2BIG or -ENOMEM. */
 int efs_predict_table_error(const struct efs_predictor *p);
+
+/*
+ * Counts of what followed what: row r of together[rows][experts] was used seen[r] times, which stays below 65535, and
+ * no count of it is larger. Count one use; are all rows like that?
+ */
+void efs_predict_count(const struct efs_predictor *p, uint16_t *seen, uint16_t *together, size_t row,
+                       const struct efs_predict_row *chosen);
+bool efs_predict_counts_valid(const struct efs_predictor *p, const uint16_t *seen, const uint16_t *together,
+                              size_t rows);
 
 /* The place of a sequence; config.sequences: there is none of that number. */
 unsigned efs_predict_find(const struct efs_predictor *p, uint64_t id);

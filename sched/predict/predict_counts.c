@@ -22,7 +22,7 @@ static int counts_open(struct efs_predictor *p)
         c->chosen = efs_predict_learned(p, (size_t)p->layers * p->experts, sizeof(*c->chosen));
         c->passes = efs_predict_learned(p, p->layers, sizeof(*c->passes));
     }
-    return c && c->chosen && c->passes ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static void counts_observe(struct efs_predictor *p, unsigned s, const struct efs_predict_row *row)

@@ -20,7 +20,7 @@ static int deepspeed_open(struct efs_predictor *p)
         d->kept = efs_predict_learned(p, p->layers, sizeof(*d->kept));
         d->chosen = efs_predict_learned(p, p->layers, sizeof(*d->chosen));
     }
-    return d && d->kept && d->chosen ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static void deepspeed_observe(struct efs_predictor *p, unsigned s, const struct efs_predict_row *row)

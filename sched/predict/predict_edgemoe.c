@@ -36,7 +36,7 @@ static int edgemoe_open(struct efs_predictor *p)
     m->pair = efs_predict_learned(p, m->rows, sizeof(*m->pair));
     m->seen = efs_predict_learned(p, m->rows, sizeof(*m->seen));
     m->together = efs_predict_learned(p, m->rows * p->experts, sizeof(*m->together));
-    return m->chosen && m->pair && m->seen && m->together ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 /* Its number, never 0, and where its row stands. */
@@ -53,8 +53,8 @@ static uint64_t edgemoe_pair(const struct efs_predictor *p, unsigned distance, i
     return pair; /* distance is 1 or more */
 }
 
-/* The row of a pair for one more count, or NULL: another pair keeps it. */
-static uint16_t *edgemoe_take(struct efs_predictor *p, uint64_t pair, size_t row)
+/* The row becomes that of a pair. false: another pair keeps it. */
+static bool edgemoe_take(struct efs_predictor *p, uint64_t pair, size_t row)
 {
     struct edgemoe *m = p->state;
     uint16_t *together = m->together + row * p->experts;
@@ -64,17 +64,12 @@ static uint16_t *edgemoe_take(struct efs_predictor *p, uint64_t pair, size_t row
             m->seen[row]--;
             for (unsigned e = 0; e < p->experts; e++) /* no count is above that of its row */
                 together[e] = together[e] < m->seen[row] ? together[e] : m->seen[row];
-            return NULL;
+            return false;
         }
         m->pair[row] = pair;
         memset(together, 0, p->experts * sizeof(*together));
     }
-    if (++m->seen[row] == UINT16_MAX) {
-        m->seen[row] /= 2;
-        for (unsigned e = 0; e < p->experts; e++)
-            together[e] /= 2;
-    }
-    return together;
+    return true;
 }
 
 static void edgemoe_observe(struct efs_predictor *p, unsigned s, const struct efs_predict_row *row)
@@ -94,10 +89,9 @@ static void edgemoe_observe(struct efs_predictor *p, unsigned s, const struct ef
         for (unsigned i = 0; i < before.count; i++)
             for (unsigned j = 0; j < last.count; j++) {
                 uint64_t pair = edgemoe_pair(p, d, now, before.experts[i], last.experts[j], &at);
-                uint16_t *together = edgemoe_take(p, pair, at);
 
-                for (unsigned k = 0; together && k < row->count; k++)
-                    together[row->experts[k]]++;
+                if (edgemoe_take(p, pair, at))
+                    efs_predict_count(p, m->seen, m->together, at, row);
             }
     }
 }
@@ -146,14 +140,7 @@ static bool edgemoe_valid(struct efs_predictor *p)
 {
     const struct edgemoe *m = p->state;
 
-    for (size_t r = 0; r < m->rows; r++) {
-        if (m->seen[r] == UINT16_MAX)
-            return false;
-        for (size_t e = 0; e < p->experts; e++)
-            if (m->together[r * p->experts + e] > m->seen[r])
-                return false;
-    }
-    return true;
+    return efs_predict_counts_valid(p, m->seen, m->together, m->rows);
 }
 
 const struct efs_predict_ops efs_predict_edgemoe = {.name = "edgemoe",

@@ -57,14 +57,15 @@ static int fmoe_open(struct efs_predictor *p)
     f->sequences = efs_predict_table(p, sequences, sizeof(*f->sequences));
     f->weights = efs_predict_table(p, p->experts, sizeof(*f->weights));
     f->scores = efs_predict_table(p, p->width, sizeof(*f->scores));
-    rc = efs_maps_open(&f->maps, p, sequences * (2 * sizeof(*products) + sizeof(*semantics)), NULL);
+    rc = efs_maps_open(&f->maps, p, sequences * (2 * sizeof(*products) + sizeof(*semantics)));
     if (rc < 0)
         return rc;
     products = efs_predict_table(p, sequences * f->maps.room, sizeof(*products));
     squares = efs_predict_table(p, sequences * f->maps.room, sizeof(*squares));
     semantics = efs_predict_table(p, sequences * f->maps.room, sizeof(*semantics));
-    if (!f->sequences || !f->weights || !f->scores || !products || !squares || !semantics)
-        return efs_predict_table_error(p);
+    rc = efs_predict_table_error(p);
+    if (rc < 0)
+        return rc;
     for (size_t s = 0; s < sequences; s++) {
         f->sequences[s].product = products + s * f->maps.room;
         f->sequences[s].square = squares + s * f->maps.room;

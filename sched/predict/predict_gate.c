@@ -62,7 +62,7 @@ static int gate_open(struct efs_predictor *p)
     g->logits = efs_predict_table(p, p->experts, sizeof(*g->logits));
     g->inclusion = efs_predict_table(p, p->experts, sizeof(*g->inclusion));
     g->moved = efs_predict_table(p, gate_width(p), sizeof(*g->moved));
-    return g->states && g->seen && g->logits && g->inclusion && g->moved ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static int gate_open_dali(struct efs_predictor *p)
@@ -74,7 +74,7 @@ static int gate_open_dali(struct efs_predictor *p)
         return rc;
     g->residual = efs_predict_learned(p, (size_t)p->layers * gate_width(p), sizeof(*g->residual));
     g->residuals = efs_predict_learned(p, p->layers, sizeof(*g->residuals));
-    return g->residual && g->residuals ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static int gate_open_hybrimoe(struct efs_predictor *p)
@@ -85,7 +85,7 @@ static int gate_open_hybrimoe(struct efs_predictor *p)
     if (rc < 0)
         return rc;
     g->recent = efs_predict_learned(p, (size_t)p->layers * p->experts, sizeof(*g->recent));
-    return g->recent ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static int gate_open_linear(struct efs_predictor *p)
@@ -98,7 +98,7 @@ static int gate_open_linear(struct efs_predictor *p)
         return rc;
     g->learned = efs_predict_learned(p, rows * p->experts * (gate_width(p) + 1), sizeof(*g->learned));
     g->updates = efs_predict_learned(p, rows, sizeof(*g->updates));
-    return g->learned && g->updates ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static bool gate_valid_dali(struct efs_predictor *p)

@@ -27,7 +27,6 @@ struct infinity {
     float *product;       /* [sequences][room][layers] of a row with the sequence's */
     float *square;        /* [sequences][layers] of the sequence's row with itself */
     unsigned *best;       /* [sequences] the matrix most alike */
-    struct efs_predict_ring ring;
 };
 
 static uint16_t *infinity_row(const struct efs_predictor *p, unsigned r, unsigned layer)
@@ -50,7 +49,6 @@ static int infinity_open(struct efs_predictor *p)
     unsigned asked = p->config.tuning.requests ? p->config.tuning.requests : REQUESTS_DEFAULT;
     size_t sequences = p->config.sequences, units = (size_t)p->layers * p->experts;
     size_t each = 4 + units * 2 + (size_t)p->layers * 4 * (1 + sequences);
-    struct efs_predict_rows rows = {.outer = 1, .inner = 1, .size = sizeof(*m->iterations), .ring = &m->ring};
 
     if (!m)
         return efs_predict_table_error(p);
@@ -58,19 +56,11 @@ static int infinity_open(struct efs_predictor *p)
     m->best = efs_predict_table(p, sequences, sizeof(*m->best));
     m->count = efs_predict_learned(p, 1, sizeof(*m->count));
     m->room = p->room_bytes / each < asked ? (unsigned)(p->room_bytes / each) : asked;
-    m->ring.count = m->count;
-    rows.rows = m->room;
-    m->iterations = efs_predict_learned_rows(p, &rows);
-    rows.inner = units;
-    rows.size = sizeof(*m->matrix);
-    m->matrix = efs_predict_learned_rows(p, &rows);
+    m->iterations = efs_predict_learned(p, m->room, sizeof(*m->iterations));
+    m->matrix = efs_predict_learned(p, m->room * units, sizeof(*m->matrix));
     m->length = efs_predict_table(p, (size_t)m->room * p->layers, sizeof(*m->length));
     m->product = efs_predict_table(p, sequences * m->room * p->layers, sizeof(*m->product));
-    if (m->room == 0)
-        return -E2BIG;
-    return m->square && m->best && m->count && m->iterations && m->matrix && m->length && m->product
-               ? 0
-               : efs_predict_table_error(p);
+    return m->room == 0 ? -E2BIG : efs_predict_table_error(p);
 }
 
 static void infinity_measure(struct efs_predictor *p, unsigned r)

@@ -11,30 +11,22 @@ size_t efs_maps_each(const struct efs_predictor *p)
     return (size_t)p->layers * p->width * 3 + 8;
 }
 
-int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside, uint32_t *next)
+int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside)
 {
     unsigned asked = p->config.tuning.maps ? p->config.tuning.maps : EFS_MAPS_DEFAULT;
-    size_t each = efs_maps_each(p) + beside;
-    struct efs_predict_rows of_layers = {.outer = p->layers, .inner = p->width, .ring = &maps->ring},
-                            links = {.outer = 1, .inner = 1, .size = 4, .ring = &maps->ring, .links = true};
+    size_t each = efs_maps_each(p) + beside, slots;
 
     maps->layers = p->layers;
     maps->experts = p->experts;
     maps->width = p->width;
     maps->count = efs_predict_learned(p, 1, sizeof(*maps->count));
     maps->room = p->room_bytes / each < asked ? (unsigned)(p->room_bytes / each) : asked;
-    maps->ring = (struct efs_predict_ring){maps->count, next};
-    of_layers.rows = links.rows = maps->room;
-    of_layers.size = sizeof(*maps->experts_of);
-    maps->experts_of = efs_predict_learned_rows(p, &of_layers);
-    of_layers.size = sizeof(*maps->scores);
-    maps->scores = efs_predict_learned_rows(p, &of_layers);
-    maps->before = efs_predict_learned_rows(p, &links);
-    maps->after = efs_predict_learned_rows(p, &links);
-    if (maps->room == 0)
-        return -E2BIG;
-    return maps->count && maps->experts_of && maps->scores && maps->before && maps->after ? 0
-                                                                                          : efs_predict_table_error(p);
+    slots = (size_t)p->layers * maps->room * p->width;
+    maps->experts_of = efs_predict_learned(p, slots, sizeof(*maps->experts_of));
+    maps->scores = efs_predict_learned(p, slots, sizeof(*maps->scores));
+    maps->before = efs_predict_learned(p, maps->room, sizeof(*maps->before));
+    maps->after = efs_predict_learned(p, maps->room, sizeof(*maps->after));
+    return maps->room == 0 ? -E2BIG : efs_predict_table_error(p);
 }
 
 void efs_maps_quantise(const struct efs_predict_row *row, unsigned width, uint8_t *scores)

@@ -20,14 +20,12 @@ struct efs_maps {
     uint8_t *scores;      /* [layers][room][width]; 0: no expert */
     uint32_t *before;     /* [room] a map's number + 1; 0: none */
     uint32_t *after;      /* [room] */
-    struct efs_predict_ring ring;
 };
 
 /* Bytes of one map. */
 size_t efs_maps_each(const struct efs_predictor *p);
-/* Tables for as many maps as are asked for, as far as memory goes when each takes `beside` bytes more. next: learned
- * already, the place of the next map; NULL: maps are given up in no order. */
-int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside, uint32_t *next);
+/* Tables for as many maps as are asked for, as far as memory goes when each takes `beside` bytes more. */
+int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside);
 /* Map m becomes that of the sequence's iteration whose last layer is position `last`, after the map `before`. */
 void efs_maps_put(struct efs_maps *maps, const struct efs_predictor *p, unsigned s, int64_t last, unsigned m,
                   uint32_t before);

@@ -79,35 +79,25 @@ static int mixed_tables(struct efs_predictor *p, struct mixed *x)
     x->feature = efs_predict_table(p, MIXED_FEATURES * experts, sizeof(*x->feature));
     x->odds = efs_predict_table(p, experts, sizeof(*x->odds));
     x->wanted = efs_predict_table(p, experts, sizeof(*x->wanted));
-    if (!x->next || !x->bias || !x->exponent || !x->exponent_squares || !x->sequences || !x->feature || !x->odds ||
-        !x->wanted)
-        return efs_predict_table_error(p);
-    for (size_t s = 0; s < sequences; s++) {
+    for (size_t s = 0; x->sequences && s < sequences; s++) {
         x->sequences[s].recent = efs_predict_table(p, p->layers * experts, sizeof(float));
         x->sequences[s].votes = efs_predict_table(p, (p->distances + 1) * p->distances * experts, sizeof(float));
-        if (!x->sequences[s].recent || !x->sequences[s].votes)
-            return efs_predict_table_error(p);
     }
-    return 0;
+    return efs_predict_table_error(p);
 }
 
 static int mixed_links_and_maps(struct efs_predictor *p, struct mixed *x)
 {
     size_t sequences = p->config.sequences, rows = x->rows * p->experts,
            input = rows * (p->experts + 1) * sizeof(float);
-    struct efs_predict_rows links;
     float *likeness;
     int rc;
 
     /* A quarter of what is left is for maps. */
     x->inputs = p->room_bytes / 4 * 3 / input < INPUTS ? (unsigned)(p->room_bytes / 4 * 3 / input) : INPUTS;
-    links = (struct efs_predict_rows){x->rows, x->inputs, p->experts * p->experts, sizeof(*x->link), .ring = NULL};
-    x->link = efs_predict_learned_rows(p, &links);
-    links.inner = p->experts;
-    x->link_squares = efs_predict_learned_rows(p, &links);
-    if (!x->link || !x->link_squares)
-        return efs_predict_table_error(p);
-    rc = efs_maps_open(&x->maps, p, (sequences + 1) * sizeof(*likeness), x->next);
+    x->link = efs_predict_learned(p, rows * x->inputs * p->experts, sizeof(*x->link));
+    x->link_squares = efs_predict_learned(p, rows * x->inputs, sizeof(*x->link_squares));
+    rc = efs_maps_open(&x->maps, p, (sequences + 1) * sizeof(*likeness));
     if (rc < 0)
         return rc;
     likeness = efs_predict_table(p, sequences * x->maps.room, sizeof(*likeness));

@@ -23,24 +23,42 @@ void *efs_predict_table(struct efs_predictor *p, size_t count, size_t size)
     return table;
 }
 
-void *efs_predict_learned_rows(struct efs_predictor *p, const struct efs_predict_rows *rows)
-{
-    size_t count = rows->outer * rows->rows * rows->inner;
-    void *table = efs_predict_table(p, count, rows->size);
-
-    if (table)
-        p->learned[p->learned_count++] = (struct efs_predict_learned_table){table, count, *rows};
-    return table;
-}
-
 void *efs_predict_learned(struct efs_predictor *p, size_t count, size_t size)
 {
-    const struct efs_predict_rows rows = {.outer = count, .rows = 1, .inner = 1, .size = size, .fixed = true};
+    void *table = efs_predict_table(p, count, size);
 
-    return efs_predict_learned_rows(p, &rows);
+    if (table)
+        p->learned[p->learned_count++] = (struct efs_predict_learned_table){table, count * size};
+    return table;
 }
 
 int efs_predict_table_error(const struct efs_predictor *p)
 {
-    return p->too_big ? -E2BIG : -ENOMEM;
+    return p->too_big ? -E2BIG : efs_tables_error(&p->tables);
+}
+
+void efs_predict_count(const struct efs_predictor *p, uint16_t *seen, uint16_t *together, size_t row,
+                       const struct efs_predict_row *chosen)
+{
+    together += row * p->experts;
+    if (++seen[row] == UINT16_MAX) { /* half of all keeps the shares */
+        seen[row] /= 2;
+        for (unsigned e = 0; e < p->experts; e++)
+            together[e] /= 2;
+    }
+    for (unsigned i = 0; i < chosen->count; i++)
+        together[chosen->experts[i]]++;
+}
+
+bool efs_predict_counts_valid(const struct efs_predictor *p, const uint16_t *seen, const uint16_t *together,
+                              size_t rows)
+{
+    for (size_t r = 0; r < rows; r++) {
+        if (seen[r] == UINT16_MAX)
+            return false;
+        for (size_t e = 0; e < p->experts; e++)
+            if (together[r * p->experts + e] > seen[r])
+                return false;
+    }
+    return true;
 }

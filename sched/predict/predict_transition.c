@@ -21,7 +21,7 @@ static int transition_open(struct efs_predictor *p)
         t->together = efs_predict_learned(p, rows * p->experts, sizeof(*t->together));
         t->seen = efs_predict_learned(p, rows, sizeof(*t->seen));
     }
-    return t && t->together && t->seen ? 0 : efs_predict_table_error(p);
+    return efs_predict_table_error(p);
 }
 
 static size_t transition_row(const struct efs_predictor *p, unsigned distance, int64_t target, unsigned expert)
@@ -37,18 +37,8 @@ static void transition_observe(struct efs_predictor *p, unsigned s, const struct
     for (unsigned d = 1; p->learn && d <= p->distances; d++) {
         struct efs_predict_row from = efs_predict_at(p, s, now - d);
 
-        for (unsigned i = 0; i < from.count; i++) {
-            size_t at = transition_row(p, d, now, from.experts[i]);
-            uint16_t *together = t->together + at * p->experts;
-
-            if (++t->seen[at] == UINT16_MAX) {
-                t->seen[at] /= 2;
-                for (unsigned e = 0; e < p->experts; e++)
-                    together[e] /= 2;
-            }
-            for (unsigned j = 0; j < row->count; j++)
-                together[row->experts[j]]++;
-        }
+        for (unsigned i = 0; i < from.count; i++)
+            efs_predict_count(p, t->seen, t->together, transition_row(p, d, now, from.experts[i]), row);
     }
 }
 
@@ -72,16 +62,8 @@ static unsigned transition_score(struct efs_predictor *p, unsigned s, int64_t ta
 static bool transition_valid(struct efs_predictor *p)
 {
     const struct transition *t = p->state;
-    size_t rows = (size_t)p->distances * p->layers * p->experts;
 
-    for (size_t i = 0; i < rows; i++) {
-        if (t->seen[i] == UINT16_MAX)
-            return false;
-        for (size_t e = 0; e < p->experts; e++)
-            if (t->together[i * p->experts + e] > t->seen[i])
-                return false;
-    }
-    return true;
+    return efs_predict_counts_valid(p, t->seen, t->together, (size_t)p->distances * p->layers * p->experts);
 }
 
 const struct efs_predict_ops efs_predict_transition = {.name = "transition",
