@@ -204,7 +204,7 @@ for command in ("list",), ("get", mount.path), ("info", mount.config()["store"])
         result = subprocess.run([program("expertctl"), *command], stdout=full, stderr=subprocess.PIPE, text=True)
     check(f"{command[0]}: a full disk is told", result.returncode != 0 and "standard output: No space left" in result.stderr, result)
 for command in (("expertctl", "--help"), ("expertctl", "--version"), ("mkexpertfs", "--help"), ("moe-replay", "--version"),
-                ("runmoe", "--version"), ("readbench", "--help"), ("mkexpertfs", "--reclaim",
+                ("runmoe", "--version"), ("mkexpertfs", "--reclaim",
                 "--dry-run", make_model("dry"), scratch("dry.efs"))):
     with open("/dev/full", "w") as full:
         result = subprocess.run([program(command[0]), *command[1:]], stdout=full, stderr=subprocess.PIPE, text=True)

@@ -154,7 +154,8 @@ class Mounted:
 
 
 def rate(*args):
-    return json.loads(run(tool("readbench"), "--json", *args))["gb_per_s"]
+    readbench = os.path.join(ROOT, "tools/bench/readbench.py")
+    return json.loads(run(sys.executable, readbench, *args))["gb_per_s"]
 
 
 def fio(path):
