@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertctl get, set and top on a mount: values, errors in words, screens on a pipe and in a terminal that changes its
-size and is left as it was."""
+"""expertctl get, set, list, doctor and status on a mount: values, and errors in words."""
 import atexit
 import ctypes
-import fcntl
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import struct
-import termios
 import threading
-import time
 
 from e2e import *
 
@@ -81,42 +75,26 @@ check("from inside", ctl("set", ".", "pin=C").returncode == 0 and ctl("get", "E0
       ctl("set", "-r", ".", "pin").returncode == 0)
 os.chdir("/")
 
-told = json.loads(ctl("get", "--json", mount.path).stdout)
-check("get --json: numbers and texts", told["budget"] == 128 << 20 and told["policy"] == "zipmoe" and
-      told == {name: told[name] for name in ("budget", "pools", "plan", "policy", "goal", "delta", "schedule",
-                                             "predictor", "prefetch", "effective_budget", "answer")}, told)
-check("get --json of one", json.loads(ctl("get", "--json", EXPERT, "rank", "pin").stdout).keys() == {"rank", "pin"})
-
 print("-- list")
-
-
-def listed():
-    """This mount's line and its object; other mounts of the machine may be there, and may not answer."""
-    lines = [line.split() for line in ctl("list").stdout.splitlines()]
-    objects = [o for o in json.loads(ctl("list", "--json").stdout) if o["mount"] == mount.path]
-    return lines[0], [line for line in lines if line[-1] == mount.path], objects
 
 
 for name in ("L00/E000", "L00/E001", "L00/E000"):
     with open(mount / f"experts/{name}.safetensors", "rb") as file:
         file.read()
-head, lines, objects = listed()
-check("list: this mount is there once, with a value for each column", head[-1] == "MOUNT" and len(lines) == 1 and
-      len([word for word in lines[0] if word not in ("B", "KiB", "MiB", "GiB")]) == len(head), (head, lines))
-check("list --json: likewise", len(objects) == 1 and set(objects[0]) == {"mount", "store", "serving_path", "source_bytes",
-      "store_bytes", "budget_bytes", "effective_budget_bytes", "used_bytes", "asked", "found"}, objects)
-o = objects[0]
-check("its numbers are those of the mount", o["store"] == model + ".efs" and o["budget_bytes"] == 128 << 20 and
-      0 < o["used_bytes"] <= 128 << 20 and o["store_bytes"] == os.path.getsize(model + ".efs"), o)
-check("hits and misses are all that was asked for", o["asked"] >= 3 and sum(o["found"].values()) == o["asked"] and
-      o["found"]["M"] >= 2 and set(o["found"]) == set("FCSEM"), o)
+
+
+def listed(result, *mounts):
+    """Lines of these mounts; others of the machine may be there."""
+    return result.returncode == 0 and [line for line in result.stdout.splitlines() for m in mounts if line.endswith(m.path)] == [
+        f"{m.config()['store']} on {m.path}" for m in mounts]
+
+
+check("list: store and mountpoint", listed(ctl("list"), mount), ctl("list"))
 hung = Mount(make_store(make_model("other")), "budget=64M", name="hung")
 os.kill(hung.daemon.pid, signal.SIGSTOP)
-result = ctl("list")
+stopped = ctl("list")
 os.kill(hung.daemon.pid, signal.SIGCONT)
-check("list: a mount whose daemon is stopped does not stop it", result.returncode == 1 and
-      f"{hung.path}: does not answer" in result.stderr and mount.path in result.stdout and hung.path not in result.stdout,
-      result)
+check("list: a mount whose daemon is stopped does not stop it", listed(stopped, mount, hung), stopped)
 if root:
     silent, device = scratch("silent"), os.open("/dev/fuse", os.O_RDWR)
     os.mkdir(silent)
@@ -136,19 +114,9 @@ if root:
 
     taker = threading.Thread(target=take_all, daemon=True)
     taker.start()
-    told, lock = os.pipe()  # as a lock that it is called with
-    program_list = subprocess.Popen([expertctl, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[lock])
-    os.close(lock)
-    try:
-        out, error = program_list.communicate(timeout=60)
-        check("list: it does not keep it", program_list.returncode == 1 and f"{silent}: does not answer" in error and
-              mount.path in out and silent not in out, (program_list.returncode, out, error))
-    except subprocess.TimeoutExpired:
-        check("list: it does not keep it", False, "60 s")
-    check("list: nor what it was called with", select.select([told], [], [], 30)[0])
-    os.close(told)
+    result = ctl("list")
+    check("list: it is listed", result.returncode == 0 and f"silent on {silent}\n" in result.stdout, result)
     run("umount", "-f", "-l", silent)
-    program_list.communicate(timeout=60)
     taker.join()
     os.close(device)
 odd = Mount(make_store(make_model("odd")), "budget=64M", name="odd\nname")
@@ -161,34 +129,18 @@ if root:
     copied = shutil.copy(expertctl, scratch("expertctl-copy"))
     as_user = {"capture_output": True, "text": True, "user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": "/"}
     result = subprocess.run([copied, "list"], **as_user)
-    check("list: a mount of another user is told as such, what others may see is listed", result.returncode == 1 and
-          f"{hung.path}: of another user, who mounted it without -o allow_other" in result.stderr and
-          mount.path in result.stdout and hung.path not in result.stdout, result)
-    result = subprocess.run([copied, "list", "--json"], **as_user)
-    check("list --json: likewise", result.returncode == 1 and hung.path in result.stderr and
-          mount.path in [o["mount"] for o in json.loads(result.stdout)], result)
+    check("list: another user sees the same", listed(result, mount, hung), result)
 hung.daemon.kill()
 hung.daemon.wait()
 result = ctl("list")
-check("list: a mount whose daemon has died is told, the others are listed", result.returncode == 1 and
-      hung.path in result.stderr and mount.path in result.stdout and hung.path not in result.stdout, result)
-for command in "get", "doctor", "top":
+check("list: so is a mount whose daemon has died", hung.path in result.stdout and result.returncode == 0, result)
+for command in "get", "doctor", "status":
     result = ctl(command, hung.path)
     check(f"{command}: likewise, with the way out", result.returncode == 1 and "fusermount3 -u" in result.stdout + result.stderr, result)
 hung.abandon()
 result = ctl("list", mount.path)
-check("list of one: wrong usage", result.returncode == 2 and "expertctl get" in result.stderr, result)
+check("list of one: wrong usage", result.returncode == 2 and "more arguments" in result.stderr, result)
 
-print("-- list: the process that looks")
-reaper = """import ctypes, os, subprocess, sys
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
-try:
-    sys.exit(os.waitpid(-1, 0)[0] > 0)
-except ChildProcessError:
-    pass"""
-result = run(sys.executable, "-c", reaper, program("expertctl"), "list")
-check("is left to nobody to reap", result.returncode == 0, result)
 ends = os.pipe()
 os.close(ends[0])
 for command in "list", "doctor":
@@ -198,7 +150,6 @@ os.close(ends[1])
 
 print("-- output")
 result = ctl("list")
-check("list: its head fits a terminal", len(result.stdout.split("\n")[0]) <= 80, result)
 for command in ("list",), ("get", mount.path), ("info", mount.config()["store"]), ("doctor", mount.path):
     with open("/dev/full", "w") as full:
         result = subprocess.run([program("expertctl"), *command], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -249,7 +200,7 @@ other.unmount()
 print("-- the budget of info holds all experts")
 wide = make_store(make_model("wide", "-F", "qwen3-moe", "-d", "512", "-i", "512", "-e", "16", "-l", "4", "--vocab", "1000"))
 told = json.loads(ctl("info", "--json", wide).stdout)
-held = Mount(wide, f"budget={told['budget_bytes']}", name="held")
+held = Mount(wide, f"budget={told['budget_bytes']},plan=C=100", name="held")
 
 
 def read_experts():
@@ -273,18 +224,19 @@ for arguments, status, says in (
         (["set", "-r", mount.path, "budgets"], 1, "no budgets"), (["set", mount / "nothing", "pin=C"], 1, "No such file"),
         (["set", SCRATCH, "pin=C"], 1, "not in a mount"), (["get", SCRATCH], 1, "not in a mount"),
         (["get", mount.path, "budgets"], 1, "no budgets"), (["get", mount / "nothing"], 1, "No such file"),
-        (["verify", mount.path], 1, "`expertctl get` and `top` read mounts"),
+        (["verify", mount.path], 1, "`expertctl get` and `status` read mounts"),
         (["info", mount.path], 1, f"its store is {store}"),
         (["profile", mount.path], 1, f"its store is {store}"),
         (["unpack", mount.path, scratch("copy")], 1, f"its store is {store}"),
         (["profile", SCRATCH], 1, "pack a checkpoint first"),
         (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 2, "`expertctl info"),
-        (["top", SCRATCH], 1, "not in a mount"), (["set"], 2, "needed"), (["set", mount.path], 2, "needed"),
+        (["status", SCRATCH], 1, "not in a mount"), (["set"], 2, "PATH is needed"), (["set", mount.path], 2, "NAME=VALUE... is needed"),
+        (["top", mount.path], 2, "`expertctl status -w"), (["get", "--json", mount.path], 2, "there is no --json any more"),
         (["set", "policy=lru", mount.path], 2, "the mount comes first"),
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),
         (["set", "-r", mount.path, "policy=lru"], 2, "NAME alone"), (["get"], 2, "needed"),
-        (["top", "-d", "0", mount.path], 2, "0.1"), (["top", "-d", "x", mount.path], 2, "0.1"),
-        (["top", "-n", "0", mount.path], 2, "number"), (["top", mount.path, SCRATCH], 2, "one mount")):
+        (["status", "-w", "0", mount.path], 2, "number"), (["status", "-w", "x", mount.path], 2, "number"),
+        (["status", mount.path, SCRATCH], 2, "more arguments")):
     result = ctl(*arguments)
     words = " ".join(arguments).replace(SCRATCH, "")
     check(f"{words}: exit {status}, and why", result.returncode == status and says in result.stderr and not result.stdout,
@@ -298,136 +250,39 @@ if root:
     result = subprocess.run([copied, "set", mount.path, "policy=lru"], **as_user)
     check("another user is told who may", result.returncode == 1 and "only who mounted it, and root" in result.stderr, result)
 
-print("-- top on a pipe")
+print("-- status")
 files = [mount / name for name in files_below(mount.path) if not name.startswith(".expertfs")]
 for name in files:
     open(name, "rb").read()
-result = ctl("top", "-n", "2", "-d", "0.2", mount.path)
-screens = result.stdout.split("\n\n" + mount.path)
-check("two screens of plain text", result.returncode == 0 and len(screens) == 2 and "\033" not in result.stdout and
-      "\1" not in result.stdout, result)
+result = ctl("status", mount.path)
 rows = [line.split() for line in result.stdout.splitlines()]
-heads = [row for row in rows if row[:1] == ["POOL"]]
-check("pools by name", len(heads) == 2 and [row[0] for row in rows if row and row[0] in "FCSEM"] == [*"FCSEM"] * 2, rows)
-check("experts, the most asked for first", len([row for row in rows if row and re.match(r"L0\d/E", row[0])]) == 20)
+check("pools by name", result.returncode == 0 and [row[0] for row in rows if row and row[0] in "FCSEM"] == [*"FCSEM"], result)
+check("ten experts", len([row for row in rows if row and re.match(r"L0\d/E", row[0])]) == 10, rows)
 check("no line is wider than a terminal but for a path's", not [line for line in result.stdout.splitlines()
       if len(line) > 80 and mount.path not in line], result.stdout)
-check("and the letters are explained", result.stdout.count("F full  C coded") == 2 and "space shows" not in result.stdout)
-check("memory is that of stat", "of 128 MiB" in result.stdout, result.stdout)
-result = ctl("top", "--json", "-n", "2", "-d", "0.1", mount.path)
-objects = [json.loads(line) for line in result.stdout.splitlines()]
-check("--json: an object on a line for each screen", result.returncode == 0 and len(objects) == 2 and
-      [o["mount"] for o in objects] == [mount.path] * 2 and set(objects[0]) == {"mount", "time", "seconds", "policy",
-      "goal", "plan", "serving_path", "errors", "memory", "rates", "pools", "experts"}, result)
-check("with the pools' and the mount's numbers", list(objects[1]["pools"]) == [*"FCSEM"] and
-      objects[0]["memory"]["budget_bytes"] == 128 << 20 and objects[0]["rates"]["read_bytes"] > 0 and
-      objects[0]["pools"]["M"]["hits"] > 0 and len(objects[0]["experts"]) == 10, objects)
-check("-b, and the mount found by itself where it is the only one", ctl("top", "-b", "-n1").returncode in (0, 1))
-top = subprocess.Popen([expertctl, "top", "-b", "-d", "60", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-os.read(top.stdout.fileno(), 100)
-top.send_signal(signal.SIGINT)
-check("SIGINT ends it", top.wait(20) == 0)
-reading = subprocess.run(["sh", "-c", f"'{expertctl}' top -d 0.1 '{mount.path}' | head -n 1"], capture_output=True, text=True,
+check("memory is that of stat", "of 128 MiB" in result.stdout and "F full  C coded" in result.stdout, result.stdout)
+check("the mount is found where it is the only one", ctl("status").returncode in (0, 1))
+watch = subprocess.Popen([expertctl, "status", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+lines, heads = [], 0
+for line in watch.stdout:
+    if line.startswith("EXPERT "):
+        heads += 1
+        open(mount / "experts/L01/E002.safetensors", "rb").read()
+    elif heads == 2 and line.strip():
+        lines.append(line.split())
+        if len(lines) == 2:
+            break
+check("-w: the second print has rates, the experts requested since come first", lines[0][0] == "L01/E002" and
+      float(lines[0][5]) > 0 and lines[1][5] == "0.0", lines)
+watch.send_signal(signal.SIGINT)
+check("SIGINT ends it", watch.wait(20) == 130)
+watch.communicate()
+reading = subprocess.run(["sh", "-c", f"'{expertctl}' status -w 1 '{mount.path}' | head -n 1"], capture_output=True, text=True,
                          timeout=30)
-check("so does a reader that has enough", reading.stdout.startswith(mount.path) and not reading.stderr, reading)
-
-
-SHOWN = "\033\\[\\?25l"  # ends each screen: no cursor
-
-
-class Terminal:
-    """top in a terminal of its own."""
-
-    def __init__(self, rows, columns, *arguments, shell=False):
-        self.control, self.device = pty.openpty()
-        self.resize(rows, columns)
-        self.before = termios.tcgetattr(self.device)
-        self.text = ""
-
-        def own():
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        top = ["bash", "--norc", "--noprofile", "-i"] if shell else [expertctl, "top", *arguments, mount.path]
-        self.top = subprocess.Popen(top, stdin=self.device, stdout=self.device,
-                                    stderr=self.device, preexec_fn=own)
-
-    def resize(self, rows, columns):
-        fcntl.ioctl(self.control, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
-
-    def read_until(self, pattern, seconds=20):
-        end = time.monotonic() + seconds
-        while not re.search(pattern, self.text, re.S):
-            if not select.select([self.control], [], [], 0.1)[0]:
-                if time.monotonic() > end or self.top.poll() is not None:
-                    return bool(re.search(pattern, self.text, re.S))
-                continue
-            self.text += os.read(self.control, 65536).decode(errors="replace")
-        return True
-
-    def lines(self, screen):
-        return [re.sub(r"\033\[[^a-zA-Z]*[a-zA-Z]", "", line) for line in screen.split("\r\n")]
-
-    def end(self, what, status=0, opened=1):
-        got = self.top.wait(20)
-        while select.select([self.control], [], [], 0.2)[0]:
-            self.text += os.read(self.control, 65536).decode(errors="replace")
-        check(f"{what}: exit {status}, terminal as before", got == status and self.text.count("\033[?1049h") == opened and
-              ("\033[?25h\033[?1049l" in self.text) == (opened > 0) and termios.tcgetattr(self.device) == self.before,
-              (got, self.text[-300:], termios.tcgetattr(self.device), self.before))
-        os.close(self.control)
-        os.close(self.device)
-
-
-print("-- top in a terminal")
-os.environ["TERM"] = "xterm"
-terminal = Terminal(30, 200, "-d", "60")
-check("a screen", terminal.read_until("EXPERT +STATE.*" + SHOWN))
-screen = terminal.lines(terminal.text[terminal.text.index("\033[H"):])
-check("as high as the terminal", 25 <= len(screen) <= 30, (len(screen), screen))
-for rows, columns in ((18, 40), (8, 10), (60, 120), (1, 1), (30, 100)):
-    terminal.text = terminal.text[:terminal.text.index("\033[H")]
-    terminal.resize(rows, columns)
-    drawn = terminal.read_until("\033\\[2J.*" + SHOWN)
-    screen = terminal.lines(terminal.text[terminal.text.rfind("\033[H"):])
-    check(f"{rows} x {columns}: at once, within its edges", drawn and len(screen) <= rows and
-          max(map(len, screen)) <= columns, (drawn, len(screen), max(map(len, screen))))
-os.write(terminal.control, b"q")
-terminal.end("q")
-terminal = Terminal(24, 80, "-d", "60")
-terminal.read_until("EXPERT.*" + SHOWN)
-screen = terminal.lines(terminal.text[terminal.text.rfind("\033[H"):])
-check("80 x 24: all columns, some experts, the keys", "SAVED/S" in terminal.text and "LEASES" in terminal.text and
-      len([line for line in screen if re.match(r"L0\d/E", line)]) >= 5 and "q ends, space shows" in screen[-1], screen)
-count = terminal.text.count("\033[H")
-os.write(terminal.control, b" ")
-check("space: the next one now", terminal.read_until("(\033\\[H.*){2}" + SHOWN))
-os.write(terminal.control, b"\x03")
-terminal.end("Ctrl-C")
-for number in "1", "2":
-    terminal = Terminal(24, 80, "-n", number, "-d", "0.1")
-    terminal.end(f"-n {number}")
-    left = terminal.text.split("\033[?1049l")[-1].splitlines()
-    check(f"-n {number}: the last one stays in the terminal, as text, and fits", left and left[0].startswith(mount.path) and
-          "\033" not in "".join(left) and len(left) <= 23 and left[-1].startswith("L0"), left)
-terminal = Terminal(24, 80, shell=True)
-os.write(terminal.control, f"'{expertctl}' top -d 60 '{mount.path}'\n".encode())
-terminal.read_until("EXPERT.*" + SHOWN)
-os.write(terminal.control, b"\x1a")
-check("Ctrl-Z: the shell gets its screen back", terminal.read_until("\033\\[\\?25h\033\\[\\?1049l.*Stopped"), terminal.text[-300:])
-os.write(terminal.control, b"fg\n")
-check("fg: all is there again", terminal.read_until("Stopped.*1049h.*EXPERT.*" + SHOWN), terminal.text[-300:])
-os.write(terminal.control, b"q")
-check("and keys are taken", terminal.read_until("Stopped.*1049l"), terminal.text[-300:])
-os.write(terminal.control, b"exit\n")
-terminal.end("exit of the shell", opened=2)
-os.environ["TERM"] = "dumb"
-terminal = Terminal(24, 80, "-n", "1")
-terminal.end("TERM=dumb", opened=0)
-check("a terminal that only prints gets text", "\033" not in terminal.text and "EXPERT " in terminal.text, terminal.text)
-os.environ["TERM"] = "xterm"
-terminal = Terminal(24, 80, "-d", "0.2")
-terminal.read_until("EXPERT.*" + SHOWN)
+check("so does a closed pipe", reading.stdout.startswith(mount.path) and not reading.stderr, reading)
+watch = subprocess.Popen([expertctl, "status", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+watch.stdout.readline()
 mount.stop()
-terminal.end("the mount goes away", 1)
-check("and that is told", "expertctl: " in terminal.text.split("\033[?1049l")[1], terminal.text[-200:])
+out, error = watch.communicate(timeout=60)
+check("and a mount that goes away, with a message", watch.returncode == 1 and "expertctl: " in error, (out, error))
 done()

@@ -13,7 +13,7 @@ from e2e import *
 WRONG = ("-1", "1e9", "99999999999999999999", "16777216T", "nan", "inf", "0x10", "", " 3", "3 x", "3,", "1.5.5", "--")
 NUMBERS = {"N", "SIZE", "SECONDS", "MS", "N,...", "SIZE,...", "T"}
 COMMANDS = [["mkexpertfs"], ["runmoe"], ["moe-replay"], ["moe-replay", "predict"], ["moe-replay", "assign"],
-            ["moe-replay", "place"], *(["expertctl", command] for command in ("verify", "unpack", "profile", "top"))]
+            ["moe-replay", "place"], *(["expertctl", command] for command in ("verify", "unpack", "profile", "status"))]
 
 
 def numbers_of(command):

@@ -4,16 +4,13 @@
 #include "expertctl.h"
 
 #include "expertfs-private.h"
-#include "lines.h"
-#include "mountpoint.h"
+#include "mounted.h"
+#include "options.h"
 #include "rates.h"
 #include "size.h"
-#include "top_sample.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <liburing.h>
 #include <linux/capability.h>
 #include <stdarg.h>
@@ -26,20 +23,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define PATHS_MAX 64
 #define LOOK_SECONDS 0.4 /* at a store */
 
 enum finding { GOOD, SLOWER, WRONG };
 
 struct doctor {
-    const char *paths[PATHS_MAX];
-    int path_count;
-    int wrong;        /* findings that keep something from working */
-    json_t *findings; /* with --json, else NULL */
+    struct tools_arguments paths;
+    int wrong; /* findings that keep something from working */
 };
-
-enum { OPT_JSON = 256 };
-static const struct argp_option options[] = {{"json", OPT_JSON, NULL, 0, "Print JSON", 0}, {0}};
 
 __attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum finding finding, const char *topic,
                                                        const char *format, ...)
@@ -50,11 +41,7 @@ __attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum fi
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    if (d->findings)
-        json_array_append_new(d->findings, json_pack("{s:s, s:s, s:o}", "finding", words[finding], "topic", topic,
-                                                     "text", ctl_json_text(text)));
-    else
-        printf("%-7s %-12s %s\n", words[finding], topic, text);
+    printf("%-7s %-12s %s\n", words[finding], topic, text);
     d->wrong += finding == WRONG;
 }
 
@@ -249,12 +236,12 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     if (rc < 0)
         return;
     efs_store_info(store, &info, sizeof(info));
-    if (info.content_hash != strtoull(top_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
+    if (info.content_hash != strtoull(tools_line_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
         tell(d, WRONG, "store",
              "%s: serves what %s was when it was mounted; another store has this name now: unmount and mount again",
              path, name);
-    else if (stat(name, &st) == 0 &&
-             (st.st_dev != top_number(config, "store_device") || st.st_ino != top_number(config, "store_inode")))
+    else if (stat(name, &st) == 0 && (st.st_dev != tools_line_number(config, "store_device") ||
+                                      st.st_ino != tools_line_number(config, "store_inode")))
         tell(d, WRONG, "store",
              "%s: serves a file that is not %s any more, which has the same content: if the old one was deleted, its "
              "disk space is taken until you unmount; mount again to serve the new one",
@@ -262,142 +249,112 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     efs_store_close(store);
 }
 
-static void doctor_mount_errors(struct doctor *d, const char *path)
+static void doctor_mount_errors(struct doctor *d, const char *path, const char *stat)
 {
-    char *text = ctl_mount_text(path, "stat");
-    unsigned long long damaged = text ? top_number(text, "chunks_damaged") : 0;
-    unsigned long long failed = text ? top_number(text, "disk_errors") : 0;
+    unsigned long long damaged = tools_line_number(stat, "chunks_damaged"),
+                       failed = tools_line_number(stat, "disk_errors");
     if (damaged)
-        tell(d, WRONG, "errors", "%s: %llu times a chunk was damaged: expertctl verify STORE names them", path,
+        tell(d, WRONG, "errors", "%s: %llu damaged chunks were read: `expertctl verify STORE` names them", path,
              damaged);
     if (failed)
         tell(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
              failed);
-    if (text && !damaged && !failed)
-        tell(d, GOOD, "errors", "%s: none in what was read of the store since it was mounted", path);
-    free(text);
+    if (!damaged && !failed)
+        tell(d, GOOD, "errors", "%s: none since it was mounted", path);
 }
 
-/* A second, of a line such as `NAME: 1.25e+10`; a rate that could not be measured is one byte. */
-static double gigabytes(const char *lines, const char *name)
+/* The rates that the mount plans by, and whether its own reads contradict them. */
+static void doctor_mount_profile(struct doctor *d, const char *path, const char *profile)
 {
-    const char *value = tools_line_value(lines, name);
-    double bytes = value ? strtod(value, NULL) : 0;
-    return bytes < 1000 ? 0 : bytes / 1e9;
+    char source[32], doubt[160], disk[32], decode[32], age[32] = "";
+    if (!tools_line_value(profile, "doubt"))
+        return;
+    bool doubted = *tools_line_text(profile, "doubt", doubt, sizeof(doubt)) != '-';
+    if (strcmp(tools_line_text(profile, "source", source, sizeof(source)), "assumed") != 0)
+        print_age((double)tools_line_number(profile, "age_seconds"), age);
+    tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s rates%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s", path,
+         source, *age ? " of " : "", age,
+         strtod(tools_line_text(profile, "disk_bytes_per_second", disk, sizeof(disk)), NULL) / 1e9,
+         strtod(tools_line_text(profile, "decode_bytes_per_second", decode, sizeof(decode)), NULL) / 1e9,
+         doubted ? "; in doubt, measured again when the mount is idle: " : "", doubted ? doubt : "");
 }
 
-/* What the rates are that a mount goes by, and whether what it serves contradicts them. */
-static void doctor_mount_profile(struct doctor *d, const char *path)
-{
-    char source[32], doubt[160], age[32], *text = ctl_mount_text(path, "profile");
-    if (text && tools_line_value(text, "doubt")) {
-        top_text(text, "source", source, sizeof(source));
-        bool doubted = *top_text(text, "doubt", doubt, sizeof(doubt)) != '-';
-        tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s", path,
-             source, strcmp(source, "assumed") == 0 ? "" : " rates of ",
-             strcmp(source, "assumed") == 0 ? " rates" : print_age((double)top_number(text, "age_seconds"), age),
-             gigabytes(text, "disk_bytes_per_second"), gigabytes(text, "decode_bytes_per_second"),
-             doubted ? "; in doubt, measured again when it rests with 450M of its budget free: " : "",
-             doubted ? doubt : "");
-    }
-    free(text);
-}
-
-static void doctor_mount_budget(struct doctor *d, const char *path, uint64_t budget_bytes, uint64_t effective_bytes)
+static void doctor_mount_budget(struct doctor *d, const char *path, const char *config)
 {
     char budget[16], effective[16];
-    if (!effective_bytes)
-        return; /* a daemon of before, which does not tell */
-    tools_size_print(budget_bytes, budget, sizeof(budget));
-    tools_size_print(effective_bytes, effective, sizeof(effective));
-    if (effective_bytes < budget_bytes)
-        tell(d, SLOWER, "budget",
-             "%s: %s of %s can be had, for which the pools are planned: memory cgroup or machine leave no more", path,
-             effective, budget);
-    else
-        tell(d, GOOD, "budget", "%s: all of %s can be had", path, budget);
+    uint64_t budget_bytes = tools_line_number(config, "budget_bytes"),
+             effective_bytes = tools_line_number(config, "effective_budget_bytes");
+    bool less = effective_bytes < budget_bytes;
+    tell(d, less ? SLOWER : GOOD, "budget", "%s: %s of %s are available%s", path,
+         tools_size_print(effective_bytes, effective, sizeof(effective)),
+         tools_size_print(budget_bytes, budget, sizeof(budget)),
+         less ? ", for which the pools are planned: memory cgroup or machine leave no more" : "");
 }
 
 static void doctor_mount(struct doctor *d, const char *path)
 {
-    char name[4200], serving[64], reason[1200], better[1200], store[4200];
-    char *text = NULL;
-    size_t room = 0;
-    snprintf(name, sizeof(name), "%s/.expertfs/config", path);
-    int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* in a mount it is a file; elsewhere it may be a FIFO */
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
-    if (!f) {
-        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s: %s%s)", path, name, strerror(errno),
-             tools_way_out(-errno));
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
-    if (getdelim(&text, &room, '\0', f) > 0 && tools_line_value(text, "serving_path")) {
-        top_text(text, "serving_path", serving, sizeof(serving));
-        top_text(text, "serving_reason", reason, sizeof(reason));
-        top_text(text, "passthrough_reason", better, sizeof(better));
+    static const char *const files[] = {"config", "stat", "profile"};
+    char serving[64], reason[1200], better[1200], store[4200], *text[3] = {NULL};
+    struct efs_error err = {""};
+    errint_t rc = 0;
+    for (unsigned i = 0; i < 3 && rc == 0; i++)
+        rc = tools_mounted_read(path, files[i], &text[i], &err);
+    const char *config = text[0];
+    if (rc == 0 && tools_line_value(config, "serving_path")) {
+        tools_line_text(config, "serving_path", serving, sizeof(serving));
+        tools_line_text(config, "serving_reason", reason, sizeof(reason));
+        tools_line_text(config, "passthrough_reason", better, sizeof(better));
         bool best = strcmp(serving, "passthrough") == 0,
              known = best || strcmp(better, "-") == 0 || strstr(reason, better);
         tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
              known ? "" : "; no passthrough: ", known ? "" : better);
-        doctor_mount_budget(d, path, top_number(text, "budget_bytes"), top_number(text, "effective_budget_bytes"));
-        doctor_mount_errors(d, path);
-        doctor_mount_profile(d, path);
-        top_text(text, "store", store, sizeof(store));
+        doctor_mount_budget(d, path, config);
+        doctor_mount_errors(d, path, text[1]);
+        doctor_mount_profile(d, path, text[2]);
+        tools_line_text(config, "store", store, sizeof(store));
         tools_line_unescape(store);
-        doctor_mount_store(d, path, store, text);
+        doctor_mount_store(d, path, store, config);
     } else {
-        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s does not say what serves)", path, name);
+        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
+             tools_way_out(rc));
     }
-    free(text);
-    fclose(f);
+    for (unsigned i = 0; i < 3; i++)
+        free(text[i]);
 }
 
 /* ---- the command ---- */
 
-static error_t doctor_parse(int key, char *value, struct argp_state *state)
-{
-    struct doctor *d = state->input;
-    if (key == OPT_JSON && !d->findings)
-        return (d->findings = json_array()) ? 0 : ENOMEM;
-    if (key == OPT_JSON)
-        return 0;
-    if (key != ARGP_KEY_ARG)
-        return ARGP_ERR_UNKNOWN;
-    if (d->path_count == PATHS_MAX)
-        argp_error(state, "more than %d paths", PATHS_MAX);
-    d->paths[d->path_count++] = value;
-    return 0;
-}
+static const struct tools_option options[] = {
+    {"json", .help = "a finding is a line: good, slower or WRONG, the topic, the text", .kind = TOOLS_GONE}, {0}};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "[STORE|MNT]...",
+    .help =
+        "Report which way of serving this machine allows, and what prevents a better one; of a STORE, whether it is "
+        "sound and how it can be read; of a MNT, which way serves it. The exit status is 1 if something cannot work.",
+    .at = offsetof(struct doctor, paths)};
 
 static int doctor_run(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = doctor_parse,
-        .args_doc = "[STORE|MOUNTPOINT]...",
-        .doc = "Tell which way of serving this machine allows, and what stands in the way of a better one; of a STORE, "
-               "whether it is sound and how it can be read; of a MOUNTPOINT, which way serves it. The exit status is 1 "
-               "if something cannot work."};
-    struct doctor d = {.path_count = 0};
-    argp_parse(&argp, argc, argv, 0, NULL, &d);
+    struct doctor d = {.wrong = 0};
+    tools_parse(&command, argc, argv, &d);
     doctor_processor(&d);
     doctor_fuse(&d);
     doctor_kernel(&d);
     doctor_io(&d);
     doctor_memory(&d);
-    for (int i = 0; i < d.path_count; i++) {
+    for (uint32_t i = 0; i < d.paths.count; i++) {
+        const char *path = d.paths.word[i];
         struct stat st;
-        if (stat(d.paths[i], &st) < 0)
-            tell(&d, WRONG, "path", "%s: %s%s", d.paths[i], strerror(errno), tools_way_out(-errno));
+        if (stat(path, &st) < 0)
+            tell(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_way_out(-errno));
         else if (S_ISDIR(st.st_mode))
-            doctor_mount(&d, d.paths[i]);
+            doctor_mount(&d, path);
         else
-            doctor_store(&d, d.paths[i]);
+            doctor_store(&d, path);
     }
-    int printed = d.findings ? ctl_print_json(json_pack("{s:o}", "findings", d.findings)) : CTL_OK;
-    return d.wrong ? CTL_FAILED : printed;
+    return d.wrong ? CTL_FAILED : CTL_OK;
 }
 
-const struct ctl_command ctl_doctor = {"doctor", "tell which way of serving this machine allows, and why", doctor_run};
+const struct ctl_command ctl_doctor = {"doctor", "report which way of serving this machine allows, and why",
+                                       doctor_run};

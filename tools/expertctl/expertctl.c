@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_list,
-                                                     &ctl_get,  &ctl_set,    &ctl_top,    &ctl_run,     &ctl_doctor};
+                                                     &ctl_get,  &ctl_set,    &ctl_status, &ctl_run,     &ctl_doctor};
 
 static void print_help(FILE *to)
 {
@@ -40,6 +40,7 @@ static void print_unknown(const char *word)
                   {"umount", "`fusermount3 -u MOUNTPOINT` unmounts"},
                   {"pack", "`mkexpertfs SRC OUT.efs` packs"},
                   {"replay", "`moe-replay`, with the same options, replays"},
+                  {"top", "`expertctl status -w 2 [MNT]` prints every 2 seconds"},
                   {"estimate", "`expertctl info STORE|CHECKPOINT` prints sizes and the budget that holds all experts"},
                   {"gantt", "`tools/bench/gantt.py MNT`, of the source, makes trace events of reads and decodes"}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)

@@ -10,7 +10,7 @@ struct ctl_command {
     int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
 };
 
-extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_top,
+extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_status,
     ctl_run, ctl_doctor;
 
 /* ---- what all of them print (output.c) ---- */

@@ -3,10 +3,9 @@
 #include "mountpoint.h"
 
 #include "expertfs-pack.h"
-#include "lines.h"
+#include "mounted.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,21 +48,6 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     return 0;
 }
 
-char *ctl_mount_text(const char *root, const char *file)
-{
-    char name[4200], *text = NULL;
-    size_t room = 0;
-    snprintf(name, sizeof(name), "%s/.expertfs/%s", root, file);
-    FILE *f = fopen(name, "re");
-    if (f && getdelim(&text, &room, '\0', f) <= 0) {
-        free(text);
-        text = NULL;
-    }
-    if (f)
-        fclose(f);
-    return text;
-}
-
 bool ctl_is_mount(const char *path)
 {
     return getxattr(path, CTL_XATTR "answer", NULL, 0) >= 0;
@@ -72,14 +56,12 @@ bool ctl_is_mount(const char *path)
 errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err)
 {
     errint_t rc = efs_store_open(path, store, err);
-    char *config = rc == -EISDIR ? ctl_mount_text(path, "config") : NULL;
-    const char *value = config ? tools_line_value(config, "store") : NULL;
-    char *name = value ? strndup(value, strcspn(value, "\n")) : NULL;
-    if (name) {
-        tools_line_unescape(name);
-        efs_fail(err, rc, "%s: is a mount; its store is %s; `expertctl get` and `top` read mounts", path, name);
+    struct efs_error ignored;
+    char *config = NULL, name[4200];
+    if (rc == -EISDIR && tools_mounted_read(path, "config", &config, &ignored) == 0) {
+        tools_line_unescape((char *)(uintptr_t)tools_line_text(config, "store", name, sizeof(name)));
+        efs_fail(err, rc, "%s: is a mount; its store is %s; `expertctl get` and `status` read mounts", path, name);
     }
-    free(name);
     free(config);
     return rc;
 }
@@ -96,76 +78,68 @@ static void table_unescape(char *text)
     *to = '\0';
 }
 
-bool ctl_mount_is_there(const char *path, int id)
+static void mount_drop(struct ctl_mounts *mounts, size_t at)
 {
-    char name[64], line[64];
-    int fd = open(path, O_PATH | O_CLOEXEC), found = -1;
-    snprintf(name, sizeof(name), "/proc/self/fdinfo/%d", fd);
-    FILE *info = fd < 0 ? NULL : fopen(name, "re");
-    while (info && found < 0 && fgets(line, sizeof(line), info))
-        sscanf(line, "mnt_id: %d", &found);
-    if (info)
-        fclose(info);
-    if (fd >= 0)
-        close(fd);
-    return found == id;
+    free(mounts->mount[at].path);
+    free(mounts->mount[at].source);
+    memmove(&mounts->mount[at], &mounts->mount[at + 1], (--mounts->count - at) * sizeof(*mounts->mount));
 }
 
-/* A line of mountinfo: NULL, or the path of a mount of expertfs as a whole, for free(). Bind mounts of a folder of it
- * have no .expertfs. */
-static char *mounts_take(const char *line, int *id, dev_t *device)
+/* Does a mount at this place, in that mount, hide another one? It is at the same place, or above it in the same mount.
+ */
+static bool mount_is_hidden(const struct ctl_mount *mount, const char *path, int parent)
+{
+    size_t bytes = strlen(path);
+    bool same = strcmp(mount->path, path) == 0;
+    return same || (mount->parent == parent && strncmp(mount->path, path, bytes) == 0 && mount->path[bytes] == '/');
+}
+
+/* A line of mountinfo, which is ordered by time. A bind mount of all of a mount is the same mount once more; one of a
+ * folder of it is left out. */
+static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct efs_error *err)
 {
     unsigned major_number, minor_number;
-    char *path = NULL;
+    char *root = NULL, *path = NULL, *source = NULL;
     const char *type = strstr(line, " - fuse.expertfs ");
-    if (type && sscanf(line, "%d %*d %u:%u / %ms", id, &major_number, &minor_number, &path) == 4) {
+    int parent, fields = sscanf(line, "%*d %d %u:%u %ms %ms", &parent, &major_number, &minor_number, &root, &path);
+    bool ours = fields == 5 && type && strcmp(root, "/") == 0 && sscanf(type, " - %*s %ms", &source) == 1;
+    errint_t rc = 0;
+    if (fields == 5)
         table_unescape(path);
-        *device = makedev(major_number, minor_number);
-        if (ctl_mount_is_there(path, *id))
-            return path;
+    for (size_t i = mounts->count; fields == 5 && i-- > 0;)
+        if (mount_is_hidden(&mounts->mount[i], path, parent))
+            mount_drop(mounts, i);
+        else if (mounts->mount[i].device == makedev(major_number, minor_number))
+            ours = false;
+    if (ours) {
+        table_unescape(source);
+        struct ctl_mount *more = reallocarray(mounts->mount, mounts->count + 1, sizeof(*more));
+        if (more) {
+            mounts->mount = more;
+            more[mounts->count++] = (struct ctl_mount){path, source, makedev(major_number, minor_number), parent};
+            path = source = NULL;
+        } else {
+            rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
+        }
     }
+    free(root);
     free(path);
-    return NULL;
+    free(source);
+    return rc;
 }
 
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
 {
     FILE *table = fopen("/proc/self/mountinfo", "re");
-    dev_t *devices = NULL; /* of the paths: a bind mount of the whole is the same mount once more */
     char *line = NULL;
     size_t room = 0;
     errint_t rc = 0;
     *mounts = (struct ctl_mounts){.count = 0};
     if (!table)
         return efs_fail(err, -errno, "/proc/self/mountinfo: %s", strerror(errno));
-    while (rc == 0 && getline(&line, &room, table) > 0) {
-        dev_t device;
-        int id;
-        char *path = mounts_take(line, &id, &device);
-        size_t same = 0;
-        while (path && same < mounts->count && devices[same] != device)
-            same++;
-        if (!path || same < mounts->count) {
-            free(path);
-            continue;
-        }
-        char **paths = reallocarray(mounts->paths, mounts->count + 1, sizeof(*paths));
-        mounts->paths = paths ? paths : mounts->paths;
-        int *ids = reallocarray(mounts->ids, mounts->count + 1, sizeof(*ids));
-        mounts->ids = ids ? ids : mounts->ids;
-        dev_t *more = reallocarray(devices, mounts->count + 1, sizeof(*more));
-        devices = more ? more : devices;
-        if (paths && ids && more) {
-            devices[mounts->count] = device;
-            mounts->ids[mounts->count] = id;
-            mounts->paths[mounts->count++] = path;
-        } else {
-            free(path);
-            rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
-        }
-    }
+    while (rc == 0 && getline(&line, &room, table) > 0)
+        rc = mounts_take(mounts, line, err);
     free(line);
-    free(devices);
     fclose(table);
     if (rc < 0)
         ctl_mounts_free(mounts);
@@ -174,11 +148,10 @@ errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
 
 void ctl_mounts_free(struct ctl_mounts *mounts)
 {
-    for (size_t i = 0; i < mounts->count; i++)
-        free(mounts->paths[i]);
-    free(mounts->paths);
-    free(mounts->ids);
-    *mounts = (struct ctl_mounts){.count = 0};
+    while (mounts->count)
+        mount_drop(mounts, mounts->count - 1);
+    free(mounts->mount);
+    mounts->mount = NULL;
 }
 
 errint_t ctl_mount_only(char **root, struct efs_error *err)
@@ -190,20 +163,14 @@ errint_t ctl_mount_only(char **root, struct efs_error *err)
     if (rc < 0)
         return rc;
     for (size_t i = 0, used = 0; i < mounts.count && used < sizeof(names); i++)
-        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", mounts.paths[i]);
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", mounts.mount[i].path);
     if (mounts.count == 1) {
-        *root = mounts.paths[0];
-        mounts.count = 0; /* it is the caller's now */
+        *root = mounts.mount[0].path;
+        mounts.mount[0].path = NULL;
     } else {
         rc = mounts.count ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
                           : efs_fail(err, -ENOENT, "there is no mount of expertfs");
     }
     ctl_mounts_free(&mounts);
     return rc;
-}
-
-void ctl_mount_answer(const char *root, char *text, size_t room)
-{
-    ssize_t n = getxattr(root, CTL_XATTR "answer", text, room - 1);
-    text[n < 0 ? 0 : n] = '\0';
 }

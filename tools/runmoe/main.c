@@ -18,7 +18,7 @@
 #include "expertfs-gpu.h"
 #include "forward.h"
 #include "clock.h"
-#include "lines.h"
+#include "mounted.h"
 #include "model.h"
 #include "options.h"
 #include "sample.h"

@@ -10,7 +10,7 @@
 #include "samples.h"
 
 #include "expertfs-private.h"
-#include "lines.h"
+#include "mounted.h"
 #include "operations.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 /* mount.c - see mount.h. */
 #include "mount.h"
 
-#include "lines.h"
+#include "mounted.h"
 
 #include <errno.h>
 #include <math.h>

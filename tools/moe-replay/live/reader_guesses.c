@@ -2,7 +2,7 @@
 /* reader_guesses.c - what a store that is served tells of its guesses. */
 #include "reader.h"
 
-#include "lines.h"
+#include "mounted.h"
 
 #include <stdio.h>
 #include <stdlib.h>

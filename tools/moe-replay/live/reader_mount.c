@@ -6,7 +6,7 @@
  */
 #include "reader.h"
 
-#include "lines.h"
+#include "mounted.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -236,7 +236,7 @@ static void print_legend(void)
         "I/O%%, dec%%: part of the time that the disk, and each decoding thread, is busy. sched: to order a request.\n"
         "recoded: MB per token that went from full back to coded.\n"
         "Budgets are memory for experts, in percent of all experts in full. A mount's budget= holds them and what it\n"
-        "needs itself (`expertctl top': fixed). Without options a mount is zipmoe:makespan.\n");
+        "needs itself (`expertctl status': fixed). Without options a mount is zipmoe:makespan.\n");
 }
 
 /* What came out, a sentence for each budget: the fastest run, and the slowest beside it. Real runs where there are any,

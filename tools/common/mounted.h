@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mounted.h - reads the files of a mount's .expertfs, whose lines are `name: value`: expertfs-proc(5). */
+#ifndef TOOLS_MOUNTED_H
+#define TOOLS_MOUNTED_H
+
+#include "expertfs.h"
+
+/* A file of ROOT/.expertfs, ended by 0, for free(). -ENODEV: the checkpoint has an .expertfs of its own in its place.
+ */
+errint_t tools_mounted_read(const char *root, const char *file, char **text, struct efs_error *err);
+
+/* What follows `name: ` at the begin of a line, with the rest of the lines; NULL: there is no such line. */
+const char *tools_line_value(const char *lines, const char *name);
+/* The number of that line; 0: there is no such line. */
+uint64_t tools_line_number(const char *lines, const char *name);
+/* The value alone, cut to room; "": there is no such line. Returns text. */
+const char *tools_line_text(const char *lines, const char *name, char *text, size_t room);
+/* Undo, in place, the escapes of paths in such lines: \n is a line end, any other character behind a \ is itself. */
+void tools_line_unescape(char *text);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tune.c - expertctl get and set: the extended attributes user.expertfs.* of a mount, a layer or an expert. */
+#include "expertctl.h"
+
+#include "mountpoint.h"
+#include "options.h"
+#include "size.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+struct arguments {
+    struct tools_arguments given; /* PATH, then names or settings */
+    bool human, reset;
+};
+
+#define AT(member) offsetof(struct arguments, member)
+#define NAME_MAX_BYTES 64
+
+static errint_t attribute_of(const char *path, const char *name, size_t bytes,
+                             char full[sizeof(CTL_XATTR) + NAME_MAX_BYTES], struct efs_error *err)
+{
+    if (bytes >= NAME_MAX_BYTES)
+        return efs_fail(err, -EINVAL, "%s: there is no %s here", path, name);
+    sprintf(full, CTL_XATTR "%.*s", (int)bytes, name);
+    return 0;
+}
+
+/* ---- get -------------------------------------------------------------------------------------------------------- */
+
+static const struct tools_option get_options[] = {
+    {"human-readable", 'h', NULL, "Print sizes as 6.00 GiB in place of bytes", TOOLS_FLAG, .at = AT(human)},
+    {"json", .help = "use getfattr(1), or os.getxattr() of Python, for user.expertfs.NAME", .kind = TOOLS_GONE},
+    {0}};
+static const struct tools_command get_command = {
+    .options = get_options,
+    .arguments = "PATH [NAME...]",
+    .help = "Print how a mount is tuned, or where an expert is. PATH is the mount, or a layer's folder or an expert's "
+            "file in it.\vWithout NAME all values are printed, a line each; of one NAME the value alone.",
+    .at = AT(given)};
+
+static bool get_is_size(const char *name)
+{
+    static const char *const sizes[] = {"budget", "effective_budget", "page_cache", "bytes"};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        if (strcmp(name, sizes[i]) == 0)
+            return true;
+    return false;
+}
+
+/* alone: the value without its name. */
+static errint_t get_one(const struct arguments *a, const char *name, bool alone, struct efs_error *err)
+{
+    const char *path = a->given.word[0];
+    char full[sizeof(CTL_XATTR) + NAME_MAX_BYTES], value[2048];
+    uint64_t bytes;
+    errint_t rc = attribute_of(path, name, strlen(name), full, err);
+    if (rc < 0)
+        return rc;
+    ssize_t n = getxattr(path, full, value, sizeof(value) - 1);
+    if (n < 0)
+        return errno == ENODATA
+                   ? efs_fail(err, -errno, "%s: there is no %s here; `expertctl get %s` lists what there is", path,
+                              name, path)
+                   : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
+    value[n] = '\0';
+    if (a->human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
+        tools_size_print(bytes, value, sizeof(value));
+    printf("%s%s%s\n", alone ? "" : name, alone ? "" : ": ", value);
+    return 0;
+}
+
+/* A file without attributes prints nothing. */
+static errint_t get_all(const struct arguments *a, struct efs_error *err)
+{
+    char names[2048], *rest = names;
+    ssize_t n = getxattr(a->given.word[0], CTL_XATTR "names", names, sizeof(names) - 1);
+    if (n < 0)
+        return errno == ENODATA ? 0 : efs_fail(err, -errno, "%s: %s", a->given.word[0], strerror(errno));
+    names[n] = '\0';
+    errint_t rc = 0;
+    for (const char *name; rc == 0 && (name = strsep(&rest, " "));)
+        rc = get_one(a, name, false, err);
+    return rc;
+}
+
+static int get_run(int argc, char **argv)
+{
+    struct arguments a = {.human = false};
+    struct efs_error err = {""};
+    char *root;
+    tools_parse(&get_command, argc, argv, &a);
+    errint_t rc = ctl_mount_of(a.given.word[0], &root, &err);
+    if (rc == 0)
+        free(root);
+    if (rc == 0 && a.given.count == 1)
+        rc = get_all(&a, &err);
+    for (uint32_t i = 1; i < a.given.count && rc == 0; i++)
+        rc = get_one(&a, a.given.word[i], a.given.count == 2, &err);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
+/* ---- set -------------------------------------------------------------------------------------------------------- */
+
+static void set_check(const struct argp_state *state, void *into)
+{
+    const struct arguments *a = into;
+    char **word = a->given.word;
+    for (uint32_t i = 1; i < a->given.count; i++) {
+        bool pair = strchr(word[i], '=') && word[i][0] != '=';
+        if (pair == a->reset && !pair && strchr(word[0], '=') && access(word[0], F_OK) < 0)
+            argp_error(state, "\"%s\": the mount comes first, then NAME=VALUE", word[0]);
+        if (pair == a->reset)
+            argp_error(state, a->reset ? "\"%s\": --reset takes NAME alone" : "\"%s\" is not of the form NAME=VALUE",
+                       word[i]);
+    }
+}
+
+static const struct tools_option set_options[] = {
+    {"reset", 'r', NULL, "Set back to the value at the mount (a pin: to none)", TOOLS_FLAG, .at = AT(reset)}, {0}};
+static const struct tools_command set_command = {
+    .options = set_options,
+    .arguments = "PATH NAME=VALUE...\n--reset PATH NAME...",
+    .help =
+        "Tune a mount while it serves. PATH is the mount, or a layer's folder or an expert's file in it (pin).\v"
+        "Nothing is printed when all is set. `expertctl get PATH` prints the names; expertfs-proc(5) explains them.",
+    .at = AT(given),
+    .finish = set_check};
+
+/* What the mount said last (its attribute `answer`); "" when that is not known. */
+static const char *mount_answer(const char *root, char *text, size_t room)
+{
+    ssize_t n = getxattr(root, CTL_XATTR "answer", text, room - 1);
+    text[n < 0 ? 0 : n] = '\0';
+    return text;
+}
+
+static errint_t set_refused(const char *root, const char *path, const char *name, errint_t rc, struct efs_error *err)
+{
+    char answer[1400];
+    struct stat st;
+    switch (-rc) {
+    case EINVAL:
+    case ERANGE:
+    case ENOMEM:
+        mount_answer(root, answer, sizeof(answer));
+        return efs_fail(err, rc, "%s: %.900s", path, *answer ? answer : strerror(-rc));
+    case EPERM:
+        if (geteuid() == 0 || (stat(root, &st) == 0 && st.st_uid == geteuid()))
+            return efs_fail(err, rc, "%s: %s can only be read", path, name);
+        return efs_fail(err, rc, "%s: only who mounted it, and root, may set %s", path, name);
+    case ENODATA:
+        return efs_fail(err, rc, "%s: there is no %s here", path, name);
+    case EROFS:
+        return efs_fail(err, rc, "%s: remounted with ro; mount -o remount,rw %s", path, root);
+    default:
+        return efs_fail(err, rc, "%s: %s: %s", path, name, strerror(-rc));
+    }
+}
+
+static errint_t set_one(const char *root, const struct arguments *a, const char *pair, struct efs_error *err)
+{
+    char full[sizeof(CTL_XATTR) + NAME_MAX_BYTES], answer[1400];
+    const char *path = a->given.word[0];
+    size_t bytes = strcspn(pair, "=");
+    errint_t rc = attribute_of(path, pair, bytes, full, err);
+    if (rc < 0)
+        return rc;
+    const char *value = pair + bytes + !a->reset;
+    if ((a->reset ? removexattr(path, full) : setxattr(path, full, value, strlen(value), 0)) < 0)
+        return set_refused(root, path, full + strlen(CTL_XATTR), -errno, err);
+    if (*mount_answer(root, answer, sizeof(answer)) && strcmp(answer, "ok") != 0)
+        printf("%s\n", answer);
+    return 0;
+}
+
+static int set_run(int argc, char **argv)
+{
+    struct arguments a = {.reset = false};
+    struct efs_error err = {""};
+    char *root;
+    tools_parse(&set_command, argc, argv, &a);
+    errint_t rc = ctl_mount_of(a.given.word[0], &root, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    for (uint32_t i = 1; i < a.given.count && rc == 0; i++) /* settings before an error stay */
+        rc = set_one(root, &a, a.given.word[i], &err);
+    free(root);
+    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+}
+
+const struct ctl_command ctl_get = {"get", "print how a mount is tuned, or where an expert is", get_run};
+const struct ctl_command ctl_set = {"set", "tune a mount: budget, pools, plan, policy, pins", set_run};
