@@ -378,8 +378,9 @@ static unsigned count_gaps(void)
     return gaps.seen;
 }
 
-/* Those of the first, the second and the last extent; of a file and of a window by turns. Under TSan, which takes 20 times
- * as long, each test takes one gap of each extent and each kind, and every gap is in two tests: EXPERTFS_LONG takes all. */
+/* Those of the first, the second and the last extent; of a file and of a window by turns. Under TSan, which takes 20
+ * times as long, each test takes one gap of each extent and each kind, and every gap is in two tests: EXPERTFS_LONG
+ * takes all. */
 static void each_gap(void (*what)(struct round *))
 {
     static unsigned count, tests;
