@@ -150,7 +150,7 @@ struct efs_options {
     bool prealloc;            /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
     bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
-    const char *policy, *pools, *plan, *goal, *delta, *schedule;
+    const char *policy, *pools, *plan, *goal, *delta;
     const char *history_path; /* a .route trace to plan from; NULL: the counts of earlier mounts, if any */
     bool no_state;            /* neither read nor write the state directory */
     bool warm;                /* fill memory that is empty while the disk rests, with what the history expects most */
@@ -288,8 +288,6 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(demotions, counter, "", "experts moved to a lower pool")                                                         \
     X(recoded_bytes, counter, "bytes", "bytes of full experts split and coded again")                                  \
     X(policy_ns, counter, "ns", "time in counting and deciding what is kept")                                          \
-    X(schedules, counter, "", "batches of experts that were put in order")                                             \
-    X(schedule_ns, counter, "ns", "time in putting them in order")                                                     \
     X(plans, counter, "", "plans made")                                                                                \
     X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
     X(kept_lost, counter, "", "extents that were to be kept and had to go for lack of memory, or were damaged")        \
@@ -334,7 +332,7 @@ EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
 /*
  * By name: budget ("8G", "auto"), pools (which are allowed, some of "FCSE"), plan ("auto", or ratios of what the pools
  * may take in percent: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), delta
- * (a number of ranks), schedule ("best", "request", "paper"), predictor ("mixed", "fmoe", "moe-infinity"), prefetch
+ * (a number of ranks), predictor ("mixed", "fmoe", "moe-infinity"), prefetch
  * ("off", "auto", "always"; with share of the budget in percent and bytes a token: "auto:share=10:token=256M").
  * Shrinking evicts at once; *held_bytes (may be NULL) is what leases and readers still hold above the new budget.
  * -EINVAL: err says what is allowed; -ENOMEM: below the floor, which err tells; -ENODATA: no such name. Nothing has
@@ -447,8 +445,8 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs, by the numbers of experts/L03/E017.safetensors: stack is "" for models with one,
- * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are scheduled as a
- * whole, and brought in the order that lets the layer go on soonest. Does not block. Each is leased, unchanging, until
+ * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are read
+ * and decoded in this order. Does not block. Each is leased, unchanging, until
  * it is dropped or the request released. -EINVAL: a form, no token, an expert twice, too many, no need_bytes; -ENOMEM.
  * *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use them, and has
  * at most 512 experts in a request; for requests whose experts are all mapped it is told a moment later. Coded experts

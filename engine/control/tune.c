@@ -187,34 +187,6 @@ static void tune_get_delta(struct efs *fs, char *text, size_t room)
     efs_tune_print_delta(efs_cache_tuning(fs)->delta, text, room);
 }
 
-/* ---- the schedule ---- */
-
-static errint_t tune_set_schedule(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
-{
-    enum efs_schedule_kind kind;
-    (void)held;
-    if (strcmp(value, "best") == 0)
-        kind = EFS_SCHEDULE_BEST;
-    else if (strcmp(value, "request") == 0)
-        kind = EFS_SCHEDULE_REQUEST;
-    else if (strcmp(value, "paper") == 0)
-        kind = EFS_SCHEDULE_PAPER;
-    else
-        return efs_fail(err, -EINVAL, "schedule is best, request or paper");
-    efs_lock(fs);
-    fs->schedule = kind;
-    efs_unlock(fs);
-    return 0;
-}
-
-static void tune_get_schedule(struct efs *fs, char *text, size_t room)
-{
-    snprintf(text, room, "%s",
-             fs->schedule == EFS_SCHEDULE_BEST      ? "best"
-             : fs->schedule == EFS_SCHEDULE_REQUEST ? "request"
-                                                    : "paper");
-}
-
 /* ---- what is guessed ---- */
 
 static errint_t tune_set_predictor(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
@@ -257,7 +229,6 @@ static const struct setting settings[] = {
     {"goal", tune_set_goal, tune_get_goal},
     {"delta", tune_set_delta, tune_get_delta},
     {"policy", tune_set_policy, tune_get_policy},
-    {"schedule", tune_set_schedule, tune_get_schedule},
     {"predictor", tune_set_predictor, tune_get_predictor},
     {"prefetch", tune_set_prefetch, tune_get_prefetch},
 };
@@ -280,8 +251,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
     return rc < 0 ? rc
            : s    ? s->set(fs, value, held_bytes, err)
                   : efs_fail(err, -ENODATA,
-                             "there is no %s: budget, pools, plan, policy, goal, delta, schedule, predictor, prefetch",
-                             name);
+                             "there is no %s: budget, pools, plan, policy, goal, delta, predictor, prefetch", name);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)

@@ -14,7 +14,6 @@
 #include "policy.h"
 #include "pools.h"
 #include "predict.h"
-#include "schedule.h"
 
 /* What the pools may take, as the plan says it. */
 struct efs_tune_plan {

@@ -44,7 +44,6 @@ struct efs {
     pthread_cond_t quiet;       /* signalled when active reaches 0 while closing */
     _Atomic unsigned active;    /* loads, reads and leases under way, and one until it is closed */
     bool closing;
-    _Atomic int schedule;                   /* enum efs_schedule_kind */
     bool budget_auto;                       /* the user left the budget to us */
     uint32_t leases_waiting, coded_waiting; /* for room */
     struct efs_arena arena;                 /* the chunk pool's memory */

@@ -4,7 +4,6 @@
 
 #include "container.h"
 #include "estimator.h"
-#include "order.h"
 #include "cache.h"
 #include "sys.h"
 #include "extent_core.h"
@@ -27,6 +26,7 @@ struct efs_batch {
     struct batch_job *jobs;
     uint32_t fetch_count;
     struct efs_fetch **fetches;     /* while it is begun */
+    struct efs_fetch_part **here;   /* while it is begun: scratch of batch_ask() */
     struct efs_fetch_part *parts[]; /* in order of priority; NULL: done, its fetch may be gone */
 };
 
@@ -79,6 +79,7 @@ static void fetch_less(struct efs_fetch *fetch)
 static void batch_free(struct efs_batch *batch)
 {
     pthread_mutex_destroy(&batch->lock);
+    free(batch->here);
     free(batch->fetches);
     free(batch->jobs);
     free(batch);
@@ -229,7 +230,9 @@ static struct efs_batch *batch_alloc(uint32_t fetches, uint32_t parts, uint32_t 
         return NULL;
     batch->jobs = efs_sys_calloc(shards + 1u, sizeof(*batch->jobs));
     batch->fetches = efs_sys_calloc(fetches, sizeof(struct efs_fetch *));
-    if (!batch->jobs || !batch->fetches) {
+    batch->here = efs_sys_calloc(parts + 1u, sizeof(struct efs_fetch_part *));
+    if (!batch->jobs || !batch->fetches || !batch->here) {
+        free(batch->here);
         free(batch->fetches);
         free(batch->jobs);
         free(batch);
@@ -263,6 +266,7 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
             p->waiter.error = 0;
             p->next_shard = p->done_shards = 0;
             p->ready = false;
+            p->place = batch->part_count;
             batch->parts[batch->part_count++] = p;
         }
     }
@@ -293,22 +297,22 @@ static void part_read(struct efs_fetch_part *p, unsigned component)
         efs_defer_read(p->batch->fs, r);
 }
 
-/* Lock held: everything is asked for in the order of reads. Parts that are here are put first in plan->here. */
-static uint32_t batch_ask(struct efs_batch *batch, const struct efs_order_plan *plan)
+/* Lock held: asks for all parts, and then reads expert after expert, first the E components of its parts, then their
+ * SM components. Returns how many parts are in memory already: the first ones of batch->here. */
+static uint32_t batch_ask(struct efs_batch *batch)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < batch->part_count; i++) {
-        struct efs_fetch_part *p = plan->ask[i];
+        struct efs_fetch_part *p = batch->parts[i];
         if (part_ask(p))
-            plan->here[count++] = p;
+            batch->here[count++] = p;
         else
             p->fetch->from_disk = true;
     }
-    for (uint32_t i = 0; i < plan->read_count; i++)
-        part_read(plan->reads[i].part, plan->reads[i].sm);
-    for (uint32_t i = 0; i < batch->part_count; i++) /* what was there when the plan was made and is not any more */
+    for (uint32_t f = 0; f < batch->fetch_count; f++)
         for (unsigned component = 0; component < 2; component++)
-            part_read(plan->ask[i], component);
+            for (uint32_t i = 0; i < batch->fetches[f]->part_count; i++)
+                part_read(&batch->fetches[f]->parts[i], component);
     return count;
 }
 
@@ -326,22 +330,15 @@ static void fetch_fail_all(struct efs_fetch *fetches)
 void efs_fetch_submit(struct efs *fs, struct efs_fetch *fetches)
 {
     struct efs_batch *batch = batch_new(fs, fetches);
-    struct efs_order_plan *plan =
-        batch ? efs_order_new(fs, batch->parts, batch->part_count, batch->fetches, batch->fetch_count) : NULL;
-    if (!plan) {
-        if (batch)
-            batch_free(batch);
+    if (!batch) {
         fetch_fail_all(fetches);
         return;
     }
-    for (uint32_t i = 0; i < batch->part_count; i++)
-        batch->parts[i]->place = i;
     efs_lock(fs);
-    uint32_t here = batch_ask(batch, plan);
+    uint32_t here = batch_ask(batch);
     efs_unlock(fs);
     for (uint32_t i = 0; i < here; i++)
-        part_ready(plan->here[i]);
-    efs_order_free(plan);
+        part_ready(batch->here[i]);
     for (uint32_t f = 0; f < batch->fetch_count; f++)
         fetch_less(batch->fetches[f]);
     batch_less(batch);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fetch.h - experts are brought to memory as one schedule: reads in its order, decodes by whichever worker is free,
- * the first available in its order (ZipMoE 3.3). An expert that is brought is a *fetch*.
+ * fetch.h - experts are brought to memory in the order in which they were asked for: reads in that order, decodes by
+ * whichever worker is free, the first available in that order. An expert that is brought is a *fetch*.
+ *
+ * ZipMoE's Algorithm 1 (sched/schedule/) is not used here: on a real disk it takes no less time than this order.
  */
 #ifndef EFS_FETCH_H
 #define EFS_FETCH_H
@@ -22,7 +24,6 @@ struct efs_fetch_part {
     uint32_t place; /* in the batch */
     uint32_t shards, next_shard, done_shards;
     bool ready;                       /* the extent is here and referenced, or failed */
-    uint8_t found;                    /* components that it had */
     struct efs_disk_request *read[2]; /* E, SM: while the batch is put together */
 };
 

@@ -223,18 +223,3 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
     *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
     efs_unlock(fs);
 }
-
-void efs_plan_thread_costs(struct efs *fs, struct efs_plan_thread_costs *costs)
-{
-    *costs = (struct efs_plan_thread_costs){1e9 / 1.5e9, 1e9 / 5e9, {0}, {0}};
-    if (!fs->plan_thread)
-        return;
-    struct efs_rates_now now;
-    efs_estimator_now(fs->estimator, &now, NULL, NULL);
-    costs->read_ns_per_byte = 1e9 / now.disk_bytes_per_second;
-    costs->decode_ns_per_byte = 1e9 / now.decode_bytes_per_second;
-    for (unsigned kind = 0; kind < EFS_RUNS; kind++) {
-        costs->run_expert_ns[kind] = now.run_expert_ns[kind];
-        costs->run_token_ns[kind] = now.run_token_ns[kind];
-    }
-}

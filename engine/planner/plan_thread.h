@@ -28,15 +28,8 @@ void efs_plan_thread_wake(struct efs *fs);
 /* A lease waits for room: look after it. */
 void efs_plan_thread_kick(struct efs *fs);
 
-/* What reading and decoding cost, by the profile as it is now. Without lock. */
-struct efs_plan_thread_costs {
-    double read_ns_per_byte, decode_ns_per_byte;            /* of coded bytes; of raw bytes, one worker */
-    double run_expert_ns[EFS_RUNS], run_token_ns[EFS_RUNS]; /* as struct efs_rates_now has them */
-};
-void efs_plan_thread_costs(struct efs *fs, struct efs_plan_thread_costs *costs);
-
 /* A client has run experts of a layer in this form, for so many tokens together: what it took, with all its threads.
- * Plans for C count it instead of decoding, schedules take it for p_n. Without lock. */
+ * Plans for C count it instead of decoding. Without lock. */
 void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t tokens, uint64_t ns);
 
 /* Without lock: "plan" or "profile" for people. As efs_describe(). */

@@ -6,7 +6,6 @@
 #include "record.h"
 #include "estimator.h"
 #include "cache.h"
-#include "schedule.h"
 #include "sized.h"
 #include "plan_thread.h"
 #include "points.h"
@@ -218,9 +217,9 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
 static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
     const struct efs_options *o = &fs->options;
-    const char *const texts[][2] = {{"policy", o->policy},       {"pools", o->pools},      {"plan", o->plan},
-                                    {"goal", o->goal},           {"delta", o->delta},      {"schedule", o->schedule},
-                                    {"predictor", o->predictor}, {"prefetch", o->prefetch}};
+    const char *const texts[][2] = {{"policy", o->policy},    {"pools", o->pools}, {"plan", o->plan},
+                                    {"goal", o->goal},        {"delta", o->delta}, {"predictor", o->predictor},
+                                    {"prefetch", o->prefetch}};
     errint_t rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
         if (texts[i][1]) {
@@ -256,7 +255,6 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     }
     if (fs->options.workers > EFS_WORKERS_MAX)
         fs->options.workers = EFS_WORKERS_MAX;
-    fs->schedule = EFS_SCHEDULE_BEST;
     fs->budget_auto = fs->options.budget_bytes == 0;
     if (fs->budget_auto)
         fs->options.budget_bytes = efs_auto_budget();

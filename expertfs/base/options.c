@@ -54,8 +54,8 @@ static const struct option table[] = {
     {"rw", TAKE_CLEAR, AT(read_only), NULL, NULL},
 };
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools",    "plan",      "policy",  "goal",
-                                                  "delta",  "schedule", "predictor", "prefetch"};
+const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan",      "policy",
+                                                  "goal",   "delta", "predictor", "prefetch"};
 
 /* Options of earlier versions, and what to do without them. */
 static const struct {
@@ -68,6 +68,7 @@ static const struct {
     {"page_cache", "limit the memory cgroup of the readers (memory.high)"},
     {"passthrough", "it is the default"},
     {"readahead", "root may write read_ahead_kb of /sys/class/bdi"},
+    {"schedule", "reads and decodes are done in the order of the request"},
     {"state", "it is the default"},
     {"threads", "the daemon chooses them"},
 };

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * schedule.c - from an order of tasks to an order of operations; which order to take.
+ * schedule.c - from an order of tasks to an order of operations.
  */
 #include "schedule.h"
-#include "bounds.h"
-#include "schedule_order.h"
-#include "schedule_simulate.h"
 
 #include <errno.h>
 
-/* Decodes that Algorithm 1 may simulate. For 8 experts x 3 tensors x 3 shards it wants some 2,000, 15,600 at the most;
- * as one candidate among others, cut short, it wins as often. */
+/* Decodes that Algorithm 1 may simulate. For 8 experts x 3 tensors x 3 shards it wants some 2,000, 15,600 at the most.
+ */
 #define EFFORT 20000u
-#define EFFORT_AS_CANDIDATE 600u
 
 static void schedule_list_io(const struct efs_graph *graph, struct efs_schedule *schedule, uint32_t from, uint32_t to)
 {
@@ -99,70 +95,18 @@ size_t efs_schedule_bytes(const struct efs_graph *graph)
     struct efs_schedule schedule;
     struct parts parts = {0};
     schedule_lay_out(graph, &schedule, &parts);
-    return parts.used + efs_simulate_bytes(graph);
+    return parts.used;
 }
 
-static void order_make(const struct efs_graph *graph, enum efs_schedule_kind kind, uint32_t effort,
-                       struct efs_order *order)
+/* Expert after expert as asked for, one block each. */
+static void order_request(const struct efs_graph *graph, struct efs_order *order)
 {
-    switch (kind) {
-    case EFS_SCHEDULE_PAPER:
-    case EFS_SCHEDULE_ORDERED:
-        efs_order_paper(graph, kind == EFS_SCHEDULE_ORDERED, effort, order);
-        break;
-    case EFS_SCHEDULE_JOHNSON:
-    case EFS_SCHEDULE_JOHNSON_ONE:
-        efs_order_johnson(graph, kind == EFS_SCHEDULE_JOHNSON_ONE, order);
-        break;
-    case EFS_SCHEDULE_GUARD:
-        efs_order_guard(graph, order);
-        break;
-    default:
-        efs_order_request(graph, order);
+    order->count = graph->task_count;
+    for (uint32_t i = 0; i < order->count; i++) {
+        bool same = i && graph->tasks[i].expert == graph->tasks[i - 1].expert;
+        order->task[i] = (uint16_t)i;
+        order->block[i] = i ? (uint16_t)(order->block[i - 1] + !same) : 0;
     }
-}
-
-struct contest {
-    const struct efs_graph *graph;
-    struct efs_schedule *schedule; /* lists of the last candidate; chosen and makespan_ns of the best */
-    enum efs_schedule_kind last;
-    void *scratch;
-};
-
-static void contest_try(struct contest *contest, enum efs_schedule_kind kind)
-{
-    struct efs_schedule *schedule = contest->schedule;
-    struct efs_sim_result result;
-    order_make(contest->graph, kind, EFFORT_AS_CANDIDATE, &schedule->order);
-    schedule_list(contest->graph, schedule);
-    efs_simulate(contest->graph, schedule, contest->scratch, NULL, &result);
-    contest->last = kind;
-    if (result.makespan_ns >= schedule->makespan_ns)
-        return;
-    schedule->makespan_ns = result.makespan_ns;
-    schedule->chosen = kind;
-}
-
-/* Simulate candidate after candidate, stop at one that meets the lower bound, and keep what ended first. */
-static void schedule_make_best(const struct efs_graph *graph, struct efs_schedule *schedule, void *scratch)
-{
-    static const enum efs_schedule_kind candidates[] = {EFS_SCHEDULE_JOHNSON_ONE, EFS_SCHEDULE_JOHNSON,
-                                                        EFS_SCHEDULE_REQUEST, EFS_SCHEDULE_ORDERED};
-    struct contest contest = {.graph = graph, .schedule = schedule, .scratch = scratch};
-    struct efs_bounds bounds;
-    efs_bounds_compute(graph, &bounds);
-    schedule->makespan_ns = UINT64_MAX;
-    for (uint32_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++)
-        if (schedule->makespan_ns > bounds.lower_ns)
-            contest_try(&contest, candidates[i]);
-    /* In doubt about Theorem 3.1. Divided, as the products might overflow. */
-    if (schedule->makespan_ns / (3 * graph->workers - 1) >= bounds.lower_ns / graph->workers &&
-        schedule->makespan_ns > bounds.lower_ns)
-        contest_try(&contest, EFS_SCHEDULE_GUARD);
-    if (schedule->chosen == contest.last)
-        return;
-    order_make(graph, schedule->chosen, EFFORT_AS_CANDIDATE, &schedule->order);
-    schedule_list(graph, schedule);
 }
 
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
@@ -172,14 +116,13 @@ int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind
         return -EINVAL;
     if (bytes < efs_schedule_bytes(graph))
         return -ENOSPC;
-    *schedule = (struct efs_schedule){.chosen = kind};
+    *schedule = (struct efs_schedule){0};
     struct parts parts = {.base = memory};
     schedule_lay_out(graph, schedule, &parts);
-    if (kind == EFS_SCHEDULE_BEST) {
-        schedule_make_best(graph, schedule, parts_take(&parts, efs_simulate_bytes(graph)));
-    } else {
-        order_make(graph, kind, EFFORT, &schedule->order);
-        schedule_list(graph, schedule);
-    }
+    if (kind == EFS_SCHEDULE_PAPER)
+        efs_order_paper(graph, EFFORT, &schedule->order);
+    else
+        order_request(graph, &schedule->order);
+    schedule_list(graph, schedule);
     return 0;
 }

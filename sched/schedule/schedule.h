@@ -4,7 +4,7 @@
  *
  * ZipMoE 3.3, Algorithm 1 and Definition A.1. A schedule is an ordered list of blocks of tasks. It says nothing about
  * times: the I/O thread and the workers each take the first operation available in priority order and never idle while
- * there is one (struct efs_run below). The order of I/O is, block by block, the E-chunks of its tasks and then their
+ * there is one (schedule_simulate.h). The order of I/O is, block by block, the E-chunks of its tasks and then their
  * SM-chunks; that of decoding is the order of the tasks.
  *
  * Pure, and deterministic: ties go to the task that was asked for first.
@@ -12,7 +12,6 @@
 #ifndef EFS_SCHEDULE_H
 #define EFS_SCHEDULE_H
 
-#include "schedule_ready.h"
 #include "task.h"
 
 #ifdef __cplusplus
@@ -20,13 +19,9 @@ extern "C" {
 #endif
 
 enum efs_schedule_kind {
-    EFS_SCHEDULE_REQUEST,     /* as asked for: expert after expert, the E-chunks of each, then its SM-chunks */
-    EFS_SCHEDULE_PAPER,       /* Algorithm 1, line by line */
-    EFS_SCHEDULE_ORDERED,     /* Algorithm 1, tasks of a type keeping their order: see schedule_paper.c */
-    EFS_SCHEDULE_JOHNSON,     /* experts by Johnson's rule on their read and run times, one block each */
-    EFS_SCHEDULE_JOHNSON_ONE, /* the same in one block: all E-chunks before all SM-chunks */
-    EFS_SCHEDULE_GUARD,       /* all E-chunks first, by Johnson's rule on read and decode times */
-    EFS_SCHEDULE_BEST,        /* what is simulated to end first of the others but PAPER; the one to use */
+    EFS_SCHEDULE_REQUEST, /* as asked for: expert after expert, the E-chunks of each, then its SM-chunks; as mounts do
+                           */
+    EFS_SCHEDULE_PAPER,   /* Algorithm 1 */
     EFS_SCHEDULE_KINDS
 };
 
@@ -45,8 +40,6 @@ struct efs_schedule {
     uint32_t *rank;   /* of every operation: its place in io or in worker; of a run: its place among the runs */
     uint32_t io_count, worker_count, block_count;
     uint16_t run[EFS_TASK_MAX_EXPERTS]; /* experts in priority order: F first, then by their first task */
-    enum efs_schedule_kind chosen;      /* of EFS_SCHEDULE_BEST: which of the others it is */
-    uint64_t makespan_ns;               /* simulated; only with EFS_SCHEDULE_BEST, else 0 */
 };
 
 /* Bytes of memory for a schedule of this graph, what computing it needs included. */
@@ -54,42 +47,21 @@ size_t efs_schedule_bytes(const struct efs_graph *graph);
 
 /*
  * Schedule a request into memory (bytes long, aligned for uint64_t, owned by the caller, who keeps it and the graph as
- * long as the schedule). -EINVAL: unknown kind; -ENOSPC: fewer bytes than efs_schedule_bytes says. 10 to 50
- * microseconds for 8 experts of 3 tensors; grows with the number of operations, of which BEST simulates four orders.
+ * long as the schedule). -EINVAL: unknown kind; -ENOSPC: fewer bytes than efs_schedule_bytes says. Algorithm 1 takes 10
+ * to 50 microseconds for 8 experts of 3 tensors, and more with more operations.
  *
  * Theorem 3.1 (makespan <= (3 - 1/L) times the optimum) is about tensors that are all alike. Where they differ,
- * Algorithm 1 can exceed it; BEST tries GUARD when the lower bound does not show it to keep it, which with one worker
- * always does (see efs_order_guard; recoveries for nothing, not fused).
+ * Algorithm 1 can exceed it.
  */
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
                       struct efs_schedule *schedule);
 
-/* ---- doing it ----------------------------------------------------------------------------------------------- */
+/* Algorithm 1 alone: fills the arrays of order (graph->task_count entries). effort: how many decodes it may simulate in
+ * search of positions, about 13 ns each. See schedule_paper.c. */
+void efs_order_paper(const struct efs_graph *graph, uint32_t effort, struct efs_order *order);
 
 /* Who does an operation. */
 enum efs_resource { EFS_ON_IO, EFS_ON_WORKER, EFS_ON_STREAM, EFS_ON_EXECUTOR, EFS_RESOURCES };
-
-/*
- * What is done and what may start, of one request under one schedule. The simulator drives it with computed times and
- * a real executor with real completions (under its own lock): both decide the same.
- */
-struct efs_run {
-    const struct efs_graph *graph;
-    const struct efs_schedule *schedule;
-    uint16_t *needs; /* of every operation: what it still waits for */
-    struct efs_ready worker, stream, executor;
-    uint32_t io_next;
-    uint32_t left; /* operations not done */
-};
-
-size_t efs_run_bytes(const struct efs_graph *graph);
-/* Begin: memory of efs_run_bytes, aligned for uint64_t, kept by the caller as long as the run. */
-void efs_run_init(struct efs_run *run, const struct efs_graph *graph, const struct efs_schedule *schedule,
-                  void *memory);
-/* The first operation available to a resource, which the caller must then do; EFS_OP_NONE: none now. */
-uint32_t efs_run_take(struct efs_run *run, enum efs_resource resource);
-/* An operation that was taken is done; what waited for it may become available. */
-void efs_run_done(struct efs_run *run, uint32_t op);
 
 /* Which resource does this operation. */
 static inline enum efs_resource efs_op_resource(const struct efs_graph *graph, uint32_t op)

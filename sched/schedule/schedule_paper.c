@@ -19,7 +19,7 @@
  *  - The search has a fixed effort, counted in simulated decodes, which requests of usual size do not reach; when it is
  *    spent, all that is left joins the last block, each task where one without a good position goes.
  */
-#include "schedule_order.h"
+#include "schedule.h"
 
 /* Where the threads stand at the end of a block. */
 struct timeline {
@@ -32,8 +32,34 @@ struct builder {
     uint64_t e_read_ns; /* the longest read of an E-chunk */
     uint32_t threads;   /* min(L, K) */
     uint32_t effort;
-    bool ordered; /* the repaired variant */
 };
+
+/* A task whose SM-chunk has to be read is of Type I, any other of Type II (3.3, task partition). */
+static bool task_type_one(const struct efs_task *task)
+{
+    return task->state == EFS_TASK_M || task->state == EFS_TASK_E;
+}
+
+/* Task numbers by non-increasing p_n, tasks of an expert together, ties as asked for. sorted: task_count entries. */
+static void order_sort(const struct efs_graph *graph, uint16_t *sorted)
+{
+    uint16_t experts[EFS_TASK_MAX_EXPERTS];
+    uint32_t count = 0, out = 0, first[EFS_TASK_MAX_EXPERTS + 1], task = 0;
+    for (uint32_t n = 0; n < graph->expert_count; n++) { /* tasks of expert n: first[n] .. first[n + 1] - 1 */
+        first[n] = task;
+        while (task < graph->task_count && graph->tasks[task].expert == n)
+            task++;
+        uint64_t run_ns = graph->ops[graph->first_run + n].cost_ns;
+        uint32_t at = count++;
+        for (; at && graph->ops[graph->first_run + experts[at - 1]].cost_ns < run_ns; at--)
+            experts[at] = experts[at - 1];
+        experts[at] = (uint16_t)n;
+    }
+    first[graph->expert_count] = task;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t t = first[experts[i]]; t < first[experts[i] + 1]; t++)
+            sorted[out++] = (uint16_t)t;
+}
 
 /* Positions of a block that have a decode available, as a bitmap. */
 struct open {
@@ -168,7 +194,7 @@ static uint32_t block_tail_position(const struct efs_task *all, const uint16_t *
     for (uint32_t i = 0; i < count; i++) {
         if (all[block[i]].run_ns < all[task].run_ns)
             continue;
-        if (!efs_task_type_one(&all[block[i]])) {
+        if (!task_type_one(&all[block[i]])) {
             type_two = i + 1;
         } else {
             type_one = i + 1;
@@ -180,28 +206,14 @@ static uint32_t block_tail_position(const struct efs_task *all, const uint16_t *
     return found_one ? type_one : count;
 }
 
-/* Where the search for a position begins. */
-static uint32_t block_first_position(const struct builder *builder, const uint16_t *block, uint32_t count,
-                                     uint16_t task)
-{
-    const struct efs_task *all = builder->graph->tasks;
-    for (uint32_t i = count; builder->ordered && i; i--) {
-        const struct efs_task *other = &all[block[i - 1]];
-        if (efs_task_type_one(other) == efs_task_type_one(&all[task]) && other->run_ns >= all[task].run_ns)
-            return i;
-    }
-    return 0;
-}
-
 /* Insert a task into a block of count tasks whose timeline is *line, which is brought up to date. */
 static void block_place(struct builder *builder, uint16_t *block, uint32_t count, uint16_t task,
                         const struct timeline *start, struct timeline *line)
 {
     struct timeline trial;
     uint64_t charge_ns = line->charge_ns;
-    uint32_t first = block_first_position(builder, block, count, task);
-    block_insert(block, count, first, task);
-    for (uint32_t position = first; builder->effort && position <= count; position++) {
+    block_insert(block, count, 0, task);
+    for (uint32_t position = 0; builder->effort && position <= count; position++) {
         block_run(builder, block, count + 1, start, &trial);
         if (trial.charge_ns <= charge_ns) {
             *line = trial;
@@ -237,17 +249,17 @@ static bool queue_take(struct queue *queue, uint16_t *task)
     return true;
 }
 
-void efs_order_paper(const struct efs_graph *graph, bool ordered, uint32_t effort, struct efs_order *order)
+void efs_order_paper(const struct efs_graph *graph, uint32_t effort, struct efs_order *order)
 {
-    struct builder builder = {.graph = graph, .effort = effort, .ordered = ordered};
+    struct builder builder = {.graph = graph, .effort = effort};
     struct queue one, two;
     uint16_t sorted[EFS_TASK_MAX_TASKS], next;
     uint32_t shards = 0;
     one.next = one.count = two.next = two.count = 0;
-    efs_order_sort(graph, sorted);
+    order_sort(graph, sorted);
     for (uint32_t i = 0; i < graph->task_count; i++) {
         const struct efs_task *task = &graph->tasks[sorted[i]];
-        struct queue *queue = efs_task_type_one(task) ? &one : &two;
+        struct queue *queue = task_type_one(task) ? &one : &two;
         queue->task[queue->count++] = sorted[i];
         shards = task->shards > shards ? task->shards : shards;
         builder.e_read_ns = task->e_read_ns > builder.e_read_ns ? task->e_read_ns : builder.e_read_ns;

@@ -4,6 +4,154 @@
  */
 #include "schedule_simulate.h"
 
+#include <string.h>
+
+/* ---- what may start ------------------------------------------------------------------------------------------- */
+
+/* The operations that could start now, by rank: a bitmap with a second level above it. */
+struct ready {
+    uint64_t *bits;    /* bit r: rank r is in */
+    uint64_t *summary; /* bit w: bits[w] is not 0 */
+    uint32_t words, summary_words;
+};
+
+static uint32_t ready_words(uint32_t ranks)
+{
+    return ranks / 64 + 1;
+}
+
+/* u64 words of memory for a set of ranks 0 .. ranks - 1. */
+static uint32_t ready_memory(uint32_t ranks)
+{
+    return ready_words(ranks) + ready_words(ready_words(ranks));
+}
+
+static void ready_init(struct ready *ready, uint32_t ranks, uint64_t *memory)
+{
+    ready->words = ready_words(ranks);
+    ready->summary_words = ready_words(ready->words);
+    ready->bits = memory;
+    ready->summary = memory + ready->words;
+    memset(memory, 0, sizeof *memory * ready_memory(ranks));
+}
+
+static void ready_put(struct ready *ready, uint32_t rank)
+{
+    ready->bits[rank / 64] |= UINT64_C(1) << rank % 64;
+    ready->summary[rank / 4096] |= UINT64_C(1) << rank / 64 % 64;
+}
+
+/* Take the lowest rank out; EFS_OP_NONE when the set is empty. */
+static uint32_t ready_take(struct ready *ready)
+{
+    for (uint32_t s = 0; s < ready->summary_words; s++) {
+        if (!ready->summary[s])
+            continue;
+        uint32_t word = s * 64 + (uint32_t)__builtin_ctzll(ready->summary[s]);
+        uint32_t rank = word * 64 + (uint32_t)__builtin_ctzll(ready->bits[word]);
+        ready->bits[word] &= ready->bits[word] - 1;
+        if (!ready->bits[word])
+            ready->summary[s] &= ready->summary[s] - 1;
+        return rank;
+    }
+    return EFS_OP_NONE;
+}
+
+/* What is done and what may start, of one request under one schedule. */
+struct run {
+    const struct efs_graph *graph;
+    const struct efs_schedule *schedule;
+    uint16_t *needs; /* of every operation: what it still waits for */
+    struct ready worker, stream, executor;
+    uint32_t io_next;
+    uint32_t left; /* operations not done */
+};
+
+static uint32_t run_worker_ranks(const struct efs_graph *graph)
+{
+    return graph->decodes + graph->task_count;
+}
+
+static size_t run_ready_bytes(const struct efs_graph *graph)
+{
+    return sizeof(uint64_t) * ready_memory(run_worker_ranks(graph));
+}
+
+size_t efs_simulate_bytes(const struct efs_graph *graph)
+{
+    return 2 * run_ready_bytes(graph) + sizeof(uint64_t) * ready_memory(graph->expert_count) +
+           (graph->op_count * sizeof(uint16_t) + 7) / 8 * 8;
+}
+
+static void run_make_available(struct run *run, uint32_t op)
+{
+    uint32_t rank = run->schedule->rank[op];
+    switch (efs_op_resource(run->graph, op)) {
+    case EFS_ON_WORKER:
+        ready_put(&run->worker, rank);
+        break;
+    case EFS_ON_STREAM:
+        ready_put(&run->stream, rank);
+        break;
+    case EFS_ON_EXECUTOR:
+        ready_put(&run->executor, rank);
+        break;
+    default:
+        break; /* reads wait for nothing: io_next says which are left */
+    }
+}
+
+static void run_init(struct run *run, const struct efs_graph *graph, const struct efs_schedule *schedule, void *memory)
+{
+    uint64_t *words = memory;
+    uint32_t set = ready_memory(run_worker_ranks(graph)), runs = ready_memory(graph->expert_count);
+    *run = (struct run){.graph = graph,
+                        .schedule = schedule,
+                        .needs = (uint16_t *)(words + 2 * (size_t)set + runs),
+                        .left = graph->op_count};
+    ready_init(&run->worker, run_worker_ranks(graph), words);
+    ready_init(&run->stream, run_worker_ranks(graph), words + set);
+    ready_init(&run->executor, graph->expert_count, words + 2 * (size_t)set);
+    for (uint32_t op = 0; op < graph->op_count; op++) {
+        run->needs[op] = graph->ops[op].needs;
+        if (!run->needs[op])
+            run_make_available(run, op);
+    }
+}
+
+/* The first operation available to a resource, which the caller must then do; EFS_OP_NONE: none now. */
+static uint32_t run_take(struct run *run, enum efs_resource resource)
+{
+    const struct efs_schedule *schedule = run->schedule;
+    uint32_t rank;
+    switch (resource) {
+    case EFS_ON_IO:
+        return run->io_next < schedule->io_count ? schedule->io[run->io_next++] : EFS_OP_NONE;
+    case EFS_ON_WORKER:
+        rank = ready_take(&run->worker);
+        return rank == EFS_OP_NONE ? EFS_OP_NONE : schedule->worker[rank];
+    case EFS_ON_STREAM:
+        rank = ready_take(&run->stream);
+        return rank == EFS_OP_NONE ? EFS_OP_NONE : schedule->worker[rank];
+    case EFS_ON_EXECUTOR:
+        rank = ready_take(&run->executor);
+        return rank == EFS_OP_NONE ? EFS_OP_NONE : run->graph->first_run + schedule->run[rank];
+    default:
+        return EFS_OP_NONE;
+    }
+}
+
+static void run_done(struct run *run, uint32_t op)
+{
+    const struct efs_op *done = &run->graph->ops[op];
+    run->left--;
+    for (uint32_t i = 0; i < done->successors; i++)
+        if (--run->needs[done->successor + i] == 0)
+            run_make_available(run, done->successor + i);
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------------------ */
+
 /* Reads in the order of the schedule: when they end by themselves, and when those end that are under way together. */
 struct reads {
     const struct efs_sim_machine *machine;
@@ -30,11 +178,6 @@ static enum efs_resource lane_resource(uint32_t lane, uint32_t workers)
     return lane == workers + 1 ? EFS_ON_STREAM : EFS_ON_EXECUTOR;
 }
 
-size_t efs_simulate_bytes(const struct efs_graph *graph)
-{
-    return efs_run_bytes(graph);
-}
-
 /* When the next read of the schedule ends. Reads are begun without a gap: they wait for nothing. */
 static uint64_t reads_next_end_ns(struct reads *reads, const struct efs_op *ops)
 {
@@ -53,7 +196,7 @@ static uint64_t reads_next_end_ns(struct reads *reads, const struct efs_op *ops)
 }
 
 /* Give every idle lane the first operation available to it. */
-static void lanes_dispatch(struct efs_run *run, struct lanes *lanes, uint64_t now_ns, struct efs_sim_op *times)
+static void lanes_dispatch(struct run *run, struct lanes *lanes, uint64_t now_ns, struct efs_sim_op *times)
 {
     const struct efs_op *ops = run->graph->ops;
     uint32_t workers = run->graph->workers;
@@ -62,7 +205,7 @@ static void lanes_dispatch(struct efs_run *run, struct lanes *lanes, uint64_t no
         enum efs_resource resource = lane_resource(lane, workers);
         if (lanes->op[lane] != EFS_OP_NONE || none[resource])
             continue;
-        uint32_t op = efs_run_take(run, resource);
+        uint32_t op = run_take(run, resource);
         none[resource] = op == EFS_OP_NONE;
         if (op == EFS_OP_NONE)
             continue;
@@ -96,8 +239,8 @@ void efs_simulate_on(const struct efs_graph *graph, const struct efs_schedule *s
         lanes.end_ns[lane] = lanes.free_ns[lane] = UINT64_MAX;
     }
     *result = (struct efs_sim_result){0};
-    struct efs_run run;
-    efs_run_init(&run, graph, schedule, memory);
+    struct run run;
+    run_init(&run, graph, schedule, memory);
     uint64_t now_ns = 0;
     while (run.left) {
         lanes_dispatch(&run, &lanes, now_ns, times);
@@ -113,7 +256,7 @@ void efs_simulate_on(const struct efs_graph *graph, const struct efs_schedule *s
             result->end_ns[resource] = now_ns;
             if (graph->ops[op].kind == EFS_OP_RECOVER)
                 result->ready_ns = now_ns;
-            efs_run_done(&run, op);
+            run_done(&run, op);
             lanes.op[lane] = EFS_OP_NONE;
             lanes.end_ns[lane] = UINT64_MAX;
             lanes.free_ns[lane] = now_ns;

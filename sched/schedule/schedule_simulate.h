@@ -4,8 +4,7 @@
  *
  * One I/O thread, L workers, a recovery stream (where the graph has one) and a serial executor that runs an expert
  * once all its tensors are recovered (ZipMoE 3.3 and appendix A). Each takes the first operation available to it in
- * priority order the moment it is free; it never idles while there is one. The decisions are those of struct efs_run,
- * which a real executor uses too; here the time of an operation is its cost_ns.
+ * priority order the moment it is free; it never idles while there is one. The time of an operation is its cost_ns.
  */
 #ifndef EFS_SIMULATE_H
 #define EFS_SIMULATE_H

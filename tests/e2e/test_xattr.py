@@ -45,7 +45,7 @@ def table(name):
 
 
 print("-- which there are")
-tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule", "predictor", "prefetch"}
+tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "predictor", "prefetch"}
 expert_names = ["pin", "state", "kept", "rank", "count", "bytes", "leases"]
 named = {"": sorted(tunables | {"answer", "effective_budget"}), EXPERT: sorted(expert_names), FOLDER: ["pin"]}
 for path, which in named.items():
@@ -97,7 +97,7 @@ for name, value, becomes in (
         ("plan", "C=50,S=25,E=25", "F=0:C=50:S=25:E=25"), ("plan", "C=100", "F=0:C=100:S=0:E=0"), ("plan", "auto", "auto"),
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
-        ("schedule", "paper", "paper"), ("schedule", "request", "request"), ("schedule", "best", "best"), ("predictor", "fmoe", "fmoe"), ("predictor", "mixed", "mixed"),
+        ("predictor", "fmoe", "fmoe"), ("predictor", "mixed", "mixed"),
         ("prefetch", "auto", "auto:share=0.5"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
         ("prefetch", "off", "off")):
     set_(name, value)
@@ -125,7 +125,7 @@ check("removed: none is pinned", all(row["pin"] == "-" for row in table("experts
 
 print("-- removing")
 for name, value in (("budget", "64M"), ("policy", "lru"), ("pools", "C"), ("plan", "C=100"), ("goal", "makespan"),
-                    ("delta", "1"), ("schedule", "paper")):
+                    ("delta", "1")):
     set_(name, value)
     remove(name)
     check(f"{name} is as it was mounted", get(name) == began[name], get(name))
@@ -145,7 +145,7 @@ for name, value, path, error, says in (
         ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10:C=70"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
         ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
-        ("goal", "speed", "", "EINVAL", "makespan"), ("schedule", "worst", "", "EINVAL", "request"), ("predictor", "oracle", "", "EINVAL", "mixed"),
+        ("goal", "speed", "", "EINVAL", "makespan"), ("predictor", "oracle", "", "EINVAL", "mixed"),
         ("prefetch", "64M", "", "EINVAL", "always"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "CC", EXPERT, "EINVAL", "F, C and -"),
         ("pin", "", FOLDER, "EINVAL", "F, C and -"), ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
@@ -260,10 +260,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,schedule=request,nostate,predictor=fmoe,prefetch=auto:share=5")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,nostate,predictor=fmoe,prefetch=auto:share=5")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "delta": "3", "schedule": "request", "predictor": "fmoe", "prefetch": "auto:share=5"}
+        "delta": "3", "predictor": "fmoe", "prefetch": "auto:share=5"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

@@ -339,12 +339,11 @@ static void step_set(struct session *s)
         {"policy", "zipmoe", "lru", "lfu", "fifo", "marking"},
         {"goal", "io", "makespan", "", "io", "makespan"},
         {"delta", "auto", "0", "1", "1000", "-1"},
-        {"schedule", "best", "request", "paper", "worst", "best"},
         {"predictor", "mixed", "fmoe", "moe-infinity", "none", "mixed"},
         {"prefetch", "off", "auto", "always", "auto:share=10:token=64M", "always:share=200"},
         {"nothing", "1", "", "auto", "0", "x"},
     };
-    const char *const *x = settings[below(s, 10)], *value = x[1 + below(s, 5)];
+    const char *const *x = settings[below(s, 9)], *value = x[1 + below(s, 5)];
     struct efs_error err = {""};
     char text[256];
     uint64_t held;
@@ -563,7 +562,6 @@ static bool session_open(struct session *s)
                                         .plan = ONE_OF("F=50:C=50", "C=100", "S=30:E=30"),
                                         .goal = ONE_OF("io", "makespan"),
                                         .delta = ONE_OF("0", "2"),
-                                        .schedule = ONE_OF("best", "request", "paper"),
                                         .predictor = ONE_OF("mixed", "fmoe", "moe-infinity"),
                                         .prefetch = ONE_OF("always", "auto"),
                                         .no_state = !once_in(s, 4),

@@ -13,7 +13,7 @@
 
 #define LAYERS 3u
 #define EXPERTS 8u
-#define OPENS 4u /* schedules are made while experts are read for the first time */
+#define OPENS 4u
 #define ROUNDS 20u
 #define MIB (1ull << 20)
 
@@ -60,19 +60,21 @@ static void *set_policy(void *arg)
     for (unsigned n = 0; goes_on(c, n); n++) {
         expect(c, efs_set(c->fs, "policy", policies[n % 5], NULL, NULL));
         expect(c, efs_set(c->fs, "delta", n % 2 ? "auto" : "2", NULL, NULL));
-        expect(c, efs_set(c->fs, "schedule", n % 2 ? "paper" : "best", NULL, NULL));
     }
     return NULL;
 }
 
 static void *set_the_rest(void *arg)
 {
-    static const char *const pairs[][2] = {
-        {"plan", "F=10,C=70,S=10,E=10"}, {"pools", "CS"},      {"plan", "auto"},    {"pools", "FCSE"}, {"goal", "io"},
-        {"schedule", "paper"},           {"goal", "makespan"}, {"schedule", "best"}};
+    static const char *const pairs[][2] = {{"plan", "F=10,C=70,S=10,E=10"},
+                                           {"pools", "CS"},
+                                           {"plan", "auto"},
+                                           {"pools", "FCSE"},
+                                           {"goal", "io"},
+                                           {"goal", "makespan"}};
     struct crowd *c = arg;
     for (unsigned n = 0; goes_on(c, n); n++) {
-        expect(c, efs_set(c->fs, pairs[n % 8][0], pairs[n % 8][1], NULL, NULL));
+        expect(c, efs_set(c->fs, pairs[n % 6][0], pairs[n % 6][1], NULL, NULL));
         expect(c, efs_pin(c->fs, efs_id(n % (LAYERS * EXPERTS)), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
     }
     return NULL;
@@ -80,7 +82,7 @@ static void *set_the_rest(void *arg)
 
 static void *look(void *arg)
 {
-    static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "delta", "schedule"};
+    static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "delta"};
     static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
     struct crowd *c = arg;
     for (unsigned n = 0; goes_on(c, n); n++) {
@@ -89,7 +91,7 @@ static void *look(void *arg)
         struct efs_stats stats;
         struct efs_pool_info pool;
         struct efs_expert_info info;
-        expect(c, efs_get(c->fs, names[n % 7], value, sizeof(value)));
+        expect(c, efs_get(c->fs, names[n % 6], value, sizeof(value)));
         if (efs_describe(c->fs, told[n % 5], &text, &bytes) == 0)
             free(text);
         efs_stats(c->fs, &stats, sizeof(stats));

@@ -81,14 +81,13 @@ struct efs {
     unsigned delay_us, late_us, late_at, lease_errno;
     bool sync;
     char root[4096];
-    char settings[9][128]; /* by setting_names */
+    char settings[8][128]; /* by setting_names */
     char pins[FILES];      /* by expert; 0: not pinned */
 };
 
-static const char *const setting_names[] = {"budget", "pools",    "plan",      "policy",  "goal",
-                                            "delta",  "schedule", "predictor", "prefetch"};
-static const char *const setting_defaults[] = {"auto", "FCSE", "auto",  "zipmoe", "makespan",
-                                               "auto", "best", "mixed", "off"};
+static const char *const setting_names[] = {"budget", "pools", "plan",      "policy",
+                                            "goal",   "delta", "predictor", "prefetch"};
+static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "makespan", "auto", "mixed", "off"};
 
 struct efs_store {
     struct efs fs;
@@ -293,7 +292,7 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     snprintf(fs->root, sizeof(fs->root), "%s", path);
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->wake, NULL);
-    for (size_t i = 0; i < 9; i++)
+    for (size_t i = 0; i < 8; i++)
         snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", setting_defaults[i]);
     scanning = fs;
     nftw(path, scan, 16, FTW_PHYS);
@@ -598,7 +597,7 @@ void efs_memory(struct efs_memory *memory, size_t bytes)
 static size_t setting(const char *name)
 {
     size_t i = 0;
-    while (i < 9 && strcmp(setting_names[i], name) != 0)
+    while (i < 8 && strcmp(setting_names[i], name) != 0)
         i++;
     return i;
 }
@@ -606,7 +605,7 @@ static size_t setting(const char *name)
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
     size_t i = setting(name);
-    if (i == 9)
+    if (i == 8)
         return -ENODATA;
     if (!*value || strstr(value, "bad"))
         return efs_fail(err, -EINVAL, "%s=%s: allowed is what is not bad", name, value);
@@ -622,7 +621,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
     size_t i = setting(name);
-    if (i == 9)
+    if (i == 8)
         return -ENODATA;
     pthread_mutex_lock(&fs->lock);
     snprintf(value, room, "%s", fs->settings[i]);

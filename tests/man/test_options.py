@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from e2e import *
 
 SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x", "FILE": "x", "STORE": "x", "TRACE": "x", "POOLS": "coded",
-           "KIND": "best", "SECONDS": "1", "MS": "5", "STORE|DIR": "x", "DIR": "x", "PROGRAM": "x", "WHAT": "ffn", "NAME=NUMBER": "delta=1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers",
+           "KIND": "paper", "SECONDS": "1", "MS": "5", "STORE|DIR": "x", "DIR": "x", "PROGRAM": "x", "WHAT": "ffn", "NAME=NUMBER": "delta=1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers",
            "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro"}
 
 

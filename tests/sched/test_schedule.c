@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Schedules: Algorithm 1 by hand-worked cases, the shape of every kind on random requests, the ready set.
+ * Schedules: Algorithm 1 by hand-worked cases, the shape of every kind on random requests.
  */
 #include "test.h"
 #include "request_random.h"
@@ -62,19 +62,18 @@ TEST(blocks_by_hand)
     const uint64_t run_ns[] = {1, 2, 9, 4, 3, 5};
     struct efs_graph g = build_small("CCMCCC", run_ns, 1);
     check_order(&g, EFS_SCHEDULE_PAPER, "1 4 3 5 2|0");
-    check_order(&g, EFS_SCHEDULE_ORDERED, "5 3 4 1 2|0");
     check_order(&g, EFS_SCHEDULE_REQUEST, "0|1|2|3|4|5");
 }
 
-/* Two decode threads never catch up with the reads: everything joins the first block, Type I behind Type II. */
+/* Two decode threads never catch up with the reads: everything joins the first block. 1 reads no E-chunk, so it fits at
+ * the front; 2 and 0 fit nowhere and go behind those with p_i >= p_j. */
 TEST(one_block_when_disk_bound)
 {
     const uint64_t run_ns[] = {5, 7, 6, 8};
     struct efs_graph g = build_small("MEMM", run_ns, 2);
-    check_order(&g, EFS_SCHEDULE_ORDERED, "3 1 2 0");
+    check_order(&g, EFS_SCHEDULE_PAPER, "1 3 2 0");
     g = build_small("FFFF", run_ns, 2);
     check_order(&g, EFS_SCHEDULE_PAPER, "");
-    check_order(&g, EFS_SCHEDULE_BEST, "");
 }
 
 /* With no Type-I task the Type-II tasks form blocks by themselves, in falling p_n; equal ones as asked for. */
@@ -82,19 +81,10 @@ TEST(type_two_alone)
 {
     const uint64_t run_ns[] = {5, 7, 5, 8};
     struct efs_graph g = build_small("CCCC", run_ns, 1);
-    check_order(&g, EFS_SCHEDULE_ORDERED, "3|1|0|2"); /* each alone is compute-dominant: nothing to read */
+    check_order(&g, EFS_SCHEDULE_PAPER, "3|1|0|2"); /* each alone is compute-dominant: nothing to read */
     g = build_small("SSSS", run_ns, 1);
     /* 3 alone: reads until 2, decodes 2..5, dominant from 4 on. The next one reads until 4 and decodes 5..8. */
-    check_order(&g, EFS_SCHEDULE_ORDERED, "3|1|0|2");
-}
-
-/* Johnson: reads 12 (M) or 10 (E) against p. Those with read <= p by rising read, then by falling p. */
-TEST(johnson_by_hand)
-{
-    const uint64_t run_ns[] = {20, 3, 15, 11, 7};
-    struct efs_graph g = build_small("MMMEM", run_ns, 2);
-    check_order(&g, EFS_SCHEDULE_JOHNSON, "3|0|2|4|1");
-    check_order(&g, EFS_SCHEDULE_JOHNSON_ONE, "3 0 2 4 1");
+    check_order(&g, EFS_SCHEDULE_PAPER, "3|1|0|2");
 }
 
 /* Is list a permutation of the operations of these kinds? */
@@ -163,7 +153,6 @@ TEST(every_kind_is_sound)
         random_request(&random, &limits, &r);
         r.request.fused = round % 4 == 0;
         struct efs_graph g = build(&r.request);
-        uint64_t makespan_ns[EFS_SCHEDULE_KINDS];
         assert_in_range(efs_simulate_bytes(&g), 1, sizeof run_memory);
         for (enum efs_schedule_kind kind = 0; kind < EFS_SCHEDULE_KINDS; kind++) {
             struct efs_schedule s, again;
@@ -175,11 +164,6 @@ TEST(every_kind_is_sound)
                 assert_int_equal(((unsigned char *)memory)[bytes + i], 0x5a);
             check_schedule(&g, &s);
             efs_simulate(&g, &s, run_memory, NULL, &result);
-            makespan_ns[kind] = result.makespan_ns;
-            if (kind == EFS_SCHEDULE_BEST) {
-                assert_int_equal(s.makespan_ns, result.makespan_ns);
-                assert_int_not_equal(s.chosen, EFS_SCHEDULE_BEST);
-            }
             /* the same again in other memory */
             memset(other_memory, 0xff, sizeof other_memory);
             assert_int_equal(efs_schedule_make(&g, kind, other_memory, sizeof other_memory, &again), 0);
@@ -187,9 +171,6 @@ TEST(every_kind_is_sound)
             assert_memory_equal(s.worker, again.worker, s.worker_count * sizeof *s.worker);
             assert_memory_equal(s.rank, again.rank, g.op_count * sizeof *s.rank);
         }
-        assert_true(makespan_ns[EFS_SCHEDULE_BEST] <= makespan_ns[EFS_SCHEDULE_REQUEST]);
-        assert_true(makespan_ns[EFS_SCHEDULE_BEST] <= makespan_ns[EFS_SCHEDULE_JOHNSON]);
-        assert_true(makespan_ns[EFS_SCHEDULE_BEST] <= makespan_ns[EFS_SCHEDULE_JOHNSON_ONE]);
     }
 }
 
@@ -199,8 +180,8 @@ TEST(wrong_calls_are_refused)
     struct efs_graph g = build_small("MC", run_ns, 2);
     struct efs_schedule s;
     assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_KINDS, memory, sizeof memory, &s), -EINVAL);
-    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_BEST, NULL, sizeof memory, &s), -EINVAL);
-    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_BEST, memory, efs_schedule_bytes(&g) - 1, &s), -ENOSPC);
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_PAPER, NULL, sizeof memory, &s), -EINVAL);
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_PAPER, memory, efs_schedule_bytes(&g) - 1, &s), -ENOSPC);
 }
 
 /* As many experts and tensors as there can be, all missing: a prefill over a layer of 512 experts. */
@@ -228,43 +209,12 @@ TEST(largest_request)
     assert_non_null(run);
     struct efs_schedule s;
     struct efs_sim_result result;
-    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_BEST, own_schedule, schedule_bytes, &s), 0);
+    assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_PAPER, own_schedule, schedule_bytes, &s), 0);
     efs_simulate(&g, &s, run, NULL, &result);
-    assert_int_equal(s.makespan_ns, result.makespan_ns);
     assert_int_equal(result.busy_ns[EFS_ON_IO], EFS_TASK_MAX_TASKS * (UINT64_C(7) * 16 + 900));
     free(run);
     free(own_schedule);
     free(own);
-}
-
-/* The ready set against a plain array. */
-TEST(ready_set)
-{
-    static uint64_t words[1 << 12];
-    static uint8_t in[140000];
-    static const uint32_t sizes[] = {1, 63, 64, 65, 4095, 4096, 4097, 140000};
-    uint64_t random = 3;
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        struct efs_ready ready;
-        assert_in_range(efs_ready_memory(sizes[i]), 1, COUNT(words));
-        efs_ready_init(&ready, sizes[i], words);
-        memset(in, 0, sizeof in);
-        for (unsigned round = 0; round < 3000; round++) {
-            uint32_t first = EFS_READY_NONE;
-            if (random_between(&random, 0, 1)) {
-                uint32_t rank = (uint32_t)random_between(&random, 0, sizes[i] - 1);
-                in[rank] = 1;
-                efs_ready_put(&ready, rank);
-                continue;
-            }
-            const uint8_t *found = memchr(in, 1, sizes[i]);
-            if (found)
-                first = (uint32_t)(found - in);
-            assert_int_equal(efs_ready_take(&ready), first);
-            if (found)
-                in[first] = 0;
-        }
-    }
 }
 
 TEST_MAIN(NULL, NULL)

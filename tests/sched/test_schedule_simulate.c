@@ -45,7 +45,7 @@ TEST(one_missing_tensor)
     struct efs_task_request request = missing;
     struct efs_graph g;
     struct efs_schedule s;
-    struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_BEST, &g, &s);
+    struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_REQUEST, &g, &s);
     check_time(0, 0, 3, 0);
     check_time(1, 3, 6, 0);
     check_time(2, 6, 13, 0);
@@ -112,7 +112,7 @@ TEST(nothing_to_wait_for)
         .experts = &expert, .expert_count = 1, .tensors = tensors, .tensor_count = 2, .workers = 3};
     struct efs_graph g;
     struct efs_schedule s;
-    struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_BEST, &g, &s);
+    struct efs_sim_result r = simulate(&request, EFS_SCHEDULE_REQUEST, &g, &s);
     assert_int_equal(r.makespan_ns, 0);
     assert_true(efs_sim_utilisation(&g, &r, EFS_ON_IO) == 0);
 }

@@ -63,7 +63,7 @@ static struct efs_trace_config config_for(struct book *book)
     return (struct efs_trace_config){.policy = {book, begin, describe, used},
                                      .timeline = &book->line,
                                      .workers = 2,
-                                     .kind = EFS_SCHEDULE_BEST,
+                                     .kind = EFS_SCHEDULE_REQUEST,
                                      .run_base_ns = 1,
                                      .run_token_ns = 2,
                                      .layer_ns = 100,

@@ -5,7 +5,7 @@ Four measurements, each told as ratios against the bars that they are held to:
   whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
   live    the first --tokens of it on real files (48: some ten minutes in all), cold, each runner in a memory cgroup of
           the same budget, which it takes before its first token, taking turns:
-          time per token of the peers over that of expertfs, schedule against request order;
+          time per token of the peers over that of expertfs;
   limit   the first --tokens in the simulator, as if decoding took nothing from those who touch: what the order of
           reads alone lets be reached, on this disk, of the time per token against read-lru;
   agree   the same without computing, beside the simulator: how far the simulator is from the daemon.
@@ -62,7 +62,7 @@ def options():
                   "of the mount; the first is held to the bars of time, the least bytes to those of bytes")
     p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
     p.add_argument("--run-us", default="300", help="to touch an expert once, with all cores, of limit (300)")
-    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,request,limit,agree")
+    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,limit,agree")
     a = traced(p)
     a.skip = set(filter(None, a.skip.split(",")))
     if not a.trace:
@@ -172,14 +172,11 @@ def main():
     policies = split(a.policies)
     first, least = policies[0], ("zipmoe", "io") if ("zipmoe", "io") in policies else policies[0]
     own = ["--mount", store, "--policy", a.policies, "--compute", a.compute]
-    whole, live, ordered, limit, agree = [], [], [], [], []
+    whole, live, limit, agree = [], [], [], []
     if "whole" not in a.skip:
         whole = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw")
     for _ in range(a.rounds if "live" not in a.skip else 0):
         live += replay.run(*own, "--peer", "mmap,read-lru", "--raw", raw, tokens=a.tokens)
-        if "request" not in a.skip:
-            ordered += replay.run("--mount", store, "--policy", a.policies.split(",")[0], "--compute", a.compute, "--schedule", "request",
-                                  tokens=a.tokens)
     if "limit" not in a.skip:
         limit = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw", "--run-us", a.run_us, tokens=a.tokens)
     if "agree" not in a.skip:
@@ -204,12 +201,8 @@ def main():
             ratios(f"bytes read per token, {tokens}: read-lru over {name} (the bars are for the whole trace)",
                    pick(live, "read_bytes_per_token", "expertfs", *policy),
                    pick(live, "read_bytes_per_token", "read-lru", "lru"), {})
-        checks = {(r["batch"], r["tokens"], r["check"]) for r in live + ordered if r["tokens"]}
+        checks = {(r["batch"], r["tokens"], r["check"]) for r in live if r["tokens"]}
         print(f"\nbytes seen by all live runs: {'the same' if len(checks) <= len({c[:2] for c in checks}) else 'DIFFERENT'}")
-    if ordered:
-        ratios(f"TPOT, first {a.tokens} tokens: request order over schedule",
-               pick(live, "tpot_ns_median", "expertfs", *first),
-               pick(ordered, "tpot_ns_median", "expertfs", *first), {})
     for policy in policies if limit else []:
         ratios(f"limit of TPOT, first {a.tokens} tokens, decoding in nobody's way: read-lru over {':'.join(filter(None, policy))}",
                pick(limit, "tpot_ns_median", "simulate", *policy), pick(limit, "tpot_ns_median", "simulate", "lru", "raw"), {})

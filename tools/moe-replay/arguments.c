@@ -92,7 +92,8 @@ static const struct argp_option options[] = {
      "without, a run each; --json has the time of every pass. N:WITHOUT has "
      "that option prefetch in place of off there: auto:token=1 predicts and reads nothing",
      0},
-    {"schedule", OPT_SCHEDULE, "KIND", 0, "Order of reads and decodes: best (default), request, paper", 0},
+    {"schedule", OPT_SCHEDULE, "KIND", 0,
+     "Of the simulator, order of reads and decodes: request (default, as mounts do), paper", 0},
     {"workers", OPT_WORKERS, "N", 0, "Decode threads, 1 to 64 (default: those of the profile)", 0},
     {"compute", OPT_COMPUTE, "WHAT", 0,
      "Of all but the simulator, with the experts of a layer: none, touch (a load per 64 bytes, the default), ffn (run "
@@ -342,7 +343,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case OPT_SCHEDULE:
         a->setup.schedule = replay_schedule_by_name(value);
         if (a->setup.schedule == EFS_SCHEDULE_KINDS)
-            argp_error(state, "--schedule %s: best, request or paper", value);
+            argp_error(state, "--schedule %s: request or paper", value);
         return 0;
     case OPT_WORKERS:
         a->setup.workers = a->workers = (uint32_t)tools_option_number(state, "workers", value, 1, EFS_TASK_MAX_WORKERS);
@@ -407,7 +408,7 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
                                    .compute = REPLAY_COMPUTE_TOUCH,
                                    .allowance_bytes = ALLOWANCE_DEFAULT,
                                    .shared = {.seed = 1, .batch = {1}, .batch_count = 1},
-                                   .setup = {.schedule = EFS_SCHEDULE_BEST,
+                                   .setup = {.schedule = EFS_SCHEDULE_REQUEST,
                                              .step = 0.05,
                                              .seed_counts = true,
                                              .swaps = SWAPS_DEFAULT,

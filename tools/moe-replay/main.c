@@ -433,7 +433,7 @@ static errint_t session_prepare(struct session *session, struct efs_error *err)
     if (rc == 0 && (a->mount || a->peer_count > 0))
         rc = open_live(session, err);
     if (rc == 0 && a->simulate && a->mount && !a->open_given && a->compute != REPLAY_COMPUTE_FFN_CODED)
-        rc = replay_live_handout(&session->live, s, &s->open_ns, err);
+        rc = replay_live_handout(&session->live, &s->open_ns, err);
     return rc;
 }
 

@@ -5,8 +5,7 @@
 #include <string.h>
 
 static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
-static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {
-    [EFS_SCHEDULE_REQUEST] = "request", [EFS_SCHEDULE_PAPER] = "paper", [EFS_SCHEDULE_BEST] = "best"};
+static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {"request", "paper"};
 static const char *const keeper_names[REPLAY_KEEPERS] = {"",     "oracle",       "least-stale",  "layer-lfu",
                                                          "fmoe", "moe-infinity", "dali-printed", "dali"};
 static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
@@ -24,7 +23,7 @@ const char *replay_schedule_name(enum efs_schedule_kind kind)
 enum efs_schedule_kind replay_schedule_by_name(const char *name)
 {
     for (unsigned k = 0; k < EFS_SCHEDULE_KINDS; k++)
-        if (schedule_names[k] && strcmp(schedule_names[k], name) == 0)
+        if (strcmp(schedule_names[k], name) == 0)
             return (enum efs_schedule_kind)k;
     return EFS_SCHEDULE_KINDS;
 }

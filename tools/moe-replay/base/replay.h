@@ -145,7 +145,7 @@ enum replay_runner {
 /* ---- names (names.c) ---- */
 
 const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
-/* "best", "request", "paper"; EFS_SCHEDULE_KINDS: none has that name. */
+/* "request", "paper"; EFS_SCHEDULE_KINDS: none has that name. */
 const char *replay_schedule_name(enum efs_schedule_kind kind);
 enum efs_schedule_kind replay_schedule_by_name(const char *name);
 /* "io", "makespan", ...; REPLAY_POOLS: none has that name. */
@@ -213,7 +213,6 @@ struct replay_result {
     uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
     struct replay_latency latency[REPLAY_LENGTHS]; /* of 1 << i tokens */
     uint64_t schedule_ns_median, schedule_ns_p99;  /* graph and schedule of one request that had something to do */
-    double schedule_ns_mean;                       /* of live runs */
     double policy_ns;                              /* of a request, mean */
     double recoded_bytes;
     double limit_ns;                  /* max(reads, computing, decoding): no order of the same operations ends sooner */

@@ -54,8 +54,7 @@ static errint_t measure_handout_ns(const struct replay_live *live, const char *m
     return rc;
 }
 
-errint_t replay_live_handout(struct replay_live *live, const struct replay_setup *setup, uint64_t *ns,
-                             struct efs_error *err)
+errint_t replay_live_handout(struct replay_live *live, uint64_t *ns, struct efs_error *err)
 {
     struct replay_run_record record = {
         .runner = REPLAY_EXPERTFS,
@@ -67,7 +66,7 @@ errint_t replay_live_handout(struct replay_live *live, const struct replay_setup
     if (live->mountpoint)
         return measure_handout_ns(live, live->mountpoint, ns, err);
     replay_stage_limit(&live->stage, record.budget_bytes + live->allowance_bytes);
-    errint_t rc = replay_mount_start(live, setup, &record, err);
+    errint_t rc = replay_mount_start(live, &record, err);
     if (rc == 0) {
         rc = measure_handout_ns(live, live->stage.mountpoint, ns, err);
         replay_stage_unmount(&live->stage, &end);

@@ -117,8 +117,8 @@ static errint_t live_play(struct replay_live *live, const struct replay_play *wh
 }
 
 /* What the library is opened with, in place of a daemon. */
-static errint_t live_set_library(struct replay_live *live, const struct replay_setup *setup,
-                                 struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
+static errint_t live_set_library(struct replay_live *live, struct replay_run_record *record,
+                                 struct efs_options *options, struct efs_error *err)
 {
     *options = (struct efs_options){.size = sizeof(struct efs_options),
                                     .budget_bytes = record->budget_bytes + live->allowance_bytes / 2,
@@ -130,7 +130,6 @@ static errint_t live_set_library(struct replay_live *live, const struct replay_s
                                     .policy = record->policy.name,
                                     .plan = replay_mount_plan(&record->policy),
                                     .goal = replay_mount_goal(&record->policy),
-                                    .schedule = replay_schedule_name(setup->schedule),
                                     .history_path = live->plan_from,
                                     .predictor = record->predictor,
                                     .prefetch = record->predictor ? live->prefetch : NULL};
@@ -161,17 +160,17 @@ static bool live_set_limit(struct replay_live *live, struct replay_run_record *r
     return record->limit_bytes > 0;
 }
 
-static errint_t server_begin(enum server server, struct replay_live *live, const struct replay_setup *setup,
-                             struct replay_run_record *record, struct efs_options *options, struct efs_error *err)
+static errint_t server_begin(enum server server, struct replay_live *live, struct replay_run_record *record,
+                             struct efs_options *options, struct efs_error *err)
 {
     errint_t rc = 0;
     switch (server) {
     case SERVER_RAW:
         return 0;
     case SERVER_LIBRARY:
-        return live_set_library(live, setup, record, options, err);
+        return live_set_library(live, record, options, err);
     case SERVER_MOUNT:
-        rc = replay_mount_start(live, setup, record, err);
+        rc = replay_mount_start(live, record, err);
         break;
     case SERVER_FOREIGN:
         rc = replay_mount_tune(live, record, err);
@@ -214,7 +213,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
     if (live->turns && what.guesses)
         replay_record_note(record, "begins with", record->begins_without ? "out guesses" : " guesses");
     what.limited = server != SERVER_FOREIGN && live_set_limit(live, record);
-    errint_t rc = server_begin(server, live, setup, record, &options, err);
+    errint_t rc = server_begin(server, live, record, &options, err);
     if (rc == 0 && server == SERVER_FOREIGN && live->compares && !live->played) {
         struct replay_run_record unmeasured = *record;
         live->played = true;

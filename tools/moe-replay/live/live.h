@@ -51,8 +51,7 @@ errint_t replay_live_run(struct replay_live *live, const struct replay_setup *se
 
 /* What it takes a client to get an expert that is full and to let it go, of a request for a few: on the mount, or on
  * one that is made for this (handout.c). */
-errint_t replay_live_handout(struct replay_live *live, const struct replay_setup *setup, uint64_t *ns,
-                             struct efs_error *err);
+errint_t replay_live_handout(struct replay_live *live, uint64_t *ns, struct efs_error *err);
 
 /* ---- what is learned of a run (learn.c) ---- */
 

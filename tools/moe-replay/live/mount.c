@@ -127,8 +127,7 @@ static void mount_add_option(struct options *o, const char *name, const char *va
     o->text[o->used < sizeof(o->text) ? o->used : sizeof(o->text) - 1] = '\0';
 }
 
-errint_t replay_mount_start(struct replay_live *live, const struct replay_setup *setup,
-                            struct replay_run_record *record, struct efs_error *err)
+errint_t replay_mount_start(struct replay_live *live, struct replay_run_record *record, struct efs_error *err)
 {
     struct options o = {.used = 0};
     const struct setting *setting = &settings[record->policy.pools];
@@ -156,8 +155,6 @@ errint_t replay_mount_start(struct replay_live *live, const struct replay_setup 
     } else {
         replay_record_note(record, live->program, " has no policies: what it has serves");
     }
-    if (replay_stage_knows(live->program, "schedule"))
-        mount_add_option(&o, "schedule", replay_schedule_name(setup->schedule));
     if (record->predictor) {
         mount_add_option(&o, "predictor", record->predictor);
         mount_add_option(&o, "prefetch", live->prefetch);

@@ -19,8 +19,7 @@ bool replay_mount_predicts(const char *predictor);
 void replay_mount_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room);
 
 /* Start a daemon on the stage with the record's policy, pools and budget. -EOPNOTSUPP: it knows no such thing. */
-errint_t replay_mount_start(struct replay_live *live, const struct replay_setup *setup,
-                            struct replay_run_record *record, struct efs_error *err);
+errint_t replay_mount_start(struct replay_live *live, struct replay_run_record *record, struct efs_error *err);
 /* Set them by the attributes of a mount that is there; what cannot be set is told in the record's note. */
 errint_t replay_mount_tune(struct replay_live *live, struct replay_run_record *record, struct efs_error *err);
 /* Give a mount that was there its attributes back, as far as it takes them. */

@@ -271,8 +271,6 @@ errint_t replay_stand_result(const struct replay_stand *s, const struct replay_w
     r->all.read_bytes = s->now.read_bytes - s->before.read_bytes;
     r->all.busy_ns[EFS_ON_IO] = s->now.io_ns - s->before.io_ns;
     r->all.busy_ns[EFS_ON_WORKER] = s->now.decode_ns - s->before.decode_ns;
-    uint64_t schedules = s->now.schedules - s->before.schedules;
-    r->schedule_ns_mean = schedules ? (double)(s->now.schedule_ns - s->before.schedule_ns) / (double)schedules : 0;
     r->policy_ns = r->requests ? (double)(s->now.policy_ns - s->before.policy_ns) / (double)r->requests : 0;
     r->recoded_bytes = (double)(s->now.recoded_bytes - s->before.recoded_bytes);
     r->guesses = (struct replay_guesses){.missed = s->now.missed - s->before.missed,

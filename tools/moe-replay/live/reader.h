@@ -17,7 +17,6 @@ struct replay_counters {
     uint64_t io_ns;               /* time with at least one read under way; 0: not known */
     uint64_t decode_ns;           /* of all threads */
     uint64_t policy_ns, recoded_bytes;
-    uint64_t schedules, schedule_ns; /* how many were made, and their time */
     /* of the file "predict", where something is guessed: experts that were missing; of them, read ahead, or being read
      * when they were asked for; read in vain; cancelled. Bytes that were read ahead, and of them in vain */
     uint64_t missed, covered, late, wasted, cancelled, guessed_bytes, wasted_bytes;

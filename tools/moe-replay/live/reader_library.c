@@ -42,9 +42,7 @@ static errint_t library_count(struct replay_reader *reader, struct replay_counte
         .io_ns = s.disk_ns,
         .decode_ns = s.decode_ns,
         .policy_ns = s.policy_ns,
-        .recoded_bytes = s.recoded_bytes,
-        .schedules = s.schedules,
-        .schedule_ns = s.schedule_ns};
+        .recoded_bytes = s.recoded_bytes};
     errint_t rc = r->guesses ? efs_describe(r->fs, "predict", &text, &bytes) : 0;
     if (rc < 0)
         return efs_fail(err, rc, "what is guessed is not told: %s", strerror(-rc));

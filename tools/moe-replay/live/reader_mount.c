@@ -178,8 +178,6 @@ static errint_t mount_count(struct replay_reader *reader, struct replay_counters
     value_of(text, "decode_ns", &c->decode_ns);
     value_of(text, "policy_ns", &c->policy_ns);
     value_of(text, "recoded_bytes", &c->recoded_bytes);
-    value_of(text, "schedules", &c->schedules);
-    value_of(text, "schedule_ns", &c->schedule_ns);
     if (r->guesses && (rc = read_control(r, "predict", text, err)) == 0)
         replay_counters_guesses(c, text);
     return rc;

@@ -142,11 +142,10 @@ static json_t *live_json(const struct replay_report *report, const struct replay
 {
     char check[24];
     snprintf(check, sizeof(check), "%016llx", (unsigned long long)run->check);
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:f, s:s, s:o, s:o, s:o}", "compute", run->compute, "serving_path",
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:o, s:o, s:o}", "compute", run->compute, "serving_path",
                      run->path, "memory_limit_bytes", (json_int_t)run->limit_bytes, "memory_peak_bytes",
-                     (json_int_t)run->peak_bytes, "check", check, "schedule_ns_mean", run->result.schedule_ns_mean,
-                     "note", run->note, "costs", learned_json(&run->learned), "guesses", guesses_json(run), "turns",
-                     turns_json(report, run));
+                     (json_int_t)run->peak_bytes, "check", check, "note", run->note, "costs",
+                     learned_json(&run->learned), "guesses", guesses_json(run), "turns", turns_json(report, run));
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)

@@ -59,7 +59,6 @@ void replay_report_row(const struct replay_report *report)
     const struct replay_run_record *run = &report->runs[report->count - 1];
     const struct replay_result *r = &run->result;
     double time_ns = (double)r->all.time_ns, hits = 0;
-    double schedule_ns = run->runner == REPLAY_SIMULATE ? (double)r->schedule_ns_median : r->schedule_ns_mean;
     char name[64];
     replay_run_name(report, run, name, sizeof(name));
     for (unsigned p = 0; p <= EFS_POOLS; p++)
@@ -72,7 +71,7 @@ void replay_report_row(const struct replay_report *report)
         printf(" %5.1f", 100 * report_share((double)r->all.hits[p], hits));
     printf(" %4.0f %4.0f %4.0fus %7.2f\n", 100 * report_share((double)r->all.busy_ns[EFS_ON_IO], time_ns),
            100 * report_share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * report->setup->workers),
-           schedule_ns / 1e3, per_token(r, r->recoded_bytes) / 1e6);
+           (double)r->schedule_ns_median / 1e3, per_token(r, r->recoded_bytes) / 1e6);
     if (run->note[0])
         printf("%24s %s\n", "note:", run->note);
 }
