@@ -61,11 +61,6 @@ sed -i 's/\.experts\./.unknown./g' "$dir/dense/model.safetensors" # as long: off
 "$mkexpertfs" "$dir/dense" "$dir/stores/dense.efs" 2>&1 >/dev/null | grep -q 'note: .*dense' || complain "no notice of an unknown family"
 "$mkexpertfs" --help | grep -q -- --shard-size || complain "--help"
 "$mkexpertfs" --version | grep -q '^mkexpertfs (expertfs) [0-9]' || complain "--version"
-if command -v script >/dev/null; then # on a terminal it draws a bar
-    TERM=xterm script -qec "$(printf '%q ' "$mkexpertfs" -f "$dir/model-2" "$dir/stores/2.efs")" "$dir/typescript" >/dev/null </dev/null
-    grep -q '\[###' "$dir/typescript" || complain "no bar on a terminal: $(cat "$dir/typescript")"
-fi
-
 # The same bytes for any number of threads, and in another directory
 mv "$dir/model-3" "$dir/moved"
 pack -t 1 "$dir/moved" "$dir/stores/one.efs"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Packing in a terminal: the bar in narrow ones and in those that cannot go back, none in the background; Ctrl-C at the question of --reclaim."""
+"""mkexpertfs --reclaim in a terminal: answers, Ctrl-C and Ctrl-D at its question."""
 import fcntl
 import os
 import pty
@@ -16,7 +16,6 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
 from e2e import *
 
-os.environ["EXPERTFS_CPU"] = "scalar"  # slow: there is something to draw
 mkexpertfs = program("mkexpertfs")
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "16", "-l", "3", "--vocab", "1000")
 
@@ -47,21 +46,6 @@ def in_terminal(columns, *arguments, term="xterm", wait_for=None, keys=b"", comm
     os.close(device)
     return status, text
 
-
-for columns in (10, 40, 60, 80, 200):
-    status, text = in_terminal(columns, "-f", "-t", "1", model, scratch("bar.efs"))
-    drawn = [re.sub("\033\\[K", "", line) for line in re.split("[\r\n]+", text)]
-    check(f"{columns} columns: the bar stays in one line, beside the ^C of who interrupts it", status == 0 and
-          max(map(len, drawn)) <= columns - 3, (status, drawn))
-    if not any("packing"[:columns - 3] in line for line in drawn):
-        note("packed before the first bar")
-status, text = in_terminal(80, "-f", model, scratch("bar.efs"), term="dumb")
-check("TERM=dumb: no bar", status == 0 and "\033" not in text and "\r" not in text.replace("\r\n", ""), (status, text))
-
-job = f"{shlex.quote(mkexpertfs)} -f -t 1 {shlex.quote(model)} {shlex.quote(scratch('job.efs'))} & wait"
-status, text = in_terminal(80, "--norc", "--noprofile", "-i", "-c", job, command=("bash",))
-check("in the background: no bar on the line that another types on", status == 0 and "packing" not in text and
-      os.path.exists(scratch("job.efs")), (status, text))
 
 before = sorted(files_below(model))
 asked = "Type yes to begin: "

@@ -4,57 +4,9 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char units[] = "KMGTPE";
-
-/* What follows the number; 0: nothing that is known. */
-static double unit_bytes(const char *suffix)
-{
-    while (*suffix == ' ')
-        suffix++;
-    double bytes = 1;
-    const char *unit = *suffix ? strchr(units, toupper((unsigned char)*suffix)) : NULL;
-    if (unit) {
-        bytes = ldexp(1, 10 * (int)(unit - units + 1));
-        suffix++;
-        if (*suffix == 'i' && suffix[1] == 'B')
-            suffix++;
-    }
-    if (*suffix == 'B')
-        suffix++;
-    return *suffix == '\0' ? bytes : 0;
-}
-
-bool tools_size_parse(const char *text, uint64_t *bytes)
-{
-    char *end;
-    if (!isdigit((unsigned char)text[0]))
-        return false;
-    errno = 0;
-    unsigned long long whole = strtoull(text, &end, 10);
-    if (errno)
-        return false;
-    double fraction = 0;
-    if (*end == '.') {
-        char *after;
-        if (!isdigit((unsigned char)end[1]))
-            return false;
-        double scale = 0.1;
-        for (after = end + 1; isdigit((unsigned char)*after); after++, scale /= 10)
-            fraction += scale * (*after - '0');
-        end = after;
-    }
-    double unit = unit_bytes(end);
-    if (unit == 0 || (unit == 1 && fraction != 0))
-        return false;
-    uint64_t part = (uint64_t)(fraction * unit + 0.5);
-    return !__builtin_mul_overflow((uint64_t)whole, (uint64_t)unit, bytes) &&
-           !__builtin_add_overflow(*bytes, part, bytes);
-}
 
 char *tools_size_print(uint64_t bytes, char *text, size_t room)
 {
@@ -67,7 +19,7 @@ char *tools_size_print(uint64_t bytes, char *text, size_t room)
     if (unit < 0)
         snprintf(text, room, "%u B", (unsigned)bytes);
     else
-        snprintf(text, room, "%.*f %ciB", n < 9.995 ? 2 : n < 99.95 ? 1 : 0, n, units[unit]);
+        snprintf(text, room, "%.*f %ciB", n < 9.995 ? 2 : n < 99.95 ? 1 : 0, n, "KMGTPE"[unit]);
     return text;
 }
 

@@ -7,9 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "8G", "512MiB", "1.5g", "4096": K, M, G, T count in steps of 1024; iB or B may follow. false: not a size, or more
- * than 64 bits. */
-bool tools_size_parse(const char *text, uint64_t *bytes);
 /* "1.5 GiB", "512 B": three digits or so, into text of at least 16 bytes; returns text. */
 char *tools_size_print(uint64_t bytes, char *text, size_t room);
 /* "2m05s", "1h02m", "9s". */

@@ -26,9 +26,3 @@ void tools_surroundings(void)
             _exit(EXIT_FAILURE);
     signal(SIGXFSZ, SIG_IGN);
 }
-
-bool tools_terminal(int fd)
-{
-    const char *kind = getenv("TERM");
-    return isatty(fd) && !(kind && strcmp(kind, "dumb") == 0);
-}

@@ -5,8 +5,6 @@
 #ifndef TOOLS_SURROUNDINGS_H
 #define TOOLS_SURROUNDINGS_H
 
-#include <stdbool.h>
-
 /*
  * First thing in main(). Standard files that are closed are opened on /dev/null: else the next file that is opened, a
  * store that is being written, say, would be standard output. A limit on the size of files (ulimit -f) becomes an error
@@ -14,7 +12,5 @@
  * output was not written whole.
  */
 void tools_surroundings(void);
-/* Whether fd is a terminal on which a line can be drawn again: TERM=dumb, as in a shell of Emacs, is none. */
-bool tools_terminal(int fd);
 
 #endif

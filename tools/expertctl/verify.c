@@ -39,7 +39,7 @@ static const struct tools_command command = {
 /* Called from any thread, by one at a time. */
 static void tell_damage(void *progress, const char *line)
 {
-    tools_progress_clear(progress);
+    (void)progress;
     printf("%s\n", line);
 }
 
@@ -59,7 +59,6 @@ static int verify_run(int argc, char **argv)
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_verify(store, a.decode, a.threads, tools_progress_tell, tell_damage, &progress, &damaged, &err);
-    tools_progress_clear(&progress);
     efs_store_info(store, &info, sizeof(info));
     if (rc == 0 && !a.quiet)
         printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,

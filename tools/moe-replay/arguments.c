@@ -187,7 +187,7 @@ bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes)
     size_t length = strlen(text);
     double percent;
     if (text[0] == '\0' || text[length - 1] != '%')
-        return tools_size_parse(text, bytes) && *bytes > 0 && (double)*bytes <= 1e17;
+        return efs_parse_size(text, bytes) == 0 && *bytes > 0 && (double)*bytes <= 1e17;
     if (length > sizeof(number))
         return false;
     memcpy(number, text, length - 1);

@@ -232,7 +232,6 @@ static errint_t live_run(struct session *session, const struct replay_workload *
     char name[64];
     replay_run_name(&session->report, record, name, sizeof(name));
     errint_t rc = replay_live_run(&session->live, &session->a->setup, w, show_progress, session, record, &err);
-    tools_progress_clear(&session->progress);
     if (rc < 0 && rc != -ECANCELED) {
         fprintf(stderr, "moe-replay: %s with %s: %s\n", name, session->a->budgets[record->budget], err.text);
         session->failed = true;
@@ -287,7 +286,6 @@ static errint_t run_one(struct session *session, const struct replay_workload *w
     replay_budget_parse(session->a->budgets[budget], raw_bytes, &record->budget_bytes); /* it was looked at already */
     errint_t rc = choice->runner == REPLAY_SIMULATE ? simulated_run(session, w, history, choice->predictor, record, err)
                                                     : live_run(session, w, record);
-    tools_progress_clear(&session->progress);
     if (choice->runner != REPLAY_SIMULATE && record->result.tokens == 0)
         rc = session->failed || tools_interrupted() ? 0 : rc; /* told already; nothing is known of it */
     else if (rc == 0 || choice->runner != REPLAY_SIMULATE) {
@@ -476,7 +474,6 @@ static errint_t session_replay(struct session *session, struct efs_error *err)
     session->progress.unit = "tokens";
     for (uint32_t i = 0; rc == 0 && !tools_interrupted() && i < a->shared.batch_count; i++)
         rc = run_batch(session, a->shared.batch[i], err);
-    tools_progress_clear(&session->progress);
     if (rc < 0)
         return rc;
     if (session->table)

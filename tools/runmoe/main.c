@@ -157,7 +157,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         a->batch = (uint32_t)tools_option_number(state, "batch", value, 1, 512);
         return 0;
     case 'b':
-        if (!tools_size_parse(value, &a->options.budget_bytes) || !a->options.budget_bytes)
+        if (efs_parse_size(value, &a->options.budget_bytes) < 0 || !a->options.budget_bytes)
             argp_error(state, "--budget %s: a size, such as 2G", value);
         return 0;
     case 't':
@@ -173,7 +173,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
             argp_error(state, "--form %s: plain, coded or any", value);
         return 0;
     case OPT_GPU:
-        if (!tools_size_parse(value, &a->gpu_bytes) || !a->gpu_bytes)
+        if (efs_parse_size(value, &a->gpu_bytes) < 0 || !a->gpu_bytes)
             argp_error(state, "--gpu %s: a size, such as 8G", value);
         return 0;
     case OPT_SHARE:

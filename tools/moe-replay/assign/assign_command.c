@@ -85,7 +85,6 @@ static errint_t one_batch(struct arguments *a, const struct efs_route *trace, co
         else if (tools_progress_tell(progress, run, replay_assign_system_count, "assigning"))
             rc = -ECANCELED;
     }
-    tools_progress_clear(progress);
     if (rc == 0) {
         report->batches++;
         replay_assign_print(report);
@@ -124,7 +123,7 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
     if (rc == 0) {
         *report = (struct replay_assign_report){.setup = &a->setup, .trace = trace.name, .plan_from = a->plan_from};
         replay_assign_print_head(report);
-        tools_progress_init(&progress, !tools_terminal(STDERR_FILENO));
+        tools_progress_init(&progress, !isatty(STDERR_FILENO));
         progress.unit = "runs";
     }
     while (rc == 0 && report->batches < a->batch.count)

@@ -114,7 +114,6 @@ static errint_t try_point(struct trial *t, const struct replay_place_point *poin
         if (rc == 0 && tools_progress_tell(&t->progress, r->count, t->all, "serving"))
             rc = -ECANCELED;
     }
-    tools_progress_clear(&t->progress);
     if (rc == 0) {
         replay_place_print_table(r, first);
         if (r->setup->switched)
@@ -128,7 +127,7 @@ static errint_t try_all(struct trial *t, struct efs_error *err)
 {
     const struct arguments *a = t->a;
     errint_t rc = 0;
-    tools_progress_init(&t->progress, !tools_terminal(STDERR_FILENO));
+    tools_progress_init(&t->progress, !isatty(STDERR_FILENO));
     t->progress.unit = "runs";
     replay_place_print_head(&t->report);
     for (uint32_t m = 0; m < a->mbps.count; m++)
