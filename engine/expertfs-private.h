@@ -12,10 +12,6 @@
 
 #include <stdio.h>
 
-/* Whether an expert (its number below efs_expert_count()) is a slice of tensors that hold all of a layer, so that its
- * file alone does not have them under their names. */
-bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert);
-
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
 

@@ -188,12 +188,11 @@ static inline struct efs_expert_id efs_id(uint32_t number)
 
 /*
  * The files served, by number from 0: first the checkpoint's own, then those under "experts/": one safetensors file
- * an expert (experts/L03/E017.safetensors, with a stack: experts/encoder-L03/E017.safetensors), the other tensors
- * (experts/dense.safetensors), the small files beside the weights again (config, tokenizer), and
- * experts/model.safetensors.index.json. A checkpoint that has a top-level "experts" or ".expertfs" itself is served
- * alone: view_hidden is then true, and experts have no files, but can be requested.
+ * an expert (experts/L03/E017.safetensors, with a stack: experts/encoder-L03/E017.safetensors). A checkpoint that has a
+ * top-level "experts" or ".expertfs" itself is served alone: view_hidden is then true, and experts have no files, but
+ * can be requested.
  */
-enum efs_file_kind { EFS_FILE_CHECKPOINT, EFS_FILE_EXPERT, EFS_FILE_VIEW };
+enum efs_file_kind { EFS_FILE_CHECKPOINT, EFS_FILE_EXPERT };
 struct efs_file_info {
     char path[1024]; /* relative to the root, no leading '/' */
     uint64_t bytes;
@@ -259,7 +258,7 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(reads_f, counter, "", "pieces of reads copied from the full pool")                                               \
     X(reads_c, counter, "", "pieces of reads decoded from chunks that were in memory")                                 \
     X(reads_m, counter, "", "pieces of reads that waited for the disk")                                                \
-    X(reads_generated, counter, "", "pieces of reads of generated headers and indexes")                                \
+    X(reads_generated, counter, "", "pieces of reads of generated headers")                                \
     X(leases, counter, "", "leases of full experts")                                                                   \
     X(leases_f, counter, "", "leases that found the expert full")                                                      \
     X(leases_c, counter, "", "leases filled from chunks that were in memory")                                          \

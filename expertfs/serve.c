@@ -27,7 +27,7 @@
 #define BUFFERS_LEAST 4u
 #define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
 #define NAMES_BYTES (256u << 10)  /* set aside for directories and open files, and */
-#define NAME_BYTES 224u           /* for each file: tree and a link (20,000 experts: 4.3 MiB) */
+#define NAME_BYTES 224u           /* for each file, of the tree */
 #define MIB (UINT64_C(1) << 20)
 
 /* Receiving threads: half of the cores, within bounds. */
@@ -106,25 +106,6 @@ static errint_t daemon_add_control_files(struct efsd *daemon)
     return 0;
 }
 
-#define EFSD_VIEW_DIRECTORY "experts"
-
-/* Loaders that go by no index look for model*.safetensors in one directory, so experts/ has links of such names. An
- * expert that is a slice gets none: dense.safetensors has its tensors whole. expert: UINT32_MAX for that file. */
-static errint_t daemon_add_link(struct efsd *daemon, const char *path, uint32_t expert)
-{
-    char link[sizeof(EFSD_VIEW_DIRECTORY) + EFSD_NAME_MAX + 1];
-    size_t folder = strlen(EFSD_VIEW_DIRECTORY "/");
-    const char *name = path + folder;
-    if (strncmp(path, EFSD_VIEW_DIRECTORY "/", folder) != 0 || strlen(EFSD_LINK_BEGIN) + strlen(name) > EFSD_NAME_MAX ||
-        (expert != UINT32_MAX && efs_expert_is_slice(daemon->fs, efs_id(expert))))
-        return 0;
-    snprintf(link, sizeof(link), EFSD_VIEW_DIRECTORY "/" EFSD_LINK_BEGIN "%s", name);
-    char *slash = strchr(link + folder, '/');
-    if (slash)
-        *slash = '-';
-    return efsd_tree_add(&daemon->tree, link, EFSD_LINK, 0, expert, strlen(name));
-}
-
 /* Is path the control directory, or below it? A checkpoint that has one of its own is served without ours. */
 static bool is_control_path(const char *path)
 {
@@ -145,11 +126,6 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
         control = control && !is_control_path(file.path);
         rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
                            expert ? file.expert.number : UINT32_MAX, file.bytes);
-        if (rc == 0 && expert)
-            rc = daemon_add_link(daemon, file.path, file.expert.number);
-        else if (rc == 0 && file.kind == EFS_FILE_VIEW &&
-                 strcmp(file.path, EFSD_VIEW_DIRECTORY "/dense.safetensors") == 0)
-            rc = daemon_add_link(daemon, file.path, UINT32_MAX);
         if (rc)
             return efs_fail(err, rc, "%s: the name \"%s\": %s", daemon->options.store, file.path, strerror(-rc));
     }

@@ -207,10 +207,7 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
             rc = read_cut(r, &seg, n, dst + at, parts);
         } else {
             efs_count(&fs->stats, reads_generated, 1);
-            if (seg.text)
-                memcpy(dst + at, seg.text, n);
-            else
-                rc = read_header(fs, seg.expert, seg.bytes, n, dst + at);
+            rc = read_header(fs, seg.expert, seg.bytes, n, dst + at);
         }
         at += n;
     }

@@ -423,11 +423,6 @@ bool efs_view_hidden(const struct efs *fs)
     return fs->view.hidden;
 }
 
-bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert)
-{
-    return efs_view_expert_is_slice(&fs->view, expert.number);
-}
-
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes)
 {
     return efs_view_holds_expert(&fs->view, file, offset, bytes);

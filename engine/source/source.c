@@ -65,16 +65,6 @@ static errint_t carry_plain(const struct efs_catalog *catalog, struct efs_source
     return file->note ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", file->path);
 }
 
-static errint_t reserved_name(struct efs_source_file *file)
-{
-    if (asprintf(&file->note,
-                 "%s: a tensor is called " EFS_SAFETENSORS_METADATA
-                 ", which no tensor of a safetensors file can be; it is not in experts/",
-                 file->path) < 0)
-        file->note = NULL;
-    return file->note ? 0 : -ENOMEM;
-}
-
 /* One file of weights. What violates its format is carried as it is: one bad file must not stop all others. */
 static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_input *in, bool gguf, size_t *capacity,
                            struct efs_error *err)
@@ -91,10 +81,7 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
     } else {
         file->has_tensors = true;
         file->gguf = gguf;
-        for (size_t i = 0; ret == 0 && gguf && i < list.count && !file->note; i++)
-            if (strcmp(list.entries[i].tensor.name, EFS_SAFETENSORS_METADATA) == 0)
-                ret = reserved_name(file);
-        ret = ret == 0 ? take_tensors(catalog, capacity, &list) : ret;
+        ret = take_tensors(catalog, capacity, &list);
         if (ret < 0)
             efs_fail(err, ret, "%s: out of memory", in->path);
     }

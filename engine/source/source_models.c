@@ -205,23 +205,20 @@ static const struct model *model_choose(struct choice *choice)
 static errint_t put_note(const struct choice *choice, const struct model *model, const struct model *best,
                          uint32_t file)
 {
-    const char *end = best->bytes ? "packed without experts" : "its tensors are not in dense.safetensors";
     struct efs_source_file *f = &choice->catalog->files[file];
     struct efs_error text = {""};
 
-    if (f->note)
+    if (f->note || !best->bytes)
         return 0;
-    if (model == best && (choice->expert_bytes[file] || !best->bytes))
-        efs_fail(&text, 0, "%s: %s; %s", f->path,
+    if (model == best && choice->expert_bytes[file])
+        efs_fail(&text, 0, "%s: %s; packed without experts", f->path,
                  model->index != EFS_NONE                         ? "the index does not name it"
                  : efs_source_folder(f->path) != model->key_bytes ? "does not lie beside config.json"
-                                                                  : "the model is " SINGLE_NAME,
-                 end);
-    else if (model != best && file == model->first_file &&
-             (model->config || model->bytes || model->others || !best->bytes))
-        efs_fail(&text, 0, "%.*s: is a model of its own; %s",
+                                                                  : "the model is " SINGLE_NAME);
+    else if (model != best && file == model->first_file && (model->config || model->bytes || model->others))
+        efs_fail(&text, 0, "%.*s: is a model of its own; packed without experts",
                  model->key_bytes ? (int)model->key_bytes - (model->path[model->key_bytes - 1] == '/') : 1,
-                 model->key_bytes ? model->path : ".", end);
+                 model->key_bytes ? model->path : ".");
     f->note = text.text[0] ? strdup(text.text) : NULL;
     return text.text[0] && !f->note ? -ENOMEM : 0;
 }

@@ -40,11 +40,6 @@ static inline bool efs_store_knows_all(const struct efs_disk_superblock *sb)
 {
     return ((sb->incompat & ~EFS_INCOMPAT_KNOWN) | (sb->compat & ~EFS_COMPAT_KNOWN)) == 0;
 }
-/* Whether a file's tensors are of another model than the experts. */
-static inline bool efs_store_is_apart(const struct efs_store *store, uint32_t file)
-{
-    return (store->sb.compat & EFS_COMPAT_FILE_FLAGS) && (store->files[file].flags & EFS_FILE_APART);
-}
 /* Pages of the store by pread(2), past the page cache where that can be; to is aligned as they are. 0, -errno: -EIO if
  * it ends before. */
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes);

@@ -11,49 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DENSE_NAME "dense.safetensors"
-#define INDEX_NAME "model.safetensors.index.json"
-#define WEIGHTS_BEGIN "model" /* with such names loaders look for weights; the daemon shows links of such names */
-#define WEIGHTS_END ".safetensors"
-
 static bool first_part_is(const struct efs_store *store, const struct efs_disk_file *f, const char *name)
 {
     const char *path = store->strings + f->path_offset;
     size_t n = strlen(name);
     return f->path_bytes >= n && memcmp(path, name, n) == 0 && (f->path_bytes == n || path[n] == '/');
-}
-
-/* A small file of its own at the top of the checkpoint, as config.json: shown beside the experts too. */
-static bool is_alias(const struct efs_store *store, uint32_t file)
-{
-    const struct efs_disk_file *f = &store->files[file];
-    const char *path = store->strings + f->path_offset;
-    if (memchr(path, '/', f->path_bytes))
-        return false;
-    if ((f->path_bytes == strlen(DENSE_NAME) && memcmp(path, DENSE_NAME, f->path_bytes) == 0) ||
-        (f->path_bytes >= 11 && memcmp(path + f->path_bytes - 11, ".index.json", 11) == 0))
-        return false;
-    size_t begin = strlen(WEIGHTS_BEGIN), end = strlen(WEIGHTS_END);
-    if (f->path_bytes >= begin + end && memcmp(path, WEIGHTS_BEGIN, begin) == 0 &&
-        memcmp(path + f->path_bytes - end, WEIGHTS_END, end) == 0)
-        return false;
-    for (uint32_t i = f->extent_first; i < f->extent_first + f->extent_count; i++)
-        if (store->objects[store->extents[i].object].tensor != EFS_NONE)
-            return false;
-    return true;
-}
-
-static errint_t build_aliases(struct efs_view *view)
-{
-    const struct efs_store *store = view->store;
-    view->aliases = efs_sys_calloc(store->file_count ? store->file_count : 1, sizeof(uint32_t));
-    if (!view->aliases)
-        return -ENOMEM;
-    for (uint32_t f = 0; f < store->file_count; f++)
-        if (is_alias(store, f))
-            view->aliases[view->alias_count++] = f;
-    view->memory_bytes += store->file_count * sizeof(uint32_t);
-    return 0;
 }
 
 static int by_name(const void *pa, const void *pb, void *arg)
@@ -112,35 +74,14 @@ static errint_t build_experts(struct efs_view *view)
     return 0;
 }
 
-static errint_t build_files(struct efs_view *view)
-{
-    errint_t rc = efs_view_build_dense(view);
-    if (rc == 0)
-        rc = efs_view_build_index(view);
-    if (rc == 0)
-        rc = build_aliases(view);
-    view->dense_file = view->expert_first + view->store->expert_count;
-    view->index_file = view->dense_file + 1;
-    view->alias_first = view->index_file + 1;
-    view->file_count = view->alias_first + view->alias_count;
-    return rc;
-}
-
 errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, struct efs_error *err)
 {
-    const uint32_t end = store->file_count; /* hidden: the view's ranges of file numbers are empty */
-    *view = (struct efs_view){.store = store,
-                              .expert_first = end,
-                              .dense_file = end,
-                              .index_file = end,
-                              .alias_first = end,
-                              .file_count = end};
+    *view = (struct efs_view){.store = store, .expert_first = store->file_count};
     for (uint32_t f = 0; f < store->file_count; f++)
         if (first_part_is(store, &store->files[f], "experts") || first_part_is(store, &store->files[f], ".expertfs"))
             view->hidden = true;
     errint_t rc = build_experts(view);
-    if (rc == 0 && !view->hidden)
-        rc = build_files(view);
+    view->file_count = store->file_count + (view->hidden ? 0 : store->expert_count);
     return rc < 0 ? efs_fail(err, rc, "%s: no memory for the experts' view", store->path) : 0;
 }
 
@@ -148,29 +89,13 @@ void efs_view_destroy(struct efs_view *view)
 {
     free(view->experts);
     free(view->parts);
-    free(view->aliases);
-    free(view->dense_header);
-    free(view->dense);
-    free(view->dense_tensors);
-    free(view->index_text);
     *view = (struct efs_view){0};
-}
-
-static bool is_expert(const struct efs_view *view, uint32_t file)
-{
-    return file >= view->expert_first && file < view->dense_file;
 }
 
 uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file)
 {
     if (file < view->expert_first)
         return view->store->files[file].bytes;
-    if (file == view->dense_file)
-        return view->dense_bytes;
-    if (file == view->index_file)
-        return view->index_bytes;
-    if (file >= view->alias_first)
-        return view->store->files[view->aliases[file - view->alias_first]].bytes;
     return efs_view_expert_bytes(view, file - view->expert_first);
 }
 
@@ -206,23 +131,18 @@ errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_fi
 {
     if (file >= view->file_count)
         return -ENOENT;
-    info->kind = EFS_FILE_VIEW;
-    info->expert = efs_id(EFS_NONE);
     info->bytes = efs_view_bytes(view, file);
-    bool alias = file >= view->alias_first;
-    if (file < view->expert_first || alias) {
-        const struct efs_disk_file *f = &view->store->files[alias ? view->aliases[file - view->alias_first] : file];
-        info->kind = alias ? EFS_FILE_VIEW : EFS_FILE_CHECKPOINT;
-        snprintf(info->path, sizeof(info->path), "%s%.*s", alias ? "experts/" : "", (int)f->path_bytes,
-                 view->store->strings + f->path_offset);
-    } else if (is_expert(view, file)) {
+    if (file < view->expert_first) {
+        const struct efs_disk_file *f = &view->store->files[file];
+        info->kind = EFS_FILE_CHECKPOINT;
+        info->expert = efs_id(EFS_NONE);
+        snprintf(info->path, sizeof(info->path), "%.*s", (int)f->path_bytes, view->store->strings + f->path_offset);
+    } else {
         char name[80];
         info->kind = EFS_FILE_EXPERT;
         info->expert = efs_id(file - view->expert_first);
         efs_view_expert_name(view, info->expert.number, name, sizeof(name));
         snprintf(info->path, sizeof(info->path), "experts/%s.safetensors", name);
-    } else {
-        snprintf(info->path, sizeof(info->path), "experts/%s", file == view->dense_file ? DENSE_NAME : INDEX_NAME);
     }
     return 0;
 }
@@ -243,18 +163,6 @@ static void at_checkpoint(const struct efs_store *store, uint32_t file, uint64_t
     *at = (struct efs_segment_at){.object = x->object, .object_offset = x->object_offset + in, .bytes = x->bytes - in};
 }
 
-static void at_object(const struct efs_store *store, uint32_t object, uint64_t begin, uint64_t offset,
-                      struct efs_segment_at *at)
-{
-    uint64_t in = offset - begin;
-    *at = (struct efs_segment_at){.object = object, .object_offset = in, .bytes = store->objects[object].bytes - in};
-}
-
-static void at_text(const char *text, size_t bytes, uint64_t offset, struct efs_segment_at *at)
-{
-    *at = (struct efs_segment_at){.text = text + offset, .object = EFS_NONE, .bytes = bytes - offset};
-}
-
 static void at_expert(const struct efs_view *view, uint32_t expert, uint64_t offset, struct efs_segment_at *at)
 {
     uint32_t n, header = efs_view_expert_header_bytes(view, expert);
@@ -265,36 +173,16 @@ static void at_expert(const struct efs_view *view, uint32_t expert, uint64_t off
     }
     while (n > 1 && parts[n - 1].file_offset > offset)
         n--;
-    at_object(view->store, parts[n - 1].object, parts[n - 1].file_offset, offset, at);
-}
-
-static void at_dense(const struct efs_view *view, uint64_t offset, struct efs_segment_at *at)
-{
-    if (offset < view->dense_header_bytes) {
-        at_text(view->dense_header, view->dense_header_bytes, offset, at);
-        return;
-    }
-    uint32_t low = 0, high = view->dense_count;
-    while (high - low > 1) {
-        uint32_t mid = low + (high - low) / 2;
-        if (view->dense[mid].file_offset <= offset)
-            low = mid;
-        else
-            high = mid;
-    }
-    at_object(view->store, view->dense[low].object, view->dense[low].file_offset, offset, at);
+    uint64_t in = offset - parts[n - 1].file_offset;
+    *at = (struct efs_segment_at){.object = parts[n - 1].object,
+                                  .object_offset = in,
+                                  .bytes = view->store->objects[parts[n - 1].object].bytes - in};
 }
 
 void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_segment_at *at)
 {
     if (file < view->expert_first)
         at_checkpoint(view->store, file, offset, at);
-    else if (file >= view->alias_first)
-        at_checkpoint(view->store, view->aliases[file - view->alias_first], offset, at);
-    else if (file == view->dense_file)
-        at_dense(view, offset, at);
-    else if (file == view->index_file)
-        at_text(view->index_text, view->index_bytes, offset, at);
     else
         at_expert(view, file - view->expert_first, offset, at);
 }
@@ -307,7 +195,7 @@ bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t 
         end = offset + bytes;
     for (; offset < end; offset += at.bytes) {
         efs_view_at(view, file, offset, &at);
-        if (!at.text && at.object != EFS_NONE && view->store->objects[at.object].group < view->store->expert_count)
+        if (at.object != EFS_NONE && view->store->objects[at.object].group < view->store->expert_count)
             return true;
     }
     return false;

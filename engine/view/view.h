@@ -5,9 +5,8 @@
  * Every expert has a file layout (header, tensors, length): memory files of the full pool have it, and clients get it.
  * The view may be hidden: experts then have no file number, and efs_view_expert_file() returns EFS_NONE.
  *
- * A file is a row of segments: raw bytes of an object, or generated text. Checkpoint files have theirs in the store's
- * extents; an expert's file is a generated safetensors header and the expert's slices; experts/dense.safetensors holds
- * all other tensors (and fused ones whole), experts/model.safetensors.index.json names them all.
+ * A file is a row of segments. Checkpoint files have theirs in the store's extents; an expert's file is a generated
+ * safetensors header and the expert's tensors, or its slices of tensors.
  */
 #ifndef EFS_VIEW_H
 #define EFS_VIEW_H
@@ -15,16 +14,10 @@
 #include "store.h"
 
 struct efs_segment_at {
-    const char *text;       /* generated: the bytes from the asked offset on; NULL: an object's, or a header's */
-    uint32_t object;        /* EFS_NONE: generated */
-    uint32_t expert;        /* whose header it is, where object is EFS_NONE and text NULL */
+    uint32_t object;        /* EFS_NONE: the header of an expert's file */
+    uint32_t expert;        /* whose header it is */
     uint64_t object_offset; /* of the asked offset */
     uint64_t bytes;         /* from the asked offset to the segment's end */
-};
-
-struct efs_dense_part {
-    uint64_t file_offset;
-    uint32_t object;
 };
 
 /* A tensor of an expert, or its slice of one. */
@@ -42,27 +35,17 @@ struct efs_view_expert {
 struct efs_view {
     const struct efs_store *store;
     bool hidden; /* the checkpoint has its own top-level "experts" or ".expertfs": only its files are served */
-    uint32_t expert_first, dense_file, index_file, alias_first, file_count; /* file numbers; aliases come last */
-    struct efs_view_expert *experts;                                        /* by expert */
-    struct efs_expert_part *parts; /* as objects: an expert's begin where its group's do */
-    uint32_t *aliases;             /* file numbers of the checkpoint */
-    uint32_t alias_count;
-    char *dense_header, *index_text;
-    size_t dense_header_bytes, index_bytes;
-    struct efs_dense_part *dense;
-    uint32_t dense_count;
-    uint32_t *dense_tensors; /* tensors of dense.safetensors, the empty ones too */
-    uint32_t dense_tensor_count;
-    uint64_t dense_bytes; /* of the file */
-    size_t memory_bytes;  /* what the view holds */
+    uint32_t expert_first, file_count; /* file numbers: of the first expert, and of all */
+    struct efs_view_expert *experts;   /* by expert */
+    struct efs_expert_part *parts;     /* as objects: an expert's begin where its group's do */
+    size_t memory_bytes;               /* what the view holds */
 };
 
 errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, struct efs_error *err);
 void efs_view_destroy(struct efs_view *view);
 errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_file_info *info);
 uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file);
-/* The segment at offset (< the file's size). An expert's header is not text yet: text = NULL, and the expert whose
- * efs_view_expert_header() it is. */
+/* The segment at offset (< the file's size). efs_view_expert_header() writes a header. */
 void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_segment_at *at);
 /* Are any of these bytes of the file an expert's? What lies behind its end is nobody's. */
 bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t offset, uint64_t bytes);
@@ -83,9 +66,6 @@ static inline const struct efs_expert_part *efs_view_expert_parts(const struct e
 uint64_t efs_view_expert_offset(const struct efs_view *view, uint32_t expert, uint32_t object);
 /* "L03/E017", "encoder-L03/E017". */
 void efs_view_expert_name(const struct efs_view *view, uint32_t expert, char *text, size_t bytes);
-/* Whether its tensors are slices of tensors that hold all experts of a layer: then dense.safetensors has these whole.
- */
-bool efs_view_expert_is_slice(const struct efs_view *view, uint32_t expert);
 /* The number of the file; EFS_NONE while the view is hidden. */
 uint32_t efs_view_expert_file(const struct efs_view *view, uint32_t expert);
 

@@ -241,18 +241,6 @@ bool efsd_tree_find(const struct efsd_tree *tree, uint32_t directory, const char
     return false;
 }
 
-size_t efsd_tree_link(const struct efsd_tree *tree, uint32_t node, char *text)
-{
-    const struct efsd_node *link = &tree->nodes[node];
-    size_t begin = strlen(EFSD_LINK_BEGIN), bytes = link->name_bytes - begin;
-    memcpy(text, tree->text + link->name + begin, bytes);
-    text[bytes] = '\0';
-    char *last = link->expert == UINT32_MAX ? NULL : strrchr(text, '-'); /* a stack's name may have others before it */
-    if (last)
-        *last = '/';
-    return bytes;
-}
-
 uint64_t efsd_tree_bytes(const struct efsd_tree *tree)
 {
     return (uint64_t)tree->count * sizeof(*tree->nodes) + tree->text_bytes;

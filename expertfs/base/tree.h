@@ -15,7 +15,6 @@ enum efsd_kind {
     EFSD_DIRECTORY,
     EFSD_FILE,    /* bytes of the checkpoint or of the view; id = the engine's file number */
     EFSD_EXPERT,  /* the same, and it can be leased; expert = the expert's number */
-    EFSD_LINK,    /* to another name of its directory: see efsd_tree_link() */
     EFSD_CONTROL, /* text made when it is opened; id = enum efsd_control */
 };
 
@@ -26,7 +25,7 @@ struct efsd_node {
     uint32_t first;  /* directories: the first child */
     uint32_t count;  /* directories: how many children */
     uint32_t id;     /* files: see the kinds; directories: how many of the children are directories */
-    uint32_t expert; /* EFSD_EXPERT and a link to one, else UINT32_MAX */
+    uint32_t expert; /* EFSD_EXPERT, else UINT32_MAX */
     uint16_t name_bytes;
     uint8_t kind; /* enum efsd_kind */
 };
@@ -57,13 +56,6 @@ void efsd_tree_free(struct efsd_tree *tree);
 /* The child of directory by name; false when there is none. */
 bool efsd_tree_find(const struct efsd_tree *tree, uint32_t directory, const char *name, size_t name_bytes,
                     uint32_t *node);
-/*
- * Links are named as loaders look for weights: model-L03-E017.safetensors leads to L03/E017.safetensors, and
- * model-dense.safetensors to dense.safetensors. Where an EFSD_LINK leads, into text of EFSD_NAME_MAX + 1; its length.
- */
-size_t efsd_tree_link(const struct efsd_tree *tree, uint32_t node, char *text);
-#define EFSD_LINK_BEGIN "model-"
-
 /* Bytes that the tree holds in memory. */
 uint64_t efsd_tree_bytes(const struct efsd_tree *tree);
 

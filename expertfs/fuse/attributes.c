@@ -18,14 +18,9 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
     if (efsd_is_written(daemon, node) || (daemon->restricted && daemon->uid != 0))
         mode |= 0200;
-    if (n->kind == EFSD_LINK)
-        mode = 0777;
     *st = (struct stat){
         .st_ino = (ino_t)node + FUSE_ROOT_ID,
-        .st_mode = (directory              ? S_IFDIR
-                    : n->kind == EFSD_LINK ? S_IFLNK
-                                           : S_IFREG) |
-                   mode,
+        .st_mode = (directory ? S_IFDIR : S_IFREG) | mode,
         .st_nlink = directory ? 2 + n->id : 1,
         .st_uid = daemon->uid,
         .st_gid = daemon->gid,

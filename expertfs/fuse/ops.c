@@ -100,19 +100,6 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     fuse_reply_attr(req, &st, EFSD_KEEP_SECONDS);
 }
 
-static void op_readlink(fuse_req_t req, fuse_ino_t ino)
-{
-    struct efsd *daemon = daemon_of(req);
-    char text[EFSD_NAME_MAX + 1];
-    uint32_t node;
-    if (!efsd_node_of(daemon, ino, &node) || daemon->tree.nodes[node].kind != EFSD_LINK) {
-        fuse_reply_err(req, EINVAL);
-        return;
-    }
-    efsd_tree_link(&daemon->tree, node, text);
-    fuse_reply_readlink(req, text);
-}
-
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
 {
     (void)ino;
@@ -215,10 +202,6 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
-    if (daemon->tree.nodes[node].kind == EFSD_LINK) {
-        fuse_reply_err(req, ELOOP); /* the kernel asks where it leads */
-        return;
-    }
     if (efsd_own_opens(daemon, fuse_req_ctx(req)->pid))
         efsd_open_own(daemon, req, node);
     else if (efsd_is_written(daemon, node))
@@ -253,7 +236,6 @@ const struct fuse_lowlevel_ops efsd_ops = {
     .forget = op_forget,
     .forget_multi = op_forget_multi,
     .getattr = op_getattr,
-    .readlink = op_readlink,
     .opendir = op_opendir,
     .readdir = op_readdir,
     .readdirplus = op_readdirplus,

@@ -40,7 +40,6 @@ for name, options, runtime in FAMILIES:
         client("read_all", mount.path, model)
         if runtime == "mlx":
             client("mlx", mount.path, model)
-            client("mlx", mount / "experts", model)
         elif runtime == "llama":
             client("llama", mount / "model.gguf", os.path.join(model, "model.gguf"))
         mount.unmount()

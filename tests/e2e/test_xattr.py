@@ -51,7 +51,7 @@ named = {"": sorted(tunables | {"answer", "effective_budget"}), EXPERT: sorted(e
 for path, which in named.items():
     check(f"names of {path or 'the root'}", sorted(get("names", path).split()) == which, get("names", path))
     check("  each can be read", all(get(name, path) is not None for name in which))
-for path in ("experts", ".expertfs", ".expertfs/stat", "config.json", "experts/dense.safetensors"):
+for path in ("experts", ".expertfs", ".expertfs/stat", "config.json"):
     check(f"none on {path}", error_of(get, "names", path) == error_of(get, "pin", path) == "ENODATA")
 
 print("-- copies get none")

@@ -371,12 +371,6 @@ bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset,
     return false;
 }
 
-bool efs_expert_is_slice(const struct efs *fs, struct efs_expert_id expert)
-{
-    (void)fs, (void)expert;
-    return false;
-}
-
 bool efs_view_hidden(const struct efs *fs)
 {
     (void)fs;

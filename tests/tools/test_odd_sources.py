@@ -283,15 +283,13 @@ def several_models():
         if not os.path.exists("/dev/fuse"):
             continue
         mount = Mount(scratch("out.efs"))
-        for name in ("L00/E000", "L01/E001", "dense"):
+        for name in ("L00/E000", "L01/E001"):
             data = open(mount / f"experts/{name}.safetensors", "rb").read()
             begin = 8 + int.from_bytes(data[:8], "little")
             for tensor, about in json.loads(data[8:begin]).items():
-                if tensor in EXPERTS or tensor == "model.norm.weight":
+                if tensor in EXPERTS:
                     bytes_of = data[begin:][slice(*about["data_offsets"])]
                     check(f"{what}: {tensor} is of the model", bytes_of and set(bytes_of) == {ord("M")}, bytes_of[:64])
-        names = json.load(open(mount / "experts/model.safetensors.index.json"))["weight_map"]
-        check(f"{what}: the view has no tensors of another model", "draft.fc.weight" not in names, names)
         mount.unmount()
 
 
@@ -338,57 +336,8 @@ def refused_all(what, source, *words):
           result.stderr)
 
 
-def dense_views():
-    """dense.safetensors and the index of experts/ have the tensors of one model, and are safetensors and JSON."""
-    if not os.path.exists("/dev/fuse"):
-        return
-    model = safetensors({"model.norm.weight": 512, "lm_head.weight": 512}).replace(bytes(range(256)), b"M" * 256)
-    draft = safetensors({"model.norm.weight": 512, "draft.fc.weight": 1024})
-    index = json.dumps({"weight_map": {"model.norm.weight": "model.safetensors", "lm_head.weight": "model.safetensors"}})
-    taken = {"model.norm.weight", "lm_head.weight"}
-    other = "its tensors are not in dense.safetensors"
-    for what, files, tensors, notes in (
-            ("a draft in a folder", {"model.safetensors": model, "config.json": "{}", "draft/config.json": "{}",
-                                     "draft/model.safetensors": draft}, taken, [("draft: is a model of its own", other)]),
-            ("a draft that has an index", {"model.safetensors": model, "model.safetensors.index.json": index,
-                                           "mtp/model.safetensors": draft, "mtp/model.safetensors.index.json": json.dumps(
-                                               {"weight_map": {"draft.fc.weight": "model.safetensors"}})},
-             taken, [("mtp: is a model of its own", other)]),
-            ("an adapter beside it", {"model.safetensors": model, "config.json": "{}", "adapter_model.safetensors": draft},
-             taken, [("adapter_model.safetensors: the model is model.safetensors", other)]),
-            ("a projector", {"a.gguf": gguf({"t": ((64,), 0), "u": ((64,), 256)}), "mmproj.gguf": gguf({"v": ((64,), 0)})},
-             {"t", "u"}, [("mmproj.gguf: is a model of its own", other)]),
-            ("parts", {"model.safetensors": model, "second.safetensors": safetensors({"x": 512}), "config.json": "{}",
-                       "model.safetensors.index.json": index.replace("}}", ', "x": "second.safetensors"}}')},
-             taken | {"x"}, []),
-            ("a tensor of a reserved name", {"a.gguf": gguf({"t": ((64,), 0), "__metadata__": ((64,), 256)})},
-             {"t"}, [("a.gguf: a tensor is called __metadata__", "not in experts/")]),
-            ("an expert beside it", {"a.gguf": gguf(GGUF_EXPERTS | {"__metadata__": ((64,), 6 * 4096, 2),
-                                                                    "x\"y": ((64,), 6 * 4096 + 256)})},
-             {"x\"y", *GGUF_EXPERTS}, [("a.gguf: a tensor is called __metadata__", "not in experts/")])):
-        source = folder(f"view, {what}", files)
-        packed(f"the view of {what}", source, experts=4 if what.startswith("an expert") else 0, notes=notes)
-        mount = Mount(scratch("out.efs"))
-        data = open(mount / "experts/dense.safetensors", "rb").read()
-        begin = 8 + int.from_bytes(data[:8], "little")
-        pairs = json.loads(data[8:begin], object_pairs_hook=list)
-        check(f"{what}: no name is there twice", len(dict(pairs)) == len(pairs), pairs)
-        header = json.loads(data[8:begin])
-        metadata = header.pop("__metadata__")
-        check(f"{what}: these tensors", set(header) == tensors and metadata.pop("format") == "pt", header)
-        ends = sorted(entry["data_offsets"] for entry in header.values())
-        check(f"{what}: all of the data", begin + ends[-1][1] == len(data) and all(
-            a[1] == b[0] for a, b in zip([[0, 0]] + ends, ends)), ends)
-        if "model.norm.weight" in header:
-            check(f"{what}: the model's bytes", data[begin:][slice(*header["model.norm.weight"]["data_offsets"])] == b"M" * 512)
-        check(f"{what}: the index has the same", set(json.load(open(
-            mount / "experts/model.safetensors.index.json"))["weight_map"]) == tensors)
-        mount.unmount()
-
-
 indexes_that_are_too_large()
 too_many_tensors()
-dense_views()
 indexes()
 files_that_are_not_understood()
 parts_by_their_names()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c - what a model is made of: config.json and dense.safetensors of the store, read once; its experts stay in
- * the library until a layer asks for them. */
+/* model.c - what a model is made of: config.json and the tensors of its safetensors files, read once, but for experts:
+ * these stay in the library until a layer asks for them. */
 #include "model.h"
 
 #include "expertfs-private.h"
@@ -127,7 +127,7 @@ static errint_t read_file(const struct model *m, const char *path, void **data, 
 
 /* ---- tensors ---- */
 
-static errint_t tensor_at(const void *file, uint64_t bytes, uint64_t begin, const json_t *entry, struct matrix *matrix)
+static errint_t tensor_at(const void *data, uint64_t bytes, const json_t *entry, struct matrix *matrix)
 {
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
@@ -140,44 +140,31 @@ static errint_t tensor_at(const void *file, uint64_t bytes, uint64_t begin, cons
     matrix->bf16 = dtype && strcmp(dtype, "BF16") == 0;
     if (!dtype || (!matrix->bf16 && strcmp(dtype, "F32") != 0) || rows != matrix->rows || columns != matrix->columns)
         return -EUCLEAN;
-    if (first > bytes - begin || rows * columns * (matrix->bf16 ? 2 : 4) > bytes - begin - first)
+    if (first > bytes || rows * columns * (matrix->bf16 ? 2 : 4) > bytes - first)
         return -EUCLEAN;
-    matrix->data = (const uint8_t *)file + begin + first;
+    matrix->data = (const uint8_t *)data + first;
     return 0;
 }
 
-static json_t *header_read(const void *file, uint64_t bytes, uint64_t *begin)
-{
-    uint64_t length = 0;
-    if (bytes < 8)
-        return NULL;
-    memcpy(&length, file, 8);
-    if (length > bytes - 8)
-        return NULL;
-    *begin = 8 + length;
-    return json_loadb((const char *)file + 8, length, 0, NULL);
-}
-
-static errint_t tensor_find(const void *file, uint64_t bytes, uint64_t begin, const json_t *tensors, const char *name,
-                            uint32_t rows, uint32_t columns, struct matrix *matrix, struct efs_error *err)
+static errint_t tensor_find(const void *data, uint64_t bytes, const json_t *tensors, const char *name, uint32_t rows,
+                            uint32_t columns, struct matrix *matrix, struct efs_error *err)
 {
     const json_t *entry = json_object_get(tensors, name);
     *matrix = (struct matrix){.rows = rows, .columns = columns};
     if (!entry)
         return efs_fail(err, -ENOENT, "the model has no tensor %s", name);
-    if (tensor_at(file, bytes, begin, entry, matrix) < 0)
+    if (tensor_at(data, bytes, entry, matrix) < 0)
         return efs_fail(err, -EUCLEAN, "%s: should be %u x %u of BF16 or F32", name, rows, columns);
     return 0;
 }
 
 /* ---- weights ---- */
 
-/* The header of dense.safetensors while the layers are put together. The first error stays. */
+/* The tensors while the layers are put together. The first error stays. */
 struct loader {
     struct model *model;
-    const json_t *tensors;
-    json_t *left; /* {name: file}: tensors of the model that nothing has taken yet */
-    uint64_t begin;
+    json_t *tensors; /* as in a safetensors header; data_offsets are into model->dense */
+    json_t *left;    /* {name: true}: those that nothing has taken yet */
     errint_t rc;
     struct efs_error *err;
 };
@@ -191,8 +178,7 @@ static struct matrix loader_take(struct loader *l, uint32_t layer, const char *t
     else
         snprintf(name, sizeof(name), "model.layers.%u.%s", layer, tensor);
     if (l->rc == 0)
-        l->rc = tensor_find(l->model->dense, l->model->dense_bytes, l->begin, l->tensors, name, rows, columns, &matrix,
-                            l->err);
+        l->rc = tensor_find(l->model->dense, l->model->dense_bytes, l->tensors, name, rows, columns, &matrix, l->err);
     json_object_del(l->left, name);
     return matrix;
 }
@@ -231,17 +217,17 @@ static void loader_take_layer(struct loader *l, uint32_t n)
     };
 }
 
-/* One of the three that an expert is run with. */
-static bool is_expert_matrix(const char *name, uint32_t layer, uint32_t expert)
+/* A matrix of an expert that the router can choose. */
+static bool is_expert_matrix(const struct config *c, const char *name)
 {
-    static const char *const matrices[] = {"gate", "up", "down"};
-    char whole[256];
-    for (size_t i = 0; i < sizeof(matrices) / sizeof(matrices[0]); i++) {
-        snprintf(whole, sizeof(whole), "model.layers.%u.mlp.experts.%u.%s_proj.weight", layer, expert, matrices[i]);
-        if (strcmp(name, whole) == 0)
-            return true;
-    }
-    return false;
+    uint32_t layer, expert;
+    int end = 0;
+    if (sscanf(name, "model.layers.%" SCNu32 ".mlp.experts.%" SCNu32 ".%n", &layer, &expert, &end) != 2 || !end)
+        return false;
+    const char *matrix = name + end;
+    return layer < c->layers && expert < c->experts &&
+           (strcmp(matrix, "gate_proj.weight") == 0 || strcmp(matrix, "up_proj.weight") == 0 ||
+            strcmp(matrix, "down_proj.weight") == 0);
 }
 
 /* Takes the experts that the router can choose; those of a mount are checked when they are asked for. */
@@ -256,16 +242,6 @@ static errint_t take_experts(struct loader *l)
     if (l->model->fs && found != (uint64_t)c->layers * c->experts)
         return efs_fail(l->err, -EINVAL, "the store has %llu experts, %u layers of %u are needed",
                         (unsigned long long)found, c->layers, c->experts);
-    const char *name;
-    json_t *file;
-    void *next;
-    json_object_foreach_safe(l->left, next, name, file)
-    {
-        uint32_t n = UINT32_MAX, e = UINT32_MAX;
-        if (json_is_string(file) && sscanf(json_string_value(file), "L%" SCNu32 "/E%" SCNu32, &n, &e) == 2 &&
-            n < c->layers && e < c->experts && is_expert_matrix(name, n, e))
-            json_object_del(l->left, name);
-    }
     return 0;
 }
 
@@ -274,25 +250,110 @@ static errint_t check_left(const struct loader *l, const struct ignored *ignored
 {
     struct names names = {.count = 0};
     const char *name;
-    json_t *file;
-    json_object_foreach(l->left, name, file) if (!is_ignored(ignored, name)) names_add(&names, name);
+    json_t *value;
+    json_object_foreach(l->left, name, value) if (!is_ignored(ignored, name)) names_add(&names, name);
     names_end(&names);
     return names.count ? efs_fail(l->err, -EINVAL,
                                   "tensors that qwen3_moe has no use for: %s; --ignore NAME runs without", names.text)
                        : 0;
 }
 
-/* The weight_map of the index, or NULL. */
-static json_t *index_read(const struct model *m, struct efs_error *err)
+#define INDEX_NAME "model.safetensors.index.json"
+#define ALIGN 64u /* of a tensor in memory */
+
+/* {path: true} of the files that have the tensors: those of the index, or the only one. NULL: with err. */
+static json_t *weight_files(const struct model *m, struct efs_error *err)
 {
     void *text = NULL;
     uint64_t bytes = 0;
-    if (read_file(m, "experts/model.safetensors.index.json", &text, &bytes, err) < 0)
-        return NULL;
-    json_t *root = efs_json_python(text, bytes, err), *map = json_incref(json_object_get(root, "weight_map"));
+    json_t *files = json_object();
+    errint_t rc = read_file(m, INDEX_NAME, &text, &bytes, err);
+    if (rc == -ENOENT) {
+        json_object_set_new(files, "model.safetensors", json_true());
+        return files;
+    }
+    const char *name;
+    json_t *root = rc < 0 ? NULL : efs_json_python(text, bytes, err), *file;
+    json_object_foreach(json_object_get(root, "weight_map"), name, file) if (json_is_string(file))
+        json_object_set_new(files, json_string_value(file), json_true());
     free(text);
     json_decref(root);
-    return map;
+    if (!root) {
+        json_decref(files);
+        return NULL;
+    }
+    return files;
+}
+
+/* The header of a safetensors file, and where its data begins. */
+static json_t *header_read(const struct source *s, const char *path, uint64_t *begin, struct efs_error *err)
+{
+    uint64_t length = 0;
+    json_t *header = NULL;
+    errint_t rc = s->bytes < 8 ? -EUCLEAN : source_read(s, 0, (uint8_t *)&length, 8);
+    char *text = rc == 0 && length <= s->bytes - 8 ? malloc(length + 1) : NULL;
+    if (text && source_read(s, 8, (uint8_t *)text, length) == 0)
+        header = json_loadb(text, length, 0, NULL);
+    free(text);
+    *begin = 8 + length;
+    if (!header)
+        efs_fail(err, -EUCLEAN, "%s: cannot be read as safetensors", path);
+    return header;
+}
+
+/* Note the tensors of a file that are no expert's, with their place in memory; then `fill` reads them there. */
+static errint_t loader_file(struct loader *l, const char *path, bool fill)
+{
+    struct model *m = l->model;
+    struct source s;
+    uint64_t begin = 0;
+    errint_t rc = source_open(m, path, &s, l->err);
+    json_t *header = rc == 0 ? header_read(&s, path, &begin, l->err) : NULL, *entry;
+    const char *name;
+    rc = rc == 0 && !header ? -EUCLEAN : rc;
+    json_object_foreach(header, name, entry)
+    {
+        const json_t *offsets = json_object_get(entry, "data_offsets");
+        uint64_t first = (uint64_t)json_integer_value(json_array_get(offsets, 0)),
+                 end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
+        if (rc < 0 || strcmp(name, "__metadata__") == 0 || is_expert_matrix(&m->config, name))
+            continue;
+        if (first > end || end > s.bytes - begin) {
+            rc = efs_fail(l->err, -EUCLEAN, "%s: %s: lies behind the end of the file", path, name);
+        } else if (!fill) {
+            uint64_t at = (m->dense_bytes + ALIGN - 1) / ALIGN * ALIGN;
+            m->dense_bytes = at + end - first;
+            json_object_set_new(entry, "data_offsets", json_pack("[I, I]", (json_int_t)at, (json_int_t)m->dense_bytes));
+            json_object_set_new(entry, "file", json_string(path));
+            json_object_set(l->tensors, name, entry);
+            json_object_set_new(l->left, name, json_true());
+        } else if (strcmp(json_string_value(json_object_get(json_object_get(l->tensors, name), "file")), path) == 0) {
+            const json_t *places = json_object_get(json_object_get(l->tensors, name), "data_offsets");
+            uint8_t *to = (uint8_t *)m->dense + json_integer_value(json_array_get(places, 0));
+            for (uint64_t at = first; rc == 0 && at < end; at += READ_BYTES)
+                rc = source_read(&s, begin + at, to + (at - first), end - at < READ_BYTES ? end - at : READ_BYTES);
+            if (rc < 0)
+                efs_fail(l->err, rc, "%s: %s: %s", path, name, strerror(-rc));
+        }
+    }
+    json_decref(header);
+    source_close(&s);
+    return rc;
+}
+
+/* All tensors but the experts' into memory. */
+static errint_t loader_read(struct loader *l)
+{
+    json_t *files = weight_files(l->model, l->err), *value;
+    const char *path;
+    errint_t rc = files ? 0 : -EUCLEAN;
+    for (int fill = 0; fill < 2 && rc == 0; fill++) {
+        if (fill && !(l->model->dense = aligned_alloc(ALIGN, (l->model->dense_bytes / ALIGN + 1) * ALIGN)))
+            rc = efs_fail(l->err, -ENOMEM, "no memory for %llu bytes", (unsigned long long)l->model->dense_bytes);
+        json_object_foreach(files, path, value) rc = rc < 0 ? rc : loader_file(l, path, fill);
+    }
+    json_decref(files);
+    return rc;
 }
 
 static errint_t model_load_all(struct model *m, const struct ignored *ignored, struct efs_error *err)
@@ -303,16 +364,11 @@ static errint_t model_load_all(struct model *m, const struct ignored *ignored, s
     if (rc == 0)
         rc = config_parse(text, bytes, ignored, &m->config, err);
     free(text);
-    if (rc == 0)
-        rc = read_file(m, "experts/dense.safetensors", &m->dense, &m->dense_bytes, err);
     if (rc < 0)
         return rc;
-    struct loader l = {.model = m, .left = index_read(m, err), .err = err};
-    json_t *tensors = header_read(m->dense, m->dense_bytes, &l.begin);
-    l.tensors = tensors;
+    struct loader l = {.model = m, .tensors = json_object(), .left = json_object(), .err = err};
     m->layers = calloc(m->config.layers, sizeof(*m->layers));
-    if (!m->layers || !tensors || !l.left)
-        l.rc = m->layers ? efs_fail(err, -EUCLEAN, "dense.safetensors or its index cannot be read") : -ENOMEM;
+    l.rc = m->layers ? loader_read(&l) : -ENOMEM;
     m->embedding = loader_take(&l, NO_LAYER, "model.embed_tokens.weight", m->config.vocab, m->config.hidden);
     m->head =
         m->config.tied ? m->embedding : loader_take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
@@ -323,7 +379,7 @@ static errint_t model_load_all(struct model *m, const struct ignored *ignored, s
         l.rc = take_experts(&l);
     if (l.rc == 0)
         l.rc = check_left(&l, ignored);
-    json_decref(tensors);
+    json_decref(l.tensors);
     json_decref(l.left);
     return l.rc;
 }

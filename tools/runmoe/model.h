@@ -23,7 +23,7 @@ struct model {
     struct efs_client *client;
     struct efs *fs;         /* of a store; NULL: it is a mount, */
     const char *mountpoint; /* and here */
-    void *dense;            /* the file with all weights but the experts', which the matrices point into */
+    void *dense;            /* all weights but the experts', which the matrices point into */
     uint64_t dense_bytes;
     struct matrix embedding, head;
     float *final_norm;
