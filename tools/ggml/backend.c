@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. What
- * is between products stays the processor's: taken over, to the bit, it saved some 1 % of a layer (BENCHMARKS.md).
+ * backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. The
+ * processor computes everything between products: a prototype that took it over, to the bit, saved some 1 % of a layer.
  */
 #include "plugin.h"
 
