@@ -6,9 +6,7 @@
  * Everything but the experts is in this program's memory, as it is; the experts stay in the library, within its budget,
  * or in the mount's memory, mostly compressed, and are run layer by layer when the router has named them (experts.c).
  */
-#include <argp.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,21 +20,7 @@
 #include "model.h"
 #include "options.h"
 #include "sample.h"
-#include "size.h"
 #include "surroundings.h"
-
-enum {
-    EXIT_USAGE = 2,
-    OPT_SEED = 256,
-    OPT_LOGITS,
-    OPT_BATCH,
-    OPT_ACTIVATIONS,
-    OPT_FORM,
-    OPT_TRACE,
-    OPT_GPU,
-    OPT_SHARE,
-    OPT_IGNORE
-};
 
 #define PROMPTS_MAX 1024u
 
@@ -45,49 +29,20 @@ struct prompt {
 };
 
 struct arguments {
+    struct tools_arguments given;
     const char *store, *logits_path, *trace_path;
     struct prompt prompt[PROMPTS_MAX];
     uint32_t prompts;
     uint32_t tokens, batch;
     unsigned threads;
-    bool bf16_activations;
+    unsigned activations; /* 0: F32, 1: rounded to BF16 */
+    double temperature;
     enum efs_form form;
     uint64_t gpu_bytes; /* 0: without */
     bool share;
     struct ignored ignored;
     struct sampler sampler;
     struct efs_options options;
-};
-
-static const struct argp_option options[] = {
-    {"prompt", 'p', "IDS", 0,
-     "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0). Several are run one after the "
-     "other, each a sequence of its own",
-     0},
-    {"tokens", 'n', "N", 0, "Generate N tokens after each prompt (default 32; 0: only run the prompt)", 0},
-    {"temp", 'T', "T", 0, "Draw with that temperature (default 0: the most likely token)", 0},
-    {"seed", OPT_SEED, "N", 0, "For drawing", 0},
-    {"batch", OPT_BATCH, "N", 0, "Tokens of the prompt at a time, 1 to 512 (default 32)", 0},
-    {"budget", 'b', "SIZE", 0,
-     "Of a store: memory for all of it, dense weights included (default: what the machine leaves)", 0},
-    {"threads", 't', "N", 0, "Compute with N threads, and let the library decode with N (default: all cores)", 0},
-    {"activations", OPT_ACTIVATIONS, "f32|bf16", 0, "What meets BF16 weights: F32 (default), or rounded to BF16", 0},
-    {"form", OPT_FORM, "plain|coded|any", 0,
-     "Compute on experts decoded, as they are coded, or on each as it is cheaper at the time (default)", 0},
-    {"gpu", OPT_GPU, "SIZE", 0,
-     "Run the experts on the first graphics processor, with so much of its memory: expertfs-gpu(7). In place of --form",
-     0},
-    {"share", OPT_SHARE, NULL, 0,
-     "With --gpu: run each expert there or on the processor, whichever has the layer done sooner", 0},
-    {"ignore", OPT_IGNORE, "KEY", 0,
-     "Run as if a key of config.json, or a tensor, were not there; a pattern, such as 'model.layers.*.inv_freq'. "
-     "Unknown "
-     "ones are refused otherwise. Up to 64 times",
-     0},
-    {"logits", OPT_LOGITS, "FILE", 0, "Write the logits of all positions there, as F32", 0},
-    {"trace", OPT_TRACE, "FILE", 0,
-     "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers", 0},
-    {0},
 };
 
 /* Numbers between commas or blanks. */
@@ -118,86 +73,80 @@ static bool parse_prompt_file(const char *path, struct prompt *prompt)
     return good;
 }
 
-static bool parse_form(const char *text, enum efs_form *form)
+static void take_prompt(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
 {
-    static const char *const names[] = {[EFS_FORM_FULL] = "plain", [EFS_FORM_CODED] = "coded", [EFS_FORM_ANY] = "any"};
-    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        if (strcmp(text, names[i]) == 0) {
-            *form = (enum efs_form)i;
-            return true;
-        }
-    return false;
+    struct arguments *a = into;
+    struct prompt *prompt = &a->prompt[a->prompts];
+    if (a->prompts == PROMPTS_MAX)
+        argp_error(state, "--%s: more than %u", option->name, PROMPTS_MAX);
+    if (value[0] == '@' ? !parse_prompt_file(value + 1, prompt) : !parse_prompt(value, prompt))
+        argp_error(state, "--%s %s: numbers of tokens are needed", option->name, value);
+    a->prompts++;
 }
 
-static error_t parse_option(int key, char *value, struct argp_state *state)
+static void take_ignored(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
 {
-    struct arguments *a = state->input;
-    struct prompt *prompt = &a->prompt[a->prompts];
-    double temperature = 0;
-    switch (key) {
-    case 'p':
-        if (a->prompts == PROMPTS_MAX)
-            argp_error(state, "--prompt: more than %u", PROMPTS_MAX);
-        if (value[0] == '@' ? !parse_prompt_file(value + 1, prompt) : !parse_prompt(value, prompt))
-            argp_error(state, "--prompt %s: numbers of tokens are needed", value);
-        a->prompts++;
-        return 0;
-    case 'n':
-        a->tokens = (uint32_t)tools_option_number(state, "tokens", value, 0, 1000000);
-        return 0;
-    case 'T':
-        if (!tools_decimal_parse(value, 0, 1e6, &temperature))
-            argp_error(state, "--temp %s: a number from 0 to 1000000", value);
-        a->sampler.temperature = (float)temperature;
-        return 0;
-    case OPT_SEED:
-        a->sampler.state = tools_option_number(state, "seed", value, 0, UINT64_MAX);
-        return 0;
-    case OPT_BATCH:
-        a->batch = (uint32_t)tools_option_number(state, "batch", value, 1, 512);
-        return 0;
-    case 'b':
-        if (efs_parse_size(value, &a->options.budget_bytes) < 0 || !a->options.budget_bytes)
-            argp_error(state, "--budget %s: a size, such as 2G", value);
-        return 0;
-    case 't':
-        a->threads = (unsigned)tools_option_number(state, "threads", value, 1, 1024);
-        return 0;
-    case OPT_ACTIVATIONS:
-        a->bf16_activations = strcmp(value, "bf16") == 0;
-        if (!a->bf16_activations && strcmp(value, "f32") != 0)
-            argp_error(state, "--activations %s: f32 or bf16", value);
-        return 0;
-    case OPT_FORM:
-        if (!parse_form(value, &a->form))
-            argp_error(state, "--form %s: plain, coded or any", value);
-        return 0;
-    case OPT_GPU:
-        if (efs_parse_size(value, &a->gpu_bytes) < 0 || !a->gpu_bytes)
-            argp_error(state, "--gpu %s: a size, such as 8G", value);
-        return 0;
-    case OPT_SHARE:
-        a->share = true;
-        return 0;
-    case OPT_IGNORE:
-        if (a->ignored.count == IGNORED_MAX)
-            argp_error(state, "--ignore: more than %u", IGNORED_MAX);
-        a->ignored.pattern[a->ignored.count++] = value;
-        return 0;
-    case OPT_LOGITS:
-        a->logits_path = value;
-        return 0;
-    case OPT_TRACE:
-        a->trace_path = value;
-        return 0;
-    case ARGP_KEY_SUCCESS:
-        if (a->share && !a->gpu_bytes)
-            argp_error(state, "--share is with a graphics processor: --gpu SIZE");
-        return 0;
-    default:
-        return tools_option_argument(state, key, value, "STORE or MNT", &a->store);
-    }
+    struct arguments *a = into;
+    if (a->ignored.count == IGNORED_MAX)
+        argp_error(state, "--%s: more than %u", option->name, IGNORED_MAX);
+    a->ignored.pattern[a->ignored.count++] = value;
 }
+
+static void finish(const struct argp_state *state, void *into)
+{
+    struct arguments *a = into;
+    a->store = *a->given.word;
+    a->sampler.temperature = (float)a->temperature;
+    if (a->share && !a->gpu_bytes)
+        argp_error(state, "--share is with a graphics processor: --gpu SIZE");
+}
+
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"prompt", 'p', "IDS",
+     "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0). Several are run one after the "
+     "other, each a sequence of its own",
+     TOOLS_CALL, .take = take_prompt},
+    {"tokens", 'n', "N", "Generate N tokens after each prompt (default 32; 0: only run the prompt)", TOOLS_UNSIGNED,
+     AT(tokens), .most = 1000000},
+    {"temp", 'T', "T", "Draw with that temperature (default 0: the most likely token)", TOOLS_DECIMAL, AT(temperature),
+     .most = 1000000},
+    {"seed", 0, "N", "For drawing", TOOLS_NUMBER, .at = AT(sampler.state)},
+    {"batch", 0, "N", "Tokens of the prompt at a time, 1 to 512 (default 32)", TOOLS_UNSIGNED, AT(batch), .least = 1,
+     .most = 512},
+    {"budget", 'b', "SIZE",
+     "Of a store: memory for all of it, dense weights included (default: what the machine leaves)", TOOLS_SIZE,
+     AT(options.budget_bytes), .least = 1},
+    {"threads", 't', "N", "Compute with N threads, and let the library decode with N (default: all cores)",
+     TOOLS_UNSIGNED, AT(threads), .least = 1, .most = 1024},
+    {"activations", 0, "f32|bf16", "What meets BF16 weights: F32 (default), or rounded to BF16", TOOLS_WORD,
+     AT(activations), .words = "f32|bf16"},
+    {"form", 0, "plain|coded|any",
+     "Compute on experts decoded, as they are coded, or on each as it is cheaper at the time (default)", TOOLS_WORD,
+     AT(form), .words = "plain|coded|any"}, /* enum efs_form */
+    {"gpu", 0, "SIZE",
+     "Run the experts on the first graphics processor, with so much of its memory: expertfs-gpu(7). In place of --form",
+     TOOLS_SIZE, AT(gpu_bytes), .least = 1},
+    {"share", 0, NULL, "With --gpu: run each expert there or on the processor, whichever has the layer done sooner",
+     TOOLS_FLAG, .at = AT(share)},
+    {"ignore", 0, "KEY",
+     "Run as if a key of config.json, or a tensor, were not there; a pattern, such as 'model.layers.*.inv_freq'. "
+     "Unknown ones are refused otherwise. Up to 64 times",
+     TOOLS_CALL, .take = take_ignored},
+    {"logits", 0, "FILE", "Write the logits of all positions there, as F32", TOOLS_TEXT, .at = AT(logits_path)},
+    {"trace", 0, "FILE",
+     "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers",
+     TOOLS_TEXT, .at = AT(trace_path)},
+    {0},
+};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "STORE|MNT",
+    .help = "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), or in MNT, a mount of one, its "
+            "experts through libexpertfs.\v"
+            "Prints the tokens, then what it took: name, colon, value. Exit status: 0 done, 1 failed, 2 wrong usage.",
+    .at = AT(given),
+    .finish = finish};
 
 static void print_log(void *arg, enum efs_log_level level, const char *line)
 {
@@ -284,17 +233,12 @@ static void run_count(const struct run *r, struct efs_stats *s)
     } wanted[] = {{"budget_bytes", &s->budget_bytes}, {"requests_f", &s->requests_f}, {"requests_c", &s->requests_c},
                   {"requests_s", &s->requests_s},     {"requests_e", &s->requests_e}, {"requests_p", &s->requests_p},
                   {"requests_m", &s->requests_m},     {"disk_bytes", &s->disk_bytes}};
-    char text[16384], path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/.expertfs/stat", r->model.mountpoint);
-    FILE *file = fopen(path, "r");
-    size_t got = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
-    text[got] = '\0';
-    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
-        const char *value = tools_line_value(text, wanted[i].name);
-        *wanted[i].number = value ? strtoull(value, NULL, 10) : 0;
-    }
-    if (file)
-        fclose(file);
+    struct efs_error err;
+    char *text = NULL;
+    if (tools_mounted_read(r->model.mountpoint, "stat", &text, &err) == 0)
+        for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+            *wanted[i].number = tools_line_number(text, wanted[i].name);
+    free(text);
 }
 
 static void print_report(const struct run *r)
@@ -336,7 +280,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
     if (rc < 0)
         return rc;
     const struct config *c = &r->model.config;
-    r->model.bf16_activations = a->bf16_activations;
+    r->model.bf16_activations = a->activations;
     r->model.form = !a->gpu_bytes ? a->form : a->share ? EFS_FORM_SHARED : EFS_FORM_DEVICE;
     const struct efs_gpu_options gpu = {.size = sizeof(struct efs_gpu_options), .budget_bytes = a->gpu_bytes};
     if (a->gpu_bytes && (rc = efs_client_gpu(r->model.client, &gpu, err)) < 0)
@@ -398,30 +342,14 @@ static int run(struct arguments *a)
     return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-static void print_version(FILE *stream, struct argp_state *state)
-{
-    (void)state;
-    fprintf(stream, "runmoe (expertfs) %s\n", efs_version());
-}
-
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = "STORE|MNT",
-        .doc =
-            "Run the Qwen3-MoE model in STORE (made by mkexpertfs from safetensors), or in MNT, a mount of one, its "
-            "experts through libexpertfs.\v"
-            "Prints the tokens, then what it took: name, colon, value. Exit status: 0 done, 1 failed, 2 wrong usage."};
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
     a.options = (struct efs_options){.size = sizeof(struct efs_options), .lease_wait = true, .log = print_log};
     tools_surroundings();
-    argp_err_exit_status = EXIT_USAGE;
-    argp_program_version_hook = print_version;
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    tools_parse(&command, argc, argv, &a);
     a.options.workers = a.threads;
     a.options.full_pool = a.form != EFS_FORM_CODED;
     uint32_t given = a.prompts;
