@@ -454,15 +454,14 @@ static void ffn_measured(const struct ffn *f)
     const struct efs_mixture *m = f->mixture;
     const unsigned threads = efs_team_threads(f->team);
     struct efs *fs = f->from.client ? efs_client_fs(f->from.client) : f->from.fs;
-    uint64_t tokens = 0, busy_ns = 0;
+    uint64_t busy_ns = 0;
     for (uint32_t i = 0; i < m->expert_count; i++) {
-        tokens += m->experts[i].count;
         busy_ns += f->experts[i].busy_ns;
         if (f->from.ns)
             f->from.ns[i] = f->experts[i].busy_ns / threads;
     }
     if (fs)
-        efs_plan_thread_product(fs, form_of(f), m->expert_count, tokens, busy_ns / threads);
+        efs_plan_thread_product(fs, form_of(f), m->expert_count, busy_ns / threads);
 }
 
 errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,

@@ -43,7 +43,6 @@ struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert)
         return NULL;
     fetch->fs = fs;
     fetch->expert = expert;
-    fetch->tokens = 1;
     fetch->part_count = count;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t x = efs_object_extent_first(fs, parts[i].object); x < efs_object_extent_end(fs, parts[i].object);

@@ -30,7 +30,7 @@ struct efs_fetch_part {
 struct efs_fetch {
     struct efs_fetch *next; /* of those that are to be begun */
     struct efs *fs;
-    uint32_t expert, tokens;
+    uint32_t expert;
     struct efs_memfile *memfile; /* to be decoded into; NULL: the chunks are wanted, each extent stays referenced */
     void (*ended)(struct efs_fetch *fetch); /* from any thread; owns the fetch then */
     void *owner;

@@ -244,7 +244,6 @@ static struct efs_fetch *fill_new(struct efs *fs, const struct efs_full_waiter *
         memfile = efs_full_memfile_new(fs, efs_memfile_bytes(fs, w->expert));
     if (fetch && memfile) {
         fetch->memfile = memfile;
-        fetch->tokens = w->tokens;
         fetch->ended = lease_filled;
         if (fill_prepare(fetch) == 0)
             return fetch;

@@ -165,7 +165,6 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
         if (good && item->fetch) {
             item->fetch->owner = item;
             item->fetch->ended = efs_item_brought;
-            item->fetch->tokens = item->tokens;
         }
     }
     for (uint32_t i = 0; !good && i < request->count; i++) {

@@ -32,10 +32,8 @@ void efs_estimator_free(struct efs_estimator *e)
 
 void efs_estimator_profile(struct efs_estimator *e, const struct efs_profile *profile)
 {
-    /* to run an expert for a token is to go through its weights in memory once */
-    double run_ns = profile->copy_bytes_per_second > 0 ? profile->full_bytes / profile->copy_bytes_per_second * 1e9 : 0;
     const struct efs_rates_start start = {profile->disk_bytes_per_second, profile->read_latency_ns,
-                                          profile->decode_bytes_per_second, run_ns};
+                                          profile->decode_bytes_per_second};
     pthread_mutex_lock(&e->lock);
     efs_rates_from(&e->rates, &start);
     pthread_mutex_unlock(&e->lock);
@@ -63,13 +61,6 @@ void efs_estimator_decode(struct efs_estimator *e, enum efs_rates_decode kind, u
     pthread_mutex_lock(&e->lock);
     efs_rates_decode(&e->rates, kind, raw_bytes, ns);
     believe_samples(&e->rates);
-    pthread_mutex_unlock(&e->lock);
-}
-
-void efs_estimator_run(struct efs_estimator *e, enum efs_rates_run kind, uint32_t experts, uint64_t tokens, uint64_t ns)
-{
-    pthread_mutex_lock(&e->lock);
-    efs_rates_run(&e->rates, kind, experts, tokens, ns);
     pthread_mutex_unlock(&e->lock);
 }
 

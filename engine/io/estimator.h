@@ -16,11 +16,9 @@ void efs_estimator_free(struct efs_estimator *estimator); /* NULL is fine */
 
 /* Another profile than the assumed one. */
 void efs_estimator_profile(struct efs_estimator *estimator, const struct efs_profile *profile);
-/* As efs_rates_burst(), efs_rates_decode() and efs_rates_run(), from any thread. */
+/* As efs_rates_burst() and efs_rates_decode(), from any thread. */
 void efs_estimator_burst(struct efs_estimator *estimator, const struct efs_rates_burst *burst);
 void efs_estimator_decode(struct efs_estimator *estimator, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns);
-void efs_estimator_run(struct efs_estimator *estimator, enum efs_rates_run kind, uint32_t experts, uint64_t tokens,
-                       uint64_t ns);
 /* bursts, decoded_bytes: how much that is known from; may be NULL. */
 void efs_estimator_now(struct efs_estimator *estimator, struct efs_rates_now *now, uint64_t *bursts,
                        uint64_t *decoded_bytes);

@@ -78,10 +78,6 @@ static void tell_profile(const struct efs_plan_thread *s, FILE *out)
     fprintf(out, "live_decode_bytes_per_second: %.10g\n", now.decode_bytes_per_second);
     fprintf(out, "live_decode_fresh_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_FRESH]);
     fprintf(out, "live_decode_kept_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_KEPT]);
-    fprintf(out, "live_run_expert_ns: %.10g\nlive_run_token_ns: %.10g\n", now.run_expert_ns[EFS_RUN_FULL],
-            now.run_token_ns[EFS_RUN_FULL]);
-    fprintf(out, "live_run_coded_expert_ns: %.10g\nlive_run_coded_token_ns: %.10g\n", now.run_expert_ns[EFS_RUN_CODED],
-            now.run_token_ns[EFS_RUN_CODED]);
 }
 
 errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes)

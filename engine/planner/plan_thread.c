@@ -209,12 +209,11 @@ void efs_plan_thread_wait(struct efs *fs)
     efs_unlock(fs);
 }
 
-void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t tokens, uint64_t all_ns)
+void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t all_ns)
 {
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s || (form != EFS_FORM_FULL && form != EFS_FORM_CODED))
         return;
-    efs_estimator_run(fs->estimator, form == EFS_FORM_FULL ? EFS_RUN_FULL : EFS_RUN_CODED, experts, tokens, all_ns);
     uint64_t ns = all_ns / experts;
     efs_lock(fs);
     double *mean = &s->product_ns[form];

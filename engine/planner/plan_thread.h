@@ -28,9 +28,9 @@ void efs_plan_thread_wake(struct efs *fs);
 /* A lease waits for room: look after it. */
 void efs_plan_thread_kick(struct efs *fs);
 
-/* A client has run experts of a layer in this form, for so many tokens together: what it took, with all its threads.
+/* A client has run experts of a layer in this form: what it took, with all its threads.
  * Plans for C count it instead of decoding. Without lock. */
-void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t tokens, uint64_t ns);
+void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t ns);
 
 /* Without lock: "plan" or "profile" for people. As efs_describe(). */
 errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes);

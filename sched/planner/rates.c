@@ -10,11 +10,7 @@
 #define PRIOR_BURSTS 3.0 /* what was measured first counts as that many empty and that many full ones */
 #define PRIOR_BURST_BYTES (8.0 * (1u << 20))
 #define PRIOR_DECODED (1.0 * (1u << 30))
-#define RUNS_LATELY 256.0 /* layers that were run */
-#define PRIOR_RUNS 1.0    /* that many experts with one token, and with PRIOR_TOKENS */
-#define PRIOR_TOKENS 8.0
-#define TOKEN_SHARE (1. / 16) /* assumed: of running an expert for one token what each more token takes */
-#define DOUBT_BURSTS 32       /* from so many on they are known, and from so many bytes decodes */
+#define DOUBT_BURSTS 32 /* from so many on they are known, and from so many bytes decodes */
 #define DOUBT_DECODED (64.0 * (1u << 20))
 #define FELT 0.25 /* of the time of samples: a latency below that is not what they contradict */
 #define BURST_BYTES_MOST (64.0 * (1u << 20)) /* of a request's reads; what is longer is a stream */
@@ -34,8 +30,7 @@ static double clip(double measured, double expected)
 static bool rates_start_valid(const struct efs_rates_start *s)
 {
     return s->disk_bytes_per_second >= 1 && s->disk_bytes_per_second <= 1e15 && s->decode_bytes_per_second >= 1 &&
-           s->decode_bytes_per_second <= 1e15 && s->read_latency_ns >= 0 && s->read_latency_ns <= 1e12 &&
-           s->run_ns >= 0 && s->run_ns <= 1e12;
+           s->decode_bytes_per_second <= 1e15 && s->read_latency_ns >= 0 && s->read_latency_ns <= 1e12;
 }
 
 static double rates_start_ns(const struct efs_rates_start *s, double waves, double bytes)
@@ -45,21 +40,15 @@ static double rates_start_ns(const struct efs_rates_start *s, double waves, doub
 
 void efs_rates_init(struct efs_rates *r, const struct efs_rates_start *start)
 {
-    *r = (struct efs_rates){.start = {1.5e9, 1e5, 5e9, 1e6}};
+    *r = (struct efs_rates){.start = {1.5e9, 1e5, 5e9}};
     r->profile = r->start;
     efs_rates_from(r, start);
 }
 
 void efs_rates_from(struct efs_rates *r, const struct efs_rates_start *start)
 {
-    double run_ns = r->start.run_ns;
-
-    if (!rates_start_valid(start))
-        return;
-    r->start = *start;
-    if (start->run_ns == 0)
-        r->start.run_ns = run_ns;
-    r->profile = r->start;
+    if (rates_start_valid(start))
+        r->profile = r->start = *start;
 }
 
 /* ns of a burst: waves * latency_ns + bytes * ns_per_byte. */
@@ -138,38 +127,6 @@ void efs_rates_decode(struct efs_rates *r, enum efs_rates_decode kind, uint64_t 
     r->decoded_bytes += raw_bytes;
 }
 
-/* ns of a layer: experts * expert_ns + tokens * token_ns. */
-static void rates_fit_runs(const struct efs_rates *r, enum efs_rates_run kind, double *expert_ns, double *token_ns)
-{
-    const struct efs_rates_runs *sums = &r->run[kind];
-    double token = r->start.run_ns * TOKEN_SHARE, weights = r->start.run_ns - token, t = PRIOR_TOKENS;
-    double xx = sums->xx + 2 * PRIOR_RUNS, xt = sums->xt + PRIOR_RUNS * (1 + t);
-    double tt = sums->tt + PRIOR_RUNS * (1 + t * t), xy = sums->xy + PRIOR_RUNS * (2 * weights + (1 + t) * token);
-    double ty = sums->ty + PRIOR_RUNS * ((1 + t) * weights + (1 + t * t) * token);
-
-    *token_ns = clamp((xx * ty - xt * xy) / (xx * tt - xt * xt), 0, r->start.run_ns * EFS_RATES_BOUND);
-    *expert_ns = clamp((xy - *token_ns * xt) / xx, 0, r->start.run_ns * EFS_RATES_BOUND);
-    /* a time at its bound is not what the runs say: the other that goes with it */
-    *token_ns = clamp((ty - *expert_ns * xt) / tt, 0, r->start.run_ns * EFS_RATES_BOUND);
-}
-
-void efs_rates_run(struct efs_rates *r, enum efs_rates_run kind, uint32_t experts, uint64_t tokens, uint64_t ns)
-{
-    struct efs_rates_runs *sums = &r->run[kind];
-    double keep = exp(-1 / RUNS_LATELY), x = experts, t = (double)tokens, y = (double)ns, expert, token, expected;
-
-    if (experts == 0 || tokens < experts)
-        return;
-    rates_fit_runs(r, kind, &expert, &token);
-    expected = x * expert + t * token;
-    y = clip(y, expected);
-    sums->xx = keep * sums->xx + x * x;
-    sums->xt = keep * sums->xt + x * t;
-    sums->tt = keep * sums->tt + t * t;
-    sums->xy = keep * sums->xy + x * y;
-    sums->ty = keep * sums->ty + t * y;
-}
-
 void efs_rates_now(const struct efs_rates *r, struct efs_rates_now *now)
 {
     double slope, bytes = 0, ns = 0;
@@ -183,8 +140,6 @@ void efs_rates_now(const struct efs_rates *r, struct efs_rates_now *now)
         now->decode_each[kind] = rates_rate(r, r->decode_bytes[kind], r->decode_ns[kind]);
     }
     now->decode_bytes_per_second = rates_rate(r, bytes, ns);
-    for (unsigned kind = 0; kind < EFS_RUNS; kind++)
-        rates_fit_runs(r, (enum efs_rates_run)kind, &now->run_expert_ns[kind], &now->run_token_ns[kind]);
 }
 
 /* Samples alone, without what the profile counts as; each was clipped when it came, so that one says little. */

@@ -10,8 +10,6 @@
  *   fitted by least squares over the bursts. Where a disk serves reads one after the other the first ends early, where
  *   it serves all at once the first ends with the last: *together* is 0 to 1.
  * - A decode right after its read verifies checksums, too, so it is counted apart from decodes of what was in memory.
- * - To run an expert takes a time for its weights and one for each of its tokens (p_n of ZipMoE 3.3): by least squares
- *   over the layers that were run. Experts that are run from the coded form are counted apart.
  *
  * The profile counts as some bursts and bytes, so that few samples change little. A burst counts as at most
  * EFS_RATES_CLIP times what is expected, and no result is further than EFS_RATES_BOUND times from where it started: one
@@ -35,18 +33,9 @@ extern "C" {
 /* A decode of chunks that were read for it, or of chunks that were in memory. */
 enum efs_rates_decode { EFS_DECODE_FRESH, EFS_DECODE_KEPT, EFS_DECODES };
 
-/* Experts run decoded, or from the coded form. */
-enum efs_rates_run { EFS_RUN_FULL, EFS_RUN_CODED, EFS_RUNS };
-
 /* As a profile has them. */
 struct efs_rates_start {
     double disk_bytes_per_second, read_latency_ns, decode_bytes_per_second;
-    double run_ns; /* an expert, for one token; 0: not known, an assumed one stays */
-};
-
-/* What runs were like: sums over layers of products; x experts, t tokens of all of them, y ns. */
-struct efs_rates_runs {
-    double xx, xt, tt, xy, ty;
 };
 
 /* One burst of reads. */
@@ -61,7 +50,6 @@ struct efs_rates {
     double ww, wx, wy, xx, xy;             /* sums over the bursts of products; w waves, x bytes, y ns */
     double together, together_weight;
     double decode_ns[EFS_DECODES], decode_bytes[EFS_DECODES];
-    struct efs_rates_runs run[EFS_RUNS];
     uint64_t bursts, read_bytes, decoded_bytes; /* so far, not faded */
 };
 
@@ -71,7 +59,6 @@ struct efs_rates_now {
     double together; /* 0: reads that are under way at once end one after the other, 1: all with the last */
     double decode_bytes_per_second; /* of one worker, over all decodes of late */
     double decode_each[EFS_DECODES];
-    double run_expert_ns[EFS_RUNS], run_token_ns[EFS_RUNS]; /* the one, and as often as it has tokens the other */
 };
 
 void efs_rates_init(struct efs_rates *rates, const struct efs_rates_start *start);
@@ -81,8 +68,6 @@ void efs_rates_from(struct efs_rates *rates, const struct efs_rates_start *start
 void efs_rates_burst(struct efs_rates *rates, const struct efs_rates_burst *burst);
 /* One worker has decoded raw bytes in so long. */
 void efs_rates_decode(struct efs_rates *rates, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns);
-/* A layer has run: so many experts, one after the other, for so many tokens together. */
-void efs_rates_run(struct efs_rates *rates, enum efs_rates_run kind, uint32_t experts, uint64_t tokens, uint64_t ns);
 void efs_rates_now(const struct efs_rates *rates, struct efs_rates_now *now);
 
 /* What reading and decoding took of late over what the start says they take; 1 where too little is known. Beyond

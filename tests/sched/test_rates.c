@@ -9,7 +9,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static const struct efs_rates_start start = {2e9, 1e5, 10e9, 1.6e6};
+static const struct efs_rates_start start = {2e9, 1e5, 10e9};
 
 /* A burst of reads of 1 MiB on a disk of latency and ns a byte, a wave for each 16 MiB; together as in rates.h. */
 static struct efs_rates_burst burst_of(uint64_t bytes, double latency_ns, double ns_per_byte, double together)
@@ -44,8 +44,7 @@ TEST(begins_as_measured)
 /* Numbers that are none do not become a profile: the machine of the middle stays. */
 TEST(a_profile_must_be_possible)
 {
-    const struct efs_rates_start bad[] = {
-        {0}, {0, 1e5, 1e9, 0}, {1e9, -1, 1e9, 0}, {1e9, 1e5, NAN, 0}, {INFINITY, 1e5, 1e9, 0}, {1e9, 1e5, 1e9, -1}};
+    const struct efs_rates_start bad[] = {{0}, {0, 1e5, 1e9}, {1e9, -1, 1e9}, {1e9, 1e5, NAN}, {INFINITY, 1e5, 1e9}};
     struct efs_rates r;
     struct efs_rates_now now;
 
@@ -147,43 +146,6 @@ TEST(decodes_are_counted_apart)
     assert_double_equal(now.decode_bytes_per_second, 8e9, 4e8); /* half of the bytes each */
 }
 
-/* Layers of 1 to 8 experts with 1 to 9 tokens each: what weights and what tokens take is told apart, in each form. */
-TEST(finds_what_runs_take)
-{
-    struct efs_rates r;
-    struct efs_rates_now now;
-
-    efs_rates_init(&r, &start);
-    efs_rates_now(&r, &now);
-    assert_double_equal(now.run_expert_ns[EFS_RUN_FULL] + now.run_token_ns[EFS_RUN_FULL], 1.6e6, 1);
-    assert_double_equal(now.run_expert_ns[EFS_RUN_CODED], 1.5e6, 1);
-    for (unsigned i = 0; i < 1000; i++) {
-        uint32_t experts = 1 + i % 8, tokens = experts * (1 + i % 9);
-        efs_rates_run(&r, EFS_RUN_FULL, experts, tokens, experts * UINT64_C(700000) + tokens * UINT64_C(300000));
-    }
-    efs_rates_now(&r, &now);
-    assert_double_equal(now.run_expert_ns[EFS_RUN_FULL], 7e5, 1e4);
-    assert_double_equal(now.run_token_ns[EFS_RUN_FULL], 3e5, 1e4);
-    assert_double_equal(now.run_expert_ns[EFS_RUN_CODED], 1.5e6, 1); /* of which nothing was heard */
-}
-
-/* One token each time says nothing of more: the sum is right, and neither is less than nothing. */
-TEST(runs_of_one_token)
-{
-    struct efs_rates r;
-    struct efs_rates_now now;
-
-    efs_rates_init(&r, &start);
-    for (unsigned i = 0; i < 1000; i++)
-        efs_rates_run(&r, EFS_RUN_CODED, 4, 4, UINT64_C(4) * 100000);
-    efs_rates_run(&r, EFS_RUN_CODED, 0, 0, 1000);
-    efs_rates_run(&r, EFS_RUN_CODED, 4, 3, 1000);
-    efs_rates_now(&r, &now);
-    assert_double_equal(now.run_expert_ns[EFS_RUN_CODED] + now.run_token_ns[EFS_RUN_CODED], 1e5, 1e4);
-    /* The fit without bounds has a negative time for the expert: it becomes 0, and the token's follows it. */
-    assert_true(now.run_expert_ns[EFS_RUN_CODED] == 0);
-}
-
 /* A burst that hangs for a minute, a decode that was away for one: each counts as 8 times the usual at the most. */
 TEST(one_bad_sample_is_one_sample)
 {
@@ -246,7 +208,7 @@ TEST(bounds_hold)
  * what is as the profile says neither. */
 TEST(samples_contradict_the_profile)
 {
-    const struct efs_rates_start slow = {147e6, 1e5, 1e9, 1.6e6};
+    const struct efs_rates_start slow = {147e6, 1e5, 1e9};
     struct efs_rates r;
     struct efs_rates_doubt doubt;
 
@@ -266,11 +228,11 @@ TEST(samples_contradict_the_profile)
     efs_rates_doubt(&r, &doubt);
     assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk < 0.2);
     assert_true(efs_rates_doubtful(doubt.decode) && doubt.decode < 0.26 && doubt.decode > 0.24);
-    efs_rates_from(&r, &(struct efs_rates_start){2.5e9, 1e5, 4e9, 1.6e6});
+    efs_rates_from(&r, &(struct efs_rates_start){2.5e9, 1e5, 4e9});
     efs_rates_doubt(&r, &doubt);
     assert_false(efs_rates_doubtful(doubt.disk));
     assert_false(efs_rates_doubtful(doubt.decode));
-    efs_rates_from(&r, &(struct efs_rates_start){40e9, 1e4, 4e9, 1.6e6});
+    efs_rates_from(&r, &(struct efs_rates_start){40e9, 1e4, 4e9});
     efs_rates_doubt(&r, &doubt);
     assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk > 1);
     efs_rates_init(&r, &slow);
