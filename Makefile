@@ -58,6 +58,8 @@ $(BUILD)/obj/tools/common/foreign.o $(BUILD)/obj/tools/expertctl/info_checkpoint
 # A tool may have rooms of its own.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
+$(BUILD)/obj/tools/moe-replay/compute/compute.o: FLAGS_tools += -fopenmp
+$(BUILD)/obj/tools/moe-replay/live/raw.o: INC_tools += -Iengine/source -Iengine/store
 # The benchmarks of the kernels measure them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_tools += -Ikernels
 
@@ -143,7 +145,7 @@ $(BUILD)/expertfs: $(call obj,$(SRC_expertfs)) $(BUILD)/libexpertfs.a
 define tool
 $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
 	$$(if $$(V),,@echo "  LINK    $$@")
-	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(ENGINE_LIBS)
+	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(if $$(filter moe-replay,$(1)),-fopenmp) $$(ENGINE_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
 

@@ -132,7 +132,7 @@ last = [[set(row[layer * chosen:(layer + 1) * chosen]) for layer in range(3)] fo
 check("the last four tokens are those that were asked for", last == [[{t, t + 4}] * 3 for t in range(4)], last)
 with open(scratch("mount.route"), "wb") as file:
     file.write(trace)
-result = run(program("moe-replay"), "-q", "--simulate", "--store", store, "--budget", "50%", "--policy", "lru",
+result = run(program("moe-replay"), "--store", store, "--budget", "50%", "--policy", "lru",
              scratch("mount.route"))
 check("moe-replay reads it", result.returncode == 0 and "lru" in result.stdout, result)
 rows = [row.split() for row in mount.control("sched").splitlines()]

@@ -45,7 +45,7 @@ for kind, path in kinds:
     refused("expertfs", says, mountit, path, folder)
     refused("expertfs -f", says, mountit, "-f", path, folder)
     refused("expertfs, as history", says, mountit, "-o", f"history={path}", store, folder)
-    refused("moe-replay, as trace", says, program("moe-replay"), "--simulate", "--store", store, path)
+    refused("moe-replay, as trace", says, program("moe-replay"), "--store", store, path)
     if kind != "a directory":
         refused("expertctl doctor", says, ctl, "doctor", path)
         refused("mkexpertfs, as source", "neither a file nor a directory", pack, path, scratch("out.efs"))

@@ -120,7 +120,7 @@ for tool in tools/*/; do
     case $tool in
     tools/bench_kernels | tools/bench_compute) ok="$public|(kernels|matvec)\.h" ;; # the kernels' own benches
     tools/common) ok="$public|catalog\.h" ;; # foreign.c: checkpoints of others by the engine's checked readers
-    tools/expertctl) ok="$public|catalog\.h" ;; # info_checkpoint.c
+    tools/expertctl | tools/moe-replay) ok="$public|catalog\.h" ;; # info_checkpoint.c; live/raw.c
     *) ok=$public ;;
     esac
     while IFS= read -r line; do

@@ -37,40 +37,33 @@ P
 profile=$dir/p.json eval=$dir/eval.route past=$dir/past.route
 
 # Usage
-run 0 "$moe_replay" --help
-says 'Usage: moe-replay '
-run 0 "$moe_replay" --version
-says '^moe-replay (expertfs) [0-9]'
-run 2 "$expertctl" replay --simulate "$eval"
+run 2 "$expertctl" replay "$eval"
 [ "$(wc -l <"$dir/err")" = 1 ] || complain "expertctl replay: $(cat "$dir/err")"
 warns 'moe-replay'
-run 2 "$moe_replay"
 run 2 "$moe_replay" "$eval"
-warns 'simulate'
-run 2 "$moe_replay" --simulate "$eval"
-warns 'store'
-run 2 "$moe_replay" --simulate --store "$dir/m.efs" --profile "$profile" "$eval"
-for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru --batch=0 --batch=65 --batch=1,x \
-    --schedule=fast --plan=best --unit=x --tokens=0 --tune=x=1 --tune=step=2 --tune=delta --tune=share=2 --tune=distance=9 --predict=oracle --predict=mixed, --prefetch=off --workers=65 --seed=-1; do
-    run 2 "$moe_replay" --simulate --profile "$profile" $wrong "$eval"
+warns 'one of --store, --profile'
+run 2 "$moe_replay" --store "$dir/m.efs" --profile "$profile" "$eval"
+for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru --budget=50%,0% --budget=101% --budget=10%% --budget=nan% \
+    --schedule=fast --tune=x=1 --tune=share --tune=share=2 --tune=swaps=65 --predict=oracle --predict=mixed, --prefetch=off; do
+    run 2 "$moe_replay" --profile "$profile" $wrong "$eval"
     warns "${wrong%%=*}"
 done
-for wrong in 0% 101% 10%% x -1% 10q 0 nan% %; do
-    run 2 "$moe_replay" --simulate --profile "$profile" --budget "50%,$wrong" "$eval"
-    warns "--budget $wrong"
+for gone in --plan=io --unit=full --turns=8 --quiet --plot=x; do
+    run 2 "$moe_replay" --profile "$profile" $gone "$eval"
+    warns "there is no ${gone%%=*} any more: "
 done
-run 1 "$moe_replay" --simulate --profile "$profile" "$dir/cut.route"
+run 1 "$moe_replay" --profile "$profile" "$dir/cut.route"
 warns "cut.route: the trace says"
-run 1 "$moe_replay" --simulate --profile "$profile" "$dir/m.efs"
+run 1 "$moe_replay" --profile "$profile" "$dir/m.efs"
 warns 'not a routing trace'
 : >"$dir/empty.route"
-run 1 "$moe_replay" --simulate --profile "$profile" "$dir/empty.route"
+run 1 "$moe_replay" --profile "$profile" "$dir/empty.route"
 warns 'empty.route: there is no token in this trace; .* once experts were asked for'
-run 1 "$moe_replay" --simulate --profile "$profile" "$dir/missing"
-run 1 "$moe_replay" --simulate --profile "$profile" --plan-from "$dir/cut.route" "$eval"
-run 1 "$moe_replay" --simulate --profile "$eval" "$eval"
-run 1 "$moe_replay" --simulate --store "$dir/missing" "$eval"
-run 1 "$moe_replay" -q --simulate --profile "$profile" --json "$dir/no/such" --policy lru --budget 50% "$eval"
+run 1 "$moe_replay" --profile "$profile" "$dir/missing"
+run 1 "$moe_replay" --profile "$profile" --plan-from "$dir/cut.route" "$eval"
+run 1 "$moe_replay" --profile "$eval" "$eval"
+run 1 "$moe_replay" --store "$dir/missing" "$eval"
+run 1 "$moe_replay" --profile "$profile" --json "$dir/no/such" --policy lru --budget 50% "$eval"
 warns 'no/such'
 
 # Runs: the numbers agree with each other
@@ -79,28 +72,25 @@ all=$all,least-stale,layer-lfu,fmoe,moe-infinity,dali,dali-printed
 replay() { # JSON ARGUMENT...
     local json=$1
     shift
-    run 0 "$moe_replay" -q --simulate --profile "$profile" --plan-from "$past" --json "$dir/$json" "$@"
+    run 0 "$moe_replay" --profile "$profile" --plan-from "$past" --json "$dir/$json" "$@"
 }
 replay a.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
 says 'budget 10%: .*batch 4'
-says '^I/O ms per token, batch 1'
+says '^I/O ms, batch 1'
 says '^zipmoe:makespan .*\*'
-for words in '^TPOT ms, median, batch 4' '^MB read per token, batch 1' '^TPOT: time per token' 'recoded: MB per token' \
-    '^With a budget of 10% and batch 4, simulated, .* is fastest: .* tokens a second, .* times as many as '; do
-    says "$words"
-done
+for words in '^TPOT ms, batch 4' '^MB/tok, batch 1' '^TPOT: time per token'; do says "$words"; done
 sed 's/"disk_bytes_per_second": [^,}]*/"disk_bytes_per_second": 1e15/' "$profile" >"$dir/fast.json"
 grep -q 1e15 "$dir/fast.json" || complain "fast.json: $(cat "$dir/fast.json")"
 replay z.json --profile "$dir/fast.json" --policy dali,dali-printed --budget 10%,60%,48M --layer-us 10 "$eval"
 replay b.json --policy $all --budget 10%,60%,48M --batch 1,4 "$eval"
-replay c.json --policy $all --budget 10%,60%,48M --batch 1,4 --schedule request "$eval"
-replay d.json --policy marking --budget 10% --seed 7 --tokens 100 --layer-us 100 --run-us 5 --workers 1 "$eval"
+replay c.json --policy $all --budget 10%,60%,48M --batch 1,4 --schedule paper "$eval"
+replay d.json --policy marking --budget 10% --tokens 100 --layer-us 100 --run-us 5 "$eval"
 "$python" - "$dir" <<'P' || complain "replay --json"
 import json, sys
 a, b, c, d = (json.load(open(f"{sys.argv[1]}/{n}.json")) for n in "abcd")
 fields = {"trace", "runner", "policy", "batch", "budget_bytes", "tokens", "tpot_ns_median", "tpot_ns_p99", "ttft_ns_median",
           "hits", "read_bytes_per_token"}
-clocks = {"schedule_ns_median", "schedule_ns_p99", "policy_ns_mean"}
+clocks = {"schedule_ns", "policy_ns_mean"}
 assert len(a) == 18 * 3 * 2
 whole = 4 * 16 * 1000000
 for run in a:
@@ -133,10 +123,7 @@ assert strip(a) == strip(b)  # the same again
 times = ("tpot_ns_median", "tpot_ns_p99", "ttft_ns_median", "ttft_ns_p99", "latency", "tokens_per_second", "io_utilisation",
          "decode_utilisation", "schedule")
 assert strip(a, times) == strip(c, times)  # another order of the same reads
-best = sum(r["tokens"] / r["tokens_per_second"] for r in a)
-request = sum(r["tokens"] / r["tokens_per_second"] for r in c)
-assert best <= request * 1.0001, (best, request)
-assert len(d) == 1 and d[0]["tokens"] == 100 and d[0]["seed"] == 7 and d[0]["workers"] == 1
+assert len(d) == 1 and d[0]["tokens"] == 100
 assert d[0]["tpot_ns_median"] >= 4 * 100000
 P
 
@@ -222,13 +209,12 @@ fi
 
 # Guesses that are read ahead. A perfect predictor is never wrong where a plan moves no experts between pools, and nothing
 # takes longer with it; the same guesses serve all budgets; what is asked for is the same.
-replay e.json --plan io --policy zipmoe,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 --prefetch always \
-    --tune share=0.1 --tune piece_kib=64 --predict perfect,mixed,brainstorm "$eval"
+replay e.json --policy zipmoe:io,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 --prefetch always \
+    --tune share=0.1 --predict perfect,mixed,brainstorm "$eval"
 says 'guesses: .* times as fast, limit '
 replay f.json --policy zipmoe --budget 25%,50% --batch 1 --layer-us 500 --run-us 200 --predict all --tokens 200 "$eval"
 replay g.json --policy zipmoe --budget 0.1% --layer-us 500 --predict perfect --tokens 50 "$eval"
-replay h.json --policy zipmoe --budget 25% --compute ffn-coded --layer-us 500 --predict perfect --tune distance=1 \
-    --tune token_mib=1 --tokens 100 "$eval"
+replay h.json --policy zipmoe --budget 25% --compute ffn-coded --layer-us 500 --predict perfect --tokens 100 "$eval"
 "$python" - "$dir" <<'P' || complain "replay --predict"
 import json, sys
 e, f, g, h = (json.load(open(f"{sys.argv[1]}/{n}.json")) for n in "efgh")
@@ -256,25 +242,24 @@ assert names == [None, "deepspeed", "brainstorm", "request", "transition", "edge
                  "perfect"], names
 assert all(0 < r["guesses"]["on"] <= 1 for r in f if r["guesses"])
 assert g[1]["guesses"]["read_bytes_per_token"] == 0  # not one expert fits
-assert 0 < h[1]["guesses"]["read_bytes_per_token"] <= 1 << 20 and h[1]["decode_utilisation"] == 0
+assert h[1]["guesses"]["read_bytes_per_token"] > 0 and h[1]["decode_utilisation"] == 0
 P
 
 # JSON on standard output alone; the default plan; a model of another shape, measured when first needed
-run 0 "$moe_replay" -q --simulate --profile "$profile" --policy lru --budget 50% --json - "$eval"
+run 0 "$moe_replay" --profile "$profile" --policy lru --budget 50% --json - "$eval"
 "$python" -m json.tool "$dir/out" >"$dir/tidy" || complain "--json -: $(cat "$dir/out")"
-run 0 "$moe_replay" -q --simulate --profile "$profile" --budget 50% --tokens 50 "$eval"
+run 0 "$moe_replay" --profile "$profile" --budget 50% --tokens 50 "$eval"
 says 'assumed skew'
-says '^zipmoe:makespan' # as a mount does without options
-says 'Without options a mount is zipmoe:makespan'
+says '^zipmoe:makespan'
 rm -r "$dir/state"
-run 0 "$moe_replay" -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
+run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
 warns 'measuring'
 says 'mapped onto [0-9]* layers of [0-9]* experts: layers and experts modulo'
-run 0 "$moe_replay" -q --simulate --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
+run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
 [ ! -s "$dir/err" ] || complain "measured again: $(cat "$dir/err")"
 
 # Ctrl-C: what is known so far, as a table and as JSON
-"$moe_replay" -q --simulate --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
+"$moe_replay" --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
 for _ in $(seq 1200); do grep -q '^zipmoe:makespan' "$dir/out" && break; sleep 0.1; done
@@ -282,7 +267,7 @@ kill -TERM $pid # as Ctrl-C, which shells make their background jobs ignore
 wait $pid
 status=$?
 [ $status = 130 ] || complain "interrupted: exit $status: $(cat "$dir/err")"
-says '^I/O ms per token'
+says '^I/O ms, batch'
 "$python" -c 'import json, sys
 runs = json.load(open(sys.argv[1]))
 assert 1 <= len(runs) < 13 * 4 * 3 and all(r["tokens"] > 0 for r in runs)' "$dir/cut.json" || complain "interrupted: JSON"

@@ -82,6 +82,9 @@ class Cgroup:
     def anonymous_bytes(self):
         return self.stat().get("anon" if self.version == 2 else "total_rss", 0)
 
+    def peak_bytes(self):
+        return int(self._read("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
+
     def out_of_memory(self):
         """How often a process was killed for the limit."""
         text = self._read("memory.events" if self.version == 2 else "memory.oom_control")

@@ -1,72 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-replay: a routing trace through the mount, the mapped and the read-LRU peer, and the simulator.
 
-Four measurements, each told as ratios against the bars that they are held to:
+Measurements, each printed as ratios against the bars that they are held to:
   whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
-  live    the first --tokens of it on real files (48: some ten minutes in all), cold, each runner in a memory cgroup of
-          the same budget, which it takes before its first token, taking turns:
-          time per token of the peers over that of expertfs;
+  live    the first --tokens of it on real files (48: some ten minutes in all), cold, each run in a memory cgroup of the
+          same budget and 192 MiB, taking turns: time per token of the peers over that of expertfs;
   limit   the first --tokens in the simulator, as if decoding took nothing from those who touch: what the order of
           reads alone lets be reached, on this disk, of the time per token against read-lru;
-  agree   the same without computing, beside the simulator: how far the simulator is from the daemon.
+  agree   live runs without computing, beside the simulator by the profile: how far it is from the daemon;
+  coded   (not by itself: tools/bench/tpot) experts run by the library from the coded form, over read-lru with plain ones.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
-Writes runs.json (a list of all runs), tpot.svg and hits.svg."""
+Writes runs.json (a list of all runs) and, by gnuplot, tpot.svg and hits.svg."""
 import argparse
 import glob
 import json
+import mmap
 import os
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import plot  # noqa: E402
+from cgroup import Cgroup  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
-# budget in percent: bar; of "bytes" and the two of "time"
+ALLOWANCE = 192 << 20  # of a cgroup above the budget, for the process that plays; half of it is a daemon's fixed memory
+POOLS = {"io": "plan=auto,goal=io", "makespan": "plan=auto,goal=makespan", "coded": "plan=C=100", "full": "plan=F=100"}
+# budget in percent: bar
 BARS = {"bytes": {10: 2.7, 25: 3.0, 50: 14.0}, "mmap": {10: 2.5, 25: 2.5, 50: 1.5},
-        "read-lru": {10: 1.7, 25: 1.7, 50: 1.2, 75: 1.0}}
+        "read-lru": {10: 1.7, 25: 1.7, 50: 1.2, 75: 1.0}, "coded": {10: 2.0, 25: 1.8, 50: 1.5, 75: 1.25, 100: 1.2}}
+PEERS = {"mmap": ("page-cache", "raw"), "read-lru": ("lru", "raw")}
 
 
 def tool(name):
     return os.path.join(BUILD, name)
 
 
-def arguments(program, doc, budgets, rounds, tokens, policies, policies_help):
-    """The options that measurements of replays share, with these defaults: the caller adds its own."""
-    p = argparse.ArgumentParser(prog=f"tools/bench/{program}", description=doc, formatter_class=argparse.RawTextHelpFormatter)
+def options():
+    p = argparse.ArgumentParser(prog="tools/bench/replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--trace", help="the trace that is replayed ($TRACE, or found in $TRACES)")
     p.add_argument("--history", help="the trace to plan from ($HISTORY, or found in $TRACES)")
-    p.add_argument("--tokens", type=int, default=tokens, help=f"of the trace, on real files ({tokens})")
-    p.add_argument("--rounds", type=int, default=rounds, help=f"on real files; medians are told ({rounds})")
-    p.add_argument("--budgets", default=budgets, help=budgets.replace("%", "%%"))
-    p.add_argument("--policies", default=policies, help=f"{policies_help}\n({policies})")
+    p.add_argument("--tokens", type=int, default=48, help="of the trace, on real files (48)")
+    p.add_argument("--rounds", type=int, default=1, help="on real files, of which medians are printed (1)")
+    p.add_argument("--budgets", default="10%,25%,50%,75%", help="10%%,25%%,50%%,75%%")
+    p.add_argument("--policies", default="zipmoe:makespan,zipmoe:io,lru:coded",
+                   help="of expertfs, with their pools; the first is held to the bars of time, zipmoe:io to those of bytes\n"
+                        "(zipmoe:makespan,zipmoe:io,lru:coded)")
     p.add_argument("--batch", default="1", help="sequences at a time; bars are for 1 (1)")
-    p.add_argument("--model", help="a raw checkpoint of another model, in place of the generated one")
-    return p
-
-
-def traced(p):
-    """What was asked for, with the traces of the environment where none were named; the trace may be None."""
+    p.add_argument("--model", help="a checkpoint, in place of the generated one")
+    p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
+    p.add_argument("--run-us", default="300", help="to touch an expert once, with all cores, of limit (300)")
+    p.add_argument("--layer-us", default="0", help="all else in a layer (0)")
+    p.add_argument("--predict", help="read ahead as this predictor guesses: mixed")
+    p.add_argument("--prefetch", default="always", help="with --predict: auto or always (always)")
+    p.add_argument("--only", default="whole,live,limit,agree", help="measurements (whole,live,limit,agree)")
     a = p.parse_args()
     a.trace = a.trace or os.environ.get("TRACE") or found("eval")
     a.history = a.history or os.environ.get("HISTORY") or found("history", a.trace)
-    return a
-
-
-def options():
-    p = arguments("replay", __doc__, "10%,25%,50%,75%", 1, 48, "zipmoe:makespan,zipmoe:io,lru",
-                  "of the mount; the first is held to the bars of time, the least bytes to those of bytes")
-    p.add_argument("--compute", default="touch", help="none, touch, ffn (touch)")
-    p.add_argument("--run-us", default="300", help="to touch an expert once, with all cores, of limit (300)")
-    p.add_argument("--skip", default="", help="measurements to leave out: whole,live,limit,agree")
-    a = traced(p)
-    a.skip = set(filter(None, a.skip.split(",")))
+    a.only = a.only.split(",")
+    a.budgets, a.policies = a.budgets.split(","), [tuple(policy.split(":")) for policy in a.policies.split(",")]
     if not a.trace:
-        p.error("no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
+        print("tools/bench/replay: no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
+        sys.exit(0 if a.only == ["coded"] else 2)
     return a
 
 
@@ -93,74 +94,202 @@ def prepare(model):
     return raw, store
 
 
-class Replay:
-    def __init__(self, a, raw, store, folder):
-        self.a, self.raw, self.store, self.folder = a, raw, store, folder
-        self.all, self.failed = [], False
+def drop(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
-    def run(self, *args, tokens=None):
+
+class Mounted:
+    """A store served by a daemon of its own."""
+
+    def __init__(self, store, options, where, prefix, env):
+        self.where = where
+        os.makedirs(where)
+        self.daemon = subprocess.Popen([*prefix, tool("expertfs"), "-f", store, where, "-o", options], env=env)
+        while not os.path.exists(os.path.join(where, ".expertfs", "version")):
+            if self.daemon.poll() is not None:
+                os.rmdir(where)
+                raise OSError(f"expertfs -o {options} ended with {self.daemon.returncode}")
+            time.sleep(0.02)
+
+    def __enter__(self):
+        return self.where
+
+    def __exit__(self, *_):
+        subprocess.run(["fusermount3", "-u", self.where], check=False)
+        self.daemon.wait()
+        os.rmdir(self.where)
+
+
+class Replay:
+    def __init__(self, a, raw, store):
+        self.a, self.raw, self.store = a, raw, store
+        self.all, self.failed = [], False
+        self.work = tempfile.TemporaryDirectory(prefix="replay-", dir=WORK)
+        self.env = {**os.environ, "EXPERTFS_STATE": os.path.join(self.work.name, "profile")}
+        # measures the profile, too
+        self.all_bytes = self.play(["--store", store, "--budget", "100%", "--policy", "lru", "--tokens", "1"])[0]["budget_bytes"]
+
+    def play(self, arguments, prefix=(), env=None):
         """The runs of one moe-replay; its table is shown."""
-        out = os.path.join(self.folder, "part.json")
-        if os.path.exists(out):
-            os.unlink(out)
-        command = [tool("moe-replay"), "--prealloc", "--budget", self.a.budgets, "--batch", self.a.batch, "--json", out, *args]
-        command += ["--plan-from", self.a.history] if self.a.history else []
-        command += ["--tokens", str(tokens)] if tokens else []
-        print(f"\n$ {' '.join(command)} {self.a.trace}", flush=True)
-        status = subprocess.run([*command, self.a.trace]).returncode
-        self.failed = self.failed or status != 0
-        if status not in (0, 1) or not os.path.exists(out):
-            sys.exit(f"tools/bench/replay: moe-replay ended with {status}")
+        out = os.path.join(self.work.name, "runs.json")
+        command = [*prefix, tool("moe-replay"), "--json", out, *arguments, self.a.trace]
+        print(f"\n$ {' '.join(command[len(prefix):])}", flush=True)
+        subprocess.run(command, env=env or self.env, check=True)
         with open(out) as f:
-            runs = json.load(f)
-        os.unlink(out)
+            return json.load(f)
+
+    def simulate(self, policies, *more):
+        more += ("--plan-from", self.a.history) if self.a.history else ()
+        runs = self.play(["--store", self.store, "--budget", ",".join(self.a.budgets), "--batch", self.a.batch, "--policy",
+                          ",".join(map(":".join, policies)), "--layer-us", self.a.layer_us, *more])
         self.all += runs
         return runs
 
+    def live(self, budget, policy=None, peer=None, compute=None):
+        """One run, cold, in a cgroup of its budget; None: it failed. compute ffn-coded: by the library, without a mount."""
+        a, size = self.a, int(float(budget[:-1]) * self.all_bytes / 100) if budget[-1] == "%" else int(budget)
+        compute = compute or a.compute
+        state = tempfile.mkdtemp(dir=self.work.name)  # no past but the profile
+        shutil.copytree(self.env["EXPERTFS_STATE"], state, dirs_exist_ok=True)
+        env = {**self.env, "EXPERTFS_STATE": state}
+        play = ["--batch", a.batch, "--tokens", str(a.tokens), "--compute", compute, "--layer-us", a.layer_us]
+        group = None
+        for path in (self.store, *glob.glob(os.path.join(glob.escape(self.raw), "*.safetensors"))):
+            drop(path)
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()  # the host has it ready
+        try:
+            group = Cgroup(size + ALLOWANCE)
+        except OSError as error:
+            print(f"tools/bench/replay: nothing holds a run to its budget: {error}")
+        try:
+            prefix = group.prefix if group else ()
+            if peer:
+                run = self.play(["--peer", peer, "--raw", self.raw, "--budget", str(size), *play], prefix, env)[0]
+            elif compute == "ffn-coded":
+                ahead = ["--predict", a.predict, "--prefetch", a.prefetch] if a.predict else []
+                history = ["--plan-from", a.history] if a.history else []
+                run = self.play(["--mount", self.store, "--policy", ":".join(policy), "--budget", str(size + ALLOWANCE // 2),
+                                 *ahead, *history, *play], prefix, env)[0]
+            else:
+                options = f"budget={size + ALLOWANCE // 2},prealloc,policy={policy[0]},{POOLS[policy[1]]}"
+                options += f",history={a.history}" if a.history else ""
+                with Mounted(self.store, options, os.path.join(state, "mnt"), prefix, env) as where:
+                    run = self.play(["--mount", where, *play], prefix, env)[0]
+            run.update(budget=budget, budget_bytes=size, memory_limit_bytes=size + ALLOWANCE if group else 0,
+                       memory_peak_bytes=group.peak_bytes() if group else 0)
+            self.all.append(run)
+            return run
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"tools/bench/replay: {peer or ':'.join(policy)} with {budget}: {error}"
+                  f"{': the cgroup has no more memory' if group and group.out_of_memory() else ''}")
+            self.failed = True
+            return None
+        finally:
+            if group:
+                group.remove()
+            shutil.rmtree(state, ignore_errors=True)
 
-def pick(runs, field, runner, policy, pools=None, **more):
-    """The median of a field over the rounds, by (budget, batch)."""
-    found = {}
+    def turns(self, candidates):
+        """Live runs of each budget and candidate, who is first taking turns: {candidate: runs}."""
+        runs = {name: [] for name in candidates}
+        order = list(candidates)
+        for budget in self.a.budgets * self.a.rounds:
+            for name in order:
+                run = self.live(budget, **candidates[name])
+                runs[name] += [run] if run else []
+            order.append(order.pop(0))
+        return runs
+
+
+def medians(runs, field):
+    """Of a field over the rounds, by (budget, batch)."""
+    values = {}
     for r in runs:
-        if r["runner"] == runner and r["policy"] == policy and (pools is None or r["pools"] == pools) and r["tokens"] > 0 \
-                and all(r.get(k) == v for k, v in more.items()):
-            found.setdefault((r["budget"], r["batch"]), []).append(r[field])
-    return {at: statistics.median(values) for at, values in found.items()}
+        if r["tokens"]:
+            values.setdefault((r["budget"], r["batch"]), []).append(r[field])
+    return {at: statistics.median(v) for at, v in values.items()}
 
 
-def ratios(title, ours, theirs, bars, ok=lambda value, bar: value >= bar):
+def of(runs, policy, pools):
+    return [r for r in runs if (r["policy"], r["pools"]) == (policy, pools)]
+
+
+def ratios(title, ours, theirs, field, bars=None, turned=False):
+    """Theirs over ours, or turned."""
     print(f"\n{title}")
+    ours, theirs = medians(ours, field), medians(theirs, field)
     for at in ours:
-        if at not in theirs or not ours[at]:
+        if not theirs.get(at) or not ours[at]:
             continue
-        value = theirs[at] / ours[at]
+        value = ours[at] / theirs[at] if turned else theirs[at] / ours[at]
         share = at[0].rstrip("%")
-        bar = bars.get(int(share)) if share.isdigit() and at[1] == 1 else None
-        verdict = "" if bar is None else f"  wanted >= {bar:g}: {'held' if ok(value, bar) else 'MISSED'}"
+        bar = (bars or {}).get(int(share)) if share.isdigit() and at[1] == 1 else None
+        verdict = "" if bar is None else f"  wanted >= {bar:g}: {'held' if value >= bar else 'MISSED'}"
         print(f"   budget {at[0]:>5}, batch {at[1]:<3} {value:8.2f}{verdict}")
 
 
-def split(policies):
-    """[(name, pools or None)] of NAME:POOLS,..."""
-    return [(name, pools or None) for name, _, pools in (p.partition(":") for p in policies.split(","))]
-
-
-def agreement(runs, policies):
+def agreement(real, simulated, policies):
     print("\nthe simulator beside the daemon, nothing computed: simulated over real")
-    print(f"   {'':39} {'TPOT ms':>16} {'ratio':>6}   {'MB read a token':>16} {'ratio':>6}   hits without M, %")
-    for policy, pools in policies:
-        rows = {}
-        for r in runs:
-            if r["policy"] == policy and pools in (None, r["pools"]) and r["pools"] != "raw":
-                rows.setdefault((r["budget"], r["batch"]), {})[r["runner"]] = r
-        for at, row in rows.items():
-            if {"simulate", "expertfs"} <= set(row):
-                s, e = row["simulate"], row["expertfs"]
-                kept = [100 * (1 - r["hits"]["M"] / max(1, sum(r["hits"].values()))) for r in (s, e)]
-                print(f"   {':'.join(filter(None, (policy, pools))):15} budget {at[0]:>5} batch {at[1]:<3}    {s['tpot_ns_median'] / 1e6:7.1f} {e['tpot_ns_median'] / 1e6:8.1f} "
-                      f"{s['tpot_ns_median'] / max(1, e['tpot_ns_median']):6.2f}   {s['read_bytes_per_token'] / 1e6:7.1f} "
-                      f"{e['read_bytes_per_token'] / 1e6:8.1f} {s['read_bytes_per_token'] / max(1, e['read_bytes_per_token']):6.2f}   "
-                      f"{kept[0]:5.1f} {kept[1]:5.1f}")
+    for policy in policies:
+        for field, name, scale in (("tpot_ns_median", "TPOT ms", 1e6), ("read_bytes_per_token", "MB a token", 1e6)):
+            ours, theirs = medians(of(simulated, *policy), field), medians(of(real, *policy), field)
+            for at in ours:
+                if theirs.get(at):
+                    print(f"   {':'.join(policy):16} budget {at[0]:>5} batch {at[1]:<3} {name:10} {ours[at] / scale:8.1f} "
+                          f"{theirs[at] / scale:8.1f} {ours[at] / theirs[at]:6.2f}")
+
+
+def same_checks(runs):
+    """Whether runs that computed the same have the same check; sums over what was loaded depend on the batch size."""
+    seen = {}
+    for r in runs:
+        ffn = r["compute"].startswith("ffn")
+        seen.setdefault((r["tokens"], ffn, ffn or r["batch"]), set()).add(r["check"])
+    same = all(len(checks) == 1 for checks in seen.values())
+    print(f"\nbytes or numbers of all runs that computed: {'the same' if same else 'DIFFERENT'}")
+    return same
+
+
+def measure(a, replay):
+    policies, first = a.policies, a.policies[0]
+    least = ("zipmoe", "io") if ("zipmoe", "io") in policies else first
+    raw, tokens = ("lru", "raw"), ("--tokens", str(a.tokens))
+    title = f"first {a.tokens} tokens, {a.compute}, cold"
+    ours = {":".join(policy): {"policy": policy} for policy in policies}
+    live = {}
+    if "whole" in a.only:
+        runs = replay.simulate([*policies, raw])
+        for policy in dict.fromkeys((least, first)):
+            ratios(f"bytes read per token, whole trace, simulated: read-lru over {':'.join(policy)}", of(runs, *policy),
+                   of(runs, *raw), "read_bytes_per_token", BARS["bytes"] if policy == least else None)
+    if "live" in a.only:
+        live = replay.turns({**ours, "mmap": {"peer": "mmap"}, "read-lru": {"peer": "read-lru"}})
+        for name in ours:
+            for peer in PEERS:
+                ratios(f"TPOT, {title}: {peer} over {name}", live[name], live[peer], "tpot_ns_median",
+                       BARS[peer] if name == ":".join(first) else None)
+            ratios(f"bytes read per token, {title}: read-lru over {name}", live[name], live["read-lru"], "read_bytes_per_token")
+    if "limit" in a.only:
+        runs = replay.simulate([*policies, raw], "--run-us", a.run_us, *tokens)
+        for policy in policies:
+            ratios(f"limit of TPOT, first {a.tokens} tokens, decoding in nobody's way: read-lru over {':'.join(policy)}",
+                   of(runs, *policy), of(runs, *raw), "tpot_ns_median")
+    if "agree" in a.only:
+        real = replay.turns({name: {**how, "compute": "none"} for name, how in ours.items()})
+        agreement([r for runs in real.values() for r in runs], replay.simulate(policies, *tokens), policies)
+    if "coded" in a.only:
+        title = f"first {a.tokens} tokens, cold, experts run: read-lru plain over expertfs coded"
+        live = replay.turns({**{name: {**how, "compute": "ffn-coded"} for name, how in ours.items()},
+                             "read-lru": {"peer": "read-lru", "compute": "ffn"}})
+        for name in ours:
+            for field, text in (("tpot_ns_median", "TPOT"), ("tpot_ns_p99", "p99 of it"), ("tokens_per_second", "tokens a second"),
+                                ("read_bytes_per_token", "bytes read per token")):
+                ratios(f"{text}, {title} ({name})", live[name], live["read-lru"], field,
+                       BARS["coded"] if field == "tpot_ns_median" else None, field == "tokens_per_second")
+    return [r for runs in live.values() for r in runs]
 
 
 def main():
@@ -168,50 +297,16 @@ def main():
     raw, store = prepare(a.model)
     folder = os.path.join(WORK, "replay-results")
     os.makedirs(folder, exist_ok=True)
-    replay = Replay(a, raw, store, folder)
-    policies = split(a.policies)
-    first, least = policies[0], ("zipmoe", "io") if ("zipmoe", "io") in policies else policies[0]
-    own = ["--mount", store, "--policy", a.policies, "--compute", a.compute]
-    whole, live, limit, agree = [], [], [], []
-    if "whole" not in a.skip:
-        whole = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw")
-    for _ in range(a.rounds if "live" not in a.skip else 0):
-        live += replay.run(*own, "--peer", "mmap,read-lru", "--raw", raw, tokens=a.tokens)
-    if "limit" not in a.skip:
-        limit = replay.run("--simulate", "--store", store, "--policy", f"{a.policies},lru:raw", "--run-us", a.run_us, tokens=a.tokens)
-    if "agree" not in a.skip:
-        agree = replay.run("--simulate", "--mount", store, "--policy", a.policies, "--compute", "none", tokens=a.tokens)
+    replay = Replay(a, raw, store)
+    print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
+    live = measure(a, replay)
+    same = same_checks([r for r in replay.all if r["compute"] not in (None, "none") and r["tokens"]])
     with open(os.path.join(folder, "runs.json"), "w") as f:
         json.dump(replay.all, f, indent=1)
-
-    print(f"\n==== {os.path.basename(a.trace)}; {os.cpu_count()} cores, Linux {os.uname().release}")
-    if whole:
-        for policy in dict.fromkeys((least, first)):
-            ratios(f"bytes read per token, whole trace, simulated: read-lru over {':'.join(filter(None, policy))}",
-                   pick(whole, "read_bytes_per_token", "simulate", *policy),
-                   pick(whole, "read_bytes_per_token", "simulate", "lru", "raw"), BARS["bytes"] if policy == least else {})
-    if live:
-        tokens = f"first {a.tokens} tokens, {a.compute}, cold"
-        for policy in policies:
-            name = ":".join(filter(None, policy))
-            ours = pick(live, "tpot_ns_median", "expertfs", *policy)
-            for peer, of in (("mmap", "page-cache"), ("read-lru", "lru")):
-                ratios(f"TPOT, {tokens}: {peer} over {name}", ours, pick(live, "tpot_ns_median", peer, of),
-                       BARS[peer] if policy == first else {})
-            ratios(f"bytes read per token, {tokens}: read-lru over {name} (the bars are for the whole trace)",
-                   pick(live, "read_bytes_per_token", "expertfs", *policy),
-                   pick(live, "read_bytes_per_token", "read-lru", "lru"), {})
-        checks = {(r["batch"], r["tokens"], r["check"]) for r in live if r["tokens"]}
-        print(f"\nbytes seen by all live runs: {'the same' if len(checks) <= len({c[:2] for c in checks}) else 'DIFFERENT'}")
-    for policy in policies if limit else []:
-        ratios(f"limit of TPOT, first {a.tokens} tokens, decoding in nobody's way: read-lru over {':'.join(filter(None, policy))}",
-               pick(limit, "tpot_ns_median", "simulate", *policy), pick(limit, "tpot_ns_median", "simulate", "lru", "raw"), {})
-    if agree:
-        agreement(agree, policies)
-    drawn = plot.plot(live or whole, folder)
-    print(f"\n{folder}: runs.json{', tpot.svg, hits.svg' if drawn else '; no pictures: there is no gnuplot'}")
-    sys.exit(1 if replay.failed else 0)
+    drawn = plot.plot(live or replay.all, folder)
+    print(f"{folder}: runs.json{', tpot.svg, hits.svg' if drawn else '; no pictures: there is no gnuplot'}")
+    return 1 if replay.failed or not same else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

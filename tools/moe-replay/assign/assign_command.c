@@ -7,7 +7,6 @@
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
-#include "surroundings.h"
 
 #include <errno.h>
 #include <stdio.h>

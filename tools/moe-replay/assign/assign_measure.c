@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* assign_measure.c - what experts of a store take on this processor, from memory, by tokens. */
 #include "assign_command.h"
-#include "ffn.h"
+#include "expertfs-compute.h"
+#include "model.h"
 
 #include "clock.h"
 #include "measure.h"
@@ -64,31 +65,34 @@ static errint_t measure_all(struct measuring *m, struct replay_cpu *cpu, struct 
     return rc;
 }
 
-static errint_t measure_open(struct measuring *m, const char *store, const struct replay_model *model,
-                             struct efs_error *err)
+/* The model first: the budget hangs on the size of its experts. */
+static errint_t measure_open(struct measuring *m, const char *store, struct replay_cpu *cpu, struct efs_error *err)
 {
-    struct efs_options options = {.size = sizeof(options),
-                                  .budget_bytes = (uint64_t)(3 * m->experts + 4) * model->most_bytes + (1u << 30),
-                                  .full_pool = true,
-                                  .no_state = true};
+    struct efs_options options = {.size = sizeof(options), .no_state = true};
+    struct replay_model model = {0};
     errint_t rc = efs_open(store, &options, &m->fs, err);
+    if (rc == 0)
+        rc = replay_model_of_store(m->fs, store, &model, err);
+    efs_close(m->fs);
+    m->fs = NULL;
+    if (rc == 0 && model.hidden == 0)
+        rc = efs_fail(err, -EOPNOTSUPP, "%s: the experts have no gate, up and down matrices in BF16", store);
+    m->hidden = model.hidden;
+    m->experts = model.experts < EXPERTS_MAX ? model.experts : EXPERTS_MAX;
+    cpu->expert_bytes = model.expert_bytes;
+    options.budget_bytes = (uint64_t)(3 * m->experts + 4) * model.expert_bytes + (1u << 30);
+    options.full_pool = true;
     for (uint32_t e = 0; e < m->experts; e++)
-        m->expert[e] = efs_id(model->all[e].id);
-    return rc;
+        m->expert[e] = efs_id(e); /* of the first layer */
+    replay_model_free(&model);
+    return rc == 0 ? efs_open(store, &options, &m->fs, err) : rc;
 }
 
 errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct efs_error *err)
 {
-    struct replay_model model = {0};
     struct measuring m = {0};
     *cpu = (struct replay_cpu){0};
-    errint_t rc = replay_model_load(store, &model, err);
-    if (rc < 0)
-        return rc;
-    rc = replay_ffn_possible(&model, err);
-    m.hidden = rc == 0 ? replay_ffn_hidden(&model) : 0;
-    m.experts = model.experts < EXPERTS_MAX ? model.experts : EXPERTS_MAX;
-    cpu->expert_bytes = model.most_bytes;
+    errint_t rc = measure_open(&m, store, cpu, err);
     m.x = calloc((size_t)TOKENS_MAX * m.hidden + 1, sizeof(float));
     m.y = calloc((size_t)TOKENS_MAX * m.hidden + 1, sizeof(float));
     if (rc == 0 && (!m.x || !m.y || efs_team_new(0, &m.team) < 0))
@@ -100,13 +104,10 @@ errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct ef
         m.weight[t] = 1;
     }
     if (rc == 0)
-        rc = measure_open(&m, store, &model, err);
-    if (rc == 0)
         rc = measure_all(&m, cpu, err);
     efs_close(m.fs);
     efs_team_free(m.team);
     free(m.x);
     free(m.y);
-    replay_model_free(&model);
     return rc;
 }

@@ -2,6 +2,8 @@
 /* names.c - the words of options and tables. */
 #include "replay.h"
 
+#include "size.h"
+
 #include <string.h>
 
 static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
@@ -20,20 +22,12 @@ const char *replay_schedule_name(enum efs_schedule_kind kind)
     return schedule_names[kind];
 }
 
-enum efs_schedule_kind replay_schedule_by_name(const char *name)
-{
-    for (unsigned k = 0; k < EFS_SCHEDULE_KINDS; k++)
-        if (strcmp(schedule_names[k], name) == 0)
-            return (enum efs_schedule_kind)k;
-    return EFS_SCHEDULE_KINDS;
-}
-
 const char *replay_pools_name(enum replay_pools pools)
 {
     return pools_names[pools];
 }
 
-enum replay_pools replay_pools_by_name(const char *name)
+static enum replay_pools pools_by_name(const char *name)
 {
     unsigned p = 0;
     while (p < REPLAY_POOLS && strcmp(pools_names[p], name) != 0)
@@ -41,8 +35,7 @@ enum replay_pools replay_pools_by_name(const char *name)
     return (enum replay_pools)p;
 }
 
-bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
-                         struct replay_policy *policy)
+bool replay_policy_parse(const char *text, struct replay_policy *policy)
 {
     const char *colon = strchr(text, ':');
     size_t bytes = colon ? (size_t)(colon - text) : strlen(text);
@@ -62,8 +55,25 @@ bool replay_policy_parse(const char *text, enum replay_pools planned, enum repla
     if (policy->kind == EFS_POLICY_KINDS)
         return false;
     if (!colon)
-        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? planned : single;
+        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? REPLAY_MAKESPAN : REPLAY_CODED;
     if (colon)
-        policy->pools = replay_pools_by_name(colon + 1);
+        policy->pools = pools_by_name(colon + 1);
     return policy->pools != REPLAY_POOLS;
+}
+
+bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes)
+{
+    char number[32];
+    size_t length = strlen(text);
+    double percent;
+    if (text[0] == '\0' || text[length - 1] != '%')
+        return efs_parse_size(text, bytes) == 0 && *bytes > 0 && (double)*bytes <= 1e17;
+    if (length > sizeof(number))
+        return false;
+    memcpy(number, text, length - 1);
+    number[length - 1] = '\0';
+    if (!tools_decimal_parse(number, 0, 100, &percent) || percent == 0)
+        return false;
+    *bytes = (uint64_t)(raw_bytes * percent / 100);
+    return true;
 }

@@ -3,9 +3,10 @@
 #include "replay.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define PLAN_STEP 0.05 /* of the planner's grid */
 
 /* As the profile has it, but with the workers, tensors and shards that are replayed. */
 static struct efs_pools_costs costs_of(const struct replay_setup *s)
@@ -20,9 +21,7 @@ static struct efs_pools_costs costs_of(const struct replay_setup *s)
                                     .workers = s->workers,
                                     .disk_bytes_per_second = p->disk_bytes_per_second,
                                     .read_latency_ns = p->read_latency_ns,
-                                    .decode_bytes_per_second = p->decode_bytes_per_second,
-                                    .f_hit_ns = s->f_hit_ns,
-                                    .c_hit_ns = s->c_hit_ns};
+                                    .decode_bytes_per_second = p->decode_bytes_per_second};
 }
 
 void replay_setup_fill(struct replay_setup *s)
@@ -31,7 +30,7 @@ void replay_setup_fill(struct replay_setup *s)
     struct efs_cost cost;
     costs.tensors = s->profile.tensors;
     costs.shards = s->profile.shards;
-    costs.workers = s->workers ? s->workers : s->profile.workers;
+    costs.workers = s->profile.workers;
     cost = efs_pools_cost(&costs, s->bytes);
     s->tensors = cost.tensors;
     s->shards = cost.shards;
@@ -45,73 +44,18 @@ struct efs_cost replay_cost(const struct replay_setup *s)
     return efs_pools_cost(&costs, bytes);
 }
 
-/* 0 where nothing is known, as for what cannot be. */
-static uint64_t known_ns(double ns)
-{
-    return ns > 0 && ns < (double)EFS_TASK_MAX_NS ? (uint64_t)ns : 0;
-}
-
-void replay_learned_take(struct replay_learned *l, double (*number)(void *of, const char *text, const char *name),
-                         void *of)
-{
-#define TAKE(name) l->name = number(of, "profile", "live_" #name)
-    TAKE(disk_bytes_per_second);
-    TAKE(read_latency_ns);
-    TAKE(read_together);
-    TAKE(read_window_bytes);
-    TAKE(decode_bytes_per_second);
-    TAKE(decode_fresh_bytes_per_second);
-    TAKE(decode_kept_bytes_per_second);
-#undef TAKE
-    l->io_ns = number(of, "plan", "io_ns");
-    l->makespan_ns = number(of, "plan", "makespan_ns");
-}
-
-bool replay_learned_check(struct replay_learned *l)
-{
-    l->known = l->disk_bytes_per_second >= 1 && l->decode_bytes_per_second >= 1 &&
-               l->decode_fresh_bytes_per_second >= 1 && l->decode_kept_bytes_per_second >= 1 && l->read_together >= 0 &&
-               l->read_together <= 1 && l->plans > 0;
-    if (!l->known)
-        *l = (struct replay_learned){0};
-    return l->known;
-}
-
-void replay_learned_apply(const struct replay_learned *l, struct replay_setup *s)
-{
-    struct efs_profile *p = &s->profile;
-    if (!l->known)
-        return;
-    p->disk_bytes_per_second = l->disk_bytes_per_second;
-    p->read_latency_ns = l->read_latency_ns;
-    p->decode_bytes_per_second = l->decode_bytes_per_second;
-    s->decode_fresh_rate = l->decode_fresh_bytes_per_second;
-    s->decode_kept_rate = l->decode_kept_bytes_per_second;
-    s->machine.latency_ns = known_ns(l->read_latency_ns);
-    s->machine.together = l->read_together;
-    s->machine.window_ns = known_ns(l->read_window_bytes / l->disk_bytes_per_second * 1e9);
-    s->machine.wake_ns = known_ns(l->wake_ns);
-    s->between_ns = l->between_ns;
-    s->layer_ns = l->layer_ns > 0 ? known_ns(l->layer_ns) : s->layer_ns;
-    s->learned = l;
-    s->run_ns = s->run_token_ns ? 0 : known_ns(l->run_ns);
-    /* an expert that is handed out is in the turn-around already, which is of the last one */
-    s->turn.read_ns = known_ns(l->read_turn_ns - (double)s->open_ns);
-    s->turn.coded_ns = known_ns(l->coded_turn_ns - (double)s->open_ns);
-    s->turn.full_ns = known_ns(l->full_turn_ns);
-}
-
 /* ---- the history -------------------------------------------------------------------------------------------- */
 
 static int history_learn(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
+    const struct efs_policy_tuning tuning = REPLAY_TUNING;
     struct efs_history_learner *learner = NULL;
     int rc = efs_history_init(seen, s->layers, s->experts);
     if (rc == 0)
-        rc = efs_history_learner_new(seen, w->chosen, &s->tuning, &learner);
+        rc = efs_history_learner_new(seen, w->chosen, &tuning, &learner);
     for (uint64_t pass = 0; rc == 0 && pass < w->passes; pass++) {
         if (w->starts[pass])
-            efs_history_learner_begin(learner, s->tell_sequence);
+            efs_history_learner_begin(learner, false);
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++) {
             const size_t *first = &w->first[pass * w->layers + l];
             rc = efs_history_learner_request(learner, l, &w->ids[first[0]], (unsigned)(first[1] - first[0]));
@@ -150,7 +94,7 @@ static int plan_pools(const struct replay_setup *s, enum replay_pools pools, con
                                               .skew = &h->skew,
                                               .budget_bytes = budget,
                                               .goal = pools == REPLAY_MAKESPAN ? EFS_PLAN_MAKESPAN : EFS_PLAN_IO,
-                                              .step = s->step,
+                                              .step = PLAN_STEP,
                                               .how = EFS_POOLS_SHARED};
     struct efs_pools planned;
     int rc = efs_pools_plan(&request, &planned);

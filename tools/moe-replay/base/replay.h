@@ -15,6 +15,10 @@
 #include "schedule.h"
 #include "simulate_trace.h"
 
+#define REPLAY_TUNING                                                                                                  \
+    {                                                                                                                  \
+        .count_age = 64                                                                                                \
+    }                           /* of policies */
 #define REPLAY_REQUEST_MAX 512u /* experts of a request: EFS_TASK_MAX_EXPERTS */
 
 /* ---- what is asked for (workload.c) ---- */
@@ -49,58 +53,17 @@ struct replay_setup {
     uint64_t bytes[EFS_POOLS];
     uint32_t tensors, shards, workers;
     enum efs_schedule_kind schedule;
-    uint64_t run_token_ns, layer_ns, seed;
-    uint64_t open_ns;                     /* of the simulator: to hand out an expert that was not full */
-    const struct replay_learned *learned; /* of the simulator: the real run beside; NULL: there is none */
-    /* Of the simulator beside a real run, as they were in that; else all 0. */
-    uint64_t run_ns; /* run an expert, whatever its tokens */
-    struct efs_trace_turn turn;
-    struct efs_sim_machine machine;
-    double decode_fresh_rate, decode_kept_rate; /* bytes a second of one worker, right after the read and else */
-    double between_ns;                          /* from one decode of it to the next */
-    struct efs_policy_tuning tuning;
-    double step;          /* of the planner's grid */
-    bool seed_counts;     /* the policy starts with the history's counts */
-    bool tell_sequence;   /* it is told when a sequence begins */
-    bool run_coded;       /* of the simulator: experts are run from the coded form, and nothing is decoded */
-    uint32_t swaps;       /* of dali and dali-printed: experts exchanged at once */
-    uint64_t piece_bytes; /* of a guess, read at once: a request that comes meanwhile waits for it */
-    unsigned distances;   /* layers ahead that are guessed */
+    uint64_t run_token_ns, layer_ns;
+    bool run_coded; /* of the simulator: experts are run from the coded form, and nothing is decoded */
+    uint32_t swaps; /* of dali and dali-printed: experts exchanged at once */
     struct efs_governor_config governor;
-    double f_hit_ns, c_hit_ns; /* struct efs_pools_costs: a client that computes; 0: it does not */
 };
 
 /* Fill in sizes and counts from the profile. */
 void replay_setup_fill(struct replay_setup *setup);
 struct efs_cost replay_cost(const struct replay_setup *setup);
 
-/* ---- what a real run knows when it has ended ---- */
-
-#define REPLAY_PLANS 64u /* what comes later is not kept */
-
-struct replay_learned {
-    bool known; /* all else is 0 if not */
-    double disk_bytes_per_second, read_latency_ns, read_together, read_window_bytes;
-    double decode_bytes_per_second, decode_fresh_bytes_per_second, decode_kept_bytes_per_second;
-    /* The pools, which the daemon plans anew now and then: of so many bytes from so many tokens on. */
-    struct replay_pools_at {
-        uint64_t tokens, capacity[EFS_POOLS];
-    } pools[REPLAY_PLANS];
-    uint32_t plans;
-    double io_ns, makespan_ns;                                 /* expected by their plan */
-    double full_turn_ns, coded_turn_ns, read_turn_ns, wake_ns; /* as in struct efs_trace_config */
-    double between_ns;                                         /* from one decode of a worker to the next */
-    double run_ns;                                             /* running an expert */
-    double layer_ns;                                           /* of a library: all else in a layer; 0: as given */
-};
-/* What the daemon has found of its disk and its decoding: number(of, text, name) is what that text says behind "name:
- * ", 0: nothing (plan.c). */
-void replay_learned_take(struct replay_learned *learned, double (*number)(void *of, const char *text, const char *name),
-                         void *of);
-/* Is there all that a simulation needs? Says so in it, and makes it 0 if not. */
-bool replay_learned_check(struct replay_learned *learned);
-/* What a simulation is to go by beside that run: its costs (plan.c). */
-void replay_learned_apply(const struct replay_learned *learned, struct replay_setup *setup);
+/* ---- budgets, policies, runners (names.c) ---- */
 
 /* How the budget is split: planned, or one pool of everything. */
 enum replay_pools {
@@ -142,19 +105,15 @@ enum replay_runner {
     REPLAY_RUNNERS
 };
 
-/* ---- names (names.c) ---- */
-
 const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
-/* "request", "paper"; EFS_SCHEDULE_KINDS: none has that name. */
 const char *replay_schedule_name(enum efs_schedule_kind kind);
-enum efs_schedule_kind replay_schedule_by_name(const char *name);
-/* "io", "makespan", ...; REPLAY_POOLS: none has that name. */
-const char *replay_pools_name(enum replay_pools pools);
-enum replay_pools replay_pools_by_name(const char *name);
-/* NAME, or NAME:POOLS of the engine's policies; planned and single are what the pools are when they are not said.
+const char *replay_pools_name(enum replay_pools pools); /* "io", "makespan", ... */
+/* NAME, or NAME:POOLS of the engine's policies; without POOLS makespan where a plan splits the budget, else coded.
  * false: not known. */
-bool replay_policy_parse(const char *text, enum replay_pools planned, enum replay_pools single,
-                         struct replay_policy *policy);
+bool replay_policy_parse(const char *text, struct replay_policy *policy);
+#define REPLAY_BUDGET_AUTO "auto" /* what the engine takes, or the mount has */
+/* "8G", or "25%" of raw_bytes, which all experts take in full. false: it is neither. */
+bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes);
 
 /* ---- planning (plan.c) ---- */
 
@@ -236,23 +195,13 @@ struct replay_run_record {
     enum replay_runner runner;
     struct replay_policy policy;
     const char *predictor; /* NULL: nothing is guessed */
-    bool begins_without;   /* with turns of passes with guesses and without */
     uint32_t batch, budget;
     uint64_t budget_bytes;
     struct replay_plan plan; /* layer_bytes is not kept */
     struct replay_result result;
-    /* of live runs: */
-    const char *compute;  /* NULL: simulated */
-    uint64_t *pass_ns;    /* [result.passes] with turns; else NULL */
-    char path[24];        /* by which the mount served; "" */
-    uint64_t limit_bytes; /* of the memory cgroup; 0: there was none */
-    uint64_t peak_bytes;  /* of what was in it */
-    uint64_t check;       /* sum over what was loaded, or what was computed */
-    char note[512];       /* what to know about the run; "" */
-    /* of live runs: what they learned; of simulated ones: what they went by */
-    struct replay_learned learned;
+    /* of runs on real files: */
+    const char *compute; /* NULL: simulated */
+    uint64_t check;      /* sum over what was loaded, or what was computed */
 };
-/* Add to its note, after what is there (record.c). */
-void replay_record_note(struct replay_run_record *record, const char *what, const char *more);
 
 #endif

@@ -1,145 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compute.c - threads that do the same with every expert, each its part of every tensor. */
+/*
+ * compute.c - see compute.h. Experts that are run one by one, y = down(silu(gate x) * up x), are added up at the end of
+ * the layer in the order of the mixture, as the library does, so that the sums are the same to the bit.
+ */
 #include "compute.h"
 
-#include "ffn.h"
 #include "mixture.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LINE_BYTES 64u
-
-struct worker {
-    struct replay_compute *compute;
-    uint32_t number;
-    pthread_t thread;
-    uint64_t check;
-    uint8_t apart[LINE_BYTES]; /* of the next one's */
-};
+#define LINES_ALONE 4096u /* no more are touched by one thread */
 
 struct replay_compute {
     enum replay_compute_kind kind;
-    uint64_t check; /* of layers that were run */
-    /* REPLAY_COMPUTE_FFN and _FFN_CODED: */
+    uint64_t check;
+    /* where experts are run: */
     struct efs_team *team;
     struct replay_mixture *mixture;
-    struct replay_ffn *ffn; /* NULL for the latter */
-    /* REPLAY_COMPUTE_TOUCH: */
-    uint32_t threads;
-    const struct replay_view *view; /* between two barriers; NULL: end */
-    pthread_mutex_t gate;           /* held until it is known how many threads there are */
-    pthread_barrier_t begin, end;
-    struct worker workers[];
+    /* where they are run one by one: */
+    float *x, *out;  /* [tokens of an expert][hidden]; [all choices][hidden], in the order of the mixture */
+    uint32_t *token; /* 0, 1, 2, ... */
+    float *weight;   /* 1, 1, 1, ... */
 };
-
-static const char *const names[REPLAY_COMPUTE_KINDS] = {"none", "touch", "ffn", "ffn-coded"};
-
-const char *replay_compute_name(enum replay_compute_kind kind)
-{
-    return names[kind];
-}
-
-enum replay_compute_kind replay_compute_by_name(const char *name)
-{
-    unsigned k = 0;
-    while (k < REPLAY_COMPUTE_KINDS && strcmp(names[k], name) != 0)
-        k++;
-    return (enum replay_compute_kind)k;
-}
-
-static bool runs_experts(enum replay_compute_kind kind)
-{
-    return kind == REPLAY_COMPUTE_FFN || kind == REPLAY_COMPUTE_FFN_CODED;
-}
-
-errint_t replay_compute_possible(enum replay_compute_kind kind, const struct replay_model *model, struct efs_error *err)
-{
-    return runs_experts(kind) ? replay_ffn_possible(model, err) : 0;
-}
 
 /* ---- touching ----------------------------------------------------------------------------------------------- */
 
-static uint64_t touch_bytes(const uint8_t *data, uint64_t begin, uint64_t end)
+static uint64_t touch(const struct efs_tensor *tensor)
 {
-    uint64_t sum = 0, word;
-    for (uint64_t at = begin; at + sizeof(word) <= end; at += LINE_BYTES) {
-        memcpy(&word, data + at, sizeof(word));
+    const uint8_t *data = tensor->data;
+    uint64_t sum = 0, lines = tensor->bytes / LINE_BYTES;
+#pragma omp parallel for reduction(+ : sum) schedule(static) if (lines > LINES_ALONE)
+    for (uint64_t i = 0; i < lines; i++) {
+        uint64_t word;
+        memcpy(&word, data + i * LINE_BYTES, sizeof(word));
         sum += word;
     }
     return sum;
 }
 
-static void touch_part(struct worker *w, const struct replay_view *view)
+/* ---- experts, one by one ------------------------------------------------------------------------------------ */
+
+static errint_t run_expert(struct replay_compute *c, const struct replay_view *view, struct efs_error *err)
 {
-    uint32_t threads = w->compute->threads;
-    for (uint32_t t = 0; t < view->expert->count; t++) {
-        uint64_t bytes = view->expert->tensors[t].bytes, lines = bytes / LINE_BYTES + 1;
-        uint64_t begin = lines * w->number / threads * LINE_BYTES, end = lines * (w->number + 1) / threads * LINE_BYTES;
-        w->check += touch_bytes(view->data[t], begin, end < bytes ? end : bytes);
-    }
+    const struct efs_mixture *m = replay_mixture_get(c->mixture);
+    struct replay_ffn_matrices matrices;
+    uint32_t i = 0, first = 0;
+    while (i < m->expert_count && m->experts[i].expert.number != view->expert)
+        first += m->experts[i++].count;
+    if (i == m->expert_count)
+        return efs_fail(err, -EINVAL, "expert %u was not asked for", view->expert);
+    if (!replay_ffn_find(view->tensors, view->count, &matrices))
+        return efs_fail(err, -EOPNOTSUPP, "--compute ffn: an expert has no gate, up and down matrices in BF16");
+    const struct efs_route_to *to = &m->experts[i];
+    for (uint32_t t = 0; t < to->count; t++)
+        memcpy(c->x + (size_t)t * m->hidden, (const float *)m->x + to->token[t] * m->x_stride,
+               m->hidden * sizeof(*c->x));
+    const struct efs_route_to one = {.count = to->count, .token = c->token, .weight = c->weight};
+    const struct efs_plain_expert plain = {.gate = matrices.gate->data,
+                                           .up = matrices.up->data,
+                                           .down = matrices.down->data,
+                                           .inner = (uint32_t)matrices.gate->shape[0]};
+    struct efs_mixture alone = *m;
+    alone.experts = &one;
+    alone.expert_count = 1;
+    alone.x = c->x;
+    alone.tokens = to->count;
+    alone.y = c->out + (size_t)first * m->hidden;
+    return efs_plain_ffn(c->team, &alone, &plain, sizeof(struct efs_plain_expert), err);
 }
 
-static void *worker_run(void *arg)
+static void add_up(const struct replay_compute *c)
 {
-    struct worker *w = arg;
-    struct replay_compute *c = w->compute;
-    pthread_mutex_lock(&c->gate);
-    pthread_mutex_unlock(&c->gate);
-    for (;;) {
-        pthread_barrier_wait(&c->begin);
-        if (!c->view)
-            return NULL;
-        touch_part(w, c->view);
-        pthread_barrier_wait(&c->end);
-    }
-}
-
-static void compute_start_touching(struct replay_compute *c, uint32_t threads)
-{
-    for (uint32_t i = 0; i < threads; i++)
-        c->workers[i] = (struct worker){.compute = c, .number = i};
-    c->threads = 1; /* that run */
-    pthread_mutex_init(&c->gate, NULL);
-    pthread_mutex_lock(&c->gate);
-    while (c->threads < threads &&
-           pthread_create(&c->workers[c->threads].thread, NULL, worker_run, &c->workers[c->threads]) == 0)
-        c->threads++;
-    pthread_barrier_init(&c->begin, NULL, c->threads);
-    pthread_barrier_init(&c->end, NULL, c->threads);
-    pthread_mutex_unlock(&c->gate);
-}
-
-static void compute_stop_touching(struct replay_compute *c)
-{
-    c->view = NULL;
-    pthread_barrier_wait(&c->begin);
-    for (uint32_t i = 1; i < c->threads; i++)
-        pthread_join(c->workers[i].thread, NULL);
-    pthread_barrier_destroy(&c->begin);
-    pthread_barrier_destroy(&c->end);
-    pthread_mutex_destroy(&c->gate);
+    const struct efs_mixture *m = replay_mixture_get(c->mixture);
+    const float *out = c->out;
+    memset(m->y, 0, (size_t)m->tokens * m->y_stride * sizeof(*m->y));
+    for (uint32_t i = 0; i < m->expert_count; i++)
+        for (uint32_t t = 0; t < m->experts[i].count; t++, out += m->hidden) {
+            float *y = m->y + m->experts[i].token[t] * m->y_stride, weight = m->experts[i].weight[t];
+            for (uint32_t h = 0; h < m->hidden; h++)
+                y[h] += weight * out[h];
+        }
 }
 
 /* ---- a layer ------------------------------------------------------------------------------------------------ */
 
 void replay_compute_begin(struct replay_compute *c, const uint64_t *at, uint32_t width, uint32_t layer)
 {
-    if (runs_experts(c->kind))
+    if (c->mixture)
         replay_mixture_set(c->mixture, at, width, layer);
 }
 
 errint_t replay_compute_run(struct replay_compute *c, const struct replay_view *view, struct efs_error *err)
 {
-    if (c->ffn)
-        return replay_ffn_run(c->ffn, view, err);
-    if (c->kind == REPLAY_COMPUTE_TOUCH) {
-        c->view = view;
-        pthread_barrier_wait(&c->begin);
-        touch_part(&c->workers[0], view);
-        pthread_barrier_wait(&c->end);
-    }
+    if (c->mixture)
+        return run_expert(c, view, err);
+    for (uint32_t t = 0; t < view->count && c->kind == REPLAY_COMPUTE_TOUCH; t++)
+        c->check += touch(&view->tensors[t]);
     return 0;
 }
 
@@ -155,49 +114,51 @@ const struct efs_mixture *replay_compute_mixture(const struct replay_compute *c)
 
 void replay_compute_end(struct replay_compute *c)
 {
-    if (c->ffn)
-        replay_ffn_add_up(c->ffn);
-    if (runs_experts(c->kind))
+    if (c->out)
+        add_up(c);
+    if (c->mixture)
         c->check += replay_mixture_fold(c->mixture);
 }
 
 uint64_t replay_compute_check(const struct replay_compute *c)
 {
-    uint64_t sum = c->check;
-    for (uint32_t i = 0; i < c->threads; i++)
-        sum += c->workers[i].check;
-    return sum;
+    return c->check;
 }
 
 /* ---- begin and end ------------------------------------------------------------------------------------------ */
 
-static bool compute_start_running(struct replay_compute *c, uint32_t threads, const struct replay_model *model,
-                                  const struct replay_workload *w)
+static bool compute_open(struct replay_compute *c, const struct replay_model *model, const struct replay_workload *w)
 {
-    uint32_t widest = 1;
+    uint32_t width = 1, hidden = model->hidden;
     for (uint64_t pass = 0; pass < w->passes; pass++)
-        widest = w->width[pass] > widest ? w->width[pass] : widest;
-    c->mixture = replay_mixture_new(model, w, replay_ffn_hidden(model));
-    if (!c->mixture || efs_team_new(threads, &c->team) < 0)
+        width = w->width[pass] > width ? w->width[pass] : width;
+    c->mixture = replay_mixture_new(model->experts, hidden, width, w->route);
+    if (!c->mixture || efs_team_new(0, &c->team) < 0)
         return false;
-    if (c->kind == REPLAY_COMPUTE_FFN)
-        c->ffn = replay_ffn_new(replay_mixture_get(c->mixture), c->team, widest, w->route->chosen);
-    return c->ffn || c->kind == REPLAY_COMPUTE_FFN_CODED;
+    if (c->kind == REPLAY_COMPUTE_FFN_CODED)
+        return true;
+    c->x = calloc((size_t)width * hidden, sizeof(*c->x));
+    c->out = calloc((size_t)width * w->route->chosen * hidden, sizeof(*c->out));
+    c->token = calloc(width, sizeof(*c->token));
+    c->weight = calloc(width, sizeof(*c->weight));
+    for (uint32_t t = 0; c->token && c->weight && t < width; t++) {
+        c->token[t] = t;
+        c->weight[t] = 1;
+    }
+    return c->x && c->out && c->token && c->weight;
 }
 
-struct replay_compute *replay_compute_new(enum replay_compute_kind kind, uint32_t threads,
-                                          const struct replay_model *model, const struct replay_workload *workload)
+struct replay_compute *replay_compute_new(enum replay_compute_kind kind, const struct replay_model *model,
+                                          const struct replay_workload *w)
 {
-    struct replay_compute *c = calloc(1, sizeof(*c) + threads * sizeof(c->workers[0]));
+    struct replay_compute *c = calloc(1, sizeof(*c));
     if (!c)
         return NULL;
     c->kind = kind;
-    if (runs_experts(kind) && !compute_start_running(c, threads, model, workload)) {
+    if (kind >= REPLAY_COMPUTE_FFN && !compute_open(c, model, w)) {
         replay_compute_free(c);
         return NULL;
     }
-    if (kind == REPLAY_COMPUTE_TOUCH)
-        compute_start_touching(c, threads);
     return c;
 }
 
@@ -205,9 +166,10 @@ void replay_compute_free(struct replay_compute *c)
 {
     if (!c)
         return;
-    if (c->kind == REPLAY_COMPUTE_TOUCH)
-        compute_stop_touching(c);
-    replay_ffn_free(c->ffn);
+    free(c->x);
+    free(c->out);
+    free(c->token);
+    free(c->weight);
     efs_team_free(c->team);
     replay_mixture_free(c->mixture);
     free(c);

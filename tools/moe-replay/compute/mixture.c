@@ -6,14 +6,14 @@
 #include <string.h>
 
 struct replay_mixture {
-    const struct replay_model *model;
-    const struct replay_workload *workload;
+    const struct efs_route *route;
     struct efs_mixture m;
-    struct efs_route_to *experts; /* [experts of a layer] */
+    uint32_t model_experts;       /* of a layer */
+    struct efs_route_to *experts; /* [model_experts] */
     uint32_t *token;              /* [width * chosen], those of an expert side by side */
     float *weight;                /* beside token */
     float *x, *y;                 /* [width][hidden] */
-    uint32_t *count;              /* [experts] of a layer: tokens */
+    uint32_t *count;              /* [model_experts]: tokens */
     const uint64_t *at;
     uint32_t layer;
 };
@@ -32,20 +32,17 @@ static uint64_t token_seed(uint64_t at, uint32_t layer)
     return mix_bits(mix_bits(at) + layer);
 }
 
-struct replay_mixture *replay_mixture_new(const struct replay_model *model, const struct replay_workload *w,
-                                          uint32_t hidden)
+struct replay_mixture *replay_mixture_new(uint32_t experts, uint32_t hidden, uint32_t width,
+                                          const struct efs_route *route)
 {
     struct replay_mixture *r = calloc(1, sizeof(*r));
-    uint32_t width = 1;
+    size_t choices = (size_t)width * route->chosen, numbers = (size_t)width * hidden;
     if (!r)
         return NULL;
-    for (uint64_t pass = 0; pass < w->passes; pass++)
-        width = w->width[pass] > width ? w->width[pass] : width;
-    size_t choices = (size_t)width * w->route->chosen, numbers = (size_t)width * hidden;
-    r->model = model;
-    r->workload = w;
-    r->experts = calloc(model->experts, sizeof(*r->experts));
-    r->count = calloc(model->experts, sizeof(*r->count));
+    r->route = route;
+    r->model_experts = experts;
+    r->experts = calloc(experts, sizeof(*r->experts));
+    r->count = calloc(experts, sizeof(*r->count));
     r->token = calloc(choices, sizeof(*r->token));
     r->weight = calloc(choices, sizeof(*r->weight));
     r->x = calloc(numbers, sizeof(*r->x));
@@ -80,15 +77,15 @@ void replay_mixture_free(struct replay_mixture *r)
 
 static const uint16_t *mixture_chosen(const struct replay_mixture *r, uint32_t t)
 {
-    const struct efs_route *route = r->workload->route;
+    const struct efs_route *route = r->route;
     return route->ids + (r->at[t] * route->layers + r->layer % route->layers) * route->chosen;
 }
 
 /* Where the tokens of each expert go. */
 static void mixture_deal(struct replay_mixture *r, uint32_t width)
 {
-    const struct efs_route *route = r->workload->route;
-    uint32_t experts = r->model->experts, room = 0;
+    const struct efs_route *route = r->route;
+    uint32_t experts = r->model_experts, room = 0;
     memset(r->count, 0, experts * sizeof(*r->count));
     for (uint32_t t = 0; t < width; t++)
         for (uint32_t i = 0; i < route->chosen; i++)
@@ -100,9 +97,7 @@ static void mixture_deal(struct replay_mixture *r, uint32_t width)
             continue;
         r->count[e] = r->m.expert_count; /* from now on: its place */
         r->experts[r->m.expert_count++] =
-            (struct efs_route_to){.expert = efs_id(replay_model_expert(r->model, r->layer, e)->id),
-                                  .token = r->token + room,
-                                  .weight = r->weight + room};
+            (struct efs_route_to){.expert = efs_id(e), .token = r->token + room, .weight = r->weight + room};
         room += most;
     }
 }
@@ -110,10 +105,10 @@ static void mixture_deal(struct replay_mixture *r, uint32_t width)
 /* The first choice weighs most; experts that a smaller model has twice among a token's choices get both weights. */
 static void mixture_weigh(struct replay_mixture *r, uint32_t width)
 {
-    uint32_t chosen = r->workload->route->chosen;
+    uint32_t chosen = r->route->chosen;
     for (uint32_t t = 0; t < width; t++)
         for (uint32_t i = 0; i < chosen; i++) {
-            struct efs_route_to *to = &r->experts[r->count[mixture_chosen(r, t)[i] % r->model->experts]];
+            struct efs_route_to *to = &r->experts[r->count[mixture_chosen(r, t)[i] % r->model_experts]];
             size_t first = (size_t)(to->token - r->token);
             float weight = 2.0f * (float)(chosen - i) / (float)(chosen * (chosen + 1));
             if (to->count > 0 && to->token[to->count - 1] == t) {

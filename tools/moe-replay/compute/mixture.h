@@ -7,13 +7,13 @@
 #define MOE_REPLAY_MIXTURE_H
 
 #include "expertfs-compute.h"
-#include "model.h"
 #include "replay.h"
 
-/* Room for the widest pass of a workload; hidden: columns of gate and up. NULL: no memory. */
+/* Of a model with so many experts in a layer, for passes of at most width tokens of a trace; hidden: columns of gate
+ * and up. Experts are named by their numbers in the layer. NULL: no memory. */
 struct replay_mixture;
-struct replay_mixture *replay_mixture_new(const struct replay_model *model, const struct replay_workload *workload,
-                                          uint32_t hidden);
+struct replay_mixture *replay_mixture_new(uint32_t experts, uint32_t hidden, uint32_t width,
+                                          const struct efs_route *route);
 void replay_mixture_free(struct replay_mixture *mixture); /* NULL is fine */
 /* A layer's next: tokens of the trace at[width]. Experts come in the order of their numbers. */
 void replay_mixture_set(struct replay_mixture *mixture, const uint64_t *at, uint32_t width, uint32_t layer);

@@ -1,182 +1,115 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* raw.c - where a raw checkpoint has the tensors of a model's experts; its pages out of the page cache. */
-#include "model.h"
+/* raw.c - see raw.h. The engine's reader of checkpoints checks names, sizes and places. */
 #include "raw.h"
 
-#include <dirent.h>
+#include "catalog.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define HEADER_MAX (UINT64_C(100) << 20)
-#define SUFFIX ".safetensors"
-#define LOOK_BYTES (UINT64_C(1) << 30) /* of a file, at once */
-
-/* ---- headers ------------------------------------------------------------------------------------------------ */
-
-/* The header of a safetensors file, as JSON, and where its data begins. */
-static errint_t read_header(const char *path, json_t **header, uint64_t *base, uint64_t *file_bytes)
+/* Experts that a tensor has parts of, from expert_first on. */
+static uint64_t slices_of(const struct efs_source_tensor *t)
 {
-    uint8_t word[8];
-    uint64_t length = 0;
-    struct stat st;
-    char *text = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = fd < 0 ? -errno : 0;
-    if (rc == 0 && fstat(fd, &st) != 0)
-        rc = -errno;
-    if (rc == 0 && (!S_ISREG(st.st_mode) || st.st_size < 8))
-        rc = -EUCLEAN;
-    if (rc == 0)
-        rc = pread(fd, word, sizeof(word), 0) == (ssize_t)sizeof(word) ? 0 : -EUCLEAN;
-    for (unsigned i = 0; rc == 0 && i < 8; i++)
-        length |= (uint64_t)word[i] << (8 * i);
-    if (rc == 0 && (length > HEADER_MAX || length > (uint64_t)st.st_size - 8))
-        rc = -EUCLEAN;
-    if (rc == 0 && !(text = malloc(length + 1)))
-        rc = -ENOMEM;
-    if (rc == 0 && pread(fd, text, length, 8) != (ssize_t)length)
-        rc = -EUCLEAN;
-    if (rc == 0) {
-        *header = json_loadb(text, length, 0, NULL);
-        *base = 8 + length;
-        *file_bytes = (uint64_t)st.st_size;
-        rc = json_is_object(*header) ? 0 : -EUCLEAN;
-    }
-    free(text);
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    return t->tensor_class == EFS_CLASS_EXPERT ? 1 : t->tensor_class == EFS_CLASS_FUSED ? t->shape[0] : 0;
 }
 
-/* Put the tensors of a file into all: name -> [file, first byte, bytes]. */
-static errint_t raw_add_file(json_t *all, const char *path, uint32_t file)
+/* Part `slice` of a tensor, as the file of an expert shows it. */
+static struct efs_tensor tensor_of(const struct efs_source_tensor *t)
 {
-    json_t *header = NULL, *entry;
-    uint64_t base = 0, file_bytes = 0;
-    const char *name;
-    errint_t rc = read_header(path, &header, &base, &file_bytes);
-    if (rc == 0) {
-        json_object_foreach(header, name, entry)
-        {
-            json_int_t begin, end;
-            if (rc < 0 || strcmp(name, "__metadata__") == 0)
-                continue;
-            if (json_unpack(entry, "{s:[I,I]}", "data_offsets", &begin, &end) != 0 || begin < 0 || end < begin ||
-                (uint64_t)end > file_bytes - base)
-                rc = -EUCLEAN;
-            else if (json_object_set_new(
-                         all, name, json_pack("[I,I,I]", (json_int_t)file, (json_int_t)base + begin, end - begin)) != 0)
-                rc = -ENOMEM;
+    struct efs_tensor out = {.name = t->name, .dtype = t->dtype, .dims = t->dims, .bytes = t->bytes / slices_of(t)};
+    memcpy(out.shape, t->shape, t->dims * sizeof(*t->shape));
+    if (t->tensor_class == EFS_CLASS_FUSED)
+        memmove(out.shape, out.shape + 1, --out.dims * sizeof(*out.shape));
+    return out;
+}
+
+static errint_t find_tensors(struct replay_raw *raw, struct efs_error *err)
+{
+    const struct efs_catalog *c = raw->catalog;
+    uint64_t count = 0;
+    raw->first = calloc(c->expert_count + 2, sizeof(*raw->first));
+    if (!raw->first)
+        return efs_fail(err, -ENOMEM, "no memory");
+    for (size_t i = 0; i < c->tensor_count; i++)
+        for (uint64_t slice = 0; slice < slices_of(&c->tensors[i]); slice++, count++)
+            raw->first[c->tensors[i].expert_first + slice + 2]++; /* one place further on than in the end */
+    for (size_t u = 0; u < c->expert_count; u++) {
+        raw->most_tensors = raw->first[u + 2] > raw->most_tensors ? raw->first[u + 2] : raw->most_tensors;
+        raw->first[u + 2] += raw->first[u + 1];
+    }
+    raw->tensors = calloc(count + 1, sizeof(*raw->tensors));
+    raw->places = calloc(count + 1, sizeof(*raw->places));
+    if (!raw->tensors || !raw->places)
+        return efs_fail(err, -ENOMEM, "no memory");
+    for (size_t i = 0; i < c->tensor_count; i++)
+        for (uint64_t slice = 0; slice < slices_of(&c->tensors[i]); slice++) {
+            const struct efs_source_tensor *t = &c->tensors[i];
+            uint32_t at = raw->first[t->expert_first + slice + 1]++;
+            raw->tensors[at] = tensor_of(t);
+            raw->places[at] = (struct replay_raw_place){t->file, t->offset + slice * raw->tensors[at].bytes};
         }
-    }
-    json_decref(header);
-    return rc;
-}
-
-/* ---- the experts in it -------------------------------------------------------------------------------------- */
-
-/* A tensor is there by itself, or as a slice of one that has those of all experts. */
-static errint_t raw_locate(const json_t *all, uint32_t number, struct replay_tensor *t)
-{
-    json_int_t file, at, bytes;
-    json_t *entry = json_object_get(all, t->name);
-    if (!entry)
-        return -ENOENT;
-    if (json_unpack(entry, "[I,I,I]", &file, &at, &bytes) != 0)
-        return -ENOMEM;
-    t->raw_file = (uint32_t)file;
-    t->raw_at = (uint64_t)at;
-    if ((uint64_t)bytes == t->bytes)
-        return 0;
-    if (t->bytes == 0 || (uint64_t)bytes % t->bytes != 0 || number >= (uint64_t)bytes / t->bytes)
-        return -EUCLEAN;
-    t->raw_at += number * t->bytes;
     return 0;
 }
 
-static int is_safetensors(const struct dirent *entry)
+static errint_t find_layers(struct replay_raw *raw, const char *path, struct efs_error *err)
 {
-    size_t bytes = strlen(entry->d_name);
-    return bytes > strlen(SUFFIX) && strcmp(entry->d_name + bytes - strlen(SUFFIX), SUFFIX) == 0;
-}
-
-static errint_t list_files(struct replay_model *m, const char *directory, struct efs_error *err)
-{
-    struct dirent **found = NULL;
-    int count = scandir(directory, &found, is_safetensors, alphasort);
-    if (count < 0)
-        return efs_fail(err, -errno, "%s: %s", directory, strerror(errno));
-    m->raw_paths = calloc((size_t)count + 1, sizeof(*m->raw_paths));
-    for (int i = 0; i < count; i++) {
-        if (m->raw_paths && asprintf(&m->raw_paths[m->raw_count], "%s/%s", directory, found[i]->d_name) > 0)
-            m->raw_count++;
-        free(found[i]);
+    const struct efs_catalog *c = raw->catalog;
+    struct replay_model *m = &raw->model;
+    struct replay_ffn_matrices matrices;
+    errint_t rc = 0;
+    for (size_t i = 0; rc == 0 && i < c->expert_count; i++) {
+        uint64_t bytes = 0;
+        for (uint32_t t = raw->first[i]; t < raw->first[i + 1]; t++)
+            bytes += raw->tensors[t].bytes;
+        m->expert_bytes = bytes > m->expert_bytes ? bytes : m->expert_bytes;
+        rc = replay_model_add(m, c->experts[i].stack, c->experts[i].layer, c->experts[i].expert, path, err);
     }
-    free(found);
-    if (m->raw_count != (uint32_t)count)
-        return efs_fail(err, -ENOMEM, "no memory");
-    return count > 0 ? 0 : efs_fail(err, -ENOENT, "%s: no safetensors files", directory);
-}
-
-errint_t replay_model_find_raw(struct replay_model *m, const char *directory, struct efs_error *err)
-{
-    json_t *all = json_object();
-    errint_t rc = all ? list_files(m, directory, err) : efs_fail(err, -ENOMEM, "no memory");
-    for (uint32_t i = 0; rc == 0 && i < m->raw_count; i++) {
-        rc = raw_add_file(all, m->raw_paths[i], i);
-        if (rc < 0)
-            efs_fail(err, rc, "%s: no safetensors header, or a damaged one: %s", m->raw_paths[i], strerror(-rc));
-    }
-    for (uint32_t i = 0; rc == 0 && i < m->layers * m->experts; i++)
-        for (uint32_t t = 0; rc == 0 && t < m->all[i].count; t++) {
-            rc = raw_locate(all, m->all[i].number, &m->all[i].tensors[t]);
-            if (rc < 0)
-                efs_fail(err, rc, "%s: tensor %s is %s", directory, m->all[i].tensors[t].name,
-                         rc == -ENOENT ? "missing" : "of another size than in the store");
-        }
-    json_decref(all);
+    if (rc == 0)
+        rc = replay_model_check(m, c->expert_count, path, err);
+    if (rc == 0 && replay_ffn_find(raw->tensors, raw->first[1], &matrices))
+        m->hidden = (uint32_t)matrices.gate->shape[1];
     return rc;
 }
 
-/* ---- the page cache ----------------------------------------------------------------------------------------- */
-
-/* Bytes of an open file that are in the page cache. */
-static uint64_t resident_bytes(int fd, uint64_t file_bytes)
+errint_t replay_raw_open(const char *path, struct replay_raw *raw, struct efs_error *err)
 {
-    uint64_t resident = 0, page = (uint64_t)sysconf(_SC_PAGESIZE);
-    unsigned char *pages = malloc(LOOK_BYTES / page);
-    for (uint64_t at = 0; pages && at < file_bytes; at += LOOK_BYTES) {
-        uint64_t bytes = file_bytes - at < LOOK_BYTES ? file_bytes - at : LOOK_BYTES;
-        void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)at);
-        if (map == MAP_FAILED)
-            break;
-        if (mincore(map, bytes, pages) == 0)
-            for (uint64_t i = 0; i < (bytes + page - 1) / page; i++)
-                resident += pages[i] & 1 ? page : 0;
-        munmap(map, bytes);
-    }
-    free(pages);
-    return resident;
+    *raw = (struct replay_raw){.catalog = calloc(1, sizeof(*raw->catalog))};
+    if (!raw->catalog)
+        return efs_fail(err, -ENOMEM, "no memory");
+    const struct efs_catalog *c = raw->catalog;
+    errint_t rc = efs_catalog_read(path, raw->catalog, err);
+    if (rc == 0 && !(raw->paths = calloc(c->file_count + 1, sizeof(*raw->paths))))
+        rc = efs_fail(err, -ENOMEM, "no memory");
+    raw->file_count = rc == 0 ? (uint32_t)c->file_count : 0;
+    for (uint32_t i = 0; rc == 0 && i < raw->file_count; i++)
+        if (c->files[i].state != EFS_SOURCE_WHOLE) {
+            rc = efs_fail(err, -EUCLEAN, "%s: damaged: %s", path, c->files[i].note);
+        } else if (c->files[i].has_tensors && asprintf(&raw->paths[i], "%s/%s", c->root, c->files[i].path) < 0) {
+            raw->paths[i] = NULL;
+            rc = efs_fail(err, -ENOMEM, "no memory");
+        }
+    if (rc == 0)
+        rc = find_tensors(raw, err);
+    if (rc == 0)
+        rc = find_layers(raw, path, err);
+    if (rc < 0)
+        replay_raw_close(raw);
+    return rc;
 }
 
-uint64_t replay_drop_cache(const char *path)
+void replay_raw_close(struct replay_raw *raw)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return 0;
-    uint64_t left = 0;
-    if (fstat(fd, &st) == 0 && st.st_size > 0) {
-        (void)fsync(fd); /* what is dirty would stay */
-        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        left = resident_bytes(fd, (uint64_t)st.st_size);
-    }
-    close(fd);
-    return left;
+    for (uint32_t i = 0; i < raw->file_count; i++)
+        free(raw->paths[i]);
+    free(raw->paths);
+    free(raw->first);
+    free(raw->tensors);
+    free(raw->places);
+    if (raw->catalog)
+        efs_catalog_free(raw->catalog);
+    free(raw->catalog);
+    replay_model_free(&raw->model);
+    *raw = (struct replay_raw){0};
 }

@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* raw.h - files of a checkpoint, out of the page cache. */
+/* raw.h - where a checkpoint that is not packed has the tensors of its experts. */
 #ifndef MOE_REPLAY_RAW_H
 #define MOE_REPLAY_RAW_H
 
-#include <stdint.h>
+#include "model.h"
 
-/* Take a file's pages out of the page cache. Returns the bytes that are still there (someone has them mapped). */
-uint64_t replay_drop_cache(const char *path);
+struct replay_raw {
+    struct replay_model model;
+    char **paths; /* of its files; NULL: one without tensors */
+    uint32_t file_count, most_tensors;
+    /* The tensors of unit layer * experts + expert are first[unit] to first[unit + 1] - 1, by file and place. */
+    uint32_t *first;
+    struct efs_tensor *tensors; /* data is not set */
+    struct replay_raw_place {
+        uint32_t file;
+        uint64_t at;
+    } * places;                  /* beside tensors */
+    struct efs_catalog *catalog; /* owns the names */
+};
+
+/* A directory or a file, as mkexpertfs takes them. Blocks. -EUCLEAN: damaged; -ENOENT: no experts. */
+errint_t replay_raw_open(const char *path, struct replay_raw *raw, struct efs_error *err);
+void replay_raw_close(struct replay_raw *raw); /* a zeroed one is fine */
 
 #endif

@@ -34,12 +34,11 @@ struct range {
 struct slot {
     uint32_t unit, newer, older; /* unit: layer * experts + expert, or NONE; the list by last use */
     uint32_t unread;             /* reads that are not done */
-    uint64_t request;            /* the last that asked for it */
 };
 
 struct lru_reader {
     struct replay_reader reader;
-    const struct replay_model *model;
+    const struct replay_raw *raw;
     struct io_uring ring;
     bool ring_made;
     int *fds;
@@ -49,11 +48,15 @@ struct lru_reader {
     uint32_t slot_count, newest, oldest;
     struct slot *slots;
     uint32_t *where; /* [units]: its slot, or NONE */
+    /* The ranges of a unit are first_range[unit] to first_range[unit + 1] - 1. */
+    struct range *ranges;
+    uint32_t *first_range;
+    uint64_t *in_slot;          /* beside raw->tensors: where their bytes begin in a slot */
+    struct efs_tensor *tensors; /* [raw->most_tensors], of the expert that is shown */
     /* the request: */
-    uint32_t request_max, count, given, layer;
-    uint64_t number;
-    uint32_t *units, *tokens;
-    bool *handed;
+    uint32_t count, units[REPLAY_REQUEST_MAX];
+    const uint32_t *experts, *tokens; /* the caller's */
+    bool handed[REPLAY_REQUEST_MAX];
     /* reads that are to be submitted: expert, range of it, bytes of the range that are submitted */
     uint32_t next_expert, next_range, in_flight;
     uint64_t next_byte, flight_began_ns;
@@ -67,47 +70,31 @@ struct read { /* one in flight, as user data of its entry */
 
 /* ---- where an expert's bytes lie ---------------------------------------------------------------------------- */
 
-static int by_raw_place(const void *pa, const void *pb)
+/* The ranges of a unit, behind those that are there: its tensors come by file and place. Returns the bytes of its slot.
+ */
+static uint64_t lru_lay_out(struct lru_reader *r, uint32_t unit)
 {
-    const struct replay_tensor *a = *(const struct replay_tensor *const *)pa,
-                               *b = *(const struct replay_tensor *const *)pb;
-    if (a->raw_file != b->raw_file)
-        return a->raw_file < b->raw_file ? -1 : 1;
-    return (a->raw_at > b->raw_at) - (a->raw_at < b->raw_at);
-}
-
-/* The ranges of an expert, and where each tensor's bytes begin in a slot. Returns how many; *bytes: of the slot. */
-static uint32_t lru_lay_out(const struct replay_expert *expert, struct range *ranges, uint64_t *tensor_at,
-                            uint64_t *bytes)
-{
-    const struct replay_tensor *sorted[REPLAY_TENSORS_MAX];
-    uint32_t count = 0;
-    for (uint32_t t = 0; t < expert->count; t++)
-        sorted[t] = &expert->tensors[t];
-    qsort(sorted, expert->count, sizeof(sorted[0]), by_raw_place);
-    *bytes = 0;
-    for (uint32_t t = 0; t < expert->count; t++) {
-        const struct replay_tensor *tensor = sorted[t];
-        struct range *last = count ? &ranges[count - 1] : NULL;
-        uint64_t begin = tensor->raw_at / ALIGN * ALIGN,
-                 end = (tensor->raw_at + tensor->bytes + ALIGN - 1) / ALIGN * ALIGN;
-        if (last && last->file == tensor->raw_file && begin <= last->at + last->bytes) {
+    const struct replay_raw *raw = r->raw;
+    uint32_t first = r->first_range[unit], count = first;
+    uint64_t bytes = 0;
+    for (uint32_t t = raw->first[unit]; t < raw->first[unit + 1]; t++) {
+        const struct replay_raw_place *place = &raw->places[t];
+        struct range *last = count > first ? &r->ranges[count - 1] : NULL;
+        uint64_t begin = place->at / ALIGN * ALIGN,
+                 end = (place->at + raw->tensors[t].bytes + ALIGN - 1) / ALIGN * ALIGN;
+        if (last && last->file == place->file && begin <= last->at + last->bytes) {
             uint64_t more = end > last->at + last->bytes ? end - last->at - last->bytes : 0;
             last->bytes += more;
-            *bytes += more;
+            bytes += more;
         } else {
-            ranges[count++] = (struct range){tensor->raw_file, begin, end - begin, *bytes};
-            *bytes += end - begin;
+            last = &r->ranges[count++];
+            *last = (struct range){place->file, begin, end - begin, bytes};
+            bytes += end - begin;
         }
-        last = &ranges[count - 1];
-        tensor_at[tensor - expert->tensors] = last->in_slot + tensor->raw_at - last->at;
+        r->in_slot[t] = last->in_slot + place->at - last->at;
     }
-    return count;
-}
-
-static const struct replay_expert *slot_expert(const struct lru_reader *r, uint32_t unit)
-{
-    return &r->model->all[unit];
+    r->first_range[unit + 1] = count;
+    return bytes;
 }
 
 /* ---- the list by last use ----------------------------------------------------------------------------------- */
@@ -133,21 +120,18 @@ static void lru_put_first(struct lru_reader *r, uint32_t s)
 /* The next piece of what is missing; false: all of it is submitted, or the queue is full. */
 static bool lru_submit_one(struct lru_reader *r)
 {
-    struct range ranges[REPLAY_TENSORS_MAX];
-    uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
     while (r->next_expert < r->count) {
-        uint32_t s = r->where[r->units[r->next_expert]];
+        uint32_t unit = r->units[r->next_expert], s = r->where[unit];
         if (r->slots[s].unread == 0) { /* a hit */
             r->next_expert++;
             continue;
         }
-        uint32_t count = lru_lay_out(slot_expert(r, r->units[r->next_expert]), ranges, tensor_at, &bytes);
-        if (r->next_range == count) {
+        if (r->first_range[unit] + r->next_range == r->first_range[unit + 1]) {
             r->next_expert++;
             r->next_range = 0;
             continue;
         }
-        const struct range *range = &ranges[r->next_range];
+        const struct range *range = &r->ranges[r->first_range[unit] + r->next_range];
         uint64_t left = range->bytes - r->next_byte, at = range->at + r->next_byte;
         uint64_t length = left < READ_BYTES ? left : READ_BYTES, there = r->file_bytes[range->file] - at;
         struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
@@ -204,13 +188,11 @@ static void lru_reap(struct lru_reader *r)
 }
 
 /* Reads of an expert: its pieces. */
-static uint32_t lru_reads(const struct replay_expert *expert)
+static uint32_t lru_reads(const struct lru_reader *r, uint32_t unit)
 {
-    struct range ranges[REPLAY_TENSORS_MAX];
-    uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes, reads = 0;
-    uint32_t count = lru_lay_out(expert, ranges, tensor_at, &bytes);
-    for (uint32_t i = 0; i < count; i++)
-        reads += (ranges[i].bytes + READ_BYTES - 1) / READ_BYTES;
+    uint64_t reads = 0;
+    for (uint32_t i = r->first_range[unit]; i < r->first_range[unit + 1]; i++)
+        reads += (r->ranges[i].bytes + READ_BYTES - 1) / READ_BYTES;
     return (uint32_t)reads;
 }
 
@@ -220,17 +202,17 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
                             const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
     struct lru_reader *r = (struct lru_reader *)reader;
-    if (count > r->request_max)
-        return efs_fail(err, -EINVAL, "a request of %u experts", count);
-    r->number++;
+    if (count > r->slot_count)
+        return efs_fail(err, -ENOMEM, "read-lru: the budget has room for %u experts, a request has %u", r->slot_count,
+                        count);
     r->count = count;
-    r->layer = layer;
-    r->given = r->next_expert = r->next_range = 0;
+    r->experts = experts;
+    r->tokens = tokens;
+    r->next_expert = r->next_range = 0;
     r->next_byte = 0;
     for (uint32_t i = 0; i < count; i++) { /* first what is there, so that it is not put out */
-        uint32_t unit = layer * r->model->experts + experts[i], s = r->where[unit];
+        uint32_t unit = layer * r->raw->model.experts + experts[i], s = r->where[unit];
         r->units[i] = unit;
-        r->tokens[i] = tokens[i];
         r->handed[i] = false;
         r->hits[s == NONE ? REPLAY_STATES - 1 : 0]++;
         if (s != NONE) {
@@ -248,7 +230,7 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
         lru_take_out(r, s);
         lru_put_first(r, s);
         r->slots[s].unit = unit;
-        r->slots[s].unread = lru_reads(slot_expert(r, unit));
+        r->slots[s].unread = lru_reads(r, unit);
         r->where[unit] = s;
     }
     lru_submit(r);
@@ -257,13 +239,12 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
 
 static void lru_show(const struct lru_reader *r, uint32_t i, struct replay_view *view)
 {
-    struct range ranges[REPLAY_TENSORS_MAX];
-    uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
-    view->expert = slot_expert(r, r->units[i]);
-    view->tokens = r->tokens[i];
-    lru_lay_out(view->expert, ranges, tensor_at, &bytes);
-    for (uint32_t t = 0; t < view->expert->count; t++)
-        view->data[t] = r->memory + r->where[r->units[i]] * r->slot_bytes + tensor_at[t];
+    uint32_t unit = r->units[i];
+    *view = (struct replay_view){r->experts[i], r->tokens[i], r->tensors, 0};
+    for (uint32_t t = r->raw->first[unit]; t < r->raw->first[unit + 1]; t++) {
+        r->tensors[view->count] = r->raw->tensors[t];
+        r->tensors[view->count++].data = r->memory + r->where[unit] * r->slot_bytes + r->in_slot[t];
+    }
 }
 
 static errint_t lru_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
@@ -305,7 +286,7 @@ static void lru_close(struct replay_reader *reader)
         lru_reap(r);
     if (r->ring_made)
         io_uring_queue_exit(&r->ring);
-    for (uint32_t i = 0; r->fds && i < r->model->raw_count; i++)
+    for (uint32_t i = 0; r->fds && i < r->raw->file_count; i++)
         if (r->fds[i] >= 0)
             close(r->fds[i]);
     if (r->memory)
@@ -314,26 +295,24 @@ static void lru_close(struct replay_reader *reader)
     free(r->file_bytes);
     free(r->slots);
     free(r->where);
-    free(r->units);
-    free(r->tokens);
-    free(r->handed);
+    free(r->ranges);
+    free(r->first_range);
+    free(r->in_slot);
+    free(r->tensors);
     free(r);
 }
 
 static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, struct efs_error *err)
 {
-    uint32_t units = r->model->layers * r->model->experts;
+    uint32_t units = r->raw->model.layers * r->raw->model.experts;
     for (uint32_t u = 0; u < units; u++) {
-        struct range ranges[REPLAY_TENSORS_MAX];
-        uint64_t tensor_at[REPLAY_TENSORS_MAX], bytes;
-        lru_lay_out(slot_expert(r, u), ranges, tensor_at, &bytes);
+        uint64_t bytes = lru_lay_out(r, u);
         r->slot_bytes = bytes > r->slot_bytes ? bytes : r->slot_bytes;
     }
     uint64_t slots = budget_bytes / r->slot_bytes;
     r->slot_count = slots < units ? (uint32_t)slots : units;
-    if (r->slot_count < r->request_max)
-        return efs_fail(err, -ENOMEM, "read-lru: the budget has room for %u experts, a request can have %u",
-                        r->slot_count, r->request_max);
+    if (r->slot_count == 0)
+        return efs_fail(err, -ENOMEM, "read-lru: the budget has room for no expert");
     r->memory_bytes = r->slot_count * r->slot_bytes;
     void *memory = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     r->slots = calloc(r->slot_count, sizeof(*r->slots));
@@ -342,7 +321,8 @@ static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, stru
         return efs_fail(err, -ENOMEM, "no memory");
     r->memory = memory;
     if (r->memory_bytes >= HUGE_BYTES)
-        (void)madvise(memory, r->memory_bytes, MADV_HUGEPAGE); /* as it serves best */
+        (void)madvise(memory, r->memory_bytes, MADV_HUGEPAGE);   /* as it serves best */
+    (void)madvise(memory, r->memory_bytes, MADV_POPULATE_WRITE); /* what cannot be had now comes when it is touched */
     r->newest = r->oldest = NONE;
     for (uint32_t s = 0; s < r->slot_count; s++) {
         r->slots[s].unit = NONE;
@@ -355,38 +335,39 @@ static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, stru
 
 static errint_t lru_open_files(struct lru_reader *r, struct efs_error *err)
 {
-    for (uint32_t i = 0; i < r->model->raw_count; i++) {
+    for (uint32_t i = 0; i < r->raw->file_count; i++) {
         struct stat st;
-        r->fds[i] = open(r->model->raw_paths[i], O_RDONLY | O_DIRECT | O_CLOEXEC);
+        if (!r->raw->paths[i])
+            continue;
+        r->fds[i] = open(r->raw->paths[i], O_RDONLY | O_DIRECT | O_CLOEXEC);
         if (r->fds[i] < 0 || fstat(r->fds[i], &st) != 0)
-            return efs_fail(err, -errno, "%s: O_DIRECT: %s", r->model->raw_paths[i], strerror(errno));
+            return efs_fail(err, -errno, "%s: O_DIRECT: %s", r->raw->paths[i], strerror(errno));
         r->file_bytes[i] = (uint64_t)st.st_size;
     }
     return 0;
 }
 
-errint_t replay_reader_lru(const struct replay_model *model, uint64_t budget_bytes, uint32_t request_max, bool prealloc,
-                           struct replay_reader **reader, struct efs_error *err)
+errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, struct replay_reader **reader,
+                           struct efs_error *err)
 {
+    size_t units = (size_t)raw->model.layers * raw->model.experts, tensors = raw->first[units];
     struct lru_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct lru_reader){.reader = {lru_request, lru_next, lru_release, NULL, lru_count, lru_close, 0},
-                             .model = model,
-                             .request_max = request_max};
-    r->fds = malloc((model->raw_count + 1) * sizeof(*r->fds));
-    for (uint32_t i = 0; r->fds && i < model->raw_count; i++)
+    *r = (struct lru_reader){.reader = {lru_request, lru_next, lru_release, NULL, lru_count, lru_close, 0}, .raw = raw};
+    r->fds = malloc((raw->file_count + 1) * sizeof(*r->fds));
+    for (uint32_t i = 0; r->fds && i < raw->file_count; i++)
         r->fds[i] = -1;
-    r->file_bytes = calloc(model->raw_count + 1, sizeof(*r->file_bytes));
-    r->units = calloc(request_max, sizeof(*r->units));
-    r->tokens = calloc(request_max, sizeof(*r->tokens));
-    r->handed = calloc(request_max, sizeof(*r->handed));
-    errint_t rc =
-        r->fds && r->file_bytes && r->units && r->tokens && r->handed ? 0 : efs_fail(err, -ENOMEM, "no memory");
+    r->file_bytes = calloc(raw->file_count + 1, sizeof(*r->file_bytes));
+    r->ranges = calloc(tensors, sizeof(*r->ranges));
+    r->first_range = calloc(units + 1, sizeof(*r->first_range));
+    r->in_slot = calloc(tensors, sizeof(*r->in_slot));
+    r->tensors = calloc(raw->most_tensors, sizeof(*r->tensors));
+    errint_t rc = r->fds && r->file_bytes && r->ranges && r->first_range && r->in_slot && r->tensors
+                      ? 0
+                      : efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = lru_make_slots(r, budget_bytes, err);
-    if (rc == 0 && prealloc) /* what cannot be had now comes when it is touched */
-        (void)madvise(r->memory, r->memory_bytes, MADV_POPULATE_WRITE);
     if (rc == 0)
         rc = lru_open_files(r, err);
     if (rc == 0) {

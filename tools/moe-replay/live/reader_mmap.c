@@ -22,25 +22,26 @@ struct file {
 
 struct mmap_reader {
     struct replay_reader reader;
-    const struct replay_model *model;
+    const struct replay_raw *raw;
     struct file *files;
-    uint32_t layer, count, given, request_max;
-    uint32_t *experts, *tokens;
+    uint32_t layer, count, given;
+    const uint32_t *experts, *tokens; /* the caller's */
+    struct efs_tensor *tensors;       /* [raw->most_tensors] */
     uint64_t hits[REPLAY_STATES];
     unsigned char *pages; /* room for mincore() of the largest tensor */
     uint64_t page_bytes;
 };
 
-static const uint8_t *tensor_data(const struct mmap_reader *r, const struct replay_tensor *t)
+static const uint8_t *tensor_data(const struct mmap_reader *r, uint32_t t)
 {
-    return r->files[t->raw_file].data + t->raw_at;
+    return r->files[r->raw->places[t].file].data + r->raw->places[t].at;
 }
 
 /* Is all of an expert in memory? */
-static bool mmap_resident(const struct mmap_reader *r, const struct replay_expert *expert)
+static bool mmap_resident(const struct mmap_reader *r, uint32_t unit)
 {
-    for (uint32_t t = 0; t < expert->count; t++) {
-        uintptr_t begin = (uintptr_t)tensor_data(r, &expert->tensors[t]), end = begin + expert->tensors[t].bytes;
+    for (uint32_t t = r->raw->first[unit]; t < r->raw->first[unit + 1]; t++) {
+        uintptr_t begin = (uintptr_t)tensor_data(r, t), end = begin + r->raw->tensors[t].bytes;
         begin -= begin % r->page_bytes;
         if (mincore((void *)begin, end - begin, r->pages) != 0)
             return false;
@@ -55,16 +56,15 @@ static errint_t mmap_request(struct replay_reader *reader, uint32_t layer, const
                              const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
-    if (count > r->request_max)
-        return efs_fail(err, -EINVAL, "a request of %u experts", count);
-    memcpy(r->experts, experts, count * sizeof(*experts));
-    memcpy(r->tokens, tokens, count * sizeof(*tokens));
+    (void)err;
+    r->experts = experts;
+    r->tokens = tokens;
     r->layer = layer;
     r->count = count;
     r->given = 0;
     uint64_t began = tools_now_ns();
     for (uint32_t i = 0; i < count; i++)
-        r->hits[mmap_resident(r, replay_model_expert(r->model, layer, experts[i])) ? 0 : REPLAY_STATES - 1]++;
+        r->hits[mmap_resident(r, layer * r->raw->model.experts + experts[i]) ? 0 : REPLAY_STATES - 1]++;
     reader->off_clock_ns += tools_now_ns() - began;
     return 0;
 }
@@ -73,10 +73,12 @@ static errint_t mmap_next(struct replay_reader *reader, struct replay_view *view
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
     (void)err;
-    view->expert = replay_model_expert(r->model, r->layer, r->experts[r->given]);
-    view->tokens = r->tokens[r->given++];
-    for (uint32_t t = 0; t < view->expert->count; t++)
-        view->data[t] = tensor_data(r, &view->expert->tensors[t]);
+    *view = (struct replay_view){r->experts[r->given], r->tokens[r->given], r->tensors, 0};
+    uint32_t unit = r->layer * r->raw->model.experts + r->experts[r->given++];
+    for (uint32_t t = r->raw->first[unit]; t < r->raw->first[unit + 1]; t++) {
+        r->tensors[view->count] = r->raw->tensors[t];
+        r->tensors[view->count++].data = tensor_data(r, t);
+    }
     return 0;
 }
 
@@ -101,12 +103,11 @@ static errint_t mmap_count(struct replay_reader *reader, struct replay_counters 
 static void mmap_close(struct replay_reader *reader)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;
-    for (uint32_t i = 0; r->files && i < r->model->raw_count; i++)
+    for (uint32_t i = 0; r->files && i < r->raw->file_count; i++)
         if (r->files[i].data)
             munmap(r->files[i].data, r->files[i].bytes);
     free(r->files);
-    free(r->experts);
-    free(r->tokens);
+    free(r->tensors);
     free(r->pages);
     free(r);
 }
@@ -130,25 +131,22 @@ static errint_t map_file(const char *path, struct file *file)
     return rc;
 }
 
-errint_t replay_reader_mmap(const struct replay_model *model, uint32_t request_max, struct replay_reader **reader,
-                            struct efs_error *err)
+errint_t replay_reader_mmap(const struct replay_raw *raw, struct replay_reader **reader, struct efs_error *err)
 {
     struct mmap_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
     *r = (struct mmap_reader){.reader = {mmap_request, mmap_next, mmap_release, NULL, mmap_count, mmap_close, 0},
-                              .model = model,
-                              .request_max = request_max,
+                              .raw = raw,
                               .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
-    r->files = calloc(model->raw_count, sizeof(*r->files));
-    r->experts = calloc(request_max, sizeof(*r->experts));
-    r->tokens = calloc(request_max, sizeof(*r->tokens));
-    r->pages = malloc(model->most_bytes / r->page_bytes + 2);
-    errint_t rc = r->files && r->experts && r->tokens && r->pages ? 0 : efs_fail(err, -ENOMEM, "no memory");
-    for (uint32_t i = 0; rc == 0 && i < model->raw_count; i++) {
-        rc = map_file(model->raw_paths[i], &r->files[i]);
+    r->files = calloc(raw->file_count, sizeof(*r->files));
+    r->tensors = calloc(raw->most_tensors, sizeof(*r->tensors));
+    r->pages = malloc(raw->model.expert_bytes / r->page_bytes + 2);
+    errint_t rc = r->files && r->tensors && r->pages ? 0 : efs_fail(err, -ENOMEM, "no memory");
+    for (uint32_t i = 0; rc == 0 && i < raw->file_count; i++) {
+        rc = raw->paths[i] ? map_file(raw->paths[i], &r->files[i]) : 0;
         if (rc < 0)
-            efs_fail(err, rc, "%s: %s", model->raw_paths[i], strerror(-rc));
+            efs_fail(err, rc, "%s: %s", raw->paths[i], strerror(-rc));
     }
     if (rc < 0)
         mmap_close(&r->reader);

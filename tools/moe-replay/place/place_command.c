@@ -5,7 +5,6 @@
 #include "failure.h"
 #include "interrupt.h"
 #include "options.h"
-#include "surroundings.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -28,9 +28,6 @@ struct predict_choice {
     bool named;                       /* not by "all": a trace that lacks what it needs is an error */
 };
 
-/* NAME, or NAME:VARIANT. false: there is no such predictor. */
-bool predict_choice_parse(const char *text, struct predict_choice *choice);
-
 #define PREDICT_PERFECT "perfect" /* knows what will be asked for: its config.kind is EFS_PREDICTORS */
 
 /* The predictors of a list, "all" among them, in choices[PREDICT_LIST_MAX]; with `perfect` that one is known, too. How

@@ -38,7 +38,8 @@ static const struct tools_option options[] = {
      .most = UINT64_C(1) << 40},
     {0}};
 
-bool predict_choice_parse(const char *text, struct predict_choice *choice)
+/* NAME, or NAME:VARIANT. false: there is no such predictor. */
+static bool choice_parse(const char *text, struct predict_choice *choice)
 {
     struct efs_predict_config *config = &choice->config;
     char *variant;
@@ -79,11 +80,11 @@ uint32_t predict_choices_take(const struct argp_state *state, const char *option
         if (count + EFS_PREDICTORS + 1 > PREDICT_LIST_MAX)
             argp_error(state, "--%s: more than %u predictors", option, count);
         for (unsigned kind = 0; all && kind < EFS_PREDICTORS; kind++)
-            if (predict_choice_parse(efs_predictor_name((enum efs_predictor_kind)kind), &choices[count]))
+            if (choice_parse(efs_predictor_name((enum efs_predictor_kind)kind), &choices[count]))
                 choices[count++].named = false;
         if (perfect && (all || strcmp(names->word[i], PREDICT_PERFECT) == 0))
             choices[count++] = knows;
-        else if (!all && !predict_choice_parse(names->word[i], &choices[count++]))
+        else if (!all && !choice_parse(names->word[i], &choices[count++]))
             argp_error(state, "--%s %s: there is no such predictor", option, names->word[i]);
     }
     return count;

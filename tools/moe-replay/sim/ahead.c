@@ -85,7 +85,7 @@ struct replay_ahead *replay_ahead_new(const struct replay_setup *setup, const st
 {
     struct replay_ahead *a = calloc(1, sizeof(*a));
     struct efs_prefetch_config config = {
-        .layers = w->layers, .experts = w->experts, .sequences = w->batch, .guesses = setup->distances * w->experts};
+        .layers = w->layers, .experts = w->experts, .sequences = w->batch, .guesses = REPLAY_DISTANCES * w->experts};
     if (!a)
         return NULL;
     config.guesses = config.guesses < GUESSES_MAX ? config.guesses : GUESSES_MAX;
@@ -172,7 +172,7 @@ uint64_t replay_ahead_next(void *arg, uint64_t now_ns)
     uint64_t left = bytes_of(a->setup, a->part.components) - a->part.bytes, latency_ns = 0;
     if (a->part.bytes == 0) /* the next pieces follow at once */
         latency_ns = (uint64_t)a->setup->profile.read_latency_ns;
-    a->piece = left < a->setup->piece_bytes ? left : a->setup->piece_bytes;
+    a->piece = left < REPLAY_PIECE_BYTES ? left : REPLAY_PIECE_BYTES;
     a->part.under_way = a->piece;
     return 1 + latency_ns + (uint64_t)((double)a->piece / a->setup->profile.disk_bytes_per_second * 1e9);
 }
@@ -319,7 +319,7 @@ int replay_ahead_guess(struct replay_ahead *a, uint32_t layer, const struct efs_
     const struct replay_workload *w = a->workload;
     const struct efs_governor_disk disk = {.bytes_per_second = a->setup->profile.disk_bytes_per_second,
                                            .latency_ns = a->setup->profile.read_latency_ns,
-                                           .piece_bytes = a->setup->piece_bytes};
+                                           .piece_bytes = REPLAY_PIECE_BYTES};
     const enum efs_governor_now what = efs_governor_asked(&a->governor, &a->request);
     int64_t now = (int64_t)(a->pass * w->layers + layer);
     int rc = 0;

@@ -23,14 +23,6 @@ struct seer {
     size_t kept, room;
 };
 
-bool replay_foresight_parse(const char *name, struct predict_choice *choice)
-{
-    if (strcmp(name, REPLAY_PERFECT) != 0)
-        return predict_choice_parse(name, choice);
-    *choice = (struct predict_choice){.name = REPLAY_PERFECT, .config.kind = EFS_PREDICTORS};
-    return true;
-}
-
 static int keep(struct seer *s, unsigned expert, unsigned distance, float probability)
 {
     if (s->kept == s->room) {

@@ -7,7 +7,8 @@
 #include "predictions.h"
 #include "replay.h"
 
-#define REPLAY_PERFECT "perfect" /* knows what will be asked for: what is left is the limit of reading ahead */
+#define REPLAY_DISTANCES 4u                      /* layers ahead that are guessed */
+#define REPLAY_PIECE_BYTES (UINT64_C(512) << 10) /* of a guess, read at once: a request that comes meanwhile waits */
 
 struct replay_guess {
     float probability;
@@ -26,9 +27,6 @@ struct replay_foresight {
 /* The experts of a layer of the model that a token of the trace chose, each once, in [EFS_PREDICT_MAX_CHOSEN]; returns
  * how many. */
 unsigned replay_chosen(const struct replay_workload *workload, uint64_t at, unsigned layer, uint16_t *experts);
-
-/* NAME as of `moe-replay predict', or REPLAY_PERFECT. false: there is no such predictor. */
-bool replay_foresight_parse(const char *name, struct predict_choice *choice);
 
 /* Do the traces have what it goes by, for this model? history may be NULL. */
 bool replay_foresight_possible(const struct predict_choice *choice, const struct replay_workload *history,

@@ -73,10 +73,6 @@ static void lay_costs(struct player *player)
                                                        .sm_bytes = s->bytes[EFS_POOL_S] / s->tensors};
     for (unsigned pool = 0; pool <= EFS_POOLS && s->run_coded; pool++)
         player->each[pool].task.decode_ns = 0;
-    for (unsigned pool = EFS_POOL_C; pool <= EFS_POOLS && s->decode_fresh_rate > 0 && !s->run_coded; pool++)
-        player->each[pool].task.decode_ns =
-            whole_ns(s->between_ns + (double)s->bytes[EFS_POOL_F] / s->tensors / s->shards /
-                                         (pool == EFS_POOL_C ? s->decode_kept_rate : s->decode_fresh_rate) * 1e9);
     if (player->raw) /* one read, and nothing to decode */
         player->each[EFS_POOL_M] =
             (struct efs_trace_tensor){.task = {.state = EFS_TASK_M,
@@ -116,7 +112,7 @@ static void add_latency(struct player *player, struct efs_task_tensor *task)
     bool sm = task->state == EFS_TASK_M && task->sm_read_ns > 0;
     sm = sm || (task->state == EFS_TASK_E && task->sm_read_ns > 0);
     bool e = (task->state == EFS_TASK_M || task->state == EFS_TASK_S) && task->e_read_ns > 0;
-    if (player->read || player->setup->machine.window_ns || (!sm && !e))
+    if (player->read || (!sm && !e))
         return;
     player->read = true;
     if (sm)
@@ -207,14 +203,14 @@ static void player_used(void *arg, uint32_t layer, const uint32_t *experts, cons
         time_schedule(player);
 }
 
-/* The cache has what guesses have not. Beside a real run its pools are those of that. */
+/* The cache has the part of the budget that guesses have not. */
 static void follow_share(struct player *player)
 {
     const struct efs_move *moves;
     uint64_t capacity[EFS_POOLS];
     size_t count;
     bool has = replay_ahead_has_share(player->ahead);
-    if (has == player->has_share || player->setup->learned || !player->policy)
+    if (has == player->has_share || !player->policy)
         return;
     player->has_share = has;
     for (unsigned p = 0; p < EFS_POOLS; p++)
@@ -264,15 +260,14 @@ static int open_policy(struct player *player, const struct replay_policy *choice
                                        .same_bytes = true,
                                        .layer_bytes = (const uint64_t(*)[EFS_POOLS])plan->layer_bytes,
                                        .recode = true,
-                                       .seed = s->seed,
-                                       .tuning = s->tuning};
+                                       .seed = 1,
+                                       .tuning = REPLAY_TUNING};
     memcpy(config.capacity_bytes, plan->capacity, sizeof(config.capacity_bytes));
     config.tuning.published = choice->published;
     if (choice->keeper != REPLAY_KEEP_NONE)
         return open_keeper(player, choice, h, plan);
     int rc = efs_policy_new(&config, &player->policy);
-    for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && s->seed_counts && h->counts && l < s->layers;
-         l++)
+    for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && h->counts && l < s->layers; l++)
         efs_policy_seed(player->policy, l, h->counts + (size_t)l * s->experts, h->passes);
     return rc;
 }
@@ -283,7 +278,7 @@ static uint64_t keeper_next(void *arg, uint64_t now_ns)
     const struct player *player = arg;
     const struct replay_setup *s = player->setup;
     bool begins = false;
-    uint64_t bytes = replay_keeper_bring(player->keeper, s->piece_bytes, &begins);
+    uint64_t bytes = replay_keeper_bring(player->keeper, REPLAY_PIECE_BYTES, &begins);
     (void)now_ns;
     return bytes ? 1 + (begins ? whole_ns(s->profile.read_latency_ns) : 0) +
                        whole_ns((double)bytes / s->profile.disk_bytes_per_second * 1e9)
@@ -313,39 +308,20 @@ static size_t fill_requests(const struct replay_workload *w, uint64_t begin, uin
     return n;
 }
 
-/* The daemon planned anew: its pools from this token on. */
-static void follow_plans(struct player *player, uint32_t *next)
-{
-    const struct replay_learned *learned = player->setup->learned;
-    const struct efs_move *moves;
-    size_t count;
-    for (;
-         learned && player->policy && *next < learned->plans && learned->pools[*next].tokens <= player->result->tokens;
-         ++*next)
-        efs_policy_resize(player->policy, learned->pools[*next].capacity, NULL, &moves, &count);
-}
-
 static int player_run(struct player *player, const struct efs_trace_config *config, struct efs_trace_request *requests,
                       replay_progress_fn *progress, void *arg)
 {
     const struct replay_workload *w = player->workload;
-    uint64_t slice = player->setup->tell_sequence ? 1 : SLICE_PASSES;
-    uint32_t plan = 0;
     bool stop = false;
     int rc = 0;
-    if (player->setup->learned)
-        slice = 1;
     for (uint64_t pass = 0, end; rc == 0 && !stop && pass < w->passes; pass = end) {
         struct efs_trace_totals totals;
-        end = pass + slice < w->passes ? pass + slice : w->passes;
-        if (player->setup->tell_sequence && w->starts[pass] && player->policy)
-            efs_policy_begin(player->policy);
-        follow_plans(player, &plan);
+        end = pass + SLICE_PASSES < w->passes ? pass + SLICE_PASSES : w->passes;
         size_t count = fill_requests(w, pass, end, requests);
         rc = efs_trace_simulate(config, requests, count, player->memory, player->memory_bytes, player_pass_done, player,
                                 &totals);
         efs_trace_totals_add(&player->result->all, &totals);
-        stop = end % SLICE_PASSES == 0 && progress(arg, player->result->tokens);
+        stop = progress(arg, player->result->tokens);
     }
     return rc;
 }
@@ -392,12 +368,8 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
                                             .recovery = EFS_RECOVER_WORKER,
                                             .fused = true,
                                             .kind = setup->schedule,
-                                            .run_base_ns = setup->run_ns,
                                             .run_token_ns = setup->run_token_ns,
-                                            .open_ns = setup->open_ns,
                                             .layer_ns = setup->layer_ns,
-                                            .turn = setup->turn,
-                                            .machine = setup->machine,
                                             .max_shards = setup->shards};
     size_t requests_max = (size_t)SLICE_PASSES * workload->layers;
     struct efs_trace_request *requests = calloc(requests_max, sizeof(*requests));
