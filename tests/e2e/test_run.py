@@ -147,7 +147,7 @@ def signals(store):
 
 
 def keeper_killed(store):
-    """The keeper goes: the run cleans up in its place. The daemon goes: the program learns it by its files."""
+    """The supervisor is killed: the run cleans up in its place. The daemon goes: the program learns it by its files."""
     for what, daemon_goes in (("keeper", False), ("daemon", True)):
         run_ = started(store, "sh", "-c", "echo {}; read line; exit 3", stdin=subprocess.PIPE)
         path = begun(run_)
@@ -155,7 +155,7 @@ def keeper_killed(store):
         daemon = [pid for pid in run("pgrep", "-f", path).stdout.split()
                   if open(f"/proc/{pid}/cmdline").read().startswith("expertfs\0-o\0")
                   and open(f"/proc/{pid}/comm").read() != "efs-guard\n"]
-        check(f"a run has a keeper, a daemon and a program ({what})", len(daemon) == 1 and len(children) == 2, (children, daemon))
+        check(f"a run has a supervisor, a daemon and a program ({what})", len(daemon) == 1 and len(children) == 2, (children, daemon))
         parent = re.search(r"^PPid:\s+(\d+)", open(f"/proc/{daemon[0]}/status").read(), re.M).group(1)
         os.kill(int(daemon[0] if daemon_goes else parent), signal.SIGKILL)
         _, told = run_.communicate("\n", timeout=60)

@@ -26,8 +26,8 @@ expect() { # LINE WORD...: bash completes the line to these words, and maybe oth
 }
 expect 'expertfs --fore' --foreground
 expect 'expertfs -' -f -d --version
-expect 'expertfs -o po' policy=
-expect 'expertfs -o budget=1G,pol' 1G,policy=
+expect 'expertfs -o pre' prefetch= prealloc
+expect 'expertfs -o budget=1G,pref' 1G,prefetch=
 expect 'expertctl ' info verify set run doctor
 expect 'expertctl run -' -o --options
 expect 'expertctl verify -' -q --quiet -t
@@ -43,8 +43,8 @@ if command -v fish >/dev/null; then
     asked 'expertfs --fore' --foreground
     asked 'expertctl ver' verify
     asked 'expertctl verify --d' --decode
-    asked 'expertfs -o pol' policy=
-    asked 'expertfs -o budget=1G,pol' budget=1G,policy=
+    asked 'expertfs -o pref' prefetch=
+    asked 'expertfs -o budget=1G,pref' budget=1G,prefetch=
     asked 'mkexpertfs --re' --reclaim
 fi
 if command -v zsh >/dev/null; then

@@ -34,7 +34,7 @@ for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mk
     warns "no command \"${word% *}\": \`${word#* }"
 done
 run 0 help
-says 'COMMAND --help tells more'
+says 'COMMAND --help explains one'
 run 0 help verify
 says 'Usage: expertctl verify'
 run 2 help nonsense

@@ -20,7 +20,7 @@ errint_t tools_mounted_read(const char *root, const char *file, char **text, str
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* outside of a mount it may be a FIFO */
     FILE *in = fd < 0 ? NULL : fdopen(fd, "r");
     errint_t rc = 0;
-    if (in && fstat(fd, &st) == 0 && st.st_size > 0) /* files of a mount tell no size */
+    if (in && fstat(fd, &st) == 0 && st.st_size > 0) /* files of a mount have st_size 0 */
         rc = efs_fail(err, -ENODEV, "%s: the checkpoint has an .expertfs of its own in its place", path);
     else if (!in || getdelim(text, &room, '\0', in) < 0)
         rc = efs_fail(err, errno ? -errno : -EIO, "%s: %s", path, strerror(errno));

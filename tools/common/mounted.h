@@ -5,7 +5,7 @@
 
 #include "expertfs.h"
 
-/* A file of ROOT/.expertfs, ended by 0, for free(). -ENODEV: the checkpoint has an .expertfs of its own in its place.
+/* A file of ROOT/.expertfs, ended by 0, for free(). -ENODEV: the checkpoint itself has an .expertfs.
  */
 errint_t tools_mounted_read(const char *root, const char *file, char **text, struct efs_error *err);
 

@@ -51,7 +51,7 @@ struct tools_list {
     char *word[TOOLS_LIST_MAX];
     uint32_t count;
 };
-/* What is no option, in order. */
+/* The words that are not options, in order. */
 struct tools_arguments {
     char **word; /* of argv */
     uint32_t count;

@@ -11,7 +11,7 @@ struct tools_progress {
     const char *unit;            /* NULL: bytes; else what is counted, "tokens" */
     const char *phase;           /* of the call before */
     double began, printed, last; /* seconds: begin of the phase, the last line, the last call */
-    uint64_t began_at;           /* done when the phase began */
+    uint64_t began_at;           /* `done` at the start of the phase */
 };
 
 void tools_progress_init(struct tools_progress *progress, bool quiet);

@@ -22,7 +22,7 @@ static inline void tools_reading_done(void *arg, errint_t error, size_t bytes)
     sem_post(&r->done);
 }
 
-/* Fill to. 0; -EUCLEAN: the file has fewer bytes; what efs_read() tells. Not on a thread that completes reads. */
+/* Fill to. 0; -EUCLEAN: the file has fewer bytes; errors of efs_read(). Not on a thread that completes reads. */
 static inline errint_t tools_read_wait(struct efs *fs, uint32_t file, uint64_t offset, void *to, size_t bytes)
 {
     struct tools_reading r = {.error = 0};

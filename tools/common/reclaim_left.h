@@ -5,8 +5,8 @@
 
 #include "expertfs-pack.h"
 
-/* -EBUSY: src was given to an --reclaim that did not end; looked for beside out (NULL: nowhere) and beside src. err:
- * how to go on. */
+/* -EBUSY: an unfinished --reclaim has taken parts of src; its folder is next to out (if not NULL) or to src. err has
+ * the commands that continue. */
 errint_t tools_reclaim_left(const char *src, const char *out, struct efs_error *err);
 
 #endif

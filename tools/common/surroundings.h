@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * surroundings.h - what a program may not rely on from who started it: three open files, and signals that only end it.
+ * surroundings.h - prepares the process for what the caller may have left: closed standard files, SIGXFSZ.
  */
 #ifndef TOOLS_SURROUNDINGS_H
 #define TOOLS_SURROUNDINGS_H

@@ -7,7 +7,7 @@
 
 /* Is a FUSE file system what is on top at path? May block on its daemon. */
 bool tools_is_fuse(const char *path);
-/* Unmount it, also while it is in use; what is of another type stays. */
+/* Unmount a FUSE file system, also while it is in use. Other types stay mounted. */
 void tools_unmount_fuse(const char *path);
 
 #endif

@@ -23,7 +23,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define LOOK_SECONDS 0.4 /* at a store */
+#define LOOK_SECONDS 0.4 /* to measure a store */
 
 enum finding { GOOD, SLOWER, WRONG };
 
@@ -32,8 +32,8 @@ struct doctor {
     int wrong; /* findings that keep something from working */
 };
 
-__attribute__((format(printf, 4, 5))) static void tell(struct doctor *d, enum finding finding, const char *topic,
-                                                       const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum finding finding, const char *topic,
+                                                         const char *format, ...)
 {
     static const char *const words[] = {[GOOD] = "good", [SLOWER] = "slower", [WRONG] = "WRONG"};
     char text[5000];
@@ -70,11 +70,11 @@ static void doctor_processor(struct doctor *d)
 {
     const char *path = efs_cpu_path();
     if (strcmp(path, "scalar") == 0)
-        tell(d, SLOWER, "processor",
-             "scalar code decodes: no AVX2, AVX-512 (VBMI2) or NEON here, or EXPERTFS_CPU says so");
+        report(d, SLOWER, "processor",
+               "scalar code decodes: no AVX2, AVX-512 (VBMI2) or NEON here, or EXPERTFS_CPU says so");
     else
-        tell(d, strcmp(path, "avx2") == 0 ? SLOWER : GOOD, "processor", "%s code decodes%s", path,
-             strcmp(path, "avx2") == 0 ? "; AVX-512 with VBMI2 would be about twice as fast" : "");
+        report(d, strcmp(path, "avx2") == 0 ? SLOWER : GOOD, "processor", "%s code decodes%s", path,
+               strcmp(path, "avx2") == 0 ? "; AVX-512 with VBMI2 would be about twice as fast" : "");
 }
 
 static void doctor_kernel(struct doctor *d)
@@ -85,31 +85,31 @@ static void doctor_kernel(struct doctor *d)
         sscanf(name.release, "%u.%u", &major, &minor);
     unsigned version = major * 1000 + minor;
     if (version < 6009)
-        tell(d, SLOWER, "passthrough", "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself", major,
-             minor);
+        report(d, SLOWER, "passthrough", "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself", major,
+               minor);
     else if (!privileged())
-        tell(d, SLOWER, "passthrough", "needs CAP_SYS_ADMIN: mount as root, or experts are read like other files");
+        report(d, SLOWER, "passthrough", "needs CAP_SYS_ADMIN: mount as root, or experts are read like other files");
     else
-        tell(d, GOOD, "passthrough", "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel", major,
-             minor);
+        report(d, GOOD, "passthrough", "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel", major,
+               minor);
     if (version < 6006)
-        tell(d, SLOWER, "mappings",
-             "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go "
-             "through it",
-             major, minor);
+        report(d, SLOWER, "mappings",
+               "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go "
+               "through it",
+               major, minor);
     else
-        tell(d, GOOD, "mappings", "read() goes past the page cache, mmap through it");
+        report(d, GOOD, "mappings", "read() goes past the page cache, mmap through it");
 }
 
 static void doctor_fuse(struct doctor *d)
 {
     int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (fd < 0)
-        tell(d, WRONG, "fuse", "/dev/fuse: %s; %s, in a container pass the device", strerror(errno),
-             errno == EACCES || errno == EPERM ? "let users open it (as root: chmod 666 /dev/fuse)"
-                                               : "load the module (modprobe fuse)");
+        report(d, WRONG, "fuse", "/dev/fuse: %s; %s, in a container pass the device", strerror(errno),
+               errno == EACCES || errno == EPERM ? "let users open it (as root: chmod 666 /dev/fuse)"
+                                                 : "load the module (modprobe fuse)");
     else
-        tell(d, GOOD, "fuse", "/dev/fuse can be opened");
+        report(d, GOOD, "fuse", "/dev/fuse can be opened");
     if (fd >= 0)
         close(fd);
 }
@@ -135,17 +135,17 @@ static void doctor_io(struct doctor *d)
     struct rlimit limit;
     int rc = try_io_uring();
     if (rc < 0) {
-        tell(d, SLOWER, "io_uring",
-             "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled, or the seccomp filter",
-             strerror(-rc));
+        report(d, SLOWER, "io_uring",
+               "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled, or the seccomp filter",
+               strerror(-rc));
         return;
     }
-    tell(d, GOOD, "io_uring", "the store is read by io_uring");
+    report(d, GOOD, "io_uring", "the store is read by io_uring");
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < (256u << 20) && geteuid() != 0)
-        tell(d, SLOWER, "buffers", "only %llu KiB may be locked: the chunk pool is not registered; raise ulimit -l",
-             (unsigned long long)limit.rlim_cur / 1024);
+        report(d, SLOWER, "buffers", "only %llu KiB may be locked: the chunk pool is not registered; raise ulimit -l",
+               (unsigned long long)limit.rlim_cur / 1024);
     else
-        tell(d, GOOD, "buffers", "the chunk pool can be registered with io_uring");
+        report(d, GOOD, "buffers", "the chunk pool can be registered with io_uring");
 }
 
 static void doctor_memory(struct doctor *d)
@@ -153,11 +153,11 @@ static void doctor_memory(struct doctor *d)
     char text[256], size[32];
     first_line("/sys/kernel/mm/transparent_hugepage/enabled", text);
     if (strstr(text, "[never]"))
-        tell(d, SLOWER, "huge pages", "switched off; `echo madvise >/sys/kernel/mm/transparent_hugepage/enabled`");
+        report(d, SLOWER, "huge pages", "switched off; `echo madvise >/sys/kernel/mm/transparent_hugepage/enabled`");
     else
-        tell(d, GOOD, "huge pages", "%s", text[0] ? text : "not known");
+        report(d, GOOD, "huge pages", "%s", text[0] ? text : "not known");
     tools_size_print(efs_auto_budget(), size, sizeof(size));
-    tell(d, GOOD, "budget", "budget=auto would be %s now (half of what cgroup and machine leave)", size);
+    report(d, GOOD, "budget", "budget=auto would be %s now (half of what cgroup and machine leave)", size);
 }
 
 /* ---- stores and mounts ---- */
@@ -170,7 +170,7 @@ static const char *print_age(double seconds, char text[32])
     return text;
 }
 
-/* What is saved of a store's rates, beside what a short look tells now. */
+/* Compares the saved rates of a store with a short measurement. */
 static void doctor_profile(struct doctor *d, const char *path, struct efs_store *store, uint64_t content_hash)
 {
     struct efs_profile saved, now;
@@ -180,22 +180,22 @@ static void doctor_profile(struct doctor *d, const char *path, struct efs_store 
     if (rc == 0)
         rc = efs_profile_load(file, &saved, &err);
     if (rc == -ENOENT) {
-        tell(d, GOOD, "profile", "%s: none is saved yet: the first mount measures", path);
+        report(d, GOOD, "profile", "%s: none is saved yet: the first mount measures", path);
         return;
     }
     if (rc == 0)
         rc = efs_profile_measure(store, 0, LOOK_SECONDS, &now, &err);
     if (rc < 0) {
-        tell(d, SLOWER, "profile", "%s", err.text);
+        report(d, SLOWER, "profile", "%s", err.text);
         return;
     }
     bool doubt = efs_rates_doubtful(saved.disk_bytes_per_second / now.disk_bytes_per_second) ||
                  efs_rates_doubtful(saved.decode_bytes_per_second / now.decode_bytes_per_second);
-    tell(d, doubt ? SLOWER : GOOD, "profile",
-         "%s: saved %s ago: disk %.3g GB/s, decode %.3g GB/s a thread; a short look now: %.3g and %.3g%s", path,
-         print_age((double)now.measured_at - (double)saved.measured_at, age), saved.disk_bytes_per_second / 1e9,
-         saved.decode_bytes_per_second / 1e9, now.disk_bytes_per_second / 1e9, now.decode_bytes_per_second / 1e9,
-         doubt ? "; `expertctl profile` measures again and saves" : "");
+    report(d, doubt ? SLOWER : GOOD, "profile",
+           "%s: saved %s ago: disk %.3g GB/s, decode %.3g GB/s a thread; a short look now: %.3g and %.3g%s", path,
+           print_age((double)now.measured_at - (double)saved.measured_at, age), saved.disk_bytes_per_second / 1e9,
+           saved.decode_bytes_per_second / 1e9, now.disk_bytes_per_second / 1e9, now.decode_bytes_per_second / 1e9,
+           doubt ? "; `expertctl profile` measures again and saves" : "");
 }
 
 static void doctor_store(struct doctor *d, const char *path)
@@ -205,20 +205,20 @@ static void doctor_store(struct doctor *d, const char *path)
     struct efs_error err = {""};
     errint_t rc = efs_store_open(path, &store, &err);
     if (rc < 0) {
-        tell(d, WRONG, "store", "%s", err.text);
+        report(d, WRONG, "store", "%s", err.text);
         return;
     }
     efs_store_info(store, &info, sizeof(info));
     if (!info.direct)
-        tell(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);
+        report(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);
     else
-        tell(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
+        report(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
     if (info.experts)
         doctor_profile(d, path, store, info.content_hash);
     efs_store_close(store);
 }
 
-/* Is the store that a mount serves, which config tells of, still the file of its name? */
+/* Checks that the path of the store, in config, is still the file that the mount serves. */
 static void doctor_mount_store(struct doctor *d, const char *path, const char *name, const char *config)
 {
     char hash[32];
@@ -228,24 +228,24 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     struct efs_error err = {""};
     errint_t rc = efs_store_open(name, &store, &err);
     if (rc == -ENOENT || rc == -ENOTDIR)
-        tell(d, WRONG, "store",
-             "%s: its store %s is gone: the mount serves it until it is unmounted, which gives its disk space back",
-             path, name);
-    else if (rc < 0 && rc != -EACCES) /* who may not read it cannot tell */
-        tell(d, WRONG, "store", "%s: the mount's store has changed: %s", path, err.text);
+        report(d, WRONG, "store",
+               "%s: its store %s is gone: the mount serves it until it is unmounted, which gives its disk space back",
+               path, name);
+    else if (rc < 0 && rc != -EACCES) /* a user without access cannot check */
+        report(d, WRONG, "store", "%s: the mount's store has changed: %s", path, err.text);
     if (rc < 0)
         return;
     efs_store_info(store, &info, sizeof(info));
     if (info.content_hash != strtoull(tools_line_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
-        tell(d, WRONG, "store",
-             "%s: serves what %s was when it was mounted; another store has this name now: unmount and mount again",
-             path, name);
+        report(d, WRONG, "store",
+               "%s: serves what %s was when it was mounted; another store has this name now: unmount and mount again",
+               path, name);
     else if (stat(name, &st) == 0 && (st.st_dev != tools_line_number(config, "store_device") ||
                                       st.st_ino != tools_line_number(config, "store_inode")))
-        tell(d, WRONG, "store",
-             "%s: serves a file that is not %s any more, which has the same content: if the old one was deleted, its "
-             "disk space is taken until you unmount; mount again to serve the new one",
-             path, name);
+        report(d, WRONG, "store",
+               "%s: serves a file that is not %s any more, which has the same content: if the old one was deleted, its "
+               "disk space is taken until you unmount; mount again to serve the new one",
+               path, name);
     efs_store_close(store);
 }
 
@@ -254,13 +254,13 @@ static void doctor_mount_errors(struct doctor *d, const char *path, const char *
     unsigned long long damaged = tools_line_number(stat, "chunks_damaged"),
                        failed = tools_line_number(stat, "disk_errors");
     if (damaged)
-        tell(d, WRONG, "errors", "%s: %llu damaged chunks were read: `expertctl verify STORE` names them", path,
-             damaged);
+        report(d, WRONG, "errors", "%s: %llu damaged chunks were read: `expertctl verify STORE` names them", path,
+               damaged);
     if (failed)
-        tell(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
-             failed);
+        report(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
+               failed);
     if (!damaged && !failed)
-        tell(d, GOOD, "errors", "%s: none since it was mounted", path);
+        report(d, GOOD, "errors", "%s: none since it was mounted", path);
 }
 
 /* The rates that the mount plans by, and whether its own reads contradict them. */
@@ -272,11 +272,11 @@ static void doctor_mount_profile(struct doctor *d, const char *path, const char 
     bool doubted = *tools_line_text(profile, "doubt", doubt, sizeof(doubt)) != '-';
     if (strcmp(tools_line_text(profile, "source", source, sizeof(source)), "assumed") != 0)
         print_age((double)tools_line_number(profile, "age_seconds"), age);
-    tell(d, doubted ? SLOWER : GOOD, "profile", "%s: %s rates%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s", path,
-         source, *age ? " of " : "", age,
-         strtod(tools_line_text(profile, "disk_bytes_per_second", disk, sizeof(disk)), NULL) / 1e9,
-         strtod(tools_line_text(profile, "decode_bytes_per_second", decode, sizeof(decode)), NULL) / 1e9,
-         doubted ? "; in doubt, measured again when the mount is idle: " : "", doubted ? doubt : "");
+    report(d, doubted ? SLOWER : GOOD, "profile", "%s: %s rates%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s",
+           path, source, *age ? " of " : "", age,
+           strtod(tools_line_text(profile, "disk_bytes_per_second", disk, sizeof(disk)), NULL) / 1e9,
+           strtod(tools_line_text(profile, "decode_bytes_per_second", decode, sizeof(decode)), NULL) / 1e9,
+           doubted ? "; in doubt, measured again when the mount is idle: " : "", doubted ? doubt : "");
 }
 
 static void doctor_mount_budget(struct doctor *d, const char *path, const char *config)
@@ -285,10 +285,10 @@ static void doctor_mount_budget(struct doctor *d, const char *path, const char *
     uint64_t budget_bytes = tools_line_number(config, "budget_bytes"),
              effective_bytes = tools_line_number(config, "effective_budget_bytes");
     bool less = effective_bytes < budget_bytes;
-    tell(d, less ? SLOWER : GOOD, "budget", "%s: %s of %s are available%s", path,
-         tools_size_print(effective_bytes, effective, sizeof(effective)),
-         tools_size_print(budget_bytes, budget, sizeof(budget)),
-         less ? ", for which the pools are planned: memory cgroup or machine leave no more" : "");
+    report(d, less ? SLOWER : GOOD, "budget", "%s: %s of %s are available%s", path,
+           tools_size_print(effective_bytes, effective, sizeof(effective)),
+           tools_size_print(budget_bytes, budget, sizeof(budget)),
+           less ? ", for which the pools are planned: memory cgroup or machine leave no more" : "");
 }
 
 static void doctor_mount(struct doctor *d, const char *path)
@@ -306,8 +306,8 @@ static void doctor_mount(struct doctor *d, const char *path)
         tools_line_text(config, "passthrough_reason", better, sizeof(better));
         bool best = strcmp(serving, "passthrough") == 0,
              known = best || strcmp(better, "-") == 0 || strstr(reason, better);
-        tell(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
-             known ? "" : "; no passthrough: ", known ? "" : better);
+        report(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
+               known ? "" : "; no passthrough: ", known ? "" : better);
         doctor_mount_budget(d, path, config);
         doctor_mount_errors(d, path, text[1]);
         doctor_mount_profile(d, path, text[2]);
@@ -315,8 +315,8 @@ static void doctor_mount(struct doctor *d, const char *path)
         tools_line_unescape(store);
         doctor_mount_store(d, path, store, config);
     } else {
-        tell(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
-             tools_way_out(rc));
+        report(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
+               tools_way_out(rc));
     }
     for (unsigned i = 0; i < 3; i++)
         free(text[i]);
@@ -347,7 +347,7 @@ static int doctor_run(int argc, char **argv)
         const char *path = d.paths.word[i];
         struct stat st;
         if (stat(path, &st) < 0)
-            tell(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_way_out(-errno));
+            report(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_way_out(-errno));
         else if (S_ISDIR(st.st_mode))
             doctor_mount(&d, path);
         else

@@ -20,7 +20,7 @@ static void print_help(FILE *to)
                 "Look into expertfs stores and mounts.\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "\nexpertctl COMMAND --help tells more; expertctl --version tells the version.\n"
+    fprintf(to, "\nexpertctl COMMAND --help explains one; expertctl --version prints the version.\n"
                 "Exit status: 0 ok, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
 }
 
@@ -30,7 +30,7 @@ static void print_version(FILE *to, struct argp_state *state)
     fprintf(to, "expertctl (expertfs) %s\n", efs_version());
 }
 
-/* Words that others have for what programs beside this one do. */
+/* Commands that are gone, and commands of other tools, with what to use. */
 static void print_unknown(const char *word)
 {
     static const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* info.c - expertctl info STORE|CHECKPOINT: what it holds, and the budget that holds all of its experts. */
+/* info.c - expertctl info STORE|CHECKPOINT: sizes, and the budget that holds all experts. */
 #include "expertctl.h"
 
 #include "expertfs-pack.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mountpoint.h - mounts of expertfs, as commands are told of them. */
+/* mountpoint.h - finds the mounts that commands are given. */
 #ifndef EXPERTCTL_MOUNTPOINT_H
 #define EXPERTCTL_MOUNTPOINT_H
 

@@ -94,7 +94,7 @@ static int profile_run(int argc, char **argv)
         status = profile_print_json(&profile);
     else
         profile_print_text(*a.store.word, &profile);
-    tools_interrupt_catch(); /* what is saved is saved whole */
+    tools_interrupt_catch(); /* save the whole file or nothing */
     rc = efs_profile_save(&profile, &err);
     if (rc == 0)
         rc = efs_profile_path(profile.content_hash, path, sizeof(path), &err);

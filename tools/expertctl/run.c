@@ -95,36 +95,30 @@ static char *word_expand(const char *word, const char *root)
 static errint_t run_expand(struct run *r, struct efs_error *err)
 {
     for (char **word = r->words; r->root && *word; word++)
-        if (!(*word = word_expand(*word, r->root))) /* what was there is argv's */
+        if (!(*word = word_expand(*word, r->root))) /* the old word is in argv */
             return efs_fail(err, -ENOMEM, "no memory");
     return 0;
 }
 
 /* ---- what the program finds ---- */
 
-/* The backend of ggml: beside this program, as built, or in the libraries beside its folder, as installed. */
+/* The backend of ggml: in this program's folder, as built, or in the libraries, as installed. */
 static bool plugin_find(char *path, size_t room)
 {
-    static const char *const places[] = {"%s/" PLUGIN, "%s/../lib/" PLUGIN, "%s/../lib/*/" PLUGIN,
-                                         "%s/../lib64/" PLUGIN};
     char folder[4096], pattern[4200];
-    bool found = false;
+    glob_t paths;
     if (!*ctl_program_folder(folder, sizeof(folder)))
         return false;
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !found; i++) {
-        glob_t paths;
-        snprintf(pattern, sizeof(pattern), places[i], folder); // NOLINT: one of those above
-        if (glob(pattern, 0, NULL, &paths) != 0)
-            continue;
-        char *real = realpath(paths.gl_pathv[0], NULL);
-        found = real && (size_t)snprintf(path, room, "%s", real) < room;
-        free(real);
-        globfree(&paths);
-    }
+    snprintf(pattern, sizeof(pattern), "%s/{,../lib/,../lib/*/,../lib64/}" PLUGIN, folder);
+    if (glob(pattern, GLOB_BRACE, NULL, &paths) != 0)
+        return false;
+    char *real = realpath(paths.gl_pathv[0], NULL);
+    bool found = real && (size_t)snprintf(path, room, "%s", real) < room;
+    free(real);
+    globfree(&paths);
     return found;
 }
 
-/* In front of what is there already. */
 static void environment_prepend(const char *name, const char *value)
 {
     const char *before = getenv(name);
@@ -137,28 +131,22 @@ static void environment_prepend(const char *name, const char *value)
 }
 
 /*
- * Programs whose ggml looks for backends find it by name; those that have the processor's inside do not look, and get
- * it preloaded. It comes once where both happen. In LD_PRELOAD blanks and colons stand between names: a path with a
- * blank goes by the folder in LD_LIBRARY_PATH.
+ * A ggml that loads backends finds it by GGML_BACKEND_PATH; one with the processor's backend inside does not look, and
+ * gets it preloaded. It is loaded once if both apply. Blanks and colons separate names in LD_PRELOAD, so a path with a
+ * blank is found by its folder in LD_LIBRARY_PATH; one with a colon cannot be preloaded.
  */
 static void environment_backend(const char *plugin)
 {
-    if (strchr(plugin, ':')) {
-        fprintf(stderr,
-                "expertctl: %s: a path with a colon cannot be preloaded; programs that do not look for "
-                "backends go on without it\n",
-                plugin);
-    } else if (strchr(plugin, ' ')) {
-        char *folder = strdup(plugin);
-        if (folder) {
-            *strrchr(folder, '/') = '\0';
-            environment_prepend("LD_LIBRARY_PATH", folder);
-            environment_prepend("LD_PRELOAD", PLUGIN);
-        }
-        free(folder);
-    } else {
-        environment_prepend("LD_PRELOAD", plugin);
+    char *folder = strchr(plugin, ' ') ? strdup(plugin) : NULL;
+    if (folder) {
+        *strrchr(folder, '/') = '\0';
+        environment_prepend("LD_LIBRARY_PATH", folder);
     }
+    if (strchr(plugin, ':'))
+        fprintf(stderr, "expertctl: %s: a path with a colon cannot be preloaded\n", plugin);
+    else
+        environment_prepend("LD_PRELOAD", folder ? PLUGIN : plugin);
+    free(folder);
     setenv("GGML_BACKEND_PATH", plugin, 0);
 }
 
@@ -170,18 +158,13 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
         environment_backend(plugin);
     else if (!r->root)
         return efs_fail(err, -ENOENT,
-                        "%s: " PLUGIN " is not installed, which would open it in the program; with {} in the "
-                        "arguments, for the mount's path, it is mounted",
+                        "%s: " PLUGIN ", which opens a store in the program, is not installed\nhint: {} in an argument "
+                        "mounts the store and is replaced by the mount's path",
                         r->store);
     else
         fprintf(stderr, "expertctl: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
-    if (r->root) {
-        unsetenv("EXPERTFS_STORE"); /* the mount is what was asked for */
-        setenv("EXPERTFS_MOUNT", r->root, 1);
-    } else {
-        unsetenv("EXPERTFS_MOUNT");
-        setenv("EXPERTFS_STORE", r->store, 1);
-    }
+    unsetenv(r->root ? "EXPERTFS_STORE" : "EXPERTFS_MOUNT");
+    setenv(r->root ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", r->root ? r->root : r->store, 1);
     return 0;
 }
 
@@ -196,7 +179,7 @@ static void pass_on(int number)
 
 /*
  * Wait for the program; its status as a shell has it. SIGINT and SIGQUIT of a terminal reach the program, too, and it
- * decides; the others are sent to this process alone. They are blocked until the program's id is known.
+ * decides; the other signals are sent to this process alone. They are blocked until the program's id is known.
  */
 static int program_wait(pid_t pid, const sigset_t *mask, const int *signals, size_t count)
 {

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DAEMON_ENDS_SECONDS 30 /* it saves its counts; nobody waits longer */
+#define DAEMON_ENDS_SECONDS 30 /* while it saves its counts */
 
 const char *ctl_program_folder(char *path, size_t room)
 {
@@ -41,9 +41,10 @@ static void mount_remove(const struct ctl_run_mount *mount)
     rmdir(mount->folder);
 }
 
-/* ---- the keeper ---- */
+/* ---- the supervisor ---- */
 
-/* The daemon's program: beside this one, or in PATH. It returns 0 when the mount is ready and a daemon serves it. */
+/* Runs the daemon's program, from this program's folder or PATH. It returns 0 when the mount is ready and a daemon
+ * serves it. */
 static int daemon_start(const struct ctl_run_mount *mount, const char *store, const char *options, const sigset_t *mask)
 {
     char folder[4096], path[4112];
@@ -61,8 +62,8 @@ static int daemon_start(const struct ctl_run_mount *mount, const char *store, co
     _exit(127);
 }
 
-__attribute__((noreturn)) static void keeper_run(const struct ctl_run_mount *mount, const char *store,
-                                                 const char *options, const sigset_t *mask, int life, int ready)
+__attribute__((noreturn)) static void supervisor_run(const struct ctl_run_mount *mount, const char *store,
+                                                     const char *options, const sigset_t *mask, int life, int ready)
 {
     char byte;
     int status = 0;
@@ -112,7 +113,7 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     ssize_t n = 0;
     sigset_t all, mask;
     mount->life = -1;
-    /* No signal may end this process between the folder and the keeper, which removes it and keeps them blocked. */
+    /* No signal may end this process between the folder and the supervisor, which removes it and keeps them blocked. */
     sigfillset(&all);
     sigdelset(&all, SIGALRM);
     sigprocmask(SIG_BLOCK, &all, &mask);
@@ -120,14 +121,14 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     if (rc == 0 && (pipe2(life, O_CLOEXEC) < 0 || pipe2(ready, O_CLOEXEC) < 0))
         rc = efs_fail(err, -errno, "pipe: %s", strerror(errno));
     fflush(NULL);
-    if (rc == 0 && (mount->keeper = fork()) < 0) {
+    if (rc == 0 && (mount->supervisor = fork()) < 0) {
         rc = efs_fail(err, -errno, "fork: %s", strerror(errno));
-        mount->keeper = 0;
+        mount->supervisor = 0;
     }
-    if (rc == 0 && mount->keeper == 0) {
+    if (rc == 0 && mount->supervisor == 0) {
         close(life[1]);
         close(ready[0]);
-        keeper_run(mount, store, options ? options : "ro", &mask, life[0], ready[1]);
+        supervisor_run(mount, store, options ? options : "ro", &mask, life[0], ready[1]);
     }
     sigprocmask(SIG_SETMASK, &mask, NULL);
     mount->life = life[1];
@@ -152,8 +153,8 @@ void ctl_run_mount_end(struct ctl_run_mount *mount)
         return;
     if (mount->life >= 0)
         close(mount->life);
-    if (mount->keeper > 0)
-        child_wait(mount->keeper);
-    mount_remove(mount); /* the keeper may have been killed */
+    if (mount->supervisor > 0)
+        child_wait(mount->supervisor);
+    mount_remove(mount); /* the supervisor may have been killed */
     *mount = (struct ctl_run_mount){.life = -1};
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * run_mount.h - a mount for one program, in a temporary folder, that ends with the process that made it, however that
- * ends. The keeper, a child process, unmounts when the pipe from its parent is closed, be it by SIGKILL.
+ * ends. The supervisor, a child process, unmounts when the pipe from its parent is closed, be it by SIGKILL.
  */
 #ifndef EXPERTCTL_RUN_MOUNT_H
 #define EXPERTCTL_RUN_MOUNT_H
@@ -13,8 +13,8 @@
 struct ctl_run_mount {
     char folder[4096]; /* ours, 0700; "": there is none */
     char path[4104];   /* in it, where the store is mounted */
-    pid_t keeper;
-    int life; /* close-on-exec; the keeper unmounts when this end of the pipe is closed */
+    pid_t supervisor;
+    int life; /* close-on-exec; the supervisor unmounts when this end of the pipe is closed */
 };
 
 /* Mount the store, with options as -o takes them (NULL: none). Blocks until the mount is ready. The daemon prints why

@@ -113,7 +113,7 @@ static errint_t sample_take(const char *root, struct sample *s, struct efs_error
     return rc == 0 ? table_read(root, "experts", &s->experts, err) : rc;
 }
 
-/* Two samples; was is zeroed for rates since the mount began. */
+/* Two samples; a zeroed `was` gives rates since the mount. */
 struct view {
     const struct sample *was, *is;
     double seconds; /* between them, > 0 */

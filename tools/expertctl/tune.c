@@ -132,7 +132,7 @@ static const struct tools_command set_command = {
     .at = AT(given),
     .finish = set_check};
 
-/* What the mount said last (its attribute `answer`); "" when that is not known. */
+/* The reply to the last setting (attribute `answer`); "" if it cannot be read. */
 static const char *mount_answer(const char *root, char *text, size_t room)
 {
     ssize_t n = getxattr(root, CTL_XATTR "answer", text, room - 1);

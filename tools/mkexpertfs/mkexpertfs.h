@@ -13,13 +13,13 @@ struct reclaim {
 };
 /*
  * Pack src in its own place, go on with that, or go back; asks the user first where that destroys the source. src may
- * be NULL but for RECLAIM_BEGIN. *done: report has what was packed. 0, -errno with err, or -ECANCELED: the user said
+ * be NULL except for RECLAIM_BEGIN. *done: report has what was packed. 0, -errno with err, or -ECANCELED: the user said
  * no.
  */
 errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
                      const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
                      struct efs_error *err);
-/* On standard error: what is left of a reclaiming that ended early, and the commands that go on from there. */
+/* Prints the files that an unfinished --reclaim left, and the commands that continue. */
 void reclaim_tell_left(const char *out);
 
 /* The closing table, and a line of sizes and speed, on stdout. */

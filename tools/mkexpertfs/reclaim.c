@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, do, and tell how to go on. */
+/* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, run, and print how to continue. */
 #include "mkexpertfs.h"
 
 #include "expertfs-private.h"
