@@ -90,7 +90,7 @@ import json, sys
 a, b, c, d = (json.load(open(f"{sys.argv[1]}/{n}.json")) for n in "abcd")
 fields = {"trace", "runner", "policy", "batch", "budget_bytes", "tokens", "tpot_ns_median", "tpot_ns_p99", "ttft_ns_median",
           "hits", "read_bytes_per_token"}
-clocks = {"schedule_ns", "policy_ns_mean"}
+clocks = {"policy_ns_mean"}
 assert len(a) == 18 * 3 * 2
 whole = 4 * 16 * 1000000
 for run in a:

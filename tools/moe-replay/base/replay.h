@@ -171,7 +171,6 @@ struct replay_result {
     struct efs_trace_totals all; /* hits by where the experts were found */
     uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
     struct replay_latency latency[REPLAY_LENGTHS]; /* of 1 << i tokens */
-    uint64_t schedule_ns_median, schedule_ns_p99;  /* graph and schedule of one request that had something to do */
     double policy_ns;                              /* of a request, mean */
     double recoded_bytes;
     double limit_ns;                  /* max(reads, computing, decoding): no order of the same operations ends sooner */
@@ -185,9 +184,8 @@ typedef bool replay_progress_fn(void *arg, uint64_t tokens);
 
 /* Fill in medians and 99th percentiles of the r->passes passes that were played. A token's time is that of its pass;
  * the first of a sequence counts for TTFT, the others for TPOT; a sequence's latency is that of all its passes so far.
- * schedule_ns: times of single requests. -ENOMEM. */
-int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, const uint64_t *schedule_ns,
-                      uint64_t schedules, struct replay_result *r);
+ * -ENOMEM. */
+int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, struct replay_result *r);
 
 /* ---- a run as it is kept ---- */
 

@@ -70,11 +70,9 @@ static int take_latency(const struct replay_workload *w, const uint64_t *pass_ns
     return since && length ? 0 : -ENOMEM;
 }
 
-int replay_take_times(const struct replay_workload *w, const uint64_t *pass_ns, const uint64_t *schedule_ns,
-                      uint64_t schedules, struct replay_result *r)
+int replay_take_times(const struct replay_workload *w, const uint64_t *pass_ns, struct replay_result *r)
 {
-    uint64_t most = r->tokens > schedules ? r->tokens : schedules; /* no more passes, or sequences, than tokens */
-    struct weighted *times = calloc(most + 1, sizeof(*times));
+    struct weighted *times = calloc(r->tokens + 1, sizeof(*times)); /* no more passes, or sequences, than tokens */
     if (!times)
         return -ENOMEM;
     for (uint64_t i = 0; i < r->passes; i++)
@@ -83,9 +81,6 @@ int replay_take_times(const struct replay_workload *w, const uint64_t *pass_ns, 
     for (uint64_t i = 0; i < r->passes; i++)
         times[i] = (struct weighted){pass_ns[i], w->starts[i]};
     median_and_p99(times, r->passes, &r->ttft_ns_median, &r->ttft_ns_p99);
-    for (uint64_t i = 0; i < schedules; i++)
-        times[i] = (struct weighted){schedule_ns[i], 1};
-    median_and_p99(times, schedules, &r->schedule_ns_median, &r->schedule_ns_p99);
     int rc = take_latency(w, pass_ns, times, r);
     free(times);
     return rc;

@@ -115,7 +115,7 @@ errint_t replay_play(struct replay_reader *reader, const struct replay_model *mo
         now = before;
         rc = play_all(&p, progress, arg, pass_ns, record, &now, err);
         take_counters(&before, &now, w, &record->result);
-        if (replay_take_times(w, pass_ns, NULL, 0, &record->result) < 0 && rc == 0)
+        if (replay_take_times(w, pass_ns, &record->result) < 0 && rc == 0)
             rc = efs_fail(err, -ENOMEM, "no memory");
     }
     replay_compute_free(p.compute);

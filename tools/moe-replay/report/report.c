@@ -31,7 +31,6 @@ unsigned replay_run_numbers(const struct replay_report *report, const struct rep
         {"io_utilisation", "I/O%", 100, 4, 0, share(io_ns, time_ns)},
         {"decode_utilisation", "dec%", 100, 4, 0,
          share((double)r->all.busy_ns[EFS_ON_WORKER], time_ns * (s->workers ? s->workers : 1))},
-        {"schedule_ns", "sched us", 1e-3, 8, 1, (double)r->schedule_ns_median},
         {"recoded_bytes_per_token", "recoded", 1e-6, 7, 2, share(r->recoded_bytes, tokens)},
         {"policy_ns_mean", NULL, 0, 0, 0, r->policy_ns},
         {"limit_ns_per_token", NULL, 0, 0, 0, share(r->limit_ns, tokens)},

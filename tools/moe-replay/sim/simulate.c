@@ -17,9 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_PASSES 32        /* between two looks at the clock and the user */
-#define SAMPLE_EVERY 16        /* requests, of which the scheduling is timed by itself */
-#define SAMPLES_MAX (1u << 16) /* of such times */
+#define SLICE_PASSES 32 /* between two looks at the clock and the user */
 
 struct player {
     const struct replay_setup *setup;
@@ -41,13 +39,7 @@ struct player {
     uint64_t policy_ns;
     uint64_t hits[EFS_TASK_STATES];
     uint64_t *pass_ns; /* [passes] */
-    /* the request as it was described, to time its scheduling */
-    struct efs_task_expert experts[REPLAY_REQUEST_MAX];
-    struct efs_task_tensor tensors[EFS_TASK_MAX_TASKS];
-    uint32_t tensor_count;
-    uint64_t *samples;
-    uint32_t sample_count;
-    void *memory; /* of graph and schedule */
+    void *memory;      /* of graph and schedule */
     size_t memory_bytes;
 };
 
@@ -135,9 +127,6 @@ static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, stru
         add_latency(player, &tensors[t].task);
     }
     player->hits[worst]++;
-    player->experts[i] = (struct efs_task_expert){.tensors = count};
-    for (uint32_t t = 0; t < count; t++)
-        player->tensors[player->tensor_count++] = tensors[t].task;
     return count;
 }
 
@@ -149,7 +138,7 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, cons
     const struct efs_move *moves;
     size_t move_count;
     (void)tokens;
-    player->count = player->tensor_count = 0;
+    player->count = 0;
     player->read = false;
     if (player->keeper) {
         replay_keeper_request(player->keeper, player->placements);
@@ -169,38 +158,13 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, cons
     return player->ahead ? replay_ahead_guess(player->ahead, layer, player->policy) : 0;
 }
 
-/* Graph and schedule once more, with a clock around them, as a daemon would do it. */
-static void time_schedule(struct player *player)
-{
-    const struct efs_task_request request = {.experts = player->experts,
-                                             .expert_count = player->count,
-                                             .tensors = player->tensors,
-                                             .tensor_count = player->tensor_count,
-                                             .workers = player->setup->workers,
-                                             .recovery = EFS_RECOVER_WORKER,
-                                             .fused = true};
-    struct efs_graph graph;
-    struct efs_schedule schedule;
-    size_t graph_bytes = (efs_graph_bytes(&request) + 7) / 8 * 8;
-    if (graph_bytes > player->memory_bytes)
-        return;
-    uint8_t *rest = (uint8_t *)player->memory + graph_bytes;
-    uint64_t began = tools_now_ns();
-    int rc = efs_graph_build(&request, player->memory, graph_bytes, &graph);
-    if (rc == 0 && graph.task_count > 0)
-        rc = efs_schedule_make(&graph, player->setup->schedule, rest, player->memory_bytes - graph_bytes, &schedule);
-    if (rc == 0 && graph.task_count > 0)
-        player->samples[player->sample_count++] = tools_now_ns() - began;
-}
-
 static void player_used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
 {
     struct player *player = arg;
     (void)tokens;
     for (uint32_t i = 0; i < count && player->policy; i++)
         efs_policy_unpin(player->policy, layer, experts[i]);
-    if (player->result->requests++ % SAMPLE_EVERY == 0 && player->sample_count < SAMPLES_MAX)
-        time_schedule(player);
+    player->result->requests++;
 }
 
 /* The cache has the part of the budget that guesses have not. */
@@ -375,16 +339,14 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     struct efs_trace_request *requests = calloc(requests_max, sizeof(*requests));
     player->memory_bytes = efs_trace_bytes(&config);
     player->memory = malloc(player->memory_bytes + 1);
-    player->samples = calloc(SAMPLES_MAX, sizeof(*player->samples));
     player->pass_ns = calloc(workload->passes + 1, sizeof(*player->pass_ns));
-    int rc =
-        requests && player->memory && player->samples && player->pass_ns && !player->ahead == !foresight ? 0 : -ENOMEM;
+    int rc = requests && player->memory && player->pass_ns && !player->ahead == !foresight ? 0 : -ENOMEM;
     if (rc == 0)
         rc = open_policy(player, policy, history, plan);
     if (rc == 0)
         rc = player_run(player, &config, requests, progress, arg);
     if (rc == 0)
-        rc = replay_take_times(workload, player->pass_ns, player->samples, player->sample_count, result);
+        rc = replay_take_times(workload, player->pass_ns, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
     memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
     if (player->keeper) /* beside requests, so that only their bytes count */
@@ -397,7 +359,6 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     replay_keeper_free(player->keeper);
     replay_foresight_free(&player->foresight);
     free(player->pass_ns);
-    free(player->samples);
     free(player->memory);
     free(requests);
     free(player);
