@@ -8,6 +8,7 @@
 #include "assign_command.h"
 
 #include "gpu_cache.h"
+#include "tables.h"
 
 #include "clock.h"
 
@@ -26,6 +27,7 @@ struct move { /* into the cache, that waits for the link */
 };
 
 struct player {
+    struct efs_tables tables;
     const struct replay_assign_setup *setup;
     const struct replay_workload *w;
     uint32_t places; /* experts of a layer that are cached */
@@ -45,23 +47,6 @@ struct player {
     size_t moves_room, moves_first, moves_count;
     uint64_t move_done_ns, clock;
 };
-
-static void player_free(struct player *p)
-{
-    free(p->cached);
-    free(p->planned);
-    free(p->score);
-    free(p->used);
-    free(p->window);
-    free(p->tokens);
-    free(p->expert);
-    free(p->device);
-    free(p->ahead_ns);
-    free(p->next_ahead_ns);
-    free(p->transitions);
-    free(p->guess);
-    free(p->moves);
-}
 
 /* ---- what is popular ------------------------------------------------------------------------------------------ */
 
@@ -99,20 +84,19 @@ static errint_t player_open(struct player *p, const struct replay_assign_setup *
     p->room_bytes = (uint64_t)(setup->gpu.memory_bytes - DENSE_BYTES - held);
     p->transfer_ns = (uint64_t)replay_gpu_transfer_ns(&setup->gpu, setup->cpu.expert_bytes);
     p->moves_room = (size_t)w->layers * EFS_GPU_SWAPS_MAX;
-    p->cached = calloc(all, sizeof(*p->cached));
-    p->planned = calloc(all, sizeof(*p->planned));
-    p->score = calloc(all, sizeof(*p->score));
-    p->used = calloc(all, sizeof(*p->used));
-    p->window = calloc(w->layers, sizeof(*p->window));
-    p->tokens = calloc(w->experts, sizeof(*p->tokens));
-    p->expert = calloc(w->experts, sizeof(*p->expert));
-    p->device = calloc(w->experts, sizeof(*p->device));
-    p->ahead_ns = calloc(w->experts, sizeof(*p->ahead_ns));
-    p->next_ahead_ns = calloc(w->experts, sizeof(*p->next_ahead_ns));
-    p->guess = calloc(w->experts, sizeof(*p->guess));
-    p->moves = calloc(p->moves_room, sizeof(*p->moves));
-    if (!p->cached || !p->planned || !p->score || !p->used || !p->window || !p->tokens || !p->expert || !p->device ||
-        !p->ahead_ns || !p->next_ahead_ns || !p->guess || !p->moves)
+    EFS_TABLE(&p->tables, p->cached, all);
+    EFS_TABLE(&p->tables, p->planned, all);
+    EFS_TABLE(&p->tables, p->score, all);
+    EFS_TABLE(&p->tables, p->used, all);
+    EFS_TABLE(&p->tables, p->window, w->layers);
+    EFS_TABLE(&p->tables, p->tokens, w->experts);
+    EFS_TABLE(&p->tables, p->expert, w->experts);
+    EFS_TABLE(&p->tables, p->device, w->experts);
+    EFS_TABLE(&p->tables, p->ahead_ns, w->experts);
+    EFS_TABLE(&p->tables, p->next_ahead_ns, w->experts);
+    EFS_TABLE(&p->tables, p->guess, w->experts);
+    EFS_TABLE(&p->tables, p->moves, p->moves_room);
+    if (efs_tables_error(&p->tables) < 0)
         return -ENOMEM;
     for (uint32_t l = 0; l < w->layers; l++)
         p->window[l] = (struct efs_gpu_cache){.experts = w->experts,
@@ -200,7 +184,7 @@ errint_t replay_assign_rules(const struct replay_assign_setup *setup, const stru
             const struct efs_assign_pair pair = describe(&p, pass, l);
             compare_rules(&p, &pair, result);
         }
-    player_free(&p);
+    efs_tables_free(&p.tables);
     return rc;
 }
 
@@ -386,8 +370,8 @@ static errint_t begin_system(struct player *p, const struct replay_assign_system
         memset(p->cached + (size_t)l * w->experts, true, w->experts);
     if (system->guess != REPLAY_GUESS_TRANSITIONS)
         return 0;
-    p->transitions = calloc((size_t)w->layers * w->experts * w->experts, sizeof(*p->transitions));
-    if (!p->transitions)
+    EFS_TABLE(&p->tables, p->transitions, (size_t)w->layers * w->experts * w->experts);
+    if (efs_tables_error(&p->tables) < 0)
         return -ENOMEM;
     for (uint64_t pass = 0, first = 0; history && pass < history->passes; first += history->width[pass++])
         learn_transitions(p->transitions, history, first, history->width[pass]);
@@ -408,6 +392,6 @@ errint_t replay_assign_play(const struct replay_assign_setup *setup, const struc
         if (rc == 0 && p.transitions)
             learn_transitions(p.transitions, w, first, w->width[pass]);
     }
-    player_free(&p);
+    efs_tables_free(&p.tables);
     return rc;
 }

@@ -14,6 +14,7 @@
 #include "pools.h"
 #include "schedule.h"
 #include "simulate_trace.h"
+#include "tables.h"
 
 #define REPLAY_TUNING                                                                                                  \
     {                                                                                                                  \
@@ -24,6 +25,7 @@
 /* ---- what is asked for (workload.c) ---- */
 
 struct replay_workload {
+    struct efs_tables tables;
     uint32_t layers, experts, batch;
     uint64_t passes, tokens;
     uint32_t *width;   /* [passes]: tokens in it */

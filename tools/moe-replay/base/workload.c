@@ -17,13 +17,13 @@ static int workload_allocate(const struct efs_route *route, uint64_t tokens, str
     if (__builtin_mul_overflow(tokens, (size_t)w->layers, &requests) ||
         __builtin_mul_overflow(requests, (size_t)route->chosen, &ids))
         return -ENOMEM;
-    w->width = calloc(tokens, sizeof(*w->width));
-    w->starts = calloc(tokens, sizeof(*w->starts));
-    w->first = calloc(requests + 1, sizeof(*w->first));
-    w->ids = calloc(ids, sizeof(*w->ids));
-    w->of_them = calloc(ids, sizeof(*w->of_them));
-    w->at = calloc(tokens, sizeof(*w->at));
-    return w->at && w->width && w->starts && w->first && w->ids && w->of_them ? 0 : -ENOMEM;
+    EFS_TABLE(&w->tables, w->width, tokens);
+    EFS_TABLE(&w->tables, w->starts, tokens);
+    EFS_TABLE(&w->tables, w->first, requests + 1);
+    EFS_TABLE(&w->tables, w->ids, ids);
+    EFS_TABLE(&w->tables, w->of_them, ids);
+    EFS_TABLE(&w->tables, w->at, tokens);
+    return efs_tables_error(&w->tables);
 }
 
 /* The sequences of a pass: one more token each, and new ones for those that ended. Returns how many tokens it has. */
@@ -103,11 +103,6 @@ int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_
 
 void replay_workload_free(struct replay_workload *w)
 {
-    free(w->width);
-    free(w->starts);
-    free(w->first);
-    free(w->ids);
-    free(w->of_them);
-    free(w->at);
+    efs_tables_free(&w->tables);
     *w = (struct replay_workload){0};
 }

@@ -6,6 +6,7 @@
 #include "compute.h"
 
 #include "mixture.h"
+#include "tables.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #define LINES_ALONE 4096u /* no more are touched by one thread */
 
 struct replay_compute {
+    struct efs_tables tables;
     enum replay_compute_kind kind;
     uint64_t check;
     /* where experts are run: */
@@ -137,15 +139,16 @@ static bool compute_open(struct replay_compute *c, const struct replay_model *mo
         return false;
     if (c->kind == REPLAY_COMPUTE_FFN_CODED)
         return true;
-    c->x = calloc((size_t)width * hidden, sizeof(*c->x));
-    c->out = calloc((size_t)width * w->route->chosen * hidden, sizeof(*c->out));
-    c->token = calloc(width, sizeof(*c->token));
-    c->weight = calloc(width, sizeof(*c->weight));
-    for (uint32_t t = 0; c->token && c->weight && t < width; t++) {
+    EFS_TABLE(&c->tables, c->x, (size_t)width * hidden);
+    EFS_TABLE(&c->tables, c->out, (size_t)width * w->route->chosen * hidden);
+    EFS_TABLE(&c->tables, c->token, width);
+    EFS_TABLE(&c->tables, c->weight, width);
+    bool there = efs_tables_error(&c->tables) == 0;
+    for (uint32_t t = 0; there && t < width; t++) {
         c->token[t] = t;
         c->weight[t] = 1;
     }
-    return c->x && c->out && c->token && c->weight;
+    return there;
 }
 
 struct replay_compute *replay_compute_new(enum replay_compute_kind kind, const struct replay_model *model,
@@ -166,10 +169,7 @@ void replay_compute_free(struct replay_compute *c)
 {
     if (!c)
         return;
-    free(c->x);
-    free(c->out);
-    free(c->token);
-    free(c->weight);
+    efs_tables_free(&c->tables);
     efs_team_free(c->team);
     replay_mixture_free(c->mixture);
     free(c);

@@ -2,10 +2,14 @@
 /* mixture.c - see mixture.h. */
 #include "mixture.h"
 
+#include "random.h"
+#include "tables.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 struct replay_mixture {
+    struct efs_tables tables;
     const struct efs_route *route;
     struct efs_mixture m;
     uint32_t model_experts;       /* of a layer */
@@ -18,12 +22,9 @@ struct replay_mixture {
     uint32_t layer;
 };
 
-static uint64_t mix_bits(uint64_t z)
+static uint64_t mix_bits(uint64_t seed)
 {
-    z += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
+    return efs_random(&seed);
 }
 
 /* What stands for a token of the trace in a layer. */
@@ -41,12 +42,12 @@ struct replay_mixture *replay_mixture_new(uint32_t experts, uint32_t hidden, uin
         return NULL;
     r->route = route;
     r->model_experts = experts;
-    r->experts = calloc(experts, sizeof(*r->experts));
-    r->count = calloc(experts, sizeof(*r->count));
-    r->token = calloc(choices, sizeof(*r->token));
-    r->weight = calloc(choices, sizeof(*r->weight));
-    r->x = calloc(numbers, sizeof(*r->x));
-    r->y = calloc(numbers, sizeof(*r->y));
+    EFS_TABLE(&r->tables, r->experts, experts);
+    EFS_TABLE(&r->tables, r->count, experts);
+    EFS_TABLE(&r->tables, r->token, choices);
+    EFS_TABLE(&r->tables, r->weight, choices);
+    EFS_TABLE(&r->tables, r->x, numbers);
+    EFS_TABLE(&r->tables, r->y, numbers);
     r->m = (struct efs_mixture){.size = sizeof(struct efs_mixture),
                                 .expert_bytes = sizeof(struct efs_route_to),
                                 .experts = r->experts,
@@ -56,7 +57,7 @@ struct replay_mixture *replay_mixture_new(uint32_t experts, uint32_t hidden, uin
                                 .x_stride = hidden,
                                 .y_stride = hidden,
                                 .y = r->y};
-    if (r->experts && r->count && r->token && r->weight && r->x && r->y)
+    if (efs_tables_error(&r->tables) == 0)
         return r;
     replay_mixture_free(r);
     return NULL;
@@ -66,12 +67,7 @@ void replay_mixture_free(struct replay_mixture *r)
 {
     if (!r)
         return;
-    free(r->experts);
-    free(r->count);
-    free(r->token);
-    free(r->weight);
-    free(r->x);
-    free(r->y);
+    efs_tables_free(&r->tables);
     free(r);
 }
 

@@ -9,6 +9,7 @@
 #include "reader.h"
 
 #include "clock.h"
+#include "tables.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +39,7 @@ struct slot {
 
 struct lru_reader {
     struct replay_reader reader;
+    struct efs_tables tables;
     const struct replay_raw *raw;
     struct io_uring ring;
     bool ring_made;
@@ -292,13 +294,7 @@ static void lru_close(struct replay_reader *reader)
     if (r->memory)
         munmap(r->memory, r->memory_bytes);
     free(r->fds);
-    free(r->file_bytes);
-    free(r->slots);
-    free(r->where);
-    free(r->ranges);
-    free(r->first_range);
-    free(r->in_slot);
-    free(r->tensors);
+    efs_tables_free(&r->tables);
     free(r);
 }
 
@@ -315,9 +311,9 @@ static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, stru
         return efs_fail(err, -ENOMEM, "read-lru: the budget has room for no expert");
     r->memory_bytes = r->slot_count * r->slot_bytes;
     void *memory = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    r->slots = calloc(r->slot_count, sizeof(*r->slots));
-    r->where = calloc(units, sizeof(*r->where));
-    if (memory == MAP_FAILED || !r->slots || !r->where)
+    EFS_TABLE(&r->tables, r->slots, r->slot_count);
+    EFS_TABLE(&r->tables, r->where, units);
+    if (memory == MAP_FAILED || efs_tables_error(&r->tables) < 0)
         return efs_fail(err, -ENOMEM, "no memory");
     r->memory = memory;
     if (r->memory_bytes >= HUGE_BYTES)
@@ -358,14 +354,12 @@ errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, 
     r->fds = malloc((raw->file_count + 1) * sizeof(*r->fds));
     for (uint32_t i = 0; r->fds && i < raw->file_count; i++)
         r->fds[i] = -1;
-    r->file_bytes = calloc(raw->file_count + 1, sizeof(*r->file_bytes));
-    r->ranges = calloc(tensors, sizeof(*r->ranges));
-    r->first_range = calloc(units + 1, sizeof(*r->first_range));
-    r->in_slot = calloc(tensors, sizeof(*r->in_slot));
-    r->tensors = calloc(raw->most_tensors, sizeof(*r->tensors));
-    errint_t rc = r->fds && r->file_bytes && r->ranges && r->first_range && r->in_slot && r->tensors
-                      ? 0
-                      : efs_fail(err, -ENOMEM, "no memory");
+    EFS_TABLE(&r->tables, r->file_bytes, raw->file_count + 1);
+    EFS_TABLE(&r->tables, r->ranges, tensors);
+    EFS_TABLE(&r->tables, r->first_range, units + 1);
+    EFS_TABLE(&r->tables, r->in_slot, tensors);
+    EFS_TABLE(&r->tables, r->tensors, raw->most_tensors);
+    errint_t rc = r->fds && efs_tables_error(&r->tables) == 0 ? 0 : efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
         rc = lru_make_slots(r, budget_bytes, err);
     if (rc == 0)

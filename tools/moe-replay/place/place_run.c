@@ -2,6 +2,8 @@
 /* place_run.c - experts placed by a rule, requests served, the placement reviewed now and then. */
 #include "place_command.h"
 
+#include "tables.h"
+
 #include "clock.h"
 #include "interrupt.h"
 
@@ -21,6 +23,7 @@ const char *replay_place_name(unsigned row)
 }
 
 struct player {
+    struct efs_tables tables;
     const struct replay_place_setup *setup;
     const struct replay_tasks *tasks;
     enum efs_place_rule rule;
@@ -31,16 +34,6 @@ struct player {
     double plan_s;
     int rc; /* of a review */
 };
-
-static void player_free(struct player *p)
-{
-    free(p->server);
-    free(p->calls);
-    free(p->held);
-    free(p->next);
-    free(p->gpu);
-    free(p->next_gpu);
-}
 
 /* What a window of the servers' tasks is expected to call. */
 static void expect_calls(struct player *p, const struct replay_place_point *point)
@@ -65,13 +58,13 @@ static errint_t player_open(struct player *p, const struct replay_place_setup *s
     size_t all = (size_t)point->servers * tasks->layers * tasks->experts;
     double tokens = 0;
     *p = (struct player){.setup = setup, .tasks = tasks};
-    p->server = calloc(point->servers, sizeof(*p->server));
-    p->calls = calloc(all, sizeof(*p->calls));
-    p->held = calloc(all, 1);
-    p->next = calloc(all, 1);
-    p->gpu = calloc(all, 1);
-    p->next_gpu = calloc(all, 1);
-    if (!p->server || !p->calls || !p->held || !p->next || !p->gpu || !p->next_gpu)
+    EFS_TABLE(&p->tables, p->server, point->servers);
+    EFS_TABLE(&p->tables, p->calls, all);
+    EFS_TABLE(&p->tables, p->held, all);
+    EFS_TABLE(&p->tables, p->next, all);
+    EFS_TABLE(&p->tables, p->gpu, all);
+    EFS_TABLE(&p->tables, p->next_gpu, all);
+    if (efs_tables_error(&p->tables) < 0)
         return efs_fail(err, -ENOMEM, "no memory");
     p->problem = (struct efs_place_problem){.servers = point->servers,
                                             .layers = tasks->layers,
@@ -225,7 +218,7 @@ static errint_t run_row(const struct replay_place_setup *setup, const struct rep
         run->wait_s = efs_place_wait_s(&p.problem, p.held);
         rc = player_serve(&p, point, row, most, run, err);
     }
-    player_free(&p);
+    efs_tables_free(&p.tables);
     return rc;
 }
 

@@ -2,6 +2,8 @@
 /* predictions.c - a trace through a predictor: each guess is made before what it is about is told. */
 #include "predictions.h"
 
+#include "tables.h"
+
 #include "failure.h"
 #include "interrupt.h"
 
@@ -20,6 +22,7 @@ static uint64_t cpu_ns(void)
 }
 
 struct player {
+    struct efs_tables tables;
     struct efs_predictor *predictor;
     const struct efs_route *route;
     struct predict_result *result; /* NULL: only learn */
@@ -184,7 +187,7 @@ static int play_route(struct player *player, const struct efs_route *route, uint
 static int keep_learned(struct player *player)
 {
     player->learned_bytes = efs_predict_save(player->predictor, NULL, 0);
-    player->learned = malloc(player->learned_bytes);
+    player->learned = efs_table(&player->tables, player->learned_bytes, 1);
     if (!player->learned)
         return -ENOMEM;
     efs_predict_save(player->predictor, player->learned, player->learned_bytes);
@@ -211,13 +214,13 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
     if (trace->all_scores && config.kind == EFS_PREDICT_FMOE)
         config.tuning.width = trace->experts; /* maps as published: of all experts */
     int rc = efs_predictor_new(&config, &player.predictor);
-    player.probability = calloc(trace->experts, sizeof(*player.probability));
-    player.guesses = calloc((size_t)2 * trace->chosen, sizeof(*player.guesses));
-    player.order = calloc(trace->experts, sizeof(*player.order));
-    player.scores = calloc(trace->experts, sizeof(*player.scores));
-    player.state = calloc(trace->width + 1, sizeof(*player.state));
-    if (rc == 0 && (!player.probability || !player.guesses || !player.order || !player.scores || !player.state))
-        rc = -ENOMEM;
+    EFS_TABLE(&player.tables, player.probability, trace->experts);
+    EFS_TABLE(&player.tables, player.guesses, (size_t)2 * trace->chosen);
+    EFS_TABLE(&player.tables, player.order, trace->experts);
+    EFS_TABLE(&player.tables, player.scores, trace->experts);
+    EFS_TABLE(&player.tables, player.state, trace->width + 1);
+    if (rc == 0)
+        rc = efs_tables_error(&player.tables);
     for (uint32_t h = 0; rc == 0 && h < a->histories; h++)
         rc = play_route(&player, &histories[h], histories[h].tokens);
     if (rc == 0 && a->learn == PREDICT_LEARN_REQUEST)
@@ -228,12 +231,7 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
         rc = play_route(&player, trace, tokens);
         result->bytes = efs_predict_bytes(player.predictor);
     }
-    free(player.learned);
-    free(player.guesses);
-    free(player.order);
-    free(player.scores);
-    free(player.state);
-    free(player.probability);
+    efs_tables_free(&player.tables);
     efs_predictor_free(player.predictor);
     return rc;
 }

@@ -2,6 +2,8 @@
 /* ahead.c - see ahead.h. */
 #include "ahead.h"
 
+#include "tables.h"
+
 #include <stdlib.h>
 
 #define GUESSES_MAX 4096u /* of a sequence */
@@ -13,6 +15,7 @@ struct part {
 };
 
 struct replay_ahead {
+    struct efs_tables tables;
     const struct replay_setup *setup;
     const struct replay_workload *workload;
     const struct replay_foresight *foresight;
@@ -95,11 +98,11 @@ struct replay_ahead *replay_ahead_new(const struct replay_setup *setup, const st
     a->timeline = timeline;
     a->governor = governor_of(setup);
     efs_governor_caps(&a->governor, budget_bytes, setup->bytes[EFS_POOL_C], &config);
-    a->held = calloc((size_t)w->layers * w->experts, 1);
-    a->wanted = calloc((size_t)w->layers * w->experts, 1);
-    a->candidates = calloc(GUESSES_MAX, sizeof(*a->candidates));
-    a->guesses = calloc(GUESSES_MAX, sizeof(*a->guesses));
-    if (!a->held || !a->wanted || !a->candidates || !a->guesses || efs_prefetch_new(&config, &a->queue) < 0) {
+    EFS_TABLE(&a->tables, a->held, (size_t)w->layers * w->experts);
+    EFS_TABLE(&a->tables, a->wanted, (size_t)w->layers * w->experts);
+    EFS_TABLE(&a->tables, a->candidates, GUESSES_MAX);
+    EFS_TABLE(&a->tables, a->guesses, GUESSES_MAX);
+    if (efs_tables_error(&a->tables) < 0 || efs_prefetch_new(&config, &a->queue) < 0) {
         replay_ahead_free(a);
         return NULL;
     }
@@ -111,10 +114,7 @@ void replay_ahead_free(struct replay_ahead *a)
     if (!a)
         return;
     efs_prefetch_free(a->queue);
-    free(a->held);
-    free(a->wanted);
-    free(a->candidates);
-    free(a->guesses);
+    efs_tables_free(&a->tables);
     free(a);
 }
 

@@ -15,6 +15,7 @@
 #include "keeper.h"
 
 #include "gpu_cache.h"
+#include "tables.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 #define INFINITY_LEAST 1e-3 /* what an expert is worth that the requests have not called */
 
 struct replay_keeper {
+    struct efs_tables tables;
     enum replay_keeper_kind kind;
     const struct replay_workload *workload;
     const struct replay_foresight *foresight;
@@ -110,22 +112,21 @@ struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const stru
                                 .units = (uint32_t)all,
                                 .swaps = swaps,
                                 .by_layer = is_dali(kind) || kind == REPLAY_KEEP_LAYER_LFU,
-                                .room = calloc(w->layers, sizeof(*k->room)),
-                                .inside = calloc(all, sizeof(*k->inside)),
-                                .last = calloc(all, sizeof(*k->last)),
-                                .count = calloc(all, sizeof(*k->count)),
-                                .guessed = calloc(all, sizeof(*k->guessed)),
-                                .calls = calloc(all, sizeof(*k->calls)),
-                                .next = calloc(w->first[w->passes * w->layers] + 1, sizeof(*k->next)),
-                                .use = calloc(all, sizeof(*k->use)),
-                                .score = calloc(all, sizeof(*k->score)),
-                                .tokens = calloc(w->experts, sizeof(*k->tokens)),
-                                .expert_bytes = expert_bytes,
-                                .coming = calloc(all, sizeof(*k->coming)),
-                                .queue = calloc(all, sizeof(*k->queue)),
-                                .waits = calloc(all, sizeof(*k->waits))};
-    if (!k->room || !k->inside || !k->last || !k->count || !k->guessed || !k->calls || !k->next || !k->use ||
-        !k->score || !k->tokens || !k->coming || !k->queue || !k->waits) {
+                                .expert_bytes = expert_bytes};
+    EFS_TABLE(&k->tables, k->room, w->layers);
+    EFS_TABLE(&k->tables, k->inside, all);
+    EFS_TABLE(&k->tables, k->last, all);
+    EFS_TABLE(&k->tables, k->count, all);
+    EFS_TABLE(&k->tables, k->guessed, all);
+    EFS_TABLE(&k->tables, k->calls, all);
+    EFS_TABLE(&k->tables, k->next, w->first[w->passes * w->layers]);
+    EFS_TABLE(&k->tables, k->use, all);
+    EFS_TABLE(&k->tables, k->score, all);
+    EFS_TABLE(&k->tables, k->tokens, w->experts);
+    EFS_TABLE(&k->tables, k->coming, all);
+    EFS_TABLE(&k->tables, k->queue, all);
+    EFS_TABLE(&k->tables, k->waits, all);
+    if (efs_tables_error(&k->tables) < 0) {
         replay_keeper_free(k);
         return NULL;
     }
@@ -143,19 +144,7 @@ void replay_keeper_free(struct replay_keeper *k)
 {
     if (!k)
         return;
-    free(k->room);
-    free(k->inside);
-    free(k->last);
-    free(k->count);
-    free(k->guessed);
-    free(k->calls);
-    free(k->next);
-    free(k->use);
-    free(k->score);
-    free(k->tokens);
-    free(k->coming);
-    free(k->queue);
-    free(k->waits);
+    efs_tables_free(&k->tables);
     free(k);
 }
 
