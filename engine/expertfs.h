@@ -258,14 +258,12 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(reads_f, counter, "", "pieces of reads copied from the full pool")                                               \
     X(reads_c, counter, "", "pieces of reads decoded from chunks that were in memory")                                 \
     X(reads_m, counter, "", "pieces of reads that waited for the disk")                                                \
-    X(reads_generated, counter, "", "pieces of reads of generated headers")                                \
+    X(reads_generated, counter, "", "pieces of reads of generated headers")                                            \
     X(leases, counter, "", "leases of full experts")                                                                   \
     X(leases_f, counter, "", "leases that found the expert full")                                                      \
     X(leases_c, counter, "", "leases filled from chunks that were in memory")                                          \
     X(leases_m, counter, "", "leases that waited for the disk")                                                        \
     X(leases_shared, counter, "", "leases that joined one being filled")                                               \
-    X(leases_moved, counter, "",                                                                                       \
-      "leases that had the expert brought again, from memory of a window to a file's or back")                         \
     X(lease_errors, counter, "", "leases that ended in an error")                                                      \
     X(lease_waits, counter, "", "leases that waited for room")                                                         \
     X(disk_reads, counter, "", "reads of the store submitted")                                                         \
@@ -276,7 +274,6 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(warmed_extents, counter, "", "extents read into empty memory while the disk rested")                             \
     X(decoded_bytes, counter, "bytes", "raw bytes decoded")                                                            \
     X(decode_ns, counter, "ns", "time of all threads in decoding and checking")                                        \
-    X(chunks_checked, counter, "", "chunks whose checksum was checked")                                                \
     X(chunks_damaged, counter, "", "chunks whose checksum or code was wrong")                                          \
     X(requests_f, counter, "", "experts asked for that were full in memory")                                           \
     X(requests_c, counter, "", "experts asked for whose chunks were all in memory")                                    \
@@ -288,7 +285,6 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(recoded_bytes, counter, "bytes", "bytes of full experts split and coded again")                                  \
     X(policy_ns, counter, "ns", "time in counting and deciding what is kept")                                          \
     X(plans, counter, "", "plans made")                                                                                \
-    X(drifts, counter, "", "of them, because the workload had drifted from the plan")                                  \
     X(kept_lost, counter, "", "extents that were to be kept and had to go for lack of memory, or were damaged")        \
     X(evictions_c, counter, "", "extents dropped from the chunk pool")                                                 \
     X(memory_short, counter, "",                                                                                       \
@@ -306,7 +302,6 @@ EFS_API void efs_lease_release(struct efs_lease *lease);
     X(inflight, gauge, "", "reads, leases and loads under way")                                                        \
     X(io_uring, gauge, "", "1: io_uring, 0: pread")                                                                    \
     X(direct_io, gauge, "", "1: the store is read with O_DIRECT")                                                      \
-    X(registered_buffers, gauge, "", "1: the chunk pool is registered with io_uring")                                  \
     X(guessed_extents, counter, "", "extents read since their expert was guessed to be asked for")                     \
     X(reads_edge, counter, "", "of reads_m, those that read one shard alone: what was read around another expert")     \
     X(coded, counter, "", "experts asked for in coded form")                                                           \

@@ -98,7 +98,7 @@ static errint_t daemon_add_control_files(struct efsd *daemon)
 {
     for (uint32_t i = 0; i < EFSD_CONTROL_COUNT; i++) {
         char path[64];
-        snprintf(path, sizeof(path), "%s/%s", EFSD_CONTROL_DIRECTORY, efsd_control_names[i]);
+        snprintf(path, sizeof(path), "%s/%s", EFSD_CONTROL_DIRECTORY, efsd_control_name((enum efsd_control)i));
         errint_t rc = efsd_tree_add(&daemon->tree, path, EFSD_CONTROL, i, UINT32_MAX, 0);
         if (rc)
             return rc;

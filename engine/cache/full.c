@@ -144,7 +144,6 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
     if (!efs_full_must_leave(&fs->full->at[expert], use))
         return false;
     efs_full_leave(fs, expert);
-    efs_count(&fs->stats, leases_moved, 1);
     return true;
 }
 

@@ -213,12 +213,10 @@ static void disk_pin(struct efs_disk *d, uint32_t segment)
         return;
     if (efs_arena_populate(d->o.arena, segment) < 0)
         return; /* it may later */
-    if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0) {
+    if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0)
         s->pinned = true;
-    } else {
+    else
         d->pins = false;
-        atomic_store(&d->o.stats->registered_buffers, 0);
-    }
 }
 
 /* ---- io_uring ---- */
@@ -392,7 +390,6 @@ static void leave_uring(struct efs_disk *d)
     for (uint32_t s = 0; s < d->o.arena->segment_max; s++)
         d->o.arena->segments[s].pinned = false;
     atomic_store(&d->o.stats->io_uring, 0);
-    atomic_store(&d->o.stats->registered_buffers, 0);
     d->burst_untold = true;
     while (d->inflight > 0)
         disk_reap(d, d->begun[d->inflight - 1], -EAGAIN);
@@ -481,7 +478,6 @@ static void open_ring(struct efs_disk *d)
     d->joins = d->ring.features & IORING_FEAT_SUBMIT_STABLE;
     d->pins = efs_sys_uring_slots(&d->ring, d->o.arena->segment_max) == 0;
     atomic_store(&d->o.stats->io_uring, 1);
-    atomic_store(&d->o.stats->registered_buffers, d->pins);
 }
 
 static void *disk_run(void *arg)

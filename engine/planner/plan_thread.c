@@ -52,14 +52,10 @@ void efs_plan_thread_wake(struct efs *fs)
 
 static bool has_drifted(struct efs_plan_thread *s)
 {
-    struct efs *fs = s->fs;
     if (!s->skew.inclusion)
         return false;
     s->drift = efs_history_drift(&s->skew, &s->seen);
-    if (!efs_history_drifted(&s->skew, &s->seen, EFS_DRIFT_REPLAN))
-        return false;
-    efs_count(&fs->stats, drifts, 1);
-    return true;
+    return efs_history_drifted(&s->skew, &s->seen, EFS_DRIFT_REPLAN);
 }
 
 /* Leases wait for room, or what was held when the budget became smaller is still above it. */

@@ -13,18 +13,10 @@
 
 /* name, help */
 #define EFSD_COUNTERS(X)                                                                                               \
-    X(requests, "requests that the kernel sent")                                                                       \
-    X(lookups, "requests to look a name up")                                                                           \
-    X(getattrs, "requests for a file's attributes")                                                                    \
-    X(readdirs, "requests to list a directory")                                                                        \
     X(opens, "requests to open a file")                                                                                \
     X(reads, "requests to read a file of the checkpoint or of the view")                                               \
     X(reads_experts, "of reads, those that touch bytes of experts")                                                    \
-    X(reads_control, "requests to read a file below .expertfs")                                                        \
     X(wants, "messages to want, and requests of handout, that were taken")                                             \
-    X(want_errors, "messages to want, and requests of handout, that were refused")                                     \
-    X(hints, "messages to hint, and layers told of over the socket, that were taken")                                  \
-    X(hint_errors, "messages to hint, and layers told of over the socket, that were refused")                          \
     X(releases, "files closed for the last time")                                                                      \
     X(opens_passthrough, "opens that the kernel serves from the full pool by itself")                                  \
     X(opens_direct, "opens whose reads go past the page cache")                                                        \
@@ -33,7 +25,6 @@
     X(open_errors, "opens that failed")                                                                                \
     X(open_interrupts, "opens whose caller gave up while they waited for room, or was ended")                          \
     X(handouts, "experts handed out over the socket, without a file")                                                  \
-    X(handout_errors, "experts asked for over the socket that were not handed out")                                    \
     X(handouts_coded, "of them, coded ones")                                                                           \
     X(handout_clients, "connections to the socket")                                                                    \
     X(lease_fallbacks, "experts that were opened without a lease because the lease failed")                            \

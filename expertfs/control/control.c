@@ -14,14 +14,6 @@
 #include "log_queue.h"
 #include "mounts.h"
 
-const char *const efsd_control_names[EFSD_CONTROL_COUNT] = {
-    [EFSD_CONTROL_VERSION] = "version", [EFSD_CONTROL_CONFIG] = "config",   [EFSD_CONTROL_STAT] = "stat",
-    [EFSD_CONTROL_POOLS] = "pools",     [EFSD_CONTROL_EXPERTS] = "experts", [EFSD_CONTROL_PLAN] = "plan",
-    [EFSD_CONTROL_PROFILE] = "profile", [EFSD_CONTROL_WANT] = "want",       [EFSD_CONTROL_SCHED] = "sched",
-    [EFSD_CONTROL_TRACE] = "trace",     [EFSD_CONTROL_METRICS] = "metrics", [EFSD_CONTROL_HANDOUT] = "handout",
-    [EFSD_CONTROL_HINT] = "hint",       [EFSD_CONTROL_PREDICT] = "predict",
-};
-
 #define U(x) ((unsigned long long)(x))
 
 static const char *yes_no(bool yes)
@@ -114,7 +106,6 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
-    fprintf(out, "registered_buffers: %s\n", yes_no(stats.registered_buffers));
     render_described(daemon, out, "memory");
     fprintf(out, "view_hidden: %s\n", yes_no(efs_view_hidden(daemon->fs)));
     render_paths(daemon, out);
@@ -198,51 +189,23 @@ static void render_experts(struct efsd *daemon, FILE *out)
     }
 }
 
-static void render_plan(struct efsd *daemon, FILE *out)
+/* A shell that wrote a wrong line has only the errno's words: the file has the reason. */
+static void render_messages(struct efsd *daemon, const struct efsd_messages *messages, FILE *out)
 {
-    render_described(daemon, out, "plan");
-}
-
-static void render_profile(struct efsd *daemon, FILE *out)
-{
-    render_described(daemon, out, "profile");
-}
-
-/* A shell that wrote a wrong line has only the errno's words: who reads the file then finds the reason. */
-static void render_refusal(struct efsd *daemon, bool hint, FILE *out)
-{
-    char why[sizeof(daemon->tuning.want_refused)];
-    efsd_refusal_get(daemon, hint, why, sizeof(why));
-    fprintf(out, "refused_last: %s\n", why);
+    pthread_mutex_lock(&daemon->tuning.lock);
+    fprintf(out, "taken: %llu\nrefused: %llu\nrefused_last: %s\n", U(messages->taken), U(messages->refused),
+            *messages->refused_last ? messages->refused_last : "-");
+    pthread_mutex_unlock(&daemon->tuning.lock);
 }
 
 static void render_want(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.wants, memory_order_relaxed)));
-    fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.want_errors, memory_order_relaxed)));
-    render_refusal(daemon, false, out);
+    render_messages(daemon, &daemon->tuning.wants, out);
 }
 
 static void render_hint(struct efsd *daemon, FILE *out)
 {
-    fprintf(out, "taken: %llu\n", U(atomic_load_explicit(&daemon->counters.hints, memory_order_relaxed)));
-    fprintf(out, "refused: %llu\n", U(atomic_load_explicit(&daemon->counters.hint_errors, memory_order_relaxed)));
-    render_refusal(daemon, true, out);
-}
-
-static void render_predict(struct efsd *daemon, FILE *out)
-{
-    render_described(daemon, out, "predict");
-}
-
-static void render_sched(struct efsd *daemon, FILE *out)
-{
-    render_described(daemon, out, "sched");
-}
-
-static void render_trace(struct efsd *daemon, FILE *out) /* not text */
-{
-    render_described(daemon, out, "trace");
+    render_messages(daemon, &daemon->tuning.hints, out);
 }
 
 static void render_handout(struct efsd *daemon, FILE *out)
@@ -251,29 +214,41 @@ static void render_handout(struct efsd *daemon, FILE *out)
     fprintf(out, "address: %s\ncoded: %s\n", daemon->export_address, coded ? "yes" : "no");
 }
 
+static const struct {
+    const char *name;
+    void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine makes it, efs_describe() */
+} files[EFSD_CONTROL_COUNT] = {
+    [EFSD_CONTROL_VERSION] = {"version", render_version},
+    [EFSD_CONTROL_CONFIG] = {"config", render_config},
+    [EFSD_CONTROL_STAT] = {"stat", render_stat},
+    [EFSD_CONTROL_POOLS] = {"pools", render_pools},
+    [EFSD_CONTROL_EXPERTS] = {"experts", render_experts},
+    [EFSD_CONTROL_PLAN] = {"plan", NULL},
+    [EFSD_CONTROL_PROFILE] = {"profile", NULL},
+    [EFSD_CONTROL_WANT] = {"want", render_want},
+    [EFSD_CONTROL_SCHED] = {"sched", NULL},
+    [EFSD_CONTROL_TRACE] = {"trace", NULL}, /* not text */
+    [EFSD_CONTROL_METRICS] = {"metrics", efsd_render_metrics},
+    [EFSD_CONTROL_HANDOUT] = {"handout", render_handout},
+    [EFSD_CONTROL_HINT] = {"hint", render_hint},
+    [EFSD_CONTROL_PREDICT] = {"predict", NULL},
+};
+
+const char *efsd_control_name(enum efsd_control file)
+{
+    return files[file].name;
+}
+
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes)
 {
-    static void (*const render[EFSD_CONTROL_COUNT])(struct efsd *, FILE *) = {
-        [EFSD_CONTROL_VERSION] = render_version,
-        [EFSD_CONTROL_CONFIG] = render_config,
-        [EFSD_CONTROL_STAT] = render_stat,
-        [EFSD_CONTROL_POOLS] = render_pools,
-        [EFSD_CONTROL_EXPERTS] = render_experts,
-        [EFSD_CONTROL_PLAN] = render_plan,
-        [EFSD_CONTROL_PROFILE] = render_profile,
-        [EFSD_CONTROL_WANT] = render_want,
-        [EFSD_CONTROL_SCHED] = render_sched,
-        [EFSD_CONTROL_TRACE] = render_trace,
-        [EFSD_CONTROL_METRICS] = efsd_render_metrics,
-        [EFSD_CONTROL_HANDOUT] = render_handout,
-        [EFSD_CONTROL_HINT] = render_hint,
-        [EFSD_CONTROL_PREDICT] = render_predict,
-    };
     *text = NULL;
     FILE *out = open_memstream(text, bytes);
     if (!out)
         return -ENOMEM;
-    render[file](daemon, out);
+    if (files[file].render)
+        files[file].render(daemon, out);
+    else
+        render_described(daemon, out, files[file].name);
     bool failed = ferror(out);
     if (fclose(out) || failed) {
         free(*text);

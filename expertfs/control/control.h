@@ -29,7 +29,7 @@ enum efsd_control {
     EFSD_CONTROL_COUNT
 };
 #define EFSD_CONTROL_DIRECTORY ".expertfs"
-extern const char *const efsd_control_names[EFSD_CONTROL_COUNT];
+const char *efsd_control_name(enum efsd_control file);
 /* The file's text as of now, for free(). 0 or -ENOMEM. */
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes);
 

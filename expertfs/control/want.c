@@ -25,32 +25,33 @@ bool efsd_is_written(const struct efsd *daemon, uint32_t node)
     return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
 }
 
-static void message_refused(struct efsd *daemon, uid_t user, bool hint, const char *why)
+/* Count a message; if it is refused, give the reason to the log and to the files that users read. */
+static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messages *messages, errint_t rc,
+                             const struct efs_error *err)
 {
-    efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
-    efsd_answer(daemon, why);
-    efsd_refusal_set(daemon, hint, why);
-}
-
-static errint_t written_told(struct efsd *daemon, uid_t user, bool hint, errint_t rc, const struct efs_error *err)
-{
-    if (rc == -ENOENT) /* a layer or an expert: of what was said, not of the file */
-        rc = -EINVAL;
+    const char *why = *err->text ? err->text : strerror(-rc);
+    pthread_mutex_lock(&daemon->tuning.lock);
+    messages->taken += !rc;
+    messages->refused += rc != 0;
     if (rc)
-        message_refused(daemon, user, hint, *err->text ? err->text : strerror(-rc));
-    return rc;
+        snprintf(messages->refused_last, sizeof(messages->refused_last), "%.399s", why);
+    pthread_mutex_unlock(&daemon->tuning.lock);
+    if (rc) {
+        efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
+        efsd_answer(daemon, why);
+    }
+    return rc == -ENOENT ? -EINVAL : rc; /* a layer or an expert is missing, not the file */
 }
 
 errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
-    efsd_count(rc ? &daemon->counters.want_errors : &daemon->counters.wants, 1);
-    return written_told(daemon, user, false, rc, err);
+    efsd_count(&daemon->counters.wants, !rc);
+    return message_done(daemon, user, &daemon->tuning.wants, rc, err);
 }
 
 errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
-    efsd_count(rc ? &daemon->counters.hint_errors : &daemon->counters.hints, 1);
-    return written_told(daemon, user, true, rc, err);
+    return message_done(daemon, user, &daemon->tuning.hints, rc, err);
 }
 
 /* All lines of a message, each a request whose experts are known. */

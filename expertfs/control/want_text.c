@@ -54,34 +54,24 @@ static bool line_take_layer(struct line *line, char stack[EFSD_WANT_STACK], uint
     return line_take(line, ':');
 }
 
-static bool want_has(const struct efsd_want *want, uint32_t expert)
+/* Between experts: blanks, or the end of the line. */
+static bool line_ends_word(struct line *line)
 {
-    for (uint32_t i = 0; i < want->count; i++)
-        if (want->needs[i].expert == expert)
-            return true;
-    return false;
-}
-
-/* "17*12" or "17", then a blank or the end of the line */
-static bool line_take_expert(struct line *line, struct efsd_want *want)
-{
-    struct efs_need expert = {.tokens = 1};
-    if (want->count == EFSD_WANT_EXPERTS || !line_take_number(line, &expert.expert) || want_has(want, expert.expert) ||
-        (line_take(line, '*') && (!line_take_number(line, &expert.tokens) || !expert.tokens)))
-        return false;
-    if (line->at < line->end && *line->at != ' ' && *line->at != '\t')
-        return false;
+    bool ends = line->at == line->end || *line->at == ' ' || *line->at == '\t';
     line_skip_blanks(line);
-    want->needs[want->count++] = expert;
-    return true;
+    return ends;
 }
 
-static bool hint_has(const struct efsd_hint *hint, uint32_t expert)
+/* "17*12" or "17" */
+static bool line_take_need(struct line *line, void *into, uint32_t n)
 {
-    for (uint32_t i = 0; i < hint->count; i++)
-        if (hint->experts[i] == expert)
-            return true;
-    return false;
+    struct efs_need *needs = ((struct efsd_want *)into)->needs, *need = &needs[n];
+    need->tokens = 1;
+    bool good = line_take_number(line, &need->expert) &&
+                (!line_take(line, '*') || (line_take_number(line, &need->tokens) && need->tokens));
+    for (uint32_t i = 0; i < n && good; i++)
+        good = needs[i].expert != need->expert;
+    return good;
 }
 
 /* "0.62", "1", "1.000": at most six places */
@@ -101,20 +91,16 @@ static bool line_take_probability(struct line *line, float *probability)
     return *probability <= 1;
 }
 
-/* "17?0.62" or "17", then a blank or the end of the line */
-static bool line_take_hinted(struct line *line, struct efsd_hint *hint)
+/* "17?0.62" or "17" */
+static bool line_take_hinted(struct line *line, void *into, uint32_t n)
 {
-    uint32_t expert;
-    float probability = 1;
-    if (hint->count == EFSD_WANT_EXPERTS || !line_take_number(line, &expert) || hint_has(hint, expert) ||
-        (line_take(line, '?') && !line_take_probability(line, &probability)))
-        return false;
-    if (line->at < line->end && *line->at != ' ' && *line->at != '\t')
-        return false;
-    line_skip_blanks(line);
-    hint->experts[hint->count] = expert;
-    hint->probabilities[hint->count++] = probability;
-    return true;
+    struct efsd_hint *hint = into;
+    hint->probabilities[n] = 1;
+    bool good = line_take_number(line, &hint->experts[n]) &&
+                (!line_take(line, '?') || line_take_probability(line, &hint->probabilities[n]));
+    for (uint32_t i = 0; i < n && good; i++)
+        good = hint->experts[i] != hint->experts[n];
+    return good;
 }
 
 static errint_t line_refuse(const char *begin, const char *end, const char *form, struct efs_error *err)
@@ -145,43 +131,32 @@ static bool line_next(const char **text, size_t *bytes, struct line *line, const
     return true;
 }
 
-/* The line begins with a layer, and is not too long. */
-static bool line_begins(struct line *line, const char *begin, char stack[EFSD_WANT_STACK], uint32_t *layer)
+/* A layer and its experts, each taken into place n of `into`. */
+static int message_next(const char **text, size_t *bytes, char stack[EFSD_WANT_STACK], uint32_t *layer, uint32_t *count,
+                        bool (*take)(struct line *line, void *into, uint32_t n), void *into, const char *form,
+                        struct efs_error *err)
 {
-    if ((size_t)(line->end - begin) > EFS_WANT_LINE_BYTES || !line_take_layer(line, stack, layer))
-        return false;
-    line_skip_blanks(line);
-    return true;
+    struct line line;
+    const char *begin;
+    if (!line_next(text, bytes, &line, &begin))
+        return 0;
+    bool good = (size_t)(line.end - begin) <= EFS_WANT_LINE_BYTES && line_take_layer(&line, stack, layer);
+    line_skip_blanks(&line);
+    *count = 0;
+    do
+        good = good && *count < EFSD_WANT_EXPERTS && take(&line, into, (*count)++) && line_ends_word(&line);
+    while (good && line.at < line.end);
+    return good ? 1 : line_refuse(begin, line.end, form, err);
 }
 
 int efsd_want_next(const char **text, size_t *bytes, struct efsd_want *want, struct efs_error *err)
 {
-    struct line line;
-    const char *begin;
-    if (!line_next(text, bytes, &line, &begin))
-        return 0;
-    want->count = 0;
-    bool good = line_begins(&line, begin, want->stack, &want->layer);
-    do
-        good = good && line_take_expert(&line, want);
-    while (good && line.at < line.end);
-    return good ? 1
-                : line_refuse(begin, line.end, "a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2",
-                              err);
+    return message_next(text, bytes, want->stack, &want->layer, &want->count, line_take_need, want,
+                        "a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2", err);
 }
 
 int efsd_hint_next(const char **text, size_t *bytes, struct efsd_hint *hint, struct efs_error *err)
 {
-    struct line line;
-    const char *begin;
-    if (!line_next(text, bytes, &line, &begin))
-        return 0;
-    hint->count = 0;
-    bool good = line_begins(&line, begin, hint->stack, &hint->layer);
-    do
-        good = good && line_take_hinted(&line, hint);
-    while (good && line.at < line.end);
-    return good ? 1
-                : line_refuse(begin, line.end,
-                              "a hint is LAYER: EXPERT?PROBABILITY EXPERT ..., such as 5: 17?0.62 4?0.3", err);
+    return message_next(text, bytes, hint->stack, &hint->layer, &hint->count, line_take_hinted, hint,
+                        "a hint is LAYER: EXPERT?PROBABILITY EXPERT ..., such as 5: 17?0.62 4?0.3", err);
 }

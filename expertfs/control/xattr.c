@@ -241,22 +241,6 @@ void efsd_answer(struct efsd *daemon, const char *text)
     pthread_mutex_unlock(&daemon->tuning.lock);
 }
 
-void efsd_refusal_get(struct efsd *daemon, bool hint, char *text, size_t room)
-{
-    pthread_mutex_lock(&daemon->tuning.lock);
-    const char *refused = hint ? daemon->tuning.hint_refused : daemon->tuning.want_refused;
-    snprintf(text, room, "%s", *refused ? refused : "-");
-    pthread_mutex_unlock(&daemon->tuning.lock);
-}
-
-void efsd_refusal_set(struct efsd *daemon, bool hint, const char *text)
-{
-    pthread_mutex_lock(&daemon->tuning.lock);
-    snprintf(hint ? daemon->tuning.hint_refused : daemon->tuning.want_refused, sizeof(daemon->tuning.want_refused),
-             "%s", text);
-    pthread_mutex_unlock(&daemon->tuning.lock);
-}
-
 static errint_t target_set_pin(const struct target *target, const char *value, struct efs_error *err)
 {
     if (strlen(value) != 1 || !strchr("FC-", *value))

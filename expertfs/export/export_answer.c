@@ -98,7 +98,6 @@ static struct efsd_drop session_answer(struct efsd_session *s, struct efsd_held 
         return (struct efsd_drop){NULL, 0};
     }
     s->held[tag] = NULL;
-    efsd_count(&s->export->daemon->counters.handout_errors, 1);
     session_refuse(s, tag, rc);
     return efsd_held_free(held);
 }
@@ -154,7 +153,6 @@ void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request,
         assert(s->held[tag] == held);
         s->held[tag] = NULL;
         drop = efsd_held_free(held);
-        efsd_count(&export->daemon->counters.handout_errors, 1);
         session_refuse(s, tag, error == -EAGAIN ? -EIO : error);
     } else {
         drop = session_answer(s, held);

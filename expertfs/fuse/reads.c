@@ -141,7 +141,7 @@ void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info 
     /* One reference for the read in flight, given up by read_done(), and one for us: read_done() may be called inside
      * efs_read(), and the file may be closed at once. */
     struct efsd_open *open = efsd_open_ref(file, 2);
-    efsd_count(open->text ? &daemon->counters.reads_control : &daemon->counters.reads, 1);
+    efsd_count(&daemon->counters.reads, !open->text);
     if (!open->text && efs_file_holds_expert(daemon->fs, daemon->tree.nodes[open->node].id, offset, bytes))
         efsd_count(&daemon->counters.reads_experts, 1);
     if (open->text) {

@@ -16,55 +16,21 @@
 #include "ops.h"
 #include "want.h"
 
-void efsd_refuse_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device)
-{
-    (void)parent, (void)name, (void)mode, (void)device;
-    fuse_reply_err(req, EROFS);
-}
+#define REFUSE(what, ...)                                                                                              \
+    void efsd_refuse_##what(fuse_req_t req, __VA_ARGS__)                                                               \
+    {                                                                                                                  \
+        fuse_reply_err(req, EROFS);                                                                                    \
+    }
+#define A(type, n) type a##n __attribute__((unused))
 
-void efsd_refuse_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
-{
-    (void)parent, (void)name, (void)mode;
-    fuse_reply_err(req, EROFS);
-}
-
-void efsd_refuse_remove(fuse_req_t req, fuse_ino_t parent, const char *name)
-{
-    (void)parent, (void)name;
-    fuse_reply_err(req, EROFS);
-}
-
-void efsd_refuse_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
-{
-    (void)target, (void)parent, (void)name;
-    fuse_reply_err(req, EROFS);
-}
-
-void efsd_refuse_rename(fuse_req_t req, fuse_ino_t from, const char *name, fuse_ino_t to, const char *new_name,
-                        unsigned flags)
-{
-    (void)from, (void)name, (void)to, (void)new_name, (void)flags;
-    fuse_reply_err(req, EROFS);
-}
-
-void efsd_refuse_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
-{
-    (void)ino, (void)parent, (void)name;
-    fuse_reply_err(req, EROFS);
-}
-
-void efsd_refuse_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *file)
-{
-    (void)parent, (void)name, (void)mode, (void)file;
-    fuse_reply_err(req, EROFS);
-}
-
-void efsd_refuse_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
-                           struct fuse_file_info *file)
-{
-    (void)ino, (void)mode, (void)offset, (void)length, (void)file;
-    fuse_reply_err(req, EROFS);
-}
+REFUSE(mknod, A(fuse_ino_t, 1), A(const char *, 2), A(mode_t, 3), A(dev_t, 4))
+REFUSE(mkdir, A(fuse_ino_t, 1), A(const char *, 2), A(mode_t, 3))
+REFUSE(remove, A(fuse_ino_t, 1), A(const char *, 2))
+REFUSE(symlink, A(const char *, 1), A(fuse_ino_t, 2), A(const char *, 3))
+REFUSE(rename, A(fuse_ino_t, 1), A(const char *, 2), A(fuse_ino_t, 3), A(const char *, 4), A(unsigned, 5))
+REFUSE(link, A(fuse_ino_t, 1), A(fuse_ino_t, 2), A(const char *, 3))
+REFUSE(create, A(fuse_ino_t, 1), A(const char *, 2), A(mode_t, 3), A(struct fuse_file_info *, 4))
+REFUSE(fallocate, A(fuse_ino_t, 1), A(int, 2), A(off_t, 3), A(off_t, 4), A(struct fuse_file_info *, 5))
 
 void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, struct fuse_file_info *file)
 {

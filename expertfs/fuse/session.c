@@ -107,7 +107,6 @@ static int session_take_request(struct efsd *daemon, void *memory)
         return errno == EAGAIN ? 0 : errno == EINTR || errno == ENOENT ? 1 : -errno;
     }
     struct fuse_buf buf = {.size = (size_t)n, .mem = memory};
-    efsd_count(&daemon->counters.requests, 1);
     efsd_kernel_request(daemon, memory, (size_t)n);
     fuse_session_process_buf(daemon->session, &buf);
     return 1;
