@@ -54,14 +54,16 @@ INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common $(PKG_CFLAGS)
 # What reads checkpoints of others takes the engine's readers.
-$(BUILD)/obj/tools/common/foreign.o $(BUILD)/obj/tools/expertctl/info_checkpoint.o: INC_tools += -Iengine/source -Iengine/store
+$(BUILD)/obj/tools/expertctl/info_checkpoint.o: INC_tools += -Iengine/source -Iengine/store
 # A tool may have rooms of its own.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
-$(BUILD)/obj/tools/moe-replay/compute/compute.o: FLAGS_tools += -fopenmp
 $(BUILD)/obj/tools/moe-replay/live/raw.o: INC_tools += -Iengine/source -Iengine/store
 # The benchmarks of the kernels measure them themselves.
-$(BUILD)/obj/tools/bench_kernels/%.o $(BUILD)/obj/tools/bench_compute/%.o: INC_tools += -Ikernels
+$(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
+# Tools whose threads are those of OpenMP
+OPENMP := bench_kernels moe-replay
+$(OPENMP:%=$(BUILD)/obj/tools/%/%.o): FLAGS_tools += -fopenmp
 
 ifeq ($(ARCH),x86_64)
 KERNEL_SKIP := %_neon.c
@@ -145,7 +147,7 @@ $(BUILD)/expertfs: $(call obj,$(SRC_expertfs)) $(BUILD)/libexpertfs.a
 define tool
 $(BUILD)/$(1): $(call obj,$(wildcard tools/$(1)/*.c tools/$(1)/*/*.c) $(SRC_common)) $(BUILD)/libexpertfs.a
 	$$(if $$(V),,@echo "  LINK    $$@")
-	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(if $$(filter moe-replay,$(1)),-fopenmp) $$(ENGINE_LIBS)
+	$$(link) $$(if $$(filter bench_fuse,$(1)),$$(FUSE_LIBS)) $$(if $$(filter $(OPENMP),$(1)),-fopenmp) $$(ENGINE_LIBS)
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool,$(t))))
 

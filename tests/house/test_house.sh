@@ -118,7 +118,7 @@ includes $(ls engine/*.h | grep -v private) | grep 'private' && complain "what i
 for tool in tools/*/; do
     tool=${tool%/}
     case $tool in
-    tools/bench_kernels | tools/bench_compute) ok="$public|(kernels|matvec)\.h" ;; # the kernels' own benches
+    tools/bench_kernels) ok="$public|(kernels|matvec)\.h" ;; # the kernels' own benches
     tools/common) ok="$public|catalog\.h" ;; # foreign.c: checkpoints of others by the engine's checked readers
     tools/expertctl | tools/moe-replay) ok="$public|catalog\.h" ;; # info_checkpoint.c; live/raw.c
     *) ok=$public ;;

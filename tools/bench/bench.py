@@ -227,11 +227,13 @@ def discard(source):
 
 
 def kernels():
-    """bench_kernels --json: decode and merge, memory to memory, one thread, over memcpy of the same bytes. The trained
-    model's matrices are taken as they are, again and again."""
-    def figure(_, given, __):
+    """bench_kernels: decode and merge, memory to memory, one thread, over memcpy of the same bytes. The trained model's
+    matrices are taken as they are, again and again."""
+    def figure(kind, given, _):
         out = {}
-        for result in json.loads(run(tool("bench_kernels"), "--json", f"--rounds={ROUNDS}", "--weights", given)):
+        file = weights.floats(WORK, kind, given)
+        for line in run(tool("bench_kernels"), f"--rounds={ROUNDS}", "--weights", file).splitlines():
+            result = json.loads(line)
             bf16 = result["format"] == "bf16"
             bar = {"avx512": ">= 1.4", "avx2": ">= 0.6"}.get(result["path"], "") if bf16 else ""
             out[f"decode + merge over memcpy, {result['format']}, {result['path']}"] = (

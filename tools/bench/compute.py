@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-compute: products of BF16 matrices with vectors, straight from the coded form, against their peers.
 
-bench_compute (coded, plain, reading alone) and llama.cpp's ggml run in turns, several times; told are medians of
+bench_kernels products (coded, plain, reading alone) and llama.cpp's ggml run in turns, several times; told are medians of
 GB/s of plain weights, ratios, and the bars. Matrices of a shape are together far larger than the caches."""
 import argparse
 import json
@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 SHAPES = ["2880x2880", "4096x1536"]
-# of a line of bench_compute, by path: (what, text, least)
+# of a line of bench_kernels products, by path: (what, text, least)
 BARS = [
     ("coded_over_plain", "coded over plain", {"avx512": 1.25, "avx2": 0.9, "neon": 0.9}),
     ("plain_over_read", "plain over reading alone", {"avx512": 0.85, "avx2": 0.85, "neon": 0.85}),
@@ -33,7 +33,7 @@ def has_llama(python):
 
 
 def gather(options, threads):
-    """Lines of bench_compute by (shape, path, input, threads), and ggml's GB/s by (shape, threads, tokens)."""
+    """Lines of bench_kernels products by (shape, path, input, threads), and ggml's GB/s by (shape, threads, tokens)."""
     ours, theirs = {}, {}
     python = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
     llama = not options.no_llama and os.path.exists(python) and has_llama(python)
@@ -42,7 +42,7 @@ def gather(options, threads):
     common = ["--mib", str(options.mib)]
     for turn in range(options.turns):
         print("turn %d of %d" % (turn + 1, options.turns), file=sys.stderr)
-        command = [os.path.join(BUILD, "bench_compute"), "--json", "--rounds", "3", "--threads", str(threads[-1])]
+        command = [os.path.join(BUILD, "bench_kernels"), "products", "--rounds", "3", "--threads", str(threads[-1])]
         for line in lines(command + common + SHAPES):
             ours.setdefault((line["shape"], line["path"], line["input"], line["threads"]), []).append(line)
         for count in threads if llama else []:

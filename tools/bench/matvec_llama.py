@@ -2,8 +2,8 @@
 """The peer of tools/bench/compute: llama.cpp's product of a BF16 matrix with F32 vectors, by its library ggml.
 
 Prints lines of JSON, one a round and shape: GB/s of plain weights. The matrices of a shape are together far larger than
-any cache and lie in huge pages, like those of bench_compute; ggml itself would not ask for huge pages. ggml rounds the
-vectors to BF16 before it multiplies (bench_compute's "bf16" inputs do, its "f32" inputs do not)."""
+any cache and lie in huge pages, like those of bench_kernels; ggml itself would not ask for huge pages. ggml rounds the
+vectors to BF16 before it multiplies (bench_kernels' "bf16" inputs do, its "f32" inputs do not)."""
 import argparse
 import ctypes
 import importlib.util
@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--shape", action="append", help="ROWSxCOLS, may be repeated (2880x2880 and 4096x1536)")
     options = parser.parse_args()
     ggml = load_ggml()
-    clock = time.thread_time if options.threads == 1 else time.monotonic  # as bench_compute does
+    clock = time.thread_time if options.threads == 1 else time.monotonic  # as bench_kernels does
     backend = ggml.ggml_backend_cpu_init()
     ggml.ggml_backend_cpu_set_n_threads(backend, options.threads)
     for shape in options.shape or ["2880x2880", "4096x1536"]:

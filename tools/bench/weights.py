@@ -46,9 +46,25 @@ def fetch(directory):
 
 
 def kinds(work, say):
-    """[(name, what mkmodel and bench_kernels take as --weights)]."""
+    """[(name, what mkmodel takes as --weights)]."""
     path = real(work, say)
     return [("normal", "normal"), ("scaled", "scaled"), ("heavy", "heavy")] + ([("real", path)] if path else [])
+
+
+def floats(work, kind, given):
+    """The path of weights of a kind as float32, for bench_kernels: rows of 4,096 with a scale each but for normal ones, or
+    the matrices of the trained model."""
+    import numpy
+    path = os.path.join(work, f"weights-{kind}.f32")
+    if kind == "real":
+        numpy.concatenate([w.ravel() for w in read_floats(given).values() if w.ndim > 1]).tofile(path)
+        return path
+    random, shape = numpy.random.default_rng(1), (1024, 4096)
+    drawn = random.standard_t(4, shape) * 0.5 ** 0.5 if kind == "heavy" else random.standard_normal(shape)
+    scale = 0.02 if kind == "normal" else 0.02 * numpy.exp(0.4 * random.standard_normal((shape[0], 1)))
+    os.makedirs(work, exist_ok=True)
+    (drawn * scale).astype(numpy.float32).tofile(path)
+    return path
 
 
 def read_floats(path):

@@ -56,13 +56,3 @@ bool tools_decimal_parse(const char *text, double lowest, double highest, double
     *number = strtod(text, NULL);
     return *number >= lowest && *number <= highest;
 }
-
-unsigned tools_number_or_exit(const char *program, const char *text, unsigned lowest, unsigned highest)
-{
-    uint64_t number;
-    if (!tools_number_parse(text, lowest, highest, &number)) {
-        fprintf(stderr, "%s: %s: not a number from %u to %u\n", program, text, lowest, highest);
-        exit(2);
-    }
-    return (unsigned)number;
-}

@@ -13,8 +13,6 @@ char *tools_size_print(uint64_t bytes, char *text, size_t room);
 char *tools_duration_print(double seconds, char *text, size_t room);
 /* A whole number from lowest to highest. */
 bool tools_number_parse(const char *text, uint64_t lowest, uint64_t highest, uint64_t *number);
-/* The same as an argument of a program: with anything else it says so and ends with status 2. */
-unsigned tools_number_or_exit(const char *program, const char *text, unsigned lowest, unsigned highest);
 /* Digits, and more behind a point, "2" or "0.25", from lowest to highest: no sign, exponent or blank. */
 bool tools_decimal_parse(const char *text, double lowest, double highest, double *number);
 
