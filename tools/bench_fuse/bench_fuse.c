@@ -11,7 +11,6 @@
 #include "surroundings.h"
 
 #define FUSE_USE_VERSION 34
-#include <argp.h>
 #include <errno.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
@@ -31,6 +30,7 @@
 #define NEVER 86400.0 /* seconds that the kernel may remember names and sizes */
 
 struct bench {
+    struct tools_arguments given;
     const char *mountpoint;
     bool cached;
     uint64_t mib, threads;
@@ -38,31 +38,19 @@ struct bench {
     struct fuse_session *session;
 };
 
-const char *argp_program_version = "bench_fuse " EFS_VERSION_STRING;
-static const struct argp_option options[] = {
-    {"cached", 'c', NULL, 0, "reads go through the page cache", 0},
-    {"mib", 'm', "MIB", 0, "size of the file (256)", 0},
-    {"threads", 't', "N", 0, "that take requests (2)", 0},
+#define AT(member) offsetof(struct bench, member)
+static const struct tools_option options[] = {
+    {"cached", 'c', NULL, "reads go through the page cache", TOOLS_FLAG, .at = AT(cached)},
+    {"mib", 'm', "MIB", "size of the file (256)", TOOLS_NUMBER, AT(mib), .least = 1, .most = 1u << 20},
+    {"threads", 't', "N", "that take requests (2)", TOOLS_NUMBER, AT(threads), .least = 1, .most = 64},
     {0},
 };
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
-{
-    struct bench *b = state->input;
-    switch (key) {
-    case 'c':
-        b->cached = true;
-        return 0;
-    case 'm':
-        b->mib = tools_option_number(state, "mib", arg, 1, 1u << 20);
-        return 0;
-    case 't':
-        b->threads = tools_option_number(state, "threads", arg, 1, 64);
-        return 0;
-    default:
-        return tools_option_argument(state, key, arg, "MOUNTPOINT", &b->mountpoint);
-    }
-}
+static const struct tools_command command = {.options = options,
+                                             .arguments = "MOUNTPOINT",
+                                             .help =
+                                                 "A FUSE file system that does nothing, to measure the kernel's part.\v"
+                                                 "It has one file, data, and ends when it is unmounted.",
+                                             .at = AT(given)};
 
 static struct stat attributes(const struct bench *b, fuse_ino_t inode)
 {
@@ -149,16 +137,12 @@ static int failed(const char *what)
 
 int main(int argc, char **argv)
 {
-    static const struct argp parser = {.options = options,
-                                       .parser = parse_option,
-                                       .args_doc = "MOUNTPOINT",
-                                       .doc = "A FUSE file system that does nothing, to measure the kernel's part.\v"
-                                              "It has one file, data, and ends when it is unmounted."};
     static const struct fuse_lowlevel_ops operations = {
         .init = on_init, .lookup = on_lookup, .getattr = on_getattr, .open = on_open, .read = on_read};
     struct bench b = {.mib = 256, .threads = 2};
     tools_surroundings();
-    argp_parse(&parser, argc, argv, 0, NULL, &b);
+    tools_parse(&command, argc, argv, &b);
+    b.mountpoint = *b.given.word;
     b.memory = aligned_alloc(SLOT_BYTES, SLOTS * SLOT_BYTES);
     if (!b.memory)
         return failed("no memory");

@@ -11,7 +11,6 @@
 #include "options.h"
 #include "surroundings.h"
 
-#include <argp.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,40 +20,24 @@
 #define FIXED_BYTES (33ull << 20) /* of the device, what is not for experts: expertfs-gpu(7) */
 
 struct arguments {
-    const char *store[2];
+    struct tools_arguments store; /* two */
     unsigned rounds;
     bool cold;
 };
 
-static const struct argp_option options[] = {
-    {"rounds", 'n', "N", 0, "Turns of both stores, each through all layers (default 20)", 0},
-    {"cold", 'c', NULL, 0, "Chunks are read from the disk each time", 0},
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"rounds", 'n', "N", "Turns of both stores, each through all layers (default 20)", TOOLS_UNSIGNED, AT(rounds),
+     .least = 1, .most = ROUNDS_MAX},
+    {"cold", 'c', NULL, "Chunks are read from the disk each time", TOOLS_FLAG, .at = AT(cold)},
     {0},
 };
-
-static error_t parse_option(int key, char *value, struct argp_state *state)
-{
-    struct arguments *a = state->input;
-    switch (key) {
-    case 'n':
-        a->rounds = (unsigned)tools_option_number(state, "rounds", value, 1, ROUNDS_MAX);
-        return 0;
-    case 'c':
-        a->cold = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 1)
-            return ARGP_ERR_UNKNOWN;
-        a->store[state->arg_num] = value;
-        return 0;
-    case ARGP_KEY_END:
-        if (state->arg_num < 2)
-            argp_usage(state);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
+static const struct tools_command command = {.options = options,
+                                             .arguments = "CODED RAW",
+                                             .help =
+                                                 "Plain experts that arrive in memory of the first graphics processor, "
+                                                 "coded over raw.\vExit status: 0 measured, 1 failed, 2 wrong usage.",
+                                             .at = AT(store)};
 
 /* One of the two. */
 struct side {
@@ -135,21 +118,15 @@ static double median(double *numbers, unsigned count)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {.options = options,
-                                     .parser = parse_option,
-                                     .args_doc = "CODED RAW",
-                                     .doc = "Plain experts that arrive in memory of the first graphics processor, "
-                                            "coded over raw.\vExit status: 0 measured, 1 failed, 2 wrong usage."};
     static struct side sides[2];
     static double ratio[ROUNDS_MAX];
     struct arguments a = {.rounds = 20};
     struct efs_error err = {""};
     errint_t rc = 0;
     tools_surroundings();
-    argp_err_exit_status = 2;
-    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    tools_parse(&command, argc, argv, &a);
     for (unsigned s = 0; s < 2 && rc == 0; s++)
-        rc = side_open(&sides[s], &a, a.store[s], &err);
+        rc = side_open(&sides[s], &a, a.store.word[s], &err);
     for (unsigned s = 0; s < 2 && rc == 0; s++) /* chunks come to memory, tables are made */
         rc = side_round(&sides[s], 0, &err);
     for (unsigned round = 0; round < a.rounds && rc == 0; round++) {

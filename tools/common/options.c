@@ -14,8 +14,8 @@ enum { EXIT_USAGE = 2, OPTIONS_MAX = 96, KEY_FIRST = 256 };
 
 /* ---- values --------------------------------------------------------------------------------------------------- */
 
-uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
-                             uint64_t most)
+static uint64_t take_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                            uint64_t most)
 {
     uint64_t n = 0;
     if (!tools_number_parse(value, least, most, &n))
@@ -24,34 +24,29 @@ uint64_t tools_option_number(const struct argp_state *state, const char *option,
     return n;
 }
 
-uint32_t tools_option_numbers(const struct argp_state *state, const char *option, const char *value, uint64_t least,
-                              uint64_t most, uint64_t *numbers, uint32_t room)
+static void take_numbers(const struct argp_state *state, const struct tools_option *option, const char *value,
+                         uint64_t most, struct tools_numbers *numbers)
 {
     char list[256], *rest = list, *word;
-    uint32_t count = 0;
     if ((size_t)snprintf(list, sizeof(list), "%s", value) >= sizeof(list))
-        argp_error(state, "--%s: too long", option);
-    while ((word = strsep(&rest, ","))) {
-        if (count == room)
-            argp_error(state, "--%s: more than %u numbers", option, room);
-        numbers[count++] = tools_option_number(state, option, word, least, most);
+        argp_error(state, "--%s: too long", option->name);
+    for (numbers->count = 0; (word = strsep(&rest, ","));) {
+        if (numbers->count == TOOLS_LIST_MAX)
+            argp_error(state, "--%s: more than %u numbers", option->name, TOOLS_LIST_MAX);
+        numbers->number[numbers->count++] = take_number(state, option->name, word, option->least, most);
     }
-    return count;
 }
 
-uint32_t tools_option_words(const struct argp_state *state, const char *option, char *value, char **words,
-                            uint32_t room)
+void tools_option_words(const struct argp_state *state, const char *option, char *value, struct tools_list *list)
 {
-    uint32_t count = 0;
+    list->count = 0;
     for (char *rest = value, *word; (word = strsep(&rest, ","));) {
         if (!*word)
             argp_error(state, "--%s: an empty entry in the list", option);
-        if (count == room)
-            argp_error(state, "--%s: more than %u entries", option, room);
-        else
-            words[count++] = word;
+        if (list->count == TOOLS_LIST_MAX)
+            argp_error(state, "--%s: more than %u entries", option, TOOLS_LIST_MAX);
+        list->word[list->count++] = word;
     }
-    return count;
 }
 
 uint64_t tools_option_size(const struct argp_state *state, const char *option, const char *value, uint64_t least,
@@ -63,23 +58,6 @@ uint64_t tools_option_size(const struct argp_state *state, const char *option, c
         argp_error(state, "--%s %s: a size such as 64M, from %s to %s", option, value,
                    tools_size_print(least, low, sizeof(low)), tools_size_print(most, high, sizeof(high)));
     return bytes;
-}
-
-error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,
-                              const char **place)
-{
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (state->arg_num > 0)
-            argp_error(state, "more than one %s", what);
-        *place = value;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "%s is needed", what);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
 }
 
 static double take_decimal(const struct argp_state *state, const struct tools_option *option, const char *value,
@@ -123,10 +101,10 @@ static void take_value(const struct argp_state *state, const struct tools_option
         *(const char **)at = value;
         break;
     case TOOLS_NUMBER:
-        *(uint64_t *)at = tools_option_number(state, option->name, value, option->least, most);
+        *(uint64_t *)at = take_number(state, option->name, value, option->least, most);
         break;
     case TOOLS_UNSIGNED:
-        *(unsigned *)at = (unsigned)tools_option_number(state, option->name, value, option->least, most);
+        *(unsigned *)at = (unsigned)take_number(state, option->name, value, option->least, most);
         break;
     case TOOLS_DECIMAL:
         *(double *)at = take_decimal(state, option, value, most);
@@ -138,11 +116,10 @@ static void take_value(const struct argp_state *state, const struct tools_option
         *(unsigned *)at = take_word(state, option, value);
         break;
     case TOOLS_NUMBERS:
-        numbers->count =
-            tools_option_numbers(state, option->name, value, option->least, most, numbers->number, TOOLS_LIST_MAX);
+        take_numbers(state, option, value, most, numbers);
         break;
     case TOOLS_LIST:
-        list->count = tools_option_words(state, option->name, value, list->word, TOOLS_LIST_MAX);
+        tools_option_words(state, option->name, value, list);
         break;
     case TOOLS_CALL:
         option->take(state, option, value, into);

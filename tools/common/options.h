@@ -71,22 +71,11 @@ struct tools_command {
 /* Parse the command line into a struct with the defaults set. --version prints the name in argv[0] and the version. */
 void tools_parse(const struct tools_command *command, int argc, char **argv, void *into);
 
-/* ---- for .take, and for parsers that have no table yet ---- */
+/* ---- for .take ---- */
 
-/* The value of --option: a whole number from least to most. */
-uint64_t tools_option_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
-                             uint64_t most);
-/* The same, several with commas between: how many there are, at most room. */
-uint32_t tools_option_numbers(const struct argp_state *state, const char *option, const char *value, uint64_t least,
-                              uint64_t most, uint64_t *numbers, uint32_t room);
-/* The same, words: value is cut at its commas, and stays in use. */
-uint32_t tools_option_words(const struct argp_state *state, const char *option, char *value, char **words,
-                            uint32_t room);
+/* value is cut at its commas, and stays in use. */
+void tools_option_words(const struct argp_state *state, const char *option, char *value, struct tools_list *list);
 /* The value of --option: a size such as 64M, from least to most. */
 uint64_t tools_option_size(const struct argp_state *state, const char *option, const char *value, uint64_t least,
                            uint64_t most);
-/* For the keys that are no options, where one argument is needed, what ("STORE"): it goes to place. */
-error_t tools_option_argument(const struct argp_state *state, int key, const char *value, const char *what,
-                              const char **place);
-
 #endif

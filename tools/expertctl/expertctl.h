@@ -3,6 +3,9 @@
 #ifndef EXPERTCTL_H
 #define EXPERTCTL_H
 
+#include "expertfs.h"
+#include "failure.h"
+
 enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
 
 struct ctl_command {
@@ -13,16 +16,10 @@ struct ctl_command {
 extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_status,
     ctl_run, ctl_doctor;
 
-/* ---- what all of them print (output.c) ---- */
-
-struct efs_error;
-/* Print what went wrong and return the exit status for it. rc: -errno. */
-int ctl_fail(int rc, const struct efs_error *err);
-
-struct json_t;
-/* A string; bytes that are no UTF-8 become '?'. NULL: no memory. */
-struct json_t *ctl_json_text(const char *text);
-/* Print an object and a newline, and free it; NULL, for which there was no memory, fails. Returns the exit status. */
-int ctl_print_json(struct json_t *json);
+/* Print what failed and return the exit status. rc: -errno. */
+static inline int ctl_fail(errint_t rc, const struct efs_error *err)
+{
+    return tools_fail("expertctl", rc, err);
+}
 
 #endif

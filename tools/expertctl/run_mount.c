@@ -2,14 +2,13 @@
 /* run_mount.c - see run_mount.h. */
 #include "run_mount.h"
 
-#include "unmount.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -34,10 +33,21 @@ static int child_wait(pid_t pid)
     return status;
 }
 
+/* Where something is mounted rmdir(2) fails with EBUSY. */
 static void mount_remove(const struct ctl_run_mount *mount)
 {
-    tools_unmount_fuse(mount->path);
-    rmdir(mount->path);
+    if (rmdir(mount->path) < 0 && errno == EBUSY) {
+        if (umount2(mount->path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0) {
+            pid_t pid = fork();
+            if (pid == 0) {
+                execlp("fusermount3", "fusermount3", "-u", "-z", "-q", mount->path, (char *)NULL);
+                _exit(127);
+            }
+            if (pid > 0)
+                child_wait(pid);
+        }
+        rmdir(mount->path);
+    }
     rmdir(mount->folder);
 }
 

@@ -33,7 +33,7 @@ static void take_budgets(const struct argp_state *state, const struct tools_opti
 {
     struct tools_list *list = &((struct replay_arguments *)into)->budgets;
     uint64_t bytes;
-    list->count = tools_option_words(state, option->name, value, list->word, TOOLS_LIST_MAX);
+    tools_option_words(state, option->name, value, list);
     for (uint32_t b = 0; b < list->count; b++)
         if (!replay_budget_parse(list->word[b], 1, &bytes))
             argp_error(state, "--%s %s: a size such as 8G, or a percentage up to 100%%", option->name, list->word[b]);
