@@ -45,18 +45,6 @@ __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum 
     d->wrong += finding == WRONG;
 }
 
-/* The first line of a file, "" if it cannot be read. */
-static const char *first_line(const char *path, char text[256])
-{
-    FILE *f = fopen(path, "re");
-    text[0] = 0;
-    if (f && fgets(text, 256, f))
-        text[strcspn(text, "\n")] = 0;
-    if (f)
-        fclose(f);
-    return text;
-}
-
 static bool privileged(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -69,12 +57,11 @@ static bool privileged(void)
 static void doctor_processor(struct doctor *d)
 {
     const char *path = efs_cpu_path();
-    if (strcmp(path, "scalar") == 0)
-        report(d, SLOWER, "processor",
-               "scalar code decodes: no AVX2, AVX-512 (VBMI2) or NEON here, or EXPERTFS_CPU says so");
-    else
-        report(d, strcmp(path, "avx2") == 0 ? SLOWER : GOOD, "processor", "%s code decodes%s", path,
-               strcmp(path, "avx2") == 0 ? "; AVX-512 with VBMI2 would be about twice as fast" : "");
+    bool scalar = strcmp(path, "scalar") == 0, slower = scalar || strcmp(path, "avx2") == 0;
+    report(d, slower ? SLOWER : GOOD, "processor", "%s code decodes%s", path,
+           scalar   ? ": no AVX2, AVX-512 (VBMI2) or NEON here, or EXPERTFS_CPU says so"
+           : slower ? "; AVX-512 with VBMI2 is about twice as fast"
+                    : "");
 }
 
 static void doctor_kernel(struct doctor *d)
@@ -83,22 +70,16 @@ static void doctor_kernel(struct doctor *d)
     unsigned major = 0, minor = 0;
     if (uname(&name) == 0)
         sscanf(name.release, "%u.%u", &major, &minor);
-    unsigned version = major * 1000 + minor;
-    if (version < 6009)
-        report(d, SLOWER, "passthrough", "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself", major,
-               minor);
-    else if (!privileged())
-        report(d, SLOWER, "passthrough", "needs CAP_SYS_ADMIN: mount as root, or experts are read like other files");
-    else
-        report(d, GOOD, "passthrough", "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel", major,
-               minor);
-    if (version < 6006)
-        report(d, SLOWER, "mappings",
-               "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go "
-               "through it",
-               major, minor);
-    else
-        report(d, GOOD, "mappings", "read() goes past the page cache, mmap through it");
+    bool root = privileged(), passes = major * 1000 + minor >= 6009, maps = major * 1000 + minor >= 6006;
+    report(d, passes && root ? GOOD : SLOWER, "passthrough",
+           !passes ? "Linux %u.%u cannot; from 6.9 on the kernel serves open experts itself"
+           : !root ? "Linux %u.%u without CAP_SYS_ADMIN: mount as root, or experts are read like other files"
+                   : "Linux %u.%u with CAP_SYS_ADMIN: open experts are served by the kernel",
+           major, minor);
+    report(d, maps ? GOOD : SLOWER, "mappings",
+           maps ? "Linux %u.%u: read() goes past the page cache, mmap through it"
+                : "Linux %u.%u cannot map files whose reads go past the page cache (6.6 can): reads go through it",
+           major, minor);
 }
 
 static void doctor_fuse(struct doctor *d)
@@ -134,30 +115,33 @@ static void doctor_io(struct doctor *d)
 {
     struct rlimit limit;
     int rc = try_io_uring();
-    if (rc < 0) {
-        report(d, SLOWER, "io_uring",
-               "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled, or the seccomp filter",
-               strerror(-rc));
+    report(d, rc < 0 ? SLOWER : GOOD, "io_uring",
+           rc < 0
+               ? "%s: reads go one after the other by pread; see sysctl kernel.io_uring_disabled, or the seccomp filter"
+               : "the store is read by io_uring",
+           strerror(-rc));
+    if (rc < 0)
         return;
-    }
-    report(d, GOOD, "io_uring", "the store is read by io_uring");
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < (256u << 20) && geteuid() != 0)
-        report(d, SLOWER, "buffers", "only %llu KiB may be locked: the chunk pool is not registered; raise ulimit -l",
-               (unsigned long long)limit.rlim_cur / 1024);
-    else
-        report(d, GOOD, "buffers", "the chunk pool can be registered with io_uring");
+    bool less = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur < (256u << 20) && geteuid() != 0;
+    report(d, less ? SLOWER : GOOD, "buffers",
+           less ? "only %llu KiB may be locked: the chunk pool is not registered; raise ulimit -l"
+                : "the chunk pool can be registered with io_uring",
+           (unsigned long long)limit.rlim_cur / 1024);
 }
 
 static void doctor_memory(struct doctor *d)
 {
-    char text[256], size[32];
-    first_line("/sys/kernel/mm/transparent_hugepage/enabled", text);
-    if (strstr(text, "[never]"))
-        report(d, SLOWER, "huge pages", "switched off; `echo madvise >/sys/kernel/mm/transparent_hugepage/enabled`");
-    else
-        report(d, GOOD, "huge pages", "%s", text[0] ? text : "not known");
-    tools_size_print(efs_auto_budget(), size, sizeof(size));
-    report(d, GOOD, "budget", "budget=auto would be %s now (half of what cgroup and machine leave)", size);
+    char text[256] = "", size[32];
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    if (f && fgets(text, sizeof(text), f))
+        text[strcspn(text, "\n")] = 0;
+    if (f)
+        fclose(f);
+    bool never = strstr(text, "[never]");
+    report(d, never ? SLOWER : GOOD, "huge pages", "%s%s", text[0] ? text : "not known",
+           never ? ": `echo madvise >/sys/kernel/mm/transparent_hugepage/enabled`" : "");
+    report(d, GOOD, "budget", "budget=auto would be %s now (half of what cgroup and machine leave)",
+           tools_size_print(efs_auto_budget(), size, sizeof(size)));
 }
 
 /* ---- stores and mounts ---- */
@@ -209,10 +193,10 @@ static void doctor_store(struct doctor *d, const char *path)
         return;
     }
     efs_store_info(store, &info, sizeof(info));
-    if (!info.direct)
-        report(d, SLOWER, "store", "%s: sound; its filesystem refuses O_DIRECT: reads go through the page cache", path);
-    else
-        report(d, GOOD, "store", "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks", path);
+    report(d, info.direct ? GOOD : SLOWER, "store",
+           info.direct ? "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks"
+                       : "%s: index sound; the filesystem refuses O_DIRECT: reads go through the page cache",
+           path);
     if (info.experts)
         doctor_profile(d, path, store, info.content_hash);
     efs_store_close(store);
@@ -226,27 +210,29 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
+    const char *problem = NULL;
+    char text[4500];
     errint_t rc = efs_store_open(name, &store, &err);
-    if (rc == -ENOENT || rc == -ENOTDIR)
-        report(d, WRONG, "store",
-               "%s: its store %s is gone: the mount serves it until it is unmounted, which gives its disk space back",
-               path, name);
-    else if (rc < 0 && rc != -EACCES) /* a user without access cannot check */
-        report(d, WRONG, "store", "%s: the mount's store has changed: %s", path, err.text);
-    if (rc < 0)
+    if (rc == -EACCES) /* a user without access cannot check */
         return;
-    efs_store_info(store, &info, sizeof(info));
-    if (info.content_hash != strtoull(tools_line_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
-        report(d, WRONG, "store",
-               "%s: serves what %s was when it was mounted; another store has this name now: unmount and mount again",
-               path, name);
-    else if (stat(name, &st) == 0 && (st.st_dev != tools_line_number(config, "store_device") ||
-                                      st.st_ino != tools_line_number(config, "store_inode")))
-        report(d, WRONG, "store",
-               "%s: serves a file that is not %s any more, which has the same content: if the old one was deleted, its "
-               "disk space is taken until you unmount; mount again to serve the new one",
-               path, name);
-    efs_store_close(store);
+    if (rc == -ENOENT || rc == -ENOTDIR) {
+        problem = "its store %s is gone: the mount serves it until it is unmounted, which frees its disk space";
+    } else if (rc == 0) {
+        efs_store_info(store, &info, sizeof(info));
+        efs_store_close(store);
+        if (info.content_hash != strtoull(tools_line_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
+            problem = "serves what %s was at the mount; another store has this name now: unmount and mount again";
+        else if (stat(name, &st) == 0 && (st.st_dev != tools_line_number(config, "store_device") ||
+                                          st.st_ino != tools_line_number(config, "store_inode")))
+            problem = "serves a file that is not %s any more, which has the same content: mount again to serve the new "
+                      "one, and to free the disk space of the old one";
+    } else {
+        report(d, WRONG, "store", "%s: the mount's store has changed: %s", path, err.text);
+    }
+    if (problem) {
+        snprintf(text, sizeof(text), problem, name); // NOLINT: one of those above
+        report(d, WRONG, "store", "%s: %s", path, text);
+    }
 }
 
 static void doctor_mount_errors(struct doctor *d, const char *path, const char *stat)
