@@ -3,7 +3,7 @@
  * reader_lru.c - the peer that offloading libraries are: raw experts in buffers of their own, last used last
  * out, what is missing read past the page cache.
  *
- * All reads of a request are queued at once and kept many in flight. Experts that are there come first, the others as
+ * All reads of a request are queued at once. Experts that are there come first, the others as
  * their reads end: what they wait for is computed meanwhile.
  */
 #include "reader.h"
@@ -22,7 +22,7 @@
 
 #define ALIGN UINT64_C(4096)
 #define READ_BYTES (UINT64_C(1) << 20)
-#define DEPTH 32u
+#define DEPTH 256u /* reads in flight */
 #define NONE UINT32_MAX
 #define HUGE_BYTES (UINT64_C(2) << 20)
 
@@ -59,9 +59,8 @@ struct lru_reader {
     uint32_t count, units[REPLAY_REQUEST_MAX];
     const uint32_t *experts, *tokens; /* the caller's */
     bool handed[REPLAY_REQUEST_MAX];
-    /* reads that are to be submitted: expert, range of it, bytes of the range that are submitted */
-    uint32_t next_expert, next_range, in_flight;
-    uint64_t next_byte, flight_began_ns;
+    uint32_t in_flight; /* reads */
+    uint64_t flight_began_ns;
     errint_t failed;
     uint64_t hits[REPLAY_STATES], read_bytes, io_ns;
 };
@@ -119,55 +118,14 @@ static void lru_put_first(struct lru_reader *r, uint32_t s)
 
 /* ---- reads -------------------------------------------------------------------------------------------------- */
 
-/* The next piece of what is missing; false: all of it is submitted, or the queue is full. */
-static bool lru_submit_one(struct lru_reader *r)
-{
-    while (r->next_expert < r->count) {
-        uint32_t unit = r->units[r->next_expert], s = r->where[unit];
-        if (r->slots[s].unread == 0) { /* a hit */
-            r->next_expert++;
-            continue;
-        }
-        if (r->first_range[unit] + r->next_range == r->first_range[unit + 1]) {
-            r->next_expert++;
-            r->next_range = 0;
-            continue;
-        }
-        const struct range *range = &r->ranges[r->first_range[unit] + r->next_range];
-        uint64_t left = range->bytes - r->next_byte, at = range->at + r->next_byte;
-        uint64_t length = left < READ_BYTES ? left : READ_BYTES, there = r->file_bytes[range->file] - at;
-        struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
-        if (!sqe)
-            return false;
-        io_uring_prep_read(sqe, r->fds[range->file], r->memory + s * r->slot_bytes + range->in_slot + r->next_byte,
-                           (unsigned)length, at);
-        sqe->user_data = (uint64_t)s << 32 | (there < length ? there : length);
-        r->next_byte += length;
-        if (r->next_byte == range->bytes) {
-            r->next_byte = 0;
-            r->next_range++;
-        }
-        return true;
-    }
-    return false;
-}
-
 static void lru_submit(struct lru_reader *r)
 {
-    bool any = false;
-    while (r->in_flight < DEPTH && lru_submit_one(r)) {
-        if (r->in_flight++ == 0)
-            r->flight_began_ns = tools_now_ns();
-        any = true;
-    }
-    if (any) {
-        int rc = io_uring_submit(&r->ring);
-        if (rc < 0 && !r->failed)
-            r->failed = rc;
-    }
+    int rc = io_uring_submit(&r->ring);
+    if (rc < 0 && !r->failed)
+        r->failed = rc;
 }
 
-/* One read is done: wait for it and keep the queue full. */
+/* Waits until one read is done. */
 static void lru_reap(struct lru_reader *r)
 {
     struct io_uring_cqe *cqe;
@@ -186,16 +144,28 @@ static void lru_reap(struct lru_reader *r)
     io_uring_cqe_seen(&r->ring, cqe);
     if (--r->in_flight == 0)
         r->io_ns += tools_now_ns() - r->flight_began_ns;
-    lru_submit(r);
 }
 
-/* Reads of an expert: its pieces. */
-static uint32_t lru_reads(const struct lru_reader *r, uint32_t unit)
+/* Queue the reads of an expert into a slot; waits where DEPTH are in flight. */
+static void lru_read(struct lru_reader *r, uint32_t unit, uint32_t s)
 {
-    uint64_t reads = 0;
     for (uint32_t i = r->first_range[unit]; i < r->first_range[unit + 1]; i++)
-        reads += (r->ranges[i].bytes + READ_BYTES - 1) / READ_BYTES;
-    return (uint32_t)reads;
+        for (uint64_t done = 0; done < r->ranges[i].bytes && !r->failed; done += READ_BYTES) {
+            const struct range *range = &r->ranges[i];
+            uint64_t left = range->bytes - done, length = left < READ_BYTES ? left : READ_BYTES;
+            uint64_t there = r->file_bytes[range->file] - range->at - done;
+            while (r->in_flight == DEPTH && !r->failed) {
+                lru_submit(r);
+                lru_reap(r);
+            }
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring); /* as many as the ring has are in flight at most */
+            io_uring_prep_read(sqe, r->fds[range->file], r->memory + s * r->slot_bytes + range->in_slot + done,
+                               (unsigned)length, range->at + done);
+            sqe->user_data = (uint64_t)s << 32 | (there < length ? there : length);
+            r->slots[s].unread++;
+            if (r->in_flight++ == 0)
+                r->flight_began_ns = tools_now_ns();
+        }
 }
 
 /* ---- a request ---------------------------------------------------------------------------------------------- */
@@ -210,8 +180,6 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
     r->count = count;
     r->experts = experts;
     r->tokens = tokens;
-    r->next_expert = r->next_range = 0;
-    r->next_byte = 0;
     for (uint32_t i = 0; i < count; i++) { /* first what is there, so that it is not put out */
         uint32_t unit = layer * r->raw->model.experts + experts[i], s = r->where[unit];
         r->units[i] = unit;
@@ -232,8 +200,8 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
         lru_take_out(r, s);
         lru_put_first(r, s);
         r->slots[s].unit = unit;
-        r->slots[s].unread = lru_reads(r, unit);
         r->where[unit] = s;
+        lru_read(r, unit, s);
     }
     lru_submit(r);
     return 0;

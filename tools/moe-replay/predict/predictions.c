@@ -56,12 +56,8 @@ static void judge_probabilities(struct player *player, const uint16_t *chosen, u
     for (unsigned e = 0; e < player->route->experts; e++) {
         double p = player->probability[e];
         bool right = is_chosen(player->route, chosen, e);
-        unsigned bin = p >= 1 ? PREDICT_BINS - 1 : (unsigned)(p * PREDICT_BINS);
         r->squares += (p - right) * (p - right);
         r->judged++;
-        r->said[bin] += p;
-        r->in_bin[bin]++;
-        r->right[bin] += right;
     }
 }
 

@@ -10,7 +10,6 @@
 
 #define PREDICT_DISTANCES 4u /* that the table has */
 #define PREDICT_LIST_MAX 64
-#define PREDICT_BINS 10u
 #define PREDICT_HISTORIES_MAX 16
 
 /* What a predictor may learn from the trace that it is judged on, each guess before what it is about. */
@@ -58,8 +57,6 @@ struct predict_result {
     uint64_t picked, picked_right;  /* what the predictor would fetch */
     double squares;                 /* sum of (probability - chosen)^2 */
     uint64_t judged;                /* probabilities */
-    double said[PREDICT_BINS];      /* sums of probabilities by their size */
-    uint64_t in_bin[PREDICT_BINS], right[PREDICT_BINS];
     uint64_t bytes, observe_ns, observed, ask_ns, asked;
 };
 

@@ -2,21 +2,11 @@
 /* predictions_report.c - the table of moe-replay predict. */
 #include "predictions.h"
 
-#include <math.h>
 #include <stdio.h>
 
 static double share(uint64_t part, uint64_t whole)
 {
     return whole ? (double)part / (double)whole : 0;
-}
-
-/* How far what was said is from what came, over bins of probabilities, weighted by their numbers. */
-static double calibration_error(const struct predict_result *r)
-{
-    double sum = 0;
-    for (unsigned b = 0; b < PREDICT_BINS; b++)
-        sum += fabs(r->said[b] - (double)r->right[b]);
-    return r->judged ? sum / (double)r->judged : 0;
 }
 
 void predict_report_head(const struct predict_arguments *a, const struct efs_route *histories,
@@ -41,10 +31,11 @@ void predict_report_head(const struct predict_arguments *a, const struct efs_rou
         printf("no history; ");
     printf("%s; the semantic key is the map before%s\n\n", learns[a->learn],
            trace->states && trace->gates ? "" : "; no hidden states: without the predictors that need them");
-    printf("%-20s %-23s  %-23s  %-11s  %5s  %-10s %7s %7s %7s %15s\n", "", "recall@K, layers ahead", "recall@2K",
-           "next token", "whole", "fetched", "", "", "", "us a layer");
-    printf("%-20s %5s %5s %5s %5s  %5s %5s %5s %5s  %5s %5s  %5s  %4s %5s %7s %7s %7s %7s %7s\n", "", "1", "2", "3",
-           "4", "1", "2", "3", "4", "@K", "@2K", "@2K", "n", "right", "Brier", "calibr.", "MiB", "observe", "guess");
+    printf("%-20s %-23s  %-23s  next token   whole  fetched    %23s\n", "", "recall@K, layers ahead", "recall@2K",
+           "us a layer");
+    printf("%-20s     1     2     3     4      1     2     3     4     @K   @2K    @2K     n right   Brier     MiB "
+           "observe   guess\n",
+           "");
 }
 
 void predict_report_row(const struct predict_choice *choice, const struct predict_result *r)
@@ -58,7 +49,7 @@ void predict_report_row(const struct predict_choice *choice, const struct predic
     printf("  %5.3f %5.3f  %5.3f  %4.1f %5.3f", share(r->start.within_k, r->start.slots),
            share(r->start.within_2k, r->start.slots), share(r->whole, r->layers), share(r->picked, r->layers),
            share(r->picked_right, r->picked));
-    printf(" %7.4f %7.4f %7.1f %7.2f %7.2f\n", r->judged ? r->squares / (double)r->judged : 0, calibration_error(r),
-           (double)r->bytes / 1048576, share(r->observe_ns, r->observed) / 1e3, share(r->ask_ns, r->asked) / 1e3);
+    printf(" %7.4f %7.1f %7.2f %7.2f\n", r->judged ? r->squares / (double)r->judged : 0, (double)r->bytes / 1048576,
+           share(r->observe_ns, r->observed) / 1e3, share(r->ask_ns, r->asked) / 1e3);
     fflush(stdout);
 }
