@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* assign_command.c - moe-replay assign: options, tables. */
 #include "assign_command.h"
-#include "assign_report.h"
 
 #include "failure.h"
 #include "interrupt.h"
@@ -63,32 +62,29 @@ static errint_t make_workload(const struct efs_route *route, const char *path, u
 }
 
 static errint_t one_batch(struct arguments *a, const struct efs_route *trace, const struct efs_route *history,
-                          struct replay_assign_report *report, struct tools_progress *progress, struct efs_error *err)
+                          uint32_t batch, struct tools_progress *progress, struct efs_error *err)
 {
     struct replay_workload w = {0}, past = {0};
-    struct replay_assign_batch *b = &report->batch[report->batches];
-    uint32_t batch = (uint32_t)a->batch.number[report->batches];
+    struct replay_assign_rules rules;
+    struct replay_assign_run runs[REPLAY_ASSIGN_SYSTEMS];
     errint_t rc = make_workload(trace, a->trace.word[0], batch, a->tokens, &w, err);
     if (rc == 0 && history->tokens)
         rc = make_workload(history, a->plan_from, batch, 0, &past, err);
     a->setup.history = history->tokens ? &past : NULL;
-    b->batch = batch;
-    for (unsigned run = 0; rc == 0 && run <= replay_assign_system_count; run++) {
-        rc = run == 0 ? replay_assign_rules(&a->setup, &w, &b->rules)
-                      : replay_assign_play(&a->setup, &w, &replay_assign_systems[run - 1], &b->run[run - 1]);
+    for (unsigned run = 0; rc == 0 && run <= REPLAY_ASSIGN_SYSTEMS; run++) {
+        rc = run == 0 ? replay_assign_rules(&a->setup, &w, &rules)
+                      : replay_assign_play(&a->setup, &w, &replay_assign_systems[run - 1], &runs[run - 1]);
         if (rc == -ENOSPC)
             efs_fail(err, rc, "%s has no memory for --cached %.0f of %u layers", a->setup.gpu.name,
                      100 * a->setup.cached, w.layers);
         else if (rc < 0)
             efs_fail(err, rc, "%s: batches of %u: %s", a->trace.word[0], batch, strerror(-rc));
-        else if (tools_progress_tell(progress, run, replay_assign_system_count, "assigning"))
+        else if (tools_progress_tell(progress, run, REPLAY_ASSIGN_SYSTEMS, "assigning"))
             rc = -ECANCELED;
     }
-    if (rc == 0) {
-        report->batches++;
-        replay_assign_print(report);
-        fflush(stdout);
-    }
+    if (rc == 0)
+        replay_assign_print(batch, &rules, runs);
+    fflush(stdout);
     replay_workload_free(&w);
     replay_workload_free(&past);
     return rc;
@@ -106,9 +102,8 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
 {
     struct efs_route trace = {0}, history = {0};
     struct tools_progress progress;
-    struct replay_assign_report *report = calloc(1, sizeof(*report));
     tools_interrupt_catch();
-    errint_t rc = report ? efs_route_read(a->trace.word[0], &trace, err) : efs_fail(err, -ENOMEM, "no memory");
+    errint_t rc = efs_route_read(a->trace.word[0], &trace, err);
     if (rc == 0 && trace.experts > EFS_ASSIGN_EXPERTS_MAX)
         rc = efs_fail(err, -E2BIG, "%s: %u experts of a layer are more than %u", a->trace.word[0], trace.experts,
                       EFS_ASSIGN_EXPERTS_MAX);
@@ -119,19 +114,16 @@ static errint_t assign(struct arguments *a, struct efs_error *err)
                       history.experts, a->trace.word[0], trace.layers, trace.experts);
     if (rc == 0)
         rc = take_costs(a, err);
-    if (rc == 0) {
-        *report = (struct replay_assign_report){.setup = &a->setup, .trace = trace.name, .plan_from = a->plan_from};
-        replay_assign_print_head(report);
-        tools_progress_init(&progress, !isatty(STDERR_FILENO));
-        progress.unit = "runs";
-    }
-    while (rc == 0 && report->batches < a->batch.count)
-        rc = one_batch(a, &trace, &history, report, &progress, err);
+    if (rc == 0)
+        replay_assign_print_head(&a->setup, trace.name, a->plan_from);
+    tools_progress_init(&progress, !isatty(STDERR_FILENO));
+    progress.unit = "runs";
+    for (uint32_t b = 0; rc == 0 && b < a->batch.count; b++)
+        rc = one_batch(a, &trace, &history, (uint32_t)a->batch.number[b], &progress, err);
     if (rc == 0)
         replay_assign_print_deciding();
     efs_route_free(&trace);
     efs_route_free(&history);
-    free(report);
     return rc;
 }
 

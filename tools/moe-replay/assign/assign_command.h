@@ -84,4 +84,17 @@ struct replay_assign_run {
 errint_t replay_assign_play(const struct replay_assign_setup *setup, const struct replay_workload *w,
                             const struct replay_assign_system *system, struct replay_assign_run *run);
 
+/* The steps of DALI (Figure 19), its peers (Figure 12), ours. */
+#define REPLAY_ASSIGN_SYSTEMS 13u
+extern const struct replay_assign_system replay_assign_systems[REPLAY_ASSIGN_SYSTEMS];
+
+/* ---- tables (assign_report.c) ---- */
+
+/* plan_from may be NULL. */
+void replay_assign_print_head(const struct replay_assign_setup *setup, const char *trace, const char *plan_from);
+void replay_assign_print(uint32_t batch, const struct replay_assign_rules *rules,
+                         const struct replay_assign_run run[REPLAY_ASSIGN_SYSTEMS]);
+/* The time of deciding for many experts on as many devices as there may be. */
+void replay_assign_print_deciding(void);
+
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* assign_report.c - tables of moe-replay assign. */
-#include "assign_report.h"
+#include "assign_command.h"
 
 #include "clock.h"
 #include "measure.h"
@@ -8,7 +8,10 @@
 
 #include <stdio.h>
 
-const struct replay_assign_system replay_assign_systems[] = {
+#define MANY_EXPERTS 256u
+#define MANY_ROUNDS 501u
+
+const struct replay_assign_system replay_assign_systems[REPLAY_ASSIGN_SYSTEMS] = {
     {"cpu", EFS_ASSIGN_ALL_CPU, REPLAY_GPU_NOTHING, REPLAY_GUESS_NONE, false},
     {"layers", EFS_ASSIGN_POPULAR, REPLAY_GPU_NOTHING, REPLAY_GUESS_NONE, true},
     {"popular", EFS_ASSIGN_POPULAR, REPLAY_GPU_POPULAR, REPLAY_GUESS_NONE, false},
@@ -23,17 +26,11 @@ const struct replay_assign_system replay_assign_systems[] = {
     {"ours", EFS_ASSIGN_BALANCED, REPLAY_GPU_WINDOW, REPLAY_GUESS_TRANSITIONS, false},
     {"optimum", EFS_ASSIGN_OPTIMUM, REPLAY_GPU_WINDOW, REPLAY_GUESS_TRANSITIONS, false},
 };
-const unsigned replay_assign_system_count = sizeof(replay_assign_systems) / sizeof(replay_assign_systems[0]);
-
-_Static_assert(sizeof(replay_assign_systems) / sizeof(replay_assign_systems[0]) <= REPLAY_ASSIGN_SYSTEMS,
-               "a report has room for all systems");
-
-void replay_assign_print_head(const struct replay_assign_report *report)
+void replay_assign_print_head(const struct replay_assign_setup *s, const char *trace, const char *plan_from)
 {
-    const struct replay_assign_setup *s = report->setup;
     char expert[16];
-    printf("trace %s, %s%s; experts of %s, %.0f %% of a layer's on the graphics processor\n", report->trace,
-           report->plan_from ? "popular by " : "popular by its first tenth", report->plan_from ? report->plan_from : "",
+    printf("trace %s, %s%s; experts of %s, %.0f %% of a layer's on the graphics processor\n", trace,
+           plan_from ? "popular by " : "popular by its first tenth", plan_from ? plan_from : "",
            tools_size_print(s->cpu.expert_bytes, expert, sizeof(expert)), 100 * s->cached);
     printf("processor, us by tokens:");
     for (uint32_t i = 0; i < s->cpu.points; i++)
@@ -51,11 +48,11 @@ static double ratio(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-static void print_rules(const struct replay_assign_batch *b)
+void replay_assign_print(uint32_t batch, const struct replay_assign_rules *r,
+                         const struct replay_assign_run run[REPLAY_ASSIGN_SYSTEMS])
 {
-    const struct replay_assign_rules *r = &b->rules;
     double layers = (double)r->layers;
-    printf("\nbatch %u: rules on the same %llu layers with work, popular experts cached", b->batch,
+    printf("\nbatch %u: rules on the same %llu layers with work, popular experts cached", batch,
            (unsigned long long)r->layers);
     if (r->unknown)
         printf("; of %llu the optimum was not found, its lower bound stands for it", (unsigned long long)r->unknown);
@@ -67,45 +64,28 @@ static void print_rules(const struct replay_assign_batch *b)
                ratio(rule->moe_ns, layers) / 1e3, ratio(rule->moe_ns, r->optimum_ns), rule->worst,
                ratio(rule->decide_ns, layers) / 1e3, 100 * ratio(rule->decide_ns, rule->moe_ns));
     }
-}
-
-static void print_systems(const struct replay_assign_batch *b)
-{
-    printf("\nbatch %u: whole systems\n%-18s %12s %12s %10s %8s %8s %10s %10s\n", b->batch, "system", "tokens/s",
+    printf("\nbatch %u: whole systems\n%-18s %12s %12s %10s %8s %8s %10s %10s\n", batch, "system", "tokens/s",
            "times cpu's", "cpu/gpu", "hit %", "right %", "MB/token", "decide %");
-    for (unsigned k = 0; k < replay_assign_system_count; k++) {
-        const struct replay_assign_run *r = &b->run[k];
-        double tokens = (double)r->tokens;
+    for (unsigned k = 0; k < REPLAY_ASSIGN_SYSTEMS; k++) {
+        const struct replay_assign_run *o = &run[k];
+        double tokens = (double)o->tokens;
         printf("%-18s %12.3f %12.2f %10.2f %8.1f %8.1f %10.1f %10.2f\n", replay_assign_systems[k].name,
-               ratio(tokens, r->time_ns) * 1e9, ratio(b->run[0].time_ns, r->time_ns), ratio(r->cpu_ns, r->gpu_ns),
-               100 * ratio((double)r->hits, (double)r->asked),
-               100 * ratio((double)r->guessed_right, (double)r->guessed), ratio(r->moved_bytes, tokens) / 1e6,
-               100 * ratio(r->decide_ns, r->moe_ns));
+               ratio(tokens, o->time_ns) * 1e9, ratio(run[0].time_ns, o->time_ns), ratio(o->cpu_ns, o->gpu_ns),
+               100 * ratio((double)o->hits, (double)o->asked),
+               100 * ratio((double)o->guessed_right, (double)o->guessed), ratio(o->moved_bytes, tokens) / 1e6,
+               100 * ratio(o->decide_ns, o->moe_ns));
     }
 }
 
-void replay_assign_print(const struct replay_assign_report *report)
-{
-    const struct replay_assign_batch *b = &report->batch[report->batches - 1];
-    print_rules(b);
-    print_systems(b);
-}
-
-/* ---- deciding for many devices ------------------------------------------------------------------------------------
- */
-
-#define MANY_ROUNDS 501u
-
 void replay_assign_print_deciding(void)
 {
-    static uint64_t ns[EFS_ASSIGN_DEVICES_MAX * REPLAY_ASSIGN_MANY];
-    const struct efs_assign_problem problem = {
-        .experts = REPLAY_ASSIGN_MANY, .devices = EFS_ASSIGN_DEVICES_MAX, .ns = ns};
+    static uint64_t ns[EFS_ASSIGN_DEVICES_MAX * MANY_EXPERTS];
+    const struct efs_assign_problem problem = {.experts = MANY_EXPERTS, .devices = EFS_ASSIGN_DEVICES_MAX, .ns = ns};
     double greedy_us[MANY_ROUNDS], balanced_us[MANY_ROUNDS], greedy_ns = 0, balanced_ns = 0;
     uint64_t seed = 1;
     for (unsigned round = 0; round < MANY_ROUNDS; round++) {
         struct efs_assign_sum greedy, balanced;
-        uint8_t device[REPLAY_ASSIGN_MANY];
+        uint8_t device[MANY_EXPERTS];
         for (size_t i = 0; i < sizeof(ns) / sizeof(ns[0]); i++)
             ns[i] = 1000 + (uint64_t)(1e6 * tools_uniform(&seed));
         uint64_t began = tools_now_ns();
@@ -120,6 +100,6 @@ void replay_assign_print_deciding(void)
     printf(
         "\ndeciding for %u experts on %u devices, random times, medians of %u: greedy %.1f us, balanced %.1f us, whose "
         "layer takes %.3f of that of greedy\n",
-        REPLAY_ASSIGN_MANY, EFS_ASSIGN_DEVICES_MAX, MANY_ROUNDS, tools_median(greedy_us, MANY_ROUNDS),
+        MANY_EXPERTS, EFS_ASSIGN_DEVICES_MAX, MANY_ROUNDS, tools_median(greedy_us, MANY_ROUNDS),
         tools_median(balanced_us, MANY_ROUNDS), ratio(balanced_ns, greedy_ns));
 }
