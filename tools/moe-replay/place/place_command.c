@@ -90,71 +90,52 @@ static void finish_options(const struct argp_state *state, void *into)
 
 /* ---- the runs -------------------------------------------------------------------------------------------------- */
 
-struct trial {
-    const struct arguments *a;
-    struct replay_place_report report;
-    struct tools_progress progress;
-    size_t all;
-};
-
-static errint_t try_point(struct trial *t, const struct replay_place_point *point, struct efs_error *err)
+static errint_t try_point(const struct arguments *a, struct replay_place_report *r,
+                          const struct replay_place_point *point, struct tools_progress *progress,
+                          struct efs_error *err)
 {
-    struct replay_place_report *r = &t->report;
-    size_t first = r->count;
     double remote_s, requests = point->servers * r->setup->duration_s / r->setup->arrival_s;
     if (requests > REQUESTS_MAX)
         return efs_fail(err, -E2BIG,
                         "%u servers get some %.0f requests, more than %.0f: a shorter --duration or a "
                         "longer --arrival is needed",
                         point->servers, requests, REQUESTS_MAX);
+    r->count = 0;
     errint_t rc = replay_place_measure(r->setup, r->tasks, point, &remote_s, err);
-    for (unsigned i = 0; rc == 0 && i < t->a->row_count; i++) {
-        rc = replay_place_run(r->setup, r->tasks, point, t->a->rows[i], remote_s, &r->runs[r->count++], err);
-        if (rc == 0 && tools_progress_tell(&t->progress, r->count, t->all, "serving"))
+    for (unsigned i = 0; rc == 0 && i < a->row_count; i++) {
+        rc = replay_place_run(r->setup, r->tasks, point, a->rows[i], remote_s, &r->runs[r->count++], err);
+        if (rc == 0 && tools_progress_tell(progress, r->count, a->row_count, "serving"))
             rc = -ECANCELED;
     }
-    if (rc == 0) {
-        replay_place_print_table(r, first);
-        if (r->setup->switched)
-            replay_place_print_time(r, first);
-        fflush(stdout);
-    }
-    return rc;
-}
-
-static errint_t try_all(struct trial *t, struct efs_error *err)
-{
-    const struct arguments *a = t->a;
-    errint_t rc = 0;
-    tools_progress_init(&t->progress, !isatty(STDERR_FILENO));
-    t->progress.unit = "runs";
-    replay_place_print_head(&t->report);
-    for (uint32_t m = 0; m < a->mbps.count; m++)
-        for (uint32_t k = 0; k < a->skew.count; k++)
-            for (uint32_t n = 0; rc == 0 && n < a->servers.count; n++) {
-                const struct replay_place_point point = {.servers = (uint32_t)a->servers.number[n],
-                                                         .mbps = (double)a->mbps.number[m],
-                                                         .skew = (double)a->skew.number[k] / 100};
-                rc = try_point(t, &point, err);
-            }
+    if (rc == 0)
+        replay_place_print_table(r);
+    if (rc == 0 && r->setup->switched)
+        replay_place_print_time(r);
+    fflush(stdout);
+    for (size_t i = 0; i < r->count; i++)
+        efs_servers_free(&r->runs[i].result);
     return rc;
 }
 
 static errint_t place(const struct arguments *a, struct efs_error *err)
 {
     struct replay_tasks tasks = {0};
-    struct trial t = {.a = a, .report = {.setup = &a->setup, .tasks = &tasks}};
+    struct replay_place_report report = {.setup = &a->setup, .tasks = &tasks};
+    struct tools_progress progress;
     tools_interrupt_catch();
+    tools_progress_init(&progress, !isatty(STDERR_FILENO));
+    progress.unit = "runs";
     errint_t rc = replay_tasks_read(a->traces.word, a->traces.count, a->shape, a->prompt, OUTPUT, &tasks, err);
-    t.all = (size_t)a->servers.count * a->mbps.count * a->skew.count * a->row_count;
-    t.report.runs = calloc(t.all, sizeof(*t.report.runs));
-    if (rc == 0 && !t.report.runs)
-        rc = efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
-        rc = try_all(&t, err);
-    for (size_t i = 0; i < t.report.count; i++)
-        efs_servers_free(&t.report.runs[i].result);
-    free(t.report.runs);
+        replay_place_print_head(&report);
+    for (uint32_t m = 0; m < a->mbps.count; m++)
+        for (uint32_t k = 0; k < a->skew.count; k++)
+            for (uint32_t n = 0; rc == 0 && n < a->servers.count; n++) {
+                const struct replay_place_point point = {.servers = (uint32_t)a->servers.number[n],
+                                                         .mbps = (double)a->mbps.number[m],
+                                                         .skew = (double)a->skew.number[k] / 100};
+                rc = try_point(a, &report, &point, &progress, err);
+            }
     replay_tasks_free(&tasks);
     return rc;
 }

@@ -88,11 +88,11 @@ errint_t replay_place_measure(const struct replay_place_setup *setup, const stru
 struct replay_place_report {
     const struct replay_place_setup *setup;
     const struct replay_tasks *tasks;
-    struct replay_place_run *runs;
+    struct replay_place_run runs[REPLAY_PLACE_ROWS]; /* of one point */
     size_t count;
 };
 void replay_place_print_head(const struct replay_place_report *report);
-void replay_place_print_table(const struct replay_place_report *report, size_t first); /* of one point */
-void replay_place_print_time(const struct replay_place_report *report, size_t first);  /* local ratio over time */
+void replay_place_print_table(const struct replay_place_report *report);
+void replay_place_print_time(const struct replay_place_report *report); /* local ratio over time */
 
 #endif

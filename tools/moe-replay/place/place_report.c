@@ -25,32 +25,15 @@ static double local_ratio(const struct replay_place_run *run)
     return ratio((double)run->result.local, (double)run->result.calls);
 }
 
-/* The run of a rule at the same point, or NULL. */
-static const struct replay_place_run *find_run(const struct replay_place_report *report,
-                                               const struct replay_place_run *beside, unsigned row)
-{
-    for (size_t i = 0; i < report->count; i++) {
-        const struct replay_place_run *run = &report->runs[i];
-        if (run->row == row && run->point.servers == beside->point.servers && run->point.mbps == beside->point.mbps &&
-            run->point.skew == beside->point.skew)
-            return run;
-    }
-    return NULL;
-}
-
-static double over(const struct replay_place_report *report, const struct replay_place_run *run, unsigned row)
-{
-    const struct replay_place_run *other = find_run(report, run, row);
-    return other ? ratio(mean_latency(run), mean_latency(other)) : 0;
-}
-
-/* A rule that was not run is nothing to compare with. */
+/* Mean latency over that of a row of the same point; "-" if that was not run. */
 static const char *print_over(const struct replay_place_report *report, const struct replay_place_run *run,
                               unsigned row, char text[static 16])
 {
-    double times = over(report, run, row);
-    snprintf(text, 16, "%.3f", times);
-    return times > 0 ? text : "-";
+    double other = 0;
+    for (size_t i = 0; i < report->count; i++)
+        other = report->runs[i].row == row ? mean_latency(&report->runs[i]) : other;
+    snprintf(text, 16, "%.3f", ratio(mean_latency(run), other));
+    return other > 0 ? text : "-";
 }
 
 void replay_place_print_head(const struct replay_place_report *report)
@@ -68,14 +51,14 @@ void replay_place_print_head(const struct replay_place_report *report)
            100 * s->memory, tools_size_print(REPLAY_PLACE_LOAD, load, sizeof(load)), s->review_s);
 }
 
-void replay_place_print_table(const struct replay_place_report *report, size_t first)
+void replay_place_print_table(const struct replay_place_report *report)
 {
-    const struct replay_place_point *p = &report->runs[first].point;
+    const struct replay_place_point *p = &report->runs[0].point;
     printf("\n%u servers, %.0f Mbps, %.0f %% of the requests of a server's own task: %llu requests\n", p->servers,
-           p->mbps, 100 * p->skew, (unsigned long long)report->runs[first].result.requests);
+           p->mbps, 100 * p->skew, (unsigned long long)report->runs[0].result.requests);
     printf("%-12s %10s %10s %10s %10s %8s %10s %8s %10s %10s %10s\n", "rule", "latency s", "over eplb", "over bound",
            "95 % in s", "local %", "remote ms", "changes", "servers'", "plan ms", "simulate s");
-    for (size_t i = first; i < report->count; i++) {
+    for (size_t i = 0; i < report->count; i++) {
         const struct replay_place_run *run = &report->runs[i];
         double least = 0, most = 0;
         char eplb[16], bound[16];
@@ -103,12 +86,12 @@ static double local_between(const struct replay_place_run *run, double begin_s, 
     return ratio(local, calls);
 }
 
-void replay_place_print_time(const struct replay_place_report *report, size_t first)
+void replay_place_print_time(const struct replay_place_report *report)
 {
     const struct replay_place_setup *s = report->setup;
     double step_s = s->duration_s / TIME_ROWS;
     printf("\nlocal %% in each twelfth of the time; tasks change in the middle\n");
-    for (size_t i = first; i < report->count; i++) {
+    for (size_t i = 0; i < report->count; i++) {
         printf("%-12s", replay_place_name(report->runs[i].row));
         for (unsigned k = 0; k < TIME_ROWS; k++)
             printf(" %5.1f", 100 * local_between(&report->runs[i], k * step_s, (k + 1) * step_s, s->machine.bucket_s));
