@@ -85,6 +85,14 @@ class Cgroup:
     def peak_bytes(self):
         return int(self._read("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
 
+    def free_bytes(self):
+        """What processes can still allocate: page cache is dropped for it, shared memory is not."""
+        limit, used, cache, shared = (
+            ("memory.max", "memory.current", "file", "shmem") if self.version == 2 else
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"))
+        stat = self.stat()
+        return int(self._read(limit)) - int(self._read(used)) + stat[cache] - stat[shared]
+
     def out_of_memory(self):
         """How often a process was killed for the limit."""
         text = self._read("memory.events" if self.version == 2 else "memory.oom_control")
