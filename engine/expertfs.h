@@ -150,14 +150,14 @@ struct efs_options {
     bool prealloc;            /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
     bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
-    const char *policy, *pools, *plan, *goal, *delta;
+    const char *policy, *pools, *plan, *goal;
     const char *history_path; /* a .route trace to plan from; NULL: the counts of earlier mounts, if any */
     bool no_state;            /* neither read nor write the state directory */
     bool warm;                /* fill memory that is empty while the disk rests, with what the history expects most */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
     /* As above. */
-    const char *predictor, *prefetch;
+    const char *prefetch;
     /* With full_pool, and CAP_SYS_ADMIN: keep the chunk pool in memory that a daemon can let others map, so that it
      * hands out coded experts, too. */
     bool chunk_windows;
@@ -325,8 +325,8 @@ EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
 
 /*
  * By name: budget ("8G", "auto"), pools (which are allowed, some of "FCSE"), plan ("auto", or ratios of what the pools
- * may take in percent: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), delta
- * (a number of ranks), predictor ("mixed", "fmoe", "moe-infinity"), prefetch
+ * may take in percent: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"),
+ * prefetch
  * ("off", "auto", "always"; with share of the budget in percent and bytes a token: "auto:share=10:token=256M").
  * Shrinking evicts at once; *held_bytes (may be NULL) is what leases and readers still hold above the new budget.
  * -EINVAL: err says what is allowed; -ENOMEM: below the floor, which err tells; -ENODATA: no such name. Nothing has

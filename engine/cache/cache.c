@@ -67,8 +67,8 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
     struct efs_cache *r = fs->cache = efs_sys_calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "%s: no memory for the cache state", store->path);
-    r->tuning = (struct efs_cache_tuning){
-        .pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_MAKESPAN, .delta = -1, .ratio = {[EFS_POOL_C] = 1}};
+    r->tuning =
+        (struct efs_cache_tuning){.pools = EFS_PLAN_ALL_POOLS, .goal = EFS_PLAN_IO, .ratio = {[EFS_POOL_C] = 1}};
     if (store->expert_count == 0)
         return 0;
     r->layer_first = efs_sys_calloc(store->expert_count + 1u, sizeof(*r->layer_first));

@@ -24,7 +24,6 @@ struct efs_cache_tuning {
     enum efs_policy_kind policy;
     unsigned pools; /* allowed, bits EFS_PLAN_POOL */
     enum efs_plan_goal goal;
-    double delta;            /* of the published thresholds; < 0: the default policy */
     bool fixed_plan;         /* ratio was given by the user; else by the planner */
     double ratio[EFS_POOLS]; /* shares of what pools may take; sum to at most 1 */
 };
@@ -98,7 +97,7 @@ double efs_cache_chosen(const struct efs *fs);
 
 /* ---- tuning (cache_tune.c) ---- */
 
-/* How the pools are to be chosen: who changes it has them cut anew (efs_budget_cut()). Policy and delta by
+/* How the pools are to be chosen: who changes it has them cut anew (efs_budget_cut()). The policy by
  * efs_cache_set_policy() alone. */
 struct efs_cache_tuning *efs_cache_tuning(struct efs *fs);
 /* The pools take so much together, and at most capacity_bytes each: victims go. */
@@ -106,9 +105,9 @@ void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capac
 /* The policy starts with these: how often each expert of a layer was asked for in so many passes. */
 void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes);
 
-/* Without lock: another policy, or other tuning of it; NULL: as it is. A new machine takes over the cache state,
- * counts, holds and pins; the pools are to be cut anew (efs_budget_cut). 0, -ENOMEM. */
-errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta);
+/* Without lock: another policy. A new machine takes over the cache state, counts, holds and pins; the pools are to be
+ * cut anew (efs_budget_cut). 0, -ENOMEM. */
+errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind);
 /* pool F, C, or M: not pinned. */
 void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 

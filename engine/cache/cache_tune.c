@@ -24,7 +24,7 @@ static void policy_take_over(struct efs_cache *r, struct efs_policy *from, struc
     }
 }
 
-errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta)
+errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind)
 {
     struct efs_cache *r = fs->cache;
     for (;;) {
@@ -32,13 +32,10 @@ errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, 
         efs_lock(fs);
         from = r->policy;
         struct efs_policy_config config = r->config;
-        double threshold = delta ? *delta : r->tuning.delta;
         efs_unlock(fs);
         if (!from)
             return 0;
-        config.kind = kind ? *kind : config.kind;
-        config.tuning.published = threshold >= 0;
-        config.tuning.delta = threshold >= 0 ? threshold : 0;
+        config.kind = kind;
         errint_t rc = efs_policy_new(&config, &to);
         if (rc < 0)
             return rc;
@@ -49,7 +46,6 @@ errint_t efs_cache_set_policy(struct efs *fs, const enum efs_policy_kind *kind, 
             r->policy = to;
             r->config = config;
             r->tuning.policy = config.kind;
-            r->tuning.delta = threshold;
         }
         efs_unlock(fs);
         efs_policy_free(done ? from : to);

@@ -150,10 +150,14 @@ static void tune_get_goal(struct efs *fs, char *text, size_t room)
 
 /* ---- the policy ---- */
 
-static errint_t tune_new_policy(struct efs *fs, const enum efs_policy_kind *kind, const double *delta,
-                                struct efs_error *err)
+static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
-    errint_t rc = efs_cache_set_policy(fs, kind, delta);
+    enum efs_policy_kind kind;
+    errint_t rc = efs_tune_policy(value, &kind, err);
+    (void)held;
+    if (rc < 0)
+        return rc;
+    rc = efs_cache_set_policy(fs, kind);
     efs_lock(fs);
     efs_budget_cut(fs);
     efs_plan_thread_wake(fs);
@@ -161,48 +165,12 @@ static errint_t tune_new_policy(struct efs *fs, const enum efs_policy_kind *kind
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
 }
 
-static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
-{
-    enum efs_policy_kind kind;
-    errint_t rc = efs_tune_policy(value, &kind, err);
-    (void)held;
-    return rc < 0 ? rc : tune_new_policy(fs, &kind, NULL, err);
-}
-
 static void tune_get_policy(struct efs *fs, char *text, size_t room)
 {
     snprintf(text, room, "%s", efs_policy_name(efs_cache_tuning(fs)->policy));
 }
 
-static errint_t tune_set_delta(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
-{
-    double delta;
-    errint_t rc = efs_tune_delta(value, &delta, err);
-    (void)held;
-    return rc < 0 ? rc : tune_new_policy(fs, NULL, &delta, err);
-}
-
-static void tune_get_delta(struct efs *fs, char *text, size_t room)
-{
-    efs_tune_print_delta(efs_cache_tuning(fs)->delta, text, room);
-}
-
 /* ---- what is guessed ---- */
-
-static errint_t tune_set_predictor(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
-{
-    efs_lock(fs);
-    struct efs_guess_tuning tuning = efs_guess_tuning(fs);
-    efs_unlock(fs);
-    errint_t rc = efs_tune_predictor(value, &tuning.predictor, err);
-    (void)held;
-    return rc < 0 ? rc : efs_guess_tune(fs, &tuning, err);
-}
-
-static void tune_get_predictor(struct efs *fs, char *text, size_t room)
-{
-    snprintf(text, room, "%s", efs_predictor_name(efs_guess_tuning(fs).predictor));
-}
 
 static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
@@ -223,14 +191,9 @@ static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
 /* ---- by name ---- */
 
 static const struct setting settings[] = {
-    {"budget", tune_set_budget, tune_get_budget},
-    {"pools", tune_set_pools, tune_get_pools},
-    {"plan", tune_set_plan, tune_get_plan},
-    {"goal", tune_set_goal, tune_get_goal},
-    {"delta", tune_set_delta, tune_get_delta},
-    {"policy", tune_set_policy, tune_get_policy},
-    {"predictor", tune_set_predictor, tune_get_predictor},
-    {"prefetch", tune_set_prefetch, tune_get_prefetch},
+    {"budget", tune_set_budget, tune_get_budget}, {"pools", tune_set_pools, tune_get_pools},
+    {"plan", tune_set_plan, tune_get_plan},       {"goal", tune_set_goal, tune_get_goal},
+    {"policy", tune_set_policy, tune_get_policy}, {"prefetch", tune_set_prefetch, tune_get_prefetch},
 };
 
 static const struct setting *setting_find(const char *name)
@@ -250,8 +213,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
     errint_t rc = efs_served_check(fs, err);
     return rc < 0 ? rc
            : s    ? s->set(fs, value, held_bytes, err)
-                  : efs_fail(err, -ENODATA,
-                             "there is no %s: budget, pools, plan, policy, goal, delta, predictor, prefetch", name);
+                  : efs_fail(err, -ENODATA, "there is no %s: budget, pools, plan, policy, goal, prefetch", name);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)

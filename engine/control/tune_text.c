@@ -148,31 +148,6 @@ errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_er
     return 0;
 }
 
-errint_t efs_tune_delta(const char *text, double *delta, struct efs_error *err)
-{
-    double number = -1;
-    const char *end = strcmp(text, "auto") == 0 ? "" : decimal(text, &number);
-    if (!end || *end || number > EFS_TUNE_DELTA_MOST) {
-        return efs_fail(err, -EINVAL, "delta=%.64s: allowed are auto and numbers of ranks from 0 to %.0f", text,
-                        EFS_TUNE_DELTA_MOST);
-    }
-    *delta = number;
-    return 0;
-}
-
-/* Of all that sched/predict/ has, those that the daemon offers: the others are for comparison. */
-static const enum efs_predictor_kind predictors[] = {EFS_PREDICT_MIXED, EFS_PREDICT_FMOE, EFS_PREDICT_INFINITY};
-
-errint_t efs_tune_predictor(const char *text, enum efs_predictor_kind *kind, struct efs_error *err)
-{
-    for (size_t i = 0; i < sizeof(predictors) / sizeof(predictors[0]); i++)
-        if (strcmp(text, efs_predictor_name(predictors[i])) == 0) {
-            *kind = predictors[i];
-            return 0;
-        }
-    return efs_fail(err, -EINVAL, "predictor=%.64s: allowed are mixed, fmoe and moe-infinity", text);
-}
-
 /* One `share=10` or `token=64M`, up to ':' or the end. NULL: it is none, or was said before. */
 static const char *prefetch_part(const char *text, bool said[2], struct efs_governor_config *governor)
 {
@@ -261,12 +236,4 @@ void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t ro
         int n = snprintf(text + used, room - used, "%s%c=%s", pool ? ":" : "", pool_letters[pool], percent);
         used += n > 0 ? (size_t)n : 0;
     }
-}
-
-void efs_tune_print_delta(double delta, char *text, size_t room)
-{
-    if (delta < 0)
-        snprintf(text, room, "auto");
-    else
-        print_decimal(delta, text, room);
 }

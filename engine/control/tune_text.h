@@ -13,7 +13,6 @@
 #include "governor.h"
 #include "policy.h"
 #include "pools.h"
-#include "predict.h"
 
 /* What the pools may take, as the plan says it. */
 struct efs_tune_plan {
@@ -21,8 +20,7 @@ struct efs_tune_plan {
     double ratio[EFS_POOLS]; /* not automatic: shares, which sum to at most 1 */
 };
 
-#define EFS_TUNE_TEXT 128 /* room for any text that these make */
-#define EFS_TUNE_DELTA_MOST 4096.0
+#define EFS_TUNE_TEXT 128        /* room for any text that these make */
 #define EFS_TUNE_SHARE_MOST 50.0 /* percent */
 
 /* "auto" (*bytes = 0) or a size above 0. */
@@ -34,10 +32,6 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
 errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_error *err);
 errint_t efs_tune_policy(const char *text, enum efs_policy_kind *kind, struct efs_error *err);
 errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err);
-/* "auto" (*delta = -1: no thresholds), or 0 to EFS_TUNE_DELTA_MOST ranks, in plain decimals. */
-errint_t efs_tune_delta(const char *text, double *delta, struct efs_error *err);
-/* One that works from what layers choose, in a served store. */
-errint_t efs_tune_predictor(const char *text, enum efs_predictor_kind *kind, struct efs_error *err);
 /* "off", "auto" or "always", and behind colons share=PERCENT (above 0, at most 50) and token=SIZE (0: no limit). */
 errint_t efs_tune_prefetch(const char *text, struct efs_governor_config *governor, struct efs_error *err);
 
@@ -46,7 +40,6 @@ void efs_tune_print_budget(uint64_t bytes, char *text, size_t room);
 void efs_tune_print_pools(unsigned pools, char *text, size_t room);
 void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t room);
 const char *efs_tune_goal_name(enum efs_plan_goal goal);
-void efs_tune_print_delta(double delta, char *text, size_t room);
 void efs_tune_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room);
 
 #endif

@@ -20,7 +20,7 @@ errint_t efs_guess_build(struct efs *fs)
     if (!g)
         return -ENOMEM;
     g->fs = fs;
-    g->tuning = (struct efs_guess_tuning){EFS_PREDICT_MIXED, {.mode = EFS_GOVERNOR_OFF, .share = EFS_GOVERNOR_SHARE}};
+    g->tuning = (struct efs_guess_tuning){{.mode = EFS_GOVERNOR_OFF, .share = EFS_GOVERNOR_SHARE}};
     pthread_cond_init(&g->wake, NULL);
     return 0;
 }

@@ -25,7 +25,6 @@
 #define EFS_GUESS_OWN 0u /* of efs_guess_observe(): who is told of by requests alone, and by .expertfs/hint */
 
 struct efs_guess_tuning {
-    enum efs_predictor_kind predictor;
     struct efs_governor_config governor;
 };
 

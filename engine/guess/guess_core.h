@@ -96,12 +96,6 @@ struct efs_guessing {
     uint16_t *line_ids;  /* [EFS_GUESS_LINE][EFS_GUESS_IDS] */
     float *line_weights; /* the same */
     uint64_t line_put, line_taken, line_lost;
-    /* what passes through all layers ask for, whether anything is guessed or not */
-    struct {
-        uint32_t layer;
-        uint64_t bytes, layers; /* of the layer; layers so far */
-        double mean;            /* bytes of a layer */
-    } pass;
     /* what it tells of itself */
     struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1]; /* [0]: hints, of which no distance is known */
     uint64_t observed, missed;                      /* layers; experts that were not in memory when asked for */

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#define PASS_LAYERS 256u /* by which the mean of a layer's bytes goes */
-
 static uint64_t sequence_id(uint32_t who, uint32_t number)
 {
     return (uint64_t)who << 32 | number;
@@ -205,27 +203,11 @@ static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
     }
 }
 
-/* Experts that come one by one are of one layer, as above. */
-static void pass_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, bool named)
-{
-    struct efs_guessing *g = fs->guessing;
-    if (g->pass.bytes && (named || layer != g->pass.layer)) {
-        g->pass.layers++;
-        g->pass.mean += ((double)g->pass.bytes - g->pass.mean) /
-                        (double)(g->pass.layers < PASS_LAYERS ? g->pass.layers : PASS_LAYERS);
-        g->pass.bytes = 0;
-    }
-    g->pass.layer = layer;
-    for (uint32_t i = 0; i < count; i++)
-        g->pass.bytes += efs_expert_coded_bytes(fs, efs_guess_number(fs, layer, ids[i]));
-}
-
 void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                      bool named)
 {
     struct efs_guessing *g = fs->guessing;
     uint32_t most = 1;
-    pass_add(fs, layer, ids, count, named);
     if (!g->queue)
         return;
     for (uint32_t i = 0; tokens && i < count; i++)

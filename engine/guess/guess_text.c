@@ -15,9 +15,7 @@ struct told {
     const char *state;
     uint64_t memory_bytes, predictor_bytes, share_bytes, observed, left_out, missed, held_bytes;
     unsigned chosen, sequences;
-    double ratio, pass_bytes;
-    uint64_t cache_bytes;
-    enum efs_policy_kind policy;
+    double ratio;
     bool decided;
     struct efs_prefetch_counts counts;
     struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1];
@@ -54,12 +52,7 @@ static void tell_now(struct efs *fs, struct told *now)
                          .left_out = g->line_lost,
                          .missed = g->missed,
                          .chosen = g->chosen,
-                         .ratio = g->on ? efs_trial_ratio(&g->governor.trial) : 1,
-                         .pass_bytes = g->pass.mean * efs_cache_layers(fs),
-                         .cache_bytes = fs->account.budget_bytes > fs->account.fixed_bytes
-                                            ? fs->account.budget_bytes - fs->account.fixed_bytes
-                                            : 0,
-                         .policy = efs_cache_tuning(fs)->policy};
+                         .ratio = g->on ? efs_trial_ratio(&g->governor.trial) : 1};
     for (uint32_t i = 0; i < g->held_count; i++)
         now->held_bytes += g->experts[g->held[i]].read ? g->experts[g->held[i]].bytes : 0;
     for (unsigned s = 0; g->sequences && s < EFS_GUESS_SEQUENCES; s++)
@@ -93,25 +86,8 @@ static void tell_distance(FILE *out, const struct told *t, unsigned distance)
     fprintf(out, " %8llu %8llu %15llu\n", U(s->late), U(s->wasted), U(s->wasted_bytes));
 }
 
-/* Below what a pass asks for an order by last use finds nothing again: all of a pass comes before a layer does. */
-static void tell_cliff(FILE *out, const struct told *t)
-{
-    bool finds_nothing = t->policy == EFS_POLICY_LRU || t->policy == EFS_POLICY_FIFO || t->policy == EFS_POLICY_MARKING;
-    fprintf(out, "cliff: ");
-    if (t->pass_bytes <= 0)
-        fprintf(out, "not known yet\n");
-    else if ((double)t->cache_bytes >= t->pass_bytes)
-        fprintf(out, "no\n");
-    else
-        fprintf(out, "a pass asks for %.0f MiB and %llu MiB are for experts: %s\n", t->pass_bytes / 1048576,
-                U(t->cache_bytes >> 20),
-                finds_nothing ? "with this policy hardly anything is found again, policy=zipmoe keeps a part"
-                              : "this policy keeps a part");
-}
-
 static void tell(const struct told *t, FILE *out)
 {
-    fprintf(out, "predictor: %s\n", efs_predictor_name(t->tuning.predictor));
     fprintf(out, "prefetch: %s\n", efs_governor_mode_name(t->tuning.governor.mode));
     fprintf(out, "state: %s\n", t->state);
     fprintf(out, "time_ratio: %.4f\n", t->ratio);
@@ -119,8 +95,6 @@ static void tell(const struct told *t, FILE *out)
     fprintf(out, "predictor_bytes: %llu\n", U(t->predictor_bytes));
     fprintf(out, "share_bytes: %llu\n", U(t->share_bytes));
     fprintf(out, "held_bytes: %llu\n", U(t->held_bytes));
-    fprintf(out, "pass_bytes: %.0f\n", t->pass_bytes);
-    tell_cliff(out, t);
     fprintf(out, "sequences: %u\n", t->sequences);
     fprintf(out, "chosen: %u\n", t->chosen);
     fprintf(out, "observed: %llu\n", U(t->observed));

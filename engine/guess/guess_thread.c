@@ -32,7 +32,6 @@ _Static_assert(SAID * sizeof(struct said) <= EFS_GUESS_THREAD_BYTES / 2, "what t
 struct guesser {
     struct efs_guessing *g;
     struct efs_predictor *predictor;
-    enum efs_predictor_kind kind;
     unsigned chosen, distances;
     uint32_t window, window_most; /* layers since the last look at how many are chosen; the most of these */
     uint64_t learned, saved_ns;   /* layers that were learned from since it was saved; when that was */
@@ -73,11 +72,10 @@ static void guesser_new(struct guesser *t, unsigned chosen)
     guesser_forget(t);
     efs_lock(fs);
     uint64_t bytes = g->predictor_most_bytes; /* whatever the budget is by now */
-    t->kind = g->tuning.predictor;
     efs_unlock(fs);
     t->chosen = chosen;
     t->distances = efs_cache_layers(fs) < EFS_GUESS_DISTANCES ? efs_cache_layers(fs) : EFS_GUESS_DISTANCES;
-    const struct efs_predict_config config = {.kind = t->kind,
+    const struct efs_predict_config config = {.kind = EFS_PREDICT_MIXED,
                                               .layers = efs_cache_layers(fs),
                                               .experts = efs_cache_width(fs),
                                               .chosen = chosen,
@@ -275,7 +273,7 @@ void *efs_guess_thread(void *arg)
         efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: no memory");
     efs_lock(fs);
     while (t && !g->stop) {
-        bool other = t->chosen && (!g->on || t->kind != g->tuning.predictor), idle = g->line_put == g->line_taken;
+        bool other = t->chosen && !g->on, idle = g->line_put == g->line_taken;
         if (idle && !other) {
             pthread_cond_wait(&g->wake, &fs->lock);
             continue;

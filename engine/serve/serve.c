@@ -217,9 +217,8 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
 static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
     const struct efs_options *o = &fs->options;
-    const char *const texts[][2] = {{"policy", o->policy},    {"pools", o->pools}, {"plan", o->plan},
-                                    {"goal", o->goal},        {"delta", o->delta}, {"predictor", o->predictor},
-                                    {"prefetch", o->prefetch}};
+    const char *const texts[][2] = {
+        {"policy", o->policy}, {"pools", o->pools}, {"plan", o->plan}, {"goal", o->goal}, {"prefetch", o->prefetch}};
     errint_t rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof(texts) / sizeof(texts[0]); i++)
         if (texts[i][1]) {

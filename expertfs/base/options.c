@@ -54,19 +54,20 @@ static const struct option table[] = {
     {"rw", TAKE_CLEAR, AT(read_only), NULL, NULL},
 };
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan",      "policy",
-                                                  "goal",   "delta", "predictor", "prefetch"};
+const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan", "policy", "goal", "prefetch"};
 
 /* Options of earlier versions, and what to do without them. */
 static const struct {
     const char *name, *use;
 } gone[] = {
     {"ahead", "the daemon chooses it"},
+    {"delta", "thresholds of the pools are for moe-replay"},
     {"lease", "an expert that finds no room is served without passthrough"},
     {"nodirect", "a store that cannot be read with O_DIRECT is read without"},
     {"odirect", "it is the default"},
     {"page_cache", "limit the memory cgroup of the readers (memory.high)"},
     {"passthrough", "it is the default"},
+    {"predictor", "the daemon predicts with mixed, moe-replay compares"},
     {"readahead", "root may write read_ahead_kb of /sys/class/bdi"},
     {"schedule", "reads and decodes are done in the order of the request"},
     {"state", "it is the default"},

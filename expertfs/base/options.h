@@ -12,7 +12,7 @@
 enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
 
 /* Names for efs_set(): extended attributes of the root, and mount options. */
-#define EFSD_TUNABLES 8u
+#define EFSD_TUNABLES 6u
 extern const char *const efsd_tunables[EFSD_TUNABLES];
 
 struct efsd_options {

@@ -53,7 +53,7 @@ OPENED = 3 << 20  # the largest expert that is being opened when the budget fall
 
 CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,E=50", "F=30,S=70")),
            ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", ("zipmoe", "lru", "lfu", "fifo", "marking")),
-           ("delta", ("auto", "2")), ("goal", ("io", "makespan")))
+           ("goal", ("io", "makespan")))
 
 
 class Tuner:

@@ -30,15 +30,15 @@ result = ctl("get", mount.path)
 told = dict(line.split(": ", 1) for line in result.stdout.splitlines())
 effective = told.pop("effective_budget", None)
 check("get tells everything", result.returncode == 0 and not result.stderr and told == {
-      "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "makespan", "delta": "auto",
-      "predictor": "mixed", "prefetch": "off", "answer": "ok"} and effective == str(128 << 20), result)
+      "budget": str(128 << 20), "pools": "FCSE", "plan": "auto", "policy": "zipmoe", "goal": "io",
+      "prefetch": "off", "answer": "ok"} and effective == str(128 << 20), result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 result = ctl("get", model)
 check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list'" in result.stderr,
       result)
 check("get -h: sizes with their unit", ctl("get", "-h", mount.path, "budget").stdout == "128 MiB\n" and
       ctl("get", "-h", mount.path, "policy").stdout == "zipmoe\n")
-check("get of two: with their names", ctl("get", mount.path, "policy", "goal").stdout == "policy: zipmoe\ngoal: makespan\n")
+check("get of two: with their names", ctl("get", mount.path, "policy", "goal").stdout == "policy: zipmoe\ngoal: io\n")
 told = ctl("get", EXPERT).stdout
 check("get of an expert", [line.split(": ")[0] for line in told.splitlines()] == ["pin", "state", "kept", "rank", "count",
       "bytes", "leases"], told)
@@ -243,8 +243,8 @@ for arguments, status, says in (
           result)
 check("nothing has changed", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
       f"policy: zipmoe\nbudget: {128 << 20}\nplan: auto\n")
-check("what comes before an error stays", ctl("set", mount.path, "goal=io", "policy=x", "delta=1").returncode == 1 and
-      ctl("get", mount.path, "goal", "delta").stdout == "goal: io\ndelta: auto\n" and
+check("what comes before an error stays", ctl("set", mount.path, "goal=makespan", "policy=x", "plan=C=100").returncode == 1 and
+      ctl("get", mount.path, "goal", "plan").stdout == "goal: makespan\nplan: auto\n" and
       ctl("set", "-r", mount.path, "goal").returncode == 0)
 if root:
     result = subprocess.run([copied, "set", mount.path, "policy=lru"], **as_user)

@@ -45,7 +45,7 @@ def table(name):
 
 
 print("-- which there are")
-tunables = {"budget", "pools", "plan", "policy", "goal", "delta", "predictor", "prefetch"}
+tunables = {"budget", "pools", "plan", "policy", "goal", "prefetch"}
 expert_names = ["pin", "state", "kept", "rank", "count", "bytes", "leases"]
 named = {"": sorted(tunables | {"answer", "effective_budget"}), EXPERT: sorted(expert_names), FOLDER: ["pin"]}
 for path, which in named.items():
@@ -96,8 +96,7 @@ for name, value, becomes in (
         ("pools", "CSE", "CSE"), ("pools", "ec", "CE"), ("pools", "FCSE", "FCSE"),
         ("plan", "C=50,S=25,E=25", "F=0:C=50:S=25:E=25"), ("plan", "C=100", "F=0:C=100:S=0:E=0"), ("plan", "auto", "auto"),
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
-        ("delta", "2", "2"), ("delta", "auto", "auto"), ("goal", "makespan", "makespan"), ("goal", "io", "io"),
-        ("predictor", "fmoe", "fmoe"), ("predictor", "mixed", "mixed"),
+        ("goal", "makespan", "makespan"), ("goal", "io", "io"),
         ("prefetch", "auto", "auto:share=0.5"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
         ("prefetch", "off", "off")):
     set_(name, value)
@@ -124,8 +123,7 @@ check("removed: none is pinned", all(row["pin"] == "-" for row in table("experts
       get("pin", FOLDER) == "-")
 
 print("-- removing")
-for name, value in (("budget", "64M"), ("policy", "lru"), ("pools", "C"), ("plan", "C=100"), ("goal", "makespan"),
-                    ("delta", "1")):
+for name, value in (("budget", "64M"), ("policy", "lru"), ("pools", "C"), ("plan", "C=100"), ("goal", "makespan")):
     set_(name, value)
     remove(name)
     check(f"{name} is as it was mounted", get(name) == began[name], get(name))
@@ -144,8 +142,7 @@ for name, value, path, error, says in (
         ("pools", "XYZ", "", "EINVAL", "FCSE"), ("pools", "CC", "", "EINVAL", "FCSE"),
         ("plan", "F=90,C=20", "", "EINVAL", "100"), ("plan", "C=50,C=50", "", "EINVAL", "F=10:C=70"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
-        ("delta", "-1", "", "EINVAL", "from 0"), ("delta", "nan", "", "EINVAL", "from 0"),
-        ("goal", "speed", "", "EINVAL", "makespan"), ("predictor", "oracle", "", "EINVAL", "mixed"),
+        ("goal", "speed", "", "EINVAL", "makespan"),
         ("prefetch", "64M", "", "EINVAL", "always"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "CC", EXPERT, "EINVAL", "F, C and -"),
         ("pin", "", FOLDER, "EINVAL", "F, C and -"), ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
@@ -239,7 +236,7 @@ problems = []
 for turn in range(12):
     for name, value in (("budget", ("48M", "128M", "64M")[turn % 3]), ("pools", ("FCSE", "C", "CSE", "SE")[turn % 4]),
                         ("policy", ("lru", "zipmoe", "marking", "lfu", "fifo")[turn % 5]),
-                        ("plan", ("auto", "C=60,S=20,E=20", "F=50,C=50")[turn % 3]), ("delta", ("1", "auto")[turn % 2])):
+                        ("plan", ("auto", "C=60,S=20,E=20", "F=50,C=50")[turn % 3])):
         try:
             set_(name, value)
         except OSError as error:
@@ -260,10 +257,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,delta=3,nostate,predictor=fmoe,prefetch=auto:share=5")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=auto:share=5")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "delta": "3", "predictor": "fmoe", "prefetch": "auto:share=5"}
+        "prefetch": "auto:share=5"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")
@@ -271,7 +268,7 @@ check("and what removing goes back to", get("policy") == "lru")
 mount.stop()
 for options, status, says in (("policy=best", 1, "zipmoe, lru"), ("goal=x", 1, "makespan"), ("pools=XY", 1, "FCSE"),
                               ("plan=C=200", 1, "100"),
-                              ("plan=C=50,S=50", 2, "option \"S\""), ("plan=C=50:S=20,pools=XY", 1, "FCSE"), ("delta=x", 1, "from 0"), ("history=/no/such", 1, "/no/such")):
+                              ("plan=C=50,S=50", 2, "option \"S\""), ("plan=C=50:S=20,pools=XY", 1, "FCSE"), ("delta=x", 2, "option delta is gone"), ("history=/no/such", 1, "/no/such")):
     os.makedirs(scratch("refused"), exist_ok=True)
     result = run(program("expertfs"), "-f", store, scratch("refused"), "-o", options)
     check(f"{options}: exit {status}, and why", result.returncode == status and says in result.stderr, result)

@@ -326,28 +326,21 @@ TEST(what_nobody_comes_for_goes)
 /* The same experts follow each other in every pass; each layer's are gone when its turn comes again. */
 TEST(requests_teach)
 {
-    for (unsigned kind = 0; kind < 3; kind++) {
-        static const char *const predictors[] = {"mixed", "fmoe", "moe-infinity"};
-        struct efs *fs = open_store(256 * MIB, "off");
-        struct efs_error err = {""};
-        assert_int_equal(efs_set(fs, "predictor", predictors[kind], NULL, &err), 0);
-        assert_int_equal(efs_set(fs, "prefetch", "always", NULL, &err), 0);
-        for (uint32_t pass = 0; pass < 60; pass++)
-            for (uint32_t layer = 0; layer < LAYERS; layer++) {
-                uint32_t a = pass % 4 * 4 + layer, b = (a + 5) % EXPERTS;
-                ask_for(fs, layer, (uint32_t[]){a, b}, 2);
-                pause_shortly();
-            }
-        when_calm(fs);
-        assert_true(told(fs, "observed", 0) == 60 * LAYERS);
-        assert_true(told(fs, "chosen", 0) == 2);
-        assert_true(told(fs, "1", 1) > 0);       /* layers */
-        if (kind < 2)                            /* moe-infinity learns from requests that have ended */
-            assert_true(told(fs, "1", 3) > 0.5); /* recall at 2K */
-        assert_true(told(fs, "predictor_bytes", 0) > 0);
-        assert_true(told(fs, "predictor_bytes", 0) <= told(fs, "memory_bytes", 0));
-        efs_close(fs);
-    }
+    struct efs *fs = open_store(256 * MIB, "always");
+    for (uint32_t pass = 0; pass < 60; pass++)
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            uint32_t a = pass % 4 * 4 + layer, b = (a + 5) % EXPERTS;
+            ask_for(fs, layer, (uint32_t[]){a, b}, 2);
+            pause_shortly();
+        }
+    when_calm(fs);
+    assert_true(told(fs, "observed", 0) == 60 * LAYERS);
+    assert_true(told(fs, "chosen", 0) == 2);
+    assert_true(told(fs, "1", 1) > 0);   /* layers */
+    assert_true(told(fs, "1", 3) > 0.5); /* recall at 2K */
+    assert_true(told(fs, "predictor_bytes", 0) > 0);
+    assert_true(told(fs, "predictor_bytes", 0) <= told(fs, "memory_bytes", 0));
+    efs_close(fs);
 }
 
 /* Two sequences take turns: told apart each is simple. When the last ends, requests are taken for one again. */
@@ -399,7 +392,6 @@ TEST(what_is_wrong_is_refused)
     r = (struct efs_routing){.size = sizeof(r), .count = EFS_ROUTING_EXPERTS + 1, .experts = good};
     assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
     assert_int_equal(efs_set(fs, "prefetch", "always:share=0", NULL, &err), -EINVAL);
-    assert_int_equal(efs_set(fs, "predictor", "deepspeed", NULL, &err), -EINVAL);
     efs_client_close(client);
     efs_close(fs);
 }
@@ -507,41 +499,6 @@ TEST(learned_stays)
     }
     unsetenv("EXPERTFS_STATE");
     assert_int_equal(rmdir(folder), 0);
-}
-
-/* ---- the cliff ---- */
-
-static void told_of_the_cliff(struct efs *fs, const char *wanted)
-{
-    char *text;
-    size_t bytes;
-    assert_int_equal(efs_describe(fs, "predict", &text, &bytes), 0);
-    const char *at = strstr(text, "\ncliff: ");
-    assert_non_null(at);
-    *strchrnul(at + 1, '\n') = '\0';
-    if (!strstr(at, wanted))
-        fail_msg("%s: no '%s' in it", at + 1, wanted);
-    free(text);
-}
-
-/* Below what a pass asks for it is said, whether anything is guessed or not, with the policy that keeps a part. */
-TEST(the_cliff_is_told)
-{
-    uint32_t all[EXPERTS];
-    for (uint32_t e = 0; e < EXPERTS; e++)
-        all[e] = e;
-    struct efs *fs = open_store(256 * MIB, "off");
-    uint64_t fixed = stats_of(fs).fixed_bytes;
-    told_of_the_cliff(fs, "not known yet");
-    for (uint32_t layer = 0; layer < LAYERS + 1; layer++)
-        ask_for(fs, layer % LAYERS, all, EXPERTS);
-    told_of_the_cliff(fs, "no");
-    assert_true(told(fs, "pass_bytes", 0) > 64 * MIB);
-    assert_int_equal(efs_set(fs, "budget", "64M", NULL, NULL), fixed < 48 * MIB ? 0 : -ENOMEM);
-    told_of_the_cliff(fs, "policy=zipmoe keeps a part");
-    assert_int_equal(efs_set(fs, "policy", "zipmoe", NULL, NULL), 0);
-    told_of_the_cliff(fs, "this policy keeps a part");
-    efs_close(fs);
 }
 
 /* ---- its memory, its end ---- */

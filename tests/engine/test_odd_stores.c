@@ -336,12 +336,10 @@ static void step_set(struct session *s)
         {"plan", "auto", "F=10:C=70:S=10:E=10", "F=100", "E=1", "F=101"},
         {"policy", "zipmoe", "lru", "lfu", "fifo", "marking"},
         {"goal", "io", "makespan", "", "io", "makespan"},
-        {"delta", "auto", "0", "1", "1000", "-1"},
-        {"predictor", "mixed", "fmoe", "moe-infinity", "none", "mixed"},
         {"prefetch", "off", "auto", "always", "auto:share=10:token=64M", "always:share=200"},
         {"nothing", "1", "", "auto", "0", "x"},
     };
-    const char *const *x = settings[below(s, 9)], *value = x[1 + below(s, 5)];
+    const char *const *x = settings[below(s, sizeof(settings) / sizeof(settings[0]))], *value = x[1 + below(s, 5)];
     struct efs_error err = {""};
     char text[256];
     uint64_t held;
@@ -558,8 +556,6 @@ static bool session_open(struct session *s)
                                         .pools = ONE_OF("C", "FCSE", "SE"),
                                         .plan = ONE_OF("F=50:C=50", "C=100", "S=30:E=30"),
                                         .goal = ONE_OF("io", "makespan"),
-                                        .delta = ONE_OF("0", "2"),
-                                        .predictor = ONE_OF("mixed", "fmoe", "moe-infinity"),
                                         .prefetch = ONE_OF("always", "auto"),
                                         .no_state = !once_in(s, 4),
                                         .warm = once_in(s, 2),

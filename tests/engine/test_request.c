@@ -492,9 +492,9 @@ TEST(test_soak)
                                              {"policy", "lfu"},     {"budget", "200M"},
                                              {"pools", "CSE"},      {"plan", "auto"},
                                              {"policy", "marking"}, {"plan", "F=10,S=40,E=40"},
-                                             {"delta", "2"},        {"policy", "zipmoe"},
-                                             {"pools", "FCSE"},     {"plan", "E=100"},
-                                             {"goal", "makespan"},  {"plan", "auto"}};
+                                             {"policy", "zipmoe"},  {"pools", "FCSE"},
+                                             {"plan", "E=100"},     {"goal", "makespan"},
+                                             {"plan", "auto"}};
     for (unsigned round = 0; round < 3; round++)
         for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
             struct efs_error err = {""};

@@ -87,13 +87,13 @@ TEST(test_calls)
     struct efs *fs;
     struct efs_error err = {""};
     fixture_store(&model, 1, 4, 64, 64);
-    struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .no_state = true, .delta = "nonsense"};
+    struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .no_state = true, .prefetch = "nonsense"};
     assert_int_equal(efs_open(model.store, &options, &fs, &err), -EINVAL);
     assert_non_null(strstr(err.text, "sizeof(struct efs_options)"));
     assert_null(fs);
     options.size = sizeof(options);
     assert_int_equal(efs_open(model.store, &options, &fs, &err), -EINVAL);
-    options.size = offsetof(struct efs_options, delta); /* of before there was a delta */
+    options.size = offsetof(struct efs_options, prefetch); /* of before there was prefetch */
     assert_int_equal(efs_open(model.store, &options, &fs, &err), 0);
     struct {
         struct efs_stats known;

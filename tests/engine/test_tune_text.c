@@ -182,38 +182,4 @@ TEST(words)
     }
 }
 
-TEST(deltas)
-{
-    static const struct {
-        const char *text, *printed;
-        double delta;
-    } good[] = {{"auto", "auto", -1},
-                {"0", "0", 0},
-                {"1", "1", 1},
-                {"2.5", "2.5", 2.5},
-                {"4096", "4096", 4096},
-                {"0.125", "0.125", 0.125},
-                {"0.00001", "0.00001", 0.00001},
-                {"1023.1234", "1023.1234", 1023.1234},
-                {"0.0000001", "0", 0}};
-    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
-        double delta = -1;
-        char text[EFS_TUNE_TEXT];
-        assert_int_equal(efs_tune_delta(good[i].text, &delta, NULL), 0);
-        assert_true(fabs(delta - good[i].delta) < 1e-12);
-        efs_tune_print_delta(delta, text, sizeof(text));
-        assert_string_equal(text, good[i].printed);
-    }
-    static const char *const bad[] = {"",    "-1",  "+1", "4096.5", "4097", "nan", "inf",
-                                      "1e3", "0x1", ".5", "5.",     "1 ",   "one"};
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        struct efs_error err = {.text = ""};
-        double delta = 7;
-        if (efs_tune_delta(bad[i], &delta, &err) != -EINVAL)
-            fail_msg("delta=%s was taken", bad[i]);
-        says(&err, "from 0 to 4096", bad[i]);
-        assert_true(delta == 7);
-    }
-}
-
 TEST_MAIN(NULL, NULL)

@@ -57,10 +57,8 @@ static void *set_policy(void *arg)
 {
     static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
     struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++) {
+    for (unsigned n = 0; goes_on(c, n); n++)
         expect(c, efs_set(c->fs, "policy", policies[n % 5], NULL, NULL));
-        expect(c, efs_set(c->fs, "delta", n % 2 ? "auto" : "2", NULL, NULL));
-    }
     return NULL;
 }
 
@@ -82,7 +80,7 @@ static void *set_the_rest(void *arg)
 
 static void *look(void *arg)
 {
-    static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "delta"};
+    static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "prefetch"};
     static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
     struct crowd *c = arg;
     for (unsigned n = 0; goes_on(c, n); n++) {

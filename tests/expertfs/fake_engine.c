@@ -81,13 +81,12 @@ struct efs {
     unsigned delay_us, late_us, late_at, lease_errno;
     bool sync;
     char root[4096];
-    char settings[8][128]; /* by setting_names */
+    char settings[6][128]; /* by setting_names */
     char pins[FILES];      /* by expert; 0: not pinned */
 };
 
-static const char *const setting_names[] = {"budget", "pools", "plan",      "policy",
-                                            "goal",   "delta", "predictor", "prefetch"};
-static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "makespan", "auto", "mixed", "off"};
+static const char *const setting_names[] = {"budget", "pools", "plan", "policy", "goal", "prefetch"};
+static const char *const setting_defaults[] = {"auto", "FCSE", "auto", "zipmoe", "io", "off"};
 
 struct efs_store {
     struct efs fs;
@@ -292,7 +291,7 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
     snprintf(fs->root, sizeof(fs->root), "%s", path);
     pthread_mutex_init(&fs->lock, NULL);
     pthread_cond_init(&fs->wake, NULL);
-    for (size_t i = 0; i < 8; i++)
+    for (size_t i = 0; i < 6; i++)
         snprintf(fs->settings[i], sizeof(fs->settings[i]), "%s", setting_defaults[i]);
     scanning = fs;
     nftw(path, scan, 16, FTW_PHYS);
@@ -591,7 +590,7 @@ void efs_memory(struct efs_memory *memory, size_t bytes)
 static size_t setting(const char *name)
 {
     size_t i = 0;
-    while (i < 8 && strcmp(setting_names[i], name) != 0)
+    while (i < 6 && strcmp(setting_names[i], name) != 0)
         i++;
     return i;
 }
@@ -599,7 +598,7 @@ static size_t setting(const char *name)
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
     size_t i = setting(name);
-    if (i == 8)
+    if (i == 6)
         return -ENODATA;
     if (!*value || strstr(value, "bad"))
         return efs_fail(err, -EINVAL, "%s=%s: allowed is what is not bad", name, value);
@@ -615,7 +614,7 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
     size_t i = setting(name);
-    if (i == 8)
+    if (i == 6)
         return -ENODATA;
     pthread_mutex_lock(&fs->lock);
     snprintf(value, room, "%s", fs->settings[i]);

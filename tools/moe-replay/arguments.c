@@ -109,6 +109,9 @@ static void check_live(const struct argp_state *state, const struct replay_argum
         argp_error(state, "--peer needs --raw: the checkpoint");
     if (a->budgets.count > 1 || a->policies.count > 1 || a->predictor_count > 1 || a->batch.count > 1)
         argp_error(state, "--mount and --peer play one run: one --budget, --policy, --predict and --batch");
+    if (a->predictor_count && strcmp(a->predictors[0].name, "mixed") != 0)
+        argp_error(state, "--predict %s: the simulator alone has it, --mount predicts with mixed",
+                   a->predictors[0].name);
 }
 
 static void finish_options(const struct argp_state *state, void *into)

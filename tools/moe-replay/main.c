@@ -239,7 +239,6 @@ static errint_t open_client(const struct replay_arguments *a, const struct repla
                                   .prealloc = true,
                                   .policy = record->policy.name,
                                   .history_path = a->plan_from,
-                                  .predictor = record->predictor,
                                   .prefetch =
                                       record->predictor ? efs_governor_mode_name(a->setup.governor.mode) : NULL};
     bool full = record->policy.pools == REPLAY_FULL;
