@@ -314,33 +314,33 @@ bench:
 	@$(MAKE) --no-print-directory -j$$(nproc) all $(BUILD)/tests/engine/mkstore
 	@tools/bench/run
 
-# BENCH_COMPUTE: options of tools/bench/compute, BENCH_TPOT: of tools/bench/tpot, which needs TRACES as bench-replay does
+# BENCH_COMPUTE: options of tools/bench/run compute, BENCH_TPOT: of tools/bench/run tpot, which needs TRACES as bench-replay does
 bench-compute:
 	@tools/setup build
 	@tools/setup-python basic runtimes
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@tools/bench/compute $(BENCH_COMPUTE)
-	@tools/bench/tpot $(BENCH_TPOT)
+	@tools/bench/run compute $(BENCH_COMPUTE)
+	@tools/bench/run tpot $(BENCH_TPOT)
 
-# BENCH_REPLAY: options of tools/bench/replay. TRACES: a folder of routing traces, *-eval.route* and *-history.route*
+# BENCH_REPLAY: options of tools/bench/run replay. TRACES: a folder of routing traces, *-eval.route* and *-history.route*
 bench-replay:
 	@tools/setup build bench
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@tools/bench/replay $(BENCH_REPLAY)
+	@tools/bench/run replay $(BENCH_REPLAY)
 
 # BENCH_GPU: options of mkmodel for its model
 bench-gpu:
 	@tools/setup build
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@tools/bench/gpu $(BENCH_GPU)
+	@tools/bench/run gpu $(BENCH_GPU)
 
 bench-llama:
 	@tools/setup build test runtime
 	@tools/setup-python basic runtimes
 	@$(MAKE) --no-print-directory -j$$(nproc) all
-	@tools/bench/llama $(BENCH_LLAMA)
+	@tools/bench/run llama $(BENCH_LLAMA)
 
 format:
 	@tools/setup-python basic

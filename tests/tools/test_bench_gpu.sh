@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/bench/gpu runs to its end, on a driver that has no device, and tells the same bytes both ways; what it cannot
+# tools/bench/run gpu runs to its end, on a driver that has no device, and tells the same bytes both ways; what it cannot
 # measure is refused.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -10,7 +10,7 @@ export EXPERTFS_STATE EXPERTFS_CUDA=$BUILD/tests/engine/libcuda-fake.so
 trap 'rm -rf "$EXPERTFS_STATE"' EXIT
 fail() { echo "$*"; exit 1; }
 
-said=$(tools/bench/gpu --preset tiny-qwen3-moe 2>&1) || {
+said=$(tools/bench/run gpu --preset tiny-qwen3-moe 2>&1) || {
     [[ $said != *"built without kernels"* ]] || { echo "the library was built without kernels for graphics processors"; exit 77; }
     fail "$said"
 }

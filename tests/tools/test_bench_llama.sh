@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/bench/llama on a tiny file: it measures, compares the tokens, and leaves nothing behind.
+# tools/bench/run llama on a tiny file: it measures, compares the tokens, and leaves nothing behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh expertfs
@@ -14,7 +14,7 @@ cgroups() {
 }
 [ -e /dev/fuse ] || { echo "skipped: there is no /dev/fuse"; exit 77; }
 bench() {
-    BUILD=$build tools/bench/llama --dir "$dir" --preset tiny-qwen3-moe --tokens 2,3 --rounds 1 --threads 1 "$@" >"$dir/out" 2>&1
+    BUILD=$build tools/bench/run llama --dir "$dir" --preset tiny-qwen3-moe --tokens 2,3 --rounds 1 --threads 1 "$@" >"$dir/out" 2>&1
 }
 export PYTHON=${PYTHON:-/usr/bin/python3}
 before=$(cgroups)

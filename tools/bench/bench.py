@@ -17,24 +17,15 @@ import subprocess
 import sys
 import time
 
+import common
 import readers as reader_matrix
 import weights
+from common import BUILD, WORK, daemons, rate, run, tool
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
-WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # of the reader matrix: fewer sizes and cells, one turn each
 MOUNT = os.path.join(WORK, "mnt")
 rows = []
-
-
-def tool(name):
-    return os.path.join(BUILD, name)
-
-
-def run(*args, **kwargs):
-    return subprocess.run(args, check=True, stdout=subprocess.PIPE, text=True, **kwargs).stdout
 
 
 def say(text):
@@ -123,12 +114,6 @@ class SteadyDisk:
                 time.sleep(0.1)
 
 
-def daemons(store):
-    """Processes of the daemon that serves a store: it, and the guard beside it."""
-    told = subprocess.run(["pgrep", "-f", f"expertfs {store} "], stdout=subprocess.PIPE, text=True).stdout
-    return told.split()
-
-
 def daemon_memory(store):
     """Resident MiB of the daemon that serves a store, and of the guard beside it."""
     kib = 0
@@ -138,24 +123,9 @@ def daemon_memory(store):
     return kib / 1024
 
 
-class Mounted:
+class Mounted(common.Mounted):
     def __init__(self, store, options="budget=auto", where=MOUNT, disk=None):
-        self.store, self.options, self.where, self.disk = store, options, where, disk
-
-    def __enter__(self):
-        os.makedirs(self.where, exist_ok=True)
-        run(tool("expertfs"), self.store, self.where, "-o", self.options, preexec_fn=self.disk and self.disk.join)
-        return self.where
-
-    def __exit__(self, *_):
-        run("fusermount3", "-u", self.where)
-        while os.path.ismount(self.where) or daemons(self.store):  # its memory is free for who comes next
-            time.sleep(0.05)
-
-
-def rate(*args):
-    readbench = os.path.join(ROOT, "tools/bench/readbench.py")
-    return json.loads(run(sys.executable, readbench, *args))["gb_per_s"]
+        super().__init__(store, where, options, disk and disk.join)
 
 
 def fio(path):

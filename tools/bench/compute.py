@@ -10,9 +10,8 @@ import statistics
 import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+from common import HERE, ROOT, tool
+
 SHAPES = ["2880x2880", "4096x1536"]
 # of a line of bench_kernels products, by path: (what, text, least)
 BARS = [
@@ -42,7 +41,7 @@ def gather(options, threads):
     common = ["--mib", str(options.mib)]
     for turn in range(options.turns):
         print("turn %d of %d" % (turn + 1, options.turns), file=sys.stderr)
-        command = [os.path.join(BUILD, "bench_kernels"), "products", "--rounds", "3", "--threads", str(threads[-1])]
+        command = [tool("bench_kernels"), "products", "--rounds", "3", "--threads", str(threads[-1])]
         for line in lines(command + common + SHAPES):
             ours.setdefault((line["shape"], line["path"], line["input"], line["threads"]), []).append(line)
         for count in threads if llama else []:
@@ -94,7 +93,7 @@ def tell_bars(ours, theirs):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="tools/bench/compute", description=__doc__,
+    parser = argparse.ArgumentParser(prog="tools/bench/run compute", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, help="MiB of plain weights of each shape (%(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="how often everything is run (%(default)s)")

@@ -22,10 +22,8 @@ import time
 
 from bench import touch_memory
 from cgroup import Cgroup
+from common import HERE, WORK, drop, tool
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 # 16 layers of 32 experts of 9 MiB, 4 of them for a token
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
 LOW_KIB = 128  # the read-ahead that many disks have
@@ -33,10 +31,6 @@ MOUNTED = ("mount", "both")
 running = []  # what is to be ended when this ends, last first
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-
-
-def tool(name):
-    return os.path.join(BUILD, name)
 
 
 def end_all():
@@ -167,9 +161,7 @@ def cached_share(path):
 
 def forget(path):
     """Drop the file's pages from the page cache; those that someone else has mapped stay, and would spoil the run."""
-    fd = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    drop(path)
     share = cached_share(path)
     if share > 0.01:
         raise Failed(f"{path}: {share:.0%} of it stays in the page cache; another program has it mapped")
@@ -343,7 +335,7 @@ def main():
     parser.add_argument("--options", default="", help="mount options")
     parser.add_argument("--ours", type=kinds_of, default=["mount"], help="of mount,backend,both (mount)")
     parser.add_argument("--budget", default="", help="of the store in the backend (what it takes by itself)")
-    parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
+    parser.add_argument("--dir", default=WORK)
     parser.add_argument("--json", help="also write what is told into this file")
     parser.add_argument("-v", "--verbose", action="store_true", help="each run, too")
     options = parser.parse_args()
@@ -364,7 +356,7 @@ def main():
     try:
         measure(options)
     except (Failed, OSError) as failed:
-        sys.exit(f"tools/bench/llama: {failed}")
+        sys.exit(f"tools/bench/run llama: {failed}")
     except KeyboardInterrupt:
         sys.exit(130)
 

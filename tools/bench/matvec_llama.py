@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer of tools/bench/compute: llama.cpp's product of a BF16 matrix with F32 vectors, by its library ggml.
+"""The peer of tools/bench/run compute: llama.cpp's product of a BF16 matrix with F32 vectors, by its library ggml.
 
 Prints lines of JSON, one a round and shape: GB/s of plain weights. The matrices of a shape are together far larger than
 any cache and lie in huge pages, like those of bench_kernels; ggml itself would not ask for huge pages. ggml rounds the

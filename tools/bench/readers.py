@@ -11,6 +11,8 @@ import os
 import statistics
 import subprocess
 
+from common import drop
+
 KINDS = ("pread", "read", "readv", "mmap", "sendfile")
 SIZES = (4, 16, 64, 256, 1024, 8192)  # KiB
 TOUCHED = 3 << 30  # bytes of memory that a cold read of the file needs at most
@@ -18,13 +20,6 @@ SHIFTS = {0: "aligned", 16: "+16", 1: "odd"}
 TEAMS = ((1, "shared"), (2, "shared"), (4, "shared"), (8, "shared"), (2, "own"), (4, "own"), (8, "own"))
 QUICK_SIZES = (64, 1024)
 QUICK_TEAMS = ((1, "shared"), (4, "shared"), (4, "own"))
-
-
-def drop(path):
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 def fio(path, *options):

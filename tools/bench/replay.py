@@ -8,7 +8,7 @@ Measurements, each printed as ratios against the bars that they are held to:
   limit   the first --tokens in the simulator, as if decoding took nothing from those who touch: what the order of
           reads alone lets be reached, on this disk, of the time per token against read-lru;
   agree   live runs without computing, beside the simulator by the profile: how far it is from the daemon;
-  coded   (not by itself: tools/bench/tpot) experts run by the library from the coded form, over read-lru with plain ones.
+  coded   (not by itself: tools/bench/run tpot) experts run by the library from the coded form, over read-lru with plain ones.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
 Writes runs.json (a list of all runs) and, by gnuplot, tpot.svg and hits.svg."""
 import argparse
@@ -43,7 +43,7 @@ def tool(name):
 
 
 def options():
-    p = argparse.ArgumentParser(prog="tools/bench/replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = argparse.ArgumentParser(prog="tools/bench/run replay", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--trace", help="the trace that is replayed ($TRACE, or found in $TRACES)")
     p.add_argument("--history", help="the trace to plan from ($HISTORY, or found in $TRACES)")
     p.add_argument("--tokens", type=int, default=48, help="of the trace, on real files (48)")
@@ -66,7 +66,7 @@ def options():
     a.only = a.only.split(",")
     a.budgets, a.policies = a.budgets.split(","), [tuple(policy.split(":")) for policy in a.policies.split(",")]
     if not a.trace:
-        print("tools/bench/replay: no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
+        print("tools/bench/run replay: no trace: TRACES=DIR (with *-eval.route* and *-history.route*), or TRACE=FILE and HISTORY=FILE")
         sys.exit(0 if a.only == ["coded"] else 2)
     return a
 
@@ -163,7 +163,7 @@ class Replay:
         try:
             group = Cgroup(size + ALLOWANCE)
         except OSError as error:
-            print(f"tools/bench/replay: nothing holds a run to its budget: {error}")
+            print(f"tools/bench/run replay: nothing holds a run to its budget: {error}")
         try:
             prefix = group.prefix if group else ()
             if peer:
@@ -183,7 +183,7 @@ class Replay:
             self.all.append(run)
             return run
         except (OSError, subprocess.CalledProcessError) as error:
-            print(f"tools/bench/replay: {peer or ':'.join(policy)} with {budget}: {error}"
+            print(f"tools/bench/run replay: {peer or ':'.join(policy)} with {budget}: {error}"
                   f"{': the cgroup has no more memory' if group and group.out_of_memory() else ''}")
             self.failed = True
             return None

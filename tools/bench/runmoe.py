@@ -18,14 +18,8 @@ import sys
 import time
 
 from cgroup import Cgroup
+from common import ROOT, WORK, drop, tool
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
-
-
-def tool(name):
-    return os.path.join(BUILD, name)
 
 
 def llama(path, tokens, threads):
@@ -47,7 +41,7 @@ def limited(command, limit_bytes):
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=cgroup.join)
         if ran.returncode:
-            sys.exit(f"tools/bench/runmoe: {' '.join(command[:2])}: {ran.returncode}: {ran.stderr.strip()[-500:]}"
+            sys.exit(f"tools/bench/run runmoe: {' '.join(command[:2])}: {ran.returncode}: {ran.stderr.strip()[-500:]}"
                      f"{' (out of memory)' if cgroup.out_of_memory() else ''}")
         return ran.stdout
     finally:
@@ -64,16 +58,9 @@ def runmoe(options, store, prompt, limit_bytes, *more):
                            str(budget), *more], limit_bytes))
 
 
-def forget(path):
-    """Drop the file's pages from the page cache."""
-    fd = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
-
-
 def once(kind, options, gguf, store, tokens, limit_bytes):
-    forget(gguf)
-    forget(store)
+    drop(gguf)
+    drop(store)
     prompt = ",".join(map(str, tokens))
     if kind == "llama":
         return json.loads(limited([sys.executable, os.path.abspath(__file__), "--llama", gguf, "--prompt", prompt,
@@ -144,7 +131,7 @@ def main():
     parser.add_argument("--forms", default="any", help="of experts: plain,coded,any")
     parser.add_argument("--options", default="", help="more options for runmoe")
     parser.add_argument("--no-logits", action="store_true", help="do not compare logits first")
-    parser.add_argument("--dir", default=os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench")))
+    parser.add_argument("--dir", default=WORK)
     parser.add_argument("--json", help="also write what is told into this file")
     parser.add_argument("--llama", help=argparse.SUPPRESS)
     parser.add_argument("--prompt", help=argparse.SUPPRESS)

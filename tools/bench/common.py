@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share."""
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
+
+
+def tool(name):
+    return os.path.join(BUILD, name)
+
+
+def run(*args, **kwargs):
+    """What a program prints; an exception if it fails."""
+    return subprocess.run(args, check=True, stdout=subprocess.PIPE, text=True, **kwargs).stdout
+
+
+def rate(*args):
+    """GB/s of readbench.py."""
+    return json.loads(run(sys.executable, os.path.join(HERE, "readbench.py"), *args))["gb_per_s"]
+
+
+def drop(path):
+    """Write the file back and drop its pages from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def daemons(store):
+    """Processes of the daemon that serves a store."""
+    told = subprocess.run(["pgrep", "-f", f"expertfs {store} "], stdout=subprocess.PIPE, text=True).stdout
+    return told.split()
+
+
+class Mounted:
+    """A mount in the background until the end of the block. start: called in the daemon's process."""
+
+    def __init__(self, store, where, options="budget=auto", start=None):
+        self.store, self.where, self.options, self.start = store, where, options, start
+
+    def __enter__(self):
+        os.makedirs(self.where, exist_ok=True)
+        run(tool("expertfs"), self.store, self.where, "-o", self.options, preexec_fn=self.start)
+        return self.where
+
+    def __exit__(self, *_):
+        run("fusermount3", "-u", self.where)
+        while os.path.ismount(self.where) or daemons(self.store):  # its memory is free before the next measurement
+            time.sleep(0.05)
