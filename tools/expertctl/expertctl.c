@@ -2,11 +2,9 @@
 /* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
 #include "expertctl.h"
 
-#include "expertfs.h"
 #include "interrupt.h"
 #include "surroundings.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +22,6 @@ static void print_help(FILE *to)
                 "Exit status: 0 ok, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
 }
 
-static void print_version(FILE *to, struct argp_state *state)
-{
-    (void)state;
-    fprintf(to, "expertctl (expertfs) %s\n", efs_version());
-}
-
 /* Commands that are gone, and commands of other tools, with what to use. */
 static void print_unknown(const char *word)
 {
@@ -39,7 +31,7 @@ static void print_unknown(const char *word)
                   {"unmount", "`fusermount3 -u MOUNTPOINT` unmounts"},
                   {"umount", "`fusermount3 -u MOUNTPOINT` unmounts"},
                   {"pack", "`mkexpertfs SRC OUT.efs` packs"},
-                  {"replay", "`moe-replay`, with the same options, replays"},
+                  {"replay", "`moe-replay TRACE` replays"},
                   {"top", "`expertctl status -w 2 [MNT]` prints every 2 seconds"},
                   {"estimate", "`expertctl info STORE|CHECKPOINT` prints sizes and the budget that holds all experts"},
                   {"gantt", "`tools/bench/gantt.py MNT`, of the source, makes trace events of reads and decodes"}};
@@ -52,34 +44,37 @@ static void print_unknown(const char *word)
     print_help(stderr);
 }
 
+/* expertctl help [COMMAND], as expertctl [COMMAND] --help */
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "-h") == 0 ||
+           strcmp(word, "help") == 0;
+}
+
 int main(int argc, char **argv)
 {
     static char name[64], help[] = "--help";
     const char *word = argc > 1 ? argv[1] : NULL;
     tools_surroundings();
-    argp_err_exit_status = CTL_USAGE;
-    argp_program_version_hook = print_version;
-    if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0 || strcmp(word, "-h") == 0 ||
-                 strcmp(word, "help") == 0)) {
-        if (argc == 2) {
-            print_help(stdout);
-            return CTL_OK;
-        }
-        word = argv[2]; /* expertctl help COMMAND, as expertctl COMMAND --help */
-        argv[1] = argv[2];
-        argv[2] = help;
-        argc = 3;
+    if (argc == 2 && is_help(word)) {
+        print_help(stdout);
+        return CTL_OK;
     }
     if (word && (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)) {
-        print_version(stdout, NULL);
+        printf("expertctl (expertfs) %s\n", efs_version());
         return CTL_OK;
+    }
+    if (word && is_help(word)) {
+        word = argv[2];
+        argv[2] = help;
+        argc = 3;
     }
     for (size_t i = 0; word && i < sizeof(commands) / sizeof(commands[0]); i++) {
         if (strcmp(commands[i]->name, word) != 0)
             continue;
         snprintf(name, sizeof(name), "expertctl %s", word);
         argv[1] = name;
-        if (commands[i] != &ctl_run) /* which hands signals on; some commands clean up first, and say so themselves */
+        if (commands[i] != &ctl_run) /* passes signals on; commands that clean up catch them later */
             tools_interrupt_end("expertctl");
         return commands[i]->run(argc - 1, argv + 1);
     }

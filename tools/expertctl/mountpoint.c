@@ -14,29 +14,22 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* Cut path to its folder; false for "/". */
-static bool to_parent(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (!slash || !path[1])
-        return false;
-    slash[slash == path] = '\0';
-    return true;
-}
-
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
 {
     struct stat here, above;
-    char *at = realpath(path, NULL);
-    char *up = at ? strdup(at) : NULL;
+    char *at = realpath(path, NULL), *up = at ? strdup(at) : NULL, *slash;
     if (!up || stat(at, &here) < 0) {
         errint_t rc = -errno;
         free(at);
         free(up);
         return efs_fail(err, rc, "%s: %s", path, strerror(-rc));
     }
-    while (to_parent(up) && stat(up, &above) == 0 && above.st_dev == here.st_dev)
+    while (up[1] && (slash = strrchr(up, '/'))) {
+        slash[slash == up] = '\0';
+        if (stat(up, &above) < 0 || above.st_dev != here.st_dev)
+            break;
         strcpy(at, up);
+    }
     free(up);
     if (!ctl_is_mount(at)) {
         free(at);
@@ -72,7 +65,9 @@ static void table_unescape(char *text)
     char *to = text;
     for (const char *from = text; *from; to++) {
         bool escaped = from[0] == '\\' && strspn(from + 1, "01234567") >= 3;
-        *to = escaped ? (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) : *from;
+        *to = *from;
+        if (escaped)
+            *to = (char)(((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) & 0xff);
         from += escaped ? 4 : 1;
     }
     *to = '\0';

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * run.c - expertctl run STORE|MOUNT -- PROGRAM...: runs a program on a store, which is mounted for it if it reads
+ * run.c - expertctl run STORE|MNT -- PROGRAM...: runs a program on a store, which is mounted for it if it reads
  * files, with the backend of ggml loaded, and unmounts when the program ends.
  */
 #include "expertctl.h"
@@ -25,7 +25,7 @@ enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGN
 #define PLUGIN "libggml-expertfs.so"
 
 struct run {
-    struct tools_arguments given; /* STORE|MOUNT [--] PROGRAM [ARGUMENT...] */
+    struct tools_arguments given; /* STORE|MNT [--] PROGRAM [ARGUMENT...] */
     char *options;                /* of -o, joined */
     char **words;                 /* the program and its arguments, ended by NULL as argv is */
     char store[4096];             /* absolute; "": a mount was given */
@@ -61,7 +61,7 @@ static const struct tools_option options[] = {
     {0}};
 static const struct tools_command command = {
     .options = options,
-    .arguments = "STORE|MOUNT -- PROGRAM [ARGUMENT...]",
+    .arguments = "STORE|MNT -- PROGRAM [ARGUMENT...]",
     .help = "Run PROGRAM on a store, or on a mount: llama.cpp computes on the experts as the store has them, and other "
             "programs read files. {} in its arguments is the path of the mount; a store is mounted for that, as long "
             "as the program runs. Without {}, and without -o, the program itself opens the store, and reads the plain "
