@@ -89,7 +89,7 @@ SRC_expertfs := $(wildcard expertfs/*.c expertfs/*/*.c)
 SRC_common := $(wildcard tools/common/*.c)
 TOOLS := $(filter-out common ggml,$(patsubst tools/%/,%,$(sort $(dir $(wildcard tools/*/*.c)))))
 SRC_tests_common := $(wildcard tests/common/*.c)
-TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
+TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c)) $(patsubst tests/fuzz/%.c,fuzz/test_%,$(wildcard tests/fuzz/fuzz_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 # 0 until release 1.0.0: no program can rely on what may still change. See engine/libexpertfs.map.
@@ -222,6 +222,11 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPERTFS_PARTS) $(BUILD)/libexper
 	$(link) -fsanitize=fuzzer $(FUSE_LIBS) $(ENGINE_LIBS)
 # A name that the engine has, too, means the daemon's.
 $(BUILD)/obj/tests/fuzz/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
+# The same as tests of any compiler
+$(BUILD)/tests/fuzz/test_%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/mutate.o $(EXPERTFS_PARTS) $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LINK    $@")
+	$(link) $(shell pkg-config --libs cmocka) $(FUSE_LIBS) $(ENGINE_LIBS)
 .PHONY: fuzz fuzzers
 fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
 fuzz:
@@ -238,7 +243,7 @@ tests-build: all $(TEST_PROGRAMS)
 SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim,$(TESTS))
 THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_faults gpu_formats guess handout \
   handout_coded past plan reclaim record serve states streams tune_threads warm) \
-  $(addprefix expertfs/test_,export_faults fuzz_export log)
+  expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes under TSan: the long tier has them. Of test_demotion `make test` has a third.
 THREADED_LONG := $(addprefix engine/test_,demotion gpu_ahead gpu_run pack product request)
 # fault/test_reclaim forks hundreds of times, which takes minutes under ASan: the long tier has it.

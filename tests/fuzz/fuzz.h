@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * fuzz.h - what fuzzers share. Each defines LLVMFuzzerTestOneInput(), which returns for any bytes or aborts; clang's
- * libFuzzer runs it (`make fuzz`), and mutate.h in the tests of any compiler.
+ * libFuzzer runs it (`make fuzz`), and mutate.c in the tests of any compiler.
  */
 #ifndef EFS_FUZZ_H
 #define EFS_FUZZ_H

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mutate.h - a fuzzer as a test, without clang: its corpus, then inputs that are made of it by chance. Case i is made
- * from SEED + i (SEED is 1), and EXPERTFS_FUZZ_CASES says how many there are; a case that fails, crashes or hangs is
- * named with the command that repeats it. Run from the repository's root.
+ * mutate.c - a fuzzer as a test, without clang: its corpus, then inputs that are made of it by chance. Linked with
+ * fuzz_NAME.c it is test_fuzz_NAME. Case i is made from SEED + i (SEED is 1), and EXPERTFS_FUZZ_CASES says how many
+ * there are; a case that fails, crashes or hangs is named with the command that repeats it. Run from the repository's
+ * root.
  */
-#ifndef EFS_MUTATE_H
-#define EFS_MUTATE_H
-
+#include "test.h"
 #include "death.h"
 #include "fixture.h"
+#include "fuzz.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #define MUTATE_CORPUS_MOST 200
 #define MUTATE_BYTES (1u << 20) /* of an input */
 #define MUTATE_SECONDS 60       /* after so many a case hangs */
+
+/* How many cases `make test` makes: some 10 seconds of each under ASan. */
+static const struct {
+    const char *name;
+    unsigned cases;
+} programs[] = {{"fuzz_client", 800},    {"fuzz_codec", 4000},    {"fuzz_export", 2000}, {"fuzz_index", 20000},
+                {"fuzz_layout", 100000}, {"fuzz_source", 100000}, {"fuzz_store", 1500},  {"fuzz_texts", 20000}};
 
 static struct {
     const char *name, *program;
@@ -150,12 +149,11 @@ static void mutate_read_corpus(void)
     closedir(dir);
 }
 
-static void mutate_all(void **state)
+TEST(mutate_all)
 {
     const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : mutate.cases;
-    (void)state;
     death_report(mutate_tell);
     mutate_read_corpus();
     assert_true(mutate.count > 0);
@@ -172,14 +170,18 @@ static void mutate_all(void **state)
         free(mutate.corpus[--mutate.count].data);
 }
 
-/* The whole of such a test. */
-static int mutate_main(const char *name, const char *program, unsigned cases)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(mutate_all, NULL, NULL)};
-    mutate.name = name;
-    mutate.program = program;
-    mutate.cases = cases;
-    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
-}
+int LLVMFuzzerInitialize(int *argc, char ***argv) __attribute__((weak));
 
-#endif
+int main(int argc, char **argv)
+{
+    const char *slash = strrchr(argv[0], '/'), *name = strstr(slash ? slash : argv[0], "fuzz_");
+    for (size_t i = 0; name && i < sizeof(programs) / sizeof(programs[0]); i++)
+        if (strcmp(programs[i].name, name) == 0)
+            mutate.cases = programs[i].cases;
+    mutate.name = name;
+    mutate.program = argv[0];
+    assert_true(mutate.cases > 0);
+    if (LLVMFuzzerInitialize)
+        LLVMFuzzerInitialize(&argc, &argv);
+    return TEST_RUN(NULL, NULL);
+}
