@@ -163,7 +163,7 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
         if (fd >= 0)
             efs_sys_close(fd);
         return efs_fail(err, -EISDIR, "%s: not a regular file but a directory; %s", store->path,
-                        fd >= 0 ? "of a mount, `expertctl get` and `expertctl top` tell"
+                        fd >= 0 ? "of a mount; `expertctl list` shows its store"
                                 : "pack a checkpoint first, with mkexpertfs");
     }
     if (store->fd < 0)
