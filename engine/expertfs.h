@@ -210,10 +210,9 @@ EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_f
  * after efs_close(). NULL is fine to free. -EINVAL: no such hint; -ENOMEM.
  */
 enum efs_stream_hint {
-    EFS_STREAM_SEQUENTIAL = 0,   /* maybe in order: it is found out */
-    EFS_STREAM_NO_READAHEAD = 1, /* in order, but in other hands: what comes next is not brought, nor the rest of an
-                                  * expert */
-    EFS_STREAM_THROUGH = 2       /* known to go through the file once, in order, maybe with gaps */
+    EFS_STREAM_SEQUENTIAL = 0,  /* maybe in order: it is found out */
+    EFS_STREAM_NO_READAHEAD = 1 /* in order, but somebody else reads ahead: neither what comes next is loaded, nor the
+                                 * rest of an expert */
 };
 struct efs_stream;
 EFS_API errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **stream); /* hints: some of these */

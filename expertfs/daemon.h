@@ -5,9 +5,9 @@
  *   options -> engine -> tree -> session (mount, INIT) -> receiving threads -> ops -> reads | opens | control
  *
  * Threads: main (starts, waits for signals, stops), receiving threads (take requests from the kernel; answer all that
- * needs no disk; may wait for a reply buffer, never for the disk), the engine's workers (answer reads and opens when
- * the bytes are there), and one that reads ahead in the page cache and that nobody waits for (loading.h). After
- * daemon_start() everything here is constant but what names a lock or is atomic.
+ * needs no disk; may wait for a reply buffer, never for the disk), and the engine's workers (answer reads and opens
+ * when the bytes are there). None of them makes calls on the mount: it would wait for itself, and could not be killed.
+ * After daemon_start() everything here is constant but what names a lock or is atomic.
  */
 #ifndef EFSD_DAEMON_H
 #define EFSD_DAEMON_H
@@ -16,12 +16,9 @@
 
 #include "buffers.h"
 #include "counters.h"
-#include "guard.h"
-#include "loading.h"
 #include "mount.h"
 #include "opens.h"
 #include "options.h"
-#include "own.h"
 #include "passthrough.h"
 #include "shrink.h"
 #include "tree.h"
@@ -33,7 +30,7 @@ struct efsd {
     struct efsd_options options;
     struct efs *fs;
     struct efs_store_info info;
-    struct efs_stream *streams[4]; /* by hints, for all readers of whom that is known */
+    struct efs_stream *streams[2]; /* by hints, for all readers of whom that is known */
     uint32_t expert_count;
     struct efsd_tree tree;
     struct efsd_buffers buffers;
@@ -41,11 +38,8 @@ struct efsd {
     struct efsd_opens opens;
     struct efsd_kernel kernel;
     struct efsd_counters counters;
-    struct efsd_own own;
-    struct efsd_loading loading;
     struct efsd_shrink shrink;
     struct efsd_tuning tuning;
-    struct efsd_guard guard;
     struct efsd_export *export; /* NULL: there is none */
     const char *export_address; /* the path of its socket, or "-" */
     struct fuse_session *session;

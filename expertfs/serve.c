@@ -15,7 +15,6 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "export.h"
-#include "guard.h"
 #include "log.h"
 #include "log_queue.h"
 #include "mountpoint.h"
@@ -85,7 +84,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         return rc;
     daemon->expert_count = efs_expert_count(daemon->fs);
     efs_store_info(efs_get_store(daemon->fs), &daemon->info, sizeof(daemon->info));
-    for (uint32_t hints = 0; hints < 4; hints++) {
+    for (uint32_t hints = 0; hints < 2; hints++) {
         rc = efs_stream_new(daemon->fs, hints, &daemon->streams[hints]);
         if (rc)
             return efs_fail(err, rc, "no memory");
@@ -230,12 +229,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
         return rc;
     daemon_choose_path(daemon);
     efsd_raise_readahead(daemon);
-    efsd_guard_watch(&daemon->guard, daemon->device);
     daemon_start_export(daemon);
-    rc = efsd_session_start(daemon, err);
-    if (!rc && (rc = efsd_loading_start(daemon)))
-        efs_fail(err, rc, "cannot read ahead in the page cache: %s", strerror(-rc));
-    return rc;
+    return efsd_session_start(daemon, err);
 }
 
 /* Until a signal asks for the end, or the mount is gone. */
@@ -253,7 +248,7 @@ static void daemon_wait(struct efsd *daemon, int signal_fd)
 }
 
 /*
- * The order matters. The threads that make calls on the mount end before the threads that answer them. The mount is
+ * The order matters. The mount is
  * detached while it is still served: the engine saves its state when it closes, and a state directory below the
  * mountpoint would be a call on the mount that is never answered. Receiving threads end before the engine closes, so
  * that no call into it is active. The engine answers what is in flight, so the device must still be open; then readers
@@ -262,7 +257,6 @@ static void daemon_wait(struct efsd *daemon, int signal_fd)
  */
 static void daemon_end(struct efsd *daemon)
 {
-    efsd_loading_stop(daemon);
     efsd_session_detach(daemon);
     if (daemon->receivers)
         efsd_session_stop(daemon);
@@ -271,14 +265,12 @@ static void daemon_end(struct efsd *daemon)
         efs_close(daemon->fs);
         daemon->fs = NULL;
     }
-    for (uint32_t hints = 0; hints < 4; hints++)
+    for (uint32_t hints = 0; hints < 2; hints++)
         efs_stream_free(daemon->streams[hints]);
     efsd_export_free(daemon->export);
-    efsd_guard_stop(&daemon->guard);
     efsd_session_end(daemon);
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
-    efsd_loading_free(daemon);
     efsd_tree_free(&daemon->tree);
     efsd_log_left_out();
     pthread_mutex_destroy(&daemon->tuning.lock);
@@ -305,8 +297,6 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
     errint_t rc = signal_fd < 0 ? efs_fail(err, signal_fd, "signalfd: %s", strerror(-signal_fd)) : 0;
     if (!rc)
         rc = efsd_privileges_drop(err);
-    if (!rc)
-        efsd_guard_start(&daemon->guard);
     if (!rc && (rc = efsd_log_queue_start()))
         efs_fail(err, rc, "cannot start the thread that writes the log: %s", strerror(-rc));
     if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))

@@ -21,7 +21,7 @@ static uint64_t streams_least(uint64_t a, uint64_t b)
 /* It goes on, and does not only hop: where it went lately, a quarter was read. */
 static bool walk_is_sure(const struct efs_walk *w)
 {
-    return w->told || (w->steps >= SURE_STEPS && w->late_fresh >= w->late_way / GAP_SHARE);
+    return w->steps >= SURE_STEPS && w->late_fresh >= w->late_way / GAP_SHARE;
 }
 
 static bool walk_is_live(const struct efs_streams *s, const struct efs_walk *w)
@@ -169,7 +169,7 @@ static bool streams_is_scan(const struct efs_streams *s, const struct efs_walk *
     return fresh >= s->window / 2;
 }
 
-void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, size_t bytes, uint32_t group, bool scan,
+void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, size_t bytes, uint32_t group,
                       struct efs_step *step)
 {
     struct efs_walk *w = walk_find(s, file, offset);
@@ -177,8 +177,6 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
         w = walk_begin(s, file, offset);
     s->clock += bytes;
     w->used = s->clock;
-    w->told |= scan;
-    w->scan |= scan;
     walk_go_on(w, offset, bytes, group);
     walk_join(s, w);
     s->live = 0;
@@ -215,7 +213,7 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
      */
     uint64_t window = streams_least(streams_each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
     *from = w->ahead_until > w->end ? w->ahead_until : w->end;
-    *to = w->end + (w->told ? window : streams_least(window, FIRST_TIMES * w->fresh));
+    *to = w->end + streams_least(window, FIRST_TIMES * w->fresh);
     for (uint32_t i = 0; i < EFS_WALKS; i++) { /* before this one, other threads have read theirs */
         const struct efs_walk *v = &s->walks[i];
         if (!walk_is_stream(s, v) || v->file != w->file || v->begin < w->end)

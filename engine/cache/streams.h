@@ -30,7 +30,6 @@ struct efs_walk {
     uint32_t file, steps;          /* steps: requests that went on */
     uint32_t group;                /* 1 + what it reads, UINT32_MAX once there were several; 0: none yet */
     bool scan;
-    bool told; /* that it is one */
 };
 
 struct efs_streams {
@@ -50,9 +49,9 @@ struct efs_step {
     uint64_t serial;
 };
 
-/* group: of the first byte, UINT32_MAX for none; scan: the reader is known to go through the file. */
+/* group: of the first byte, UINT32_MAX for none. */
 void efs_streams_note(struct efs_streams *streams, uint32_t file, uint64_t offset, size_t bytes, uint32_t group,
-                      bool scan, struct efs_step *step);
+                      struct efs_step *step);
 /* What to read ahead now; false: nothing. */
 bool efs_streams_ahead(const struct efs_streams *streams, const struct efs_step *step, uint64_t *from, uint64_t *to);
 /* It was read ahead to here: less than was told where there was no room. */

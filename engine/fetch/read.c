@@ -248,19 +248,19 @@ static bool extent_pass(struct efs *fs, uint32_t extent)
 }
 
 struct efs_stream { /* what is found out is in efs.streams, for all of them */
-    bool alone, through;
+    bool alone;
 };
 
 errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
 {
     (void)fs;
     *out = NULL;
-    if (hints & ~(uint32_t)(EFS_STREAM_NO_READAHEAD | EFS_STREAM_THROUGH))
+    if (hints & ~(uint32_t)EFS_STREAM_NO_READAHEAD)
         return -EINVAL;
     struct efs_stream *s = efs_sys_calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
-    *s = (struct efs_stream){.alone = hints & EFS_STREAM_NO_READAHEAD, .through = hints & EFS_STREAM_THROUGH};
+    *s = (struct efs_stream){.alone = hints & EFS_STREAM_NO_READAHEAD};
     *out = s;
     return 0;
 }
@@ -276,10 +276,10 @@ static struct efs_step read_note(struct efs *fs, const struct efs_stream *s, uin
 {
     struct efs_step step = {.pace = EFS_PACE_RANDOM};
     if (s && s->alone)
-        step.pace = s->through ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
+        step.pace = EFS_PACE_SEQUENTIAL;
     if (!s || s->alone)
         return step;
-    efs_streams_note(efs_extents_streams(fs), file, offset, len, group, s->through, &step);
+    efs_streams_note(efs_extents_streams(fs), file, offset, len, group, &step);
     if (step.scan_begins)
         each_extent(fs, file, step.scan_from, offset + len, extent_pass);
     return step;

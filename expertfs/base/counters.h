@@ -34,12 +34,6 @@
     X(ahead_bytes, "bytes decoded ahead")                                                                              \
     X(ahead_hit_bytes, "bytes decoded ahead that were sent")                                                           \
     X(ahead_errors, "blocks whose decoding ahead failed")                                                              \
-    X(loads, "times that a program that went through a mapped file in order was helped")                               \
-    X(load_ahead_bytes, "bytes that the kernel was told to read ahead of such programs")                               \
-    X(load_dropped_bytes, "bytes behind such programs that were given up where a file is larger than memory")          \
-    X(load_signposts, "pages left out of such reading ahead, to see how far the program is")                           \
-    X(load_signpost_hits, "pages left out that were asked for while they were kept")                                   \
-    X(load_signpost_errors, "pages left out that could not be read")                                                   \
     X(read_interrupts, "reads whose caller was ended while they waited")                                               \
     X(reply_bytes, "bytes of files sent in replies")                                                                   \
     X(reply_errors, "reads that were answered with an error")

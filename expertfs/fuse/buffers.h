@@ -21,7 +21,6 @@ struct efsd_buffer {
     struct efsd_buffer *next;
     struct efsd *daemon;
     struct efsd_open *open;
-    bool followed;           /* by the thread that reads ahead, or its own */
     _Atomic(fuse_req_t) req; /* who takes it answers; NULL: was answered, the buffer is not free yet */
 };
 

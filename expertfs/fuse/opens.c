@@ -352,23 +352,6 @@ static void open_expert(struct efsd *daemon, fuse_req_t req, struct efsd_open *o
         free(fresh);
 }
 
-/* direct_io goes with every mode that the kernel has the file in but passthrough, and changes none. Without keep_cache
- * an open empties the page cache of the file. */
-void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node)
-{
-    struct efsd_open *open = open_new(daemon, node);
-    if (!open) {
-        fuse_reply_err(req, ENOMEM);
-        return;
-    }
-    open->own = true;
-    open->stream = daemon->streams[EFS_STREAM_THROUGH];
-    atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
-    struct fuse_file_info file = {.fh = (uint64_t)(uintptr_t)open, .direct_io = 1, .keep_cache = 1, .noflush = 1};
-    if (fuse_reply_open(req, &file) == -ENOENT)
-        efsd_open_release(daemon, open);
-}
-
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
 {
     efsd_count(&daemon->counters.opens, 1);

@@ -23,7 +23,6 @@ struct efsd_open {
     struct efsd_faults faults;
     struct efsd_guess guess;
     uint32_t node;
-    bool own; /* by the daemon itself, to read ahead in the page cache (loading.c) */
     _Atomic uint32_t references;
     struct efsd_share *share; /* experts that may have a lease, else NULL */
     char *text;               /* control files: the whole text, as it was when opened */
@@ -45,8 +44,6 @@ errint_t efsd_opens_init(struct efsd *daemon);
 void efsd_opens_free(struct efsd *daemon);
 /* Answer an open of a file or expert; maybe later and from another thread. */
 void efsd_open_file(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags);
-/* Answer an open by the daemon itself, of a file of the checkpoint, to read ahead in the page cache. */
-void efsd_open_own(struct efsd *daemon, fuse_req_t req, uint32_t node);
 void efsd_open_release(struct efsd *daemon, struct efsd_open *open);
 /* The node was read for the page cache: it is mapped. Later opens of it leave there what is there. */
 void efsd_opens_mapped(struct efsd *daemon, uint32_t node);

@@ -199,9 +199,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
-    if (efsd_own_opens(daemon, fuse_req_ctx(req)->pid))
-        efsd_open_own(daemon, req, node);
-    else if (efsd_is_written(daemon, node))
+    if (efsd_is_written(daemon, node))
         open_want(daemon, req, node, file->flags);
     else
         efsd_open_file(daemon, req, node, file->flags);
@@ -221,7 +219,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     struct efsd *daemon = daemon_of(req);
     (void)ino;
     struct efsd_open *open = efsd_open_ref(file, 1);
-    efsd_count(&daemon->counters.releases, !open->own);
+    efsd_count(&daemon->counters.releases, 1);
     efsd_open_release(daemon, open);
     efsd_open_unref(open);
     fuse_reply_err(req, 0);

@@ -35,13 +35,10 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     struct efsd_buffer *buffer = arg;
     struct efsd *daemon = buffer->daemon;
     struct efsd_open *open = buffer->open;
-    bool followed = buffer->followed;
     efsd_reply_read(daemon, atomic_exchange(&buffer->req, NULL), error, buffer->begin, bytes);
     if (!error)
         efsd_decode_ahead_answered();
     efsd_buffer_give(&daemon->buffers, buffer);
-    if (followed)
-        efsd_loading_answered(daemon, open->own, bytes);
     efsd_open_unref(open);
 }
 
@@ -61,8 +58,6 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
  */
 static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
 {
-    if (open->own)
-        return open->stream; /* loading.c reads ahead for a reader in order */
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
     uint64_t distance = offset > next ? offset - next : next - offset;
@@ -78,7 +73,7 @@ static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_ope
 }
 
 static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
-                           size_t bytes, uint64_t offset, bool followed)
+                           size_t bytes, uint64_t offset)
 {
     bool waited;
     struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
@@ -86,7 +81,6 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
         efsd_count(&daemon->counters.reply_waits, 1);
     buffer->daemon = daemon;
     buffer->open = open;
-    buffer->followed = followed;
     buffer->begin = buffer->data + efsd_answer_begin(bytes);
     atomic_store(&buffer->req, req);
     arming = ARMING;
@@ -105,29 +99,14 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     efsd_shrink_read(daemon, bytes, cached);
     if (cached) {
         efsd_opens_mapped(daemon, open->node);
-        struct efs_stream *stream = open_stream(daemon, open, bytes, offset);
-        bool followed = open->own;
-        if (open->own) {
-            efsd_loading_own_read(daemon);
-        } else if (efsd_loading_read(daemon, open->node, fuse_req_ctx(req)->pid, offset, bytes,
-                                     stream == open->stream)) {
-            followed = true;
-            stream = daemon->streams[EFS_STREAM_NO_READAHEAD | EFS_STREAM_THROUGH];
-        }
-        if (efsd_loading_answer(daemon, req, open->node, offset, bytes)) {
-            if (followed)
-                efsd_loading_answered(daemon, open->own, bytes);
-            efsd_open_unref(open);
-        } else {
-            read_by_engine(daemon, req, open, stream, bytes, offset, followed);
-        }
+        read_by_engine(daemon, req, open, open_stream(daemon, open, bytes, offset), bytes, offset);
         return;
     }
     bool follows = efsd_decode_ahead_follows(daemon, open, offset, bytes);
     if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
     else
-        read_by_engine(daemon, req, open, open->stream, bytes, offset, false);
+        read_by_engine(daemon, req, open, open->stream, bytes, offset);
     if (follows)
         efsd_decode_ahead_go_on(daemon, open);
 }

@@ -153,8 +153,7 @@ def keeper_killed(store):
         path = begun(run_)
         children = run("pgrep", "-P", str(run_.pid)).stdout.split()
         daemon = [pid for pid in run("pgrep", "-f", path).stdout.split()
-                  if open(f"/proc/{pid}/cmdline").read().startswith("expertfs\0-o\0")
-                  and open(f"/proc/{pid}/comm").read() != "efs-guard\n"]
+                  if open(f"/proc/{pid}/cmdline").read().startswith("expertfs\0-o\0")]
         check(f"a run has a supervisor, a daemon and a program ({what})", len(daemon) == 1 and len(children) == 2, (children, daemon))
         parent = re.search(r"^PPid:\s+(\d+)", open(f"/proc/{daemon[0]}/status").read(), re.M).group(1)
         os.kill(int(daemon[0] if daemon_goes else parent), signal.SIGKILL)

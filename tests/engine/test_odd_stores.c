@@ -46,7 +46,7 @@ struct session {
     struct efs *fs;
     bool full_pool;
     struct efs_codec_scratch *scratch;
-    struct efs_stream *streams[4];
+    struct efs_stream *streams[2];
     struct held {
         struct efs_request *request;
         struct efs_need needs[NEEDS];
@@ -157,7 +157,7 @@ static unsigned char *whole_file(struct session *s, uint32_t file, const struct 
 {
     unsigned char *data = malloc(info->bytes + 1);
     assert_non_null(data);
-    ssize_t n = read_wait(s->fs, file, s->streams[below(s, 4)], 0, data, info->bytes + 1);
+    ssize_t n = read_wait(s->fs, file, s->streams[below(s, 2)], 0, data, info->bytes + 1);
     if (n < 0) {
         errors_seen++;
         free(data);
@@ -197,7 +197,7 @@ static void step_read(struct session *s)
         size_t bytes = once_in(s, 2) ? below(s, 5000) : below(s, 300000);
         unsigned char *part = malloc(bytes + 1);
         assert_non_null(part);
-        ssize_t n = read_wait(s->fs, file, s->streams[below(s, 4)], offset, part, bytes);
+        ssize_t n = read_wait(s->fs, file, s->streams[below(s, 2)], offset, part, bytes);
         uint64_t want = offset >= info.bytes ? 0 : info.bytes - offset < bytes ? info.bytes - offset : bytes;
         errors_seen += n < 0;
         if (n >= 0) {
@@ -569,7 +569,7 @@ static bool session_open(struct session *s)
         errors_seen++;
         return false;
     }
-    for (uint32_t hints = 0; hints < 4; hints++)
+    for (uint32_t hints = 0; hints < 2; hints++)
         assert_int_equal(efs_stream_new(s->fs, hints, &s->streams[hints]), 0);
     assert_int_equal(efs_view_hidden(s->fs), s->odd->hidden);
     assert_int_equal(efs_client_new(s->fs, &s->client, &err), 0);
@@ -601,7 +601,7 @@ static void session_close(struct session *s)
         sem_wait(&s->pending[i].done);
         sem_destroy(&s->pending[i].done);
     }
-    for (unsigned i = 0; i < 4; i++)
+    for (unsigned i = 0; i < 2; i++)
         efs_stream_free(s->streams[i]);
 }
 

@@ -420,8 +420,8 @@ TEST(test_hints)
     struct efs *fs = open_model(BUDGET);
     for (uint32_t hints = 0; hints < 16; hints++) {
         struct efs_stream *stream = (struct efs_stream *)fs;
-        assert_int_equal(efs_stream_new(fs, hints, &stream), hints < 4 ? 0 : -EINVAL);
-        assert_int_equal(stream != NULL, hints < 4);
+        assert_int_equal(efs_stream_new(fs, hints, &stream), hints < 2 ? 0 : -EINVAL);
+        assert_int_equal(stream != NULL, hints < 2);
         efs_stream_free(stream);
     }
     efs_close(fs);

@@ -10,8 +10,6 @@
  *   EFS_FAKE_ROOM=N      only N experts can be leased at a time
  *   EFS_FAKE_LEASE_ERRNO=N  every lease fails with errno N
  *   EFS_FAKE_DIE=1       the daemon is killed while it opens the store
- *   EFS_FAKE_HOLD=1      opens of its own files by the daemon itself are never answered; the log says so
- *   EFS_FAKE_MEMORY_MIB=N  so much memory is available
  *   EFS_FAKE_BACKING_ERRNO=N  every other registering of a backing file fails with errno N, but for the probe
  *   EFS_FAKE_GAPS_US=N   before and after two in three answers to opens and registerings nothing goes on for so long:
  *                        what comes meanwhile (a release, another open, the end of who opens) overtakes them
@@ -179,15 +177,8 @@ static void gap(void)
         usleep(us);
 }
 
-/* The daemon's own opens, which alone go past the page cache and leave it as it is, may be held, so that what they were
- * asked by waits as long as one likes. */
 int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *file)
 {
-    if (getenv("EFS_FAKE_HOLD") && file->direct_io && file->keep_cache) {
-        fprintf(stderr, "an open of its own is held\n");
-        for (;;)
-            pause();
-    }
     int (*reply)(fuse_req_t, const struct fuse_file_info *);
     *(void **)&reply = real_call("fuse_reply_open");
     gap();
@@ -577,7 +568,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 
 uint64_t efs_auto_budget(void)
 {
-    return (uint64_t)env_number("EFS_FAKE_MEMORY_MIB", 1u << 21) << 19; /* half of it */
+    return UINT64_C(1) << 40;
 }
 
 void efs_memory(struct efs_memory *memory, size_t bytes)

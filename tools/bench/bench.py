@@ -115,7 +115,7 @@ class SteadyDisk:
 
 
 def daemon_memory(store):
-    """Resident MiB of the daemon that serves a store, and of the guard beside it."""
+    """Resident MiB of the daemon that serves a store."""
     kib = 0
     for pid in daemons(store):
         with open(f"/proc/{pid}/status") as f:
