@@ -39,6 +39,9 @@ struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 /* A path in such a line, or in a label of OpenMetrics: a line's end as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
+/* The absolute path of an existing file, without symbolic links; for free(), NULL after an error. -EXDEV: only the path
+ * that was given leads to it. What realpath(3) fails with. */
+errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
 
 /* -ECHILD: it was opened in the process from which this one was forked, where nothing but efs_close() works. */
 errint_t efs_served_check(const struct efs *fs, struct efs_error *err);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "background.h"
+#include "expertfs-private.h"
 #include "log.h"
 #include "log_queue.h"
 #include "mount.h"
@@ -81,33 +82,18 @@ static void print_version(FILE *out, struct argp_state *state)
     fprintf(out, "expertfs %s (libfuse %s)\n", efs_version(), fuse_pkgversion());
 }
 
-/* realpath() follows links of /proc by their text, which names another file where a mount hides the one that they lead
- * to, or it is in another mount namespace. */
-static bool is_other_file(const char *path, const char *absolute)
-{
-    struct stat given, found;
-    if (stat(path, &given) < 0)
-        return false;
-    return !absolute || (stat(absolute, &found) == 0 && (given.st_dev != found.st_dev || given.st_ino != found.st_ino));
-}
-
 /* Make *path absolute, for a daemon whose directory is "/". A path that is not there is told with its name and
  * what is wanted there. */
 static errint_t make_absolute(char **path, const char *wanted, struct efs_error *err)
 {
-    char *absolute = realpath(*path, NULL);
-    errint_t rc = absolute ? 0 : -errno;
-    if ((rc == 0 || rc == -ENOENT) && is_other_file(*path, absolute)) {
-        free(absolute);
-        return efs_fail(err, -EXDEV,
-                        "%s: no absolute path leads there: a mount hides it, it was removed, or it is in another mount "
-                        "namespace; hint: run expertfs in that namespace (nsenter --mount)",
-                        *path);
-    }
+    char *absolute;
+    errint_t rc = efs_absolute_path(*path, &absolute, err);
     if (rc == -ENOTCONN)
         return efsd_mountpoint_dead(*path, err);
-    if (rc)
-        return efs_fail(err, rc, "%s: %s%s", *path, strerror(-rc), rc == -ENOENT ? wanted : "");
+    if (rc == -ENOENT)
+        return efs_fail(err, rc, "%s: %s%s", *path, strerror(-rc), wanted);
+    if (rc < 0)
+        return rc;
     free(*path);
     *path = absolute;
     return 0;

@@ -293,7 +293,7 @@ static errint_t open_again(struct efs_reclaim *r, const char *src, const char *o
     if (src) {
         struct efs_catalog found = {0};
         if (efs_source_walk(src, &found, NULL) == 0) /* else it may be gone: all of it was stored */
-            r->root = realpath(found.root, NULL);
+            rc = efs_absolute_path(found.root, &r->root, err);
         efs_catalog_free(&found);
     }
     if (rc == 0)

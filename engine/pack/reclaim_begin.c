@@ -2,6 +2,7 @@
 /* reclaim_begin.c - what is looked at before anything is done: whose the files are, what the disk can do, what room the
  * work takes. */
 #include "reclaim.h"
+#include "expertfs-private.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -224,10 +225,12 @@ errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_
     errint_t rc = efs_catalog_read(src, &r->catalog, err);
     if (rc < 0)
         return rc;
-    r->root = realpath(r->catalog.root, NULL);
+    rc = efs_absolute_path(r->catalog.root, &r->root, err);
+    if (rc < 0)
+        return rc;
     r->files = efs_sys_calloc(r->catalog.file_count + 1, sizeof(*r->files));
-    if (!r->root || !r->files)
-        return efs_fail(err, r->root ? -ENOMEM : -errno, "%s: %s", src, r->root ? "no memory" : strerror(errno));
+    if (!r->files)
+        return efs_fail(err, -ENOMEM, "%s: no memory", src);
     int fd = efs_sys_open(src, O_PATH, 0);
     rc = fd < 0 ? fd : efs_sys_fstat(fd, &st);
     if (fd >= 0)

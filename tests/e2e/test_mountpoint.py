@@ -158,13 +158,34 @@ def all_at_once():
     run("umount", second), run("umount", first)
 
 
+def other_sources(place, there, hidden, covered):
+    """What other programs do with such paths. A --reclaim of one must not pack and remove the folder of that name here."""
+    weights, out = files_below(model), f"{place}/out.efs"
+    served = Mount(store, name="below/place/mnt")
+    reclaim, tuned = ("mkexpertfs", "--reclaim", "--yes"), ("expertctl", "get")
+    for what, program_name, *arguments in (("a source in another mount namespace", *reclaim, f"{there}/model", out),
+                                           ("one whose name is not here", *reclaim, f"{there}/alone.model", out),
+                                           ("a source in a folder that a mount hides", *reclaim, "model", out),
+                                           ("a file of such a folder", *reclaim, f"model/{large}", out),
+                                           ("a folder in another mount namespace", *tuned, f"{there}/mnt"),
+                                           ("a store in another mount namespace", "expertctl", "run", f"{there}/x.efs", "--",
+                                            "ls", "{}")):
+        result = run(program(program_name), *arguments, preexec_fn=lambda: os.fchdir(covered))
+        check(f"{program_name}: {what} is refused", result.returncode in (1, 125) and
+              "no absolute path leads there" in result.stderr, result)
+        check("all sources stay as they were", [files_below(f"{folder}/model") for folder in (place, there, hidden)] ==
+              3 * [weights] and not os.path.exists(out))
+    served.stop()
+
+
 def other_places():
     print("-- paths that lead to what no path here names")
     place, target, script = new_folder("place"), new_folder("target"), """mount -t tmpfs other "$1" && mkdir "$1/mnt" "$1/alone" &&
-        cp "$2" "$1/x.efs" && cp "$2" "$1/alone.efs" && echo ready && read end"""
+        cp "$2" "$1/x.efs" && cp "$2" "$1/alone.efs" && cp -r "$3" "$1/model" && cp -r "$3" "$1/alone.model" && echo ready && read end"""
     shutil.copy(store, f"{place}/x.efs")
+    shutil.copytree(model, f"{place}/model")
     os.mkdir(f"{place}/mnt")
-    holder = subprocess.Popen(["unshare", "-m", "sh", "-c", script, "sh", place, store], stdin=subprocess.PIPE,
+    holder = subprocess.Popen(["unshare", "-m", "sh", "-c", script, "sh", place, store, model], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True)
     if not check("another mount namespace", holder.stdout.readline() == "ready\n"):
         return
@@ -173,10 +194,12 @@ def other_places():
     os.unlink(f"{place}/removed.efs")
     shutil.copy(store, f"{hidden}/x.efs")
     os.mkdir(f"{hidden}/mnt")
+    shutil.copytree(model, f"{hidden}/model")
     covered = os.open(hidden, os.O_RDONLY)
     mount_other(hidden)
     shutil.copy(store, f"{hidden}/x.efs")
     os.mkdir(f"{hidden}/mnt")
+    shutil.copytree(model, f"{hidden}/model")
     for what, arguments in (("a store in another mount namespace", (f"{there}/x.efs", target)),
                             ("one whose name is not here", (f"{there}/alone.efs", target)),
                             ("a mountpoint in another mount namespace", (store, f"{there}/mnt")),
@@ -192,6 +215,7 @@ def other_places():
         for path in places:
             while mounted_on(path) and run("umount", path).returncode == 0:
                 pass
+    other_sources(place, there, hidden, covered)
     holder.communicate("end\n")
     result = run(expertfs, f"/proc/self/root{store}", f"/proc/{os.getpid()}/root{target}")
     check("one of this mount namespace is taken", result.returncode == 0 and mounted_on(target) == ["fuse.expertfs"], result)

@@ -3,6 +3,7 @@
 #include "mountpoint.h"
 
 #include "expertfs-pack.h"
+#include "expertfs-private.h"
 #include "mounted.h"
 
 #include <errno.h>
@@ -17,9 +18,13 @@
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
 {
     struct stat here, above;
-    char *at = realpath(path, NULL), *up = at ? strdup(at) : NULL, *slash;
+    char *at, *slash;
+    errint_t rc = efs_absolute_path(path, &at, err);
+    if (rc < 0)
+        return rc;
+    char *up = strdup(at);
     if (!up || stat(at, &here) < 0) {
-        errint_t rc = -errno;
+        rc = -errno;
         free(at);
         free(up);
         return efs_fail(err, rc, "%s: %s", path, strerror(-rc));

@@ -4,6 +4,7 @@
  * files, with the backend of ggml loaded, and unmounts when the program ends.
  */
 #include "expertctl.h"
+#include "expertfs-private.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "run_mount.h"
@@ -251,9 +252,10 @@ static errint_t run_look(struct run *r, const char *source, struct efs_error *er
     if (rc < 0)
         return rc;
     efs_store_close(store);
-    char *real = realpath(source, NULL);
-    if (!real || (size_t)snprintf(r->store, sizeof(r->store), "%s", real) >= sizeof(r->store))
-        rc = efs_fail(err, real ? -ENAMETOOLONG : -errno, "%s: %s", source, strerror(real ? ENAMETOOLONG : errno));
+    char *real;
+    rc = efs_absolute_path(source, &real, err);
+    if (rc == 0 && (size_t)snprintf(r->store, sizeof(r->store), "%s", real) >= sizeof(r->store))
+        rc = efs_fail(err, -ENAMETOOLONG, "%s: %s", source, strerror(ENAMETOOLONG));
     free(real);
     return rc;
 }
