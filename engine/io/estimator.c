@@ -74,27 +74,3 @@ void efs_estimator_now(struct efs_estimator *e, struct efs_rates_now *now, uint6
         *decoded_bytes = e->rates.decoded_bytes;
     pthread_mutex_unlock(&e->lock);
 }
-
-void efs_estimator_doubt(struct efs_estimator *e, struct efs_rates_doubt *doubt)
-{
-    pthread_mutex_lock(&e->lock);
-    efs_rates_doubt_profile(&e->rates, doubt);
-    pthread_mutex_unlock(&e->lock);
-}
-
-bool efs_estimator_faster(struct efs_estimator *e, struct efs_profile *profile)
-{
-    struct efs_rates_doubt doubt;
-    pthread_mutex_lock(&e->lock);
-    efs_rates_doubt_profile(&e->rates, &doubt);
-    bool disk = doubt.disk < 1 && efs_rates_doubtful(doubt.disk);
-    bool decode = doubt.decode < 1 && efs_rates_doubtful(doubt.decode);
-    if (disk) {
-        profile->disk_bytes_per_second = e->rates.start.disk_bytes_per_second;
-        profile->read_latency_ns = e->rates.start.read_latency_ns;
-    }
-    if (decode)
-        profile->decode_bytes_per_second = e->rates.start.decode_bytes_per_second;
-    pthread_mutex_unlock(&e->lock);
-    return disk || decode;
-}

@@ -22,10 +22,5 @@ void efs_estimator_decode(struct efs_estimator *estimator, enum efs_rates_decode
 /* bursts, decoded_bytes: how much that is known from; may be NULL. */
 void efs_estimator_now(struct efs_estimator *estimator, struct efs_rates_now *now, uint64_t *bursts,
                        uint64_t *decoded_bytes);
-/* As efs_rates_doubt_profile(). */
-void efs_estimator_doubt(struct efs_estimator *estimator, struct efs_rates_doubt *doubt);
-/* Rates that what was served is plainly faster than, in the profile: no load makes a machine faster than it is, so that
- * they are wrong. What is slower may be load, and stays. Returns whether there is one. */
-bool efs_estimator_faster(struct efs_estimator *estimator, struct efs_profile *profile);
 
 #endif

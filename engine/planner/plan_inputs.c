@@ -12,15 +12,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define MEASURE_SECONDS 0.4
 #define MEASURE_BYTES (112u << 20) /* that efs_profile_measure() takes */
 #define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
-#define QUIET_NS 5000000000u
-#define MEND_EVERY_NS                                                                                                  \
-    UINT64_C(3600000000000) /* a machine that is always busy differs for ever from what it is alone                    \
-                             */
 
 /* ---- the profile ---- */
 
@@ -107,85 +102,17 @@ void efs_plan_thread_profile(struct efs_plan_thread *s)
         errint_t rc = efs_profile_load(path, &profile, &err);
         if (rc == 0) {
             profile_take(s, &profile, EFS_PROFILE_SAVED);
-            return;
-        }
-        if (rc != -ENOENT)
+            if (strcmp(profile.cpu_path, efs_cpu_name()) == 0)
+                return;
+            efs_log(fs, EFS_LOG_INFO, "%s: measured on another processor; it is measured again", path);
+        } else if (rc != -ENOENT) {
             efs_log(fs, EFS_LOG_WARNING, "%s; it is measured again", err.text);
+        }
     }
     if (profile_measure(s, &profile)) {
         profile_save(fs, &profile);
         profile_take(s, &profile, EFS_PROFILE_MEASURED);
     }
-}
-
-/* ---- whether it still holds ---- */
-
-void efs_plan_thread_doubt(const struct efs_plan_thread *s, char *text, size_t room)
-{
-    struct efs_rates_doubt doubt;
-    text[0] = '\0';
-    if (s->profile_source == EFS_PROFILE_ASSUMED)
-        return;
-    efs_estimator_doubt(s->fs->estimator, &doubt);
-    if (strcmp(s->profile.cpu_path, efs_cpu_name()) != 0)
-        snprintf(text, room, "%s code decoded, %s does now", s->profile.cpu_path, efs_cpu_name());
-    else if (efs_rates_doubtful(doubt.disk))
-        snprintf(text, room, "reads take %.2g times what it says", doubt.disk);
-    else if (efs_rates_doubtful(doubt.decode))
-        snprintf(text, room, "decodes take %.2g times what it says", doubt.decode);
-}
-
-/* Whether nothing was asked for in QUIET_NS. */
-static bool is_quiet(struct efs_plan_thread *s)
-{
-    struct efs_rates_now rates;
-    struct efs_plan_quiet *quiet = &s->quiet;
-    uint64_t bursts, decoded_bytes, now = efs_now_ns();
-    efs_estimator_now(s->fs->estimator, &rates, &bursts, &decoded_bytes);
-    efs_lock(s->fs);
-    bool same = bursts == quiet->bursts && decoded_bytes == quiet->decoded_bytes && s->saw == quiet->saw;
-    quiet->bursts = bursts;
-    quiet->decoded_bytes = decoded_bytes;
-    quiet->saw = s->saw;
-    efs_unlock(s->fs);
-    if (!same || quiet->since_ns == 0)
-        quiet->since_ns = now;
-    return now - quiet->since_ns >= QUIET_NS && atomic_load(&s->fs->active) <= 1;
-}
-
-/* The profile with what was served faster than it says. */
-static bool profile_serve(struct efs_plan_thread *s, struct efs_profile *profile)
-{
-    struct timespec clock;
-    if (!efs_estimator_faster(s->fs->estimator, profile))
-        return false;
-    clock_gettime(CLOCK_REALTIME, &clock);
-    profile->measured_at = clock.tv_sec;
-    efs_profile_derive(profile);
-    return true;
-}
-
-bool efs_plan_thread_mend(struct efs_plan_thread *s)
-{
-    struct efs *fs = s->fs;
-    char doubt[128];
-    bool quiet = is_quiet(s) && efs_now_ns() >= s->quiet.not_before_ns;
-    efs_plan_thread_doubt(s, doubt, sizeof(doubt));
-    if (fs->options.no_state || !*doubt)
-        return false;
-    struct efs_profile profile = s->profile;
-    bool served = profile_serve(s, &profile), measured = !served && quiet && profile_measure(s, &profile);
-    if (!served && !measured)
-        return false;
-    efs_log(fs, EFS_LOG_INFO, "the profile was in doubt (%s): %s; disk %.3g to %.3g GB/s, decode %.3g to %.3g", doubt,
-            measured ? "measured again" : "taken from what was served", s->profile.disk_bytes_per_second / 1e9,
-            profile.disk_bytes_per_second / 1e9, s->profile.decode_bytes_per_second / 1e9,
-            profile.decode_bytes_per_second / 1e9);
-    profile_save(fs, &profile);
-    profile_take(s, &profile, measured ? EFS_PROFILE_MEASURED : EFS_PROFILE_SERVED);
-    if (measured)
-        s->quiet.not_before_ns = efs_now_ns() + MEND_EVERY_NS;
-    return true;
 }
 
 /* ---- the history ---- */

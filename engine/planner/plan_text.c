@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-static const char *const profile_sources[] = {"assumed", "saved", "measured", "served"};
+static const char *const profile_sources[] = {"assumed", "saved", "measured"};
 static const char *const history_sources[] = {"none", "route", "saved counts"};
 
 static void tell_plan(struct efs_plan_thread *s, FILE *out)
@@ -55,13 +55,10 @@ static void tell_profile(const struct efs_plan_thread *s, FILE *out)
     fprintf(out, "source: %s\n", profile_sources[s->profile_source]);
     fprintf(out, "store_hash: %016llx\n", (unsigned long long)s->profile.content_hash);
     fprintf(out, "measured_at: %lld\n", (long long)s->profile.measured_at);
-    char doubt[128];
     struct timespec now_real;
     clock_gettime(CLOCK_REALTIME, &now_real);
     bool dated = s->profile.measured_at > 0 && now_real.tv_sec > s->profile.measured_at;
-    efs_plan_thread_doubt(s, doubt, sizeof(doubt));
     fprintf(out, "age_seconds: %lld\n", dated ? (long long)(now_real.tv_sec - s->profile.measured_at) : 0);
-    fprintf(out, "doubt: %s\n", *doubt ? doubt : "-");
     fprintf(out, "cpu_path: %s\n", *s->profile.cpu_path ? s->profile.cpu_path : "-");
 #define LINE(name, help) fprintf(out, "%s: %.10g\n", #name, s->profile.name);
     EFS_PROFILE_NUMBERS(LINE)

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #define SAVE_SECONDS 300
-#define QUIET_LOOK_NS 2000000000
+#define LOOK_NS 2000000000
 #define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
 #define DRIFT_EVERY 256u    /* requests */
 #define LEASE_LOOK_NS 50000000
@@ -95,13 +95,12 @@ static void *plan_thread_run(void *arg)
     s->planned = true;
     pthread_cond_broadcast(&s->first);
     while (!s->stop) {
-        /* nobody tells when a mapping ends that outlived its lease, or that the store rests: look now and then */
-        const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : QUIET_LOOK_NS);
+        /* nobody tells when a mapping ends that outlived its lease: look now and then */
+        const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : LOOK_NS);
         bool told = s->asked || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull;
         bool look = is_short(fs);
         bool plan = !s->stop && (s->asked || ((told || due) && has_drifted(s)));
-        bool stop = s->stop;
         efs_unlock(fs);
         if (efs_now_ns() - looked > MEMORY_LOOK_NS) {
             efs_supply_look(fs);
@@ -109,8 +108,6 @@ static void *plan_thread_run(void *arg)
         }
         if (look)
             look_for_room(fs);
-        if (!stop && efs_plan_thread_mend(s))
-            efs_plan_thread_plan(s);
         if (plan && settle(s))
             efs_plan_thread_plan(s);
         if (due) {

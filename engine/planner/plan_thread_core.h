@@ -12,7 +12,7 @@
 #include "history.h"
 #include "pools.h"
 
-enum efs_profile_source { EFS_PROFILE_ASSUMED, EFS_PROFILE_SAVED, EFS_PROFILE_MEASURED, EFS_PROFILE_SERVED };
+enum efs_profile_source { EFS_PROFILE_ASSUMED, EFS_PROFILE_SAVED, EFS_PROFILE_MEASURED };
 enum efs_history_source { EFS_HISTORY_NONE, EFS_HISTORY_ROUTE, EFS_HISTORY_SAVED };
 
 struct efs_plan_thread {
@@ -29,11 +29,6 @@ struct efs_plan_thread {
     /* the thread's own, changed with efs.lock held */
     enum efs_profile_source profile_source;
     struct efs_profile profile;
-    struct efs_plan_quiet {
-        uint64_t bursts, decoded_bytes, saw; /* when the thread looked last, and since when they are the same */
-        uint64_t since_ns;
-        uint64_t not_before_ns; /* the profile is not mended again */
-    } quiet;
     enum efs_history_source history_source;
     char history_path[512];
     struct efs_history known;
@@ -51,13 +46,8 @@ struct efs_plan_thread {
 /* ---- plan_inputs.c: without lock ---- */
 /* A machine of the middle: only ratios matter for a plan, and only until there is a profile. */
 void efs_plan_thread_assume(const struct efs *fs, struct efs_profile *profile);
-/* The profile that was saved, or one that is measured now, if the budget has room for that. */
+/* The profile that was saved on such a processor, or one that is measured now, if the budget has room for that. */
 void efs_plan_thread_profile(struct efs_plan_thread *s);
-/* Why the profile is not to be trusted, in words; "" when nothing speaks against it. */
-void efs_plan_thread_doubt(const struct efs_plan_thread *s, char *text, size_t room);
-/* Where what was served is plainly faster: taken from that, at once. If it is in doubt otherwise, nothing was asked for
- * lately and the budget has room: measured anew. And saved; returns whether it is another one now. */
-bool efs_plan_thread_mend(struct efs_plan_thread *s);
 /* From a trace (its path), else what earlier mounts counted. -errno of the trace, -ENOMEM, with err. */
 errint_t efs_plan_thread_history(struct efs_plan_thread *s, const char *path, struct efs_error *err);
 void efs_plan_thread_save(struct efs_plan_thread *s);

@@ -41,14 +41,13 @@ static double rates_start_ns(const struct efs_rates_start *s, double waves, doub
 void efs_rates_init(struct efs_rates *r, const struct efs_rates_start *start)
 {
     *r = (struct efs_rates){.start = {1.5e9, 1e5, 5e9}};
-    r->profile = r->start;
     efs_rates_from(r, start);
 }
 
 void efs_rates_from(struct efs_rates *r, const struct efs_rates_start *start)
 {
     if (rates_start_valid(start))
-        r->profile = r->start = *start;
+        r->start = *start;
 }
 
 /* ns of a burst: waves * latency_ns + bytes * ns_per_byte. */
@@ -106,7 +105,6 @@ void efs_rates_burst(struct efs_rates *r, const struct efs_rates_burst *b)
     r->xx = keep * r->xx + x * x;
     r->xy = keep * r->xy + x * y;
     r->bursts++;
-    r->read_bytes += b->bytes;
 }
 
 static double rates_rate(const struct efs_rates *r, double bytes, double ns)
@@ -175,14 +173,6 @@ void efs_rates_believe(struct efs_rates *r, const struct efs_rates_doubt *doubt)
     r->ww = r->wx = r->wy = r->xx = r->xy = 0;
     for (unsigned kind = 0; kind < EFS_DECODES; kind++)
         r->decode_bytes[kind] = r->decode_ns[kind] = 0;
-}
-
-void efs_rates_doubt_profile(const struct efs_rates *r, struct efs_rates_doubt *doubt)
-{
-    double x = r->bursts ? (double)r->read_bytes / (double)r->bursts : PRIOR_BURST_BYTES;
-
-    doubt->disk = rates_start_ns(&r->start, 1, x) / rates_start_ns(&r->profile, 1, x);
-    doubt->decode = r->profile.decode_bytes_per_second / r->start.decode_bytes_per_second;
 }
 
 bool efs_rates_doubtful(double part)

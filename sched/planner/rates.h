@@ -46,11 +46,11 @@ struct efs_rates_burst {
 };
 
 struct efs_rates {
-    struct efs_rates_start profile, start; /* start: the profile, or what was believed since */
-    double ww, wx, wy, xx, xy;             /* sums over the bursts of products; w waves, x bytes, y ns */
+    struct efs_rates_start start; /* the profile, or what was believed since */
+    double ww, wx, wy, xx, xy;    /* sums over the bursts of products; w waves, x bytes, y ns */
     double together, together_weight;
     double decode_ns[EFS_DECODES], decode_bytes[EFS_DECODES];
-    uint64_t bursts, read_bytes, decoded_bytes; /* so far, not faded */
+    uint64_t bursts, decoded_bytes; /* so far, not faded */
 };
 
 /* What they are now. */
@@ -80,8 +80,6 @@ bool efs_rates_doubtful(double part);
 /* Start from what the samples say, and forget them: slow ones were clipped by what it said, so that several times may
  * be needed. */
 void efs_rates_believe(struct efs_rates *rates, const struct efs_rates_doubt *doubt);
-/* What is believed over what the profile says, for a burst of the mean size. */
-void efs_rates_doubt_profile(const struct efs_rates *rates, struct efs_rates_doubt *doubt);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_estimator.c - a profile that was measured while others used the machine, or another machine: what is served
- * corrects it after few reads, both ways and however wrong; what is worth saving of it is only what is faster.
+ * corrects it after few reads, both ways and however wrong.
  */
 #include "test.h"
 #include "estimator.h"
@@ -57,45 +57,25 @@ TEST(a_disk_that_was_busy_is_faster)
 
     for (size_t i = 0; i < sizeof(latencies_ns) / sizeof(*latencies_ns); i++) {
         struct efs_estimator *e = estimator_of(0.025e9, latencies_ns[i]);
-        struct efs_profile profile = {
-            .disk_bytes_per_second = 0.025e9, .read_latency_ns = latencies_ns[i], .decode_bytes_per_second = 4e9};
         struct efs_rates_now now;
 
-        serve(e, 31, 0.8e9, 1);
-        assert_false(efs_estimator_faster(e, &profile));
-        serve(e, 9, 0.8e9, 1);
+        serve(e, 40, 0.8e9, 1);
         assert_disk(e, 0.8e9);
         efs_estimator_now(e, &now, NULL, NULL);
         assert_true(now.read_latency_ns > 3e4 && now.read_latency_ns < 3e5);
-        assert_true(efs_estimator_faster(e, &profile));
-        assert_near(profile.disk_bytes_per_second, 0.8e9);
-        assert_true(profile.read_latency_ns > 3e4 && profile.read_latency_ns < 3e5);
-        assert_true(profile.decode_bytes_per_second == 4e9);
-        efs_estimator_profile(e, &profile);
-        assert_false(efs_estimator_faster(e, &profile));
         efs_estimator_free(e);
     }
 }
 
-/* Slower for a while: rates follow, the profile is in doubt and stays, and then they are what they were. */
+/* Slower for a while: rates follow, and then they are what they were. */
 TEST(load_makes_nothing_worse_for_long)
 {
     struct efs_estimator *e = estimator_of(0.8e9, 1e5);
-    struct efs_profile profile = {
-        .disk_bytes_per_second = 0.8e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 4e9};
-    struct efs_rates_doubt doubt;
 
     serve(e, 5000, 0.8e9, 30);
     assert_disk(e, 0.8e9 / 30);
-    efs_estimator_doubt(e, &doubt);
-    assert_near(doubt.disk, 30);
-    assert_false(efs_estimator_faster(e, &profile));
-    assert_true(profile.disk_bytes_per_second == 0.8e9);
     serve(e, 160, 0.8e9, 1);
     assert_disk(e, 0.8e9);
-    efs_estimator_doubt(e, &doubt);
-    assert_false(efs_rates_doubtful(doubt.disk));
-    assert_false(efs_estimator_faster(e, &profile));
     efs_estimator_free(e);
 }
 
@@ -123,23 +103,6 @@ TEST(decoding_is_corrected_as_reading_is)
         efs_estimator_decode(e, EFS_DECODE_KEPT, 2 * MIB, 2 * MIB / 4);
     efs_estimator_now(e, &now, NULL, NULL);
     assert_near(now.decode_bytes_per_second, 4e9);
-    assert_true(efs_estimator_faster(e, &profile));
-    assert_near(profile.decode_bytes_per_second, 4e9);
-    assert_true(profile.disk_bytes_per_second == 0.8e9);
-    efs_estimator_free(e);
-}
-
-/* Nobody has measured: what is assumed is no profile that is wrong. */
-TEST(without_a_profile_nothing_is_faster)
-{
-    struct efs_estimator *e;
-    struct efs_profile profile = {
-        .disk_bytes_per_second = 1.5e9, .read_latency_ns = 1e5, .decode_bytes_per_second = 5e9};
-
-    assert_int_equal(efs_estimator_new(&e), 0);
-    assert_false(efs_estimator_faster(e, &profile));
-    serve(e, 40, 1.5e9, 1);
-    assert_false(efs_estimator_faster(e, &profile));
     efs_estimator_free(e);
 }
 

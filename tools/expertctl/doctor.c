@@ -249,20 +249,28 @@ static void doctor_mount_errors(struct doctor *d, const char *path, const char *
         report(d, GOOD, "errors", "%s: none since it was mounted", path);
 }
 
-/* The rates that the mount plans by, and whether its own reads contradict them. */
+static double gigabytes(const char *profile, const char *name)
+{
+    char number[32];
+    return strtod(tools_line_text(profile, name, number, sizeof(number)), NULL) / 1e9;
+}
+
+/* The rates that the mount started with, and what its own reads and decodes say. */
 static void doctor_mount_profile(struct doctor *d, const char *path, const char *profile)
 {
-    char source[32], doubt[160], disk[32], decode[32], age[32] = "";
-    if (!tools_line_value(profile, "doubt"))
+    char source[32], age[32] = "";
+    double disk = gigabytes(profile, "disk_bytes_per_second"), decode = gigabytes(profile, "decode_bytes_per_second");
+    double disk_now = gigabytes(profile, "live_disk_bytes_per_second");
+    double decode_now = gigabytes(profile, "live_decode_bytes_per_second");
+    if (!tools_line_value(profile, "source"))
         return;
-    bool doubted = *tools_line_text(profile, "doubt", doubt, sizeof(doubt)) != '-';
     if (strcmp(tools_line_text(profile, "source", source, sizeof(source)), "assumed") != 0)
         print_age((double)tools_line_number(profile, "age_seconds"), age);
-    report(d, doubted ? SLOWER : GOOD, "profile", "%s: %s rates%s%s: disk %.3g GB/s, decode %.3g GB/s a thread%s%s",
-           path, source, *age ? " of " : "", age,
-           strtod(tools_line_text(profile, "disk_bytes_per_second", disk, sizeof(disk)), NULL) / 1e9,
-           strtod(tools_line_text(profile, "decode_bytes_per_second", decode, sizeof(decode)), NULL) / 1e9,
-           doubted ? "; in doubt, measured again when the mount is idle: " : "", doubted ? doubt : "");
+    bool differs = *age && (efs_rates_doubtful(disk / disk_now) || efs_rates_doubtful(decode / decode_now));
+    report(d, differs ? SLOWER : GOOD, "profile",
+           "%s: %s rates%s%s: disk %.3g GB/s, decode %.3g GB/s a thread; now %.3g and %.3g%s", path, source,
+           *age ? " of " : "", age, disk, decode, disk_now, decode_now,
+           differs ? "; `expertctl profile STORE` measures again, without the mount" : "");
 }
 
 static void doctor_mount_budget(struct doctor *d, const char *path, const char *config)
