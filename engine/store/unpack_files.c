@@ -215,7 +215,7 @@ static errint_t unpack_finish(struct efs_unpack_files *u, uint32_t file, struct 
     const char *slash = strrchr(path_of(u, file, path), '/');
     int rc = close_direct(f);
     if (rc == 0)
-        rc = efs_newfile_sync(&f->file);
+        rc = efs_sys_sync(f->file.fd);
     if (rc == 0)
         rc = efs_newfile_name(&f->file, slash ? slash + 1 : path, u->force);
     f->named = rc == 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unpack_files.h - the files that an unpacking makes: directories as needed, each file nameless until it is complete,
- * all of it taken back when the unpacking fails. Private to unpack*.c.
+ * unpack_files.h - the files that an unpacking makes: directories as needed, each file under a temporary name until it
+ * is complete, all of it removed when the unpacking fails. Private to unpack*.c.
  */
 #ifndef EFS_UNPACK_FILES_H
 #define EFS_UNPACK_FILES_H
