@@ -6,7 +6,6 @@
  *   pack_plan.c     catalogue -> index tables: what the store will hold, before a weight is read
  *   pack_source.c   reads of the source files
  *   pack_weights.c  is it a checkpoint, and all of one
- *   pack_copies.c   is it the cache of a hub, which has each file twice
  *   pack_same.c     files with the same bytes, which are stored once
  *   pack_run.c      the pipeline: threads that take the next shards, read them, code them
  *   pack_pipe.c     what these threads share
@@ -42,8 +41,6 @@
  * -ENODATA: err says what src is, and what to pack in its place. */
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err);
-/* Is it the folder of a model in the cache of a hub, or one above it? -ENODATA, as above. */
-errint_t efs_pack_check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err);
 
 /* ---- plan --------------------------------------------------------------------------------------------------- */
 

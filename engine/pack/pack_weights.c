@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SNAPSHOTS "snapshots/"
+
 /* Is a part of several there, by its number with as many digits, or with no more than it needs? *path: its name. */
 static bool has_part(const struct efs_catalog *catalog, const char *path, const struct efs_source_part *part,
                      unsigned long number, char **other)
@@ -76,6 +78,35 @@ static errint_t check_index(const char *src, const struct efs_source_file *index
         *missing == '/' || strncmp(missing, "../", 3) == 0 ? "lies outside of it" : "is missing", index->path);
 }
 
+/* 0: the file lies below that folder, whose name ends with a slash. */
+static int compare_below(const void *folder, const void *element)
+{
+    const struct efs_source_file *file = element;
+    return strncmp(folder, file->path, strlen(folder));
+}
+
+/* The cache of a hub has files in blobs/, and links to them in snapshots/REVISION/. */
+static errint_t check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
+{
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const char *path = catalog->files[f].path, *at = strstr(path, SNAPSHOTS);
+        const char *end = at ? strchr(at + strlen(SNAPSHOTS), '/') : NULL;
+        char *blobs;
+        if (!end || (at != path && at[-1] != '/'))
+            continue;
+        if (asprintf(&blobs, "%.*sblobs/", (int)(at - path), path) < 0)
+            return efs_fail(err, -ENOMEM, "%s: no memory", src);
+        bool twice = bsearch(blobs, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_below);
+        free(blobs);
+        if (twice)
+            return efs_fail(err, -ENODATA,
+                            "%s: has each file twice, as caches of hubs do: pack one revision, like %s/%.*s; --any "
+                            "packs it all",
+                            src, catalog->root, (int)(end - path), path);
+    }
+    return 0;
+}
+
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err)
 {
@@ -88,7 +119,7 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
         unread |= catalog->files[f].state == EFS_SOURCE_UNREAD;
     }
     if (catalog->tensor_count || unread) {
-        errint_t whole = efs_pack_check_copies(src, catalog, err);
+        errint_t whole = check_copies(src, catalog, err);
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_parts(src, catalog, &catalog->files[f], err);
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
