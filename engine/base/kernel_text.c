@@ -22,6 +22,14 @@ void efs_kernel_text(int fd, char text[EFS_KERNEL_TEXT])
     text[n > 0 ? n : 0] = 0;
 }
 
+void efs_kernel_read(const char *directory, const char *name, char text[EFS_KERNEL_TEXT])
+{
+    int fd = efs_kernel_open(directory, name);
+    efs_kernel_text(fd, text);
+    if (fd >= 0)
+        efs_sys_close(fd);
+}
+
 uint64_t efs_kernel_number(int fd, uint64_t fallback)
 {
     char text[EFS_KERNEL_TEXT], *end;
@@ -62,10 +70,7 @@ void efs_memory_cgroups(efs_cgroup_fn *each, void *arg)
                                                "total_shmem"},
                                          v2 = {"memory.max", "memory.high", "memory.current", "file", "shmem"};
     char text[EFS_KERNEL_TEXT], *save = NULL;
-    int fd = efs_sys_open("/proc/self/cgroup", O_RDONLY, 0);
-    efs_kernel_text(fd, text);
-    if (fd >= 0)
-        efs_sys_close(fd);
+    efs_kernel_read("/proc/self", "cgroup", text);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
         if (!path)

@@ -11,6 +11,8 @@
 int efs_kernel_open(const char *directory, const char *name);
 /* The text of an open file, from its begin; fd < 0: "". */
 void efs_kernel_text(int fd, char text[EFS_KERNEL_TEXT]);
+/* The same of a file that is opened for this. */
+void efs_kernel_read(const char *directory, const char *name, char text[EFS_KERNEL_TEXT]);
 /* Of an open file of one number; "max", none or nonsense: fallback. */
 uint64_t efs_kernel_number(int fd, uint64_t fallback);
 /* The number behind `name` at a line's begin. */

@@ -2,7 +2,9 @@
 /* memory_left.c - see memory_left.h. */
 #include "memory_left.h"
 
+#include "expertfs.h"
 #include "kernel_text.h"
+#include "sized.h"
 #include "sys.h"
 
 #include <stddef.h>
@@ -33,7 +35,7 @@ static void memory_left_add_group(void *arg, const char *directory, const struct
                                  .stat = efs_kernel_open(directory, "memory.stat"),
                                  .cache = files->cache,
                                  .shared = files->shared};
-    if (g.limit < 0 || g.usage < 0) /* the root of a hierarchy, or none of ours */
+    if (g.limit < 0) /* the root of a hierarchy */
         memory_left_close_group(&g);
     else
         left->groups[left->count++] = g;
@@ -74,17 +76,31 @@ static int64_t memory_left_of(uint64_t bytes, uint64_t used, uint64_t margin)
     return (int64_t)(bytes < most ? bytes : most) - (int64_t)(used < most ? used : most) - (int64_t)margin;
 }
 
-static int64_t memory_left_in_group(const struct efs_memory_group *g)
+/* Above memory.high no process is killed, but all are slowed down until nothing goes on. Page cache is reclaimed on
+ * demand, memfds and tmpfs are not. */
+struct group_bytes {
+    uint64_t hard, limit; /* memory.max; the lower one of it and memory.high; EFS_CGROUP_NO_LIMIT and more: none */
+    uint64_t usage, cache;
+};
+
+static void memory_left_look(const struct efs_memory_group *g, struct group_bytes *bytes)
 {
     char text[EFS_KERNEL_TEXT];
-    uint64_t limit = efs_kernel_number(g->limit, UINT64_MAX), high = efs_kernel_number(g->high, UINT64_MAX);
-    limit = limit < high ? limit : high;
-    if (limit >= EFS_CGROUP_NO_LIMIT)
-        return INT64_MAX;
-    uint64_t usage = efs_kernel_number(g->usage, 0);
+    uint64_t high = efs_kernel_number(g->high, UINT64_MAX);
+    bytes->hard = efs_kernel_number(g->limit, UINT64_MAX);
+    bytes->limit = bytes->hard < high ? bytes->hard : high;
+    bytes->usage = efs_kernel_number(g->usage, 0);
     efs_kernel_text(g->stat, text);
-    uint64_t cache = memory_left_less(efs_kernel_field(text, g->cache, 0), efs_kernel_field(text, g->shared, 0));
-    return memory_left_of(limit, memory_left_less(usage, cache), memory_left_margin(limit));
+    bytes->cache = memory_left_less(efs_kernel_field(text, g->cache, 0), efs_kernel_field(text, g->shared, 0));
+}
+
+static int64_t memory_left_in_group(const struct efs_memory_group *g)
+{
+    struct group_bytes b;
+    memory_left_look(g, &b);
+    if (b.limit >= EFS_CGROUP_NO_LIMIT)
+        return INT64_MAX;
+    return memory_left_of(b.limit, memory_left_less(b.usage, b.cache), memory_left_margin(b.limit));
 }
 
 static int64_t memory_left_in_machine(int fd)
@@ -104,4 +120,41 @@ int64_t efs_memory_left_bytes(const struct efs_memory_left *left)
         least = bytes < least ? bytes : least;
     }
     return least;
+}
+
+/* ---- the memory that the machine and its cgroups have ---- */
+
+static void lower(uint64_t *least, uint64_t bytes)
+{
+    *least = bytes < *least ? bytes : *least;
+}
+
+void efs_memory(struct efs_memory *out, size_t bytes)
+{
+    struct efs_memory_left left;
+    char text[EFS_KERNEL_TEXT];
+    efs_memory_left_open(&left);
+    efs_kernel_text(left.machine, text);
+    struct efs_memory memory = {.limit_bytes = efs_kernel_field(text, "MemTotal", UINT64_MAX / 1024) * 1024,
+                                .available_bytes = efs_kernel_field(text, "MemAvailable", 512 * 1024) * 1024,
+                                .free_bytes = efs_kernel_field(text, "MemFree", 0) * 1024};
+    for (uint32_t i = 0; i < left.count; i++) {
+        struct group_bytes b;
+        memory_left_look(&left.groups[i], &b);
+        if (b.limit >= EFS_CGROUP_NO_LIMIT)
+            continue;
+        lower(&memory.available_bytes, memory_left_less(b.limit, memory_left_less(b.usage, b.cache)));
+        lower(&memory.free_bytes, memory_left_less(b.limit, b.usage));
+        memory.cgroup |= b.hard < memory.limit_bytes;
+        lower(&memory.limit_bytes, b.hard);
+    }
+    efs_memory_left_close(&left);
+    efs_sized_out(out, bytes, &memory, sizeof(memory));
+}
+
+uint64_t efs_auto_budget(void)
+{
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
+    return memory.available_bytes / 2;
 }

@@ -2,9 +2,9 @@
 /* numa_nodes.c - see numa_nodes.h. */
 #include "numa_nodes.h"
 
+#include "kernel_text.h"
 #include "sys.h"
 
-#include <fcntl.h>
 #include <numa.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,23 +46,17 @@ static errint_t bind_memory(void *memory, size_t bytes, uint32_t id)
 uint64_t efs_numa_available_bytes(uint32_t id)
 {
     /* "Node 0 MemFree:        8919216 kB" */
-    static const char *const names[] = {" MemFree:", " Active(file):", " Inactive(file):", " SReclaimable:"};
-    char path[64], text[8192];
-    snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/meminfo", id);
-    int fd = efs_sys_open(path, O_RDONLY, 0);
-    if (fd < 0)
-        return UINT64_MAX;
-    ssize_t bytes = efs_sys_pread(fd, text, sizeof(text) - 1, 0);
-    efs_sys_close(fd);
-    if (bytes < 0)
-        return UINT64_MAX;
-    text[bytes] = '\0';
+    static const char *const names[] = {"MemFree", "Active(file)", "Inactive(file)", "SReclaimable"};
+    char path[64], name[64], text[EFS_KERNEL_TEXT];
     uint64_t kib = 0;
+    snprintf(path, sizeof(path), "/sys/devices/system/node/node%u", id);
+    efs_kernel_read(path, "meminfo", text);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *at = strstr(text, names[i]);
-        if (!at && i == 0)
+        snprintf(name, sizeof(name), "Node %u %s", id, names[i]);
+        uint64_t field = efs_kernel_field(text, name, UINT64_MAX);
+        if (field == UINT64_MAX && i == 0)
             return UINT64_MAX;
-        kib += at ? strtoull(at + strlen(names[i]), NULL, 10) : 0;
+        kib += field == UINT64_MAX ? 0 : field;
     }
     return kib * 1024;
 }

@@ -21,9 +21,7 @@ static int open_below(const char *path, int flags, unsigned mode)
 
 #define efs_sys_open open_below
 #include "../../engine/base/kernel_text.c" /* in place of the library's */
-#include "../../engine/base/limits_auto.c"
-
-#define MIB UINT64_C(1048576)
+#include "../../engine/memory/memory_left.c"
 
 static void put(const char *path, const char *text)
 {
