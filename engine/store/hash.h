@@ -11,7 +11,4 @@
 /* XXH3_64bits, seed 0, of bytes bytes at data. The same on every processor. */
 uint64_t efs_hash(const void *data, size_t bytes);
 
-/* The same built for AVX2 (48 GB/s in cache where the baseline's SSE2 gives 20; AVX-512 gives no more). */
-uint64_t efs_hash_avx2(const void *data, size_t bytes);
-
 #endif
