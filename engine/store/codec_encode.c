@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codec_encode.c - a shard's raw bytes to its two chunks, by the codec that serves best. */
-#include "codec.h"
-
-#include "codec_scratch.h"
 #include "codec_table.h"
+
 #include "tsan.h"
 
 #include <errno.h>
@@ -161,7 +159,8 @@ static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbol
     }
     if (coded->e_bytes != 0)
         return;
-    try_way(&(struct way){EFS_CODEC_CASCADE, efs_codec_cascade.encode, 0}, symbols, n, &limit, e, coded, s);
+    try_way(&(struct way){EFS_CODEC_CASCADE, efs_codec_of(EFS_CODEC_CASCADE)->encode, 0}, symbols, n, &limit, e, coded,
+            s);
     double sm = (double)coded->sm_bytes;
     limit = FLOATS_GAIN * (sm + (double)coded->e_bytes) - sm;
     if (choice != EFS_CHOOSE_AUTO || efs_entropy_bits(coded->counts) / 8 >= limit)

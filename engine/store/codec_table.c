@@ -1,9 +1,182 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codec_table.c - the codecs by their numbers on disk and by what users call them. */
+/* codec_table.c - the codecs of E-chunks, by their numbers on disk and by what users call them. */
 #include "codec_table.h"
 
+#include "sys.h"
+
+#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode; a library without it says so at run time */
 #include <errno.h>
+#include <lz4.h>
+#include <stdlib.h>
 #include <string.h>
+#include <zstd.h>
+
+/* ---- none: chunks that hold the bytes as they are ---- */
+
+static errint_t none_decode_range(const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
+                                  bool stream)
+{
+    (void)stream;
+    memcpy(dst, shard->sm + first, count);
+    return 0;
+}
+
+static const struct efs_codec efs_codec_none = {
+    .name = "none",
+    .choice = EFS_CHOOSE_RAW,
+    .decode_range = none_decode_range,
+};
+
+/* ---- the cascade of kernels/: any range of a shard at once, by vectors ---- */
+
+static errint_t cascade_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
+{
+    (void)decoder;
+    return efs_cascade_decode(coded, bytes, 0, n, symbols) < 0 ? -EUCLEAN : 0;
+}
+
+static errint_t cascade_decode_range(const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
+                                     bool stream)
+{
+    uint32_t symbols;
+    if (shard->e_bytes < sizeof(symbols))
+        return -EUCLEAN;
+    memcpy(&symbols, shard->e, sizeof(symbols));
+    if (symbols != shard->elements)
+        return -EUCLEAN;
+    if (shard->format == EFS_FORMAT_BYTES)
+        return efs_cascade_decode(shard->e, shard->e_bytes, first, count, dst);
+    return efs_cascade_merge(shard->format, shard->e, shard->e_bytes, shard->sm, shard->sm_bytes, first, count, dst,
+                             stream);
+}
+
+static size_t cascade_encode(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room)
+{
+    (void)encoder;
+    (void)room;
+    return efs_cascade_encode(symbols, n, chunk);
+}
+
+static const struct efs_codec efs_codec_cascade = {
+    .name = "cascade",
+    .choice = EFS_CHOOSE_CASCADE,
+    .decode_cost = EFS_CODEC_COST(7.0),
+    .decode = cascade_decode,
+    .decode_range = cascade_decode_range,
+    .bound = efs_cascade_bound,
+    .encode = cascade_encode,
+};
+
+/* ---- one zstd frame, by the library: Huffman-only for exponents, an ordinary level for other bytes ---- */
+
+#define REPEATS_LEVEL 3 /* zstd's level for text and other bytes */
+
+static void *zstd_decoder_new(void)
+{
+    return ZSTD_createDCtx();
+}
+
+static void zstd_decoder_free(void *decoder)
+{
+    ZSTD_freeDCtx(decoder);
+}
+
+static errint_t zstd_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
+{
+    size_t got = ZSTD_decompressDCtx(decoder, symbols, n, coded, bytes);
+    return !ZSTD_isError(got) && got == n ? 0 : -EUCLEAN;
+}
+
+static void *zstd_encoder_new(void)
+{
+    return ZSTD_createCCtx();
+}
+
+static void zstd_encoder_free(void *encoder)
+{
+    ZSTD_freeCCtx(encoder);
+}
+
+/*
+ * Huffman-only: a match finder that all but never looks (7-byte matches, a table of 64 entries, steps of 128 KiB)
+ * leaves the literals' Huffman coder, which is all that exponents need. literalCompressionMode is experimental and may
+ * be missing: then a little slower and larger.
+ */
+static size_t zstd_encode(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room)
+{
+    ZSTD_CCtx_reset(encoder, ZSTD_reset_session_and_parameters);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_compressionLevel, 1);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_strategy, ZSTD_fast);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_minMatch, 7);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_targetLength, ZSTD_BLOCKSIZE_MAX);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_hashLog, 6);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_literalCompressionMode, ZSTD_lcm_huffman);
+    size_t bytes = ZSTD_compress2(encoder, chunk, room, symbols, n);
+    return ZSTD_isError(bytes) ? 0 : bytes;
+}
+
+static size_t zstd_encode_repeats(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room)
+{
+    ZSTD_CCtx_reset(encoder, ZSTD_reset_session_and_parameters);
+    ZSTD_CCtx_setParameter(encoder, ZSTD_c_compressionLevel, REPEATS_LEVEL);
+    size_t bytes = ZSTD_compress2(encoder, chunk, room, symbols, n);
+    return ZSTD_isError(bytes) ? 0 : bytes;
+}
+
+static const struct efs_codec efs_codec_zstd = {
+    .name = "zstd",
+    .choice = EFS_CHOOSE_ZSTD,
+    .decode_cost = EFS_CODEC_COST(1.0),
+    .decoder_bytes = ZSTD_estimateDCtxSize,
+    .decoder_new = zstd_decoder_new,
+    .decoder_free = zstd_decoder_free,
+    .decode = zstd_decode,
+    .encoder_new = zstd_encoder_new,
+    .encoder_free = zstd_encoder_free,
+    .bound = ZSTD_compressBound,
+    .encode = zstd_encode,
+    .encode_repeats = zstd_encode_repeats,
+};
+
+/* ---- one LZ4 block, by the library ---- */
+
+static errint_t lz4_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
+{
+    (void)decoder;
+    if (bytes > INT32_MAX)
+        return -EUCLEAN;
+    int got = LZ4_decompress_safe((const char *)coded, (char *)symbols, (int)bytes, (int)n);
+    return got >= 0 && (size_t)got == n ? 0 : -EUCLEAN;
+}
+
+static void *lz4_encoder_new(void)
+{
+    return efs_sys_malloc((size_t)LZ4_sizeofState());
+}
+
+static size_t lz4_bound(size_t n)
+{
+    return n <= LZ4_MAX_INPUT_SIZE ? (size_t)LZ4_compressBound((int)n) : 0;
+}
+
+static size_t lz4_encode(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room)
+{
+    int bytes = LZ4_compress_fast_extState(encoder, (const char *)symbols, (char *)chunk, (int)n, (int)room, 1);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+static const struct efs_codec efs_codec_lz4 = {
+    .name = "lz4",
+    .choice = EFS_CHOOSE_LZ4,
+    .decode_cost = EFS_CODEC_COST(2.4),
+    .decode = lz4_decode,
+    .encoder_new = lz4_encoder_new,
+    .encoder_free = free,
+    .bound = lz4_bound,
+    .encode = lz4_encode,
+};
+
+/* ---- the table ---- */
 
 static const struct efs_codec *const codecs[EFS_CODEC_COUNT] = {
     [EFS_CODEC_NONE] = &efs_codec_none,

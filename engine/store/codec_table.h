@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * codec_table.h - what a codec of E-chunks is: a file that fills in this struct, and a row in codec_table.c.
+ * codec_table.h - what a codec of E-chunks is: a struct and a row in codec_table.c; working memory of a thread. Private
+ * to codec*.c, but for the names and bits of codecs.
  */
 #ifndef EFS_CODEC_TABLE_H
 #define EFS_CODEC_TABLE_H
@@ -42,9 +43,24 @@ struct efs_codec {
     size_t (*encode_repeats)(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room);
 };
 
-extern const struct efs_codec efs_codec_none, efs_codec_cascade, efs_codec_zstd, efs_codec_lz4;
-
 /* By enum efs_disk_codec. NULL: this program does not know it. */
 const struct efs_codec *efs_codec_of(uint32_t codec);
+
+/* ---- working memory ---- */
+
+#define EFS_CODEC_SAMPLE_BYTES (EFS_BLOCK * 4u) /* the widest format has 4 bytes an element */
+
+struct efs_codec_scratch {
+    uint32_t shard_elements;
+    uint8_t *e;     /* shard_elements bytes: E of a shard, whole */
+    uint8_t *block; /* EFS_CODEC_SAMPLE_BYTES: one block of elements of any format, or a sample of a shard */
+    void *decoder[EFS_CODEC_COUNT];
+    /* Of the encoder only, made at its first use. */
+    uint8_t *other; /* efs_shard_e_bound(shard_elements) bytes: a second opinion */
+    void *encoder[EFS_CODEC_COUNT];
+};
+
+/* Make what the encoder needs; -ENOMEM. */
+errint_t efs_codec_scratch_for_encoding(struct efs_codec_scratch *scratch);
 
 #endif
