@@ -1,63 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * counts.c - the history of a store as a file: little-endian, all numbers in their places, a checksum over the lot.
+ * counts.c - the history of a store as a file: little-endian, struct header, then
  *
- *     0  "EFSCOUNT"            24  u32 layers, u32 experts
- *     8  u32 version, u32 0    32  u64 sequences
- *    16  u64 content hash      40  u64 XXH3_64 of the file with this field 0
- *    48  u64 passes[layers], u64 ranked[layers], u32 counts[layers][experts], u32 at_rank[layers][experts]
+ *     u64 passes[layers], u64 ranked[layers], u32 counts[layers][experts], u32 at_rank[layers][experts]
  */
 #include "counts.h"
 
 #include "hash.h"
-#include "state_file.h"
 #include "regular.h"
+#include "state_file.h"
 #include "sys.h"
 
-#include <endian.h>
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAGIC "EFSCOUNT"
 #define VERSION 1u
-#define HEADER_BYTES 48u
-#define HASH_AT 40u
 
-static void counts_put32(uint8_t **p, uint32_t n)
-{
-    n = htole32(n);
-    memcpy(*p, &n, sizeof(n));
-    *p += sizeof(n);
-}
-
-static void counts_put64(uint8_t **p, uint64_t n)
-{
-    n = htole64(n);
-    memcpy(*p, &n, sizeof(n));
-    *p += sizeof(n);
-}
-
-static uint32_t counts_get32(const uint8_t **p)
-{
-    uint32_t n;
-    memcpy(&n, *p, sizeof(n));
-    *p += sizeof(n);
-    return le32toh(n);
-}
-
-static uint64_t counts_get64(const uint8_t **p)
-{
-    uint64_t n;
-    memcpy(&n, *p, sizeof(n));
-    *p += sizeof(n);
-    return le64toh(n);
-}
+/* As layout.h has the store's: little-endian hosts only. */
+struct header {
+    char magic[8];
+    uint32_t version, reserved;
+    uint64_t content_hash;
+    uint32_t layers, experts;
+    uint64_t sequences;
+    uint64_t hash; /* XXH3_64 of the file with this field 0 */
+};
+static_assert(sizeof(struct header) == 48, "header");
 
 /* Of a history, whose sizes are within its limits: some 34 MB at the most. */
 static size_t file_bytes(const struct efs_history *h)
 {
-    return HEADER_BYTES + 16 * (size_t)h->layers + 8 * (size_t)h->layers * h->experts;
+    return sizeof(struct header) + 16 * (size_t)h->layers + 8 * (size_t)h->layers * h->experts;
 }
 
 errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err)
@@ -65,31 +41,22 @@ errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct 
     return efs_state_path("counts", content_hash, "bin", path, room, err);
 }
 
-/* ---- out ---------------------------------------------------------------------------------------------------- */
-
-static void counts_put(const struct efs_history *h, uint64_t content_hash, uint8_t *data, size_t bytes)
+/* Between the file's arrays at data and those of the history. */
+static void copy_arrays(const struct efs_history *h, uint8_t *data, bool out)
 {
-    size_t extents = (size_t)h->layers * h->experts;
-    uint8_t *p = data, *hash = data + HASH_AT;
-    memcpy(p, MAGIC, 8);
-    p += 8;
-    counts_put32(&p, VERSION);
-    counts_put32(&p, 0);
-    counts_put64(&p, content_hash);
-    counts_put32(&p, h->layers);
-    counts_put32(&p, h->experts);
-    counts_put64(&p, h->sequences);
-    counts_put64(&p, 0);
-    for (unsigned l = 0; l < h->layers; l++)
-        counts_put64(&p, h->passes[l]);
-    for (unsigned l = 0; l < h->layers; l++)
-        counts_put64(&p, h->ranked[l]);
-    for (size_t i = 0; i < extents; i++)
-        counts_put32(&p, h->counts[i]);
-    for (size_t i = 0; i < extents; i++)
-        counts_put32(&p, h->at_rank[i]);
-    counts_put64(&hash, efs_hash(data, bytes));
+    size_t layers = h->layers, extents = layers * h->experts;
+    const struct {
+        void *array;
+        size_t bytes;
+    } arrays[] = {
+        {h->passes, 8 * layers}, {h->ranked, 8 * layers}, {h->counts, 4 * extents}, {h->at_rank, 4 * extents}};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+        memcpy(out ? data : arrays[i].array, out ? arrays[i].array : data, arrays[i].bytes);
+        data += arrays[i].bytes;
+    }
 }
+
+/* ---- out ---------------------------------------------------------------------------------------------------- */
 
 errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err)
 {
@@ -101,7 +68,16 @@ errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *histor
     uint8_t *data = efs_sys_malloc(bytes);
     if (!data)
         return efs_fail(err, -ENOMEM, "%s: no memory", path);
-    counts_put(history, content_hash, data, bytes);
+    struct header header = {.magic = MAGIC,
+                            .version = VERSION,
+                            .content_hash = content_hash,
+                            .layers = history->layers,
+                            .experts = history->experts,
+                            .sequences = history->sequences};
+    memcpy(data, &header, sizeof(header));
+    copy_arrays(history, data + sizeof(header), true);
+    header.hash = efs_hash(data, bytes);
+    memcpy(data, &header, sizeof(header));
     rc = efs_state_save(path, data, bytes, err);
     free(data);
     return rc;
@@ -110,48 +86,44 @@ errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *histor
 /* ---- in ----------------------------------------------------------------------------------------------------- */
 
 /* The header against what is expected, before anything else is read; NULL: it fits. */
-static const char *check_header(uint8_t *data, size_t bytes, uint64_t content_hash, const struct efs_history *h)
+static const char *check_header(uint8_t *data, size_t bytes, uint64_t content_hash, struct efs_history *h)
 {
-    const uint8_t *p = data + 8;
-    if (bytes < HEADER_BYTES || memcmp(data, MAGIC, 8) != 0)
+    struct header header;
+    if (bytes < sizeof(header) || memcmp(data, MAGIC, 8) != 0)
         return "not a file of counts";
-    if (counts_get32(&p) != VERSION)
+    memcpy(&header, data, sizeof(header));
+    if (header.version != VERSION)
         return "counts of a version that is not known";
-    if (counts_get32(&p) != 0)
+    if (header.reserved != 0)
         return "a reserved field is not 0";
-    if (counts_get64(&p) != content_hash)
+    if (header.content_hash != content_hash)
         return "counts of another store";
-    uint32_t layers = counts_get32(&p), experts = counts_get32(&p);
-    if (layers != h->layers || experts != h->experts)
+    if (header.layers != h->layers || header.experts != h->experts)
         return "counts of other layers and experts";
     if (bytes != file_bytes(h))
         return "cut, or too long";
-    p = data + HASH_AT;
-    uint64_t hash = counts_get64(&p);
-    memset(data + HASH_AT, 0, sizeof(hash));
+    uint64_t hash = header.hash;
+    header.hash = 0;
+    memcpy(data, &header, sizeof(header));
+    h->sequences = header.sequences;
     return efs_hash(data, bytes) == hash ? NULL : "the checksum is wrong";
 }
 
 /* The numbers, each within what it is a part of: a checksum can be forged. */
-static const char *counts_get(const uint8_t *data, struct efs_history *h)
+static const char *check_numbers(const struct efs_history *h)
 {
-    const uint8_t *p = data + 32;
-    h->sequences = counts_get64(&p);
-    p = data + HEADER_BYTES;
-    for (unsigned l = 0; l < h->layers; l++)
-        if ((h->passes[l] = counts_get64(&p)) > EFS_HISTORY_MAX_PASSES)
+    for (unsigned l = 0; l < h->layers; l++) {
+        if (h->passes[l] > EFS_HISTORY_MAX_PASSES)
             return "more passes than there can be";
-    for (unsigned l = 0; l < h->layers; l++)
-        if ((h->ranked[l] = counts_get64(&p)) > h->passes[l])
+        if (h->ranked[l] > h->passes[l])
             return "more passes with ranks than passes";
-    for (unsigned l = 0; l < h->layers; l++)
-        for (size_t i = (size_t)l * h->experts; i < (size_t)(l + 1) * h->experts; i++)
-            if ((h->counts[i] = counts_get32(&p)) > h->passes[l])
+        for (size_t i = (size_t)l * h->experts; i < (size_t)(l + 1) * h->experts; i++) {
+            if (h->counts[i] > h->passes[l])
                 return "an expert asked for more often than its layer";
-    for (unsigned l = 0; l < h->layers; l++)
-        for (size_t i = (size_t)l * h->experts; i < (size_t)(l + 1) * h->experts; i++)
-            if ((h->at_rank[i] = counts_get32(&p)) > h->ranked[l])
+            if (h->at_rank[i] > h->ranked[l])
                 return "a rank asked for more often than its layer";
+        }
+    }
     return NULL;
 }
 
@@ -187,10 +159,14 @@ errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned expert
         rc = read_file(path, file_bytes(history), &data, &bytes, err);
     if (rc == 0) {
         const char *wrong = check_header(data, bytes, content_hash, history);
-        if (!wrong && (wrong = counts_get(data, history)))
+        if (!wrong) {
+            copy_arrays(history, data + sizeof(struct header), false);
+            wrong = check_numbers(history);
+        }
+        if (wrong) {
             efs_history_clear(history);
-        if (wrong)
             rc = efs_fail(err, -EUCLEAN, "%s: %s", path, wrong);
+        }
     }
     free(data);
     return rc;
