@@ -7,7 +7,7 @@
  *   reclaim_files.c     source files, opened and put back
  *   reclaim_begin.c     what is looked at before anything is done, how much room it takes
  *   reclaim_step.c      one step forward
- *   reclaim_shards.c    the shards of a step, read from the store or the sources, checked by several threads
+ *   reclaim_shards.c    a sweep over the shards of a step, which checks them against the sources or writes them back
  *   reclaim_free.c      which ranges of the sources can go, and their going
  *   reclaim_undo.c      the way back, step by step from the last
  *   reclaim_end.c       the store gets its name, the sources go

@@ -188,7 +188,7 @@ errint_t efs_sweep_run(const struct efs_sweep *asked, struct efs_error *err)
     pthread_condattr_destroy(&monotonic);
     unsigned count = size_threads(&s, asked->threads ? asked->threads : efs_cores());
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
-    errint_t rc = threads ? efs_sweep_cursor_init(asked->store, &s.cursor) : -ENOMEM;
+    errint_t rc = threads ? efs_sweep_cursor_init(asked->store, asked->part, &s.cursor) : -ENOMEM;
     if (rc == 0)
         rc = sweep_start(&s, threads, count);
     if (rc < 0)

@@ -25,8 +25,16 @@ struct efs_sweep_shard {
 typedef errint_t efs_sweep_fn(void *arg, const struct efs_sweep_shard *shard, struct efs_codec_scratch *scratch,
                               uint8_t *raw, uint8_t *other, struct efs_error *err);
 
+/* A part of a store that is being written: groups in the order of the disk, from one shard up to another. */
+struct efs_sweep_part {
+    const uint32_t *order; /* [group_count] */
+    uint32_t at, object, shard;
+    uint32_t end_at, end_shard; /* end_at group_count: up to the end */
+};
+
 struct efs_sweep {
     const struct efs_store *store;
+    const struct efs_sweep_part *part; /* NULL: all of it */
     efs_sweep_fn *each;
     void *arg;
     unsigned threads;          /* 0: all cores */

@@ -66,45 +66,56 @@ static int compare_offsets(const void *a, const void *b, void *arg)
     return at != bt ? (at < bt ? -1 : 1) : (g > h) - (g < h);
 }
 
-static void enter_group(const struct efs_store *store, struct efs_sweep_cursor *c)
+static void enter_group(const struct efs_store *store, struct efs_sweep_part *p)
 {
-    while (c->at < store->group_count && store->groups[c->order[c->at]].object_count == 0)
-        c->at++;
-    if (c->at == store->group_count)
+    while (p->at < store->group_count && store->groups[p->order[p->at]].object_count == 0)
+        p->at++;
+    if (p->at == store->group_count)
         return;
-    c->object = store->groups[c->order[c->at]].object_first;
-    c->shard = store->objects[c->object].shard_first;
+    p->object = store->groups[p->order[p->at]].object_first;
+    p->shard = store->objects[p->object].shard_first;
 }
 
-errint_t efs_sweep_cursor_init(const struct efs_store *store, struct efs_sweep_cursor *c)
+errint_t efs_sweep_cursor_init(const struct efs_store *store, const struct efs_sweep_part *part,
+                               struct efs_sweep_cursor *c)
 {
     *c = (struct efs_sweep_cursor){0};
-    c->order = efs_sys_malloc(((size_t)store->group_count + 1) * sizeof(*c->order));
-    if (!c->order)
+    if (part) {
+        c->part = *part;
+        return 0;
+    }
+    c->sorted = efs_sys_malloc(((size_t)store->group_count + 1) * sizeof(*c->sorted));
+    if (!c->sorted)
         return -ENOMEM;
     for (uint32_t g = 0; g < store->group_count; g++)
-        c->order[g] = g;
-    qsort_r(c->order, store->group_count, sizeof(*c->order), compare_offsets, (void *)(uintptr_t)store);
-    enter_group(store, c);
+        c->sorted[g] = g;
+    qsort_r(c->sorted, store->group_count, sizeof(*c->sorted), compare_offsets, (void *)(uintptr_t)store);
+    c->part = (struct efs_sweep_part){.order = c->sorted, .end_at = store->group_count};
+    enter_group(store, &c->part);
     return 0;
 }
 
 void efs_sweep_cursor_free(struct efs_sweep_cursor *c)
 {
-    free(c->order);
-    c->order = NULL;
+    free(c->sorted);
+    c->sorted = NULL;
 }
 
-static void sweep_step(const struct efs_store *store, struct efs_sweep_cursor *c)
+static bool sweep_at_end(const struct efs_store *store, const struct efs_sweep_part *p)
 {
-    const struct efs_disk_object *o = &store->objects[c->object];
+    return p->at == store->group_count || (p->at == p->end_at && p->shard == p->end_shard);
+}
+
+static void sweep_step(const struct efs_store *store, struct efs_sweep_part *p)
+{
+    const struct efs_disk_object *o = &store->objects[p->object];
     const struct efs_disk_group *g = &store->groups[o->group];
-    if (++c->shard < o->shard_first + o->shard_count)
+    if (++p->shard < o->shard_first + o->shard_count)
         return;
-    if (++c->object < g->object_first + g->object_count)
+    if (++p->object < g->object_first + g->object_count)
         return;
-    c->at++;
-    enter_group(store, c);
+    p->at++;
+    enter_group(store, p);
 }
 
 bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, size_t buffer_bytes,
@@ -113,8 +124,8 @@ bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, s
     struct efs_sweep_window none = {0, 0}, e = none, sm = none;
     uint64_t useful = 0;
     batch->count = 0;
-    while (c->at < store->group_count && batch->count < EFS_SWEEP_SHARDS) {
-        const struct efs_disk_shard *s = &store->shards[c->shard];
+    while (!sweep_at_end(store, &c->part) && batch->count < EFS_SWEEP_SHARDS) {
+        const struct efs_disk_shard *s = &store->shards[c->part.shard];
         struct efs_sweep_window e_next = sweep_join(e, sweep_chunk(s->e_offset, s->e_bytes));
         struct efs_sweep_window sm_next = sweep_join(sm, sweep_chunk(s->sm_offset, s->sm_bytes));
         uint64_t bytes = sweep_cost(e_next, sm_next);
@@ -123,9 +134,9 @@ bool efs_sweep_take(const struct efs_store *store, struct efs_sweep_cursor *c, s
             break;
         e = e_next;
         sm = sm_next;
-        batch->shards[batch->count].object = c->object;
-        batch->shards[batch->count++].shard = c->shard;
-        sweep_step(store, c);
+        batch->shards[batch->count].object = c->part.object;
+        batch->shards[batch->count++].shard = c->part.shard;
+        sweep_step(store, &c->part);
     }
     batch->e = sweep_near(e, sm) ? sweep_join(e, sm) : e;
     batch->sm = sweep_near(e, sm) ? none : sm;

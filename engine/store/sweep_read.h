@@ -9,10 +9,12 @@
 
 /* The next shard; groups in the order in which they lie on disk. */
 struct efs_sweep_cursor {
-    uint32_t *order;
-    uint32_t at, object, shard;
+    uint32_t *sorted; /* owned; NULL: order is the caller's */
+    struct efs_sweep_part part;
 };
-errint_t efs_sweep_cursor_init(const struct efs_store *store, struct efs_sweep_cursor *cursor);
+/* part NULL: all of the store. -ENOMEM. */
+errint_t efs_sweep_cursor_init(const struct efs_store *store, const struct efs_sweep_part *part,
+                               struct efs_sweep_cursor *cursor);
 void efs_sweep_cursor_free(struct efs_sweep_cursor *cursor);
 
 /* A part of the store, [begin, end), padding included; empty: begin == end. */
