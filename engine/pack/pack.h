@@ -7,15 +7,9 @@
  *   pack_source.c   reads of the source files
  *   pack_weights.c  is it a checkpoint, and all of one
  *   pack_same.c     files with the same bytes, which are stored once
- *   pack_run.c      the pipeline: threads that take the next shards, read them, code them
- *   pack_pipe.c     what these threads share
- *   pack_take.c     which shards are next, and memory for their chunks
- *   pack_tally.c    exponent counts of objects
- *   pack_ring.c     memory of coded chunks that wait for the disk
- *   pack_write.c    the thread that writes finished runs in order
- *   pack_index.c    tables and superblock
- *   pack_report.c   what was measured
- *   pack_verify.c   the written store against the sources
+ *   pack_run.c      the pipeline: threads that take the next shards, read them, code them; one that writes them in
+ * order pack_take.c     which shards are next, and memory for their chunks pack_report.c   tables and superblock; what
+ * was measured pack_verify.c   the written store against the sources
  *
  * reclaim.h has what packs a checkpoint in its own place.
  */
@@ -25,6 +19,7 @@
 #include "catalog.h"
 #include "codec.h"
 #include "layout.h"
+#include "parallel.h"
 #include "store_write.h"
 
 #include <pthread.h>
@@ -214,20 +209,15 @@ struct efs_pack_pipe {
     pthread_mutex_t turn; /* guards cursor, taken_bytes, full; taken before lock */
     struct efs_pack_cursor cursor;
     uint64_t taken_bytes;
-    bool full;              /* the limit was reached */
-    pthread_mutex_t lock;   /* guards all that follows */
-    pthread_cond_t room;    /* the ring has room again, or stop */
-    pthread_cond_t coded;   /* the first run is coded, or all were taken, or stop */
-    pthread_cond_t gate;    /* a thread may begin to code */
-    pthread_cond_t changed; /* a thread ended */
+    bool full;                    /* the limit was reached */
+    struct efs_parallel parallel; /* its lock guards all that follows */
+    pthread_cond_t room;          /* the ring has room again, or stop */
+    pthread_cond_t coded;         /* the first run is coded, or all were taken, or stop */
+    pthread_cond_t gate;          /* a thread may begin to code */
     struct efs_pack_ring ring;
     struct efs_pack_run *first, **last; /* runs in order of the disk */
-    uint64_t done_bytes;
-    unsigned running;  /* threads */
-    unsigned may_code; /* threads that may begin to code now */
-    bool taken_all, stop;
-    errint_t rc;
-    struct efs_error err; /* of the first failure */
+    unsigned may_code;                  /* threads that may begin to code now */
+    bool taken_all;
 };
 
 /* Place the cursor on the first shard. */
@@ -255,13 +245,6 @@ void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state
 errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
                       const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
                       struct efs_error *err);
-/* pack_pipe.c: its locks, whose other fields are set; and what is left in it when no thread is there any more. */
-void efs_pack_pipe_init(struct efs_pack_pipe *pipe);
-void efs_pack_pipe_destroy(struct efs_pack_pipe *pipe);
-/* Remember the first failure and stop all threads. */
-void efs_pack_pipe_fail(struct efs_pack_pipe *pipe, errint_t rc, const struct efs_error *err);
-void *efs_pack_write_thread(void *pipe);
-
 /* ---- end ---------------------------------------------------------------------------------------------------- */
 
 /* Fill report's counts and rows; entropy_bits as efs_pack_run() left them. */

@@ -1,19 +1,186 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pack_run.c - the pipeline. Coding threads each take a batch, read it, code it; a few more of them than may code at a
- * time, so that some wait for the disk meanwhile. One thread writes finished runs. The caller's thread watches.
+ * time, so that some wait for the disk meanwhile. One thread writes finished runs.
  */
+#include "pack.h"
+
 #include "hash.h"
 #include "kernels.h"
-#include "pack.h"
 #include "sweep.h"
 #include "sys.h"
-#include "tick.h"
-#include "thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- exponent counts of objects ---- */
+
+struct efs_pack_tally {
+    uint32_t left; /* shards to come */
+    uint64_t counts[256];
+};
+
+errint_t efs_pack_tallies_init(struct efs_pack_tallies *t, uint32_t object_count, double *entropy_bits)
+{
+    *t = (struct efs_pack_tallies){.entropy_bits = entropy_bits};
+    t->by_object = efs_sys_calloc((size_t)object_count + 1, sizeof(*t->by_object));
+    pthread_mutex_init(&t->lock, NULL);
+    return t->by_object ? 0 : -ENOMEM;
+}
+
+void efs_pack_tallies_free(struct efs_pack_tallies *t, uint32_t object_count)
+{
+    for (uint32_t o = 0; t->by_object && o < object_count; o++)
+        free(t->by_object[o]);
+    free(t->by_object);
+    pthread_mutex_destroy(&t->lock);
+}
+
+bool efs_pack_tally_get(struct efs_pack_tallies *t, uint32_t object, uint64_t counts[256])
+{
+    pthread_mutex_lock(&t->lock);
+    const struct efs_pack_tally *tally = t->by_object[object];
+    if (tally)
+        memcpy(counts, tally->counts, sizeof(tally->counts));
+    pthread_mutex_unlock(&t->lock);
+    return tally != NULL;
+}
+
+errint_t efs_pack_tally_set(struct efs_pack_tallies *t, uint32_t object, uint32_t left, const uint64_t counts[256])
+{
+    struct efs_pack_tally *tally = efs_sys_calloc(1, sizeof(*tally));
+    if (!tally)
+        return -ENOMEM;
+    tally->left = left;
+    memcpy(tally->counts, counts, sizeof(tally->counts));
+    pthread_mutex_lock(&t->lock);
+    free(t->by_object[object]);
+    t->by_object[object] = tally;
+    pthread_mutex_unlock(&t->lock);
+    return 0;
+}
+
+errint_t efs_pack_tally(struct efs_pack_tallies *t, uint32_t object, uint32_t shard_count, const uint64_t counts[256])
+{
+    if (shard_count == 1) {
+        t->entropy_bits[object] = efs_entropy_bits(counts);
+        return 0;
+    }
+    errint_t rc = 0;
+    pthread_mutex_lock(&t->lock);
+    struct efs_pack_tally *tally = t->by_object[object];
+    if (!tally) {
+        tally = t->by_object[object] = efs_sys_calloc(1, sizeof(*tally));
+        if (tally)
+            tally->left = shard_count;
+        else
+            rc = -ENOMEM;
+    }
+    if (rc == 0) {
+        for (int i = 0; i < 256; i++)
+            tally->counts[i] += counts[i];
+        if (--tally->left == 0) {
+            t->entropy_bits[object] = efs_entropy_bits(tally->counts);
+            t->by_object[object] = NULL;
+            free(tally);
+        }
+    }
+    pthread_mutex_unlock(&t->lock);
+    return rc;
+}
+
+/* ---- what the threads share ---- */
+
+static void pipe_wake(void *owner)
+{
+    struct efs_pack_pipe *p = owner;
+    pthread_cond_broadcast(&p->room);
+    pthread_cond_broadcast(&p->coded);
+    pthread_cond_broadcast(&p->gate);
+}
+
+static void pipe_begin(struct efs_pack_pipe *p)
+{
+    efs_parallel_begin(&p->parallel, pipe_wake, p);
+    pthread_mutex_init(&p->turn, NULL);
+    pthread_cond_init(&p->room, NULL);
+    pthread_cond_init(&p->coded, NULL);
+    pthread_cond_init(&p->gate, NULL);
+    p->last = &p->first;
+}
+
+/* When no thread runs any more. */
+static void pipe_end(struct efs_pack_pipe *p)
+{
+    while (p->first) {
+        struct efs_pack_run *run = p->first;
+        p->first = run->next;
+        free(run);
+    }
+    efs_pack_ring_free(&p->ring);
+    pthread_mutex_destroy(&p->turn);
+    pthread_cond_destroy(&p->room);
+    pthread_cond_destroy(&p->coded);
+    pthread_cond_destroy(&p->gate);
+}
+
+/* ---- the writing thread: chunks of runs in the order of the disk, one right after the other ---- */
+
+static errint_t pack_append(struct efs_store_writer *writer, const uint8_t *chunk, size_t bytes, uint64_t *offset,
+                            struct efs_error *err)
+{
+    *offset = bytes ? writer->offset : 0;
+    return bytes ? efs_store_writer_append(writer, chunk, bytes, err) : 0;
+}
+
+static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_run *run, struct efs_error *err)
+{
+    struct efs_disk_shard *shards = &p->plan->shards[run->shard_first];
+    errint_t rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
+        rc = pack_append(p->writer, run->slots[i].e, shards[i].e_bytes, &shards[i].e_offset, err);
+    for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
+        rc = pack_append(p->writer, run->slots[i].sm, shards[i].sm_bytes, &shards[i].sm_offset, err);
+    return rc;
+}
+
+/* Wait until the first run is coded and take it off the queue. NULL: no more. */
+static struct efs_pack_run *take_coded(struct efs_pack_pipe *p)
+{
+    struct efs_pack_run *run = NULL;
+    pthread_mutex_lock(&p->parallel.lock);
+    while (!p->parallel.stop && !(p->first && p->first->left == 0) && !(p->taken_all && !p->first))
+        pthread_cond_wait(&p->coded, &p->parallel.lock);
+    if (!p->parallel.stop && p->first) {
+        run = p->first;
+        p->first = run->next;
+        if (!p->first)
+            p->last = &p->first;
+    }
+    pthread_mutex_unlock(&p->parallel.lock);
+    return run;
+}
+
+static errint_t write_work(void *arg, struct efs_error *err)
+{
+    struct efs_pack_pipe *p = arg;
+    struct efs_pack_run *run;
+    while ((run = take_coded(p))) {
+        uint64_t ring_end = run->ring_end;
+        errint_t rc = write_run(p, run, err);
+        free(run);
+        if (rc < 0)
+            return rc;
+        pthread_mutex_lock(&p->parallel.lock);
+        efs_pack_ring_give(&p->ring, ring_end);
+        pthread_cond_broadcast(&p->room);
+        pthread_mutex_unlock(&p->parallel.lock);
+    }
+    return 0;
+}
+
+/* ---- the coding threads ---- */
 
 #define THREADS_MAX 256u
 #define READING_THREADS 4u          /* more than may code: what keeps the disk busy while it is written, too */
@@ -21,8 +188,6 @@
 
 struct thread {
     struct efs_pack_pipe *pipe;
-    unsigned long id;
-    bool started;
     uint8_t *buffer;
     struct efs_codec_scratch *scratch;
     struct efs_pack_batch batch;
@@ -31,22 +196,22 @@ struct thread {
 /* false: stopped. */
 static bool pass_gate(struct efs_pack_pipe *p)
 {
-    pthread_mutex_lock(&p->lock);
-    while (!p->stop && p->may_code == 0)
-        pthread_cond_wait(&p->gate, &p->lock);
-    bool go = !p->stop;
+    pthread_mutex_lock(&p->parallel.lock);
+    while (!p->parallel.stop && p->may_code == 0)
+        pthread_cond_wait(&p->gate, &p->parallel.lock);
+    bool go = !p->parallel.stop;
     if (go)
         p->may_code--;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->parallel.lock);
     return go;
 }
 
 static void leave_gate(struct efs_pack_pipe *p)
 {
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->parallel.lock);
     p->may_code++;
     pthread_cond_signal(&p->gate);
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->parallel.lock);
 }
 
 static errint_t code_part(struct thread *t, const struct efs_pack_part *part, const uint8_t *raw, struct efs_error *err)
@@ -78,16 +243,17 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
 
 static void count_coded(struct efs_pack_pipe *p, const struct efs_pack_batch *batch)
 {
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->parallel.lock);
     for (uint32_t i = 0; i < batch->count; i++)
         if (--batch->parts[i].run->left == 0)
             pthread_cond_signal(&p->coded);
-    p->done_bytes += batch->bytes;
-    pthread_mutex_unlock(&p->lock);
+    p->parallel.done_bytes += batch->bytes;
+    pthread_mutex_unlock(&p->parallel.lock);
 }
 
-static errint_t pack_work(struct thread *t, struct efs_error *err)
+static errint_t pack_work(void *arg, struct efs_error *err)
 {
+    struct thread *t = arg;
     struct efs_pack_pipe *p = t->pipe;
     const struct efs_pack_batch *batch = &t->batch;
     while (efs_pack_take(p, &t->batch)) {
@@ -108,39 +274,6 @@ static errint_t pack_work(struct thread *t, struct efs_error *err)
     return 0;
 }
 
-static void *code_thread(void *arg)
-{
-    struct thread *t = arg;
-    struct efs_error err = {""};
-    errint_t rc = pack_work(t, &err);
-    if (rc < 0)
-        efs_pack_pipe_fail(t->pipe, rc, &err);
-    pthread_mutex_lock(&t->pipe->lock);
-    t->pipe->running--;
-    pthread_cond_broadcast(&t->pipe->changed);
-    pthread_mutex_unlock(&t->pipe->lock);
-    return NULL;
-}
-
-/* Until all threads ended: tell the caller how far it is. */
-static void pack_watch(struct efs_pack_pipe *p, const struct efs_pack_options *options)
-{
-    pthread_mutex_lock(&p->lock);
-    while (p->running > 0) {
-        if (!efs_tick_wait(&p->changed, &p->lock) || !options->progress || p->stop)
-            continue;
-        uint64_t done = p->done_bytes;
-        pthread_mutex_unlock(&p->lock);
-        if (options->progress(options->progress_arg, done, p->plan->source_bytes, "packing")) {
-            struct efs_error err;
-            efs_fail(&err, -ECANCELED, "interrupted");
-            efs_pack_pipe_fail(p, -ECANCELED, &err);
-        }
-        pthread_mutex_lock(&p->lock);
-    }
-    pthread_mutex_unlock(&p->lock);
-}
-
 static size_t largest_shard_bytes(const struct efs_pack_plan *plan)
 {
     size_t largest = 1;
@@ -153,24 +286,7 @@ static size_t largest_shard_bytes(const struct efs_pack_plan *plan)
     return largest;
 }
 
-/* How many threads, and how much each reads at once, within EFS_PACK_WORK_BYTES. */
-static unsigned size_threads(struct efs_pack_pipe *p, unsigned coding)
-{
-    size_t least = efs_pack_source_room(largest_shard_bytes(p->plan));
-    size_t scratch = efs_codec_scratch_encoding_bytes(p->plan->shard_elements);
-    size_t most = EFS_PACK_WORK_BYTES / (least + scratch); /* at least 4: a shard has at most 16 MiB */
-    unsigned threads = coding + READING_THREADS;
-    if (threads > most)
-        threads = most > 1 ? (unsigned)most : 1;
-    size_t each = EFS_PACK_WORK_BYTES / threads;
-    size_t buffer = each > scratch ? (each - scratch) & ~(size_t)(EFS_ALIGN - 1) : 0;
-    if (buffer > BUFFER_BYTES_MAX)
-        buffer = BUFFER_BYTES_MAX;
-    p->buffer_bytes = buffer > least ? buffer : least;
-    return threads;
-}
-
-static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsigned count, unsigned long *writer)
+static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         threads[i].pipe = p;
@@ -179,26 +295,8 @@ static errint_t pack_start(struct efs_pack_pipe *p, struct thread *threads, unsi
         if (rc < 0 || !threads[i].buffer)
             return -ENOMEM;
     }
-    p->running = 1;
-    errint_t rc = efs_thread_start(efs_pack_write_thread, p, "efs-write", writer);
-    if (rc < 0) {
-        p->running = 0;
-        return rc;
-    }
-    for (unsigned i = 0; i < count; i++) {
-        pthread_mutex_lock(&p->lock);
-        p->running++;
-        pthread_mutex_unlock(&p->lock);
-        rc = efs_thread_start(code_thread, &threads[i], "efs-pack", &threads[i].id);
-        if (rc < 0) {
-            pthread_mutex_lock(&p->lock);
-            p->running--;
-            pthread_mutex_unlock(&p->lock);
-            return i > 0 ? 0 : rc; /* fewer will do */
-        }
-        threads[i].started = true;
-    }
-    return 0;
+    errint_t rc = efs_parallel_start(&p->parallel, "efs-write", write_work, p, 0, 1);
+    return rc < 0 ? rc : efs_parallel_start(&p->parallel, "efs-pack", pack_work, threads, sizeof(*threads), count);
 }
 
 errint_t efs_pack_state_begin(const struct efs_pack_plan *plan, double *entropy_bits, struct efs_pack_state *state)
@@ -222,39 +320,30 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
                                  .writer = writer,
                                  .tallies = &state->tallies,
                                  .cursor = state->cursor,
-                                 .done_bytes = state->done_bytes,
                                  .limit_bytes = limit_bytes};
-    unsigned coding = options->threads ? options->threads : efs_cores(), count;
-    unsigned long write_id = 0;
-    if (coding > THREADS_MAX)
-        coding = THREADS_MAX;
-    efs_pack_pipe_init(&pipe);
-    pipe.may_code = coding;
-    count = size_threads(&pipe, coding);
+    unsigned coding = options->threads ? options->threads : efs_cores();
+    pipe_begin(&pipe);
+    pipe.parallel.done_bytes = state->done_bytes;
+    pipe.may_code = coding < THREADS_MAX ? coding : THREADS_MAX;
+    pipe.buffer_bytes = efs_pack_source_room(largest_shard_bytes(plan)); /* a shard has at most 16 MiB: 4 threads fit */
+    unsigned count = efs_parallel_fit(EFS_PACK_WORK_BYTES, efs_codec_scratch_encoding_bytes(plan->shard_elements),
+                                      &pipe.buffer_bytes, BUFFER_BYTES_MAX, pipe.may_code + READING_THREADS);
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
     errint_t rc = efs_pack_ring_init(&pipe.ring, EFS_PACK_RING_BYTES);
     if (rc == 0)
-        rc = threads ? pack_start(&pipe, threads, count, &write_id) : -ENOMEM;
+        rc = threads ? pack_start(&pipe, threads, count) : -ENOMEM;
     if (rc < 0) {
-        efs_fail(&pipe.err, rc, "cannot start packing: %s", strerror(-rc));
-        struct efs_error text = pipe.err;
-        efs_pack_pipe_fail(&pipe, rc, &text);
+        efs_fail(err, rc, "cannot start packing: %s", strerror(-rc));
+        efs_parallel_fail(&pipe.parallel, rc, err ? err->text : "");
     }
-    pack_watch(&pipe, options);
-    if (write_id)
-        pthread_join(write_id, NULL);
+    rc = efs_parallel_end(&pipe.parallel, options->progress, options->progress_arg, plan->source_bytes, "packing", err);
     for (unsigned i = 0; threads && i < count; i++) {
-        if (threads[i].started)
-            pthread_join(threads[i].id, NULL);
         efs_codec_scratch_free(threads[i].scratch);
         free(threads[i].buffer);
     }
     free(threads);
-    rc = pipe.rc;
     state->cursor = pipe.cursor;
-    state->done_bytes = pipe.done_bytes;
-    if (rc < 0)
-        efs_fail(err, rc, "%s", pipe.err.text);
-    efs_pack_pipe_destroy(&pipe);
+    state->done_bytes = pipe.parallel.done_bytes;
+    pipe_end(&pipe);
     return rc;
 }

@@ -6,6 +6,46 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+
+/* ---- memory of coded chunks that wait for the disk ---- */
+
+errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes)
+{
+    *ring = (struct efs_pack_ring){.bytes = bytes};
+    ring->base = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!ring->base)
+        return -ENOMEM;
+    efs_sys_madvise(ring->base, bytes, MADV_HUGEPAGE); /* fewer faults; as well without */
+    return 0;
+}
+
+void efs_pack_ring_free(struct efs_pack_ring *ring)
+{
+    if (ring->base)
+        efs_sys_munmap(ring->base, ring->bytes);
+    ring->base = NULL;
+}
+
+uint8_t *efs_pack_ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end)
+{
+    if (ring->begin == ring->end)
+        ring->begin = ring->end = 0;
+    uint64_t at = ring->end;
+    if (at % ring->bytes + bytes > ring->bytes) /* not cut at the top: begin again at the bottom */
+        at += ring->bytes - at % ring->bytes;
+    if (at + bytes - ring->begin > ring->bytes)
+        return NULL;
+    ring->end = *end = at + bytes;
+    return ring->base + at % ring->bytes;
+}
+
+void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end)
+{
+    ring->begin = end;
+}
+
+/* ---- shards ---- */
 
 /* A gap in the file that is read along rather than read around. */
 #define GAP_BYTES (64u << 10)
@@ -99,10 +139,10 @@ static struct run_size measure_run(const struct efs_pack_pipe *p)
 static uint8_t *take_room(struct efs_pack_pipe *p, size_t bytes, uint64_t *end)
 {
     uint8_t *memory = NULL;
-    pthread_mutex_lock(&p->lock);
-    while (!p->stop && !(memory = efs_pack_ring_take(&p->ring, bytes, end)))
-        pthread_cond_wait(&p->room, &p->lock);
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_lock(&p->parallel.lock);
+    while (!p->parallel.stop && !(memory = efs_pack_ring_take(&p->ring, bytes, end)))
+        pthread_cond_wait(&p->room, &p->parallel.lock);
+    pthread_mutex_unlock(&p->parallel.lock);
     return memory;
 }
 
@@ -128,9 +168,7 @@ static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
 {
     struct efs_pack_run *run = efs_sys_malloc(sizeof(*run) + size->shards * sizeof(run->slots[0]));
     if (!run) {
-        struct efs_error err;
-        efs_fail(&err, -ENOMEM, "no memory for a run of %u shards", size->shards);
-        efs_pack_pipe_fail(p, -ENOMEM, &err);
+        efs_parallel_fail(&p->parallel, -ENOMEM, "no memory for a run of shards");
         return false;
     }
     *run = (struct efs_pack_run){.shard_first = p->cursor.shard, .shard_count = size->shards, .left = size->shards};
@@ -141,10 +179,10 @@ static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
     }
     place_slots(p, run, size, memory);
     p->cursor.run = run;
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->parallel.lock);
     *p->last = run;
     p->last = &run->next;
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->parallel.lock);
     return true;
 }
 
@@ -203,10 +241,10 @@ bool efs_pack_take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
     bool all = at_end(p);
     pthread_mutex_unlock(&p->turn);
     if (all) {
-        pthread_mutex_lock(&p->lock);
+        pthread_mutex_lock(&p->parallel.lock);
         p->taken_all = true;
         pthread_cond_broadcast(&p->coded);
-        pthread_mutex_unlock(&p->lock);
+        pthread_mutex_unlock(&p->parallel.lock);
     }
     return taken;
 }

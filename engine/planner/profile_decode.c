@@ -7,8 +7,8 @@
 
 #include "clock.h"
 #include "codec.h"
+#include "parallel.h"
 #include "sys.h"
-#include "thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -23,8 +23,6 @@ struct decoder {
     uint64_t end_ns, ran_ns, raw_bytes, shards;
     uint32_t start;
     uint8_t *target;
-    errint_t rc;
-    unsigned long thread;
 };
 
 static uint64_t shard_room(const struct efs_store *store)
@@ -63,47 +61,47 @@ static errint_t decoder_decode(struct decoder *d, const struct efs_measured_span
     return 0;
 }
 
-static void *decoder_run(void *arg)
+static errint_t decoder_run(void *arg, struct efs_error *err)
 {
     struct decoder *d = arg;
     struct efs_codec_scratch *scratch;
     size_t at = 0;
-    d->rc = efs_codec_scratch_new(d->m->store->sb.shard_elements, &scratch);
-    if (d->rc < 0)
-        return NULL;
-    for (uint32_t i = d->start; d->rc == 0 && i < d->start + d->m->span_count; i++) /* warm up: touch the target */
-        d->rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
+    (void)err;
+    errint_t rc = efs_codec_scratch_new(d->m->store->sb.shard_elements, &scratch);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = d->start; rc == 0 && i < d->start + d->m->span_count; i++) /* warm up: touch the target */
+        rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
     d->raw_bytes = d->shards = 0;
     uint64_t began = efs_now_ns();
-    for (uint32_t i = d->start; d->rc == 0 && (d->shards == 0 || efs_now_ns() < d->end_ns); i++)
-        d->rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
+    for (uint32_t i = d->start; rc == 0 && (d->shards == 0 || efs_now_ns() < d->end_ns); i++)
+        rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
     d->ran_ns = efs_now_ns() - began;
     efs_codec_scratch_free(scratch);
-    return NULL;
+    return rc;
 }
 
 errint_t efs_measure_decode(struct efs_measure *m, unsigned workers, double seconds)
 {
+    struct efs_parallel parallel;
     struct decoder *decoders = efs_sys_calloc(workers, sizeof(*decoders));
     uint64_t room = shard_room(m->store), raw = 0, ran = 0, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
     errint_t rc = decoders ? 0 : -ENOMEM;
-    unsigned started = 0;
-    for (; rc == 0 && started < workers; started++) {
-        struct decoder *d = &decoders[started];
-        *d = (struct decoder){.m = m, .end_ns = end, .start = started * m->span_count / workers};
-        d->target = efs_sys_aligned_alloc(EFS_ALIGN, room > TARGET_BYTES ? room : TARGET_BYTES);
-        rc = d->target ? efs_thread_start(decoder_run, d, "efs-profile", &d->thread) : -ENOMEM;
-        if (rc < 0) {
-            free(d->target);
-            break;
-        }
+    for (unsigned i = 0; rc == 0 && i < workers; i++) {
+        decoders[i] = (struct decoder){.m = m, .end_ns = end, .start = i * m->span_count / workers};
+        decoders[i].target = efs_sys_aligned_alloc(EFS_ALIGN, room > TARGET_BYTES ? room : TARGET_BYTES);
+        rc = decoders[i].target ? 0 : -ENOMEM;
     }
-    for (unsigned i = 0; i < started; i++) {
-        pthread_join(decoders[i].thread, NULL);
+    efs_parallel_begin(&parallel, NULL, NULL);
+    if (rc == 0)
+        rc = efs_parallel_start(&parallel, "efs-profile", decoder_run, decoders, sizeof(*decoders), workers);
+    if (rc < 0)
+        efs_parallel_fail(&parallel, rc, "");
+    rc = efs_parallel_end(&parallel, NULL, NULL, 0, NULL, NULL);
+    for (unsigned i = 0; decoders && i < workers; i++) {
         free(decoders[i].target);
         raw += decoders[i].raw_bytes;
         ran += decoders[i].ran_ns;
-        rc = rc < 0 ? rc : decoders[i].rc;
     }
     free(decoders);
     m->profile->decode_bytes_per_second = (double)raw * 1e9 / (double)(ran + 1);

@@ -3,13 +3,10 @@
 #include "sweep.h"
 
 #include "sweep_read.h"
+#include "parallel.h"
 #include "sys.h"
-#include "tick.h"
-#include "thread.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,54 +19,28 @@ struct sweep {
     const struct efs_sweep *asked;
     uint64_t total_bytes;
     size_t raw_bytes, buffer_bytes; /* of each thread, the former twice */
-    pthread_mutex_t lock;           /* guards all that follows */
-    pthread_cond_t changed;         /* a thread ended */
+    struct efs_parallel parallel;   /* its lock guards cursor */
     struct efs_sweep_cursor cursor;
-    uint64_t done_bytes;
-    unsigned running;
-    bool stop;
-    errint_t rc;
-    struct efs_error err;
 };
 
 struct thread {
     struct sweep *sweep;
-    unsigned long id;
-    bool started;
     uint8_t *buffer, *raw;
     struct efs_codec_scratch *scratch;
     struct efs_sweep_batch batch;
 };
 
-unsigned efs_cores(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n > 0 ? (unsigned)n : 1;
-}
-
-static void sweep_fail(struct sweep *s, errint_t rc, const char *text)
-{
-    pthread_mutex_lock(&s->lock);
-    if (s->rc == 0) {
-        s->rc = rc;
-        efs_fail(&s->err, rc, "%s", text);
-    }
-    s->stop = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-}
-
 static bool sweep_take(struct sweep *s, struct efs_sweep_batch *batch)
 {
-    pthread_mutex_lock(&s->lock);
-    bool taken = !s->stop && efs_sweep_take(s->asked->store, &s->cursor, s->buffer_bytes, batch);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&s->parallel.lock);
+    bool taken = !s->parallel.stop && efs_sweep_take(s->asked->store, &s->cursor, s->buffer_bytes, batch);
+    pthread_mutex_unlock(&s->parallel.lock);
     return taken;
 }
 
-static errint_t sweep_work(struct thread *t, struct efs_error *err)
+static errint_t sweep_work(void *arg, struct efs_error *err)
 {
+    struct thread *t = arg;
     struct sweep *s = t->sweep;
     while (sweep_take(s, &t->batch)) {
         uint64_t bytes = 0;
@@ -84,41 +55,11 @@ static errint_t sweep_work(struct thread *t, struct efs_error *err)
                 return rc;
             bytes += shard.raw_bytes;
         }
-        pthread_mutex_lock(&s->lock);
-        s->done_bytes += bytes;
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_lock(&s->parallel.lock);
+        s->parallel.done_bytes += bytes;
+        pthread_mutex_unlock(&s->parallel.lock);
     }
     return 0;
-}
-
-static void *sweep_thread(void *arg)
-{
-    struct thread *t = arg;
-    struct efs_error err = {""};
-    errint_t rc = sweep_work(t, &err);
-    if (rc < 0)
-        sweep_fail(t->sweep, rc, err.text);
-    pthread_mutex_lock(&t->sweep->lock);
-    t->sweep->running--;
-    pthread_cond_broadcast(&t->sweep->changed);
-    pthread_mutex_unlock(&t->sweep->lock);
-    return NULL;
-}
-
-static void sweep_watch(struct sweep *s)
-{
-    const struct efs_sweep *asked = s->asked;
-    pthread_mutex_lock(&s->lock);
-    while (s->running > 0) {
-        if (!efs_tick_wait(&s->changed, &s->lock) || !asked->progress || s->stop)
-            continue;
-        uint64_t done = s->done_bytes;
-        pthread_mutex_unlock(&s->lock);
-        if (asked->progress(asked->progress_arg, done, s->total_bytes, asked->phase))
-            sweep_fail(s, -ECANCELED, "interrupted");
-        pthread_mutex_lock(&s->lock);
-    }
-    pthread_mutex_unlock(&s->lock);
 }
 
 /* Memory for the largest shard, and as much to read at once as MEMORY_BYTES leaves to each thread. */
@@ -139,16 +80,9 @@ static unsigned size_threads(struct sweep *s, unsigned asked)
     }
     s->raw_bytes = ((raw + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1)) + EFS_ALIGN;
     size_t fixed = 2 * s->raw_bytes + efs_codec_scratch_bytes(store->sb.shard_elements);
-    size_t most = MEMORY_BYTES / (fixed + chunks);
     unsigned threads = asked > THREADS_MAX ? THREADS_MAX : asked;
-    threads += READING_THREADS;
-    if (threads > most)
-        threads = most > 1 ? (unsigned)most : 1;
-    size_t each = MEMORY_BYTES / threads, buffer = each > fixed ? (each - fixed) & ~(size_t)(EFS_ALIGN - 1) : 0;
-    if (buffer > BUFFER_BYTES_MAX)
-        buffer = BUFFER_BYTES_MAX;
-    s->buffer_bytes = buffer > chunks ? buffer : chunks;
-    return threads;
+    s->buffer_bytes = chunks;
+    return efs_parallel_fit(MEMORY_BYTES, fixed, &s->buffer_bytes, BUFFER_BYTES_MAX, threads + READING_THREADS);
 }
 
 static errint_t sweep_start(struct sweep *s, struct thread *threads, unsigned count)
@@ -161,49 +95,27 @@ static errint_t sweep_start(struct sweep *s, struct thread *threads, unsigned co
         if (rc < 0 || !threads[i].buffer || !threads[i].raw)
             return -ENOMEM;
     }
-    for (unsigned i = 0; i < count; i++) {
-        pthread_mutex_lock(&s->lock);
-        s->running++;
-        pthread_mutex_unlock(&s->lock);
-        errint_t rc = efs_thread_start(sweep_thread, &threads[i], "efs-sweep", &threads[i].id);
-        if (rc < 0) {
-            pthread_mutex_lock(&s->lock);
-            s->running--;
-            pthread_mutex_unlock(&s->lock);
-            return i > 0 ? 0 : rc; /* fewer will do */
-        }
-        threads[i].started = true;
-    }
-    return 0;
+    return efs_parallel_start(&s->parallel, "efs-sweep", sweep_work, threads, sizeof(*threads), count);
 }
 
 errint_t efs_sweep_run(const struct efs_sweep *asked, struct efs_error *err)
 {
     struct sweep s = {.asked = asked};
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&s.lock, NULL);
-    pthread_cond_init(&s.changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    efs_parallel_begin(&s.parallel, NULL, NULL);
     unsigned count = size_threads(&s, asked->threads ? asked->threads : efs_cores());
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
     errint_t rc = threads ? efs_sweep_cursor_init(asked->store, asked->part, &s.cursor) : -ENOMEM;
     if (rc == 0)
         rc = sweep_start(&s, threads, count);
     if (rc < 0)
-        sweep_fail(&s, rc, strerror(-rc));
-    sweep_watch(&s);
+        efs_parallel_fail(&s.parallel, rc, strerror(-rc));
+    rc = efs_parallel_end(&s.parallel, asked->progress, asked->progress_arg, s.total_bytes, asked->phase, err);
     for (unsigned i = 0; threads && i < count; i++) {
-        if (threads[i].started)
-            pthread_join(threads[i].id, NULL);
         efs_codec_scratch_free(threads[i].scratch);
         free(threads[i].buffer);
         free(threads[i].raw);
     }
     free(threads);
     efs_sweep_cursor_free(&s.cursor);
-    pthread_mutex_destroy(&s.lock);
-    pthread_cond_destroy(&s.changed);
-    return s.rc < 0 ? efs_fail(err, s.rc, "%s", s.err.text) : 0;
+    return rc;
 }

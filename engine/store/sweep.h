@@ -46,7 +46,4 @@ struct efs_sweep {
 /* Blocks until all shards were seen, one failed or progress cancelled (-ECANCELED). -ENOMEM. Holds 192 MiB at most. */
 errint_t efs_sweep_run(const struct efs_sweep *sweep, struct efs_error *err);
 
-/* Cores that this process may use. */
-unsigned efs_cores(void);
-
 #endif
