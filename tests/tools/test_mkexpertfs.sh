@@ -171,11 +171,15 @@ grep -q ": deeper/m2.safetensors is missing, which deeper/model.safetensors.inde
 pack --any "$dir/index" "$dir/stores/index.efs"
 n=0
 for text in '' '{' '[]' '7' '{"weight_map":7}' '{"weight_map":{"a":7,"b":null,"c":["m2.safetensors"]}}' \
-    '{"weight_map":{"a":"","b":"../m2.safetensors","c":"x/m2.safetensors","d":"/m2.safetensors","e":".."}}' \
     '{"weight_map":{"a":"m1.safetensors","b":"m3.safetensors"}}' '{"weight_map":{"a":"m2.safetensors"}'; do
     n=$((n + 1))
     printf %s "$text" >"$index"
     pack "$dir/index" "$dir/stores/index $n.efs"
+done
+for name in '' ../m2.safetensors x/m2.safetensors /m2.safetensors ..; do
+    printf '{"weight_map":{"a":"%s"}}' "$name" >"$index"
+    fails 1 "$dir/index" "$dir/stores/x.efs"
+    grep -q 'which deeper/model.safetensors.index.json names; --any' "$dir/err" || complain "\"$name\": $(cat "$dir/err")"
 done
 rm "$index"
 echo '{"weight_map":{"a":"pytorch_model.bin"}}' >"$dir/index/pytorch_model.bin.index.json" # weights of another format
