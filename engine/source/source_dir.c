@@ -7,22 +7,11 @@
  */
 #include "source.h"
 
-#include "sys.h"
-
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include <fts.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The directories that the walk is inside of. */
-struct ancestor {
-    dev_t dev;
-    ino_t ino;
-    const struct ancestor *parent;
-    unsigned depth;
-};
+#include <sys/stat.h>
 
 struct walk {
     struct efs_catalog *catalog;
@@ -30,168 +19,98 @@ struct walk {
     struct efs_error *err;
 };
 
-/* "directory/name", or name alone when directory is ""; NULL without memory. */
-static char *source_join(const char *directory, const char *name)
-{
-    char *path = NULL;
-
-    if (asprintf(&path, "%s%s%s", directory, directory[0] ? "/" : "", name) < 0)
-        return NULL;
-    return path;
-}
-
-/* What path leads to, without opening it for reading. */
-static errint_t stat_target(const char *root, const char *path, struct stat *st)
-{
-    char *full = source_join(root, path);
-
-    if (!full)
-        return -ENOMEM;
-    int fd = efs_sys_open(full, O_PATH, 0);
-    free(full);
-    if (fd < 0)
-        return fd;
-    int ret = efs_sys_fstat(fd, st);
-    efs_sys_close(fd);
-    return ret;
-}
-
-/* Takes path. */
-static errint_t add_file(struct walk *walk, char *path, const struct stat *st)
+static errint_t add_file(struct walk *walk, const char *path, const struct stat *st)
 {
     struct efs_catalog *catalog = walk->catalog;
     errint_t ret = -E2BIG;
+    char *copy = NULL;
 
     if (catalog->file_count < EFS_SOURCE_MAX_FILES)
         ret = efs_source_grow((void **)&catalog->files, catalog->file_count, &walk->capacity, sizeof(*catalog->files));
-    if (ret < 0) {
-        efs_fail(walk->err, ret, "%s: %s", path,
-                 ret == -E2BIG ? "the checkpoint has more than a million files" : "out of memory");
-        free(path);
-        return ret;
-    }
+    if (ret == 0 && !(copy = strdup(path)))
+        ret = -ENOMEM;
+    if (ret < 0)
+        return efs_fail(walk->err, ret, "%s: %s", path,
+                        ret == -E2BIG ? "the checkpoint has more than a million files" : "out of memory");
     catalog->files[catalog->file_count++] = (struct efs_source_file){
-        .path = path,
+        .path = copy,
         .bytes = (uint64_t)st->st_size,
         .index = EFS_NONE,
     };
     return 0;
 }
 
-static void free_names(char **names, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        free(names[i]);
-    free(names);
-}
-
-/* All names in a directory but "." and "..". It is closed before the walk goes deeper: depth costs no descriptors. */
-static errint_t list_names(const char *root, const char *path, char ***names, size_t *count)
-{
-    size_t capacity = 0;
-    errint_t ret = 0;
-    struct dirent *entry;
-
-    *names = NULL;
-    *count = 0;
-    char *full = source_join(root, path);
-    if (!full)
-        return -ENOMEM;
-    int fd = efs_sys_open(full, O_RDONLY | O_DIRECTORY, 0);
-    free(full);
-    if (fd < 0)
-        return fd;
-    DIR *dir = fdopendir(fd);
-    if (!dir) {
-        ret = -errno;
-        efs_sys_close(fd);
-        return ret;
-    }
-    while (errno = 0, (entry = readdir(dir))) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        ret = *count < EFS_SOURCE_MAX_FILES ? efs_source_grow((void **)names, *count, &capacity, sizeof(**names))
-                                            : -E2BIG;
-        if (ret == 0 && !((*names)[*count] = strdup(entry->d_name)))
-            ret = -ENOMEM;
-        if (ret < 0)
-            break;
-        (*count)++;
-    }
-    if (!entry && errno)
-        ret = -errno;
-    closedir(dir);
-    if (ret < 0) {
-        free_names(*names, *count);
-        *names = NULL;
-        *count = 0;
-    }
-    return ret;
-}
-
-static errint_t walk_directory(struct walk *walk, const char *path, const struct ancestor *self);
-
-/* A clone's history has each file that Git LFS fetched a second time, and old ones. */
-static bool is_history(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return strcmp(slash ? slash + 1 : path, ".git") == 0;
-}
-
-/* One name of a directory: a file is added, a directory walked, anything else refused. Takes path. */
-static errint_t walk_entry(struct walk *walk, char *path, const struct ancestor *parent)
+/* A link whose target cannot be found. */
+static errint_t fail_link(const struct walk *walk, const FTSENT *entry, const char *path)
 {
     struct stat st;
+    errint_t ret = stat(entry->fts_accpath, &st) < 0 ? -errno : -EAGAIN; /* it was there by now */
 
-    if (is_history(path)) {
-        if (walk->catalog->skipped)
-            free(path);
-        else
-            walk->catalog->skipped = path;
-        return 0;
-    }
-    if (strlen(path) > EFS_SOURCE_MAX_PATH) {
-        efs_fail(walk->err, -ENAMETOOLONG, "%.100s...: the path has more than %u bytes", path, EFS_SOURCE_MAX_PATH);
-        free(path);
-        return -ENAMETOOLONG;
-    }
-    errint_t ret = stat_target(walk->catalog->root, path, &st);
-    if (ret < 0) {
-        efs_fail(walk->err, ret, "%s: %s", path,
-                 ret == -ENOENT  ? "the symbolic link leads nowhere"
-                 : ret == -ELOOP ? "the symbolic link leads to itself"
-                                 : strerror(-ret));
-    } else if (S_ISREG(st.st_mode)) {
-        return add_file(walk, path, &st);
-    } else if (!S_ISDIR(st.st_mode)) {
-        ret = efs_fail(walk->err, -EINVAL, "%s: neither a file nor a directory; a checkpoint has only these", path);
-    } else if (parent->depth >= EFS_SOURCE_MAX_DEPTH) {
-        ret = efs_fail(walk->err, -ELOOP, "%s: more than %u directories deep", path, EFS_SOURCE_MAX_DEPTH);
-    } else {
-        struct ancestor self = {st.st_dev, st.st_ino, parent, parent->depth + 1};
-        ret = walk_directory(walk, path, &self);
-    }
-    free(path);
-    return ret;
+    return efs_fail(walk->err, ret, "%s: %s", path,
+                    ret == -ENOENT  ? "the symbolic link leads nowhere"
+                    : ret == -ELOOP ? "the symbolic link leads to itself"
+                                    : strerror(-ret));
 }
 
-static errint_t walk_directory(struct walk *walk, const char *path, const struct ancestor *self)
+/* One entry below the root: a file is added, a directory entered, anything else refused. */
+static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *path)
 {
-    char **names;
-    size_t count;
-
-    for (const struct ancestor *a = self->parent; a; a = a->parent)
-        if (a->dev == self->dev && a->ino == self->ino)
-            return efs_fail(walk->err, -ELOOP, "%s: the symbolic link leads back to a directory that it is in", path);
-    errint_t ret = list_names(walk->catalog->root, path, &names, &count);
-    if (ret < 0)
-        return efs_fail(walk->err, ret, "%s: cannot read the directory: %s", path[0] ? path : walk->catalog->root,
-                        strerror(-ret));
-    for (size_t i = 0; ret == 0 && i < count; i++) {
-        char *child = source_join(path, names[i]);
-        ret = child ? walk_entry(walk, child, self) : efs_fail(walk->err, -ENOMEM, "%s: out of memory", names[i]);
+    if (strlen(path) > EFS_SOURCE_MAX_PATH)
+        return efs_fail(walk->err, -ENAMETOOLONG, "%.100s...: the path has more than %u bytes", path,
+                        EFS_SOURCE_MAX_PATH);
+    switch (entry->fts_info) {
+    case FTS_F:
+        return add_file(walk, path, entry->fts_statp);
+    case FTS_D:
+        if (entry->fts_level > (int)EFS_SOURCE_MAX_DEPTH)
+            return efs_fail(walk->err, -ELOOP, "%s: more than %u directories deep", path, EFS_SOURCE_MAX_DEPTH);
+        return 0;
+    case FTS_DP:
+        return 0;
+    case FTS_DC:
+        return efs_fail(walk->err, -ELOOP, "%s: the symbolic link leads back to a directory that it is in", path);
+    case FTS_SLNONE:
+        return fail_link(walk, entry, path);
+    case FTS_DNR:
+        return efs_fail(walk->err, -entry->fts_errno, "%s: cannot read the directory: %s",
+                        *path ? path : walk->catalog->root, strerror(entry->fts_errno));
+    case FTS_NS:
+    case FTS_ERR:
+        return efs_fail(walk->err, -entry->fts_errno, "%s: %s", path, strerror(entry->fts_errno));
+    default:
+        return efs_fail(walk->err, -EINVAL, "%s: neither a file nor a directory; a checkpoint has only these", path);
     }
-    free_names(names, count);
+}
+
+/* A clone's history has each file that Git LFS fetched a second time, and old ones. */
+static bool is_history(const FTSENT *entry)
+{
+    return entry->fts_level > 0 && strcmp(entry->fts_name, ".git") == 0;
+}
+
+static errint_t walk_all(struct walk *walk)
+{
+    struct efs_catalog *catalog = walk->catalog;
+    char *roots[] = {catalog->root, NULL};
+    FTS *tree = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+    FTSENT *entry;
+    errint_t ret = tree ? 0 : efs_fail(walk->err, -errno, "%s: %s", catalog->root, strerror(errno));
+
+    while (ret == 0 && (errno = 0, entry = fts_read(tree))) {
+        const char *path = entry->fts_path + strlen(catalog->root);
+        path += strspn(path, "/");
+        if (!is_history(entry)) {
+            ret = walk_entry(walk, entry, path);
+        } else if (entry->fts_info != FTS_DP) {
+            fts_set(tree, entry, FTS_SKIP);
+            if (!catalog->skipped)
+                catalog->skipped = strdup(path);
+        }
+    }
+    if (ret == 0 && errno)
+        ret = efs_fail(walk->err, -errno, "%s: %s", catalog->root, strerror(errno));
+    if (tree)
+        fts_close(tree);
     return ret;
 }
 
@@ -202,12 +121,9 @@ static errint_t walk_file(struct walk *walk, const char *src, const struct stat 
     const char *name = slash ? slash + 1 : src;
 
     walk->catalog->root = !slash ? strdup(".") : slash == src ? strdup("/") : strndup(src, (size_t)(slash - src));
-    char *path = strdup(name);
-    if (!path || !walk->catalog->root) {
-        free(path);
+    if (!walk->catalog->root)
         return efs_fail(walk->err, -ENOMEM, "%s: out of memory", src);
-    }
-    return add_file(walk, path, st);
+    return add_file(walk, name, st);
 }
 
 static int compare_path(const void *a, const void *b)
@@ -220,9 +136,8 @@ errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct ef
     struct walk walk = {.catalog = catalog, .err = err};
     struct stat st;
 
-    errint_t ret = stat_target("", src, &st);
-    if (ret < 0)
-        return efs_fail(err, ret, "%s: %s", src, strerror(-ret));
+    if (stat(src, &st) < 0)
+        return efs_fail(err, -errno, "%s: %s", src, strerror(errno));
     if (S_ISREG(st.st_mode))
         return walk_file(&walk, src, &st);
     if (!S_ISDIR(st.st_mode))
@@ -230,8 +145,7 @@ errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct ef
     catalog->root = strdup(src);
     if (!catalog->root)
         return efs_fail(err, -ENOMEM, "%s: out of memory", src);
-    struct ancestor self = {st.st_dev, st.st_ino, NULL, 0};
-    ret = walk_directory(&walk, "", &self);
+    errint_t ret = walk_all(&walk);
     if (ret < 0)
         return ret;
     if (catalog->file_count == 0)
