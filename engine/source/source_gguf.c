@@ -11,12 +11,13 @@
 #include "source.h"
 
 #include "dtype.h"
-#include "source_cursor.h"
 #include "sys.h"
 #include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -36,57 +37,196 @@
 enum { VALUE_U32 = 4, VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
 static const uint8_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
+/* ---- a window that moves over the file from front to back, little-endian, never past its end ---- */
+
+#define CURSOR_WINDOW (64u << 10)
+
+struct cursor {
+    const struct efs_source_input *in;
+    struct efs_error *err;
+    uint64_t offset; /* of the next byte; at most in->bytes */
+    uint64_t window_offset;
+    size_t window_bytes;
+    uint8_t *window; /* owned */
+    bool cut;        /* something that the file describes is past its end */
+    /* What is being read, for messages: "tensor 5 at offset 4000". */
+    const char *part;
+    uint64_t part_number, part_offset;
+};
+
+#define CURSOR_ONLY UINT64_MAX /* a part of which there is but one: no number */
+
+static errint_t cursor_open(struct cursor *cursor, const struct efs_source_input *in, struct efs_error *err)
+{
+    *cursor = (struct cursor){.in = in, .err = err, .part = "header", .part_number = CURSOR_ONLY};
+    cursor->window = efs_sys_malloc(CURSOR_WINDOW);
+    return cursor->window ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", in->path);
+}
+
+static void cursor_close(struct cursor *cursor)
+{
+    free(cursor->window);
+    cursor->window = NULL;
+}
+
+/* Name what begins here, with its number among its like, for messages. */
+static void cursor_part(struct cursor *cursor, const char *part, uint64_t number)
+{
+    cursor->part = part;
+    cursor->part_number = number;
+    cursor->part_offset = cursor->offset;
+}
+
+/* -EUCLEAN with "FILE: PART NUMBER at offset OFFSET: REASON". */
+__attribute__((format(printf, 2, 3))) static errint_t cursor_fail(const struct cursor *cursor, const char *format, ...)
+{
+    char reason[512], number[24] = "";
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(reason, sizeof(reason), format, args);
+    va_end(args);
+    if (cursor->part_number != CURSOR_ONLY)
+        snprintf(number, sizeof(number), " %" PRIu64, cursor->part_number);
+    return efs_fail(cursor->err, -EUCLEAN, "%s: %s%s at offset %" PRIu64 ": %s", cursor->in->path, cursor->part, number,
+                    cursor->part_offset, reason);
+}
+
+static uint64_t cursor_left(const struct cursor *cursor)
+{
+    return cursor->in->bytes - cursor->offset;
+}
+
+static errint_t check_left(struct cursor *cursor, uint64_t bytes)
+{
+    if (bytes <= cursor_left(cursor))
+        return 0;
+    cursor->cut = true;
+    return cursor_fail(cursor,
+                       "%" PRIu64 " bytes at offset %" PRIu64 " are past the end of the file (%" PRIu64 " bytes)",
+                       bytes, cursor->offset, cursor->in->bytes);
+}
+
+/* The next bytes, at most CURSOR_WINDOW, in the window. */
+static errint_t fill_window(struct cursor *cursor, size_t bytes)
+{
+    uint64_t end = cursor->window_offset + cursor->window_bytes;
+
+    if (cursor->offset >= cursor->window_offset && cursor->offset <= end && bytes <= end - cursor->offset)
+        return 0;
+    uint64_t left = cursor_left(cursor);
+    cursor->window_bytes = left < CURSOR_WINDOW ? (size_t)left : CURSOR_WINDOW;
+    cursor->window_offset = cursor->offset;
+    errint_t ret = efs_source_read(cursor->in, cursor->offset, cursor->window, cursor->window_bytes, cursor->err);
+    if (ret < 0)
+        cursor->window_bytes = 0;
+    return ret;
+}
+
+static errint_t cursor_take(struct cursor *cursor, void *dst, size_t bytes)
+{
+    uint8_t *to = dst;
+
+    errint_t ret = check_left(cursor, bytes);
+    while (ret == 0 && bytes > 0) {
+        size_t step = bytes < CURSOR_WINDOW ? bytes : CURSOR_WINDOW;
+        ret = fill_window(cursor, step);
+        if (ret < 0)
+            return ret;
+        memcpy(to, cursor->window + (cursor->offset - cursor->window_offset), step);
+        to += step;
+        bytes -= step;
+        cursor->offset += step;
+    }
+    return ret;
+}
+
+static errint_t cursor_skip(struct cursor *cursor, uint64_t bytes)
+{
+    errint_t ret = check_left(cursor, bytes);
+
+    if (ret == 0)
+        cursor->offset += bytes;
+    return ret;
+}
+
+static errint_t take_number(struct cursor *cursor, unsigned bytes, uint64_t *value)
+{
+    uint8_t raw[8];
+
+    *value = 0;
+    errint_t ret = cursor_take(cursor, raw, bytes);
+    for (unsigned i = 0; ret == 0 && i < bytes; i++)
+        *value |= (uint64_t)raw[i] << (8 * i);
+    return ret;
+}
+
+static errint_t cursor_u32(struct cursor *cursor, uint32_t *value)
+{
+    uint64_t wide;
+    errint_t ret = take_number(cursor, 4, &wide);
+
+    *value = (uint32_t)wide;
+    return ret;
+}
+
+static errint_t cursor_u64(struct cursor *cursor, uint64_t *value)
+{
+    return take_number(cursor, 8, value);
+}
+
+/* ---- the header ---- */
+
 struct header {
     uint64_t tensors, metadata;
     uint32_t alignment;
     uint64_t data_offset, data_bytes;
 };
 
-static errint_t read_header(struct efs_cursor *cursor, struct header *header)
+static errint_t read_header(struct cursor *cursor, struct header *header)
 {
     uint8_t magic[4];
     uint32_t version;
     errint_t ret;
 
-    efs_cursor_part(cursor, "header", EFS_CURSOR_ONLY);
-    if ((ret = efs_cursor_take(cursor, magic, sizeof(magic))) < 0)
+    cursor_part(cursor, "header", CURSOR_ONLY);
+    if ((ret = cursor_take(cursor, magic, sizeof(magic))) < 0)
         return ret;
     if (memcmp(magic, "GGUF", sizeof(magic)) != 0)
-        return efs_cursor_fail(cursor, "it does not begin with \"GGUF\"");
-    if ((ret = efs_cursor_u32(cursor, &version)) < 0)
+        return cursor_fail(cursor, "it does not begin with \"GGUF\"");
+    if ((ret = cursor_u32(cursor, &version)) < 0)
         return ret;
     if (version != 0 && (version & 0xFFFF) == 0)
-        return efs_cursor_fail(cursor, "the file is big-endian; only little-endian files are read");
+        return cursor_fail(cursor, "the file is big-endian; only little-endian files are read");
     if (version < VERSION_MIN || version > VERSION_MAX)
-        return efs_cursor_fail(cursor, "GGUF version %" PRIu32 "; versions %u to %u are read", version, VERSION_MIN,
-                               VERSION_MAX);
-    if ((ret = efs_cursor_u64(cursor, &header->tensors)) < 0 || (ret = efs_cursor_u64(cursor, &header->metadata)) < 0)
+        return cursor_fail(cursor, "GGUF version %" PRIu32 "; versions %u to %u are read", version, VERSION_MIN,
+                           VERSION_MAX);
+    if ((ret = cursor_u64(cursor, &header->tensors)) < 0 || (ret = cursor_u64(cursor, &header->metadata)) < 0)
         return ret;
     cursor->cut = header->metadata <= METADATA_MAX && header->tensors <= UINT32_MAX;
-    if (header->metadata > METADATA_MAX || header->metadata > efs_cursor_left(cursor) / METADATA_BYTES_MIN)
-        return efs_cursor_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold",
-                               header->metadata);
-    if (header->tensors > efs_cursor_left(cursor) / TENSOR_BYTES_MIN)
-        return efs_cursor_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
+    if (header->metadata > METADATA_MAX || header->metadata > cursor_left(cursor) / METADATA_BYTES_MIN)
+        return cursor_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold", header->metadata);
+    if (header->tensors > cursor_left(cursor) / TENSOR_BYTES_MIN)
+        return cursor_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
     cursor->cut = false;
     return 0;
 }
 
 /* A string of at most max bytes, terminated; the caller frees *text. */
-static errint_t take_string(struct efs_cursor *cursor, uint32_t max, char **text, size_t *bytes)
+static errint_t take_string(struct cursor *cursor, uint32_t max, char **text, size_t *bytes)
 {
     uint64_t length;
 
     *text = NULL;
-    errint_t ret = efs_cursor_u64(cursor, &length);
+    errint_t ret = cursor_u64(cursor, &length);
     if (ret < 0)
         return ret;
     if (length > max)
-        return efs_cursor_fail(cursor, "its name has %" PRIu64 " bytes; %" PRIu32 " are the most", length, max);
+        return cursor_fail(cursor, "its name has %" PRIu64 " bytes; %" PRIu32 " are the most", length, max);
     char *copy = efs_sys_malloc((size_t)length + 1);
     if (!copy)
         return efs_fail(cursor->err, -ENOMEM, "%s: out of memory", cursor->in->path);
-    ret = efs_cursor_take(cursor, copy, (size_t)length);
+    ret = cursor_take(cursor, copy, (size_t)length);
     if (ret < 0) {
         free(copy);
         return ret;
@@ -97,55 +237,55 @@ static errint_t take_string(struct efs_cursor *cursor, uint32_t max, char **text
     return 0;
 }
 
-static errint_t skip_value(struct efs_cursor *cursor, uint32_t type, unsigned depth);
+static errint_t skip_value(struct cursor *cursor, uint32_t type, unsigned depth);
 
-static errint_t skip_array(struct efs_cursor *cursor, unsigned depth)
+static errint_t skip_array(struct cursor *cursor, unsigned depth)
 {
     uint32_t type;
     uint64_t count;
     errint_t ret;
 
     if (depth == ARRAY_DEPTH_MAX)
-        return efs_cursor_fail(cursor, "more than %u arrays in each other", ARRAY_DEPTH_MAX);
-    if ((ret = efs_cursor_u32(cursor, &type)) < 0 || (ret = efs_cursor_u64(cursor, &count)) < 0)
+        return cursor_fail(cursor, "more than %u arrays in each other", ARRAY_DEPTH_MAX);
+    if ((ret = cursor_u32(cursor, &type)) < 0 || (ret = cursor_u64(cursor, &count)) < 0)
         return ret;
     if (type >= VALUE_TYPES)
-        return efs_cursor_fail(cursor, "an array of the unknown type %" PRIu32, type);
+        return cursor_fail(cursor, "an array of the unknown type %" PRIu32, type);
     /* Every element takes a byte at least: this bounds the loop and the product. */
     uint64_t each = value_bytes[type] ? value_bytes[type] : 8;
-    if (count > efs_cursor_left(cursor) / each) {
+    if (count > cursor_left(cursor) / each) {
         cursor->cut = true;
-        return efs_cursor_fail(cursor, "an array of %" PRIu64 " elements is past the end of the file", count);
+        return cursor_fail(cursor, "an array of %" PRIu64 " elements is past the end of the file", count);
     }
     if (value_bytes[type])
-        return efs_cursor_skip(cursor, count * each);
+        return cursor_skip(cursor, count * each);
     for (uint64_t i = 0; ret == 0 && i < count; i++)
         ret = skip_value(cursor, type, depth + 1);
     return ret;
 }
 
-static errint_t skip_value(struct efs_cursor *cursor, uint32_t type, unsigned depth)
+static errint_t skip_value(struct cursor *cursor, uint32_t type, unsigned depth)
 {
     uint64_t length;
     errint_t ret;
 
     if (type >= VALUE_TYPES)
-        return efs_cursor_fail(cursor, "a value of the unknown type %" PRIu32, type);
+        return cursor_fail(cursor, "a value of the unknown type %" PRIu32, type);
     if (type == VALUE_ARRAY)
         return skip_array(cursor, depth);
     if (type != VALUE_STRING)
-        return efs_cursor_skip(cursor, value_bytes[type]);
-    ret = efs_cursor_u64(cursor, &length);
-    return ret < 0 ? ret : efs_cursor_skip(cursor, length);
+        return cursor_skip(cursor, value_bytes[type]);
+    ret = cursor_u64(cursor, &length);
+    return ret < 0 ? ret : cursor_skip(cursor, length);
 }
 
-static errint_t read_alignment(struct efs_cursor *cursor, uint32_t type, uint32_t *alignment)
+static errint_t read_alignment(struct cursor *cursor, uint32_t type, uint32_t *alignment)
 {
     if (type != VALUE_U32)
-        return efs_cursor_fail(cursor, ALIGNMENT_KEY " is of type %" PRIu32 "; %d (UINT32) is right", type, VALUE_U32);
-    errint_t ret = efs_cursor_u32(cursor, alignment);
+        return cursor_fail(cursor, ALIGNMENT_KEY " is of type %" PRIu32 "; %d (UINT32) is right", type, VALUE_U32);
+    errint_t ret = cursor_u32(cursor, alignment);
     if (ret == 0 && (*alignment == 0 || (*alignment & (*alignment - 1))))
-        ret = efs_cursor_fail(cursor, ALIGNMENT_KEY " %" PRIu32 " is not a power of two", *alignment);
+        ret = cursor_fail(cursor, ALIGNMENT_KEY " %" PRIu32 " is not a power of two", *alignment);
     return ret;
 }
 
@@ -157,7 +297,7 @@ static int compare_hashes(const void *a, const void *b)
 }
 
 /* Keys are compared by hash: the metadata of a hostile file must not fill the memory. */
-static errint_t check_keys(const struct efs_cursor *cursor, uint64_t *hashes, size_t count)
+static errint_t check_keys(const struct cursor *cursor, uint64_t *hashes, size_t count)
 {
     qsort(hashes, count, sizeof(*hashes), compare_hashes);
     for (size_t i = 1; i < count; i++)
@@ -166,7 +306,7 @@ static errint_t check_keys(const struct efs_cursor *cursor, uint64_t *hashes, si
     return 0;
 }
 
-static errint_t read_metadata(struct efs_cursor *cursor, struct header *header)
+static errint_t read_metadata(struct cursor *cursor, struct header *header)
 {
     errint_t ret = 0;
 
@@ -179,11 +319,11 @@ static errint_t read_metadata(struct efs_cursor *cursor, struct header *header)
         size_t key_bytes;
         uint32_t type;
 
-        efs_cursor_part(cursor, "metadata entry", i);
+        cursor_part(cursor, "metadata entry", i);
         if ((ret = take_string(cursor, KEY_BYTES_MAX, &key, &key_bytes)) < 0)
             break;
         hashes[i] = XXH3_64bits(key, key_bytes);
-        if ((ret = efs_cursor_u32(cursor, &type)) == 0)
+        if ((ret = cursor_u32(cursor, &type)) == 0)
             ret = key_bytes == strlen(ALIGNMENT_KEY) && memcmp(key, ALIGNMENT_KEY, key_bytes) == 0
                       ? read_alignment(cursor, type, &header->alignment)
                       : skip_value(cursor, type, 0);
@@ -196,7 +336,7 @@ static errint_t read_metadata(struct efs_cursor *cursor, struct header *header)
 }
 
 /* Name, dimensions, type; *offset is from the data's start. The caller owns the name, also after a failure. */
-static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *entry, uint64_t *offset)
+static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry, uint64_t *offset)
 {
     struct efs_source_tensor *tensor = &entry->tensor;
     size_t name_bytes;
@@ -206,17 +346,17 @@ static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *en
     if ((ret = take_string(cursor, EFS_SOURCE_MAX_NAME, &tensor->name, &name_bytes)) < 0)
         return ret;
     if (!efs_utf8_text(tensor->name, name_bytes))
-        return efs_cursor_fail(cursor, "its name is not UTF-8 text");
-    if ((ret = efs_cursor_u32(cursor, &tensor->dims)) < 0)
+        return cursor_fail(cursor, "its name is not UTF-8 text");
+    if ((ret = cursor_u32(cursor, &tensor->dims)) < 0)
         return ret;
     if (tensor->dims > EFS_MAX_DIMS)
-        return efs_cursor_fail(cursor, "\"%.200s\" has %" PRIu32 " dimensions; %d are the most", tensor->name,
-                               tensor->dims, EFS_MAX_DIMS);
+        return cursor_fail(cursor, "\"%.200s\" has %" PRIu32 " dimensions; %d are the most", tensor->name, tensor->dims,
+                           EFS_MAX_DIMS);
     /* GGUF names the fastest dimension first. */
     for (uint32_t i = tensor->dims; i-- > 0;)
-        if ((ret = efs_cursor_u64(cursor, &tensor->shape[i])) < 0)
+        if ((ret = cursor_u64(cursor, &tensor->shape[i])) < 0)
             return ret;
-    if ((ret = efs_cursor_u32(cursor, &type)) < 0 || (ret = efs_cursor_u64(cursor, offset)) < 0)
+    if ((ret = cursor_u32(cursor, &type)) < 0 || (ret = cursor_u64(cursor, offset)) < 0)
         return ret;
     tensor->dtype = efs_dtype_from_ggml(type);
     entry->known = tensor->dtype != EFS_DTYPE_NONE;
@@ -227,15 +367,15 @@ static errint_t read_info(struct efs_cursor *cursor, struct efs_source_entry *en
     }
     ret = efs_dtype_tensor_bytes(tensor->dtype, tensor->dims, tensor->shape, &tensor->bytes);
     if (ret == -EOVERFLOW)
-        return efs_cursor_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);
+        return cursor_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);
     if (ret < 0)
-        return efs_cursor_fail(cursor, "the rows of \"%.200s\" are not a whole number of %s blocks", tensor->name,
-                               efs_dtype_name(tensor->dtype));
+        return cursor_fail(cursor, "the rows of \"%.200s\" are not a whole number of %s blocks", tensor->name,
+                           efs_dtype_name(tensor->dtype));
     return 0;
 }
 
 /* The tensors' descriptions. Their offsets stay relative until the end of all descriptions is known. */
-static errint_t read_infos(struct efs_cursor *cursor, const struct header *header, struct efs_source_list *list)
+static errint_t read_infos(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
     errint_t ret = 0;
 
@@ -243,12 +383,11 @@ static errint_t read_infos(struct efs_cursor *cursor, const struct header *heade
         struct efs_source_entry entry = {
             .tensor = {.file = cursor->in->file, .tensor_class = EFS_CLASS_DENSE},
         };
-        efs_cursor_part(cursor, "tensor", i);
+        cursor_part(cursor, "tensor", i);
         ret = read_info(cursor, &entry, &entry.tensor.offset);
         if (ret == 0 && entry.tensor.offset % header->alignment)
-            ret =
-                efs_cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is not a multiple of the alignment, %" PRIu32,
-                                entry.tensor.offset, entry.tensor.name, header->alignment);
+            ret = cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is not a multiple of the alignment, %" PRIu32,
+                              entry.tensor.offset, entry.tensor.name, header->alignment);
         if (ret < 0) {
             free(entry.tensor.name);
             break;
@@ -265,7 +404,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static errint_t check_names(const struct efs_cursor *cursor, const struct efs_source_list *list)
+static errint_t check_names(const struct cursor *cursor, const struct efs_source_list *list)
 {
     errint_t ret = 0;
 
@@ -277,13 +416,13 @@ static errint_t check_names(const struct efs_cursor *cursor, const struct efs_so
     qsort(names, list->count, sizeof(char *), compare_names);
     for (size_t i = 1; ret == 0 && i < list->count; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            ret = efs_cursor_fail(cursor, "two tensors are called \"%.200s\"", names[i]);
+            ret = cursor_fail(cursor, "two tensors are called \"%.200s\"", names[i]);
     free(names);
     return ret;
 }
 
 /* Places in the file, each inside the data and past the one before. A tensor of unknown type reaches to the next. */
-static errint_t place_tensors(struct efs_cursor *cursor, const struct header *header, struct efs_source_list *list)
+static errint_t place_tensors(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
     cursor->cut = header->data_bytes > 0; /* no data at all: a file of metadata, with nothing to be cut */
     efs_source_list_sort(list);
@@ -293,18 +432,18 @@ static errint_t place_tensors(struct efs_cursor *cursor, const struct header *he
         uint64_t limit = next ? next->offset : header->data_bytes;
 
         if (tensor->offset > header->data_bytes)
-            return efs_cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is past the data (%" PRIu64 " bytes)",
-                                   tensor->offset, tensor->name, header->data_bytes);
+            return cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is past the data (%" PRIu64 " bytes)",
+                               tensor->offset, tensor->name, header->data_bytes);
         if (!list->entries[i].known && limit <= header->data_bytes)
             tensor->bytes = limit - tensor->offset;
         if (tensor->bytes > header->data_bytes - tensor->offset)
-            return efs_cursor_fail(cursor,
-                                   "\"%.200s\", %" PRIu64 " bytes at %" PRIu64
-                                   " of the data, reaches past the data (%" PRIu64 " bytes)",
-                                   tensor->name, tensor->bytes, tensor->offset, header->data_bytes);
+            return cursor_fail(cursor,
+                               "\"%.200s\", %" PRIu64 " bytes at %" PRIu64
+                               " of the data, reaches past the data (%" PRIu64 " bytes)",
+                               tensor->name, tensor->bytes, tensor->offset, header->data_bytes);
         if (next && tensor->bytes > next->offset - tensor->offset) {
             cursor->cut = false;
-            return efs_cursor_fail(
+            return cursor_fail(
                 cursor, "\"%.200s\", %" PRIu64 " bytes at %" PRIu64 " of the data, overlaps \"%.200s\" at %" PRIu64,
                 tensor->name, tensor->bytes, tensor->offset, next->name, next->offset);
         }
@@ -315,7 +454,7 @@ static errint_t place_tensors(struct efs_cursor *cursor, const struct header *he
 }
 
 /* Where the data begins: behind the descriptions, aligned. A file without tensors need not have it. */
-static errint_t find_data(struct efs_cursor *cursor, struct header *header)
+static errint_t find_data(struct cursor *cursor, struct header *header)
 {
     uint64_t mask = (uint64_t)header->alignment - 1;
 
@@ -326,16 +465,16 @@ static errint_t find_data(struct efs_cursor *cursor, struct header *header)
                         cursor->in->path, header->data_offset, cursor->in->bytes);
     header->data_bytes = header->tensors > 0 ? cursor->in->bytes - header->data_offset : 0;
     cursor->offset = header->tensors > 0 ? header->data_offset : cursor->offset;
-    efs_cursor_part(cursor, "data", EFS_CURSOR_ONLY);
+    cursor_part(cursor, "data", CURSOR_ONLY);
     return 0;
 }
 
 errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err)
 {
-    struct efs_cursor cursor;
+    struct cursor cursor;
     struct header header = {0};
 
-    errint_t ret = efs_cursor_open(&cursor, in, err);
+    errint_t ret = cursor_open(&cursor, in, err);
     if (ret == 0)
         ret = read_header(&cursor, &header);
     if (ret == 0)
@@ -351,6 +490,6 @@ errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_li
     if (ret == 0)
         ret = place_tensors(&cursor, &header, list);
     list->cut = cursor.cut;
-    efs_cursor_close(&cursor);
+    cursor_close(&cursor);
     return ret;
 }
