@@ -4,16 +4,11 @@
  * then its bytes are freed in the source files.
  *
  *   reclaim.c           efs_reclaim() and its kin: the order of the work
- *   reclaim_files.c     source files, opened and put back
  *   reclaim_begin.c     what is looked at before anything is done, how much room it takes
- *   reclaim_step.c      one step forward
- *   reclaim_shards.c    a sweep over the shards of a step, which checks them against the sources or writes them back
- *   reclaim_free.c      which ranges of the sources can go, and their going
- *   reclaim_undo.c      the way back, step by step from the last
+ *   reclaim_files.c     source files, opened and put back; walks over shards
+ *   reclaim_step.c      one step forward, one back
  *   reclaim_end.c       the store gets its name, the sources go
  *   reclaim_journal.c   records that outlive a crash
- *   reclaim_record.c    what is in them: the catalogue at the start, the shards of each step
- *   reclaim_bytes.c     numbers and strings in a row of bytes
  *
  * Beside OUT lies the folder OUT.reclaim with two files: `store`, which becomes OUT, and `journal`. At every moment
  * each byte of the sources is in its source file or in the part of `store` that the journal tells of, or in both.
@@ -39,15 +34,6 @@ struct efs_bytes {
     size_t count, capacity, at;
     bool bad; /* no memory to grow, or read past the end: everything after that is void */
 };
-void efs_bytes_put(struct efs_bytes *bytes, const void *data, size_t count);
-void efs_bytes_put_u64(struct efs_bytes *bytes, uint64_t value);
-void efs_bytes_put_string(struct efs_bytes *bytes, const char *text);
-void efs_bytes_get(struct efs_bytes *bytes, void *data, size_t count); /* zeros when bad */
-uint64_t efs_bytes_get_u64(struct efs_bytes *bytes);
-/* A number below limit; else bad. */
-uint64_t efs_bytes_get_below(struct efs_bytes *bytes, uint64_t limit);
-/* To be freed; NULL when bad. */
-char *efs_bytes_get_string(struct efs_bytes *bytes);
 
 /* ---- the job ------------------------------------------------------------------------------------------------ */
 
@@ -129,7 +115,6 @@ errint_t efs_reclaim_journal_add(struct efs_reclaim *r, enum efs_reclaim_record 
  */
 typedef errint_t efs_reclaim_record_fn(struct efs_reclaim *r, enum efs_reclaim_record type, struct efs_bytes *payload,
                                        struct efs_error *err);
-errint_t efs_reclaim_journal_read(struct efs_reclaim *r, efs_reclaim_record_fn *each, struct efs_error *err);
 
 /* The payload of EFS_RECLAIM_BEGIN: catalogue, files, options, and a checksum of the plan. */
 void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *bytes);

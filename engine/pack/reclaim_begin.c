@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_begin.c - what is looked at before anything is done: whose the files are, what the disk can do, what room the
- * work takes. */
+/* reclaim_begin.c - what is looked at before anything is done, and how much room it takes. */
 #include "reclaim.h"
+
 #include "expertfs-private.h"
 #include "sys.h"
 

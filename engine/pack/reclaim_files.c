@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_files.c - see reclaim.h: source files, opened and put back; errors of files in the folder. */
+/* reclaim_files.c - source files, opened and put back; walks over shards. */
 #include "reclaim.h"
 #include "sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+
+/* ---- source files, opened and put back ---- */
 
 errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
                           struct efs_error *err)
@@ -48,4 +51,55 @@ errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, 
     efs_sys_close(fd);
     return rc < 0 ? efs_fail(err, rc, "%s/%s: cannot sync: %s", r->root, r->catalog.files[file].path, strerror(-rc))
                   : 0;
+}
+
+/* ---- shards ---- */
+
+void efs_reclaim_walk(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step, efs_reclaim_shard_fn *each,
+                      void *arg)
+{
+    struct efs_pack_cursor at = step->begin;
+    while (!efs_pack_cursor_at_end(plan, &at) &&
+           (at.order != step->end.order || at.shard != step->end.shard || at.object != step->end.object)) {
+        const struct efs_disk_object *o = &plan->objects[at.object];
+        each(arg, at.object, at.shard, at.shard + 1 == o->shard_first + o->shard_count);
+        efs_pack_cursor_step(plan, &at);
+    }
+}
+
+uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes,
+                              efs_reclaim_shard_fn *each, void *arg)
+{
+    uint64_t raw = 0, shards = 0;
+    for (uint32_t order = at->order; !efs_pack_cursor_at_end(plan, at) && at->order == order; shards++) {
+        size_t bytes = efs_reclaim_shard_bytes(plan, at->object, at->shard);
+        if (shards > 0 && raw + bytes > EFS_RUN_BYTES)
+            break;
+        raw += bytes;
+        if (each)
+            each(arg, at->object, at->shard, false);
+        efs_pack_cursor_step(plan, at);
+    }
+    *raw_bytes += raw;
+    return raw + raw / 64 + shards * 2 * EFS_ALIGN; /* at most */
+}
+
+size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)
+{
+    return efs_pack_shard_elements(plan, object, shard) *
+           efs_format_bytes((enum efs_format)plan->objects[object].format);
+}
+
+static void shards_touch(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
+{
+    struct efs_reclaim *r = arg;
+    (void)shard, (void)last_of_object;
+    r->files[r->plan.places[object].file].touched = true;
+}
+
+void efs_reclaim_touch(struct efs_reclaim *r, const struct efs_reclaim_step *step)
+{
+    for (size_t f = 0; f < r->catalog.file_count; f++)
+        r->files[f].touched = false;
+    efs_reclaim_walk(&r->plan, step, shards_touch, r);
 }

@@ -1,18 +1,349 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unpack.c - every shard decoded, checked, and written to wherever files show it. */
-#include "hash.h"
-#include "store.h"
+/* unpack.c - every shard decoded, checked, and written to wherever files show it. Directories are made as needed; each
+ * file has a temporary name until it is complete, all of it is removed when the unpacking fails. */
 #include "sweep.h"
+
+#include "hash.h"
+#include "newfile.h"
 #include "sys.h"
-#include "unpack_files.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the files. Directories below the target are entered without following symbolic links, so that nothing is written
+ * outside of it ---- */
+
+#define DIRECT_MIN_BYTES (256u << 10) /* of a file, and of a write: less gains nothing by O_DIRECT */
+#define PATH_ROOM 1024                /* store_check.c: at most 1023 bytes */
+
+struct made_directory {
+    struct made_directory *next;
+    char path[];
+};
+
+struct out_file {
+    struct efs_newfile file;
+    int direct; /* the same file by O_DIRECT; -1: not */
+    uint64_t left_bytes;
+    unsigned writers;
+    bool named, replaced;
+};
+
+struct unpack_files {
+    const struct efs_store *store;
+    char *root_path;
+    int root;
+    bool force, made_root;
+    pthread_mutex_t lock;        /* guards all that follows */
+    struct made_directory *made; /* the last first */
+    struct stat cleaned;         /* the directory that efs_newfile_clean() was in last */
+    struct out_file files[];
+};
+
+static char *path_of(const struct unpack_files *u, uint32_t file, char path[PATH_ROOM])
+{
+    const struct efs_disk_file *f = &u->store->files[file];
+    snprintf(path, PATH_ROOM, "%.*s", (int)f->path_bytes, u->store->strings + f->path_offset);
+    return path;
+}
+
+static errint_t unpack_fail(const struct unpack_files *u, const char *path, errint_t rc, const char *what,
+                            struct efs_error *err)
+{
+    return efs_fail(err, rc, "%s/%s: cannot %s: %s", u->root_path, path, what, strerror(-rc));
+}
+
+static void remember_directory(struct unpack_files *u, const char *path)
+{
+    size_t bytes = strlen(path) + 1;
+    struct made_directory *made = efs_sys_malloc(sizeof(*made) + bytes);
+    if (!made) /* it stays behind then, empty, if the unpacking fails */
+        return;
+    memcpy(made->path, path, bytes);
+    made->next = u->made;
+    u->made = made;
+}
+
+/* The directory that holds path, to be closed. make: make what is missing. -errno. */
+static int open_parent(struct unpack_files *u, const char *path, bool make, const char **name)
+{
+    char part[PATH_ROOM];
+    int dir = efs_sys_openat(u->root, ".", O_RDONLY | O_DIRECTORY, 0);
+    const char *begin = path;
+    for (const char *slash; dir >= 0 && (slash = strchr(begin, '/')); begin = slash + 1) {
+        snprintf(part, sizeof(part), "%.*s", (int)(slash - begin), begin);
+        int made = make ? efs_sys_mkdirat(dir, part, 0777) : -EEXIST;
+        int next =
+            made == 0 || made == -EEXIST ? efs_sys_openat(dir, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0) : made;
+        efs_sys_close(dir);
+        dir = next;
+        if (made == 0) {
+            snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
+            remember_directory(u, part);
+        }
+    }
+    *name = begin;
+    return dir;
+}
+
+static errint_t check_absent(struct unpack_files *u, uint32_t file, struct efs_error *err)
+{
+    char path[PATH_ROOM];
+    const char *name;
+    int dir = open_parent(u, path_of(u, file, path), false, &name);
+    if (dir == -ENOENT)
+        return 0;
+    if (dir < 0)
+        return unpack_fail(u, path, dir, "open its directory", err);
+    int fd = efs_sys_openat(dir, name, O_PATH | O_NOFOLLOW, 0);
+    struct stat st = {0};
+    if (fd >= 0) {
+        efs_sys_fstat(fd, &st);
+        efs_sys_close(fd);
+    }
+    efs_sys_close(dir);
+    if (fd == -ENOENT)
+        return 0;
+    if (fd < 0)
+        return unpack_fail(u, path, fd, "look at", err);
+    if (S_ISDIR(st.st_mode))
+        return unpack_fail(u, path, -EISDIR, "replace", err);
+    u->files[file].replaced = true;
+    return u->force ? 0 : efs_fail(err, -EEXIST, "%s/%s: exists already; --force replaces it", u->root_path, path);
+}
+
+/* No need to begin what cannot be ended: files that replace none need at least their size. */
+static errint_t check_room(const struct unpack_files *u, struct efs_error *err)
+{
+    uint64_t free_bytes, bytes = 0;
+    uint32_t block_bytes;
+    for (uint32_t f = 0; f < u->store->file_count; f++)
+        if (!u->files[f].replaced && __builtin_add_overflow(bytes, u->store->files[f].bytes, &bytes))
+            bytes = UINT64_MAX;
+    if (efs_sys_free_bytes(u->root, &free_bytes, &block_bytes) < 0 || bytes <= free_bytes)
+        return 0;
+    return efs_fail(err, -ENOSPC, "%s: no room on the disk: the files of %s take %llu MiB, %llu MiB are free",
+                    u->root_path, u->store->path, (unsigned long long)(bytes >> 20) + 1,
+                    (unsigned long long)(free_bytes >> 20));
+}
+
+/* keep false: remove what was made. Frees files. NULL is fine. */
+static void unpack_files_end(struct unpack_files *files, bool keep);
+
+/* Open directory, made if missing. -EEXIST: it has one of the files and force is not set. */
+static errint_t unpack_files_begin(const struct efs_store *store, const char *directory, bool force,
+                                   struct unpack_files **out, struct efs_error *err)
+{
+    *out = NULL;
+    struct unpack_files *u = efs_sys_calloc(1, sizeof(*u) + store->file_count * sizeof(struct out_file));
+    if (!u)
+        return efs_fail(err, -ENOMEM, "%s: no memory", directory);
+    u->store = store;
+    u->force = force;
+    u->root = -1;
+    u->root_path = strdup(directory);
+    pthread_mutex_init(&u->lock, NULL);
+    for (uint32_t f = 0; f < store->file_count; f++) {
+        u->files[f].file.fd = u->files[f].direct = -1;
+        u->files[f].left_bytes = store->files[f].bytes;
+    }
+    int made = u->root_path ? efs_sys_mkdirat(AT_FDCWD, directory, 0777) : -ENOMEM;
+    u->made_root = made == 0;
+    u->root = made == 0 || made == -EEXIST ? efs_sys_open(directory, O_RDONLY | O_DIRECTORY, 0) : made;
+    errint_t rc = u->root < 0 ? efs_fail(err, u->root, "%s: cannot %s directory: %s", directory,
+                                         made == 0 || made == -EEXIST ? "open" : "make", strerror(-u->root))
+                              : 0;
+    for (uint32_t f = 0; rc == 0 && f < store->file_count; f++)
+        rc = check_absent(u, f, err);
+    if (rc == 0)
+        rc = check_room(u, err);
+    if (rc < 0) {
+        unpack_files_end(u, false);
+        return rc;
+    }
+    *out = u;
+    return 0;
+}
+
+/* Room for all of it, and a way past the page cache for a large one: copying into it is what would take longest. */
+static int unpack_prepare(struct out_file *f, uint64_t bytes)
+{
+    int rc = bytes ? efs_sys_fallocate(f->file.fd, 0, 0, bytes) : 0;
+    if (rc == -EOPNOTSUPP || rc == -EINVAL)
+        rc = efs_sys_ftruncate(f->file.fd, bytes);
+    if (rc < 0 || bytes < DIRECT_MIN_BYTES)
+        return rc;
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->file.fd);
+    int fd = f->file.temporary[0] ? efs_sys_openat(f->file.dir, f->file.temporary, O_WRONLY | O_DIRECT, 0)
+                                  : efs_sys_open(self, O_WRONLY | O_DIRECT, 0);
+    f->direct = fd < 0 ? -1 : fd;
+    return 0;
+}
+
+static errint_t unpack_create(struct unpack_files *u, uint32_t file, struct efs_error *err)
+{
+    char path[PATH_ROOM];
+    const char *name;
+    int dir = open_parent(u, path_of(u, file, path), true, &name);
+    if (dir < 0)
+        return unpack_fail(u, path, dir, "open its directory", err);
+    struct stat st; /* files come in the order of their names: a directory is cleaned about once */
+    if (efs_sys_fstat(dir, &st) == 0 && (st.st_ino != u->cleaned.st_ino || st.st_dev != u->cleaned.st_dev)) {
+        efs_newfile_clean(dir);
+        u->cleaned = st;
+    }
+    errint_t rc = efs_newfile_open(&u->files[file].file, dir, O_RDWR);
+    if (rc < 0) {
+        efs_sys_close(dir);
+        return unpack_fail(u, path, rc, "create", err);
+    }
+    rc = unpack_prepare(&u->files[file], u->store->files[file].bytes);
+    if (rc == -ENOSPC)
+        return efs_fail(err, rc, "%s/%s: no room on the disk for its %llu bytes", u->root_path, path,
+                        (unsigned long long)u->store->files[file].bytes);
+    return rc < 0 ? unpack_fail(u, path, rc, "make room for", err) : 0;
+}
+
+static int close_direct(struct out_file *f)
+{
+    int rc = f->direct >= 0 ? efs_sys_close(f->direct) : 0;
+    f->direct = -1;
+    return rc;
+}
+
+static errint_t unpack_finish(struct unpack_files *u, uint32_t file, struct efs_error *err)
+{
+    char path[PATH_ROOM];
+    struct out_file *f = &u->files[file];
+    const char *slash = strrchr(path_of(u, file, path), '/');
+    int rc = close_direct(f);
+    if (rc == 0)
+        rc = efs_sys_sync(f->file.fd);
+    if (rc == 0)
+        rc = efs_newfile_name(&f->file, slash ? slash + 1 : path, u->force);
+    f->named = rc == 0;
+    int dir = f->file.dir;
+    if (rc == 0)
+        efs_sys_fsync(dir); /* a name that a crash takes back is no damage */
+    int closed = efs_newfile_close(&f->file);
+    efs_sys_close(dir);
+    rc = rc < 0 ? rc : closed;
+    return rc < 0 ? unpack_fail(u, path, rc, "finish", err) : 0;
+}
+
+/* Whole blocks by O_DIRECT where memory and file are aligned alike; what is left at both ends, and everything else,
+ * through the page cache. */
+static int write_range(struct out_file *f, const uint8_t *data, size_t bytes, uint64_t offset)
+{
+    size_t head = (size_t)(-offset % EFS_ALIGN);
+    bool alike = f->direct >= 0 && (uintptr_t)data % EFS_ALIGN == offset % EFS_ALIGN && bytes >= DIRECT_MIN_BYTES;
+    if (!alike)
+        return efs_sys_pwrite_all(f->file.fd, data, bytes, offset);
+    size_t body = (bytes - head) & ~(size_t)(EFS_ALIGN - 1), tail = bytes - head - body;
+    int rc = efs_sys_pwrite_all(f->direct, data + head, body, offset + head);
+    if (efs_sys_no_direct(rc))
+        rc = efs_sys_pwrite_all(f->file.fd, data + head, body, offset + head);
+    if (rc == 0 && head)
+        rc = efs_sys_pwrite_all(f->file.fd, data, head, offset);
+    if (rc == 0 && tail)
+        rc = efs_sys_pwrite_all(f->file.fd, data + head + body, tail, offset + head + body);
+    return rc;
+}
+
+/* The file gets its name with its last byte, synced. Fastest where data and offset leave the same remainder by
+ * EFS_ALIGN. Blocks. */
+static errint_t unpack_files_write(struct unpack_files *u, uint32_t file, const void *data, size_t bytes,
+                                   uint64_t offset, struct efs_error *err)
+{
+    struct out_file *f = &u->files[file];
+    errint_t rc = 0;
+    pthread_mutex_lock(&u->lock);
+    if (f->file.fd < 0)
+        rc = unpack_create(u, file, err);
+    f->writers += rc == 0;
+    pthread_mutex_unlock(&u->lock);
+    if (rc < 0)
+        return rc;
+    int written = write_range(f, data, bytes, offset);
+    pthread_mutex_lock(&u->lock);
+    f->writers--;
+    f->left_bytes -= bytes;
+    bool last = f->left_bytes == 0 && f->writers == 0;
+    pthread_mutex_unlock(&u->lock);
+    if (written < 0) {
+        char path[PATH_ROOM];
+        return unpack_fail(u, path_of(u, file, path), written, "write", err);
+    }
+    return last ? unpack_finish(u, file, err) : 0;
+}
+
+static errint_t unpack_files_empty(struct unpack_files *u, struct efs_error *err)
+{
+    for (uint32_t f = 0; f < u->store->file_count; f++) {
+        if (u->store->files[f].bytes > 0)
+            continue;
+        errint_t rc = unpack_create(u, f, err);
+        if (rc == 0)
+            rc = unpack_finish(u, f, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void take_back(struct unpack_files *u)
+{
+    char path[PATH_ROOM];
+    for (uint32_t f = 0; f < u->store->file_count; f++) {
+        const char *name;
+        int dir = u->files[f].named && !u->files[f].replaced ? open_parent(u, path_of(u, f, path), false, &name) : -1;
+        if (dir < 0)
+            continue;
+        efs_sys_unlinkat(dir, name, 0);
+        efs_sys_close(dir);
+    }
+    for (struct made_directory *made = u->made; made; made = made->next)
+        efs_sys_unlinkat(u->root, made->path, AT_REMOVEDIR);
+    if (u->made_root)
+        efs_sys_unlinkat(AT_FDCWD, u->root_path, AT_REMOVEDIR);
+}
+
+static void unpack_files_end(struct unpack_files *u, bool keep)
+{
+    if (!u)
+        return;
+    for (uint32_t f = 0; f < u->store->file_count; f++) {
+        int dir = u->files[f].file.dir;
+        if (u->files[f].file.fd < 0)
+            continue;
+        close_direct(&u->files[f]);
+        efs_newfile_close(&u->files[f].file);
+        efs_sys_close(dir);
+    }
+    if (!keep && u->root >= 0)
+        take_back(u);
+    while (u->made) {
+        struct made_directory *made = u->made;
+        u->made = made->next;
+        free(made);
+    }
+    if (u->root >= 0)
+        efs_sys_close(u->root);
+    free(u->root_path);
+    pthread_mutex_destroy(&u->lock);
+    free(u);
+}
+
+/* ---- the shards ---- */
+
 struct unpack {
     const struct efs_store *store;
-    struct efs_unpack_files *files;
+    struct unpack_files *files;
     uint32_t *extent_file;              /* the file of each extent */
     uint32_t *object_first, *by_object; /* extents of object o: by_object[object_first[o] .. object_first[o + 1]) */
 };
@@ -79,8 +410,8 @@ static errint_t unpack_shard(void *arg, const struct efs_sweep_shard *shard, str
         uint64_t to = x->object_offset + x->bytes < end ? x->object_offset + x->bytes : end;
         if (from >= to)
             continue;
-        errint_t rc = efs_unpack_files_write(u->files, u->extent_file[u->by_object[i]], raw + (from - begin),
-                                             (size_t)(to - from), x->file_offset + (from - x->object_offset), err);
+        errint_t rc = unpack_files_write(u->files, u->extent_file[u->by_object[i]], raw + (from - begin),
+                                         (size_t)(to - from), x->file_offset + (from - x->object_offset), err);
         if (rc < 0)
             return rc;
     }
@@ -95,7 +426,7 @@ errint_t efs_store_unpack(struct efs_store *store, const char *directory, bool f
     if (rc < 0)
         efs_fail(err, rc, "%s: no memory", directory);
     else
-        rc = efs_unpack_files_begin(store, directory, force, &u.files, err);
+        rc = unpack_files_begin(store, directory, force, &u.files, err);
     const struct efs_sweep sweep = {.store = store,
                                     .each = unpack_shard,
                                     .arg = &u,
@@ -104,10 +435,10 @@ errint_t efs_store_unpack(struct efs_store *store, const char *directory, bool f
                                     .progress_arg = arg,
                                     .phase = "unpacking"};
     if (rc == 0)
-        rc = efs_unpack_files_empty(u.files, err);
+        rc = unpack_files_empty(u.files, err);
     if (rc == 0)
         rc = efs_sweep_run(&sweep, err);
-    efs_unpack_files_end(u.files, rc == 0);
+    unpack_files_end(u.files, rc == 0);
     free_index(&u);
     return rc;
 }
