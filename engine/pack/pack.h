@@ -140,9 +140,7 @@ struct efs_pack_ring {
 };
 errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes);
 void efs_pack_ring_free(struct efs_pack_ring *ring);
-/* bytes contiguous bytes (a multiple of EFS_CHUNK_ALIGN), or NULL: no room now. *end: give it back with this. */
-uint8_t *efs_pack_ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end);
-void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end);
+void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end); /* as efs_pack_take() took it */
 
 /* A run of shards (layout.h) on its way: its chunks' places in memory. */
 struct efs_pack_run {
@@ -162,16 +160,11 @@ struct efs_pack_tallies {
     struct efs_pack_tally **by_object; /* NULL: none under way */
     double *entropy_bits;              /* by object, all its elements together; 0 until all its shards were added */
 };
-errint_t efs_pack_tallies_init(struct efs_pack_tallies *tallies, uint32_t object_count, double *entropy_bits);
-void efs_pack_tallies_free(struct efs_pack_tallies *tallies, uint32_t object_count);
 /* What was counted of an object so far; false: nothing, or all of its shards were. */
 bool efs_pack_tally_get(struct efs_pack_tallies *tallies, uint32_t object, uint64_t counts[256]);
 /* Go on from there, with left shards to come. -ENOMEM. */
 errint_t efs_pack_tally_set(struct efs_pack_tallies *tallies, uint32_t object, uint32_t left,
                             const uint64_t counts[256]);
-/* Add one of an object's shard_count shards. -ENOMEM. */
-errint_t efs_pack_tally(struct efs_pack_tallies *tallies, uint32_t object, uint32_t shard_count,
-                        const uint64_t counts[256]);
 
 /* Shards that one thread reads at once and codes: next to each other in one file, a few runs perhaps. */
 #define EFS_PACK_BATCH_SHARDS 256

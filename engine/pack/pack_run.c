@@ -21,7 +21,7 @@ struct efs_pack_tally {
     uint64_t counts[256];
 };
 
-errint_t efs_pack_tallies_init(struct efs_pack_tallies *t, uint32_t object_count, double *entropy_bits)
+static errint_t efs_pack_tallies_init(struct efs_pack_tallies *t, uint32_t object_count, double *entropy_bits)
 {
     *t = (struct efs_pack_tallies){.entropy_bits = entropy_bits};
     t->by_object = efs_sys_calloc((size_t)object_count + 1, sizeof(*t->by_object));
@@ -29,7 +29,7 @@ errint_t efs_pack_tallies_init(struct efs_pack_tallies *t, uint32_t object_count
     return t->by_object ? 0 : -ENOMEM;
 }
 
-void efs_pack_tallies_free(struct efs_pack_tallies *t, uint32_t object_count)
+static void efs_pack_tallies_free(struct efs_pack_tallies *t, uint32_t object_count)
 {
     for (uint32_t o = 0; t->by_object && o < object_count; o++)
         free(t->by_object[o]);
@@ -61,7 +61,8 @@ errint_t efs_pack_tally_set(struct efs_pack_tallies *t, uint32_t object, uint32_
     return 0;
 }
 
-errint_t efs_pack_tally(struct efs_pack_tallies *t, uint32_t object, uint32_t shard_count, const uint64_t counts[256])
+static errint_t efs_pack_tally(struct efs_pack_tallies *t, uint32_t object, uint32_t shard_count,
+                               const uint64_t counts[256])
 {
     if (shard_count == 1) {
         t->entropy_bits[object] = efs_entropy_bits(counts);

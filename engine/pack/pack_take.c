@@ -27,7 +27,8 @@ void efs_pack_ring_free(struct efs_pack_ring *ring)
     ring->base = NULL;
 }
 
-uint8_t *efs_pack_ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end)
+/* bytes contiguous bytes (a multiple of EFS_CHUNK_ALIGN), or NULL: no room now. *end: give it back with this. */
+static uint8_t *ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end)
 {
     if (ring->begin == ring->end)
         ring->begin = ring->end = 0;
@@ -140,7 +141,7 @@ static uint8_t *take_room(struct efs_pack_pipe *p, size_t bytes, uint64_t *end)
 {
     uint8_t *memory = NULL;
     pthread_mutex_lock(&p->parallel.lock);
-    while (!p->parallel.stop && !(memory = efs_pack_ring_take(&p->ring, bytes, end)))
+    while (!p->parallel.stop && !(memory = ring_take(&p->ring, bytes, end)))
         pthread_cond_wait(&p->room, &p->parallel.lock);
     pthread_mutex_unlock(&p->parallel.lock);
     return memory;

@@ -157,15 +157,8 @@ errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err
 /* Remove the folder and what we made in it. */
 errint_t efs_reclaim_remove_folder(struct efs_reclaim *r, struct efs_error *err);
 
-/* Tell how far it is; true: the caller wants it to end. */
-bool efs_reclaim_cancelled(const struct efs_reclaim *r);
 /* What of a disk is left for use by us, after what the index and the journal will take. */
 errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, struct efs_error *err);
-/* What coding may take at most: raw bytes in shards. */
-static inline uint64_t efs_reclaim_coded_most(uint64_t raw_bytes, uint64_t shards)
-{
-    return raw_bytes + raw_bytes / 64 + shards * 2 * EFS_ALIGN;
-}
 /* As efs_fail(): "FOLDER/NAME: cannot WHAT: why", why being what rc says. */
 errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
                           struct efs_error *err);

@@ -329,7 +329,7 @@ static uint64_t reserved_bytes(const struct efs_pack_plan *p)
     return index + journal + REPORT_BYTES;
 }
 
-bool efs_reclaim_cancelled(const struct efs_reclaim *r)
+static bool efs_reclaim_cancelled(const struct efs_reclaim *r)
 {
     return r->options.progress &&
            r->options.progress(r->options.progress_arg, r->state.done_bytes, r->plan.source_bytes, "packing");

@@ -1,17 +1,333 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_thread.c - see plan_thread.h. */
-#include "plan_thread_core.h"
+/* plan_thread.c - see plan_thread.h: what is known of the machine and of the workload, the pools that follow from it,
+ * and the thread's life. */
+#include "plan_thread.h"
 
 #include "budget.h"
-
+#include "counts.h"
 #include "estimator.h"
+#include "history.h"
+#include "expertfs-private.h"
+#include "kernels.h"
+#include "pools.h"
+#include "route.h"
 #include "sys.h"
 #include "thread.h"
+#include "warm.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum efs_profile_source { EFS_PROFILE_ASSUMED, EFS_PROFILE_SAVED, EFS_PROFILE_MEASURED };
+enum efs_history_source { EFS_HISTORY_NONE, EFS_HISTORY_ROUTE, EFS_HISTORY_SAVED };
+
+struct efs_plan_thread {
+    struct efs *fs;
+    unsigned long thread;
+    bool started;
+    pthread_cond_t wake, first; /* first: planned for the first time */
+    /* guarded by efs.lock */
+    bool stop, asked, planned;
+    double product_ns[2];    /* of a full and of a coded expert, as clients ran them; 0: none did */
+    struct efs_history seen; /* since the last plan */
+    uint64_t saw;
+    uint32_t *ranks; /* scratch of efs_plan_thread_saw() */
+    /* the thread's own, changed with efs.lock held */
+    enum efs_profile_source profile_source;
+    struct efs_profile profile;
+    enum efs_history_source history_source;
+    char history_path[512];
+    struct efs_history known;
+    struct efs_skew skew;
+    struct efs_pools plan;
+    uint64_t saved_saw; /* what it had seen when that was saved */
+    double drift;
+    int64_t planned_at;
+    errint_t plan_error;
+    unsigned pools; /* that were allowed */
+    enum efs_plan_goal goal;
+    uint64_t plan_ns;
+};
+
+/* ---- profile and history ---- */
+
+#define MEASURE_SECONDS 0.4
+#define MEASURE_BYTES (112u << 20) /* that efs_profile_measure() takes */
+#define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
+
+/* ---- the profile ---- */
+
+static void thread_assume(const struct efs *fs, struct efs_profile *p)
+{
+    *p = (struct efs_profile){.content_hash = fs->store->sb.content_hash,
+                              .layers = efs_cache_layers(fs),
+                              .experts = efs_cache_width(fs),
+                              .tensors = 3,
+                              .shards = 4,
+                              .workers = fs->options.workers,
+                              .disk_bytes_per_second = 1.5e9,
+                              .read_latency_ns = 1e5,
+                              .decode_bytes_per_second = 5e9,
+                              .copy_bytes_per_second = 7e9,
+                              .recode_bytes_per_second = 1e9};
+    double sums[EFS_POOLS] = {0};
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        for (unsigned i = 0; i < EFS_POOLS; i++)
+            sums[i] += (double)efs_cache_expert_bytes(fs, e)[i];
+    double n = fs->store->expert_count;
+    p->full_bytes = sums[EFS_POOL_F] / n;
+    p->coded_bytes = sums[EFS_POOL_C] / n;
+    p->sm_bytes = sums[EFS_POOL_S] / n;
+    p->e_bytes = sums[EFS_POOL_E] / n;
+}
+
+/* Measuring takes memory for a moment: only where the budget has it to spare. */
+static bool reserve_for_measuring(struct efs *fs)
+{
+    efs_lock(fs);
+    bool room =
+        efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->account.budget_bytes && !fs->closing;
+    if (room) {
+        fs->account.fixed_bytes += MEASURE_BYTES;
+        fs->account.measuring_bytes += MEASURE_BYTES;
+    }
+    efs_unlock(fs);
+    return room;
+}
+
+/* false: no room in the budget, or measuring failed, which is logged. */
+static bool profile_measure(struct efs_plan_thread *s, struct efs_profile *profile)
+{
+    struct efs *fs = s->fs;
+    struct efs_error err = {""};
+    if (!reserve_for_measuring(fs))
+        return false;
+    errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, profile, &err);
+    efs_lock(fs);
+    fs->account.fixed_bytes -= MEASURE_BYTES;
+    fs->account.measuring_bytes -= MEASURE_BYTES;
+    efs_unlock(fs);
+    if (rc < 0)
+        efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);
+    return rc == 0;
+}
+
+static void profile_save(struct efs *fs, const struct efs_profile *profile)
+{
+    struct efs_error err = {""};
+    if (efs_profile_save(profile, &err) < 0)
+        efs_log(fs, EFS_LOG_WARNING, "the profile is not saved: %s", err.text);
+}
+
+static void profile_take(struct efs_plan_thread *s, const struct efs_profile *profile, enum efs_profile_source source)
+{
+    efs_lock(s->fs);
+    s->profile = *profile;
+    s->profile_source = source;
+    efs_estimator_profile(s->fs->estimator, profile);
+    efs_unlock(s->fs);
+}
+
+static void thread_profile(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    struct efs_profile profile;
+    struct efs_error err = {""};
+    char path[4096];
+    if (fs->options.no_state)
+        return;
+    if (efs_profile_path(fs->store->sb.content_hash, path, sizeof(path), &err) == 0) {
+        errint_t rc = efs_profile_load(path, &profile, &err);
+        if (rc == 0) {
+            profile_take(s, &profile, EFS_PROFILE_SAVED);
+            if (strcmp(profile.cpu_path, efs_cpu_name()) == 0)
+                return;
+            efs_log(fs, EFS_LOG_INFO, "%s: measured on another processor; it is measured again", path);
+        } else if (rc != -ENOENT) {
+            efs_log(fs, EFS_LOG_WARNING, "%s; it is measured again", err.text);
+        }
+    }
+    if (profile_measure(s, &profile)) {
+        profile_save(fs, &profile);
+        profile_take(s, &profile, EFS_PROFILE_MEASURED);
+    }
+}
+
+/* ---- the history ---- */
+
+static errint_t history_of_route(struct efs_plan_thread *s, const char *path, struct efs_error *err)
+{
+    struct efs_route route = {0};
+    errint_t rc = efs_route_read(path, &route, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_counts_from_route(&route, efs_cache_layers(s->fs), efs_cache_width(s->fs), NULL, &s->known);
+    efs_route_free(&route);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s: cannot plan from it: %s", path, strerror(-rc));
+    s->history_source = EFS_HISTORY_ROUTE;
+    snprintf(s->history_path, sizeof(s->history_path), "%s", path);
+    return 0;
+}
+
+static errint_t thread_history(struct efs_plan_thread *s, const char *path, struct efs_error *err)
+{
+    struct efs *fs = s->fs;
+    const uint32_t layers = efs_cache_layers(fs), width = efs_cache_width(fs);
+    errint_t rc;
+    if (path)
+        return history_of_route(s, path, err);
+    if (!fs->options.no_state) {
+        struct efs_error why = {""};
+        rc = efs_counts_load(fs->store->sb.content_hash, layers, width, &s->known, &why);
+        if (rc == 0) {
+            s->history_source = EFS_HISTORY_SAVED;
+            return 0;
+        }
+        efs_history_free(&s->known);
+        if (rc != -ENOENT)
+            efs_log(fs, EFS_LOG_WARNING, "%s; the counts of earlier mounts are not used", why.text);
+    }
+    rc = efs_history_init(&s->known, layers, width);
+    return rc < 0 ? efs_fail(err, rc, "no memory for the history") : 0;
+}
+
+static void thread_save(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    struct efs_history all = {0};
+    struct efs_error err = {""};
+    if (fs->options.no_state || s->history_source == EFS_HISTORY_ROUTE ||
+        efs_history_init(&all, s->known.layers, s->known.experts) < 0) {
+        efs_history_free(&all);
+        return;
+    }
+    efs_lock(fs);
+    efs_history_copy(&all, &s->known);
+    efs_history_add(&all, &s->seen);
+    uint64_t saw = s->saw;
+    efs_unlock(fs);
+    errint_t rc = saw != s->saved_saw ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
+    if (rc == 0)
+        s->saved_saw = saw;
+    else
+        efs_log(fs, EFS_LOG_WARNING, "the counts are not saved: %s", err.text);
+    efs_history_free(&all);
+}
+
+/* ---- from what is known to the pools ---- */
+
+#define KNOWN_PASSES 20000u /* of the history; what is older counts less */
+#define PLAN_WORTH 0.95     /* another cut of the pools must cost at most this part of the one that is there */
+
+/*
+ * Every other cut of the pools costs what it moves, and rates that are kept current are never quite the same: a plan
+ * stays as long as it is nearly as good as the best. *plan: the best one, and then the one to go by.
+ */
+static void prefer_what_is(const struct efs_plan_thread *s, struct efs_pools_request *request,
+                           const struct efs_cache_tuning *tuning, unsigned pools, struct efs_pools *plan)
+{
+    struct efs_pools same = {0};
+    request->how = EFS_POOLS_RATIO;
+    memcpy(request->ratio, tuning->ratio, sizeof(request->ratio));
+    if (!s->planned_at || s->plan_error || s->pools != pools || s->goal != request->goal ||
+        efs_pools_plan(request, &same) < 0)
+        return;
+    bool stays = same.makespan_ns * PLAN_WORTH <= plan->makespan_ns &&
+                 (request->goal != EFS_PLAN_IO || same.io_ns * PLAN_WORTH <= plan->io_ns);
+    if (stays)
+        *plan = same;
+}
+
+static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *tuning, uint64_t bytes, unsigned pools,
+                     double chosen, const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
+{
+    const struct efs_profile *p = &s->profile;
+    struct efs_rates_now rates; /* as it is by now; what is read is decoded in any plan, what is kept coded in some */
+    efs_estimator_now(s->fs->estimator, &rates, NULL, NULL);
+    int rc = efs_skew_learn(skew, &s->known, efs_cache_layers(s->fs), efs_cache_width(s->fs), chosen);
+    if (rc < 0)
+        return rc;
+    struct efs_pools_request request = {.costs = {.full_bytes = p->full_bytes,
+                                                  .coded_bytes = p->coded_bytes,
+                                                  .sm_bytes = p->sm_bytes,
+                                                  .e_bytes = p->e_bytes,
+                                                  .tensors = p->tensors,
+                                                  .shards = p->shards,
+                                                  .workers = p->workers,
+                                                  .disk_bytes_per_second = rates.disk_bytes_per_second,
+                                                  .read_latency_ns = rates.read_latency_ns,
+                                                  .decode_bytes_per_second = rates.decode_each[EFS_DECODE_KEPT],
+                                                  .f_hit_ns = product_ns[EFS_FORM_FULL],
+                                                  .c_hit_ns = product_ns[EFS_FORM_CODED]},
+                                        .skew = skew,
+                                        .budget_bytes = bytes,
+                                        .goal = tuning->goal,
+                                        .how = tuning->fixed_plan ? EFS_POOLS_RATIO : EFS_POOLS_SHARED};
+    request.pools = tuning->fixed_plan ? 0 : pools & efs_pools_possible(&request.costs);
+    memcpy(request.ratio, tuning->ratio, sizeof(request.ratio));
+    rc = efs_pools_plan(&request, plan);
+    if (rc == 0 && !tuning->fixed_plan)
+        prefer_what_is(s, &request, tuning, pools, plan);
+    return rc;
+}
+
+/* F only for those who map or lease whole experts, or whose memory is taken before they come: others are served from
+ * the page cache (rule 3). */
+static unsigned pools_now(struct efs *fs)
+{
+    unsigned pools = efs_cache_tuning(fs)->pools;
+    if (!fs->options.full_pool || (!efs_cache_was_leased(fs) && !fs->options.prealloc))
+        pools &= ~EFS_PLAN_POOL(EFS_POOL_F);
+    return pools;
+}
+
+static void thread_plan(struct efs_plan_thread *s)
+{
+    struct efs *fs = s->fs;
+    struct efs_cache_tuning *now = efs_cache_tuning(fs);
+    struct efs_skew skew = {0};
+    struct efs_pools plan = {0};
+    efs_lock(fs);
+    s->asked = false;
+    efs_history_add(&s->known, &s->seen);
+    efs_history_clear(&s->seen);
+    efs_history_fade(&s->known, KNOWN_PASSES);
+    efs_budget_cut(fs); /* what is left for the pools, at the ratios of before */
+    struct efs_cache_tuning tuning = *now;
+    uint64_t bytes = efs_cache_pools_bytes(fs);
+    unsigned pools = pools_now(fs);
+    const double chosen = efs_cache_chosen(fs);
+    const double product_ns[2] = {s->product_ns[0], s->product_ns[1]};
+    efs_unlock(fs);
+    uint64_t begin = efs_now_ns();
+    int rc = bytes && (pools || tuning.fixed_plan)
+                 ? make_plan(s, &tuning, bytes, pools, chosen, product_ns, &skew, &plan)
+                 : -ENODATA;
+    uint64_t took = efs_now_ns() - begin;
+    efs_lock(fs);
+    if (rc == 0 && !tuning.fixed_plan && !now->fixed_plan)
+        memcpy(now->ratio, plan.ratio, sizeof(now->ratio));
+    if (rc == 0) {
+        efs_budget_cut(fs);
+        efs_count(&fs->stats, plans, 1);
+    }
+    efs_skew_free(&s->skew);
+    s->skew = skew;
+    s->plan = plan;
+    s->plan_error = rc;
+    s->pools = pools;
+    s->goal = tuning.goal;
+    s->planned_at = time(NULL);
+    s->plan_ns = took;
+    efs_unlock(fs);
+    efs_warm_plan(fs, &s->known);
+}
+
+/* ---- the thread ---- */
 
 #define SAVE_SECONDS 300
 #define LOOK_NS 2000000000
@@ -88,8 +404,8 @@ static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
     struct efs *fs = s->fs;
-    efs_plan_thread_profile(s);
-    efs_plan_thread_plan(s);
+    thread_profile(s);
+    thread_plan(s);
     uint64_t saved = efs_now_ns(), looked = saved;
     efs_lock(fs);
     s->planned = true;
@@ -109,15 +425,15 @@ static void *plan_thread_run(void *arg)
         if (look)
             look_for_room(fs);
         if (plan && settle(s))
-            efs_plan_thread_plan(s);
+            thread_plan(s);
         if (due) {
-            efs_plan_thread_save(s);
+            thread_save(s);
             saved = efs_now_ns();
         }
         efs_lock(fs);
     }
     efs_unlock(fs);
-    efs_plan_thread_save(s);
+    thread_save(s);
     return NULL;
 }
 
@@ -150,8 +466,8 @@ errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct 
     s->ranks = efs_sys_calloc(efs_cache_width(fs) + 1u, sizeof(*s->ranks));
     if (!s->ranks || efs_history_init(&s->seen, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
-    efs_plan_thread_assume(fs, &s->profile);
-    errint_t rc = efs_plan_thread_history(s, history_path, err);
+    thread_assume(fs, &s->profile);
+    errint_t rc = thread_history(s, history_path, err);
     if (rc < 0)
         return rc;
     plan_thread_seed(s);
@@ -214,4 +530,98 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
         efs_plan_thread_wake(fs);
     *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
     efs_unlock(fs);
+}
+
+/* ---- "plan", "profile" and "memory" for people ---- */
+
+static const char *const profile_sources[] = {"assumed", "saved", "measured"};
+static const char *const history_sources[] = {"none", "route", "saved counts"};
+
+static void tell_plan(struct efs_plan_thread *s, FILE *out)
+{
+    static const char names[] = "FCSE";
+    const struct efs_cache_tuning *tuning = efs_cache_tuning(s->fs);
+    fprintf(out, "policy: %s\n", efs_policy_name(tuning->policy));
+    fprintf(out, "plan: %s\n", tuning->fixed_plan ? "explicit" : "auto");
+    fprintf(out, "goal: %s\n", tuning->goal == EFS_PLAN_IO ? "io" : "makespan");
+    fprintf(out, "allowed: ");
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        if (s->pools & EFS_PLAN_POOL(p))
+            fputc(names[p], out);
+    fprintf(out, "%s\nplanned_at: %lld\n", s->pools ? "" : "-", (long long)s->planned_at);
+    fprintf(out, "planning_ns: %llu\n", (unsigned long long)s->plan_ns);
+    fprintf(out, "error: %s\n", s->plan_error == 0 ? "-" : strerror(-s->plan_error));
+    fprintf(out, "effective_budget_bytes: %llu\n", (unsigned long long)s->fs->account.budget_bytes);
+    fprintf(out, "pools_bytes: %llu\n", (unsigned long long)efs_cache_pools_bytes(s->fs));
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        fprintf(out, "ratio_%c: %.4f\n", names[p] + 32, tuning->ratio[p]);
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        fprintf(out, "hits_%c: %.4f\n", names[p] + 32, s->plan.hits[p]);
+    fprintf(out, "misses: %.4f\n", s->plan.hits[EFS_POOLS]);
+    fprintf(out, "io_ns: %.0f\n", s->plan.io_ns);
+    fprintf(out, "makespan_ns: %.0f\n", s->plan.makespan_ns);
+    fprintf(out, "product_full_ns: %.0f\n", s->product_ns[EFS_FORM_FULL]);
+    fprintf(out, "product_coded_ns: %.0f\n", s->product_ns[EFS_FORM_CODED]);
+    fprintf(out, "profile: %s\n", profile_sources[s->profile_source]);
+    fprintf(out, "history: %s\n", history_sources[s->history_source]);
+    fprintf(out, "history_path: ");
+    efs_print_escaped(out, *s->history_path ? s->history_path : "-");
+    fputc('\n', out);
+    fprintf(out, "history_passes: %llu\n", (unsigned long long)s->skew.passes);
+    fprintf(out, "skew: %s\n", efs_skew_source_name(s->skew.source));
+    fprintf(out, "chosen: %.3f\n", s->skew.mean_chosen);
+    fprintf(out, "drift: %.4f\n", s->drift);
+}
+
+static void tell_profile(const struct efs_plan_thread *s, FILE *out)
+{
+    fprintf(out, "source: %s\n", profile_sources[s->profile_source]);
+    fprintf(out, "store_hash: %016llx\n", (unsigned long long)s->profile.content_hash);
+    fprintf(out, "measured_at: %lld\n", (long long)s->profile.measured_at);
+    struct timespec now_real;
+    clock_gettime(CLOCK_REALTIME, &now_real);
+    bool dated = s->profile.measured_at > 0 && now_real.tv_sec > s->profile.measured_at;
+    fprintf(out, "age_seconds: %lld\n", dated ? (long long)(now_real.tv_sec - s->profile.measured_at) : 0);
+    fprintf(out, "cpu_path: %s\n", *s->profile.cpu_path ? s->profile.cpu_path : "-");
+#define LINE(name, help) fprintf(out, "%s: %.10g\n", #name, s->profile.name);
+    EFS_PROFILE_NUMBERS(LINE)
+#undef LINE
+    struct efs_rates_now now;
+    uint64_t bursts, decoded_bytes;
+    efs_estimator_now(s->fs->estimator, &now, &bursts, &decoded_bytes);
+    fprintf(out, "live_bursts: %llu\nlive_decoded_bytes: %llu\n", (unsigned long long)bursts,
+            (unsigned long long)decoded_bytes);
+    fprintf(out, "live_disk_bytes_per_second: %.10g\n", now.disk_bytes_per_second);
+    fprintf(out, "live_read_latency_ns: %.10g\n", now.read_latency_ns);
+    fprintf(out, "live_read_together: %.4f\n", now.together);
+    fprintf(out, "live_read_window_bytes: %u\n", EFS_DISK_WINDOW_BYTES);
+    fprintf(out, "live_decode_bytes_per_second: %.10g\n", now.decode_bytes_per_second);
+    fprintf(out, "live_decode_fresh_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_FRESH]);
+    fprintf(out, "live_decode_kept_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_KEPT]);
+}
+
+errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
+{
+    bool plan = strcmp(what, "plan") == 0, memory = strcmp(what, "memory") == 0;
+    *text = NULL;
+    if (!plan && !memory && strcmp(what, "profile") != 0)
+        return -ENODATA;
+    FILE *out = open_memstream(text, bytes);
+    if (!out)
+        return -ENOMEM;
+    efs_lock(fs);
+    if (memory)
+        efs_arena_describe(&fs->arena, out);
+    else if (!fs->plan_thread)
+        fprintf(out, "plan: none\n");
+    else if (plan)
+        tell_plan(fs->plan_thread, out);
+    else
+        tell_profile(fs->plan_thread, out);
+    efs_unlock(fs);
+    if (fclose(out) == 0)
+        return 0;
+    free(*text);
+    *text = NULL;
+    return -ENOMEM;
 }

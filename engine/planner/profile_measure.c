@@ -1,19 +1,371 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * profile_measure.c - what an expert of this store is, and what this machine takes to read and decode it.
- */
-#include "profile_core.h"
+/* profile_measure.c - measures a profile: the disk, what decoding, copying and coding take. All on one thread but for
+ * decoding, which goes by all workers at once, as then the memory is shared as it is in service. */
+#include "expertfs-private.h"
 
+#include "clock.h"
+#include "codec.h"
+#include "container.h"
 #include "kernels.h"
+#include "parallel.h"
 #include "sys.h"
+#include "store.h"
+#include "stats.h"
+#include "disk.h"
+#include "arena.h"
 #include "workers.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+/* Shards of one object that follow each other on disk, and where they are in memory. */
+struct efs_measured_span {
+    uint32_t object, first, count;
+    struct efs_block e, sm;
+};
+
+struct efs_measure {
+    const struct efs_store *store;
+    struct efs_profile *profile;
+    struct efs_arena arena;
+    struct efs_disk *disk;
+    struct efs_stats_counters stats;
+    uint32_t *objects; /* of experts, shuffled */
+    uint32_t object_count, object_next;
+    struct efs_measured_span *spans;
+    uint32_t span_count;
+    pthread_mutex_t lock; /* guards pending, read_error */
+    pthread_cond_t idle;
+    uint32_t pending;
+    errint_t read_error;
+};
+
+/* ---- the disk ---- */
+
+#define SPAN_BYTES (8u << 20) /* of a tensor at most, coded */
+#define LATENCY_READS 64
+
+struct read {
+    struct efs_disk_request request;
+    struct efs_measure *measure;
+};
+
+static void read_done(struct efs_disk_request *request, errint_t error)
+{
+    struct read *r = EFS_CONTAINER(request, struct read, request);
+    struct efs_measure *m = r->measure;
+    pthread_mutex_lock(&m->lock);
+    if (error < 0 && m->read_error == 0)
+        m->read_error = error;
+    if (--m->pending == 0)
+        pthread_cond_signal(&m->idle);
+    pthread_mutex_unlock(&m->lock);
+    free(r);
+}
+
+static errint_t measure_submit(struct efs_measure *m, const struct efs_block *block, uint64_t offset)
+{
+    struct read *r = efs_sys_calloc(1, sizeof(*r));
+    if (!r)
+        return -ENOMEM;
+    r->measure = m;
+    r->request = (struct efs_disk_request){.offset = offset,
+                                           .bytes = (size_t)block->granules * EFS_GRANULE,
+                                           .data = block->data,
+                                           .segment = block->segment,
+                                           .complete = read_done};
+    pthread_mutex_lock(&m->lock);
+    m->pending++;
+    pthread_mutex_unlock(&m->lock);
+    efs_disk_submit(m->disk, &r->request);
+    return 0;
+}
+
+static errint_t measure_wait(struct efs_measure *m)
+{
+    pthread_mutex_lock(&m->lock);
+    while (m->pending > 0)
+        pthread_cond_wait(&m->idle, &m->lock);
+    errint_t error = m->read_error;
+    pthread_mutex_unlock(&m->lock);
+    return error;
+}
+
+/* Whether a chunk comes right behind what ends there; *end: its own end then. One without bytes has no place. */
+static bool span_append_chunk(uint64_t offset, uint32_t bytes, uint64_t *end)
+{
+    if (bytes == 0)
+        return true;
+    if (*end != 0 && (offset < *end || offset - *end >= EFS_ALIGN))
+        return false;
+    *end = offset + bytes;
+    return true;
+}
+
+/* From the object's first shard on: those that lie side by side; *e, *sm: bytes of the pages that their chunks touch.
+ * false: it has none. */
+static bool span_lay(const struct efs_store *store, uint32_t object, struct efs_measured_span *span, uint64_t *e,
+                     uint64_t *sm)
+{
+    const struct efs_disk_object *o = &store->objects[object];
+    const struct efs_disk_shard *first = &store->shards[o->shard_first];
+    uint64_t e_end = 0, sm_end = 0;
+    *span = (struct efs_measured_span){.object = object, .first = o->shard_first};
+    *e = *sm = 0;
+    for (; span->count < o->shard_count; span->count++) {
+        const struct efs_disk_shard *s = first + span->count;
+        if ((s->e_bytes != 0) != (first->e_bytes != 0) || (s->sm_bytes != 0) != (first->sm_bytes != 0) ||
+            !span_append_chunk(s->e_offset, s->e_bytes, &e_end) ||
+            !span_append_chunk(s->sm_offset, s->sm_bytes, &sm_end))
+            break;
+        uint64_t e_span = first->e_bytes ? efs_page_span(first->e_offset, e_end) : 0;
+        uint64_t sm_span = first->sm_bytes ? efs_page_span(first->sm_offset, sm_end) : 0;
+        if (span->count > 0 && e_span + sm_span > SPAN_BYTES)
+            break;
+        *e = e_span;
+        *sm = sm_span;
+    }
+    return span->count > 0 && *e + *sm > 0;
+}
+
+static void measure_drop(struct efs_measure *m)
+{
+    for (uint32_t i = 0; i < m->span_count; i++) {
+        efs_arena_free(&m->arena, &m->spans[i].e);
+        efs_arena_free(&m->arena, &m->spans[i].sm);
+    }
+    m->span_count = 0;
+}
+
+static errint_t measure_round(struct efs_measure *m, uint64_t *bytes)
+{
+    errint_t rc = 0;
+    measure_drop(m);
+    for (uint32_t tried = 0; tried < m->object_count && rc == 0; tried++) {
+        struct efs_measured_span *span = &m->spans[m->span_count];
+        uint64_t e, sm;
+        uint32_t object = m->objects[m->object_next++ % m->object_count];
+        if (!span_lay(m->store, object, span, &e, &sm))
+            continue;
+        const struct efs_disk_shard *first = &m->store->shards[span->first];
+        if ((e && !efs_arena_alloc(&m->arena, e, false, &span->e)) ||
+            (sm && !efs_arena_alloc(&m->arena, sm, true, &span->sm))) {
+            efs_arena_free(&m->arena, &span->e);
+            break;
+        }
+        m->span_count++;
+        if (e)
+            rc = measure_submit(m, &span->e, efs_page_down(first->e_offset));
+        if (rc == 0 && sm)
+            rc = measure_submit(m, &span->sm, efs_page_down(first->sm_offset));
+        *bytes += e + sm;
+    }
+    errint_t error = measure_wait(m);
+    return rc < 0 ? rc : error;
+}
+
+/* The first round warms up (and pins the memory), unless it is all there is time for. */
+static errint_t measure_disk(struct efs_measure *m, double seconds)
+{
+    uint64_t bytes = 0, began = efs_now_ns(), start = began;
+    errint_t rc = measure_round(m, &bytes);
+    for (bool first = true; rc == 0 && efs_now_ns() - began < (uint64_t)(seconds * 1e9); first = false) {
+        if (first) {
+            start = efs_now_ns();
+            bytes = 0;
+        }
+        rc = measure_round(m, &bytes);
+    }
+    m->profile->disk_bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - start + 1);
+    return rc;
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of lone reads of a page, at the begin of tensors. */
+static errint_t measure_latency(struct efs_measure *m, double seconds)
+{
+    uint64_t times[LATENCY_READS], end = efs_now_ns() + (uint64_t)(seconds * 1e9);
+    struct efs_block block = {0};
+    uint32_t count = 0;
+    errint_t rc = 0;
+    measure_drop(m);
+    if (!efs_arena_alloc(&m->arena, EFS_GRANULE, false, &block))
+        return -ENOMEM;
+    while (rc == 0 && count < LATENCY_READS && (count == 0 || efs_now_ns() < end)) {
+        const struct efs_disk_object *o = &m->store->objects[m->objects[m->object_next++ % m->object_count]];
+        const struct efs_disk_shard *shard = &m->store->shards[o->shard_first];
+        uint64_t began = efs_now_ns();
+        rc = measure_submit(m, &block, efs_page_down(shard->sm_bytes ? shard->sm_offset : shard->e_offset));
+        if (rc == 0)
+            rc = measure_wait(m);
+        times[count++] = efs_now_ns() - began;
+    }
+    efs_arena_free(&m->arena, &block);
+    qsort(times, count, sizeof(*times), compare_u64);
+    m->profile->read_latency_ns = (double)times[count / 2];
+    return rc;
+}
+
+/* ---- decoding, copying, coding ---- */
+
+#define TARGET_BYTES (16u << 20) /* a worker decodes to here, round and round: more than a core's caches */
+#define COPY_BYTES (32u << 20)
+
+/* One worker that decodes what was read, from a place of its own on, until the time is over. */
+struct decoder {
+    const struct efs_measure *m;
+    uint64_t end_ns, ran_ns, raw_bytes, shards;
+    uint32_t start;
+    uint8_t *target;
+};
+
+static uint64_t shard_room(const struct efs_store *store)
+{
+    return efs_page_up((uint64_t)store->sb.shard_elements * 4); /* no format has larger elements */
+}
+
+/* Decode the shards of a span; bytes of target go round. */
+static errint_t decoder_decode(struct decoder *d, const struct efs_measured_span *span, size_t *at,
+                               struct efs_codec_scratch *scratch)
+{
+    const struct efs_store *store = d->m->store;
+    const struct efs_disk_object *object = &store->objects[span->object];
+    const struct efs_disk_shard *first = &store->shards[span->first];
+    uint64_t room = shard_room(store), target = room > TARGET_BYTES ? room : TARGET_BYTES;
+    for (uint32_t i = 0; i < span->count; i++) {
+        const struct efs_disk_shard *s = first + i;
+        const uint8_t *e = s->e_bytes ? span->e.data + (s->e_offset - efs_page_down(first->e_offset)) : NULL;
+        const uint8_t *sm = s->sm_bytes ? span->sm.data + (s->sm_offset - efs_page_down(first->sm_offset)) : NULL;
+        const struct efs_shard_view view = {.format = (enum efs_format)object->format,
+                                            .codec = s->codec,
+                                            .elements = efs_store_shard_elements(store, object, span->first + i),
+                                            .e = e,
+                                            .sm = sm,
+                                            .e_bytes = s->e_bytes,
+                                            .sm_bytes = s->sm_bytes};
+        if (*at + room > target)
+            *at = 0;
+        errint_t rc = efs_shard_decode(&view, 0, view.elements, d->target + *at, true, scratch);
+        if (rc < 0)
+            return rc;
+        *at += room;
+        d->raw_bytes += (uint64_t)view.elements * efs_format_bytes(view.format);
+        d->shards++;
+    }
+    return 0;
+}
+
+static errint_t decoder_run(void *arg, struct efs_error *err)
+{
+    struct decoder *d = arg;
+    struct efs_codec_scratch *scratch;
+    size_t at = 0;
+    (void)err;
+    errint_t rc = efs_codec_scratch_new(d->m->store->sb.shard_elements, &scratch);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = d->start; rc == 0 && i < d->start + d->m->span_count; i++) /* warm up: touch the target */
+        rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
+    d->raw_bytes = d->shards = 0;
+    uint64_t began = efs_now_ns();
+    for (uint32_t i = d->start; rc == 0 && (d->shards == 0 || efs_now_ns() < d->end_ns); i++)
+        rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
+    d->ran_ns = efs_now_ns() - began;
+    efs_codec_scratch_free(scratch);
+    return rc;
+}
+
+static errint_t measure_decode(struct efs_measure *m, unsigned workers, double seconds)
+{
+    struct efs_parallel parallel;
+    struct decoder *decoders = efs_sys_calloc(workers, sizeof(*decoders));
+    uint64_t room = shard_room(m->store), raw = 0, ran = 0, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
+    errint_t rc = decoders ? 0 : -ENOMEM;
+    for (unsigned i = 0; rc == 0 && i < workers; i++) {
+        decoders[i] = (struct decoder){.m = m, .end_ns = end, .start = i * m->span_count / workers};
+        decoders[i].target = efs_sys_aligned_alloc(EFS_ALIGN, room > TARGET_BYTES ? room : TARGET_BYTES);
+        rc = decoders[i].target ? 0 : -ENOMEM;
+    }
+    efs_parallel_begin(&parallel, NULL, NULL);
+    if (rc == 0)
+        rc = efs_parallel_start(&parallel, "efs-profile", decoder_run, decoders, sizeof(*decoders), workers);
+    if (rc < 0)
+        efs_parallel_fail(&parallel, rc, "");
+    rc = efs_parallel_end(&parallel, NULL, NULL, 0, NULL, NULL);
+    for (unsigned i = 0; decoders && i < workers; i++) {
+        free(decoders[i].target);
+        raw += decoders[i].raw_bytes;
+        ran += decoders[i].ran_ns;
+    }
+    free(decoders);
+    m->profile->decode_bytes_per_second = (double)raw * 1e9 / (double)(ran + 1);
+    return rc;
+}
+
+static errint_t measure_copy(struct efs_measure *m, double seconds)
+{
+    uint8_t *from = efs_sys_aligned_alloc(EFS_ALIGN, COPY_BYTES), *to = efs_sys_aligned_alloc(EFS_ALIGN, COPY_BYTES);
+    uint64_t bytes = 0, began, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
+    if (from && to) {
+        memset(from, 1, COPY_BYTES);
+        memset(to, 2, COPY_BYTES);
+        began = efs_now_ns();
+        do {
+            memcpy(to, from, COPY_BYTES);
+            from[bytes / COPY_BYTES % COPY_BYTES] = to[0]; /* each copy is another: none can be left out */
+            bytes += COPY_BYTES;
+        } while (efs_now_ns() < end);
+        m->profile->copy_bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - began + 1);
+    }
+    free(to);
+    free(from);
+    return bytes ? 0 : -ENOMEM;
+}
+
+/* Code the shards of what was read again, one after the other. */
+static errint_t measure_recode(struct efs_measure *m, double seconds)
+{
+    const struct efs_store *store = m->store;
+    size_t elements = store->sb.shard_elements;
+    uint8_t *raw = efs_sys_aligned_alloc(EFS_ALIGN, shard_room(store));
+    uint8_t *e = efs_sys_malloc(efs_shard_e_bound(elements)), *sm = efs_sys_malloc(shard_room(store));
+    struct efs_codec_scratch *scratch = NULL;
+    struct decoder one = {.m = m, .target = raw};
+    uint64_t bytes = 0, spent = 0, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
+    errint_t rc = raw && e && sm ? efs_codec_scratch_new(store->sb.shard_elements, &scratch) : -ENOMEM;
+    for (uint32_t i = 0; rc == 0 && (i == 0 || efs_now_ns() < end); i++) {
+        struct efs_measured_span span = m->spans[i % m->span_count];
+        const struct efs_disk_object *object = &store->objects[span.object];
+        size_t at = 0, n = efs_store_shard_elements(store, object, span.first);
+        struct efs_shard_coded coded;
+        span.count = 1;
+        one.raw_bytes = 0;
+        rc = decoder_decode(&one, &span, &at, scratch);
+        uint64_t began = efs_now_ns();
+        if (rc == 0)
+            rc = efs_shard_encode((enum efs_format)object->format, EFS_CHOOSE_AUTO, raw, n, e, sm, &coded, scratch);
+        spent += i > 0 || efs_now_ns() >= end ? efs_now_ns() - began : 0; /* the first warms up */
+        bytes += i > 0 || efs_now_ns() >= end ? one.raw_bytes : 0;
+    }
+    efs_codec_scratch_free(scratch);
+    free(sm);
+    free(e);
+    free(raw);
+    m->profile->recode_bytes_per_second = (double)bytes * 1e9 / (double)(spent + 1);
+    return rc;
+}
+
+/* ---- all of it ---- */
 
 #define POOL_BYTES (64u << 20) /* read in a round */
 #define PART_OF_EXPERT 25      /* a tensor counts from 1/25 of its expert */
@@ -134,19 +486,19 @@ static errint_t measure_all(struct efs_measure *m, unsigned workers, double seco
     if (rc == 0)
         rc = efs_disk_start(&options, &m->disk);
     if (rc == 0)
-        rc = efs_measure_disk(m, 0.45 * seconds);
+        rc = measure_disk(m, 0.45 * seconds);
     if (rc == 0)
-        rc = efs_measure_latency(m, 0.05 * seconds);
+        rc = measure_latency(m, 0.05 * seconds);
     if (rc == 0)
-        rc = efs_measure_round(m, &ignored);
+        rc = measure_round(m, &ignored);
     efs_disk_stop(m->disk);
     if (rc == 0)
-        rc = m->span_count ? efs_measure_decode(m, workers, 0.3 * seconds) : -ENOMEM;
+        rc = m->span_count ? measure_decode(m, workers, 0.3 * seconds) : -ENOMEM;
     if (rc == 0)
-        rc = efs_measure_copy(m, 0.1 * seconds);
+        rc = measure_copy(m, 0.1 * seconds);
     if (rc == 0)
-        rc = efs_measure_recode(m, 0.1 * seconds);
-    efs_measure_drop(m);
+        rc = measure_recode(m, 0.1 * seconds);
+    measure_drop(m);
     efs_arena_destroy(&m->arena);
     return rc;
 }
