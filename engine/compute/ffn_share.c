@@ -4,7 +4,7 @@
  * What the device has is begun at once, what comes there by the caller's thread between two blocks of the processor's
  * part, and after it. What finds no room there is the processor's, too.
  */
-#include "device_share.h"
+#include "device_run.h"
 #include "ffn.h"
 #include "ffn_device.h"
 #include "sys.h"

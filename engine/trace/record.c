@@ -1,15 +1,312 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - see record.h. */
-#include "record_core.h"
+/* record.c - see record.h: the rings, as texts, and the requests as a routing trace. */
+#include "record.h"
 
 #include "efs.h"
+#include "expertfs-private.h"
 #include "sys.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define EFS_RECORD_OPERATIONS 4096u
+#define EFS_RECORD_REQUESTS 32768u
+#define EFS_RECORD_IDS (EFS_RECORD_REQUESTS * 4u) /* experts of these requests, together */
+
+struct efs_recorded_operation {
+    uint64_t begin_ns, end_ns;
+    uint32_t expert, extent;
+    uint16_t shard;
+    uint8_t kind;
+    int32_t thread;
+};
+
+struct efs_recorded_request {
+    uint64_t at_ns;
+    uint64_t first; /* in ids, counted from the start */
+    uint16_t layer, count;
+    bool named;
+};
+
+struct efs_record {
+    pthread_mutex_t lock;
+    uint32_t layers, width;
+    const uint32_t *layer_first;        /* [layers + 1] */
+    uint64_t operations, requests, ids; /* so far */
+    struct efs_recorded_operation operation[EFS_RECORD_OPERATIONS];
+    struct efs_recorded_request request[EFS_RECORD_REQUESTS];
+    uint16_t id[EFS_RECORD_IDS], tokens[EFS_RECORD_IDS];
+};
+
+/* The oldest request that is still there with all of its experts. */
+static inline uint64_t efs_record_oldest(const struct efs_record *record)
+{
+    uint64_t at = record->requests > EFS_RECORD_REQUESTS ? record->requests - EFS_RECORD_REQUESTS : 0;
+    while (at < record->requests && record->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < record->ids)
+        at++; /* its experts were overwritten */
+    return at;
+}
+
+/* ---- the requests as a routing trace ---- */
+
+/*
+ * The requests of a served store as a routing trace, in the format that trace/route.c reads.
+ *
+ * A trace has a record for each token: of every layer the same number of experts. What was recorded are requests, in
+ * order. They are put together to *passes* through the layers, a record each (for a batch, the union of its tokens):
+ *
+ * - A pass ends when a request is of a lower layer than the one before; or of the same layer and either named or for an
+ *   expert that the pass has there already. Requests that nobody named (leases, reads) may come one layer late.
+ * - Experts of a layer are put in falling order of their tokens, and at most as many as the format takes are kept.
+ * - A layer that asked for fewer than the widest repeats its last one: the set stays what was asked for.
+ * - A layer that a pass did not ask for repeats what it asked for the time before (at the start: the time after). A
+ *   pass with fewer than half of the layers is left out.
+ * - A pass that told of several tokens for an expert is of several; of one that did not, nothing is known.
+ */
+
+#define LAYERS_MAX 1024u
+#define EXPERTS_MAX 4096u
+#define CHOSEN_MAX 64u
+#define HEADER_BYTES 48u
+#define NAME_MAX_BYTES 63u
+
+/* The pass that is being put together. */
+struct pass {
+    uint32_t layers, width;
+    uint32_t *tokens; /* [layers][width]: 0: not asked for */
+    uint16_t *ids;    /* [layers][width], in the order in which they were asked for */
+    uint16_t *count;  /* [layers] */
+    uint32_t asked;   /* layers */
+    bool several;     /* tokens of an expert */
+};
+
+/* Passes that are complete, one after the other: the kind, then for each layer the count and as many ids. */
+struct passes {
+    uint16_t *data;
+    size_t used, room;
+    uint64_t count;
+    uint32_t chosen; /* the widest */
+};
+
+static errint_t trace_append(struct passes *all, const uint16_t *numbers, size_t count)
+{
+    if (all->room - all->used < count) {
+        size_t room = all->room * 2 + count + 4096;
+        uint16_t *data = efs_sys_realloc(all->data, room * sizeof(*data));
+        if (!data)
+            return -ENOMEM;
+        all->data = data;
+        all->room = room;
+    }
+    memcpy(all->data + all->used, numbers, count * sizeof(*numbers));
+    all->used += count;
+    return 0;
+}
+
+/* By falling tokens; those with as many stay in order. Cut to what the format takes. */
+static uint16_t put_in_order(uint16_t *ids, uint16_t count, const uint32_t *tokens)
+{
+    for (uint16_t i = 1; i < count; i++)
+        for (uint16_t n = i; n > 0 && tokens[ids[n]] > tokens[ids[n - 1]]; n--) {
+            uint16_t swap = ids[n];
+            ids[n] = ids[n - 1];
+            ids[n - 1] = swap;
+        }
+    return count < CHOSEN_MAX ? count : CHOSEN_MAX;
+}
+
+static errint_t end_pass(struct pass *p, struct passes *all)
+{
+    errint_t rc = 0;
+    bool keep = p->asked && 2 * p->asked >= p->layers;
+    uint16_t kind = p->several ? EFS_ROUTE_SEVERAL : EFS_ROUTE_UNKNOWN;
+    if (keep)
+        rc = trace_append(all, &kind, 1);
+    for (uint32_t l = 0; l < p->layers; l++) {
+        uint16_t *ids = p->ids + (size_t)l * p->width;
+        uint32_t *tokens = p->tokens + (size_t)l * p->width;
+        uint16_t count = keep ? put_in_order(ids, p->count[l], tokens) : 0;
+        if (keep && rc == 0)
+            rc = trace_append(all, &count, 1);
+        if (keep && rc == 0)
+            rc = trace_append(all, ids, count);
+        if (count > all->chosen)
+            all->chosen = count;
+        for (uint16_t i = 0; i < p->count[l]; i++)
+            tokens[ids[i]] = 0;
+        p->count[l] = 0;
+    }
+    all->count += keep;
+    p->asked = 0;
+    p->several = false;
+    return rc;
+}
+
+static bool ends_pass(const struct pass *p, const struct efs_record *r, const struct efs_recorded_request *q,
+                      uint32_t last_layer)
+{
+    if (!p->asked || q->layer > last_layer)
+        return false;
+    if (q->layer < last_layer && (q->named || p->layers <= 2 || q->layer + 2u <= last_layer))
+        return true;
+    if (q->named)
+        return p->count[q->layer] > 0;
+    for (uint32_t i = 0; i < q->count; i++)
+        if (p->tokens[(size_t)q->layer * p->width + r->id[(q->first + i) % EFS_RECORD_IDS]])
+            return true;
+    return false;
+}
+
+static void trace_take(struct pass *p, const struct efs_record *r, const struct efs_recorded_request *q)
+{
+    uint32_t *tokens = p->tokens + (size_t)q->layer * p->width;
+    uint16_t *ids = p->ids + (size_t)q->layer * p->width;
+    p->asked += p->count[q->layer] == 0 && q->count > 0;
+    for (uint32_t i = 0; i < q->count; i++) {
+        uint16_t id = r->id[(q->first + i) % EFS_RECORD_IDS];
+        if (tokens[id] == 0)
+            ids[p->count[q->layer]++] = id;
+        tokens[id] += r->tokens[(q->first + i) % EFS_RECORD_IDS];
+        p->several |= r->tokens[(q->first + i) % EFS_RECORD_IDS] > 1;
+    }
+}
+
+static errint_t trace_collect(const struct efs_record *r, struct pass *p, struct passes *all)
+{
+    uint32_t last_layer = 0;
+    errint_t rc = 0;
+    for (uint64_t i = efs_record_oldest(r); i < r->requests && rc == 0; i++) {
+        const struct efs_recorded_request *q = &r->request[i % EFS_RECORD_REQUESTS];
+        if (ends_pass(p, r, q, last_layer)) {
+            rc = end_pass(p, all);
+            last_layer = 0;
+        }
+        trace_take(p, r, q);
+        last_layer = q->layer > last_layer ? q->layer : last_layer;
+    }
+    return rc < 0 ? rc : end_pass(p, all);
+}
+
+/* ---- the file ---- */
+
+static uint8_t *trace_put16(uint8_t *p, uint32_t n)
+{
+    p[0] = (uint8_t)n;
+    p[1] = (uint8_t)(n >> 8);
+    return p + 2;
+}
+
+static uint8_t *trace_put32(uint8_t *p, uint32_t n)
+{
+    return trace_put16(trace_put16(p, n & 0xffff), n >> 16);
+}
+
+/* The store's file, without folders and ".efs". */
+static size_t name_of(const char *path, char name[NAME_MAX_BYTES])
+{
+    const char *slash = strrchr(path, '/');
+    path = slash ? slash + 1 : path;
+    size_t n = strlen(path);
+    if (n > 4 && strcmp(path + n - 4, ".efs") == 0)
+        n -= 4;
+    n = n < NAME_MAX_BYTES ? n : NAME_MAX_BYTES;
+    memcpy(name, path, n);
+    return n;
+}
+
+/* latest[l]: what layer l asked for last, or before that first: its count stands at this place of the data. */
+static void find_first(const struct passes *all, uint32_t layers, const uint16_t **latest)
+{
+    const uint16_t *at = all->data;
+    for (uint64_t t = 0; t < all->count; t++) {
+        at++;
+        for (uint32_t l = 0; l < layers; l++) {
+            if (!latest[l] && *at)
+                latest[l] = at;
+            at += 1 + *at;
+        }
+    }
+}
+
+static uint8_t *put_records(const struct passes *all, uint32_t layers, const uint16_t **latest, uint8_t *p)
+{
+    const uint16_t *at = all->data;
+    for (uint64_t t = 0; t < all->count; t++) {
+        p = trace_put32(p, 0); /* where one answer ends and the next begins is not known here */
+        p = trace_put32(p, *at++);
+        for (uint32_t l = 0; l < layers; l++) {
+            if (*at)
+                latest[l] = at;
+            at += 1 + *at;
+            for (uint32_t i = 0; i < all->chosen; i++) {
+                const uint16_t *ids = latest[l];
+                p = trace_put16(p, !ids ? 0 : ids[i < *ids ? 1 + i : *ids]);
+            }
+        }
+    }
+    return p;
+}
+
+static errint_t write_trace(const struct efs *fs, const struct passes *all, char **data, size_t *bytes)
+{
+    const struct efs_record *state = fs->record;
+    char name[NAME_MAX_BYTES];
+    size_t name_bytes = name_of(fs->store->path, name);
+    size_t record = 8 + 2 * (size_t)state->layers * all->chosen;
+    const uint16_t **latest = efs_sys_calloc(state->layers, sizeof(*latest));
+    uint8_t *out = efs_sys_malloc(HEADER_BYTES + name_bytes + record * all->count);
+    if (!latest || !out) {
+        free(latest);
+        free(out);
+        return -ENOMEM;
+    }
+    const uint32_t header[] = {
+        2, state->layers, state->width, all->chosen, 0, (uint32_t)name_bytes, (uint32_t)all->count, 0, 0, 0};
+    memcpy(out, "MOETRACE", 8);
+    uint8_t *p = out + 8;
+    for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++)
+        p = trace_put32(p, header[i]);
+    memcpy(p, name, name_bytes);
+    find_first(all, state->layers, latest);
+    p = put_records(all, state->layers, latest, p + name_bytes);
+    free(latest);
+    *data = (char *)out;
+    *bytes = (size_t)(p - out);
+    return 0;
+}
+
+static errint_t efs_record_trace(const struct efs *fs, const struct efs_record *record, char **data, size_t *bytes)
+{
+    const struct efs_record *state = fs->record;
+    size_t cells = (size_t)state->layers * state->width;
+    struct passes all = {.used = 0};
+    errint_t rc = 0;
+    *data = NULL;
+    *bytes = 0;
+    if (cells && state->layers <= LAYERS_MAX && state->width <= EXPERTS_MAX) {
+        struct pass pass = {.layers = state->layers,
+                            .width = state->width,
+                            .tokens = efs_sys_calloc(cells, sizeof(*pass.tokens)),
+                            .ids = efs_sys_calloc(cells, sizeof(*pass.ids)),
+                            .count = efs_sys_calloc(state->layers, sizeof(*pass.count))};
+        rc = pass.tokens && pass.ids && pass.count ? trace_collect(record, &pass, &all) : -ENOMEM;
+        free(pass.tokens);
+        free(pass.ids);
+        free(pass.count);
+    }
+    if (rc == 0 && all.count)
+        rc = write_trace(fs, &all, data, bytes);
+    else if (rc == 0 && !(*data = efs_sys_calloc(1, 1))) /* nothing yet */
+        rc = -ENOMEM;
+    free(all.data);
+    return rc;
+}
+
+/* ---- the rings ---- */
 
 uint64_t efs_record_bytes(void)
 {

@@ -2,7 +2,7 @@
 /* Who goes first from pool G, by each policy, over layers and experts that nobody has told of before. */
 
 #include "test.h"
-#include "vram_order.h"
+#include "vram.h"
 
 static double worth(struct efs_vram_order *order, uint32_t layer, uint32_t expert, uint64_t used_at)
 {
