@@ -21,16 +21,11 @@ EFS_API void efs_team_free(struct efs_team *team);                       /* NULL
  * In what the vectors are that meet the matrices. F32: products as they are, the same to the bit on every processor.
  * BF16: x is BF16, and h, which is F32, is rounded to BF16 before down (to nearest, ties to
  * even; a NaN stays one), as runtimes do whose products are of BF16. Each product is then the same to the bit as that
- * of ggml_vec_dot_bf16() of ggml (llama.cpp) in its variant that efs_bf16_sums() names, as gcc compiles it; another
- * kind of processor may round otherwise. F16, for matrices of F16, as BF16 is for those of BF16: x is F16, h is rounded
- * to F16; products are as F32 would have them, the same on every processor.
+ * of ggml_vec_dot_bf16() of ggml (llama.cpp), as gcc compiles its variant for AVX-512 with BF16 where the processor
+ * has that, or for AVX2; other processors add up as with F32. F16, for matrices of F16, as BF16 is for those of BF16: x
+ * is F16, h is rounded to F16; products are as F32 would have them, the same on every processor.
  */
 enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16, EFS_ACTIVATION_F16 };
-
-/* Whose order of sums products of BF16 with BF16 activations have on this processor: "avx512bf16", as the variant of
- * ggml for AVX-512 with BF16, "avx2", as that for AVX2; NULL: our own, which is that of F32. A ggml that was built for
- * another variant than that has other bits. */
-EFS_API const char *efs_bf16_sums(void);
 
 /* An expert of a mixture, and the tokens that it gets. */
 struct efs_route_to {

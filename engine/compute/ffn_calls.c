@@ -101,8 +101,3 @@ errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
 {
     return run_theirs((struct efs_ffn_source){.plain = experts}, expert_bytes, team, mixture, err);
 }
-
-const char *efs_bf16_sums(void)
-{
-    return efs_matvec_order();
-}

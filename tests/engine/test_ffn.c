@@ -375,8 +375,8 @@ TEST(test_bf16)
     for (size_t path = 0; path < sizeof(paths) / sizeof(paths[0]); path++) {
         if (!efs_cpu_force(paths[path]))
             continue;
-        assert_true(strcmp(paths[path], "avx2") != 0 || strcmp(efs_bf16_sums(), "avx2") == 0);
-        assert_true(strcmp(paths[path], "scalar") != 0 || efs_bf16_sums() == NULL);
+        assert_true(strcmp(paths[path], "avx2") != 0 || strcmp(efs_matvec_order(), "avx2") == 0);
+        assert_true(strcmp(paths[path], "scalar") != 0 || efs_matvec_order() == NULL);
         for (uint32_t e = 0; e < EXPERTS; e++) {
             const struct efs_route_to to = {.expert = efs_id(e), .count = TOKENS, .token = token, .weight = weight};
             const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
