@@ -62,7 +62,7 @@ $(BUILD)/obj/tools/moe-replay/live/raw.o: INC_tools += -Iengine/source -Iengine/
 # The benchmarks of the kernels measure them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
 # Tools whose threads are those of OpenMP
-OPENMP := bench_kernels moe-replay
+OPENMP := bench_kernels moe-replay runmoe
 $(OPENMP:%=$(BUILD)/obj/tools/%/%.o): FLAGS_tools += -fopenmp
 
 ifeq ($(ARCH),x86_64)

@@ -12,7 +12,7 @@
 
 struct forward {
     const struct model *model;
-    struct team *team;
+    unsigned threads;
     struct experts *experts;
     struct trace *trace;               /* NULL: none is asked for */
     uint32_t positions, batch, filled; /* filled: positions with keys and values */
@@ -51,10 +51,10 @@ errint_t forward_start(const struct model *model, unsigned threads, uint32_t pos
     f->positions = positions;
     f->batch = batch;
     uint64_t cache = (uint64_t)c->layers * positions * c->kv_heads * c->head_dim, heads = c->heads * c->head_dim;
-    f->team = team_start(threads);
+    f->threads = threads;
     f->expert = calloc((size_t)batch * c->chosen, sizeof(*f->expert));
     *out = f;
-    if (f->team && f->expert && forward_reserve(&f->keys, cache) == 0 && forward_reserve(&f->values, cache) == 0 &&
+    if (f->expert && forward_reserve(&f->keys, cache) == 0 && forward_reserve(&f->values, cache) == 0 &&
         forward_reserve(&f->x, (uint64_t)batch * c->hidden) == 0 &&
         forward_reserve(&f->normed, (uint64_t)batch * c->hidden) == 0 &&
         forward_reserve(&f->sum, (uint64_t)batch * c->hidden) == 0 && forward_reserve(&f->q, batch * heads) == 0 &&
@@ -83,7 +83,6 @@ void forward_stop(struct forward *f)
     if (!f)
         return;
     experts_stop(f->experts);
-    team_stop(f->team);
     float *all[] = {f->keys, f->values, f->x, f->normed, f->sum, f->q, f->attended, f->router, f->turn, f->weight};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
@@ -191,7 +190,7 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
                             {&layer->k, f->normed, keys, count},
                             {&layer->v, f->normed, values, count}};
     narrow_to_bf16(f, f->normed, (size_t)count * c->hidden);
-    team_products(f->team, qkv, 3);
+    parallel_products(f->threads, qkv, 3);
     add_bias(f->q, layer->q_bias, count, q_step);
     add_bias(keys, layer->k_bias, count, kv_step);
     add_bias(values, layer->v_bias, count, kv_step);
@@ -199,9 +198,9 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
         norm_and_turn(f, t, f->q + t * q_step, c->heads, layer->q_norm);
         norm_and_turn(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
     }
-    team_run(f->team, attend, &a, (size_t)count * c->heads);
+    parallel(f->threads, attend, &a, (size_t)count * c->heads);
     narrow_to_bf16(f, f->attended, count * q_step);
-    team_products(f->team, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
+    parallel_products(f->threads, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
     add_bias(f->sum, layer->o_bias, count, c->hidden);
 }
 
@@ -238,7 +237,7 @@ static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, s
 {
     const struct config *c = &f->model->config;
     /* Not rounded for the router, whose weights runtimes keep in F32; experts_run() rounds for the experts. */
-    team_products(f->team, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
+    parallel_products(f->threads, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
     for (size_t t = 0; t < count; t++)
         router_softmax(c, f->router + t * c->experts);
     trace_router(f->trace, n, count, f->normed, f->router);
@@ -289,6 +288,6 @@ errint_t forward_run(struct forward *f, const uint32_t *tokens, uint32_t count, 
     narrow_to_bf16(f, f->normed, (size_t)count * m->config.hidden);
     uint32_t skipped = last_only ? count - 1 : 0;
     struct product head = {&m->head, f->normed + (size_t)skipped * m->config.hidden, logits, count - skipped};
-    team_products(f->team, &head, 1);
+    parallel_products(f->threads, &head, 1);
     return 0;
 }

@@ -150,11 +150,18 @@ static void product_work(void *arg, size_t begin, size_t end)
     }
 }
 
-void team_products(struct team *team, const struct product *products, size_t count)
+void parallel(unsigned threads, void (*work)(void *arg, size_t begin, size_t end), void *arg, size_t count)
+{
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    for (unsigned t = 0; t < threads; t++)
+        work(arg, count * t / threads, count * (t + 1) / threads);
+}
+
+void parallel_products(unsigned threads, const struct product *products, size_t count)
 {
     struct list list = {products, count};
     size_t sum = 0;
     for (size_t i = 0; i < count; i++)
         sum += products[i].w->rows;
-    team_run(team, product_work, &list, sum);
+    parallel(threads, product_work, &list, sum);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matrix.h - products of weights and activations, shared by a team of threads.
+ * matrix.h - products of weights and activations, and work in parallel, on threads of OpenMP.
  */
 #ifndef RUNMOE_MATRIX_H
 #define RUNMOE_MATRIX_H
@@ -31,15 +31,9 @@ struct product {
     uint32_t tokens;
 };
 
-/* Threads that work on one thing together: the caller is one of them. */
-struct team;
-/* NULL: no memory or no thread. */
-struct team *team_start(unsigned threads);
-void team_stop(struct team *team); /* NULL is fine */
 /* Call work for stretches [begin, end) that together are [0, count), in parallel; returns when all are done. */
-typedef void team_work(void *arg, size_t begin, size_t end);
-void team_run(struct team *team, team_work *work, void *arg, size_t count);
+void parallel(unsigned threads, void (*work)(void *arg, size_t begin, size_t end), void *arg, size_t count);
 /* All products of the list, whose rows are shared out. */
-void team_products(struct team *team, const struct product *products, size_t count);
+void parallel_products(unsigned threads, const struct product *products, size_t count);
 
 #endif
