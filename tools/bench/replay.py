@@ -128,7 +128,8 @@ class Replay:
         self.a, self.raw, self.store = a, raw, store
         self.all, self.failed = [], False
         self.work = tempfile.TemporaryDirectory(prefix="replay-", dir=WORK)
-        self.env = {**os.environ, "EXPERTFS_STATE": os.path.join(self.work.name, "profile")}
+        # threads that touch experts sleep in between: the daemon decodes on the same cores
+        self.env = {**os.environ, "OMP_WAIT_POLICY": "passive", "EXPERTFS_STATE": os.path.join(self.work.name, "profile")}
         # measures the profile, too
         self.all_bytes = self.play(["--store", store, "--budget", "100%", "--policy", "lru", "--tokens", "1"])[0]["budget_bytes"]
 

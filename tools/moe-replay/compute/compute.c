@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define LINE_BYTES 64u
-#define LINES_ALONE 4096u /* no more are touched by one thread */
+#define CHUNK_LINES 4096u /* touched by a thread at once */
 
 struct replay_compute {
     struct efs_tables tables;
@@ -30,15 +30,20 @@ struct replay_compute {
 
 /* ---- touching ----------------------------------------------------------------------------------------------- */
 
-static uint64_t touch(const struct efs_tensor *tensor)
+/* Threads that come late find no lines left: the others have them. */
+static uint64_t touch(const struct replay_view *view)
 {
-    const uint8_t *data = tensor->data;
-    uint64_t sum = 0, lines = tensor->bytes / LINE_BYTES;
-#pragma omp parallel for reduction(+ : sum) schedule(static) if (lines > LINES_ALONE)
-    for (uint64_t i = 0; i < lines; i++) {
-        uint64_t word;
-        memcpy(&word, data + i * LINE_BYTES, sizeof(word));
-        sum += word;
+    uint64_t sum = 0;
+#pragma omp parallel reduction(+ : sum) if (view->count > 0 && view->tensors[0].bytes > CHUNK_LINES * LINE_BYTES)
+    for (uint32_t t = 0; t < view->count; t++) {
+        const uint8_t *data = view->tensors[t].data;
+        uint64_t lines = view->tensors[t].bytes / LINE_BYTES;
+#pragma omp for nowait schedule(dynamic, CHUNK_LINES)
+        for (uint64_t i = 0; i < lines; i++) {
+            uint64_t word;
+            memcpy(&word, data + i * LINE_BYTES, sizeof(word));
+            sum += word;
+        }
     }
     return sum;
 }
@@ -99,8 +104,8 @@ errint_t replay_compute_run(struct replay_compute *c, const struct replay_view *
 {
     if (c->mixture)
         return run_expert(c, view, err);
-    for (uint32_t t = 0; t < view->count && c->kind == REPLAY_COMPUTE_TOUCH; t++)
-        c->check += touch(&view->tensors[t]);
+    if (c->kind == REPLAY_COMPUTE_TOUCH)
+        c->check += touch(view);
     return 0;
 }
 
