@@ -326,7 +326,7 @@ EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
  * By name: budget ("8G", "auto"), pools (which are allowed, some of "FCSE"), plan ("auto", or ratios of what the pools
  * may take in percent: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"),
  * prefetch
- * ("off", "auto", "always"; with share of the budget in percent and bytes a token: "auto:share=10:token=256M").
+ * ("off", "auto", "always").
  * Shrinking evicts at once; *held_bytes (may be NULL) is what leases and readers still hold above the new budget.
  * -EINVAL: err says what is allowed; -ENOMEM: below the floor, which err tells; -ENODATA: no such name. Nothing has
  * changed then. 0: err says what else is to be known of the value, or is left as it was.

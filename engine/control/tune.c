@@ -177,15 +177,14 @@ static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *h
     efs_lock(fs);
     struct efs_guess_tuning tuning = efs_guess_tuning(fs);
     efs_unlock(fs);
-    errint_t rc = efs_tune_prefetch(value, &tuning.governor, err);
+    errint_t rc = efs_tune_prefetch(value, &tuning.governor.mode, err);
     (void)held;
     return rc < 0 ? rc : efs_guess_tune(fs, &tuning, err);
 }
 
 static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
 {
-    const struct efs_guess_tuning tuning = efs_guess_tuning(fs);
-    efs_tune_print_prefetch(&tuning.governor, text, room);
+    snprintf(text, room, "%s", efs_governor_mode_name(efs_guess_tuning(fs).governor.mode));
 }
 
 /* ---- by name ---- */

@@ -148,62 +148,15 @@ errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_er
     return 0;
 }
 
-/* One `share=10` or `token=64M`, up to ':' or the end. NULL: it is none, or was said before. */
-static const char *prefetch_part(const char *text, bool said[2], struct efs_governor_config *governor)
+errint_t efs_tune_prefetch(const char *text, enum efs_governor_mode *mode, struct efs_error *err)
 {
-    const char *end = strchrnul(text, ':');
-    char value[32];
-    bool share = strncmp(text, "share=", 6) == 0, token = strncmp(text, "token=", 6) == 0;
-    size_t bytes = share || token ? (size_t)(end - text) - 6 : sizeof(value);
-    if (bytes >= sizeof(value) || said[token])
-        return NULL;
-    said[token] = true;
-    memcpy(value, text + 6, bytes);
-    value[bytes] = '\0';
-    double percent;
-    const char *rest = share ? decimal(value, &percent) : NULL;
-    if (token && efs_parse_size(value, &governor->iteration_bytes) < 0)
-        return NULL;
-    if (share && (!rest || (*rest && strcmp(rest, "%") != 0) || percent <= 0 || percent > EFS_TUNE_SHARE_MOST))
-        return NULL;
-    if (share)
-        governor->share = percent / 100;
-    return *end && end[1] ? end + 1 : *end ? NULL : end;
-}
-
-errint_t efs_tune_prefetch(const char *text, struct efs_governor_config *governor, struct efs_error *err)
-{
-    struct efs_governor_config made = {.share = EFS_GOVERNOR_SHARE};
-    bool said[2] = {false, false};
-    const char *p = strchrnul(text, ':');
-    bool known = false;
-    for (int mode = 0; efs_governor_mode_name((enum efs_governor_mode)mode) && !known; mode++) {
-        const char *name = efs_governor_mode_name((enum efs_governor_mode)mode);
-        known = strlen(name) == (size_t)(p - text) && memcmp(text, name, (size_t)(p - text)) == 0;
-        made.mode = (enum efs_governor_mode)mode;
-    }
-    if (*p)
-        p = p[1] ? p + 1 : NULL;
-    while (known && p && *p)
-        p = prefetch_part(p, said, &made);
-    if (!known || !p)
-        return efs_fail(err, -EINVAL,
-                        "prefetch=%.64s: allowed are off, auto and always, and behind colons share=PERCENT (of the "
-                        "budget, at most %.0f) and token=SIZE, such as auto:share=10:token=256M",
-                        text, EFS_TUNE_SHARE_MOST);
-    *governor = made;
-    return 0;
-}
-
-void efs_tune_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room)
-{
-    const char *mode = efs_governor_mode_name(governor->mode);
-    char share[EFS_TUNE_TEXT];
-    print_decimal(100 * governor->share, share, sizeof(share));
-    int n = governor->mode == EFS_GOVERNOR_OFF ? snprintf(text, room, "%s", mode)
-                                               : snprintf(text, room, "%s:share=%s", mode, share);
-    if (governor->mode != EFS_GOVERNOR_OFF && governor->iteration_bytes && n > 0 && (size_t)n < room)
-        snprintf(text + n, room - (size_t)n, ":token=%llu", (unsigned long long)governor->iteration_bytes);
+    const char *name;
+    for (int m = 0; (name = efs_governor_mode_name((enum efs_governor_mode)m)); m++)
+        if (strcmp(text, name) == 0) {
+            *mode = (enum efs_governor_mode)m;
+            return 0;
+        }
+    return efs_fail(err, -EINVAL, "prefetch=%.64s: allowed are off, auto and always", text);
 }
 
 void efs_tune_print_budget(uint64_t bytes, char *text, size_t room)

@@ -20,8 +20,7 @@ struct efs_tune_plan {
     double ratio[EFS_POOLS]; /* not automatic: shares, which sum to at most 1 */
 };
 
-#define EFS_TUNE_TEXT 128        /* room for any text that these make */
-#define EFS_TUNE_SHARE_MOST 50.0 /* percent */
+#define EFS_TUNE_TEXT 128 /* room for any text that these make */
 
 /* "auto" (*bytes = 0) or a size above 0. */
 errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err);
@@ -32,14 +31,13 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
 errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_error *err);
 errint_t efs_tune_policy(const char *text, enum efs_policy_kind *kind, struct efs_error *err);
 errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err);
-/* "off", "auto" or "always", and behind colons share=PERCENT (above 0, at most 50) and token=SIZE (0: no limit). */
-errint_t efs_tune_prefetch(const char *text, struct efs_governor_config *governor, struct efs_error *err);
+/* "off", "auto" or "always". */
+errint_t efs_tune_prefetch(const char *text, enum efs_governor_mode *mode, struct efs_error *err);
 
 /* Back to text, which the parsers above take; room is at least EFS_TUNE_TEXT. */
 void efs_tune_print_budget(uint64_t bytes, char *text, size_t room);
 void efs_tune_print_pools(unsigned pools, char *text, size_t room);
 void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t room);
 const char *efs_tune_goal_name(enum efs_plan_goal goal);
-void efs_tune_print_prefetch(const struct efs_governor_config *governor, char *text, size_t room);
 
 #endif

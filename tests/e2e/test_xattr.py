@@ -97,7 +97,7 @@ for name, value, becomes in (
         ("plan", "C=50,S=25,E=25", "F=0:C=50:S=25:E=25"), ("plan", "C=100", "F=0:C=100:S=0:E=0"), ("plan", "auto", "auto"),
         *(("policy", name, name) for name in ("lru", "lfu", "fifo", "marking", "zipmoe")),
         ("goal", "makespan", "makespan"), ("goal", "io", "io"),
-        ("prefetch", "auto", "auto:share=0.5"), ("prefetch", "always:share=5:token=1M", "always:share=5:token=1048576"),
+        ("prefetch", "auto", "auto"), ("prefetch", "always", "always"),
         ("prefetch", "off", "off")):
     set_(name, value)
     check(f"{name}={value}", get(name) == becomes, get(name))
@@ -257,10 +257,10 @@ check("then all is as it was mounted", {name: get(name) for name in tunables} ==
 mount.unmount()
 
 print("-- options")
-mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=auto:share=5")
+mount = Mount(store, "budget=96M,policy=lru,pools=CSE,plan=C=50:S=50,goal=makespan,nostate,prefetch=auto")
 got = {name: get(name) for name in tunables}
 want = {"budget": str(96 << 20), "policy": "lru", "pools": "CSE", "plan": "F=0:C=50:S=50:E=0", "goal": "makespan",
-        "prefetch": "auto:share=5"}
+        "prefetch": "auto"}
 check("are what it begins with", got == want, got)
 set_("policy", "fifo")
 remove("policy")

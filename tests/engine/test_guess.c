@@ -12,6 +12,7 @@
 #include "cache.h"
 #include "extent_core.h"
 #include "fixture.h"
+#include "guess.h"
 #include "expertfs-private.h"
 
 #define LAYERS 3u
@@ -44,6 +45,15 @@ static struct efs *open_store(uint64_t budget_bytes, const char *prefetch)
                                                      .policy = "lru",
                                                      .plan = "C=100",
                                                      .prefetch = prefetch});
+}
+
+/* With a fifth of the pools for prefetched experts. */
+static struct efs *open_with_share(uint64_t budget_bytes)
+{
+    struct efs *fs = open_store(budget_bytes, NULL);
+    const struct efs_guess_tuning tuning = {{.mode = EFS_GOVERNOR_ALWAYS, .share = 0.2}};
+    assert_int_equal(efs_guess_tune(fs, &tuning, NULL), 0);
+    return fs;
 }
 
 static struct efs_stats stats_of(struct efs *fs)
@@ -198,7 +208,7 @@ TEST(a_guess_is_not_a_use)
 /* What is held of such a store before anything is read. */
 static uint64_t fixed_bytes(void)
 {
-    struct efs *fs = open_store(256 * MIB, "always:share=20");
+    struct efs *fs = open_with_share(256 * MIB);
     uint64_t bytes = stats_of(fs).fixed_bytes;
     efs_close(fs);
     return bytes;
@@ -211,7 +221,7 @@ TEST(nothing_kept_goes)
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;
     uint64_t fixed = fixed_bytes();
-    struct efs *fs = open_store(fixed + 67 * MIB, "always:share=20");
+    struct efs *fs = open_with_share(fixed + 67 * MIB);
     struct efs_client *client = client_of(fs);
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t e = 0; e < EXPERTS; e++) {
@@ -245,7 +255,7 @@ TEST(it_waits_for_its_layer)
     for (uint32_t e = 0; e < 10; e++)
         some[e] = e;
     uint64_t fixed = fixed_bytes();
-    struct efs *fs = open_store(fixed + 39 * MIB, "always:share=20");
+    struct efs *fs = open_with_share(fixed + 39 * MIB);
     struct efs_client *client = client_of(fs);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         ask_for(fs, layer, some, 10);
@@ -391,7 +401,7 @@ TEST(what_is_wrong_is_refused)
     assert_int_equal(efs_observe(client, &r, &err), -ENOENT);
     r = (struct efs_routing){.size = sizeof(r), .count = EFS_ROUTING_EXPERTS + 1, .experts = good};
     assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
-    assert_int_equal(efs_set(fs, "prefetch", "always:share=0", NULL, &err), -EINVAL);
+    assert_int_equal(efs_set(fs, "prefetch", "always:share=5", NULL, &err), -EINVAL);
     efs_client_close(client);
     efs_close(fs);
 }
@@ -511,11 +521,11 @@ TEST(memory_is_in_the_budget)
     uint64_t before = stats_of(fs).fixed_bytes;
     assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
     assert_string_equal(value, "off");
-    assert_int_equal(efs_set(fs, "prefetch", "auto:share=20", NULL, &err), 0);
+    assert_int_equal(efs_set(fs, "prefetch", "auto", NULL, &err), 0);
     assert_int_equal(efs_get(fs, "prefetch", value, sizeof(value)), 0);
-    assert_string_equal(value, "auto:share=20");
+    assert_string_equal(value, "auto");
     assert_true(stats_of(fs).fixed_bytes > before + MIB);
-    assert_int_equal(efs_set(fs, "prefetch", "always:share=20", NULL, &err), 0);
+    assert_int_equal(efs_set(fs, "prefetch", "always", NULL, &err), 0);
     assert_true(told(fs, "share_bytes", 0) > 0);
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, &err), 0);
     assert_int_equal(stats_of(fs).fixed_bytes, before);
@@ -546,7 +556,7 @@ TEST(off_keeps_what_turns_found)
 /* Off, on and closed at any time, with guesses under way. */
 TEST(switched_at_any_time)
 {
-    static const char *const modes[] = {"off", "always", "auto", "always:share=30:token=4M"};
+    static const char *const modes[] = {"off", "always", "auto", "always"};
     uint32_t all[EXPERTS];
     for (uint32_t e = 0; e < EXPERTS; e++)
         all[e] = e;

@@ -45,8 +45,7 @@ static void begin(void)
 TEST(test_settings)
 {
     begin();
-    static const char *const set[][3] = {{"plan", "F=12.5:C=50.25:S=0:E=0", "F=12.5:C=50.25:S=0:E=0"},
-                                         {"prefetch", "auto:share=2.5", "auto:share=2.5"}};
+    static const char *const set[][3] = {{"plan", "F=12.5:C=50.25:S=0:E=0", "F=12.5:C=50.25:S=0:E=0"}};
     struct efs *fs = fixture_open(&model, (struct efs_options){.size = sizeof(struct efs_options),
                                                                .budget_bytes = 128 * MIB,
                                                                .workers = 1,

@@ -336,7 +336,7 @@ static void step_set(struct session *s)
         {"plan", "auto", "F=10:C=70:S=10:E=10", "F=100", "E=1", "F=101"},
         {"policy", "zipmoe", "lru", "lfu", "fifo", "marking"},
         {"goal", "io", "makespan", "", "io", "makespan"},
-        {"prefetch", "off", "auto", "always", "auto:share=10:token=64M", "always:share=200"},
+        {"prefetch", "off", "auto", "always", "auto", "always:share=20"},
         {"nothing", "1", "", "auto", "0", "x"},
     };
     const char *const *x = settings[below(s, sizeof(settings) / sizeof(settings[0]))], *value = x[1 + below(s, 5)];

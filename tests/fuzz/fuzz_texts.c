@@ -73,7 +73,7 @@ static void tunings(const char *text)
     struct efs_tune_plan plan = {0}, plan_again = {0};
     enum efs_policy_kind policy;
     enum efs_plan_goal goal;
-    struct efs_governor_config governor = {0}, governor_again = {0};
+    enum efs_governor_mode mode;
 
     answered(efs_parse_size(text, &size), &(struct efs_error){"size"});
     if (efs_tune_budget(text, &size, &err) == 0) {
@@ -91,12 +91,9 @@ static void tunings(const char *text)
             CHECK(plan.ratio[p] >= 0 && plan.ratio[p] <= 1 && plan_again.ratio[p] - plan.ratio[p] < 1e-3 &&
                   plan.ratio[p] - plan_again.ratio[p] < 1e-3);
     }
-    if (efs_tune_prefetch(text, &governor, &err) == 0) {
-        efs_tune_print_prefetch(&governor, back, sizeof(back));
-        CHECK(efs_tune_prefetch(back, &governor_again, &err) == 0 && governor_again.mode == governor.mode);
-    }
     answered(efs_tune_policy(text, &policy, &err), &err);
     answered(efs_tune_goal(text, &goal, &err), &err);
+    answered(efs_tune_prefetch(text, &mode, &err), &err);
 }
 
 static void route(const uint8_t *data, size_t bytes)
