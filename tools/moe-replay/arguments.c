@@ -63,7 +63,7 @@ static const struct tools_option options[] = {
      .take = take_budgets},
     {"policy", 0, "NAME,...",
      "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking (default: all but published), or NAME:POOLS "
-     "with makespan (zipmoe's default), io, coded (the others'), even, full, raw. Of the simulator, on whole coded "
+     "with io (zipmoe's default), makespan, coded (the others'), even, full, raw. Of the simulator, on whole coded "
      "experts: oracle (knows the future), least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed",
      TOOLS_LIST, AT(policies)},
     {"plan-from", 0, "TRACE", "Plan from this history (default: from an assumed skew)", TOOLS_TEXT, AT(plan_from)},

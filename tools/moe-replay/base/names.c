@@ -55,7 +55,7 @@ bool replay_policy_parse(const char *text, struct replay_policy *policy)
     if (policy->kind == EFS_POLICY_KINDS)
         return false;
     if (!colon)
-        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? REPLAY_MAKESPAN : REPLAY_CODED;
+        policy->pools = policy->kind == EFS_POLICY_ZIPMOE ? REPLAY_IO : REPLAY_CODED;
     if (colon)
         policy->pools = pools_by_name(colon + 1);
     return policy->pools != REPLAY_POOLS;

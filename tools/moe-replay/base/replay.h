@@ -110,7 +110,7 @@ enum replay_runner {
 const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
 const char *replay_schedule_name(enum efs_schedule_kind kind);
 const char *replay_pools_name(enum replay_pools pools); /* "io", "makespan", ... */
-/* NAME, or NAME:POOLS of the engine's policies; without POOLS makespan where a plan splits the budget, else coded.
+/* NAME, or NAME:POOLS of the engine's policies; without POOLS io where a plan splits the budget, else coded.
  * false: not known. */
 bool replay_policy_parse(const char *text, struct replay_policy *policy);
 #define REPLAY_BUDGET_AUTO "auto" /* what the engine takes, or the mount has */

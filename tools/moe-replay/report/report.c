@@ -215,5 +215,5 @@ void replay_report_summary(const struct replay_report *report)
         for (size_t n = 0; n < 3 && (i == 0 || report->runs[i].batch != report->runs[i - 1].batch); n++)
             print_table(report, compared[n], report->runs[i].batch);
     printf("\nTPOT: time per token after the first, TTFT: to the first; F%% to M%%: where experts were found: full, "
-           "coded, in\none of two components (S, E), missing. Without options a mount is zipmoe:makespan.\n");
+           "coded, in\none of two components (S, E), missing. Without options a mount is zipmoe:io.\n");
 }
