@@ -3,7 +3,7 @@
 """gguf_model.py FAMILY OUT: a small GGUF file with random weights, of families that mkmodel does not write as GGUF, by
 Python's package gguf. gpt-oss: BF16 experts with biases, a sliding window in every other layer, sinks. nomic-bert-moe:
 experts of two matrices in every other layer; a model of embeddings, the only family of llama.cpp with such experts that
-has attention in all layers. gemma4: metadata of a window, and numbers of heads that differ by layer, and experts."""
+has attention in all layers."""
 import argparse
 import sys
 
@@ -120,23 +120,8 @@ def nomic_bert_moe(model):
             model.matrix(f"blk.{layer}.ffn_down", HIDDEN, INNER)
 
 
-def gemma4(model):
-    """No model that runs: what reckons with a file's names and metadata reads it."""
-    w, windows = model.writer, [True, True, True, False]
-    w.add_head_count_kv([KV_HEADS if window else 1 for window in windows])
-    w.add_key_length(2 * HEAD)
-    w.add_value_length(2 * HEAD)
-    w.add_key_length_swa(HEAD)
-    w.add_value_length_swa(HEAD)
-    w.add_sliding_window(300)
-    w.add_sliding_window_pattern(windows)
-    model.matrix("token_embd", VOCAB, HIDDEN)
-    for layer in range(LAYERS):
-        model.experts(layer, ("gate_up", "down"), False)
-
-
 def main():
-    families = {"gpt-oss": gpt_oss, "nomic-bert-moe": nomic_bert_moe, "gemma4": gemma4}
+    families = {"gpt-oss": gpt_oss, "nomic-bert-moe": nomic_bert_moe}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("family", choices=families)
     parser.add_argument("out")
