@@ -238,6 +238,15 @@ def wait_until(condition, seconds=30):
     return True
 
 
+def is_blocked(number):
+    """Does the process or thread wait in the kernel for a daemon's answer, for who does, or for pages that are read?"""
+    try:
+        with open(f"/proc/{number}/wchan") as function:
+            return bool(re.search("request_wait|fuse_lock_inode|folio_wait", function.read()))
+    except OSError:
+        return False
+
+
 class Mount:
     """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends."""
 

@@ -43,22 +43,15 @@ def read_all(mount):
 
 
 def waits(*processes):
-    """Does each wait for the daemon's answer, or for pages that are read? By the kernel function that it sleeps in."""
-    def one(process):
-        try:
-            with open(f"/proc/{process.pid}/wchan") as where:
-                return re.search("request_wait|folio_wait", where.read())
-        except OSError:
-            return None
-    return wait_until(lambda: all(one(process) for process in processes))
+    return wait_until(lambda: all(is_blocked(process.pid) for process in processes))
 
 
 def crowd_meanwhile(mount, what, seconds=0.8):
-    """A crowd, in the midst of which something is done; what is wrong."""
+    """A crowd, in the midst of which what(readers) is done; what is wrong."""
     crowd.DYING |= ERRORS
     readers, stop = crowd.start(mount, want, READERS, 7, folder, dying=True)
     time.sleep(seconds / 3)
-    what()
+    what(readers)
     time.sleep(seconds)
     stop.set()
     did, problems, signals = crowd.join(readers)
@@ -72,7 +65,7 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     cut = f"{disk}/cut.efs"
     shutil.copy(store, cut)
     mount = Mount(cut, options)
-    did, problems = crowd_meanwhile(mount, lambda: os.truncate(cut, len(whole) // 3))
+    did, problems = crowd_meanwhile(mount, lambda _: os.truncate(cut, len(whole) // 3))
     check(f"its end is lost under {did} reads: right bytes or an error", not problems, problems[:5])
     right, refused, wrong = read_all(mount)
     check(f"then {right} files are right, {refused} give an error", not wrong and refused, wrong)
@@ -95,17 +88,22 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     looker.start()
     looker.join(30)
     check("the mount tells of itself meanwhile", looked, "it hangs")
-    time.sleep(0.5)
+    wait_until(lambda: is_blocked(begun.native_id) or not begun.is_alive())
     under.daemon.send_signal(signal.SIGCONT)
     begun.join(60)
     right, refused, wrong = read_all(mount)
     check("and goes on", not begun.is_alive() and right == len(want), (right, refused, wrong))
-    did, problems = crowd_meanwhile(mount, lambda: (under.daemon.send_signal(signal.SIGSTOP), time.sleep(0.5),
-                                                    under.daemon.send_signal(signal.SIGCONT)))
+
+    def stand_still(readers):
+        under.daemon.send_signal(signal.SIGSTOP)
+        wait_until(lambda: any(is_blocked(reader.process.pid) for reader in readers))
+        under.daemon.send_signal(signal.SIGCONT)
+
+    did, problems = crowd_meanwhile(mount, stand_still)
     check(f"a crowd waits for it: {did} reads, no wrong byte", not problems, problems[:5])
 
     print(f"-- gone, {options}")
-    did, problems = crowd_meanwhile(mount, under.daemon.kill)
+    did, problems = crowd_meanwhile(mount, lambda _: under.daemon.kill())
     check(f"the disk is gone under {did} reads: right bytes or an error", not problems, problems[:5])
     right, refused, wrong = read_all(mount)
     check(f"then {right} files are in memory, {refused} give an error", not wrong and refused, wrong)
@@ -117,7 +115,7 @@ import ctypes, os, signal, sys
 signal.signal(signal.SIGUSR1, lambda *_: None)
 fd, libc, room = os.open(sys.argv[1], os.O_RDONLY), ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(4096)
 print("reads", flush=True)
-sys.exit(libc.read(fd, room, 4096) != 4096)
+sys.exit(libc.pread(fd, room, 4096, ctypes.c_long(os.fstat(fd).st_size * 3 // 4)) != 4096)
 """
 TRACED = """
 import ctypes, os, sys
@@ -152,11 +150,10 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     traced = subprocess.Popen([sys.executable, "-c", TRACED, mount / plain], stdout=subprocess.PIPE)
     handled.stdout.readline()
     traced.stdout.readline()
-    time.sleep(0.5)
+    check("three readers wait for the disk", waits(handled, stopped, traced))
     traced.send_signal(signal.SIGTERM)
     handled.send_signal(signal.SIGUSR1)
     stopped.send_signal(signal.SIGSTOP)
-    time.sleep(0.5)
     stopped.send_signal(signal.SIGCONT)
     under.daemon.send_signal(signal.SIGCONT)
     check("a signal that is handled, and a stop, give no reader an error", handled.wait(60) == 0 and stopped.wait(60) == 0,

@@ -140,7 +140,7 @@ print("-- SIGTERM with late replies in flight")
 for options in ("nopassthrough", "", "direct_io=off,nopassthrough"):
     mount = Mount(source, options, fake=True, environment={"EFS_FAKE_DELAY_US": "30000"})
     workers, wrong, errors = read_by_many(mount, 8, 1000)
-    time.sleep(0.5)
+    wait_until(lambda: any(is_blocked(worker.native_id) for worker in workers))
     mount.stop(f"SIGTERM, {options}")
     check("no reader hangs, none saw wrong bytes", joined(workers) and not wrong and set(errors) <=
           {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR, errno.ENOENT}, (wrong, set(errors)))
@@ -149,7 +149,7 @@ print("-- readers killed with late replies in flight")
 mount = Mount(source, "nopassthrough,direct_io=on", fake=True, environment={"EFS_FAKE_DELAY_US": "50000"})
 for _ in range(20):
     reader = subprocess.Popen(["cat", mount / "model.safetensors"], stdout=subprocess.DEVNULL)
-    time.sleep(0.03)
+    wait_until(lambda: is_blocked(reader.pid))
     reader.kill()
     reader.wait(20)
 check("the daemon still serves", open(mount / "odd.bin", "rb").read() == want["odd.bin"])
