@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packets of a mount's socket (expertfs-proc(5), HANDOUT), by hand."""
+"""The packets of a mount's socket (expertfs-proc(5), SOCKET), by hand."""
 import array
 import mmap
 import os

@@ -21,7 +21,7 @@ def section(name, macro="Sh"):
 
 
 def values(text, macro="Va"):
-    found = re.findall(rf"^\.It {macro} (\S+(?: , \S+)*)$", text, re.M)
+    found = re.findall(rf"^\.It {macro} (\S+(?: , \S+)*) Ta ", text, re.M)
     return [name for names in found for name in names.split(" , ")]
 
 
@@ -58,14 +58,14 @@ same("the files", values(section("DESCRIPTION"), "Pa"), os.listdir(mount / ".exp
 same("version", values(section("VERSION")), names("version"))
 same("config", values(section("CONFIG")), names("config"))
 same("stat", ["serving_path", "serving_reason"] + counters + gauges, names("stat"))
-same("pools: rows", values(section("POOLS"), "Ql"), [line.split()[0] for line in mount.control("pools").splitlines()[1:]])
+same("pools: rows", values(section("POOLS"), "Sy"), [line.split()[0] for line in mount.control("pools").splitlines()[1:]])
 same("pools: columns", values(section("POOLS")), head("pools"))
 same("plan", values(section("PLAN")), names("plan"))
 same("profile", values(section("PROFILE")), names("profile"))
 same("sched: columns", values(section("SCHED")), head("sched"))
 same("sched: kinds", values(section("SCHED"), "Cm"), {line.split()[0] for line in mount.control("sched").splitlines()[1:]})
 same("want", values(section("WANT")), names("want"))
-same("hint", values(section("HINT")), names("hint"))
+same("hint", values(section("WANT")), names("hint"))
 table = mount.control("predict").splitlines()
 at = next(i for i, line in enumerate(table) if line.startswith("distance "))
 same("predict", values(section("PREDICT")), [line.split(": ", 1)[0] for line in table[:at]] + table[at].split())
@@ -77,7 +77,8 @@ same("experts", values(section("EXPERTS")), head("experts"))
 check("config and stat: lines of name: value", all(": " in line for file in ("version", "config", "stat")
                                                    for line in mount.control(file).splitlines()))
 rows = [line.split() for line in mount.control("experts").splitlines()[1:]]
-check("experts: states that the page knows", {row[3] for row in rows} <= set(re.findall(r"^\.It Sy ([A-Z])$", page, re.M)))
+check("experts: states that the page knows", {row[3] for row in rows} <=
+      set(re.findall(r"\b[A-Z]\b", re.search(r"^\.It Va state Ta (in memory: .*)$", page, re.M).group(1))))
 check("experts: names are files", all(os.path.exists(mount / f"experts/{row[0]}.safetensors") for row in rows))
 
 
