@@ -31,6 +31,7 @@ def header_prototypes(header):
 
 def page_prototypes(page):
     functions = re.search(r"^\.Sh FUNCTIONS\n(.*?)^\.Sh ", page, re.M | re.S).group(1)
+    functions = re.sub(r"/\*.*?\*/", " ", functions, flags=re.S)  # what a call does
     blocks = "\n".join(re.findall(r"^\.Bd -literal\n(.*?)^\.Ed", functions, re.M | re.S))
     return {squeeze(one) for one in blocks.split(";") if one.strip()}
 
