@@ -13,13 +13,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TRIES 100000u /* names that other processes may hold */
-#define TEMPORARY ".expertfs-%ld-%u.tmp"
+#define TRIES 100000u /* names that others may hold */
+
+static void make_name(struct efs_newfile *f, unsigned i)
+{
+    snprintf(f->temporary, sizeof(f->temporary), ".expertfs-%ld-%u.tmp", (long)getpid(), i);
+}
 
 /*
- * The process that writes a file holds a lock on it, which ends with the process: efs_newfile_clean() removes files
- * that are not locked. It may run between the file's creation and its locking: then it holds the lock, or has removed
- * the file, and another name is taken. Where flock(2) fails otherwise than by -EWOULDBLOCK, nothing is ever removed.
+ * Whoever writes a file that has a name meanwhile holds a lock on it, which ends with the process, however that ends:
+ * efs_newfile_clean() takes away those that nobody holds. It may come between our making the file and our locking it:
+ * then it has the lock, or the file is gone already, and we take another name. Where there are no locks (-errno other
+ * than EWOULDBLOCK), nothing is ever cleaned.
  */
 static bool newfile_lock(int fd)
 {
@@ -27,12 +32,11 @@ static bool newfile_lock(int fd)
     return efs_sys_flock(fd, LOCK_EX | LOCK_NB) != -EWOULDBLOCK && (efs_sys_fstat(fd, &st) < 0 || st.st_nlink > 0);
 }
 
-errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
+static int open_named(struct efs_newfile *f, int flags)
 {
-    *f = (struct efs_newfile){.dir = dir, .fd = -1};
     int fd = -EEXIST;
     for (unsigned i = 0; fd == -EEXIST && i < TRIES; i++) {
-        snprintf(f->temporary, sizeof(f->temporary), TEMPORARY, (long)getpid(), i);
+        make_name(f, i);
         fd = efs_sys_openat(f->dir, f->temporary, flags | O_CREAT | O_EXCL, 0666);
         if (fd >= 0 && !newfile_lock(fd)) {
             efs_sys_close(fd);
@@ -42,9 +46,78 @@ errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
     if (fd == -EINVAL) /* some filesystems make the file before they refuse O_DIRECT */
         efs_sys_unlinkat(f->dir, f->temporary, 0);
     if (fd < 0)
+        f->temporary[0] = '\0';
+    return fd;
+}
+
+static int link_nameless(const struct efs_newfile *f, const char *name)
+{
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
+    int rc = efs_sys_linkat(AT_FDCWD, self, f->dir, name, AT_SYMLINK_FOLLOW);
+    if (rc == -ENOENT) /* no /proc; this way needs a privilege */
+        rc = efs_sys_linkat(f->fd, "", f->dir, name, AT_EMPTY_PATH);
+    return rc;
+}
+
+/* Give a nameless file the temporary name. */
+static int name_temporary(struct efs_newfile *f)
+{
+    int rc = -EEXIST;
+    for (unsigned i = 0; rc == -EEXIST && i < TRIES; i++) {
+        make_name(f, i);
+        rc = link_nameless(f, f->temporary);
+    }
+    if (rc < 0)
+        f->temporary[0] = '\0';
+    return rc;
+}
+
+/* Whether a nameless file can get a name here, tried on another one: Android and containers refuse link(2). */
+static bool can_link_nameless(int dir)
+{
+    struct efs_newfile probe = {.dir = dir};
+    probe.fd = efs_sys_openat(dir, ".", O_WRONLY | O_TMPFILE, 0666);
+    int rc = probe.fd < 0 ? probe.fd : name_temporary(&probe);
+    if (probe.fd >= 0)
+        efs_newfile_close(&probe);
+    return rc == 0;
+}
+
+errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
+{
+    *f = (struct efs_newfile){.dir = dir, .fd = -1};
+    int fd = can_link_nameless(dir) ? efs_sys_openat(dir, ".", flags | O_TMPFILE, 0666) : -EOPNOTSUPP;
+    if (fd >= 0)
+        efs_sys_flock(fd, LOCK_EX | LOCK_NB); /* it may get a name before it gets its own: name_over() */
+    if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL || fd == -ENOENT)
+        fd = open_named(f, flags);
+    if (fd < 0)
         return fd;
     f->fd = fd;
     return 0;
+}
+
+errint_t efs_newfile_reopen(struct efs_newfile *f, int flags)
+{
+    char self[40];
+    snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
+    int fd = f->temporary[0] ? efs_sys_openat(f->dir, f->temporary, flags, 0) : efs_sys_open(self, flags, 0);
+    if (fd < 0)
+        return fd;
+    if (f->reopened)
+        efs_sys_close(f->fd);
+    else
+        f->lock_fd = f->fd; /* the lock is its, and would end with it */
+    f->reopened = true;
+    f->fd = fd;
+    return 0;
+}
+
+errint_t efs_newfile_sync(const struct efs_newfile *f)
+{
+    int rc = f->reopened ? efs_sys_sync(f->lock_fd) : 0; /* it was written to before it was opened again */
+    return rc < 0 ? rc : efs_sys_sync(f->fd);
 }
 
 errint_t efs_newfile_link(int from_dir, const char *from, int dir, const char *name)
@@ -61,12 +134,25 @@ errint_t efs_newfile_link(int from_dir, const char *from, int dir, const char *n
     return efs_sys_renameat(from_dir, from, dir, name);
 }
 
+static int name_new(const struct efs_newfile *f, const char *name)
+{
+    if (!f->temporary[0])
+        return link_nameless(f, name);
+    int rc = efs_newfile_link(f->dir, f->temporary, f->dir, name);
+    if (rc == 0)
+        efs_sys_unlinkat(f->dir, f->temporary, 0);
+    return rc;
+}
+
+static int name_over(struct efs_newfile *f, const char *name)
+{
+    int rc = f->temporary[0] ? 0 : name_temporary(f);
+    return rc < 0 ? rc : efs_sys_renameat(f->dir, f->temporary, f->dir, name);
+}
+
 errint_t efs_newfile_name(struct efs_newfile *f, const char *name, bool replace)
 {
-    int rc = replace ? efs_sys_renameat(f->dir, f->temporary, f->dir, name)
-                     : efs_newfile_link(f->dir, f->temporary, f->dir, name);
-    if (rc == 0 && !replace)
-        efs_sys_unlinkat(f->dir, f->temporary, 0);
+    int rc = replace ? name_over(f, name) : name_new(f, name);
     if (rc == 0)
         f->temporary[0] = '\0';
     return rc;
@@ -78,14 +164,15 @@ errint_t efs_newfile_close(struct efs_newfile *f)
         return 0;
     if (f->temporary[0])
         efs_sys_unlinkat(f->dir, f->temporary, 0);
-    int rc = efs_sys_close(f->fd);
+    int rc = efs_sys_close(f->fd), locked = f->reopened ? efs_sys_close(f->lock_fd) : 0;
+    f->reopened = false;
     f->fd = -1;
-    return rc;
+    return rc < 0 ? rc : locked;
 }
 
 /* ---- what killed processes left ----------------------------------------------------------------------------- */
 
-/* TEMPORARY with two numbers, and nothing else. */
+/* ".expertfs-NUMBER-NUMBER.tmp", as make_name() has it, and nothing else. */
 static bool is_ours(const char *name)
 {
     long pid;
@@ -93,7 +180,7 @@ static bool is_ours(const char *name)
     char again[sizeof(((struct efs_newfile *)NULL)->temporary)];
     if (sscanf(name, ".expertfs-%ld-%u", &pid, &i) != 2)
         return false;
-    snprintf(again, sizeof(again), TEMPORARY, pid, i);
+    snprintf(again, sizeof(again), ".expertfs-%ld-%u.tmp", pid, i);
     return strcmp(name, again) == 0;
 }
 

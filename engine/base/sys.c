@@ -48,11 +48,6 @@ int efs_sys_dup(int fd)
     return (int)RETRY(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
-int efs_sys_set_flags(int fd, int flags)
-{
-    return (int)RETRY(fcntl(fd, F_SETFL, flags));
-}
-
 int efs_sys_fstat(int fd, struct stat *st)
 {
     return (int)RETRY(fstat(fd, st));

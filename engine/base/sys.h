@@ -19,7 +19,6 @@ int efs_sys_open(const char *path, int flags, mode_t mode);
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode);
 int efs_sys_close(int fd);
 int efs_sys_dup(int fd);
-int efs_sys_set_flags(int fd, int flags); /* F_SETFL */
 int efs_sys_fstat(int fd, struct stat *st);
 int efs_sys_has_acl(int fd); /* 1: it has more than a mode (POSIX), 0 */
 /* Of a path below a directory that may be O_PATH; the file is not opened. The bytes of the value. */

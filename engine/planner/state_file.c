@@ -73,7 +73,7 @@ errint_t efs_state_save(const char *path, const void *data, size_t bytes, struct
     if (rc == 0)
         rc = efs_sys_pwrite_all(file.fd, data, bytes, 0);
     if (rc == 0)
-        rc = efs_sys_sync(file.fd);
+        rc = efs_newfile_sync(&file);
     if (rc == 0)
         rc = efs_newfile_name(&file, strrchr(path, '/') + 1, true);
     errint_t closed = efs_newfile_close(&file);

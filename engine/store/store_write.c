@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_write.c - a temporary file, aligned writes, then a name. */
+/* store_write.c - a nameless file, aligned writes, then a name. */
 #include "store_write.h"
 
 #include "behind.h"
@@ -58,7 +58,7 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
 /* The filesystem took O_DIRECT at open and refuses it now: go on without. */
 static errint_t leave_direct(struct efs_store_writer *w)
 {
-    errint_t rc = efs_sys_set_flags(w->file.fd, 0);
+    errint_t rc = efs_newfile_reopen(&w->file, O_RDWR);
     if (rc == 0)
         w->direct = false;
     return rc;
@@ -92,7 +92,7 @@ static errint_t write_pages(struct efs_store_writer *w, const uint8_t *data, siz
         if (efs_sys_no_direct(n) && w->direct) {
             int rc = leave_direct(w);
             if (rc < 0)
-                return writer_fail(w, rc, "write without O_DIRECT", err);
+                return writer_fail(w, rc, "reopen", err);
             continue;
         }
         if (n <= 0)
@@ -234,7 +234,7 @@ errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err
     }
     if (rc < 0)
         return rc;
-    rc = efs_sys_sync(w->file.fd);
+    rc = efs_newfile_sync(&w->file);
     return rc < 0 ? writer_fail(w, rc, "sync", err) : 0;
 }
 
@@ -251,7 +251,7 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
         return rc;
     rc = efs_sys_ftruncate(w->file.fd, sb->store_bytes);
     if (rc == 0)
-        rc = efs_sys_sync(w->file.fd);
+        rc = efs_newfile_sync(&w->file);
     return rc < 0 ? writer_fail(w, rc, "write", err) : 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_write.h - the file that becomes a store: it gets its name when all of it is on disk.
+ * store_write.h - the file that becomes a store: it grows without a name, and gets its name when all of it is on disk.
  *
  * One thread writes at a time. Nothing of a writer that was not committed stays behind.
  */

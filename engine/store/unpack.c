@@ -223,7 +223,7 @@ static errint_t unpack_finish(struct unpack_files *u, uint32_t file, struct efs_
     const char *slash = strrchr(path_of(u, file, path), '/');
     int rc = close_direct(f);
     if (rc == 0)
-        rc = efs_sys_sync(f->file.fd);
+        rc = efs_newfile_sync(&f->file);
     if (rc == 0)
         rc = efs_newfile_name(&f->file, slash ? slash + 1 : path, u->force);
     f->named = rc == 0;

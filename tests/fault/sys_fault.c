@@ -213,8 +213,17 @@ int efs_sys_open(const char *path, int flags, mode_t mode)
     return fails(FAULT_OPEN) ? -plan.error : real_open(path, flags, mode);
 }
 
+static bool named_files;
+
+void fault_named_files(bool on)
+{
+    named_files = on;
+}
+
 int efs_sys_openat(int dir, const char *path, int flags, mode_t mode)
 {
+    if (named_files && (flags & O_TMPFILE) == O_TMPFILE)
+        return -EOPNOTSUPP;
     return fails(FAULT_OPEN) ? -plan.error : real_openat(dir, path, flags, mode);
 }
 

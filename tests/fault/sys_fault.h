@@ -58,6 +58,8 @@ void fault_meanwhile(enum fault_call call, void (*what)(void));
 /* Calls that the I/O thread has made, but for the ring's and those that registering a segment takes, since this was
  * asked last. */
 unsigned fault_disk_calls(void);
+/* From now on there are no files without a name (O_TMPFILE), as on filesystems that have none. */
+void fault_named_files(bool on);
 /* From now on only what is mounted somewhere can be cloned, as before Linux 6.15. */
 void fault_old_kernel(bool on);
 

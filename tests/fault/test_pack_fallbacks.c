@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Filesystems that cannot do all that the packer would like: no O_DIRECT although open took it, no hard links, short
- * writes. The store is the same, and no temporary file stays behind.
+ * Filesystems that cannot do all that the packer would like: no nameless files (O_TMPFILE), no O_DIRECT although open
+ * took it, no hard links, short writes. The store is the same, and no temporary file stays behind.
  */
 #include "test.h"
 #include "fixture.h"
@@ -105,6 +105,12 @@ static errint_t away(const struct sweep *sweep, struct efs_error *err)
 static const struct sweep new = {"new store", pack_new, NULL, away},
                           over = {"store over a file", pack_over, put_old, away};
 
+TEST(no_nameless_files)
+{
+    assert_true(sweep(&new, FAULT_OPEN, EOPNOTSUPP) > 0);
+    assert_true(sweep(&over, FAULT_OPEN, EOPNOTSUPP) > 0);
+}
+
 TEST(no_direct_io)
 {
     assert_true(sweep(&new, FAULT_OPEN, EINVAL) > 0);
@@ -123,30 +129,36 @@ TEST(failing_writes)
 {
     assert_int_equal(sweep(&new, FAULT_PWRITE, ENOSPC), 0);
     assert_int_equal(sweep(&over, FAULT_PWRITE, EIO), 0);
+    fault_named_files(true);
     assert_int_equal(sweep_forever(&over, FAULT_RENAME, EIO), 0);
+    fault_named_files(false);
 }
 
-/* Filesystems that have no hard links report it by one error or another; then rename(2) gives the name. */
+/* Filesystems that have no hard links say so with one error or another, of nameless files, too: that is tried before
+ * the first byte is written, and rename(2) does it. */
 TEST(no_links)
 {
     static const int errors[] = {EIO, EACCES, EXDEV, EINVAL, EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EROFS};
-    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-        struct efs_error err = {""};
-        fault_plan(FAULT_LINK, 1, errors[i], true);
-        if (pack_new(&err) < 0)
-            fail_msg("link fails with %s: %s", strerror(errors[i]), err.text);
-        assert_true(fault_happened());
-        assert_int_equal(pack_over(&err), 0);
-        struct efs_newfile late; /* what has the name by then is not replaced */
-        int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        assert_int_equal(efs_newfile_open(&late, dir, O_RDWR), 0);
-        assert_int_equal(efs_newfile_name(&late, "out.efs", false), -EEXIST);
-        efs_newfile_close(&late);
-        close(dir);
-        check_store(out);
-        fault_none();
-        away(NULL, &err);
-    }
+    for (int named = 0; named < 2; named++)
+        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+            struct efs_error err = {""};
+            fault_named_files(named);
+            fault_plan(FAULT_LINK, 1, errors[i], true);
+            if (pack_new(&err) < 0)
+                fail_msg("link fails with %s: %s", strerror(errors[i]), err.text);
+            assert_true(fault_happened());
+            assert_int_equal(pack_over(&err), 0);
+            struct efs_newfile late; /* what has the name by then is not replaced */
+            int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            assert_int_equal(efs_newfile_open(&late, dir, O_RDWR), 0);
+            assert_int_equal(efs_newfile_name(&late, "out.efs", false), -EEXIST);
+            efs_newfile_close(&late);
+            close(dir);
+            check_store(out);
+            fault_none();
+            away(NULL, &err);
+        }
+    fault_named_files(false);
 }
 
 /* ---- errors that the kernel reports once ---- */
@@ -205,7 +217,7 @@ static bool die(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char
     return false;
 }
 
-/* As by kill -9. */
+/* A packer without nameless files is killed, as by kill -9. */
 static void kill_a_packer(void)
 {
     pid_t child = fork();
@@ -213,6 +225,7 @@ static void kill_a_packer(void)
         struct efs_pack_options options = {
             .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .progress = die};
         struct efs_pack_report *report = calloc(1, sizeof(*report));
+        fault_named_files(true);
         efs_pack(model.source, out, &options, report, sizeof(*report), NULL);
         _exit(0);
     }
@@ -244,18 +257,23 @@ static void pack_once(void)
     check_store(out);
 }
 
-/* What a killed packer leaves is removed by the next; the files of others, and one that is being written, stay. */
+/* What a killed packer leaves is taken away by the next, nameless files or not; what is not ours, or is being written,
+ * stays. */
 TEST(killed)
 {
     static const char *const others[] = {".expertfs-1-0.tmp.bak", ".expertfs-x-0.tmp", ".expertfs-01-0.tmp",
                                          ".expertfs-1-0", "a.tmp"};
     fault_none();
-    kill_a_packer();
-    assert_true(has_temporary(model.directory));
-    assert_int_equal(access(out, F_OK), -1);
-    pack_once();
-    assert_false(has_temporary(model.directory));
-    unlink(out);
+    for (unsigned named = 0; named < 2; named++) {
+        kill_a_packer();
+        assert_true(has_temporary(model.directory));
+        assert_int_equal(access(out, F_OK), -1);
+        fault_named_files(named);
+        pack_once();
+        fault_named_files(false);
+        assert_false(has_temporary(model.directory));
+        unlink(out);
+    }
     put_empty(".expertfs-1-0.tmp"); /* as if it were being written by another: it holds the lock */
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         put_empty(others[i]);

@@ -112,6 +112,11 @@ TEST(packed_over)
 {
     power_lost("a store over another", target, pack, old_store, old_bytes, new_store, new_bytes);
     power_lost("a store", target, pack, NULL, 0, new_store, new_bytes);
+    fault_named_files(true);
+    power_lost("a store over another, without nameless files", target, pack, old_store, old_bytes, new_store,
+               new_bytes);
+    power_lost("a store, without nameless files", target, pack, NULL, 0, new_store, new_bytes);
+    fault_named_files(false);
 }
 
 TEST(saved_over)
