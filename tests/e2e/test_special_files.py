@@ -39,8 +39,9 @@ ctl, pack, mountit = program("expertctl"), program("mkexpertfs"), program("exper
 for kind, path in kinds:
     print(f"-- {kind}: {os.path.basename(path)}")
     says = f"not a regular file but {kind}"
-    for command in ("info", "verify", "profile"):
+    for command in ("verify", "profile"):
         refused(f"expertctl {command}", says, ctl, command, path)
+    refused("expertctl info", "holds no files" if kind == "a directory" else says, ctl, "info", path)
     refused("expertctl unpack", says, ctl, "unpack", path, scratch("unpacked"))
     refused("expertfs", says, mountit, path, folder)
     refused("expertfs -f", says, mountit, "-f", path, folder)
