@@ -201,7 +201,6 @@ def compare_view(mount, original_root, report):
     original = Checkpoint(original_root)
     for path in sorted((mount / "experts").rglob("E*.safetensors")):
         compare_slices(path, mount / "experts", original, report)
-        report.files += 1
     original.close()
 
 
