@@ -244,8 +244,8 @@ def places():
         check(f"{where}: refused", ran.returncode == 1 and "Traceback" not in ran.stderr, ran)
     small = scratch("small")
     os.mkdir(small)
-    script = f'mount -t tmpfs -o size=4M none {small} || exit 77; {MKMODEL} --family=mixtral --layers=4 {small}/m; echo "$? $(ls {small})"'
-    ran = run("unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", script)
+    script = 'mount -t tmpfs -o size=4M none "$2" || exit 77; "$1" --family=mixtral --layers=4 "$2/m"; echo "$? $(ls "$2")"'
+    ran = run("unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", script, "sh", MKMODEL, small)
     if ran.returncode == 0:
         check("a full disk", ran.stdout == "1 \n" and "No space left" in ran.stderr, ran)
     else:
