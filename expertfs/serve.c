@@ -43,20 +43,6 @@ static size_t buffer_count(uint64_t budget_bytes)
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
 }
 
-static errint_t daemon_tune(struct efsd *daemon, struct efs_error *err)
-{
-    for (size_t i = 0; i < EFSD_TUNABLES; i++) {
-        struct efs_error said = {.text = ""};
-        const char *value = daemon->options.tune[i];
-        errint_t rc = value ? efs_set(daemon->fs, efsd_tunables[i], value, NULL, &said) : 0;
-        if (rc)
-            return efs_fail(err, rc, "%s", said.text);
-        if (*said.text)
-            efsd_log(EFS_LOG_WARNING, "%s", said.text);
-    }
-    return 0;
-}
-
 /* One budget for both: the engine counts the daemon's own memory as fixed. */
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
@@ -72,14 +58,17 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .prealloc = options->prealloc,
         .warm = options->warm,
+        .pools = options->tune[EFSD_TUNE_POOLS],
+        .plan = options->tune[EFSD_TUNE_PLAN],
+        .policy = options->tune[EFSD_TUNE_POLICY],
+        .goal = options->tune[EFSD_TUNE_GOAL],
+        .prefetch = options->tune[EFSD_TUNE_PREFETCH],
         .history_path = options->history,
         .no_state = options->no_state,
         .log = efsd_log_line,
         .chunk_windows = true,
     };
     errint_t rc = efs_open(options->store, &engine, &daemon->fs, err);
-    if (!rc)
-        rc = daemon_tune(daemon, err);
     if (rc)
         return rc;
     daemon->expert_count = efs_expert_count(daemon->fs);

@@ -15,7 +15,7 @@ enum take {
     TAKE_CLEAR,   /* bool, cleared */
     TAKE_STRING,  /* char * */
     TAKE_MOUNT,   /* handed to the kernel's mount */
-    TAKE_TUNABLE, /* handed to efs_set() */
+    TAKE_TUNABLE, /* handed to the engine */
 };
 
 #define COUNT_MOST 1024u
@@ -54,7 +54,10 @@ static const struct option table[] = {
     {"rw", TAKE_CLEAR, AT(read_only), NULL, NULL},
 };
 
-const char *const efsd_tunables[EFSD_TUNABLES] = {"budget", "pools", "plan", "policy", "goal", "prefetch"};
+const char *const efsd_tunables[EFSD_TUNABLES] = {
+    [EFSD_TUNE_BUDGET] = "budget", [EFSD_TUNE_POOLS] = "pools", [EFSD_TUNE_PLAN] = "plan",
+    [EFSD_TUNE_POLICY] = "policy", [EFSD_TUNE_GOAL] = "goal",   [EFSD_TUNE_PREFETCH] = "prefetch",
+};
 
 /* Options of earlier versions, and what to do without them. */
 static const struct {

@@ -12,7 +12,15 @@
 enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
 
 /* Names for efs_set(): extended attributes of the root, and mount options. */
-#define EFSD_TUNABLES 6u
+enum efsd_tunable {
+    EFSD_TUNE_BUDGET,
+    EFSD_TUNE_POOLS,
+    EFSD_TUNE_PLAN,
+    EFSD_TUNE_POLICY,
+    EFSD_TUNE_GOAL,
+    EFSD_TUNE_PREFETCH,
+    EFSD_TUNABLES
+};
 extern const char *const efsd_tunables[EFSD_TUNABLES];
 
 struct efsd_options {
@@ -28,7 +36,7 @@ struct efsd_options {
     bool prealloc;             /* take all memory of the budget at the mount */
     bool warm;                 /* fill memory that is empty while the disk rests */
     char *mount;               /* options for the kernel's mount, comma-separated; NULL when there are none */
-    char *tune[EFSD_TUNABLES]; /* values for efs_set(), unchecked; NULL: not given */
+    char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. That of budget is budget_bytes */
     char *history; /* a routing trace to plan from; NULL: what earlier mounts counted. main makes it absolute */
     bool no_state; /* neither read nor write profile, counts and what guesses learned */
     char *fsname;  /* shown as the mount's source; NULL: the store's path */

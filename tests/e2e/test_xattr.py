@@ -273,6 +273,13 @@ for options, status, says in (("policy=best", 1, "zipmoe, lru"), ("goal=x", 1, "
     result = run(program("expertfs"), "-f", store, scratch("refused"), "-o", options)
     check(f"{options}: exit {status}, and why", result.returncode == status and says in result.stderr, result)
 
+print("-- prealloc takes the memory of the plan that was given")
+for plan, full in (("F=100", True), ("F=50:C=50", True), ("C=100", False)):
+    mount = Mount(store, f"budget=96M,nostate,prealloc,plan={plan}")
+    taken = {name: mount.count(name) for name in ("chunk_pool_bytes", "full_pool_bytes")}
+    check(f"plan={plan}", (taken["full_pool_bytes"] > 0) == (full and mount.passthrough()), taken)
+    mount.stop()
+
 print("-- the daemon over another engine: floors and what is held back")
 if os.path.exists(os.path.join(BUILD, FAKE)):
     plain = scratch("plain")
