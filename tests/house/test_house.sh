@@ -101,12 +101,11 @@ public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"
 # Rooms of the daemon, lowest first. Their files include daemon.h for struct efsd, which has a part of each, so that
 # symbols are looked at, too.
-expertfs_rooms='base pagecache control export fuse'
+expertfs_rooms='base control export fuse'
 expertfs_below() {
     case $1 in
-    pagecache) echo base ;;
-    control) echo base pagecache ;;
-    export | fuse) echo base pagecache control ;;
+    control) echo base ;;
+    export | fuse) echo base control ;;
     esac
 }
 for room in $expertfs_rooms; do

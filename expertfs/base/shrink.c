@@ -7,9 +7,9 @@
  * disk read, in faults, copies and reclaim.
  *
  * So under budget=auto, while reads come for the page cache and it fills the memory of the cgroups or of the machine,
- * the pools keep only what reads under way need. Where the page cache
- * leaves memory free, because its readers have limits of their own or little to read, the chunks stay. When experts are
- * opened with leases, or read past the page cache, the budget is automatic again.
+ * the pools keep only what reads under way need. Where the page cache leaves memory free, because its readers have
+ * limits of their own or little to read, the chunks stay. When experts are opened with leases, or read past the page
+ * cache, the budget is automatic again.
  */
 #include "shrink.h"
 
