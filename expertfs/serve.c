@@ -237,12 +237,11 @@ static void daemon_wait(struct efsd *daemon, int signal_fd)
 }
 
 /*
- * The order matters. The mount is
- * detached while it is still served: the engine saves its state when it closes, and a state directory below the
- * mountpoint would be a call on the mount that is never answered. Receiving threads end before the engine closes, so
- * that no call into it is active. The engine answers what is in flight, so the device must still be open; then readers
- * of what is still open get errors. Leases are not released before: the kernel may still serve
- * their pages to an open file.
+ * The order matters. The mount is detached while it is still served: the engine saves its state when it closes, and a
+ * state directory below the mountpoint would be a call on the mount that is never answered. Receiving threads end
+ * before the engine closes, so that no call into it is active. The engine answers what is in flight, so the device must
+ * still be open; then readers of what is still open get errors. Leases are not released before: the kernel may still
+ * serve their pages to an open file.
  */
 static void daemon_end(struct efsd *daemon)
 {

@@ -31,7 +31,9 @@ void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const 
 /* What memory there is for us and for the page cache, which can be given back: of our cgroups, or of the machine. */
 static inline uint64_t efsd_memory_bytes(void)
 {
-    return 2 * efs_auto_budget(); /* which leaves half to others */
+    struct efs_memory memory;
+    efs_memory(&memory, sizeof(memory));
+    return memory.available_bytes;
 }
 
 #endif

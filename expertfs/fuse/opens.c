@@ -78,7 +78,6 @@ static struct efsd_open *open_new(struct efsd *daemon, uint32_t node)
     if (!open)
         return NULL;
     open->node = node;
-    open->stream = daemon->streams[EFS_STREAM_SEQUENTIAL];
     atomic_init(&open->references, 1);
     pthread_mutex_lock(&daemon->opens.lock);
     open_list_add(&daemon->opens.answered, open);
@@ -232,13 +231,8 @@ static struct efsd_open *opens_take_waiting(struct efsd *daemon, const struct ef
     return open;
 }
 
-/* What becomes of an expert whose lease failed: 0 for an ordinary file, else the errno of its opens. A damaged or
- * unreadable one is opened all the same: its sound parts can be read, the others give the error. */
-static int share_open_error(errint_t lease_error)
-{
-    return lease_error == -ECANCELED ? EIO : 0;
-}
-
+/* An expert whose lease failed is opened as an ordinary file, also a damaged or unreadable one: its sound parts can be
+ * read, the others give the error. Only when the engine closes are its opens refused. */
 static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
 {
     struct efsd_share *share = arg;
@@ -249,7 +243,7 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
         efs_lease_release(lease);
         error = backing_id;
     }
-    int refuse = share_open_error(error);
+    const bool refuse = error == -ECANCELED;
     if (error && !refuse) {
         efsd_count(&daemon->counters.lease_fallbacks, 1);
         if (error != -ENOMEM && error != -EBUSY) { /* busy: handed out by the socket */
@@ -270,7 +264,7 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
     fuse_req_t req;
     while ((open = opens_take_waiting(daemon, share, NULL, &req)))
         if (refuse)
-            open_reply_failed(daemon, req, open, refuse);
+            open_reply_failed(daemon, req, open, EIO);
         else
             open_reply(daemon, req, open);
     share_leave(share);

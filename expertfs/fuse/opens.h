@@ -19,7 +19,6 @@ struct efsd_faults {
 
 /* One open file, its handle in the kernel; alive until release and the last read in flight. */
 struct efsd_open {
-    struct efs_stream *stream; /* the daemon's */
     struct efsd_faults faults;
     struct efsd_guess guess;
     uint32_t node;

@@ -69,7 +69,7 @@ static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_ope
     }
     uint64_t begin = atomic_load_explicit(&faults->begin, memory_order_relaxed);
     bool scan = end > begin + (begin < FAULTS_APART_BYTES ? FAULTS_SCAN_FROM_START_BYTES : FAULTS_SCAN_BYTES);
-    return scan ? open->stream : daemon->streams[EFS_STREAM_NO_READAHEAD];
+    return daemon->streams[scan ? EFS_STREAM_SEQUENTIAL : EFS_STREAM_NO_READAHEAD];
 }
 
 static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efs_stream *stream,
@@ -106,7 +106,7 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
     if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
     else
-        read_by_engine(daemon, req, open, open->stream, bytes, offset);
+        read_by_engine(daemon, req, open, daemon->streams[EFS_STREAM_SEQUENTIAL], bytes, offset);
     if (follows)
         efsd_decode_ahead_go_on(daemon, open);
 }
