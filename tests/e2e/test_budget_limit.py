@@ -3,7 +3,6 @@
 mount and later; one above what is available is told; one that the store can never fill is taken. Of a budget that can
 be had in part the pools are planned for that part, which follows what others take and give back, and the limit."""
 import errno
-import json
 
 from e2e import *
 from e2e import _mounts

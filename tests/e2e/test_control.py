@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files below .expertfs: their names and form, one moment per open, numbers that add up, OpenMetrics that a
 scraper accepts."""
-import json
 import os
 import re
 import struct

@@ -2,10 +2,8 @@
 """The daemon over an engine whose replies are late, fail, come from inside the call, or never have room: readers get
 right bytes or an error, nothing hangs, and the daemon ends cleanly with requests in flight."""
 import errno
-import mmap
 import os
 import random
-import signal
 import subprocess
 import threading
 import time

@@ -29,15 +29,10 @@ def reader(mount, *alone):
                             stderr=subprocess.DEVNULL)
 
 
-def waits(process):
-    with open(f"/proc/{process.pid}/status") as status:
-        return "State:\tD" in status.read()
-
-
 for options in ("nopassthrough,direct_io=off", "nopassthrough"):
     mount = Mount(folder, options, fake=True, environment={"EFS_FAKE_LATE_AT": str(LATE), "EFS_FAKE_LATE_US": "100000000"})
     readers = [reader(mount), reader(mount, "late")]
-    check(f"{options}: its readers wait for the page", wait_until(lambda: all(map(waits, readers)), 30))
+    check(f"{options}: its readers wait for the page", wait_until(lambda: all(is_blocked(reader.pid) for reader in readers), 30))
     check("killed, the daemon dies", mount.killed(options, 30))
     for process in readers:
         check("its reader gets SIGBUS", wait_until(lambda: process.poll() is not None, 30) and process.poll() == -7, process)

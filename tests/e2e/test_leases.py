@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open experts: one lease for all opens of one, kept by mappings, given back by the last; what happens when there is
 no room for another, by option; and all of it in random order by many threads."""
-import errno
 import mmap
 import os
 import random
-import signal
-import subprocess
 import threading
 import time
 
@@ -91,6 +88,7 @@ last = open(mount / experts[-1], "rb")
 check("an expert that had no lease gets one now", leased() == 1 and last.read() == want[experts[-1]])
 last.close()
 mount.unmount()
+
 
 def stress(options, seconds=4):
     print(f"-- random opens, reads, mappings and closes, {options}")

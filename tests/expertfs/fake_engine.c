@@ -67,13 +67,12 @@ struct efs_lease {
 struct efs {
     pthread_mutex_t lock; /* guards all below but files */
     pthread_cond_t wake;
-    struct job *first, **last, *parked; /* parked: leases that wait for room */
+    struct job *first, **last;
     pthread_t workers[WORKERS];
     struct efs_lease *leases;
     unsigned leased, room;
     bool stop;
     struct efs_stats stats;
-    struct efs_options options;
     struct file *files;
     uint32_t file_count, expert_count;
     unsigned delay_us, late_us, late_at, lease_errno;
@@ -271,7 +270,7 @@ errint_t efs_open(const char *path, const struct efs_options *options, struct ef
         kill(getpid(), SIGKILL);
     struct efs *fs = calloc(1, sizeof(struct efs_store));
     fs->files = calloc(FILES, sizeof(*fs->files));
-    fs->options = *options;
+    (void)options;
     fs->last = &fs->first;
     fs->delay_us = env_number("EFS_FAKE_DELAY_US", 0);
     fs->late_us = env_number("EFS_FAKE_LATE_US", 0);
@@ -302,12 +301,6 @@ void efs_close(struct efs *fs)
     pthread_mutex_unlock(&fs->lock);
     for (unsigned i = 0; i < WORKERS; i++)
         pthread_join(fs->workers[i], NULL);
-    while (fs->parked) {
-        struct job *job = fs->parked;
-        fs->parked = job->next;
-        job->leased(job->arg, -ECANCELED, NULL);
-        free(job);
-    }
     while (fs->leases) {
         struct efs_lease *lease = fs->leases;
         fs->leases = lease->after;
@@ -418,15 +411,10 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     fs->stats.leases++;
     bool room = fs->leased < fs->room;
     fs->leased += room;
-    if (room) {
+    if (room)
         queue(fs, job);
-    } else if (fs->options.lease_wait) {
-        job->next = fs->parked;
-        fs->parked = job;
-    }
-    bool refuse = !room && !fs->options.lease_wait;
     pthread_mutex_unlock(&fs->lock);
-    if (refuse) {
+    if (!room) {
         free(job);
         done(arg, -ENOMEM, NULL);
     }
@@ -524,13 +512,7 @@ void efs_lease_release(struct efs_lease *lease)
     *(lease->before ? &lease->before->after : &fs->leases) = lease->after;
     if (lease->after)
         lease->after->before = lease->before;
-    struct job *job = fs->parked;
-    if (job) {
-        fs->parked = job->next;
-        queue(fs, job);
-    } else {
-        fs->leased--;
-    }
+    fs->leased--;
     pthread_mutex_unlock(&fs->lock);
     lease_free(lease);
 }
