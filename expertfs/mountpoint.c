@@ -61,9 +61,7 @@ static char *dead_mount(const char *path)
     while (above && (fd = efsd_mount_open(above, &id)) < 0 && (slash = strrchr(above, '/')) && slash > above)
         *slash = '\0';
     if (above && fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN) {
-        efsd_mounts_open(&table);
-        while (!found && efsd_mounts_next(&table, &mount))
-            found = mount.id == id ? strdup(mount.path) : NULL;
+        found = efsd_mounts_find(&table, id, &mount) ? strdup(mount.path) : NULL;
         efsd_mounts_close(&table);
     }
     if (above && fd >= 0)
@@ -120,18 +118,15 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
 {
     errint_t rc = 0;
     for (bool dead = true; dead && !rc;) {
-        struct efsd_mounts table;
+        struct efsd_mounts table = {0};
         struct efsd_mount mount;
         struct statfs fs;
         int id, fd = efsd_mount_open(path, &id);
         dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may be answered by the kernel */
         if (fd >= 0)
             close(fd);
-        rc = -ENOENT;
-        efsd_mounts_open(&table);
-        while (dead && rc == -ENOENT && efsd_mounts_next(&table, &mount))
-            if (mount.id == id && mount_is_ours(&mount, subtype))
-                rc = efsd_mount_detach(&mount);
+        bool ours = dead && efsd_mounts_find(&table, id, &mount) && mount_is_ours(&mount, subtype);
+        rc = ours ? efsd_mount_detach(&mount) : -ENOENT;
         efsd_mounts_close(&table);
     }
 }
@@ -147,11 +142,7 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
     int id, fd = efsd_mount_open(path, &id);
     if (fd < 0)
         return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
-    errint_t rc = -EINVAL;
-    efsd_mounts_open(&table);
-    while (rc && efsd_mounts_next(&table, &entry))
-        if (entry.id == id && mount_is_ours(&entry, options->subtype))
-            rc = 0;
+    errint_t rc = efsd_mounts_find(&table, id, &entry) && mount_is_ours(&entry, options->subtype) ? 0 : -EINVAL;
     efsd_mounts_close(&table);
     snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
     if (rc)

@@ -75,6 +75,15 @@ void efsd_mounts_close(struct efsd_mounts *mounts)
     *mounts = (struct efsd_mounts){0};
 }
 
+bool efsd_mounts_find(struct efsd_mounts *mounts, int id, struct efsd_mount *mount)
+{
+    efsd_mounts_open(mounts);
+    while (efsd_mounts_next(mounts, mount))
+        if (mount->id == id)
+            return true;
+    return false;
+}
+
 long efsd_fdinfo(int fd, const char *name)
 {
     char path[64], *line = NULL;

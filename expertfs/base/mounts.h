@@ -31,6 +31,8 @@ errint_t efsd_mounts_open(struct efsd_mounts *mounts);
 /* The next line; false after the last one. */
 bool efsd_mounts_next(struct efsd_mounts *mounts, struct efsd_mount *mount);
 void efsd_mounts_close(struct efsd_mounts *mounts);
+/* Open the table and find the mount of this id; false: it is not there. To be closed in either case. */
+bool efsd_mounts_find(struct efsd_mounts *mounts, int id, struct efsd_mount *mount);
 
 /* An O_PATH descriptor of path and the id of the mount that it is in, or -errno. Sends the file system no request. */
 int efsd_mount_open(const char *path, int *id);

@@ -44,10 +44,8 @@ void efsd_session_identify(struct efsd *daemon)
     if (!daemon->device)
         fd = efsd_mount_open(daemon->options.mountpoint, &id);
     if (fd >= 0) {
-        efsd_mounts_open(&table);
-        while (!daemon->device && efsd_mounts_next(&table, &mount))
-            if (mount.id == id && strncmp(mount.type, "fuse", 4) == 0)
-                daemon->device = mount.device;
+        if (efsd_mounts_find(&table, id, &mount) && strncmp(mount.type, "fuse", 4) == 0)
+            daemon->device = mount.device;
         efsd_mounts_close(&table);
         close(fd);
     }
