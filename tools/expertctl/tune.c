@@ -46,7 +46,7 @@ static const struct tools_command get_command = {
 
 static bool get_is_size(const char *name)
 {
-    static const char *const sizes[] = {"budget", "effective_budget", "page_cache", "bytes"};
+    static const char *const sizes[] = {"budget", "effective_budget", "bytes"};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (strcmp(name, sizes[i]) == 0)
             return true;
