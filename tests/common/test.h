@@ -22,6 +22,14 @@
 
 #include <cmocka.h>
 
+/* Under ASan or TSan: what takes them minutes does less, and no test forks while threads run, since the child may find
+ * one of their locks taken (gcc 12). The Makefile's SHIPPED has the programs of those that fork. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+
 #define TEST_MOST 64
 
 static struct CMUnitTest test_list[TEST_MOST];

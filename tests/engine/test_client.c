@@ -726,9 +726,8 @@ static void same_number(const char *path)
 
 TEST(test_forked)
 {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    skip(); /* a forked child may find their allocators locked (gcc 12): run as it ships */
-#endif
+    if (SANITIZED)
+        skip();
     const char *const paths[] = {model.store, mount.directory, mount.directory};
     const uint64_t keep[] = {0, 0, 400000};
     const struct efs_need needs[] = {{1, 1}, {6, 1}};
@@ -779,11 +778,8 @@ TEST(test_forked)
 
 TEST(test_forked_same_number)
 {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    skip(); /* as test_forked */
-#endif
-    if (geteuid())
-        skip();           /* needs a name space of processes */
+    if (SANITIZED || geteuid()) /* root, for a name space of processes */
+        skip();
     pid_t child = fork(); /* all that this process forks later would be there */
     if (child == 0) {
         assert_int_equal(efs_team_new(2, &team), 0);

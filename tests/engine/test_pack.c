@@ -14,12 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
-
 static struct efs_pack_report report;
 
 static errint_t pack(const struct fixture *f, const struct efs_pack_options *options, struct efs_error *err)

@@ -143,22 +143,19 @@ static void finish(errint_t (*operation)(struct efs_error *), const char *what, 
 
 /* Every other place; all of them with EXPERTFS_POWER. A sanitizer makes each of hundreds of forks and packings many
  * times as long: there, one in five. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#define KILL_EACH 5u
-#define KILL_EACH_LONG 5u
-#else
-#define SANITIZED 0
-#define KILL_EACH 2u
-#define KILL_EACH_LONG 1u
-#endif
+static unsigned kill_each(void)
+{
+    if (SANITIZED)
+        return 5;
+    return getenv("EXPERTFS_POWER") ? 1 : some_seed ? 5 : 2;
+}
 
 static unsigned killed(const char *what, void (*before)(void), errint_t (*operation)(struct efs_error *),
                        errint_t (*after)(struct efs_error *), bool lose)
 {
     int status = 0;
     unsigned nth = 1;
-    unsigned each = getenv("EXPERTFS_POWER") ? KILL_EACH_LONG : some_seed && !SANITIZED ? 5 : KILL_EACH;
+    const unsigned each = kill_each();
     for (; nth < KILLS_MOST; nth += each) {
         begin_anew();
         before();
