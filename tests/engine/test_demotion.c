@@ -7,20 +7,11 @@
  * The gaps are put in by the linker (--wrap, see Makefile): before a chunk of an extent is made from the full form,
  * before the extent is told to be made, and after that, which with the last extent is before the full form is let go.
  */
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "cache_core.h"
 #include "codec.h"
 #include "expertfs-private.h"
@@ -399,9 +390,8 @@ static void each_gap(void (*what)(struct round *))
 }
 
 #define AT_EACH_GAP(what)                                                                                              \
-    static void test_##what(void **state)                                                                              \
+    TEST(test_##what)                                                                                                  \
     {                                                                                                                  \
-        (void)state;                                                                                                   \
         each_gap(what);                                                                                                \
     }
 AT_EACH_GAP(memory_is_wanted)
@@ -411,12 +401,4 @@ AT_EACH_GAP(copier_ends_first)
 AT_EACH_GAP(copier_ends_last)
 AT_EACH_GAP(store_closes)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_is_wanted), cmocka_unit_test(test_lease_ends_first),
-        cmocka_unit_test(test_lease_ends_last),  cmocka_unit_test(test_copier_ends_first),
-        cmocka_unit_test(test_copier_ends_last), cmocka_unit_test(test_store_closes),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+TEST_MAIN(setup, teardown)
