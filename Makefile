@@ -239,8 +239,9 @@ fuzz:
 tests-build: all $(TEST_PROGRAMS)
 
 # What `make test` runs of the C tests: all of them under ASan and UBSan; those whose programs have a second thread under
-# TSan; the kernels, decisions, power loss, clients and devices also as they ship. A build of one of these has no tools.
-SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client engine/test_gpu,$(TESTS))
+# TSan; the kernels, decisions, power loss and what forks while threads run also as they ship. A build of one of these
+# has no tools.
+SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
 THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_faults gpu_formats guess handout \
   handout_coded past plan reclaim record serve states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export

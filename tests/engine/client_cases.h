@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client_cases.h - what the tests of the client runtime share: a model, its store and a folder that stands for a mount,
+ * clients of either, and what each is asked for.
+ */
+#ifndef EFS_TEST_CLIENT_CASES_H
+#define EFS_TEST_CLIENT_CASES_H
+
+#include "fixture_mount.h"
+#include "test.h"
+
+#include <stdatomic.h>
+#include <sys/wait.h>
+
+#define LAYERS 2
+#define EXPERTS 8
+#define MIB (1ull << 20)
+
+static struct fixture model;
+static struct fixture_mount mount; /* two layers: expert e of layer l is its number l * EXPERTS + e */
+
+static inline int setup(void **state)
+{
+    (void)state;
+    fixture_mount_begin_moe(&mount, &model, LAYERS, EXPERTS);
+    return 0;
+}
+
+static inline int teardown(void **state)
+{
+    (void)state;
+    fixture_mount_end_moe(&mount, &model);
+    return 0;
+}
+
+static inline struct efs_client *open_client(const char *path, uint64_t keep_bytes)
+{
+    const struct efs_options store = {.size = sizeof(struct efs_options),
+                                      .budget_bytes = 128 * MIB,
+                                      .workers = 2,
+                                      .full_pool = true,
+                                      .lease_wait = true,
+                                      .no_state = true};
+    const struct efs_client_options options = {
+        .size = sizeof(struct efs_client_options), .store = &store, .keep_bytes = keep_bytes, .threads = 4};
+    return fixture_client(path, &options);
+}
+
+static inline void check_tensors(struct efs_client_request *r, uint32_t index, uint32_t layer, uint32_t expert)
+{
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    char words[64];
+    assert_int_equal(efs_client_tensors(r, index, &tensors, &count), 0);
+    fixture_mount_check(&mount, layer * EXPERTS + expert, tensors, count);
+    snprintf(words, sizeof(words), "layers.%u.mlp.experts.%u.", layer, expert);
+    for (uint32_t i = 0; i < count; i++)
+        assert_non_null(strstr(tensors[i].name, words));
+}
+
+/* Each expert comes once and is right, asked for in several ways. */
+static inline void all_of(struct efs_client *client)
+{
+    struct efs_error err = {""};
+    struct efs_client_request *r;
+    uint32_t index;
+    errint_t status;
+    for (uint32_t round = 0; round < 6; round++) {
+        uint32_t layer = round % LAYERS, count = 1 + round, told = 0;
+        struct efs_need needs[EXPERTS];
+        bool seen[EXPERTS] = {false};
+        for (uint32_t i = 0; i < count; i++)
+            needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
+        if (efs_client_begin(client, "", layer, needs, sizeof(struct efs_need), count, EFS_FORM_FULL, &r, &err) < 0)
+            fail_msg("%s", err.text);
+        while (efs_client_wait_any(r, -1, &index, &status) == 1) {
+            assert_int_equal(status, 0);
+            assert_false(seen[index]);
+            seen[index] = true;
+            check_tensors(r, index, layer, needs[index].expert);
+            if (++told % 2)
+                efs_client_drop(r, index);
+        }
+        assert_int_equal(told, count);
+        assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
+        assert_int_equal(efs_client_wait(r), 0);
+        efs_client_release(r);
+    }
+    struct efs_need needs[EXPERTS];
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        needs[i] = (struct efs_need){i, 1};
+    assert_int_equal(efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), EXPERTS, EFS_FORM_FULL, &r, &err),
+                     0);
+    assert_int_equal(efs_client_wait(r), 0);
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        check_tensors(r, i, 1, i);
+    const struct efs_tensor *tensors;
+    uint32_t count;
+    assert_int_equal(efs_client_tensors(r, EXPERTS, &tensors, &count), -EINVAL);
+    efs_client_drop(r, 3);
+    efs_client_drop(r, 3);
+    efs_client_drop(r, EXPERTS);
+    assert_int_equal(efs_client_tensors(r, 3, &tensors, &count), -EINVAL);
+    check_tensors(r, 4, 1, 4);
+    efs_client_release(r);
+    efs_client_release(NULL);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, &err), 0);
+    efs_client_release(r); /* nobody waited */
+}
+
+/* ---- many threads ---- */
+
+static struct efs_client *shared;
+static _Atomic unsigned rounds_done;
+
+static inline void *one_of_many(void *arg)
+{
+    unsigned seed = (unsigned)(uintptr_t)arg;
+    for (unsigned n = 0; n < 150; n++) {
+        struct efs_client_request *r;
+        uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
+        errint_t status;
+        const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
+        assert_int_equal(
+            efs_client_begin(shared, "", layer, needs, sizeof(struct efs_need), 3, EFS_FORM_FULL, &r, NULL), 0);
+        switch (rand_r(&seed) % 4) {
+        case 0:
+            break;
+        case 1:
+            assert_int_equal(efs_client_wait(r), 0);
+            check_tensors(r, 1, layer, needs[1].expert);
+            break;
+        default:
+            while (efs_client_wait_any(r, 10000, &index, &status) == 1) {
+                assert_int_equal(status, 0);
+                check_tensors(r, index, layer, needs[index].expert);
+                if (rand_r(&seed) % 2)
+                    efs_client_drop(r, index);
+            }
+        }
+        efs_client_release(r);
+        atomic_fetch_add(&rounds_done, 1);
+    }
+    return NULL;
+}
+
+/* ---- processes that are forked ---- */
+
+static inline int child_status(pid_t child)
+{
+    int status;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static inline void child_ended_well(pid_t child)
+{
+    assert_int_equal(child_status(child), 0);
+}
+
+#endif
