@@ -2,6 +2,7 @@
 /* fixture.c - see fixture.h. */
 #include "fixture.h"
 #include "expertfs-private.h"
+#include "random.h"
 #include "waiting.h"
 
 #include <dirent.h>
@@ -24,11 +25,7 @@
 
 uint64_t fixture_random(uint64_t *state)
 {
-    *state += 0x9e3779b97f4a7c15u;
-    uint64_t z = *state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return efs_random(state);
 }
 
 void fixture_begin(struct fixture *f)

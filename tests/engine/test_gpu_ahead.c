@@ -4,7 +4,6 @@
  * place is taken, who goes first, what stops it, and what goes wrong meanwhile.
  */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 

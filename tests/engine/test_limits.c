@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The automatic budget: half of what the machine and every memory cgroup on the way to the root leave; cgroups v1
  * and v2, and files that are not there or make no sense. The files are read below a folder of the test's. */
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "test.h"
 #include "fixture.h"
 #include "sys.h"

@@ -3,7 +3,6 @@
  * Planning while a store is served: a plan stays as long as it is nearly as good as the best one, whatever little
  * moves, and gives way to one that is clearly better, or to what a user says.
  */
-#include <pthread.h>
 #include <unistd.h>
 
 #include "test.h"

@@ -9,10 +9,8 @@
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static struct fixture model;

@@ -12,7 +12,6 @@
 
 #include <fcntl.h>
 #include <semaphore.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static struct fixture model;

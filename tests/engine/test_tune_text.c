@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The texts of tuning: what is taken, what is refused and what the refusal says, and that printing gives it back. */
-#include <math.h>
-
 #include "test.h"
 #include "tune_text.h"
 

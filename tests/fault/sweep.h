@@ -6,16 +6,9 @@
 #ifndef EFS_FAULT_SWEEP_H
 #define EFS_FAULT_SWEEP_H
 
+#include "test.h"
 #include "fixture.h"
 #include "sys_fault.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #define SWEEP_MOST 4000 /* calls of one kind in one operation: more is a loop that never ends */
 

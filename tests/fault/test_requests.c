@@ -10,7 +10,6 @@
 #include "sweep.h"
 
 #include <time.h>
-#include <unistd.h>
 
 #define EXPERTS 4
 #define MIB (1ull << 20)

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define INDEX "model.safetensors.index.json"
 #define FILES_MAX 32u

@@ -13,7 +13,6 @@
 #include "layout.h"
 #include "small_source.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>

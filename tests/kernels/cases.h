@@ -5,17 +5,9 @@
 #ifndef EFS_TESTS_KERNELS_CASES_H
 #define EFS_TESTS_KERNELS_CASES_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "test.h"
 #include "kernels.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cases.h - what the tests of the planner and the policies share: cmocka, a random stream, inclusion probabilities.
+ * cases.h - what the tests of the planner and the policies share: a random stream, inclusion probabilities.
  */
 #ifndef EFS_TEST_SCHED_CASES_H
 #define EFS_TEST_SCHED_CASES_H
 
-#include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
+#include "test.h"
 #include "makespan.h"
 #include "random.h"
 

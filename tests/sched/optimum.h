@@ -34,11 +34,6 @@ struct optimum {
     uint64_t worker_ns[EFS_TASK_MAX_WORKERS];
 };
 
-static inline uint64_t optimum_max(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* End of the last run when each task is decoded and joined by ready_ns. */
 static inline uint64_t optimum_runs(const struct optimum *o, const uint64_t *ready_ns)
 {
@@ -46,14 +41,14 @@ static inline uint64_t optimum_runs(const struct optimum *o, const uint64_t *rea
     uint64_t at[EFS_TASK_MAX_EXPERTS] = {0}, now_ns = 0;
     bool done[EFS_TASK_MAX_EXPERTS] = {false};
     for (uint32_t i = 0; i < graph->task_count; i++)
-        at[graph->tasks[i].expert] = optimum_max(at[graph->tasks[i].expert], ready_ns[i]);
+        at[graph->tasks[i].expert] = bounds_larger(at[graph->tasks[i].expert], ready_ns[i]);
     for (uint32_t round = 0; round < graph->expert_count; round++) {
         uint32_t next = graph->expert_count;
         for (uint32_t n = 0; n < graph->expert_count; n++)
             if (!done[n] && (next == graph->expert_count || at[n] < at[next]))
                 next = n;
         done[next] = true;
-        now_ns = optimum_max(now_ns, at[next]) + graph->ops[graph->first_run + next].cost_ns;
+        now_ns = bounds_larger(now_ns, at[next]) + graph->ops[graph->first_run + next].cost_ns;
     }
     return now_ns;
 }
@@ -69,11 +64,11 @@ static inline uint64_t optimum_ready(const struct optimum *o, uint32_t i, uint64
         uint64_t there_ns = task->read_e == EFS_OP_NONE ? 0
                             : k < read                  ? o->e_ns[i][k]
                                                         : now_ns + (k - read + 1) * task->e_read_ns;
-        ready_ns = optimum_max(ready_ns, there_ns + (task->shards - k + workers - 1) / workers * task->decode_ns);
+        ready_ns = bounds_larger(ready_ns, there_ns + (task->shards - k + workers - 1) / workers * task->decode_ns);
     }
     if (task->read_sm == EFS_OP_NONE)
         return ready_ns;
-    return optimum_max(ready_ns, o->sm_left[i] ? now_ns + task->sm_read_ns : o->sm_ns[i]);
+    return bounds_larger(ready_ns, o->sm_left[i] ? now_ns + task->sm_read_ns : o->sm_ns[i]);
 }
 
 /* A decode is still to be done whose expert runs at least this long. */
@@ -118,8 +113,8 @@ static inline uint64_t optimum_capacity(const struct optimum *o, uint64_t now_ns
     for (uint32_t j = 1; j <= unread; j++)
         there_ns[count++] = now_ns + j * e_ns;
     for (uint32_t i = 0; i < count; i++)
-        end_ns = optimum_max(end_ns, there_ns[i] + (count - i + graph->workers - 1) / graph->workers * c_ns);
-    return optimum_max(end_ns, (sum_ns + graph->workers - 1) / graph->workers);
+        end_ns = bounds_larger(end_ns, there_ns[i] + (count - i + graph->workers - 1) / graph->workers * c_ns);
+    return bounds_larger(end_ns, (sum_ns + graph->workers - 1) / graph->workers);
 }
 
 static inline bool optimum_hopeless(const struct optimum *o, uint64_t now_ns)
@@ -164,7 +159,7 @@ static inline void optimum_decode(struct optimum *o, uint64_t last_start_ns, uin
     if (left == 0) {
         uint64_t ready_ns[OPTIMUM_TASKS];
         for (uint32_t i = 0; i < graph->task_count; i++)
-            ready_ns[i] = optimum_max(o->decoded_ns[i], o->sm_ns[i]);
+            ready_ns[i] = bounds_larger(o->decoded_ns[i], o->sm_ns[i]);
         uint64_t end_ns = optimum_runs(o, ready_ns);
         o->best_ns = end_ns < o->best_ns ? end_ns : o->best_ns;
         o->leaves++;
@@ -179,12 +174,12 @@ static inline void optimum_decode(struct optimum *o, uint64_t last_start_ns, uin
         if (k == task->shards || optimum_tried(o, i))
             continue;
         uint64_t there_ns = task->read_e == EFS_OP_NONE ? 0 : o->e_ns[i][k];
-        uint64_t start_ns = optimum_max(there_ns, o->worker_ns[worker]);
+        uint64_t start_ns = bounds_larger(there_ns, o->worker_ns[worker]);
         if (start_ns < last_start_ns)
             continue;
         uint64_t worker_ns = o->worker_ns[worker], decoded_ns = o->decoded_ns[i];
         o->worker_ns[worker] = start_ns + task->decode_ns;
-        o->decoded_ns[i] = optimum_max(decoded_ns, start_ns + task->decode_ns);
+        o->decoded_ns[i] = bounds_larger(decoded_ns, start_ns + task->decode_ns);
         o->decoded[i]++;
         optimum_decode(o, start_ns, left - 1);
         o->decoded[i]--;
