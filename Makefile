@@ -77,7 +77,6 @@ endif
 # Under ASan and UBSan -O3 takes minutes to compile; under TSan callers report what the kernels touch (engine/base/tsan.h).
 FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
 FLAGS_engine := -ffp-contract=off
-# Products are the same on every processor, so no fused multiply-add where the source has none.
 FLAGS_tools := -ffp-contract=off
 # $(call isa_flags,path): the processor flags that the file's name asks for
 isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
@@ -261,7 +260,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- the two commands, and what they consist of ----------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-llama bench-gpu setup format tidy install uninstall
+.PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-llama bench-gpu format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"

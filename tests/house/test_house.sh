@@ -118,8 +118,7 @@ for tool in tools/*/; do
     tool=${tool%/}
     case $tool in
     tools/bench_kernels) ok="$public|(kernels|matvec)\.h" ;; # the kernels' own benches
-    tools/common) ok="$public|catalog\.h" ;; # foreign.c: checkpoints of others by the engine's checked readers
-    tools/expertctl | tools/moe-replay) ok="$public|catalog\.h" ;; # info_checkpoint.c; live/raw.c
+    tools/expertctl | tools/moe-replay) ok="$public|catalog\.h" ;; # info_checkpoint.c, live/raw.c: the engine's checked readers
     *) ok=$public ;;
     esac
     while IFS= read -r line; do

@@ -100,7 +100,6 @@ options_text = run(program("expertfs"), "--help").stdout.split("Options of -o")[
 check("at most 14 mount options are listed, a line each", 10 <= len(re.findall(r"^  \S", options_text, re.M)) <= 14, options_text)
 
 print("-- options")
-tells = {}
 for name in ("mkexpertfs", "expertfs", "moe-replay"):
     page, help_text = page_of(f"{name}.1"), run(program(name), "--help").stdout
     options = options_of_page(part(page, ("Sh", "OPTIONS")))

@@ -167,15 +167,14 @@ static unsigned compare(uint64_t seed, const struct random_limits *limits, unsig
             best_ns = ends_ns[kind] < best_ns ? ends_ns[kind] : best_ns;
         }
         best_ns = optimum_search(&g, best_ns, b.lower_ns, true, NULL);
-        assert_true(b.lower_ns <= best_ns); /* Lemma B.3 */
+        assert_true(b.lower_ns <= best_ns);                                           /* Lemma B.3 */
+        assert_true(within_theorem(ends_ns[EFS_SCHEDULE_PAPER], best_ns, g.workers)); /* Theorem 3.1 */
         *published_too_large += b.path_published_ns > best_ns;
         for (enum efs_schedule_kind kind = 0; kind < EFS_SCHEDULE_KINDS; kind++) {
             double ratio = (double)ends_ns[kind] / (double)best_ns;
             ratios[kind].worst = ratio > ratios[kind].worst ? ratio : ratios[kind].worst;
             ratios[kind].sum += ratio;
             ratios[kind].optimal += ends_ns[kind] == best_ns;
-            if (kind == EFS_SCHEDULE_PAPER)
-                assert_true(within_theorem(ends_ns[kind], best_ns, g.workers)); /* Theorem 3.1 */
         }
         count++;
     }
