@@ -7,7 +7,6 @@ MOUNT must have the name, type, shape and bytes that it has in ORIGINAL. So must
 MOUNT/experts, or each slice of a fused one.
 Exit 0: all equal, 1: a difference, 77: a package is missing."""
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -177,8 +176,12 @@ def compare_named(name, ours, theirs, where, report):
         report.equal(ours)
 
 
-def compare_slices(path, root, original, report):
-    """An expert's file: its tensors whole, or the expert's slice of a fused one."""
+# Tensors of experts by their names: Hugging Face, GGUF, MLX.
+OF_EXPERTS = re.compile(r"(?<!shared_)experts[._]|_exps\.|switch_mlp\.")
+
+
+def compare_slices(path, root, original, report, seen):
+    """An expert's file: its tensors whole, or the expert's slice of a fused one. seen: the bytes of each, by name."""
     number = re.fullmatch(r"E(\d+)", path.stem)
     file = Safetensors(path)
     report.files += 1
@@ -188,6 +191,7 @@ def compare_slices(path, root, original, report):
             report.differ(f"{where}: {name} is not in the original")
             continue
         ours, theirs = file.tensor(name), original.tensor(name)
+        seen[name] = seen.get(name, 0) + ours.data.size
         if ours.data.size != theirs.data.size:  # fused: slice number E of the slowest dimension
             count, expert = theirs.shape[0], int(number.group(1))
             part = theirs.data.size // count
@@ -197,10 +201,16 @@ def compare_slices(path, root, original, report):
 
 
 def compare_view(mount, original_root, report):
-    """MOUNT/experts: a safetensors file an expert."""
-    original = Checkpoint(original_root)
+    """MOUNT/experts: a safetensors file an expert, and in them every tensor of experts."""
+    original, seen = Checkpoint(original_root), {}
     for path in sorted((mount / "experts").rglob("E*.safetensors")):
-        compare_slices(path, mount / "experts", original, report)
+        compare_slices(path, mount / "experts", original, report, seen)
+    for name in original.files:
+        size = original.tensor(name).data.size if OF_EXPERTS.search(name) else 0
+        if seen.get(name, size) != size:
+            report.differ(f"experts/: {name}: {seen[name]} bytes of {size}")
+        elif size and name not in seen:
+            report.differ(f"experts/: {name} is not there")
     original.close()
 
 
