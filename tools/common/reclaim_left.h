@@ -3,7 +3,7 @@
 #ifndef TOOLS_RECLAIM_LEFT_H
 #define TOOLS_RECLAIM_LEFT_H
 
-#include "expertfs-pack.h"
+#include "expertfs.h"
 
 /* -EBUSY: an unfinished --reclaim has taken parts of src; its folder is next to out (if not NULL) or to src. err has
  * the commands that continue. */

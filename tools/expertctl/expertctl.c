@@ -6,7 +6,6 @@
 #include "surroundings.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_list,

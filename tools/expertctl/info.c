@@ -9,11 +9,9 @@
 #include "rows.h"
 #include "size.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <string.h>
 
 struct arguments {
     struct tools_arguments path;

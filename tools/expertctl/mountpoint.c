@@ -2,7 +2,6 @@
 /* mountpoint.c - see mountpoint.h. */
 #include "mountpoint.h"
 
-#include "expertfs-pack.h"
 #include "expertfs-private.h"
 #include "mounted.h"
 

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - mkexpertfs SRC OUT: pack a checkpoint into a store. */
-#include "failure.h"
 #include "mkexpertfs.h"
 
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
 #include "reclaim_left.h"
-#include "size.h"
 #include "surroundings.h"
 
 #include <errno.h>

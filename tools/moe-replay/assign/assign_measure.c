@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define TOKENS_MAX 64u
 #define ROUNDS 5u

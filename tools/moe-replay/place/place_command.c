@@ -5,6 +5,7 @@
 #include "failure.h"
 #include "interrupt.h"
 #include "options.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,7 +8,6 @@
 
 #include "expertfs-private.h"
 #include "place.h"
-#include "progress.h"
 #include "servers.h"
 
 #define REPLAY_TASKS_MAX 16u

@@ -4,9 +4,7 @@
 
 #include "size.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #define TIME_ROWS 12u /* of a table over time */
 

@@ -10,7 +10,6 @@
 #define MOE_REPLAY_AHEAD_H
 
 #include "foresight.h"
-#include "governor.h"
 
 /* Components of an expert. */
 enum { REPLAY_SM = 1, REPLAY_E = 2 };
