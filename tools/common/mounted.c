@@ -59,13 +59,15 @@ const char *tools_line_text(const char *lines, const char *name, char *text, siz
     return text;
 }
 
-void tools_line_unescape(char *text)
+const char *tools_line_path(const char *lines, const char *name, char *path, size_t room)
 {
-    char *to = text;
-    for (const char *from = text; *from; from++) {
+    tools_line_text(lines, name, path, room);
+    char *to = path;
+    for (const char *from = path; *from; from++) {
         bool escaped = from[0] == '\\' && from[1];
         from += escaped;
         *to++ = escaped && *from == 'n' ? '\n' : *from;
     }
     *to = '\0';
+    return path;
 }

@@ -5,8 +5,7 @@
 
 #include "expertfs.h"
 
-/* A file of ROOT/.expertfs, ended by 0, for free(). -ENODEV: the checkpoint itself has an .expertfs.
- */
+/* A file of ROOT/.expertfs, ended by 0, for free(). -ENODEV: the checkpoint itself has an .expertfs. */
 errint_t tools_mounted_read(const char *root, const char *file, char **text, struct efs_error *err);
 
 /* What follows `name: ` at the begin of a line, with the rest of the lines; NULL: there is no such line. */
@@ -15,7 +14,7 @@ const char *tools_line_value(const char *lines, const char *name);
 uint64_t tools_line_number(const char *lines, const char *name);
 /* The value alone, cut to room; "": there is no such line. Returns text. */
 const char *tools_line_text(const char *lines, const char *name, char *text, size_t room);
-/* Undo, in place, the escapes of paths in such lines: \n is a line end, any other character behind a \ is itself. */
-void tools_line_unescape(char *text);
+/* The same of a path, without its escapes: \n is a line end, any other character behind a \ is itself. */
+const char *tools_line_path(const char *lines, const char *name, char *path, size_t room);
 
 #endif

@@ -305,9 +305,7 @@ static void doctor_mount(struct doctor *d, const char *path)
         doctor_mount_budget(d, path, config);
         doctor_mount_errors(d, path, text[1]);
         doctor_mount_profile(d, path, text[2]);
-        tools_line_text(config, "store", store, sizeof(store));
-        tools_line_unescape(store);
-        doctor_mount_store(d, path, store, config);
+        doctor_mount_store(d, path, tools_line_path(config, "store", store, sizeof(store)), config);
     } else {
         report(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
                tools_way_out(rc));

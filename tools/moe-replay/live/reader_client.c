@@ -149,15 +149,12 @@ errint_t replay_client_model(const char *path, struct replay_model *model, struc
     snprintf(store, sizeof(store), "%s", path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { /* a mount names its store */
         rc = tools_mounted_read(path, "config", &config, err);
-        if (rc == 0) {
-            tools_line_text(config, "store", store, sizeof(store));
-            tools_line_unescape(store);
-        }
-        if (rc < 0 || !store[0])
-            return efs_fail(err, -ENODEV, "%s: neither a store nor a mount of one", path);
+        if (rc < 0 || !*tools_line_path(config, "store", store, sizeof(store)))
+            rc = efs_fail(err, -ENODEV, "%s: neither a store nor a mount of one", path);
+        free(config);
     }
-    free(config);
-    rc = efs_open(store, &options, &fs, err);
+    if (rc == 0)
+        rc = efs_open(store, &options, &fs, err);
     if (rc == 0)
         rc = replay_model_of_store(fs, store, model, err);
     efs_close(fs);
