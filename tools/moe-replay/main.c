@@ -244,8 +244,8 @@ static errint_t open_client(const struct replay_arguments *a, const struct repla
     bool full = record->policy.pools == REPLAY_FULL;
     struct stat st;
     if (stat(a->mount, &st) == 0 && S_ISDIR(st.st_mode)) {
-        replay_mount_describe(a->mount, record);
-        return replay_reader_client(a->mount, NULL, model, EFS_FORM_ANY, reader, err);
+        errint_t rc = replay_mount_describe(a->mount, record, err);
+        return rc == 0 ? replay_reader_client(a->mount, NULL, model, EFS_FORM_ANY, reader, err) : rc;
     }
     if (!replay_engine_pools(&record->policy, &options.plan, &options.goal))
         return efs_fail(err, -EINVAL, "--policy %s: the simulator alone has it", a->policies.word[0]);

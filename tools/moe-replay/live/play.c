@@ -4,12 +4,11 @@
 
 #include "clock.h"
 #include "interrupt.h"
+#include "mounted.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/xattr.h>
 #include <time.h>
 
 struct player {
@@ -139,26 +138,21 @@ bool replay_engine_pools(const struct replay_policy *policy, const char **plan, 
     return !policy->published && policy->keeper == REPLAY_KEEP_NONE && *plan;
 }
 
-static void attribute(const char *mountpoint, const char *name, char *value, size_t room)
+errint_t replay_mount_describe(const char *mountpoint, struct replay_run_record *record, struct efs_error *err)
 {
-    char full[64];
-    snprintf(full, sizeof(full), "user.expertfs.%s", name);
-    ssize_t got = getxattr(mountpoint, full, value, room - 1);
-    value[got > 0 ? got : 0] = '\0';
-}
-
-void replay_mount_describe(const char *mountpoint, struct replay_run_record *record)
-{
-    char plan[64], goal[64];
-    char budget[32];
-    attribute(mountpoint, "budget", budget, sizeof(budget));
-    (void)efs_parse_size(budget, &record->budget_bytes);
-    attribute(mountpoint, "policy", record->policy.name, sizeof(record->policy.name));
-    attribute(mountpoint, "plan", plan, sizeof(plan));
-    attribute(mountpoint, "goal", goal, sizeof(goal));
+    char plan[64], goal[64], *config;
+    errint_t rc = tools_mounted_read(mountpoint, "config", &config, err);
+    if (rc < 0)
+        return rc;
+    record->budget_bytes = tools_line_number(config, "budget_bytes");
+    tools_line_text(config, "policy", record->policy.name, sizeof(record->policy.name));
+    tools_line_text(config, "plan", plan, sizeof(plan));
+    tools_line_text(config, "goal", goal, sizeof(goal));
+    free(config);
     bool planned = strcmp(plan, "auto") == 0;
     for (unsigned p = 0; p < REPLAY_POOLS; p++)
         if (settings[p].plan && (planned ? strcmp(goal, settings[p].goal) == 0 && p <= REPLAY_MAKESPAN
                                          : strstr(plan, settings[p].plan) != NULL))
             record->policy.pools = (enum replay_pools)p;
+    return 0;
 }
