@@ -23,8 +23,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MODEL_LAYERS_MAX 256 /* EFS_PLAN_MAX_LAYERS */
-
 struct session {
     struct replay_arguments *a;
     struct efs_route trace, history;
@@ -214,7 +212,7 @@ static errint_t simulate_all(struct session *session, struct efs_error *err)
         return rc;
     s->layers = a->profile ? session->trace.layers : (uint32_t)s->profile.layers;
     s->experts = a->profile ? session->trace.experts : (uint32_t)s->profile.experts;
-    if (s->layers > MODEL_LAYERS_MAX || s->experts > EFS_PLAN_MAX_EXPERTS)
+    if (s->layers > EFS_PLAN_MAX_LAYERS || s->experts > EFS_PLAN_MAX_EXPERTS)
         return efs_fail(err, -E2BIG, "%s: %u layers of %u experts are more than the planner takes",
                         a->store ? a->store : a->trace.word[0], s->layers, s->experts);
     replay_setup_fill(s);

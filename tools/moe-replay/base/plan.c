@@ -48,7 +48,7 @@ struct efs_cost replay_cost(const struct replay_setup *s)
 
 static int history_learn(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
-    const struct efs_policy_tuning tuning = REPLAY_TUNING;
+    const struct efs_policy_tuning tuning = {.count_age = REPLAY_COUNT_AGE};
     struct efs_history_learner *learner = NULL;
     int rc = efs_history_init(seen, s->layers, s->experts);
     if (rc == 0)
@@ -68,11 +68,10 @@ static int history_learn(const struct replay_setup *s, const struct replay_workl
 int replay_history_learn(const struct replay_setup *s, const struct replay_workload *history, double chosen,
                          struct replay_history *h)
 {
-    *h = (struct replay_history){.workload = history, .passes = history ? history->passes : 0};
+    *h = (struct replay_history){.workload = history};
     int rc = history ? history_learn(s, history, &h->seen) : 0;
     if (rc == 0)
         rc = efs_skew_learn(&h->skew, history ? &h->seen : NULL, s->layers, s->experts, chosen);
-    h->counts = h->seen.counts;
     if (rc < 0)
         replay_history_free(h);
     return rc;

@@ -16,11 +16,8 @@
 #include "simulate_trace.h"
 #include "tables.h"
 
-#define REPLAY_TUNING                                                                                                  \
-    {                                                                                                                  \
-        .count_age = 64                                                                                                \
-    }                           /* of policies */
-#define REPLAY_REQUEST_MAX 512u /* experts of a request: EFS_TASK_MAX_EXPERTS */
+#define REPLAY_COUNT_AGE 64u                    /* efs_policy_tuning.count_age */
+#define REPLAY_REQUEST_MAX EFS_TASK_MAX_EXPERTS /* experts of a request */
 
 /* ---- what is asked for (workload.c) ---- */
 
@@ -123,9 +120,7 @@ bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes);
 struct replay_history {
     struct efs_history seen; /* zeroed: no history */
     struct efs_skew skew;
-    const uint32_t *counts;                 /* of seen, [layers][experts] by expert; NULL: no history, a default skew */
-    const struct replay_workload *workload; /* it; NULL: none */
-    uint64_t passes;                        /* of each layer */
+    const struct replay_workload *workload; /* it; NULL: none, the skew is assumed */
 };
 /* history NULL: the default skew, for requests of that many experts. 0, -ENOMEM, -EINVAL. */
 int replay_history_learn(const struct replay_setup *setup, const struct replay_workload *history, double chosen,

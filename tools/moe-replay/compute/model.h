@@ -8,7 +8,7 @@
 struct replay_model {
     uint32_t layers, experts; /* that have experts; of a layer, all alike */
     uint64_t expert_bytes;    /* of the largest, in full */
-    uint32_t hidden;          /* columns of gate; 0: no matrices that replay_ffn_run() knows */
+    uint32_t hidden;          /* columns of gate; 0: no matrices that replay_ffn_find() knows */
     struct replay_layer {
         char stack[64]; /* "": of a model with one */
         uint32_t number;

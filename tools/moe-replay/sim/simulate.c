@@ -225,14 +225,14 @@ static int open_policy(struct player *player, const struct replay_policy *choice
                                        .layer_bytes = (const uint64_t(*)[EFS_POOLS])plan->layer_bytes,
                                        .recode = true,
                                        .seed = 1,
-                                       .tuning = REPLAY_TUNING};
+                                       .tuning = {.count_age = REPLAY_COUNT_AGE}};
     memcpy(config.capacity_bytes, plan->capacity, sizeof(config.capacity_bytes));
     config.tuning.published = choice->published;
     if (choice->keeper != REPLAY_KEEP_NONE)
         return open_keeper(player, choice, h, plan);
     int rc = efs_policy_new(&config, &player->policy);
-    for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && h->counts && l < s->layers; l++)
-        efs_policy_seed(player->policy, l, h->counts + (size_t)l * s->experts, h->passes);
+    for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && h->workload && l < s->layers; l++)
+        efs_policy_seed(player->policy, l, h->seen.counts + (size_t)l * s->experts, h->workload->passes);
     return rc;
 }
 
