@@ -8,12 +8,12 @@
  */
 #include "clock.h"
 #include "expertfs-gpu.h"
+#include "measure.h"
 #include "options.h"
 #include "surroundings.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #define ROUNDS_MAX 1000u
 #define EXPERTS_MAX 512u
@@ -44,7 +44,7 @@ struct side {
     struct efs_client *client;
     struct efs_expert_info last; /* expert: the layers are alike */
     uint64_t bytes;              /* plain, that have come */
-    double seconds[ROUNDS_MAX], rate[ROUNDS_MAX];
+    double rate[ROUNDS_MAX];
 };
 
 static errint_t side_open(struct side *side, const struct arguments *a, const char *path, struct efs_error *err)
@@ -95,25 +95,14 @@ static errint_t side_round(struct side *side, unsigned round, struct efs_error *
         rc = efs_client_wait(request);
         efs_client_release(request);
     }
-    side->seconds[round] = tools_now_s() - began;
+    const double seconds = tools_now_s() - began;
     if (rc == 0)
         rc = efs_client_gpu_stats(side->client, &after, sizeof(after));
     if (rc < 0)
         return efs_fail(err, rc, "an expert did not come");
     side->bytes = after.g_plain_bytes - before.g_plain_bytes;
-    side->rate[round] = (double)side->bytes / side->seconds[round];
+    side->rate[round] = (double)side->bytes / seconds;
     return 0;
-}
-
-static int compare_numbers(const void *a, const void *b)
-{
-    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
-}
-
-static double median(double *numbers, unsigned count)
-{
-    qsort(numbers, count, sizeof(*numbers), compare_numbers);
-    return numbers[count / 2];
 }
 
 int main(int argc, char **argv)
@@ -143,9 +132,9 @@ int main(int argc, char **argv)
         efs_client_gpu_stats(sides[1].client, &raw, sizeof(raw));
         printf("plain_bytes_a_round: %" PRIu64 "\n", sides[0].bytes);
         printf("link_bytes_over_plain: %.4f\n", (double)coded.g_link_bytes / (double)coded.g_plain_bytes);
-        printf("coded_gb_per_second: %.3f\n", median(sides[0].rate, a.rounds) / 1e9);
-        printf("raw_gb_per_second: %.3f\n", median(sides[1].rate, a.rounds) / 1e9);
-        printf("coded_over_raw: %.3f\n", median(ratio, a.rounds));
+        printf("coded_gb_per_second: %.3f\n", tools_median(sides[0].rate, a.rounds) / 1e9);
+        printf("raw_gb_per_second: %.3f\n", tools_median(sides[1].rate, a.rounds) / 1e9);
+        printf("coded_over_raw: %.3f\n", tools_median(ratio, a.rounds));
     } else {
         fprintf(stderr, "bench_gpu: %s\n", err.text);
     }

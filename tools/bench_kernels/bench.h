@@ -30,6 +30,9 @@ _Noreturn void bench_fail(const char *what, int error);
  * ones whose rows have a scale each. FP8 is scaled: the largest value of 4,096 becomes the format's largest. */
 void bench_weights(const char *file, enum efs_format format, size_t n, void *out);
 
+/* Reads all words, with the widest vectors of the processor, and does nothing else. The result is to be used. */
+uint64_t bench_read_words(const uint64_t *words, size_t count);
+
 /* Calls work(arg, part) for all parts in a thread each. Seconds; of one part its thread's processor time if busy. */
 double bench_run(unsigned parts, bool busy, void (*work)(void *arg, unsigned part), void *arg);
 

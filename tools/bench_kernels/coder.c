@@ -66,7 +66,7 @@ static void work_part(void *arg, unsigned part)
     if (d->work == WORK_MEMCPY)
         memcpy(d->back + from, d->raw + from, to - from);
     else if (d->work == WORK_READ)
-        d->sum[part] = tools_read_words((const uint64_t *)(const void *)(d->raw + from), (to - from) / 8);
+        d->sum[part] = bench_read_words((const uint64_t *)(const void *)(d->raw + from), (to - from) / 8);
     else if (d->work == WORK_WRITE)
         memset(d->back + from, 1, to - from); /* past the cache, at this size */
     else

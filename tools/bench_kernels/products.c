@@ -86,7 +86,7 @@ static void work_part(void *arg, unsigned part)
     for (size_t i = 0; i < b->some; i++) {
         if (b->work == WORK_READ) {
             const uint16_t *plain = b->plain[i].plain;
-            b->sum[part] ^= tools_read_words((const uint64_t *)(const void *)(plain + (size_t)begin * b->cols),
+            b->sum[part] ^= bench_read_words((const uint64_t *)(const void *)(plain + (size_t)begin * b->cols),
                                              (size_t)(end - begin) * b->cols / 4);
             continue;
         }

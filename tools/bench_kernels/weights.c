@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* weights.c - see bench.h: weights, memory, reading alone, threads. */
 #include "bench.h"
 
 #include "measure.h"
@@ -45,6 +46,13 @@ static size_t read_file(const char *path, float **values)
     return count;
 }
 
+/* Mean 0, deviation 1. */
+static double normal(uint64_t *state)
+{
+    double radius = sqrt(-2 * log(tools_uniform(state)));
+    return radius * cos(6.283185307179586 * tools_uniform(state));
+}
+
 static size_t draw(float **values)
 {
     uint64_t seed = 1;
@@ -54,10 +62,18 @@ static size_t draw(float **values)
         bench_fail("memory", ENOMEM);
     for (size_t i = 0; i < DRAWN; i++) {
         if (i % ROW == 0)
-            scale = (float)(0.02 * exp(0.4 * tools_normal(&seed)));
-        (*values)[i] = (float)tools_normal(&seed) * scale;
+            scale = (float)(0.02 * exp(0.4 * normal(&seed)));
+        (*values)[i] = (float)normal(&seed) * scale;
     }
     return DRAWN;
+}
+
+/* Rounded to nearest even; not for NaN. */
+static uint16_t bf16_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 /* The bits of an F16 without the last ones, rounded to nearest even. */
@@ -78,9 +94,9 @@ static uint32_t element(enum efs_format format, float v, float largest)
     memcpy(&bits, &v, sizeof(bits));
     switch (format) {
     case EFS_FORMAT_BF16:
-        return tools_bf16(v);
+        return bf16_bits(v);
     case EFS_FORMAT_BYTES:
-        return tools_bf16(v) >> 7 & 0xff;
+        return bf16_bits(v) >> 7 & 0xff;
     case EFS_FORMAT_F16:
         return f16_bits(v, 0);
     case EFS_FORMAT_E4M3: /* has the exponents of F16 that are 2^8 smaller */
@@ -112,6 +128,18 @@ void bench_weights(const char *file, enum efs_format format, size_t n, void *out
         memcpy(raw + done * each, raw, more * each);
     }
     free(values);
+}
+
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which is not there yet when one is chosen */
+__attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+#endif
+uint64_t
+bench_read_words(const uint64_t *words, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum ^= words[i];
+    return sum;
 }
 
 double bench_run(unsigned parts, bool busy, void (*work)(void *arg, unsigned part), void *arg)
