@@ -22,13 +22,15 @@ static inline void tools_reading_done(void *arg, errint_t error, size_t bytes)
     sem_post(&r->done);
 }
 
-/* Fill to. 0; -EUCLEAN: the file has fewer bytes; errors of efs_read(). Not on a thread that completes reads. */
-static inline errint_t tools_read_wait(struct efs *fs, uint32_t file, uint64_t offset, void *to, size_t bytes)
+/* Fill to. stream: as of efs_read(). 0; -EUCLEAN: the file has fewer bytes; errors of efs_read(). Not on a thread that
+ * completes reads. */
+static inline errint_t tools_read_wait(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset,
+                                       void *to, size_t bytes)
 {
     struct tools_reading r = {.error = 0};
     if (sem_init(&r.done, 0, 0) < 0)
         return -errno;
-    efs_read(fs, file, NULL, offset, to, bytes, tools_reading_done, &r);
+    efs_read(fs, file, stream, offset, to, bytes, tools_reading_done, &r);
     while (sem_wait(&r.done) < 0) {
     }
     sem_destroy(&r.done);

@@ -286,7 +286,7 @@ static bool read_file(const struct efsg_file *file, uint64_t offset, uint8_t *ro
 static bool same_bytes(struct efs *fs, uint32_t number, const uint8_t *want, uint64_t offset, uint8_t *room,
                        size_t bytes)
 {
-    return tools_read_wait(fs, number, offset, room, bytes) == 0 && memcmp(room, want, bytes) == 0;
+    return tools_read_wait(fs, number, NULL, offset, room, bytes) == 0 && memcmp(room, want, bytes) == 0;
 }
 
 bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)

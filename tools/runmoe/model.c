@@ -4,13 +4,13 @@
 #include "model.h"
 
 #include "expertfs-private.h"
+#include "read_wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,24 +21,6 @@
 #define NO_LAYER UINT32_MAX
 
 /* ---- files of a store or a mount ---- */
-
-struct waiting {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done;
-    errint_t error;
-};
-
-static void read_done(void *arg, errint_t error, size_t bytes)
-{
-    (void)bytes;
-    struct waiting *w = arg;
-    pthread_mutex_lock(&w->lock);
-    w->done = true;
-    w->error = error;
-    pthread_cond_signal(&w->changed);
-    pthread_mutex_unlock(&w->lock);
-}
 
 /* A file that is open: of the store in this process, or of the mount. */
 struct source {
@@ -86,20 +68,14 @@ static void source_close(struct source *s)
 /* All of these bytes. */
 static errint_t source_read(const struct source *s, uint64_t offset, uint8_t *to, size_t bytes)
 {
-    struct waiting w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0};
-    for (ssize_t got; !s->fs && bytes; offset += (uint64_t)got, to += got, bytes -= (size_t)got) {
+    if (s->fs)
+        return tools_read_wait(s->fs, s->file, s->stream, offset, to, bytes);
+    for (ssize_t got; bytes; offset += (uint64_t)got, to += got, bytes -= (size_t)got) {
         got = pread(s->fd, to, bytes, (off_t)offset);
         if (got <= 0)
             return got < 0 ? -errno : -EIO;
     }
-    if (!s->fs)
-        return 0;
-    efs_read(s->fs, s->file, s->stream, offset, to, bytes, read_done, &w);
-    pthread_mutex_lock(&w.lock);
-    while (!w.done)
-        pthread_cond_wait(&w.changed, &w.lock);
-    pthread_mutex_unlock(&w.lock);
-    return w.error;
+    return 0;
 }
 
 /* All of a file, into memory that the caller frees. */

@@ -96,12 +96,12 @@ static uint32_t read_hidden(struct efs *fs, uint32_t file)
     uint8_t word[8];
     uint64_t length = 0;
     uint32_t hidden = 0;
-    if (file == UINT32_MAX || tools_read_wait(fs, file, 0, word, sizeof(word)) < 0)
+    if (file == UINT32_MAX || tools_read_wait(fs, file, NULL, 0, word, sizeof(word)) < 0)
         return 0;
     for (unsigned i = 0; i < 8; i++)
         length |= (uint64_t)word[i] << (8 * i);
     char *text = length <= HEADER_MAX ? malloc(length + 1) : NULL;
-    if (text && tools_read_wait(fs, file, 8, text, length) == 0) {
+    if (text && tools_read_wait(fs, file, NULL, 8, text, length) == 0) {
         json_t *header = json_loadb(text, length, 0, NULL);
         hidden = header ? hidden_of(header) : 0;
         json_decref(header);
