@@ -277,8 +277,8 @@ static json_t *header_read(const struct source *s, const char *path, uint64_t *b
     return header;
 }
 
-/* Note the tensors of a file that are no expert's, with their place in memory; then `fill` reads them there. */
-static errint_t loader_file(struct loader *l, const char *path, bool fill)
+/* Note the tensors of a file that are no expert's, with their places in the file and in memory. */
+static errint_t loader_note(struct loader *l, const char *path)
 {
     struct model *m = l->model;
     struct source s;
@@ -296,23 +296,50 @@ static errint_t loader_file(struct loader *l, const char *path, bool fill)
             continue;
         if (first > end || end > s.bytes - begin) {
             rc = efs_fail(l->err, -EUCLEAN, "%s: %s: lies behind the end of the file", path, name);
-        } else if (!fill) {
-            uint64_t at = (m->dense_bytes + ALIGN - 1) / ALIGN * ALIGN;
-            m->dense_bytes = at + end - first;
-            json_object_set_new(entry, "data_offsets", json_pack("[I, I]", (json_int_t)at, (json_int_t)m->dense_bytes));
-            json_object_set_new(entry, "file", json_string(path));
-            json_object_set(l->tensors, name, entry);
-            json_object_set_new(l->left, name, json_true());
-        } else if (strcmp(json_string_value(json_object_get(json_object_get(l->tensors, name), "file")), path) == 0) {
-            const json_t *places = json_object_get(json_object_get(l->tensors, name), "data_offsets");
-            uint8_t *to = (uint8_t *)m->dense + json_integer_value(json_array_get(places, 0));
-            for (uint64_t at = first; rc == 0 && at < end; at += READ_BYTES)
-                rc = source_read(&s, begin + at, to + (at - first), end - at < READ_BYTES ? end - at : READ_BYTES);
-            if (rc < 0)
-                efs_fail(l->err, rc, "%s: %s: %s", path, name, strerror(-rc));
+            continue;
         }
+        uint64_t at = (m->dense_bytes + ALIGN - 1) / ALIGN * ALIGN;
+        m->dense_bytes = at + end - first;
+        json_object_set_new(entry, "file", json_string(path));
+        json_object_set_new(entry, "first", json_integer((json_int_t)(begin + first)));
+        json_object_set_new(entry, "data_offsets", json_pack("[I, I]", (json_int_t)at, (json_int_t)m->dense_bytes));
+        json_object_set(l->tensors, name, entry);
+        json_object_set_new(l->left, name, json_true());
     }
     json_decref(header);
+    source_close(&s);
+    return rc;
+}
+
+/* Read the tensors that are noted, file by file. */
+static errint_t loader_fill(struct loader *l)
+{
+    struct source s = {.fd = -1};
+    const char *name, *opened = "";
+    json_t *entry;
+    errint_t rc = 0;
+    json_object_foreach(l->tensors, name, entry)
+    {
+        const char *path = json_string_value(json_object_get(entry, "file"));
+        const json_t *places = json_object_get(entry, "data_offsets");
+        uint64_t first = (uint64_t)json_integer_value(json_object_get(entry, "first")),
+                 begin = (uint64_t)json_integer_value(json_array_get(places, 0)),
+                 end = (uint64_t)json_integer_value(json_array_get(places, 1));
+        if (strcmp(path, opened) != 0) {
+            source_close(&s);
+            rc = source_open(l->model, path, &s, l->err);
+            opened = path;
+        }
+        if (rc < 0)
+            break;
+        for (uint64_t at = begin; rc == 0 && at < end; at += READ_BYTES)
+            rc = source_read(&s, first + (at - begin), (uint8_t *)l->model->dense + at,
+                             end - at < READ_BYTES ? end - at : READ_BYTES);
+        if (rc < 0) {
+            efs_fail(l->err, rc, "%s: %s: %s", path, name, strerror(-rc));
+            break;
+        }
+    }
     source_close(&s);
     return rc;
 }
@@ -323,13 +350,11 @@ static errint_t loader_read(struct loader *l)
     json_t *files = weight_files(l->model, l->err), *value;
     const char *path;
     errint_t rc = files ? 0 : -EUCLEAN;
-    for (int fill = 0; fill < 2 && rc == 0; fill++) {
-        if (fill && !(l->model->dense = aligned_alloc(ALIGN, (l->model->dense_bytes / ALIGN + 1) * ALIGN)))
-            rc = efs_fail(l->err, -ENOMEM, "no memory for %llu bytes", (unsigned long long)l->model->dense_bytes);
-        json_object_foreach(files, path, value) rc = rc < 0 ? rc : loader_file(l, path, fill);
-    }
+    json_object_foreach(files, path, value) rc = rc < 0 ? rc : loader_note(l, path);
     json_decref(files);
-    return rc;
+    if (rc == 0 && !(l->model->dense = aligned_alloc(ALIGN, (l->model->dense_bytes / ALIGN + 1) * ALIGN)))
+        rc = efs_fail(l->err, -ENOMEM, "no memory for %llu bytes", (unsigned long long)l->model->dense_bytes);
+    return rc == 0 ? loader_fill(l) : rc;
 }
 
 static errint_t model_load_all(struct model *m, const struct ignored *ignored, struct efs_error *err)
