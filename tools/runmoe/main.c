@@ -10,12 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "expertfs-gpu.h"
-#include "forward.h"
 #include "clock.h"
+#include "expertfs-gpu.h"
+#include "failure.h"
+#include "forward.h"
 #include "mounted.h"
 #include "model.h"
 #include "options.h"
@@ -334,12 +334,11 @@ static int run(struct arguments *a)
         print_report(&r);
     if (r.logits_file && fclose(r.logits_file) != 0 && rc == 0)
         rc = efs_fail(&err, -errno, "%s: %s", a->logits_path, strerror(errno));
-    if (rc < 0)
-        fprintf(stderr, "runmoe: %s\n", err.text[0] ? err.text : strerror(-rc));
+    int status = rc < 0 ? tools_fail("runmoe", rc, &err) : EXIT_SUCCESS;
     forward_stop(r.forward);
     free(r.logits);
     model_close(&r.model);
-    return rc < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return status;
 }
 
 int main(int argc, char **argv)
