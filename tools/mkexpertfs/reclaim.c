@@ -2,7 +2,6 @@
 /* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, run, and print how to continue. */
 #include "mkexpertfs.h"
 
-#include "expertfs-private.h"
 #include "interrupt.h"
 #include "size.h"
 
@@ -75,8 +74,6 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 
 void reclaim_tell_left(const char *out)
 {
-    if (!efs_reclaim_unfinished(out))
-        return;
     if (access(out, F_OK) == 0) /* nothing goes back from a store that is whole */
         fprintf(stderr, "mkexpertfs: %s.reclaim is left: `mkexpertfs --resume %s` removes it\n", out, out);
     else
