@@ -24,19 +24,6 @@ static uint64_t take_number(const struct argp_state *state, const char *option, 
     return n;
 }
 
-static void take_numbers(const struct argp_state *state, const struct tools_option *option, const char *value,
-                         uint64_t most, struct tools_numbers *numbers)
-{
-    char list[256], *rest = list, *word;
-    if ((size_t)snprintf(list, sizeof(list), "%s", value) >= sizeof(list))
-        argp_error(state, "--%s: too long", option->name);
-    for (numbers->count = 0; (word = strsep(&rest, ","));) {
-        if (numbers->count == TOOLS_LIST_MAX)
-            argp_error(state, "--%s: more than %u numbers", option->name, TOOLS_LIST_MAX);
-        numbers->number[numbers->count++] = take_number(state, option->name, word, option->least, most);
-    }
-}
-
 void tools_option_words(const struct argp_state *state, const char *option, char *value, struct tools_list *list)
 {
     list->count = 0;
@@ -47,6 +34,16 @@ void tools_option_words(const struct argp_state *state, const char *option, char
             argp_error(state, "--%s: more than %u entries", option, TOOLS_LIST_MAX);
         list->word[list->count++] = word;
     }
+}
+
+static void take_numbers(const struct argp_state *state, const struct tools_option *option, char *value, uint64_t most,
+                         struct tools_numbers *numbers)
+{
+    struct tools_list words;
+    tools_option_words(state, option->name, value, &words);
+    numbers->count = words.count;
+    for (uint32_t i = 0; i < words.count; i++)
+        numbers->number[i] = take_number(state, option->name, words.word[i], option->least, most);
 }
 
 uint64_t tools_option_size(const struct argp_state *state, const char *option, const char *value, uint64_t least,
