@@ -20,7 +20,7 @@ import time
 import common
 import readers as reader_matrix
 import weights
-from common import BUILD, WORK, daemons, rate, run, tool
+from common import BUILD, DIRECT, WORK, daemons, drop, fields, fio, rate, run, tool, touch_memory
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # of the reader matrix: fewer sizes and cells, one turn each
@@ -128,15 +128,9 @@ class Mounted(common.Mounted):
         super().__init__(store, where, options, disk and disk.join)
 
 
-def fio(path):
-    out = run("fio", "--name=r", f"--filename={path}", "--rw=read", "--direct=1", "--ioengine=io_uring", "--iodepth=8",
-              "--bs=1M", "--output-format=json")
-    return json.loads(out)["jobs"][0]["read"]["bw_bytes"] / 1e9
-
-
 def stat(where=MOUNT, name="stat"):
     with open(os.path.join(where, ".expertfs", name)) as f:
-        return dict(line.rstrip("\n").split(": ", 1) for line in f if ": " in line)
+        return fields(f.read())
 
 
 # ---- sections --------------------------------------------------------------------------------------------------------
@@ -232,7 +226,7 @@ def cold():
         file = os.path.basename(big_files(source)[0])
         raw, ours, mapped, buffered = [], [], [], []
         for _ in range(ROUNDS):
-            raw.append(fio(os.path.join(source, file)))
+            raw.append(fio(os.path.join(source, file), *DIRECT))
             touch_memory()
             with Mounted(store):
                 ours.append(rate("--keep-cache", os.path.join(MOUNT, file)))
@@ -280,16 +274,6 @@ def write_list(path, items):
         for pieces in items:
             f.writelines(f"{first} {count} {name}\n" for first, count, name in pieces)
             f.write("\n")
-
-
-def touch_memory(most=None):
-    """Most of what is free, or at most so many bytes of it. A virtual machine's host takes back memory that was free for
-    some seconds, and who needs it next waits for it: 1 GB/s here. Whoever comes first shall not pay for that alone."""
-    with open("/proc/meminfo") as f:
-        free = next(int(line.split()[1]) for line in f if line.startswith("MemFree:")) << 10
-    size = max(free - (4 << 30), 2 << 30) if free > 6 << 30 else free // 2
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
-    mmap.mmap(-1, min(size, most or size), flags=flags).close()
 
 
 def experts():
@@ -367,9 +351,7 @@ def packing():
         scratch = os.path.join(WORK, "write.tmp")
         for _ in range(ROUNDS):
             reads.append(rate("--mode", "direct", *big_files(source)))
-            out = run("fio", "--name=w", f"--filename={scratch}", "--size=700M", "--rw=write", "--direct=1",
-                      "--ioengine=io_uring", "--iodepth=8", "--bs=1M", "--output-format=json")
-            writes.append(json.loads(out)["jobs"][0]["write"]["bw_bytes"] / 1e9)
+            writes.append(fio(scratch, "--size=700M", *DIRECT, rw="write"))
             os.unlink(scratch)
             report = pack(source)[1]
             ours.append(report["source_bytes"] / report["seconds"] / 1e9)
@@ -508,9 +490,7 @@ def peers():
         leave = ["fusermount3", "-u", directory]
     try:
         for _ in range(min(ROUNDS, 3)):
-            fd = os.open(image, os.O_RDONLY)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
+            drop(image)
             squash.append(rate(*[os.path.join(directory, f) for f in files]))
             touch_memory()
             with Mounted(store):
@@ -673,7 +653,7 @@ def limits():
         for kib in (128, 256, 1024):
             row(f"FUSE, cold, {mode} of 1 MiB, read-ahead {kib} KiB, GB/s", f"{middle['FUSE', mode, kib]:.2f}", "")
     source = big_files(model("demo", "--preset", "demo"))[0]
-    row("disk, O_DIRECT reads, GB/s", f"{statistics.median(fio(source) for _ in range(ROUNDS)):.2f}", "")
+    row("disk, O_DIRECT reads, GB/s", f"{statistics.median(fio(source, *DIRECT) for _ in range(ROUNDS)):.2f}", "")
 
 
 SECTIONS = {"size": size, "kernels": kernels, "cold": cold, "experts": experts, "hot": hot, "pack": packing,

@@ -79,9 +79,6 @@ class Cgroup:
     def cached_bytes(self):
         return self.stat().get("file" if self.version == 2 else "total_cache", 0)
 
-    def anonymous_bytes(self):
-        return self.stat().get("anon" if self.version == 2 else "total_rss", 0)
-
     def peak_bytes(self):
         return int(self._read("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
 

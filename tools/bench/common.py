@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the benchmarks share."""
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -26,12 +27,37 @@ def rate(*args):
     return json.loads(run(sys.executable, os.path.join(HERE, "readbench.py"), *args))["gb_per_s"]
 
 
+DIRECT = ("--direct=1", "--ioengine=io_uring", "--iodepth=8")
+
+
+def fio(path, *options, rw="read"):
+    """GB/s of fio, 1 MiB at a time."""
+    out = run("fio", "--name=f", f"--filename={path}", f"--rw={rw}", *["--readonly"] * (rw == "read"), "--bs=1M",
+              "--output-format=json", *options)
+    return json.loads(out)["jobs"][0][rw]["bw_bytes"] / 1e9
+
+
+def fields(text):
+    """Lines `name: value` as a dict."""
+    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+
+
 def drop(path):
     """Write the file back and drop its pages from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
+
+
+def touch_memory(most=None):
+    """Most of what is free, or at most so many bytes of it. A virtual machine's host takes back memory that was free for
+    some seconds, and who needs it next waits for it: 1 GB/s here. Whoever comes first shall not pay for that alone."""
+    with open("/proc/meminfo") as f:
+        free = next(int(line.split()[1]) for line in f if line.startswith("MemFree:")) << 10
+    size = max(free - (4 << 30), 2 << 30) if free > 6 << 30 else free // 2
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+    mmap.mmap(-1, min(size, most or size), flags=flags).close()
 
 
 def daemons(store):

@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 
-from common import HERE, ROOT, tool
+from common import HERE, ROOT, run, tool
 
 SHAPES = ["2880x2880", "4096x1536"]
 # of a line of bench_kernels products, by path: (what, text, least)
@@ -23,8 +23,7 @@ LLAMA_BAR = 1.25
 
 
 def lines(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in run(*command).splitlines()]
 
 
 def has_llama(python):

@@ -20,9 +20,8 @@ import subprocess
 import sys
 import time
 
-from bench import touch_memory
 from cgroup import Cgroup
-from common import HERE, WORK, drop, tool
+from common import HERE, WORK, drop, fields, tool, touch_memory
 
 # 16 layers of 32 experts of 9 MiB, 4 of them for a token
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
@@ -110,8 +109,7 @@ class Mounted(Ended):
 
     def stat(self):
         with open(os.path.join(self.path, ".expertfs", "stat")) as f:
-            pairs = dict(line.rstrip("\n").split(": ", 1) for line in f if ": " in line)
-        return {k: int(v) for k, v in pairs.items() if v.isdigit()}
+            return {k: int(v) for k, v in fields(f.read()).items() if v.isdigit()}
 
     def end(self):
         if self.daemon.poll() is None:

@@ -6,12 +6,10 @@ page, how many threads read the file together, and whether they share a descript
 go through a part each by a descriptor of their own. Each turn of a cell reads the original, with nothing of it in the
 page cache, and the same file through a new mount.
 """
-import json
 import os
 import statistics
-import subprocess
 
-from common import drop
+from common import DIRECT, drop, fio
 
 KINDS = ("pread", "read", "readv", "mmap", "sendfile")
 SIZES = (4, 16, 64, 256, 1024, 8192)  # KiB
@@ -20,12 +18,6 @@ SHIFTS = {0: "aligned", 16: "+16", 1: "odd"}
 TEAMS = ((1, "shared"), (2, "shared"), (4, "shared"), (8, "shared"), (2, "own"), (4, "own"), (8, "own"))
 QUICK_SIZES = (64, 1024)
 QUICK_TEAMS = ((1, "shared"), (4, "shared"), (4, "own"))
-
-
-def fio(path, *options):
-    out = subprocess.run(["fio", "--name=r", f"--filename={path}", "--readonly", "--rw=read", "--bs=1M",
-                          "--output-format=json", *options], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return json.loads(out)["jobs"][0]["read"]["bw_bytes"] / 1e9
 
 
 def cells(quick):
@@ -60,7 +52,7 @@ def psync(bench, store, raw, where, rounds):
     """fio, one thread that reads 1 MiB at a time, cold, over O_DIRECT of the original by io_uring."""
     ours, theirs = [], []
     for _ in range(rounds):
-        theirs.append(fio(raw, "--direct=1", "--ioengine=io_uring", "--iodepth=8"))
+        theirs.append(fio(raw, *DIRECT))
         drop(store)
         bench.touch_memory(TOUCHED)
         with bench.Mounted(store, "budget=auto,nostate"):

@@ -23,23 +23,16 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import plot  # noqa: E402
-from cgroup import Cgroup  # noqa: E402
+import plot
+from cgroup import Cgroup
+from common import WORK, drop, tool
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
-WORK = os.environ.get("BENCH_DIR", os.path.join(BUILD, "bench"))
 ALLOWANCE = 192 << 20  # of a cgroup above the budget, for the process that plays; half of it is a daemon's fixed memory
 POOLS = {"io": "plan=auto,goal=io", "makespan": "plan=auto,goal=makespan", "coded": "plan=C=100", "full": "plan=F=100"}
 # budget in percent: bar
 BARS = {"bytes": {10: 2.7, 25: 3.0, 50: 14.0}, "mmap": {10: 2.5, 25: 2.5, 50: 1.5},
         "read-lru": {10: 1.7, 25: 1.7, 50: 1.2, 75: 1.0}, "coded": {10: 2.0, 25: 1.8, 50: 1.5, 75: 1.25, 100: 1.2}}
 PEERS = {"mmap": ("page-cache", "raw"), "read-lru": ("lru", "raw")}
-
-
-def tool(name):
-    return os.path.join(BUILD, name)
 
 
 def options():
@@ -92,13 +85,6 @@ def prepare(model):
     if not os.path.exists(store):
         subprocess.run([tool("mkexpertfs"), raw, store], check=True, stdout=subprocess.DEVNULL)
     return raw, store
-
-
-def drop(path):
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 class Mounted:

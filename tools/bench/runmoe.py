@@ -18,8 +18,7 @@ import sys
 import time
 
 from cgroup import Cgroup
-from common import ROOT, WORK, drop, tool
-
+from common import ROOT, WORK, drop, fields, tool
 
 
 def llama(path, tokens, threads):
@@ -46,10 +45,6 @@ def limited(command, limit_bytes):
         return ran.stdout
     finally:
         cgroup.remove()
-
-
-def fields(text):
-    return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
 
 
 def runmoe(options, store, prompt, limit_bytes, *more):
