@@ -4,9 +4,7 @@
 import fcntl
 import os
 import pty
-import re
 import select
-import shlex
 import struct
 import subprocess
 import sys
