@@ -137,8 +137,8 @@ inner_room $replay predict base
 inner_room $replay sim base predict
 inner_room $replay compute base
 inner_room $replay live base compute
-inner_room $replay assign base report compute
-inner_room $replay place base report
+inner_room $replay assign base compute
+inner_room $replay place base
 rooms_known $replay "base report predict sim compute live assign place"
 
 # symbols: kernels/ and sched/ neither allocate (kernels), nor do I/O, nor start threads, nor read clocks
