@@ -236,7 +236,7 @@ def shards(tensors, limit):
     return parts
 
 
-def laid_out(name, start, tensors, alignment):
+def laid_out(tensors, alignment):
     """[(tensor, offset in its data)], the file's size."""
     places, at = [], 0
     for stored in tensors:
@@ -263,7 +263,7 @@ def safetensors_files(m):
     parts = shards(tensors, m.shard or 5_000_000_000)
     for number, part in enumerate(parts):
         name = shard_name(number, len(parts), "safetensors")
-        places, size = laid_out(name, 0, sorted(part, key=lambda one: (-BYTES[one.dtype], one.name)), 1)
+        places, size = laid_out(sorted(part, key=lambda one: (-BYTES[one.dtype], one.name)), 1)
         header = json.dumps({"__metadata__": {"format": "pt"}} | {
             stored.name: {"dtype": stored.dtype, "shape": stored.shape, "data_offsets": [at, at + bytes_of(stored)]}
             for stored, at in places}, separators=(",", ":"))
@@ -356,7 +356,7 @@ def gguf_files(m):
         if len(parts) > 1:
             fields += [("split.no", *gguf_value(number, (2, "H"))), ("split.count", *gguf_value(len(parts), (2, "H"))),
                        ("split.tensors.count", *gguf_value(len(tensors), (5, "i")))]
-        places, size = laid_out("", 0, part, 32)
+        places, size = laid_out(part, 32)
         header = b"GGUF" + struct.pack("<IQQ", 3, len(part), len(fields))
         header += b"".join(gguf_value(key)[1] + struct.pack("<I", kind) + data for key, kind, data in fields)
         for stored, at in places:
