@@ -5,7 +5,6 @@ import fcntl
 import os
 import pty
 import select
-import struct
 import subprocess
 import sys
 import termios
@@ -16,27 +15,27 @@ from e2e import *
 
 mkexpertfs = program("mkexpertfs")
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "16", "-l", "3", "--vocab", "1000")
+store, asked = scratch("own.efs"), "Type yes to begin: "
 
 
-def in_terminal(columns, *arguments, term="xterm", wait_for=None, keys=b"", command=(mkexpertfs,)):
-    """Status and what its standard error showed; keys are typed when that has wait_for."""
+def answered(keys):
+    """Status of mkexpertfs --reclaim and what it showed in a terminal; keys are typed at its question."""
     control, device = pty.openpty()
-    fcntl.ioctl(control, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
 
     def own():
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    process = subprocess.Popen([*command, *arguments], stdin=device, stdout=subprocess.DEVNULL, stderr=device,
-                               preexec_fn=own, env={**os.environ, "TERM": term})
-    text, end = "", time.monotonic() + 60
+    process = subprocess.Popen([mkexpertfs, "--reclaim", model, store], stdin=device, stdout=subprocess.DEVNULL, stderr=device,
+                               preexec_fn=own)
+    text, typed, end = "", False, time.monotonic() + 60
     while time.monotonic() < end:
         if select.select([control], [], [], 0.1)[0]:
             text += os.read(control, 65536).decode()
         elif process.poll() is not None:
             break
-        if wait_for and wait_for in text:
+        if asked in text and not typed:
             os.write(control, keys)
-            wait_for = None
+            typed = True
     if process.poll() is None:
         process.kill()
     status = process.wait()
@@ -46,15 +45,14 @@ def in_terminal(columns, *arguments, term="xterm", wait_for=None, keys=b"", comm
 
 
 before = sorted(files_below(model))
-asked = "Type yes to begin: "
-status, text = in_terminal(80, "--reclaim", model, scratch("own.efs"), wait_for=asked, keys=b"\x03")
+status, text = answered(b"\x03")
 check("Ctrl-C at the question ends it at once", status == 130 and
       text.endswith(asked + "^C\r\nmkexpertfs: interrupted; nothing was left behind\r\n"), (status, text))
-status, text = in_terminal(80, "--reclaim", model, scratch("own.efs"), wait_for=asked, keys=b"\x04")
+status, text = answered(b"\x04")
 check("so does Ctrl-D", status == 1 and text.endswith(asked + "\r\nmkexpertfs: nothing was done\r\n"), (status, text))
-status, text = in_terminal(80, "--reclaim", model, scratch("own.efs"), wait_for=asked, keys=b"no\n")
+status, text = answered(b"no\n")
 check("and no", status == 1 and text.endswith(asked + "no\r\nmkexpertfs: nothing was done\r\n"), (status, text))
-check("and nothing was done", sorted(files_below(model)) == before and not os.path.exists(scratch("own.efs.reclaim")))
-status, text = in_terminal(80, "--reclaim", model, scratch("own.efs"), wait_for=asked, keys=b"yes\n")
-check("yes begins", status == 0 and os.path.exists(scratch("own.efs")) and not os.path.exists(model), (status, text))
+check("and nothing was done", sorted(files_below(model)) == before and not os.path.exists(store + ".reclaim"))
+status, text = answered(b"yes\n")
+check("yes begins", status == 0 and os.path.exists(store) and not os.path.exists(model), (status, text))
 done()
