@@ -105,8 +105,8 @@ errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number);
 /* Read all of them. -ENOMEM. */
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /*
- * Choose the model whose tensors are in the view: fills apart of the catalogue's files, and notes. expert_bytes: of
- * each file, of its tensors with names of experts. *index: the file that is the model's index, EFS_NONE: it has none.
+ * Choose the model whose experts the store has: fills apart of the catalogue's files, and notes. expert_bytes: of each
+ * file, of its tensors with names of experts. *index: the file that is the model's index, EFS_NONE: it has none.
  * -ENOMEM.
  */
 errint_t efs_source_choose_model(struct efs_catalog *catalog, const uint64_t *expert_bytes, uint32_t *index);

@@ -6,7 +6,7 @@
  * A folder with a config.json or an index is a model, and so is a GGUF file, or all parts of one. Of a model with an
  * index those files count that the index names; without an index, where files with tensors lie beside its config.json,
  * these, or model.safetensors alone if it is there: an adapter or another format may lie beside it. The model is the
- * one with experts that is nearest to the top; of several there the largest. Where none has experts, all count alike.
+ * one with experts that is nearest to the top; of several there the largest.
  */
 #include "source.h"
 
@@ -28,7 +28,6 @@ struct model {
     bool single;         /* one of these is model.safetensors */
     uint32_t index;      /* whose files are all there; EFS_NONE: none */
     uint64_t bytes;      /* of tensors with names of experts, in files that count */
-    uint64_t file_bytes; /* of files that count */
     uint32_t first_file;
     bool others; /* experts in files that do not count */
 };
@@ -177,45 +176,38 @@ static unsigned model_depth(const struct model *model)
 static const struct model *model_choose(struct choice *choice)
 {
     const struct model *best = NULL;
-    bool experts = false;
 
     for (size_t m = 0; m < choice->member_count; m++) {
         struct model *model = &choice->models[choice->model_of[m]];
         uint32_t file = choice->members[m].file;
-        if (file_counts(model, &choice->catalog->files[file])) {
+        if (file_counts(model, &choice->catalog->files[file]))
             model->bytes += choice->expert_bytes[file];
-            model->file_bytes += choice->catalog->files[file].bytes;
-        } else {
+        else
             model->others |= choice->expert_bytes[file] > 0;
-        }
-        experts |= model->bytes > 0;
     }
     for (uint32_t m = 0; m < choice->model_count; m++) {
         const struct model *model = &choice->models[m];
         unsigned depth = model_depth(model), best_depth = best ? model_depth(best) : 0;
-        bool larger = best && (experts ? model->bytes > best->bytes : model->file_bytes > best->file_bytes);
-        if ((model->bytes || !experts) && (!best || depth < best_depth || (depth == best_depth && larger)))
+        if (model->bytes && (!best || depth < best_depth || (depth == best_depth && model->bytes > best->bytes)))
             best = model;
     }
     return best;
 }
 
-/* Why the tensors of a file are not the model's: one line for each other model, and for each file that does not count.
- */
-static errint_t put_note(const struct choice *choice, const struct model *model, const struct model *best,
-                         uint32_t file)
+/* Why the experts of a file are none here: one line for each other model, and for each file that does not count. */
+static errint_t put_note(const struct choice *choice, const struct model *model, bool is_best, uint32_t file)
 {
     struct efs_source_file *f = &choice->catalog->files[file];
     struct efs_error text = {""};
 
-    if (f->note || !best->bytes)
+    if (f->note)
         return 0;
-    if (model == best && choice->expert_bytes[file])
+    if (is_best && choice->expert_bytes[file])
         efs_fail(&text, 0, "%s: %s; packed without experts", f->path,
                  model->index != EFS_NONE                         ? "the index does not name it"
                  : efs_source_folder(f->path) != model->key_bytes ? "does not lie beside config.json"
                                                                   : "the model is " SINGLE_NAME);
-    else if (model != best && file == model->first_file && (model->config || model->bytes || model->others))
+    else if (!is_best && file == model->first_file && (model->config || model->bytes || model->others))
         efs_fail(&text, 0, "%.*s: is a model of its own; packed without experts",
                  model->key_bytes ? (int)model->key_bytes - (model->path[model->key_bytes - 1] == '/') : 1,
                  model->key_bytes ? model->path : ".");
@@ -234,7 +226,7 @@ static errint_t choose(struct choice *choice, uint32_t *index)
         struct efs_source_file *file = &choice->catalog->files[choice->members[m].file];
         file->apart = model != best || !file_counts(model, file);
         if (file->apart)
-            ret = put_note(choice, model, best, choice->members[m].file);
+            ret = put_note(choice, model, model == best, choice->members[m].file);
     }
     return ret;
 }

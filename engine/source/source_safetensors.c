@@ -206,8 +206,7 @@ static errint_t read_tensors(const struct layout *layout, json_t *root, struct e
         return ret;
     json_object_foreach(root, name, info)
     {
-        ret = strcmp(name, EFS_SAFETENSORS_METADATA) == 0 ? check_metadata(layout, info)
-                                                          : add_tensor(layout, name, info, list);
+        ret = strcmp(name, "__metadata__") == 0 ? check_metadata(layout, info) : add_tensor(layout, name, info, list);
         if (ret < 0)
             return ret;
     }

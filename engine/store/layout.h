@@ -109,7 +109,7 @@ struct efs_disk_file {
     uint32_t reserved;
 };
 static_assert(sizeof(struct efs_disk_file) == 32, "file");
-#define EFS_FILE_APART 1u /* its tensors are not of the model whose experts the store has: they are not in the view */
+#define EFS_FILE_APART 1u /* its tensors are not of the model whose experts the store has */
 
 struct efs_disk_extent {
     uint64_t file_offset;
@@ -119,9 +119,6 @@ struct efs_disk_extent {
     uint32_t reserved;
 };
 static_assert(sizeof(struct efs_disk_extent) == 32, "extent");
-
-/* A member of a safetensors header that is no tensor. */
-#define EFS_SAFETENSORS_METADATA "__metadata__"
 
 /* A whole tensor as the checkpoint names it; its bytes are those of the objects that name it. Where a zero byte follows
  * the name in STRINGS, dtype and shape are U8 and [bytes], and the text up to the next zero byte is what the
