@@ -79,26 +79,30 @@ static int64_t memory_left_of(uint64_t bytes, uint64_t used, uint64_t margin)
 /* Above memory.high no process is killed, but all are slowed down until nothing goes on. Page cache is reclaimed on
  * demand, memfds and tmpfs are not. */
 struct group_bytes {
-    uint64_t hard, limit; /* memory.max; the lower one of it and memory.high; EFS_CGROUP_NO_LIMIT and more: none */
+    uint64_t hard, limit; /* memory.max; the lower one of it and memory.high */
     uint64_t usage, cache;
 };
 
-static void memory_left_look(const struct efs_memory_group *g, struct group_bytes *bytes)
+/* false: it has no limit. Its usage and memory.stat, which the kernel sums up over all its processors, are not read
+ * then. */
+static bool memory_left_look(const struct efs_memory_group *g, struct group_bytes *bytes)
 {
     char text[EFS_KERNEL_TEXT];
     uint64_t high = efs_kernel_number(g->high, UINT64_MAX);
     bytes->hard = efs_kernel_number(g->limit, UINT64_MAX);
     bytes->limit = bytes->hard < high ? bytes->hard : high;
+    if (bytes->limit >= EFS_CGROUP_NO_LIMIT)
+        return false;
     bytes->usage = efs_kernel_number(g->usage, 0);
     efs_kernel_text(g->stat, text);
     bytes->cache = memory_left_less(efs_kernel_field(text, g->cache, 0), efs_kernel_field(text, g->shared, 0));
+    return true;
 }
 
 static int64_t memory_left_in_group(const struct efs_memory_group *g)
 {
     struct group_bytes b;
-    memory_left_look(g, &b);
-    if (b.limit >= EFS_CGROUP_NO_LIMIT)
+    if (!memory_left_look(g, &b))
         return INT64_MAX;
     return memory_left_of(b.limit, memory_left_less(b.usage, b.cache), memory_left_margin(b.limit));
 }
@@ -140,8 +144,7 @@ void efs_memory(struct efs_memory *out, size_t bytes)
                                 .free_bytes = efs_kernel_field(text, "MemFree", 0) * 1024};
     for (uint32_t i = 0; i < left.count; i++) {
         struct group_bytes b;
-        memory_left_look(&left.groups[i], &b);
-        if (b.limit >= EFS_CGROUP_NO_LIMIT)
+        if (!memory_left_look(&left.groups[i], &b))
             continue;
         lower(&memory.available_bytes, memory_left_less(b.limit, memory_left_less(b.usage, b.cache)));
         lower(&memory.free_bytes, memory_left_less(b.limit, b.usage));
