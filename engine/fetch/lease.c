@@ -24,11 +24,11 @@ struct efs_lease { /* one an expert: all leases on it are counted in struct efs_
     uint32_t expert;
 };
 
-struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg)
+struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, void *arg)
 {
     struct efs_full_waiter *w = efs_sys_calloc(1, sizeof(*w));
     if (w)
-        *w = (struct efs_full_waiter){.expert = expert, .tokens = tokens, .done = done, .arg = arg};
+        *w = (struct efs_full_waiter){.expert = expert, .done = done, .arg = arg};
     return w;
 }
 

@@ -26,7 +26,7 @@ struct efs_leases {
 struct efs_full_waiter {
     struct efs_full_waiter *next;        /* in a line, or among those that are to be begun or answered */
     struct efs_full_waiter *next_waiter; /* for the same expert */
-    uint32_t expert, tokens;
+    uint32_t expert;
     enum efs_memfile_kind use;   /* PRIVATE: as it comes */
     errint_t error;              /* with which done is to be called */
     struct efs_memfile *memfile; /* of the one that has its expert filled: taken for it; NULL: to be made */
@@ -36,7 +36,7 @@ struct efs_full_waiter {
 };
 
 /* Of any use. NULL: no memory. Free with free() if it was not asked for. */
-struct efs_full_waiter *efs_lease_waiter(uint32_t expert, uint32_t tokens, efs_leased_fn *done, void *arg);
+struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, void *arg);
 /* Ask: it is answered at once, or when the expert was brought, or waits for room: all of it after the lock. Counts as
  * one thing under way (efs.active) until done. */
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);

@@ -48,7 +48,7 @@ static uint32_t gather_take_layer(const struct efs *fs, struct efs_full_waiter *
             continue;
         }
         *p = w->next;
-        needs[count] = (struct efs_need){.expert = w->expert, .tokens = w->tokens};
+        needs[count] = (struct efs_need){.expert = w->expert, .tokens = 1};
         taken[count++] = w;
     }
     return count;
@@ -113,7 +113,7 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     errint_t rc = efs_is_here(fs) ? efs_view_info(&fs->view, file, &info) : -ECHILD;
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
         rc = -EINVAL;
-    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, 1, done, arg) : NULL;
+    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, done, arg) : NULL;
     if (!w) {
         open_failed(fs, done, arg, rc ? rc : -ENOMEM);
         return;

@@ -138,7 +138,6 @@ static struct efs_request *request_new(struct efs *fs, const struct start *s)
             request->items[request->count++] =
                 (struct efs_request_item){.request = request,
                                           .expert = s->experts[i],
-                                          .tokens = s->tokens[i],
                                           .arg = s->how->arrived ? s->how->args[i] : NULL,
                                           .for_nobody = start_for_nobody(s, i),
                                           .form = s->forms[i]};
@@ -153,7 +152,7 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
     for (uint32_t i = 0; good && i < request->count; i++) {
         struct efs_request_item *item = &request->items[i];
         if (item->form == EFS_FORM_FULL) {
-            s->waiters[i] = efs_lease_waiter(item->expert, item->tokens, efs_item_leased, item);
+            s->waiters[i] = efs_lease_waiter(item->expert, efs_item_leased, item);
             good = s->waiters[i] != NULL;
             if (good)
                 s->waiters[i]->use = start_use(s);

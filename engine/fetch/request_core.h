@@ -13,7 +13,7 @@ enum efs_item_state { EFS_ITEM_COMING, EFS_ITEM_HERE, EFS_ITEM_FAILED, EFS_ITEM_
 struct efs_request_item {
     struct efs_request *request;
     struct efs_request_item *next_waiting; /* coded: for room */
-    uint32_t expert, tokens;
+    uint32_t expert;
     void *arg; /* for arrived of the request */
     enum efs_form form;
     enum efs_item_state state;
