@@ -6,10 +6,6 @@
 
 #include <errno.h>
 
-/* Decodes that Algorithm 1 may simulate. For 8 experts x 3 tensors x 3 shards it wants some 2,000, 15,600 at the most.
- */
-#define EFFORT 20000u
-
 static void schedule_list_io(const struct efs_graph *graph, struct efs_schedule *schedule, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++) {
@@ -120,7 +116,7 @@ int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind
     struct parts parts = {.base = memory};
     schedule_lay_out(graph, schedule, &parts);
     if (kind == EFS_SCHEDULE_PAPER)
-        efs_order_paper(graph, EFFORT, &schedule->order);
+        efs_order_paper(graph, &schedule->order);
     else
         order_request(graph, &schedule->order);
     schedule_list(graph, schedule);

@@ -19,8 +19,7 @@ extern "C" {
 #endif
 
 enum efs_schedule_kind {
-    EFS_SCHEDULE_REQUEST, /* as asked for: expert after expert, the E-chunks of each, then its SM-chunks; as mounts do
-                           */
+    EFS_SCHEDULE_REQUEST, /* as mounts do: expert after expert, as asked for, its E-chunks, then its SM-chunks */
     EFS_SCHEDULE_PAPER,   /* Algorithm 1 */
     EFS_SCHEDULE_KINDS
 };
@@ -56,9 +55,8 @@ size_t efs_schedule_bytes(const struct efs_graph *graph);
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
                       struct efs_schedule *schedule);
 
-/* Algorithm 1 alone: fills the arrays of order (graph->task_count entries). effort: how many decodes it may simulate in
- * search of positions, about 13 ns each. See schedule_paper.c. */
-void efs_order_paper(const struct efs_graph *graph, uint32_t effort, struct efs_order *order);
+/* Algorithm 1 alone: fills the arrays of order (graph->task_count entries). See schedule_paper.c. */
+void efs_order_paper(const struct efs_graph *graph, struct efs_order *order);
 
 /* Who does an operation. */
 enum efs_resource { EFS_ON_IO, EFS_ON_WORKER, EFS_ON_STREAM, EFS_ON_EXECUTOR, EFS_RESOURCES };
