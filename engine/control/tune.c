@@ -175,16 +175,16 @@ static void tune_get_policy(struct efs *fs, char *text, size_t room)
 static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     efs_lock(fs);
-    struct efs_guess_tuning tuning = efs_guess_tuning(fs);
+    struct efs_governor_config tuning = efs_guess_tuning(fs);
     efs_unlock(fs);
-    errint_t rc = efs_tune_prefetch(value, &tuning.governor.mode, err);
+    errint_t rc = efs_tune_prefetch(value, &tuning.mode, err);
     (void)held;
     return rc < 0 ? rc : efs_guess_tune(fs, &tuning, err);
 }
 
 static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
 {
-    snprintf(text, room, "%s", efs_governor_mode_name(efs_guess_tuning(fs).governor.mode));
+    snprintf(text, room, "%s", efs_governor_mode_name(efs_guess_tuning(fs).mode));
 }
 
 /* ---- by name ---- */

@@ -20,7 +20,7 @@ errint_t efs_guess_build(struct efs *fs)
     if (!g)
         return -ENOMEM;
     g->fs = fs;
-    g->tuning = (struct efs_guess_tuning){{.mode = EFS_GOVERNOR_OFF, .share = EFS_GOVERNOR_SHARE}};
+    g->tuning = (struct efs_governor_config){.mode = EFS_GOVERNOR_OFF};
     pthread_cond_init(&g->wake, NULL);
     return 0;
 }
@@ -64,7 +64,7 @@ void efs_guess_destroy(struct efs *fs)
     fs->guessing = NULL;
 }
 
-struct efs_guess_tuning efs_guess_tuning(const struct efs *fs)
+struct efs_governor_config efs_guess_tuning(const struct efs *fs)
 {
     return fs->guessing->tuning;
 }
@@ -173,20 +173,20 @@ static struct efs_prefetch *guess_off(struct efs *fs)
 }
 
 /* Lock held: settings that are allowed are taken. *queue: in, one that may be used; out, one to be freed. */
-static errint_t guess_set(struct efs *fs, const struct efs_guess_tuning *tuning, struct efs_prefetch **queue,
+static errint_t guess_set(struct efs *fs, const struct efs_governor_config *tuning, struct efs_prefetch **queue,
                           struct efs_error *err)
 {
     struct efs_guessing *g = fs->guessing;
-    bool on = tuning->governor.mode != EFS_GOVERNOR_OFF, was = g->on;
+    bool on = tuning->mode != EFS_GOVERNOR_OFF, was = g->on;
     errint_t rc = on && !was ? guess_on(fs, *queue, err) : 0;
     if (rc < 0)
         return rc;
     if (on && !was)
         *queue = NULL;
     if (on && g->governor.layers == 0)
-        efs_governor_init(&g->governor, efs_cache_layers(fs), &tuning->governor);
+        efs_governor_init(&g->governor, efs_cache_layers(fs), tuning);
     else
-        efs_governor_set(&g->governor, &tuning->governor);
+        efs_governor_set(&g->governor, tuning);
     if (!on && was)
         *queue = guess_off(fs);
     g->tuning = *tuning;
@@ -215,11 +215,11 @@ static errint_t guess_start(struct efs *fs, struct efs_error *err)
     return efs_fail(err, rc, "cannot start the thread that predicts: %s", strerror(-rc));
 }
 
-errint_t efs_guess_tune(struct efs *fs, const struct efs_guess_tuning *tuning, struct efs_error *err)
+errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err)
 {
     struct efs_prefetch *queue = NULL;
     errint_t rc = 0;
-    if (tuning->governor.mode != EFS_GOVERNOR_OFF) {
+    if (tuning->mode != EFS_GOVERNOR_OFF) {
         const struct efs_prefetch_config config = {.layers = efs_cache_layers(fs),
                                                    .experts = efs_cache_width(fs),
                                                    .sequences = EFS_GUESS_SEQUENCES,
@@ -230,7 +230,7 @@ errint_t efs_guess_tune(struct efs *fs, const struct efs_guess_tuning *tuning, s
                                  : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");
     }
     efs_lock(fs);
-    const struct efs_guess_tuning before = fs->guessing->tuning;
+    const struct efs_governor_config before = fs->guessing->tuning;
     rc = guess_set(fs, tuning, &queue, err);
     efs_unlock(fs);
     efs_prefetch_free(queue);

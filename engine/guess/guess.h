@@ -24,10 +24,6 @@
 
 #define EFS_GUESS_OWN 0u /* of efs_guess_observe(): who is told of by requests alone, and by .expertfs/hint */
 
-struct efs_guess_tuning {
-    struct efs_governor_config governor;
-};
-
 /* Without lock, before there are threads: off. -ENOMEM. */
 errint_t efs_guess_build(struct efs *fs);
 /* Nothing is guessed any more; its thread has ended. No lock. */
@@ -37,7 +33,7 @@ void efs_guess_destroy(struct efs *fs);
 
 /* Without lock. -ENOMEM: the budget has no room for the predictor, err says how much it takes; -EOPNOTSUPP: the store
  * has no experts, or too many; nothing has changed then. */
-errint_t efs_guess_tune(struct efs *fs, const struct efs_guess_tuning *tuning, struct efs_error *err);
+errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err);
 
 /* One layer of a sequence. */
 struct efs_guess_layer {
@@ -53,7 +49,7 @@ void efs_guess_observe(struct efs *fs, const struct efs_guess_layer *layer);
 void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *layer);
 
 /* ---- with efs.lock held ---- */
-struct efs_guess_tuning efs_guess_tuning(const struct efs *fs);
+struct efs_governor_config efs_guess_tuning(const struct efs *fs);
 /* efs_hooks.asked, efs_hooks.guessed */
 void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                      bool named);

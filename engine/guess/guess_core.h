@@ -69,7 +69,7 @@ struct efs_guessing {
     unsigned long thread;
     bool started, stop;
     pthread_cond_t wake;
-    struct efs_guess_tuning tuning;
+    struct efs_governor_config tuning;
     bool on;                    /* the memory below is counted in the budget */
     uint64_t memory_bytes;      /* that is counted for the predictor and the queue */
     uint64_t budget_bytes;      /* for which the caps are */
@@ -145,8 +145,8 @@ void efs_guess_load(struct efs *fs, struct efs_predictor *predictor);
 /* guess_thread.c */
 void *efs_guess_thread(void *guessing);
 #define EFS_GUESS_THREAD_BYTES (256u << 10) /* that it holds beside the predictor */
-/* Memory that a predictor may take in this budget: a power of two, so that all that was saved still fits where the
- * budget is not quite the same. */
+/* Memory that a predictor may take in this budget: a power of two, as what was saved is loaded with the same one alone,
+ * and the budget may not be quite the same. */
 uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes);
 #define EFS_GUESS_PREDICTOR_MOST (64u << 20)
 

@@ -11,12 +11,11 @@
 
 /* What is told, as it was at one moment. */
 struct told {
-    struct efs_guess_tuning tuning;
+    struct efs_governor_config tuning;
     const char *state;
     uint64_t memory_bytes, predictor_bytes, share_bytes, observed, left_out, missed, held_bytes;
     unsigned chosen, sequences;
     double ratio;
-    bool decided;
     struct efs_prefetch_counts counts;
     struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1];
 };
@@ -32,7 +31,7 @@ static const char *guess_state(const struct efs_guessing *g)
                                             : "off: no memory for the predictor";
     if (g->chosen == 0)
         return "waits for the first layers";
-    if (g->tuning.governor.mode == EFS_GOVERNOR_ALWAYS)
+    if (g->tuning.mode == EFS_GOVERNOR_ALWAYS)
         return "on";
     if (efs_trial_is_left(trial))
         return efs_trial_ratio(trial) > 1 ? "off: slower" : "off: not faster";
@@ -88,7 +87,7 @@ static void tell_distance(FILE *out, const struct told *t, unsigned distance)
 
 static void tell(const struct told *t, FILE *out)
 {
-    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(t->tuning.governor.mode));
+    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(t->tuning.mode));
     fprintf(out, "state: %s\n", t->state);
     fprintf(out, "time_ratio: %.4f\n", t->ratio);
     fprintf(out, "memory_bytes: %llu\n", U(t->memory_bytes));

@@ -51,7 +51,7 @@ static struct efs *open_store(uint64_t budget_bytes, const char *prefetch)
 static struct efs *open_with_share(uint64_t budget_bytes)
 {
     struct efs *fs = open_store(budget_bytes, NULL);
-    const struct efs_guess_tuning tuning = {{.mode = EFS_GOVERNOR_ALWAYS, .share = 0.2}};
+    const struct efs_governor_config tuning = {.mode = EFS_GOVERNOR_ALWAYS, .share = 0.2};
     assert_int_equal(efs_guess_tune(fs, &tuning, NULL), 0);
     return fs;
 }
