@@ -79,10 +79,10 @@ struct efs_request_how {
     bool opened; /* with arrived: each is for who opens its file, in memory that is shown as one */
 };
 /*
- * Name the experts that a layer needs, by their numbers in the store, each once, all of the same layer: they
- * are read and decoded in this order. Does not block. -EINVAL: a number, a form, an expert
- * twice or of another layer; -ENOMEM: nothing was asked for, arrived is not called. *request is the caller's; NULL with
- * bring and arrived, when there is nothing to wait for.
+ * Name the experts that a layer needs, by their numbers in the store, each once, all of the same layer: they are read
+ * and decoded in this order. Does not block. -EINVAL: a number, a form, an expert twice or of another layer; -ENOMEM:
+ * nothing was asked for, arrived is not called. *request is the caller's; NULL with bring and arrived, when there is
+ * nothing to wait for.
  */
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);

@@ -325,11 +325,10 @@ EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
 /*
  * By name: budget ("8G", "auto"), pools (which are allowed, some of "FCSE"), plan ("auto", or ratios of what the pools
  * may take in percent: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"),
- * prefetch
- * ("off", "auto", "always").
- * Shrinking evicts at once; *held_bytes (may be NULL) is what leases and readers still hold above the new budget.
- * -EINVAL: err says what is allowed; -ENOMEM: below the floor, which err tells; -ENODATA: no such name. Nothing has
- * changed then. 0: err says what else is to be known of the value, or is left as it was.
+ * prefetch ("off", "auto", "always"). Shrinking evicts at once; *held_bytes (may be NULL) is what leases and readers
+ * still hold above the new budget. -EINVAL: err says what is allowed; -ENOMEM: below the floor, which err tells;
+ * -ENODATA: no such name. Nothing has changed then. 0: err says what else is to be known of the value, or is left as it
+ * was.
  */
 EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes,
                          struct efs_error *err);
@@ -438,14 +437,14 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs, by the numbers of experts/L03/E017.safetensors: stack is "" for models with one,
- * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are read
- * and decoded in this order. Does not block. Each is leased, unchanging, until
- * it is dropped or the request released. -EINVAL: a form, no token, an expert twice, too many, no need_bytes; -ENOMEM.
- * *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use them, and has
- * at most 512 experts in a request; for requests whose experts are all mapped it is told a moment later. Coded experts
- * come by its socket alone: -EOPNOTSUPP where it hands none out (no passthrough, or the caller may not use it), and any
- * are full then. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells. A mount without
- * the view has no files of experts: there waiting tells this, and -EOPNOTSUPP where its socket hands out no experts.
+ * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are read and
+ * decoded in this order. Does not block. Each is leased, unchanging, until it is dropped or the request released.
+ * -EINVAL: a form, no token, an expert twice, too many, no need_bytes; -ENOMEM. *request is the caller's. A mount is
+ * told by its socket or by .expertfs/want, where the caller may use them, and has at most 512 experts in a request; for
+ * requests whose experts are all mapped it is told a moment later. Coded experts come by its socket alone: -EOPNOTSUPP
+ * where it hands none out (no passthrough, or the caller may not use it), and any are full then. -ENOENT: no such layer
+ * or expert; of one that was there before, waiting for it tells. A mount without the view has no files of experts:
+ * there waiting tells this, and -EOPNOTSUPP where its socket hands out no experts.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,

@@ -24,8 +24,7 @@
 #define WORD "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-."
 
 /* A number that is not finite: its name in Python, as a JSON string; NULL: it is finite, or no number. number: the
- * word,
- * "" if it is too long. */
+ * word, or "" if it is too long. */
 static const char *not_finite(const char *number)
 {
     static const char *const names[] = {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""};

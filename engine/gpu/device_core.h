@@ -123,7 +123,6 @@ void efs_ahead_hint(struct efs_ahead *ahead, struct efs_vram *vram, const struct
 void efs_ahead_asked(struct efs_ahead *ahead, struct efs_vram *vram, const char *stack, uint32_t layer,
                      const struct efs_need *needs, uint32_t count);
 /* The next that is worth to be brought; NULL: none. It is not looked at again until efs_ahead_again(). */
-/* The next that is worth to be brought; NULL: none. It is not looked at again until efs_ahead_again(). */
 struct efs_ahead_name *efs_ahead_next(struct efs_ahead *ahead, const struct efs_vram *vram);
 void efs_ahead_again(struct efs_ahead *ahead);
 struct efs_ahead_name *efs_ahead_find(struct efs_ahead *ahead, const struct efs_expert_key *key);

@@ -7,9 +7,10 @@
  *   pack_source.c   reads of the source files
  *   pack_weights.c  is it a checkpoint, and all of one
  *   pack_same.c     files with the same bytes, which are stored once
- *   pack_run.c      the pipeline: threads that take the next shards, read them, code them; one that writes them in
- * order pack_take.c     which shards are next, and memory for their chunks pack_report.c   tables and superblock; what
- * was measured pack_verify.c   the written store against the sources
+ *   pack_run.c      the pipeline: threads that take the next shards, read and code them, and one that writes them
+ *   pack_take.c     which shards are next, and memory for their chunks
+ *   pack_report.c   what was measured, tables and superblock
+ *   pack_verify.c   the written store against the sources
  *
  * reclaim.h has what packs a checkpoint in its own place.
  */

@@ -11,8 +11,7 @@
 
 /* Start it. history_path: a .route trace, or NULL. 0; -errno of the trace or of the thread, with err. */
 errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err);
-/* Saves the counts and ends the thread. What is under way may still wake it and ask for costs. No plan thread is fine.
- * No lock. */
+/* Saves the counts and ends the thread. What is under way may still wake it. No plan thread is fine. No lock. */
 void efs_plan_thread_stop(struct efs *fs);
 /* When nothing is under way any more. */
 void efs_plan_thread_free(struct efs *fs);
@@ -28,11 +27,11 @@ void efs_plan_thread_wake(struct efs *fs);
 /* A lease waits for room: look after it. */
 void efs_plan_thread_kick(struct efs *fs);
 
-/* A client has run experts of a layer in this form: what it took, with all its threads.
- * Plans for C count it instead of decoding. Without lock. */
+/* A client has run experts of a layer in this form: what it took, with all its threads. Plans for C count it instead of
+ * decoding. Without lock. */
 void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t experts, uint64_t ns);
 
-/* Without lock: "plan" or "profile" for people. As efs_describe(). */
+/* Without lock: "plan", "profile" or "memory" for people. As efs_describe(). */
 errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 #endif

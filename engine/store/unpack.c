@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unpack.c - every shard decoded, checked, and written to wherever files show it. Directories are made as needed; each
- * file has a temporary name until it is complete, all of it is removed when the unpacking fails. */
+ * file gets its name when it is complete (newfile.h), all of it is removed when the unpacking fails. */
 #include "sweep.h"
 
 #include "hash.h"

@@ -3,7 +3,7 @@
  * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently.
  *
  * Each input is read three times: as either file, and as the JSON header of a safetensors file with some data behind
- * it (so that the fuzzer need not guess the length in front). tests/engine/test_fuzz_source.c runs this over the
+ * it (so that the fuzzer need not guess the length in front). tests/fuzz/mutate.c runs this over the
  * corpus, which also holds every input that ever failed.
  */
 #include "dtype.h"
