@@ -337,6 +337,15 @@ class Mount:
                 pass  # it has ended, or others may not look
         return found
 
+    def stand_still(self):
+        """Stop the daemon. Its threads stop one by one, and each may answer one more request before."""
+        self.daemon.send_signal(signal.SIGSTOP)
+        if not wait_until(lambda: all(state == "T" for state, _ in self.threads().values())):
+            check("the daemon's threads stop", False, self.threads())
+
+    def go_on(self):
+        self.daemon.send_signal(signal.SIGCONT)
+
     def killed(self, what="SIGKILL", seconds=60):
         """Killed, it dies by itself, whatever its threads wait for."""
         self.daemon.kill()

@@ -80,7 +80,7 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     under = Mount(disk, "nopassthrough", fake=True, name="under")
     mount = Mount(under / "cut.efs", options)
     read_all(mount)
-    under.daemon.send_signal(signal.SIGSTOP)
+    under.stand_still()
     begun = threading.Thread(target=read_all, args=(mount,))
     begun.start()
     looked = []
@@ -89,15 +89,15 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     looker.join(30)
     check("the mount tells of itself meanwhile", looked, "it hangs")
     wait_until(lambda: is_blocked(begun.native_id) or not begun.is_alive())
-    under.daemon.send_signal(signal.SIGCONT)
+    under.go_on()
     begun.join(60)
     right, refused, wrong = read_all(mount)
     check("and goes on", not begun.is_alive() and right == len(want), (right, refused, wrong))
 
     def stand_still(readers):
-        under.daemon.send_signal(signal.SIGSTOP)
+        under.stand_still()
         wait_until(lambda: any(is_blocked(reader.process.pid) for reader in readers))
-        under.daemon.send_signal(signal.SIGCONT)
+        under.go_on()
 
     did, problems = crowd_meanwhile(mount, stand_still)
     check(f"a crowd waits for it: {did} reads, no wrong byte", not problems, problems[:5])
@@ -134,7 +134,7 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     mount = Mount(under / "cut.efs", options)
     with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, what it describes is not
         file.read(4096)
-    under.daemon.send_signal(signal.SIGSTOP)
+    under.stand_still()
     for name in (plain, sorted(experts)[-1]):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
             reader = subprocess.Popen(["sh", "-c", 'ulimit -c 0; exec cat "$0"', mount / name], stdout=subprocess.DEVNULL)
@@ -155,7 +155,7 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     handled.send_signal(signal.SIGUSR1)
     stopped.send_signal(signal.SIGSTOP)
     stopped.send_signal(signal.SIGCONT)
-    under.daemon.send_signal(signal.SIGCONT)
+    under.go_on()
     check("a signal that is handled, and a stop, give no reader an error", handled.wait(60) == 0 and stopped.wait(60) == 0,
           (handled.returncode, stopped.returncode))
     if os.WIFSTOPPED(os.waitpid(traced.pid, 0)[1]):
@@ -170,14 +170,14 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
 print("-- stands still, more readers than reply buffers are ended")
 under = Mount(disk, "nopassthrough", fake=True, name="under")
 mount = Mount(under / "cut.efs", "budget=64M,nopassthrough,direct_io=on")
-under.daemon.send_signal(signal.SIGSTOP)
+under.stand_still()
 readers = [subprocess.Popen(["cat", mount / name], stdout=subprocess.DEVNULL) for name in sorted(want)[:24]]
 time.sleep(1)
 waited = sum(reader.poll() is None for reader in readers)
 for reader in readers:
     reader.kill()
 time.sleep(0.5)
-under.daemon.send_signal(signal.SIGCONT)
+under.go_on()
 for reader in readers:
     reader.wait(60)
 right, refused, wrong = read_all(mount)

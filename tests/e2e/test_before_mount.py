@@ -7,10 +7,11 @@ from e2e import *
 need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-l", "1", "-e", "2", "-d", "64", "-i", "64", "--vocab", "320")
 plain = make_store(model)
-inner = scratch("inner")  # a checkpoint with a store, a folder and a file, for paths that stand still
+inner = scratch("inner")  # a checkpoint with folders that nobody has looked for, so that the kernel asks the daemon
 shutil.copytree(model, inner)
-os.makedirs(os.path.join(inner, "folder"))
-shutil.copy(plain, os.path.join(inner, "folder/inner.efs.txt"))
+for folder in range(6):
+    os.makedirs(os.path.join(inner, str(folder)))
+    shutil.copy(plain, os.path.join(inner, f"{folder}/inner.efs.txt"))
 outer = Mount(make_store(inner))
 
 
@@ -25,7 +26,7 @@ def in_a_call(process):
 
 def ends(what, number, background, store, path, *options):
     """Start it while the outer mount stands still, wait until it waits for that, and send it a signal."""
-    os.kill(outer.daemon.pid, signal.SIGSTOP)
+    outer.stand_still()
     process = subprocess.Popen([program("expertfs"), *([] if background else ["-f"]), *options, store, path],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -36,7 +37,7 @@ def ends(what, number, background, store, path, *options):
         process.kill()
         said = "still running"
     finally:
-        os.kill(outer.daemon.pid, signal.SIGCONT)
+        outer.go_on()
     process.wait()
     check(f"{what}: {number.name} ends it with 1 and a message, background: {background}",
           waits and process.returncode == 1 and "nothing was mounted" in said and not is_mounted(empty),
@@ -49,10 +50,11 @@ if os.geteuid():
     note("left out: only root may see where a process waits")
 else:
     for background in (False, True):
-        ends("a store that is not found", signal.SIGTERM, background, outer / "folder/inner.efs.txt", empty)
-        ends("a mountpoint that is not found", signal.SIGINT, background, plain, outer / "folder")
+        first = 3 * background
+        ends("a store that is not found", signal.SIGTERM, background, outer / f"{first}/inner.efs.txt", empty)
+        ends("a mountpoint that is not found", signal.SIGINT, background, plain, outer / f"{first + 1}")
         ends("a history that is not found", signal.SIGHUP, background, plain, empty, "-o",
-             f"history={outer / 'folder/inner.efs.txt'}")
+             f"history={outer / f'{first + 2}/inner.efs.txt'}")
 outer.stop()
 
 

@@ -91,9 +91,9 @@ def listed(result, *mounts):
 
 check("list: store and mountpoint", listed(ctl("list"), mount), ctl("list"))
 hung = Mount(make_store(make_model("other")), "budget=64M", name="hung")
-os.kill(hung.daemon.pid, signal.SIGSTOP)
+hung.stand_still()
 stopped = ctl("list")
-os.kill(hung.daemon.pid, signal.SIGCONT)
+hung.go_on()
 check("list: a mount whose daemon is stopped does not stop it", listed(stopped, mount, hung), stopped)
 if root:
     silent, device = scratch("silent"), os.open("/dev/fuse", os.O_RDWR)

@@ -127,11 +127,11 @@ def where(pid):
 need_fuse()
 print("-- a mountpoint that does not answer")
 silent = Mount(store, "nopassthrough")
-silent.daemon.send_signal(signal.SIGSTOP)
+silent.stand_still()
 for number in (signal.SIGTERM, signal.SIGINT):
     for flags in ([], ["-f"]):
         ended_by(number, flags)
-silent.daemon.send_signal(signal.SIGCONT)
+silent.go_on()
 check("the other mount goes on", open(silent / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
 silent.unmount()
 done()
