@@ -147,6 +147,12 @@ class Client(Ended):
             self.process.wait()
 
 
+def preloaded():
+    """Blanks stand between names in LD_PRELOAD, so it gets the name, and the path is where it is looked for."""
+    folder, name = os.path.split(tool("libggml-expertfs.so"))
+    return {"LD_PRELOAD": name, "LD_LIBRARY_PATH": folder}
+
+
 def cached_share(path):
     """The part of the file that is in the page cache."""
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) as pages:
@@ -214,7 +220,7 @@ def once(kind, gguf, store, limit_bytes, options):
         with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
               if kind in MOUNTED else limited) as served:
             path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
-            environment = {"LD_PRELOAD": tool("libggml-expertfs.so")} if kind in ("backend", "both") else {}
+            environment = preloaded() if kind in ("backend", "both") else {}
             if kind == "backend":
                 environment["EXPERTFS_STORE"] = store
                 if options.budget:

@@ -6,6 +6,7 @@ the likeliest token soon repeats itself; at a temperature of 0.3 it uses its exp
 recently used cache of a quarter (half) of them misses 41 % (8.5 %); of the answers of gpt-oss-20b 35 % (11 %)."""
 import argparse
 import json
+import os
 import resource
 import sys
 import time
@@ -36,6 +37,13 @@ def disk_bytes():
         return next(int(line.split()[1]) for line in f if line.startswith("read_bytes"))
 
 
+def missing_backend():
+    """The name in LD_PRELOAD that the loader did not load: it says so, and the program goes on without it."""
+    with open("/proc/self/maps") as maps:
+        loaded = maps.read()
+    return next((name for name in os.environ.get("LD_PRELOAD", "").split() if name not in loaded), None)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
@@ -43,6 +51,8 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--prompt", type=int, default=0, help="tokens, drawn; 0: a sentence")
     options = parser.parse_args()
+    if missing_backend():
+        sys.exit(f"{missing_backend()} was not preloaded")
     begin, threads, before = time.monotonic(), options.threads or None, disk_bytes()
     model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads, verbose=False)
     loaded = time.monotonic()
