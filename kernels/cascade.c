@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cascade.c - a cascade chunk read: the walk over spans and blocks, parts of blocks.
+ * cascade.c - reads a cascade chunk: iterates over spans and blocks, and copies out parts of blocks.
  *
- * What is done to the symbols is in the processors' files (ops.h). Everything read from a chunk is checked before it is
- * used: by cascade_chunk.h, and what the planes say by the paths.
+ * The code paths (ops.h) decode the symbols. Everything read from a chunk is checked before use: headers by
+ * cascade_chunk.h, the number of escapes in the planes by the code paths.
  */
 #include "cascade_chunk.h"
 
@@ -25,12 +25,12 @@ void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned 
     block->below = below + span->entry[b];
     block->escaped = span->entry[b + 1] - span->entry[b];
     memcpy(block->table, span->table[0], sizeof(block->table));
-    /* Of the next span, which is about as long as this one, each block asks for its share. */
+    /* Each block prefetches a quarter of the next span, which is assumed to be as long as this one. */
     block->ahead_bytes = (efs_lower_bytes(span) + efs_first_bytes(span)) / EFS_SPAN_BLOCKS;
     block->ahead = span->planes[0] + efs_first_bytes(span) + b * block->ahead_bytes;
 }
 
-/* Decode and merge the elements [skip, skip + take) of a block that is not wanted whole. */
+/* Decode and merge the elements [skip, skip + take) of a block, by way of a buffer for the whole block. */
 static bool merge_part(const struct efs_kernel_ops *ops, enum efs_format format, const struct efs_cascade_block *block,
                        const uint8_t *sm, size_t skip, size_t take, uint8_t *dst)
 {
@@ -43,16 +43,16 @@ static bool merge_part(const struct efs_kernel_ops *ops, enum efs_format format,
     return true;
 }
 
-/* What of a chunk is wanted, and where it goes. */
+/* The elements that the caller requested, and their destination. */
 struct wanted {
     enum efs_format format;
-    const uint8_t *sm; /* the chunk's */
+    const uint8_t *sm; /* of the whole chunk */
     size_t first, count;
     uint8_t *to;
     bool stream;
 };
 
-/* The blocks of span s that are wanted; moves on in *wanted. */
+/* Decodes the requested blocks of span s and advances *wanted past them. 0 or -EUCLEAN. */
 static int merge_span(const struct efs_kernel_ops *ops, const struct efs_chunk *chunk, uint32_t s,
                       struct wanted *wanted)
 {

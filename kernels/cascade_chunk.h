@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cascade_chunk.h - a cascade chunk opened and checked, span by span. Private to kernels/.
+ * cascade_chunk.h - parses and checks the headers of a cascade chunk. Private to kernels/.
  *
- * Device code (cuda/) reads chunks by these functions, too.
+ * Device code (cuda/) uses the same functions.
  */
 #ifndef EFS_KERNELS_CASCADE_CHUNK_H
 #define EFS_KERNELS_CASCADE_CHUNK_H
@@ -17,7 +17,7 @@
 struct efs_chunk {
     const uint8_t *bytes;
     uint32_t symbols, spans;
-    uint32_t code_begin, code_end; /* where the spans' code lies, offsets in bytes */
+    uint32_t code_begin, code_end; /* range of the spans' code, byte offsets in the chunk */
 };
 
 EFS_DEVICE uint32_t efs_span_count(size_t symbols)
@@ -25,7 +25,7 @@ EFS_DEVICE uint32_t efs_span_count(size_t symbols)
     return (uint32_t)((symbols + EFS_SPAN - 1) / EFS_SPAN);
 }
 
-/* Where the spans' code begins. */
+/* Byte offset of the spans' code in the chunk. */
 EFS_DEVICE size_t efs_code_begin(size_t spans)
 {
     return EFS_CHUNK_HEADER + spans * EFS_SPAN_HEADER;
@@ -39,14 +39,14 @@ EFS_DEVICE uint32_t efs_block_size(uint32_t n, unsigned b)
     return left < EFS_BLOCK ? left : EFS_BLOCK;
 }
 
-/* Bytes of a span's planes of level 0, which come last. All blocks but the last are whole, and their planes have no
- * bits to spare. */
+/* Bytes of a span's planes of level 0, which are at the end of its code. Only the last block can be partial, so the
+ * sum over the blocks is the same as for one plane stream. */
 EFS_DEVICE size_t efs_first_bytes(const struct efs_span *span)
 {
     return span->levels == 0 ? 0 : efs_plane_bytes(span->size[0], 2);
 }
 
-/* Bytes of the rest and the planes of the lower levels, which come first. */
+/* Bytes of the rest and the planes of the lower levels, which are at the start of its code. */
 EFS_DEVICE size_t efs_lower_bytes(const struct efs_span *span)
 {
     size_t bytes = span->size[span->levels];
@@ -70,7 +70,7 @@ EFS_DEVICE uint32_t efs_chunk_read_u32(const uint8_t *p)
     return v;
 }
 
-/* Checks the header of a chunk of chunk_bytes bytes. 0 or -EUCLEAN. The chunk must stay while it is in use. */
+/* Checks the header of a chunk of chunk_bytes bytes. 0 or -EUCLEAN. *chunk points into bytes. */
 EFS_DEVICE int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
 {
     if (chunk_bytes < EFS_CHUNK_HEADER + EFS_CASCADE_SLACK || chunk_bytes > UINT32_MAX)
@@ -105,7 +105,7 @@ EFS_DEVICE bool efs_chunk_parse_levels(const uint8_t *p, uint32_t n, struct efs_
     return true;
 }
 
-/* Each block's escapes are at most its symbols; blocks that are not there have none. */
+/* A block has at most as many escapes as symbols; blocks past the end of the span have none. */
 EFS_DEVICE bool efs_chunk_parse_entries(const uint8_t *p, struct efs_span *span)
 {
     span->entry[0] = 0;
@@ -120,7 +120,7 @@ EFS_DEVICE bool efs_chunk_parse_entries(const uint8_t *p, struct efs_span *span)
     return true;
 }
 
-/* Span s < chunk->spans, with all that ops.h says of one. 0 or -EUCLEAN. */
+/* Parses span s < chunk->spans and checks what ops.h promises of a span. 0 or -EUCLEAN. */
 EFS_DEVICE int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span)
 {
     const uint8_t *header = chunk->bytes + EFS_CHUNK_HEADER + (size_t)s * EFS_SPAN_HEADER;
@@ -144,7 +144,7 @@ EFS_DEVICE int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct 
     return 0;
 }
 
-/* Block b of the span: below is what lower() gave; a span without levels needs none. */
+/* Block b of the span. below: the result of lower(); NULL for a span without levels. */
 void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned b, struct efs_cascade_block *block);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cascade_encode.c - symbols to a cascade chunk: the choice of levels, and a span's code behind the other's.
+ * cascade_encode.c - encodes symbols to a cascade chunk: chooses the levels of each span and writes its code.
  */
 #include "cascade_chunk.h"
 
@@ -8,7 +8,7 @@
 
 #define RANKS (3 * EFS_LEVELS)
 
-/* A level costs time whenever its span is read, however few its symbols are: it must save more than this. */
+/* Each level costs decoding time even with few symbols, so it must save more bytes than this. */
 #define LEVEL_PAYS_BYTES 16
 
 static void write_u16(uint8_t *p, uint32_t v)
@@ -27,11 +27,11 @@ static void write_u32(uint8_t *p, size_t v)
 
 size_t efs_cascade_bound(size_t n)
 {
-    /* A span never needs more than its symbols as bytes: that is level 0. */
+    /* A span takes at most its symbols as bytes, with 0 levels. */
     return efs_code_begin((n + EFS_SPAN - 1) / EFS_SPAN) + n + EFS_CASCADE_SLACK;
 }
 
-/* Symbols by (count falling, symbol rising), RANKS at most. Returns how many. */
+/* Symbols by (count falling, symbol rising), RANKS at most. Returns their number. */
 static unsigned cascade_rank(const uint64_t counts[256], uint8_t ranked[RANKS], uint64_t ranked_count[RANKS])
 {
     unsigned ranks = 0;

@@ -22,7 +22,7 @@ static const struct efs_kernel_ops *const paths[] = {
 
 static _Atomic(const struct efs_kernel_ops *) chosen;
 
-/* The path called name if the processor has it, else NULL. */
+/* The path of that name if the processor supports it, else NULL. */
 static const struct efs_kernel_ops *path_named(const char *name)
 {
     for (size_t i = 0; i < PATHS; i++)
@@ -43,7 +43,7 @@ const struct efs_kernel_ops *efs_ops(void)
 {
     const struct efs_kernel_ops *ops = atomic_load_explicit(&chosen, memory_order_relaxed);
 
-    if (ops == NULL) { /* threads that come here together choose the same */
+    if (ops == NULL) { /* concurrent first calls select the same path */
         const char *wanted = getenv("EXPERTFS_CPU");
         ops = wanted ? path_named(wanted) : NULL;
         if (ops == NULL)

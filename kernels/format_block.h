@@ -2,8 +2,8 @@
 /*
  * format_block.h - split and merge one block in plain C, straight from the definitions in kernels.h. Private.
  *
- * The scalar path is this and nothing else. The vector paths use it for the last, shorter block of a tensor, compiled
- * with their own processor flags: the loops have no dependencies, so that the compiler vectorises them.
+ * The scalar path uses only this. The vector paths use it for the last, shorter block of a tensor, compiled with their
+ * processor flags: the loops have no dependencies, so the compiler vectorises them.
  */
 #ifndef EFS_KERNELS_FORMAT_BLOCK_H
 #define EFS_KERNELS_FORMAT_BLOCK_H
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* values[0..m) of `bits` bits each, into planes. */
+/* Pack values[0..m) of `bits` bits each into planes. */
 static inline void efs_planes_pack(const uint8_t *values, size_t m, unsigned bits, uint8_t *planes)
 {
     size_t width = efs_plane_bytes(m, bits);

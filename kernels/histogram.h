@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * histogram.h - byte counts with several tables, so that a frequent byte does not wait for its own last count. Private.
+ * histogram.h - byte counts in several tables, so that repeated bytes do not stall on store forwarding. Private.
  */
 #ifndef EFS_KERNELS_HISTOGRAM_H
 #define EFS_KERNELS_HISTOGRAM_H

@@ -8,7 +8,7 @@
  * A float of any supported format is cut in two (ZipMoE 3.1, "bit-field decomposition"):
  *   E   one byte an element that holds the exponent field (BYTES: the whole byte),
  *   SM  sign and mantissa, packed (see efs_sm_bytes()).
- * Elements are handled in blocks of EFS_BLOCK; E and SM of a block can be reached without the blocks before it.
+ * Elements are handled in blocks of EFS_BLOCK; E and SM of a block are readable without the blocks before it.
  */
 #ifndef EFS_KERNELS_H
 #define EFS_KERNELS_H
@@ -39,11 +39,10 @@ enum efs_format {
 /* Bytes of one element; 0 for an unknown format. */
 size_t efs_format_bytes(enum efs_format format);
 /*
- * Bytes of the SM stream of n elements, n in elements from a block boundary. The SM of block b begins at
- * b * efs_sm_bytes(format, EFS_BLOCK). Inside a block of m elements (m = EFS_BLOCK but for the last) lie, in order:
- *   BF16  m bytes: sign << 7 | mantissa
- *   F32   m bytes: sign << 7 | top 7 mantissa bits, then m little-endian u16: the low 16
- *   F16   m bytes: low 8 mantissa bits, then ceil(m/4) bytes: the top two mantissa bits in 2-bit planes, then
+ * Bytes of the SM stream of n elements, n in elements from a block boundary. The SM of block b starts at
+ * b * efs_sm_bytes(format, EFS_BLOCK). A block of m elements (m = EFS_BLOCK, the last block may have fewer) stores, in
+ * order: BF16  m bytes: sign << 7 | mantissa F32   m bytes: sign << 7 | top 7 mantissa bits, then m little-endian u16:
+ * the low 16 F16   m bytes: low 8 mantissa bits, then ceil(m/4) bytes: the top two mantissa bits in 2-bit planes, then
  *         ceil(m/8) bytes: the signs in 1-bit planes
  *   E4M3  ceil(m/2) bytes: sign << 3 | mantissa in 4-bit planes
  *   E5M2  ceil(m/4) bytes: mantissa in 2-bit planes, then ceil(m/8) bytes: the signs in 1-bit planes
@@ -63,9 +62,9 @@ void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
 /*
  * The cascade coder (expertfs-store(5)). Symbols are coded in spans of EFS_SPAN_BLOCKS blocks. Those of a span are
  * ranked by frequency; level 1 gives each symbol 2 bits: rank 0, 1, 2 or escape; the escaped symbols, in order, form
- * level 2, and so on for up to 5 levels; what is left is stored as bytes. The codes of a level lie in 2-bit planes,
- * those of level 1 block by block. All spans are self-contained; a block of a span needs the span's lower levels and
- * its own part of level 1.
+ * level 2, and so on for up to 5 levels; the symbols that escape the last level (the "rest") are stored as bytes. The
+ * codes of a level are stored in 2-bit planes, those of level 1 block by block. Spans are self-contained; a block of a
+ * span needs the span's lower levels and its own part of level 1.
  *
  * Chunk (little-endian):
  *   u32 symbols, u32 spans (= ceil(symbols / EFS_SPAN)), u32 code_bytes (from the chunk's start to the end of the last
@@ -73,13 +72,12 @@ void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
  *   a header for each span: u32 offset of its code from the chunk's start; u16 count[5]: count[l-1] = symbols that
  *           escape level l; u16 entry[3]: symbols that escape level 1 in the blocks before block 1, 2, 3 of the span
  *           (count[0] where there is no such block, 0 where there are no levels); u8 levels (0..5); u8 table[15]:
- *           table[3*(l-1) + r] = the symbol of rank r at level l. What is not in use is 0.
- *   the code of each span, one right behind the other, in the order in which a decoder reads it: the rest,
+ *           table[3*(l-1) + r] = the symbol of rank r at level l. Unused fields are 0.
+ *   the code of each span, without gaps, in the order in which a decoder reads it: the rest,
  *           count[levels-1] bytes (levels = 0: all symbols as bytes); the planes of level `levels` down to level 2,
  *           ceil(count[l-2]/4) bytes each; the planes of level 1, ceil(m/4) bytes for each block of m symbols
- *   bytes that this version of the format gives no meaning (an index for decoders with many threads would be here);
- *           coders write none, decoders pass over them
- *   EFS_CASCADE_SLACK zero bytes, so that vector loads may run past the last span
+ *   reserved bytes (for example for an index for parallel decoders): encoders write none, decoders skip them
+ *   EFS_CASCADE_SLACK zero bytes, so that vector loads can read past the last span
  */
 #define EFS_CASCADE_SLACK 64
 #define EFS_SPAN_BLOCKS 4
@@ -90,20 +88,23 @@ size_t efs_cascade_bound(size_t n);
  * the same on every processor. */
 size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst);
 /* Decode symbols [first, first + count) of a chunk of exactly chunk_bytes bytes. 0, or -EUCLEAN when the chunk is not
- * well formed: then out holds anything, but nothing outside out and chunk was touched. -EINVAL: range past the end. */
+ * well formed: the contents of out are then undefined. Never accesses memory outside out and chunk. -EINVAL: the range
+ * ends past the last symbol. */
 int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, size_t count, uint8_t *out);
 /*
  * Decode and merge in one pass: elements [first, first + count) of a shard whose E is the cascade chunk and whose SM
- * is sm (sm_bytes bytes: the whole shard's). dst takes count elements. stream: use non-temporal stores (the target is
- * larger than the cache and not read soon). Errors as efs_cascade_decode(); -EUCLEAN also when sm_bytes does not fit.
+ * is sm (sm_bytes bytes: the whole shard's). dst has room for count elements. stream: use non-temporal stores (for
+ * targets that are larger than the cache and not read soon). Errors as efs_cascade_decode(); -EUCLEAN also when
+ * sm_bytes does not fit.
  */
 int efs_cascade_merge(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
                       size_t sm_bytes, size_t first, size_t count, void *dst, bool stream);
 
 /* Name of the code path in use: "scalar", "avx2", "avx512", "neon". EXPERTFS_CPU=scalar|avx2|avx512|neon|auto in the
- * environment of the first call chooses; a path that the processor lacks falls back to the best that it has. */
+ * environment of the first call selects a path; if the processor does not support it, the best supported one is used.
+ */
 const char *efs_cpu_name(void);
-/* For tests and benchmarks: choose a path now; false if the processor lacks it. Not thread-safe. */
+/* For tests and benchmarks: select a path; false if the processor does not support it. Not thread-safe. */
 bool efs_cpu_force(const char *name);
 
 #ifdef __cplusplus

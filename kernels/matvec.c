@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec.c - products of a matrix in any form with one vector or with several.
+ * matvec.c - products of a matrix in any form with one or several vectors.
  */
 #include "matvec_ops.h"
 
@@ -17,22 +17,22 @@ size_t efs_matvec_scratch_bytes(uint32_t cols, uint32_t tokens)
 /* ---- one token --------------------------------------------------------------------------------------------------- */
 
 /*
- * Numbers that are not taken straight from the code lie in scratch, behind the walk's room, as [what a block left of
- * its last group][the next block].
+ * Numbers that are not multiplied directly from the code are in scratch, after the iterator's room: [the incomplete
+ * last group of a block][the next block].
  */
 struct vector_product {
     const struct efs_matvec_ops *ops;
     struct efs_dot dot;
     uint8_t *block; /* EFS_GROUP elements after the walk's room */
-    size_t kept;    /* elements before block that are not summed yet: they begin at column dot.col */
+    size_t kept;    /* elements before block that are not summed yet, from column dot.col on */
 };
 
-/* The elements [begin, end) of what is in block. */
+/* Multiplies the elements [begin, end) of block. */
 static void use_block(struct vector_product *p, size_t begin, size_t end)
 {
-    const uint8_t *from = p->block + 2 * begin - 2 * p->kept; /* none is kept where begin is not 0 */
+    const uint8_t *from = p->block + 2 * begin - 2 * p->kept; /* kept is 0 if begin is not */
     size_t n = p->kept + end - begin;
-    size_t last = (p->dot.col + n) % p->dot.cols; /* columns of the row that does not end in here */
+    size_t last = (p->dot.col + n) % p->dot.cols; /* columns of the incomplete last row */
     size_t keep = last % EFS_GROUP;
 
     p->ops->plain(from, n - keep, &p->dot);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_avx2.h - what products with AVX2 and FMA share, whatever the order of their sums. Private.
+ * matvec_avx2.h - operations of all products with AVX2 and FMA, independent of the order of sums. Private.
  */
 #ifndef EFS_KERNELS_MATVEC_AVX2_H
 #define EFS_KERNELS_MATVEC_AVX2_H
@@ -77,7 +77,7 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
 
 EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
-    /* All bits but the sign change places. */
+    /* Exchange all bits except the sign. */
     __m256i change = _mm256_and_si256(_mm256_xor_si256(e, sm), _mm256_set1_epi8(0x7f));
 
     bytes[0] = _mm256_xor_si256(e, change);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_avx512.h - what products with AVX-512 VBMI2 share, whatever multiplies. Private.
+ * matvec_avx512.h - operations of all products with AVX-512 VBMI2: F32, BF16 dot product and F16. Private.
  */
 #ifndef EFS_KERNELS_MATVEC_AVX512_H
 #define EFS_KERNELS_MATVEC_AVX512_H
@@ -10,7 +10,7 @@
 #define EFS_SM_AHEAD 8192
 #define EFS_MANY_ROWS 3
 #define EFS_MANY_TOKENS 4
-/* v is used several times: the compiler would rather load it anew for each, and loads are scarce. */
+/* Keeps v in a register. gcc reloads it for each use instead, and the loop is bound by load ports. */
 #define EFS_IN_REGISTER(v) __asm__("" : "+v"(v))
 
 typedef __m512 efs_floats;
@@ -35,7 +35,7 @@ EFS_INLINE efs_floats efs_add_floats(efs_floats a, efs_floats b)
     return _mm512_add_ps(a, b);
 }
 
-/* All floats, by halves. */
+/* Sum of all floats, added pairwise. */
 EFS_INLINE float efs_total(efs_floats v)
 {
     __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
@@ -67,10 +67,10 @@ EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2]
 {
     const __m512i sign = _mm512_set1_epi8((char)0x80);
 
-    /* Loaded once: the compiler would rather have it twice as a memory operand, and loads are scarce here. */
+    /* Load sm once: gcc uses it twice as a memory operand, and the loop is bound by load ports. */
     __asm__("" : "+v"(sm));
     bytes[1] = efs_select(sign, sm, e);
-    bytes[0] = _mm512_ternarylogic_epi64(e, sm, bytes[1], 0x96); /* what is left of both */
+    bytes[0] = _mm512_ternarylogic_epi64(e, sm, bytes[1], 0x96); /* the bits that bytes[1] did not take */
 }
 
 /* A part's BF16 numbers from their low and high bytes: even eights, odd eights. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_coded.h - products of BF16 straight from the coded form; included by a matvec_*.c after matvec_many.h.
+ * matvec_coded.h - products of BF16 matrices from the coded form; included by a matvec_*.c after matvec_many.h.
  * Private.
  */
 #ifndef EFS_KERNELS_MATVEC_CODED_H
@@ -11,15 +11,15 @@
 
 #define EFS_PLANE (EFS_BLOCK / 4) /* bytes of the first level's planes */
 
-/* A block's first level, from the plane on whose symbols are next. */
+/* Read position in a block's first level. */
 struct efs_stream {
     const uint8_t *planes, *used; /* used: the next symbol from below */
     struct efs_tables tables;
-    const uint8_t *ahead; /* code that is read soon, which is asked for bit by bit */
+    const uint8_t *ahead; /* code to prefetch, ahead_step bytes per group */
     size_t ahead_step;
 };
 
-/* That of a whole block with planes, whose lower symbols are turned. */
+/* The start of a whole block with planes, whose lower symbols are rotated (efs_turned). */
 EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block)
 {
     return (struct efs_stream){
@@ -31,14 +31,14 @@ EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block
     };
 }
 
-/* Passes over the symbols [begin, end) of a plane. */
+/* Skips the symbols [begin, end) of a plane. */
 EFS_INLINE void pass_over(struct efs_stream *stream, const unsigned plane, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i += EFS_LANES)
         efs_plane_symbols(efs_load(stream->planes + i), plane, &stream->tables, EFS_LANES, &stream->used);
 }
 
-/* The symbols of part p of the group that is next. */
+/* The symbols of part p of the next group. */
 EFS_INLINE efs_vector part_symbols(const uint8_t *codes, unsigned p, const unsigned plane,
                                    const struct efs_tables *tables, const uint8_t **used)
 {
@@ -56,17 +56,16 @@ EFS_INLINE void part_add(struct efs_sums *sums, unsigned p, efs_vector e, const 
 }
 
 /*
- * The symbols [begin, end) of a plane, at least one group, with their SM. Each group asks for SM and code that come
- * later, evenly, into the second level of the cache: to the first, there could not be enough on their way (measured on
- * Zen 4). The symbols of a group are made while the group before it is multiplied: the way from codes to sums is long,
- * and fewer operations wait for each other (up to 5 % faster there, AVX2 up to 8 %; two groups ahead is slower).
+ * Multiplies the symbols [begin, end) of a plane, at least one group, with their SM. Each group prefetches one later
+ * piece of SM and code into the L2 cache; L1 allows too few outstanding misses (measured on Zen 4). The symbols of a
+ * group are decoded while the previous group is multiplied, which hides the latency from codes to sums (up to 5 %
+ * faster on Zen 4, AVX2 up to 8 %; two groups ahead is slower).
  *
- * What is left to gain there is little (cycles on Zen 4, AVX-512). From the first level of the cache a group takes 11
- * to 12.5 with F32, in whatever order: the symbols by themselves 5, and without joining, cutting to floats or
- * multiplying it would be 1 to 2 less each. Lower levels take 2.4 more: of 300 a block, its header 40, the small levels
- * 100, the second level 160; done step by step between the planes of the block before, they cost as much. From the
- * second level all of it takes 15, by the dot product 12, and 1 more from memory, whence one core brings 64 plain
- * columns in 15 to 18.
+ * Cycles per group on Zen 4 with AVX-512: 11 to 12.5 from L1 with F32, of which decoding the symbols takes 5; leaving
+ * out the join, the widening or the multiplication saves 1 to 2 each. The lower levels add 2.4 (300 per block: header
+ * 40, levels 3 and above 100, level 2 160); decoding them interleaved with the previous block takes as long. From L2 a
+ * group takes 15 in all, 12 with the dot product, and 1 more from memory, from which one core reads 64 plain columns in
+ * 15 to 18.
  */
 EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
                              size_t end, const efs_x *x, struct efs_sums *to)
@@ -99,7 +98,7 @@ EFS_INLINE void coded_groups(struct efs_stream *stream, const unsigned plane, co
     *to = sums;
 }
 
-/* The elements [begin, end) of a block, as far as they are in the plane, wherever rows end. */
+/* Multiplies the elements [begin, end) of a block that are in this plane; stores a product at each end of a row. */
 EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, const uint8_t *sm, size_t begin,
                             size_t end, struct efs_dot *dot, struct efs_sums *sums)
 {
@@ -122,7 +121,7 @@ EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, con
     pass_over(stream, plane, i, EFS_PLANE);
 }
 
-/* Symbols are turned (efs_turned) from the start, so that a BF16 number is made by two selections and no shift. */
+/* Symbols are decoded already rotated (efs_turned), so that a BF16 number takes two selections and no shift. */
 static const uint8_t *simd_lower_turned(const struct efs_span *span, uint8_t *room)
 {
     return decode_lower(span, room, true);

@@ -2,7 +2,7 @@
 /*
  * matvec_ggml_avx2.c - products on processors with AVX2 and FMA in the order of sums that ggml_vec_dot_bf16() of ggml
  * has there, as gcc compiles it: column c of a group of 32 is added to sum c by a fused multiply-add; the sums are
- * added by halves, 16, 8, 4, 2, 1 apart; what is left of a row is added to that product by product, in double.
+ * added pairwise, 16, 8, 4, 2, 1 apart; the products of a row's last cols % 32 columns are added to that in double.
  */
 #include "matvec_avx2.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_input.c - lays out vectors for products, see matvec_ops.h.
+ * matvec_input.c - lays out vectors for products (layout: matvec_ops.h).
  */
 #include "matvec_ops.h"
 
@@ -10,7 +10,7 @@
 
 #define INPUT_MAGIC 0x6e693031u
 
-/* Numbers from token to token: a gap keeps the tokens of wide inputs from meeting in the same sets of the cache. */
+/* Numbers from token to token. The gap avoids that tokens of wide inputs map to the same cache sets. */
 static size_t token_numbers(uint32_t cols)
 {
     return ((size_t)cols + EFS_GROUP - 1) / EFS_GROUP * EFS_GROUP + EFS_GROUP;
@@ -73,7 +73,7 @@ void efs_widen(bool f16, void *memory, size_t n)
 {
     const uint8_t *narrow = memory;
 
-    for (size_t i = n; i-- > 0;) { /* from the end: what is not read yet stands before what is written */
+    for (size_t i = n; i-- > 0;) { /* from the end, so that unread numbers are not overwritten */
         float f = f16 ? efs_f16_widened(narrow + 2 * i) : efs_widened(narrow + 2 * i);
         memcpy((uint8_t *)memory + 4 * i, &f, sizeof(f));
     }
@@ -100,7 +100,7 @@ static void put_in_order(enum efs_input_type type, const void *x, size_t first, 
         group[c] = c < n ? input_number(type, x, first + c) : 0;
 }
 
-/* The path's products in ggml's order; NULL: it has none. */
+/* The path's products in ggml's order; NULL: not implemented. */
 static const struct efs_matvec_ops *input_dot(void)
 {
     const struct efs_matvec_ops *dot = efs_ops()->matvec->dot;

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_many.h - products of rows, plain or in halves, with several tokens; included by a matvec_*.c after
- * matvec_simd.h. Private.
+ * matvec_many.h - products of rows, plain or split, with several tokens; included by a matvec_*.c after matvec_simd.h.
+ * Private.
  *
- * EFS_MANY_ROWS rows and EFS_MANY_TOKENS tokens are what the registers hold the sums of. Columns are taken in
- * stretches, so that these tokens' part of the input stays in the first level of the cache while some rows meet it.
+ * The sums of EFS_MANY_ROWS rows and EFS_MANY_TOKENS tokens fit into the registers. Columns are processed in stretches,
+ * so that the tokens' part of the input stays in the L1 cache while EFS_ROWS_AT_ONCE rows use it.
  */
 #ifndef EFS_KERNELS_MATVEC_MANY_H
 #define EFS_KERNELS_MATVEC_MANY_H
 
 #include "matvec_simd.h"
 
-#define EFS_STRETCH 1472u    /* columns: 23 KiB of input for 4 tokens; long enough that the processor foresees rows */
-#define EFS_ROWS_AT_ONCE 12u /* rows that meet a stretch */
+#define EFS_STRETCH 1472u    /* columns: 23 KiB of input for 4 tokens; long enough for the hardware prefetcher */
+#define EFS_ROWS_AT_ONCE 12u /* rows per stretch */
 
-/* The sums stay in registers only if nothing is left that counts them. */
+/* The sums stay in registers only if all loops over them are unrolled. */
 #define EFS_UNROLL _Pragma("GCC unroll 8")
 
-/* What a stretch of some rows and tokens needs. */
+/* The operands of a stretch. */
 struct efs_stretch {
-    const uint8_t *w;                 /* BF16; in halves: turned exponents */
-    const uint8_t *sm[EFS_MANY_ROWS]; /* in halves */
+    const uint8_t *w;                 /* BF16; split: rotated exponents */
+    const uint8_t *sm[EFS_MANY_ROWS]; /* split */
     const efs_x *x;
     size_t row_bytes, x_stride, cols; /* row_bytes: of w, from row to row */
 };
 
-/* A part's BF16 numbers: of row r of rows, from column c on. The rows that come next are asked for: no processor
- * foresees them. */
+/* A part's BF16 numbers: of row r of rows, from column c on. Prefetches the same columns of the next rows, which the
+ * hardware prefetcher does not predict. */
 EFS_INLINE void many_words(const struct efs_stretch *s, size_t c, unsigned r, const unsigned rows, const bool halves,
                            const bool ask, efs_vector words[2])
 {
@@ -101,8 +101,8 @@ EFS_INLINE void many_groups(const struct efs_stretch *s, const unsigned rows, co
     }
 }
 
-/* One copy of the code for each number of rows and of tokens. It is part of many_rows(): as a function of its own it
- * took a sixth longer (measured on Zen 4, gcc 12). */
+/* One copy of the code for each number of rows and of tokens. Inlined into many_rows(): as a separate function it took
+ * a sixth longer (measured on Zen 4, gcc 12). */
 EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigned tokens, const bool halves,
                              const bool ask, struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS])
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_ops.h - what one processor's code path provides for products. Private to kernels/.
+ * matvec_ops.h - the functions that each code path implements for products. Private to kernels/.
  *
- * Columns are handled in groups of 64. An input has the floats of a group in the order in which a vector of bytes meets
- * them that is unpacked to words lane by lane, 16 bytes a lane: first the even columns of eights 0, 2, 4, 6, then their
- * odd ones, then the even columns of eights 1, 3, 5, 7, then their odd ones. So no path has to cross its lanes.
+ * Columns are handled in groups of 64. An input stores the floats of a group in the order that unpacking bytes to words
+ * within 16-byte lanes produces: first the even columns of eights 0, 2, 4, 6, then their odd ones, then the even
+ * columns of eights 1, 3, 5, 7, then their odd ones. So no path needs shuffles across lanes.
  */
 #ifndef EFS_KERNELS_MATVEC_OPS_H
 #define EFS_KERNELS_MATVEC_OPS_H
@@ -21,19 +21,19 @@
 #define EFS_PARTS (16 / EFS_FLOATS)
 #define EFS_SUM_VECTORS (EFS_SUMS / EFS_FLOATS)
 
-/* Which float of its group column c of a group meets; modulo 32: which of our own sums it is added to. */
+/* Position of column c of a group among the floats of an input's group; modulo 32: the number of its partial sum. */
 static inline unsigned efs_float_place(unsigned c)
 {
     return c / 8 % 2 * 32 + c % 2 * 16 + c / 16 * 4 + c / 2 % 4;
 }
 
-/* Which BF16 number of its group column c of a group meets, in an input for the BF16 dot product. */
+/* Position of column c of a group in an input for the BF16 dot product. */
 static inline unsigned efs_pair_place(unsigned c)
 {
     return c / 8 % 2 * 32 + c / 16 * 8 + c % 8;
 }
 
-/* The BF16 number at w, which may be anywhere, as a float. */
+/* The BF16 number at w, of any alignment, as a float. */
 static inline float efs_widened(const uint8_t *w)
 {
     uint32_t bits = (uint32_t)w[0] << 16 | (uint32_t)w[1] << 24;
@@ -43,7 +43,7 @@ static inline float efs_widened(const uint8_t *w)
     return f;
 }
 
-/* The F16 number at w, which may be anywhere, as a float. */
+/* The F16 number at w, of any alignment, as a float. */
 static inline float efs_f16_widened(const uint8_t *w)
 {
     const uint32_t bits = (uint32_t)w[0] | (uint32_t)w[1] << 8, exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
@@ -57,12 +57,12 @@ static inline float efs_f16_widened(const uint8_t *w)
     return f;
 }
 
-/* Which products an input is for: its numbers are laid out for them. */
+/* The products that an input was laid out for. */
 enum efs_products { EFS_PRODUCTS_BF16, EFS_PRODUCTS_DOT /* of BF16, by the path's `dot` */, EFS_PRODUCTS_F16 };
 
 /*
- * An input: this, then the numbers of each token. Where two columns are multiplied at once they are BF16, and a group
- * has its even eights first, then its odd ones. For matrices of F16 they are floats in order.
+ * An input: this header, then the numbers of each token: floats in the order above; for dot products of two columns
+ * BF16, in a group the even eights first, then the odd ones; for F16 matrices floats in the order of columns.
  */
 struct efs_input {
     uint32_t magic, cols, tokens;
@@ -81,55 +81,54 @@ static inline const void *efs_input_token(const struct efs_input *input, size_t 
     return input->x + token * input->stride;
 }
 
-/* The input in memory; NULL when it is none for a matrix like w. */
+/* The input in memory; NULL when it is no input for a matrix like w. */
 const struct efs_input *efs_input_checked(const void *memory, const struct efs_matrix *w);
 
 struct efs_matvec_ops;
-/* What multiplies this input; NULL when the path in use cannot. */
+/* The functions that multiply this input; NULL when the path in use has none. */
 const struct efs_matvec_ops *efs_input_ops(const struct efs_input *input);
 
-/* Where products go. */
+/* Destination of products. */
 struct efs_output {
     float *y;      /* of the next row, token 0 */
     size_t stride; /* floats from token to token */
-    bool gated;    /* y holds the gate's product: it becomes silu(y) * product */
+    bool gated;    /* y holds the gate's product and is replaced by silu(y) * product */
 };
 
-/* Rows on their way, for one token. Which sum is which is the business of who adds them. */
+/* State of the row in progress, for one token. The order of the sums is private to the code path. */
 struct efs_dot {
     float sums[EFS_SUMS] __attribute__((aligned(64)));
-    const void *x; /* the token's input */
+    const void *x; /* input of the token */
     uint32_t cols;
-    uint32_t col; /* columns of the row that are in the sums: a multiple of EFS_GROUP, less than cols */
+    uint32_t col; /* columns of the row already summed: a multiple of EFS_GROUP, less than cols */
     struct efs_output out;
 };
 
 struct efs_matvec_ops {
-    /* count elements (BF16 or F16, at any address) go on where dot stands. They end at a row's end, or after a whole
-     * group. */
+    /* Continue dot with count elements (BF16 or F16, of any alignment), which end at the end of a row or of a group. */
     void (*plain)(const uint8_t *w, size_t count, struct efs_dot *dot);
-    /* As lower() in ops.h, each symbol turned right by one bit: for coded() and exponents(). */
+    /* As lower() in ops.h, each symbol rotated right by one bit: for coded() and exponents(). */
     const uint8_t *(*lower_turned)(const struct efs_span *span, uint8_t *room);
-    /* The elements [begin, end) of a whole block with planes; all of these, and cols, are multiples of EFS_GROUP.
-     * false: the planes do not hold as many escapes as there are. */
+    /* Continue dot with the elements [begin, end) of a whole block with planes; begin, end and cols are multiples of
+     * EFS_GROUP. false: the planes have another number of escapes than block->escaped. */
     bool (*coded)(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
                   struct efs_dot *dot);
-    /* Whole rows (BF16 or F16, at any address, one behind the other) times all tokens. out is left as it was. */
+    /* Multiply contiguous rows (BF16 or F16, of any alignment) by all tokens. Does not advance out. */
     void (*many)(const uint8_t *w, size_t rows, const struct efs_input *input, const struct efs_output *out);
-    /* The exponents of a whole block with planes, turned right by one bit, into room, which has room for EFS_BLOCK of
-     * them; false as above. */
+    /* Decode the exponents of a whole block with planes, rotated right by one bit, into room (EFS_BLOCK bytes); false
+     * as above. */
     bool (*exponents)(const struct efs_cascade_block *block, uint8_t *room);
-    /* As many(), of rows in halves: turned exponents, one row behind the other, and SM, wherever each row has it. cols
-     * is a multiple of EFS_GROUP. NULL, as coded, exponents and lower_turned are then too: the path has none. */
+    /* As many(), for split rows: contiguous rotated exponents, and a pointer to the SM of each row. cols is a multiple
+     * of EFS_GROUP. NULL: the path does not implement this, nor coded, exponents and lower_turned. */
     void (*halves)(const uint8_t *e, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
                    const struct efs_output *out);
-    /* For inputs of BF16, in ggml's order of sums: the same, for these; NULL: the path knows none. It is in its place
-     * if its supported() says so (NULL: always). */
+    /* The functions for BF16 inputs in ggml's order of sums; NULL: not implemented. Used if its supported() returns
+     * true (NULL: always). */
     const struct efs_matvec_ops *dot;
     bool (*supported)(void);
-    const struct efs_matvec_ops *f16; /* for matrices of F16: plain() and many() of these; never NULL in a path's own */
-    bool pairs;                       /* two columns are multiplied at once: inputs are BF16 */
-    const char *order;                /* of dot: whose sums these are, see efs_matvec_order() */
+    const struct efs_matvec_ops *f16; /* for F16 matrices: only plain() and many(); not NULL in the struct of a path */
+    bool pairs;                       /* one instruction multiplies two columns: inputs are BF16 */
+    const char *order;                /* of dot: the result of efs_matvec_order() */
 };
 
 extern const struct efs_matvec_ops efs_matvec_scalar;
@@ -145,56 +144,56 @@ extern const struct efs_matvec_ops efs_matvec_neon;
 extern const struct efs_matvec_ops efs_matvec_f16_neon;
 #endif
 
-/* ---- the blocks of a matrix in halves ---------------------------------------------------------------------------- */
+/* ---- the blocks of a split matrix -------------------------------------------------------------------------------- */
 
-/* A block, and which of its elements are wanted. */
+/* A block, and the range of its elements that was requested. */
 struct efs_piece {
     enum efs_format format;         /* of the matrix */
-    bool turned;                    /* a whole block with planes, its lower symbols turned: for coded(), exponents() */
+    bool turned;                    /* a whole block with planes, its lower symbols rotated: for coded(), exponents() */
     struct efs_cascade_block block; /* e == NULL */
     const uint8_t *e;               /* exponents, a byte each */
     const uint8_t *sm;
     size_t size, begin, end;
 };
 
-/* The walk over elements [at, end) of a matrix, block by block. */
+/* Iterator over the elements [at, end) of a matrix, block by block. */
 struct efs_walk {
     const struct efs_matrix *w;
     size_t at, end;
-    const struct efs_matvec_ops *ops; /* whole blocks with planes are wanted turned, for these; NULL: no block is */
-    uint8_t *room;                    /* 2 * EFS_LOWER_ROOM bytes, for what spans have below their first level */
-    /* The shard at hand. */
+    const struct efs_matvec_ops
+        *ops;      /* return whole blocks with planes rotated, for these functions; NULL: never rotate */
+    uint8_t *room; /* 2 * EFS_LOWER_ROOM bytes, for the lower levels of spans */
+    /* The current shard. */
     const struct efs_matrix_shard *shard;
     size_t shard_begin, shard_end;
     struct efs_chunk chunk; /* EFS_E_CASCADE */
-    const uint8_t *e;       /* otherwise: its exponents */
-    /* The chunk's span at hand, and its lower symbols, which are turned or not; NULL: not decoded yet. */
+    const uint8_t *e;       /* other forms: its exponents */
+    /* The current span of the chunk, and its lower symbols, rotated or not; NULL: not decoded yet. */
     struct efs_span span;
     uint32_t span_number;
     const uint8_t *below;
     bool below_turned;
 };
 
-/* Scratch that a walk needs for its room, bytes. */
+/* Bytes of room. */
 #define EFS_WALK_BYTES (2 * (size_t)EFS_LOWER_ROOM)
 
 /* Sets *piece to the next block. 1; 0 at the end; -EINVAL, -EUCLEAN, or what w->exponents() returned. */
 int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece);
-/* All elements of the piece's block, wanted or not, as BF16 or F16 into room, which has room for EFS_BLOCK of them. 0
- * or -EUCLEAN. */
+/* Decodes all elements of the piece's block to BF16 or F16 into room (EFS_BLOCK elements). 0 or -EUCLEAN. */
 int efs_piece_decode(const struct efs_piece *piece, uint8_t *room);
 
-/* The product of a matrix in halves with several tokens, of the elements [begin, end), which are whole rows;
+/* The product of the elements [begin, end) of a split matrix, which are whole rows, with several tokens;
  * matvec_tile.c. */
 int efs_multiply_tiles(const struct efs_matvec_ops *ops, const struct efs_matrix *w, const struct efs_input *input,
                        size_t begin, size_t end, const struct efs_output *out, uint8_t *scratch);
-/* Bytes of scratch for that. */
+/* Bytes of its scratch. */
 size_t efs_tile_scratch_bytes(uint32_t cols);
 
-/* ---- what all paths do with a product ---------------------------------------------------------------------------- */
+/* ---- the end of a product, common to all paths ------------------------------------------------------------------- */
 
-/* exp(v), -87 <= v <= 88 or else that of the nearer limit, to about 2 units in the last place; the same on every
- * processor, as kernels/ is compiled without contraction. Minimax polynomial of degree 7 after Cephes (Moshier). */
+/* exp(v) with v clamped to [-87, 88], error about 2 units in the last place; identical on every processor because
+ * kernels/ is compiled without contraction. Minimax polynomial of degree 7 after Cephes (Moshier). */
 static inline float efs_exp(float v)
 {
     const float magic = 12582912; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -228,7 +227,7 @@ static inline void efs_put_product(const struct efs_output *out, size_t row, siz
     *y = out->gated ? efs_silu(*y) * product : product;
 }
 
-/* The row is summed: on to the next. */
+/* Stores the product of the current row and advances to the next row. */
 static inline void efs_dot_next(struct efs_dot *dot, float product)
 {
     efs_put_product(&dot->out, 0, 0, product);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_order.h - our own order of sums (matvec.h), with vectors; included by a matvec_*.c after its floats,
- * before matvec_simd.h. Private.
+ * matvec_order.h - the order of sums of matvec.h, with vectors; included by a matvec_*.c after its vector operations on
+ * floats, before matvec_simd.h. Private.
  *
- * A part of a group of BF16 has its own vectors of sums: first those of even columns, part by part, then those of odd
- * ones. F16 is added in the order of columns.
+ * Each part of a group of BF16 has its own vectors of sums: first those of even columns, part by part, then those of
+ * odd columns. F16 is added in the order of columns.
  */
 #ifndef EFS_KERNELS_MATVEC_ORDER_H
 #define EFS_KERNELS_MATVEC_ORDER_H
 
 #include "matvec_ops.h"
 
-#define EFS_SUMS_REST 0 /* what is left of a row is filled up with zeros */
+#define EFS_SUMS_REST 0 /* the end of a row is padded with zeros */
 
-/* Where number k of part p of a group is added. */
+/* The vector of sums for vector k of part p of a group. */
 EFS_INLINE unsigned efs_sum_of(unsigned p, unsigned k)
 {
 #ifdef EFS_F16
@@ -23,7 +23,7 @@ EFS_INLINE unsigned efs_sum_of(unsigned p, unsigned k)
 #endif
 }
 
-/* By halves: what is 16, 8, 4, 2, 1 floats apart. */
+/* Adds pairwise: floats that are 16, 8, 4, 2, 1 apart. */
 EFS_INLINE float efs_sums_total(const efs_floats *sums)
 {
     efs_floats all[EFS_SUM_VECTORS];

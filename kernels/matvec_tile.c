@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_tile.c - products with several tokens of a matrix in halves: rows are decoded to a tile that stays in the
- * cache, and used for all tokens.
+ * matvec_tile.c - products of a split matrix with several tokens: rows are decoded to a tile that stays in the cache
+ * and is used for all tokens.
  *
- * Where there are vectors, and the tokens are not many, a tile of BF16 is exponents: they are joined to the SM, which
- * stay where they are, while they are multiplied. To join them once for each few tokens takes operations on units that
- * do not multiply; to write the numbers, and to read twice as much, would take longer. Otherwise a tile has the numbers
- * as they are.
+ * On a path with vectors and for fewer than JOINED_TOKENS tokens, a tile of BF16 holds exponents only: they are joined
+ * with the SM, which are not copied, while they are multiplied. The joins run on execution units that do not multiply;
+ * writing the joined numbers and reading twice as many bytes takes longer. Otherwise a tile holds the joined numbers.
  */
 #include "matvec_ops.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* So many tokens make it worth while to join numbers before they are multiplied: exponents of fewer are joined to SM in
- * between (measured on Zen 4: with 16 tokens as exponents 0.88 to 0.92 of plain products, as numbers 0.82; with 64 0.86
- * to 0.92, and 0.93 to 0.96). */
+/* From this number of tokens on, numbers are joined before they are multiplied. Rate over plain products on Zen 4, tile
+ * of exponents / of numbers: 16 tokens 0.88 to 0.92 / 0.82; 64 tokens 0.86 to 0.92 / 0.93 to 0.96. */
 #define JOINED_TOKENS 48u
-/* Elements of a tile, about: so that it stays in the second level of the cache with its SM and an input. */
+/* Approximate elements of a tile, so that it fits into the L2 cache with its SM and an input. */
 #define TILE_ELEMENTS (72u << 10)
 #define TILE_ROWS_STEP 4u
 #define TILE_ROWS_MAX 96u
@@ -77,14 +75,14 @@ static const uint8_t *row_sm(const struct efs_matrix *w, size_t at, uint8_t *roo
     return room;
 }
 
-/* The rows of a tile, the first of which begins at element `at`. room: for the SM of them all. */
+/* Multiplies the rows of a tile, the first of which starts at element `at`. room: for the SM of all rows. */
 static void multiply_tile(const struct efs_matvec_ops *ops, const struct efs_matrix *w, const struct efs_input *input,
                           const uint8_t *tile, size_t at, size_t rows, const struct efs_output *out, uint8_t *room)
 {
     const uint8_t *sm[TILE_ROWS_MAX];
     struct efs_output to = *out;
 
-    while (rows > 0) { /* the block that fills a tile may bring many short rows */
+    while (rows > 0) { /* the last block of a tile can contain many short rows */
         size_t n = rows < TILE_ROWS_MAX ? rows : TILE_ROWS_MAX;
         for (size_t i = 0; i < n; i++)
             sm[i] = row_sm(w, at + i * w->cols, room + i * w->cols);
@@ -114,7 +112,7 @@ int efs_multiply_tiles(const struct efs_matvec_ops *ops, const struct efs_matrix
         r = halves ? piece_exponents(ops, &piece, at) : efs_piece_decode(&piece, at);
         if (r != 0)
             return r;
-        if (piece.begin > 0) /* the first block, wanted from its middle on */
+        if (piece.begin > 0) /* the first block, if the range starts in its middle */
             memmove(at, at + size * piece.begin, size * count);
         elements += count;
         if (elements >= enough || walk.at == end) {

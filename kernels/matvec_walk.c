@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_walk.c - the walk over a matrix in halves: shards, their checks, spans, blocks.
+ * matvec_walk.c - iterates over the shards, spans and blocks of a split matrix, and checks them.
  */
 #include "matvec_ops.h"
 

@@ -53,7 +53,7 @@ static void scalar_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t
         efs_planes_pack(codes, m, 2, first + begin / 4);
     }
     plan->entry[EFS_SPAN_BLOCKS] = (uint32_t)escaped;
-    for (unsigned level = 1; level < plan->levels; level++) { /* the deepest level comes first */
+    for (unsigned level = 1; level < plan->levels; level++) { /* the last level is stored first */
         size = plan->size[level];
         encode_codes(plan, level, entering, size, codes);
         planes -= efs_plane_bytes(size, 2);

@@ -83,11 +83,11 @@ EFS_INLINE efs_vector efs_filled(efs_vector escapes, const uint8_t **below)
     uint32_t bits = (uint32_t)_mm256_movemask_epi8(escapes);
     __m256i ones = _mm256_set1_epi8(1);
 
-    __asm__("" : "+x"(ones)); /* the compiler would make four shifts and additions of the multiplication */
+    __asm__("" : "+x"(ones)); /* keeps gcc from replacing the multiplication by four shifts and additions */
     __m256i sums = _mm256_mullo_epi32(_mm256_and_si256(escapes, ones), ones);
     sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_4));
     sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, over_8));
-    /* One less for an escape; above 0x7f, which makes a 0, for the others. */
+    /* An escape takes its count - 1; other bytes get a value above 0x7f, for which the shuffle returns 0. */
     __m256i from = _mm256_add_epi8(sums, _mm256_or_si256(escapes, _mm256_set1_epi8((char)0x80)));
     const uint8_t *second = *below + _mm_popcnt_u32(bits & 0xffff);
     __m256i next = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const void *)*below)),

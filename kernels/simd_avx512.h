@@ -12,15 +12,16 @@
 #include <string.h>
 
 #define EFS_LANES 64
-#define EFS_STREAMS 1  /* there are streaming stores */
-#define EFS_REALIGNS 1 /* and a fast way to bring vectors to their alignment */
+#define EFS_STREAMS 1  /* the path has streaming stores */
+#define EFS_REALIGNS 1 /* and a fast realignment of vectors */
 #define EFS_INLINE static inline __attribute__((always_inline))
 
 typedef __m512i efs_vector;
 typedef __m512i efs_shift; /* a shift to the right, in bits, of each byte; negative ones too */
 /*
- * A level's table: its four codes repeated, and the mark: what the escape gives, a byte that no other code gives. So
- * the permutation, which looks at the low 6 bits only, needs no mask before it, and the escapes are where the mark is.
+ * A level's table: its four codes repeated, and the mark: the result for an escape, which no other code has. The
+ * permutation uses only the low 6 bits, so no mask is needed before it, and the escapes are where the result is the
+ * mark.
  */
 typedef struct {
     __m512i symbols, mark;
@@ -168,7 +169,7 @@ EFS_INLINE struct efs_ranks efs_load_ranks(const uint8_t table[4], unsigned rank
     return t;
 }
 
-/* Codes of 64 symbols, of which the first `valid` count: the others get 0. Those that escape go to *escaped. */
+/* Codes of the first `valid` of 64 symbols, 0 for the rest. Symbols that escape are appended to *escaped. */
 EFS_INLINE efs_vector efs_codes(efs_vector v, const struct efs_ranks *t, size_t valid, uint8_t **escaped)
 {
     __mmask64 inside = _bzhi_u64(UINT64_MAX, (uint32_t)valid);

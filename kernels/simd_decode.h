@@ -2,7 +2,7 @@
 /*
  * simd_decode.h - cascade decoding and merging with vectors; included by a path_*.c after its simd_*.h. Private.
  *
- * The levels below the first are decoded to bytes (simd_level.h); the first one is fused with the merge.
+ * The levels after the first are decoded to bytes (simd_level.h); the first level is fused with the merge.
  */
 #ifndef EFS_KERNELS_SIMD_DECODE_H
 #define EFS_KERNELS_SIMD_DECODE_H

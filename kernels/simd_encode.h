@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A vector's worth of symbols, when fewer are readable. */
+/* Load a vector of which only `readable` bytes can be read; the remaining lanes are 0. */
 EFS_INLINE efs_vector load_part(const uint8_t *p, size_t readable)
 {
     uint8_t part[EFS_LANES] = {0};
@@ -19,9 +19,9 @@ EFS_INLINE efs_vector load_part(const uint8_t *p, size_t readable)
 }
 
 /*
- * One level of size symbols: planes to dst, the escaped symbols to escaped; both have room for a vector more. The first
- * plane is stored, the others are put into it. What is written past the planes is overwritten later, by what follows.
- * Returns how many symbols escaped.
+ * Encode one level of size symbols: planes to dst, the escaped symbols to escaped; both have room for one more vector.
+ * The first plane is stored, the other three are merged into it. Bytes written past the planes are overwritten by the
+ * caller. Returns the number of escaped symbols.
  */
 static size_t encode_level(const uint8_t *symbols, size_t size, const struct efs_ranks *ranks, uint8_t *dst,
                            uint8_t *escaped)
@@ -43,7 +43,7 @@ static size_t encode_level(const uint8_t *symbols, size_t size, const struct efs
     return (size_t)(escaped - begin);
 }
 
-/* The first level, block by block, and the entries. The symbols that escape it go to escaped. */
+/* Encode the first level block by block and set the entries. Symbols that escape are stored in escaped. */
 static void encode_first(struct efs_span *plan, const uint8_t *symbols, uint8_t *first, uint8_t *escaped)
 {
     const struct efs_ranks ranks = efs_load_ranks(plan->table[0], plan->ranked[0]);
@@ -69,7 +69,7 @@ static void simd_encode(struct efs_span *plan, const uint8_t *symbols, uint8_t *
         return;
     }
     encode_first(plan, symbols, at, buffers[0]);
-    for (unsigned level = 1; level < plan->levels; level++) { /* the deepest level comes first */
+    for (unsigned level = 1; level < plan->levels; level++) { /* the last level is stored first */
         const struct efs_ranks ranks = efs_load_ranks(plan->table[level], plan->ranked[level]);
         const size_t bytes = efs_plane_bytes(plan->size[level], 2);
         encode_level(buffers[(level + 1) % 2], plan->size[level], &ranks, planes, buffers[level % 2]);

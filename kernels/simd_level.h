@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simd_level.h - the levels of a cascade span as bytes, with vectors; included after a simd_*.h. Private.
+ * simd_level.h - decodes the levels of a cascade span to bytes, with vectors; included after a simd_*.h. Private.
  *
- * From the rest up: a vector of codes comes from a plane by a shift and a mask, the level's table gives the symbols of
- * codes 0..2, and the symbols of the level below, in order, fill the escapes.
+ * Starts with the rest and ends with level 2: a shift and a mask extract a vector of codes from a plane, the level's
+ * table maps codes 0..2 to symbols, and the escapes are replaced by the symbols of the next level, in order.
  */
 #ifndef EFS_KERNELS_SIMD_LEVEL_H
 #define EFS_KERNELS_SIMD_LEVEL_H
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* A level's three symbols, and 0 for the escape; turned: each of them as efs_turned() does it. */
+/* A level's three symbols, and 0 for the escape; turned: each rotated right by one bit. */
 EFS_INLINE uint32_t efs_table_word(const uint8_t *table, bool turned)
 {
     uint32_t word;
@@ -21,7 +21,7 @@ EFS_INLINE uint32_t efs_table_word(const uint8_t *table, bool turned)
     return turned ? (word >> 1 & 0x7f7f7f7f) | (word & 0x01010101) << 7 : word;
 }
 
-/* How many of a level's size symbols are in a plane. */
+/* Number of symbols of a level in a plane. */
 EFS_INLINE size_t in_plane(size_t size, size_t width, size_t plane)
 {
     size_t start = plane * width;
@@ -29,7 +29,7 @@ EFS_INLINE size_t in_plane(size_t size, size_t width, size_t plane)
     return size < start ? 0 : size - start < width ? size - start : width;
 }
 
-/* The len symbols of a level's plane. */
+/* Decode the len symbols of a level's plane. */
 EFS_INLINE void decode_plane(const uint8_t *planes, const unsigned plane, const struct efs_tables *tables, size_t len,
                              uint8_t *out, const uint8_t **used)
 {
@@ -37,13 +37,14 @@ EFS_INLINE void decode_plane(const uint8_t *planes, const unsigned plane, const 
 
     for (; j + EFS_LANES <= len; j += EFS_LANES)
         efs_store(out + j, efs_plane_symbols(efs_load(planes + j), plane, tables, EFS_LANES, used));
-    if (j < len) /* what is stored too much is overwritten by the next plane, or is in the room after it */
+    if (j < len) /* bytes past len are overwritten by the next plane, or are in the spare vector of out */
         efs_store(out + j, efs_plane_symbols(efs_load(planes + j), plane, tables, len - j, used));
 }
 
 /*
- * One level, size symbols, into out, which has room for a vector more unless size is a multiple of 4 vectors. below has
- * the symbols of the next level, and size + EFS_LANES readable bytes in all. Returns how many of them were used.
+ * Decode one level of size symbols into out, which has room for one more vector unless size is a multiple of 4 vectors.
+ * below has the symbols of the next level and size + EFS_LANES readable bytes. Returns the number of bytes of below
+ * that were used.
  */
 EFS_INLINE size_t decode_level(const uint8_t *planes, size_t size, uint32_t table, const uint8_t *below, uint8_t *out)
 {
@@ -51,7 +52,7 @@ EFS_INLINE size_t decode_level(const uint8_t *planes, size_t size, uint32_t tabl
     const size_t width = efs_plane_bytes(size, 2);
     const uint8_t *used = below;
 
-    /* 1 to 3 symbols may be missing at the end, so that planes are short or empty. */
+    /* Up to 3 positions of the last plane have no symbol, so planes can be short or empty. */
     decode_plane(planes, 0, &tables, width, out, &used);
     decode_plane(planes, 1, &tables, in_plane(size, width, 1), out + width, &used);
     decode_plane(planes, 2, &tables, in_plane(size, width, 2), out + 2 * width, &used);
@@ -67,8 +68,8 @@ EFS_INLINE void copy_vector(const uint8_t *from, uint8_t *to, bool turned)
 }
 
 /*
- * The symbols that enter level 1, of a span with levels; NULL when the planes contradict the sizes. They lie in one of
- * the two halves of room. turned: each of them is turned by one bit (efs_turned).
+ * Decode the symbols that enter level 1 of a span with levels, into one of the two halves of room; NULL when the planes
+ * contradict the sizes. turned: rotate each symbol right by one bit (efs_turned).
  */
 EFS_INLINE const uint8_t *decode_lower(const struct efs_span *span, uint8_t *room, bool turned)
 {
@@ -76,8 +77,8 @@ EFS_INLINE const uint8_t *decode_lower(const struct efs_span *span, uint8_t *roo
     const size_t rest = span->size[span->levels];
     size_t i = rest < EFS_LANES ? rest : EFS_LANES;
 
-    /* The rest is copied, so that planes with too many escapes do not read past the chunk. Mostly it is one vector or
-     * two: always two cost less than to decide. */
+    /* The rest is copied, so that planes with too many escapes do not read past the chunk. It is mostly one or two
+     * vectors: copying two without a branch is faster. */
     copy_vector(span->rest, a, turned);
     copy_vector(span->rest + i, a + i, turned);
     for (i += EFS_LANES; i < rest; i += EFS_LANES)

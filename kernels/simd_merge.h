@@ -16,20 +16,20 @@
 #define EFS_UNITS (EFS_BLOCK / EFS_UNIT)
 #define EFS_E5_PLANES (EFS_BLOCK / 4 + EFS_BLOCK / 8) /* bytes of 2-bit mantissas and signs */
 
-/* How elements get to their place. */
+/* How elements are stored. */
 enum efs_way {
     EFS_PLAIN,
-    EFS_STREAM,  /* past the cache, to an aligned place */
-    EFS_SHIFTED, /* past the cache, to any other place: realigned in registers */
+    EFS_STREAM,  /* streaming stores, aligned destination */
+    EFS_SHIFTED, /* streaming stores, unaligned destination: vectors are realigned in registers */
 };
 
-/* Where the next vector goes. Vectors come in order, from the first of a block to its last. */
+/* Destination of the next vector. Vectors arrive in order, from the first of a block to the last. */
 struct efs_sink {
     uint8_t *to;
 #if EFS_REALIGNS
-    efs_vector last; /* EFS_SHIFTED: its first `head` bytes are stored, the others wait for the next vector */
+    efs_vector last; /* EFS_SHIFTED: its first `head` bytes are stored, the rest is stored with the next vector */
     efs_realign realign;
-    size_t head; /* bytes from the block's begin to an aligned place */
+    size_t head; /* bytes from the start of the block to the first aligned address */
     bool begun;
 #endif
 };
@@ -155,7 +155,7 @@ EFS_INLINE void efs_prefetch(const uint8_t *p)
     __builtin_prefetch(p, 0, 3);
 }
 
-/* Ask for what lies `ahead` bytes after at, in a run of run bytes of each block; blocks' runs are step bytes apart. */
+/* Prefetch the byte `ahead` after at, in an array of `run` bytes per block; arrays of blocks are step bytes apart. */
 EFS_INLINE void efs_prefetch_run(const uint8_t *run_begin, size_t at, size_t ahead, size_t run, size_t step)
 {
     size_t then = at + ahead;
@@ -164,9 +164,9 @@ EFS_INLINE void efs_prefetch_run(const uint8_t *run_begin, size_t at, size_t ahe
 }
 
 /*
- * While 64 elements are merged, ask for a piece of the SM that comes later, evenly: bursts of requests cost more than
- * they gain (measured on Zen 4). Planes are read several times within a block, so they are asked for a block ahead.
- * What is read once in order the processor foresees by itself but for page borders: asking pays only when streaming.
+ * For every 64 merged elements, prefetch one piece of later SM: prefetches in bursts are slower than none (measured on
+ * Zen 4). Planes are read several times within a block, so they are prefetched one block ahead. The hardware prefetcher
+ * handles arrays that are read once in order, except at page boundaries: prefetching them pays only when streaming.
  */
 EFS_INLINE void efs_prefetch_sm(enum efs_format format, unsigned unit, size_t at, const uint8_t *sm, enum efs_way way)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_decode.h - a cascade chunk and SM to plain elements. Private to cuda/.
+ * gpu_decode.h - decodes a cascade chunk and SM to plain elements. Private to cuda/.
  *
- * A block of threads takes a block of elements. Which symbols of the lower levels are its own it finds by itself: their
- * range in level 1 is in the span's header, and escapes before a place of a level, counted by popcount, are the place
- * in the next one. So no block waits for another, at the price of reading the codes of the lower levels once a block
- * (about a fifth of the chunk, of trained weights). From the last level up, the range's symbols are made in shared
- * memory: codes are counted, one scan over the threads gives each its first escape, and each makes its own symbols. At
- * last the same with the planes of level 0, merged with SM.
+ * A block of threads decodes a block of elements. It computes its range of symbols in each lower level: the range in
+ * level 1 is in the span's header, and the number of escapes before a position of a level, counted by popcount, is the
+ * position in the next level. So blocks are independent; the cost is that each block reads the codes of the lower
+ * levels (about a fifth of the chunk for trained weights). The symbols of the range are decoded to shared memory from
+ * the last level up: each thread counts its escapes, a scan over the threads gives the index of its first escape, and
+ * each thread writes its symbols. The last step does the same with the planes of level 0 and merges the result with SM.
  *
- * What is wrong in a chunk is found as the CPU's paths find it: headers by cascade_chunk.h; each range must lie in its
- * level; where it ends with the level, as that of a span's last block does, the next one has to end with its own.
+ * A damaged chunk is detected as on the CPU: headers by cascade_chunk.h; each range must be inside its level; where it
+ * ends with the level, as that of a span's last block does, the range in the next level must end with that level.
  */
 #ifndef EFS_KERNELS_GPU_DECODE_H
 #define EFS_KERNELS_GPU_DECODE_H
@@ -25,14 +25,15 @@
 struct efs_gpu_decode {
     struct efs_chunk chunk;
     struct efs_span span;
-    bool refused;                                        /* by the headers */
-    uint32_t begin[EFS_LEVELS + 1], end[EFS_LEVELS + 1]; /* of the symbols that enter a level, those of this block */
-    uint64_t count[EFS_GPU_THREADS];                     /* escapes of each thread, up to four numbers of 16 bits */
-    uint64_t group[EFS_GPU_GROUPS];                      /* the same of groups of threads */
-    uint8_t symbols[2][EFS_BLOCK];                       /* of the range, of odd and of even levels */
+    bool refused; /* the headers are not well formed */
+    uint32_t begin[EFS_LEVELS + 1],
+        end[EFS_LEVELS + 1];         /* range of this block's symbols among those that enter a level */
+    uint64_t count[EFS_GPU_THREADS]; /* escapes of each thread: up to four 16-bit counts */
+    uint64_t group[EFS_GPU_GROUPS];  /* sums over groups of threads */
+    uint8_t symbols[2][EFS_BLOCK];   /* of the range; two buffers for odd and even levels */
 };
 
-/* Step: the headers. */
+/* Step: thread 0 parses the headers. */
 EFS_DEVICE void efs_gpu_decode_open(unsigned thread, const struct efs_gpu_shard *shard, uint32_t b,
                                     struct efs_gpu_decode *s)
 {
@@ -48,8 +49,8 @@ EFS_DEVICE void efs_gpu_decode_open(unsigned thread, const struct efs_gpu_shard 
     s->end[1] = s->span.entry[b % EFS_SPAN_BLOCKS + 1];
 }
 
-/* Of the codes that bytes [j, j + 4) of planes of width bytes hold, those that are numbers below limit: their low bits.
- * Code i stands in byte i % width. */
+/* Mask of the low bits of the codes with index < limit, among the codes in bytes [j, j + 4) of planes of width bytes.
+ * Code i is stored in byte i % width. */
 EFS_DEVICE uint32_t efs_gpu_codes_below(uint32_t limit, uint32_t width, uint32_t j)
 {
     const uint32_t plane = limit / width, part = limit % width;
@@ -60,13 +61,13 @@ EFS_DEVICE uint32_t efs_gpu_codes_below(uint32_t limit, uint32_t width, uint32_t
                       (one << 2 * plane & (((uint64_t)1 << 8 * in_part) - 1)));
 }
 
-/* The low bits of codes that are escapes. */
+/* Mask of the low bits of the codes that are escapes. */
 EFS_DEVICE uint32_t efs_gpu_escapes(uint32_t codes)
 {
     return codes & codes >> 1 & 0x55555555;
 }
 
-/* Step: adds up where the range begins and ends in the level below. */
+/* Step: computes the start and end of the range in the next level. */
 EFS_DEVICE void efs_gpu_decode_find(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
     const uint32_t width = (uint32_t)efs_plane_bytes(s->span.size[level], 2);
@@ -83,7 +84,7 @@ EFS_DEVICE void efs_gpu_decode_find(unsigned thread, unsigned level, struct efs_
     }
 }
 
-/* Whether the planes of a level disagree with its sizes, as far as this block's range shows it. */
+/* Whether this block's range shows that the planes of a level contradict the sizes in the header. */
 EFS_DEVICE bool efs_gpu_decode_differs(unsigned level, const struct efs_gpu_decode *s)
 {
     const uint32_t size = s->span.size[level + 1], end = s->end[level + 1];
@@ -91,10 +92,11 @@ EFS_DEVICE bool efs_gpu_decode_differs(unsigned level, const struct efs_gpu_deco
     return end > size || (s->end[level] == s->span.size[level] && end != size);
 }
 
-/* A thread's codes of a level of the range: consecutive ones, about as many for each thread. */
+/* The part of the range's codes in a level that one thread handles: consecutive, of nearly equal size for all threads.
+ */
 struct efs_gpu_codes {
     const uint8_t *planes;
-    uint32_t width, at, end; /* at: of the range; the same as a byte and a shift: */
+    uint32_t width, at, end; /* at: index in the range, also as byte and shift: */
     uint32_t byte, shift;
 };
 
@@ -105,7 +107,7 @@ EFS_DEVICE struct efs_gpu_codes efs_gpu_codes_of(unsigned thread, unsigned level
     const uint32_t width = (uint32_t)efs_plane_bytes(s->span.size[level], 2);
     struct efs_gpu_codes codes = {s->span.planes[level], width, at, end, 0, 0};
 
-    if (at < end) { /* so that the level is not empty */
+    if (at < end) { /* then width > 0 */
         codes.byte = (s->begin[level] + at) % width;
         codes.shift = (s->begin[level] + at) / width * 2;
     }
@@ -124,7 +126,7 @@ EFS_DEVICE unsigned efs_gpu_codes_next(struct efs_gpu_codes *codes)
     return code;
 }
 
-/* Step: each thread's escapes of a level of the range. */
+/* Step: each thread counts its escapes in a level of the range. */
 EFS_DEVICE void efs_gpu_decode_count(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
     struct efs_gpu_codes codes = efs_gpu_codes_of(thread, level, s);
@@ -135,7 +137,7 @@ EFS_DEVICE void efs_gpu_decode_count(unsigned thread, unsigned level, struct efs
     s->count[thread] = escapes;
 }
 
-/* Step: half of the scan; the other half is efs_gpu_decode_rank(). */
+/* Step: first half of the scan; the second half is efs_gpu_decode_rank(). */
 EFS_DEVICE void efs_gpu_decode_scan(unsigned thread, struct efs_gpu_decode *s)
 {
     uint64_t sum = 0;
@@ -147,7 +149,7 @@ EFS_DEVICE void efs_gpu_decode_scan(unsigned thread, struct efs_gpu_decode *s)
     s->group[thread] = sum;
 }
 
-/* Escapes of the threads before this one; thread EFS_GPU_THREADS: of all. */
+/* Escapes of the threads before this one; for thread EFS_GPU_THREADS: of all threads. */
 EFS_DEVICE uint64_t efs_gpu_decode_rank(unsigned thread, const struct efs_gpu_decode *s)
 {
     uint64_t rank = 0;
@@ -159,13 +161,13 @@ EFS_DEVICE uint64_t efs_gpu_decode_rank(unsigned thread, const struct efs_gpu_de
     return rank;
 }
 
-/* The range's symbols that enter a level: of the rest, or made by the step below. */
+/* The range's symbols that enter a level: in the rest, or written by efs_gpu_decode_fill(). */
 EFS_DEVICE const uint8_t *efs_gpu_decode_below(unsigned level, const struct efs_gpu_decode *s)
 {
     return level == s->span.levels ? s->span.rest + s->begin[level] : s->symbols[level % 2];
 }
 
-/* Step: the range's symbols that enter a level. */
+/* Step: writes the range's symbols that enter a level. */
 EFS_DEVICE void efs_gpu_decode_fill(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
     const uint8_t *below = efs_gpu_decode_below(level + 1, s) + efs_gpu_decode_rank(thread, s);
@@ -178,8 +180,8 @@ EFS_DEVICE void efs_gpu_decode_fill(unsigned thread, unsigned level, struct efs_
     }
 }
 
-/* The codes of level 0 of this thread: eight bytes of planes, four runs of eight elements. Codes that stand for no
- * element are 0. */
+/* The codes of level 0 of this thread: eight bytes of planes, four runs of eight elements. Codes past the last element
+ * are 0. */
 EFS_DEVICE struct efs_gpu_pair efs_gpu_decode_own(unsigned thread, uint32_t b, const struct efs_gpu_decode *s)
 {
     const uint32_t m = efs_block_size(s->span.size[0], b % EFS_SPAN_BLOCKS), j = 8 * thread;
@@ -196,7 +198,7 @@ EFS_DEVICE struct efs_gpu_pair efs_gpu_decode_own(unsigned thread, uint32_t b, c
     return codes;
 }
 
-/* Step: each thread's escapes of level 0, plane by plane. */
+/* Step: each thread counts its escapes in each plane of level 0. */
 EFS_DEVICE void efs_gpu_decode_count_own(unsigned thread, uint32_t b, struct efs_gpu_decode *s)
 {
     const struct efs_gpu_pair codes = efs_gpu_decode_own(thread, b, s);
@@ -210,7 +212,7 @@ EFS_DEVICE void efs_gpu_decode_count_own(unsigned thread, uint32_t b, struct efs
     s->count[thread] = escapes;
 }
 
-/* Whether the planes of level 0 have other escapes than there are symbols for. */
+/* Whether the number of escapes in level 0 differs from the number of symbols in level 1. */
 EFS_DEVICE bool efs_gpu_decode_differs_own(const struct efs_gpu_decode *s)
 {
     const uint64_t all = efs_gpu_decode_rank(EFS_GPU_THREADS, s);
@@ -230,7 +232,7 @@ EFS_DEVICE uint32_t efs_gpu_symbols(uint32_t codes, uint32_t table, const uint8_
     return symbols;
 }
 
-/* Step: the block's elements. */
+/* Step: writes the block's elements. */
 EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard *shard, uint32_t b,
                                      struct efs_gpu_decode *s)
 {
@@ -263,7 +265,7 @@ EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard
     }
 }
 
-/* The block's elements; false when something is wrong with the chunk. */
+/* Decodes the block; false when the chunk is damaged. */
 EFS_DEVICE bool efs_gpu_decode_run(const struct efs_gpu_shard *shard, uint32_t b, struct efs_gpu_decode *s)
 {
     EFS_GPU_STEP(efs_gpu_decode_open(thread, shard, b, s));
@@ -287,7 +289,7 @@ EFS_DEVICE bool efs_gpu_decode_run(const struct efs_gpu_shard *shard, uint32_t b
     return true;
 }
 
-/* Kernel: block b of a shard; status is the shard's. */
+/* Kernel: decodes block b of a shard; status is that of the shard. */
 EFS_DEVICE void efs_gpu_decode_block(const struct efs_gpu_shard *shard, uint32_t b, struct efs_gpu_decode *s,
                                      uint32_t *status)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_device.h - the few things that device code and its twin do not write alike. Private to cuda/.
+ * gpu_device.h - primitives that differ between device code and its CPU twin. Private to cuda/.
  */
 #ifndef EFS_KERNELS_GPU_DEVICE_H
 #define EFS_KERNELS_GPU_DEVICE_H
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A step: call, which has `thread` among its arguments, by every thread of the block, and a barrier. */
+/* A step: every thread of the block executes `call`, which uses the variable `thread`; then a barrier. */
 #ifdef __CUDACC__
 #define EFS_GPU_STEP(call)                                                                                             \
     do {                                                                                                               \
@@ -18,7 +18,7 @@
         __syncthreads();                                                                                               \
     } while (0)
 #else
-/* In which order the twin takes the threads: a step must not depend on it. Who includes this may choose. */
+/* Order in which the twin runs the threads: steps must not depend on it. The including file can define it. */
 #ifndef EFS_GPU_TURN
 #define EFS_GPU_TURN(turn) (turn)
 #endif
@@ -40,7 +40,7 @@ EFS_DEVICE uint32_t efs_gpu_popcount(uint32_t v)
 #endif
 }
 
-/* Add to what all threads of the block share. */
+/* Atomic addition to a variable in shared memory. */
 EFS_DEVICE void efs_gpu_add(uint32_t *sum, uint32_t v)
 {
 #ifdef __CUDACC__
@@ -50,7 +50,7 @@ EFS_DEVICE void efs_gpu_add(uint32_t *sum, uint32_t v)
 #endif
 }
 
-/* Four bytes of the eight of low and high; nibble i of the selector, 0 to 7, says which is byte i. */
+/* Selects four bytes of the eight in low and high; nibble i of the selector (0 to 7) is the index of byte i. */
 EFS_DEVICE uint32_t efs_gpu_pick(uint32_t low, uint32_t high, uint32_t selector)
 {
 #ifdef __CUDACC__
@@ -65,8 +65,7 @@ EFS_DEVICE uint32_t efs_gpu_pick(uint32_t low, uint32_t high, uint32_t selector)
 #endif
 }
 
-/* ---- memory: one load or store of 4, 8 or 16 bytes each, of memory that is otherwise bytes ------------------------
- */
+/* ---- memory: single loads and stores of 4, 8 or 16 bytes of byte arrays ------------------------------------------ */
 
 typedef uint32_t efs_gpu_word __attribute__((may_alias));
 struct efs_gpu_pair {
@@ -96,7 +95,7 @@ EFS_DEVICE void efs_gpu_store_quad(uint8_t *p, uint32_t a, uint32_t b, uint32_t 
     *(struct efs_gpu_quad *)p = (struct efs_gpu_quad){{a, b, c, d}};
 }
 
-/* Eight bytes from any address, by the three words around them: up to 4 bytes after the eight are read, too. */
+/* Loads eight bytes from any address by three aligned words: reads up to 3 bytes before and 4 bytes after them. */
 EFS_DEVICE struct efs_gpu_pair efs_gpu_load_any(const uint8_t *p)
 {
     const efs_gpu_word *word = (const efs_gpu_word *)((uintptr_t)p & ~(uintptr_t)3);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_ffn.h - the experts of a layer run on plain matrices, all in one launch: y = the sum over a token's experts of
- * weight * down (silu(gate x) * (up x)). Private to cuda/; gpu.h says what is given.
+ * gpu_ffn.h - computes the experts of a layer from plain matrices: y = the sum over a token's experts of
+ * weight * down (silu(gate x) * (up x)). Private to cuda/; gpu.h documents the arguments.
  *
- * Three kernels, each of which needs what the one before wrote: h, down h of each route, and the sums, which are added
- * in the order of experts, so that a result is the same each time. Threads of a warp share a row: each takes eight
- * columns by one load of 16 bytes, for EFS_GPU_TOKENS tokens at once, sums are F32 with fused multiply-adds.
+ * Three kernels run one after the other: h of each route, down h of each route, and the sums over routes, which are
+ * added in the order of experts, so that results are reproducible. The threads of a warp share a row: each handles
+ * eight columns per load of 16 bytes, for EFS_GPU_TOKENS tokens, and sums in F32 with fused multiply-adds.
  */
 #ifndef EFS_KERNELS_GPU_FFN_H
 #define EFS_KERNELS_GPU_FFN_H
@@ -17,16 +17,16 @@
 #define EFS_GPU_LANES 32
 #define EFS_GPU_TOKENS 4
 
-/* State of a block of threads: sums of each thread's columns, of one matrix or two. */
+/* State of a block of threads: partial sums of each thread, for one matrix or two. */
 struct efs_gpu_ffn {
     float sum[2][EFS_GPU_TOKENS][EFS_GPU_THREADS];
 };
 
-/* What a block of threads has in hand: rows [row, row + EFS_GPU_ROWS) of one matrix or two, for tokens of an expert. */
+/* Work of a block of threads: rows [row, row + EFS_GPU_ROWS) of one matrix or two, for the tokens of an expert. */
 struct efs_gpu_rows {
     const uint16_t *matrix[2]; /* [rows][cols]; [1] NULL: one matrix */
     const float *x;            /* [...][cols] */
-    const uint32_t *token;     /* row of x for each; NULL: rows of x follow one another */
+    const uint32_t *token;     /* row of x of each token; NULL: token t uses row t */
     uint32_t row, rows, cols, tokens;
     bool f16;
 };
@@ -39,7 +39,7 @@ EFS_DEVICE float efs_gpu_float(uint32_t bits)
     return f;
 }
 
-/* An F16 or BF16 as it is. */
+/* An F16 or BF16 number as a float, exact. */
 EFS_DEVICE float efs_gpu_widen(bool f16, uint32_t bits)
 {
     if (!f16)
@@ -50,12 +50,12 @@ EFS_DEVICE float efs_gpu_widen(bool f16, uint32_t bits)
     return efs_gpu_float(sign | 0x3f800000) * (efs_gpu_float(magnitude << 13) * 0x1p112f); /* exact, subnormals too */
 }
 
-/* Eight numbers of a row from column `at` on; those past its end are 0. */
+/* Eight numbers of a row from column `at` on; numbers past its end are 0. */
 EFS_DEVICE struct efs_gpu_quad efs_gpu_row_load(const uint16_t *row, uint32_t cols, uint32_t at)
 {
     struct efs_gpu_quad w = {{0, 0, 0, 0}};
 
-    if (cols % 8 == 0) /* so that rows begin at multiples of 16 bytes */
+    if (cols % 8 == 0) /* then rows are aligned to 16 bytes */
         return efs_gpu_load_quad((const uint8_t *)(row + at));
     for (unsigned i = 0; i < 8; i++)
         if (at + i < cols)
@@ -63,7 +63,7 @@ EFS_DEVICE struct efs_gpu_quad efs_gpu_row_load(const uint16_t *row, uint32_t co
     return w;
 }
 
-/* Eight numbers of a vector, the same. */
+/* Eight numbers of a vector. */
 struct efs_gpu_eight {
     float v[8];
 };
@@ -87,7 +87,7 @@ EFS_DEVICE struct efs_gpu_eight efs_gpu_vector_load(const float *x, uint32_t col
     return eight;
 }
 
-/* Step: this thread's columns of its row, for tokens from first on. */
+/* Step: partial sums of this thread's columns of its row, for EFS_GPU_TOKENS tokens from first on. */
 EFS_DEVICE void efs_gpu_ffn_dot(unsigned thread, const struct efs_gpu_rows *r, uint32_t first, struct efs_gpu_ffn *s)
 {
     const uint32_t row = r->row + thread / EFS_GPU_LANES, lane = thread % EFS_GPU_LANES;
@@ -96,7 +96,7 @@ EFS_DEVICE void efs_gpu_ffn_dot(unsigned thread, const struct efs_gpu_rows *r, u
 
     if (row >= r->rows)
         return;
-    for (unsigned t = 0; t < EFS_GPU_TOKENS; t++) { /* the last one again where there are no more */
+    for (unsigned t = 0; t < EFS_GPU_TOKENS; t++) { /* past the last token: the last one again */
         const uint32_t token = first + t < r->tokens ? first + t : r->tokens - 1;
         x[t] = r->x + (size_t)(r->token != NULL ? r->token[token] : token) * r->cols;
     }
@@ -120,7 +120,7 @@ EFS_DEVICE void efs_gpu_ffn_dot(unsigned thread, const struct efs_gpu_rows *r, u
             s->sum[m][t][thread] = sum[m][t];
 }
 
-/* The product of one of the block's rows and a token, from the sums of all its threads. */
+/* The product of a row of the block and a token: the sum over the row's threads. */
 EFS_DEVICE float efs_gpu_ffn_product(const struct efs_gpu_ffn *s, unsigned matrix, unsigned token, unsigned row)
 {
     float sum = 0;
@@ -130,7 +130,7 @@ EFS_DEVICE float efs_gpu_ffn_product(const struct efs_gpu_ffn *s, unsigned matri
     return sum;
 }
 
-/* Step: h of tokens from first on, or what a route adds to y. */
+/* Step: writes h of the tokens from first on (weight NULL), or their weighted contributions to y. */
 EFS_DEVICE void efs_gpu_ffn_end(unsigned thread, const struct efs_gpu_rows *r, uint32_t first, const float *weight,
                                 float *out, const struct efs_gpu_ffn *s)
 {
@@ -146,7 +146,7 @@ EFS_DEVICE void efs_gpu_ffn_end(unsigned thread, const struct efs_gpu_rows *r, u
     out[(size_t)(first + t) * r->rows + r->row + row] = v;
 }
 
-/* Kernel: h of the routes of an expert, EFS_GPU_ROWS rows of gate and up. */
+/* Kernel: h of the routes of an expert, for EFS_GPU_ROWS rows of gate and up. */
 EFS_DEVICE void efs_gpu_ffn_up_block(const struct efs_gpu_mixture *m, uint32_t expert, uint32_t b,
                                      struct efs_gpu_ffn *s)
 {
@@ -160,7 +160,7 @@ EFS_DEVICE void efs_gpu_ffn_up_block(const struct efs_gpu_mixture *m, uint32_t e
     }
 }
 
-/* Kernel: what the routes of an expert add to y, EFS_GPU_ROWS rows of down. */
+/* Kernel: contributions of an expert's routes to y, for EFS_GPU_ROWS rows of down. */
 EFS_DEVICE void efs_gpu_ffn_down_block(const struct efs_gpu_mixture *m, uint32_t expert, uint32_t b,
                                        struct efs_gpu_ffn *s)
 {
@@ -176,7 +176,7 @@ EFS_DEVICE void efs_gpu_ffn_down_block(const struct efs_gpu_mixture *m, uint32_t
     }
 }
 
-/* Step: y of a token. */
+/* Step: sums y of a token. */
 EFS_DEVICE void efs_gpu_ffn_sum_step(unsigned thread, const struct efs_gpu_mixture *m, uint32_t token, uint32_t b)
 {
     const uint32_t row = b * EFS_GPU_THREADS + thread;
