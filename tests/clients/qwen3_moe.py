@@ -48,22 +48,13 @@ def rope(config, dim):
     trained = given.get("original_max_position_embeddings", config.get("max_position_embeddings"))
     pairs = np.arange(dim // 2)
     step = 1.0 / base ** (2 * pairs / dim)
-    if kind == "linear":
-        return step / factor, 1
-    if kind == "llama3":
-        turns = trained * step / (2 * np.pi)  # of each pair while it was trained
-        part = (turns - given["low_freq_factor"]) / (given["high_freq_factor"] - given["low_freq_factor"])
-        return step * (np.clip(part, 0, 1) + (1 - np.clip(part, 0, 1)) / factor), 1
     if kind == "yarn":
         bounds = [dim * np.log(trained / (turns * 2 * np.pi)) / (2 * np.log(base))
                   for turns in (given.get("beta_fast", 32), given.get("beta_slow", 1))]
-        if given.get("truncate", True):
-            bounds = [np.floor(bounds[0]), np.ceil(bounds[1])]
+        bounds = [np.floor(bounds[0]), np.ceil(bounds[1])]
         low, high = max(bounds[0], 0), min(bounds[1], dim - 1)
         slow = np.clip((pairs - low) / (high - low or 0.001), 0, 1)
-        scale = [0.1 * given[m] * np.log(factor) + 1 for m in ("mscale", "mscale_all_dim") if given.get(m)]
-        ratio = scale[0] / scale[1] if len(scale) == 2 else 0.1 * np.log(factor) + 1
-        return step * (1 - slow + slow / factor), given.get("attention_factor", ratio)
+        return step * (1 - slow + slow / factor), given.get("attention_factor", 0.1 * np.log(factor) + 1)
     assert kind == "default", kind
     return step, 1
 
@@ -114,8 +105,8 @@ def forward_mlx(config, tensors, tokens):
     """None where mlx-lm is missing, or does not read a key of this config."""
     rope_keys = config.get("rope_parameters", config.get("rope_scaling", {}))
     kind = rope_keys.get("rope_type", rope_keys.get("type", "default"))
-    if mx is None or config.get("attention_bias") or {"attention_factor", "truncate"} & set(rope_keys) or \
-            kind in ("yarn", "llama3") and "original_max_position_embeddings" not in rope_keys:
+    if mx is None or config.get("attention_bias") or "attention_factor" in rope_keys or \
+            kind == "yarn" and "original_max_position_embeddings" not in rope_keys:
         return None
     mx.set_default_device(mx.cpu)
     whole = {"rope_theta": 1e4, "rms_norm_eps": 1e-6, "norm_topk_prob": False, "head_dim": config["hidden_size"] // config["num_attention_heads"],

@@ -12,7 +12,6 @@
 #include "expertfs.h"
 
 #define HEAD_DIM_MAX 1024
-#define IGNORED_MAX 64u
 
 struct config {
     uint32_t layers, experts, chosen; /* chosen: experts that a token uses */
@@ -27,23 +26,7 @@ struct config {
     double rope_scale;                  /* factor of the sines and cosines: YaRN's attention factor */
 };
 
-/* Keys and tensors that the user wants to be taken as if they were not there: patterns of fnmatch(3). */
-struct ignored {
-    const char *pattern[IGNORED_MAX];
-    uint32_t count;
-};
-bool is_ignored(const struct ignored *ignored, const char *name);
-
-/* Names for a message: as many as fit, then how many more. */
-struct names {
-    char text[512];
-    uint32_t count, left_out;
-};
-void names_add(struct names *names, const char *name);
-void names_end(struct names *names);
-
 /* Reads the text of config.json. -EINVAL: not such a model, or a key that would change the result. */
-errint_t config_parse(const char *text, uint64_t bytes, const struct ignored *ignored, struct config *config,
-                      struct efs_error *err);
+errint_t config_parse(const char *text, uint64_t bytes, struct config *config, struct efs_error *err);
 
 #endif

@@ -3,41 +3,69 @@
  * the experts that its router chooses, each after a norm and added to what came in. */
 #include "forward.h"
 
+#include "expertfs-compute.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "experts.h"
-
 struct forward {
     const struct model *model;
     unsigned threads;
-    struct experts *experts;
+    struct efs_team *team;             /* the library's threads for products of experts */
     struct trace *trace;               /* NULL: none is asked for */
     uint32_t positions, batch, filled; /* filled: positions with keys and values */
+    float *memory;                     /* in which lies what follows */
     float *keys, *values;              /* [layers][positions][kv_heads * head_dim] */
     /* of the tokens at hand, [batch] each */
     float *x, *normed, *sum;             /* [hidden] */
     float *q, *attended, *router, *turn; /* [heads * head_dim] twice, [experts], [head_dim]: cosines, then sines */
-    uint32_t *expert;                    /* [chosen] */
-    float *weight;                       /* [chosen] */
+    uint32_t *chosen;                    /* [chosen]: experts of a token, */
+    float *weight;                       /* and their weights */
+    uint32_t *token;                     /* [chosen]: tokens of the experts, expert by expert, */
+    float *token_weight;                 /* and their weights */
+    uint16_t *narrow;                    /* [hidden]: normed in BF16, for BF16 activations */
+    struct efs_route_to *mixture;        /* [experts]: those of the layer at hand, in the order of their numbers */
 };
 
 /* ---- memory ---- */
 
-static errint_t forward_reserve(float **memory, uint64_t count)
+/* Place all arrays in memory, if it is not NULL. Returns how many floats they take. */
+static size_t forward_lay_out(struct forward *f, float *memory)
 {
-    *memory = calloc(count, sizeof(**memory));
-    return *memory ? 0 : -ENOMEM;
+    const struct config *c = &f->model->config;
+    const size_t cache = (size_t)c->layers * f->positions * c->kv_heads * c->head_dim, heads = c->heads * c->head_dim;
+    const struct {
+        float **at;
+        size_t count;
+    } parts[] = {{&f->keys, cache},
+                 {&f->values, cache},
+                 {&f->x, (size_t)f->batch * c->hidden},
+                 {&f->normed, (size_t)f->batch * c->hidden},
+                 {&f->sum, (size_t)f->batch * c->hidden},
+                 {&f->q, f->batch * heads},
+                 {&f->attended, f->batch * heads},
+                 {&f->router, (size_t)f->batch * c->experts},
+                 {&f->turn, (size_t)f->batch * c->head_dim},
+                 {&f->weight, (size_t)f->batch * c->chosen},
+                 {&f->token_weight, (size_t)f->batch * c->chosen}};
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        *parts[i].at = memory ? memory + used : NULL;
+        used += parts[i].count;
+    }
+    return used;
 }
 
 uint64_t forward_bytes(const struct model *model, uint32_t positions, uint32_t batch)
 {
     const struct config *c = &model->config;
-    uint64_t cache = (uint64_t)2 * c->layers * positions * c->kv_heads * c->head_dim;
-    uint64_t token = 3ull * c->hidden + 2ull * c->heads * c->head_dim + c->experts + c->head_dim + 2ull * c->chosen;
-    return sizeof(float) * (cache + batch * token) + experts_bytes(c, batch);
+    struct forward f = {.model = model, .positions = positions, .batch = batch};
+    /* behind the plus the library's memory for products, the lists of experts, and BF16 */
+    return sizeof(float) * forward_lay_out(&f, NULL) +
+           (uint64_t)batch *
+               (sizeof(float) * c->chosen * (2ull + 2ull * c->hidden + 2ull * c->inner) + sizeof(uint16_t) * c->hidden);
 }
 
 errint_t forward_start(const struct model *model, unsigned threads, uint32_t positions, uint32_t batch,
@@ -47,24 +75,19 @@ errint_t forward_start(const struct model *model, unsigned threads, uint32_t pos
     struct forward *f = calloc(1, sizeof(*f));
     if (!f)
         return -ENOMEM;
-    f->model = model;
-    f->positions = positions;
-    f->batch = batch;
-    uint64_t cache = (uint64_t)c->layers * positions * c->kv_heads * c->head_dim, heads = c->heads * c->head_dim;
-    f->threads = threads;
-    f->expert = calloc((size_t)batch * c->chosen, sizeof(*f->expert));
+    *f = (struct forward){.model = model, .threads = threads, .positions = positions, .batch = batch};
     *out = f;
-    if (f->expert && forward_reserve(&f->keys, cache) == 0 && forward_reserve(&f->values, cache) == 0 &&
-        forward_reserve(&f->x, (uint64_t)batch * c->hidden) == 0 &&
-        forward_reserve(&f->normed, (uint64_t)batch * c->hidden) == 0 &&
-        forward_reserve(&f->sum, (uint64_t)batch * c->hidden) == 0 && forward_reserve(&f->q, batch * heads) == 0 &&
-        forward_reserve(&f->attended, batch * heads) == 0 &&
-        forward_reserve(&f->router, (uint64_t)batch * c->experts) == 0 &&
-        forward_reserve(&f->turn, (uint64_t)batch * c->head_dim) == 0 &&
-        forward_reserve(&f->weight, (uint64_t)batch * c->chosen) == 0 &&
-        experts_start(model, threads, batch, &f->experts) == 0)
+    f->memory = calloc(forward_lay_out(f, NULL), sizeof(*f->memory));
+    f->chosen = calloc((size_t)batch * c->chosen, sizeof(*f->chosen));
+    f->token = calloc((size_t)batch * c->chosen, sizeof(*f->token));
+    f->narrow = calloc((size_t)batch * c->hidden, sizeof(*f->narrow));
+    f->mixture = calloc(c->experts, sizeof(*f->mixture));
+    if (f->memory && f->chosen && f->token && f->narrow && f->mixture && efs_team_new(threads, &f->team) == 0) {
+        forward_lay_out(f, f->memory);
         return 0;
+    }
     forward_stop(f);
+    *out = NULL;
     return -ENOMEM;
 }
 
@@ -82,11 +105,12 @@ void forward_stop(struct forward *f)
 {
     if (!f)
         return;
-    experts_stop(f->experts);
-    float *all[] = {f->keys, f->values, f->x, f->normed, f->sum, f->q, f->attended, f->router, f->turn, f->weight};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        free(all[i]);
-    free(f->expert);
+    efs_team_free(f->team);
+    free(f->memory);
+    free(f->chosen);
+    free(f->token);
+    free(f->narrow);
+    free(f->mixture);
     free(f);
 }
 
@@ -186,11 +210,10 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     struct attention a = {f, f->keys + n * f->positions * kv_step, f->values + n * f->positions * kv_step};
     float *keys = f->keys + (n * f->positions + f->filled) * kv_step; /* where the new ones go */
     float *values = f->values + (n * f->positions + f->filled) * kv_step;
-    struct product qkv[] = {{&layer->q, f->normed, f->q, count},
-                            {&layer->k, f->normed, keys, count},
-                            {&layer->v, f->normed, values, count}};
     narrow_to_bf16(f, f->normed, (size_t)count * c->hidden);
-    parallel_products(f->threads, qkv, 3);
+    parallel_product(f->threads, &layer->q, f->normed, f->q, count);
+    parallel_product(f->threads, &layer->k, f->normed, keys, count);
+    parallel_product(f->threads, &layer->v, f->normed, values, count);
     add_bias(f->q, layer->q_bias, count, q_step);
     add_bias(keys, layer->k_bias, count, kv_step);
     add_bias(values, layer->v_bias, count, kv_step);
@@ -200,7 +223,7 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     }
     parallel(f->threads, attend, &a, (size_t)count * c->heads);
     narrow_to_bf16(f, f->attended, count * q_step);
-    parallel_products(f->threads, &(struct product){&layer->o, f->attended, f->sum, count}, 1);
+    parallel_product(f->threads, &layer->o, f->attended, f->sum, count);
     add_bias(f->sum, layer->o_bias, count, c->hidden);
 }
 
@@ -233,19 +256,61 @@ static void router_choose(const struct config *c, float *scores, uint32_t *exper
         weight[i] /= chosen_sum;
 }
 
+/* From the experts of each token to the tokens of each expert. Returns how many experts there are. */
+static uint32_t mixture_gather(struct forward *f, uint32_t tokens)
+{
+    const struct config *c = &f->model->config;
+    uint32_t count = 0, next = 0;
+    for (uint32_t e = 0; e < c->experts; e++) {
+        struct efs_route_to to = {.expert = efs_id(e), .token = f->token + next, .weight = f->token_weight + next};
+        for (uint32_t i = 0; i < tokens * c->chosen; i++)
+            if (f->chosen[i] == e) {
+                f->token[next] = i / c->chosen;
+                f->token_weight[next++] = f->weight[i];
+                to.count++;
+            }
+        if (to.count)
+            f->mixture[count++] = to;
+    }
+    return count;
+}
+
+/* sum[token] = the sum over its experts of weight * down(silu(gate(x)) * up(x)), by one call of the library, which
+ * brings the experts and computes with each as it comes. The sums are in the order of the experts' numbers, whichever
+ * comes first. */
+static errint_t mixture_run(struct forward *f, uint32_t layer, uint32_t tokens, struct efs_error *err)
+{
+    uint32_t hidden = f->model->config.hidden;
+    bool bf16 = f->model->bf16_activations;
+    if (bf16)
+        to_bf16(f->normed, f->narrow, (size_t)tokens * hidden);
+    struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
+                                  .expert_bytes = sizeof(struct efs_route_to),
+                                  .experts = f->mixture,
+                                  .expert_count = mixture_gather(f, tokens),
+                                  .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
+                                  .x = bf16 ? (const void *)f->narrow : f->normed,
+                                  .tokens = tokens,
+                                  .hidden = hidden,
+                                  .x_stride = hidden,
+                                  .y = f->sum,
+                                  .y_stride = hidden,
+                                  .form = f->model->form};
+    return efs_client_ffn(f->model->client, f->team, "", layer, &mixture, err);
+}
+
 static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, struct efs_error *err)
 {
     const struct config *c = &f->model->config;
-    /* Not rounded for the router, whose weights runtimes keep in F32; experts_run() rounds for the experts. */
-    parallel_products(f->threads, &(struct product){&f->model->layers[n].router, f->normed, f->router, count}, 1);
+    /* Not rounded for the router, whose weights runtimes keep in F32; mixture_run() rounds for the experts. */
+    parallel_product(f->threads, &f->model->layers[n].router, f->normed, f->router, count);
     for (size_t t = 0; t < count; t++)
         router_softmax(c, f->router + t * c->experts);
     trace_router(f->trace, n, count, f->normed, f->router);
     for (size_t t = 0; t < count; t++)
-        router_choose(c, f->router + t * c->experts, f->expert + t * c->chosen, f->weight + t * c->chosen);
-    trace_chosen(f->trace, n, count, f->expert);
-    struct routes routes = {count, c->chosen, f->expert, f->weight};
-    return experts_run(f->experts, n, &routes, f->normed, f->sum, err);
+        router_choose(c, f->router + t * c->experts, f->chosen + t * c->chosen, f->weight + t * c->chosen);
+    trace_chosen(f->trace, n, count, f->chosen);
+    return mixture_run(f, n, count, err);
 }
 
 /* ---- all of it ---- */
@@ -287,7 +352,6 @@ errint_t forward_run(struct forward *f, const uint32_t *tokens, uint32_t count, 
     norm_all(f, m->final_norm, count);
     narrow_to_bf16(f, f->normed, (size_t)count * m->config.hidden);
     uint32_t skipped = last_only ? count - 1 : 0;
-    struct product head = {&m->head, f->normed + (size_t)skipped * m->config.hidden, logits, count - skipped};
-    parallel_products(f->threads, &head, 1);
+    parallel_product(f->threads, &m->head, f->normed + (size_t)skipped * m->config.hidden, logits, count - skipped);
     return 0;
 }

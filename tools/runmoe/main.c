@@ -4,9 +4,10 @@
  * runtime uses libexpertfs.
  *
  * Everything but the experts is in this program's memory, as it is; the experts stay in the library, within its budget,
- * or in the mount's memory, mostly compressed, and are run layer by layer when the router has named them (experts.c).
+ * or in the mount's memory, mostly compressed, and are run layer by layer when the router has named them (forward.c).
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +17,10 @@
 #include "expertfs-gpu.h"
 #include "failure.h"
 #include "forward.h"
-#include "mounted.h"
+#include "measure.h"
 #include "model.h"
+#include "mounted.h"
 #include "options.h"
-#include "sample.h"
 #include "surroundings.h"
 
 #define PROMPTS_MAX 1024u
@@ -40,8 +41,7 @@ struct arguments {
     enum efs_form form;
     uint64_t gpu_bytes; /* 0: without */
     bool share;
-    struct ignored ignored;
-    struct sampler sampler;
+    uint64_t seed;
     struct efs_options options;
 };
 
@@ -84,19 +84,10 @@ static void take_prompt(const struct argp_state *state, const struct tools_optio
     a->prompts++;
 }
 
-static void take_ignored(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
-{
-    struct arguments *a = into;
-    if (a->ignored.count == IGNORED_MAX)
-        argp_error(state, "--%s: more than %u", option->name, IGNORED_MAX);
-    a->ignored.pattern[a->ignored.count++] = value;
-}
-
 static void finish(const struct argp_state *state, void *into)
 {
     struct arguments *a = into;
     a->store = *a->given.word;
-    a->sampler.temperature = (float)a->temperature;
     if (a->share && !a->gpu_bytes)
         argp_error(state, "--share is with a graphics processor: --gpu SIZE");
 }
@@ -111,7 +102,7 @@ static const struct tools_option options[] = {
      AT(tokens), .most = 1000000},
     {"temp", 'T', "T", "Draw with that temperature (default 0: the most likely token)", TOOLS_DECIMAL, AT(temperature),
      .most = 1000000},
-    {"seed", 0, "N", "For drawing", TOOLS_NUMBER, .at = AT(sampler.state)},
+    {"seed", 0, "N", "For drawing", TOOLS_NUMBER, .at = AT(seed)},
     {"batch", 0, "N", "Tokens of the prompt at a time, 1 to 512 (default 32)", TOOLS_UNSIGNED, AT(batch), .least = 1,
      .most = 512},
     {"budget", 'b', "SIZE",
@@ -129,10 +120,6 @@ static const struct tools_option options[] = {
      TOOLS_SIZE, AT(gpu_bytes), .least = 1},
     {"share", 0, NULL, "With --gpu: run each expert there or on the processor, whichever has the layer done sooner",
      TOOLS_FLAG, .at = AT(share)},
-    {"ignore", 0, "KEY",
-     "Run as if a key of config.json, or a tensor, were not there; a pattern, such as 'model.layers.*.inv_freq'. "
-     "Unknown ones are refused otherwise. Up to 64 times",
-     TOOLS_CALL, .take = take_ignored},
     {"logits", 0, "FILE", "Write the logits of all positions there, as F32", TOOLS_TEXT, .at = AT(logits_path)},
     {"trace", 0, "FILE",
      "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers",
@@ -160,6 +147,7 @@ struct run {
     struct model model;
     struct forward *forward;
     struct trace *trace;
+    uint64_t seed;
     uint32_t sequence;       /* the prompt at hand */
     uint64_t prompt_tokens;  /* of all prompts */
     struct efs_stats before; /* of a mount: what it had counted */
@@ -185,8 +173,29 @@ static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, 
     return 0;
 }
 
+/* The most likely token, or one drawn with the probabilities of a temperature, which changes the logits. */
+static uint32_t sample(float temperature, uint64_t *seed, float *logits, uint32_t vocab)
+{
+    uint32_t best = 0;
+    double sum = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        best = logits[i] > logits[best] ? i : best;
+    if (temperature <= 0)
+        return best;
+    float largest = logits[best];
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += logits[i] = expf((logits[i] - largest) / temperature);
+    double left = tools_uniform(seed) * sum;
+    for (uint32_t i = 0; i < vocab; i++) {
+        left -= (double)logits[i];
+        if (left < 0)
+            return i;
+    }
+    return best; /* what rounding left over */
+}
+
 /* A prompt, then token by token; they are printed as they come. */
-static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct sampler *sampler, struct efs_error *err)
+static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct efs_error *err)
 {
     const struct arguments *a = r->a;
     double began = tools_now_s();
@@ -200,22 +209,13 @@ static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct sa
     r->prompt_seconds += tools_now_s() - began;
     began = tools_now_s();
     for (uint32_t i = 0; i < a->tokens && rc == 0; i++) {
-        uint32_t token = sample(sampler, r->logits, r->model.config.vocab);
+        uint32_t token = sample((float)a->temperature, &r->seed, r->logits, r->model.config.vocab);
         printf("%s%u%s", i ? " " : "tokens: ", token, i + 1 < a->tokens ? "" : "\n");
         fflush(stdout);
         if (i + 1 < a->tokens)
             rc = run_step(r, &token, 1, TRACE_DECODE, err);
     }
     r->seconds += tools_now_s() - began;
-    return rc;
-}
-
-static errint_t run_generate(struct run *r, struct efs_error *err)
-{
-    struct sampler sampler = r->a->sampler;
-    errint_t rc = 0;
-    for (r->sequence = 0; r->sequence < r->a->prompts && rc == 0; r->sequence++)
-        rc = run_prompt(r, &r->a->prompt[r->sequence], &sampler, err);
     return rc;
 }
 
@@ -276,7 +276,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
 {
     double began = tools_now_s();
     uint32_t longest = 0;
-    errint_t rc = model_open(a->store, &a->options, &a->ignored, &r->model, err);
+    errint_t rc = model_open(a->store, &a->options, &r->model, err);
     if (rc < 0)
         return rc;
     const struct config *c = &r->model.config;
@@ -324,11 +324,11 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
 
 static int run(struct arguments *a)
 {
-    struct run r = {.a = a};
+    struct run r = {.a = a, .seed = a->seed};
     struct efs_error err = {""};
     errint_t rc = run_start(&r, a, &err);
-    if (rc == 0)
-        rc = run_generate(&r, &err);
+    for (; rc == 0 && r.sequence < a->prompts; r.sequence++)
+        rc = run_prompt(&r, &a->prompt[r.sequence], &err);
     rc = trace_end(r.trace, rc, &err);
     if (rc == 0)
         print_report(&r);

@@ -21,6 +21,13 @@ typedef float f32_lanes __attribute__((vector_size(LANES * 4)));
 typedef uint32_t u32_lanes __attribute__((vector_size(LANES * 4)));
 typedef uint16_t u16_lanes __attribute__((vector_size(LANES * 2)));
 
+struct product {
+    const struct matrix *w;
+    const float *x;
+    float *y;
+    uint32_t tokens;
+};
+
 static float weight_at(const void *row, bool bf16, size_t i)
 {
     uint32_t bits = 0;
@@ -85,8 +92,9 @@ FOR_EACH_CPU static void row_f32(const void *row, const float *x, size_t count, 
     row_dots(row, false, x, count, y, 1, 1);
 }
 
-static void product_rows(const struct product *p, size_t begin, size_t end)
+static void product_rows(void *arg, size_t begin, size_t end)
 {
+    const struct product *p = arg;
     if (p->w->bf16) {
         rows_bf16(p, begin, end);
         return;
@@ -111,42 +119,21 @@ void matrix_row(const struct matrix *matrix, uint32_t row, float *out)
         out[i] = weight_at(data, matrix->bf16, i);
 }
 
-/* The bits of the nearest BF16 number. */
-static uint32_t nearest_bf16(float x)
+void to_bf16(const float *x, uint16_t *y, size_t count)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    return x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], 4);
+        y[i] = (uint16_t)(x[i] != x[i] ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
 }
 
 void round_bf16(float *x, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        uint32_t bits = nearest_bf16(x[i]) << 16;
-        memcpy(&x[i], &bits, 4);
-    }
-}
-
-void to_bf16(const float *x, uint16_t *y, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        y[i] = (uint16_t)nearest_bf16(x[i]);
-}
-
-struct list {
-    const struct product *products;
-    size_t count;
-};
-
-/* Rows [begin, end) of all products, counted through. */
-static void product_work(void *arg, size_t begin, size_t end)
-{
-    const struct list *list = arg;
-    for (size_t i = 0, first = 0; i < list->count && first < end; i++) {
-        size_t next = first + list->products[i].w->rows;
-        if (next > begin)
-            product_rows(&list->products[i], begin > first ? begin - first : 0, (end < next ? end : next) - first);
-        first = next;
+        uint16_t half;
+        to_bf16(&x[i], &half, 1);
+        x[i] = weight_at(&half, true, 0);
     }
 }
 
@@ -157,11 +144,8 @@ void parallel(unsigned threads, void (*work)(void *arg, size_t begin, size_t end
         work(arg, count * t / threads, count * (t + 1) / threads);
 }
 
-void parallel_products(unsigned threads, const struct product *products, size_t count)
+void parallel_product(unsigned threads, const struct matrix *w, const float *x, float *y, uint32_t tokens)
 {
-    struct list list = {products, count};
-    size_t sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += products[i].w->rows;
-    parallel(threads, product_work, &list, sum);
+    struct product p = {w, x, y, tokens};
+    parallel(threads, product_rows, &p, w->rows);
 }

@@ -23,17 +23,10 @@ float dot(const float *a, const float *b, size_t count);
 void round_bf16(float *x, size_t count);
 void to_bf16(const float *x, uint16_t *y, size_t count);
 
-/* y[token][row] = w[row] . x[token]. A token's sums do not depend on the other tokens, nor on the number of threads. */
-struct product {
-    const struct matrix *w;
-    const float *x;
-    float *y;
-    uint32_t tokens;
-};
-
 /* Call work for stretches [begin, end) that together are [0, count), in parallel; returns when all are done. */
 void parallel(unsigned threads, void (*work)(void *arg, size_t begin, size_t end), void *arg, size_t count);
-/* All products of the list, whose rows are shared out. */
-void parallel_products(unsigned threads, const struct product *products, size_t count);
+/* y[token][row] = w[row] . x[token], in parallel. A token's sums do not depend on the other tokens, nor on the number
+ * of threads. */
+void parallel_product(unsigned threads, const struct matrix *w, const float *x, float *y, uint32_t tokens);
 
 #endif

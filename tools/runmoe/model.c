@@ -19,6 +19,7 @@
 
 #define READ_BYTES (4u << 20)
 #define NO_LAYER UINT32_MAX
+#define ALIGN 64u /* of a tensor in memory */
 
 /* ---- files of a store or a mount ---- */
 
@@ -29,145 +30,210 @@ struct source {
     struct efs_stream *stream;
     int fd;
     uint64_t bytes;
+    char path[PATH_MAX]; /* "": none is open */
 };
-
-static errint_t source_open_file(const struct model *m, const char *path, struct source *s, struct efs_error *err)
-{
-    char whole[PATH_MAX];
-    struct stat st;
-    snprintf(whole, sizeof(whole), "%s/%s", m->mountpoint, path);
-    s->fd = open(whole, O_RDONLY | O_CLOEXEC);
-    if (s->fd < 0 || fstat(s->fd, &st) != 0)
-        return efs_fail(err, -errno, "%s: %s", whole, strerror(errno));
-    s->bytes = (uint64_t)st.st_size;
-    return 0;
-}
-
-static errint_t source_open(const struct model *m, const char *path, struct source *s, struct efs_error *err)
-{
-    struct efs_file_info info;
-    *s = (struct source){.fs = m->fs, .fd = -1};
-    if (!m->fs)
-        return source_open_file(m, path, s, err);
-    while (s->file < efs_file_count(m->fs) &&
-           (efs_file_info(m->fs, s->file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
-        s->file++;
-    if (s->file == efs_file_count(m->fs))
-        return efs_fail(err, -ENOENT, "the store has no %s", path);
-    s->bytes = info.bytes;
-    return efs_stream_new(m->fs, EFS_STREAM_SEQUENTIAL, &s->stream) < 0 ? efs_fail(err, -ENOMEM, "no memory") : 0;
-}
 
 static void source_close(struct source *s)
 {
-    efs_stream_free(s->stream);
     if (s->fd >= 0)
         close(s->fd);
+    efs_stream_free(s->stream);
+    *s = (struct source){.fd = -1};
+}
+
+/* Open another file in place of the one that is open, if it is another. */
+static errint_t source_open(const struct model *m, const char *path, struct source *s, struct efs_error *err)
+{
+    char whole[2 * PATH_MAX];
+    struct efs_file_info info;
+    struct stat st;
+    if (strcmp(s->path, path) == 0)
+        return 0;
+    source_close(s);
+    s->fs = m->fs;
+    if (m->fs) {
+        while (s->file < efs_file_count(m->fs) &&
+               (efs_file_info(m->fs, s->file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
+            s->file++;
+        if (s->file == efs_file_count(m->fs))
+            return efs_fail(err, -ENOENT, "the store has no %s", path);
+        s->bytes = info.bytes;
+        if (efs_stream_new(m->fs, EFS_STREAM_SEQUENTIAL, &s->stream) < 0)
+            return efs_fail(err, -ENOMEM, "no memory");
+    } else {
+        snprintf(whole, sizeof(whole), "%s/%s", m->mountpoint, path);
+        s->fd = open(whole, O_RDONLY | O_CLOEXEC);
+        if (s->fd < 0 || fstat(s->fd, &st) != 0)
+            return efs_fail(err, -errno, "%s: %s", whole, strerror(errno));
+        s->bytes = (uint64_t)st.st_size;
+    }
+    snprintf(s->path, sizeof(s->path), "%s", path);
+    return 0;
 }
 
 /* All of these bytes. */
-static errint_t source_read(const struct source *s, uint64_t offset, uint8_t *to, size_t bytes)
+static errint_t source_read(const struct source *s, uint64_t offset, uint8_t *to, size_t bytes, struct efs_error *err)
 {
-    if (s->fs)
-        return tools_read_wait(s->fs, s->file, s->stream, offset, to, bytes);
-    for (ssize_t got; bytes; offset += (uint64_t)got, to += got, bytes -= (size_t)got) {
-        got = pread(s->fd, to, bytes, (off_t)offset);
-        if (got <= 0)
-            return got < 0 ? -errno : -EIO;
+    errint_t rc = 0;
+    for (size_t got; rc == 0 && bytes; offset += got, to += got, bytes -= got) {
+        got = bytes < READ_BYTES ? bytes : READ_BYTES;
+        if (s->fs) {
+            rc = tools_read_wait(s->fs, s->file, s->stream, offset, to, got);
+        } else {
+            ssize_t n = pread(s->fd, to, got, (off_t)offset);
+            rc = n < 0 ? -errno : n == 0 ? -EIO : 0;
+            got = n > 0 ? (size_t)n : 0;
+        }
     }
-    return 0;
+    return rc < 0 ? efs_fail(err, rc, "%s at %llu: %s", s->path, (unsigned long long)offset, strerror(-rc)) : 0;
 }
 
-/* All of a file, into memory that the caller frees. */
-static errint_t read_file(const struct model *m, const char *path, void **data, uint64_t *bytes, struct efs_error *err)
+/* All of a file, ended by 0, for free(). */
+static errint_t source_read_file(const struct model *m, const char *path, struct source *s, char **text,
+                                 struct efs_error *err)
 {
-    struct source s;
-    errint_t rc = source_open(m, path, &s, err);
-    uint8_t *to = rc == 0 ? malloc(s.bytes + 1) : NULL;
-    if (rc == 0 && !to)
-        rc = efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)s.bytes);
-    for (uint64_t at = 0; rc == 0 && at < s.bytes; at += READ_BYTES) {
-        rc = source_read(&s, at, to + at, s.bytes - at < READ_BYTES ? (size_t)(s.bytes - at) : READ_BYTES);
-        if (rc < 0)
-            efs_fail(err, rc, "%s at %llu: %s", path, (unsigned long long)at, strerror(-rc));
-    }
-    source_close(&s);
-    if (rc < 0) {
-        free(to);
-        return rc;
-    }
-    *data = to;
-    *bytes = s.bytes;
-    return 0;
+    errint_t rc = source_open(m, path, s, err);
+    *text = rc == 0 ? calloc(s->bytes + 1, 1) : NULL;
+    if (rc == 0 && !*text)
+        rc = efs_fail(err, -ENOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)s->bytes);
+    return rc == 0 ? source_read(s, 0, (uint8_t *)*text, s->bytes, err) : rc;
 }
 
-/* ---- tensors ---- */
+/* ---- headers ---- */
 
-static errint_t tensor_at(const void *data, uint64_t bytes, const json_t *entry, struct matrix *matrix)
-{
-    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
-    json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
-    uint64_t rows = 1, columns = (uint64_t)json_integer_value(json_array_get(shape, json_array_size(shape) - 1));
-    if (json_array_size(shape) == 2)
-        rows = (uint64_t)json_integer_value(json_array_get(shape, 0));
-    else if (json_array_size(shape) != 1)
-        return -EUCLEAN;
-    uint64_t first = (uint64_t)json_integer_value(json_array_get(offsets, 0));
-    matrix->bf16 = dtype && strcmp(dtype, "BF16") == 0;
-    if (!dtype || (!matrix->bf16 && strcmp(dtype, "F32") != 0) || rows != matrix->rows || columns != matrix->columns)
-        return -EUCLEAN;
-    if (first > bytes || rows * columns * (matrix->bf16 ? 2 : 4) > bytes - first)
-        return -EUCLEAN;
-    matrix->data = (const uint8_t *)data + first;
-    return 0;
-}
-
-static errint_t tensor_find(const void *data, uint64_t bytes, const json_t *tensors, const char *name, uint32_t rows,
-                            uint32_t columns, struct matrix *matrix, struct efs_error *err)
-{
-    const json_t *entry = json_object_get(tensors, name);
-    *matrix = (struct matrix){.rows = rows, .columns = columns};
-    if (!entry)
-        return efs_fail(err, -ENOENT, "the model has no tensor %s", name);
-    if (tensor_at(data, bytes, entry, matrix) < 0)
-        return efs_fail(err, -EUCLEAN, "%s: should be %u x %u of BF16 or F32", name, rows, columns);
-    return 0;
-}
-
-/* ---- weights ---- */
-
-/* The tensors while the layers are put together. The first error stays. */
+/* What is used while the model is read. The first error stays. */
 struct loader {
     struct model *model;
-    json_t *tensors; /* as in a safetensors header; data_offsets are into model->dense */
-    json_t *left;    /* {name: true}: those that nothing has taken yet */
+    struct source source;
+    json_t *tensors; /* entries of the headers that nothing has taken yet, with "file" and "begin", of its data */
     errint_t rc;
     struct efs_error *err;
 };
 
+/* {path: true} of the files that have the tensors: those of the index, or the only one. NULL: with err. */
+static json_t *weight_files(struct loader *l)
+{
+    char *text = NULL;
+    json_t *files = json_object(), *root = NULL, *file;
+    const char *name;
+    l->rc = source_read_file(l->model, "model.safetensors.index.json", &l->source, &text, l->err);
+    if (l->rc == 0 && !(root = efs_json_python(text, l->source.bytes, l->err)))
+        l->rc = -EUCLEAN;
+    json_object_foreach(json_object_get(root, "weight_map"), name, file) if (json_is_string(file))
+        json_object_set_new(files, json_string_value(file), json_true());
+    if (l->rc == -ENOENT) {
+        json_object_set_new(files, "model.safetensors", json_true());
+        l->rc = 0;
+    }
+    free(text);
+    json_decref(root);
+    return files;
+}
+
+/* A matrix of an expert that the router can choose. */
+static bool is_expert_matrix(const struct config *c, const char *name)
+{
+    uint32_t layer, expert;
+    int end = 0;
+    if (sscanf(name, "model.layers.%" SCNu32 ".mlp.experts.%" SCNu32 ".%n", &layer, &expert, &end) != 2 || !end)
+        return false;
+    const char *matrix = name + end;
+    return layer < c->layers && expert < c->experts &&
+           (strcmp(matrix, "gate_proj.weight") == 0 || strcmp(matrix, "up_proj.weight") == 0 ||
+            strcmp(matrix, "down_proj.weight") == 0);
+}
+
+/* Note the tensors of a file that are no expert's. */
+static void loader_note(struct loader *l, const char *path)
+{
+    uint64_t length = 0;
+    char *text = NULL;
+    const char *name;
+    json_t *header = NULL, *entry;
+    l->rc = source_open(l->model, path, &l->source, l->err);
+    if (l->rc == 0 && l->source.bytes >= 8)
+        l->rc = source_read(&l->source, 0, (uint8_t *)&length, 8, l->err);
+    if (l->rc == 0 && length <= l->source.bytes - 8 && (text = malloc(length + 1)) &&
+        source_read(&l->source, 8, (uint8_t *)text, length, l->err) == 0)
+        header = json_loadb(text, length, 0, NULL);
+    if (l->rc == 0 && !header)
+        l->rc = efs_fail(l->err, -EUCLEAN, "%s: cannot be read as safetensors", path);
+    json_object_foreach(header, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0 || is_expert_matrix(&l->model->config, name))
+            continue;
+        json_object_set_new(entry, "file", json_string(path));
+        json_object_set_new(entry, "begin", json_integer((json_int_t)(8 + length)));
+        json_object_set(l->tensors, name, entry);
+    }
+    json_decref(header);
+    free(text);
+}
+
+/* ---- weights ---- */
+
+/* Memory that lives as long as the model. */
+static void *loader_memory(struct loader *l, size_t bytes)
+{
+    struct model *m = l->model;
+    void **all = reallocarray(m->weights, m->weight_count + 1, sizeof(*all));
+    m->weights = all ? all : m->weights;
+    void *memory = all ? aligned_alloc(ALIGN, (bytes / ALIGN + 1) * ALIGN) : NULL;
+    if (memory)
+        m->weights[m->weight_count++] = memory;
+    else
+        l->rc = efs_fail(l->err, -ENOMEM, "no memory for %zu bytes", bytes);
+    return memory;
+}
+
+/* Take a tensor of this size, of BF16 or F32, and read it. */
 static struct matrix loader_take(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
 {
     char name[256];
-    struct matrix matrix = {0};
+    struct matrix matrix = {.rows = rows, .columns = columns};
+    if (l->rc < 0)
+        return matrix;
     if (layer == NO_LAYER)
         snprintf(name, sizeof(name), "%s", tensor);
     else
         snprintf(name, sizeof(name), "model.layers.%u.%s", layer, tensor);
+    json_t *entry = json_object_get(l->tensors, name), *shape = json_object_get(entry, "shape");
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const char *dtype = json_string_value(json_object_get(entry, "dtype")),
+               *file = json_string_value(json_object_get(entry, "file"));
+    size_t dims = json_array_size(shape), bytes;
+    if (!entry || !file) {
+        l->rc = efs_fail(l->err, -ENOENT, "the model has no tensor %s", name);
+        return matrix;
+    }
+    matrix.bf16 = dtype && strcmp(dtype, "BF16") == 0;
+    bytes = (size_t)rows * columns * (matrix.bf16 ? 2 : 4);
+    json_int_t first = json_integer_value(json_array_get(offsets, 0)),
+               end = json_integer_value(json_array_get(offsets, 1)),
+               begin = json_integer_value(json_object_get(entry, "begin"));
+    if (!dtype || (!matrix.bf16 && strcmp(dtype, "F32") != 0) || (dims != 1 && dims != 2) ||
+        (dims == 2 && json_integer_value(json_array_get(shape, 0)) != rows) || (dims == 1 && rows != 1) ||
+        json_integer_value(json_array_get(shape, dims - 1)) != columns || first < 0 || end - first != (json_int_t)bytes)
+        l->rc = efs_fail(l->err, -EUCLEAN, "%s: should be %u x %u of BF16 or F32", name, rows, columns);
     if (l->rc == 0)
-        l->rc = tensor_find(l->model->dense, l->model->dense_bytes, l->tensors, name, rows, columns, &matrix, l->err);
-    json_object_del(l->left, name);
+        l->rc = source_open(l->model, file, &l->source, l->err);
+    if (l->rc == 0 && (uint64_t)end > l->source.bytes - (uint64_t)begin)
+        l->rc = efs_fail(l->err, -EUCLEAN, "%s: %s: lies behind the end of the file", file, name);
+    uint8_t *data = l->rc == 0 ? loader_memory(l, bytes) : NULL;
+    if (data)
+        l->rc = source_read(&l->source, (uint64_t)(begin + first), data, bytes, l->err);
+    matrix.data = data;
+    json_object_del(l->tensors, name);
     return matrix;
 }
 
-/* A vector as floats, owned. */
-static float *loader_take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
+/* A vector as floats. */
+static const float *loader_take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
 {
     struct matrix matrix = loader_take(l, layer, tensor, 1, count);
-    float *vector = l->rc == 0 ? calloc(count, sizeof(*vector)) : NULL;
+    float *vector = l->rc == 0 ? loader_memory(l, count * sizeof(*vector)) : NULL;
     if (vector)
         matrix_row(&matrix, 0, vector);
-    else if (l->rc == 0)
-        l->rc = -ENOMEM;
     return vector;
 }
 
@@ -193,195 +259,43 @@ static void loader_take_layer(struct loader *l, uint32_t n)
     };
 }
 
-/* A matrix of an expert that the router can choose. */
-static bool is_expert_matrix(const struct config *c, const char *name)
-{
-    uint32_t layer, expert;
-    int end = 0;
-    if (sscanf(name, "model.layers.%" SCNu32 ".mlp.experts.%" SCNu32 ".%n", &layer, &expert, &end) != 2 || !end)
-        return false;
-    const char *matrix = name + end;
-    return layer < c->layers && expert < c->experts &&
-           (strcmp(matrix, "gate_proj.weight") == 0 || strcmp(matrix, "up_proj.weight") == 0 ||
-            strcmp(matrix, "down_proj.weight") == 0);
-}
-
-/* Takes the experts that the router can choose; those of a mount are checked when they are asked for. */
-static errint_t take_experts(struct loader *l)
-{
-    const struct config *c = &l->model->config;
-    uint64_t found = 0;
-    struct efs_expert_id id;
-    for (uint32_t n = 0; l->model->fs && n < c->layers; n++)
-        for (uint32_t e = 0; e < c->experts; e++)
-            found += efs_expert_find(l->model->fs, "", n, e, &id) == 0;
-    if (l->model->fs && found != (uint64_t)c->layers * c->experts)
-        return efs_fail(l->err, -EINVAL, "the store has %llu experts, %u layers of %u are needed",
-                        (unsigned long long)found, c->layers, c->experts);
-    return 0;
-}
-
-/* A tensor that nothing takes is a part of the model that would be left out of what is run. */
-static errint_t check_left(const struct loader *l, const struct ignored *ignored)
-{
-    struct names names = {.count = 0};
-    const char *name;
-    json_t *value;
-    json_object_foreach(l->left, name, value) if (!is_ignored(ignored, name)) names_add(&names, name);
-    names_end(&names);
-    return names.count ? efs_fail(l->err, -EINVAL,
-                                  "tensors that qwen3_moe has no use for: %s; --ignore NAME runs without", names.text)
-                       : 0;
-}
-
-#define INDEX_NAME "model.safetensors.index.json"
-#define ALIGN 64u /* of a tensor in memory */
-
-/* {path: true} of the files that have the tensors: those of the index, or the only one. NULL: with err. */
-static json_t *weight_files(const struct model *m, struct efs_error *err)
-{
-    void *text = NULL;
-    uint64_t bytes = 0;
-    json_t *files = json_object();
-    errint_t rc = read_file(m, INDEX_NAME, &text, &bytes, err);
-    if (rc == -ENOENT) {
-        json_object_set_new(files, "model.safetensors", json_true());
-        return files;
-    }
-    const char *name;
-    json_t *root = rc < 0 ? NULL : efs_json_python(text, bytes, err), *file;
-    json_object_foreach(json_object_get(root, "weight_map"), name, file) if (json_is_string(file))
-        json_object_set_new(files, json_string_value(file), json_true());
-    free(text);
-    json_decref(root);
-    if (!root) {
-        json_decref(files);
-        return NULL;
-    }
-    return files;
-}
-
-/* The header of a safetensors file, and where its data begins. */
-static json_t *header_read(const struct source *s, const char *path, uint64_t *begin, struct efs_error *err)
-{
-    uint64_t length = 0;
-    json_t *header = NULL;
-    errint_t rc = s->bytes < 8 ? -EUCLEAN : source_read(s, 0, (uint8_t *)&length, 8);
-    char *text = rc == 0 && length <= s->bytes - 8 ? malloc(length + 1) : NULL;
-    if (text && source_read(s, 8, (uint8_t *)text, length) == 0)
-        header = json_loadb(text, length, 0, NULL);
-    free(text);
-    *begin = 8 + length;
-    if (!header)
-        efs_fail(err, -EUCLEAN, "%s: cannot be read as safetensors", path);
-    return header;
-}
-
-/* Note the tensors of a file that are no expert's, with their places in the file and in memory. */
-static errint_t loader_note(struct loader *l, const char *path)
+static void loader_take_all(struct loader *l)
 {
     struct model *m = l->model;
-    struct source s;
-    uint64_t begin = 0;
-    errint_t rc = source_open(m, path, &s, l->err);
-    json_t *header = rc == 0 ? header_read(&s, path, &begin, l->err) : NULL, *entry;
-    const char *name;
-    rc = rc == 0 && !header ? -EUCLEAN : rc;
-    json_object_foreach(header, name, entry)
-    {
-        const json_t *offsets = json_object_get(entry, "data_offsets");
-        uint64_t first = (uint64_t)json_integer_value(json_array_get(offsets, 0)),
-                 end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
-        if (rc < 0 || strcmp(name, "__metadata__") == 0 || is_expert_matrix(&m->config, name))
-            continue;
-        if (first > end || end > s.bytes - begin) {
-            rc = efs_fail(l->err, -EUCLEAN, "%s: %s: lies behind the end of the file", path, name);
-            continue;
-        }
-        uint64_t at = (m->dense_bytes + ALIGN - 1) / ALIGN * ALIGN;
-        m->dense_bytes = at + end - first;
-        json_object_set_new(entry, "file", json_string(path));
-        json_object_set_new(entry, "first", json_integer((json_int_t)(begin + first)));
-        json_object_set_new(entry, "data_offsets", json_pack("[I, I]", (json_int_t)at, (json_int_t)m->dense_bytes));
-        json_object_set(l->tensors, name, entry);
-        json_object_set_new(l->left, name, json_true());
-    }
-    json_decref(header);
-    source_close(&s);
-    return rc;
+    const struct config *c = &m->config;
+    m->embedding = loader_take(l, NO_LAYER, "model.embed_tokens.weight", c->vocab, c->hidden);
+    m->head = c->tied ? m->embedding : loader_take(l, NO_LAYER, "lm_head.weight", c->vocab, c->hidden);
+    m->final_norm = loader_take_vector(l, NO_LAYER, "model.norm.weight", c->hidden);
+    m->layers = calloc(c->layers, sizeof(*m->layers));
+    if (l->rc == 0 && !m->layers)
+        l->rc = efs_fail(l->err, -ENOMEM, "no memory");
+    for (uint32_t n = 0; l->rc == 0 && n < c->layers; n++)
+        loader_take_layer(l, n);
+    /* A tensor that nothing takes is a part of the model that would be left out of what is run. */
+    const char *left = json_object_iter_key(json_object_iter(l->tensors));
+    if (l->rc == 0 && left)
+        l->rc = efs_fail(l->err, -EINVAL, "qwen3_moe has no use for the tensor %s, and for %zu more", left,
+                         json_object_size(l->tensors) - 1);
 }
 
-/* Read the tensors that are noted, file by file. */
-static errint_t loader_fill(struct loader *l)
+static errint_t model_load(struct model *m, struct efs_error *err)
 {
-    struct source s = {.fd = -1};
-    const char *name, *opened = "";
-    json_t *entry;
-    errint_t rc = 0;
-    json_object_foreach(l->tensors, name, entry)
-    {
-        const char *path = json_string_value(json_object_get(entry, "file"));
-        const json_t *places = json_object_get(entry, "data_offsets");
-        uint64_t first = (uint64_t)json_integer_value(json_object_get(entry, "first")),
-                 begin = (uint64_t)json_integer_value(json_array_get(places, 0)),
-                 end = (uint64_t)json_integer_value(json_array_get(places, 1));
-        if (strcmp(path, opened) != 0) {
-            source_close(&s);
-            rc = source_open(l->model, path, &s, l->err);
-            opened = path;
-        }
-        if (rc < 0)
-            break;
-        for (uint64_t at = begin; rc == 0 && at < end; at += READ_BYTES)
-            rc = source_read(&s, first + (at - begin), (uint8_t *)l->model->dense + at,
-                             end - at < READ_BYTES ? end - at : READ_BYTES);
-        if (rc < 0) {
-            efs_fail(l->err, rc, "%s: %s: %s", path, name, strerror(-rc));
-            break;
-        }
-    }
-    source_close(&s);
-    return rc;
-}
-
-/* All tensors but the experts' into memory. */
-static errint_t loader_read(struct loader *l)
-{
-    json_t *files = weight_files(l->model, l->err), *value;
+    struct loader l = {.model = m, .source.fd = -1, .tensors = json_object(), .err = err};
+    char *text;
+    json_t *files = NULL, *value;
     const char *path;
-    errint_t rc = files ? 0 : -EUCLEAN;
-    json_object_foreach(files, path, value) rc = rc < 0 ? rc : loader_note(l, path);
-    json_decref(files);
-    if (rc == 0 && !(l->model->dense = aligned_alloc(ALIGN, (l->model->dense_bytes / ALIGN + 1) * ALIGN)))
-        rc = efs_fail(l->err, -ENOMEM, "no memory for %llu bytes", (unsigned long long)l->model->dense_bytes);
-    return rc == 0 ? loader_fill(l) : rc;
-}
-
-static errint_t model_load_all(struct model *m, const struct ignored *ignored, struct efs_error *err)
-{
-    void *text = NULL;
-    uint64_t bytes = 0;
-    errint_t rc = read_file(m, "config.json", &text, &bytes, err);
-    if (rc == 0)
-        rc = config_parse(text, bytes, ignored, &m->config, err);
+    l.rc = source_read_file(m, "config.json", &l.source, &text, err);
+    if (l.rc == 0)
+        l.rc = config_parse(text, l.source.bytes, &m->config, err);
     free(text);
-    if (rc < 0)
-        return rc;
-    struct loader l = {.model = m, .tensors = json_object(), .left = json_object(), .err = err};
-    m->layers = calloc(m->config.layers, sizeof(*m->layers));
-    l.rc = m->layers ? loader_read(&l) : -ENOMEM;
-    m->embedding = loader_take(&l, NO_LAYER, "model.embed_tokens.weight", m->config.vocab, m->config.hidden);
-    m->head =
-        m->config.tied ? m->embedding : loader_take(&l, NO_LAYER, "lm_head.weight", m->config.vocab, m->config.hidden);
-    m->final_norm = loader_take_vector(&l, NO_LAYER, "model.norm.weight", m->config.hidden);
-    for (uint32_t n = 0; m->layers && n < m->config.layers; n++)
-        loader_take_layer(&l, n);
     if (l.rc == 0)
-        l.rc = take_experts(&l);
+        files = weight_files(&l);
+    json_object_foreach(files, path, value) if (l.rc == 0) loader_note(&l, path);
     if (l.rc == 0)
-        l.rc = check_left(&l, ignored);
+        loader_take_all(&l);
+    source_close(&l.source);
+    json_decref(files);
     json_decref(l.tensors);
-    json_decref(l.left);
     return l.rc;
 }
 
@@ -399,11 +313,10 @@ static errint_t reserve_dense(const char *store, struct efs_options *options, st
     return 0;
 }
 
-errint_t model_open(const char *path, struct efs_options *options, const struct ignored *ignored, struct model *model,
-                    struct efs_error *err)
+errint_t model_open(const char *path, struct efs_options *options, struct model *model, struct efs_error *err)
 {
     struct stat st;
-    memset(model, 0, sizeof(*model));
+    *model = (struct model){.mountpoint = path};
     bool mount = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     errint_t rc = mount ? 0 : reserve_dense(path, options, err);
     const struct efs_client_options how = {
@@ -412,8 +325,7 @@ errint_t model_open(const char *path, struct efs_options *options, const struct 
         rc = efs_client_open(path, &how, &model->client, err);
     if (rc == 0) {
         model->fs = efs_client_fs(model->client);
-        model->mountpoint = path;
-        rc = model_load_all(model, ignored, err);
+        rc = model_load(model, err);
     }
     if (rc < 0)
         model_close(model);
@@ -422,19 +334,10 @@ errint_t model_open(const char *path, struct efs_options *options, const struct 
 
 void model_close(struct model *m)
 {
-    for (uint32_t n = 0; m->layers && n < m->config.layers; n++) {
-        free(m->layers[n].attention_norm);
-        free(m->layers[n].q_norm);
-        free(m->layers[n].k_norm);
-        free(m->layers[n].ffn_norm);
-        free(m->layers[n].q_bias);
-        free(m->layers[n].k_bias);
-        free(m->layers[n].v_bias);
-        free(m->layers[n].o_bias);
-    }
-    free(m->layers);
-    free(m->final_norm);
-    free(m->dense);
     efs_client_close(m->client);
-    memset(m, 0, sizeof(*m));
+    for (size_t i = 0; i < m->weight_count; i++)
+        free(m->weights[i]);
+    free(m->weights);
+    free(m->layers);
+    *m = (struct model){0};
 }

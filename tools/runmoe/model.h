@@ -11,8 +11,8 @@
 #include "matrix.h"
 
 struct layer {
-    float *attention_norm, *q_norm, *k_norm, *ffn_norm;
-    float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
+    const float *attention_norm, *q_norm, *k_norm, *ffn_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     struct matrix q, k, v, o, router;
 };
 
@@ -23,18 +23,17 @@ struct model {
     struct efs_client *client;
     struct efs *fs;         /* of a store; NULL: it is a mount, */
     const char *mountpoint; /* and here */
-    void *dense;            /* all weights but the experts', which the matrices point into */
-    uint64_t dense_bytes;
     struct matrix embedding, head;
-    float *final_norm;
+    const float *final_norm;
     struct layer *layers;
+    void **weights; /* all memory that the matrices and vectors are in */
+    size_t weight_count;
 };
 
 /* Open the store, or the mount, which outlives the model's name for it, and read what is not an expert.
- * options->reserved_bytes is set here. Blocks. -EINVAL: not such a model, or one with keys or tensors that are neither
- * used nor to be ignored. On failure nothing is left; else model_close(). */
-errint_t model_open(const char *path, struct efs_options *options, const struct ignored *ignored, struct model *model,
-                    struct efs_error *err);
+ * options->reserved_bytes is set here. Blocks. -EINVAL: not such a model, or one with keys or tensors that have no use
+ * here. On failure nothing is left; else model_close(). */
+errint_t model_open(const char *path, struct efs_options *options, struct model *model, struct efs_error *err);
 void model_close(struct model *model);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trace.h - a routing trace of what is run: what each router read, the probabilities that it gave, the experts chosen,
- * embeddings, and the routers themselves. Version 2 of expertfs-route(5), compressed by zstd.
+ * embeddings, and the routers themselves. Version 2 of expertfs-route(5).
  */
 #ifndef RUNMOE_TRACE_H
 #define RUNMOE_TRACE_H
