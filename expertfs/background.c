@@ -44,26 +44,23 @@ static void signal_pass_on(int number)
     kill(to_tell, number);
 }
 
-/* The child is in a session of its own: what is meant to end us, as from a terminal, ends it, and it says so. */
-static void signals_pass_on(pid_t child)
+static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
+#define ENDING (sizeof(ending) / sizeof(ending[0]))
+
+void efsd_signals_handle(void (*handler)(int number))
 {
-    static const int passed[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = signal_pass_on}, before;
-    to_tell = child;
-    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
-        if (sigaction(passed[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
-            sigaction(passed[i], &action, NULL);
-    sigset_t unblocked; /* they were blocked before the fork, so that none ends the parent alone */
-    sigemptyset(&unblocked);
-    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++)
-        sigaddset(&unblocked, passed[i]);
-    sigprocmask(SIG_UNBLOCK, &unblocked, NULL);
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
+    for (size_t i = 0; i < ENDING; i++)
+        if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
+            sigaction(ending[i], &action, NULL);
 }
 
-__attribute__((noreturn)) static void parent(pid_t child, int fd)
+__attribute__((noreturn)) static void parent(pid_t child, int fd, const sigset_t *mask)
 {
-    signals_pass_on(child);
     char text[2048];
+    to_tell = child; /* in a session of its own: what is meant to end us, as from a terminal, ends it, and it says so */
+    efsd_signals_handle(signal_pass_on);
+    sigprocmask(SIG_SETMASK, mask, NULL);
     ssize_t bytes = pipe_read_all(fd, text, sizeof(text) - 1);
     text[bytes] = '\0';
     if (text[0] == '+')
@@ -90,19 +87,24 @@ errint_t efsd_background_begin(int *status_fd, struct efs_error *err)
     if (pipe2(ends, O_CLOEXEC))
         return efs_fail(err, -errno, "pipe: %s", strerror(errno));
     fflush(NULL);
+    sigset_t all, mask; /* blocked, so that none ends the parent alone */
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &mask);
     pid_t child = fork();
     if (child < 0) {
         errint_t rc = efs_fail(err, -errno, "fork: %s", strerror(errno));
         close(ends[0]);
         close(ends[1]);
+        sigprocmask(SIG_SETMASK, &mask, NULL);
         return rc;
     }
     if (child > 0) {
         close(ends[1]);
-        parent(child, ends[0]);
+        parent(child, ends[0], &mask);
     }
     close(ends[0]);
     setsid();
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     *status_fd = ends[1];
     return chdir("/") ? efs_fail(err, -errno, "chdir /: %s", strerror(errno)) : 0;
 }

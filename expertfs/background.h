@@ -19,4 +19,7 @@ void efsd_background_ready(int status_fd);
 /* In the child, once: failed. The parent prints reason and exits 1. */
 void efsd_background_failed(int status_fd, const char *reason);
 
+/* Handle SIGINT, SIGTERM and SIGHUP so, but those that are ignored, as nohup(1) has it. */
+void efsd_signals_handle(void (*handler)(int number));
+
 #endif

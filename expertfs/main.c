@@ -15,7 +15,6 @@
 #include "mount.h"
 #include "mountpoint.h"
 #include "serve.h"
-#include "starting.h"
 
 #define EXIT_USAGE 2
 
@@ -98,27 +97,6 @@ static errint_t make_absolute(char **path, const char *wanted, struct efs_error 
     return 0;
 }
 
-static int report_failure(const struct efs_error *err, int status_fd);
-
-static void starter_given_up(void *arg, const char *reason)
-{
-    const int *status_fd = arg;
-    struct efs_error err = {.text = ""};
-    efs_fail(&err, -EINTR, "%s", reason);
-    report_failure(&err, *status_fd);
-    efsd_log_queue_flush(); /* the caller ends the process */
-}
-
-static void starter_ready(void *arg)
-{
-    int *status_fd = arg;
-    efsd_log_started();
-    if (*status_fd >= 0) {
-        efsd_background_ready(*status_fd);
-        *status_fd = -1;
-    }
-}
-
 static int report_failure(const struct efs_error *err, int status_fd)
 {
     if (status_fd >= 0)
@@ -154,22 +132,15 @@ static const char *store_hint(const char *store)
                      : "; a store is wanted, which mkexpertfs makes";
 }
 
-/* A path may be on a file system that does not answer: a signal ends the process also while it waits for that. */
-static errint_t find_paths(struct efsd_options *options, int *status_fd, struct efs_error *err)
+static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
 {
-    struct efsd_starting starting = {0};
-    int signal_fd = efsd_starting_signals();
-    errint_t rc = signal_fd < 0 ? signal_fd : efsd_starting_begin(&starting, signal_fd, starter_given_up, status_fd);
-    if (rc)
-        return efs_fail(err, rc, "cannot wait for signals: %s", strerror(-rc));
-    rc = make_absolute(&options->store, store_hint(options->store), err);
+    errint_t rc = make_absolute(&options->store, store_hint(options->store), err);
     if (!rc)
         efsd_mountpoint_recover(options->mountpoint, options->subtype);
     if (!rc)
         rc = make_absolute(&options->mountpoint, "; make the directory first (mkdir)", err);
     if (!rc && options->history)
         rc = make_absolute(&options->history, "", err);
-    efsd_starting_over(&starting);
     return rc;
 }
 
@@ -197,7 +168,7 @@ int main(int argc, char **argv)
         efsd_options_free(&options);
         return failed ? report_failure(&err, status_fd) : 0;
     }
-    errint_t rc = find_paths(&options, &status_fd, &err);
+    errint_t rc = find_paths(&options, &err);
     closefrom(STDERR_FILENO + 1); /* the caller's: a lock or a pipe would be held until the mount ends */
     efsd_log_open(true);          /* until the daemon is ready, its terminal is still there */
     if (!rc && !options.foreground) {
@@ -205,10 +176,8 @@ int main(int argc, char **argv)
         if (!rc)
             efsd_log_open(false);
     }
-    if (!rc) {
-        const struct efsd_starter starter = {starter_ready, starter_given_up, &status_fd};
-        rc = efsd_serve(&options, &starter, &err);
-    }
+    if (!rc)
+        rc = efsd_serve(&options, status_fd, &err);
     if (rc)
         rc = report_failure(&err, status_fd);
     efsd_log_queue_flush();

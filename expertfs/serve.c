@@ -3,14 +3,15 @@
 #include "serve.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "background.h"
 #include "control.h"
 #include "daemon.h"
 #include "expertfs-private.h"
@@ -20,7 +21,6 @@
 #include "mountpoint.h"
 #include "privileges.h"
 #include "session.h"
-#include "starting.h"
 
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
@@ -182,7 +182,18 @@ static void daemon_start_export(struct efsd *daemon)
     daemon->export_address = efsd_export_address(daemon->export);
 }
 
-static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting, struct efs_error *err)
+static int caught[2] = {-1, -1}; /* a pipe of signals; a signal handler has nowhere else to look */
+
+static void signal_note(int number)
+{
+    const int before = errno;
+    const char byte = (char)number;
+    ssize_t n = write(caught[1], &byte, 1); /* full: others came before */
+    (void)n;
+    errno = before;
+}
+
+static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
 {
     daemon->threads = thread_count();
     daemon->stop_fd = eventfd(0, EFD_CLOEXEC);
@@ -209,9 +220,12 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
     }
     if (!rc)
         daemon_open_export(daemon);
-    efsd_starting_over(starting);
-    if (!rc)
+    if (!rc && pipe2(caught, O_CLOEXEC | O_NONBLOCK) < 0)
+        rc = efs_fail(err, -errno, "pipe: %s", strerror(errno));
+    if (!rc) {
+        efsd_signals_handle(signal_note);
         rc = efsd_session_mount(daemon, err);
+    }
     if (claim >= 0)
         close(claim);
     if (rc)
@@ -223,17 +237,15 @@ static errint_t daemon_start(struct efsd *daemon, struct efsd_starting *starting
 }
 
 /* Until a signal asks for the end, or the mount is gone. */
-static void daemon_wait(struct efsd *daemon, int signal_fd)
+static void daemon_wait(struct efsd *daemon)
 {
-    struct pollfd wait[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
+    struct pollfd wait[2] = {{.fd = caught[0], .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
     int ready;
+    char number;
     while ((ready = poll(wait, 2, EFSD_LOG_LEFT_OUT_MS)) == 0 || (ready < 0 && errno == EINTR))
         efsd_log_left_out();
-    if (wait[0].revents) {
-        struct signalfd_siginfo info;
-        if (read(signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-            efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal((int)info.ssi_signo), daemon->options.mountpoint);
-    }
+    if (wait[0].revents && read(caught[0], &number, 1) == 1)
+        efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal(number), daemon->options.mountpoint);
 }
 
 /*
@@ -269,7 +281,7 @@ static void daemon_end(struct efsd *daemon)
     free(daemon);
 }
 
-errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starter *starter, struct efs_error *err)
+errint_t efsd_serve(const struct efsd_options *options, int status_fd, struct efs_error *err)
 {
     struct efsd *daemon = calloc(1, sizeof(*daemon));
     if (!daemon)
@@ -280,26 +292,19 @@ errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starte
 
     signal(SIGPIPE, SIG_IGN);
     efsd_session_limit_files();
-    struct efsd_starting starting = {0};
-    int signal_fd = efsd_starting_signals();
-    errint_t rc = signal_fd < 0 ? efs_fail(err, signal_fd, "signalfd: %s", strerror(-signal_fd)) : 0;
-    if (!rc)
-        rc = efsd_privileges_drop(err);
+    errint_t rc = efsd_privileges_drop(err);
     if (!rc && (rc = efsd_log_queue_start()))
         efs_fail(err, rc, "cannot start the thread that writes the log: %s", strerror(-rc));
-    if (!rc && (rc = efsd_starting_begin(&starting, signal_fd, starter->given_up, starter->arg)))
-        efs_fail(err, rc, "cannot start the thread that waits for signals: %s", strerror(-rc));
     if (!rc)
-        rc = daemon_start(daemon, &starting, err);
-    efsd_starting_over(&starting);
+        rc = daemon_start(daemon, err);
     if (!rc) {
         efsd_log(EFS_LOG_INFO, "%s on %s: %s (%s)", options->store, options->mountpoint, efsd_serving_path(daemon),
                  daemon->path_note);
-        starter->ready(starter->arg);
-        daemon_wait(daemon, signal_fd);
+        efsd_log_started();
+        if (status_fd >= 0)
+            efsd_background_ready(status_fd);
+        daemon_wait(daemon);
     }
     daemon_end(daemon);
-    if (signal_fd >= 0)
-        close(signal_fd);
     return rc;
 }

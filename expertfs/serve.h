@@ -7,15 +7,10 @@
 
 #include "options.h"
 
-/* Who waits for the mount is told once: that it answers, or that a signal came before (from another thread, and the
- * process ends then). */
-struct efsd_starter {
-    void (*ready)(void *arg);
-    void (*given_up)(void *arg, const char *reason);
-    void *arg;
-};
-/* Everything from a checked command line to the end of the mount. 0 after a clean end, or -errno with the reason in
- * err. */
-errint_t efsd_serve(const struct efsd_options *options, const struct efsd_starter *starter, struct efs_error *err);
+/* Everything from a checked command line to the end of the mount. Until it is mounted SIGTERM, SIGINT and SIGHUP do
+ * what they do by default: they end the process at once, also while it waits for a file system that does not answer.
+ * status_fd: who waits for the mount is told there that it is ready (background.h); negative: nobody. 0 after a clean
+ * end, or -errno with the reason in err: then status_fd was not used. */
+errint_t efsd_serve(const struct efsd_options *options, int status_fd, struct efs_error *err);
 
 #endif
