@@ -4,20 +4,21 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <poll.h>
-#include <stddef.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include "mounts.h"
+
+#define LOCK_TRIES 1000
+#define LOCK_PAUSE_US 10000
 
 /* What is mounted on path; false: nothing is, or it is not known. */
 static bool mountpoint_has(const char *path, char type[64], char source[512])
@@ -35,6 +36,19 @@ static bool mountpoint_has(const char *path, char type[64], char source[512])
     }
     efsd_mounts_close(&table);
     return found;
+}
+
+/* Of several daemons that start at once here the others wait until this one has mounted or failed, but not for ever: a
+ * user who may read the directory can lock it, too. A descriptor, or -1 where that is not possible. */
+static int mountpoint_lock(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int tries = 0; fd >= 0 && tries < LOCK_TRIES; tries++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            break;
+        usleep(LOCK_PAUSE_US);
+    }
+    return fd;
 }
 
 /* A directory that cannot be read counts as empty: its owner may mount on it. */
@@ -84,14 +98,15 @@ errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err)
     return -ENOTCONN;
 }
 
-errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error *err)
+errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struct efs_error *err)
 {
     struct stat st;
     struct statvfs fs;
     char type[64], source[512];
-    bool mounted = mountpoint_has(path, type, source);
     /* Who looks into a place that is mounted on demand waits for the mount that this is. */
-    bool on_demand = mounted && strcmp(type, "autofs") == 0;
+    bool on_demand = mountpoint_has(path, type, source) && strcmp(type, "autofs") == 0;
+    *lock = on_demand ? -1 : mountpoint_lock(path);
+    bool mounted = mountpoint_has(path, type, source);
     /* statvfs() asks the daemon of a mount that is there already, where stat() is answered from the kernel's memory. */
     if (stat(path, &st) || (!on_demand && statvfs(path, &fs))) {
         errint_t rc = -errno;
@@ -152,57 +167,4 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
                       errno == EINVAL ? "not mounted: a folder of a mount" : strerror(errno));
     close(fd);
     return rc;
-}
-
-#define CLAIM_TRIES 1000
-#define CLAIM_PAUSE_US 1000
-#define CLAIM_WAIT_MS 1000 /* for a process that finds that it may not mount, and gives its claim back */
-
-/* A name of the abstract namespace, which goes with its process: by directory and mount namespace, since bind mounts
- * give a directory several paths. */
-static socklen_t claim_name(const char *path, struct sockaddr_un *name)
-{
-    struct stat namespace = {0}, directory = {0};
-    stat("/proc/self/ns/mnt", &namespace);
-    stat(path, &directory); /* its failure is found by the check that follows */
-    *name = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int bytes = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "expertfs-mountpoint-%llx-%llx-%llx",
-                         (unsigned long long)namespace.st_ino, (unsigned long long)directory.st_dev,
-                         (unsigned long long)directory.st_ino);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
-}
-
-/* A socket of this name that listens, or -errno. -EBUSY: *holder has had it for CLAIM_WAIT_MS; -EADDRINUSE: try again.
- */
-static int claim_take(const struct sockaddr_un *name, socklen_t bytes, struct ucred *holder)
-{
-    const struct sockaddr *address = (const struct sockaddr *)name;
-    socklen_t room = sizeof(*holder);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && bind(fd, address, bytes) == 0 && listen(fd, SOMAXCONN) == 0)
-        return fd;
-    errint_t rc = -errno;
-    if (rc == -EADDRINUSE && connect(fd, address, bytes) == 0) {
-        struct pollfd end = {.fd = fd}; /* POLLHUP */
-        if (poll(&end, 1, CLAIM_WAIT_MS) == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, holder, &room) == 0)
-            rc = -EBUSY;
-    } else if (rc == -EADDRINUSE) {
-        usleep(CLAIM_PAUSE_US); /* it does not listen yet, or has ended */
-    }
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
-errint_t efsd_mountpoint_claim(const char *path, int *claim, struct efs_error *err)
-{
-    struct sockaddr_un name;
-    const socklen_t bytes = claim_name(path, &name);
-    struct ucred holder = {0};
-    *claim = -EADDRINUSE;
-    for (int tries = 0; *claim == -EADDRINUSE && tries < CLAIM_TRIES; tries++)
-        *claim = claim_take(&name, bytes, &holder);
-    if (*claim == -EBUSY && (holder.uid == 0 || holder.uid == geteuid()))
-        return efs_fail(err, -EBUSY, "%s: process %d is mounting a store there already", path, (int)holder.pid);
-    return 0;
 }

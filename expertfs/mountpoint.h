@@ -8,9 +8,10 @@
 /*
  * path is absolute. Refused with the way out in err: what is not a directory, a mount whose daemon died, and, unless
  * nonempty, a directory that holds something, which a mount would hide: another mount of a store, too. May block on
- * the daemon of a mount that is there.
+ * the daemon of a mount that is there. Until the caller closes *lock, which may be negative, other daemons that come
+ * here wait for it, some seconds at most.
  */
-errint_t efsd_mountpoint_check(const char *path, bool nonempty, struct efs_error *err);
+errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struct efs_error *err);
 
 /* -ENOTCONN, in err the dead mount that path is in and how to remove it. */
 errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err);
@@ -21,12 +22,5 @@ void efsd_mountpoint_recover(const char *path, const char *subtype);
 /* mount -o remount: make the mount of this type that is on top at options->mountpoint ro or rw. The daemon takes no
  * part in it, and other options have no effect. */
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
-
-/*
- * Reserve the directory at path until *claim is closed, so that one of several daemons that start at once mounts there.
- * -EBUSY: err names the process that has reserved it. *claim is negative where there are no such claims, or another
- * user has it, who could keep it for ever.
- */
-errint_t efsd_mountpoint_claim(const char *path, int *claim, struct efs_error *err);
 
 #endif

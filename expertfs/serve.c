@@ -200,10 +200,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
     daemon->ended_fd = eventfd(0, EFD_CLOEXEC);
     if (daemon->stop_fd < 0 || daemon->ended_fd < 0)
         return efs_fail(err, -errno, "eventfd: %s", strerror(errno));
-    int claim = -1;
-    errint_t rc = efsd_mountpoint_claim(daemon->options.mountpoint, &claim, err);
-    if (!rc)
-        rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, err);
+    int lock;
+    errint_t rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, &lock, err);
     if (!rc)
         rc = efsd_session_check(daemon, err); /* before the disk and the processor are measured */
     if (!rc)
@@ -226,8 +224,8 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
         efsd_signals_handle(signal_note);
         rc = efsd_session_mount(daemon, err);
     }
-    if (claim >= 0)
-        close(claim);
+    if (lock >= 0)
+        close(lock);
     if (rc)
         return rc;
     daemon_choose_path(daemon);
