@@ -46,10 +46,8 @@ struct efs_route_to {
  * - wi, wo (Switch): f = wo h, h = max(wi x, 0).
  */
 struct efs_mixture {
-    uint32_t size;         /* sizeof(struct efs_mixture) */
     uint32_t expert_count; /* each expert once, all of one layer */
     const struct efs_route_to *experts;
-    uint32_t expert_bytes; /* sizeof(struct efs_route_to) */
     enum efs_activation activation;
     const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
@@ -90,14 +88,13 @@ EFS_API errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team
                                 const struct efs_mixture *mixture, struct efs_error *err);
 
 /* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
- * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at;
- * expert_bytes is sizeof(struct efs_plain_expert). */
+ * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at. */
 struct efs_plain_expert {
     const void *gate, *up, *down;
     uint32_t inner;
 };
 EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
-                               const struct efs_plain_expert *experts, size_t expert_bytes, struct efs_error *err);
+                               const struct efs_plain_expert *experts, struct efs_error *err);
 
 /*
  * One product by itself, on the caller's own threads: for runtimes that do the rest of a layer themselves. Nothing here

@@ -17,7 +17,6 @@ extern "C" {
 #endif
 
 struct efs_gpu_options {
-    uint32_t size;         /* sizeof(struct efs_gpu_options) */
     uint32_t device;       /* its number, from 0 */
     uint64_t budget_bytes; /* of its memory, all that is taken there; 0: half of what is free now */
     const char *policy;    /* who goes first from pool G: "value" (NULL), "lru", "dali" */
@@ -91,7 +90,7 @@ struct efs_gpu_stats {
 #undef EFS_GPU_STATS_FIELD
 };
 /* -ENODEV: the client has no device. */
-EFS_API errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *stats, size_t bytes);
+EFS_API errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -26,7 +26,6 @@ enum efs_codec_choice { EFS_CHOOSE_AUTO, EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EF
 EFS_API errint_t efs_codec_choose(const char *name, enum efs_codec_choice *choice);
 
 struct efs_pack_options {
-    uint32_t size;    /* sizeof(struct efs_pack_options) */
     unsigned threads; /* 0: all cores */
     enum efs_codec_choice codec;
     uint32_t shard_elements; /* 0: the default */
@@ -46,7 +45,6 @@ struct efs_pack_row {
     uint64_t elements;                        /* of formats with a coded exponent; else 0 */
     double exponent_bits, entropy_bits;       /* mean per element: as coded, and the entropy of one table a tensor */
     double bound_bytes;                       /* bytes at the entropy bound, per tensor */
-    uint64_t reserved[4];
 };
 
 #define EFS_PACK_ROWS 96
@@ -66,7 +64,7 @@ struct efs_pack_report {
  * the source, codec and shard size alone.
  */
 EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_pack_report *report, size_t report_bytes, struct efs_error *err);
+                          struct efs_pack_report *report, struct efs_error *err);
 
 /*
  * Pack src into out in the place of src, for a disk that cannot hold both: step by step, a step's bytes are coded,
@@ -82,7 +80,7 @@ EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pac
  * most 512 MiB. The store has the bytes that efs_pack() would give it.
  */
 EFS_API errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                             struct efs_pack_report *report, size_t report_bytes, struct efs_error *err);
+                             struct efs_pack_report *report, struct efs_error *err);
 struct efs_reclaim_need {
     uint64_t source_bytes, files;
     uint64_t free_bytes; /* on the disk now */
@@ -90,14 +88,14 @@ struct efs_reclaim_need {
 };
 /* What efs_reclaim() looks at before it begins; nothing is changed. need is filled when 0 is returned. */
 EFS_API errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                                  struct efs_reclaim_need *need, size_t need_bytes, struct efs_error *err);
+                                  struct efs_reclaim_need *need, struct efs_error *err);
 /*
  * Go on with what was interrupted. src: where the source is now, NULL: where it was. Codec and shard size are those
  * that it began with; threads and progress count. -ENOENT, -ENODATA: nothing is left to be done; -ESTALE: a source file
  * was changed; -EWOULDBLOCK: another process is at it.
  */
 EFS_API errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                                    struct efs_pack_report *report, size_t report_bytes, struct efs_error *err);
+                                    struct efs_pack_report *report, struct efs_error *err);
 /* Go back: write what was freed into the source files again, from the last step to the first, and remove OUT.reclaim.
  * It needs the room that the freeing made. Can be interrupted and called again, or resumed forward. Errors as above. */
 EFS_API errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,

@@ -8,11 +8,8 @@
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. What went wrong, with
  * file, offset and the way out, is put into struct efs_error for the caller to print once.
  *
- * Structs can grow. One that the caller fills begins with its size, sizeof() of it, zeroed before, and zero is the
- * default everywhere: -EINVAL without a size, -E2BIG if a member is set that the library, being older, does not have.
- * One that the library fills has its size beside it in the call; members that the library does not have become 0. An
- * array that the caller fills comes with the size of one element, sizeof() of it; those that the library fills have
- * room for members to come, which is 0.
+ * Structs may change until release 1.0.0: build a program with the headers of its library. In a struct that the caller
+ * fills zero is the default of every member.
  *
  * Any number of threads may use these at once: struct efs, efs_store, efs_stream, efs_client, and efs_client_request
  * and efs_lease but for what ends them. What ends or frees an object is called once, when no other call for it is
@@ -59,7 +56,7 @@ struct efs_memory {
     bool cgroup; /* limit_bytes is that of a cgroup */
     uint64_t free_bytes;
 };
-EFS_API void efs_memory(struct efs_memory *memory, size_t bytes);
+EFS_API void efs_memory(struct efs_memory *memory);
 /*
  * What budget_bytes = 0 would choose now: half of what is available. Half, since the
  * readers' page cache lives beside us, and a system without page cache is slower than one with a smaller pool.
@@ -130,7 +127,7 @@ struct efs_store_info {
     struct timespec mtime;  /* when it was written */
     uint64_t device, inode; /* st_dev, st_ino */
 };
-EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info, size_t bytes);
+EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
 
 /* ---- serving a store ---------------------------------------------------------------------------------------- */
 
@@ -139,7 +136,6 @@ struct efs; /* a store being served: I/O thread, decode workers, caches, one har
 enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
 
 struct efs_options {
-    uint32_t size;            /* sizeof(struct efs_options) */
     unsigned workers;         /* decode threads L; 0: all cores */
     uint64_t budget_bytes;    /* 0: auto (what cgroup and machine leave) */
     uint64_t readahead_bytes; /* of a sequential reader; 0: default (32 MiB, less under a small budget) */
@@ -201,7 +197,7 @@ struct efs_file_info {
 };
 EFS_API uint32_t efs_file_count(const struct efs *fs);
 EFS_API bool efs_view_hidden(const struct efs *fs);
-EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes);
+EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info);
 
 /*
  * Who reads, through an open handle or on other ways: a stream for each, or one for all of whom the same is known.
@@ -318,7 +314,7 @@ struct efs_stats {
     EFS_STATS(EFS_STATS_FIELD)
 #undef EFS_STATS_FIELD
 };
-EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes);
+EFS_API void efs_stats(struct efs *fs, struct efs_stats *stats);
 
 /* ---- tuning while it serves ---------------------------------------------------------------------------------- */
 
@@ -346,7 +342,7 @@ struct efs_pool_info {
     uint64_t admitted, promoted, demoted, evicted;
     uint64_t saved_bytes; /* that hits here did not read from the store */
 };
-EFS_API errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes);
+EFS_API errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
 
 /* Where one expert is kept, for the file `experts`. */
 struct efs_expert_info {
@@ -361,8 +357,7 @@ struct efs_expert_info {
     uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
 };
 EFS_API uint32_t efs_expert_count(const struct efs *fs);
-EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info,
-                                 size_t bytes);
+EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info);
 
 /* ---- the client runtime: a layer's experts in this process ------------------------------------------------------ */
 
@@ -387,7 +382,6 @@ struct efs_coded_shard {
     const uint8_t *e, *sm;
     size_t e_bytes, sm_bytes, elements;
     uint32_t codec; /* efs_codec_name(); 0: none, sm is the raw bytes */
-    uint32_t reserved[3];
 };
 /* A tensor of an expert; a slice of a fused one without the expert dimension. */
 struct efs_tensor {
@@ -400,7 +394,6 @@ struct efs_tensor {
                                            * the device */
     const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
     uint32_t shard_count, shard_elements;
-    uint64_t reserved[4];
 };
 
 /* ---- a mount or a store, by the same calls -------------------------------------------------------------------- */
@@ -408,7 +401,6 @@ struct efs_tensor {
 struct efs_client;
 #define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
-    uint32_t size;                   /* sizeof(struct efs_client_options) */
     unsigned threads;                /* of a mount: files that are opened at once, at most 64; 0: 32 */
     const struct efs_options *store; /* of a store file; NULL: full_pool and lease_wait, the rest as it comes */
     /*
@@ -437,18 +429,18 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 /*
  * Name the experts that a layer needs, by the numbers of experts/L03/E017.safetensors: stack is "" for models with one,
- * needs[].expert is the number in the layer, each once; need_bytes is sizeof(struct efs_need). They are read and
- * decoded in this order. Does not block. Each is leased, unchanging, until it is dropped or the request released.
- * -EINVAL: a form, no token, an expert twice, too many, no need_bytes; -ENOMEM. *request is the caller's. A mount is
- * told by its socket or by .expertfs/want, where the caller may use them, and has at most 512 experts in a request; for
- * requests whose experts are all mapped it is told a moment later. Coded experts come by its socket alone: -EOPNOTSUPP
- * where it hands none out (no passthrough, or the caller may not use it), and any are full then. -ENOENT: no such layer
- * or expert; of one that was there before, waiting for it tells. A mount without the view has no files of experts:
- * there waiting tells this, and -EOPNOTSUPP where its socket hands out no experts.
+ * needs[].expert is the number in the layer, each once. They are read and decoded in this order. Does not block. Each
+ * is leased, unchanging, until it is dropped or the request released. -EINVAL: a form, no token, an expert twice, too
+ * many; -ENOMEM. *request is the caller's. A mount is told by its socket or by .expertfs/want, where the caller may use
+ * them, and has at most 512 experts in a request; for requests whose experts are all mapped it is told a moment later.
+ * Coded experts come by its socket alone: -EOPNOTSUPP where it hands none out (no passthrough, or the caller may not
+ * use it), and any are full then. -ENOENT: no such layer or expert; of one that was there before, waiting for it tells.
+ * A mount without the view has no files of experts: there waiting tells this, and -EOPNOTSUPP where its socket hands
+ * out no experts.
  */
 struct efs_client_request;
 EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer,
-                                  const struct efs_need *needs, size_t need_bytes, uint32_t count, enum efs_form form,
+                                  const struct efs_need *needs, uint32_t count, enum efs_form form,
                                   struct efs_client_request **request, struct efs_error *err);
 /*
  * Wait until an expert is there, or has failed, that no call has told of yet. 1: its index in needs is in *index, and
@@ -482,7 +474,6 @@ EFS_API void efs_client_release(struct efs_client_request *request);
  * caller's. Experts by the numbers of experts/L03/E017.safetensors, each once. */
 #define EFS_ROUTING_EXPERTS 512u /* at most */
 struct efs_routing {
-    uint32_t size; /* sizeof(struct efs_routing) */
     uint32_t sequence;
     const char *stack; /* NULL or "": of a model with one */
     uint32_t layer;

@@ -49,7 +49,6 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
     const struct efsd_options *options = &daemon->options;
     daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
     const struct efs_options engine = {
-        .size = sizeof(struct efs_options),
         .budget_bytes = options->budget_bytes,
         .reserved_bytes =
             daemon->buffer_count * (uint64_t)EFSD_IO_BYTES + (daemon->threads + 1) * THREAD_BYTES + NAMES_BYTES,
@@ -72,7 +71,7 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
     if (rc)
         return rc;
     daemon->expert_count = efs_expert_count(daemon->fs);
-    efs_store_info(efs_get_store(daemon->fs), &daemon->info, sizeof(daemon->info));
+    efs_store_info(efs_get_store(daemon->fs), &daemon->info);
     for (uint32_t hints = 0; hints < 2; hints++) {
         rc = efs_stream_new(daemon->fs, hints, &daemon->streams[hints]);
         if (rc)
@@ -107,7 +106,7 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
     bool control = true;
     for (uint32_t i = 0; i < files; i++) {
         struct efs_file_info file;
-        errint_t rc = efs_file_info(daemon->fs, i, &file, sizeof(file));
+        errint_t rc = efs_file_info(daemon->fs, i, &file);
         if (rc)
             return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
         bool expert = file.kind == EFS_FILE_EXPERT && file.expert.number < daemon->expert_count;

@@ -24,7 +24,7 @@ static uint64_t budget_can_take(struct efs *fs, uint64_t budget)
 errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct efs_error *err)
 {
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     uint64_t take = budget_can_take(fs, budget), available = memory.available_bytes + held;
     const char *whose = memory.cgroup ? "the memory cgroup's limit" : "the machine's memory";
     if (available > memory.limit_bytes)

@@ -3,8 +3,6 @@
 #include "cache_core.h"
 #include "expertfs-private.h"
 
-#include "sized.h"
-
 #include <errno.h>
 
 unsigned efs_pool_components(enum efs_pool pool)
@@ -84,7 +82,7 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
     info->count = efs_policy_count(r->policy, x->layer, x->index);
 }
 
-errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
 {
     const struct efs_cache *r = fs->cache;
     struct efs_policy_pool state = {0};
@@ -96,18 +94,17 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, si
     efs_lock(fs);
     if (r->policy)
         efs_policy_pool(r->policy, p, &state);
-    const struct efs_pool_info own = {.capacity_bytes = state.capacity_bytes,
-                                      .used_bytes = state.used_bytes,
-                                      .experts = state.experts,
-                                      .hits = r->found[p],
-                                      .partial = r->partial[p],
-                                      .admitted = state.admitted,
-                                      .promoted = state.promoted,
-                                      .demoted = state.demoted,
-                                      .evicted = state.evicted,
-                                      .saved_bytes = r->saved_bytes[p]};
+    *info = (struct efs_pool_info){.capacity_bytes = state.capacity_bytes,
+                                   .used_bytes = state.used_bytes,
+                                   .experts = state.experts,
+                                   .hits = r->found[p],
+                                   .partial = r->partial[p],
+                                   .admitted = state.admitted,
+                                   .promoted = state.promoted,
+                                   .demoted = state.demoted,
+                                   .evicted = state.evicted,
+                                   .saved_bytes = r->saved_bytes[p]};
     efs_unlock(fs);
-    efs_sized_out(info, bytes, &own, sizeof(own));
     return 0;
 }
 

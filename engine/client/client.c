@@ -4,7 +4,6 @@
 #include "mount.h"
 #include "expertfs-private.h"
 #include "owner.h"
-#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -45,24 +44,22 @@ static bool client_is_here(const struct efs_client *client)
 static errint_t client_open_store(const char *path, const struct efs_options *options, struct efs_client *client,
                                   struct efs_error *err)
 {
-    const struct efs_options otherwise = {.size = sizeof(struct efs_options), .full_pool = true, .lease_wait = true};
+    const struct efs_options otherwise = {.full_pool = true, .lease_wait = true};
     return efs_open(path, options ? options : &otherwise, &client->fs, err);
 }
 
 errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
                          struct efs_error *err)
 {
-    struct efs_client_options known = {.store = NULL};
+    const struct efs_client_options defaults = {0}, *how = options ? options : &defaults;
+    errint_t rc;
     *out = NULL;
-    errint_t rc = options ? efs_sized_in("efs_client_options", options, &known, sizeof(known), err) : 0;
-    if (rc < 0)
-        return rc;
     struct efs_client *client = efs_sys_calloc(1, sizeof(*client));
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
     int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
-    rc = root >= 0          ? efs_mount_new(root, known.keep_bytes, known.threads, &client->mount, err)
-         : root == -ENOTDIR ? client_open_store(path, known.store, client, err)
+    rc = root >= 0          ? efs_mount_new(root, how->keep_bytes, how->threads, &client->mount, err)
+         : root == -ENOTDIR ? client_open_store(path, how->store, client, err)
                             : efs_fail(err, root, "%s: %s", path, strerror(-root));
     if (rc < 0) {
         free(client);
@@ -139,7 +136,7 @@ char efs_client_state(struct efs_client *client, const struct efs_expert_key *ke
     if (client->mount)
         return efs_mount_state(client->mount, key);
     if (efs_expert_find(client->fs, key->stack, key->layer, key->expert, &id) < 0 ||
-        efs_expert_info(client->fs, id, &info, sizeof(info)) < 0)
+        efs_expert_info(client->fs, id, &info) < 0)
         return 'M';
     return info.state;
 }
@@ -165,12 +162,9 @@ static errint_t client_begin_in_process(struct efs *fs, const char *stack, uint3
     return rc;
 }
 
-errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *from,
-                          size_t need_bytes, uint32_t count, enum efs_form form, struct efs_client_request **out,
-                          struct efs_error *err)
+errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_need *needs,
+                          uint32_t count, enum efs_form form, struct efs_client_request **out, struct efs_error *err)
 {
-    const void *needs;
-    void *copy;
     *out = NULL;
     errint_t rc = efs_client_check(client, err);
     if (rc < 0)
@@ -179,14 +173,9 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
         return efs_fail(err, -EINVAL, "there is no form %d", (int)form);
     if (form == EFS_FORM_DEVICE && !client->device)
         return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
-    rc = efs_sized_array("efs_need", from, need_bytes, count, sizeof(*from), &needs, &copy, err);
-    if (rc < 0)
-        return rc;
     struct efs_client_request *request = efs_sys_calloc(1, sizeof(*request));
-    if (!request) {
-        free(copy);
+    if (!request)
         return efs_fail(err, -ENOMEM, "no memory for a request");
-    }
     request->client = client;
     request->device_ops = client->device_ops;
     rc = form == EFS_FORM_DEVICE
@@ -194,7 +183,6 @@ errint_t efs_client_begin(struct efs_client *client, const char *stack, uint32_t
          : client->mount
              ? efs_mount_begin(client->mount, stack, layer, needs, count, form, &request->of_mount, err)
              : client_begin_in_process(client->fs, stack, layer, needs, count, form, &request->in_process, err);
-    free(copy);
     if (rc < 0)
         free(request);
     else

@@ -412,7 +412,7 @@ static errint_t ffn_begin(struct ffn *f)
     for (uint32_t i = 0; i < m->expert_count; i++)
         needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
     const struct efs_request_how how = {.form = m->form};
-    errint_t rc = f->from.client ? efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, sizeof(*needs),
+    errint_t rc = f->from.client ? efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs,
                                                     m->expert_count, m->form, &f->client_request, f->err)
                                  : efs_request_submit(f->from.fs, needs, m->expert_count, &how, &f->request, f->err);
     free(needs);

@@ -4,11 +4,9 @@
 #include "device_ops.h"
 #include "expertfs-private.h"
 #include "ffn.h"
-#include "sized.h"
 #include "team.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
@@ -39,7 +37,10 @@ static errint_t ffn_check_here(const struct efs_ffn_source *from, const struct e
 static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *m,
                             struct efs_error *err)
 {
+    struct efs_error unwanted;
     const bool device = (m->form == EFS_FORM_DEVICE || m->form == EFS_FORM_SHARED) && !from->plain;
+    err = err ? err : &unwanted;
+    err->text[0] = '\0';
     errint_t rc = ffn_check(m, err);
     if (rc == 0)
         rc = ffn_check_here(from, team, err);
@@ -58,46 +59,22 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     return rc;
 }
 
-/* The caller's structs as ours; they may be of another version. */
-static errint_t run_theirs(struct efs_ffn_source from, size_t plain_bytes, struct efs_team *team,
-                           const struct efs_mixture *theirs, struct efs_error *err)
-{
-    struct efs_mixture mixture;
-    struct efs_error unwanted;
-    const void *experts, *matrices = NULL;
-    void *copies[2] = {NULL, NULL};
-    err = err ? err : &unwanted;
-    err->text[0] = '\0';
-    errint_t rc = efs_sized_in("efs_mixture", theirs, &mixture, sizeof(mixture), err);
-    if (rc == 0)
-        rc = efs_sized_array("efs_route_to", mixture.experts, mixture.expert_bytes, mixture.expert_count,
-                             sizeof(*mixture.experts), &experts, &copies[0], err);
-    if (rc == 0 && !from.fs && !from.client)
-        rc = efs_sized_array("efs_plain_expert", from.plain, plain_bytes, mixture.expert_count, sizeof(*from.plain),
-                             &matrices, &copies[1], err);
-    if (rc == 0) {
-        mixture.experts = experts;
-        from.plain = matrices;
-        rc = ffn_by_form(&from, team, &mixture, err);
-    }
-    free(copies[0]);
-    free(copies[1]);
-    return rc;
-}
-
 errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
 {
-    return run_theirs((struct efs_ffn_source){.fs = fs}, 0, team, mixture, err);
+    const struct efs_ffn_source from = {.fs = fs};
+    return ffn_by_form(&from, team, mixture, err);
 }
 
 errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
                         const struct efs_mixture *mixture, struct efs_error *err)
 {
-    return run_theirs((struct efs_ffn_source){.client = client, .stack = stack, .layer = layer}, 0, team, mixture, err);
+    const struct efs_ffn_source from = {.client = client, .stack = stack, .layer = layer};
+    return ffn_by_form(&from, team, mixture, err);
 }
 
 errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
-                       size_t expert_bytes, struct efs_error *err)
+                       struct efs_error *err)
 {
-    return run_theirs((struct efs_ffn_source){.plain = experts}, expert_bytes, team, mixture, err);
+    const struct efs_ffn_source from = {.plain = experts};
+    return ffn_by_form(&from, team, mixture, err);
 }

@@ -58,7 +58,7 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
     struct efs_client_request *request;
     uint32_t index, asked = *count, left = 0;
     errint_t status;
-    errint_t rc = efs_client_begin(client, stack, layer, needs, sizeof(*needs), asked, EFS_FORM_DEVICE, &request, err);
+    errint_t rc = efs_client_begin(client, stack, layer, needs, asked, EFS_FORM_DEVICE, &request, err);
     if (rc < 0)
         return rc;
     while (rc == 0 && efs_client_wait_any(request, -1, &index, &status) == 1)

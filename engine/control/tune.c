@@ -31,7 +31,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     if (automatic)
         bytes = efs_auto_budget();
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     efs_lock(fs);
     uint64_t held = efs_budget_used(fs);
     if (automatic) /* what the pools have is ours to take again */

@@ -4,7 +4,6 @@
 
 #include "cache.h"
 #include "guess.h"
-#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -31,10 +30,10 @@ static errint_t routing_check_experts(const struct efs_routing *r, bool hint, st
 
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err)
 {
-    errint_t rc = efs_sized_in("efs_routing", from, to, sizeof(*to), err);
-    if (rc == 0 && !to->stack)
+    *to = *from;
+    if (!to->stack)
         to->stack = "";
-    return rc < 0 ? rc : routing_check_experts(to, hint, err);
+    return routing_check_experts(to, hint, err);
 }
 
 errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *from,

@@ -3,7 +3,6 @@
 #include "device_core.h"
 
 #include "image.h"
-#include "sized.h"
 #include "sys.h"
 #include "thread.h"
 
@@ -226,10 +225,8 @@ static void device_close(struct efs_device *device)
 
 errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options, struct efs_error *err)
 {
-    struct efs_gpu_options known = {.device = 0};
-    errint_t rc = options ? efs_sized_in("efs_gpu_options", options, &known, sizeof(known), err) : 0;
-    if (rc == 0)
-        rc = efs_client_check(client, err);
+    const struct efs_gpu_options defaults = {0};
+    errint_t rc = efs_client_check(client, err);
     if (rc < 0)
         return rc;
     if (efs_client_device(client))
@@ -242,7 +239,7 @@ errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options 
     device->form = EFS_FORM_CODED;
     pthread_mutex_init(&device->lock, NULL);
     pthread_mutex_init(&device->run_lock, NULL);
-    rc = device_open(device, &known, err);
+    rc = device_open(device, options ? options : &defaults, err);
     if (rc == 0)
         rc = efs_client_attach(client, device, &efs_device_ops, device_close);
     if (rc < 0)
@@ -250,7 +247,7 @@ errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options 
     return rc;
 }
 
-errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *out, size_t bytes)
+errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *out)
 {
     struct efs_device *device = efs_client_device(client);
     if (!device)
@@ -273,6 +270,6 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     stats.g_ahead_bytes = (uint64_t)device->vram.ahead_granules * EFS_VRAM_GRANULE;
     pthread_mutex_unlock(&device->lock);
     stats.g_pinned_bytes = efs_pins_bytes(&device->pins);
-    efs_sized_out(out, bytes, &stats, sizeof(stats));
+    *out = stats;
     return 0;
 }

@@ -129,12 +129,11 @@ static void device_fail_source(struct efs_device *device, struct efs_bring_sourc
 errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
                         struct efs_bring_source *source, struct efs_error *err)
 {
-    errint_t rc = efs_client_begin(device->client, stack, layer, needs, sizeof(*needs), source->count, source->form,
-                                   &source->request, err);
+    errint_t rc =
+        efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
     if (rc == -EOPNOTSUPP && source->form == EFS_FORM_CODED) { /* a mount that hands out none coded */
         device->form = source->form = EFS_FORM_FULL;
-        rc = efs_client_begin(device->client, stack, layer, needs, sizeof(*needs), source->count, source->form,
-                              &source->request, err);
+        rc = efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
     }
     return rc;
 }

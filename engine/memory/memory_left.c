@@ -4,7 +4,6 @@
 
 #include "expertfs.h"
 #include "kernel_text.h"
-#include "sized.h"
 #include "sys.h"
 
 #include <stddef.h>
@@ -133,7 +132,7 @@ static void lower(uint64_t *least, uint64_t bytes)
     *least = bytes < *least ? bytes : *least;
 }
 
-void efs_memory(struct efs_memory *out, size_t bytes)
+void efs_memory(struct efs_memory *out)
 {
     struct efs_memory_left left;
     char text[EFS_KERNEL_TEXT];
@@ -152,12 +151,12 @@ void efs_memory(struct efs_memory *out, size_t bytes)
         lower(&memory.limit_bytes, b.hard);
     }
     efs_memory_left_close(&left);
-    efs_sized_out(out, bytes, &memory, sizeof(memory));
+    *out = memory;
 }
 
 uint64_t efs_auto_budget(void)
 {
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     return memory.available_bytes / 2;
 }

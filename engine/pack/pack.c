@@ -2,7 +2,6 @@
 /* pack.c - efs_pack(): read the catalogue, plan, run, index, verify, name. */
 #include "pack.h"
 #include "clock.h"
-#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -106,11 +105,12 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;
 }
 
-static errint_t pack_all(const char *src, const char *out, const struct efs_pack_options *options,
-                         struct efs_pack_report *report, struct efs_error *err)
+errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
+                  struct efs_pack_report *report, struct efs_error *err)
 {
     struct job j = {.options = options, .writer = {.dir = -1, .file = {.fd = -1}}};
     uint64_t began = efs_now_ns();
+    *report = (struct efs_pack_report){0};
     errint_t rc = efs_pack_check_options(options, err);
     /* Said before a large checkpoint is looked through. */
     int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
@@ -155,23 +155,4 @@ static errint_t pack_all(const char *src, const char *out, const struct efs_pack
     efs_catalog_free(&j.catalog);
     free(j.entropy_bits);
     return rc;
-}
-
-errint_t efs_pack_sized(efs_pack_work_fn *work, const char *src, const char *out,
-                        const struct efs_pack_options *options, struct efs_pack_report *report, size_t report_bytes,
-                        struct efs_error *err)
-{
-    struct efs_pack_options known;
-    struct efs_pack_report own = {0};
-    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
-    if (rc == 0)
-        rc = work(src, out, &known, &own, err);
-    efs_sized_out(report, report_bytes, &own, sizeof(own));
-    return rc;
-}
-
-errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
-                  struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
-{
-    return efs_pack_sized(pack_all, src, out, options, report, report_bytes, err);
 }

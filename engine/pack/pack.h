@@ -79,14 +79,6 @@ size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object
 /* -EINVAL: what options name cannot be. */
 errint_t efs_pack_check_options(const struct efs_pack_options *options, struct efs_error *err);
 
-/* A call of the public interface, as it is within: on options and a report of this version's size. */
-typedef errint_t efs_pack_work_fn(const char *src, const char *out, const struct efs_pack_options *options,
-                                  struct efs_pack_report *report, struct efs_error *err);
-/* Do it for a caller whose structs have the sizes that come with them. */
-errint_t efs_pack_sized(efs_pack_work_fn *work, const char *src, const char *out,
-                        const struct efs_pack_options *options, struct efs_pack_report *report, size_t report_bytes,
-                        struct efs_error *err);
-
 /* ---- sources ------------------------------------------------------------------------------------------------ */
 
 struct efs_pack_source; /* the files of a catalogue, open as needed. Thread-safe. */

@@ -150,7 +150,7 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
 
 errint_t efs_pack_check(const char *src, struct efs_error *err)
 {
-    const struct efs_pack_options options = {.size = sizeof(options), .weights = true};
+    const struct efs_pack_options options = {.weights = true};
     struct efs_catalog catalog;
     errint_t rc = efs_catalog_read(src, &catalog, err);
     if (rc < 0)

@@ -4,7 +4,6 @@
 #include "reclaim.h"
 #include "expertfs-private.h"
 #include "clock.h"
-#include "sized.h"
 #include "source.h"
 #include "store.h"
 #include "sys.h"
@@ -228,27 +227,21 @@ static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *ou
 }
 
 errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_reclaim_need *need, size_t need_bytes, struct efs_error *err)
+                          struct efs_reclaim_need *need, struct efs_error *err)
 {
-    struct efs_pack_options known;
-    struct efs_reclaim_need own;
     struct efs_reclaim r;
-    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
-    if (rc < 0)
-        return rc;
-    rc = begin_new(&r, src, out, &known, &own, err);
-    if (rc == 0)
-        efs_sized_out(need, need_bytes, &own, sizeof(own));
+    errint_t rc = begin_new(&r, src, out, options, need, err);
     reclaim_end(&r);
     return rc;
 }
 
-static errint_t reclaim_source(const char *src, const char *out, const struct efs_pack_options *options,
-                               struct efs_pack_report *report, struct efs_error *err)
+errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
+                     struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
     struct efs_reclaim_need need;
     uint64_t began = efs_now_ns();
+    *report = (struct efs_pack_report){0};
     errint_t rc = begin_new(&r, src, out, options, &need, err);
     if (rc == 0 && need.need_bytes > need.free_bytes)
         rc = efs_fail(err, -ENOSPC, "%s: may need %llu MiB of disk at a time, %llu MiB are free", out,
@@ -267,12 +260,6 @@ static errint_t reclaim_source(const char *src, const char *out, const struct ef
     report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     reclaim_end(&r);
     return rc;
-}
-
-errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
-                     struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
-{
-    return efs_pack_sized(reclaim_source, src, out, options, report, report_bytes, err);
 }
 
 /* ---- again --------------------------------------------------------------------------------------------------- */
@@ -371,11 +358,12 @@ static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *repo
     return rc == 0 ? efs_reclaim_remove_folder(r, err) : rc;
 }
 
-static errint_t reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                               struct efs_pack_report *report, struct efs_error *err)
+errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
+                            struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_reclaim r;
     uint64_t began = efs_now_ns();
+    *report = (struct efs_pack_report){0};
     errint_t rc = open_again(&r, src, out, options, err);
     if (rc == 0 && is_named(&r)) {
         rc = finish_named(&r, report, err);
@@ -391,21 +379,11 @@ static errint_t reclaim_resume(const char *src, const char *out, const struct ef
     return rc;
 }
 
-errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
-                            struct efs_pack_report *report, size_t report_bytes, struct efs_error *err)
-{
-    return efs_pack_sized(reclaim_resume, src, out, options, report, report_bytes, err);
-}
-
 errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_error *err)
 {
-    struct efs_pack_options known;
     struct efs_reclaim r;
-    errint_t rc = efs_sized_in("efs_pack_options", options, &known, sizeof(known), err);
-    if (rc < 0)
-        return rc;
-    rc = open_again(&r, src, out, &known, err);
+    errint_t rc = open_again(&r, src, out, options, err);
     if (rc == 0 && is_named(&r))
         rc = efs_fail(err, -EEXIST, "%s: is complete: --resume tidies up, `expertctl unpack` makes the files again",
                       out);
@@ -414,8 +392,8 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
     for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* files are read now and then: none stays open */
         efs_pack_source_skip(r.source, r.plan.places[o].file, r.plan.objects[o].bytes - r.stored[o]);
     while (rc == 0 && r.step_count > 0)
-        if (known.progress && known.progress(known.progress_arg, r.plan.source_bytes - r.state.done_bytes,
-                                             r.plan.source_bytes, "restoring"))
+        if (options->progress && options->progress(options->progress_arg, r.plan.source_bytes - r.state.done_bytes,
+                                                   r.plan.source_bytes, "restoring"))
             rc = efs_fail(err, -ECANCELED, "interrupted");
         else
             rc = efs_reclaim_back(&r, err);
@@ -428,7 +406,7 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
 bool efs_reclaim_unfinished(const char *out)
 {
     struct efs_reclaim r;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
+    struct efs_pack_options options = {0};
     struct stat st;
     bool there = reclaim_begin(&r, out, &options, NULL) == 0 && store_stat(&r, r.parent, folder_name(&r), &st);
     reclaim_end(&r);
@@ -445,7 +423,7 @@ static bool is_file(const char *path, const struct efs_reclaim_file *file, dev_t
 bool efs_reclaim_is_of(const char *out, const char *src)
 {
     struct efs_reclaim r;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
+    struct efs_pack_options options = {0};
     struct stat st = {0};
     errint_t rc = reclaim_begin(&r, out, &options, NULL);
     if (rc == 0 && store_stat(&r, r.parent, folder_name(&r), &st)) /* unlocked: another may be at it just now */

@@ -6,7 +6,6 @@
 #include "record.h"
 #include "estimator.h"
 #include "cache.h"
-#include "sized.h"
 #include "plan_thread.h"
 #include "points.h"
 #include "container.h"
@@ -187,7 +186,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     uint64_t budget = fs->options.budget_bytes, segment = size_extents(fs, budget);
     if (budget < fs->account.fixed_bytes + segment) {
         struct efs_memory memory;
-        efs_memory(&memory, sizeof(memory));
+        efs_memory(&memory);
         errint_t rc = reach_floor(fs, floor_budget(fs), &memory, err);
         if (rc < 0)
             return rc;
@@ -338,15 +337,11 @@ static void served_leave(struct efs *fs)
 
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **out, struct efs_error *err)
 {
-    struct efs_options known;
     *out = NULL;
-    errint_t rc = efs_sized_in("efs_options", options, &known, sizeof(known), err);
-    if (rc < 0)
-        return rc;
-    struct efs *fs = served_new(&known);
+    struct efs *fs = served_new(options);
     if (!fs)
         return efs_fail(err, -ENOMEM, "%s: no memory", store_path);
-    rc = served_start(fs, store_path, err);
+    errint_t rc = served_start(fs, store_path, err);
     if (rc < 0) {
         served_stop(fs);
         return rc;
@@ -397,7 +392,7 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
     if (rc < 0)
         return rc;
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     efs_lock(fs);
     fs->account.fixed_bytes += bytes;
     rc = reach_floor(fs, fs->account.fixed_bytes + fs->arena.segment_bytes, &memory, err);
@@ -427,20 +422,16 @@ bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset,
     return efs_view_holds_expert(&fs->view, file, offset, bytes);
 }
 
-errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
 {
-    struct efs_file_info own;
-    errint_t rc = efs_view_info(&fs->view, file, &own);
-    if (rc == 0)
-        efs_sized_out(info, bytes, &own, sizeof(own));
-    return rc;
+    return efs_view_info(&fs->view, file, info);
 }
 
-void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
+void efs_stats(struct efs *fs, struct efs_stats *out)
 {
     struct efs_stats stats = {0};
     if (!efs_is_here(fs)) {
-        efs_sized_out(out, bytes, &stats, sizeof(stats));
+        *out = stats;
         return;
     }
     uint32_t inflight = atomic_load(&fs->active) - 1; /* first: when nothing was, the counters below are of all */
@@ -458,7 +449,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out, size_t bytes)
     efs_coded_stats(fs, &stats);
     stats.inflight = inflight;
     efs_unlock(fs);
-    efs_sized_out(out, bytes, &stats, sizeof(stats));
+    *out = stats;
 }
 
 uint32_t efs_expert_count(const struct efs *fs)
@@ -466,7 +457,7 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->store->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *out, size_t bytes)
+errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *out)
 {
     uint32_t expert = id.number;
     struct efs_expert_info info;
@@ -491,7 +482,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
         info.resident_bytes += f->memfile->bytes;
     efs_cache_info(fs, expert, &info);
     efs_unlock(fs);
-    efs_sized_out(out, bytes, &info, sizeof(info));
+    *out = info;
     return 0;
 }
 

@@ -6,7 +6,6 @@
 #include "huge.h"
 #include "kernels.h"
 #include "regular.h"
-#include "sized.h"
 #include "sys.h"
 
 #include <errno.h>

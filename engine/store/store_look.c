@@ -3,7 +3,6 @@
 #include "store.h"
 
 #include "codec.h"
-#include "sized.h"
 #include "sys.h"
 
 #include <assert.h>
@@ -91,7 +90,7 @@ static unsigned may_read(const struct efs_store *store)
     return efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
 }
 
-void efs_store_info(const struct efs_store *store, struct efs_store_info *out, size_t bytes)
+void efs_store_info(const struct efs_store *store, struct efs_store_info *out)
 {
     static_assert(EFS_CODEC_COUNT <= EFS_CODECS, "places by codec");
     struct efs_store_info info = {
@@ -140,7 +139,7 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *out, s
             }
         }
     }
-    efs_sized_out(out, bytes, &info, sizeof(info));
+    *out = info;
 }
 
 const char *efs_store_tensor_type(const struct efs_store *store, const struct efs_disk_tensor *tensor, size_t *bytes)

@@ -32,7 +32,7 @@ void efsd_reply_read(struct efsd *daemon, fuse_req_t req, errint_t error, const 
 static inline uint64_t efsd_memory_bytes(void)
 {
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     return memory.available_bytes;
 }
 

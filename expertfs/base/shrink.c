@@ -28,7 +28,7 @@
 static bool pagecache_is_filled(const struct efsd *daemon)
 {
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     uint64_t spare = memory.available_bytes / SPARE_SHARE;
     return atomic_load(&daemon->shrink.cached_bytes) >= memory.available_bytes - spare && memory.free_bytes <= spare;
 }
@@ -69,7 +69,7 @@ static void shrink_look(struct efsd *daemon, bool in_use)
     if (small == wanted)
         return;
     struct efs_stats stats;
-    efs_stats(daemon->fs, &stats, sizeof(stats));
+    efs_stats(daemon->fs, &stats);
     uint64_t least = stats.fixed_bytes + LEAST_BYTES;
     if (small)
         shrink_set_budget(daemon, 0);

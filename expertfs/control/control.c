@@ -75,7 +75,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     static const char *const direct_io[] = {"auto", "on", "off"};
     const struct efsd_options *options = &daemon->options;
     struct efs_stats stats;
-    efs_stats(daemon->fs, &stats, sizeof(stats));
+    efs_stats(daemon->fs, &stats);
     render_path(out, "store", options->store);
     fprintf(out, "store_hash: %016llx\n", U(daemon->info.content_hash));
     fprintf(out, "store_device: %llu\nstore_inode: %llu\n", U(daemon->info.device), U(daemon->info.inode));
@@ -114,7 +114,7 @@ static void render_config(struct efsd *daemon, FILE *out)
 static void render_stat(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
-    efs_stats(daemon->fs, &stats, sizeof(stats));
+    efs_stats(daemon->fs, &stats);
     fprintf(out, "serving_path: %s\n", efsd_serving_path(daemon));
     fprintf(out, "serving_reason: %s\n", daemon->path_note);
 #define LINE(name, kind, unit, help) fprintf(out, "%s: %llu\n", #name, U(stats.name));
@@ -158,12 +158,12 @@ static void render_pools(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
     char capacity[24], experts[24];
-    efs_stats(daemon->fs, &stats, sizeof(stats));
+    efs_stats(daemon->fs, &stats);
     fprintf(out, "%-6s %15s %15s %8s %10s %10s %10s %10s %10s %10s %10s %15s\n", "pool", "capacity_bytes", "used_bytes",
             "experts", "hits", "partial", "misses", "admitted", "promoted", "demoted", "evicted", "saved_bytes");
     for (const char *pool = EFSD_POOLS; *pool; pool++) {
         struct efs_pool_info info;
-        if (efs_pool_info(daemon->fs, *pool, &info, sizeof(info)) == 0)
+        if (efs_pool_info(daemon->fs, *pool, &info) == 0)
             pool_row(out, *pool, &info);
     }
     other_row(out, "fixed", format_number(stats.fixed_bytes, capacity), stats.fixed_bytes, "-");
@@ -181,7 +181,7 @@ static void render_experts(struct efsd *daemon, FILE *out)
             "leases", "raw_bytes", "coded_bytes", "resident_bytes", "touches", "kept", "pin", "rank", "count");
     for (uint32_t i = 0; i < daemon->expert_count; i++) {
         struct efs_expert_info e;
-        if (efs_expert_info(daemon->fs, efs_id(i), &e, sizeof(e)) == 0) {
+        if (efs_expert_info(daemon->fs, efs_id(i), &e) == 0) {
             fprintf(out, "%-24s %5u %6u %5c %6u %12llu %12llu %14llu %10llu %4c %3c %4u %10llu\n", e.name, e.layer,
                     e.expert, e.state, e.leases, U(e.raw_bytes), U(e.coded_bytes), U(e.resident_bytes), U(e.touches),
                     e.kept, e.pin, e.rank, U(e.count));

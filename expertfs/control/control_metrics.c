@@ -58,7 +58,7 @@ static void render_pool_metrics(struct efsd *daemon, FILE *out)
     };
     struct efs_pool_info info[sizeof(EFSD_POOLS) - 1];
     for (size_t p = 0; p < sizeof(EFSD_POOLS) - 1; p++)
-        if (efs_pool_info(daemon->fs, EFSD_POOLS[p], &info[p], sizeof(info[p])))
+        if (efs_pool_info(daemon->fs, EFSD_POOLS[p], &info[p]))
             return;
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         char family[96];
@@ -76,7 +76,7 @@ static void render_pool_metrics(struct efsd *daemon, FILE *out)
 void efsd_render_metrics(struct efsd *daemon, FILE *out)
 {
     struct efs_stats stats;
-    efs_stats(daemon->fs, &stats, sizeof(stats));
+    efs_stats(daemon->fs, &stats);
     fprintf(out, "# TYPE expertfs_mount info\n# HELP expertfs_mount what is mounted, and how it is served\n");
     fprintf(out, "expertfs_mount_info{version=\"%s\",store=\"", efs_version());
     efs_print_escaped(out, daemon->options.store);

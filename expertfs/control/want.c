@@ -121,8 +121,7 @@ static errint_t hint_take(struct efsd *daemon, uid_t user, const char *text, siz
     if (bytes > EFS_WANT_BYTES)
         rc = efs_fail(&err, -EINVAL, "%zu bytes of hints at once; at most %u are taken", bytes, EFS_WANT_BYTES);
     while (rc == 0 && (got = efsd_hint_next(&text, &bytes, &hint, &err)) > 0) {
-        const struct efs_routing routing = {.size = sizeof(struct efs_routing),
-                                            .stack = hint.stack,
+        const struct efs_routing routing = {.stack = hint.stack,
                                             .layer = hint.layer,
                                             .count = hint.count,
                                             .experts = hint.experts,

@@ -104,7 +104,7 @@ static errint_t target_layer_pin(const struct target *target, char *pin)
     *pin = 0;
     for (uint32_t i = folder->first; i < folder->first + folder->count; i++) {
         struct efs_expert_info info;
-        errint_t rc = efs_expert_info(target->daemon->fs, efs_id(tree->nodes[i].expert), &info, sizeof(info));
+        errint_t rc = efs_expert_info(target->daemon->fs, efs_id(tree->nodes[i].expert), &info);
         if (rc)
             return rc;
         *pin = !*pin || *pin == info.pin ? info.pin : 'M';
@@ -115,7 +115,7 @@ static errint_t target_layer_pin(const struct target *target, char *pin)
 static errint_t target_expert_value(const struct target *target, const char *name, char *value, size_t room)
 {
     struct efs_expert_info info;
-    errint_t rc = efs_expert_info(target->daemon->fs, efs_id(target->expert), &info, sizeof(info));
+    errint_t rc = efs_expert_info(target->daemon->fs, efs_id(target->expert), &info);
     if (rc)
         return rc;
     const struct {
@@ -183,7 +183,7 @@ static errint_t target_value(const struct target *target, const char *name, char
     }
     if (strcmp(name, "effective_budget") == 0) {
         struct efs_stats stats;
-        efs_stats(target->daemon->fs, &stats, sizeof(stats));
+        efs_stats(target->daemon->fs, &stats);
         snprintf(value, room, "%llu", (unsigned long long)stats.effective_budget_bytes);
         return 0;
     }

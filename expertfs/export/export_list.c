@@ -53,7 +53,7 @@ static bool kept_fill(struct efsd_session *s, struct efs_export_kept *p, uint32_
         uint32_t count = efs_experts_kept_full(daemon->fs, *at, end, kept);
         for (uint32_t i = 0; i < count; i++) {
             struct efs_expert_info info;
-            if (efs_expert_info(daemon->fs, efs_id(kept[i]), &info, sizeof(info)) == 0 && !kept_add(p, &info)) {
+            if (efs_expert_info(daemon->fs, efs_id(kept[i]), &info) == 0 && !kept_add(p, &info)) {
                 *at = kept[i];
                 return false;
             }

@@ -205,8 +205,7 @@ static bool session_take_routing(struct efsd_session *s, const struct efs_export
         experts[i] = r->item[i].expert;
         weights[i] = r->item[i].weight;
     }
-    const struct efs_routing routing = {.size = sizeof(routing),
-                                        .sequence = r->sequence,
+    const struct efs_routing routing = {.sequence = r->sequence,
                                         .stack = r->stack,
                                         .layer = r->layer,
                                         .tokens = r->tokens,

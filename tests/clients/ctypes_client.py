@@ -18,12 +18,9 @@ from pathlib import Path
 
 class Options(ctypes.Structure):
     """The first fields of struct efs_options; the others are zero, their default, in the room behind."""
-    _fields_ = [("size", c_uint32), ("workers", c_uint), ("budget_bytes", c_uint64), ("readahead_bytes", c_uint64),
+    _fields_ = [("workers", c_uint), ("budget_bytes", c_uint64), ("readahead_bytes", c_uint64),
                 ("reserved_bytes", c_uint64), ("per_file_bytes", c_uint64), ("full_pool", c_bool),
                 ("lease_wait", c_bool), ("prealloc", c_bool), ("no_direct", c_bool), ("others", c_char * 512)]
-
-    def __init__(self, **fields):
-        super().__init__(size=ctypes.sizeof(type(self)), **fields)
 
 
 class Error(ctypes.Structure):
@@ -35,10 +32,7 @@ class FileInfo(ctypes.Structure):
 
 
 class ClientOptions(ctypes.Structure):
-    _fields_ = [("size", c_uint32), ("threads", c_uint), ("store", POINTER(Options)), ("keep_bytes", c_uint64)]
-
-    def __init__(self, **fields):
-        super().__init__(size=ctypes.sizeof(type(self)), **fields)
+    _fields_ = [("threads", c_uint), ("store", POINTER(Options)), ("keep_bytes", c_uint64)]
 
 
 class Need(ctypes.Structure):
@@ -47,7 +41,7 @@ class Need(ctypes.Structure):
 
 class Tensor(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("dtype", c_int), ("dims", c_uint32), ("shape", c_uint64 * 8), ("bytes", c_uint64),
-                ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32), ("reserved", c_uint64 * 4)]
+                ("data", c_void_p), ("shards", c_void_p), ("shard_count", c_uint32), ("shard_elements", c_uint32)]
 
 
 FORM_FULL, FORM_CODED = 0, 1
@@ -63,7 +57,7 @@ def load(path):
             ("efs_open", c_int, [c_char_p, POINTER(Options), POINTER(c_void_p), POINTER(Error)]),
             ("efs_close", None, [c_void_p]),
             ("efs_file_count", c_uint32, [c_void_p]),
-            ("efs_file_info", c_int, [c_void_p, c_uint32, POINTER(FileInfo), c_size_t]),
+            ("efs_file_info", c_int, [c_void_p, c_uint32, POINTER(FileInfo)]),
             ("efs_read", None, [c_void_p, c_uint32, c_void_p, c_uint64, c_void_p, c_size_t, Done, c_void_p]),
             ("efs_lease", None, [c_void_p, c_uint32, Leased, c_void_p]),
             ("efs_lease_fd", c_int, [c_void_p]),
@@ -72,7 +66,7 @@ def load(path):
             ("efs_dtype_name", c_char_p, [c_int]),
             ("efs_client_open", c_int, [c_char_p, POINTER(ClientOptions), POINTER(c_void_p), POINTER(Error)]),
             ("efs_client_close", None, [c_void_p]),
-            ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_size_t, c_uint32, c_int,
+            ("efs_client_begin", c_int, [c_void_p, c_char_p, c_uint32, POINTER(Need), c_uint32, c_int,
                                          POINTER(c_void_p), POINTER(Error)]),
             ("efs_client_wait_any", c_int, [c_void_p, c_int, POINTER(c_uint32), POINTER(c_int)]),
             ("efs_client_wait", c_int, [c_void_p]),
@@ -98,7 +92,7 @@ class Store:
     def files(self):
         info = FileInfo()
         for number in range(self.library.efs_file_count(self.handle)):
-            self.library.efs_file_info(self.handle, number, byref(info), ctypes.sizeof(info))
+            self.library.efs_file_info(self.handle, number, byref(info))
             yield number, info.path.decode(), info.bytes, info.kind
 
     def read(self, number, size):
@@ -164,7 +158,7 @@ def ask(library, path, originals):
     experts = count = different = 0
     for layer, numbers in sorted(layers_of(originals).items()):
         needs, request = (Need * len(numbers))(*((number, 1) for number in sorted(numbers))), c_void_p()
-        if library.efs_client_begin(client, b"", layer, needs, ctypes.sizeof(Need), len(needs), FORM_FULL, byref(request), byref(error)) < 0:
+        if library.efs_client_begin(client, b"", layer, needs, len(needs), FORM_FULL, byref(request), byref(error)) < 0:
             raise OSError(error.text.decode())
         index, found, tensors_there, status = c_uint32(), c_uint32(), POINTER(Tensor)(), c_int()
         while library.efs_client_wait_any(request, -1, byref(index), byref(status)) == 1:

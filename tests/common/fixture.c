@@ -174,11 +174,10 @@ void fixture_spread(const struct fixture *f)
 void fixture_pack(const struct fixture *f, const struct efs_pack_options *options)
 {
     struct efs_error err = {""};
-    struct efs_pack_options none = {
-        .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .force = true};
+    struct efs_pack_options none = {.threads = 2, .shard_elements = 8192, .force = true};
     struct efs_pack_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
-    errint_t rc = efs_pack(f->source, f->store, options ? options : &none, report, sizeof(*report), &err);
+    errint_t rc = efs_pack(f->source, f->store, options ? options : &none, report, &err);
     if (rc < 0)
         print_error("%s\n", err.text);
     assert_int_equal(rc, 0);
@@ -196,7 +195,6 @@ struct efs *fixture_open(const struct fixture *f, struct efs_options options)
 {
     struct efs_error err = {""};
     struct efs *fs;
-    options.size = sizeof(options);
     if (efs_open(f->store, &options, &fs, &err) < 0)
         fail_msg("%s", err.text);
     return fs;
@@ -250,7 +248,7 @@ unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
         struct efs_file_info info;
         char path[2000];
         size_t bytes;
-        assert_int_equal(efs_file_info(fs, i, &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, i, &info), 0);
         if (info.kind != EFS_FILE_CHECKPOINT)
             continue;
         snprintf(path, sizeof(path), "%s/%s", fixture->source, info.path);
@@ -270,8 +268,8 @@ unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, s
 {
     struct efs_expert_info info;
     struct efs_file_info of_file;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
-    assert_int_equal(efs_file_info(fs, info.file, &of_file, sizeof(of_file)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
+    assert_int_equal(efs_file_info(fs, info.file, &of_file), 0);
     unsigned char *data = malloc(of_file.bytes);
     assert_non_null(data);
     assert_int_equal(read_wait(fs, info.file, NULL, 0, data, of_file.bytes), of_file.bytes);
@@ -298,13 +296,13 @@ void fixture_set_and_plan(struct efs *fs, const char *name, const char *value)
     const struct timespec pause = {.tv_nsec = 2000000};
     struct efs_error err = {""};
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     uint64_t before = s.plans;
     if (efs_set(fs, name, value, NULL, &err) < 0)
         fail_msg("%s=%s: %s", name, value, err.text);
     for (unsigned i = 0; i < PLAN_TRIES && s.plans == before; i++) {
         nanosleep(&pause, NULL);
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     }
     assert_true(s.plans > before);
 }

@@ -20,8 +20,7 @@ void fixture_mount_file(const struct fixture_mount *mount, const char *name, con
 
 void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *model)
 {
-    const struct efs_options options = {
-        .size = sizeof(struct efs_options), .budget_bytes = 128 << 20, .workers = 2, .no_state = true};
+    const struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .no_state = true};
     struct efs_expert_info info;
     snprintf(mount->directory, sizeof(mount->directory), "%s/mnt", model->directory);
     assert_int_equal(mkdir(mount->directory, 0777), 0);
@@ -29,7 +28,7 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
     fixture_mount_file(mount, ".expertfs/want", "", 0);
     struct efs *fs = fixture_open(model, options);
     mount->experts = 0;
-    while (efs_expert_info(fs, efs_id(mount->experts), &info, sizeof(info)) == 0)
+    while (efs_expert_info(fs, efs_id(mount->experts), &info) == 0)
         mount->experts++;
     mount->files = calloc(mount->experts, sizeof(*mount->files));
     mount->file_bytes = calloc(mount->experts, sizeof(*mount->file_bytes));
@@ -39,7 +38,7 @@ void fixture_mount_begin(struct fixture_mount *mount, const struct fixture *mode
         struct efs_file_info file;
         uint32_t number;
         mount->files[e] = fixture_expert(fs, e, &number, &mount->file_bytes[e]);
-        assert_int_equal(efs_file_info(fs, number, &file, sizeof(file)), 0);
+        assert_int_equal(efs_file_info(fs, number, &file), 0);
         fixture_mount_file(mount, file.path, mount->files[e], file.bytes);
     }
     efs_close(fs);

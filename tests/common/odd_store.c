@@ -203,10 +203,8 @@ void odd_store_begin(struct odd_store *odd, uint64_t *state)
     draw_dense(&draw);
     draw_names(&draw);
     write_files(&draw);
-    const struct efs_pack_options options = {.size = sizeof(options),
-                                             .threads = 1 + odd_below(state, 2),
-                                             .shard_elements = odd_once_in(state, 3) ? 32768 : 8192,
-                                             .force = true};
+    const struct efs_pack_options options = {
+        .threads = 1 + odd_below(state, 2), .shard_elements = odd_once_in(state, 3) ? 32768 : 8192, .force = true};
     fixture_pack(&odd->fixture, &options);
 }
 

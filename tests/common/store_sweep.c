@@ -46,12 +46,8 @@ static struct seen good;
 static float x[TOKENS * SWEEP_HIDDEN];
 static unsigned taken;      /* since the store was packed */
 static unsigned long tried; /* in all tests */
-static const struct efs_options serving = {.size = sizeof(struct efs_options),
-                                           .budget_bytes = 64 << 20,
-                                           .workers = 1,
-                                           .full_pool = true,
-                                           .no_state = true,
-                                           .no_direct = true};
+static const struct efs_options serving = {
+    .budget_bytes = 64 << 20, .workers = 1, .full_pool = true, .no_state = true, .no_direct = true};
 
 static void on_alarm(int signal)
 {
@@ -77,7 +73,7 @@ static void see_files(struct efs *fs, struct seen *seen)
 {
     for (uint32_t f = 0; f < efs_file_count(fs) && seen->count < ITEMS; f++) {
         struct efs_file_info info;
-        assert_int_equal(efs_file_info(fs, f, &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, f, &info), 0);
         ssize_t n = read_wait(fs, f, NULL, 0, buffer, ROOM);
         uint64_t parts[2] = {efs_hash(info.path, strlen(info.path)), n > 0 ? efs_hash(buffer, (size_t)n) : 0};
         add(seen, n < 0 ? (errint_t)n : 0, efs_hash(parts, sizeof(parts)));
@@ -102,9 +98,9 @@ static void see_leases(struct efs *fs, struct seen *seen)
         struct efs_expert_info expert;
         struct efs_file_info info;
         struct efs_lease *lease = NULL;
-        errint_t rc = efs_expert_info(fs, efs_id(e), &expert, sizeof(expert));
+        errint_t rc = efs_expert_info(fs, efs_id(e), &expert);
         if (rc == 0)
-            rc = efs_file_info(fs, expert.file, &info, sizeof(info));
+            rc = efs_file_info(fs, expert.file, &info);
         if (rc == 0)
             rc = lease_wait(fs, expert.file, &lease);
         add(seen, rc, rc == 0 ? efs_hash(efs_lease_data(lease), info.bytes) : 0);
@@ -185,9 +181,7 @@ static void see_product(struct efs *fs, struct seen *seen)
     static const float weight[TOKENS] = {0.5f, 0.25f, 1.0f};
     static float y[TOKENS * SWEEP_HIDDEN];
     const struct efs_route_to to[EXPERTS] = {{{0}, TOKENS, token, weight}, {{1}, TOKENS - 1, token, weight}};
-    const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
-                                  .expert_bytes = sizeof(struct efs_route_to),
-                                  .experts = to,
+    const struct efs_mixture m = {.experts = to,
                                   .expert_count = EXPERTS,
                                   .activation = EFS_ACTIVATION_F32,
                                   .x = x,
@@ -353,11 +347,7 @@ void sweep_write_sources(unsigned weights_seed)
 
 void sweep_pack(enum efs_codec_choice codec, uint32_t shard_elements)
 {
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
-                                       .codec = codec,
-                                       .threads = 2,
-                                       .shard_elements = shard_elements,
-                                       .force = true};
+    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = shard_elements, .force = true};
     struct efs *fs;
     struct efs_error err = {""};
     fixture_pack(&sweep.model, &options);
@@ -372,7 +362,7 @@ void sweep_pack(enum efs_codec_choice codec, uint32_t shard_elements)
         fail_msg("%s", err.text);
     for (uint32_t f = 0; f < efs_file_count(fs); f++) {
         struct efs_file_info info;
-        assert_int_equal(efs_file_info(fs, f, &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, f, &info), 0);
         if (strcmp(info.path, "model.safetensors") == 0)
             first_file = f;
     }

@@ -27,7 +27,7 @@ class Client:
     def begin(self, layer, experts):
         """A request, to be released; OSError."""
         needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
-        rc = library.efs_client_begin(self.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
+        rc = library.efs_client_begin(self.handle, b"", layer, needs, len(needs), api.FORM_FULL,
                                       ctypes.byref(request), ctypes.byref(error))
         if rc:
             raise OSError(-rc, error.text.decode())

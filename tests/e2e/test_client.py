@@ -152,7 +152,7 @@ print("ready", flush=True)
 while True:
     experts = random.sample(range(8), 4)
     needs, request = (api.Need * 4)(*((e, 1) for e in experts)), ctypes.c_void_p()
-    library.efs_client_begin(handle, b"", random.randrange(3), needs, ctypes.sizeof(api.Need), 4, 0, ctypes.byref(request), ctypes.byref(error))
+    library.efs_client_begin(handle, b"", random.randrange(3), needs, 4, 0, ctypes.byref(request), ctypes.byref(error))
     if request and random.random() < 0.5:
         library.efs_client_wait_any(request, -1, ctypes.byref(ctypes.c_uint32()), ctypes.byref(ctypes.c_int()))
     if request:

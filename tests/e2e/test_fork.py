@@ -24,7 +24,7 @@ HELD = [0, 1, 2, 3]
 
 def begin(client, layer, experts):
     needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
-    rc = library.efs_client_begin(client.handle, b"", layer, needs, ctypes.sizeof(api.Need), len(needs), api.FORM_FULL,
+    rc = library.efs_client_begin(client.handle, b"", layer, needs, len(needs), api.FORM_FULL,
                                   ctypes.byref(request), ctypes.byref(error))
     return rc, request, error.text.decode()
 

@@ -207,7 +207,7 @@ def library_waits(form):
     client, request, error = ctypes.c_void_p(), ctypes.c_void_p(), api.Error()
     needs, index, status, came = (api.Need * EXPERTS)(*((n, 1) for n in range(EXPERTS))), ctypes.c_uint32(), ctypes.c_int(), 0
     if library.efs_client_open(mount.path.encode(), None, ctypes.byref(client), ctypes.byref(error)) or library.efs_client_begin(
-            client, b"", 1, needs, ctypes.sizeof(api.Need), EXPERTS, form, ctypes.byref(request), ctypes.byref(error)):
+            client, b"", 1, needs, EXPERTS, form, ctypes.byref(request), ctypes.byref(error)):
         return error.text.decode(), 0
     rc = library.efs_client_wait(request)
     while library.efs_client_wait_any(request, 60000, ctypes.byref(index), ctypes.byref(status)) == 1:

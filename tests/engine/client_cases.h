@@ -35,14 +35,9 @@ static inline int teardown(void **state)
 
 static inline struct efs_client *open_client(const char *path, uint64_t keep_bytes)
 {
-    const struct efs_options store = {.size = sizeof(struct efs_options),
-                                      .budget_bytes = 128 * MIB,
-                                      .workers = 2,
-                                      .full_pool = true,
-                                      .lease_wait = true,
-                                      .no_state = true};
-    const struct efs_client_options options = {
-        .size = sizeof(struct efs_client_options), .store = &store, .keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_options store = {
+        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .no_state = true};
+    const struct efs_client_options options = {.store = &store, .keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(path, &options);
 }
 
@@ -71,7 +66,7 @@ static inline void all_of(struct efs_client *client)
         bool seen[EXPERTS] = {false};
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
-        if (efs_client_begin(client, "", layer, needs, sizeof(struct efs_need), count, EFS_FORM_FULL, &r, &err) < 0)
+        if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, &err) < 0)
             fail_msg("%s", err.text);
         while (efs_client_wait_any(r, -1, &index, &status) == 1) {
             assert_int_equal(status, 0);
@@ -89,8 +84,7 @@ static inline void all_of(struct efs_client *client)
     struct efs_need needs[EXPERTS];
     for (uint32_t i = 0; i < EXPERTS; i++)
         needs[i] = (struct efs_need){i, 1};
-    assert_int_equal(efs_client_begin(client, "", 1, needs, sizeof(struct efs_need), EXPERTS, EFS_FORM_FULL, &r, &err),
-                     0);
+    assert_int_equal(efs_client_begin(client, "", 1, needs, EXPERTS, EFS_FORM_FULL, &r, &err), 0);
     assert_int_equal(efs_client_wait(r), 0);
     for (uint32_t i = 0; i < EXPERTS; i++)
         check_tensors(r, i, 1, i);
@@ -104,7 +98,7 @@ static inline void all_of(struct efs_client *client)
     check_tensors(r, 4, 1, 4);
     efs_client_release(r);
     efs_client_release(NULL);
-    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), 2, EFS_FORM_FULL, &r, &err), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, 2, EFS_FORM_FULL, &r, &err), 0);
     efs_client_release(r); /* nobody waited */
 }
 
@@ -121,8 +115,7 @@ static inline void *one_of_many(void *arg)
         uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
         errint_t status;
         const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
-        assert_int_equal(
-            efs_client_begin(shared, "", layer, needs, sizeof(struct efs_need), 3, EFS_FORM_FULL, &r, NULL), 0);
+        assert_int_equal(efs_client_begin(shared, "", layer, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
         switch (rand_r(&seed) % 4) {
         case 0:
             break;

@@ -82,21 +82,15 @@ int gpu_after(void **state)
 
 struct efs_client *gpu_client_without(const char *path, bool full_pool)
 {
-    const struct efs_options store = {.size = sizeof(struct efs_options),
-                                      .budget_bytes = 128 * MIB,
-                                      .workers = 2,
-                                      .full_pool = full_pool,
-                                      .lease_wait = true,
-                                      .no_state = true};
-    const struct efs_client_options options = {
-        .size = sizeof(struct efs_client_options), .store = &store, .threads = 4};
+    const struct efs_options store = {
+        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = full_pool, .lease_wait = true, .no_state = true};
+    const struct efs_client_options options = {.store = &store, .threads = 4};
     return fixture_client(path, &options);
 }
 
 errint_t gpu_add(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
 {
-    const struct efs_gpu_options options = {.size = sizeof(struct efs_gpu_options),
-                                            .device = gpu_fake.device,
+    const struct efs_gpu_options options = {.device = gpu_fake.device,
                                             .budget_bytes = budget_bytes,
                                             .policy = gpu_fake.policy,
                                             .ahead_bytes = gpu_fake.ahead_bytes};
@@ -119,7 +113,7 @@ errint_t gpu_begin(struct efs_client *client, uint32_t layer, uint32_t first, ui
     struct efs_error err = {""};
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){first + i, 1};
-    errint_t rc = efs_client_begin(client, "", layer, needs, sizeof(needs[0]), count, EFS_FORM_DEVICE, request, &err);
+    errint_t rc = efs_client_begin(client, "", layer, needs, count, EFS_FORM_DEVICE, request, &err);
     if (rc < 0 && !err.text[0])
         fail_msg("an error without words: %d", rc);
     return rc;
@@ -143,7 +137,7 @@ void gpu_check(struct efs_client_request *request, uint32_t index, uint32_t laye
 struct efs_gpu_stats gpu_stats(struct efs_client *client)
 {
     struct efs_gpu_stats stats;
-    assert_int_equal(efs_client_gpu_stats(client, &stats, sizeof(stats)), 0);
+    assert_int_equal(efs_client_gpu_stats(client, &stats), 0);
     return stats;
 }
 

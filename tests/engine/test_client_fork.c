@@ -45,8 +45,8 @@ static int store_in_child(struct efs *fs)
     CHILD_CALL(efs_set(fs, "budget", "200M", NULL, NULL));
     CHILD_CALL(efs_get(fs, "budget", value, sizeof(value)));
     CHILD_CALL(efs_pin(fs, efs_id(0), false, 'C', NULL));
-    CHILD_CALL(efs_pool_info(fs, 'C', &pool, sizeof(pool)));
-    CHILD_CALL(efs_expert_info(fs, efs_id(0), &expert, sizeof(expert)));
+    CHILD_CALL(efs_pool_info(fs, 'C', &pool));
+    CHILD_CALL(efs_expert_info(fs, efs_id(0), &expert));
     CHILD_CALL(efs_reserve(fs, 4096, NULL));
     CHILD_CALL(efs_client_new(fs, &client, NULL));
     efs_read(fs, 0, NULL, 0, value, sizeof(value), read_done, NULL);
@@ -54,22 +54,20 @@ static int store_in_child(struct efs *fs)
     done_with = 0;
     efs_lease(fs, 0, lease_done, NULL);
     CHILD_CALL(done_with);
-    efs_stats(fs, &stats, sizeof(stats));
+    efs_stats(fs, &stats);
     return stats.budget_bytes ? __LINE__ : 0;
 }
 
 static int in_child(struct efs_client *client, struct efs_client_request *r)
 {
     const struct efs_need need = {1, 1};
-    const struct efs_routing chosen = {.size = sizeof(chosen), .count = 1, .experts = &need.expert};
+    const struct efs_routing chosen = {.count = 1, .experts = &need.expert};
     const uint32_t token = 0;
     const float one = 1, x[64] = {0};
     float y[64];
     const struct efs_route_to route = {.count = 1, .token = &token, .weight = &one};
     const struct efs_plain_expert plain = {x, x, x, 64};
-    const struct efs_mixture mixture = {.size = sizeof(mixture),
-                                        .expert_bytes = sizeof(route),
-                                        .experts = &route,
+    const struct efs_mixture mixture = {.experts = &route,
                                         .expert_count = 1,
                                         .tokens = 1,
                                         .hidden = 64,
@@ -82,7 +80,7 @@ static int in_child(struct efs_client *client, struct efs_client_request *r)
     const struct efs_tensor *tensors;
     uint32_t index, count;
     errint_t status;
-    CHILD_CALL(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_FULL, &other, &err));
+    CHILD_CALL(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_FULL, &other, &err));
     if (!strstr(err.text, "another process"))
         return __LINE__;
     CHILD_CALL(efs_client_wait_any(r, -1, &index, &status));
@@ -92,7 +90,7 @@ static int in_child(struct efs_client *client, struct efs_client_request *r)
     CHILD_CALL(efs_observe(client, &chosen, NULL));
     CHILD_CALL(efs_hint(client, &chosen, NULL));
     CHILD_CALL(efs_client_ffn(client, NULL, "", 0, &mixture, NULL));
-    CHILD_CALL(efs_plain_ffn(team, &mixture, &plain, sizeof(plain), NULL));
+    CHILD_CALL(efs_plain_ffn(team, &mixture, &plain, NULL));
     if (efs_client_fs(client)) {
         CHILD_CALL(efs_expert_ffn(efs_client_fs(client), NULL, &mixture, NULL));
         int line = store_in_child(efs_client_fs(client));
@@ -129,8 +127,7 @@ static void same_number(const char *path)
         const struct efs_need need = {1, 1};
         struct efs_client *client = open_client(path, 0);
         struct efs_client_request *r;
-        bool begun = efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_FULL, &r, NULL) == 0 &&
-                     efs_client_wait(r) == 0;
+        bool begun = efs_client_begin(client, "", 0, &need, 1, EFS_FORM_FULL, &r, NULL) == 0 && efs_client_wait(r) == 0;
         int status = 1;
         if (!begun || getpid() != 1 || unshare(CLONE_NEWPID) < 0)
             _exit(2);
@@ -155,7 +152,7 @@ TEST(test_forked)
         pthread_t threads[3];
         shared = open_client(paths[i], keep[i]);
         assert_int_equal(efs_team_new(3, &team), 0);
-        assert_int_equal(efs_client_begin(shared, "", 1, needs, sizeof(needs[0]), 2, EFS_FORM_FULL, &r, NULL), 0);
+        assert_int_equal(efs_client_begin(shared, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
         assert_int_equal(efs_client_wait(r), 0);
         assert_true(efs_client_event(r) >= 0);
         pid_t child;

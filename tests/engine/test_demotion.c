@@ -213,7 +213,7 @@ static struct efs *open_store(void)
     for (;;) { /* that depends on the budget, which has room for one full expert */
         struct efs *fs = fixture_open(&model, options);
         struct efs_stats s;
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
         if (s.fixed_bytes == fixed)
             return fs;
         efs_close(fs);
@@ -269,7 +269,7 @@ static void end_round(struct round *r)
     for (uint32_t e = 0; e < EXPERTS; e++)
         check_read(r->fs, e);
     do
-        efs_stats(r->fs, &s, sizeof(s));
+        efs_stats(r->fs, &s);
     while (s.inflight);
     assert_int_equal(s.leased_experts + s.coded_experts + s.chunks_damaged + s.read_errors, 0);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
@@ -355,14 +355,14 @@ static unsigned count_gaps(void)
 {
     struct efs_stats before, after;
     struct round r = begin_round(0, false);
-    efs_stats(r.fs, &before, sizeof(before));
+    efs_stats(r.fs, &before);
     while (is_demoting(r.fs))
         nanosleep(&(struct timespec){0, 100000}, NULL);
     do
-        efs_stats(r.fs, &after, sizeof(after));
+        efs_stats(r.fs, &after);
     while (after.inflight);
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(r.fs, efs_id(0), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(r.fs, efs_id(0), &info), 0);
     assert_true(after.recoded_bytes >= info.coded_bytes);
     assert_int_equal(after.disk_reads, before.disk_reads);
     end_round(&r);

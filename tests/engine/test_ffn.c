@@ -60,15 +60,13 @@ static int setup(void **state)
 
 static void pack(enum efs_codec_choice codec)
 {
-    struct efs_pack_options options = {
-        .size = sizeof(struct efs_pack_options), .codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
+    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
     fixture_pack(&model, &options);
 }
 
 static struct efs *open_store(uint64_t budget)
 {
-    struct efs_options options = {
-        .size = sizeof(struct efs_options), .budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
+    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
     return fixture_open(&model, options);
 }
 
@@ -98,9 +96,7 @@ static void make_routing(struct routing *r, uint32_t tokens)
 
 static struct efs_mixture mixture_of(const struct routing *r, bool bf16, uint32_t tokens, enum efs_form form, float *y)
 {
-    return (struct efs_mixture){.size = sizeof(struct efs_mixture),
-                                .expert_bytes = sizeof(struct efs_route_to),
-                                .experts = r->to,
+    return (struct efs_mixture){.experts = r->to,
                                 .expert_count = EXPERTS,
                                 .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                                 .x = bf16 ? (const void *)x_bf16 : (const void *)x,
@@ -162,8 +158,8 @@ static void reference(struct efs *fs, uint32_t tokens, bool bf16, double *y)
         struct efs_expert_info info;
         struct efs_file_info file;
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file, sizeof(file)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info), 0);
+        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
         assert_int_equal(lease_wait(fs, info.file, &lease), 0);
         const uint8_t *end = (const uint8_t *)efs_lease_data(lease) + file.bytes;
         const size_t bytes = 2 * INNER * HIDDEN;
@@ -261,10 +257,10 @@ static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(2, &team), 0);
     struct efs_mixture m = mixture_of(r, bf16, tokens, EFS_FORM_FULL, y);
-    if (efs_plain_ffn(team, &m, plain, sizeof(struct efs_plain_expert), &err) < 0)
+    if (efs_plain_ffn(team, &m, plain, &err) < 0)
         fail_msg("%s", err.text);
     plain[2].up = NULL;
-    assert_int_equal(efs_plain_ffn(team, &m, plain, sizeof(struct efs_plain_expert), &err), -EINVAL);
+    assert_int_equal(efs_plain_ffn(team, &m, plain, &err), -EINVAL);
     efs_team_free(team);
     free(r);
     efs_request_release(request);
@@ -379,9 +375,7 @@ TEST(test_bf16)
         assert_true(strcmp(paths[path], "scalar") != 0 || efs_matvec_order() == NULL);
         for (uint32_t e = 0; e < EXPERTS; e++) {
             const struct efs_route_to to = {.expert = efs_id(e), .count = TOKENS, .token = token, .weight = weight};
-            const struct efs_mixture m = {.size = sizeof(struct efs_mixture),
-                                          .expert_bytes = sizeof(struct efs_route_to),
-                                          .experts = &to,
+            const struct efs_mixture m = {.experts = &to,
                                           .expert_count = 1,
                                           .activation = EFS_ACTIVATION_BF16,
                                           .x = in,
@@ -437,9 +431,7 @@ TEST(test_refused)
     uint32_t token = 0, beyond = 1;
     assert_int_equal(efs_team_new(2, &team), 0);
     struct efs_route_to to = {efs_id(0), 1, &token, &weight};
-    struct efs_mixture good = {.size = sizeof(struct efs_mixture),
-                               .expert_bytes = sizeof(struct efs_route_to),
-                               .experts = &to,
+    struct efs_mixture good = {.experts = &to,
                                .expert_count = 1,
                                .x = x,
                                .tokens = 1,
@@ -454,10 +446,6 @@ TEST(test_refused)
     m.hidden = HIDDEN / 2;
     assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL); /* of another shape */
     assert_non_null(strstr(err.text, "shapes"));
-    m = good;
-    m.expert_bytes = 0;
-    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
-    assert_non_null(strstr(err.text, "sizeof(struct efs_route_to)"));
     m = good;
     m.expert_count = 0;
     assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
@@ -485,8 +473,7 @@ TEST(test_damage)
     unsigned errors = 0;
     for (uint64_t at = 4096; at + 4096 < bytes; at += 16384 * 3) {
         fixture_damage(model.store, at);
-        struct efs_options options = {
-            .size = sizeof(struct efs_options), .budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
+        struct efs_options options = {.budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
         struct efs *fs;
         if (efs_open(model.store, &options, &fs, &err) == 0) {
             errint_t rc = run(fs, 2, EFS_FORM_CODED, false, 3, y, &err);
@@ -518,7 +505,7 @@ TEST(codecs_mixed_in_a_tensor)
     fixture_file(&model, "model.safetensors", zeros, bytes);
     pack(EFS_CHOOSE_AUTO);
     struct efs *fs = open_store(64 * MIB);
-    efs_store_info(efs_get_store(fs), &info, sizeof(info));
+    efs_store_info(efs_get_store(fs), &info);
     assert_true(info.codec_shards[1] >= EXPERTS * 3 && info.codec_shards[2] >= EXPERTS * 3);
     for (unsigned threads = 1; threads <= 2; threads++) {
         assert_int_equal(run(fs, threads, EFS_FORM_CODED, false, TOKENS, coded, &err), 0);

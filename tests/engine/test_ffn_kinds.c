@@ -238,9 +238,7 @@ static errint_t run(struct checkpoint *c, struct efs *fs, unsigned threads, enum
         to[e] = (struct efs_route_to){.expert = efs_id(e), .count = n, .token = token[e], .weight = weight[e]};
     }
     assert_int_equal(efs_team_new(threads, &team), 0);
-    struct efs_mixture m = {.size = sizeof(struct efs_mixture),
-                            .expert_bytes = sizeof(struct efs_route_to),
-                            .experts = to,
+    struct efs_mixture m = {.experts = to,
                             .expert_count = EXPERTS,
                             .activation = activation,
                             .x = activation == EFS_ACTIVATION_F32 ? (const void *)in : (const void *)narrow,
@@ -291,11 +289,8 @@ static void run_kind(struct checkpoint *c, expert_formula *formula, enum efs_act
     struct efs_error err = {""};
     write_source(c);
     for (size_t codec = 0; codec < 2; codec++) {
-        struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
-                                           .codec = codecs[codec],
-                                           .threads = 2,
-                                           .shard_elements = 16384,
-                                           .force = true};
+        struct efs_pack_options options = {
+            .codec = codecs[codec], .threads = 2, .shard_elements = 16384, .force = true};
         fixture_pack(&c->fixture, &options);
         struct efs_options open = {.budget_bytes = 128u << 20, .workers = 2, .full_pool = true, .no_state = true};
         struct efs *fs = fixture_open(&c->fixture, open);
@@ -373,7 +368,7 @@ TEST(test_refused)
         add_each(&c, BF16, HIDDEN, INNER, "model.layers.0.mlp.experts.", ".down_proj.weight");
         add_each(&c, BF16, i == 2 ? 0 : INNER, HIDDEN, "model.layers.0.mlp.experts.", others[i]);
         write_source(&c);
-        struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .threads = 2, .force = true};
+        struct efs_pack_options options = {.threads = 2, .force = true};
         fixture_pack(&c.fixture, &options);
         struct efs *fs = fixture_open(&c.fixture, (struct efs_options){.budget_bytes = 128u << 20, .no_state = true});
         assert_int_equal(run(&c, fs, 1, EFS_FORM_CODED, EFS_ACTIVATION_F32, 1, y, &err),

@@ -86,14 +86,14 @@ TEST_WITH(registered_memory, NULL, gpu_after)
     assert_int_equal(gpu_fake.registered(), 0);
     gpu_bring(client, 0, 0, GPU_EXPERTS);
     gpu_bring(client, 1, 0, GPU_EXPERTS);
-    efs_stats(fs, &stats, sizeof(stats));
+    efs_stats(fs, &stats);
     assert_true(gpu_fake.registered() > 0 && gpu_fake.registered() <= stats.chunk_pool_bytes);
     assert_int_equal(gpu_stats(client).g_pinned_bytes, gpu_fake.registered());
     for (unsigned round = 0; round < 4; round++) {
         if (efs_set(fs, "budget", round % 2 ? "128M" : "24M", NULL, &err) < 0)
             fail_msg("%s", err.text);
         for (unsigned waited = 0; waited < 3000; waited++) {
-            efs_stats(fs, &stats, sizeof(stats));
+            efs_stats(fs, &stats);
             if (gpu_fake.registered() <= stats.chunk_pool_bytes &&
                 stats.chunk_pool_bytes <= (round % 2 ? 128 : 24) * MIB)
                 break;
@@ -123,7 +123,7 @@ TEST_WITH(what_is_there_stays, NULL, gpu_after)
     gpu_bring(client, 0, 0, 1);
     assert_int_equal(gpu_stats(client).g_brought, before.g_brought + 1);
     const struct efs_need need = {3, 1};
-    assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_CODED, &request, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_CODED, &request, NULL), 0);
     assert_int_equal(efs_client_wait(request), 0);
     assert_int_equal(efs_client_drop_after(request, 0, NULL), -EINVAL);
     efs_client_release(request);
@@ -138,7 +138,7 @@ TEST_WITH(refused, NULL, gpu_after)
     const struct efs_need twice[] = {{1, 1}, {1, 1}}, none[] = {{1, 0}}, beyond[] = {{1, 1}, {GPU_EXPERTS, 1}};
     struct efs_client *client = gpu_client_without(gpu_model.store, true);
     assert_int_equal(gpu_begin(client, 0, 0, 1, &request), -EINVAL);
-    assert_int_equal(efs_client_gpu_stats(client, &stats, sizeof(stats)), -ENODEV);
+    assert_int_equal(efs_client_gpu_stats(client, &stats), -ENODEV);
     assert_int_equal(gpu_add(client, GPU_LEAST - 65536, &err), -EINVAL);
     assert_non_null(strstr(err.text, "at least"));
     assert_int_equal(gpu_add(client, FAKE_CUDA_BYTES + 65536, &err), -ENOMEM);
@@ -146,7 +146,7 @@ TEST_WITH(refused, NULL, gpu_after)
     assert_int_equal(gpu_add(client, GPU_LEAST, &err), -EINVAL);
     assert_non_null(strstr(err.text, "value, lru, dali"));
     gpu_fake.policy = NULL;
-    const struct efs_gpu_options second = {.size = sizeof(second), .device = FAKE_CUDA_DEVICES};
+    const struct efs_gpu_options second = {.device = FAKE_CUDA_DEVICES};
     assert_int_equal(efs_client_gpu(client, &second, &err), -ENODEV);
     char *driver = strdup(getenv("EXPERTFS_CUDA"));
     setenv("EXPERTFS_CUDA", "off", 1);
@@ -161,17 +161,13 @@ TEST_WITH(refused, NULL, gpu_after)
     assert_int_equal(efs_client_gpu(client, NULL, &err), 0);
     assert_int_equal(gpu_stats(client).g_budget_bytes, FAKE_CUDA_BYTES / 2);
     assert_int_equal(gpu_add(client, GPU_LEAST, &err), -EEXIST);
-    assert_int_equal(efs_client_begin(client, "", 0, twice, sizeof(twice[0]), 2, EFS_FORM_DEVICE, &request, &err),
-                     -EINVAL);
-    assert_int_equal(efs_client_begin(client, "", 0, none, sizeof(none[0]), 1, EFS_FORM_DEVICE, &request, &err),
-                     -EINVAL);
-    assert_int_equal(efs_client_begin(client, "", 0, twice, sizeof(twice[0]), 0, EFS_FORM_DEVICE, &request, &err),
-                     -EINVAL);
+    assert_int_equal(efs_client_begin(client, "", 0, twice, 2, EFS_FORM_DEVICE, &request, &err), -EINVAL);
+    assert_int_equal(efs_client_begin(client, "", 0, none, 1, EFS_FORM_DEVICE, &request, &err), -EINVAL);
+    assert_int_equal(efs_client_begin(client, "", 0, twice, 0, EFS_FORM_DEVICE, &request, &err), -EINVAL);
     assert_int_equal(gpu_begin(client, GPU_LAYERS, 0, 1, &request), -ENOENT);
-    assert_int_equal(efs_client_begin(client, "", 0, beyond, sizeof(beyond[0]), 2, EFS_FORM_DEVICE, &request, &err),
-                     -ENOENT);
-    assert_int_equal(efs_client_begin(client, "a stack of a name that is longer than any", 0, none, sizeof(none[0]), 1,
-                                      EFS_FORM_DEVICE, &request, &err),
+    assert_int_equal(efs_client_begin(client, "", 0, beyond, 2, EFS_FORM_DEVICE, &request, &err), -ENOENT);
+    assert_int_equal(efs_client_begin(client, "a stack of a name that is longer than any", 0, none, 1, EFS_FORM_DEVICE,
+                                      &request, &err),
                      -ENOENT);
     gpu_bring(client, 0, 1, 1); /* what was named with one that is not is asked for anew */
     assert_int_equal(gpu_begin(client, 0, 0, 1, &request), 0);
@@ -387,12 +383,11 @@ TEST_WITH(forked, NULL, gpu_after)
     if (child == 0) {
         unsigned left = gpu_fake.left();
         alarm(60);
-        bool refused =
-            efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_DEVICE, &other, NULL) == -ECHILD &&
-            efs_client_wait_any(request, -1, &index, &status) == -ECHILD && efs_client_wait(request) == -ECHILD &&
-            efs_client_event(request) == -ECHILD && efs_client_drop_after(request, 0, NULL) == -ECHILD &&
-            efs_client_gpu_stats(client, &stats, sizeof(stats)) == -ECHILD &&
-            efs_client_gpu(client, NULL, NULL) == -ECHILD;
+        bool refused = efs_client_begin(client, "", 0, &need, 1, EFS_FORM_DEVICE, &other, NULL) == -ECHILD &&
+                       efs_client_wait_any(request, -1, &index, &status) == -ECHILD &&
+                       efs_client_wait(request) == -ECHILD && efs_client_event(request) == -ECHILD &&
+                       efs_client_drop_after(request, 0, NULL) == -ECHILD &&
+                       efs_client_gpu_stats(client, &stats) == -ECHILD && efs_client_gpu(client, NULL, NULL) == -ECHILD;
         efs_client_drop(request, 1);
         efs_client_release(request);
         efs_client_close(client);

@@ -31,13 +31,8 @@ static errint_t hint_of(struct efs_client *client, uint32_t sequence, uint32_t l
     uint32_t experts[GPU_EXPERTS];
     for (uint32_t i = 0; i < count; i++)
         experts[i] = first + i;
-    const struct efs_routing routing = {.size = sizeof(routing),
-                                        .sequence = sequence,
-                                        .layer = layer,
-                                        .tokens = 1,
-                                        .count = count,
-                                        .experts = experts,
-                                        .weights = weights};
+    const struct efs_routing routing = {
+        .sequence = sequence, .layer = layer, .tokens = 1, .count = count, .experts = experts, .weights = weights};
     return efs_hint(client, &routing, NULL);
 }
 
@@ -53,7 +48,7 @@ static void warm(struct efs_client *client, uint32_t layer, uint32_t count, enum
     struct efs_need needs[GPU_EXPERTS];
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){i, 1};
-    assert_int_equal(efs_client_begin(client, "", layer, needs, sizeof(needs[0]), count, form, &request, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", layer, needs, count, form, &request, NULL), 0);
     assert_int_equal(efs_client_wait(request), 0);
     efs_client_release(request);
 }
@@ -144,13 +139,13 @@ TEST_WITH(what_is_not_begun, NULL, gpu_after)
     assert_int_equal(gpu_add(client, LEAST - 65536, &err), -EINVAL);
     assert_int_equal(gpu_add(client, LEAST, &err), 0);
     warm(client, 1, 2, EFS_FORM_CODED);
-    efs_stats(efs_client_fs(client), &stats, sizeof(stats));
+    efs_stats(efs_client_fs(client), &stats);
     const uint64_t read = stats.read_bytes;
     hint(client, 0, 0, GPU_EXPERTS); /* on disk alone */
     assert_int_equal(hint_of(client, 0, 1, 0, 2, unlikely), 0);
     settle(client, 1);
     assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
-    efs_stats(efs_client_fs(client), &stats, sizeof(stats));
+    efs_stats(efs_client_fs(client), &stats);
     assert_int_equal(stats.read_bytes, read);
     gpu_bring(client, 1, 1, 1);
     assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 1);

@@ -17,7 +17,7 @@ static void same_as_full(const char *store, uint32_t experts, uint64_t budget_by
         const struct efs_tensor *a, *b;
         uint32_t a_count, b_count;
         const struct efs_need need = {e, 1};
-        assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_FULL, &full, NULL), 0);
+        assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_FULL, &full, NULL), 0);
         assert_int_equal(efs_client_wait(full), 0);
         assert_int_equal(efs_client_tensors(full, 0, &a, &a_count), 0);
         assert_int_equal(gpu_begin(client, 0, e, 1, &device), 0);
@@ -60,11 +60,8 @@ TEST_WITH(every_format, NULL, gpu_after)
         fixture_begin(&one);
         fixture_safetensors(&one, "model.safetensors", tensors, 3, (unsigned)f + 3);
         for (size_t c = 0; c < sizeof(codecs) / sizeof(codecs[0]); c++) {
-            const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
-                                                     .threads = 2,
-                                                     .shard_elements = 8192,
-                                                     .force = true,
-                                                     .codec = codecs[c]};
+            const struct efs_pack_options options = {
+                .threads = 2, .shard_elements = 8192, .force = true, .codec = codecs[c]};
             uint64_t decodes;
             fixture_pack(&one, &options);
             same_as_full(one.store, 1, GPU_LEAST, &decodes);
@@ -97,11 +94,8 @@ TEST_WITH(foreign_codec, NULL, gpu_after)
 {
     struct fixture zstd;
     struct efs_client_request *request;
-    const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
-                                             .threads = 2,
-                                             .shard_elements = 8192,
-                                             .force = true,
-                                             .codec = EFS_CHOOSE_ZSTD};
+    const struct efs_pack_options options = {
+        .threads = 2, .shard_elements = 8192, .force = true, .codec = EFS_CHOOSE_ZSTD};
     fixture_begin(&zstd);
     fixture_moe(&zstd, 1, 2, 64, 256);
     fixture_pack(&zstd, &options);

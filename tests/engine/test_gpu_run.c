@@ -26,10 +26,8 @@ static errint_t mix(struct efs_client *client, struct efs_team *team, enum efs_f
             x[t][i] = (float)(int64_t)(fixture_random(&random) % 2001) / 1000 - 1;
     for (uint32_t e = 0; e < GPU_EXPERTS; e++)
         routes[e] = (struct efs_route_to){efs_id(e), e % 2 ? 4 : 1, e % 2 ? all : one, weights};
-    const struct efs_mixture mixture = {.size = sizeof(mixture),
-                                        .expert_count = GPU_EXPERTS,
+    const struct efs_mixture mixture = {.expert_count = GPU_EXPERTS,
                                         .experts = routes,
-                                        .expert_bytes = sizeof(routes[0]),
                                         .x = x,
                                         .tokens = TOKENS,
                                         .hidden = HIDDEN,
@@ -135,10 +133,8 @@ static errint_t mix_of(struct efs_client *client, struct efs_team *team, enum ef
             if (tokens == 1 || (t + e) % 3 < 1 + e % 2)
                 token[e][routes[e].count++] = t;
     }
-    const struct efs_mixture mixture = {.size = sizeof(mixture),
-                                        .expert_count = experts,
+    const struct efs_mixture mixture = {.expert_count = experts,
                                         .experts = routes,
-                                        .expert_bytes = sizeof(routes[0]),
                                         .x = x,
                                         .tokens = tokens,
                                         .hidden = HIDDEN,
@@ -321,8 +317,7 @@ TEST_WITH(shared_refuses, NULL, gpu_after)
     struct efs_need need = {0, 1};
     struct shared s;
     shared_begin(&s);
-    assert_int_equal(efs_client_begin(s.client, "", 1, &need, sizeof(need), 1, EFS_FORM_SHARED, &request, &err),
-                     -EINVAL);
+    assert_int_equal(efs_client_begin(s.client, "", 1, &need, 1, EFS_FORM_SHARED, &request, &err), -EINVAL);
     struct efs_client *without = gpu_client_without(s.runnable.store, true);
     assert_int_equal(mix_of(without, s.team, EFS_FORM_SHARED, 1, 1, y, &err), -EINVAL);
     assert_non_null(strstr(err.text, "efs_client_gpu()"));

@@ -59,7 +59,7 @@ static struct efs *open_with_share(uint64_t budget_bytes)
 static struct efs_stats stats_of(struct efs *fs)
 {
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     return s;
 }
 
@@ -81,7 +81,7 @@ static struct efs_stats when_calm(struct efs *fs)
 static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)
 {
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
     return info;
 }
 
@@ -107,16 +107,14 @@ static struct efs_client *client_of(struct efs *fs)
 
 static errint_t hint(struct efs_client *client, uint32_t layer, const uint32_t *experts, uint32_t count)
 {
-    const struct efs_routing routing = {
-        .size = sizeof(struct efs_routing), .layer = layer, .count = count, .experts = experts};
+    const struct efs_routing routing = {.layer = layer, .count = count, .experts = experts};
     return efs_hint(client, &routing, NULL);
 }
 
 static errint_t observe(struct efs_client *client, uint32_t sequence, uint32_t layer, const uint32_t *experts,
                         uint32_t count)
 {
-    const struct efs_routing routing = {
-        .size = sizeof(struct efs_routing), .sequence = sequence, .layer = layer, .count = count, .experts = experts};
+    const struct efs_routing routing = {.sequence = sequence, .layer = layer, .count = count, .experts = experts};
     return efs_observe(client, &routing, NULL);
 }
 
@@ -386,20 +384,18 @@ TEST(what_is_wrong_is_refused)
     struct efs_client *client = client_of(fs);
     struct efs_error err = {""};
     struct efs_routing r = {.layer = 0, .count = 1, .experts = good};
-    assert_int_equal(efs_observe(client, &r, &err), -EINVAL); /* no size */
-    r.size = sizeof(r);
     r.weights = high;
     assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
     assert_int_equal(efs_observe(client, &r, &err), 0);
     r.weights = negative;
     assert_int_equal(efs_observe(client, &r, &err), -EINVAL);
-    r = (struct efs_routing){.size = sizeof(r), .count = 2, .experts = twice};
+    r = (struct efs_routing){.count = 2, .experts = twice};
     assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
-    r = (struct efs_routing){.size = sizeof(r), .count = 1, .experts = none};
+    r = (struct efs_routing){.count = 1, .experts = none};
     assert_int_equal(efs_hint(client, &r, &err), -ENOENT);
-    r = (struct efs_routing){.size = sizeof(r), .layer = LAYERS, .count = 1, .experts = good};
+    r = (struct efs_routing){.layer = LAYERS, .count = 1, .experts = good};
     assert_int_equal(efs_observe(client, &r, &err), -ENOENT);
-    r = (struct efs_routing){.size = sizeof(r), .count = EFS_ROUTING_EXPERTS + 1, .experts = good};
+    r = (struct efs_routing){.count = EFS_ROUTING_EXPERTS + 1, .experts = good};
     assert_int_equal(efs_hint(client, &r, &err), -EINVAL);
     assert_int_equal(efs_set(fs, "prefetch", "always:share=5", NULL, &err), -EINVAL);
     efs_client_close(client);

@@ -256,8 +256,7 @@ static void end_end(struct mount_end *s)
 
 static struct efs_client *open_client(uint64_t keep_bytes)
 {
-    const struct efs_client_options options = {
-        .size = sizeof(struct efs_client_options), .keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_client_options options = {.keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(mount.directory, &options);
 }
 
@@ -272,7 +271,7 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
     errint_t status;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){(first + 3 * i) % EXPERTS, i + 1};
-    if (efs_client_begin(client, "", layer, needs, sizeof(struct efs_need), count, EFS_FORM_FULL, &r, NULL) < 0)
+    if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
         return false;
     struct pollfd event = {.fd = count % 2 ? efs_client_event(r) : -1,
                            .events = POLLIN}; /* or who has a loop of events */

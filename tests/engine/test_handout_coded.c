@@ -281,8 +281,7 @@ static void end_end(struct mount_end *s)
 
 static struct efs_client *open_client(uint64_t keep_bytes)
 {
-    const struct efs_client_options options = {
-        .size = sizeof(struct efs_client_options), .keep_bytes = keep_bytes, .threads = 4};
+    const struct efs_client_options options = {.keep_bytes = keep_bytes, .threads = 4};
     return fixture_client(mount.directory, &options);
 }
 
@@ -333,7 +332,7 @@ static uint32_t ask(struct efs_client *client, uint32_t first, uint32_t count, e
     errint_t rc;
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){(first + i) % EXPERTS, i + 1};
-    *status = efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), count, form, &r, &err);
+    *status = efs_client_begin(client, "", 0, needs, count, form, &r, &err);
     if (*status < 0)
         return 0;
     while (efs_client_wait_any(r, 60000, &index, &rc) == 1) {
@@ -495,8 +494,8 @@ TEST(test_any_is_full)
     uint32_t count;
     begin_end(&s, ANY_IS_LATE, "yes");
     struct efs_client *client = open_client(0);
-    assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_ANY, &any, NULL), 0);
-    assert_int_equal(efs_client_begin(client, "", 0, &need, sizeof(need), 1, EFS_FORM_CODED, &coded, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_ANY, &any, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_CODED, &coded, NULL), 0);
     assert_int_equal(efs_client_wait(coded), 0);
     assert_int_equal(efs_client_wait(any), 0);
     assert_int_equal(efs_client_tensors(coded, 0, &tensors, &count), 0);
@@ -520,7 +519,7 @@ TEST(test_no_room)
     errint_t status;
     begin_end(&s, NO_ROOM, "yes");
     struct efs_client *client = open_client(0);
-    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(needs[0]), 3, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
     assert_true(s.waits > 1);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
@@ -535,7 +534,7 @@ TEST(test_no_room)
     end_end(&s);
     begin_end(&s, NO_ROOM_BAD, "yes");
     client = open_client(0);
-    assert_int_equal(efs_client_begin(client, "", 0, needs, sizeof(needs[0]), 3, EFS_FORM_CODED, &r, NULL), 0);
+    assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EIO);
     efs_client_release(r);
     efs_client_close(client);

@@ -53,7 +53,7 @@ static struct efs *open_large(struct efs_options options)
 static uint32_t weights_file(struct efs *fs, struct efs_file_info *info)
 {
     for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        assert_int_equal(efs_file_info(fs, i, info, sizeof(*info)), 0);
+        assert_int_equal(efs_file_info(fs, i, info), 0);
         if (info->kind == EFS_FILE_CHECKPOINT && strstr(info->path, ".safetensors"))
             return i;
     }
@@ -118,9 +118,9 @@ TEST(test_expert_files)
         struct efs_expert_info expert;
         struct efs_file_info info;
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, efs_id(numbers[n]), &expert, sizeof(expert)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(numbers[n]), &expert), 0);
         assert_int_equal(expert.layer, numbers[n] / large.experts);
-        assert_int_equal(efs_file_info(fs, expert.file, &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, expert.file, &info), 0);
         uint8_t *got = malloc(info.bytes);
         assert_non_null(got);
         assert_int_equal(read_wait(fs, expert.file, NULL, 0, got, info.bytes), info.bytes);
@@ -170,8 +170,7 @@ TEST(test_floor)
     if (!written)
         skip();
     for (uint64_t reserved = 0; reserved <= 700 * MIB; reserved += 100 * MIB) {
-        struct efs_options options = {
-            .size = sizeof(struct efs_options), .workers = 2, .no_state = true, .reserved_bytes = reserved};
+        struct efs_options options = {.workers = 2, .no_state = true, .reserved_bytes = reserved};
         struct efs_error err = {""};
         struct efs *fs;
         uint64_t floor = options.budget_bytes = asked_for(options);
@@ -188,8 +187,7 @@ TEST(test_reserve)
 {
     if (!written)
         skip();
-    struct efs_options options = {
-        .size = sizeof(struct efs_options), .workers = 2, .no_state = true, .per_file_bytes = 100};
+    struct efs_options options = {.workers = 2, .no_state = true, .per_file_bytes = 100};
     struct efs_error err = {""};
     struct efs *fs;
     char byte;

@@ -102,7 +102,7 @@ TEST_WITH(test_v1, begin, end)
 static void memory_is(uint64_t limit_bytes, uint64_t available_bytes, bool cgroup)
 {
     struct efs_memory memory;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     assert_int_equal(memory.limit_bytes, limit_bytes);
     assert_int_equal(memory.available_bytes, available_bytes);
     assert_int_equal(memory.cgroup, cgroup);

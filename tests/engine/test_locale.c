@@ -46,11 +46,8 @@ TEST(test_settings)
 {
     begin();
     static const char *const set[][3] = {{"plan", "F=12.5:C=50.25:S=0:E=0", "F=12.5:C=50.25:S=0:E=0"}};
-    struct efs *fs = fixture_open(&model, (struct efs_options){.size = sizeof(struct efs_options),
-                                                               .budget_bytes = 128 * MIB,
-                                                               .workers = 1,
-                                                               .full_pool = true,
-                                                               .no_state = true});
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){.budget_bytes = 128 * MIB, .workers = 1, .full_pool = true, .no_state = true});
     for (size_t i = 0; i < sizeof(set) / sizeof(set[0]); i++) {
         struct efs_error err = {""};
         char text[128];
@@ -74,9 +71,8 @@ TEST(test_hint)
     begin();
     const uint32_t experts[] = {3, 1};
     const float weights[] = {0.25f, 0.5f};
-    const struct efs_routing hint = {
-        .size = sizeof(struct efs_routing), .layer = 1, .count = 2, .experts = experts, .weights = weights};
-    const struct efs_client_options options = {.size = sizeof(struct efs_client_options), .threads = 1};
+    const struct efs_routing hint = {.layer = 1, .count = 2, .experts = experts, .weights = weights};
+    const struct efs_client_options options = {.threads = 1};
     struct efs_error err = {""};
     char path[400], text[64] = "";
     fixture_mount_file(&mount, ".expertfs/hint", "", 0);

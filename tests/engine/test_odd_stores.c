@@ -88,7 +88,7 @@ static uint32_t draw_number(struct session *s, uint32_t count)
 static struct efs_expert_info expert_info(struct session *s, uint32_t expert)
 {
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(s->fs, efs_id(expert), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(s->fs, efs_id(expert), &info), 0);
     return info;
 }
 
@@ -185,7 +185,7 @@ static void step_read(struct session *s)
     struct efs_file_info info;
     unsigned char byte;
     uint32_t file = draw_number(s, efs_file_count(s->fs));
-    if (efs_file_info(s->fs, file, &info, sizeof(info)) < 0) {
+    if (efs_file_info(s->fs, file, &info) < 0) {
         assert_true(read_wait(s->fs, file, NULL, 0, &byte, 1) < 0);
         return;
     }
@@ -212,7 +212,7 @@ static void step_read(struct session *s)
 static void lease_check(struct session *s, unsigned slot)
 {
     struct efs_file_info info;
-    assert_int_equal(efs_file_info(s->fs, s->leased[slot], &info, sizeof(info)), 0);
+    assert_int_equal(efs_file_info(s->fs, s->leased[slot], &info), 0);
     check_view_file(s, expert_info(s, info.expert.number).expert, efs_lease_data(s->leases[slot]), info.bytes);
     unsigned char *file = whole_file(s, s->leased[slot], &info);
     if (file)
@@ -376,8 +376,7 @@ static void step_routing(struct session *s)
     char stack[64] = "";
     if (first < all)
         expert_stack(&info, stack);
-    struct efs_routing routing = {.size = sizeof(routing),
-                                  .stack = stack,
+    struct efs_routing routing = {.stack = stack,
                                   .layer = info.layer,
                                   .tokens = below(s, 3),
                                   .sequence = below(s, 3),
@@ -397,15 +396,15 @@ static void step_look(struct session *s)
     struct efs_pool_info pool;
     if (efs_describe(s->fs, texts[below(s, 8)], &text, &bytes) == 0)
         free(text);
-    if (efs_pool_info(s->fs, "FCSEMx"[below(s, 6)], &pool, sizeof(pool)) == 0)
+    if (efs_pool_info(s->fs, "FCSEMx"[below(s, 6)], &pool) == 0)
         assert_true(pool.experts <= efs_expert_count(s->fs));
-    efs_stats(s->fs, &stats, sizeof(stats));
+    efs_stats(s->fs, &stats);
     for (uint32_t e = 0; e < efs_expert_count(s->fs); e++) {
         struct efs_file_info info;
         const struct efs_expert_info expert = expert_info(s, e);
         assert_int_equal(expert.file == UINT32_MAX, efs_view_hidden(s->fs));
         if (expert.file != UINT32_MAX) {
-            assert_int_equal(efs_file_info(s->fs, expert.file, &info, sizeof(info)), 0);
+            assert_int_equal(efs_file_info(s->fs, expert.file, &info), 0);
             assert_int_equal(info.kind, EFS_FILE_EXPERT);
             assert_int_equal(efs_file_holds_expert(s->fs, expert.file, 0, UINT64_MAX), expert.raw_bytes != 0);
         }
@@ -427,8 +426,8 @@ static void step_client(struct session *s)
         layer = info.layer;
         needs[i].expert = info.expert;
     }
-    errint_t status, rc = efs_client_begin(s->client, stack, layer, needs, sizeof(needs[0]), count,
-                                           (enum efs_form)below(s, 6), &request, &err);
+    errint_t status,
+        rc = efs_client_begin(s->client, stack, layer, needs, count, (enum efs_form)below(s, 6), &request, &err);
     if (rc < 0) {
         errors_seen++;
         assert_string_not_equal(err.text, "");
@@ -457,10 +456,8 @@ static void step_run(struct session *s)
     for (unsigned i = 0; i < 4 * ODD_HIDDEN; i++)
         x[i] = (float)below(s, 100) / 50 - 1;
     for (unsigned coded = 0; coded < 2; coded++) {
-        const struct efs_mixture mixture = {.size = sizeof(mixture),
-                                            .expert_count = first + 1 < all ? 1 + (first & 1) : 1,
+        const struct efs_mixture mixture = {.expert_count = first + 1 < all ? 1 + (first & 1) : 1,
                                             .experts = routes,
-                                            .expert_bytes = sizeof(routes[0]),
                                             .x = x,
                                             .tokens = 4,
                                             .hidden = ODD_HIDDEN,
@@ -506,8 +503,7 @@ static void *reader_run(void *arg)
         struct efs_file_info info;
         unsigned number;
         uint32_t file = odd_below(&state, efs_file_count(s->fs));
-        if (efs_file_info(s->fs, file, &info, sizeof(info)) < 0 ||
-            sscanf(info.path, "weights-%u.safetensors", &number) != 1)
+        if (efs_file_info(s->fs, file, &info) < 0 || sscanf(info.path, "weights-%u.safetensors", &number) != 1)
             continue;
         const struct odd_source *source = &s->odd->source[number];
         uint64_t offset = fixture_random(&state) % source->bytes;
@@ -544,8 +540,7 @@ static bool session_open(struct session *s)
 {
     static const uint64_t budgets[] = {1, 30 * MIB, 40 * MIB, 64 * MIB, 128 * MIB, 128 * MIB, 300 * MIB};
     struct efs_error err = {""};
-    const struct efs_options options = {.size = sizeof(options),
-                                        .workers = 1 + below(s, 3),
+    const struct efs_options options = {.workers = 1 + below(s, 3),
                                         .budget_bytes = budgets[below(s, 7)],
                                         .readahead_bytes = once_in(s, 3) ? 65536u << below(s, 8) : 0,
                                         .full_pool = !once_in(s, 4),
@@ -651,7 +646,7 @@ TEST(test_narrow_layer)
     struct fixture model;
     struct efs_pool_info missing;
     struct efs *fs = open_small_experts(&model, &(struct efs_options){.budget_bytes = 64 * MIB, .no_state = true});
-    assert_int_equal(efs_pool_info(fs, 'M', &missing, sizeof(missing)), 0);
+    assert_int_equal(efs_pool_info(fs, 'M', &missing), 0);
     assert_int_equal(missing.experts, 4);
     efs_close(fs);
     fixture_end(&model);

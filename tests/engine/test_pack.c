@@ -19,7 +19,7 @@ static struct efs_pack_report report;
 static errint_t pack(const struct fixture *f, const struct efs_pack_options *options, struct efs_error *err)
 {
     err->text[0] = '\0';
-    errint_t rc = efs_pack(f->source, f->store, options, &report, sizeof(report), err);
+    errint_t rc = efs_pack(f->source, f->store, options, &report, err);
     assert_true((rc < 0) == (err->text[0] != '\0'));
     return rc;
 }
@@ -134,11 +134,8 @@ TEST(round_trips)
     for (int codec = EFS_CHOOSE_AUTO; codec <= EFS_CHOOSE_RAW; codec++)
         for (size_t i = 0; i < sizeof(shards) / sizeof(shards[0]); i++) {
             struct efs_error err;
-            struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
-                                               .codec = (enum efs_codec_choice)codec,
-                                               .shard_elements = shards[i],
-                                               .verify = true,
-                                               .force = true};
+            struct efs_pack_options options = {
+                .codec = (enum efs_codec_choice)codec, .shard_elements = shards[i], .verify = true, .force = true};
             assert_int_equal(pack(&f, &options, &err), 0);
             assert_int_equal(verify(f.store, true, &damage), 0);
             snprintf(out, sizeof(out), "%s/out-%d-%zu", f.directory, codec, i);
@@ -154,7 +151,7 @@ TEST(single_file_and_no_tensors)
 {
     struct fixture f;
     struct efs_error err;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
+    struct efs_pack_options options = {.force = true};
     char path[400], out[400];
     fixture_begin(&f);
     fixture_file(&f, "config.json", "{}", 2);
@@ -171,10 +168,10 @@ TEST(single_file_and_no_tensors)
     /* One file alone: the store may lie beside it, but not take its place. */
     fixture_moe(&f, 1, 2, 16, 64);
     snprintf(path, sizeof(path), "%s/model.safetensors", f.source);
-    assert_int_equal(efs_pack(path, f.store, &options, &report, sizeof(report), &err), 0);
+    assert_int_equal(efs_pack(path, f.store, &options, &report, &err), 0);
     assert_int_equal(report.files, 1);
     assert_int_equal(report.experts, 2);
-    assert_int_equal(efs_pack(path, path, &options, &report, sizeof(report), &err), -EINVAL);
+    assert_int_equal(efs_pack(path, path, &options, &report, &err), -EINVAL);
     fixture_end(&f);
 }
 
@@ -189,8 +186,7 @@ TEST(same_bytes_for_any_threads)
     odd_checkpoint(&f);
     fixture_moe(&f, 3, 8, 96, 512);
     for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++) {
-        struct efs_pack_options options = {
-            .size = sizeof(struct efs_pack_options), .threads = threads[i], .shard_elements = 8192, .force = true};
+        struct efs_pack_options options = {.threads = threads[i], .shard_elements = 8192, .force = true};
         assert_int_equal(pack(&f, &options, &err), 0);
         unsigned char *store = fixture_read(f.store, &bytes);
         if (first) {
@@ -255,7 +251,7 @@ TEST(report_adds_up)
 {
     struct fixture f;
     struct efs_error err;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
+    struct efs_pack_options options = {.force = true};
     struct stat st;
     fixture_begin(&f);
     fixture_moe(&f, 2, 4, 256, 1024);
@@ -300,7 +296,7 @@ TEST(small_things_are_dense)
     struct fixture f;
     struct efs_error err;
     struct damage damage;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true, .verify = true};
+    struct efs_pack_options options = {.force = true, .verify = true};
     uint64_t raw = 0;
     for (uint64_t i = 0; i < TENSORS; i++) {
         uint64_t elements = 1 + i * i % 3000;
@@ -339,7 +335,7 @@ TEST(small_tensors_are_not_split)
     static const enum efs_format formats[] = {EFS_FORMAT_BYTES, EFS_FORMAT_BF16, EFS_FORMAT_BF16, EFS_FORMAT_BYTES};
     struct fixture f;
     struct efs_error err;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
+    struct efs_pack_options options = {.force = true};
     fixture_begin(&f);
     fixture_safetensors(&f, "model.safetensors", tensors, 5, 1);
     assert_int_equal(pack(&f, &options, &err), 0);
@@ -363,7 +359,7 @@ TEST(notices)
     static const struct fixture_tensor tensor = {"weight", "BF16", 1, {100}, 200};
     struct fixture f;
     struct efs_error err;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
+    struct efs_pack_options options = {.force = true};
     fixture_begin(&f);
     fixture_safetensors(&f, "model.safetensors", &tensor, 1, 1);
     assert_int_equal(pack(&f, &options, &err), 0);
@@ -385,8 +381,7 @@ TEST(slow_stores_are_told)
     fixture_begin(&f);
     fixture_safetensors(&f, "model.safetensors", &tensor, 1, 1);
     for (int codec = EFS_CHOOSE_AUTO; codec <= EFS_CHOOSE_RAW; codec++) {
-        struct efs_pack_options options = {
-            .size = sizeof(struct efs_pack_options), .codec = (enum efs_codec_choice)codec, .force = true};
+        struct efs_pack_options options = {.codec = (enum efs_codec_choice)codec, .force = true};
         bool slow = codec == EFS_CHOOSE_ZSTD || codec == EFS_CHOOSE_LZ4;
         assert_int_equal(pack(&f, &options, &err), 0);
         assert_true((strstr(report.notice, "100 % of the tensors' bytes") != NULL) == slow);
@@ -398,7 +393,7 @@ TEST(existing_stores_are_kept)
 {
     struct fixture f;
     struct efs_error err;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options)};
+    struct efs_pack_options options = {0};
     size_t bytes;
     fixture_begin(&f);
     fixture_moe(&f, 1, 1, 16, 64);
@@ -421,23 +416,23 @@ TEST(refused_before_any_work)
 {
     struct fixture f;
     struct efs_error err;
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .force = true};
+    struct efs_pack_options options = {.force = true};
     char path[400];
     fixture_begin(&f);
     fixture_moe(&f, 1, 1, 16, 64);
     snprintf(path, sizeof(path), "%s/x.efs", f.source);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, sizeof(report), &err), -EINVAL);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
     snprintf(path, sizeof(path), "%s/sub/x.efs", f.source);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, sizeof(report), &err), -EINVAL);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
     snprintf(path, sizeof(path), "%s/sub/../../src/x.efs", f.source);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, sizeof(report), &err), -EINVAL);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
     snprintf(path, sizeof(path), "%s/missing/x.efs", f.directory);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, sizeof(report), &err), -ENOENT);
-    assert_int_equal(efs_pack(f.source, f.directory, &options, &report, sizeof(report), &err), -EISDIR);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -ENOENT);
+    assert_int_equal(efs_pack(f.source, f.directory, &options, &report, &err), -EISDIR);
     snprintf(path, sizeof(path), "%s/", f.directory);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, sizeof(report), &err), -EISDIR);
+    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EISDIR);
     snprintf(path, sizeof(path), "%s/missing", f.directory);
-    assert_int_equal(efs_pack(path, f.store, &options, &report, sizeof(report), &err), -ENOENT);
+    assert_int_equal(efs_pack(path, f.store, &options, &report, &err), -ENOENT);
     static const uint32_t bad[] = {1, 8191, 8193, EFS_SHARD_ELEMENTS_MAX + 8192, UINT32_MAX};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         options.shard_elements = bad[i];
@@ -503,8 +498,7 @@ TEST(another_inode_number)
             struct fixture f;
             struct efs_error err;
             struct meddle m = {.phase = "syncing", .append = other};
-            struct efs_pack_options options = {
-                .size = sizeof(struct efs_pack_options), .progress = replace, .progress_arg = &m};
+            struct efs_pack_options options = {.progress = replace, .progress_arg = &m};
             fixture_begin(&f);
             fixture_moe(&f, 1, 4, 64, 256);
             snprintf(m.path, sizeof(m.path), "%s/%s", f.source, names[n]);
@@ -526,15 +520,13 @@ TEST(failures_leave_nothing)
     unsigned fds = fixture_open_fds();
     for (int i = 0; i < 2; i++) {
         struct meddle m = {.phase = phases[i], .cancel = true};
-        struct efs_pack_options options = {
-            .size = sizeof(struct efs_pack_options), .progress = meddle, .progress_arg = &m};
+        struct efs_pack_options options = {.progress = meddle, .progress_arg = &m};
         assert_int_equal(pack(&f, &options, &err), -ECANCELED);
         assert_true(m.done);
     }
     for (int append = 0; append < 2; append++) { /* a source that changes meanwhile */
         struct meddle m = {.phase = "syncing", .append = append};
-        struct efs_pack_options options = {
-            .size = sizeof(struct efs_pack_options), .progress = meddle, .progress_arg = &m};
+        struct efs_pack_options options = {.progress = meddle, .progress_arg = &m};
         snprintf(m.path, sizeof(m.path), "%s/config.json", f.source);
         assert_int_equal(pack(&f, &options, &err), -ESTALE);
         assert_non_null(strstr(err.text, "config.json"));
@@ -718,12 +710,9 @@ TEST(memory_is_bounded)
         assert_true(child >= 0);
         if (child == 0) {
             struct efs_error err;
-            struct efs_pack_options options = {.size = sizeof(struct efs_pack_options),
-                                               .threads = 64,
-                                               .shard_elements = cases[i].shard_elements,
-                                               .force = true,
-                                               .verify = true};
-            _exit(efs_pack(f.source, f.store, &options, &report, sizeof(report), &err) == 0 ? 0 : 1);
+            struct efs_pack_options options = {
+                .threads = 64, .shard_elements = cases[i].shard_elements, .force = true, .verify = true};
+            _exit(efs_pack(f.source, f.store, &options, &report, &err) == 0 ? 0 : 1);
         }
         assert_int_equal(wait4(child, &status, 0, &usage), child);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -747,7 +736,7 @@ TEST(copies_of_unknown_types)
 {
     static const struct fixture_tensor tensors[] = {{"a", "F8_E3M4", 2, {100, 100}, 10000},
                                                     {"b", "I4", 1, {8192}, 4096}};
-    const struct efs_pack_options options = {.size = sizeof(options)};
+    const struct efs_pack_options options = {0};
     struct efs_error err;
     struct fixture f;
     fixture_begin(&f);

@@ -49,7 +49,7 @@ static struct efs *open_small(uint64_t segments, uint64_t more_bytes, bool full)
     uint64_t fixed = 0;
     for (;;) { /* that depends on the budget */
         struct efs *fs = fixture_open(&model, options);
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
         if (s.fixed_bytes == fixed)
             return fs;
         efs_close(fs);
@@ -101,7 +101,7 @@ TEST(test_held)
     next = begin(fs, 7, EFS_FORM_CODED);
     assert_int_equal(efs_request_wait_any(next, 300, &index, &status), -ETIMEDOUT);
     check_read(fs, 7, 4096, 1 << 20);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.reads_past > 0);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
     efs_request_release(held);
@@ -149,7 +149,7 @@ TEST(test_demoted)
         check_read(fs, e, 0, bytes[e]);
     fixture_set_and_plan(fs, "plan", "C=100");
     do
-        efs_stats(fs, &after, sizeof(after));
+        efs_stats(fs, &after);
     while (after.inflight);
     assert_true(after.fixed_bytes + SEGMENT + bytes[0] <= after.budget_bytes);
     assert_int_equal(lease_wait(fs, files[1], &lease), 0);
@@ -235,7 +235,7 @@ TEST(test_crowd)
             pthread_join(threads[i], NULL);
         assert_true(done > 0);
         do
-            efs_stats(fs, &s, sizeof(s));
+            efs_stats(fs, &s);
         while (s.inflight);
         assert_int_equal(s.coded_experts + s.leased_experts + s.coded_errors + s.read_errors, 0);
         assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
@@ -265,7 +265,7 @@ TEST(test_kept_goes)
     errint_t status;
     assert_int_equal(efs_request_wait_any(next, 5000, &index, &status), 1);
     assert_int_equal(status, 0);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.coded_experts, 2);
     efs_request_release(next);
     efs_request_release(held);

@@ -38,7 +38,7 @@ static void leave_mib(struct efs *fs, double mib)
 {
     char text[32];
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + (uint64_t)(mib * MIB)));
     fixture_set_and_plan(fs, "budget", text);
 }

@@ -66,7 +66,7 @@ static const struct efs_tensor *ask(struct efs_client *client, enum efs_form for
     const struct efs_need need = {0, 1};
     const struct efs_tensor *tensors;
     struct efs_error err = {""};
-    if (efs_client_begin(client, "", 0, &need, sizeof(need), 1, form, request, &err) < 0)
+    if (efs_client_begin(client, "", 0, &need, 1, form, request, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(efs_client_wait(*request), 0);
     assert_int_equal(efs_client_tensors(*request, 0, &tensors, count), 0);
@@ -140,14 +140,10 @@ static void check_few(const struct efs_tensor *plain, const struct efs_tensor *c
 static void with_codec(enum efs_codec_choice codec)
 {
     static float first[COUNT * (ROWS + 1)], y[COUNT * (ROWS + 1)];
-    struct efs_pack_options options = {
-        .size = sizeof(struct efs_pack_options), .codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
+    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
     fixture_pack(&model, &options);
-    struct efs *fs = fixture_open(&model, (struct efs_options){.size = sizeof(struct efs_options),
-                                                               .budget_bytes = 128ull << 20,
-                                                               .workers = 1,
-                                                               .full_pool = true,
-                                                               .no_state = true});
+    struct efs *fs = fixture_open(
+        &model, (struct efs_options){.budget_bytes = 128ull << 20, .workers = 1, .full_pool = true, .no_state = true});
     struct efs_client *client;
     struct efs_client_request *full, *coded;
     struct efs_error err = {""};
@@ -189,11 +185,10 @@ TEST(test_zstd)
 TEST(test_refused)
 {
     static float y[ROWS];
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .threads = 2, .force = true};
+    struct efs_pack_options options = {.threads = 2, .force = true};
     fixture_pack(&model, &options);
-    struct efs *fs = fixture_open(
-        &model, (struct efs_options){
-                    .size = sizeof(struct efs_options), .budget_bytes = 128ull << 20, .workers = 1, .no_state = true});
+    struct efs *fs =
+        fixture_open(&model, (struct efs_options){.budget_bytes = 128ull << 20, .workers = 1, .no_state = true});
     struct efs_client *client;
     struct efs_client_request *request;
     struct efs_error err = {""};

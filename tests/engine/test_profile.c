@@ -17,7 +17,7 @@ static struct efs_profile measured;
 static int setup(void **state)
 {
     *state = &model;
-    const struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .shard_elements = 65536};
+    const struct efs_pack_options options = {.shard_elements = 65536};
     fixture_begin(&model);
     fixture_moe(&model, 2, 5, ROWS, COLUMNS);
     fixture_pack(&model, &options);
@@ -31,7 +31,7 @@ TEST(test_measure)
     struct efs_error err = {""};
     unsigned fds = fixture_open_fds();
     assert_int_equal(efs_store_open(model.store, &store, &err), 0);
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     assert_int_equal(efs_profile_measure(store, 2, 0.01, &measured, &err), -EINVAL);
     assert_int_equal(efs_profile_measure(store, 2, 61, &measured, &err), -EINVAL);
     assert_int_equal(efs_profile_measure(store, 100000, 1, &measured, &err), -EINVAL);

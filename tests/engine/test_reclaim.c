@@ -46,10 +46,7 @@ static bool cancel_after(void *arg, uint64_t done, uint64_t total, const char *p
 
 static struct efs_pack_options options_of(uint64_t step_bytes)
 {
-    return (struct efs_pack_options){.size = sizeof(struct efs_pack_options),
-                                     .threads = 2,
-                                     .shard_elements = 8192,
-                                     .reclaim_step_bytes = step_bytes};
+    return (struct efs_pack_options){.threads = 2, .shard_elements = 8192, .reclaim_step_bytes = step_bytes};
 }
 
 static int run(const char *format, const char *a, const char *b)
@@ -90,7 +87,7 @@ static void in_steps_of(uint64_t bytes)
 {
     struct efs_error err = {""};
     struct efs_pack_options options = options_of(bytes);
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), 0, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), 0, &err);
     assert_int_equal(report.experts, 2);
     assert_done();
 }
@@ -114,7 +111,7 @@ TEST_WITH(interrupted, setup, fixture_teardown)
     options.progress = cancel_after;
     options.progress_arg = &left;
     left = 2;
-    errint_t rc = efs_reclaim(model.source, out, &options, &report, sizeof(report), &err);
+    errint_t rc = efs_reclaim(model.source, out, &options, &report, &err);
     for (; rc == -ECANCELED; cancels++) {
         char copy[300];
         snprintf(copy, sizeof(copy), "%s/copy", model.directory);
@@ -125,7 +122,7 @@ TEST_WITH(interrupted, setup, fixture_teardown)
         assert_int_equal(access(out, F_OK), -1);
         options.threads = 1 + cancels % 3;
         left = 2;
-        rc = efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), &err);
+        rc = efs_reclaim_resume(NULL, out, &options, &report, &err);
     }
     expect(rc, 0, &err);
     assert_true(cancels >= 4);
@@ -141,7 +138,7 @@ TEST_WITH(cancelled_before_anything, setup, fixture_teardown)
     struct efs_pack_options options = options_of(1);
     options.progress = cancel_after;
     options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
     assert_false(efs_reclaim_unfinished(out));
     assert_source_is_whole();
 }
@@ -167,7 +164,7 @@ TEST_WITH(steps_are_freed, setup, fixture_teardown)
     uint64_t before = disk_bytes(model.source);
     options.progress = cancel_after;
     options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
     assert_true(disk_bytes(model.source) + 60000 < before);
     snprintf(path, sizeof(path), "%s/model-1.safetensors", model.source);
     unsigned char *data = fixture_read(path, &bytes);
@@ -184,7 +181,7 @@ TEST_WITH(undone, setup, fixture_teardown)
         struct efs_pack_options options = options_of(1);
         options.progress = cancel_after;
         options.progress_arg = &left;
-        expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+        expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
         for (left = 2; efs_reclaim_undo(NULL, out, &options, &err) == -ECANCELED; left = 2)
             assert_true(efs_reclaim_unfinished(out));
         assert_false(efs_reclaim_unfinished(out));
@@ -200,13 +197,13 @@ TEST_WITH(back_and_forth, setup, fixture_teardown)
     struct efs_pack_options options = options_of(1);
     options.progress = cancel_after;
     options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
     left = 3;
     expect(efs_reclaim_undo(NULL, out, &options, &err), -ECANCELED, &err);
     left = 3;
-    expect(efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), -ECANCELED, &err);
     left = 0;
-    expect(efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), &err), 0, &err);
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), 0, &err);
     assert_done();
 }
 
@@ -217,16 +214,13 @@ TEST_WITH(large_object, setup, fixture_teardown)
     struct efs_error err = {""};
     unsigned left;
     fixture_safetensors(&model, "model-3.safetensors", tensor, 1, 3);
-    struct efs_pack_options options = {.size = sizeof(struct efs_pack_options), .threads = 2, .force = true};
+    struct efs_pack_options options = {.threads = 2, .force = true};
     fixture_pack(&model, &options);
-    options = (struct efs_pack_options){.size = sizeof(struct efs_pack_options),
-                                        .reclaim_step_bytes = 1,
-                                        .progress = cancel_after,
-                                        .progress_arg = &left};
+    options = (struct efs_pack_options){.reclaim_step_bytes = 1, .progress = cancel_after, .progress_arg = &left};
     left = 1000;
-    errint_t rc = efs_reclaim(model.source, out, &options, &report, sizeof(report), &err);
+    errint_t rc = efs_reclaim(model.source, out, &options, &report, &err);
     for (; rc == -ECANCELED; left = 12)
-        rc = efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), &err);
+        rc = efs_reclaim_resume(NULL, out, &options, &report, &err);
     expect(rc, 0, &err);
     assert_done();
 }
@@ -235,11 +229,10 @@ TEST_WITH(large_object, setup, fixture_teardown)
 TEST_WITH(one_file, setup, fixture_teardown)
 {
     struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1),
-                            plain = {.size = sizeof(plain), .threads = 2, .shard_elements = 8192, .force = true};
+    struct efs_pack_options options = options_of(1), plain = {.threads = 2, .shard_elements = 8192, .force = true};
     snprintf(path, sizeof(path), "%s/model-1.safetensors", model.source);
-    expect(efs_pack(path, model.store, &plain, &report, sizeof(report), &err), 0, &err);
-    expect(efs_reclaim(path, out, &options, &report, sizeof(report), &err), 0, &err);
+    expect(efs_pack(path, model.store, &plain, &report, &err), 0, &err);
+    expect(efs_reclaim(path, out, &options, &report, &err), 0, &err);
     assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
     assert_int_equal(access(path, F_OK), -1);
     snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
@@ -251,8 +244,8 @@ static void refuse(errint_t want, const char *words)
     struct efs_error err = {""};
     struct efs_pack_options options = options_of(1);
     struct efs_reclaim_need need;
-    expect(efs_reclaim_look(model.source, out, &options, &need, sizeof(need), &err), want, &err);
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), want, &err);
+    expect(efs_reclaim_look(model.source, out, &options, &need, &err), want, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), want, &err);
     if (!strstr(err.text, words))
         fail_msg("no '%s' in: %s", words, err.text);
     assert_false(efs_reclaim_unfinished(out));
@@ -306,13 +299,13 @@ TEST_WITH(earlier_run, setup, fixture_teardown)
     struct efs_pack_options options = options_of(1);
     options.progress = cancel_after;
     options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
     options = options_of(1);
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -EEXIST, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -EEXIST, &err);
     assert_non_null(strstr(err.text, "--resume"));
-    expect(efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), &err), 0, &err);
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), 0, &err);
     assert_done();
-    expect(efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), &err), -ENOENT, &err);
+    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), -ENOENT, &err);
 }
 
 static void interrupt_after(unsigned left)
@@ -321,13 +314,13 @@ static void interrupt_after(unsigned left)
     struct efs_pack_options options = options_of(1);
     options.progress = cancel_after;
     options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED, &err);
+    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
 }
 
 static errint_t resume(const char *src, struct efs_error *err)
 {
     struct efs_pack_options options = options_of(1);
-    return efs_reclaim_resume(src, out, &options, &report, sizeof(report), err);
+    return efs_reclaim_resume(src, out, &options, &report, err);
 }
 
 /* The source was written to while nobody looked: told, also by undo, and nothing is lost by that. */

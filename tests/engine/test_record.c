@@ -24,11 +24,7 @@ static int setup(void **state)
 
 static struct efs *open_store(void)
 {
-    struct efs_options options = {.size = sizeof(struct efs_options),
-                                  .budget_bytes = 128 << 20,
-                                  .workers = 2,
-                                  .full_pool = true,
-                                  .no_state = true};
+    struct efs_options options = {.budget_bytes = 128 << 20, .workers = 2, .full_pool = true, .no_state = true};
     return fixture_open(&model, options);
 }
 
@@ -55,7 +51,7 @@ static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_info e;
     struct efs_lease *l;
-    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e), 0);
     assert_int_equal(lease_wait(fs, e.file, &l), 0);
     efs_lease_release(l);
 }
@@ -65,8 +61,8 @@ static void read_parts(struct efs *fs, uint32_t layer, uint32_t expert, unsigned
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e, sizeof(e)), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e), 0);
+    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
     uint64_t begin = f.bytes * first / parts, bytes = f.bytes * end / parts - begin;
     uint8_t *data = malloc(bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, begin, data, bytes), bytes);
@@ -81,7 +77,7 @@ static void read_expert(struct efs *fs, uint32_t layer, uint32_t expert)
 static uint64_t uses(struct efs *fs)
 {
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     return s.requests_f + s.requests_c + s.requests_s + s.requests_e + s.requests_p + s.requests_m;
 }
 

@@ -39,8 +39,8 @@ static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
     struct efs_expert_info e;
     struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &e, sizeof(e)), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f, sizeof(f)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &e), 0);
+    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
     uint8_t *data = malloc(f.bytes);
     assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
     *bytes = f.bytes;
@@ -51,7 +51,7 @@ static void within_budget(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
 }
@@ -187,7 +187,7 @@ TEST(test_refused)
         assert_true(err.text[0]);
     }
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.requests_m + s.requests_c + s.requests_f, 0);
     struct efs_expert_id id;
     assert_int_equal(efs_expert_find(fs, "", 1, 3, &id), 0);
@@ -207,12 +207,12 @@ TEST(test_want)
     assert_int_equal(fixture_bring(fs, 1, named, 2, &err), 0);
     within_budget(fs);
     struct efs_expert_info e;
-    assert_int_equal(efs_expert_info(fs, efs_id(EXPERTS + 5), &e, sizeof(e)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(EXPERTS + 5), &e), 0);
     assert_int_equal(e.state, 'F');
     struct efs_lease *lease;
     assert_int_equal(lease_wait(fs, e.file, &lease), 0);
     efs_lease_release(lease);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.requests_m, 2);
     assert_int_equal(s.requests_f, 0);
     assert_int_equal(s.leases_f, 1);
@@ -270,21 +270,21 @@ TEST(test_demotion)
         efs_request_release(r);
     }
     struct efs_pool_info f, lower;
-    assert_int_equal(efs_pool_info(fs, 'F', &f, sizeof(f)), 0);
+    assert_int_equal(efs_pool_info(fs, 'F', &f), 0);
     assert_true(f.experts > 0);
     within_budget(fs);
-    efs_stats(fs, &before, sizeof(before));
+    efs_stats(fs, &before);
     assert_int_equal(efs_set(fs, "plan", "S=60", NULL, &err), 0); /* all of F must go */
     within_budget(fs);
-    efs_stats(fs, &after, sizeof(after));
+    efs_stats(fs, &after);
     assert_int_equal(after.disk_reads, before.disk_reads);
-    assert_int_equal(efs_pool_info(fs, 'S', &lower, sizeof(lower)), 0);
+    assert_int_equal(efs_pool_info(fs, 'S', &lower), 0);
     assert_true(lower.experts > 0);
     assert_true(after.recoded_bytes > before.recoded_bytes);
     unsigned kept = 0, components = 0;
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info), 0);
         kept += info.kept == 'S' && strchr("FCS", info.state);
     }
     assert_true(kept > 0);
@@ -293,12 +293,12 @@ TEST(test_demotion)
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
         struct efs_expert_info info;
         size_t bytes;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &info), 0);
         components += info.state == 'S';
         free(whole_file(fs, e, &bytes)); /* checks what was made */
     }
     assert_true(components > 0);
-    efs_stats(fs, &after, sizeof(after));
+    efs_stats(fs, &after);
     assert_int_equal(after.chunks_damaged, 0);
     efs_close(fs);
 }
@@ -313,7 +313,7 @@ TEST(test_pins)
     assert_int_equal(efs_pin(fs, efs_id(LAYERS * EXPERTS), false, 'C', &err), -ENOENT);
     ask_layers(fs, EFS_FORM_FULL, 60);
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(3), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(3), &info), 0);
     assert_int_equal(info.pin, 'C');
     assert_true(info.kept == 'C' || info.kept == 'F');
     efs_close(fs);
@@ -342,7 +342,7 @@ TEST(test_named_again)
     for (uint32_t l = 0; l < LAYERS; l++)
         assert_int_equal(efs_request_submit(fs, needs[l], EXPERTS, &coded, &held[l], &err), 0);
     assert_int_equal(efs_request_wait(held[0]), 0);
-    efs_stats(fs, &before, sizeof(before));
+    efs_stats(fs, &before);
     assert_true(before.coded_waits > 0);
     for (unsigned n = 0; n < 1000; n++) {
         enum efs_form form = n % 2 ? EFS_FORM_FULL : EFS_FORM_CODED;
@@ -350,7 +350,7 @@ TEST(test_named_again)
         assert_int_equal(fixture_bring(fs, LAYERS - 1, named, EXPERTS, &err), 0);
         assert_int_equal(efs_request_submit(fs, needs[LAYERS - 1], EXPERTS, &told, &none, &err), 0);
     }
-    efs_stats(fs, &after, sizeof(after));
+    efs_stats(fs, &after);
     assert_true(after.inflight <= before.inflight + 100); /* they, and reads for them; not 16,000 */
     for (uint32_t l = 0; l < LAYERS; l++)
         efs_request_release(held[l]);
@@ -358,7 +358,7 @@ TEST(test_named_again)
     ask_layers(fs, EFS_FORM_CODED, 6);
     ask_layers(fs, EFS_FORM_FULL, 6);
     within_budget(fs);
-    efs_stats(fs, &after, sizeof(after));
+    efs_stats(fs, &after);
     assert_int_equal(after.coded_experts, 0);
     assert_int_equal(after.leased_experts, 0);
     efs_close(fs);
@@ -502,7 +502,7 @@ TEST(test_soak)
             if (efs_set(fs, changes[i][0], changes[i][1], NULL, &err) < 0)
                 fail_msg("%s", err.text);
             for (unsigned n = 0; n < 5; n++) {
-                efs_stats(fs, &s, sizeof(s));
+                efs_stats(fs, &s);
                 size_t bytes;
                 free(whole_file(fs, n % (LAYERS * EXPERTS), &bytes));
             }
@@ -513,7 +513,7 @@ TEST(test_soak)
         pthread_join(threads[i], NULL);
     within_budget(fs);
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.chunks_damaged, 0);
     efs_close(fs);

@@ -23,11 +23,7 @@ static int setup(void **state)
 
 static struct efs *open_model(uint64_t budget, bool full_pool, bool wait)
 {
-    struct efs_options options = {.size = sizeof(struct efs_options),
-                                  .budget_bytes = budget,
-                                  .workers = 2,
-                                  .full_pool = full_pool,
-                                  .lease_wait = wait};
+    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = full_pool, .lease_wait = wait};
     return fixture_open(&model, options);
 }
 
@@ -35,7 +31,7 @@ static uint32_t file_named(struct efs *fs, const char *path)
 {
     struct efs_file_info info;
     for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        assert_int_equal(efs_file_info(fs, i, &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, i, &info), 0);
         if (strcmp(info.path, path) == 0)
             return i;
     }
@@ -47,7 +43,7 @@ static void check_within_budget(struct efs *fs)
 {
     struct efs_stats s;
     do /* read-ahead that nobody waited for, and the ends of what was answered */
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
 }
@@ -96,7 +92,7 @@ TEST(test_expert_files)
                 struct efs_lease *lease = NULL;
                 snprintf(path, sizeof(path), "experts/L%02u/E%03u.safetensors", l, e);
                 uint32_t file = file_named(fs, path);
-                assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
+                assert_int_equal(efs_file_info(fs, file, &info), 0);
                 assert_int_equal(info.kind, EFS_FILE_EXPERT);
                 unsigned char *got = malloc(info.bytes);
                 if (full) {
@@ -196,8 +192,7 @@ static void soak(uint64_t budget, bool wait)
 
 static uint64_t floor_budget(void)
 {
-    struct efs_options options = {
-        .size = sizeof(struct efs_options), .budget_bytes = 1, .workers = 2, .full_pool = true};
+    struct efs_options options = {.budget_bytes = 1, .workers = 2, .full_pool = true};
     struct efs_error err = {""};
     struct efs *fs = NULL;
     assert_int_equal(efs_open(model.store, &options, &fs, &err), -ENOMEM);
@@ -233,7 +228,7 @@ TEST(test_leases_hold)
     assert_true(held >= 1 && held < 12);
     assert_int_equal(rc, -ENOMEM);
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.leased_experts, held);
     struct efs_lease *again;
     assert_int_equal(lease_wait(fs, first, &again), 0); /* shares what is there */
@@ -243,7 +238,7 @@ TEST(test_leases_hold)
         efs_lease_release(leases[i]);
     assert_int_equal(lease_wait(fs, first + 11, &again), 0); /* room again */
     efs_lease_release(again);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.leased_bytes, 0);
     assert_true(s.evictions_f > 0);
@@ -294,11 +289,11 @@ TEST(test_second_read_from_memory)
     unsigned char *buffer = malloc(3 * MIB);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
     do /* the rest of the experts that were touched comes behind */
-        efs_stats(fs, &a, sizeof(a));
+        efs_stats(fs, &a);
     while (a.inflight);
     assert_true(a.disk_bytes > 0 && a.reads_m > 0);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    efs_stats(fs, &b, sizeof(b));
+    efs_stats(fs, &b);
     assert_int_equal(a.disk_bytes, b.disk_bytes);
     assert_int_equal(a.reads_m, b.reads_m);
     assert_true(b.reads_c > a.reads_c);
@@ -313,15 +308,15 @@ TEST(test_first_touch_brings_expert)
     struct efs_file_info info;
     struct efs_expert_info expert;
     char buffer[16];
-    assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
-    assert_int_equal(efs_expert_info(fs, info.expert, &expert, sizeof(expert)), 0);
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
     assert_int_equal(expert.state, 'M');
     assert_int_equal(read_wait(fs, file, NULL, info.bytes - 16, buffer, 16), 16);
     struct efs_stats s;
     do /* what was started on the side ends soon */
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
-    assert_int_equal(efs_expert_info(fs, info.expert, &expert, sizeof(expert)), 0);
+    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
     assert_int_equal(expert.state, 'C');
     assert_true(expert.resident_bytes >= expert.coded_bytes);
     efs_close(fs);
@@ -335,27 +330,27 @@ TEST(test_scan_leaves_the_pool)
     struct efs *fs;
     fixture_begin(&big);
     fixture_moe(&big, 3, 32, 512, 512); /* 144 MiB */
-    fixture_pack(&big, &(struct efs_pack_options){.size = sizeof(struct efs_pack_options), .threads = 2});
-    struct efs_options options = {.size = sizeof(struct efs_options), .budget_bytes = 112 * MIB, .workers = 2};
+    fixture_pack(&big, &(struct efs_pack_options){.threads = 2});
+    struct efs_options options = {.budget_bytes = 112 * MIB, .workers = 2};
     assert_int_equal(efs_open(big.store, &options, &fs, &err), 0);
     struct efs_file_info info;
     struct efs_expert_info expert;
     struct efs_stats s;
     uint32_t kept = file_named(fs, "experts/L01/E005.safetensors"), file = file_named(fs, "model.safetensors");
     unsigned char *buffer = malloc(4 * MIB);
-    assert_int_equal(efs_file_info(fs, kept, &info, sizeof(info)), 0);
+    assert_int_equal(efs_file_info(fs, kept, &info), 0);
     assert_int_equal(read_wait(fs, kept, NULL, 0, buffer, info.bytes), info.bytes);
     struct efs_stream *stream;
     assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream), 0);
-    assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
     for (uint64_t at = 0; at < info.bytes; at += MIB)
         assert_true(read_wait(fs, file, stream, at, buffer, MIB) > 0);
     efs_stream_free(stream);
     check_within_budget(fs);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.evictions_c > 50);
     assert_true(s.chunk_used_bytes < 64 * MIB);
-    assert_int_equal(efs_expert_info(fs, efs_id(37), &expert, sizeof(expert)), 0); /* L01/E005 */
+    assert_int_equal(efs_expert_info(fs, efs_id(37), &expert), 0); /* L01/E005 */
     assert_int_equal(expert.state, 'C');
     free(buffer);
     efs_close(fs);
@@ -374,8 +369,7 @@ TEST(test_damage)
     fixture_damage(copy.store, store_bytes / 3 / 4096 * 4096 + 5); /* in the middle of the chunks */
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
     unsigned char *whole = fixture_read(path, &bytes), *got = malloc(65536);
-    struct efs_options options = {
-        .size = sizeof(struct efs_options), .budget_bytes = 256 * MIB, .workers = 2, .full_pool = true};
+    struct efs_options options = {.budget_bytes = 256 * MIB, .workers = 2, .full_pool = true};
     struct efs_error err = {""};
     struct efs *fs;
     assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
@@ -405,7 +399,7 @@ TEST(test_damage)
             efs_lease_release(lease);
     }
     struct efs_stats s;
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.chunks_damaged >= bad);
     assert_true(refused <= 1);
     check_within_budget(fs);
@@ -454,7 +448,7 @@ TEST(test_edges)
     assert_int_equal(good, 36);
     assert_int_equal(bad, 0);
     check_within_budget(fs);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.reads_edge > 5);
     assert_true(s.reads_edge < s.reads_m);
     efs_close(fs);
@@ -465,12 +459,12 @@ TEST(test_edges)
     free(fixture_read(copy.store, &store_bytes));
     for (uint64_t at = store_bytes / 16; at < store_bytes * 3 / 4; at += 1024)
         fixture_damage(copy.store, at);
-    struct efs_options options = {.size = sizeof(struct efs_options), .budget_bytes = 20 * MIB, .workers = 2};
+    struct efs_options options = {.budget_bytes = 20 * MIB, .workers = 2};
     struct efs_error err = {""};
     assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
     good = bad = 0;
     read_around_experts(fs, whole, &good, &bad);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(bad > 18);
     assert_true(s.reads_edge > 5 && s.chunks_damaged >= bad);
     check_within_budget(fs);
@@ -517,8 +511,7 @@ TEST(test_refuses)
 /* All memory is there when the store is open, within the budget, and what is leased then needs no more. */
 TEST(test_prealloc)
 {
-    struct efs_options options = {.size = sizeof(struct efs_options),
-                                  .budget_bytes = 192 * MIB,
+    struct efs_options options = {.budget_bytes = 192 * MIB,
                                   .workers = 2,
                                   .full_pool = true,
                                   .prealloc = true,
@@ -527,13 +520,13 @@ TEST(test_prealloc)
     struct efs_stats s, after;
     struct efs_lease *lease;
     struct efs *fs = fixture_open(&model, options);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.full_pool_bytes >= 192 * MIB / 4);
     assert_true(s.chunk_pool_bytes >= 192 * MIB / 4);
     assert_true(s.full_pool_bytes + s.chunk_pool_bytes + s.fixed_bytes <= 192 * MIB);
     uint32_t file = file_named(fs, "experts/L00/E000.safetensors");
     assert_int_equal(lease_wait(fs, file, &lease), 0);
-    efs_stats(fs, &after, sizeof(after));
+    efs_stats(fs, &after);
     assert_int_equal(after.full_pool_bytes, s.full_pool_bytes);
     efs_lease_release(lease);
     efs_close(fs);
@@ -560,19 +553,15 @@ static uint64_t file_mapped_at(const void *data)
 static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
 {
     struct efs_file_info info;
-    assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
     return (info.bytes + 4095) / 4096 * 4096;
 }
 
 /* With the budget used up by experts that are kept full, the next one takes over the memory of the one that goes. */
 TEST(test_memory_is_taken_over)
 {
-    struct efs_options options = {.size = sizeof(struct efs_options),
-                                  .budget_bytes = floor_budget() + 5 * MIB,
-                                  .workers = 2,
-                                  .full_pool = true,
-                                  .no_state = true,
-                                  .plan = "F=100"};
+    struct efs_options options = {
+        .budget_bytes = floor_budget() + 5 * MIB, .workers = 2, .full_pool = true, .no_state = true, .plan = "F=100"};
     struct efs *fs = fixture_open(&model, options);
     uint32_t first = file_named(fs, "experts/L00/E000.safetensors"), files = 0;
     uint64_t file[64];
@@ -590,7 +579,7 @@ TEST(test_memory_is_taken_over)
         }
         efs_lease_release(lease);
     }
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.evictions_f > 12);
     assert_int_equal(files, s.full_pool_bytes / file_bytes_in_memory(fs, first));
     efs_close(fs);

@@ -32,7 +32,7 @@ static struct efs *open_with(struct efs_options options)
 static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)
 {
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
     return info;
 }
 
@@ -40,7 +40,7 @@ static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
     struct efs_file_info f;
     uint32_t file = info_of(fs, expert).file;
-    assert_int_equal(efs_file_info(fs, file, &f, sizeof(f)), 0);
+    assert_int_equal(efs_file_info(fs, file, &f), 0);
     uint8_t *data = malloc(f.bytes);
     assert_non_null(data);
     assert_int_equal(read_wait(fs, file, NULL, 0, data, f.bytes), f.bytes);
@@ -81,7 +81,7 @@ static struct efs_stats quiet(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
     return s;
 }
@@ -107,7 +107,7 @@ static void leave_mib(struct efs *fs, uint64_t mib)
     struct efs_stats s = quiet(fs);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + mib * MIB));
     set(fs, "budget", text);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(held(&s) <= s.budget_bytes);
 }
 
@@ -284,7 +284,7 @@ TEST(test_reads_keep_no_full)
     for (unsigned round = 0; round < 3; round++)
         for (uint32_t file = 0; file < files; file++) {
             struct efs_file_info f;
-            assert_int_equal(efs_file_info(fs, file, &f, sizeof(f)), 0);
+            assert_int_equal(efs_file_info(fs, file, &f), 0);
             for (uint64_t at = 0; f.kind != EFS_FILE_EXPERT && at < f.bytes; at += MIB)
                 assert_true(read_wait(fs, file, NULL, at, buffer, MIB) > 0);
         }
@@ -353,7 +353,7 @@ TEST(test_held_back)
     struct efs_error err = {""};
     snprintf(text, sizeof(text), "%llu", (unsigned long long)budget);
     assert_int_equal(efs_set(fs, "budget", text, &back, &err), 0);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.full_pool_bytes, s.leased_bytes);
     assert_int_equal(back, held(&s) - budget);
     for (uint32_t e = 0; e < ALL; e++) {
@@ -364,7 +364,7 @@ TEST(test_held_back)
     assert_true(held(&s) <= budget);
     assert_int_equal(efs_set(fs, "budget", "1M", &back, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "floor"));
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_int_equal(s.budget_bytes, budget);
     efs_close(fs);
 }

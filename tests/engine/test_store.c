@@ -50,7 +50,7 @@ static errint_t try_open(char text[1024])
     memcpy(text, err.text, 1024);
     if (rc == 0) {
         struct efs_store_info info;
-        efs_store_info(store, &info, sizeof(info));
+        efs_store_info(store, &info);
         efs_store_close(store);
     } else {
         assert_null(store);
@@ -397,8 +397,7 @@ TEST(test_random_indexes)
         }
         seal(copy);
         write_store(copy, image_bytes);
-        struct efs_options options = {
-            .size = sizeof(struct efs_options), .budget_bytes = 64 << 20, .workers = 1, .full_pool = true};
+        struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .full_pool = true};
         struct efs_error err = {""};
         struct efs *fs;
         if (efs_open(model.store, &options, &fs, &err) < 0) {
@@ -410,7 +409,7 @@ TEST(test_random_indexes)
         sem_init(&done, 0, 0);
         for (uint32_t f = 0; f < efs_file_count(fs); f++) {
             struct efs_file_info info;
-            assert_int_equal(efs_file_info(fs, f, &info, sizeof(info)), 0);
+            assert_int_equal(efs_file_info(fs, f, &info), 0);
             efs_read(fs, f, NULL, 0, buffer, 1 << 20, post, &done);
             sem_wait(&done);
         }
@@ -433,7 +432,7 @@ static errint_t read_files(struct efs *fs, unsigned char *bytes, size_t room, si
     for (uint32_t f = 0; f < efs_file_count(fs); f++) {
         struct efs_file_info info;
         struct reading reading;
-        assert_int_equal(efs_file_info(fs, f, &info, sizeof(info)), 0);
+        assert_int_equal(efs_file_info(fs, f, &info), 0);
         if (info.bytes > room - *used) /* another file than was packed: it cannot be right */
             return -EFBIG;
         sem_init(&reading.done, 0, 0);
@@ -456,7 +455,7 @@ static uint64_t changed(uint64_t value, unsigned bits, unsigned how, uint64_t *r
 /* With the checksums made right again: a store that opens gives the right bytes or an error. */
 TEST(test_fields)
 {
-    const struct efs_options options = {.size = sizeof(struct efs_options), .budget_bytes = 64 << 20, .workers = 1};
+    const struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1};
     const size_t room = 4u << 20;
     unsigned char *copy = malloc(image_bytes), *want = malloc(room), *got = malloc(room);
     unsigned refused = 0, errors = 0, right = 0;

@@ -212,7 +212,7 @@ static uint32_t file_named(struct efs *fs, const char *path)
 {
     struct efs_file_info info;
     for (uint32_t i = 0; i < efs_file_count(fs); i++)
-        if (efs_file_info(fs, i, &info, sizeof(info)) == 0 && strcmp(info.path, path) == 0)
+        if (efs_file_info(fs, i, &info) == 0 && strcmp(info.path, path) == 0)
             return i;
     fail_msg("no %s", path);
     return 0;
@@ -223,7 +223,7 @@ static struct efs_stats rested(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
     return s;
 }
@@ -245,7 +245,7 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
         assert_int_equal(read_wait(fs, file, streams[r->handle], r->offset, buffer, r->bytes), r->bytes);
         assert_memory_equal(buffer, whole + r->offset, r->bytes);
         if (i % 8 == 0 || r->bytes >= 64 * KIB) {
-            efs_stats(fs, &s, sizeof(s));
+            efs_stats(fs, &s);
             played.most_used = s.chunk_used_bytes > played.most_used ? s.chunk_used_bytes : played.most_used;
         }
     }
@@ -263,7 +263,7 @@ static unsigned experts_in(struct efs *fs, bool untouched)
     unsigned found = 0;
     for (uint32_t e = 0; e < EXPERTS; e++) {
         struct efs_expert_info expert;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &expert, sizeof(expert)), 0);
+        assert_int_equal(efs_expert_info(fs, efs_id(e), &expert), 0);
         found += expert.resident_bytes != 0 && (!untouched || expert.touches == 0);
     }
     return found;
@@ -344,14 +344,14 @@ TEST(test_hot_stay)
             struct efs_file_info info;
             snprintf(path, sizeof(path), "experts/L01/E%03u.safetensors", 3 * e);
             uint32_t file = file_named(fs, path);
-            assert_int_equal(efs_file_info(fs, file, &info, sizeof(info)), 0);
+            assert_int_equal(efs_file_info(fs, file, &info), 0);
             assert_int_equal(read_wait(fs, file, NULL, 0, buffer, info.bytes), info.bytes);
         }
         patterns[i].make(&list, &patterns[i], &seed);
         play(fs, &list, buffer);
         for (uint32_t e = 0; e < 8; e++) {
             struct efs_expert_info expert;
-            assert_int_equal(efs_expert_info(fs, efs_id(32 + 3 * e), &expert, sizeof(expert)), 0);
+            assert_int_equal(efs_expert_info(fs, efs_id(32 + 3 * e), &expert), 0);
             if (expert.state != 'C')
                 fail_msg("%s: expert %u of layer 1 was pushed out", patterns[i].name, 3 * e);
         }
@@ -380,7 +380,7 @@ TEST(test_random_is_no_stream)
                          (unsigned long long)most, experts_in(fs, true));
             for (uint32_t e = 0; e < EXPERTS; e++) {
                 struct efs_expert_info expert;
-                assert_int_equal(efs_expert_info(fs, efs_id(e), &expert, sizeof(expert)), 0);
+                assert_int_equal(efs_expert_info(fs, efs_id(e), &expert), 0);
                 asked += expert.touches ? expert.coded_bytes : 0;
             }
             assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */

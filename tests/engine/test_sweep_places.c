@@ -119,10 +119,8 @@ TEST(chunks_of_another_store)
     sweep_pack(EFS_CHOOSE_CASCADE, 16384);
     size_t theirs_bytes;
     sweep_write_sources(SWEEP_SEED + 1);
-    fixture_pack(&sweep.model, &(struct efs_pack_options){.size = sizeof(struct efs_pack_options),
-                                                          .codec = EFS_CHOOSE_CASCADE,
-                                                          .shard_elements = 16384,
-                                                          .force = true});
+    fixture_pack(&sweep.model,
+                 &(struct efs_pack_options){.codec = EFS_CHOOSE_CASCADE, .shard_elements = 16384, .force = true});
     unsigned char *theirs = fixture_read(sweep.model.store, &theirs_bytes);
     sweep_write_sources(SWEEP_SEED);
     struct efs_disk_superblock other;

@@ -92,9 +92,9 @@ static void *look(void *arg)
         expect(c, efs_get(c->fs, names[n % 6], value, sizeof(value)));
         if (efs_describe(c->fs, told[n % 5], &text, &bytes) == 0)
             free(text);
-        efs_stats(c->fs, &stats, sizeof(stats));
-        expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool, sizeof(pool)));
-        expect(c, efs_expert_info(c->fs, efs_id(n % (LAYERS * EXPERTS)), &info, sizeof(info)));
+        efs_stats(c->fs, &stats);
+        expect(c, efs_pool_info(c->fs, "FCSEM"[n % 5], &pool));
+        expect(c, efs_expert_info(c->fs, efs_id(n % (LAYERS * EXPERTS)), &info));
     }
     return NULL;
 }
@@ -134,7 +134,7 @@ static void *read_files(void *arg)
     uint8_t *data = malloc(MIB);
     for (unsigned n = 0; goes_on(c, n); n++) {
         struct efs_expert_info info;
-        expect(c, efs_expert_info(c->fs, efs_id(n * 7 % (LAYERS * EXPERTS)), &info, sizeof(info)));
+        expect(c, efs_expert_info(c->fs, efs_id(n * 7 % (LAYERS * EXPERTS)), &info));
         c->refused += !data || read_wait(c->fs, info.file, NULL, n % 3 * 4096, data, MIB) <= 0;
     }
     free(data);
@@ -161,18 +161,13 @@ static void tune_and_ask(const struct efs_options *options)
 
 TEST(test_coded)
 {
-    tune_and_ask(&(struct efs_options){
-        .size = sizeof(struct efs_options), .budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
+    tune_and_ask(&(struct efs_options){.budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .warm = true});
 }
 
 TEST(test_full)
 {
-    tune_and_ask(&(struct efs_options){.size = sizeof(struct efs_options),
-                                       .budget_bytes = 128 * MIB,
-                                       .workers = 2,
-                                       .no_state = true,
-                                       .full_pool = true,
-                                       .lease_wait = true});
+    tune_and_ask(&(struct efs_options){
+        .budget_bytes = 128 * MIB, .workers = 2, .no_state = true, .full_pool = true, .lease_wait = true});
 }
 
 TEST_MAIN(setup, fixture_teardown)

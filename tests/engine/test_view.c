@@ -9,7 +9,7 @@
 /* A file of the store, as text that ends behind its bytes. */
 static char *file_named(struct efs *fs, const char *path, struct efs_file_info *info)
 {
-    for (uint32_t i = 0; efs_file_info(fs, i, info, sizeof(*info)) == 0; i++) {
+    for (uint32_t i = 0; efs_file_info(fs, i, info) == 0; i++) {
         if (strcmp(info->path, path) != 0)
             continue;
         char *data = calloc(1, info->bytes + 1);

@@ -48,7 +48,7 @@ static struct efs_stats when_calm(struct efs *fs)
     struct efs_stats s;
     uint64_t before = UINT64_MAX;
     for (unsigned tries = 0, calm = 0; tries < WAIT_TRIES && calm < CALM_TRIES; tries++) {
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
         calm = s.plans > 0 && s.inflight == 0 && s.disk_reads == before ? calm + 1 : 0;
         before = s.disk_reads;
         pause_shortly();
@@ -61,7 +61,7 @@ static struct efs_stats when_calm(struct efs *fs)
 static char state_of(struct efs *fs, uint32_t expert)
 {
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
     return info.state;
 }
 
@@ -93,7 +93,7 @@ TEST(test_all)
     assert_int_equal(s.readahead_extents, 0);
     assert_int_equal(s.requests_m + s.requests_c, 0);
     assert_true(fixture_check_files(&model, fs) > 0);
-    efs_stats(fs, &after, sizeof(after));
+    efs_stats(fs, &after);
     assert_true(after.disk_bytes - s.disk_bytes < 4 * MIB); /* dense tensors */
     efs_close(fs);
 }
@@ -104,7 +104,7 @@ TEST(test_some)
     struct efs *probe =
         fixture_open(&model, (struct efs_options){.budget_bytes = 512 * MIB, .no_state = true, .workers = 2});
     struct efs_stats s;
-    efs_stats(probe, &s, sizeof(s));
+    efs_stats(probe, &s);
     efs_close(probe);
     const uint64_t budget = s.fixed_bytes + 40 * MIB;
     struct efs *fs = fixture_open(
@@ -118,7 +118,7 @@ TEST(test_some)
     assert_true(s.chunk_used_bytes < s.chunk_pool_bytes);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
     assert_true(fixture_check_files(&model, fs) > 0);
-    efs_stats(fs, &s, sizeof(s));
+    efs_stats(fs, &s);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= budget);
     assert_int_equal(s.read_errors, 0);
     efs_close(fs);

@@ -325,9 +325,8 @@ const struct efs_store *efs_get_store(const struct efs *fs)
     return (const struct efs_store *)(const void *)fs;
 }
 
-void efs_store_info(const struct efs_store *store, struct efs_store_info *info, size_t bytes)
+void efs_store_info(const struct efs_store *store, struct efs_store_info *info)
 {
-    (void)bytes; /* it is built with the daemon */
     *info = (struct efs_store_info){.version = 1,
                                     .files = store->fs.file_count,
                                     .experts = store->fs.expert_count,
@@ -360,9 +359,8 @@ bool efs_view_hidden(const struct efs *fs)
     return false;
 }
 
-errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info, size_t bytes)
+errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info *info)
 {
-    (void)bytes; /* it is built with the daemon */
     if (file >= fs->file_count)
         return -EINVAL;
     *info = fs->files[file].info;
@@ -517,9 +515,8 @@ void efs_lease_release(struct efs_lease *lease)
     lease_free(lease);
 }
 
-void efs_stats(struct efs *fs, struct efs_stats *stats, size_t bytes)
+void efs_stats(struct efs *fs, struct efs_stats *stats)
 {
-    (void)bytes; /* it is built with the daemon */
     pthread_mutex_lock(&fs->lock);
     *stats = fs->stats;
     stats->leased_experts = fs->leased;
@@ -531,9 +528,8 @@ uint32_t efs_expert_count(const struct efs *fs)
     return fs->expert_count;
 }
 
-errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *info, size_t bytes)
+errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_expert_info *info)
 {
-    (void)bytes; /* it is built with the daemon */
     uint32_t expert = id.number;
     for (uint32_t i = 0; i < fs->file_count; i++) {
         if (fs->files[i].info.expert.number == expert) {
@@ -553,9 +549,8 @@ uint64_t efs_auto_budget(void)
     return UINT64_C(1) << 40;
 }
 
-void efs_memory(struct efs_memory *memory, size_t bytes)
+void efs_memory(struct efs_memory *memory)
 {
-    (void)bytes;
     uint64_t all = 2 * efs_auto_budget();
     *memory = (struct efs_memory){.limit_bytes = all, .available_bytes = all, .free_bytes = all};
 }
@@ -638,9 +633,8 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
     return *bytes ? 0 : -ENOMEM;
 }
 
-errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info, size_t bytes)
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
 {
-    (void)bytes; /* it is built with the daemon */
     *info = (struct efs_pool_info){.experts = pool == 'M' ? fs->expert_count : 0};
     return 0;
 }

@@ -119,8 +119,8 @@ static void learn_files(void)
         struct efs_expert_info expert;
         struct efs_file_info file;
         _Atomic ssize_t came = INTPTR_MAX;
-        assert_int_equal(efs_expert_info(daemon_->fs, efs_id(e), &expert, sizeof(expert)), 0);
-        assert_int_equal(efs_file_info(daemon_->fs, expert.file, &file, sizeof(file)), 0);
+        assert_int_equal(efs_expert_info(daemon_->fs, efs_id(e), &expert), 0);
+        assert_int_equal(efs_file_info(daemon_->fs, expert.file, &file), 0);
         file_bytes[e] = file.bytes;
         files[e] = malloc(file.bytes);
         assert_non_null(files[e]);

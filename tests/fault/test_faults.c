@@ -43,7 +43,7 @@ static errint_t read_whole(struct efs *fs)
 {
     struct efs_file_info info;
     uint32_t file = 0;
-    while (efs_file_info(fs, file, &info, sizeof(info)) == 0 && strcmp(info.path, "model.safetensors") != 0)
+    while (efs_file_info(fs, file, &info) == 0 && strcmp(info.path, "model.safetensors") != 0)
         file++;
     unsigned char *got = malloc(whole_bytes);
     ssize_t bytes = read_wait(fs, file, NULL, 0, got, whole_bytes);
@@ -60,7 +60,7 @@ static errint_t lease_one(struct efs *fs)
     struct efs_file_info info;
     struct efs_lease *lease;
     uint32_t file = 0;
-    while (efs_file_info(fs, file, &info, sizeof(info)) == 0 && info.kind != EFS_FILE_EXPERT)
+    while (efs_file_info(fs, file, &info) == 0 && info.kind != EFS_FILE_EXPERT)
         file++;
     errint_t rc = lease_wait(fs, file, &lease);
     if (rc == 0) {
@@ -74,11 +74,7 @@ static errint_t lease_one(struct efs *fs)
 
 static errint_t serve_all(struct efs_error *err)
 {
-    struct efs_options options = {.size = sizeof(struct efs_options),
-                                  .budget_bytes = 128 * MIB,
-                                  .workers = 2,
-                                  .full_pool = true,
-                                  .no_state = true};
+    struct efs_options options = {.budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .no_state = true};
     struct efs *fs;
     errint_t rc = efs_open(model.store, &options, &fs, err);
     if (rc < 0)
@@ -110,13 +106,12 @@ static unsigned clean(void)
 
 static errint_t pack_once(struct efs_error *err)
 {
-    struct efs_pack_options options = {
-        .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .verify = true};
+    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true};
     struct efs_pack_report *report = calloc(1, sizeof(*report));
     char out[320];
     snprintf(out, sizeof(out), "%s/again.efs", model.directory);
     unsigned before = fixture_names(model.directory);
-    errint_t rc = efs_pack(model.source, out, &options, report, sizeof(*report), err);
+    errint_t rc = efs_pack(model.source, out, &options, report, err);
     free(report);
     unsigned left = fixture_names(model.directory) - before - (rc == 0);
     if (unlink_fails && left > 0) /* a temporary name could not be removed: the next to write there does so */

@@ -91,7 +91,7 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
     struct efs_file_info info;
     unsigned memfds = 0, experts = 0, fds = 0;
     *refused = 0;
-    for (uint32_t file = 0; efs_file_info(fs, file, &info, sizeof(info)) == 0; file++) {
+    for (uint32_t file = 0; efs_file_info(fs, file, &info) == 0; file++) {
         if (info.kind != EFS_FILE_EXPERT)
             continue;
         struct efs_lease *lease;
@@ -230,7 +230,7 @@ TEST_WITH(test_no_seals, NULL, reset)
     fault_plan(FAULT_HUGE_TMPFS, 1, EPERM, true);
     struct efs *fs = open_store();
     fault_plan(FAULT_SEALS, 1, EPERM, true);
-    for (uint32_t file = 0; efs_file_info(fs, file, &info, sizeof(info)) == 0; file++) {
+    for (uint32_t file = 0; efs_file_info(fs, file, &info) == 0; file++) {
         struct efs_lease *lease;
         if (info.kind != EFS_FILE_EXPERT)
             continue;

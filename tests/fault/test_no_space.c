@@ -121,7 +121,7 @@ static void quiet(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
     assert_int_equal(s.leased_experts + s.coded_experts + s.chunks_damaged, 0);
     assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);

@@ -63,11 +63,10 @@ static void check_store(const char *path)
 /* The store, or an error and what was there before. */
 static errint_t pack_to(bool force, struct efs_error *err)
 {
-    struct efs_pack_options options = {
-        .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .verify = true, .force = force};
+    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true, .force = force};
     struct efs_pack_report *report = calloc(1, sizeof(*report));
     assert_non_null(report);
-    errint_t rc = efs_pack(model.source, out, &options, report, sizeof(*report), err);
+    errint_t rc = efs_pack(model.source, out, &options, report, err);
     free(report);
     assert_false(has_temporary(model.directory));
     if (rc == 0)
@@ -222,11 +221,10 @@ static void kill_a_packer(void)
 {
     pid_t child = fork();
     if (child == 0) {
-        struct efs_pack_options options = {
-            .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .progress = die};
+        struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .progress = die};
         struct efs_pack_report *report = calloc(1, sizeof(*report));
         fault_named_files(true);
-        efs_pack(model.source, out, &options, report, sizeof(*report), NULL);
+        efs_pack(model.source, out, &options, report, NULL);
         _exit(0);
     }
     int status;
@@ -248,11 +246,10 @@ static bool is_there(const char *name)
 
 static void pack_once(void)
 {
-    struct efs_pack_options options = {
-        .size = sizeof(struct efs_pack_options), .threads = 2, .shard_elements = 8192, .force = true};
+    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .force = true};
     struct efs_pack_report *report = calloc(1, sizeof(*report));
     struct efs_error err = {""};
-    assert_int_equal(efs_pack(model.source, out, &options, report, sizeof(*report), &err), 0);
+    assert_int_equal(efs_pack(model.source, out, &options, report, &err), 0);
     free(report);
     check_store(out);
 }

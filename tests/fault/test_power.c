@@ -25,9 +25,8 @@ static errint_t pack(void)
 {
     struct efs_error err = {""};
     struct efs_pack_report report;
-    const struct efs_pack_options options = {
-        .size = sizeof(options), .threads = 1, .shard_elements = 8192, .force = true};
-    errint_t rc = efs_pack(other.source, target, &options, &report, sizeof(report), &err);
+    const struct efs_pack_options options = {.threads = 1, .shard_elements = 8192, .force = true};
+    errint_t rc = efs_pack(other.source, target, &options, &report, &err);
     if (rc < 0)
         fprintf(stderr, "%s\n", err.text);
     return rc;

@@ -71,26 +71,22 @@ static bool cancel_after(void *arg, uint64_t done, uint64_t total, const char *p
 static struct efs_pack_options in_small_steps(unsigned *left)
 {
     told_bytes = 0;
-    return (struct efs_pack_options){.size = sizeof(struct efs_pack_options),
-                                     .threads = 1,
-                                     .shard_elements = 8192,
-                                     .reclaim_step_bytes = 1,
-                                     .progress = cancel_after,
-                                     .progress_arg = left};
+    return (struct efs_pack_options){
+        .threads = 1, .shard_elements = 8192, .reclaim_step_bytes = 1, .progress = cancel_after, .progress_arg = left};
 }
 
 static errint_t forward(struct efs_error *err)
 {
     unsigned never = 0;
     struct efs_pack_options options = in_small_steps(&never);
-    return efs_reclaim(model.source, out, &options, &report, sizeof(report), err);
+    return efs_reclaim(model.source, out, &options, &report, err);
 }
 
 static errint_t resume(struct efs_error *err)
 {
     unsigned never = 0;
     struct efs_pack_options options = in_small_steps(&never);
-    return efs_reclaim_resume(NULL, out, &options, &report, sizeof(report), err);
+    return efs_reclaim_resume(NULL, out, &options, &report, err);
 }
 
 static errint_t undo(struct efs_error *err)
@@ -109,7 +105,7 @@ static void some_steps(void)
     unsigned left = 7;
     struct efs_error err = {""};
     struct efs_pack_options options = in_small_steps(&left);
-    assert_int_equal(efs_reclaim(model.source, out, &options, &report, sizeof(report), &err), -ECANCELED);
+    assert_int_equal(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED);
 }
 
 /* ---- what comes after ----------------------------------------------------------------------------------------- */

@@ -20,13 +20,8 @@ static struct efs *served;
 
 static struct efs_options options_of(bool warm)
 {
-    return (struct efs_options){.size = sizeof(struct efs_options),
-                                .budget_bytes = 128 * MIB,
-                                .workers = 2,
-                                .full_pool = true,
-                                .lease_wait = true,
-                                .warm = warm,
-                                .no_state = true};
+    return (struct efs_options){
+        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = true, .lease_wait = true, .warm = warm, .no_state = true};
 }
 
 static void open_store(void)
@@ -53,7 +48,7 @@ static void idle(struct efs *fs)
 {
     struct efs_stats s;
     do
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
     while (s.inflight);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.leased_bytes, 0);
@@ -178,7 +173,7 @@ TEST(test_submit)
     errint_t rc = full_once(&err);
     bool met = fault_happened();
     fault_none();
-    efs_stats(served, &s, sizeof(s));
+    efs_stats(served, &s);
     assert_int_equal(again_and_close(&full, &err), 0);
     if (rc < 0)
         fail_msg("a read that was to be submitted later: %s", err.text);
@@ -204,8 +199,7 @@ TEST(test_room)
 
 static errint_t client_once(struct efs_error *err)
 {
-    const struct efs_client_options options = {
-        .size = sizeof(struct efs_client_options), .keep_bytes = mount.file_bytes[0], .threads = 2};
+    const struct efs_client_options options = {.keep_bytes = mount.file_bytes[0], .threads = 2};
     struct efs_client *client;
     errint_t first = efs_client_open(mount.directory, &options, &client, err);
     if (first < 0)
@@ -214,8 +208,7 @@ static errint_t client_once(struct efs_error *err)
         struct efs_client_request *r;
         const struct efs_tensor *tensors;
         uint32_t index, count, told = 0;
-        errint_t rc =
-            efs_client_begin(client, "", 0, needs, sizeof(struct efs_need), EXPERTS - round, EFS_FORM_FULL, &r, err);
+        errint_t rc = efs_client_begin(client, "", 0, needs, EXPERTS - round, EFS_FORM_FULL, &r, err);
         if (rc < 0) {
             assert_null(r);
             first = first ? first : rc;
@@ -276,7 +269,7 @@ static errint_t warm_once(struct efs_error *err)
     for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) &&
                              (s.plans == 0 || s.inflight || (s.warmed_extents == 0 && !fault_happened()));
          tries++) {
-        efs_stats(served, &s, sizeof(s));
+        efs_stats(served, &s);
         nanosleep(&pause, NULL);
     }
     warming.met += fault_happened();

@@ -40,7 +40,7 @@ static struct efs_stats quiet(void)
 {
     struct efs_stats s;
     do
-        efs_stats(served, &s, sizeof(s));
+        efs_stats(served, &s);
     while (s.inflight);
     return s;
 }
@@ -65,7 +65,7 @@ static void lease_all(void)
     for (uint32_t e = 0; e < ALL; e++) {
         struct efs_expert_info info;
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(served, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(served, efs_id(e), &info), 0);
         assert_int_equal(lease_wait(served, info.file, &lease), 0);
         efs_lease_release(lease);
     }
@@ -76,7 +76,7 @@ static unsigned count_state(char state)
     unsigned n = 0;
     for (uint32_t e = 0; e < ALL; e++) {
         struct efs_expert_info info;
-        assert_int_equal(efs_expert_info(served, efs_id(e), &info, sizeof(info)), 0);
+        assert_int_equal(efs_expert_info(served, efs_id(e), &info), 0);
         n += info.state == state;
     }
     return n;
@@ -148,8 +148,8 @@ TEST(test_demotion_without_a_look)
     for (uint32_t e = 0; e < ALL; e++) {
         struct efs_expert_info info;
         struct efs_file_info file;
-        assert_int_equal(efs_expert_info(served, efs_id(e), &info, sizeof(info)), 0);
-        assert_int_equal(efs_file_info(served, info.file, &file, sizeof(file)), 0);
+        assert_int_equal(efs_expert_info(served, efs_id(e), &info), 0);
+        assert_int_equal(efs_file_info(served, info.file, &file), 0);
         if (info.state == 'F') /* no extent was left out */
             assert_true(info.resident_bytes >= file.bytes + info.coded_bytes);
     }
@@ -197,7 +197,7 @@ TEST(test_errors_are_told_by_others)
     static uint8_t bytes[1 << 16];
     open_store((struct efs_options){.budget_bytes = 96 * MIB, .log = hear});
     struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(served, efs_id(0), &info, sizeof(info)), 0);
+    assert_int_equal(efs_expert_info(served, efs_id(0), &info), 0);
     quiet();
     told = 0;
     fault_plan(FAULT_URING_RESULT, 1, EIO, true);

@@ -143,8 +143,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (listening < 0)
         make_mount();
-    const struct efs_client_options options = {
-        .size = sizeof(options), .threads = 1, .keep_bytes = data[0] & 64 ? 1 << 20 : 0};
+    const struct efs_client_options options = {.threads = 1, .keep_bytes = data[0] & 64 ? 1 << 20 : 0};
     const uint32_t count = 1 + data[0] / 3 % EXPERTS;
     struct efs_need needs[EXPERTS];
     struct efs_client *client;
@@ -155,7 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(efs_client_open(mount, &options, &client, &err) == 0);
     int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
     CHECK(fd >= 0);
-    CHECK(efs_client_begin(client, "", 0, needs, sizeof(needs[0]), count, forms[data[0] % 3], &request, &err) == 0);
+    CHECK(efs_client_begin(client, "", 0, needs, count, forms[data[0] % 3], &request, &err) == 0);
     send_all(fd, data + 1, size - 1);
     shutdown(fd, SHUT_WR); /* what it has not answered is opened, or has failed */
     for (uint32_t told = 0; told < count; told++) {

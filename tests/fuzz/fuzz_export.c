@@ -28,10 +28,8 @@ static struct efsd *daemon_;
 
 static void make_daemon(void)
 {
-    const struct efs_pack_options packing = {
-        .size = sizeof(packing), .threads = 1, .shard_elements = 8192, .force = true};
-    const struct efs_options options = {.size = sizeof(options),
-                                        .budget_bytes = 64 << 20,
+    const struct efs_pack_options packing = {.threads = 1, .shard_elements = 8192, .force = true};
+    const struct efs_options options = {.budget_bytes = 64 << 20,
                                         .workers = 1,
                                         .no_state = true,
                                         .no_direct = true,
@@ -43,7 +41,7 @@ static void make_daemon(void)
     fuzz_folder(scratch);
     make_source(scratch, source, sizeof(source));
     snprintf(store, sizeof(store), "%s/small.efs", scratch);
-    CHECK(efs_pack(source, store, &packing, &report, sizeof(report), &err) == 0);
+    CHECK(efs_pack(source, store, &packing, &report, &err) == 0);
     CHECK(setenv("EXPERTFS_RUN", scratch, 1) == 0);
     daemon_ = calloc(1, sizeof(*daemon_));
     CHECK(daemon_ && efs_open(store, &options, &daemon_->fs, &err) == 0);
@@ -54,8 +52,8 @@ static void make_daemon(void)
     for (uint32_t e = 0; e < daemon_->expert_count; e++) {
         struct efs_expert_info expert;
         struct efs_file_info file;
-        CHECK(efs_expert_info(daemon_->fs, efs_id(e), &expert, sizeof(expert)) == 0 &&
-              efs_file_info(daemon_->fs, expert.file, &file, sizeof(file)) == 0 &&
+        CHECK(efs_expert_info(daemon_->fs, efs_id(e), &expert) == 0 &&
+              efs_file_info(daemon_->fs, expert.file, &file) == 0 &&
               efsd_tree_add(&daemon_->tree, file.path, EFSD_EXPERT, expert.file, e, file.bytes) == 0);
     }
     CHECK(efsd_tree_build(&daemon_->tree, &err) == 0 && efsd_opens_init(daemon_) == 0);
@@ -140,7 +138,7 @@ static void check_nothing_held(void)
     struct efs_stats stats;
     bool held = true;
     for (unsigned i = 0; held && i < GONE_SECONDS * 1000; i++) {
-        efs_stats(daemon_->fs, &stats, sizeof(stats));
+        efs_stats(daemon_->fs, &stats);
         held = stats.leased_experts > 0 || stats.coded_experts > 0 || stats.inflight > 0;
         if (held)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

@@ -62,7 +62,7 @@ static void add_index(struct efs_catalog *catalog, const void *text, size_t byte
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct efs_catalog catalog = {.root = strdup(index_folder), .files = calloc(FILES_MAX + 1, sizeof(*catalog.files))};
-    const struct efs_pack_options options = {.size = sizeof(options)};
+    const struct efs_pack_options options = {0};
     CHECK(catalog.root && catalog.files);
     size_t at = take_files((const char *)data, size, &catalog);
     add_index(&catalog, data + at, size - at);

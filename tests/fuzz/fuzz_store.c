@@ -65,8 +65,7 @@ static ssize_t read_file(struct efs *fs, uint32_t file, uint64_t offset, size_t 
 /* A checksum of all files, 0 for an error of any. */
 static uint64_t show(const char *path)
 {
-    const struct efs_options options = {
-        .size = sizeof(options), .budget_bytes = 64 << 20, .workers = 1, .no_state = true, .no_direct = true};
+    const struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .no_state = true, .no_direct = true};
     struct efs *fs;
     struct efs_error err = {""};
     errint_t rc = efs_open(path, &options, &fs, &err);
@@ -77,7 +76,7 @@ static uint64_t show(const char *path)
     uint64_t all = 1;
     for (uint32_t f = 0; f < efs_file_count(fs); f++) {
         struct efs_file_info info;
-        CHECK(efs_file_info(fs, f, &info, sizeof(info)) == 0);
+        CHECK(efs_file_info(fs, f, &info) == 0);
         CHECK(memchr(info.path, '\0', sizeof(info.path)) && info.path[0] != '/' && !strstr(info.path, "../"));
         ssize_t n = read_file(fs, f, 0, FILE_ROOM);
         uint64_t parts[] = {all, efs_hash(info.path, strlen(info.path)), info.bytes,
@@ -116,11 +115,11 @@ static void make_stores(void)
     CHECK(buffer);
     for (unsigned c = 0; c < CODECS; c++) {
         const struct efs_pack_options options = {
-            .size = sizeof(options), .codec = choices[c], .threads = 1, .shard_elements = 8192, .force = true};
+            .codec = choices[c], .threads = 1, .shard_elements = 8192, .force = true};
         struct efs_pack_report report;
         struct efs_error err = {""};
         struct stat st;
-        CHECK(efs_pack(source, changed, &options, &report, sizeof(report), &err) == 0);
+        CHECK(efs_pack(source, changed, &options, &report, &err) == 0);
         int fd = open(changed, O_RDONLY | O_CLOEXEC);
         CHECK(fd >= 0 && fstat(fd, &st) == 0);
         stores[c].bytes = (size_t)st.st_size;

@@ -88,11 +88,11 @@ from ctypes import byref, c_uint32, c_void_p
 efs, store, out = example["efs"], sys.argv[2], sys.argv[3]
 
 class Stats(ctypes.Structure):
-    _fields_ = [("counters", ctypes.c_uint64 * 12), ("held", ctypes.c_uint64)]
+    _fields_ = [("counters", ctypes.c_uint64 * 12), ("held", ctypes.c_uint64), ("others", ctypes.c_uint64 * 16)]
 
 def held():
     stats = Stats()
-    assert efs.efs_client_gpu_stats(client.handle, byref(stats), ctypes.c_size_t(ctypes.sizeof(stats))) == 0
+    assert efs.efs_client_gpu_stats(client.handle, byref(stats)) == 0
     return stats.held
 
 client = example["Client"](store, 0, 48 << 20)

@@ -54,26 +54,23 @@ static errint_t side_open(struct side *side, const struct arguments *a, const ch
     errint_t rc = efs_store_open(path, &store, err);
     if (rc < 0)
         return rc;
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     efs_store_close(store);
     if (info.experts == 0 || info.layers == 0)
         return efs_fail(err, -1, "%s: it has no experts", path);
     const uint64_t layer_bytes = info.expert_raw_bytes / info.layers;
-    const struct efs_options options_of = {.size = sizeof(struct efs_options),
-                                           .no_state = true,
+    const struct efs_options options_of = {.no_state = true,
                                            .policy = "lru",
                                            .budget_bytes =
                                                (256ull << 20) + (a->cold ? layer_bytes : 2 * info.store_bytes)};
-    const struct efs_client_options how = {.size = sizeof(struct efs_client_options), .store = &options_of};
-    const struct efs_gpu_options gpu = {.size = sizeof(struct efs_gpu_options),
-                                        .policy = "lru",
+    const struct efs_client_options how = {.store = &options_of};
+    const struct efs_gpu_options gpu = {.policy = "lru",
                                         .budget_bytes = FIXED_BYTES + layer_bytes + layer_bytes / 8 + (1 << 20)};
     rc = efs_client_open(path, &how, &side->client, err);
     if (rc == 0)
         rc = efs_client_gpu(side->client, &gpu, err);
     if (rc == 0)
-        rc = efs_expert_info(efs_client_fs(side->client), efs_id((uint32_t)info.experts - 1), &side->last,
-                             sizeof(side->last));
+        rc = efs_expert_info(efs_client_fs(side->client), efs_id((uint32_t)info.experts - 1), &side->last);
     return rc < 0 || side->last.expert < EXPERTS_MAX ? rc : efs_fail(err, -1, "%s: too many experts in a layer", path);
 }
 
@@ -82,14 +79,13 @@ static errint_t side_round(struct side *side, unsigned round, struct efs_error *
 {
     static struct efs_need needs[EXPERTS_MAX];
     struct efs_gpu_stats before, after;
-    errint_t rc = efs_client_gpu_stats(side->client, &before, sizeof(before));
+    errint_t rc = efs_client_gpu_stats(side->client, &before);
     const double began = tools_now_s();
     for (uint32_t layer = 0; layer <= side->last.layer && rc == 0; layer++) {
         struct efs_client_request *request;
         for (uint32_t e = 0; e <= side->last.expert; e++)
             needs[e] = (struct efs_need){e, 1};
-        rc = efs_client_begin(side->client, "", layer, needs, sizeof(needs[0]), side->last.expert + 1, EFS_FORM_DEVICE,
-                              &request, err);
+        rc = efs_client_begin(side->client, "", layer, needs, side->last.expert + 1, EFS_FORM_DEVICE, &request, err);
         if (rc < 0)
             return rc;
         rc = efs_client_wait(request);
@@ -97,7 +93,7 @@ static errint_t side_round(struct side *side, unsigned round, struct efs_error *
     }
     const double seconds = tools_now_s() - began;
     if (rc == 0)
-        rc = efs_client_gpu_stats(side->client, &after, sizeof(after));
+        rc = efs_client_gpu_stats(side->client, &after);
     if (rc < 0)
         return efs_fail(err, rc, "an expert did not come");
     side->bytes = after.g_plain_bytes - before.g_plain_bytes;
@@ -128,8 +124,8 @@ int main(int argc, char **argv)
                       sides[0].bytes, sides[1].bytes);
     if (rc == 0) {
         struct efs_gpu_stats coded, raw;
-        efs_client_gpu_stats(sides[0].client, &coded, sizeof(coded));
-        efs_client_gpu_stats(sides[1].client, &raw, sizeof(raw));
+        efs_client_gpu_stats(sides[0].client, &coded);
+        efs_client_gpu_stats(sides[1].client, &raw);
         printf("plain_bytes_a_round: %" PRIu64 "\n", sides[0].bytes);
         printf("link_bytes_over_plain: %.4f\n", (double)coded.g_link_bytes / (double)coded.g_plain_bytes);
         printf("coded_gb_per_second: %.3f\n", tools_median(sides[0].rate, a.rounds) / 1e9);

@@ -192,7 +192,7 @@ static void doctor_store(struct doctor *d, const char *path)
         report(d, WRONG, "store", "%s", err.text);
         return;
     }
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     report(d, info.direct ? GOOD : SLOWER, "store",
            info.direct ? "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks"
                        : "%s: index sound; the filesystem refuses O_DIRECT: reads go through the page cache",
@@ -218,7 +218,7 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
     if (rc == -ENOENT || rc == -ENOTDIR) {
         problem = "its store %s is gone: the mount serves it until it is unmounted, which frees its disk space";
     } else if (rc == 0) {
-        efs_store_info(store, &info, sizeof(info));
+        efs_store_info(store, &info);
         efs_store_close(store);
         if (info.content_hash != strtoull(tools_line_text(config, "store_hash", hash, sizeof(hash)), NULL, 16))
             problem = "serves what %s was at the mount; another store has this name now: unmount and mount again";

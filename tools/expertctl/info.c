@@ -147,7 +147,7 @@ static int info_run(int argc, char **argv)
     errint_t rc = ctl_store_open(*a.path.word, &store, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     json_t *report = json_loadb(info.report_json, info.report_bytes, 0, NULL);
     if (!report)
         report = json_object(); /* informational: another packer may have left it out */

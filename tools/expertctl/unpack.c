@@ -50,7 +50,7 @@ static int unpack_run(int argc, char **argv)
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_unpack(store, directory, a.force, a.threads, tools_progress_tell, &progress, &err);
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     if (rc == 0 && !a.quiet)
         printf("%s: %llu files, %s\n", directory, (unsigned long long)info.files,
                tools_size_print(info.source_bytes, size, sizeof(size)));

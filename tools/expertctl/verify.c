@@ -59,7 +59,7 @@ static int verify_run(int argc, char **argv)
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_verify(store, a.decode, a.threads, tools_progress_tell, tell_damage, &progress, &damaged, &err);
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     if (rc == 0 && !a.quiet)
         printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");

@@ -143,12 +143,8 @@ void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const fl
     struct efs_client *client = efsg_source_hinted(w->source);
     if (!client || !w->routers || count == 0 || count > EFS_ROUTING_EXPERTS)
         return;
-    struct efs_routing now = {.size = sizeof(now),
-                              .sequence = h->sequence,
-                              .layer = w->layer,
-                              .tokens = 1,
-                              .count = count,
-                              .experts = chosen};
+    struct efs_routing now = {
+        .sequence = h->sequence, .layer = w->layer, .tokens = 1, .count = count, .experts = chosen};
     (void)efs_observe(client, &now, NULL); /* what cannot be told is not read ahead */
     for (uint32_t i = 0; h->count && h->layer == w->layer && i < h->count; i++) {
         h->right += is_among(h->experts[i], chosen, count);
@@ -166,8 +162,7 @@ void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const fl
     h->count = count;
     for (uint32_t i = 0; i < count; i++) /* as often as hints were right so far */
         weights[i] = (float)(h->right + 1) / (float)(h->told + 1);
-    struct efs_routing guess = {.size = sizeof(guess),
-                                .sequence = h->sequence,
+    struct efs_routing guess = {.sequence = h->sequence,
                                 .layer = h->layer,
                                 .tokens = 1,
                                 .count = count,

@@ -113,7 +113,7 @@ bool efsg_source_is_spared(uint64_t file_bytes)
     struct stat st;
     if (!store || !*store || (budget && *budget) || stat(store, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
-    efs_memory(&memory, sizeof(memory));
+    efs_memory(&memory);
     return memory.available_bytes / 5 * 4 > file_bytes;
 }
 
@@ -127,8 +127,8 @@ static void source_hold_back(struct efsg_source *source)
     char text[32];
     if (!fs || source_budget())
         return;
-    efs_store_info(efs_get_store(fs), &info, sizeof(info));
-    efs_stats(fs, &stats, sizeof(stats));
+    efs_store_info(efs_get_store(fs), &info);
+    efs_stats(fs, &stats);
     /* of the mean size, and decoded, which leaves room for a large one */
     uint64_t two = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
     uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
@@ -160,9 +160,8 @@ struct efs_client *efsg_source_hinted(struct efsg_source *source)
 static struct efsg_source *source_open(const char *path)
 {
     const char *budget = source_budget();
-    struct efs_options store = {
-        .size = sizeof(struct efs_options), .lease_wait = true, .warm = true, .log = source_log};
-    struct efs_client_options options = {.size = sizeof(struct efs_client_options), .store = &store};
+    struct efs_options store = {.lease_wait = true, .warm = true, .log = source_log};
+    struct efs_client_options options = {.store = &store};
     struct efs_error err = {""};
     struct efsg_source *source = calloc(1, sizeof(*source));
     if (!source || strlen(path) >= sizeof(source->path))
@@ -240,9 +239,9 @@ void efsg_source_settle(struct efsg_source *source)
     char text[32];
     if (!fs || source_budget())
         return;
-    efs_memory(&memory, sizeof(memory));
-    efs_store_info(efs_get_store(fs), &info, sizeof(info));
-    efs_stats(fs, &stats, sizeof(stats));
+    efs_memory(&memory);
+    efs_store_info(efs_get_store(fs), &info);
+    efs_stats(fs, &stats);
     uint64_t rest = info.source_bytes - info.expert_raw_bytes, fixed = stats.fixed_bytes;
     /* of the pool what is in use: the rest of it may have no pages yet, and be among what is available */
     uint64_t pools = memory.available_bytes + stats.chunk_used_bytes;
@@ -263,10 +262,10 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
 {
     errint_t rc = -EOPNOTSUPP;
     if (!atomic_load(&source->full))
-        rc = efs_client_begin(source->client, "", layer, needs, sizeof(*needs), count, EFS_FORM_CODED, request, err);
+        rc = efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_CODED, request, err);
     if (rc == -EOPNOTSUPP) {
         atomic_store(&source->full, true);
-        rc = efs_client_begin(source->client, "", layer, needs, sizeof(*needs), count, EFS_FORM_FULL, request, err);
+        rc = efs_client_begin(source->client, "", layer, needs, count, EFS_FORM_FULL, request, err);
     }
     return rc;
 }
@@ -301,8 +300,8 @@ bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file
     uint8_t *room = malloc(2 * bytes);
     bool read = room && read_file(file, offset, room, bytes);
     for (uint32_t f = 0; read && !agrees && f < efs_file_count(fs); f++)
-        agrees = efs_file_info(fs, f, &info, sizeof(info)) == 0 && info.kind == EFS_FILE_CHECKPOINT &&
-                 info.bytes == file->bytes && same_bytes(fs, f, room, offset, room + bytes, bytes);
+        agrees = efs_file_info(fs, f, &info) == 0 && info.kind == EFS_FILE_CHECKPOINT && info.bytes == file->bytes &&
+                 same_bytes(fs, f, room, offset, room + bytes, bytes);
     free(room);
     return agrees;
 }

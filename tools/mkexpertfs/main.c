@@ -128,7 +128,7 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
 
 int main(int argc, char **argv)
 {
-    struct arguments a = {.options = {.size = sizeof(a.options), .weights = true}};
+    struct arguments a = {.options = {.weights = true}};
     struct efs_pack_report report;
     struct efs_error err = {""};
     struct tools_progress progress;
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
     bool done = true;
     errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_left(a.src, a.out, &err) : 0;
     if (rc == 0)
-        rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, sizeof(report), &err)
+        rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, &err)
                                             : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
     if (rc < 0)
         return report_failure(&a, rc, &err);

@@ -42,9 +42,9 @@ static errint_t reclaim_begin(const struct reclaim *reclaim, const char *src, co
     struct efs_reclaim_need need;
     if (reclaim->yes && !reclaim->dry_run) {
         *done = true;
-        return efs_reclaim(src, out, options, report, sizeof(*report), err);
+        return efs_reclaim(src, out, options, report, err);
     }
-    errint_t rc = efs_reclaim_look(src, out, options, &need, sizeof(need), err);
+    errint_t rc = efs_reclaim_look(src, out, options, &need, err);
     if (rc < 0)
         return rc;
     print_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
@@ -57,7 +57,7 @@ static errint_t reclaim_begin(const struct reclaim *reclaim, const char *src, co
     if (!ask_user(out))
         return efs_fail(err, -ECANCELED, "nothing was done");
     *done = true;
-    return efs_reclaim(src, out, options, report, sizeof(*report), err);
+    return efs_reclaim(src, out, options, report, err);
 }
 
 errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
@@ -68,7 +68,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
     if (reclaim->mode == RECLAIM_BEGIN)
         return reclaim_begin(reclaim, src, out, options, report, done, err);
     if (reclaim->mode == RECLAIM_RESUME)
-        return efs_reclaim_resume(src, out, options, report, sizeof(*report), err);
+        return efs_reclaim_resume(src, out, options, report, err);
     return efs_reclaim_undo(src, out, options, err);
 }
 

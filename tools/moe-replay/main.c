@@ -63,7 +63,7 @@ static errint_t take_profile(const struct replay_arguments *a, struct efs_profil
     errint_t rc = efs_store_open(a->store, &store, err);
     if (rc < 0)
         return rc;
-    efs_store_info(store, &info, sizeof(info));
+    efs_store_info(store, &info);
     rc = efs_profile_path(info.content_hash, path, sizeof(path), err);
     if (rc == 0)
         rc = efs_profile_load(path, profile, err);
@@ -231,8 +231,7 @@ static errint_t simulate_all(struct session *session, struct efs_error *err)
 static errint_t open_client(const struct replay_arguments *a, const struct replay_model *model,
                             struct replay_run_record *record, struct replay_reader **reader, struct efs_error *err)
 {
-    struct efs_options options = {.size = sizeof(struct efs_options),
-                                  .budget_bytes = record->budget_bytes,
+    struct efs_options options = {.budget_bytes = record->budget_bytes,
                                   .lease_wait = true,
                                   .prealloc = true,
                                   .policy = record->policy.name,

@@ -284,9 +284,7 @@ static errint_t mixture_run(struct forward *f, uint32_t layer, uint32_t tokens, 
     bool bf16 = f->model->bf16_activations;
     if (bf16)
         to_bf16(f->normed, f->narrow, (size_t)tokens * hidden);
-    struct efs_mixture mixture = {.size = sizeof(struct efs_mixture),
-                                  .expert_bytes = sizeof(struct efs_route_to),
-                                  .experts = f->mixture,
+    struct efs_mixture mixture = {.experts = f->mixture,
                                   .expert_count = mixture_gather(f, tokens),
                                   .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
                                   .x = bf16 ? (const void *)f->narrow : f->normed,

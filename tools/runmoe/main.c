@@ -224,7 +224,7 @@ static void run_count(const struct run *r, struct efs_stats *s)
 {
     *s = (struct efs_stats){0};
     if (r->model.fs) {
-        efs_stats(r->model.fs, s, sizeof(*s));
+        efs_stats(r->model.fs, s);
         return;
     }
     const struct {
@@ -264,7 +264,7 @@ static void print_report(const struct run *r)
            (unsigned long long)(s.requests_m - b->requests_m));
     printf("disk_bytes: %llu\n", (unsigned long long)(s.disk_bytes - b->disk_bytes));
     struct efs_gpu_stats gpu;
-    if (efs_client_gpu_stats(r->model.client, &gpu, sizeof(gpu)) == 0)
+    if (efs_client_gpu_stats(r->model.client, &gpu) == 0)
         printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\ngpu_experts: %llu\n"
                "cpu_experts: %llu\n",
                (unsigned long long)gpu.g_budget_bytes, (unsigned long long)gpu.g_hits,
@@ -282,7 +282,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
     const struct config *c = &r->model.config;
     r->model.bf16_activations = a->activations;
     r->model.form = !a->gpu_bytes ? a->form : a->share ? EFS_FORM_SHARED : EFS_FORM_DEVICE;
-    const struct efs_gpu_options gpu = {.size = sizeof(struct efs_gpu_options), .budget_bytes = a->gpu_bytes};
+    const struct efs_gpu_options gpu = {.budget_bytes = a->gpu_bytes};
     if (a->gpu_bytes && (rc = efs_client_gpu(r->model.client, &gpu, err)) < 0)
         return rc;
     for (uint32_t p = 0; p < a->prompts; p++) {
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
-    a.options = (struct efs_options){.size = sizeof(struct efs_options), .lease_wait = true, .log = print_log};
+    a.options = (struct efs_options){.lease_wait = true, .log = print_log};
     tools_surroundings();
     tools_parse(&command, argc, argv, &a);
     a.options.workers = a.threads;

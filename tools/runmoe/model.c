@@ -53,7 +53,7 @@ static errint_t source_open(const struct model *m, const char *path, struct sour
     s->fs = m->fs;
     if (m->fs) {
         while (s->file < efs_file_count(m->fs) &&
-               (efs_file_info(m->fs, s->file, &info, sizeof(info)) < 0 || strcmp(info.path, path) != 0))
+               (efs_file_info(m->fs, s->file, &info) < 0 || strcmp(info.path, path) != 0))
             s->file++;
         if (s->file == efs_file_count(m->fs))
             return efs_fail(err, -ENOENT, "the store has no %s", path);
@@ -307,7 +307,7 @@ static errint_t reserve_dense(const char *store, struct efs_options *options, st
     errint_t rc = efs_store_open(store, &looked, err);
     if (rc < 0)
         return rc;
-    efs_store_info(looked, &info, sizeof(info));
+    efs_store_info(looked, &info);
     options->reserved_bytes = info.source_bytes - info.expert_raw_bytes;
     efs_store_close(looked);
     return 0;
@@ -319,8 +319,7 @@ errint_t model_open(const char *path, struct efs_options *options, struct model 
     *model = (struct model){.mountpoint = path};
     bool mount = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     errint_t rc = mount ? 0 : reserve_dense(path, options, err);
-    const struct efs_client_options how = {
-        .size = sizeof(struct efs_client_options), .store = options, .keep_bytes = EFS_KEEP_AUTO};
+    const struct efs_client_options how = {.store = options, .keep_bytes = EFS_KEEP_AUTO};
     if (rc == 0)
         rc = efs_client_open(path, &how, &model->client, err);
     if (rc == 0) {

@@ -26,10 +26,8 @@ struct measuring {
 static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens, double *ns, struct efs_error *err)
 {
     const struct efs_route_to to = {m->expert[which], tokens, m->token, m->weight};
-    const struct efs_mixture mixture = {.size = sizeof(mixture),
-                                        .expert_count = 1,
+    const struct efs_mixture mixture = {.expert_count = 1,
                                         .experts = &to,
-                                        .expert_bytes = sizeof(to),
                                         .activation = EFS_ACTIVATION_F32,
                                         .x = m->x,
                                         .tokens = tokens,
@@ -67,7 +65,7 @@ static errint_t measure_all(struct measuring *m, struct replay_cpu *cpu, struct 
 /* The model first: the budget hangs on the size of its experts. */
 static errint_t measure_open(struct measuring *m, const char *store, struct replay_cpu *cpu, struct efs_error *err)
 {
-    struct efs_options options = {.size = sizeof(options), .no_state = true};
+    struct efs_options options = {.no_state = true};
     struct replay_model model = {0};
     errint_t rc = efs_open(store, &options, &m->fs, err);
     if (rc == 0)

@@ -76,7 +76,7 @@ static errint_t run_expert(struct replay_compute *c, const struct replay_view *v
     alone.x = c->x;
     alone.tokens = to->count;
     alone.y = c->out + (size_t)first * m->hidden;
-    return efs_plain_ffn(c->team, &alone, &plain, sizeof(struct efs_plain_expert), err);
+    return efs_plain_ffn(c->team, &alone, &plain, err);
 }
 
 static void add_up(const struct replay_compute *c)

@@ -48,9 +48,7 @@ struct replay_mixture *replay_mixture_new(uint32_t experts, uint32_t hidden, uin
     EFS_TABLE(&r->tables, r->weight, choices);
     EFS_TABLE(&r->tables, r->x, numbers);
     EFS_TABLE(&r->tables, r->y, numbers);
-    r->m = (struct efs_mixture){.size = sizeof(struct efs_mixture),
-                                .expert_bytes = sizeof(struct efs_route_to),
-                                .experts = r->experts,
+    r->m = (struct efs_mixture){.experts = r->experts,
                                 .activation = EFS_ACTIVATION_F32,
                                 .x = r->x,
                                 .hidden = hidden,

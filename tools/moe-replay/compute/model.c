@@ -117,7 +117,7 @@ errint_t replay_model_of_store(struct efs *fs, const char *path, struct replay_m
     *m = (struct replay_model){0};
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
         struct efs_expert_info info;
-        rc = efs_expert_info(fs, efs_id(i), &info, sizeof(info));
+        rc = efs_expert_info(fs, efs_id(i), &info);
         if (rc < 0)
             return efs_fail(err, rc, "%s: %s", path, strerror(-rc));
         *strchrnul(info.name, '/') = '\0';

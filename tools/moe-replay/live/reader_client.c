@@ -36,8 +36,8 @@ static errint_t client_request(struct replay_reader *reader, uint32_t layer, con
         r->needs[i] = (struct efs_need){experts[i], tokens[i]};
     r->layer = layer;
     r->count = r->shown = count;
-    return efs_client_begin(r->client, r->model->layer[layer].stack, r->model->layer[layer].number, r->needs,
-                            sizeof(struct efs_need), count, EFS_FORM_FULL, &r->request, err);
+    return efs_client_begin(r->client, r->model->layer[layer].stack, r->model->layer[layer].number, r->needs, count,
+                            EFS_FORM_FULL, &r->request, err);
 }
 
 static errint_t client_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
@@ -111,7 +111,7 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
         return rc;
     }
     if (fs)
-        efs_stats(fs, &s, sizeof(s));
+        efs_stats(fs, &s);
 #define TAKE(name, kind, unit, help) s.name = text ? tools_line_number(text, #name) : s.name;
     EFS_STATS(TAKE)
 #undef TAKE
@@ -141,7 +141,7 @@ static void client_close(struct replay_reader *reader)
 
 errint_t replay_client_model(const char *path, struct replay_model *model, struct efs_error *err)
 {
-    const struct efs_options options = {.size = sizeof(struct efs_options), .no_state = true};
+    const struct efs_options options = {.no_state = true};
     char *config = NULL, store[4096];
     struct stat st;
     struct efs *fs = NULL;
@@ -164,8 +164,7 @@ errint_t replay_client_model(const char *path, struct replay_model *model, struc
 errint_t replay_reader_client(const char *path, const struct efs_options *options, const struct replay_model *model,
                               enum efs_form form, struct replay_reader **reader, struct efs_error *err)
 {
-    const struct efs_client_options how = {
-        .size = sizeof(struct efs_client_options), .store = options, .keep_bytes = EFS_KEEP_AUTO};
+    const struct efs_client_options how = {.store = options, .keep_bytes = EFS_KEEP_AUTO};
     struct client_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
