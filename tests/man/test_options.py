@@ -139,7 +139,7 @@ for command in commands:
 topics = re.findall(r"^\.It Ql (.+)$", part(page, ("Ss", "doctor")), re.M)
 said = run(program("expertctl"), "doctor", program("expertctl"), SCRATCH, scratch("missing")).stdout
 found = [line[8:20].strip() for line in said.splitlines()]
-check("expertctl doctor: topics", set(found) <= set(topics) and set(topics) - set(found) <= {"buffers", "errors", "profile"},
+check("expertctl doctor: topics", set(found) <= set(topics) and set(topics) - set(found) <= {"buffers", "errors"},
       set(found) ^ set(topics))
 check("expertctl doctor: words", {line.split()[0] for line in said.splitlines()} <= {"good", "slower", "WRONG"}, said)
 

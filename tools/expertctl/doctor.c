@@ -6,7 +6,6 @@
 #include "expertfs-private.h"
 #include "mounted.h"
 #include "options.h"
-#include "rates.h"
 #include "size.h"
 
 #include <errno.h>
@@ -22,8 +21,6 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
-
-#define LOOK_SECONDS 0.4 /* to measure a store */
 
 enum finding { GOOD, SLOWER, WRONG };
 
@@ -146,42 +143,6 @@ static void doctor_memory(struct doctor *d)
 
 /* ---- stores and mounts ---- */
 
-static const char *print_age(double seconds, char text[32])
-{
-    if (seconds < 2 * 86400.0)
-        return tools_duration_print(seconds, text, 32);
-    snprintf(text, 32, "%.0f days", seconds / 86400);
-    return text;
-}
-
-/* Compares the saved rates of a store with a short measurement. */
-static void doctor_profile(struct doctor *d, const char *path, struct efs_store *store, uint64_t content_hash)
-{
-    struct efs_profile saved, now;
-    struct efs_error err = {""};
-    char file[4200], age[32];
-    errint_t rc = efs_profile_path(content_hash, file, sizeof(file), &err);
-    if (rc == 0)
-        rc = efs_profile_load(file, &saved, &err);
-    if (rc == -ENOENT) {
-        report(d, GOOD, "profile", "%s: none is saved yet: the first mount measures", path);
-        return;
-    }
-    if (rc == 0)
-        rc = efs_profile_measure(store, 0, LOOK_SECONDS, &now, &err);
-    if (rc < 0) {
-        report(d, SLOWER, "profile", "%s", err.text);
-        return;
-    }
-    bool doubt = efs_rates_doubtful(saved.disk_bytes_per_second / now.disk_bytes_per_second) ||
-                 efs_rates_doubtful(saved.decode_bytes_per_second / now.decode_bytes_per_second);
-    report(d, doubt ? SLOWER : GOOD, "profile",
-           "%s: saved %s ago: disk %.3g GB/s, decode %.3g GB/s a thread; a short look now: %.3g and %.3g%s", path,
-           print_age((double)now.measured_at - (double)saved.measured_at, age), saved.disk_bytes_per_second / 1e9,
-           saved.decode_bytes_per_second / 1e9, now.disk_bytes_per_second / 1e9, now.decode_bytes_per_second / 1e9,
-           doubt ? "; `expertctl profile` measures again and saves" : "");
-}
-
 static void doctor_store(struct doctor *d, const char *path)
 {
     struct efs_store *store;
@@ -197,8 +158,6 @@ static void doctor_store(struct doctor *d, const char *path)
            info.direct ? "%s: index sound, O_DIRECT works; `expertctl verify` checks the chunks"
                        : "%s: index sound; the filesystem refuses O_DIRECT: reads go through the page cache",
            path);
-    if (info.experts)
-        doctor_profile(d, path, store, info.content_hash);
     efs_store_close(store);
 }
 
@@ -249,30 +208,6 @@ static void doctor_mount_errors(struct doctor *d, const char *path, const char *
         report(d, GOOD, "errors", "%s: none since it was mounted", path);
 }
 
-static double gigabytes(const char *profile, const char *name)
-{
-    char number[32];
-    return strtod(tools_line_text(profile, name, number, sizeof(number)), NULL) / 1e9;
-}
-
-/* The rates that the mount started with, and what its own reads and decodes say. */
-static void doctor_mount_profile(struct doctor *d, const char *path, const char *profile)
-{
-    char source[32], age[32] = "";
-    double disk = gigabytes(profile, "disk_bytes_per_second"), decode = gigabytes(profile, "decode_bytes_per_second");
-    double disk_now = gigabytes(profile, "live_disk_bytes_per_second");
-    double decode_now = gigabytes(profile, "live_decode_bytes_per_second");
-    if (!tools_line_value(profile, "source"))
-        return;
-    if (strcmp(tools_line_text(profile, "source", source, sizeof(source)), "assumed") != 0)
-        print_age((double)tools_line_number(profile, "age_seconds"), age);
-    bool differs = *age && (efs_rates_doubtful(disk / disk_now) || efs_rates_doubtful(decode / decode_now));
-    report(d, differs ? SLOWER : GOOD, "profile",
-           "%s: %s rates%s%s: disk %.3g GB/s, decode %.3g GB/s a thread; now %.3g and %.3g%s", path, source,
-           *age ? " of " : "", age, disk, decode, disk_now, decode_now,
-           differs ? "; `expertctl profile STORE` measures again, without the mount" : "");
-}
-
 static void doctor_mount_budget(struct doctor *d, const char *path, const char *config)
 {
     char budget[16], effective[16];
@@ -287,13 +222,11 @@ static void doctor_mount_budget(struct doctor *d, const char *path, const char *
 
 static void doctor_mount(struct doctor *d, const char *path)
 {
-    static const char *const files[] = {"config", "stat", "profile"};
-    char serving[64], reason[1200], better[1200], store[4200], *text[3] = {NULL};
+    char serving[64], reason[1200], better[1200], store[4200], *config = NULL, *stat = NULL;
     struct efs_error err = {""};
-    errint_t rc = 0;
-    for (unsigned i = 0; i < 3 && rc == 0; i++)
-        rc = tools_mounted_read(path, files[i], &text[i], &err);
-    const char *config = text[0];
+    errint_t rc = tools_mounted_read(path, "config", &config, &err);
+    if (rc == 0)
+        rc = tools_mounted_read(path, "stat", &stat, &err);
     if (rc == 0 && tools_line_value(config, "serving_path")) {
         tools_line_text(config, "serving_path", serving, sizeof(serving));
         tools_line_text(config, "serving_reason", reason, sizeof(reason));
@@ -303,15 +236,14 @@ static void doctor_mount(struct doctor *d, const char *path)
         report(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
                known ? "" : "; no passthrough: ", known ? "" : better);
         doctor_mount_budget(d, path, config);
-        doctor_mount_errors(d, path, text[1]);
-        doctor_mount_profile(d, path, text[2]);
+        doctor_mount_errors(d, path, stat);
         doctor_mount_store(d, path, tools_line_path(config, "store", store, sizeof(store)), config);
     } else {
         report(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
                tools_way_out(rc));
     }
-    for (unsigned i = 0; i < 3; i++)
-        free(text[i]);
+    free(config);
+    free(stat);
 }
 
 /* ---- the command ---- */
