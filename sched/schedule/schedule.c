@@ -51,7 +51,6 @@ static void schedule_list(const struct efs_graph *graph, struct efs_schedule *sc
             ;
         schedule_list_io(graph, schedule, from, to);
     }
-    schedule->block_count = order->count ? order->block[order->count - 1] + 1u : 0;
     for (uint32_t i = 0; i < order->count; i++) {
         const struct efs_task *task = &graph->tasks[order->task[i]];
         for (uint32_t k = 0; k <= task->shards; k++) /* the recovery comes behind the last decode */

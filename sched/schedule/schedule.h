@@ -37,7 +37,7 @@ struct efs_schedule {
     uint32_t *io;     /* operations READ_E and READ_SM in priority order */
     uint32_t *worker; /* operations DECODE and RECOVER in priority order (RECOVER here also if a stream does them) */
     uint32_t *rank;   /* of every operation: its place in io or in worker; of a run: its place among the runs */
-    uint32_t io_count, worker_count, block_count;
+    uint32_t io_count, worker_count;
     uint16_t run[EFS_TASK_MAX_EXPERTS]; /* experts in priority order: F first, then by their first task */
 };
 

@@ -31,13 +31,8 @@ static bool trace_config_valid(const struct efs_trace_config *config)
     return config && config->policy.describe && config->timeline && !config->ahead.next == !config->ahead.done &&
            config->workers >= 1 && config->workers <= EFS_TASK_MAX_WORKERS &&
            (unsigned)config->kind < EFS_SCHEDULE_KINDS && config->max_shards >= 1 &&
-           config->max_shards <= EFS_TASK_MAX_SHARDS && config->run_base_ns <= EFS_TASK_MAX_NS &&
-           config->run_token_ns <= EFS_TASK_MAX_NS && config->open_ns <= EFS_TASK_MAX_NS &&
-           config->layer_ns <= EFS_TASK_MAX_NS && config->turn.full_ns <= EFS_TASK_MAX_NS &&
-           config->turn.coded_ns <= EFS_TASK_MAX_NS && config->turn.read_ns <= EFS_TASK_MAX_NS &&
-           config->machine.together >= 0 && config->machine.together <= 1 &&
-           config->machine.wake_ns <= EFS_TASK_MAX_NS && config->machine.latency_ns <= EFS_TASK_MAX_NS &&
-           config->machine.busy_ns == 0;
+           config->max_shards <= EFS_TASK_MAX_SHARDS && config->run_token_ns <= EFS_TASK_MAX_NS &&
+           config->layer_ns <= EFS_TASK_MAX_NS;
 }
 
 struct parts {
@@ -71,14 +66,13 @@ static int layer_describe(const struct efs_trace_config *config, const struct ef
     if (request->count < 1 || request->count > EFS_TASK_MAX_EXPERTS || !request->experts)
         return -EINVAL;
     if (policy->begin) {
-        int error = policy->begin(policy->arg, request->layer, request->experts, request->tokens, request->count);
+        int error = policy->begin(policy->arg, request->layer, request->experts, request->count);
         if (error)
             return error;
     }
     for (uint32_t i = 0; i < request->count; i++) {
         uint64_t tokens = request->tokens ? request->tokens[i] : 1, run_ns;
-        if (__builtin_mul_overflow(tokens, config->run_token_ns, &run_ns) ||
-            __builtin_add_overflow(run_ns, config->run_base_ns, &run_ns))
+        if (__builtin_mul_overflow(tokens, config->run_token_ns, &run_ns))
             return -EINVAL;
         uint32_t count = policy->describe(policy->arg, request->layer, request->experts[i], tensors);
         if (count < 1 || count > EFS_TASK_MAX_TENSORS)
@@ -95,8 +89,6 @@ static int layer_describe(const struct efs_trace_config *config, const struct ef
             layer->read_bytes += state == EFS_TASK_M || state == EFS_TASK_S ? tensor->e_bytes : 0;
             layer->read_bytes += state == EFS_TASK_M || state == EFS_TASK_E ? tensor->sm_bytes : 0;
         }
-        if (layer->worst[i] != EFS_TASK_F && __builtin_add_overflow(run_ns, config->open_ns, &layer->experts[i].run_ns))
-            return -EINVAL;
     }
     *out = (struct efs_task_request){.experts = layer->experts,
                                      .expert_count = request->count,
@@ -136,7 +128,6 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
     struct efs_schedule schedule;
     struct efs_sim_result result;
     struct efs_trace_timeline *line = config->timeline;
-    struct efs_sim_machine machine = config->machine;
     line->asked_ns = line->now_ns + config->layer_ns;
     layer_fill_disk(config, line->asked_ns, totals);
     int error = layer_describe(config, request, layer, &task_request);
@@ -147,18 +138,12 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
             efs_schedule_make(&graph, config->kind, memory + parts->schedule, parts->run - parts->schedule, &schedule);
     if (error)
         return error;
-    uint64_t turn_ns = graph.reads        ? config->turn.read_ns
-                       : graph.task_count ? config->turn.coded_ns
-                                          : config->turn.full_ns;
-    uint64_t begin_ns = line->asked_ns + turn_ns;
-    machine.busy_ns = line->disk_ns > begin_ns ? line->disk_ns - begin_ns : 0;
-    efs_simulate_on(&graph, &schedule, &machine, memory + parts->run, NULL, &result);
-    line->now_ns = begin_ns + result.makespan_ns;
+    efs_simulate(&graph, &schedule, line->disk_ns - line->asked_ns, memory + parts->run, NULL, &result);
+    line->now_ns = line->asked_ns + result.makespan_ns;
     if (graph.reads)
-        line->disk_ns = begin_ns + result.end_ns[EFS_ON_IO];
+        line->disk_ns = line->asked_ns + result.end_ns[EFS_ON_IO];
     totals->requests++;
-    totals->time_ns += config->layer_ns + turn_ns + result.makespan_ns;
-    totals->wait_ns += turn_ns + result.ready_ns;
+    totals->time_ns += config->layer_ns + result.makespan_ns;
     totals->read_bytes += layer->read_bytes;
     for (unsigned i = 0; i < EFS_RESOURCES; i++)
         totals->busy_ns[i] += result.busy_ns[i];
@@ -172,7 +157,6 @@ void efs_trace_totals_add(struct efs_trace_totals *sum, const struct efs_trace_t
     sum->token = part->token;
     sum->requests += part->requests;
     sum->time_ns += part->time_ns;
-    sum->wait_ns += part->wait_ns;
     sum->ahead_ns += part->ahead_ns;
     sum->read_bytes += part->read_bytes;
     for (unsigned i = 0; i < EFS_RESOURCES; i++)
@@ -196,7 +180,7 @@ int efs_trace_simulate(const struct efs_trace_config *config, const struct efs_t
         token.token = request->token;
         error = layer_simulate(config, request, &parts, memory, &token);
         if (!error && config->policy.used)
-            config->policy.used(config->policy.arg, request->layer, request->experts, request->tokens, request->count);
+            config->policy.used(config->policy.arg, request->layer, request->experts, request->count);
         if (!error && i + 1 < count && requests[i + 1].token == request->token)
             continue;
         efs_trace_totals_add(&sum, &token);

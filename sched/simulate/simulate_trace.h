@@ -28,20 +28,13 @@ struct efs_trace_tensor {
 
 struct efs_trace_policy {
     void *arg;
-    /* A layer asks for these experts, each once; tokens[i]: how many tokens of the batch expert i gets. Called first,
-     * so that a policy can take the request as a whole. 0 or -errno, which ends the simulation. May be NULL. */
-    int (*begin)(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count);
+    /* A layer asks for these experts, each once. Called first, so that a policy can take the request as a whole. 0 or
+     * -errno, which ends the simulation. May be NULL. */
+    int (*begin)(void *arg, uint32_t layer, const uint32_t *experts, uint32_t count);
     /* Fill tensors (room for EFS_TASK_MAX_TENSORS) for this expert as things are now and return their number. */
     uint32_t (*describe)(void *arg, uint32_t layer, uint32_t expert, struct efs_trace_tensor *tensors);
     /* The layer is done. May be NULL. */
-    void (*used)(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count);
-};
-
-/* What a layer's request takes beside its operations: asking, beginning, answering. */
-struct efs_trace_turn {
-    uint64_t full_ns;  /* all experts are full */
-    uint64_t coded_ns; /* something is decoded */
-    uint64_t read_ns;  /* something is read: scheduled, memory found for it */
+    void (*used)(void *arg, uint32_t layer, const uint32_t *experts, uint32_t count);
 };
 
 /* What the disk reads while no request wants it. */
@@ -69,12 +62,9 @@ struct efs_trace_config {
     enum efs_task_recovery recovery;
     bool fused;
     enum efs_schedule_kind kind;
-    uint64_t run_base_ns, run_token_ns; /* p_n = base + tokens * token */
-    uint64_t open_ns;                   /* added to p_n where the expert was not full: it is handed out anew */
-    struct efs_trace_turn turn;
-    struct efs_sim_machine machine; /* what it adds to the times of operations */
-    uint64_t layer_ns;              /* all else in a layer (attention, router), before its experts are asked for */
-    uint32_t max_shards;            /* most shards that describe gives a tensor */
+    uint64_t run_token_ns; /* p_n of a token */
+    uint64_t layer_ns;     /* all else in a layer (attention, router), before its experts are asked for */
+    uint32_t max_shards;   /* most shards that describe gives a tensor */
 };
 
 /* One layer of one token. */
@@ -82,13 +72,12 @@ struct efs_trace_request {
     uint64_t token;          /* a new number: the totals of the one before are complete */
     uint32_t layer, count;   /* 1..EFS_TASK_MAX_EXPERTS experts */
     const uint32_t *experts; /* ids */
-    const uint32_t *tokens;  /* of each expert, handed on to the policy; NULL: one each */
+    const uint32_t *tokens;  /* of each expert; NULL: one each */
 };
 
 struct efs_trace_totals {
     uint64_t token, requests;
     uint64_t time_ns;                /* all layers, their layer_ns included: TPOT */
-    uint64_t wait_ns;                /* of it, from asking for a layer's experts until the last was recovered */
     uint64_t busy_ns[EFS_RESOURCES]; /* as in efs_sim_result */
     uint64_t ahead_ns;               /* the disk, with what was guessed */
     uint64_t read_bytes;             /* for requests */

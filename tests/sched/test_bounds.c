@@ -25,7 +25,7 @@ static uint64_t makespan(const struct efs_graph *graph, enum efs_schedule_kind k
     struct efs_sim_result result;
     assert_int_equal(efs_schedule_make(graph, kind, schedule_memory, sizeof schedule_memory, &schedule), 0);
     assert_in_range(efs_simulate_bytes(graph), 1, sizeof run_memory);
-    efs_simulate(graph, &schedule, run_memory, NULL, &result);
+    efs_simulate(graph, &schedule, 0, run_memory, NULL, &result);
     return result.makespan_ns;
 }
 

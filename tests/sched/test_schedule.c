@@ -119,7 +119,6 @@ static void check_schedule(const struct efs_graph *graph, const struct efs_sched
         assert_int_equal(i ? s->order.block[i] - s->order.block[i - 1] : s->order.block[i],
                          i && s->order.block[i] != s->order.block[i - 1]);
     }
-    assert_int_equal(s->block_count, s->order.count ? s->order.block[s->order.count - 1] + 1 : 0);
     check_list(graph, s, s->io, s->io_count, EFS_OP_READ_E, EFS_OP_READ_SM);
     check_list(graph, s, s->worker, s->worker_count, EFS_OP_DECODE, EFS_OP_RECOVER);
     for (uint32_t i = 1; i < s->io_count; i++) {
@@ -206,7 +205,7 @@ TEST(largest_request)
     struct efs_schedule s;
     struct efs_sim_result result;
     assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_PAPER, own_schedule, schedule_bytes, &s), 0);
-    efs_simulate(&g, &s, run, NULL, &result);
+    efs_simulate(&g, &s, 0, run, NULL, &result);
     assert_int_equal(result.busy_ns[EFS_ON_IO], EFS_TASK_MAX_TASKS * (UINT64_C(7) * 16 + 900));
     free(run);
     free(own_schedule);

@@ -37,7 +37,6 @@ struct player {
     uint32_t count;                              /* of them described */
     struct efs_trace_tensor each[EFS_POOLS + 1]; /* a tensor of an expert found in a pool */
     uint64_t policy_ns;
-    uint64_t hits[EFS_TASK_STATES];
     uint64_t *pass_ns; /* [passes] */
     void *memory;      /* of graph and schedule */
     size_t memory_bytes;
@@ -120,24 +119,20 @@ static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, stru
     unsigned pool = player->placements[i].found;
     (void)layer;
     (void)expert; /* they come in the order in which they were asked for */
-    unsigned worst = EFS_POOL_F;
     for (uint32_t t = 0; t < count; t++) {
         tensors[t] = player->ahead && pool >= EFS_POOL_S ? tensor_ahead(player, pool, i, t) : player->each[pool];
-        worst = tensors[t].task.state > worst ? tensors[t].task.state : worst;
         add_latency(player, &tensors[t].task);
     }
-    player->hits[worst]++;
     return count;
 }
 
 /* ---- decisions ---------------------------------------------------------------------------------------------- */
 
-static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, uint32_t count)
 {
     struct player *player = arg;
     const struct efs_move *moves;
     size_t move_count;
-    (void)tokens;
     player->count = 0;
     player->read = false;
     if (player->keeper) {
@@ -158,10 +153,9 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, cons
     return player->ahead ? replay_ahead_guess(player->ahead, layer, player->policy) : 0;
 }
 
-static void player_used(void *arg, uint32_t layer, const uint32_t *experts, const uint32_t *tokens, uint32_t count)
+static void player_used(void *arg, uint32_t layer, const uint32_t *experts, uint32_t count)
 {
     struct player *player = arg;
-    (void)tokens;
     for (uint32_t i = 0; i < count && player->policy; i++)
         efs_policy_unpin(player->policy, layer, experts[i]);
     player->result->requests++;
@@ -348,7 +342,6 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     if (rc == 0)
         rc = replay_take_times(workload, player->pass_ns, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
-    memcpy(result->all.hits, player->hits, sizeof(result->all.hits));
     if (player->keeper) /* beside requests, so that only their bytes count */
         result->all.read_bytes += replay_keeper_brought_bytes(player->keeper);
     take_limit(player, result);
