@@ -42,7 +42,6 @@ void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint
 
     caps->held_bytes = off ? 0 : (uint64_t)held;
     caps->under_way_bytes = off ? 0 : expert_bytes;
-    caps->iteration_bytes = g->config.iteration_bytes ? g->config.iteration_bytes : UINT64_MAX;
 }
 
 bool efs_governor_has_share(const struct efs_governor *g)
@@ -164,7 +163,6 @@ unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, uns
                                                            .expert = candidates[i].expert,
                                                            .due = candidates[i].due,
                                                            .worth = 1 + (float)(count - i),
-                                                           .bytes = candidates[i].missing_bytes,
-                                                           .uncapped = true};
+                                                           .bytes = candidates[i].missing_bytes};
     return taken;
 }

@@ -40,9 +40,8 @@ const char *efs_governor_mode_name(enum efs_governor_mode mode);
 /* Zeroes are the defaults. */
 struct efs_governor_config {
     enum efs_governor_mode mode;
-    double share;             /* of the budget that may hold guesses, up to 1; 0: EFS_GOVERNOR_SHARE */
-    double least;             /* probability below which nothing is read; 0: EFS_GOVERNOR_LEAST */
-    uint64_t iteration_bytes; /* read for guesses of a sequence in an iteration, at most; 0: no limit of its own */
+    double share; /* of the budget that may hold guesses, up to 1; 0: EFS_GOVERNOR_SHARE */
+    double least; /* probability below which nothing is read; 0: EFS_GOVERNOR_LEAST */
 };
 /* What is held for guesses is taken from the cache: a few experts are enough for layers that are near, and more cost
  * more hits than they bring. Experts that are missing are asked for less often than a predictor says, since the cache
@@ -74,9 +73,9 @@ void efs_governor_set(struct efs_governor *governor, const struct efs_governor_c
 bool efs_governor_has_share(const struct efs_governor *governor);
 
 /*
- * Fill in caps->under_way_bytes, held_bytes and iteration_bytes for a budget and the size of the largest expert as it
- * is read. Two experts may be held whatever the share, if they are no more than a tenth of the budget. Where not one
- * fits nothing is read.
+ * Fill in caps->under_way_bytes and held_bytes for a budget and the size of the largest expert as it is read. Two
+ * experts may be held whatever the share, if they are no more than a tenth of the budget. Where not one fits nothing is
+ * read.
  */
 void efs_governor_caps(const struct efs_governor *governor, uint64_t budget_bytes, uint64_t expert_bytes,
                        struct efs_prefetch_config *caps);
@@ -126,8 +125,8 @@ unsigned efs_governor_weigh(struct efs_governor *governor, const struct efs_gove
                             const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses);
 
-/* All of a layer, in the order of candidates, which should be that of the file; probabilities are not looked at, and no
- * cap for an iteration holds. As above. */
+/* All of a layer, in the order of candidates, which should be that of the file; probabilities are not looked at. As
+ * above. */
 unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses);
 

@@ -37,14 +37,12 @@ struct wish {
     uint32_t unit;
     float worth;
     int64_t due;
-    bool uncapped;
 };
 
 struct sequence {
     bool used;
     uint64_t id;
-    int64_t now, iteration;
-    uint64_t iteration_bytes;
+    int64_t now;
     unsigned count;
     struct wish *wishes;
 };
@@ -103,7 +101,6 @@ void efs_prefetch_set_caps(struct efs_prefetch *q, const struct efs_prefetch_con
 {
     q->config.under_way_bytes = caps->under_way_bytes;
     q->config.held_bytes = caps->held_bytes;
-    q->config.iteration_bytes = caps->iteration_bytes;
 }
 
 void efs_prefetch_counts(const struct efs_prefetch *q, struct efs_prefetch_counts *counts)
@@ -218,20 +215,9 @@ static struct sequence *begin(struct efs_prefetch *q, uint64_t id)
         sequence->used = true;
         sequence->id = id;
         sequence->count = 0;
-        sequence->iteration = -1;
-        sequence->iteration_bytes = 0;
         return sequence;
     }
     return NULL;
-}
-
-static void advance(struct efs_prefetch *q, struct sequence *sequence, int64_t now)
-{
-    sequence->now = now;
-    if (now / q->config.layers != sequence->iteration) {
-        sequence->iteration = now / q->config.layers;
-        sequence->iteration_bytes = 0;
-    }
 }
 
 /* ---- offers ----------------------------------------------------------------------------------------------------- */
@@ -272,7 +258,7 @@ static void take_guess(struct efs_prefetch *q, struct sequence *sequence, const 
             return;
         wish = &sequence->wishes[sequence->count++];
     }
-    *wish = (struct wish){unit, guess->worth, guess->due, guess->uncapped};
+    *wish = (struct wish){unit, guess->worth, guess->due};
     q->counts.offered++;
     if (u->state == UNIT_NONE) {
         u->state = UNIT_QUEUED;
@@ -300,7 +286,7 @@ int efs_prefetch_offer(struct efs_prefetch *q, uint64_t id, int64_t now, const s
         sequence = begin(q, id);
     if (!sequence)
         return -ENOSPC;
-    advance(q, sequence, now);
+    sequence->now = now;
     drop_queued(q, sequence);
     for (unsigned i = 0; i < count; i++)
         take_guess(q, sequence, &guesses[i]);
@@ -310,12 +296,13 @@ int efs_prefetch_offer(struct efs_prefetch *q, uint64_t id, int64_t now, const s
 /* ---- reads ------------------------------------------------------------------------------------------------------ */
 
 /* The queued wish that is worth most, of those not skipped; the one due sooner of equals. */
-static const struct wish *best_wish(struct efs_prefetch *q, struct sequence **whose)
+static const struct wish *best_wish(const struct efs_prefetch *q)
 {
     const struct wish *best = NULL;
+    int64_t to_go = 0;
 
     for (unsigned s = 0; s < q->config.sequences; s++) {
-        struct sequence *sequence = &q->sequences[s];
+        const struct sequence *sequence = &q->sequences[s];
 
         for (unsigned i = 0; sequence->used && i < sequence->count; i++) {
             const struct wish *wish = &sequence->wishes[i];
@@ -323,14 +310,11 @@ static const struct wish *best_wish(struct efs_prefetch *q, struct sequence **wh
 
             if (unit->state != UNIT_QUEUED || unit->skipped || wish->due <= sequence->now)
                 continue;
-            if (!wish->uncapped && (sequence->iteration_bytes > q->config.iteration_bytes ||
-                                    unit->bytes > q->config.iteration_bytes - sequence->iteration_bytes))
-                continue;
-            if (best && (wish->worth < best->worth ||
-                         (!(wish->worth > best->worth) && wish->due - sequence->now >= best->due - (*whose)->now)))
+            if (best &&
+                (wish->worth < best->worth || (!(wish->worth > best->worth) && wish->due - sequence->now >= to_go)))
                 continue;
             best = wish;
-            *whose = sequence;
+            to_go = wish->due - sequence->now;
         }
     }
     return best;
@@ -381,13 +365,12 @@ static bool make_room(struct efs_prefetch *q, uint64_t bytes, int64_t due)
     return true;
 }
 
-static void issue(struct efs_prefetch *q, struct sequence *sequence, uint32_t unit, bool uncapped)
+static void issue(struct efs_prefetch *q, uint32_t unit)
 {
     uint64_t bytes = q->units[unit].bytes;
 
     q->units[unit].state = UNIT_UNDER_WAY;
     q->under_way_bytes += bytes;
-    sequence->iteration_bytes += uncapped ? 0 : bytes;
     q->counts.issued++;
     q->counts.issued_bytes += bytes;
     act(q, unit, EFS_PREFETCH_READ);
@@ -404,17 +387,15 @@ void efs_prefetch_next(struct efs_prefetch *q, const struct efs_prefetch_demand 
                        const struct efs_prefetch_action **actions, size_t *count)
 {
     const struct wish *wish;
-    struct sequence *sequence = NULL;
 
     q->action_count = 0;
-    while (!demand->waiting && !demand->under_way && (wish = best_wish(q, &sequence))) {
+    while (!demand->waiting && !demand->under_way && (wish = best_wish(q))) {
         uint32_t unit = wish->unit;
-        bool uncapped = wish->uncapped; /* making room moves wishes */
         uint64_t bytes = q->units[unit].bytes;
         int64_t due = unit_due(q, unit);
 
         if (q->under_way_bytes + bytes <= q->config.under_way_bytes && make_room(q, bytes, due)) {
-            issue(q, sequence, unit, uncapped);
+            issue(q, unit);
             break;
         }
         q->units[unit].skipped = true;
@@ -512,7 +493,7 @@ int efs_prefetch_asked(struct efs_prefetch *q, uint64_t id, int64_t now, unsigne
     for (unsigned i = 0; i < count; i++)
         ask(q, layer * q->config.experts + experts[i]);
     if (sequence) {
-        advance(q, sequence, now);
+        sequence->now = now;
         expire(q, sequence, now);
     }
     tell(q, actions, action_count);

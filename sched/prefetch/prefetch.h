@@ -20,7 +20,7 @@
  * - demand first: nothing is to be read while demand waits or reads;
  * - a guess whose position has passed is not read; if it is under way it is to be cancelled, unless another sequence
  *   still waits for it;
- * - no more bytes than the caps: under way, held, and of one sequence in an iteration;
+ * - no more bytes than the caps: under way, and held;
  * - where held bytes are at their cap, a guess is read only in the place of held ones that are due later.
  *
  * What is asked for leaves the queue, and is the cache's then. Only what is neither in memory nor read already should
@@ -45,7 +45,6 @@ struct efs_prefetch_config {
     unsigned guesses;         /* of a sequence, at most */
     uint64_t under_way_bytes; /* caps; 0: nothing is read */
     uint64_t held_bytes;      /* held and under way together */
-    uint64_t iteration_bytes; /* of a sequence, in `layers` positions */
 };
 
 struct efs_prefetch_guess {
@@ -53,7 +52,6 @@ struct efs_prefetch_guess {
     int64_t due;    /* position */
     float worth;    /* 0 or above; larger: read first. As p * time saved / time to read */
     uint64_t bytes; /* to be read: of what is missing */
-    bool uncapped;  /* does not count to iteration_bytes */
 };
 
 /* What the disk has to do for those who wait. */

@@ -63,7 +63,6 @@ TEST(guesses_are_weighed)
     assert_true(guesses[1].worth > guesses[0].worth);
     assert_int_equal(guesses[1].due, 1);
     assert_int_equal(guesses[1].bytes, 1000);
-    assert_false(guesses[1].uncapped);
     c[5].victim_probability = 0.1F;
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 6, guesses), 3);
 }
@@ -144,7 +143,6 @@ TEST(a_prompt_reads_the_next_layer_in_order)
     assert_int_equal(guesses[0].expert, 1);
     assert_int_equal(guesses[1].expert, 3);
     assert_true(guesses[0].worth > guesses[1].worth);
-    assert_true(guesses[1].uncapped);
 }
 
 /* Iterations with guesses take `with` ns a layer, those without 1 ms. Returns the part of the last half with them. */
@@ -237,15 +235,13 @@ TEST(caps_follow_the_budget)
     efs_governor_caps(&g, 1000000, 1000, &caps);
     assert_int_equal(caps.held_bytes, (uint64_t)(1000000 * EFS_GOVERNOR_SHARE));
     assert_int_equal(caps.under_way_bytes, 1000);
-    assert_true(caps.iteration_bytes == UINT64_MAX);
     efs_governor_caps(&g, 30000, 1000, &caps); /* two experts, whatever the share */
     assert_int_equal(caps.held_bytes, 2000);
     efs_governor_caps(&g, 5000, 1000, &caps); /* but no more than a tenth */
     assert_int_equal(caps.held_bytes, 500);
-    efs_governor_set(&g, &(struct efs_governor_config){.share = 0.5, .iteration_bytes = 7000});
+    efs_governor_set(&g, &(struct efs_governor_config){.share = 0.5});
     efs_governor_caps(&g, 100000, 1000, &caps);
     assert_int_equal(caps.held_bytes, 50000);
-    assert_int_equal(caps.iteration_bytes, 7000);
     efs_governor_set(&g, &(struct efs_governor_config){.mode = EFS_GOVERNOR_OFF});
     efs_governor_caps(&g, 100000, 1000, &caps);
     assert_int_equal(caps.held_bytes, 0);

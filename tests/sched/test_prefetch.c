@@ -14,8 +14,7 @@ static const struct efs_prefetch_config wide = {.layers = LAYERS,
                                                 .sequences = SEQUENCES,
                                                 .guesses = GUESSES,
                                                 .under_way_bytes = 1000,
-                                                .held_bytes = 1000,
-                                                .iteration_bytes = 1000};
+                                                .held_bytes = 1000};
 static const struct efs_prefetch_demand idle = {0, 0};
 
 static struct efs_prefetch *queue_new(const struct efs_prefetch_config *config)
@@ -28,7 +27,7 @@ static struct efs_prefetch *queue_new(const struct efs_prefetch_config *config)
 
 static struct efs_prefetch_guess guess(unsigned layer, unsigned expert, int64_t due, double worth)
 {
-    return (struct efs_prefetch_guess){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10, false};
+    return (struct efs_prefetch_guess){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10};
 }
 
 static void offer(struct efs_prefetch *q, uint64_t sequence, int64_t now, const struct efs_prefetch_guess *guesses,
@@ -178,25 +177,6 @@ TEST(what_is_asked_for_while_queued_is_demand)
     efs_prefetch_free(q);
 }
 
-TEST(what_is_uncapped_does_not_count_to_an_iteration)
-{
-    struct efs_prefetch_config config = wide;
-    struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.8), guess(1, 3, 1, 0.7)};
-    struct efs_prefetch *q;
-
-    config.iteration_bytes = 10;
-    q = queue_new(&config);
-    guesses[0].uncapped = true;
-    offer(q, 1, 0, guesses, 3);
-    assert_next(q, "R11");
-    assert_next(q, "R12");
-    assert_next(q, "");
-    config.iteration_bytes = 20;
-    efs_prefetch_set_caps(q, &config);
-    assert_next(q, "R13");
-    efs_prefetch_free(q);
-}
-
 /* Caps that fall below what there is: nothing more is read, and what is held stays. */
 TEST(caps_can_change)
 {
@@ -207,7 +187,7 @@ TEST(caps_can_change)
     offer(q, 1, 0, guesses, 3);
     assert_next(q, "R21");
     assert_done(q, 2, 1, true, "");
-    config.held_bytes = config.iteration_bytes = 5;
+    config.held_bytes = 5;
     efs_prefetch_set_caps(q, &config);
     assert_next(q, "");
     assert_asked(q, 1, 2, 1, "");
@@ -317,27 +297,6 @@ TEST(bytes_under_way_are_capped)
     assert_next(q, "");
     assert_done(q, 1, 1, true, "");
     assert_next(q, "R12");
-    efs_prefetch_free(q);
-}
-
-TEST(bytes_of_an_iteration_are_capped)
-{
-    struct efs_prefetch_config config = wide;
-    struct efs_prefetch *q;
-    const struct efs_prefetch_guess guesses[] = {guess(4, 1, 4, 0.9), guess(4, 2, 4, 0.8), guess(0, 3, 6, 0.7)};
-
-    config.iteration_bytes = 20;
-    q = queue_new(&config);
-    offer(q, 1, 0, guesses, 3);
-    assert_next(q, "R41");
-    assert_next(q, "R42");
-    assert_next(q, "");
-    offer_one(q, 1, 3, guess(0, 3, 6, 0.7));
-    assert_next(q, ""); /* the same iteration */
-    offer_one(q, 2, 3, guess(0, 4, 6, 0.1));
-    assert_next(q, "R04"); /* another sequence has bytes of its own */
-    offer_one(q, 1, 6, guess(1, 3, 7, 0.7));
-    assert_next(q, "R13");
     efs_prefetch_free(q);
 }
 
@@ -534,7 +493,6 @@ TEST(every_read_is_counted_once)
 
     config.under_way_bytes = 60;
     config.held_bytes = 120;
-    config.iteration_bytes = 200;
     for (uint64_t seed = 1; seed < 20; seed++) {
         struct world w = {.q = queue_new(&config), .cases = {seed}};
         int64_t now[SEQUENCES] = {0};
