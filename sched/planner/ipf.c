@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TOLERANCE 1e-12 /* of an inclusion probability */
+#define ITERATIONS_MAX 10000u
+
 /* The experts that are neither certain nor impossible, and the tables of Eq. 24 over them. */
 struct fit {
     unsigned count;  /* of them */
@@ -153,44 +156,33 @@ static bool ipf_is_always(double f)
 }
 
 /* The weights' fixed point, from w = f / (1 - f), which is near it when k is not small. */
-static int fit_iterate(struct fit *fit, double tolerance, unsigned max_iterations, bool eq24,
-                       struct efs_ipf_report *report)
+static int fit_iterate(struct fit *fit)
 {
     for (unsigned i = 0; i < fit->count; i++)
         fit->w[i] = fit->f[i] / (1 - fit->f[i]);
-    for (report->iterations = 0;; report->iterations++) {
+    for (unsigned iteration = 0; iteration <= ITERATIONS_MAX; iteration++) {
         fit_rescale(fit);
         if (!fit_forward(fit))
             return -EDOM;
-        report->worst_error = fit_worst_error(fit);
-        if (report->worst_error <= tolerance)
+        if (fit_worst_error(fit) <= TOLERANCE)
             return 0;
-        if (report->iterations == max_iterations)
-            return -ELOOP;
         for (unsigned i = 0; i < fit->count; i++) {
-            double step = fit->f[i] / fit->got[i];
+            double step = fit->f[i] / fit->got[i] * (fit->without[i] / (1 - fit->f[i]));
 
-            if (!eq24) {
-                step *= fit->without[i] / (1 - fit->f[i]);
-                step = report->iterations % 2 ? sqrt(step) : step;
-            }
-            fit->w[i] *= step;
+            fit->w[i] *= iteration % 2 ? sqrt(step) : step;
         }
     }
+    return -ELOOP;
 }
 
-int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, const struct efs_ipf_options *options,
-                double *q, double *weights, struct efs_ipf_report *report)
+int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, double *q)
 {
-    double tolerance = options && options->tolerance != 0 ? options->tolerance : 1e-12;
-    unsigned max_iterations = options && options->max_iterations ? options->max_iterations : 10000;
-    struct efs_ipf_report unused;
     struct fit fit;
     double sum = 0;
     int rc = ipf_check(inclusion, experts, chosen);
 
-    if (rc || !q || !(tolerance > 0))
-        return rc ? rc : -EINVAL;
+    if (rc)
+        return rc;
     for (unsigned i = 0; i < experts; i++)
         sum += inclusion[i];
     if (fabs(sum - chosen) > 1e-6 * chosen)
@@ -198,9 +190,6 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
     rc = fit_alloc(&fit, experts, chosen);
     if (rc)
         return rc;
-    if (!report)
-        report = &unused;
-    *report = (struct efs_ipf_report){0};
 
     unsigned always = 0;
 
@@ -212,19 +201,15 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, cons
     fit.chosen = chosen - always; /* the sum says that neither this nor count - this is negative */
     if (fit.chosen > 0 && fit.chosen < fit.count) {
         fit_normalise(&fit);
-        rc = fit_iterate(&fit, tolerance, max_iterations, options && options->eq24, report);
+        rc = fit_iterate(&fit);
     } else { /* what is left is a crumb of rounding: all of them never, or all of them always */
-        for (unsigned i = 0; i < fit.count; i++) {
+        for (unsigned i = 0; i < fit.count; i++)
             fit.q[i] = fit.chosen ? 1 : 0;
-            fit.w[i] = fit.chosen ? INFINITY : 0;
-        }
     }
     for (unsigned i = 0, j = 0; i < experts; i++) {
         bool always_in = ipf_is_always(inclusion[i]), fitted = !always_in && !ipf_is_never(inclusion[i]);
 
         q[i] = always_in ? 1 : fitted ? fit.q[j] : 0;
-        if (weights)
-            weights[i] = always_in ? INFINITY : fitted ? fit.w[j] : 0;
         j += fitted;
     }
     free(fit.memory);

@@ -14,7 +14,7 @@
  * first.
  *
  * How it stays fast. Eq. 24 moves w_i by f_i / f_i(t), which crawls where f_i is near 1: thousands of rounds on skewed
- * layers. By default the odds are fitted, w_i by [f_i / (1 - f_i)] / [f_i(t) / (1 - f_i(t))], the step that would meet
+ * layers. So the odds are fitted, w_i by [f_i / (1 - f_i)] / [f_i(t) / (1 - f_i(t))], the step that would meet
  * f_i at once if the other weights stood still; the fixed point is the same and tens of rounds are enough. As all move
  * at once, a pair that trades places with each other overshoots by up to two: every other round takes half the step (in
  * logarithms), which ends just that.
@@ -24,36 +24,21 @@
 #ifndef EFS_IPF_H
 #define EFS_IPF_H
 
-#include <stdbool.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define EFS_IPF_MAX_EXPERTS 4096u
 
-struct efs_ipf_options {
-    double tolerance;        /* of |f_i(t) - f_i|, of all i; 0: 1e-12 */
-    unsigned max_iterations; /* 0: 10000 */
-    bool eq24;               /* the step of Eq. 24 as published */
-};
-
-struct efs_ipf_report {
-    unsigned iterations;
-    double worst_error; /* the largest |f_i(t) - f_i| at the end */
-};
-
 /*
  * Fit. inclusion: experts values in [0, 1] whose sum is chosen; a sum that is off by rounding (1e-6 of chosen) is made
- * right first by scaling the values between 0 and 1. q: experts values out, which sum to chosen. weights (may be NULL):
- * the same as w = q / (1 - q), INFINITY where q is 1. options and report may be NULL.
+ * right first by scaling the values between 0 and 1. q: experts values out, which sum to chosen; they give each
+ * inclusion probability to 1e-12.
  *
- * -EINVAL: no experts, more than EFS_IPF_MAX_EXPERTS, chosen 0 or above experts, or a bad option; -EDOM: a value
- * outside [0, 1] or a sum that no distribution can have; -ENOMEM; -ELOOP: not within tolerance after max_iterations
- * (q and report hold what was reached).
+ * -EINVAL: no experts, more than EFS_IPF_MAX_EXPERTS, chosen 0 or above experts; -EDOM: a value outside [0, 1] or a sum
+ * that no distribution can have; -ENOMEM; -ELOOP: not within that after 10,000 iterations.
  */
-int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, const struct efs_ipf_options *options,
-                double *q, double *weights, struct efs_ipf_report *report);
+int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, double *q);
 
 #ifdef __cplusplus
 }

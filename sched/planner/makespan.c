@@ -27,12 +27,10 @@ struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool p
         share.io_ns += chunks * cost->e_read_ns;
     if (pool != EFS_POOL_F && !cost_has_products(cost))
         share.cpu_ns += chunks * cost->decode_ns;
-    if (cost->extended) {
+    if (cost->extended)
         share.io_ns += reads_sm || reads_e ? cost->request_ns : 0;
-        share.cpu_ns += pool == EFS_POOL_F ? cost->copy_ns : 0;
-    } else {
+    else
         share.cpu_ns += reads_e ? chunks * cost->e_read_ns : 0;
-    }
     share.cpu_ns /= at_least_one(cost->threads);
     if (cost_has_products(cost)) /* measured with all threads */
         share.cpu_ns += pool == EFS_POOL_F ? cost->f_hit_ns : cost->c_hit_ns;

@@ -29,12 +29,10 @@ struct efs_cost {
 
     /*
      * Beyond the paper. Algorithm 3 charges a worker for the reads of the E-chunks that it decodes, takes a hit in F
-     * as free and the rest as perfectly overlapped. Extended, the CPU pays for what was measured: decoding, and a copy
-     * of each F hit; reads are charged to the disk alone, with a fixed cost for each request to it; and the last shard
-     * read is decoded after all I/O.
+     * as free and the rest as perfectly overlapped. Extended, the CPU pays for decoding as measured; reads are charged
+     * to the disk alone, with a fixed cost for each request to it; and the last shard read is decoded after all I/O.
      */
     bool extended;
-    double copy_ns;    /* hand out an expert that is full (0: mapped) */
     double request_ns; /* of each separate read: an S or E hit or a miss makes one per expert */
 
     /*

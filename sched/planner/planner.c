@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Splits that round to the same experts cost the same: a set of those seen. */
 struct seen {
@@ -83,7 +82,6 @@ static void capacity_fill(const struct efs_plan_layer_state *layer, uint64_t bud
 /* A split to be judged. */
 struct split {
     uint16_t capacity[EFS_POOLS];
-    uint8_t parts[EFS_POOLS];
     double io_ns;    /* 0 when I/O is not the goal */
     double bound_ns; /* the makespan is not below this */
 };
@@ -129,10 +127,8 @@ static int search_add_split(struct search *search, const unsigned parts[EFS_POOL
     }
     split = &search->splits[search->count++];
     mean = efs_plan_expect_share(search->layer, capacity);
-    for (unsigned p = 0; p < EFS_POOLS; p++) {
+    for (unsigned p = 0; p < EFS_POOLS; p++)
         split->capacity[p] = (uint16_t)capacity[p];
-        split->parts[p] = (uint8_t)parts[p];
-    }
     split->io_ns = request->goal == EFS_PLAN_IO ? mean.io_ns : 0;
     split->bound_ns = mean.io_ns > mean.cpu_ns ? mean.io_ns : mean.cpu_ns;
     return 0;
@@ -214,16 +210,10 @@ int efs_plan_search(struct efs_plan_layer_state *layer, uint64_t budget_bytes, s
     free(search.seen.slot);
     if (!rc)
         rc = search_choose(&search);
-    for (unsigned p = 0; !rc && p < EFS_POOLS; p++) {
+    for (unsigned p = 0; !rc && p < EFS_POOLS; p++)
         parts[p] = search.best->capacity[p];
-        plan->ratio[p] = (double)search.best->parts[p] / layer->steps;
-    }
     free(search.splits);
-    if (!rc)
-        rc = efs_plan_fill_in(layer, parts, plan);
-    plan->budget_bytes = budget_bytes;
-    plan->points = (unsigned)search.count;
-    return rc;
+    return rc ? rc : efs_plan_fill_in(layer, parts, plan);
 }
 
 int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned capacity[EFS_POOLS], struct efs_plan *plan)
@@ -238,12 +228,7 @@ int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned cap
         cut[p] = capacity[p] < left ? capacity[p] : left;
         left -= cut[p];
     }
-    memset(plan, 0, sizeof(*plan));
     rc = efs_plan_fill_in(&layer, cut, plan);
-    plan->budget_bytes = request->budget_bytes;
-    plan->points = 1;
-    for (unsigned p = 0; !rc && p < EFS_POOLS && request->budget_bytes; p++)
-        plan->ratio[p] = (double)plan->used_bytes[p] / (double)request->budget_bytes;
     efs_plan_close(&layer);
     return rc;
 }

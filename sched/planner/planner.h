@@ -51,14 +51,11 @@ struct efs_plan_request {
 };
 
 struct efs_plan {
-    double ratio[EFS_POOLS];        /* gamma: shares of the budget, which sum to 1 */
     unsigned capacity[EFS_POOLS];   /* S_p: experts */
     uint64_t used_bytes[EFS_POOLS]; /* what these take */
-    uint64_t budget_bytes;          /* what it was planned for */
     double makespan_ns;             /* expected, of the layer */
     double io_ns;                   /* expected I/O part of it */
     double hits[EFS_POOLS];         /* expected hits in each pool; chosen less their sum are misses */
-    unsigned points;                /* splits that were weighed (those that round to the same experts count once) */
 };
 
 /*

@@ -27,7 +27,7 @@ int efs_plan_expect(struct efs_plan_layer_state *layer, const unsigned capacity[
 /* Expected I/O and CPU time of a split: hits are sums of inclusion probabilities, so these need no patterns. */
 struct efs_share efs_plan_expect_share(const struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS]);
 
-/* Everything that a plan says about a split, but ratio, budget_bytes and points. */
+/* Everything that a plan says about a split. */
 int efs_plan_fill_in(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS], struct efs_plan *plan);
 
 /* Algorithm 4 for a layer that is open, with this budget. Of splits that are equally good the first counts, in the

@@ -55,18 +55,17 @@ TEST(extended_by_hand)
     struct efs_cost c = cost;
 
     c.extended = true;
-    c.copy_ns = 50;
     c.request_ns = 7;
     /* all missing, k = 4: 1680 + 4 requests 28 + the last decode 20 = 1728; CPU 960/2 = 480 */
     assert_double_equal(makespan(&c, 4, 0, 0, 0, 0), 1728, 0);
-    /* all full: 4 copies, 200/2 */
-    assert_double_equal(makespan(&c, 4, 4, 0, 0, 0), 100, 0);
+    /* all full: nothing to do */
+    assert_double_equal(makespan(&c, 4, 4, 0, 0, 0), 0, 0);
     /* all compressed: as before, no reads and no last decode */
     assert_double_equal(makespan(&c, 4, 0, 4, 0, 0), 480, 0);
     /* all S: I/O 480 + 28 + 20 = 528, CPU 960/2 = 480: the reads are not charged to the workers any more */
     assert_double_equal(makespan(&c, 4, 0, 0, 4, 0), 528, 0);
-    /* 2 F, 2 C, 1 E, k = 5: I/O 300 + 7 + 20 = 327; CPU (36*20 + 100)/2 = 410 */
-    assert_double_equal(makespan(&c, 5, 2, 2, 0, 1), 410, 0);
+    /* 2 F, 2 C, 1 E, k = 5: I/O 300 + 7 + 20 = 327; CPU 36*20/2 = 360 */
+    assert_double_equal(makespan(&c, 5, 2, 2, 0, 1), 360, 0);
     /* the share of one S hit: I/O 120 + 7; without the extension 120, and CPU (120 + 240)/2 */
     assert_double_equal(efs_makespan_share(&c, EFS_POOL_S).io_ns, 127, 0);
     assert_double_equal(efs_makespan_share(&cost, EFS_POOL_S).io_ns, 120, 0);
