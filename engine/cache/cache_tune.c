@@ -77,7 +77,7 @@ void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capac
     r->pools_bytes = pools_bytes;
     if (!r->policy)
         return;
-    efs_policy_resize(r->policy, capacity_bytes, NULL, &moves, &count);
+    efs_policy_resize(r->policy, capacity_bytes, &moves, &count);
     efs_cache_apply(fs, moves, count);
 }
 

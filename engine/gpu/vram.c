@@ -53,8 +53,7 @@ static errint_t order_make(struct efs_vram_order *order, uint32_t layers, uint32
     if (good && order->layer)
         memcpy(made.layer, order->layer, order->known * sizeof(*made.layer));
     if (order->kind == EFS_VRAM_VALUE) {
-        const struct efs_value_tuning tuning = {.rate_weight = 0};
-        made.value = efs_value_new(layers, experts, chosen, &tuning);
+        made.value = efs_value_new(layers, experts, chosen, false);
         made.expert = made.tokens = efs_sys_calloc(experts, sizeof(*made.tokens));
         good = good && made.value && made.tokens;
     } else {

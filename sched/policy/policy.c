@@ -35,16 +35,10 @@ enum efs_policy_kind efs_policy_by_name(const char *name)
 static bool policy_config_valid(const struct efs_policy_config *config)
 {
     size_t entries = config->same_bytes ? 1 : (size_t)config->layers * config->experts;
-    const double tuned[] = {
-        config->tuning.delta,     config->tuning.rate_weight, config->tuning.age_weight,     config->tuning.smooth,
-        config->tuning.half_life, config->tuning.change_bits, config->tuning.promote_margin, config->chosen};
 
     if ((unsigned)config->kind >= EFS_POLICY_KINDS || !config->layers || !config->experts || !config->bytes ||
-        config->layers > EFS_RANK_MAX_LAYERS || config->experts > EFS_RANK_MAX_EXPERTS)
+        config->layers > EFS_RANK_MAX_LAYERS || config->experts > EFS_RANK_MAX_EXPERTS || !isfinite(config->chosen))
         return false;
-    for (size_t i = 0; i < sizeof(tuned) / sizeof(tuned[0]); i++)
-        if (!isfinite(tuned[i]))
-            return false;
     for (size_t i = 0; i < entries; i++) {
         const uint64_t *bytes = config->bytes[i];
         bool none = !bytes[0] && !bytes[1] && !bytes[2] && !bytes[3];
@@ -62,8 +56,8 @@ static int policy_allocate(struct efs_policy *policy, const struct efs_policy_co
     struct efs_tables *tables = &policy->tables;
 
     EFS_TABLE(tables, policy->bytes, entries);
-    EFS_TABLE(tables, policy->capacity, layers);
-    EFS_TABLE(tables, policy->used, layers);
+    EFS_TABLE(tables, policy->capacity, policy->domains);
+    EFS_TABLE(tables, policy->used, policy->domains);
     EFS_TABLE(tables, policy->threshold, layers);
     EFS_TABLE(tables, policy->pool, units);
     EFS_TABLE(tables, policy->evictable, units);
@@ -84,15 +78,11 @@ static int policy_allocate(struct efs_policy *policy, const struct efs_policy_co
     return 0;
 }
 
-static void policy_set_capacity(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
-                                const uint64_t (*layer_bytes)[EFS_POOLS])
+static void policy_set_capacity(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS])
 {
-    memset(policy->capacity, 0, policy->layers * sizeof(*policy->capacity));
-    if (layer_bytes)
-        memcpy(policy->capacity, layer_bytes, policy->layers * sizeof(*policy->capacity));
-    else
-        memcpy(policy->capacity[0], capacity_bytes, sizeof(policy->capacity[0]));
-    policy->domains = layer_bytes ? policy->layers : 1;
+    for (unsigned domain = 0; domain < policy->domains; domain++)
+        for (unsigned p = 0; p < EFS_POOLS; p++)
+            policy->capacity[domain][p] = capacity_bytes[p] / policy->domains;
     efs_policy_set_thresholds(policy);
 }
 
@@ -110,6 +100,7 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
     *policy = (struct efs_policy){.order = orders[config->kind],
                                   .layers = config->layers,
                                   .experts = config->experts,
+                                  .domains = config->by_layer ? config->layers : 1,
                                   .units = config->layers * config->experts,
                                   .chosen = config->chosen,
                                   .recode = config->recode,
@@ -120,7 +111,7 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
     for (uint32_t unit = 0; !rc && unit < policy->units; unit++) /* a layer may have less experts than the widest */
         policy->info[EFS_POOL_M].experts += efs_unit_bytes(policy, unit, EFS_POOL_F) != 0;
     if (!rc) {
-        policy_set_capacity(policy, config->capacity_bytes, config->layer_bytes);
+        policy_set_capacity(policy, config->capacity_bytes);
         rc = policy->order->open(policy);
     }
     if (rc) {
@@ -286,25 +277,10 @@ void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, 
 }
 
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
-                       const uint64_t (*layer_bytes)[EFS_POOLS], const struct efs_move **moves, size_t *move_count)
+                       const struct efs_move **moves, size_t *move_count)
 {
-    unsigned domains = layer_bytes ? policy->layers : 1;
-
     efs_policy_call_begin(policy);
-    if (domains != policy->domains) { /* the orders and the sums are by domain: enter everything anew */
-        for (uint32_t unit = 0; unit < policy->units; unit++)
-            efs_policy_order_unit(policy, unit, false);
-        policy_set_capacity(policy, capacity_bytes, layer_bytes);
-        memset(policy->used, 0, policy->layers * sizeof(*policy->used));
-        for (uint32_t unit = 0; unit < policy->units; unit++) {
-            if (policy->pool[unit] != EFS_POOL_M)
-                policy->used[efs_unit_domain(policy, unit)][policy->pool[unit]] +=
-                    efs_unit_bytes(policy, unit, policy->pool[unit]);
-            efs_policy_order_unit(policy, unit, true);
-        }
-    } else {
-        policy_set_capacity(policy, capacity_bytes, layer_bytes);
-    }
+    policy_set_capacity(policy, capacity_bytes);
     efs_policy_trim(policy);
     efs_policy_call_end(policy, moves, move_count);
 }

@@ -68,14 +68,8 @@ enum efs_policy_kind efs_policy_by_name(const char *name);
 /* Of the zipmoe policy. Zeroes are the defaults. */
 struct efs_policy_tuning {
     bool published;     /* rank by counts within the layer, thresholds, drop beyond them: the paper to the letter */
-    double delta;       /* published: margin of the thresholds, in ranks */
     unsigned count_age; /* published: requests of a layer after which its counts are halved; 0: never */
-    double rate_weight; /* the rest: see struct efs_value_tuning */
-    double age_weight;
-    double smooth;
-    double half_life;
-    double change_bits;
-    double promote_margin; /* an expert takes the place of another in F only if wanted this many times sooner; 6 */
+    bool steady;        /* not published: as of efs_value_new() */
 };
 
 struct efs_policy_config {
@@ -85,9 +79,9 @@ struct efs_policy_config {
     const uint64_t (*bytes)[EFS_POOLS]; /* size of each expert in F, C, S, E: [layer * experts + expert], copied; */
     bool same_bytes;                    /* ... or one entry for all */
     uint64_t capacity_bytes[EFS_POOLS]; /* of the pools over all layers; 0: no such pool */
-    const uint64_t (*layer_bytes)[EFS_POOLS]; /* NULL; or pools of each layer by itself, [layers], copied */
-    bool recode;                              /* a full expert may be coded again: F -> C and F -> E */
-    uint64_t seed;                            /* of the marking policy */
+    bool by_layer;                      /* each layer has pools of its own, of equal parts of that */
+    bool recode;                        /* a full expert may be coded again: F -> C and F -> E */
+    uint64_t seed;                      /* of the marking policy */
     struct efs_policy_tuning tuning;
 };
 
@@ -137,12 +131,10 @@ void efs_policy_user_pin(struct efs_policy *policy, unsigned layer, unsigned exp
  * Changes the cache state alone; may overfill a pool, which the next admit or resize sets right. */
 void efs_policy_set(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool);
 
-/*
- * New capacities (a budget, a plan). layer_bytes as in the config: NULL to share capacity_bytes by all layers. Victims
- * go at once; what is pinned stays over the capacity until efs_policy_fit().
- */
+/* New capacities (a budget, a plan), as in the config. Victims go at once; what is pinned stays over the capacity until
+ * efs_policy_fit(). */
 void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[EFS_POOLS],
-                       const uint64_t (*layer_bytes)[EFS_POOLS], const struct efs_move **moves, size_t *move_count);
+                       const struct efs_move **moves, size_t *move_count);
 
 /* What is above the capacities goes, as far as it is not pinned: after unpins. moves as of efs_policy_admit(). */
 void efs_policy_fit(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count);

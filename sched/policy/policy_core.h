@@ -50,9 +50,9 @@ struct efs_policy {
     struct efs_policy_tuning tuning;
 
     uint64_t (*bytes)[EFS_POOLS];    /* [units], or one */
-    uint64_t (*capacity)[EFS_POOLS]; /* [layers]; domain 0 alone when all layers share */
-    uint64_t (*used)[EFS_POOLS];
-    double (*threshold)[EFS_POOLS]; /* [layers] tau: experts of a layer that the pools down to this one hold */
+    uint64_t (*capacity)[EFS_POOLS]; /* [domains] */
+    uint64_t (*used)[EFS_POOLS];     /* [domains] */
+    double (*threshold)[EFS_POOLS];  /* [layers] tau: experts of a layer that the pools down to this one hold */
 
     uint8_t *pool;      /* [units] where it is: enum efs_pool */
     uint8_t *evictable; /* [units] the pool that it may be a victim of, or EFS_NOT_EVICTABLE */

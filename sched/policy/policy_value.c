@@ -12,7 +12,13 @@
 #include "tables.h"
 
 #define USE 64u             /* what one use adds to a rate */
+#define RATE_WEIGHT 0.8     /* exponent of the rate; these as found on the history trace */
+#define AGE_WEIGHT 0.4      /* exponent of the passes since the last use */
+#define SMOOTH 4            /* passes at the long-run rate that a request begins with */
+#define HALF_LIFE 256       /* of the rate within a request, in passes */
+#define CHANGE_BITS 2.9     /* that two passes must lose together for a new request to be seen */
 #define FADE_STEP 0.75      /* rates fade in steps, as fading one means new logarithms for its layer */
+#define FADE_PASSES 106u    /* between two of them: so they are halved in HALF_LIFE */
 #define LONG_RUN 40u        /* passes of the uniform rate that the long-run rate begins with */
 #define LONG_RUN_MAX 65536u /* passes after which long-run counts are halved */
 #define STEADY_PASSES 8u    /* passes after a change in which no other is looked for */
@@ -20,14 +26,13 @@
 struct efs_value {
     struct efs_tables tables;
     unsigned layers, experts;
-    double rate_weight, smooth, chosen, change_bits;
-    int32_t weight;       /* rate_weight times 4096 */
-    unsigned fade_passes; /* passes between two fadings */
-    uint32_t *rate;       /* [layer][expert] uses in this request, times USE, faded */
-    uint32_t *prior;      /* [layer][expert] what the long-run rate adds */
-    int32_t *log_rate;    /* [layer][expert] weighted logarithm of their sum, in units */
-    uint32_t *last;       /* [layer][expert] visit of the layer at the last use */
-    uint32_t *total;      /* [layer][expert] long-run uses */
+    double chosen;
+    bool steady;
+    uint32_t *rate;    /* [layer][expert] uses in this request, times USE, faded */
+    uint32_t *prior;   /* [layer][expert] what the long-run rate adds */
+    int32_t *log_rate; /* [layer][expert] weighted logarithm of their sum, in units */
+    uint32_t *last;    /* [layer][expert] visit of the layer at the last use */
+    uint32_t *total;   /* [layer][expert] long-run uses */
     struct layer {
         uint32_t visits, total_visits, since_fade;
         double passes; /* of this request, faded */
@@ -55,12 +60,11 @@ static int32_t value_log2(const struct efs_value *value, uint32_t x)
 
 static int32_t value_age_weight(const struct efs_value *value, uint32_t x)
 {
-    return (int32_t)((int64_t)value_log2(value, x ? x : 1) * value->weight >> 12);
+    return (int32_t)((int64_t)value_log2(value, x ? x : 1) * (int64_t)(4096 * RATE_WEIGHT + 0.5) >> 12);
 }
 
-struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, const struct efs_value_tuning *tuning)
+struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, bool steady)
 {
-    struct efs_value_tuning t = tuning ? *tuning : (struct efs_value_tuning){0};
     size_t cells = (size_t)layers * experts;
     struct efs_value *value;
 
@@ -72,16 +76,12 @@ struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen
     value->layers = layers;
     value->experts = experts;
     value->chosen = fmin(fmax(chosen, 1), experts);
-    value->rate_weight = t.rate_weight > 0 ? t.rate_weight : 0.8;
-    value->weight = (int32_t)lrint(4096 * fmin(value->rate_weight, 64));
-    value->smooth = t.smooth > 0 ? t.smooth : 4;
-    value->change_bits = t.change_bits != 0 ? t.change_bits : 2.9;
-    value->fade_passes = (unsigned)fmax(1, -log2(FADE_STEP) * (t.half_life > 0 ? t.half_life : 256));
+    value->steady = steady;
     value->steady_passes = STEADY_PASSES;
     for (unsigned i = 0; i <= 256; i++)
         value->log_table[i] = (int32_t)lrint(log2(1 + i / 256.0) * EFS_VALUE_UNIT);
     for (unsigned age = 1; age <= EFS_VALUE_AGES; age++)
-        value->age_cost[age] = (int32_t)lrint((t.age_weight > 0 ? t.age_weight : 0.4) * log2(age) * EFS_VALUE_UNIT);
+        value->age_cost[age] = (int32_t)lrint(AGE_WEIGHT * log2(age) * EFS_VALUE_UNIT);
     EFS_TABLE(&value->tables, value->rate, cells);
     EFS_TABLE(&value->tables, value->prior, cells);
     EFS_TABLE(&value->tables, value->log_rate, cells);
@@ -118,7 +118,7 @@ static void value_refresh_layer(struct efs_value *value, unsigned l)
     struct layer *layer = &value->layer[l];
     size_t base = (size_t)l * value->experts;
     double uniform = value->chosen / value->experts;
-    double scale = value->smooth * USE / (layer->total_visits + LONG_RUN);
+    double scale = SMOOTH * (double)USE / (layer->total_visits + LONG_RUN);
 
     if (!layer->stale)
         return;
@@ -126,7 +126,7 @@ static void value_refresh_layer(struct efs_value *value, unsigned l)
         value->prior[base + e] = (uint32_t)lrint(scale * (value->total[base + e] + uniform * LONG_RUN));
         value_set_log(value, base + e);
     }
-    layer->log_passes = value_age_weight(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
+    layer->log_passes = value_age_weight(value, (uint32_t)lrint(USE * (layer->passes + SMOOTH)));
     layer->stale = false;
 }
 
@@ -165,7 +165,7 @@ void efs_value_begin(struct efs_value *value)
  */
 static bool value_find_change(struct efs_value *value)
 {
-    double mean = (double)value->bits / value->bits_of / EFS_VALUE_UNIT / value->rate_weight;
+    double mean = (double)value->bits / value->bits_of / EFS_VALUE_UNIT / RATE_WEIGHT;
     double loss = value->slow - mean;
     bool first = value->slow == 0;
 
@@ -177,7 +177,7 @@ static bool value_find_change(struct efs_value *value)
             value->slow = mean;
         return false;
     }
-    if (loss + value->last_loss > value->change_bits && loss > value->change_bits / 5) {
+    if (loss + value->last_loss > CHANGE_BITS && loss > CHANGE_BITS / 5) {
         efs_value_begin(value);
         return true;
     }
@@ -196,7 +196,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
     for (unsigned i = 0; i < count; i++)
         value->bits += value->log_rate[base + expert[i]] - layer->log_passes;
     value->bits_of += count;
-    if (++value->requests >= value->layers && value->change_bits > 0 && value->bits_of)
+    if (++value->requests >= value->layers && !value->steady && value->bits_of)
         changed = value_find_change(value);
     if (layer->visits == UINT32_MAX) { /* four thousand million passes: all ages begin anew */
         layer->visits = EFS_VALUE_AGES;
@@ -205,7 +205,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
     layer->visits++;
     layer->total_visits++;
     layer->passes++;
-    if (++layer->since_fade >= value->fade_passes)
+    if (++layer->since_fade >= FADE_PASSES)
         value_fade_layer(value, l);
     for (unsigned i = 0; i < count; i++) {
         size_t at = base + expert[i];
@@ -217,7 +217,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
             value_set_log(value, at);
     }
     if (!layer->stale)
-        layer->log_passes = value_age_weight(value, (uint32_t)lrint(USE * (layer->passes + value->smooth)));
+        layer->log_passes = value_age_weight(value, (uint32_t)lrint(USE * (layer->passes + SMOOTH)));
     return changed;
 }
 

@@ -20,20 +20,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Zero: the default, as found on the history trace. */
-struct efs_value_tuning {
-    double rate_weight; /* exponent of the rate; 0.8 */
-    double age_weight;  /* exponent of the passes since the last use; 0.4 */
-    double smooth;      /* passes at the long-run rate that a request begins with; 4 */
-    double half_life;   /* of the rate within a request, in passes; 256 */
-    double change_bits; /* how many bits two passes must lose together for a new request to be seen; 2.9; < 0: never */
-};
-
 struct efs_value;
 
-/* chosen: experts that a layer asks for at once, on average. NULL: no memory, or sizes 0 or above those of rank.h. */
-struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen,
-                                const struct efs_value_tuning *tuning);
+/* chosen: experts that a layer asks for at once, on average. steady: new requests are not looked for, the caller says
+ * when one begins. NULL: no memory, or sizes 0 or above those of rank.h. */
+struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, bool steady);
 void efs_value_free(struct efs_value *value); /* NULL is fine */
 
 /* A layer asks for experts. True: a new request was seen to have begun (before the pass that just ended). */

@@ -17,6 +17,8 @@
 #include <errno.h>
 #include <math.h>
 
+#define PROMOTE_MARGIN 6 /* an expert takes the place of another in F if it is wanted this many times sooner */
+
 /* The units of a layer and pool that are worth least, the least first. */
 #define TAIL 4u
 struct tail {
@@ -27,7 +29,6 @@ struct tail {
 
 struct zipmoe {
     bool published;
-    double promote_margin;
     struct efs_rank *rank;          /* published */
     struct efs_value *value;        /* otherwise */
     int32_t *score;                 /* [experts] scratch of ranks */
@@ -63,11 +64,6 @@ static void tail_forget(struct zipmoe *z, unsigned layer)
 static int zipmoe_open(struct efs_policy *policy)
 {
     const struct efs_policy_tuning *t = &policy->tuning;
-    struct efs_value_tuning value = {.rate_weight = t->rate_weight,
-                                     .age_weight = t->age_weight,
-                                     .smooth = t->smooth,
-                                     .half_life = t->half_life,
-                                     .change_bits = t->change_bits};
     struct efs_tables *tables = &policy->tables;
     struct zipmoe *z = EFS_TABLE(tables, z, 1);
 
@@ -75,11 +71,10 @@ static int zipmoe_open(struct efs_policy *policy)
         return -ENOMEM;
     policy->state = z;
     z->published = t->published;
-    z->promote_margin = t->promote_margin > 0 ? t->promote_margin : 6;
     if (z->published)
         z->rank = efs_rank_new(policy->layers, policy->experts, t->count_age);
     else
-        z->value = efs_value_new(policy->layers, policy->experts, policy->chosen, &value);
+        z->value = efs_value_new(policy->layers, policy->experts, policy->chosen, t->steady);
     EFS_TABLE(tables, z->score, policy->experts);
     EFS_TABLE(tables, z->evictable, policy->units);
     EFS_TABLE(tables, z->place, policy->units);
@@ -291,7 +286,7 @@ static bool zipmoe_beats(struct efs_policy *policy, uint32_t unit, uint32_t vict
 
     /* To leave F costs coding again: that the two do not change places at every use, ask for a margin. */
     if (pool == EFS_POOL_F && !z->published && policy->recode)
-        return mine * z->promote_margin > theirs;
+        return mine * PROMOTE_MARGIN > theirs;
     return mine > theirs;
 }
 
@@ -302,7 +297,7 @@ static bool zipmoe_entitled(struct efs_policy *policy, uint32_t unit, enum efs_p
 
     if (!z->published)
         return true;
-    return efs_rank_of(z->rank, layer, unit % policy->experts) < policy->threshold[layer][pool] + policy->tuning.delta;
+    return efs_rank_of(z->rank, layer, unit % policy->experts) < policy->threshold[layer][pool];
 }
 
 static void zipmoe_ranks(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,

@@ -171,7 +171,7 @@ TEST(adds_and_fades)
 TEST(learner_ranks_as_the_policy)
 {
     static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}};
-    const struct efs_policy_tuning tuning = {.smooth = 2};
+    const struct efs_policy_tuning tuning = {.steady = true};
     const struct efs_policy_config config = {.kind = EFS_POLICY_ZIPMOE,
                                              .layers = LAYERS,
                                              .experts = EXPERTS,

@@ -188,7 +188,7 @@ enum { LAYERS = 3, EXPERTS = 24, UNITS = LAYERS * EXPERTS };
 struct mirror {
     uint8_t pool[UNITS];
     unsigned pins[UNITS];
-    uint64_t used[LAYERS][EFS_POOLS], spare[LAYERS][EFS_POOLS], capacity[LAYERS][EFS_POOLS];
+    uint64_t used[LAYERS][EFS_POOLS], spare[LAYERS][EFS_POOLS], capacity[EFS_POOLS];
     uint64_t (*bytes)[EFS_POOLS];
     unsigned domains;
     bool recode;
@@ -197,6 +197,11 @@ struct mirror {
 static unsigned domain_of(const struct mirror *mirror, unsigned unit)
 {
     return mirror->domains == 1 ? 0 : unit / EXPERTS;
+}
+
+static uint64_t capacity_of(const struct mirror *mirror, unsigned pool)
+{
+    return mirror->capacity[pool] / mirror->domains;
 }
 
 static void mirror_book(struct mirror *mirror, unsigned unit, unsigned to)
@@ -225,9 +230,9 @@ static void mirror_moves(struct mirror *mirror, const struct efs_move *moves, si
         if (moves[i].from == S)
             assert_int_equal(moves[i].to, M); /* E would have to be read */
         mirror_book(mirror, unit, moves[i].to);
-        if (moves[i].to != M && mirror->used[domain][moves[i].to] > mirror->capacity[domain][moves[i].to])
+        if (moves[i].to != M && mirror->used[domain][moves[i].to] > capacity_of(mirror, moves[i].to))
             assert_true(mirror->used[domain][moves[i].to] <=
-                        mirror->capacity[domain][moves[i].to] + mirror->spare[domain][moves[i].to]);
+                        capacity_of(mirror, moves[i].to) + mirror->spare[domain][moves[i].to]);
     }
 }
 
@@ -254,18 +259,15 @@ static bool over(const struct mirror *mirror)
 {
     for (unsigned d = 0; d < mirror->domains; d++)
         for (unsigned p = 0; p < EFS_POOLS; p++)
-            if (mirror->used[d][p] > mirror->capacity[d][p])
+            if (mirror->used[d][p] > capacity_of(mirror, p))
                 return true;
     return false;
 }
 
 static void random_capacity(struct cases *cases, struct mirror *mirror)
 {
-    memset(mirror->capacity, 0, sizeof(mirror->capacity));
-    for (unsigned d = 0; d < mirror->domains; d++)
-        for (unsigned p = 0; p < EFS_POOLS; p++)
-            if (cases_below(cases, 4))
-                mirror->capacity[d][p] = cases_below(cases, mirror->domains == 1 ? 12000 : 5000);
+    for (unsigned p = 0; p < EFS_POOLS; p++)
+        mirror->capacity[p] = cases_below(cases, 4) ? cases_below(cases, mirror->domains == 1 ? 12000 : 15000) : 0;
 }
 
 static unsigned random_request(struct cases *cases, uint32_t *expert)
@@ -303,9 +305,8 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
     config.recode = recode;
     config.tuning.published = published;
     config.tuning.count_age = published ? 50 : 0;
-    memcpy(config.capacity_bytes, mirror.capacity[0], sizeof(config.capacity_bytes));
-    if (by_layer)
-        config.layer_bytes = (const uint64_t(*)[EFS_POOLS])mirror.capacity;
+    memcpy(config.capacity_bytes, mirror.capacity, sizeof(config.capacity_bytes));
+    config.by_layer = by_layer;
     policy = open_policy(&config);
     for (unsigned round = 0; round < 1500; round++) {
         unsigned layer = round % LAYERS, count;
@@ -315,12 +316,9 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
         const struct efs_move *moves;
         size_t move_count;
 
-        if (cases_below(cases, 100) == 0) { /* a new budget, sometimes other domains */
-            mirror.domains = cases_below(cases, 3) ? mirror.domains : by_layer ? LAYERS : 1;
+        if (cases_below(cases, 100) == 0) { /* a new budget */
             random_capacity(cases, &mirror);
-            efs_policy_resize(policy, mirror.capacity[0],
-                              mirror.domains > 1 ? (const uint64_t(*)[EFS_POOLS])mirror.capacity : NULL, &moves,
-                              &move_count);
+            efs_policy_resize(policy, mirror.capacity, &moves, &move_count);
             memset(mirror.spare, 0xff, sizeof(mirror.spare)); /* pools shrink: over until the moves are done */
             for (unsigned d = 0; d < LAYERS; d++)
                 for (unsigned p = 0; p < EFS_POOLS; p++)
@@ -433,7 +431,7 @@ TEST(what_is_held_stays)
         assert_int_equal(ask_one(policy, 0, 2).target, C);
         assert_int_equal(efs_policy_state(policy, 0, 1), M);
         efs_policy_unpin(policy, 0, 0);
-        efs_policy_resize(policy, none, NULL, &moves, &count); /* the pin keeps one back */
+        efs_policy_resize(policy, none, &moves, &count); /* the pin keeps one back */
         assert_int_equal(count, 1);
         assert_int_equal(moves[0].expert, 2);
         assert_int_equal(over_bytes(policy), 667);
@@ -544,15 +542,6 @@ TEST(published_dispatch_by_hand)
     efs_policy_pool(policy, EFS_POOL_F, &info);
     assert_int_equal(info.dropped, 1);
     efs_policy_free(policy);
-
-    config.tuning.delta = 2; /* rank 2 is still let into F, where there is nobody yet */
-    policy = open_policy(&config);
-    efs_policy_seed(policy, 0, counts, 100);
-    assert_int_equal(ask_one(policy, 0, 2).target, F);
-    assert_int_equal(ask_one(policy, 0, 0).target, F); /* and leaves when the lowest count of the pool is its own */
-    assert_int_equal(efs_policy_state(policy, 0, 2), C);
-    assert_int_equal(ask_one(policy, 0, 3).target, S); /* 3 < tau_C + 2, but the one in C counts more */
-    efs_policy_free(policy);
 }
 
 TEST(a_scan_does_not_wash_out_the_hot)
@@ -561,7 +550,7 @@ TEST(a_scan_does_not_wash_out_the_hot)
     unsigned hits[2] = {0};
 
     config.capacity_bytes[C] = 10 * 667;
-    config.tuning.change_bits = -1;
+    config.tuning.steady = true;
     for (unsigned kind = 0; kind < 2; kind++) {
         struct efs_policy *policy;
 
@@ -597,7 +586,7 @@ TEST(a_new_request_is_seen)
 
         config.chosen = 4;
         config.capacity_bytes[C] = 4 * 10 * 667;
-        config.tuning.change_bits = see ? 0 : -1;
+        config.tuning.steady = !see;
         policy = open_policy(&config);
         for (unsigned token = 0; token < 900; token++)
             for (unsigned layer = 0; layer < 4; layer++) {
@@ -628,8 +617,7 @@ static double reuse(struct efs_value *value, unsigned expert)
  * run. */
 TEST(worth_by_its_parts)
 {
-    struct efs_value_tuning tuning = {.change_bits = -1};
-    struct efs_value *value = efs_value_new(1, 16, 2, &tuning);
+    struct efs_value *value = efs_value_new(1, 16, 2, true);
     uint32_t asked[2] = {3, 4}, other[2] = {5, 6}, counts[16] = {[9] = 900};
     double often, once;
 
@@ -655,7 +643,7 @@ TEST(worth_by_its_parts)
     assert_true(reuse(value, 9) < reuse(value, 7));
     efs_value_free(value);
     efs_value_free(NULL);
-    assert_null(efs_value_new(0, 16, 2, NULL));
+    assert_null(efs_value_new(0, 16, 2, false));
 }
 
 TEST(ranks_are_an_order)
@@ -712,7 +700,6 @@ TEST(what_is_refused)
     REFUSED(config.layers = 0);
     REFUSED(config.experts = 5000);
     REFUSED(config.bytes = NULL);
-    REFUSED(config.tuning.delta = NAN);
     REFUSED(config.chosen = INFINITY);
     uint64_t zero[1][EFS_POOLS] = {{1000, 0, 500, 167}};
     REFUSED(config.bytes = (const uint64_t(*)[EFS_POOLS])zero);

@@ -125,7 +125,6 @@ static errint_t simulate_one(struct session *session, const struct replay_worklo
                         record->policy.name, strerror(-rc));
     rc = replay_simulate(s, w, &record->policy, history, &record->plan, foresight, record->budget_bytes, show_progress,
                          session, &record->result);
-    replay_plan_free(&record->plan);
     return rc < 0 ? efs_fail(err, rc, "replaying with %s failed: %s", record->policy.name, strerror(-rc)) : 0;
 }
 

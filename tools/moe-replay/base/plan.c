@@ -2,11 +2,7 @@
 /* plan.c - from the history and the profile to the pools. */
 #include "replay.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define PLAN_STEP 0.05 /* of the planner's grid */
 
 /* As the profile has it, but with the workers, tensors and shards that are replayed. */
 static struct efs_pools_costs costs_of(const struct replay_setup *s)
@@ -93,7 +89,6 @@ static int plan_pools(const struct replay_setup *s, enum replay_pools pools, con
                                               .skew = &h->skew,
                                               .budget_bytes = budget,
                                               .goal = pools == REPLAY_MAKESPAN ? EFS_PLAN_MAKESPAN : EFS_PLAN_IO,
-                                              .step = PLAN_STEP,
                                               .how = EFS_POOLS_SHARED};
     struct efs_pools planned;
     int rc = efs_pools_plan(&request, &planned);
@@ -109,25 +104,9 @@ int replay_plan_make(const struct replay_setup *s, const struct replay_policy *p
                      uint64_t budget, struct replay_plan *plan)
 {
     enum replay_pools pools = policy->pools;
-    bool even = pools == REPLAY_EVEN || policy->published; /* the paper has pools for each layer */
-    int rc = 0;
-    *plan = (struct replay_plan){{0}, NULL, 0, 0};
-    if (even && !(plan->layer_bytes = calloc(s->layers, sizeof(*plan->layer_bytes))))
-        return -ENOMEM;
+    *plan = (struct replay_plan){{0}, 0, 0};
     if (pools == REPLAY_IO || pools == REPLAY_MAKESPAN)
-        rc = plan_pools(s, pools, h, budget, plan);
-    else
-        plan->capacity[pools == REPLAY_FULL || pools == REPLAY_RAW ? EFS_POOL_F : EFS_POOL_C] = budget;
-    for (uint32_t l = 0; even && l < s->layers; l++)
-        for (unsigned p = 0; p < EFS_POOLS; p++)
-            plan->layer_bytes[l][p] = plan->capacity[p] / s->layers;
-    if (rc < 0)
-        replay_plan_free(plan);
-    return rc;
-}
-
-void replay_plan_free(struct replay_plan *plan)
-{
-    free(plan->layer_bytes);
-    plan->layer_bytes = NULL;
+        return plan_pools(s, pools, h, budget, plan);
+    plan->capacity[pools == REPLAY_FULL || pools == REPLAY_RAW ? EFS_POOL_F : EFS_POOL_C] = budget;
+    return 0;
 }

@@ -129,12 +129,10 @@ void replay_history_free(struct replay_history *history);
 
 struct replay_plan {
     uint64_t capacity[EFS_POOLS];
-    uint64_t (*layer_bytes)[EFS_POOLS]; /* or NULL: all layers share */
-    double io_ns, makespan_ns;          /* expected of a pass; 0: not planned */
+    double io_ns, makespan_ns; /* expected of a pass; 0: not planned */
 };
 int replay_plan_make(const struct replay_setup *setup, const struct replay_policy *policy,
                      const struct replay_history *history, uint64_t budget_bytes, struct replay_plan *plan);
-void replay_plan_free(struct replay_plan *plan);
 
 /* ---- what came of a run ---- */
 
@@ -192,7 +190,7 @@ struct replay_run_record {
     const char *predictor; /* NULL: nothing is guessed */
     uint32_t batch, budget;
     uint64_t budget_bytes;
-    struct replay_plan plan; /* layer_bytes is not kept */
+    struct replay_plan plan;
     struct replay_result result;
     /* of runs on real files: */
     const char *compute; /* NULL: simulated */

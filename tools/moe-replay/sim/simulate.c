@@ -173,7 +173,7 @@ static void follow_share(struct player *player)
     player->has_share = has;
     for (unsigned p = 0; p < EFS_POOLS; p++)
         capacity[p] = (uint64_t)((double)player->plan->capacity[p] * (has ? 1 : player->all_over_kept));
-    efs_policy_resize(player->policy, capacity, NULL, &moves, &count);
+    efs_policy_resize(player->policy, capacity, &moves, &count);
 }
 
 static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
@@ -216,7 +216,7 @@ static int open_policy(struct player *player, const struct replay_policy *choice
                                        .chosen = player->workload->chosen,
                                        .bytes = (const uint64_t(*)[EFS_POOLS]) & s->bytes,
                                        .same_bytes = true,
-                                       .layer_bytes = (const uint64_t(*)[EFS_POOLS])plan->layer_bytes,
+                                       .by_layer = choice->pools == REPLAY_EVEN || choice->published,
                                        .recode = true,
                                        .seed = 1,
                                        .tuning = {.count_age = REPLAY_COUNT_AGE}};
