@@ -52,13 +52,14 @@ INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) $(PKG_CFLAGS
 EXPERTFS_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard expertfs/*/*.c))))
 INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
-INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common $(PKG_CFLAGS)
+INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common -Itools/moe-replay/base $(PKG_CFLAGS)
 # What reads checkpoints of others takes the engine's readers.
 $(BUILD)/obj/tools/expertctl/info_checkpoint.o: INC_tools += -Iengine/source -Iengine/store
 # A tool may have rooms of its own.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
 $(BUILD)/obj/tools/moe-replay/live/raw.o: INC_tools += -Iengine/source -Iengine/store
+$(BUILD)/obj/tools/moe-replay/base/route.o: INC_tools += -Iengine/base
 # The benchmarks of the kernels measure them themselves.
 $(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
 # Tools whose threads are those of OpenMP
@@ -166,6 +167,8 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
+# Tests that read routing traces
+$(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests/fuzz/test_fuzz_texts $(BUILD)/fuzz/fuzz_texts: $(BUILD)/obj/tools/moe-replay/base/route.o
 # It stands still between what a demotion does.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode
 # Tests of the daemon use its parts; expertfs-fake is the daemon over an engine whose replies can be late or fail.

@@ -115,6 +115,7 @@ EFS_API const char *efs_codec_name(uint32_t codec);
 struct efs_store_info {
     uint64_t store_bytes, source_bytes, index_bytes, content_hash, files, tensors, experts, layers, groups, objects,
         shards;
+    uint64_t layer_experts; /* of the widest layer */
     uint64_t codec_shards[EFS_CODECS], codec_raw_bytes[EFS_CODECS], codec_coded_bytes[EFS_CODECS]; /* by codec */
     uint64_t expert_raw_bytes, expert_coded_bytes;
     uint32_t version, shard_elements;
@@ -147,9 +148,8 @@ struct efs_options {
     bool no_direct;           /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
     const char *policy, *pools, *plan, *goal;
-    const char *history_path; /* a .route trace to plan from; NULL: the counts of earlier mounts, if any */
-    bool no_state;            /* neither read nor write the state directory */
-    bool warm;                /* fill memory that is empty while the disk rests, with what the history expects most */
+    bool no_state; /* neither read nor write the state directory */
+    bool warm;     /* fill memory that is empty while the disk rests, with what the history expects most */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
     /* As above. */

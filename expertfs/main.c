@@ -139,8 +139,6 @@ static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
         efsd_mountpoint_recover(options->mountpoint, options->subtype);
     if (!rc)
         rc = make_absolute(&options->mountpoint, "; make the directory first (mkdir)", err);
-    if (!rc && options->history)
-        rc = make_absolute(&options->history, "", err);
     return rc;
 }
 

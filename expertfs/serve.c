@@ -62,7 +62,6 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .policy = options->tune[EFSD_TUNE_POLICY],
         .goal = options->tune[EFSD_TUNE_GOAL],
         .prefetch = options->tune[EFSD_TUNE_PREFETCH],
-        .history_path = options->history,
         .no_state = options->no_state,
         .log = efsd_log_line,
         .chunk_windows = true,

@@ -10,7 +10,6 @@
 #include "expertfs-private.h"
 #include "kernels.h"
 #include "pools.h"
-#include "route.h"
 #include "sys.h"
 #include "thread.h"
 #include "warm.h"
@@ -22,7 +21,6 @@
 #include <time.h>
 
 enum efs_profile_source { EFS_PROFILE_ASSUMED, EFS_PROFILE_SAVED, EFS_PROFILE_MEASURED };
-enum efs_history_source { EFS_HISTORY_NONE, EFS_HISTORY_ROUTE, EFS_HISTORY_SAVED };
 
 struct efs_plan_thread {
     struct efs *fs;
@@ -38,8 +36,7 @@ struct efs_plan_thread {
     /* the thread's own, changed with efs.lock held */
     enum efs_profile_source profile_source;
     struct efs_profile profile;
-    enum efs_history_source history_source;
-    char history_path[512];
+    bool counts_loaded; /* known began with the counts file */
     struct efs_history known;
     struct efs_skew skew;
     struct efs_pools plan;
@@ -158,33 +155,16 @@ static void thread_profile(struct efs_plan_thread *s)
 
 /* ---- the history ---- */
 
-static errint_t history_of_route(struct efs_plan_thread *s, const char *path, struct efs_error *err)
-{
-    struct efs_route route = {0};
-    errint_t rc = efs_route_read(path, &route, err);
-    if (rc < 0)
-        return rc;
-    rc = efs_counts_from_route(&route, efs_cache_layers(s->fs), efs_cache_width(s->fs), NULL, &s->known);
-    efs_route_free(&route);
-    if (rc < 0)
-        return efs_fail(err, rc, "%s: cannot plan from it: %s", path, strerror(-rc));
-    s->history_source = EFS_HISTORY_ROUTE;
-    snprintf(s->history_path, sizeof(s->history_path), "%s", path);
-    return 0;
-}
-
-static errint_t thread_history(struct efs_plan_thread *s, const char *path, struct efs_error *err)
+static errint_t thread_history(struct efs_plan_thread *s, struct efs_error *err)
 {
     struct efs *fs = s->fs;
     const uint32_t layers = efs_cache_layers(fs), width = efs_cache_width(fs);
     errint_t rc;
-    if (path)
-        return history_of_route(s, path, err);
     if (!fs->options.no_state) {
         struct efs_error why = {""};
         rc = efs_counts_load(fs->store->sb.content_hash, layers, width, &s->known, &why);
         if (rc == 0) {
-            s->history_source = EFS_HISTORY_SAVED;
+            s->counts_loaded = true;
             return 0;
         }
         efs_history_free(&s->known);
@@ -200,8 +180,7 @@ static void thread_save(struct efs_plan_thread *s)
     struct efs *fs = s->fs;
     struct efs_history all = {0};
     struct efs_error err = {""};
-    if (fs->options.no_state || s->history_source == EFS_HISTORY_ROUTE ||
-        efs_history_init(&all, s->known.layers, s->known.experts) < 0) {
+    if (fs->options.no_state || efs_history_init(&all, s->known.layers, s->known.experts) < 0) {
         efs_history_free(&all);
         return;
     }
@@ -446,7 +425,7 @@ static void plan_thread_seed(struct efs_plan_thread *s)
             efs_cache_seed(fs, l, s->known.counts + (size_t)l * s->known.experts, s->known.passes[l]);
 }
 
-errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err)
+errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
 {
     if (!efs_cache_has_policy(fs)) {
         efs_budget_cut(fs);
@@ -467,7 +446,7 @@ errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct 
     if (!s->ranks || efs_history_init(&s->seen, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
     thread_assume(fs, &s->profile);
-    errint_t rc = thread_history(s, history_path, err);
+    errint_t rc = thread_history(s, err);
     if (rc < 0)
         return rc;
     plan_thread_seed(s);
@@ -535,7 +514,6 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
 /* ---- "plan", "profile" and "memory" for people ---- */
 
 static const char *const profile_sources[] = {"assumed", "saved", "measured"};
-static const char *const history_sources[] = {"none", "route", "saved counts"};
 
 static void tell_plan(struct efs_plan_thread *s, FILE *out)
 {
@@ -563,10 +541,7 @@ static void tell_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "product_full_ns: %.0f\n", s->product_ns[EFS_FORM_FULL]);
     fprintf(out, "product_coded_ns: %.0f\n", s->product_ns[EFS_FORM_CODED]);
     fprintf(out, "profile: %s\n", profile_sources[s->profile_source]);
-    fprintf(out, "history: %s\n", history_sources[s->history_source]);
-    fprintf(out, "history_path: ");
-    efs_print_escaped(out, *s->history_path ? s->history_path : "-");
-    fputc('\n', out);
+    fprintf(out, "history: %s\n", s->counts_loaded ? "saved counts" : "none");
     fprintf(out, "history_passes: %llu\n", (unsigned long long)s->skew.passes);
     fprintf(out, "skew: %s\n", efs_skew_source_name(s->skew.source));
     fprintf(out, "chosen: %.3f\n", s->skew.mean_chosen);

@@ -9,8 +9,8 @@
 #include "cache.h"
 #include "rates.h"
 
-/* Start it. history_path: a .route trace, or NULL. 0; -errno of the trace or of the thread, with err. */
-errint_t efs_plan_thread_start(struct efs *fs, const char *history_path, struct efs_error *err);
+/* Start it. 0; -errno with err. */
+errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err);
 /* Saves the counts and ends the thread. What is under way may still wake it. No plan thread is fine. No lock. */
 void efs_plan_thread_stop(struct efs *fs);
 /* When nothing is under way any more. */

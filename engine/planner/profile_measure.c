@@ -410,16 +410,13 @@ static void measure_describe(const struct efs_measure *m)
     const struct efs_store *store = m->store;
     struct efs_profile *p = m->profile;
     struct sums sums = {0};
-    double in_layer = 0, n = store->expert_count;
-    for (uint32_t g = 0; g < store->expert_count; g++) {
-        const struct efs_disk_group *group = &store->groups[g], *before = group - 1;
-        bool same = g > 0 && group->layer == before->layer && group->stack_offset == before->stack_offset &&
-                    group->stack_bytes == before->stack_bytes;
-        in_layer = same ? in_layer + 1 : 1;
-        p->layers += !same;
-        p->experts = in_layer > p->experts ? in_layer : p->experts;
-        sums_add_expert(store, group, &sums);
-    }
+    double n = store->expert_count;
+    struct efs_store_info info;
+    efs_store_info(store, &info);
+    p->layers = (double)info.layers;
+    p->experts = (double)info.layer_experts;
+    for (uint32_t g = 0; g < store->expert_count; g++)
+        sums_add_expert(store, &store->groups[g], &sums);
     p->full_bytes = (double)sums.raw / n;
     p->e_bytes = (double)sums.e / n;
     p->sm_bytes = (double)sums.sm / n;

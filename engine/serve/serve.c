@@ -295,7 +295,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
     efs_supply_look(fs);
-    return efs_plan_thread_start(fs, fs->options.history_path, err);
+    return efs_plan_thread_start(fs, err);
 }
 
 static void served_stop(struct efs *fs)

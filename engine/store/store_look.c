@@ -115,11 +115,14 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *out)
         .device = store->seen.st_dev,
         .inode = store->seen.st_ino,
     };
+    uint64_t in_layer = 0;
     for (uint32_t g = 0; g < store->expert_count; g++) {
         const struct efs_disk_group *a = &store->groups[g], *b = g ? a - 1 : NULL;
-        if (!b || a->layer != b->layer || a->stack_bytes != b->stack_bytes ||
-            memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) != 0)
-            info.layers++;
+        bool same = b && a->layer == b->layer && a->stack_bytes == b->stack_bytes &&
+                    memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) == 0;
+        in_layer = same ? in_layer + 1 : 1;
+        info.layers += !same;
+        info.layer_experts = in_layer > info.layer_experts ? in_layer : info.layer_experts;
     }
     for (uint32_t o = 0; o < store->object_count; o++) {
         const struct efs_disk_object *object = &store->objects[o];

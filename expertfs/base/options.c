@@ -46,7 +46,6 @@ static const struct option table[] = {
     {"context", TAKE_MOUNT, 0, "LABEL", "SELinux label; see mount(8)"},
     {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro or rw, change nothing else"},
     {"noexec", TAKE_MOUNT, 0, NULL, NULL},
-    {"history", TAKE_STRING, AT(history), "FILE", NULL},
     {"fscontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"defcontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"rootcontext", TAKE_MOUNT, 0, "LABEL", NULL},
@@ -65,6 +64,7 @@ static const struct {
 } gone[] = {
     {"ahead", "the daemon chooses it"},
     {"delta", "thresholds of the pools are for moe-replay"},
+    {"history", "`moe-replay counts STORE TRACE' writes the counts that a mount starts with"},
     {"lease", "an expert that finds no room is served without passthrough"},
     {"nodirect", "a store that cannot be read with O_DIRECT is read without"},
     {"odirect", "it is the default"},
@@ -106,7 +106,6 @@ void efsd_options_free(struct efsd_options *options)
     free(options->mount);
     for (size_t i = 0; i < EFSD_TUNABLES; i++)
         free(options->tune[i]);
-    free(options->history);
     free(options->fsname);
     free(options->subtype);
     *options = (struct efsd_options){0};

@@ -37,10 +37,9 @@ struct efsd_options {
     bool warm;                 /* fill memory that is empty while the disk rests */
     char *mount;               /* options for the kernel's mount, comma-separated; NULL when there are none */
     char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. That of budget is budget_bytes */
-    char *history; /* a routing trace to plan from; NULL: what earlier mounts counted. main makes it absolute */
-    bool no_state; /* neither read nor write profile, counts and what guesses learned */
-    char *fsname;  /* shown as the mount's source; NULL: the store's path */
-    char *subtype; /* NULL: "expertfs" */
+    bool no_state;             /* neither read nor write profile, counts and what guesses learned */
+    char *fsname;              /* shown as the mount's source; NULL: the store's path */
+    char *subtype;             /* NULL: "expertfs" */
 };
 
 /* Set the defaults. */

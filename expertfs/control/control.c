@@ -94,7 +94,6 @@ static void render_config(struct efsd *daemon, FILE *out)
         if (efs_get(daemon->fs, efsd_tunables[i], value, sizeof(value)) == 0)
             fprintf(out, "%s: %s\n", efsd_tunables[i], value);
     }
-    render_path(out, "history_option", options->history ? options->history : "-");
     fprintf(out, "state: %s\n", yes_no(!options->no_state));
     fprintf(out, "workers_option: %llu\n", U(options->workers));
     fprintf(out, "threads: %u\n", daemon->threads);

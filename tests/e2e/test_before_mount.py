@@ -53,8 +53,6 @@ else:
         first = 3 * background
         ends("a store that is not found", signal.SIGTERM, background, outer / f"{first}/inner.efs.txt", empty)
         ends("a mountpoint that is not found", signal.SIGINT, background, plain, outer / f"{first + 1}")
-        ends("a history that is not found", signal.SIGHUP, background, plain, empty, "-o",
-             f"history={outer / f'{first + 2}/inner.efs.txt'}")
 outer.stop()
 
 

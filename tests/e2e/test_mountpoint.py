@@ -203,7 +203,6 @@ def other_places():
                             ("one whose name is not here", (f"{there}/alone.efs", target)),
                             ("a mountpoint in another mount namespace", (store, f"{there}/mnt")),
                             ("one whose name is not here", (store, f"{there}/alone")),
-                            ("a history in another mount namespace", (store, target, "-o", f"history={there}/x.efs")),
                             ("a store in a folder that a mount hides", ("x.efs", target)),
                             ("a mountpoint that a mount hides", (store, "mnt")),
                             ("a store that was removed", (f"/dev/fd/{removed}", target))):

@@ -45,7 +45,6 @@ for kind, path in kinds:
     refused("expertctl unpack", says, ctl, "unpack", path, scratch("unpacked"))
     refused("expertfs", says, mountit, path, folder)
     refused("expertfs -f", says, mountit, "-f", path, folder)
-    refused("expertfs, as history", says, mountit, "-o", f"history={path}", store, folder)
     refused("moe-replay, as trace", says, program("moe-replay"), "--store", store, path)
     if kind != "a directory":
         refused("expertctl doctor", says, ctl, "doctor", path)

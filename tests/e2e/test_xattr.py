@@ -268,7 +268,7 @@ check("and what removing goes back to", get("policy") == "lru")
 mount.stop()
 for options, status, says in (("policy=best", 1, "zipmoe, lru"), ("goal=x", 1, "makespan"), ("pools=XY", 1, "FCSE"),
                               ("plan=C=200", 1, "100"),
-                              ("plan=C=50,S=50", 2, "option \"S\""), ("plan=C=50:S=20,pools=XY", 1, "FCSE"), ("delta=x", 2, "option delta is gone"), ("history=/no/such", 1, "/no/such")):
+                              ("plan=C=50,S=50", 2, "option \"S\""), ("plan=C=50:S=20,pools=XY", 1, "FCSE"), ("delta=x", 2, "option delta is gone"), ("history=f", 2, "moe-replay counts")):
     os.makedirs(scratch("refused"), exist_ok=True)
     result = run(program("expertfs"), "-f", store, scratch("refused"), "-o", options)
     check(f"{options}: exit {status}, and why", result.returncode == status and says in result.stderr, result)

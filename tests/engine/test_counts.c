@@ -282,39 +282,4 @@ TEST_WITH(not_writable, setup, teardown)
     assert_int_equal(files, 0);
 }
 
-/* A trace of 3 layers and 6 experts on a store of 5 layers of 4: layers and experts modulo, each expert once. */
-TEST(from_a_route)
-{
-    uint32_t sequence[] = {4, 4, 9, 4};
-    uint16_t ids[] = {
-        0, 4, 1, 2, 3, 5, /* token 0: 0 and 4 are one expert of the store */
-        0, 1, 1, 5, 3, 2, /* 1 and 5 are one */
-        2, 3, 0, 1, 4, 5, /* */
-        0, 1, 0, 1, 0, 1,
-    };
-    const struct efs_route route = {
-        .layers = 3, .experts = 6, .chosen = 2, .tokens = 4, .sequence = sequence, .ids = ids};
-    static const uint32_t expected[3][4] = {{3, 2, 1, 1}, {2, 4, 1, 0}, {2, 3, 1, 2}};
-    struct efs_history h;
-    assert_int_equal(efs_counts_from_route(&route, 5, 4, NULL, &h), 0);
-    assert_int_equal(h.sequences, 3);
-    for (unsigned l = 0; l < 5; l++) {
-        uint64_t at_ranks = 0, counts = 0;
-        assert_int_equal(h.passes[l], 4);
-        assert_int_equal(h.ranked[l], 4);
-        assert_memory_equal(h.counts + 4 * (size_t)l, expected[l % 3], sizeof(expected[0]));
-        for (unsigned i = 0; i < 4; i++) {
-            at_ranks += h.at_rank[4 * l + i];
-            counts += h.counts[4 * l + i];
-        }
-        assert_int_equal(at_ranks, counts);
-    }
-    efs_history_free(&h);
-    assert_int_equal(efs_counts_from_route(&route, 2, 6, NULL, &h), 0); /* fewer layers than the trace has */
-    assert_int_equal(h.counts[4], 1);
-    efs_history_free(&h);
-    assert_int_equal(efs_counts_from_route(&route, 0, 6, NULL, &h), -EINVAL);
-    efs_history_free(&h);
-}
-
 TEST_MAIN(NULL, NULL)

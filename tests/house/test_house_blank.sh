@@ -14,11 +14,11 @@ for house in engine expertfs kernels sched; do cp -r "$objects/$house" "$copy/bu
 swap() { cp "$objects/$1" "$copy/build/obj/$2" || exit 1; }
 swap engine/base/sys.o kernels/matvec.o
 swap expertfs/fuse/reads.o expertfs/base/log.o
-swap engine/serve/serve.o engine/trace/route.o
+swap engine/serve/serve.o engine/trace/record.o
 out=$(BUILD="$copy/build" "$copy/tests/house/test_house.sh") && { echo "nothing was complained of"; exit 1; }
 bad=0
 for what in 'kernels/matvec.o: uses [a-z]' 'expertfs/base/ uses efsd_[a-z_]* of expertfs/' \
-    'engine/trace/route.o: calls efs_[a-z_]* of engine/fetch/'; do
+    'engine/trace/record.o: calls efs_[a-z_]* of engine/fetch/'; do
     grep -q "$what" <<<"$out" || { echo "not complained of: $what"; bad=1; }
 done
 [ "$bad" = 0 ] || echo "$out" | head -20

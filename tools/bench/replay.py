@@ -142,6 +142,8 @@ class Replay:
         state = tempfile.mkdtemp(dir=self.work.name)  # no past but the profile
         shutil.copytree(self.env["EXPERTFS_STATE"], state, dirs_exist_ok=True)
         env = {**self.env, "EXPERTFS_STATE": state}
+        if a.history:
+            subprocess.run([tool("moe-replay"), "counts", self.store, a.history], env=env, check=True)
         play = ["--batch", a.batch, "--tokens", str(a.tokens), "--compute", compute, "--layer-us", a.layer_us]
         group = None
         for path in (self.store, *glob.glob(os.path.join(glob.escape(self.raw), "*.safetensors"))):
@@ -157,12 +159,10 @@ class Replay:
                 run = self.play(["--peer", peer, "--raw", self.raw, "--budget", str(size), *play], prefix, env)[0]
             elif compute == "ffn-coded":
                 ahead = ["--predict", a.predict, "--prefetch", a.prefetch] if a.predict else []
-                history = ["--plan-from", a.history] if a.history else []
                 run = self.play(["--mount", self.store, "--policy", ":".join(policy), "--budget", str(size + ALLOWANCE // 2),
-                                 *ahead, *history, *play], prefix, env)[0]
+                                 *ahead, *play], prefix, env)[0]
             else:
                 options = f"budget={size + ALLOWANCE // 2},prealloc,policy={policy[0]},{POOLS[policy[1]]}"
-                options += f",history={a.history}" if a.history else ""
                 with Mounted(self.store, options, os.path.join(state, "mnt"), prefix, env) as where:
                     run = self.play(["--mount", where, *play], prefix, env)[0]
             run.update(budget=budget, budget_bytes=size, memory_limit_bytes=size + ALLOWANCE if group else 0,

@@ -110,6 +110,8 @@ static void check_live(const struct argp_state *state, const struct replay_argum
         argp_error(state, "--mount and --peer are runs of their own");
     if (a->store || a->profile)
         argp_error(state, "--store and --profile are of the simulator");
+    if (a->plan_from)
+        argp_error(state, "--plan-from is of the simulator: a mount starts with what `moe-replay counts' wrote");
     if (a->peer != NO_PEER && !a->raw)
         argp_error(state, "--peer needs --raw: the checkpoint");
     if (a->budgets.count > 1 || a->policies.count > 1 || a->predictor_count > 1 || a->batch.count > 1)
@@ -157,7 +159,7 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
                 "on the checkpoint as others do. A trace of another shape is mapped onto the model. Ctrl-C prints what "
                 "is known so far.\v"
                 "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted.\n"
-                "Commands: moe-replay predict|assign|place --help",
+                "Commands: moe-replay predict|assign|place|counts --help",
         .finish = finish_options};
     *a = (struct replay_arguments){
         .peer = NO_PEER, .compute = REPLAY_COMPUTE_TOUCH, .batch = {{1}, 1}, .setup = {.swaps = SWAPS_DEFAULT}};

@@ -29,5 +29,7 @@ struct replay_arguments {
 void replay_arguments_parse(int argc, char **argv, struct replay_arguments *arguments);
 /* A mount, a store or a peer is played: one run. */
 bool replay_arguments_live(const struct replay_arguments *arguments);
+/* The command line behind "moe-replay counts"; returns the exit status (counts.c). */
+int replay_counts_main(int argc, char **argv);
 
 #endif

@@ -234,7 +234,6 @@ static errint_t open_client(const struct replay_arguments *a, const struct repla
                                   .lease_wait = true,
                                   .prealloc = true,
                                   .policy = record->policy.name,
-                                  .history_path = a->plan_from,
                                   .prefetch =
                                       record->predictor ? efs_governor_mode_name(a->setup.governor.mode) : NULL};
     bool full = record->policy.pools == REPLAY_FULL;
@@ -309,7 +308,7 @@ static errint_t session_replay(struct session *session, struct efs_error *err)
     size_t runs = (size_t)a->batch.count * a->budgets.count * a->policies.count * (a->predictor_count + 1);
     tools_interrupt_catch();
     errint_t rc = efs_route_read(a->trace.word[0], &session->trace, err);
-    if (rc == 0 && a->plan_from && !live)
+    if (rc == 0 && a->plan_from)
         rc = efs_route_read(a->plan_from, &session->history, err);
     if (rc < 0)
         return rc;
@@ -337,6 +336,7 @@ static struct {
     int (*main)(int argc, char **argv);
 } commands[] = {{"moe-replay predict", predict_main},
                 {"moe-replay assign", replay_assign_main},
+                {"moe-replay counts", replay_counts_main},
                 {"moe-replay place", replay_place_main}};
 
 int main(int argc, char **argv)

@@ -12,6 +12,7 @@
 #include "governor.h"
 #include "policy.h"
 #include "pools.h"
+#include "route.h"
 #include "schedule.h"
 #include "simulate_trace.h"
 #include "tables.h"

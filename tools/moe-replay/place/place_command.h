@@ -7,6 +7,7 @@
 #define MOE_REPLAY_PLACE_COMMAND_H
 
 #include "expertfs-private.h"
+#include "route.h"
 #include "place.h"
 #include "servers.h"
 

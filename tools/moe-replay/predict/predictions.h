@@ -4,6 +4,7 @@
 #define MOE_REPLAY_PREDICTIONS_H
 
 #include "expertfs-private.h"
+#include "route.h"
 #include "predict.h"
 
 #include "options.h"

@@ -5,12 +5,12 @@
 #include "route.h"
 
 #include "regular.h"
-#include "sys.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #define MAX_BYTES (UINT64_C(1) << 30) /* of a file, packed or not */
@@ -150,14 +150,14 @@ static errint_t read_tokens(const struct layout *at, const uint8_t *data, struct
     size_t per_token = (size_t)r->layers * r->chosen, width = r->width;
     bool scored = at->has & (HAS_SCORES | HAS_ALL), all = at->has & HAS_ALL, kinds = at->kind;
     bool states = at->has & HAS_STATES, embeddings = at->has & HAS_EMBEDDINGS, gates = at->has & HAS_GATES;
-    r->sequence = efs_sys_calloc(r->tokens, sizeof(*r->sequence));
-    r->ids = efs_sys_calloc(r->tokens * per_token, sizeof(*r->ids));
-    r->kind = kinds ? efs_sys_calloc(r->tokens, sizeof(*r->kind)) : NULL;
-    r->scores = scored ? efs_sys_calloc(r->tokens * per_token, sizeof(*r->scores)) : NULL;
-    r->all_scores = all ? efs_sys_calloc(r->tokens * r->layers * r->experts, sizeof(*r->all_scores)) : NULL;
-    r->states = states ? efs_sys_calloc(r->tokens * r->layers * width, sizeof(*r->states)) : NULL;
-    r->embeddings = embeddings ? efs_sys_calloc(r->tokens * width, sizeof(*r->embeddings)) : NULL;
-    r->gates = gates ? efs_sys_calloc((size_t)r->layers * r->experts * width, sizeof(*r->gates)) : NULL;
+    r->sequence = calloc(r->tokens, sizeof(*r->sequence));
+    r->ids = calloc(r->tokens * per_token, sizeof(*r->ids));
+    r->kind = kinds ? calloc(r->tokens, sizeof(*r->kind)) : NULL;
+    r->scores = scored ? calloc(r->tokens * per_token, sizeof(*r->scores)) : NULL;
+    r->all_scores = all ? calloc(r->tokens * r->layers * r->experts, sizeof(*r->all_scores)) : NULL;
+    r->states = states ? calloc(r->tokens * r->layers * width, sizeof(*r->states)) : NULL;
+    r->embeddings = embeddings ? calloc(r->tokens * width, sizeof(*r->embeddings)) : NULL;
+    r->gates = gates ? calloc((size_t)r->layers * r->experts * width, sizeof(*r->gates)) : NULL;
     if (!r->sequence || !r->ids || (kinds && !r->kind) || (scored && !r->scores) || (all && !r->all_scores) ||
         (states && !r->states) || (embeddings && !r->embeddings) || (gates && !r->gates))
         return efs_fail(err, -ENOMEM, "%s: no memory for %llu tokens", at->name, (unsigned long long)r->tokens);
@@ -236,7 +236,7 @@ static errint_t parse_plain(const char *name, const uint8_t *data, size_t bytes,
 static errint_t route_grow(uint8_t **data, size_t *room)
 {
     size_t more = *room ? *room * 2 : FIRST_BYTES;
-    uint8_t *p = more <= MAX_BYTES ? efs_sys_realloc(*data, more) : NULL;
+    uint8_t *p = more <= MAX_BYTES ? realloc(*data, more) : NULL;
     if (!p)
         return more > MAX_BYTES ? -EFBIG : -ENOMEM;
     *data = p;
@@ -296,15 +296,15 @@ errint_t efs_route_parse(const char *name, const void *data, size_t bytes, struc
 static errint_t read_to_end(int fd, size_t room, uint8_t **data, size_t *bytes)
 {
     *bytes = 0;
-    *data = efs_sys_malloc(room);
+    *data = malloc(room);
     for (errint_t rc = *data ? 0 : -ENOMEM;;) {
         if (rc == 0 && *bytes == room)
             rc = route_grow(data, &room);
         if (rc < 0)
             return rc;
-        ssize_t n = efs_sys_pread(fd, *data + *bytes, room - *bytes, *bytes);
+        ssize_t n = pread(fd, *data + *bytes, room - *bytes, (off_t)*bytes);
         if (n <= 0)
-            return (errint_t)n;
+            return n < 0 ? -errno : 0;
         *bytes += (size_t)n;
     }
 }
@@ -321,7 +321,7 @@ errint_t efs_route_read(const char *path, struct efs_route *route, struct efs_er
     errint_t rc = (uint64_t)st.st_size > MAX_BYTES ? -EFBIG : 0;
     if (rc == 0)
         rc = read_to_end(fd, (size_t)st.st_size + 1, &data, &bytes);
-    efs_sys_close(fd);
+    close(fd);
     rc = rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : efs_route_parse(path, data, bytes, route, err);
     free(data);
     return rc;
