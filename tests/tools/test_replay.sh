@@ -107,11 +107,6 @@ for run in a:
     assert abs(run["io_ns_per_token"] * 600 - reads) < 1, at  # 1e9 bytes a second, no latency
     assert (0 < run["io_utilisation"] or dali) and run["io_utilisation"] <= 1 and 0 <= run["decode_utilisation"] <= 1, at
     assert run["tpot_ns_median"] <= run["tpot_ns_p99"] and run["ttft_ns_median"] <= run["ttft_ns_p99"], at
-    answers = run["latency"]  # all have 20 tokens
-    assert [(l["tokens"], l["sequences"]) for l in answers] == [(n, 30) for n in (1, 2, 4, 8, 16)], (at, answers)
-    assert answers[0]["ns_median"] == run["ttft_ns_median"], at
-    assert all(x["ns_median"] <= y["ns_median"] for x, y in zip(answers, answers[1:])), (at, answers)
-    assert run["batch"] > 1 or answers[4]["ns_median"] >= 8 * run["tpot_ns_median"] * 0.5, (at, answers)
     if run["pools"] in ("coded", "even", "oracle"):
         assert hits["F"] == hits["S"] == hits["E"] == 0, at
         best = next(r for r in a if r["policy"] == "oracle" and r["budget"] == run["budget"] and r["batch"] == run["batch"])
@@ -120,7 +115,7 @@ for run in a:
         assert hits["M"] <= 4 * 16, at  # all experts fit: each is read once at most
 strip = lambda runs, more=(): [{k: v for k, v in r.items() if k not in clocks and k not in more} for r in runs]
 assert strip(a) == strip(b)  # the same again
-times = ("tpot_ns_median", "tpot_ns_p99", "ttft_ns_median", "ttft_ns_p99", "latency", "tokens_per_second", "io_utilisation",
+times = ("tpot_ns_median", "tpot_ns_p99", "ttft_ns_median", "ttft_ns_p99", "tokens_per_second", "io_utilisation",
          "decode_utilisation", "schedule")
 assert strip(a, times) == strip(c, times)  # another order of the same reads
 assert len(d) == 1 and d[0]["tokens"] == 100

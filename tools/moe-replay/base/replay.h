@@ -155,19 +155,11 @@ struct replay_guesses {
     uint64_t bytes, wasted_bytes; /* read ahead; of them, in vain */
 };
 
-/* How long answers take until they have 1, 2, 4, ... tokens. */
-#define REPLAY_LENGTHS 16u
-struct replay_latency {
-    uint64_t ns_median; /* from when its first pass begins; 0: there is no answer as long */
-    uint64_t sequences; /* that are as long */
-};
-
 struct replay_result {
     uint64_t passes, tokens, requests;
     struct efs_trace_totals all; /* hits by where the experts were found */
     uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
-    struct replay_latency latency[REPLAY_LENGTHS]; /* of 1 << i tokens */
-    double policy_ns;                              /* of a request, mean */
+    double policy_ns; /* of a request, mean */
     double recoded_bytes;
     double limit_ns;                  /* max(reads, computing, decoding): no order of the same operations ends sooner */
     struct replay_ahead_result ahead; /* of the simulator */
@@ -179,8 +171,7 @@ typedef bool replay_progress_fn(void *arg, uint64_t tokens);
 /* ---- times (times.c) ---- */
 
 /* Fill in medians and 99th percentiles of the r->passes passes that were played. A token's time is that of its pass;
- * the first of a sequence counts for TTFT, the others for TPOT; a sequence's latency is that of all its passes so far.
- * -ENOMEM. */
+ * the first of a sequence counts for TTFT, the others for TPOT. -ENOMEM. */
 int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, struct replay_result *r);
 
 /* ---- a run as it is kept ---- */

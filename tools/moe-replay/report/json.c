@@ -23,17 +23,6 @@ static json_t *by_pool(const uint64_t *numbers, unsigned count)
     return object;
 }
 
-/* How long answers of 1, 2, 4, ... tokens take, as far as there are any. */
-static json_t *latency_json(const struct replay_result *r)
-{
-    json_t *list = json_array();
-    for (unsigned i = 0; i < REPLAY_LENGTHS && r->latency[i].sequences; i++)
-        json_array_append_new(list, json_pack("{s:I, s:I, s:I}", "tokens", (json_int_t)1 << i, "ns_median",
-                                              (json_int_t)r->latency[i].ns_median, "sequences",
-                                              (json_int_t)r->latency[i].sequences));
-    return list;
-}
-
 /* Null: nothing was guessed. A simulated run counts what was missing in bytes, the engine in experts. */
 static json_t *guesses_json(const struct replay_run_record *run)
 {
@@ -58,14 +47,14 @@ static json_t *run_json(const struct replay_report *report, const struct replay_
     char hash[24], check[24];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)report->setup->profile.content_hash);
     snprintf(check, sizeof(check), "%016llx", (unsigned long long)run->check);
-    json_t *all = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s?, s:s?, s:o, s:o, s:o, s:o}", "trace", report->trace, "runner",
-        replay_runner_name(run->runner), "policy", run->policy.name, "pools",
-        run->policy.keeper == REPLAY_KEEP_ORACLE ? "oracle" : replay_pools_name(run->policy.pools), "budget",
-        report->budgets[run->budget], "schedule", replay_schedule_name(report->setup->schedule), "profile", hash,
-        "plan_from", report->history, "compute", run->compute, "check", run->compute ? check : NULL, "hits",
-        by_pool(run->result.all.hits, EFS_POOLS + 1), "plan_bytes", by_pool(run->plan.capacity, EFS_POOLS), "latency",
-        latency_json(&run->result), "guesses", guesses_json(run));
+    json_t *all =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s?, s:s?, s:o, s:o, s:o}", "trace", report->trace,
+                  "runner", replay_runner_name(run->runner), "policy", run->policy.name, "pools",
+                  run->policy.keeper == REPLAY_KEEP_ORACLE ? "oracle" : replay_pools_name(run->policy.pools), "budget",
+                  report->budgets[run->budget], "schedule", replay_schedule_name(report->setup->schedule), "profile",
+                  hash, "plan_from", report->history, "compute", run->compute, "check", run->compute ? check : NULL,
+                  "hits", by_pool(run->result.all.hits, EFS_POOLS + 1), "plan_bytes",
+                  by_pool(run->plan.capacity, EFS_POOLS), "guesses", guesses_json(run));
     for (unsigned i = 0; i < count; i++) {
         double value = numbers[i].value;
         bool whole = value == floor(value) && fabs(value) < 1e15;
