@@ -28,7 +28,6 @@ struct work {                      /* of a server */
     size_t head, tail; /* requests that wait for it, as a list through next */
     size_t waiting;
     bool busy;
-    double began_s;
     uint32_t token, layer, width; /* where its request is: tokens [token, token + width) */
 };
 
@@ -181,24 +180,8 @@ static double call_elsewhere(struct simulation *s, struct work *home, double now
     return back_s;
 }
 
-static struct efs_servers_bucket *bucket_at(struct simulation *s, double now_s)
-{
-    double last = EFS_SERVERS_BUCKETS_MAX - 1, number = now_s / s->c->bucket_s;
-    size_t at = (size_t)(number < last ? number : last);
-    if (at >= s->r->buckets) {
-        size_t room = 2 * at + 64 < EFS_SERVERS_BUCKETS_MAX ? 2 * at + 64 : EFS_SERVERS_BUCKETS_MAX;
-        struct efs_servers_bucket *grown = realloc(s->r->bucket, room * sizeof(*grown));
-        if (!grown)
-            return NULL;
-        memset(grown + s->r->buckets, 0, (room - s->r->buckets) * sizeof(*grown));
-        s->r->bucket = grown;
-        s->r->buckets = room;
-    }
-    return &s->r->bucket[at];
-}
-
 /* When the layer is done. */
-static double run_layer(struct simulation *s, uint32_t server, double now_s, struct efs_servers_bucket *bucket)
+static double run_layer(struct simulation *s, uint32_t server, double now_s)
 {
     const struct efs_servers_config *c = s->c;
     struct work *home = &s->work[server];
@@ -213,13 +196,12 @@ static double run_layer(struct simulation *s, uint32_t server, double now_s, str
     double ready_s = on_processor(home, now_s, now_s, c->layer_s + c->layer_token_s * home->width);
     s->layer_number++;
     double end_s = ready_s;
-    uint32_t local = 0;
     for (uint32_t i = 0; i < seen; i++) {
         size_t item = (size_t)home->layer * c->experts + s->seen[i];
         bool here = s->held[server * s->all + item];
         double run_s = c->expert_s + c->expert_token_s * s->tokens[s->seen[i]];
         double message_s = s->tokens[s->seen[i]] * c->token_bytes / c->bytes_per_second;
-        local += here;
+        s->r->local += here;
         s->calls[server * s->all + item]++;
         s->tokens[s->seen[i]] = 0;
         if (here || c->missing != EFS_SERVERS_CALL)
@@ -228,11 +210,7 @@ static double run_layer(struct simulation *s, uint32_t server, double now_s, str
             end_s = later(end_s, call_elsewhere(s, home, ready_s, item, run_s, message_s));
     }
     s->passes[server] += home->layer == 0;
-    s->r->passes += home->layer == 0;
-    s->r->local += local;
     s->r->calls += seen;
-    bucket->local += local;
-    bucket->calls += seen;
     return end_s;
 }
 
@@ -243,7 +221,6 @@ static void begin_request(struct simulation *s, uint32_t server, double now_s)
 {
     struct work *w = &s->work[server];
     w->busy = true;
-    w->began_s = now_s;
     w->token = w->layer = 0;
     w->width = s->requests[w->head].prompt;
     event_push(s, (struct event){now_s, server});
@@ -267,19 +244,15 @@ static void request_arrives(struct simulation *s)
         begin_request(s, server, q->arrival_s);
 }
 
-static void end_request(struct simulation *s, uint32_t server, double now_s, struct efs_servers_bucket *bucket)
+static void end_request(struct simulation *s, uint32_t server, double now_s)
 {
     struct work *w = &s->work[server];
     const struct efs_servers_request *q = &s->requests[w->head];
     double latency_s = now_s - q->arrival_s;
     s->r->latencies[s->r->requests++] = latency_s;
     s->r->latency_s += latency_s;
-    s->r->service_s += now_s - w->began_s;
     s->r->server_latency_s[q->server] += latency_s;
     s->r->server_requests[q->server]++;
-    s->r->end_s = later(s->r->end_s, now_s);
-    bucket->ended++;
-    bucket->latency_s += latency_s;
     w->head = s->next[w->head];
     w->waiting--;
     w->busy = false;
@@ -288,24 +261,20 @@ static void end_request(struct simulation *s, uint32_t server, double now_s, str
 }
 
 /* One layer of a server's request, or its end. */
-static int event_handle(struct simulation *s, struct event event)
+static void event_handle(struct simulation *s, struct event event)
 {
     struct work *w = &s->work[event.server];
-    struct efs_servers_bucket *bucket = bucket_at(s, event.at_s);
-    if (!bucket)
-        return -ENOMEM;
     if (w->token >= s->requests[w->head].tokens) {
-        end_request(s, event.server, event.at_s, bucket);
-        return 0;
+        end_request(s, event.server, event.at_s);
+        return;
     }
-    double end_s = run_layer(s, event.server, event.at_s, bucket);
+    double end_s = run_layer(s, event.server, event.at_s);
     if (++w->layer == s->c->layers) {
         w->layer = 0;
         w->token += w->width;
         w->width = 1;
     }
     event_push(s, (struct event){end_s, event.server});
-    return 0;
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------
@@ -321,7 +290,7 @@ static bool config_valid(const struct efs_servers_config *c, const struct efs_se
     if (c->servers < 1 || c->servers > 65536 || c->layers < 1 || c->experts < 1 || c->experts > 65536 ||
         c->chosen < 1 || !is_time(c->layer_s) || !is_time(c->layer_token_s) || !is_time(c->expert_s) ||
         !is_time(c->expert_token_s) || !is_time(c->latency_s) || !is_time(c->token_bytes) || !is_time(c->load_s) ||
-        !is_time(c->review_s) || !(c->bytes_per_second > 0) || !(c->bucket_s > 0) || (c->review_s > 0 && !c->review))
+        !is_time(c->review_s) || !(c->bytes_per_second > 0) || (c->review_s > 0 && !c->review))
         return false;
     for (size_t i = 0; i < count; i++)
         if (requests[i].server >= c->servers || requests[i].prompt < 1 || requests[i].tokens < requests[i].prompt ||
@@ -376,7 +345,7 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
         if (rc == 0 && arrives)
             request_arrives(&s);
         else if (rc == 0)
-            rc = event_handle(&s, event_pop(&s));
+            event_handle(&s, event_pop(&s));
         if (rc == 0 && c->stop && events++ % EVENTS_BETWEEN_STOPS == 0 && c->stop(c->arg))
             rc = -ECANCELED;
     }
@@ -386,7 +355,6 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
 
 void efs_servers_free(struct efs_servers_result *result)
 {
-    free(result->bucket);
     efs_tables_free(&result->tables);
     *result = (struct efs_servers_result){0};
 }

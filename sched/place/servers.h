@@ -44,7 +44,6 @@ struct efs_servers_config {
     double bytes_per_second;         /* of a server's link, each way */
     double token_bytes;              /* what is sent of a token, and comes back */
     double load_s;                   /* bring an expert */
-    double bucket_s;                 /* of the results over time */
     /* Called every review_s (0: never) with what was called since the last change: [servers][layers][experts], and the
      * passes of each server. true: held was written anew, and holds from ready_s on; the counts then begin anew. */
     double review_s;
@@ -53,22 +52,12 @@ struct efs_servers_config {
     void *arg;
 };
 
-#define EFS_SERVERS_BUCKETS_MAX (1u << 20) /* what comes later counts in the last one */
-
-struct efs_servers_bucket {
-    uint64_t local, calls; /* experts called, and of them here */
-    uint64_t ended;
-    double latency_s; /* of the requests that ended, sum */
-};
-
 struct efs_servers_result {
-    uint64_t requests, passes, local, calls, changes; /* of the placement */
-    double latency_s, service_s;                      /* sums; service: without waiting for the server */
-    double remote_s; /* calls elsewhere: from sending to the answer, over running here */
-    double end_s;
-    size_t buckets;
-    struct efs_servers_bucket *bucket; /* to be freed with efs_servers_free() */
-    double *server_latency_s;          /* [servers]: sums, beside: */
+    uint64_t requests, local, calls; /* calls: experts called, local: of them here */
+    uint64_t changes;                /* of the placement */
+    double latency_s;                /* sum */
+    double remote_s;                 /* calls elsewhere: from sending to the answer, over running here */
+    double *server_latency_s;        /* [servers]: sums, beside: */
     uint64_t *server_requests;
     double *latencies; /* [requests], as they ended */
     struct efs_tables tables;

@@ -110,8 +110,6 @@ static errint_t try_point(const struct arguments *a, struct replay_place_report 
     }
     if (rc == 0)
         replay_place_print_table(r);
-    if (rc == 0 && r->setup->switched)
-        replay_place_print_time(r);
     fflush(stdout);
     for (size_t i = 0; i < r->count; i++)
         efs_servers_free(&r->runs[i].result);
@@ -165,8 +163,7 @@ int replay_place_main(int argc, char **argv)
                                                 .expert_s = 100e-6,
                                                 .expert_token_s = 5e-6,
                                                 .latency_s = 500e-6,
-                                                .token_bytes = 4096,
-                                                .bucket_s = 60}}};
+                                                .token_bytes = 4096}}};
     struct efs_error err = {""};
     tools_parse(&command, argc, argv, &a);
     errint_t rc = place(&a, &err);

@@ -73,7 +73,6 @@ struct replay_place_run {
     struct replay_place_point point;
     unsigned row;
     double plan_s, simulate_s, p95_s, remote_s; /* remote_s: of a call */
-    double wait_s;                              /* expected of a window, by the plan */
     struct efs_servers_result result;
 };
 errint_t replay_place_run(const struct replay_place_setup *setup, const struct replay_tasks *tasks,
@@ -93,6 +92,5 @@ struct replay_place_report {
 };
 void replay_place_print_head(const struct replay_place_report *report);
 void replay_place_print_table(const struct replay_place_report *report);
-void replay_place_print_time(const struct replay_place_report *report); /* local ratio over time */
 
 #endif

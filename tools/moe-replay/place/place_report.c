@@ -6,8 +6,6 @@
 
 #include <stdio.h>
 
-#define TIME_ROWS 12u /* of a table over time */
-
 static double ratio(double a, double b)
 {
     return b > 0 ? a / b : 0;
@@ -70,29 +68,5 @@ void replay_place_print_table(const struct replay_place_report *report)
                print_over(report, run, REPLAY_PLACE_ALL_LOCAL, bound), run->p95_s, 100 * local_ratio(run),
                1e3 * run->remote_s, (unsigned long long)run->result.changes, least, most, 1e3 * run->plan_s,
                run->simulate_s);
-    }
-}
-
-/* What was local in a part of the time. */
-static double local_between(const struct replay_place_run *run, double begin_s, double end_s, double bucket_s)
-{
-    double local = 0, calls = 0;
-    for (size_t i = (size_t)(begin_s / bucket_s); i < run->result.buckets && (double)i * bucket_s < end_s; i++) {
-        local += (double)run->result.bucket[i].local;
-        calls += (double)run->result.bucket[i].calls;
-    }
-    return ratio(local, calls);
-}
-
-void replay_place_print_time(const struct replay_place_report *report)
-{
-    const struct replay_place_setup *s = report->setup;
-    double step_s = s->duration_s / TIME_ROWS;
-    printf("\nlocal %% in each twelfth of the time; tasks change in the middle\n");
-    for (size_t i = 0; i < report->count; i++) {
-        printf("%-12s", replay_place_name(report->runs[i].row));
-        for (unsigned k = 0; k < TIME_ROWS; k++)
-            printf(" %5.1f", 100 * local_between(&report->runs[i], k * step_s, (k + 1) * step_s, s->machine.bucket_s));
-        printf("\n");
     }
 }

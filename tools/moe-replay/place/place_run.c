@@ -215,7 +215,6 @@ static errint_t run_row(const struct replay_place_setup *setup, const struct rep
         rc = player_place(&p, row, err);
     if (rc == 0) {
         run->plan_s = p.plan_s;
-        run->wait_s = efs_place_wait_s(&p.problem, p.held);
         rc = player_serve(&p, point, row, most, run, err);
     }
     efs_tables_free(&p.tables);
