@@ -42,7 +42,8 @@ static errint_t play_layer(const struct player *p, uint64_t pass, const uint64_t
             if (rc == 0)
                 rc = replay_compute_run(p->compute, &view, err);
         }
-        reader->release(reader);
+        if (reader->release)
+            reader->release(reader);
     }
     if (rc == 0)
         replay_compute_end(p->compute);

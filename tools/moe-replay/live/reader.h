@@ -30,7 +30,7 @@ struct replay_reader {
     /* Wait for the next of them, in any order. The view is valid until next or release: to hold one expert and wait for
      * another could wait forever where there is little room. */
     errint_t (*next)(struct replay_reader *reader, struct replay_view *view, struct efs_error *err);
-    void (*release)(struct replay_reader *reader);
+    void (*release)(struct replay_reader *reader); /* may be NULL */
     /* In place of these three: read the experts of a mixture, by their numbers in the layer, and run them. NULL: this
      * reader does not. */
     errint_t (*run)(struct replay_reader *reader, uint32_t layer, struct efs_team *team,

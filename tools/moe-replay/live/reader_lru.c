@@ -65,10 +65,6 @@ struct lru_reader {
     uint64_t hits[REPLAY_STATES], read_bytes, io_ns;
 };
 
-struct read { /* one in flight, as user data of its entry */
-    uint32_t slot, bytes;
-};
-
 /* ---- where an expert's bytes lie ---------------------------------------------------------------------------- */
 
 /* The ranges of a unit, behind those that are there: its tensors come by file and place. Returns the bytes of its slot.
@@ -233,11 +229,6 @@ static errint_t lru_next(struct replay_reader *reader, struct replay_view *view,
     }
 }
 
-static void lru_release(struct replay_reader *reader)
-{
-    (void)reader;
-}
-
 static errint_t lru_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
 {
     const struct lru_reader *r = (const struct lru_reader *)reader;
@@ -318,7 +309,7 @@ errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, 
     struct lru_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct lru_reader){.reader = {lru_request, lru_next, lru_release, NULL, lru_count, lru_close, 0}, .raw = raw};
+    *r = (struct lru_reader){.reader = {lru_request, lru_next, NULL, NULL, lru_count, lru_close, 0}, .raw = raw};
     r->fds = malloc((raw->file_count + 1) * sizeof(*r->fds));
     for (uint32_t i = 0; r->fds && i < raw->file_count; i++)
         r->fds[i] = -1;

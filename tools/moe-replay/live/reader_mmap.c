@@ -82,11 +82,6 @@ static errint_t mmap_next(struct replay_reader *reader, struct replay_view *view
     return 0;
 }
 
-static void mmap_release(struct replay_reader *reader)
-{
-    (void)reader;
-}
-
 /* The faults' reads are this process's own: nothing else in it reads. */
 static errint_t mmap_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
 {
@@ -136,7 +131,7 @@ errint_t replay_reader_mmap(const struct replay_raw *raw, struct replay_reader *
     struct mmap_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct mmap_reader){.reader = {mmap_request, mmap_next, mmap_release, NULL, mmap_count, mmap_close, 0},
+    *r = (struct mmap_reader){.reader = {mmap_request, mmap_next, NULL, NULL, mmap_count, mmap_close, 0},
                               .raw = raw,
                               .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
     r->files = calloc(raw->file_count, sizeof(*r->files));
