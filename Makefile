@@ -131,12 +131,12 @@ $(BUILD)/libexpertfs.a: $(LIB_OBJS)
 	$(if $(V),,@echo "  AR      $@")
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# For programs of others, ctypes and the like: only what is EFS_API is to be seen, with the version of its list. Our own
-# programs take the archive.
-$(BUILD)/$(SONAME): $(LIB_OBJS) $(SYMBOLS)
+# For programs of others, ctypes and the like: only what is EFS_API is to be seen, with the version of its list, and of
+# the archive only what the engine calls. Our own programs take the archive.
+$(BUILD)/$(SONAME): $(call obj,$(SRC_engine)) $(BUILD)/libexpertfs.a $(SYMBOLS)
 	$(if $(V),,@echo "  LINK    $@")
 	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=$(SYMBOLS) $(if $(SAN),,-Wl,-z,defs) \
-	  -o $@ $(LIB_OBJS) $(ENGINE_LIBS)
+	  -o $@ $(filter %.o %.a,$^) $(ENGINE_LIBS)
 
 link = $(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
