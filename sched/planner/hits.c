@@ -13,14 +13,6 @@ struct efs_hits_table {
     double **row; /* row[first]: (experts - first + 1) distributions of max_hits + 1 each, or NULL */
 };
 
-/* One more expert, drawn with probability q: the transition rule. Downwards, so that it works in place. */
-static void hits_add_expert(double *phi, unsigned max_hits, double q)
-{
-    for (unsigned h = max_hits; h > 0; h--)
-        phi[h] = phi[h] * (1 - q) + phi[h - 1] * q;
-    phi[0] *= 1 - q;
-}
-
 struct efs_hits_table *efs_hits_table_new(const double *q, unsigned experts, unsigned max_hits)
 {
     struct efs_hits_table *table;
@@ -65,10 +57,8 @@ const double *efs_hits_range(struct efs_hits_table *table, unsigned first, unsig
             return NULL;
         memset(row, 0, width * sizeof(*row));
         row[0] = 1;
-        for (unsigned i = 0; i < last; i++) {
-            memcpy(row + (i + 1) * width, row + i * width, width * sizeof(*row));
-            hits_add_expert(row + (i + 1) * width, table->max_hits, table->q[first + i]);
-        }
+        for (unsigned i = 0; i < last; i++)
+            efs_hits_add(row + i * width, row + (i + 1) * width, table->max_hits, table->q[first + i]);
         table->row[first] = row;
     }
     return table->row[first] + count * width;

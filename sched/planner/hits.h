@@ -18,6 +18,16 @@ extern "C" {
 
 #define EFS_HITS_MAX_EXPERTS 4096u
 
+/* The transition rule: one more expert, drawn with probability q. Rows of max_hits + 1; to may not be from. */
+static inline void efs_hits_add(const double *from, double *to, unsigned max_hits, double q)
+{
+    double stay = 1 - q;
+
+    to[0] = from[0] * stay;
+    for (unsigned h = 1; h <= max_hits; h++)
+        to[h] = from[h] * stay + from[h - 1] * q;
+}
+
 /*
  * The distributions of all ranges of ranks of one layer, each computed once, when it is first asked for: a row per
  * first rank holds the ranges that begin there, as each is one transition from the one before.

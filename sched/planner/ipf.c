@@ -4,6 +4,8 @@
  */
 #include "ipf.h"
 
+#include "hits.h"
+
 #include <errno.h>
 #include <float.h>
 #include <math.h>
@@ -67,16 +69,6 @@ static void fit_rescale(struct fit *fit)
         fit->w[i] *= scale;
 }
 
-/* One more expert in a Poisson-binomial row of max + 1 entries: the transition of Algorithm 2. */
-static void hits_add_expert(const double *from, double *to, unsigned max, double q)
-{
-    double stay = 1 - q;
-
-    to[0] = from[0] * stay;
-    for (unsigned j = 1; j <= max; j++)
-        to[j] = from[j] * stay + from[j - 1] * q;
-}
-
 /* got[i] = P(i is drawn | chosen are drawn), without[i] = 1 - got[i] without cancellation, for the present q. false
  * when chosen cannot be drawn. */
 static bool fit_forward(struct fit *fit)
@@ -87,11 +79,11 @@ static bool fit_forward(struct fit *fit)
     memset(fit->prefix, 0, row * sizeof(double));
     fit->prefix[0] = 1;
     for (unsigned i = 0; i < n; i++)
-        hits_add_expert(fit->prefix + i * row, fit->prefix + (i + 1) * row, k, fit->q[i]);
+        efs_hits_add(fit->prefix + i * row, fit->prefix + (i + 1) * row, k, fit->q[i]);
     memset(fit->suffix + n * row, 0, row * sizeof(double));
     fit->suffix[n * row] = 1;
     for (unsigned i = n; i-- > 0;)
-        hits_add_expert(fit->suffix + (i + 1) * row, fit->suffix + i * row, k, fit->q[i]);
+        efs_hits_add(fit->suffix + (i + 1) * row, fit->suffix + i * row, k, fit->q[i]);
 
     double all = fit->prefix[n * row + k];
 

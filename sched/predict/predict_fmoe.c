@@ -12,7 +12,6 @@
  *
  * A full store gives up the map that says most of what the new one says (RDY).
  */
-#include "predict_fmoe.h"
 #include "predict_maps.h"
 
 #include <errno.h>
@@ -288,12 +287,12 @@ static void fmoe_observe(struct efs_predictor *p, unsigned s, const struct efs_p
 static unsigned fmoe_place(const struct efs_predictor *p, const struct fmoe *f, const struct fmoe_sequence *q)
 {
     unsigned place = 0;
-    float most = -1;
+    float most = -1, part = (float)p->distances / (float)p->layers;
 
     if (*f->maps.count < f->maps.room)
         return *f->maps.count;
     for (unsigned m = 0; m < *f->maps.count; m++) {
-        float redundancy = efs_fmoe_redundancy(q->semantic[m], fmoe_cosine(q, m), p->distances, p->layers);
+        float redundancy = part * q->semantic[m] + (1 - part) * fmoe_cosine(q, m);
 
         if (redundancy > most) {
             most = redundancy;
@@ -391,11 +390,11 @@ static struct fmoe_best fmoe_maps_for(const struct efs_predictor *p, unsigned s,
     return best;
 }
 
-/* How many of a map's experts are to be fetched: by falling p until the sum is delta, at least as many as are chosen.
- */
+/* How many of a map's experts are to be fetched: by falling p until the sum is delta = 1 - score, the less alike the
+ * map is the more; at least as many as are chosen. */
 static unsigned fmoe_picked(const struct efs_predictor *p, const uint8_t *scores, unsigned width, float score)
 {
-    float delta = efs_fmoe_delta(score), sum = 0;
+    float delta = 1 - score, sum = 0;
     unsigned picked = 0;
 
     while (picked < width && scores[picked] && (picked < p->chosen || sum < delta))
@@ -431,12 +430,6 @@ static unsigned fmoe_score(struct efs_predictor *p, unsigned s, int64_t target, 
     return picked;
 }
 
-static float fmoe_priority(const struct efs_predictor *p, float probability, unsigned distance)
-{
-    (void)p;
-    return efs_fmoe_priority(probability, distance);
-}
-
 static bool fmoe_valid(struct efs_predictor *p)
 {
     const struct fmoe *f = p->state;
@@ -450,5 +443,4 @@ const struct efs_predict_ops efs_predict_fmoe = {.name = "fmoe",
                                                  .observe = fmoe_observe,
                                                  .iteration = fmoe_iteration,
                                                  .score = fmoe_score,
-                                                 .priority = fmoe_priority,
                                                  .valid = fmoe_valid};

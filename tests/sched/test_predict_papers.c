@@ -4,7 +4,6 @@
  */
 #include "test.h"
 #include "predict_cases.h"
-#include "predict_fmoe.h"
 
 static const uint8_t iteration_a[LAYERS][CHOSEN] = {{0, 1}, {0, 1}, {0, 1}};
 static const uint8_t iteration_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {2, 3}};
@@ -119,15 +118,6 @@ TEST(infinity_sees_new_matrices)
 }
 
 /* ---- fMoE ---------------------------------------------------------------------------------------------------- */
-
-TEST(fmoe_formulas)
-{
-    assert_double_equal(efs_fmoe_delta(0.25F), 0.75, 0);
-    assert_double_equal(efs_fmoe_delta(1.5F), 0, 0);
-    assert_double_equal(efs_fmoe_delta(-0.5F), 1, 0);
-    assert_double_equal(efs_fmoe_priority(0.6F, 3), 0.2, 1e-7);
-    assert_double_equal(efs_fmoe_redundancy(0.5F, 1, 6, 24), 0.25 * 0.5 + 0.75, 1e-7);
-}
 
 /* Probability of an expert with a score: that one of K = 2 draws takes it. Scores are kept in 255ths. */
 static double taken(double score)
