@@ -10,8 +10,6 @@ import os
 import struct
 import sys
 
-sys.path.pop(0)  # this folder, where "mlx" would be mlx.py
-
 try:
     import numpy as np
 except ImportError as missing:

@@ -26,6 +26,7 @@ except (ImportError, OSError, RuntimeError) as missing:
     sys.exit(77)
 
 BEST = 10
+HALVES = (gguf.GGMLQuantizationType.BF16, gguf.GGMLQuantizationType.F16)
 
 
 def llama_logits(path, tokens, threads, batch=64):
@@ -47,7 +48,7 @@ def runmoe_logits(arguments, tokens, activations, path):
 
 
 def as_f32(path, copy):
-    """The same model with BF16 weights as F32. How many there were."""
+    """The same model with BF16 and F16 weights as F32. How many there were."""
     reader, count = gguf.GGUFReader(path), 0
     writer = gguf.GGUFWriter(copy, reader.fields["general.architecture"].contents())
     for field in reader.fields.values():
@@ -57,17 +58,18 @@ def as_f32(path, copy):
     writer.data_alignment = reader.alignment
     wide = {}
     for tensor in reader.tensors:
-        bf16 = tensor.tensor_type == gguf.GGMLQuantizationType.BF16
-        count += bf16
-        wide[tensor.name] = tensor, bf16
+        count += tensor.tensor_type in HALVES
+        wide[tensor.name] = tensor
         shape = [int(n) for n in reversed(tensor.shape)]
         writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), int(np.prod(shape)) * 4)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for tensor, bf16 in wide.values():
+    for tensor in wide.values():
         data = np.ascontiguousarray(tensor.data)
-        writer.write_tensor_data((data.view(np.uint16).astype(np.uint32) << 16).view(np.float32) if bf16 else data)
+        if tensor.tensor_type == gguf.GGMLQuantizationType.BF16:
+            data = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        writer.write_tensor_data(data.astype(np.float32))
     writer.close()
     return count
 

@@ -1,47 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real clients on a real mount: the safetensors and gguf packages read every family, whole and by experts/; llama.cpp
-and mlx-lm compute the same logits from the mount as from the files, mapped and read; with passthrough and without."""
-import os
-import subprocess
-
+and mlx-lm, and transformers where it is installed, compute the same logits from the mount as from the files, mapped and
+read; with passthrough and without."""
 import e2e
 from e2e import *
 
 need_fuse()
-CLIENTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "clients")
+PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
 missing = []
 
 
 def client(name, *arguments):
     """Run tests/clients/NAME.py. Exit 77 (its package is not there, or cannot load this family) is noted."""
-    ran = subprocess.run([os.environ.get("PYTHON", "/usr/bin/python3"), os.path.join(CLIENTS, name + ".py"), *arguments],
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ran = run(PYTHON, os.path.join(ROOT, f"tests/clients/{name}.py"), *arguments, timeout=400)
     last = (ran.stdout.strip().splitlines() or [""])[-1]
     if ran.returncode == 77:
         missing.append(f"{name}: {last}")
     else:
         check(f"{name}.py: {last}", ran.returncode == 0, ran.stderr[-2000:])
-    return ran.returncode
 
 
-FAMILIES = [(f"{family}{suffix}", [f"--preset=tiny-{family}", *options], runtime)
-            for family, suffix, options, runtime in (
-                ("mixtral", "", [], "mlx"), ("qwen3-moe", "", [], "mlx"), ("deepseek-v2", "", [], "mlx"),
-                ("gpt-oss", "", [], None), ("switch", "", [], None), ("qwen3-moe", "-f16", ["--dtype=f16"], None),
-                ("qwen3-moe", "-f32", ["--dtype=f32"], None), ("deepseek-v2", "-fp8", ["--dtype=fp8"], None),
-                ("qwen3-moe", "-gguf", ["--format=gguf"], "llama"), ("mixtral", "-gguf", ["--format=gguf"], "llama"))]
+FAMILIES = [(f"{family}{suffix}", [f"--preset=tiny-{family}", *options], runtimes.split())
+            for family, suffix, options, runtimes in (
+                ("mixtral", "", [], "mlx transformers"), ("qwen3-moe", "", [], "mlx transformers"),
+                ("deepseek-v2", "", [], "mlx transformers"), ("gpt-oss", "", [], "transformers"), ("switch", "", [], ""),
+                ("qwen3-moe", "-f16", ["--dtype=f16"], ""), ("qwen3-moe", "-f32", ["--dtype=f32"], ""),
+                ("deepseek-v2", "-fp8", ["--dtype=fp8"], ""), ("qwen3-moe", "-gguf", ["--format=gguf"], "llama"),
+                ("mixtral", "-gguf", ["--format=gguf"], "llama"))]
+torch = run(PYTHON, "-c", "import torch, transformers")
+if torch.returncode:  # it is large, and no part of tools/setup-python
+    note(f"left out: {torch.stderr.strip().splitlines()[-1]}; pip install torch transformers")
 
-for name, options, runtime in FAMILIES:
+for name, options, runtimes in FAMILIES:
     model = make_model(name, *options)
     store = make_store(model)
     for how in ("budget=256M", "budget=256M,nopassthrough,direct_io=off"):
         print(f"-- {name}, {how}", flush=True)
         mount = Mount(store, how)
         client("read_all", mount.path, model)
-        if runtime == "mlx":
-            client("mlx", mount.path, model)
-        elif runtime == "llama":
-            client("llama", mount / "model.gguf", os.path.join(model, "model.gguf"))
+        for runtime in runtimes:
+            file = "model.gguf" if runtime == "llama" else ""
+            if runtime != "transformers" or not torch.returncode:
+                client("runtimes", runtime, mount / file, os.path.join(model, file))
         mount.unmount()
 for line in sorted(set(missing)):
     note("skipped part: " + line)

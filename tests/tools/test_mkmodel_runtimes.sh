@@ -9,13 +9,13 @@ missing=
 client() { # EXIT NAME ARGUMENT...
     local want=$1 name=$2 got
     shift 2
-    "$python" "tests/clients/$name.py" "$@" >"$dir/out" 2>"$dir/err"
+    "$python" "tests/clients/$name" "$@" >"$dir/out" 2>"$dir/err"
     got=$?
     tail -1 "$dir/out"
     if [ "$got" = 77 ] && [ "$want" != 77 ]; then
         missing=$(tail -1 "$dir/out")
     elif [ "$got" != "$want" ]; then
-        echo "FAILED: $name.py $*: exit $got, not $want"
+        echo "FAILED: $name $*: exit $got, not $want"
         tail -5 "$dir/err"
         bad=1
     fi
@@ -28,27 +28,27 @@ spoil() { # FILE: change one byte of a tensor in the middle
 for family in mixtral qwen3-moe; do
     "$mkmodel" --preset=tiny-$family --dtype=f32 "$dir/$family-f32" &&
         "$mkmodel" --preset=tiny-$family --dtype=f32 --format=gguf "$dir/$family-f32-gguf" || bad=1
-    client 0 agree "$dir/$family-f32" "$dir/$family-f32-gguf/model.gguf"
+    client 0 runtimes.py agree "$dir/$family-f32" "$dir/$family-f32-gguf/model.gguf"
     "$mkmodel" --preset=tiny-$family --format=gguf "$dir/$family-gguf" && cp -r "$dir/$family-gguf" "$dir/copy-gguf"
-    client 0 llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
-    client 0 read_all --no-view "$dir/copy-gguf" "$dir/$family-gguf"
+    client 0 runtimes.py llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
+    client 0 read_all.py --no-view "$dir/copy-gguf" "$dir/$family-gguf"
     "$mkmodel" --preset=tiny-$family --format=gguf --shard-size=1M "$dir/$family-split"
-    client 0 llama "$(find "$dir/$family-split" -name 'model-00001-of-*')" "$dir/$family-gguf/model.gguf"
+    client 0 runtimes.py llama "$(find "$dir/$family-split" -name 'model-00001-of-*')" "$dir/$family-gguf/model.gguf"
     spoil "$dir/copy-gguf/model.gguf"
-    client 1 llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
-    client 1 read_all --no-view "$dir/copy-gguf" "$dir/$family-gguf"
+    client 1 runtimes.py llama "$dir/copy-gguf/model.gguf" "$dir/$family-gguf/model.gguf"
+    client 1 read_all.py --no-view "$dir/copy-gguf" "$dir/$family-gguf"
     rm -r "$dir/copy-gguf"
 done
 for family in mixtral qwen3-moe deepseek-v2 gpt-oss switch; do
     "$mkmodel" --preset=tiny-$family "$dir/$family" && cp -r "$dir/$family" "$dir/copy"
     case $family in mixtral | qwen3-moe | deepseek-v2) runs=0 changed=1 ;; *) runs=77 changed=77 ;; esac
-    client $runs mlx "$dir/copy" "$dir/$family"
-    client 0 read_all --no-view "$dir/copy" "$dir/$family"
-    client 1 read_all "$dir/copy" "$dir/$family" # a copy has no experts/
+    client $runs runtimes.py mlx "$dir/copy" "$dir/$family"
+    client 0 read_all.py --no-view "$dir/copy" "$dir/$family"
+    client 1 read_all.py "$dir/copy" "$dir/$family" # a copy has no experts/
     # in an expert of a last layer: some of the 48 tokens choose it
     spoil "$(find "$dir/copy" -name 'model-*.safetensors' | sort | tail -1)"
-    client $changed mlx "$dir/copy" "$dir/$family"
-    client 1 read_all --no-view "$dir/copy" "$dir/$family"
+    client $changed runtimes.py mlx "$dir/copy" "$dir/$family"
+    client 1 read_all.py --no-view "$dir/copy" "$dir/$family"
     rm -r "$dir/copy"
 done
 [ "$bad" = 0 ] || exit 1
