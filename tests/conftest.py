@@ -22,7 +22,7 @@ ALONE = (
     "test_expertctl.py",  # expertctl list sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
 # The order of a first run: nothing was measured yet.
-SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_budget.py",
+SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_outlive.py",
         "test_install.sh", "test_guide.py", "test_soak.py", "test_readers.py")
 
 

@@ -2,29 +2,16 @@
 """A crowd on a mount: processes, each a reader of one kind, that compare all they get, and hold some of it (mappings,
 pipes, pages under way) to compare it later, also when the mount is gone. One process a reader, so that any of them can
 be killed, and so that a fault of a mapping whose daemon is dead ends one alone."""
-import ctypes
-import errno
-import fcntl
-import mmap
 import multiprocessing
-import os
-import random
-import signal
 import socket
-import struct
-import time
 
 import uring
-from e2e import wait_until
+from e2e import *
 
-F_SETPIPE_SZ = 1031
 PIPE = 128 << 10
 fork = multiprocessing.get_context("fork")
 libc = ctypes.CDLL(None, use_errno=True)
 libc.vmsplice.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 # What reading, opening and mapping may end with when the daemon dies.
 DYING = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR, errno.ENOENT, errno.EPIPE, errno.ENODEV,
          errno.EFAULT}
@@ -51,17 +38,6 @@ def pages_of(want, generator, most):
     """(offset, bytes), the offset that of a page"""
     at = generator.randrange(len(want)) // 4096 * 4096
     return at, min(most, len(want) - at)
-
-
-def address_of(path, size, protection=mmap.PROT_READ, flags=mmap.MAP_SHARED):
-    file = os.open(path, os.O_RDONLY)
-    try:
-        address = libc.mmap(None, size, protection, flags, file, 0)
-    finally:
-        os.close(file)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise OSError(ctypes.get_errno(), f"mmap of {path}")
-    return address
 
 
 def drained(end):
@@ -115,6 +91,27 @@ def direct(path, want, generator):
         os.close(file)
 
 
+def unaligned(path, want, generator):
+    """O_DIRECT where it is not to be: served, or refused as the system may."""
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        at, count = generator.choice(((1, 4096), (4096, 100), (513, 513)))
+        with mmap.mmap(-1, 4096) as memory, memoryview(memory) as view, view[:count] as part:
+            got = os.preadv(file, [part], at)
+            same(bytes(part[:got]), want[at:at + got], f"O_DIRECT, {count} at {at}")
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(file)
+
+
+def past_end(path, want, generator):
+    with open(path, "rb", buffering=0) as file:
+        for at in (len(want) - 1, len(want), len(want) + 1, len(want) + generator.randrange(10000)):
+            same(os.pread(file.fileno(), 4097, at), want[at:at + 4097], f"past the end, at {at}")
+
+
 def sendfile(path, want, generator):
     at, count = part_of(want, generator)
     with open(path, "rb", buffering=0) as file:
@@ -130,7 +127,7 @@ def splice(path, want, generator):
     at, _ = part_of(want, generator)
     out, into = os.pipe()
     try:
-        room = fcntl.fcntl(into, F_SETPIPE_SZ, PIPE)
+        room = fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIPE)
         with open(path, "rb", buffering=0) as file:
             count = os.splice(file.fileno(), into, room, offset_src=at)
     except OSError:
@@ -184,14 +181,14 @@ def private_mapping(path, want, generator):
 
 def vmsplice(path, want, generator):
     at, count = pages_of(want, generator, PIPE)
-    address = address_of(path, len(want))
+    source = Mapping(path)
     out, into = os.pipe()
     try:
-        room = fcntl.fcntl(into, F_SETPIPE_SZ, PIPE)
-        filled = libc.vmsplice(into, struct.pack("QQ", address + at, min(room, count)), 1, 0)
+        room = fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIPE)
+        filled = libc.vmsplice(into, struct.pack("QQ", source.address + at, min(room, count)), 1, 0)
     finally:
         os.close(into)
-        libc.munmap(address, len(want))
+        source.close()
     if filled < 0:
         os.close(out)
         raise OSError(ctypes.get_errno(), "vmsplice")
@@ -202,12 +199,12 @@ def to_disk(path, want, generator):
     """Past the page cache, from a mapping, to a file."""
     at, count = pages_of(want, generator, 1 << 20)
     count = count // 4096 * 4096
-    address = address_of(path, len(want))
-    name = f"{crowd_folder}/copy-{os.getpid()}"
+    source = Mapping(path)
+    name = f"{crowd_folder}/copy-{threading.get_native_id()}"
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
     try:
         os.unlink(name)
-        written = libc.write(file, ctypes.c_void_p(address + at), ctypes.c_size_t(count))
+        written = libc.write(file, ctypes.c_void_p(source.address + at), ctypes.c_size_t(count))
         if written < 0:
             raise OSError(ctypes.get_errno(), "write of a mapping")
         with mmap.mmap(-1, 1 << 20) as memory, memoryview(memory) as view:
@@ -215,7 +212,7 @@ def to_disk(path, want, generator):
             same(bytes(view[:got]), want[at:at + got], f"written from a mapping at {at}")
     finally:
         os.close(file)
-        libc.munmap(address, len(want))
+        source.close()
 
 
 def ring_read(path, want, generator):
@@ -236,12 +233,12 @@ def ring_read(path, want, generator):
 def ring_write(path, want, generator):
     """A ring writes a mapping to a pipe, which goes meanwhile."""
     at, count = pages_of(want, generator, PIPE)
-    address, ring = address_of(path, len(want)), uring.Ring()
+    source, ring = Mapping(path), uring.Ring()
     out, into = os.pipe()
     try:
-        fcntl.fcntl(into, F_SETPIPE_SZ, PIPE)
-        ring.submit(uring.OP_WRITE, into, address + at, count)
-        libc.munmap(address, len(want))
+        fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIPE)
+        ring.submit(uring.OP_WRITE, into, source.address + at, count)
+        source.close()
         got, _ = ring.completion()
     finally:
         ring.close()
@@ -276,7 +273,7 @@ def looker(path, want, generator):
             raise Wrong(f"{name} is empty")
 
 
-KINDS = (pread, whole, readv, direct, sendfile, splice, socket_sendfile, mapping, private_mapping, vmsplice, to_disk,
+KINDS = (pread, whole, readv, direct, unaligned, past_end, sendfile, splice, socket_sendfile, mapping, private_mapping, vmsplice, to_disk,
          ring_read, ring_write, advised, looker)
 crowd_folder = crowd_mount = ""
 
@@ -345,6 +342,28 @@ class Reader:
         self.process.kill()
         self.process.join(10)
         return 0, f"{self.name}: hangs: {where}", 0
+
+
+def each_kind(mount, want, folder, threads=12):
+    """Each of the threads is a reader of every kind, one after the other. What is wrong."""
+    global crowd_folder, crowd_mount
+    crowd_folder, crowd_mount = folder, mount.path
+    problems = []
+
+    def reader(seed):
+        generator = random.Random(seed)
+        for kind in generator.sample(KINDS, len(KINDS)):
+            name = generator.choice(sorted(want))
+            try:
+                late = kind(f"{mount.path}/{name}", want[name], generator)
+                if late:
+                    late()
+            except Exception as error:  # whatever it is, it is a finding
+                problems.append(f"{kind.__name__} of {name}: {type(error).__name__} {error}")
+
+    if not in_threads(reader, range(threads)):
+        problems.append("a reader hangs")
+    return problems
 
 
 def start(mount, want, count, seed, folder, dying=False, asks=()):

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share: a scratch folder, checkpoints and stores, mounts that are always cleaned up.
 
-A test is a script that imports this, calls check("what holds", condition) and ends with done(). Programs come from
-$BUILD. Everything that is started here is ended here, also when the test fails.
+A test is a script that imports all of this, the modules of Python below included, calls check("what holds", condition)
+and ends with done(). Programs come from $BUILD. Everything that is started here is ended here, also when the test fails.
 """
 import atexit
 import ctypes
 import errno
+import fcntl
 import json
+import mmap
 import os
 import random
 import re
@@ -17,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -30,8 +33,12 @@ TSAN = "thread" in os.path.basename(BUILD)  # decodes at a tenth of the speed, a
 
 MNT_FORCE = 1
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _mounts = []
 _failures = 0
+os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # what mounts keep, of this test alone
 
 
 def _clean():
@@ -83,11 +90,19 @@ def calls_of(*arguments):
     return whole.calls
 
 
+def contents(folder):
+    """{name: bytes} of the files below a folder."""
+    found = {}
+    for name in files_below(folder):
+        with open(os.path.join(folder, name), "rb") as file:
+            found[name] = file.read()
+    return found
+
+
 def experts_by_the_daemon(store):
     """{name below the mount: bytes} of all experts, from a mount whose kernel serves none of them."""
     plain = Mount(store, "nopassthrough")
-    names = [f"experts/{name}" for name in files_below(plain / "experts") if "/" in name]
-    read = {name: open(plain / name, "rb").read() for name in names}
+    read = {name: open(plain / name, "rb").read() for name in plain.experts()}
     plain.unmount()
     return read
 
@@ -116,20 +131,114 @@ def need_fuse():
         skip("neither root nor fusermount3")
 
 
-def need_cgroup(limit_bytes):
-    """A memory cgroup, for who can make one; a sanitizer takes memory of its own."""
-    if SANITIZED:
-        skip("a sanitizer takes memory of its own")
+def memory_cgroup(limit_bytes):
+    """It ends with the test, and so do the processes in it. OSError: there is none to be had."""
     sys.path.insert(0, os.path.join(ROOT, "tools/bench"))
     from cgroup import Cgroup
+    group = Cgroup(limit_bytes)
+
+    def remove():
+        for mount in list(_mounts):
+            mount.abandon()
+        if os.path.exists(group.path):
+            with open(f"{group.path}/cgroup.procs") as processes:
+                for pid in processes:
+                    os.kill(int(pid), signal.SIGKILL)
+            group.remove()
+    atexit.register(remove)
+    return group
+
+
+def need_cgroup(limit_bytes):
+    if SANITIZED:
+        skip("a sanitizer takes memory of its own")
     try:
-        return Cgroup(limit_bytes)
+        return memory_cgroup(limit_bytes)
     except OSError as error:
-        skip(str(error))
+        skip(f"no memory cgroup: {error}")
+
+
+class Hog:
+    """A process of a cgroup that takes memory when it is told to."""
+
+    def __init__(self, group):
+        self.process = subprocess.Popen([*group.prefix, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
+                                         "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def take(self):
+        """8 MiB. Whether it could."""
+        self.process.stdin.write("more\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline() == "taken\n"
+
+    def lives(self):
+        return self.process.poll() is None
+
+    def end(self):
+        self.process.communicate(timeout=30)
+
+
+def need_passthrough(mount):
+    if not mount.passthrough():
+        reason = mount.config()["passthrough_reason"]
+        mount.unmount()
+        skip(f"no passthrough here: {reason}")
 
 
 def scratch(name):
     return os.path.join(SCRATCH, name)
+
+
+def error_of(function, *arguments, **more):
+    """The name of the error that a call ends with; "none"."""
+    try:
+        function(*arguments, **more)
+        return "none"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def in_threads(function, arguments, seconds=60):
+    """Call it with each of the arguments, all at once. Whether all have ended in time."""
+    threads = [threading.Thread(target=function, args=(argument,), daemon=True) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def as_user(uid, groups, action):
+    """What an action in a process of another user comes to: its value as text, or the name of its error."""
+    if uid:
+        os.chmod(SCRATCH, 0o755)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        text = "failed"
+        try:
+            os.setgroups(groups[1:])
+            os.setgid(groups[0])
+            os.setuid(uid)
+            text = str(action())
+        except OSError as error:
+            text = errno.errorcode[error.errno]
+        finally:
+            os.write(write, text.encode())
+            os._exit(0)
+    os.close(write)
+    with open(read) as file:
+        text = file.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+def run_as_nobody(*command):
+    """Of what may be run by others, as nobody, who may enter the scratch folder."""
+    os.chmod(SCRATCH, 0o755)
+    return subprocess.run(command, capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[], cwd="/",
+                          timeout=60)
 
 
 def run(*command, **more):
@@ -182,17 +291,43 @@ def without_calls(error, *numbers):
     return prefix
 
 
+# Shapes of checkpoints that several tests share
+SMALL = ("-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "3", "--vocab", "1000", "--shard-size", "9MB")
+NARROW = ("-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+WIDE = ("-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "8", "-l", "2", "--vocab", "500")
+DEEP = ("-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "8", "-l", "4", "--vocab", "500")
+MANY = ("-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", "16", "-l", "3", "--vocab", "500")
+MIXTRAL = ("-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+
+
+def shared(shape=SMALL, *pack_options):
+    """(checkpoint, store) to read alone. $EXPERTFS_SHARED names the folder in which the tests of a run share them;
+    tests/run compares their checksums when all have ended. Without it they are this test's own."""
+    folder = os.environ.get("EXPERTFS_SHARED") or SCRATCH
+    words = (*shape, *pack_options)
+    path = os.path.join(folder, "-".join(re.sub(r"\W", "", word) for word in words), "model")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(path + ".sums"):
+            make_store(make_model(path, *shape), *pack_options)
+            names = [os.path.join(path, name) for name in files_below(path)] + [path + ".efs"]
+            sums = run("sha256sum", *names).stdout
+            with open(path + ".sums.new", "w") as file:
+                file.write(sums)
+            os.rename(path + ".sums.new", path + ".sums")
+    return path, path + ".efs"
+
+
 def make_model(name="model", *options):
-    """A small checkpoint with some files beside the weights; returns its folder."""
+    """A small checkpoint of this test's own with some files beside the weights; returns its folder."""
     path = scratch(name)
-    options = options or ("-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "3", "--vocab", "1000",
-                          "--shard-size", "9MB")
-    result = run(program("mkmodel"), *options, path)
+    result = run(program("mkmodel"), *(options or SMALL), path)
     if result.returncode:
         print(result.stdout, result.stderr)
         sys.exit(1)
     os.makedirs(f"{path}/extra/deeper", exist_ok=True)
-    generator = random.Random(name)
+    generator = random.Random(os.path.basename(path))
     for relative, count in (("extra/odd.bin", 4097), ("extra/deeper/empty", 0), ("extra/deeper/one", 1),
                             ("extra/\u00fcber \u6f22.bin", 70000)):
         with open(f"{path}/{relative}", "wb") as file:
@@ -247,6 +382,24 @@ def is_blocked(number):
         return False
 
 
+class Mapping:
+    """A file mapped by the system call itself: mmap of Python keeps a descriptor, and tells no address."""
+
+    def __init__(self, path, protection=mmap.PROT_READ, flags=mmap.MAP_SHARED):
+        fd = os.open(path, os.O_RDONLY)
+        self.size = os.fstat(fd).st_size
+        self.address = _libc.mmap(None, self.size, protection, flags, fd, 0)
+        os.close(fd)
+        if self.address in (None, ctypes.c_void_p(-1).value):
+            raise OSError(ctypes.get_errno(), f"mmap of {path}")
+
+    def bytes(self):
+        return ctypes.string_at(self.address, self.size)
+
+    def close(self):
+        _libc.munmap(self.address, self.size)
+
+
 class Mount:
     """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends."""
 
@@ -280,14 +433,42 @@ class Mount:
         with open(self / f".expertfs/{name}") as file:
             return file.read()
 
+    def told(self, name):
+        """{name: value} of the lines of a control file that have a name."""
+        return dict(line.split(": ", 1) for line in self.control(name).splitlines() if ": " in line)
+
+    def table(self, name):
+        """{first column: {column: value}} of a control file of rows."""
+        head, *rows = [row.split() for row in self.control(name).splitlines()]
+        return {row[0]: dict(zip(head, row)) for row in rows}
+
     def stat(self):
-        return dict(line.split(": ", 1) for line in self.control("stat").splitlines())
+        return self.told("stat")
 
     def count(self, name):
         return int(self.stat()[name])
 
+    def numbers(self):
+        return {name: int(value) for name, value in self.stat().items() if value.isdigit()}
+
+    def held(self):
+        """Bytes of the budget that are in use."""
+        stat = self.stat()
+        return sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
+
+    def budget_holds(self):
+        held, budget = self.held(), self.count("budget_bytes")
+        return check("the budget holds", held <= budget, (held, budget))
+
+    def all_at_rest(self):
+        """Nothing is leased, coded or under way: at once, or soon."""
+        return wait_until(lambda: not any(self.count(name) for name in ("inflight", "leased_experts", "coded_experts")))
+
+    def experts(self):
+        return [f"experts/{name}" for name in files_below(self / "experts") if "/" in name]
+
     def config(self):
-        return dict(line.split(": ", 1) for line in self.control("config").splitlines())
+        return self.told("config")
 
     def refusal(self, name, value):
         """Set an attribute that is to be refused: the name of the error, "" if it is taken, and the daemon's answer."""

@@ -125,6 +125,13 @@ class Client:
             if last:
                 return found, total
 
+    def cut_off(self):
+        """It is, before anything else comes."""
+        try:
+            return self.socket.recv(4096) == b""
+        except ConnectionError:
+            return True
+
     def take(self, window, fd, window_bytes):
         self.fds[window] = fd
         self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)

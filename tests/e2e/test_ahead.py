@@ -1,23 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads past the page cache that go on where the last one ended: the next block is decoded before it is asked for, and
 whoever asks for it, late, early, never or twice, gets the file's bytes."""
-import mmap
-import os
-import random
-import threading
-
 from e2e import *
 
 need_fuse()
 model = make_model()
 store = make_store(model, "--codec", "cascade")  # decoded by whoever has the request
 names = [name for name in files_below(model) if os.path.getsize(f"{model}/{name}") > 3 << 20]
-source = {name: open(f"{model}/{name}", "rb").read() for name in names}
+source = contents(model)
 BLOCK = 1 << 20
-
-
-def counted(mount):
-    return {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
 
 
 PACE = 32 << 10
@@ -37,7 +28,7 @@ def in_order(mount, name, block, first=0, most=None, paced=False):
 
 
 def sums(mount):
-    stat = counted(mount)
+    stat = mount.numbers()
     return (stat["reads"] == stat["fuse_reads"] + stat["fuse_aheads"] - stat["fuse_ahead_hits"] and
             stat["read_bytes"] == stat["fuse_reply_bytes"] + stat["fuse_ahead_bytes"] - stat["fuse_ahead_hit_bytes"] and
             stat["read_errors"] == stat["fuse_reply_errors"] + stat["fuse_ahead_errors"])
@@ -47,14 +38,14 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
     print(f"-- {options or 'default'}")
     mount = Mount(store, "nostate,direct_io=on,nopassthrough,plan=C=100" + options)
     bad = [wrong for name in names for wrong in in_order(mount, name, BLOCK)]
-    before = counted(mount)
+    before = mount.numbers()
     bad += [wrong for name in names for wrong in in_order(mount, name, BLOCK)]
-    after = counted(mount)
+    after = mount.numbers()
     check("files block by block are the same, twice", not bad, bad)
     hits = after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
     check("blocks in memory were there before they were asked for", 0 < hits < after["fuse_reads"] - before["fuse_reads"], hits)
     check("none was decoded in vain", hits == after["fuse_aheads"] - before["fuse_aheads"], hits)
-    before = counted(mount)
+    before = mount.numbers()
     bad = []
     cut = memoryview(mmap.mmap(-1, BLOCK + 4096))[32:32 + BLOCK]
     for name in names:  # into memory that does not begin with a page: the kernel cuts off the last few bytes
@@ -63,7 +54,7 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
             bad += [at] if cut[:os.preadv(fd, [cut], at)] != source[name][at:at + BLOCK] else []
             wait_until(lambda: sums(mount))
         os.close(fd)
-    after = counted(mount)
+    after = mount.numbers()
     hits = after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
     check("the same for reads that the kernel cuts",
           not bad and hits and hits == after["fuse_aheads"] - before["fuse_aheads"],
@@ -71,9 +62,9 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
     bad = [wrong for block in (BLOCK - 4096, 300000, 3 * BLOCK + 1, 1000) for wrong in in_order(mount, names[0], block)]
     check("blocks of other sizes are the same", not bad, bad)
     for block in (4096, 16384, 65536, 5000):
-        before = counted(mount)
+        before = mount.numbers()
         bad = in_order(mount, names[0], block, paced=True)
-        after = counted(mount)
+        after = mount.numbers()
         asked, hits = after["fuse_reads"] - before["fuse_reads"], after["fuse_ahead_hits"] - before["fuse_ahead_hits"]
         check(f"reads of {block} are the same, and mostly parts of what was decoded already", not bad and hits > asked / 2,
               (asked, hits, bad))
@@ -82,7 +73,7 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
     check("who stops, or begins somewhere, leaves nothing wrong behind", not bad, bad)
 
     wrong, generator = [], random.Random(7)
-    shared = {name: os.open(mount / name, os.O_RDONLY) for name in names}
+    opened = {name: os.open(mount / name, os.O_RDONLY) for name in names}
 
     def reader(seed):
         mine = random.Random(seed)
@@ -93,18 +84,14 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
                 continue
             at = mine.randrange(len(source[name]) // BLOCK) * BLOCK
             for offset in range(at, min(at + 3 * BLOCK, len(source[name])), BLOCK):
-                if os.pread(shared[name], BLOCK, offset) != source[name][offset:offset + BLOCK]:
+                if os.pread(opened[name], BLOCK, offset) != source[name][offset:offset + BLOCK]:
                     wrong.append((name, offset))
 
-    threads = [threading.Thread(target=reader, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for fd in shared.values():
+    ended = in_threads(reader, range(6))
+    for fd in opened.values():
         os.close(fd)
-    check("many readers, of the same open files too, get the same bytes", not wrong, wrong[:5])
-    check("reads of engine and daemon add up", wait_until(lambda: sums(mount)), counted(mount))
+    check("many readers, of the same open files too, get the same bytes", ended and not wrong, wrong[:5])
+    check("reads of engine and daemon add up", wait_until(lambda: sums(mount)), mount.numbers())
     mount.unmount()
 
 print("-- damage")
@@ -142,6 +129,6 @@ for name, at in random_order:
         alone.add((name, at))
     os.close(fd)
 check("in order, no more is refused than what is damaged itself", alone == set(first[1]), (len(alone), len(first[1])))
-check("reads of engine and daemon add up", wait_until(lambda: sums(mount)), counted(mount))
+check("reads of engine and daemon add up", wait_until(lambda: sums(mount)), mount.numbers())
 mount.unmount()
 done()

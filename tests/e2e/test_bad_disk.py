@@ -2,21 +2,17 @@
 """The store is on a disk that loses its end, stands still, or is gone: readers of every kind get right bytes or an error,
 what is in memory is served on, the mount is told of and ends; and when the disk is well again, so is the mount. The disk
 is a FUSE daemon of the tests, or the store's file is cut."""
-import ctypes
-import threading
-
 import crowd
 from e2e import *
 
 need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", "16", "-l", "3", "--vocab", "500")
 store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
 folder, disk = scratch("copies"), scratch("disk")
 os.mkdir(folder)
 os.mkdir(disk)
 experts = experts_by_the_daemon(store)
-want = {**experts, **{name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")}}
+want = {name: data for name, data in {**experts, **contents(model)}.items() if data}
 whole = open(store, "rb").read()
 READERS = 2 * len(crowd.KINDS)
 ERRORS = {crowd.errno.EIO, crowd.errno.EUCLEAN, crowd.errno.EFAULT}

@@ -2,14 +2,11 @@
 """A budget beside the memory cgroup's limit: one that cannot be had is refused, with the limit and the way out, at the
 mount and later; one above what is available is told; one that the store can never fill is taken. Of a budget that can
 be had in part the pools are planned for that part, which follows what others take and give back, and the limit."""
-import errno
-
 from e2e import *
-from e2e import _mounts
 
 need_fuse()
 group = need_cgroup(160 << 20)
-small = make_store(make_model("small", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500"))
+_, small = shared(NARROW)
 large_model = make_model("large", "-F", "qwen3-moe", "-d", "1024", "-i", "1024", "-e", "16", "-l", "4", "--vocab", "1000")
 large = make_store(large_model)
 experts = [f"experts/L{layer:02}/E{number:03}.safetensors" for layer in range(4) for number in range(16)]
@@ -25,19 +22,6 @@ def refused(what, store, options, *says):
         run("umount", "-l", folder)
         return check(f"{what}: refused", False, "it was mounted")
     return check(f"{what}: refused", result.returncode == 1 and all(word in result.stderr for word in says), result)
-
-
-def another():
-    """A process in the same cgroup that takes 8 MiB for each line that it is told."""
-    return subprocess.Popen([*inside, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
-                             "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def take(process):
-    process.stdin.write("more\n")
-    process.stdin.flush()
-    return process.stdout.readline() == "taken\n"
 
 
 def advised(text):
@@ -66,121 +50,150 @@ def in_little():
     print("-- in little memory")
     for mib, serves in ((64, True), (40, True), (20, False)):
         little = need_cgroup(mib << 20)
-        try:
-            if serves:
-                mount = Mount(small, "budget=auto", prefix=little.prefix)
-                had = mount.count("budget_bytes") >> 20
-                check(f"budget=auto in {mib} MiB serves: half of it, or the least that serves", (20 < had < 32) and
-                      len(open(mount / experts[0], "rb").read()) > 0 and mount.refusal("budget", "auto")[0] == "", had)
-                mount.unmount()
-            else:
-                result = run(*little.prefix, program("expertfs"), "-f", small, folder, "-o", "budget=auto", timeout=60)
-                check(f"budget=auto in {mib} MiB is refused, with the limit to raise", result.returncode == 1 and
-                      "raise the limit" in result.stderr and advised(result.stderr) == [], result)
-            for options in ("budget=auto", "budget=1M", "budget=54M", "budget=1G"):
-                good, tried = ends_well(small, options, little)
-                check(f"{options} in {mib} MiB: advice leads to a mount, or to the limit", good, tried)
-            check("nothing was killed for the limit", little.out_of_memory() == 0)
-        finally:
-            for mount in list(_mounts):
-                mount.abandon()
-            little.remove()
+        if serves:
+            mount = Mount(small, "budget=auto", prefix=little.prefix)
+            had = mount.count("budget_bytes") >> 20
+            check(f"budget=auto in {mib} MiB serves: half of it, or the least that serves", (20 < had < 32) and
+                  len(open(mount / experts[0], "rb").read()) > 0 and mount.refusal("budget", "auto")[0] == "", had)
+            mount.unmount()
+        else:
+            result = run(*little.prefix, program("expertfs"), "-f", small, folder, "-o", "budget=auto", timeout=60)
+            check(f"budget=auto in {mib} MiB is refused, with the limit to raise", result.returncode == 1 and
+                  "raise the limit" in result.stderr and advised(result.stderr) == [], result)
+        for options in ("budget=auto", "budget=1M", "budget=54M", "budget=1G"):
+            good, tried = ends_well(small, options, little)
+            check(f"{options} in {mib} MiB: advice leads to a mount, or to the limit", good, tried)
+        check("nothing was killed for the limit", little.out_of_memory() == 0)
+        little.remove()
 
 
-in_little()
-neighbour = other = None
-try:
-    print("-- at the mount")
-    refused("a budget of 1 GiB in 160 MiB", large, "budget=1G", "a budget of 1024 MiB", "limit is 160 MiB", "budget=auto", "memory.max")
-    refused("all of it taken ahead", small, "budget=1G,prealloc", "limit is 160 MiB", "budget=auto")
-    mount = Mount(small, "budget=1G", prefix=inside)
-    check("a store that can never fill it is served, and the log tells", "a budget of 1024 MiB is above" in mount.printed() and
-          "160 MiB" in mount.printed(), mount.printed())
-    mount.unmount()
-    mount = Mount(large, f"budget={(160 << 20) - 65536}", prefix=inside)
-    check("one above what is available is told", "are available" in mount.printed() and "160 MiB" in mount.printed(), mount.printed())
-    mount.unmount()
-    mount = Mount(large, "budget=100M", prefix=inside)
-    check("one that fits is taken without a word", "budget" not in mount.printed(), mount.printed())
-    mount.unmount()
-    print("-- of which a part can be had")
-    neighbour = another() # without it all of the budget fits: what is fixed is not all touched
-    check("a neighbour has 24 MiB", all(take(neighbour) for _ in range(3)))
-    mount = Mount(large, "budget=156M,policy=lru,plan=C=100", prefix=inside)
+def automatic():
+    """budget=auto: what the group leaves, also when its limit changes, and never below the floor."""
+    print("-- budget=auto in 400 MiB")
+    group = need_cgroup(400 << 20)
+    mount = Mount(large, "budget=auto,nostate", prefix=group.prefix)
+    want = {name: open(mount / name, "rb").read() for name in experts}
 
-    def effective():
-        return mount.count("effective_budget_bytes")
+    def right(names):
+        return all(open(mount / name, "rb").read() == want[name] for name in names)
 
-    def read_all():
-        for name in experts:
-            with open(mount / name, "rb") as file:
-                file.read()
-
-    def settled(least_mib, most_mib):
-        """What can be had is that, and all that is held is within it."""
-        def held():
-            stat = mount.stat()
-            return sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
-        return wait_until(lambda: least_mib << 20 <= effective() <= most_mib << 20 and held() <= effective())
-
-    def less(what, mib):
-        """The kernel kills if the next 8 MiB go before the daemon has given up memory, which it does within 2 seconds."""
-        free = wait_until(lambda: group.free_bytes() >= 12 << 20)
-        return check(f"{what}: what can be had falls", free and settled(had - mib - 24, had - mib + 24),
-                     (had, effective(), group.free_bytes()))
-
-    def round_memory_short():
-        before = mount.count("memory_short")
-        read_all()
-        return mount.count("memory_short") - before
-
-    read_all()
-    check("some of the limit stays free", settled(112, 148), effective())
-    asked = mount.count("budget_bytes")
-    check("what was asked for is told beside it", asked == 156 << 20 and
-          f"effective_budget_bytes: {effective()}" in open(mount / ".expertfs/plan").read(), asked)
-    # Memory that is being filled counts twice for a moment, so the effective budget may fall by a segment more.
-    rounds = []
-    wait_until(lambda: rounds.append(round_memory_short()) or rounds[-2:] == [0, 0], 60)
-    check("nothing that is planned is refused", rounds[-2:] == [0, 0], rounds)
-    say = run(program("expertctl"), "doctor", mount.path, timeout=60).stdout
-    check("expertctl tells", re.search("^slower +budget .* of 156 MiB are available", say, re.M) and
-          re.search("of 156 MiB, [0-9.]+ MiB available", run(program("expertctl"), "status", mount.path, timeout=60).stdout), say)
-    had = effective() >> 20
-    other = another()
-    for mib in range(8, 48, 8):
-        if not check(f"another takes {mib} MiB", take(other)) or not less("they are given up", mib):
-            break
-    read_all()
-    check("nobody was killed", group.out_of_memory() == 0 and mount.daemon.poll() is None and other.poll() is None)
-    other.communicate(timeout=30)
-    check("it ends: they are taken back", settled(had - 24, had + 24), (had, effective()))
-    read_all()
-    for mib in range(152, 112, -8):
-        group.limit(mib << 20)
-        if not less(f"the limit falls to {mib} MiB", 160 - mib):
-            break
-    read_all()
-    group.limit(160 << 20)
-    check("and rises", settled(had - 24, had + 24), (had, effective()))
-    check("nobody was killed for it", group.out_of_memory() == 0 and mount.daemon.poll() is None)
-    mount.unmount()
-    print("-- while it serves")
-    mount = Mount(large, "budget=100M", prefix=inside)
-    got, answer = mount.refusal("budget", "1G")
-    check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
-    check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)
-    for _ in range(2):
-        for name in experts:
-            with open(mount / name, "rb") as file:
-                file.read()
+    first = mount.count("budget_bytes")
+    check("half of what is left", 100 << 20 < first <= 200 << 20, first)
+    held = [open(mount / name, "rb") for name in experts[::4]]
+    check("much is read, a quarter of it at once", right(experts * 3) and all(
+        file.read() == want[name] for file, name in zip(held, experts[::4])))
+    for file in held:
+        file.close()
+    wait_until(lambda: mount.count("leased_experts") == 0)
+    first = mount.count("budget_bytes")
+    os.setxattr(mount.path, "user.expertfs.budget", b"auto")
+    check("asked again it is about the same", 0.8 * first < mount.count("budget_bytes") < 1.2 * first,
+          (first, mount.count("budget_bytes")))
+    group.limit(300 << 20)
+    os.setxattr(mount.path, "user.expertfs.budget", b"auto")
+    lower = mount.count("budget_bytes")
+    check("a lower limit, a lower budget", lower <= min(first - (30 << 20), 160 << 20), (first, lower))
+    check("all is right", right(experts))
+    least = mount.count("fixed_bytes") + (12 << 20)
+    os.setxattr(mount.path, "user.expertfs.budget", str(least).encode())
+    group.limit(least + (24 << 20))
+    got, answer = mount.refusal("budget", "auto")
+    check("where half of what is left is less than the floor, auto is the floor", got == "" and
+          mount.count("fixed_bytes") < mount.count("budget_bytes") < least, (got, answer, least, mount.count("budget_bytes")))
+    check("and all is served still", right(experts[::3]))
     check("nothing was killed for the limit", group.out_of_memory() == 0 and mount.daemon.poll() is None)
     mount.unmount()
-finally:
-    for process in neighbour, other:
-        if process:
-            process.kill()
-    for left in list(_mounts):
-        left.abandon()
     group.remove()
+
+
+automatic()
+in_little()
+print("-- at the mount")
+refused("a budget of 1 GiB in 160 MiB", large, "budget=1G", "a budget of 1024 MiB", "limit is 160 MiB", "budget=auto", "memory.max")
+refused("all of it taken ahead", small, "budget=1G,prealloc", "limit is 160 MiB", "budget=auto")
+mount = Mount(small, "budget=1G", prefix=inside)
+check("a store that can never fill it is served, and the log tells", "a budget of 1024 MiB is above" in mount.printed() and
+      "160 MiB" in mount.printed(), mount.printed())
+mount.unmount()
+mount = Mount(large, f"budget={(160 << 20) - 65536}", prefix=inside)
+check("one above what is available is told", "are available" in mount.printed() and "160 MiB" in mount.printed(), mount.printed())
+mount.unmount()
+mount = Mount(large, "budget=100M", prefix=inside)
+check("one that fits is taken without a word", "budget" not in mount.printed(), mount.printed())
+mount.unmount()
+print("-- of which a part can be had")
+neighbour = Hog(group)  # without it all of the budget fits: what is fixed is not all touched
+check("a neighbour has 24 MiB", all(neighbour.take() for _ in range(3)))
+mount = Mount(large, "budget=156M,policy=lru,plan=C=100", prefix=inside)
+
+
+def effective():
+    return mount.count("effective_budget_bytes")
+
+
+def read_all():
+    for name in experts:
+        with open(mount / name, "rb") as file:
+            file.read()
+
+
+def settled(least_mib, most_mib):
+    """What can be had is that, and all that is held is within it."""
+    return wait_until(lambda: least_mib << 20 <= effective() <= most_mib << 20 and mount.held() <= effective())
+
+
+def less(what, mib):
+    """The kernel kills if the next 8 MiB go before the daemon has given up memory, which it does within 2 seconds."""
+    free = wait_until(lambda: group.free_bytes() >= 12 << 20)
+    return check(f"{what}: what can be had falls", free and settled(had - mib - 24, had - mib + 24),
+                 (had, effective(), group.free_bytes()))
+
+
+def round_memory_short():
+    before = mount.count("memory_short")
+    read_all()
+    return mount.count("memory_short") - before
+
+read_all()
+check("some of the limit stays free", settled(112, 148), effective())
+asked = mount.count("budget_bytes")
+check("what was asked for is told beside it", asked == 156 << 20 and
+      f"effective_budget_bytes: {effective()}" in open(mount / ".expertfs/plan").read(), asked)
+# Memory that is being filled counts twice for a moment, so the effective budget may fall by a segment more.
+rounds = []
+wait_until(lambda: rounds.append(round_memory_short()) or rounds[-2:] == [0, 0], 60)
+check("nothing that is planned is refused", rounds[-2:] == [0, 0], rounds)
+say = run(program("expertctl"), "doctor", mount.path, timeout=60).stdout
+check("expertctl tells", re.search("^slower +budget .* of 156 MiB are available", say, re.M) and
+      re.search("of 156 MiB, [0-9.]+ MiB available", run(program("expertctl"), "status", mount.path, timeout=60).stdout), say)
+had = effective() >> 20
+other = Hog(group)
+for mib in range(8, 48, 8):
+    if not check(f"another takes {mib} MiB", other.take()) or not less("they are given up", mib):
+        break
+read_all()
+check("nobody was killed", group.out_of_memory() == 0 and mount.daemon.poll() is None and other.lives())
+other.end()
+check("it ends: they are taken back", settled(had - 24, had + 24), (had, effective()))
+read_all()
+for mib in range(152, 112, -8):
+    group.limit(mib << 20)
+    if not less(f"the limit falls to {mib} MiB", 160 - mib):
+        break
+read_all()
+group.limit(160 << 20)
+check("and rises", settled(had - 24, had + 24), (had, effective()))
+check("nobody was killed for it", group.out_of_memory() == 0 and mount.daemon.poll() is None)
+mount.unmount()
+print("-- while it serves")
+mount = Mount(large, "budget=100M", prefix=inside)
+got, answer = mount.refusal("budget", "1G")
+check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
+check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)
+for _ in range(2):
+    for name in experts:
+        with open(mount / name, "rb") as file:
+            file.read()
+check("nothing was killed for the limit", group.out_of_memory() == 0 and mount.daemon.poll() is None)
+mount.unmount()
 done()

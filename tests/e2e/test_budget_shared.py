@@ -3,10 +3,8 @@
 bytes, nobody is killed, what can be had of the budgets falls, and rises again when one ends. And a budget near the limit
 of which clients hold coded experts, which nobody can evict, while others of the group take memory."""
 import select
-import threading
 
 from e2e import *
-from e2e import _mounts
 from handout import AS_CODED, ASK, WITH_LAYOUT, Client
 
 need_fuse()
@@ -24,7 +22,7 @@ class Readers:
 
     def __init__(self, mount, seed, count=2):
         self.mount, self.stop, self.wrong, self.read = mount, threading.Event(), [], 0
-        self.threads = [threading.Thread(target=self.run, args=(random.Random(seed * 10 + i),)) for i in range(count)]
+        self.threads = [threading.Thread(target=self.run, daemon=True, args=(random.Random(seed * 10 + i),)) for i in range(count)]
         for thread in self.threads:
             thread.start()
 
@@ -53,88 +51,68 @@ def had(mount):
     return mount.count("effective_budget_bytes")
 
 
-def held(mount):
-    stat = mount.stat()
-    return sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
-
-
 def alive(what, *mounts):
     check(f"{what}: nobody was killed", group.out_of_memory() == 0 and all(m.daemon.poll() is None for m in mounts),
           [m.printed()[-500:] for m in mounts])
 
 
-other = None
-readers = []
-try:
-    for options in ("plan=C=100", ""):
-        print(f"-- two of 160 MiB in 256 {options}")
-        one = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
-        readers = [Readers(one, 1)]
-        check("one alone has its budget", wait_until(lambda: held(one) > 96 << 20) and had(one) == 160 << 20, one.stat())
-        two = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
-        readers.append(Readers(two, 2))
-        check("both: less can be had", wait_until(lambda: had(one) + had(two) < 256 << 20), (had(one), had(two)))
-        check("and no more is held", wait_until(lambda: held(one) <= had(one) and held(two) <= had(two)), (held(one), held(two)))
-        least = [reader.read + (512 << 20) for reader in readers]
-        wait_until(lambda: all(reader.read > enough or reader.wrong for reader, enough in zip(readers, least)))
-        alive("both", one, two)
-        note(f"of 160 MiB {had(one) >> 20} and {had(two) >> 20} can be had, {held(one) >> 20} and {held(two) >> 20} are held")
-        readers[1].end("the second's readers")
-        readers[0].end("the first's readers")
-        readers = [Readers(two, 3)]
-        one.unmount("the first ends")
-        check("it ends: the second has its budget again", wait_until(lambda: had(two) > 136 << 20, 60), had(two))
-        readers[0].end("its readers")
-        alive("one again", two)
-        two.unmount()
+for options in ("plan=C=100", ""):
+    print(f"-- two of 160 MiB in 256 {options}")
+    one = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
+    readers = [Readers(one, 1)]
+    check("one alone has its budget", wait_until(lambda: one.held() > 96 << 20) and had(one) == 160 << 20, one.stat())
+    two = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
+    readers.append(Readers(two, 2))
+    check("both: less can be had", wait_until(lambda: had(one) + had(two) < 256 << 20), (had(one), had(two)))
+    check("and no more is held", wait_until(lambda: one.held() <= had(one) and two.held() <= had(two)), (one.held(), two.held()))
+    least = [reader.read + (512 << 20) for reader in readers]
+    wait_until(lambda: all(reader.read > enough or reader.wrong for reader, enough in zip(readers, least)))
+    alive("both", one, two)
+    note(f"of 160 MiB {had(one) >> 20} and {had(two) >> 20} can be had, {one.held() >> 20} and {two.held() >> 20} are held")
+    readers[1].end("the second's readers")
+    readers[0].end("the first's readers")
+    readers = [Readers(two, 3)]
+    one.unmount("the first ends")
+    check("it ends: the second has its budget again", wait_until(lambda: had(two) > 136 << 20, 60), had(two))
+    readers[0].end("its readers")
+    alive("one again", two)
+    two.unmount()
 
-    print("-- coded experts are held")
-    group.limit(160 << 20)
-    mount = Mount(store, "budget=150M", prefix=group.prefix)
-    if not mount.passthrough() or "coded: yes" not in mount.control("handout"):
-        note("no passthrough here: nothing is handed out")
-    else:
-        clients, got = [Client(mount), Client(mount)], []
-        readers = [Readers(mount, 4)]
-        for layer, client in enumerate(clients):
-            client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
-        while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the others wait for room
-            for client in clients:
-                if select.select([client.socket], [], [], 0)[0]:
-                    tag, error, layout, places = client.coded()
-                    if check(f"expert {tag} comes", error == 0, error):
-                        got.append((client, layout, places, client.chunks(layout, places)[0]))
-        check("some are held, as the store has them", len(got) > 4 and all(
-            e in stored and sm in stored for *_, tensors in got for tensor in tensors for _, _, e, sm in tensor), len(got))
-        before = had(mount)
-        note(f"{mount.count('coded_experts')} held, {mount.count('coded_bytes') >> 20} MiB; of 150 MiB {before >> 20} can be had")
-        other = subprocess.Popen([*group.prefix, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
-                                  "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for mib in range(8, 72, 8):
-            other.stdin.write("more\n")
-            other.stdin.flush()
-            check(f"another takes {mib} MiB", other.stdout.readline() == "taken\n")
-            # the kernel kills if the next 8 MiB go before the daemon has given up memory
-            check("less can be had", wait_until(lambda: group.free_bytes() >= 12 << 20) and wait_until(lambda: had(mount) < before - (mib - 24 << 20)), (before, had(mount)))
-        alive("what is held stays", mount)
-        check("and is what it was", all(client.chunks(layout, places)[0] == tensors for client, layout, places, tensors in got))
-        check("no more is held than can be had, but for segments that clients hold",
-              wait_until(lambda: held(mount) <= had(mount) + (16 << 20)), (held(mount), had(mount)))
-        other.communicate(timeout=30)
+print("-- coded experts are held")
+group.limit(160 << 20)
+mount = Mount(store, "budget=150M", prefix=group.prefix)
+if not mount.passthrough() or "coded: yes" not in mount.control("handout"):
+    note("no passthrough here: nothing is handed out")
+else:
+    clients, got = [Client(mount), Client(mount)], []
+    readers = [Readers(mount, 4)]
+    for layer, client in enumerate(clients):
+        client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
+    while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the others wait for room
         for client in clients:
-            client.close()
-        check("they drop all, the other ends: all is there again", wait_until(
-            lambda: mount.count("coded_experts") == 0 and had(mount) >= before - (24 << 20), 60), (before, had(mount)))
-        readers[0].end("readers beside them")
-        alive("at the end", mount)
-    mount.unmount()
-finally:
-    for reader in readers:
-        reader.stop.set()
-    if other:
-        other.kill()
-    for left in list(_mounts):
-        left.abandon()
-    group.remove()
+            if select.select([client.socket], [], [], 0)[0]:
+                tag, error, layout, places = client.coded()
+                if check(f"expert {tag} comes", error == 0, error):
+                    got.append((client, layout, places, client.chunks(layout, places)[0]))
+    check("some are held, as the store has them", len(got) > 4 and all(
+        e in stored and sm in stored for *_, tensors in got for tensor in tensors for _, _, e, sm in tensor), len(got))
+    before = had(mount)
+    note(f"{mount.count('coded_experts')} held, {mount.count('coded_bytes') >> 20} MiB; of 150 MiB {before >> 20} can be had")
+    other = Hog(group)
+    for mib in range(8, 72, 8):
+        check(f"another takes {mib} MiB", other.take())
+        # the kernel kills if the next 8 MiB go before the daemon has given up memory
+        check("less can be had", wait_until(lambda: group.free_bytes() >= 12 << 20) and wait_until(lambda: had(mount) < before - (mib - 24 << 20)), (before, had(mount)))
+    alive("what is held stays", mount)
+    check("and is what it was", all(client.chunks(layout, places)[0] == tensors for client, layout, places, tensors in got))
+    check("no more is held than can be had, but for segments that clients hold",
+          wait_until(lambda: mount.held() <= had(mount) + (16 << 20)), (mount.held(), had(mount)))
+    other.end()
+    for client in clients:
+        client.close()
+    check("they drop all, the other ends: all is there again", wait_until(
+        lambda: mount.count("coded_experts") == 0 and had(mount) >= before - (24 << 20), 60), (before, had(mount)))
+    readers[0].end("readers beside them")
+    alive("at the end", mount)
+mount.unmount()
 done()

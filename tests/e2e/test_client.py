@@ -2,9 +2,8 @@
 """The client runtime on real mounts: what it hands out is what was packed, each use is counted once, what it keeps gives
 way, and killed clients and unmounting in the middle leave nothing behind."""
 import functools
-import random
+import multiprocessing
 import resource
-import sys
 
 from e2e import *
 
@@ -12,14 +11,13 @@ need_fuse()
 import library_client
 from library_client import library
 
-model = make_model()
-store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
+model, store = shared()
 originals = experts_of(model)
 EXPERT_BYTES = 4096 + sum(len(data) for name, data in originals.items() if "layers.0.mlp.experts.0." in name)
 
 
 Client = functools.partial(library_client.Client, originals=originals)
+processes = multiprocessing.get_context("fork")
 
 
 def requests(mount):
@@ -139,57 +137,46 @@ if mount.passthrough():
     check("the leases are of what was in memory", leases["m"] == 0 and leases["f"] + leases["c"] == 3, leases)
 
 print("-- killed clients")
-CHILD = f"""
-import sys, random
-sys.argv = ["child"]
-sys.path[:0] = [{os.path.join(ROOT, "tests/clients")!r}]
-import ctypes, ctypes_client as api
-library = api.load({library_client.library_path!r})
-handle, error = ctypes.c_void_p(), api.Error()
-options = api.ClientOptions(keep_bytes=1 << 30)
-assert library.efs_client_open(sys.stdin.readline().strip().encode(), ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error)) == 0, error.text
-print("ready", flush=True)
-while True:
-    experts = random.sample(range(8), 4)
-    needs, request = (api.Need * 4)(*((e, 1) for e in experts)), ctypes.c_void_p()
-    library.efs_client_begin(handle, b"", random.randrange(3), needs, 4, 0, ctypes.byref(request), ctypes.byref(error))
-    if request and random.random() < 0.5:
-        library.efs_client_wait_any(request, -1, ctypes.byref(ctypes.c_uint32()), ctypes.byref(ctypes.c_int()))
-    if request:
+
+
+def asks_on_and_on(path, ready):
+    """Another process: it waits for about half of what it asks for."""
+    client, generator = Client(path, keep_bytes=1 << 30), random.Random()
+    ready.set()
+    while True:
+        try:
+            request = client.begin(generator.randrange(3), generator.sample(range(8), 4))
+        except OSError:
+            continue
+        if generator.random() < 0.5:
+            library.efs_client_wait_any(request, -1, ctypes.byref(ctypes.c_uint32()), ctypes.byref(ctypes.c_int()))
         library.efs_client_release(request)
-"""
 
 
 def children(mount, count):
+    """Processes that had no client of their parent's."""
     found = []
     for _ in range(count):
-        child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        child.stdin.write(mount.path + "\n")
-        child.stdin.flush()
-        found.append(child)
-    for child in found:
-        if child.stdout.readline() != "ready\n":
-            check("a client starts", False)
+        ready = processes.Event()
+        found.append(processes.Process(target=asks_on_and_on, args=(mount.path, ready), daemon=True))
+        found[-1].start()
+        check("a client starts", ready.wait(30))
     return found
 
 
-def kill(processes):
-    for child in processes:
-        child.kill()
-        child.wait()
-        child.stdin.close()
-        child.stdout.close()
+def kill(clients):
+    for client in clients:
+        client.kill()
+        client.join()
 
 
 generator = random.Random(5)
 for round in range(4):
-    processes = children(mount, 3)
+    clients = children(mount, 3)
     time.sleep(generator.random() / 5)
-    kill(processes)
-quiet = wait_until(lambda: mount.count("leased_experts") == 0 and mount.count("inflight") == 0 and mount.count("leased_bytes") == 0)
-check("what they held is free", quiet, {name: mount.count(name) for name in ("leased_experts", "leased_bytes", "inflight")})
-stat = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
-check("the budget holds", stat["fixed_bytes"] + stat["chunk_pool_bytes"] + stat["full_pool_bytes"] <= stat["budget_bytes"])
+    kill(clients)
+check("what they held is free", mount.all_at_rest() and mount.count("leased_bytes") == 0, mount.stat())
+mount.budget_holds()
 client = Client(mount)
 bad = sum((client.ask(layer, list(range(8))) for layer in range(3)), [])
 check("others are served", not bad, bad)
@@ -199,11 +186,11 @@ mount.unmount("after killed clients")
 print("-- the end comes in the middle")
 for what, options in (("SIGTERM", "budget=128M"), ("SIGTERM, little room", f"budget={fixed + (32 << 20) + 6 * EXPERT_BYTES}")):
     mount = Mount(store, options)
-    processes = children(mount, 2)
+    clients = children(mount, 2)
     with open(mount / ".expertfs/want", "w") as want:
         want.write("".join(f"{layer}: {' '.join(map(str, range(8)))}\n" for layer in (0, 1, 2)))
     mount.stop(what)
-    kill(processes)
+    kill(clients)
 mount = Mount(store, "budget=128M")
 client = Client(mount, keep_bytes=1 << 30)
 check("a client asks", not client.ask(0, [1, 2]))

@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files below .expertfs: their names and form, one moment per open, numbers that add up, OpenMetrics that a
 scraper accepts."""
-import os
-import re
-import struct
-import threading
-
 from e2e import *
 
 need_fuse()
-os.environ["EXPERTFS_STATE"] = scratch("state")
-model = make_model()
-store = make_store(model)
+model, store = shared()
 names = files_below(model)
 mount = Mount(store, "budget=256M")
 
@@ -76,16 +69,15 @@ check("an open file does not change while it is read", first + rest == again)
 check("a new open sees the new numbers", mount.control("stat").encode() != again)
 
 print("-- numbers")
-before = {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
+before = mount.numbers()
 read_bytes = 0
 for name in names:
     read_bytes += len(open(mount / name, "rb").read())
-experts = [f"experts/{name}" for name in files_below(mount / "experts") if "/" in name]
+experts = mount.experts()
 handles = [open(mount / name, "rb") for name in experts[:5]]
 for handle in handles:
     handle.read()
-stat = mount.stat()
-after = {name: int(value) for name, value in stat.items() if value.isdigit()}
+after = mount.numbers()
 grown = {name: after[name] - before[name] for name in after}
 backed = mount.passthrough()
 plain_bytes = 0 if backed else sum(os.path.getsize(mount / name) for name in experts[:5])
@@ -99,10 +91,9 @@ check("every open is counted once", opens == after["fuse_opens"] - 1, (opens, af
 if backed:
     check("five experts are leased", after["leased_experts"] == 5 and after["leased_bytes"] > 0 and
           grown["fuse_opens_passthrough"] == 5 == grown["leases"], after)
-    row = [row.split() for row in mount.control("experts").splitlines() if row.startswith("L00/E000 ")][0]
-    check("the experts file says so", row[3] == "F" and row[4] == "1", row)
+    row = mount.table("experts")["L00/E000"]
+    check("the experts file says so", row["state"] == "F" and row["leases"] == "1", row)
     reads = mount.count("fuse_reads")
-    requests = None
     for handle in handles:
         handle.seek(0)
         handle.read()
@@ -110,8 +101,7 @@ if backed:
 for handle in handles:
     handle.close()
 check("closing gives the leases back", wait_until(lambda: mount.count("leased_experts") == 0))
-held = after["fixed_bytes"] + after["chunk_pool_bytes"] + after["full_pool_bytes"]
-check("what is held stays within the budget", held <= after["budget_bytes"] == 256 << 20, held)
+mount.budget_holds()
 
 print("-- the trace")
 for token in range(4):
@@ -181,8 +171,7 @@ if parse:
     check("each with its help, and its unit in its name", all(family.documentation and (not family.unit or
           family.name.endswith("_" + family.unit)) for family in parsed))
     told = {(sample.name, sample.labels.get("pool")): sample.value for family in parsed for sample in family.samples}
-    head, *rows = [row.split() for row in mount.control("pools").splitlines()]
-    pools = {row[0]: dict(zip(head, row)) for row in rows}
+    pools = mount.table("pools")
     check("pools there and in metrics agree", all(
           told["expertfs_pool_experts", pool] == int(pools[pool]["experts"]) and
           told["expertfs_pool_evicted_total", pool] == int(pools[pool]["evicted"]) for pool in "FCSEM") and
@@ -193,18 +182,13 @@ print("-- read by many at once")
 bad = []
 
 
-def reader():
+def reader(_):
     for _ in range(30):
         text = mount.control("stat")
         if not text.endswith("\n") or "fuse_reply_errors: " not in text:
             bad.append(text)
 
 
-threads = [threading.Thread(target=reader) for _ in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-check("240 snapshots by 8 threads are whole", not bad)
+check("240 snapshots by 8 threads are whole", in_threads(reader, range(8)) and not bad)
 mount.unmount()
 done()

@@ -1,26 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One wrong byte in a store: whoever reads what it touches gets an error, everybody else the right bytes, nobody a
 wrong one. Read in pieces, mapped, and as experts with and without passthrough."""
-import errno
-import os
-import random
-import shutil
-import signal
-import subprocess
-
 from e2e import *
 
 need_fuse()
-model = make_model("model", "-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
-store = make_store(model, "--shard-size", "16K")
-names = files_below(model)
-source = {name: open(f"{model}/{name}", "rb").read() for name in names}
+model, store = shared(MIXTRAL, "--shard-size", "16K")
+source = contents(model)
 size = os.path.getsize(store)
 PIECE = 32768
 
-mount = Mount(store)
-experts = {f"experts/{name}": open(mount / f"experts/{name}", "rb").read() for name in files_below(mount / "experts")}
-mount.unmount("the sound store")
+experts = experts_by_the_daemon(store)
 
 
 def read_all(mount, want):

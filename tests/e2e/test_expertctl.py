@@ -1,22 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """expertctl get, set, list, doctor and status on a mount: values, and errors in words."""
-import atexit
-import ctypes
-import os
-import re
-import shutil
-import signal
-import struct
-import threading
-
 from e2e import *
 
 need_fuse()
 root = os.geteuid() == 0
 expertctl = program("expertctl")
-os.environ["EXPERTFS_STATE"] = scratch("state")
-model = make_model()
-store = make_store(model)
+model, store = shared()
 mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
 EXPERT = mount / "experts/L01/E003.safetensors"
 
@@ -90,7 +79,7 @@ def listed(result, *mounts):
 
 
 check("list: store and mountpoint", listed(ctl("list"), mount), ctl("list"))
-hung = Mount(make_store(make_model("other")), "budget=64M", name="hung")
+hung = Mount(store, "budget=64M", name="hung")
 hung.stand_still()
 stopped = ctl("list")
 hung.go_on()
@@ -119,16 +108,14 @@ if root:
     run("umount", "-f", "-l", silent)
     taker.join()
     os.close(device)
-odd = Mount(make_store(make_model("odd")), "budget=64M", name="odd\nname")
+odd = Mount(store, "budget=64M", name="odd\nname")
 result = ctl("list")
 lines = [line for line in result.stdout.splitlines() if "name" in line]  # of other mounts there may be more
 check("list: a line end in a path is none", len(lines) == 1 and lines[0].endswith(odd.path.replace("\n", "?")), result)
 odd.unmount()
 if root:
-    os.chmod(SCRATCH, 0o755)
     copied = shutil.copy(expertctl, scratch("expertctl-copy"))
-    as_user = {"capture_output": True, "text": True, "user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": "/"}
-    result = subprocess.run([copied, "list"], **as_user)
+    result = run_as_nobody(copied, "list")
     check("list: another user sees the same", listed(result, mount, hung), result)
 hung.daemon.kill()
 hung.daemon.wait()
@@ -156,14 +143,14 @@ for command in ("list",), ("get", mount.path), ("info", mount.config()["store"])
     check(f"{command[0]}: a full disk is told", result.returncode != 0 and "standard output: No space left" in result.stderr, result)
 for command in (("expertctl", "--help"), ("expertctl", "--version"), ("mkexpertfs", "--help"), ("moe-replay", "--version"),
                 ("runmoe", "--version"), ("mkexpertfs", "--reclaim",
-                "--dry-run", make_model("dry"), scratch("dry.efs"))):
+                "--dry-run", model, scratch("dry.efs"))):
     with open("/dev/full", "w") as full:
         result = subprocess.run([program(command[0]), *command[1:]], stdout=full, stderr=subprocess.PIPE, text=True)
     check(f"{' '.join(command[:2])}: a full disk is told",
           result.returncode == 1 and f"{command[0]}: standard output: No space left" in result.stderr, result)
 
 print("-- doctor, of a mount whose store is another's, changed, or gone")
-served = make_store(make_model("served"))
+served = shutil.copy(store, scratch("served.efs"))
 other = Mount(served, f"budget=64M{',allow_other' if root else ''}", name="served")
 
 
@@ -177,7 +164,7 @@ def doctor_store(says, *words):
 doctor_store("nothing while it is there")
 if root:
     os.chmod(served, 0o600)
-    result = subprocess.run([copied, "doctor", other.path], **as_user)
+    result = run_as_nobody(copied, "doctor", other.path)
     topics = [line.split()[1] for line in result.stdout.splitlines()]
     check("doctor: nor where another user cannot tell", "store" not in topics and "mount" in topics, result)
 os.rename(served, scratch("aside"))
@@ -194,7 +181,7 @@ doctor_store("replaced", "another store has this name now", "mount again")
 with open(served, "r+b") as file:
     file.truncate(5000)
 doctor_store("cut", "has changed", "cut or appended")
-check("and it serves on", open(other / "config.json").read() and tensors_of(other.path) == tensors_of(scratch("served")))
+check("and it serves on", open(other / "config.json").read() and tensors_of(other.path) == tensors_of(model))
 other.unmount()
 
 print("-- the budget of info holds all experts")
@@ -247,7 +234,7 @@ check("what comes before an error stays", ctl("set", mount.path, "goal=makespan"
       ctl("get", mount.path, "goal", "plan").stdout == "goal: makespan\nplan: auto\n" and
       ctl("set", "-r", mount.path, "goal").returncode == 0)
 if root:
-    result = subprocess.run([copied, "set", mount.path, "policy=lru"], **as_user)
+    result = run_as_nobody(copied, "set", mount.path, "policy=lru")
     check("another user is told who may", result.returncode == 1 and "only who mounted it, and root" in result.stderr, result)
 
 print("-- status")

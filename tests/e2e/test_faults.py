@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon over an engine whose replies are late, fail, come from inside the call, or never have room: readers get
 right bytes or an error, nothing hangs, and the daemon ends cleanly with requests in flight."""
-import errno
-import os
-import random
-import subprocess
-import threading
-import time
-
 from e2e import *
 
 need_fuse()

@@ -9,11 +9,9 @@ if not shutil.which("prlimit"):
     skip("there is no prlimit")
 model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "16", "-l", "3", "--vocab", "500")
 store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
 folder = scratch("copies")
 os.mkdir(folder)
-want = experts_by_the_daemon(store)
-want.update({name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")})
+want = {name: data for name, data in {**experts_by_the_daemon(store), **contents(model)}.items() if data}
 refused, served = [], []
 for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
     mount = Mount(store, "budget=96M", wait=False, prefix=("prlimit", f"--nofile={most}:{most}"))
@@ -30,7 +28,7 @@ for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
     stop.set()
     did, problems, signals = crowd.join(readers)
     check(f"{most} files: {did} reads, no wrong byte, no error", ready and not problems and not signals, (problems[:4], signals))
-    check("nothing is held", wait_until(lambda: mount.count("leased_experts") == 0 and mount.count("inflight") == 0), mount.stat())
+    check("nothing is held", mount.all_at_rest(), mount.stat())
     served.append(most)
     mount.unmount(f"{most} files")
 check("with few it is refused, with more it serves", {64, 128} <= set(served), (refused, served))

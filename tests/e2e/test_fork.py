@@ -2,10 +2,7 @@
 """A process with a client forks, as multiprocessing and DataLoader do: every call of the child fails with ECHILD, none
 hangs, the parent's tensors stay what they are while the mount's memory is used for others, and both can go on: the
 parent with its client, the child with one that it opens."""
-import ctypes
-import errno
 import multiprocessing
-import sys
 
 from e2e import *
 
@@ -13,9 +10,7 @@ need_fuse()
 import library_client
 from library_client import api, library
 
-model = make_model()
-store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
+model, store = shared()
 originals = experts_of(model)
 EXPERT_BYTES = 4096 + sum(len(data) for name, data in originals.items() if "layers.0.mlp.experts.0." in name)
 processes = multiprocessing.get_context("fork")

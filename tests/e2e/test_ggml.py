@@ -4,14 +4,7 @@
 process and from a mount, for prompts and single tokens, on one thread and two, in two contexts at once; experts are not
 read from the mapped file; what is not the store's is left to the processor; damage and a mount that goes are a failed
 decode, never another token."""
-import atexit
-import os
-import re
-import shutil
-import subprocess
-import sys
-
-from e2e import PLAIN, ROOT, SANITIZED, Mount, check, done, make_model, make_store, need_cgroup, note, program, run, scratch, skip
+from e2e import *
 
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 PLUGIN = os.path.join(PLAIN, "libggml-expertfs.so")
@@ -136,32 +129,13 @@ def loads(model, store):
               number("cached of the other", result) < 0.25 * os.path.getsize(other), result.stdout)
 
 
-def widened(path, out):
-    """The GGUF file with its F16 numbers as F32."""
-    code = """
-import sys
-import numpy as np
-from gguf import GGUFReader, GGUFWriter
-reader = GGUFReader(sys.argv[1])
-writer = GGUFWriter(sys.argv[2], reader.fields["general.architecture"].contents())
-for field in reader.fields.values():
-    if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", "general.file_type"):
-        writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1] if len(field.types) > 1 else None)
-for tensor in reader.tensors:
-    writer.add_tensor(tensor.name, np.asarray(tensor.data, dtype=np.float32))
-writer.write_header_to_file()
-writer.write_kv_data_to_file()
-writer.write_tensors_to_file()
-"""
-    return run(PYTHON, "-c", code, path, out)
-
-
 def halves():
     """F16: sums are of another order than ggml's. Against the same weights in F32, whose vectors are not rounded, the
     error is no more than 1.1 of llama.cpp's, and the likeliest token is the same where that is no matter of errors."""
     folder = make_model("model-f16", *SHAPE, "--dtype", "f16")
     model, store, wide = os.path.join(folder, "model.gguf"), make_store(folder), scratch("wide.gguf")
-    made = widened(model, wide)
+    made = run(PYTHON, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import runmoe; runmoe.as_f32(*sys.argv[2:])",
+               os.path.dirname(CLIENT), model, wide)
     if not check("F16: widened", made.returncode == 0, made.stderr[-1000:]):
         return
     for name, result in (("wide", client(wide, "--prompts", "7,64", "--tokens", "1", plugin=None, name="wide")),
@@ -336,7 +310,6 @@ def large():
     except SystemExit:
         note("left out: large experts in little memory")
         return
-    atexit.register(cgroup.remove)
     folder = make_model("large", "-F", "qwen3-moe", "-d", "2048", "-i", "4096", "-e", "4", "--experts-per-token", "2", "-l",
                         "1", "--vocab", "2048", "--format", "gguf")
     model, store = os.path.join(folder, "model.gguf"), make_store(folder)

@@ -5,13 +5,9 @@ by GGML_BACKEND_PATH alone. Perplexity with it is that without it: of BF16 the s
 `make test-long` runs this (EXPERTFS_LLAMA=DIR): llama.cpp is fetched from the source package of llama-cpp-python and
 compiled in DIR, where it stays; some 10 minutes on 2 cores."""
 import glob
-import os
-import re
-import shutil
-import sys
 import tarfile
 
-from e2e import ROOT, SANITIZED, check, done, make_model, make_store, run, scratch, skip
+from e2e import *
 from test_ggml import PLUGIN, PYTHON, SHAPE, surroundings
 
 FOLDER = os.environ.get("EXPERTFS_LLAMA", "")

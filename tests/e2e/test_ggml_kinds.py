@@ -3,9 +3,7 @@
 """llama.cpp with libggml-expertfs.so on other kinds of models than test_ggml has, to the bit as without it: experts with
 biases and the clamped SwiGLU of gpt-oss, whose layers have windows by turns; experts of two matrices (nomic-bert-moe:
 llama.cpp has no Switch); weights drawn from those of a checkpoint, whose exponents are not what a generator makes."""
-import os
-
-from e2e import ROOT, SANITIZED, check, done, make_model, make_store, note, run, scratch, skip
+from e2e import *
 from test_ggml import PLUGIN, PYTHON, SHAPE, client, same
 
 MAKER = os.path.join(ROOT, "tests", "clients", "gguf_model.py")

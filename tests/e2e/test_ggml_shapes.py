@@ -3,9 +3,7 @@
 """Products of libggml-expertfs.so one by one, beside those of ggml's CPU, on the shapes that ggml tests its own backends
 with: numbers of experts, of those used, of rows, columns and tokens; one input for all experts of a token, or one each;
 BF16 to the bit, F16 by its error; one, two and three threads."""
-import os
-
-from e2e import ROOT, SANITIZED, check, done, make_store, run, scratch, skip
+from e2e import *
 from test_ggml import PLUGIN, PYTHON, surroundings
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_shapes.py")

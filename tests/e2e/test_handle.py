@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """File handles, as NFS servers keep them: one of a store opens the same file of that store, also after the store was mounted
 again, and gives ESTALE where another store is mounted. A node's number alone would open a file of the other store."""
-import ctypes
-
 from e2e import *
 
 HANDLE_BYTES = 128
@@ -55,11 +53,10 @@ def content(path):
 need_fuse()
 if os.geteuid():
     skip("file handles are opened by root")
-SHAPE = ("-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
-first = make_model("first", *SHAPE)
+first = make_model("first", *MIXTRAL)
 stores = {"first": make_store(first)}
 # The same names and sizes, other weights: a new version of the model.
-stores["other weights"] = make_store(make_model("weights", *SHAPE, "--seed", "7"))
+stores["other weights"] = make_store(make_model("weights", *MIXTRAL, "--seed", "7"))
 # A name more, which sorts first: each number is that of another file.
 os.link(f"{first}/config.json", f"{first}/added.json")
 os.rename(f"{first}", scratch("more"))

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coded experts over the socket, by hand: chunks as the store has them, in windows that nobody can write to; what they
-take of the budget; clients that are wrong, greedy or killed; and segments that leave while clients keep them mapped."""
-import ctypes
-import errno
-import signal
-import sys
-
+take of the budget; clients that are greedy or killed; and segments that leave while clients keep them mapped."""
 from e2e import *
-from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, STUCK, UNMAPPED, WITH_LAYOUT, Client, packet, wait_for
+from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
 
 need_fuse()
 EXPERTS = 8
-model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", str(EXPERTS), "-l", "2", "--vocab", "500")
-store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
+model, store = shared(WIDE)
 
 
 def coded(client, numbers, layer=0, form=AS_CODED, tags=100, layout=True):
@@ -34,17 +27,14 @@ def numbers_of(mount, *names):
     return [mount.count(name) for name in names]
 
 
-plain = Mount(store, "budget=128M,nopassthrough")
-check("without passthrough there is no socket", plain.control("handout") == "address: -\ncoded: no\n", plain.control("handout"))
-files = {(layer, n): open(plain / f"experts/L{layer:02}/E{n:03}.safetensors", "rb").read() for layer in (0, 1) for n in range(EXPERTS)}
-plain.unmount()
+files = {(layer, n): data for layer in (0, 1) for n, data in enumerate(
+    data for name, data in sorted(experts_by_the_daemon(store).items()) if f"L{layer:02}" in name)}
 with open(store, "rb") as file:
     stored = file.read()
 
 mount = Mount(store, "budget=128M")
-if not mount.passthrough() or "coded: yes" not in mount.control("handout"):
-    mount.unmount()
-    skip("no passthrough here: nothing is handed out")
+need_passthrough(mount)
+check("coded experts are handed out", mount.told("handout")["coded"] == "yes")
 
 print("-- asks and answers")
 one = Client(mount)
@@ -91,26 +81,7 @@ one.send(ASK, [(5, 1, 2 | WITH_LAYOUT)], form=ANY)
 check("what is full comes full", window[:2] == (1, 0) and one.file(one.answer()) == files[0, 5])
 check("else it comes coded", one.chunks(*coded(one, [3], form=ANY, tags=0)[3])[0] == first[3][1])
 one.send(DROP, [(0, 0, tag) for tag in (1, 2, 3)])
-check("both are let go of", wait_until(lambda: numbers_of(mount, "coded_experts", "leased_experts") == [0, 0]))
-
-print("-- wrong ones")
-for name, data in {"a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
-                   "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
-                   "a tag out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
-                   "a wait for nothing": wait_for([], 1),
-                   "a wait that says another length": wait_for([1, 2], 1, count=3),
-                   "a wait for too many": wait_for([1] * 513, 1),
-                   "a kind of the mount's": packet(10, [(1, 1, 1)]),
-                   "another": packet(STUCK, [])}.items():
-    other = Client(mount)
-    other.socket.send(data)
-    try:
-        cut = other.coded() is None
-    except ConnectionError:
-        cut = True
-    check(f"{name}: cut off", cut)
-    other.close()
-check("nothing is held by them", wait_until(lambda: mount.count("coded_experts") == 0), mount.stat())
+check("both are let go of", mount.all_at_rest())
 
 print("-- killed, stopped, greedy")
 out, into = os.pipe()
@@ -141,7 +112,7 @@ check("one that does not listen holds up nobody", one.chunks(*coded(one, [1])[1]
 drop(one, [1])
 os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
-check("and leaves nothing", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight") == [0, 0]), mount.stat())
+check("and leaves nothing", mount.all_at_rest(), mount.stat())
 late = Client(mount)
 for turn in range(60):  # more than the socket holds: the rest waits until it is taken
     late.send(ASK, [(n, 1, turn * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], form=AS_CODED)
@@ -199,7 +170,7 @@ check("the rest came when others were dropped", not one.stuck(here, 80, seconds=
 one.send(DROP, [(0, 0, tag) for tag in here])
 check("and what another waits for", two.coded()[:2] == (9, 0))
 two.send(DROP, [(0, 0, 9)])
-check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight") == [0, 0]), mount.stat())
+check("nothing is held", mount.all_at_rest(), mount.stat())
 
 
 def library_waits(form):
@@ -223,7 +194,7 @@ for form in (api.FORM_FULL, api.FORM_CODED):
     said = library_waits(form)
     expected = 0 if form == api.FORM_FULL else -errno.EDEADLK  # full experts without room are read as files
     check(f"form {form}: the library gets all of them, one by one", said == (expected, EXPERTS), said)
-check("nothing is held", wait_until(lambda: numbers_of(mount, "coded_experts", "leased_experts", "inflight") == [0, 0, 0]), mount.stat())
+check("nothing is held", mount.all_at_rest(), mount.stat())
 
 print("-- told on and on")
 for layer in (0, 1):
@@ -237,7 +208,7 @@ check("all of it was taken", two.coded()[:2] == (5, -22))
 check("those that come already are not waited for again", mount.count("inflight") <= before + 200, (before, mount.stat()))
 one.close()
 one = Client(mount)
-check("nothing is left of it", wait_until(lambda: numbers_of(mount, "coded_experts", "inflight") == [0, 0]), mount.stat())
+check("nothing is left of it", mount.all_at_rest(), mount.stat())
 
 print("-- segments that leave")
 one.close()

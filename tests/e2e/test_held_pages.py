@@ -1,46 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that hold hundreds of MiB of pages of experts in pipes and socket queues, which the daemon's cgroup was charged
 for: the daemon is not killed, the bytes stay right, and what they let go is used again."""
-import fcntl
 import resource
-import sys
 
+from crowd import drained
 from e2e import *
 from sockets import connection, receive, send_and_close
 
-sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
-from cgroup import Cgroup
-
-F_SETPIPE_SZ = 1031
-LIMIT = 160 << 20
 need_fuse()
+group = need_cgroup(160 << 20)
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "32", "-l", "4", "--vocab", "500")
 store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
 want = experts_by_the_daemon(store)
 names = list(want)
 size = len(want[names[0]])
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-
-try:
-    group = Cgroup(LIMIT)
-except OSError as error:
-    skip(f"no memory cgroup: {error}")
-
-
-def remove():
-    mount.abandon()
-    if os.path.exists(group.path):
-        wait_until(lambda: not open(f"{group.path}/cgroup.procs").read().strip(), 10)
-        os.rmdir(group.path)
-
-
 mount = Mount(store, "budget=112M", prefix=group.prefix)
-atexit.register(remove)
-if not mount.passthrough():
-    reason = mount.config()["passthrough_reason"]
-    mount.unmount()
-    skip(f"no passthrough here: {reason}")
+need_passthrough(mount)
 
 
 def alive(when):
@@ -54,21 +30,10 @@ def in_pipes(name):
     with open(mount / name, "rb", buffering=0) as file:
         for offset in range(0, size, 1 << 20):
             out, into = os.pipe()
-            fcntl.fcntl(into, F_SETPIPE_SZ, 64 << 10)
+            fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, 64 << 10)
             held.append((out, offset, os.splice(file.fileno(), into, 64 << 10, offset_src=offset)))
             os.close(into)
     return held
-
-
-def right(name, held):
-    good = True
-    for out, offset, count in held:
-        data = b""
-        while piece := os.read(out, 65536):
-            data += piece
-        os.close(out)
-        good = good and data == want[name][offset:offset + count]
-    return good
 
 
 print("-- pipes")
@@ -84,11 +49,11 @@ note(", ".join(f"{name} {stat[name]}" for name in ("fuse_opens_passthrough", "fu
 check("memory was short", int(stat["memory_short"]) > 0)
 check("some were served by the kernel, the others by the daemon", int(stat["fuse_opens_passthrough"]) > 8 and
       int(stat["fuse_lease_fallbacks"]) > 8, stat)
-kept = sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
-check("the budget holds", kept <= int(stat["budget_bytes"]), (kept, stat["budget_bytes"]))
+mount.budget_holds()
 with open(mount / "config.json") as file, open(f"{model}/config.json") as source:
     check("other files are served", file.read() == source.read())
-wrong = [name for name, pipes in held.items() if not right(name, pipes)]
+wrong = [name for name, pipes in held.items() for out, offset, count in pipes
+         if drained(out) != want[name][offset:offset + count]]
 check("all pipes hold what they were given", not wrong, wrong[:3])
 held.clear()
 wrong = set()

@@ -2,8 +2,6 @@
 """The daemon is killed, EXPERTFS_KILLS times: while it serves a crowd of every kind of reader and clients of the library,
 while it begins, while it ends. Nobody hangs or gets a wrong byte; mappings and pipes that the kernel holds stay right;
 the store is mounted again at once, in the same place, with the same state, and what an earlier daemon left is taken."""
-import random
-
 import crowd
 from e2e import *
 
@@ -18,13 +16,11 @@ OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=always", "budget=64M,no
 # Who may meet a fault of a mapping whose file nobody can serve any more. A client of the library maps experts' files
 # where the mount hands none out.
 MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice", "client"}
-model = make_model()
-store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
+model, store = shared()
 folder = scratch("copies")
 os.mkdir(folder)
 experts = experts_by_the_daemon(store)
-want = {**experts, **{name: open(f"{model}/{name}", "rb").read() for name in files_below(model) if os.path.getsize(f"{model}/{name}")}}
+want = {name: data for name, data in {**experts, **contents(model)}.items() if data}
 originals = experts_of(model)
 
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon is killed while a page of a mapped file is not answered: it dies at once, and its readers get errors."""
-import sys
-
 from e2e import *
 
 need_fuse()

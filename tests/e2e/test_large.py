@@ -2,15 +2,11 @@
 """A mount of 20,000 experts whose chunks lie up to 9 TiB into the store, in a file of 6 GB: listed, read and mapped at
 the far end, served by passthrough and by the daemon. Expert n has the bytes of expert n % 12 (tests/common/large_store.h):
 what the far end gives is what the near end gives; tests/engine/test_large.c holds both to what was packed."""
-import errno
-import mmap
-
 from e2e import *
 
 need_fuse()
 LAYERS, EXPERTS, HIDDEN, INNER, DISTINCT = 80, 250, 512, 96, 12
 MATRIX = HIDDEN * INNER * 2
-os.environ["EXPERTFS_STATE"] = scratch("state")
 store = scratch("large.efs")
 made = run(program("tests/engine/mkstore"), f"--layers={LAYERS}", f"--experts={EXPERTS}", f"--hidden={HIDDEN}",
            f"--inner={INNER}", f"--distinct={DISTINCT}", "--file-size=1T", "--spread=9T", store)

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store or a disk that fails, and readers that ask again and again, do not fill the log: of each kind of message some are
 told, the same one once, and then how many were left out, so that the log and the counters agree."""
-import ctypes
-import mmap
-
 from e2e import *
 
 need_fuse()
-model = make_model("model", "-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
-store = make_store(model, "--shard-size", "16K")
+model, store = shared(MIXTRAL, "--shard-size", "16K")
 names = [name for name in files_below(model) if name.endswith(".safetensors")]
 READS = 200
 

@@ -2,15 +2,7 @@
 """Files that are mapped: who maps one later finds what is in the page cache, and takes nothing from others; a reader of
 single experts is not read ahead for; under a memory limit the daemon leaves its memory to the page cache, and takes it
 back for leases."""
-import mmap
-import os
-import sys
-
-import e2e
 from e2e import *
-
-sys.path.insert(0, os.path.join(ROOT, "tools", "bench"))
-from cgroup import Cgroup
 
 need_fuse()
 
@@ -100,38 +92,33 @@ mount.unmount()
 
 # Under a limit
 try:
-    limited = Cgroup(400 << 20)
+    limited = memory_cgroup(400 << 20)
 except OSError as error:
     note(f"skipped part: no memory limit: {error}")
     done()
-try:
-    mount = Mount(big_store, "budget=auto", prefix=limited.prefix)
-    auto = mount.count("budget_bytes")
-    check("auto is about half of the limit", auto <= 200 << 20, auto)
-    # the page cache is found once a second
-    def ceded():
-        Reader(mount / "model.gguf", join=limited.join).end()
-        return mount.count("budget_bytes") < auto * 7 // 8
-    check("a mapping larger than the limit: the budget is left to the page cache", wait_until(ceded, 60),
-          mount.control("stat"))
-    held = mount.count("budget_bytes")
-    check("what is held is within it", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= held)
-    path = mount / "experts/L00/E000.safetensors"
-    if TSAN:
-        note("no lease takes it back: the sanitizer's memory has left no room for one")
-    elif mount.passthrough():
-        with open(path, "rb") as file:
-            file.read(1)
-            check("a lease takes it back", mount.count("budget_bytes") > held, (held, mount.control("stat")))
-            check("as auto", os.getxattr(mount.path, "user.expertfs.budget") == b"auto")
-    os.setxattr(mount.path, "user.expertfs.budget", b"180M")
+mount = Mount(big_store, "budget=auto", prefix=limited.prefix)
+auto = mount.count("budget_bytes")
+check("auto is about half of the limit", auto <= 200 << 20, auto)
+# the page cache is found once a second
+def ceded():
     Reader(mount / "model.gguf", join=limited.join).end()
-    time.sleep(1.5)
-    Reader(mount / "model.gguf", join=limited.join).end()
-    check("a budget that was set is left alone", mount.count("budget_bytes") == 180 << 20, mount.count("budget_bytes"))
-    mount.unmount()
-finally:
-    for mount in list(e2e._mounts):
-        mount.abandon()
-    limited.remove()
+    return mount.count("budget_bytes") < auto * 7 // 8
+check("a mapping larger than the limit: the budget is left to the page cache", wait_until(ceded, 60),
+      mount.control("stat"))
+held = mount.count("budget_bytes")
+check("what is held is within it", mount.count("chunk_pool_bytes") + mount.count("fixed_bytes") <= held)
+path = mount / "experts/L00/E000.safetensors"
+if TSAN:
+    note("no lease takes it back: the sanitizer's memory has left no room for one")
+elif mount.passthrough():
+    with open(path, "rb") as file:
+        file.read(1)
+        check("a lease takes it back", mount.count("budget_bytes") > held, (held, mount.control("stat")))
+        check("as auto", os.getxattr(mount.path, "user.expertfs.budget") == b"auto")
+os.setxattr(mount.path, "user.expertfs.budget", b"180M")
+Reader(mount / "model.gguf", join=limited.join).end()
+time.sleep(1.5)
+Reader(mount / "model.gguf", join=limited.join).end()
+check("a budget that was set is left alone", mount.count("budget_bytes") == 180 << 20, mount.count("budget_bytes"))
+mount.unmount()
 done()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mountpoint: a daemon unmounts its own mount and no other one, wherever it is by then; mounts at once, over a dead
 one, bind mounts. In a mount namespace of its own: `expertctl list` of other tests would find its dead mounts."""
-import atexit
 import os
 import shlex
 import subprocess
@@ -20,8 +19,7 @@ with open("/proc/self/mountinfo") as table:  # those of other tests, which would
     for line in table:
         if " - fuse." in line:
             subprocess.run(["umount", "-l", line.split()[4].encode().decode("unicode_escape")], stderr=subprocess.DEVNULL)
-model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
-store = make_store(model)
+model, store = shared(NARROW)
 expertfs = program("expertfs")
 large = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
 # All mounts are below one whose mounts are private: others could not be moved. It goes with all that is below it.
@@ -234,6 +232,7 @@ def recovered():
     print("-- mounts whose daemons were killed")
     path = new_folder("dead")
     dead(path)
+    check("a dead mount gives errors", error_of(os.listdir, path) == "ENOTCONN")
     with open("/proc/self/mountinfo") as table:
         before = [line for line in table if f" {path} " in line]
     result = run(expertfs, store, path)
@@ -257,7 +256,7 @@ def recovered():
     for arguments in ((store, f"{path}/experts/L00"), (f"{path}/x.efs", new_folder("alive")), (store, f"{below}/to a dead one")):
         result = run(expertfs, *arguments)
         check(f"a dead mount above {arguments}", result.returncode == 1 and "fusermount3 -u removes it" in result.stderr, result)
-    run("umount", path)
+    check("fusermount3 -u clears it", run("fusermount3", "-u", path).returncode == 0 and mounted_on(path) == [])
 
 
 def by_the_unit(options):

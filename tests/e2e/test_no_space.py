@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """No space in the tmpfs that a daemon has its memory in: readers, mappings and clients of the socket get the right bytes or
 an error, the daemon lives, and with space again all is as before."""
-import ctypes
-import errno
-
 from e2e import *
 from handout import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
 
@@ -12,7 +9,7 @@ if SANITIZED:
     skip("a sanitizer's library has to be loaded first")
 preload = program("tests/e2e/libsized-tmpfs.so")
 EXPERTS = 8
-store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", str(EXPERTS), "-l", "2", "--vocab", "500"))
+_, store = shared(WIDE)
 want = experts_by_the_daemon(store)
 with open(store, "rb") as file:
     stored = file.read()

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chunk pool on the machine's memory nodes, on mocked ones, and on none: the same bytes, and config says where they
 are kept."""
-import re
-
 from e2e import *
 
 need_fuse()
-model = make_model()
-store = make_store(model)
+model, store = shared()
 names = files_below(model)
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store, its target or its source is on a filesystem that is odd (oddfs.c): close() fails where there is no
 fsync(), O_DIRECT can be opened and not read, link() is refused, inode numbers change."""
-import errno
-
 from e2e import *
 
 need_fuse()
@@ -11,11 +9,10 @@ if os.geteuid():
 odd_program = program("tests/e2e/oddfs")
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", "8", "-l", "2", "--vocab", "500")
 store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
 
 
 whole = open(store, "rb").read()
-source = {name: open(f"{model}/{name}", "rb").read() for name in files_below(model)}
+source = contents(model)
 
 
 def wrong(folder):

@@ -1,16 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints that have an experts/ or .expertfs/ of their own, or experts of more than 64 tensors: all experts can be
 asked for, by requests, settings and clients, and a file of the checkpoint is never taken for an expert."""
-import os
-import random
-import struct
-
 from e2e import *
 
 need_fuse()
 import library_client
 
-os.environ["EXPERTFS_STATE"] = scratch("state")
 generator = random.Random(38)
 
 

@@ -4,7 +4,6 @@ processor is measured again by the next mount that has the memory for it."""
 from e2e import *
 
 need_fuse()
-os.environ["EXPERTFS_STATE"] = scratch("state")
 expertctl = program("expertctl")
 store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", "48", "-l", "8", "--vocab", "1000"))
 
@@ -24,7 +23,7 @@ def change(**numbers):
 
 
 def told(mount):
-    return dict(line.split(": ", 1) for line in mount.control("profile").splitlines())
+    return mount.told("profile")
 
 
 result = run(expertctl, "profile", "--seconds=1", store)

@@ -2,11 +2,6 @@
 """A cold file is read by all kinds of readers: pread, read, readv, sendfile, a mapping; into buffers that begin with a
 page and that do not; by one thread, by several that take turns on one descriptor, by several of their own. Each gets the
 file's bytes, each byte of the store is read about once, and none takes more memory than the read-ahead of its streams."""
-import mmap
-import os
-import random
-import threading
-
 from e2e import *
 
 need_fuse()

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of io_uring are refused by a seccomp filter: one of them, all but io_uring_setup(2), from the start or when a store
 is being served. Readers get the right bytes, SIGTERM ends the daemon, and it is said once."""
-import errno
-
 import uring
 from e2e import *
 
 need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "2", "--vocab", "500")
 store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
-source = {name: open(f"{model}/{name}", "rb").read() for name in files_below(model)}
+source = contents(model)
 if not without_calls(errno.EPERM, uring.ENTER):
     skip("no filter of system calls")
 try:

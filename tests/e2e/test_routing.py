@@ -2,39 +2,29 @@
 """OBSERVE and HINT packets by hand: the first that a client says, in any order, of any length, with any values, floods of
 them, clients that are killed in the middle. Those of no sense have the client cut off, wrong values are refused and
 counted, nothing is answered, and the mount serves on."""
-import random
-import signal
-
 from e2e import *
-from handout import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, packet, routing
+from handout import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
 
 need_fuse()
 LAYERS, EXPERTS, SEQUENCES = 3, 16, 16
 SEED = int(os.environ.get("SEED", "1"))
-model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "500")
-store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
+model, store = shared(MANY)
 mount = Mount(store, "budget=128M,policy=lru,prefetch=always")
-if not mount.passthrough():
-    mount.unmount()
-    skip("no passthrough here: there is no socket")
+need_passthrough(mount)
 
 
 def told():
-    return dict(line.split(": ", 1) for line in mount.control("predict").splitlines() if ": " in line)
+    return mount.told("predict")
 
 
 def counts():
     """(taken, refused)"""
-    lines = dict(line.split(": ", 1) for line in mount.control("hint").splitlines())
+    lines = mount.told("hint")
     return int(lines["taken"]), int(lines["refused"])
 
 
 def state(name):
-    lines = [line.split() for line in mount.control("experts").splitlines()]
-    return {line[0]: dict(zip(lines[0], line)) for line in lines[1:]}[name]["state"]
-
-
+    return mount.table("experts")[name]["state"]
 
 
 def sent(*packets):
@@ -165,7 +155,7 @@ os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
 one.close()
 check("those who are gone have no sequence", wait_until(lambda: int(told()["sequences"]) <= 1), told())
-check("nothing is held", wait_until(lambda: (mount.count("coded_experts"), mount.count("inflight")) == (0, 0)), mount.stat())
+check("nothing is held", mount.all_at_rest(), mount.stat())
 last = Client(mount)
 last.send(ASK, [(2, 1, 0 | WITH_LAYOUT)], layer=2, form=ANY)
 check("who comes next is served", last.coded()[:2] == (0, 0))

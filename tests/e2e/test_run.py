@@ -3,16 +3,7 @@
 """expertctl run: a program on a store that is mounted for it, on a mount, or on a store that it opens itself; what it is
 told, its status, its signals; nothing is left, however it ends. llama.cpp run so gets its experts from the backend and
 makes the same tokens."""
-import mmap
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
-
-from e2e import BUILD, ROOT, SANITIZED, Mount, check, done, make_model, make_store, need_fuse, note, program, run, scratch, \
-    skip, wait_until
+from e2e import *
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
 PYTHON = os.environ.get("PYTHON", sys.executable)
@@ -21,7 +12,6 @@ TEMPORARY = scratch("tmp")
 
 for name in ("EXPERTFS_STORE", "EXPERTFS_BUDGET", "LD_PRELOAD", "LD_LIBRARY_PATH", "GGML_BACKEND_PATH"):
     os.environ.pop(name, None)
-os.environ["EXPERTFS_STATE"] = scratch("state")
 os.environ["TMPDIR"] = TEMPORARY
 
 

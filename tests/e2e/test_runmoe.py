@@ -2,17 +2,12 @@
 """The example runtime: the same logits as llama.cpp on the same weights, whatever the budget, threads and batches; what
 it cannot run is refused."""
 import math
-import os
-import re
-import struct
-import subprocess
 
 import e2e
 from e2e import *
 
 CLIENT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "clients/runmoe.py")
 RUNMOE = program("runmoe")
-os.environ["EXPERTFS_STATE"] = scratch("state")
 SHAPE = ("-F", "qwen3-moe", "-d", "256", "-i", "160", "-e", "16", "--experts-per-token", "3", "-l", "4", "--vocab", "700")
 
 

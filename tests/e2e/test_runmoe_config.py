@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example runtime and config.json: each key is obeyed as an independent implementation does, has no effect, or is
 refused by its name; so are tensors that it has no use for."""
-import random
-
 from e2e import *
 
 CLIENT = os.path.join(ROOT, "tests/clients/qwen3_moe.py")
 RUNMOE = program("runmoe")
-os.environ["EXPERTFS_STATE"] = scratch("state")
 TOKENS = "5,9,130,77,2,2,301,300,12,12,12,319,0"
 base = make_model("base", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "4", "--experts-per-token", "2", "-l", "2", "--vocab", "320")
 with open(os.path.join(base, "config.json")) as file:

@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tens of thousands of tensors or files of a few bytes each: read by pages and not one by one; each still has its own
 bytes, its own checksum and its own error."""
-import json
 import os
-import random
-import struct
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))

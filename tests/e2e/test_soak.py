@@ -1,34 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything at once on one mount, EXPERTFS_SOAK_SECONDS long (12): 60 readers of every kind, clients of the library
+"""Everything at once on a mount, EXPERTFS_SOAK_SECONDS long (15): readers of every kind, clients of the library
 beside them on the same experts, requests and hints, a writer of budgets, plans, pins and policies, and readers and clients
 that are killed and come again. All bytes are compared; the daemon's memory is sampled against the budget in force; when
 all are gone its counters add up and nothing is held. `make soak MINUTES=N` is this for longer."""
-import random
-
 import crowd
 from e2e import *
 from sampled import Tuner, memory_files, open_files, over, sampler, too_much
 
 need_fuse()
-SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "12"))
+SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "15"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 note(f"SEED={SEED} EXPERTFS_SOAK_SECONDS={SECONDS:g} repeats this, but for the order in which processes run")
 READERS, LAYERS, EXPERTS = 4 * len(crowd.KINDS), 4, 16
 ROUND = 300  # seconds; then all end, the sums are looked at, and a new mount begins
 # Little room: who holds experts waits for nobody, but reads through the daemon what has no room to be opened.
 MOUNTS = (("budget=96M", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
+          ("budget=1G,direct_io=off", 1024, (112, 160, 256, 400)),  # made small and large again
           ("budget=128M,nopassthrough,direct_io=on,warm", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "1000",
                    "--shard-size", "20MB")
 store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
 folder = scratch("copies")
 os.mkdir(folder)
-want = experts_by_the_daemon(store)
-for name in files_below(model):
-    if os.path.getsize(f"{model}/{name}"):
-        with open(f"{model}/{name}", "rb") as file:
-            want[name] = file.read()
+want = {name: data for name, data in {**experts_by_the_daemon(store), **contents(model)}.items() if data}
 originals = experts_of(model)
 
 
@@ -72,12 +66,8 @@ def sums(stat):
     return [name for name, holds in held.items() if not holds]
 
 
-def numbers(mount):
-    return {name: int(value) for name, value in mount.stat().items() if value.isdigit()}
-
-
 def quiet(mount):
-    stat = numbers(mount)
+    stat = mount.numbers()
     return not any(stat[name] for name in ("inflight", "leased_experts", "leased_bytes", "coded_experts"))
 
 
@@ -136,15 +126,21 @@ def soak(number, seconds):
         worst = max(above)
         note(f"{len(samples)} samples; most over the budget: {worst[0] / 2**20:.1f} MiB of {worst[2]}")
         check("no sample is over the budget", not too_much(above), too_much(above)[:5])
-    check("nothing is held when all are gone", wait_until(lambda: quiet(mount)), numbers(mount))
-    wait_until(lambda: not sums(numbers(mount)))
-    check("the counters add up", not sums(numbers(mount)), (sums(numbers(mount)), numbers(mount)))
+    check("only what is leased was held back", not tuner.more_than_leased, tuner.more_than_leased)
+    check("nothing is held when all are gone", wait_until(lambda: quiet(mount)), mount.numbers())
+    wait_until(lambda: not sums(mount.numbers()))
+    check("the counters add up", not sums(mount.numbers()), (sums(mount.numbers()), mount.numbers()))
     check("no file is left open", wait_until(lambda: open_files(pid) - len(memory_files(pid, "fd")) <= plain_files),
           (open_files(pid), len(memory_files(pid, "fd")), plain_files))
+    tuner.set_budget(f"{budgets[0]}M", budgets[0] << 20)
+    check("nothing is held back any more", tuner.limits[-1] == budgets[0] << 20 >= mount.held(), (tuner.limits[-1], mount.numbers()))
+    taken, full, held = sum(size for size, _ in memory_files(pid).values()), mount.count("full_pool_bytes"), mount.held()
+    check("memory files take what is counted", full <= taken <= held, (full, taken, held))  # reply buffers are shared memory, too
+    check("all is served still", all(open(mount / name, "rb").read() == data for name, data in sorted(want.items())[::7]))
     mount.unmount("after the soak")
 
 
-rounds = max(2, -(-int(SECONDS) // ROUND))
+rounds = max(3, -(-int(SECONDS) // ROUND))
 for number in range(rounds):
     soak(number + SEED % len(MOUNTS), SECONDS / rounds)
 done()

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is no file where a file is expected: FIFOs, sockets, devices and directories are refused at once, with a message
-that names them and exit status 1; so are sources that the kernel makes as they are read, whose size says nothing; and a
-mount that cannot begin is ended by a signal."""
+that names them and exit status 1; so are sources that the kernel makes as they are read, whose size says nothing."""
 import glob
-import signal
 import socket
 
 from e2e import *
 
-model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
-store = make_store(model)
+model, store = shared(NARROW)
 folder = scratch("folder")
 os.mkdir(folder)
 fifo, listening, link = scratch("fifo"), scratch("socket"), scratch("link")
@@ -94,43 +91,4 @@ for name in ("config", "version", "want", "handout", "hint", "predict"):
     os.mkfifo(f"{odd}/.expertfs/{name}")
 refused("expertctl doctor, a folder that looks like a mount", "no expertfs mounted there", ctl, "doctor", odd)
 server.close()
-
-
-def ended_by(number, flags):
-    """A mountpoint in a mount whose daemon does not answer: the new daemon waits for it, until a signal comes."""
-    new = subprocess.Popen([mountit, *flags, store, silent.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    tasks = lambda: subprocess.run(["pgrep", "-f", f"{mountit} .*{silent.path}"], capture_output=True, text=True).stdout.split()
-    # it waits in the kernel for an answer
-    wait_until(lambda: any("fuse" in where(pid) or "request_wait" in where(pid) for pid in tasks() if int(pid) != silent.daemon.pid))
-    new.send_signal(number)
-    try:
-        out, err = new.communicate(timeout=30)
-        check(f"{number.name} {' '.join(flags)} ends a mount that cannot begin",
-              new.returncode == -number or new.returncode == 1 and "was ended by signal" in err, (new.returncode, out, err))
-    except subprocess.TimeoutExpired:
-        check(f"{number.name} {' '.join(flags)} ends a mount that cannot begin", False, "it goes on")
-        for pid in tasks():
-            if int(pid) != silent.daemon.pid:
-                os.kill(int(pid), signal.SIGKILL)
-        new.communicate()
-
-
-def where(pid):
-    try:
-        with open(f"/proc/{pid}/wchan") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-need_fuse()
-print("-- a mountpoint that does not answer")
-silent = Mount(store, "nopassthrough")
-silent.stand_still()
-for number in (signal.SIGTERM, signal.SIGINT):
-    for flags in ([], ["-f"]):
-        ended_by(number, flags)
-silent.go_on()
-check("the other mount goes on", open(silent / "config.json", "rb").read() == open(f"{model}/config.json", "rb").read())
-silent.unmount()
 done()

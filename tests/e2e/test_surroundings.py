@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are started in odd surroundings: standard files that are closed, limits on the size and on the number of
-files. Nothing is written where it does not belong, and what cannot be done is an error, not a death."""
+"""Programs that are started in odd surroundings: standard files that are closed, a limit on the size of files
+(test_few_files.py: on their number). Nothing is written where it does not belong, and what cannot be done is an error, not a death."""
 import resource
 
 from e2e import *
 
 need_fuse()
-model = make_model("model", "-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
-store = make_store(model)
+model, store = shared(NARROW)
 whole = open(store, "rb").read()
-names = files_below(model)
-source = {name: open(f"{model}/{name}", "rb").read() for name in names}
+source = contents(model)
+names = list(source)
 
 
 def started(command, closed=(), limits=()):
@@ -50,22 +49,6 @@ status = started([program("mkexpertfs"), "--quiet", model, out], (), small)
 check("mkexpertfs fails with a message, and leaves nothing", status == 1 and sorted(os.listdir(SCRATCH)) == before, status)
 status = started([program("expertctl"), "unpack", "--quiet", store, back], (), small)
 check("unpack fails, and leaves nothing", status == 1 and not os.path.exists(back), status)
-print("-- few descriptors")
-path = scratch("few")
-os.makedirs(path)
-for files in range(8, 72, 4):
-    errors = scratch("few.log")
-    with open(errors, "wb") as log:
-        status = subprocess.run(["prlimit", f"--nofile={files}:{files}", program("expertfs"), store, path], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60).returncode
-    text = open(errors).read()
-    if status == 0:
-        good = is_mounted(path) and all(open(f"{path}/{name}", "rb").read() == source[name] for name in names)
-        check(f"{files}: it serves all", good, text)
-        run("umount", path) if os.geteuid() == 0 else run("fusermount3", "-u", path)
-        check("and ends", wait_until(lambda: not is_mounted(path)))
-    else:
-        check(f"{files}: it does not begin, and says why", status != 127 and text and not is_mounted(path), (status, text))
-
 print("-- files of at most 4 KiB, a mount")
 mount = Mount(store, prefix=("prlimit", f"--fsize={4096}"))
 check("the mount serves, experts too", all(open(mount / name, "rb").read() == source[name] for name in names) and

@@ -2,7 +2,6 @@
 """A sample of the stores of tests/engine/test_sweep.c through a mount: fields of superblock, tables and chunks that were
 changed. With their checksums left such a store is not mounted, or whoever reads gets the right bytes or an error. With
 the checksums made right again by who changed it, the daemon survives what is read, and ends well."""
-import errno
 import glob
 
 from e2e import *

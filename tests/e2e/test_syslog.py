@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mount in the background tells what goes wrong to syslog(3), which the journal listens to as well: here a socket of
 the test's own, in a mount namespace where /dev/log is that."""
-import atexit
 import os
-import re
 import socket
 import subprocess
 import sys

@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests: lines written to .expertfs/want; what is taken, what is refused and changes nothing, who may."""
-import errno
-import fcntl
-import os
-import re
-import threading
-
 from e2e import *
 
 need_fuse()
 root = os.geteuid() == 0
-model = make_model()
-store = make_store(model)
-os.environ["EXPERTFS_STATE"] = scratch("state")
+model, store = shared()
 mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
 WANT = mount / ".expertfs/want"
 
@@ -25,26 +17,16 @@ def write(text):
         os.close(file)
 
 
-def error_of(function, *arguments):
-    try:
-        function(*arguments)
-        return "none"
-    except OSError as error:
-        return errno.errorcode[error.errno]
-
-
 def told():
-    return {name: int(number) for name, number in (line.split(": ", 1) for line in mount.control("want").splitlines())
-            if name != "refused_last"}
+    return {name: int(number) for name, number in mount.told("want").items() if name != "refused_last"}
 
 
 def why():
-    return re.search("^refused_last: (.*)$", mount.control("want"), re.M).group(1)
+    return mount.told("want")["refused_last"]
 
 
 def states():
-    rows = [row.split() for row in mount.control("experts").splitlines()]
-    return {row[0]: row[rows[0].index("state")] for row in rows[1:]}
+    return {name: row["state"] for name, row in mount.table("experts").items()}
 
 
 def quiet():
@@ -121,11 +103,9 @@ with open(WANT) as opened:
 
 if root and os.path.exists("/usr/bin/python3"):
     print("-- who may")
-    os.chmod(SCRATCH, 0o755)
 
     def as_nobody(code):
-        result = subprocess.run(["/usr/bin/python3", "-c", f"import os, sys\npath = {mount.path!r}\n" + code], cwd="/",
-                                capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[])
+        result = run_as_nobody("/usr/bin/python3", "-c", f"import os, sys\npath = {mount.path!r}\n" + code)
         return result.stderr.strip().splitlines()[-1] if result.returncode else result.stdout
 
     check("another user may not write: EACCES", "Permission denied" in as_nobody("open(path + '/.expertfs/want', 'w')"))
@@ -148,11 +128,7 @@ def writer(number):
             bad.append((text, got))
 
 
-threads = [threading.Thread(target=writer, args=(i,)) for i in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+in_threads(writer, range(8))
 after = told()
 check("8 writers, each answered by itself", not bad and after["taken"] - before["taken"] == 720 and
       after["refused"] - before["refused"] == 80, (bad[:3], before, after))

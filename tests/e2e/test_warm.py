@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mount with the option warm: experts are in memory before anybody asks for them, as packed, within the budget; and a
 mount that is ended meanwhile ends as any other."""
-import os
-import time
-
 from e2e import *
 
 need_fuse()
-model = make_model()
-store = make_store(model)
+model, store = shared()
 
 
 def rests(mount):
@@ -26,7 +22,7 @@ check("config tells of it", mount.config()["warm"] == "yes")
 check("extents come with nobody asking", wait_until(lambda: mount.count("warmed_extents") > 0))
 rests(mount)
 bytes_before = mount.count("disk_bytes")
-experts = sorted(name for name in files_below(mount.path) if name.startswith("experts/L") and name.endswith(".safetensors"))
+experts = mount.experts()
 check("there are experts", len(experts) > 8, len(experts))
 tensors = tensors_of(model)
 bad = []
@@ -40,10 +36,8 @@ for name in experts:
             if data[at + begin:at + end] != tensors[tensor]:
                 bad.append(tensor)
 check("experts are the checkpoint's", not bad, bad[:3])
-stat = mount.stat()
 check("none of them was read from the disk again", mount.count("disk_bytes") == bytes_before)
-held = sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
-check("within the budget", held <= int(stat["budget_bytes"]), held)
+mount.budget_holds()
 mount.unmount()
 
 for pause in (0, 0.02, 0.1):

@@ -3,9 +3,7 @@
 """Files with the same bytes are stored once and served under all of their names; the history of a Git clone is not
 packed."""
 import filecmp
-import json
 import os
-import shutil
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -4,7 +4,6 @@ one, or nothing where nothing was; what a killed one leaves goes with the next. 
 on, or back, from wherever it was killed, often several times, and gives the store, or the source, byte for byte."""
 import filecmp
 import os
-import random
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))

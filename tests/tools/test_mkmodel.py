@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """mkmodel: its files are those of real checkpoints, their weights are spread as asked and follow from the seed; what cannot
 be is refused, and nothing is left behind."""
-import json
 import math
 import os
-import re
-import signal
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))

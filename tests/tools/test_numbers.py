@@ -3,7 +3,6 @@
 """Numbers that cannot be are refused with 2 by every option that takes one, with the option's name; what is left of them
 is never taken for a number. The options are those of --help."""
 import os
-import re
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))

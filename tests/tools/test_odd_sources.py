@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints as people have them: files that are not what their names say, files that no reader understands, downloads
 that broke off. What can be packed is packed, and comes back byte for byte; what is refused says why."""
-import json
 import os
-import struct
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))

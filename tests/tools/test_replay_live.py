@@ -4,16 +4,12 @@
 damaged and wrong checkpoints are refused; a run that is interrupted reports what it has. Then the driver of
 make bench-replay, which compares such runs."""
 import os
-import signal
-import struct
-import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from e2e import *
 
-os.environ["EXPERTFS_STATE"] = scratch("state")
 SHAPE = ("--layers", "3", "--experts", "12", "--hidden", "320", "--intermediate", "192", "--vocab", "640")
 raw = make_model("m", "--family", "qwen3-moe", *SHAPE, "--seed", "5")
 store = make_store(raw)

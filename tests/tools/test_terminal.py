@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """mkexpertfs --reclaim in a terminal: answers, Ctrl-C and Ctrl-D at its question."""
-import fcntl
 import os
 import pty
 import select
-import subprocess
 import sys
 import termios
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
 from e2e import *
