@@ -69,19 +69,15 @@ EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint3
     X(g_plain_bytes, counter, "bytes", "of the experts brought, ahead, too, plain")                                    \
     X(g_decodes, counter, "", "kernels launched to decode")                                                            \
     X(g_budget_bytes, gauge, "bytes", "memory of the device that may be taken, all of it taken at once")               \
-    X(g_pool_bytes, gauge, "bytes", "of it, pool G; the rest is for chunks on their way")                              \
     X(g_used_bytes, gauge, "bytes", "of pool G, in use")                                                               \
     X(g_experts, gauge, "", "experts in pool G or on the way")                                                         \
     X(g_held, gauge, "", "of them, those that requests hold")                                                          \
-    X(g_pinned_bytes, gauge, "bytes", "of the chunk pool, registered with the driver")                                 \
     X(g_ran, counter, "", "experts run on the device, by efs_client_ffn()")                                            \
     X(g_shared, counter, "", "experts run on the processor, of mixtures in EFS_FORM_SHARED")                           \
-    X(g_bring_ns, counter, "ns", "time in which experts were copied or decoded")                                       \
     X(g_ahead_issued, counter, "", "experts that were named ahead and begun to be brought")                            \
     X(g_ahead_used, counter, "", "of them, those asked for when they were there: hits, too")                           \
     X(g_ahead_late, counter, "", "of them, those asked for on the way there: joined, too")                             \
     X(g_ahead_wasted, counter, "", "of them, those that were given up, evicted, or not asked for by their layer")      \
-    X(g_ahead_wasted_bytes, counter, "bytes", "copied to the device for these")                                        \
     X(g_ahead_bytes, gauge, "bytes", "of pool G, of those that nobody has asked for yet")
 
 struct efs_gpu_stats {

@@ -146,8 +146,9 @@ struct efs_device {
     struct efs_vram_after *free_after; /* events that nobody uses */
     struct efs_bring_source *fresh;    /* to be taken by the thread */
     struct efs_gpu_stats stats;
-    struct efs_assign_costs costs;            /* of mixtures that are shared */
-    uint64_t learnt_brought, learnt_bring_ns; /* of stats, what costs have */
+    struct efs_assign_costs costs; /* of mixtures that are shared */
+    uint64_t learnt_brought;       /* of stats.g_brought, what costs have */
+    uint64_t bring_ns;             /* in which slots were under way since then */
     bool closing;
     errint_t lost; /* a call of the driver has failed: nothing works any more */
     struct efs_error lost_error;
@@ -193,7 +194,7 @@ errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t l
 /* device_thread.c */
 void *efs_device_run(void *device);
 
-/* device_life.c; the thread, lock not held */
+/* device_bring.c; the thread, lock not held */
 /* It is told of, and no more; no slot has anything of it. */
 void efs_bring_end(struct efs_device *device, struct efs_bring *bring, errint_t error);
 /* The same but for being told of. */
@@ -209,19 +210,15 @@ void efs_device_take(struct efs_device *device, struct efs_bring_source *source,
 errint_t efs_device_place(struct efs_device *device, struct efs_bring *bring);
 /* Has this slot's work ended? gone: whatever the device says, it has. Its expert has what became of it then. */
 bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone);
+/* Fill the slot with what is next of this expert, and begin: it is under way then, also when a call of the driver has
+ * failed, of which there is a result: false. */
+bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
+                    efs_cu_result *result);
 
 /* device_ahead.c; the thread */
 /* What is brought ahead goes on. false: it waits for something. */
 bool efs_device_go_ahead(struct efs_device *device);
 /* Would it take an expert of this source now, if there were one? */
 bool efs_device_ahead_waits(struct efs_device *device, const struct efs_bring_source *source);
-
-/* device_bring.c; the thread */
-/* Can the device make these tensors plain by itself? -EOPNOTSUPP: not of that codec; -EUCLEAN: they do not add up. */
-errint_t efs_bring_check(const struct efs_tensor *tensors, uint32_t count);
-/* Fill the slot with what is next of this expert, and begin: it is under way then, also when a call of the driver has
- * failed, of which there is a result: false. */
-bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
-                    efs_cu_result *result);
 
 #endif

@@ -2,7 +2,6 @@
 /* device_open.c - a device is opened for a client, with all of its memory, and closed. */
 #include "device_core.h"
 
-#include "image.h"
 #include "sys.h"
 #include "thread.h"
 
@@ -259,17 +258,14 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     struct efs_gpu_stats stats = device->stats;
     stats.g_evicted = device->vram.evicted;
     stats.g_budget_bytes = device->budget_bytes;
-    stats.g_pool_bytes = (uint64_t)device->vram.granules * EFS_VRAM_GRANULE;
     stats.g_used_bytes = (uint64_t)device->vram.used_granules * EFS_VRAM_GRANULE;
     stats.g_experts = device->vram.experts;
     stats.g_held = device->vram.held;
     stats.g_ahead_used = device->vram.ahead_used;
     stats.g_ahead_late = device->vram.ahead_late;
     stats.g_ahead_wasted = device->vram.ahead_wasted;
-    stats.g_ahead_wasted_bytes = device->vram.ahead_wasted_bytes;
     stats.g_ahead_bytes = (uint64_t)device->vram.ahead_granules * EFS_VRAM_GRANULE;
     pthread_mutex_unlock(&device->lock);
-    stats.g_pinned_bytes = efs_pins_bytes(&device->pins);
     *out = stats;
     return 0;
 }

@@ -287,13 +287,12 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
 /* Lock held: what experts took that came since the last time. Of all that came: they share the link. */
 static void deal_learn_link(struct efs_device *device)
 {
-    const struct efs_gpu_stats *s = &device->stats;
-    const uint64_t brought = s->g_brought - device->learnt_brought;
+    const uint64_t brought = device->stats.g_brought - device->learnt_brought;
     if (brought == 0)
         return;
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, (s->g_bring_ns - device->learnt_bring_ns) / brought);
-    device->learnt_brought = s->g_brought;
-    device->learnt_bring_ns = s->g_bring_ns;
+    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, device->bring_ns / brought);
+    device->learnt_brought = device->stats.g_brought;
+    device->bring_ns = 0;
 }
 
 /* Lock held: what is in pool G. Returns the room for others, an expert taken as large as those that are there. */

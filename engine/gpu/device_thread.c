@@ -29,7 +29,7 @@ static void device_count_time(struct efs_device *device)
 {
     const uint64_t now = efs_now_ns();
     pthread_mutex_lock(&device->lock);
-    device->stats.g_bring_ns += device->busy ? now - device->counted_at : 0;
+    device->bring_ns += device->busy ? now - device->counted_at : 0;
     pthread_mutex_unlock(&device->lock);
     device->counted_at = now;
 }

@@ -78,4 +78,9 @@ const char *efs_driver_error(const struct efs_driver *driver, efs_cu_result resu
 errint_t efs_driver_fail(const struct efs_driver *driver, const char *call, efs_cu_result result,
                          struct efs_error *err);
 
+/* The kernels of kernels/cuda/ as nvcc makes them (fatbin, PTX of the oldest architecture among it), in the library;
+ * nothing, where it was built without nvcc. image.c has them. */
+extern const unsigned char efs_gpu_image[];
+extern const uint64_t efs_gpu_image_bytes;
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* image.c - see image.h. The Makefile defines EFS_GPU_IMAGE, the path of the image, when there is one. */
-#include "image.h"
+/* image.c - the kernels in the library, see driver.h. The Makefile defines EFS_GPU_IMAGE, the path of the image, when
+ * there is one. */
+#include "driver.h"
 
 #ifdef EFS_GPU_IMAGE
 #define EFS_GPU_BYTES ".incbin \"" EFS_GPU_IMAGE "\"\n"

@@ -23,7 +23,6 @@ static void pins_gone(void *arg, void *base)
             (void)pins->driver->host_unregister(base);
         if (entered)
             (void)pins->driver->context_pop(&context);
-        pins->bytes -= pin->registered ? pin->bytes : 0;
     }
     pthread_mutex_unlock(&pins->lock);
     free(pin);
@@ -75,14 +74,5 @@ void efs_pins_take(struct efs_pins *pins, const void *chunk)
     pthread_mutex_lock(&pins->lock);
     pin->next = pins->list;
     pins->list = pin;
-    pins->bytes += pin->registered ? pin->bytes : 0;
     pthread_mutex_unlock(&pins->lock);
-}
-
-uint64_t efs_pins_bytes(struct efs_pins *pins)
-{
-    pthread_mutex_lock(&pins->lock);
-    uint64_t bytes = pins->bytes;
-    pthread_mutex_unlock(&pins->lock);
-    return bytes;
 }

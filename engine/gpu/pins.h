@@ -28,7 +28,6 @@ struct efs_pins {
     struct efs_chunk_watch watch;
     pthread_mutex_t lock; /* guards the list */
     struct efs_pin *list;
-    uint64_t bytes; /* registered */
 };
 
 /* fs: NULL of a mount. The driver and its context are the caller's. */
@@ -38,6 +37,5 @@ void efs_pins_end(struct efs_pins *pins);
 /* A chunk that is held is to be copied: its segment is registered, if it was not and can be. By one thread, in the
  * device's context. May take milliseconds. */
 void efs_pins_take(struct efs_pins *pins, const void *chunk);
-uint64_t efs_pins_bytes(struct efs_pins *pins);
 
 #endif

@@ -399,6 +399,5 @@ void efs_vram_waste(struct efs_vram *vram, struct efs_vram_expert *expert)
     if (!expert->ahead)
         return;
     vram->ahead_wasted++;
-    vram->ahead_wasted_bytes += expert->link_bytes;
     vram_not_ahead(vram, expert);
 }

@@ -81,9 +81,8 @@ struct efs_vram_expert {
     struct efs_vram_after *after;
     struct efs_tensor *tensors; /* names are behind them */
     uint32_t tensor_count;
-    bool named;          /* device.c: its layer will ask for it */
-    bool ahead;          /* it was begun because of that, and nobody has asked for it yet */
-    uint64_t link_bytes; /* copied for it */
+    bool named; /* device.c: its layer will ask for it */
+    bool ahead; /* it was begun because of that, and nobody has asked for it yet */
 };
 
 struct efs_vram {
@@ -93,7 +92,7 @@ struct efs_vram {
     uint64_t *taken;                     /* a bit a granule */
     uint32_t placed;                     /* experts that have a place */
     uint32_t ahead_most, ahead_granules; /* of experts that are ahead: at most, now */
-    uint64_t ahead_used, ahead_late, ahead_wasted, ahead_wasted_bytes;
+    uint64_t ahead_used, ahead_late, ahead_wasted;
     struct efs_vram_order order;
     struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
 };

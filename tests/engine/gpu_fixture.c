@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "gpu_fixture.h"
-#include "image.h"
+#include "driver.h"
 
 #define MIB (1ull << 20)
 
