@@ -33,9 +33,9 @@ struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error 
  */
 
 /* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "predict" (what guesses
- * were worth) as such and a table, "sched" (the latest reads and decodes of experts) and "requests" (the latest
- * requests) a line each, "trace" (these as a .route trace, empty before there is a pass); to be freed by the caller.
- * -ENODATA: no such thing; -ENOMEM. */
+ * were worth) as such and a table, "sched" (the latest reads and decodes of experts) a line each, "trace" (the
+ * latest requests as a .route trace, empty before there is a pass); to be freed by the caller. -ENODATA: no such thing;
+ * -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 /* A path in such a line, or in a label of OpenMetrics: a line's end as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
@@ -205,9 +205,7 @@ enum efs_route_kind {
     X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
     X(e_read_ns, "v: read an E-chunk")                                                                                 \
     X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
-    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
-    X(copy_bytes_per_second, "copy raw bytes in memory, one thread")                                                   \
-    X(recode_bytes_per_second, "code raw bytes again, one thread")
+    X(decode_bytes_per_second, "the same in raw bytes, one worker")
 
 struct efs_profile {
     uint64_t content_hash; /* of the store that was measured */

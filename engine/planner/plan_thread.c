@@ -67,9 +67,7 @@ static void thread_assume(const struct efs *fs, struct efs_profile *p)
                               .workers = fs->options.workers,
                               .disk_bytes_per_second = 1.5e9,
                               .read_latency_ns = 1e5,
-                              .decode_bytes_per_second = 5e9,
-                              .copy_bytes_per_second = 7e9,
-                              .recode_bytes_per_second = 1e9};
+                              .decode_bytes_per_second = 5e9};
     double sums[EFS_POOLS] = {0};
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         for (unsigned i = 0; i < EFS_POOLS; i++)

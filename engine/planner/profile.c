@@ -65,8 +65,7 @@ static bool profile_plausible(const struct efs_profile *p)
 {
     return p->layers >= 1 && p->layers <= 65536 && p->experts >= 1 && p->experts <= 65536 && p->tensors >= 1 &&
            p->shards >= 1 && p->workers >= 1 && p->workers <= 65536 && p->full_bytes >= 1 && p->coded_bytes >= 1 &&
-           p->sm_bytes >= 1 && p->rho <= 16 && p->disk_bytes_per_second >= 1 && p->decode_bytes_per_second >= 1 &&
-           p->copy_bytes_per_second >= 1 && p->recode_bytes_per_second >= 1;
+           p->sm_bytes >= 1 && p->rho <= 16 && p->disk_bytes_per_second >= 1 && p->decode_bytes_per_second >= 1;
 }
 
 static const char *read_json(const json_t *json, struct efs_profile *p)

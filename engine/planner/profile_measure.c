@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile_measure.c - measures a profile: the disk, what decoding, copying and coding take. All on one thread but for
- * decoding, which goes by all workers at once, as then the memory is shared as it is in service. */
+/* profile_measure.c - measures a profile: the disk, and what decoding takes, by all workers at once, as then the memory
+ * is shared as it is in service. */
 #include "expertfs-private.h"
 
 #include "clock.h"
@@ -216,10 +216,9 @@ static errint_t measure_latency(struct efs_measure *m, double seconds)
     return rc;
 }
 
-/* ---- decoding, copying, coding ---- */
+/* ---- decoding ---- */
 
 #define TARGET_BYTES (16u << 20) /* a worker decodes to here, round and round: more than a core's caches */
-#define COPY_BYTES (32u << 20)
 
 /* One worker that decodes what was read, from a place of its own on, until the time is over. */
 struct decoder {
@@ -311,61 +310,6 @@ static errint_t measure_decode(struct efs_measure *m, unsigned workers, double s
     m->profile->decode_bytes_per_second = (double)raw * 1e9 / (double)(ran + 1);
     return rc;
 }
-
-static errint_t measure_copy(struct efs_measure *m, double seconds)
-{
-    uint8_t *from = efs_sys_aligned_alloc(EFS_ALIGN, COPY_BYTES), *to = efs_sys_aligned_alloc(EFS_ALIGN, COPY_BYTES);
-    uint64_t bytes = 0, began, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
-    if (from && to) {
-        memset(from, 1, COPY_BYTES);
-        memset(to, 2, COPY_BYTES);
-        began = efs_now_ns();
-        do {
-            memcpy(to, from, COPY_BYTES);
-            from[bytes / COPY_BYTES % COPY_BYTES] = to[0]; /* each copy is another: none can be left out */
-            bytes += COPY_BYTES;
-        } while (efs_now_ns() < end);
-        m->profile->copy_bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - began + 1);
-    }
-    free(to);
-    free(from);
-    return bytes ? 0 : -ENOMEM;
-}
-
-/* Code the shards of what was read again, one after the other. */
-static errint_t measure_recode(struct efs_measure *m, double seconds)
-{
-    const struct efs_store *store = m->store;
-    size_t elements = store->sb.shard_elements;
-    uint8_t *raw = efs_sys_aligned_alloc(EFS_ALIGN, shard_room(store));
-    uint8_t *e = efs_sys_malloc(efs_shard_e_bound(elements)), *sm = efs_sys_malloc(shard_room(store));
-    struct efs_codec_scratch *scratch = NULL;
-    struct decoder one = {.m = m, .target = raw};
-    uint64_t bytes = 0, spent = 0, end = efs_now_ns() + (uint64_t)(seconds * 1e9);
-    errint_t rc = raw && e && sm ? efs_codec_scratch_new(store->sb.shard_elements, &scratch) : -ENOMEM;
-    for (uint32_t i = 0; rc == 0 && (i == 0 || efs_now_ns() < end); i++) {
-        struct efs_measured_span span = m->spans[i % m->span_count];
-        const struct efs_disk_object *object = &store->objects[span.object];
-        size_t at = 0, n = efs_store_shard_elements(store, object, span.first);
-        struct efs_shard_coded coded;
-        span.count = 1;
-        one.raw_bytes = 0;
-        rc = decoder_decode(&one, &span, &at, scratch);
-        uint64_t began = efs_now_ns();
-        if (rc == 0)
-            rc = efs_shard_encode((enum efs_format)object->format, EFS_CHOOSE_AUTO, raw, n, e, sm, &coded, scratch);
-        spent += i > 0 || efs_now_ns() >= end ? efs_now_ns() - began : 0; /* the first warms up */
-        bytes += i > 0 || efs_now_ns() >= end ? one.raw_bytes : 0;
-    }
-    efs_codec_scratch_free(scratch);
-    free(sm);
-    free(e);
-    free(raw);
-    m->profile->recode_bytes_per_second = (double)bytes * 1e9 / (double)(spent + 1);
-    return rc;
-}
-
-/* ---- all of it ---- */
 
 #define POOL_BYTES (64u << 20) /* read in a round */
 #define PART_OF_EXPERT 25      /* a tensor counts from 1/25 of its expert */
@@ -483,18 +427,14 @@ static errint_t measure_all(struct efs_measure *m, unsigned workers, double seco
     if (rc == 0)
         rc = efs_disk_start(&options, &m->disk);
     if (rc == 0)
-        rc = measure_disk(m, 0.45 * seconds);
+        rc = measure_disk(m, 0.55 * seconds);
     if (rc == 0)
         rc = measure_latency(m, 0.05 * seconds);
     if (rc == 0)
         rc = measure_round(m, &ignored);
     efs_disk_stop(m->disk);
     if (rc == 0)
-        rc = m->span_count ? measure_decode(m, workers, 0.3 * seconds) : -ENOMEM;
-    if (rc == 0)
-        rc = measure_copy(m, 0.1 * seconds);
-    if (rc == 0)
-        rc = measure_recode(m, 0.1 * seconds);
+        rc = m->span_count ? measure_decode(m, workers, 0.4 * seconds) : -ENOMEM;
     measure_drop(m);
     efs_arena_destroy(&m->arena);
     return rc;

@@ -55,8 +55,6 @@ static void profile_print_text(const char *store, const struct efs_profile *p)
            p->direct_io ? "" : " (no O_DIRECT)", p->read_latency_ns / 1e3);
     printf("decode   %.3g GB/s a worker with %.0f at work (%s)\n", p->decode_bytes_per_second / 1e9, p->workers,
            p->cpu_path);
-    printf("memory   copy %.3g GB/s, code again %.3g GB/s, one thread\n", p->copy_bytes_per_second / 1e9,
-           p->recode_bytes_per_second / 1e9);
     printf("cost     u %.3f ms, v %.3f ms, c %.3f ms, rho %.3f\n", p->sm_read_ns / 1e6, p->e_read_ns / 1e6,
            p->decode_ns / 1e6, p->rho);
 }
