@@ -75,7 +75,7 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
     r->expert = efs_sys_calloc(store->expert_count, sizeof(*r->expert));
     if (r->layer_first && r->expert)
         cache_lay_layers(r, store);
-    efs_record_layers(fs, r->layers, r->width, r->layer_first);
+    efs_record_layers(fs, r->layers, r->width);
     r->bytes = efs_sys_calloc((size_t)r->layers * r->width + 1, sizeof(*r->bytes));
     r->placements = efs_sys_calloc(r->width + 1u, sizeof(*r->placements));
     r->ids = efs_sys_calloc(r->width + 1u, sizeof(*r->ids));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * guess_core.h - what the files of guessing share: guess.c (its life), guess_sequences.c (what is observed and hinted),
- * guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor), guess_save.c (what it has
- * learned, as a file), guess_text.c.
+ * guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor), guess_text.c.
  */
 #ifndef EFS_GUESS_CORE_H
 #define EFS_GUESS_CORE_H
@@ -136,11 +135,6 @@ struct efs_guess_sequence *efs_guess_find(struct efs_guessing *g, uint64_t id);
 void efs_guess_offer_hints(struct efs *fs, struct efs_guess_sequence *sequence);
 /* All are over. */
 void efs_guess_forget(struct efs *fs);
-
-/* guess_save.c: no lock; what goes wrong is logged. */
-void efs_guess_save(struct efs *fs, const struct efs_predictor *predictor);
-/* Into one that has no sequence. Without the file, or with one that does not fit, it has learned nothing. */
-void efs_guess_load(struct efs *fs, struct efs_predictor *predictor);
 
 /* guess_thread.c */
 void *efs_guess_thread(void *guessing);

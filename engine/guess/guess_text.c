@@ -9,17 +9,6 @@
 
 #define U(x) ((unsigned long long)(x))
 
-/* What is told, as it was at one moment. */
-struct told {
-    struct efs_governor_config tuning;
-    const char *state;
-    uint64_t memory_bytes, predictor_bytes, share_bytes, observed, left_out, missed, held_bytes;
-    unsigned chosen, sequences;
-    double ratio;
-    struct efs_prefetch_counts counts;
-    struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1];
-};
-
 /* Lock held. */
 static const char *guess_state(const struct efs_guessing *g)
 {
@@ -38,30 +27,6 @@ static const char *guess_state(const struct efs_guessing *g)
     return trial->decided ? "on: faster" : "tried";
 }
 
-static void tell_now(struct efs *fs, struct told *now)
-{
-    const struct efs_guessing *g = fs->guessing;
-    efs_lock(fs);
-    *now = (struct told){.tuning = g->tuning,
-                         .state = guess_state(g),
-                         .memory_bytes = g->memory_bytes,
-                         .predictor_bytes = g->on ? g->predictor_bytes : 0,
-                         .share_bytes = fs->account.guess_bytes,
-                         .observed = g->observed,
-                         .left_out = g->line_lost,
-                         .missed = g->missed,
-                         .chosen = g->chosen,
-                         .ratio = g->on ? efs_trial_ratio(&g->governor.trial) : 1};
-    for (uint32_t i = 0; i < g->held_count; i++)
-        now->held_bytes += g->experts[g->held[i]].read ? g->experts[g->held[i]].bytes : 0;
-    for (unsigned s = 0; g->sequences && s < EFS_GUESS_SEQUENCES; s++)
-        now->sequences += g->sequences[s].used;
-    if (g->queue)
-        efs_prefetch_counts(g->queue, &now->counts);
-    memcpy(now->scores, g->scores, sizeof(now->scores));
-    efs_unlock(fs);
-}
-
 static void tell_share(FILE *out, uint64_t part, uint64_t of)
 {
     if (of)
@@ -70,9 +35,9 @@ static void tell_share(FILE *out, uint64_t part, uint64_t of)
         fprintf(out, " %9s", "-");
 }
 
-static void tell_distance(FILE *out, const struct told *t, unsigned distance)
+static void tell_distance(FILE *out, const struct efs_guessing *g, unsigned distance)
 {
-    const struct efs_guess_scores *s = &t->scores[distance];
+    const struct efs_guess_scores *s = &g->scores[distance];
     if (distance)
         fprintf(out, "%-8u %10llu", distance, U(s->layers));
     else
@@ -81,45 +46,56 @@ static void tell_distance(FILE *out, const struct told *t, unsigned distance)
     tell_share(out, s->hits_2k, s->chosen);
     tell_share(out, s->hits_k, s->named_k);
     fprintf(out, " %8llu %15llu %8llu", U(s->read), U(s->read_bytes), U(s->covered));
-    tell_share(out, s->covered, t->missed);
+    tell_share(out, s->covered, g->missed);
     fprintf(out, " %8llu %8llu %15llu\n", U(s->late), U(s->wasted), U(s->wasted_bytes));
 }
 
-static void tell(const struct told *t, FILE *out)
+/* Lock held. */
+static void tell(const struct efs *fs, FILE *out)
 {
-    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(t->tuning.mode));
-    fprintf(out, "state: %s\n", t->state);
-    fprintf(out, "time_ratio: %.4f\n", t->ratio);
-    fprintf(out, "memory_bytes: %llu\n", U(t->memory_bytes));
-    fprintf(out, "predictor_bytes: %llu\n", U(t->predictor_bytes));
-    fprintf(out, "share_bytes: %llu\n", U(t->share_bytes));
-    fprintf(out, "held_bytes: %llu\n", U(t->held_bytes));
-    fprintf(out, "sequences: %u\n", t->sequences);
-    fprintf(out, "chosen: %u\n", t->chosen);
-    fprintf(out, "observed: %llu\n", U(t->observed));
-    fprintf(out, "left_out: %llu\n", U(t->left_out));
-    fprintf(out, "misses: %llu\n", U(t->missed));
-    fprintf(out, "offered: %llu\n", U(t->counts.offered));
-    fprintf(out, "cancelled: %llu\n", U(t->counts.cancelled));
-    fprintf(out, "failed: %llu\n", U(t->counts.failed));
+    const struct efs_guessing *g = fs->guessing;
+    struct efs_prefetch_counts counts = {0};
+    unsigned sequences = 0;
+    uint64_t held_bytes = 0;
+    for (uint32_t i = 0; i < g->held_count; i++)
+        held_bytes += g->experts[g->held[i]].read ? g->experts[g->held[i]].bytes : 0;
+    for (unsigned s = 0; g->sequences && s < EFS_GUESS_SEQUENCES; s++)
+        sequences += g->sequences[s].used;
+    if (g->queue)
+        efs_prefetch_counts(g->queue, &counts);
+    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(g->tuning.mode));
+    fprintf(out, "state: %s\n", guess_state(g));
+    fprintf(out, "time_ratio: %.4f\n", g->on ? efs_trial_ratio(&g->governor.trial) : 1);
+    fprintf(out, "memory_bytes: %llu\n", U(g->memory_bytes));
+    fprintf(out, "predictor_bytes: %llu\n", U(g->on ? g->predictor_bytes : 0));
+    fprintf(out, "share_bytes: %llu\n", U(fs->account.guess_bytes));
+    fprintf(out, "held_bytes: %llu\n", U(held_bytes));
+    fprintf(out, "sequences: %u\n", sequences);
+    fprintf(out, "chosen: %u\n", g->chosen);
+    fprintf(out, "observed: %llu\n", U(g->observed));
+    fprintf(out, "left_out: %llu\n", U(g->line_lost));
+    fprintf(out, "misses: %llu\n", U(g->missed));
+    fprintf(out, "offered: %llu\n", U(counts.offered));
+    fprintf(out, "cancelled: %llu\n", U(counts.cancelled));
+    fprintf(out, "failed: %llu\n", U(counts.failed));
     fprintf(out, "%-8s %10s %9s %9s %9s %8s %15s %8s %9s %8s %8s %15s\n", "distance", "layers", "recall_k", "recall_2k",
             "precision", "read", "read_bytes", "covered", "of_misses", "late", "wasted", "wasted_bytes");
     for (unsigned distance = 1; distance <= EFS_GUESS_DISTANCES; distance++)
-        tell_distance(out, t, distance);
-    tell_distance(out, t, 0);
+        tell_distance(out, g, distance);
+    tell_distance(out, g, 0);
 }
 
 errint_t efs_guess_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    struct told now;
     *text = NULL;
     if (strcmp(what, "predict") != 0)
         return -ENODATA;
-    tell_now(fs, &now);
     FILE *out = open_memstream(text, bytes);
     if (!out)
         return -ENOMEM;
-    tell(&now, out);
+    efs_lock(fs);
+    tell(fs, out);
+    efs_unlock(fs);
     bool failed = ferror(out);
     if (fclose(out) == 0 && !failed)
         return 0;

@@ -26,7 +26,6 @@ struct efs_recorded_operation {
 };
 
 struct efs_recorded_request {
-    uint64_t at_ns;
     uint64_t first; /* in ids, counted from the start */
     uint16_t layer, count;
     bool named;
@@ -35,7 +34,6 @@ struct efs_recorded_request {
 struct efs_record {
     pthread_mutex_t lock;
     uint32_t layers, width;
-    const uint32_t *layer_first;        /* [layers + 1] */
     uint64_t operations, requests, ids; /* so far */
     struct efs_recorded_operation operation[EFS_RECORD_OPERATIONS];
     struct efs_recorded_request request[EFS_RECORD_REQUESTS];
@@ -54,7 +52,7 @@ static inline uint64_t efs_record_oldest(const struct efs_record *record)
 /* ---- the requests as a routing trace ---- */
 
 /*
- * The requests of a served store as a routing trace, in the format that trace/route.c reads.
+ * The requests of a served store as a routing trace, expertfs-route(5).
  *
  * A trace has a record for each token: of every layer the same number of experts. What was recorded are requests, in
  * order. They are put together to *passes* through the layers, a record each (for a batch, the union of its tokens):
@@ -330,12 +328,11 @@ void efs_record_destroy(struct efs *fs)
     fs->record = NULL;
 }
 
-void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width, const uint32_t *layer_first)
+void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width)
 {
     struct efs_record *r = fs->record;
     r->layers = layers;
     r->width = width;
-    r->layer_first = layer_first;
 }
 
 void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
@@ -364,7 +361,7 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
         return; /* of a model that a trace does not take */
     pthread_mutex_lock(&r->lock);
     r->request[r->requests++ % EFS_RECORD_REQUESTS] =
-        (struct efs_recorded_request){efs_now_ns(), r->ids, (uint16_t)layer, (uint16_t)count, named};
+        (struct efs_recorded_request){r->ids, (uint16_t)layer, (uint16_t)count, named};
     for (uint32_t i = 0; i < count; i++, r->ids++) {
         r->id[r->ids % EFS_RECORD_IDS] = (uint16_t)ids[i];
         r->tokens[r->ids % EFS_RECORD_IDS] = tokens ? (uint16_t)(tokens[i] < UINT16_MAX ? tokens[i] : UINT16_MAX) : 1;
@@ -389,32 +386,15 @@ static void tell_operations(const struct efs *fs, const struct efs_record *r, FI
     }
 }
 
-/* "at_ns layer: expert*tokens ...", the numbers as the checkpoint has them. */
-static void tell_requests(const struct efs *fs, const struct efs_record *r, FILE *out)
-{
-    for (uint64_t i = efs_record_oldest(r); i < r->requests; i++) {
-        const struct efs_recorded_request *q = &r->request[i % EFS_RECORD_REQUESTS];
-        uint32_t first = r->layer_first[q->layer];
-        fprintf(out, "%llu %u %u:", (unsigned long long)q->at_ns, q->layer, fs->store->groups[first].layer);
-        for (uint32_t n = 0; n < q->count; n++)
-            fprintf(out, " %u*%u", fs->store->groups[first + r->id[(q->first + n) % EFS_RECORD_IDS]].expert,
-                    r->tokens[(q->first + n) % EFS_RECORD_IDS]);
-        fputc('\n', out);
-    }
-}
-
-static errint_t record_tell(const struct efs *fs, const struct efs_record *r, const char *what, char **text,
-                            size_t *bytes)
+static errint_t record_sched(const struct efs *fs, const struct efs_record *r, char **text, size_t *bytes)
 {
     FILE *out = open_memstream(text, bytes);
-    if (out && strcmp(what, "sched") == 0)
-        tell_operations(fs, r, out);
-    else if (out)
-        tell_requests(fs, r, out);
-    if (out && fclose(out) == 0)
+    if (!out)
+        return -ENOMEM;
+    tell_operations(fs, r, out);
+    if (fclose(out) == 0)
         return 0;
-    if (out)
-        free(*text);
+    free(*text);
     *text = NULL;
     return -ENOMEM;
 }
@@ -423,7 +403,7 @@ errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size
 {
     bool trace = strcmp(what, "trace") == 0;
     *text = NULL;
-    if (!trace && strcmp(what, "sched") != 0 && strcmp(what, "requests") != 0)
+    if (!trace && strcmp(what, "sched") != 0)
         return -ENODATA;
     struct efs_record *copy = efs_sys_malloc(sizeof(*copy)); /* so that no one waits while it is printed */
     if (!copy)
@@ -431,7 +411,7 @@ errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size
     pthread_mutex_lock(&fs->record->lock);
     memcpy(copy, fs->record, sizeof(*copy));
     pthread_mutex_unlock(&fs->record->lock);
-    errint_t rc = trace ? efs_record_trace(fs, copy, text, bytes) : record_tell(fs, copy, what, text, bytes);
+    errint_t rc = trace ? efs_record_trace(fs, copy, text, bytes) : record_sched(fs, copy, text, bytes);
     free(copy);
     return rc;
 }

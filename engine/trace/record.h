@@ -17,9 +17,8 @@ errint_t efs_record_build(struct efs *fs); /* -ENOMEM */
 void efs_record_destroy(struct efs *fs);
 uint64_t efs_record_bytes(void); /* that it holds */
 
-/* Layers of experts, each with its first one's number and one number more; width: experts of the largest. They outlive
- * the record. Before there are threads. */
-void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width, const uint32_t *layer_first);
+/* Layers of experts; width: experts of the largest. Before there are threads. */
+void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width);
 /* An operation on an extent of an expert, counted from its first, took place on the calling thread, or ended on it, at
  * these times of efs_now_ns(). */
 void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
@@ -29,8 +28,8 @@ void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint
 void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                         bool named);
 
-/* "sched": a line for each operation; "requests": a line for each request, oldest first; "trace": the requests as a
- * routing trace, nothing before there is a pass. As efs_describe(). */
+/* "sched": a line for each operation; "trace": the requests as a routing trace, nothing before there is a pass. As
+ * efs_describe(). */
 errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 #endif

@@ -31,7 +31,7 @@ struct efs_view_expert {
     uint32_t part_count;   /* of two tensors with one name, the file has the first */
 };
 
-/* Read by view.c and view_text.c alone, except memory_bytes, file_count and hidden. */
+/* Read by view.c alone, except memory_bytes, file_count and hidden. */
 struct efs_view {
     const struct efs_store *store;
     bool hidden; /* the checkpoint has its own top-level "experts" or ".expertfs": only its files are served */

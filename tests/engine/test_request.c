@@ -218,9 +218,6 @@ TEST(test_want)
     assert_int_equal(s.leases_f, 1);
     char *text;
     size_t bytes;
-    assert_int_equal(efs_describe(fs, "requests", &text, &bytes), 0);
-    assert_non_null(strstr(text, " 1: 2*3 5*1\n"));
-    free(text);
     assert_int_equal(efs_describe(fs, "sched", &text, &bytes), 0);
     assert_non_null(strstr(text, "decode   L01/E005"));
     free(text);

@@ -105,9 +105,9 @@ static errint_t want_once(struct efs_error *err)
 
 static errint_t told_once(struct efs_error *err)
 {
-    static const char *const what[] = {"trace", "sched", "requests"};
+    static const char *const what[] = {"trace", "sched"};
     errint_t first = 0;
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         char *text;
         size_t bytes;
         errint_t rc = efs_describe(served, what[i], &text, &bytes);
