@@ -160,6 +160,12 @@ int main(int argc, char **argv)
     efsd_options_init(&options);
     if (argp_parse(&argp, argc, argv, 0, NULL, &options))
         return EXIT_USAGE;
+    if (options.remount) {
+        efsd_log_open(true);
+        errint_t failed = efsd_mountpoint_remount(&options, &err);
+        efsd_options_free(&options);
+        return failed ? report_failure(&err, status_fd) : 0;
+    }
     errint_t rc = find_paths(&options, &err);
     closefrom(STDERR_FILENO + 1); /* the caller's: a lock or a pipe would be held until the mount ends */
     efsd_log_open(true);          /* until the daemon is ready, its terminal is still there */

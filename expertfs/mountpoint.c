@@ -6,8 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -62,11 +64,38 @@ static bool mountpoint_is_empty(const char *path)
     return empty;
 }
 
+/* Where the dead mount is that path is in, for free(). NULL: it is not found. */
+static char *dead_mount(const char *path)
+{
+    struct efsd_mounts table;
+    struct efsd_mount mount;
+    struct statfs fs;
+    int id, fd;
+    char *above = strdup(path), *slash, *found = NULL;
+    while (above && (fd = efsd_mount_open(above, &id)) < 0 && (slash = strrchr(above, '/')) && slash > above)
+        *slash = '\0';
+    if (above && fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN) {
+        found = efsd_mounts_find(&table, id, &mount) ? strdup(mount.path) : NULL;
+        efsd_mounts_close(&table);
+    }
+    if (above && fd >= 0)
+        close(fd);
+    free(above);
+    return found;
+}
+
 errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err)
 {
-    return efs_fail(err, -ENOTCONN,
-                    "%s: a mount whose daemon died is there, or above; findmnt names it, fusermount3 -u removes it",
-                    path);
+    char *mount = dead_mount(path);
+    if (mount)
+        efs_fail(err, -ENOTCONN, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s", path,
+                 mount);
+    else /* a symbolic link leads below it */
+        efs_fail(err, -ENOTCONN,
+                 "%s: a mount whose daemon died is on the way there; findmnt names it, fusermount3 -u removes it",
+                 path);
+    free(mount);
+    return -ENOTCONN;
 }
 
 errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struct efs_error *err)
@@ -95,11 +124,14 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
     return efs_fail(err, -ENOTEMPTY, "%s: the directory is not empty; -o nonempty mounts over what is in it", path);
 }
 
+static bool mount_is_ours(const struct efsd_mount *mount, const char *subtype)
+{
+    return strncmp(mount->type, "fuse.", 5) == 0 && strcmp(mount->type + 5, subtype ? subtype : "expertfs") == 0;
+}
+
 void efsd_mountpoint_recover(const char *path, const char *subtype)
 {
-    char type[64];
     errint_t rc = 0;
-    snprintf(type, sizeof(type), "fuse.%s", subtype ? subtype : "expertfs");
     for (bool dead = true; dead && !rc;) {
         struct efsd_mounts table = {0};
         struct efsd_mount mount;
@@ -108,8 +140,31 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
         dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may be answered by the kernel */
         if (fd >= 0)
             close(fd);
-        bool ours = dead && efsd_mounts_find(&table, id, &mount) && strcmp(mount.type, type) == 0;
+        bool ours = dead && efsd_mounts_find(&table, id, &mount) && mount_is_ours(&mount, subtype);
         rc = ours ? efsd_mount_detach(&mount) : -ENOENT;
         efsd_mounts_close(&table);
     }
+}
+
+errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err)
+{
+    const char *path = options->mountpoint;
+    const unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV | (options->read_only ? MS_RDONLY : 0) |
+                                (efsd_options_mounts_with(options, "noexec") ? MS_NOEXEC : 0);
+    char by_descriptor[64];
+    struct efsd_mounts table;
+    struct efsd_mount entry;
+    int id, fd = efsd_mount_open(path, &id);
+    if (fd < 0)
+        return efs_fail(err, fd, "%s: %s", path, strerror(-fd));
+    errint_t rc = efsd_mounts_find(&table, id, &entry) && mount_is_ours(&entry, options->subtype) ? 0 : -EINVAL;
+    efsd_mounts_close(&table);
+    snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
+    if (rc)
+        efs_fail(err, rc, "%s: not mounted: no mount of expertfs to remount", path);
+    else if (mount(NULL, by_descriptor, NULL, flags, NULL) < 0)
+        rc = efs_fail(err, -errno, "%s: remount: %s", path,
+                      errno == EINVAL ? "not mounted: a folder of a mount" : strerror(errno));
+    close(fd);
+    return rc;
 }

@@ -13,10 +13,14 @@
  */
 errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struct efs_error *err);
 
-/* -ENOTCONN, in err how to remove the dead mount that path is in. */
+/* -ENOTCONN, in err the dead mount that path is in and how to remove it. */
 errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err);
 
 /* Unmount the top mount at path while it is of type fuse.SUBTYPE (NULL: expertfs) and its daemon has died. */
 void efsd_mountpoint_recover(const char *path, const char *subtype);
+
+/* mount -o remount: make the mount of this type that is on top at options->mountpoint ro or rw. The daemon takes no
+ * part in it, and other options have no effect. */
+errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
 
 #endif

@@ -42,7 +42,7 @@ static bool mount_parse(char *line, struct efsd_mount *mount)
         return false;
     mount->device = makedev(major_number, minor_number);
     char *rest = line + at;
-    strsep(&rest, " ");
+    mount->root = strsep(&rest, " ");
     mount->path = rest ? strsep(&rest, " ") : NULL;
     char *end = rest ? strstr(rest, " - ") : NULL;
     if (!end)
@@ -52,6 +52,7 @@ static bool mount_parse(char *line, struct efsd_mount *mount)
     mount->source = strsep(&rest, " ");
     if (!rest)
         return false;
+    unescape(mount->root);
     unescape(mount->path);
     unescape(mount->type);
     unescape(mount->source);
@@ -140,4 +141,17 @@ errint_t efsd_mount_detach(const struct efsd_mount *mount)
     if (fd >= 0)
         close(fd);
     return rc;
+}
+
+char *efsd_mounts_path(dev_t device)
+{
+    struct efsd_mounts mounts;
+    struct efsd_mount mount;
+    char *path = NULL;
+    efsd_mounts_open(&mounts);
+    while (!path && efsd_mounts_next(&mounts, &mount))
+        if (mount.device == device && strcmp(mount.root, "/") == 0)
+            path = strdup(mount.path);
+    efsd_mounts_close(&mounts);
+    return path;
 }

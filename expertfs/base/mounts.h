@@ -15,6 +15,7 @@
 struct efsd_mount {
     int id;
     dev_t device;
+    char *root; /* the folder of the file system that is mounted: "/" but for bind mounts */
     char *path;
     char *type;
     char *source;
@@ -40,5 +41,7 @@ long efsd_fdinfo(int fd, const char *name);
 /* Unmount this one, also while it is in use: by a descriptor, so that it is no other one, whatever path names by then.
  * -EBUSY: another mount hides it, and there is no way to it. */
 errint_t efsd_mount_detach(const struct efsd_mount *mount);
+/* Where the file system of this device is mounted as a whole, for free(). NULL: nowhere, or no memory. */
+char *efsd_mounts_path(dev_t device);
 
 #endif

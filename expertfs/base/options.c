@@ -12,6 +12,7 @@ enum take {
     TAKE_COUNT,   /* uint64_t, 1 to COUNT_MOST */
     TAKE_CHOICE,  /* unsigned: position in values */
     TAKE_FLAG,    /* bool */
+    TAKE_CLEAR,   /* bool, cleared */
     TAKE_STRING,  /* char * */
     TAKE_MOUNT,   /* handed to the kernel's mount */
     TAKE_TUNABLE, /* handed to the engine */
@@ -43,10 +44,13 @@ static const struct option table[] = {
     {"fsname", TAKE_STRING, AT(fsname), "NAME", "the source in /proc/mounts (the path of the store)"},
     {"subtype", TAKE_STRING, AT(subtype), "NAME", "the type in /proc/mounts is fuse.NAME (expertfs)"},
     {"context", TAKE_MOUNT, 0, "LABEL", "SELinux label; see mount(8)"},
+    {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro or rw, change nothing else"},
     {"noexec", TAKE_MOUNT, 0, NULL, NULL},
     {"fscontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"defcontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"rootcontext", TAKE_MOUNT, 0, "LABEL", NULL},
+    {"ro", TAKE_FLAG, AT(read_only), NULL, NULL},
+    {"rw", TAKE_CLEAR, AT(read_only), NULL, NULL},
 };
 
 const char *const efsd_tunables[EFSD_TUNABLES] = {
@@ -68,7 +72,6 @@ static const struct {
     {"passthrough", "it is the default"},
     {"predictor", "the daemon predicts with mixed, moe-replay compares"},
     {"readahead", "root may write read_ahead_kb of /sys/class/bdi"},
-    {"remount", "unmount, and mount again; mount -i -o remount,ro forbids tuning"},
     {"schedule", "reads and decodes are done in the order of the request"},
     {"state", "it is the default"},
     {"threads", "the daemon chooses them"},
@@ -77,10 +80,18 @@ static const struct {
 /* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev), for programs before us, or
  * about times and writes that a file system that never changes does not have. */
 static const char *const ignored[] = {
-    "ro",      "rw",       "suid",    "nosuid",   "dev",        "nodev",      "exec",          "user",
-    "nouser",  "users",    "owner",   "group",    "auto",       "noauto",     "defaults",      "nofail",
-    "_netdev", "relatime", "atime",   "noatime",  "diratime",   "nodiratime", "norelatime",    "strictatime",
-    "sync",    "async",    "dirsync", "lazytime", "nolazytime", "silent",     "nostrictatime", "default_permissions",
+    /* what mount(8) finds in the table of a mount that it remounts */
+    "user_id",     "group_id",      "max_read",
+    "suid",        "nosuid",        "dev",
+    "nodev",       "exec",          "user",
+    "nouser",      "users",         "owner",
+    "group",       "auto",          "noauto",
+    "defaults",    "nofail",        "_netdev",
+    "relatime",    "atime",         "noatime",
+    "diratime",    "nodiratime",    "norelatime",
+    "strictatime", "sync",          "async",
+    "dirsync",     "lazytime",      "nolazytime",
+    "silent",      "nostrictatime", "default_permissions",
 };
 
 void efsd_options_init(struct efsd_options *options)
@@ -203,7 +214,8 @@ static errint_t option_take(struct efsd_options *options, const struct option *o
     case TAKE_CHOICE:
         return option_take_choice(option, value, at, err);
     case TAKE_FLAG:
-        *(bool *)at = true;
+    case TAKE_CLEAR:
+        *(bool *)at = option->take == TAKE_FLAG;
         return 0;
     case TAKE_STRING:
         return option_take_string(at, value, err);

@@ -27,10 +27,11 @@ struct efsd_options {
     char *store; /* as given; main makes both absolute */
     char *mountpoint;
     bool foreground, debug;
-    bool nonempty;         /* mount over what the directory holds */
-    uint64_t budget_bytes; /* 0: auto */
-    uint64_t workers;      /* decode threads; 0: all cores */
-    unsigned direct_io;    /* enum efsd_direct_io */
+    bool nonempty;           /* mount over what the directory holds */
+    bool remount, read_only; /* read_only: of a remount; all mounts begin as rw */
+    uint64_t budget_bytes;   /* 0: auto */
+    uint64_t workers;        /* decode threads; 0: all cores */
+    unsigned direct_io;      /* enum efsd_direct_io */
     bool no_passthrough;
     bool prealloc;             /* take all memory of the budget at the mount */
     bool warm;                 /* fill memory that is empty while the disk rests */

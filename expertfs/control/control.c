@@ -12,6 +12,7 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "log_queue.h"
+#include "mounts.h"
 
 #define U(x) ((unsigned long long)(x))
 
@@ -80,7 +81,9 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "store_device: %llu\nstore_inode: %llu\n", U(daemon->info.device), U(daemon->info.inode));
     render_size(out, "store", daemon->info.store_bytes);
     render_size(out, "source", daemon->info.source_bytes);
-    render_path(out, "mountpoint", options->mountpoint);
+    char *moved = efsd_mounts_path(daemon->device);
+    render_path(out, "mountpoint", moved ? moved : options->mountpoint);
+    free(moved);
     fprintf(out, "pid: %d\n", (int)getpid());
     fprintf(out, "started: %lld\n", (long long)daemon->started);
     fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");

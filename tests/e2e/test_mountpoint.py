@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mountpoint: a daemon unmounts its own mount and no other one, wherever it is by then; mounts at once, over a dead
-one, bind mounts. In a mount namespace of its own: `expertctl list` of other tests would find its dead mounts."""
+one, remounts, bind mounts. In a mount namespace of its own: `expertctl list` of other tests would find its dead mounts."""
 import os
 import shlex
 import subprocess
@@ -73,6 +73,7 @@ def moved():
     print("-- the mount was moved, and another file system is where it was")
     mount, place = Mount(store, name="below/moved"), new_folder("here")
     check("it is moved", run("mount", "--move", mount.path, place).returncode == 0)
+    check("config has the new place", f"mountpoint: {place}\n" in open(f"{place}/.expertfs/config").read())
     mount_other(mount.path)
     end(mount)
     check("it is unmounted where it was moved to", mounted_on(place) == [], mounted_on(place))
@@ -253,9 +254,11 @@ def recovered():
     check("a dead one of another type stays, and how to remove it is said", result.returncode == 1 and
           "fusermount3 -u" in result.stderr and mounted_on(path) == ["fuse.other"], result)
     os.symlink(f"{path}/experts", f"{below}/to a dead one")
-    for arguments in ((store, f"{path}/experts/L00"), (f"{path}/x.efs", new_folder("alive")), (store, f"{below}/to a dead one")):
+    for arguments, hint in (((store, f"{path}/experts/L00"), f"remove it: fusermount3 -u {path}\n"),
+                            ((f"{path}/x.efs", new_folder("alive")), f"remove it: fusermount3 -u {path}\n"),
+                            ((store, f"{below}/to a dead one"), "findmnt names it, fusermount3 -u removes it\n")):
         result = run(expertfs, *arguments)
-        check(f"a dead mount above {arguments}", result.returncode == 1 and "fusermount3 -u removes it" in result.stderr, result)
+        check(f"a dead mount above {arguments}", result.returncode == 1 and result.stderr.endswith(hint), result)
     check("fusermount3 -u clears it", run("fusermount3", "-u", path).returncode == 0 and mounted_on(path) == [])
 
 
@@ -301,6 +304,44 @@ def descriptors():
         os.close(ends[0])
 
 
+def tunes(path):
+    try:
+        os.setxattr(path, "user.expertfs.goal", b"io")
+        return "yes"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+def remounted():
+    print("-- remount")
+    mount = Mount(store, "noexec", name="below/remounted")
+    table = "nosuid,nodev,relatime,user_id=0,group_id=0,max_read=1048576"  # what mount(8) adds
+    others = new_folder("not ours")
+    mount_other(others)
+
+    def remount(options, path=mount.path):
+        return run(expertfs, scratch("no store of that name"), path, "-o", options)
+
+    def flags():
+        with open("/proc/self/mountinfo") as lines:
+            line = [line.split() for line in lines if f" {mount.path} " in line][0]
+        return f"{line[5]} {line[-1]}"
+    for options, want, rw, noexec in ((f"ro,{table},noexec,remount", "EROFS", "ro", True), (f"rw,noexec,{table},remount", "yes", "rw", True),
+                                      ("remount,ro", "EROFS", "ro", False), ("budget=1G,nopassthrough,remount", "yes", "rw", False)):
+        result = remount(options)
+        check(f"-o {options}", result.returncode == 0 and tunes(mount.path) == want and mounted_on(mount.path) ==
+              ["fuse.expertfs"] and all(part.split(",")[0] == rw for part in flags().split()) and
+              ("noexec" in flags()) == noexec and "nosuid" in flags(), (result, flags(), tunes(mount.path)))
+    check("the mount is what it was", open(mount / large, "rb").read() == open(f"{model}/{large}", "rb").read())
+    for folder in (new_folder("plain"), mount / "experts"):
+        result = remount("remount,ro", folder)
+        check("a plain folder is refused", result.returncode == 1 and "not mounted" in result.stderr and
+              "Invalid" not in result.stderr, result)
+    result = remount("remount,ro", others)
+    check("a mount of others is refused", result.returncode == 1 and "no mount of expertfs" in result.stderr, result)
+    mount.unmount()
+
+
 def told():
     print("-- expertctl: a mount, and a bind mount of it")
     mount, whole = Mount(store, name="below/told"), new_folder("once more")
@@ -336,5 +377,6 @@ by_the_unit("ro")
 by_the_unit("ro,subtype=other")
 other_places()
 descriptors()
+remounted()
 told()
 done()

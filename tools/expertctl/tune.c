@@ -157,7 +157,7 @@ static errint_t set_refused(const char *root, const char *path, const char *name
     case ENODATA:
         return efs_fail(err, rc, "%s: there is no %s here", path, name);
     case EROFS:
-        return efs_fail(err, rc, "%s: remounted with ro; mount -i -o remount,rw %s", path, root);
+        return efs_fail(err, rc, "%s: remounted with ro; mount -o remount,rw %s", path, root);
     default:
         return efs_fail(err, rc, "%s: %s: %s", path, name, strerror(-rc));
     }
