@@ -225,9 +225,6 @@ struct efs_profile {
 errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
                              struct efs_error *err);
 
-/* u, v and c from the sizes and rates. */
-void efs_profile_derive(struct efs_profile *profile);
-
 /* The file of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
  * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
 errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);

@@ -12,6 +12,7 @@
 
 #define PREDICTOR_SHARE 64u /* of the budget; as much for the copy that is saved */
 #define PREDICTOR_LEAST (1u << 20)
+#define PREDICTOR_MOST (64u << 20)
 #define QUEUE_UNIT_BYTES 64u /* of an expert, in the queue and here */
 
 errint_t efs_guess_build(struct efs *fs)
@@ -69,10 +70,12 @@ struct efs_governor_config efs_guess_tuning(const struct efs *fs)
     return fs->guessing->tuning;
 }
 
-uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes)
+/* Memory that a predictor may take in this budget: a power of two, as what was saved is loaded with the same one alone,
+ * and the budget may not be quite the same. */
+static uint64_t predictor_bytes(uint64_t budget_bytes)
 {
     uint64_t bytes = PREDICTOR_LEAST;
-    while (bytes < EFS_GUESS_PREDICTOR_MOST && 2 * bytes <= budget_bytes / PREDICTOR_SHARE)
+    while (bytes < PREDICTOR_MOST && 2 * bytes <= budget_bytes / PREDICTOR_SHARE)
         bytes *= 2;
     return bytes;
 }
@@ -129,7 +132,7 @@ static uint64_t guess_largest_expert(const struct efs *fs)
 static uint64_t guess_memory(const struct efs *fs)
 {
     uint64_t room = guess_room(fs), copies = fs->options.no_state ? 1 : 2;
-    return copies * efs_guess_predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
+    return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
            (uint64_t)efs_cache_layers(fs) * efs_cache_width(fs) * QUEUE_UNIT_BYTES +
            EFS_GUESS_SEQUENCES * (room * sizeof(struct efs_prefetch_guess) + sizeof(struct efs_guess_sequence)) +
            (uint64_t)EFS_GUESS_LINE * EFS_GUESS_IDS * (sizeof(uint16_t) + sizeof(float)) +
@@ -150,7 +153,7 @@ static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_
     g->queue = queue;
     g->on = true;
     g->memory_bytes = bytes;
-    g->predictor_most_bytes = efs_guess_predictor_bytes(fs->options.budget_bytes);
+    g->predictor_most_bytes = predictor_bytes(fs->options.budget_bytes);
     fs->account.fixed_bytes += bytes;
     return 0;
 }

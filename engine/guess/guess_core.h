@@ -108,11 +108,6 @@ struct efs_guessing {
     uint16_t *ids;                             /* [width, or EFS_GUESS_IDS] */
 };
 
-static inline uint32_t efs_guess_number(const struct efs *fs, uint32_t layer, uint32_t id)
-{
-    return efs_cache_layer_first(fs, layer) + id;
-}
-
 /* ---- with efs.lock held ---- */
 /* guess_queue.c */
 /* The first candidates, with layer, expert, due and probability, and their distances, of a sequence at now: weighed,
@@ -131,17 +126,11 @@ void efs_guess_share(struct efs *fs);
 
 /* guess_sequences.c */
 struct efs_guess_sequence *efs_guess_find(struct efs_guessing *g, uint64_t id);
-/* Its hints, those that are still to come. */
-void efs_guess_offer_hints(struct efs *fs, struct efs_guess_sequence *sequence);
 /* All are over. */
 void efs_guess_forget(struct efs *fs);
 
 /* guess_thread.c */
 void *efs_guess_thread(void *guessing);
 #define EFS_GUESS_THREAD_BYTES (256u << 10) /* that it holds beside the predictor */
-/* Memory that a predictor may take in this budget: a power of two, as what was saved is loaded with the same one alone,
- * and the budget may not be quite the same. */
-uint64_t efs_guess_predictor_bytes(uint64_t budget_bytes);
-#define EFS_GUESS_PREDICTOR_MOST (64u << 20)
 
 #endif

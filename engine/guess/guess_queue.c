@@ -14,9 +14,9 @@ static struct efs_guess_expert *expert_of(struct efs *fs, uint32_t number)
     return &fs->guessing->experts[number];
 }
 
-static uint32_t number_of(const struct efs *fs, const struct efs_prefetch_action *a)
+static uint32_t number_of(const struct efs *fs, uint32_t layer, uint32_t expert)
 {
-    return efs_guess_number(fs, a->layer, a->expert);
+    return efs_cache_layer_first(fs, layer) + expert;
 }
 
 static void expert_wasted(struct efs_guessing *g, struct efs_guess_expert *e)
@@ -46,7 +46,7 @@ static bool begin_loads(struct efs *fs, uint32_t number, bool may_wait)
 static void read_expert(struct efs *fs, const struct efs_prefetch_action *a)
 {
     struct efs_guessing *g = fs->guessing;
-    uint32_t number = number_of(fs, a);
+    uint32_t number = number_of(fs, a->layer, a->expert);
     struct efs_guess_expert *e = expert_of(fs, number);
     const struct efs_prefetch_action *actions;
     size_t none;
@@ -67,7 +67,7 @@ static void read_expert(struct efs *fs, const struct efs_prefetch_action *a)
 static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        uint32_t number = number_of(fs, &actions[i]);
+        uint32_t number = number_of(fs, actions[i].layer, actions[i].expert);
         switch (actions[i].what) {
         case EFS_PREFETCH_READ:
             read_expert(fs, &actions[i]);
@@ -232,7 +232,7 @@ void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t co
     const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_DISK_PIECE_BYTES};
     for (uint32_t i = 0; i < count; i++) {
         struct efs_governor_candidate *c = &g->candidates[i];
-        uint32_t number = efs_guess_number(fs, c->layer, c->expert);
+        uint32_t number = number_of(fs, c->layer, c->expert);
         struct efs_guess_expert *e = expert_of(fs, number);
         c->missing_bytes = efs_full_of(fs, number)->state == EFS_FULL_NONE ? efs_extents_missing(fs, number) : 0;
         victim_of(fs, c);
@@ -271,7 +271,7 @@ void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_
     const struct efs_prefetch_action *actions;
     size_t n;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t number = efs_guess_number(fs, layer, ids[i]);
+        uint32_t number = number_of(fs, layer, ids[i]);
         struct efs_guess_expert *e = expert_of(fs, number);
         bool here = expert_is_here(fs, number);
         if (!here)
@@ -317,7 +317,7 @@ void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t l
     if (efs_prefetch_asked(fs->guessing->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
         act(fs, actions, n);
     for (uint32_t i = 0; i < count; i++) {
-        struct efs_guess_expert *e = expert_of(fs, efs_guess_number(fs, layer, ids[i]));
+        struct efs_guess_expert *e = expert_of(fs, number_of(fs, layer, ids[i]));
         e->observed = e->read;
         e->observer = sequence;
     }

@@ -94,7 +94,8 @@ static bool sequence_is_hinted(const struct efs *fs, const struct efs_guess_sequ
     return s->hinted_at >= 0 && s->now - s->hinted_at < (int64_t)efs_cache_layers(fs);
 }
 
-void efs_guess_offer_hints(struct efs *fs, struct efs_guess_sequence *s)
+/* Its hints, those that are still to come. */
+static void offer_hints(struct efs *fs, struct efs_guess_sequence *s)
 {
     struct efs_guessing *g = fs->guessing;
     uint32_t count = 0;
@@ -128,7 +129,7 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_guess_layer *l
     if (g->now == EFS_GOVERNOR_LAYER)
         efs_guess_offer_layer(fs, id, s->now);
     else if (g->now == EFS_GOVERNOR_GUESS && sequence_is_hinted(fs, s))
-        efs_guess_offer_hints(fs, s);
+        offer_hints(fs, s);
     struct efs_guess_observation *o = line_put(g, &ids, &weights);
     if (!o)
         return;
@@ -250,7 +251,7 @@ void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *l)
         s->hinted_at = s->now < 0 ? 0 : s->now;
         hints_replace(s, l, position_after(fs, s->now, l->layer));
         if (g->governor.requests == 0 || g->now == EFS_GOVERNOR_GUESS)
-            efs_guess_offer_hints(fs, s);
+            offer_hints(fs, s);
     }
     efs_unlock(fs);
 }

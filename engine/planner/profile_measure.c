@@ -405,7 +405,8 @@ static errint_t measure_list_objects(struct efs_measure *m)
     return m->object_count ? 0 : -ENOENT;
 }
 
-void efs_profile_derive(struct efs_profile *p)
+/* u, v and c from the sizes and rates. */
+static void profile_derive(struct efs_profile *p)
 {
     double chunks = p->tensors * p->shards;
     p->sm_read_ns = p->sm_bytes / p->tensors / p->disk_bytes_per_second * 1e9;
@@ -464,7 +465,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     if (rc == 0)
         rc = measure_all(&m, workers, seconds);
     if (rc == 0)
-        efs_profile_derive(profile);
+        profile_derive(profile);
     pthread_cond_destroy(&m.idle);
     pthread_mutex_destroy(&m.lock);
     free(m.objects);
