@@ -9,11 +9,24 @@
 #include <stdio.h>
 #include <string.h>
 #include <syslog.h>
+#include <xxhash.h>
 
-#include "log_limit.h"
 #include "log_queue.h"
 
 #define LINE_BYTES 1536
+
+/*
+ * So that a disk that fails and is asked again and again does not fill the log: of each kind the first EFSD_LOG_LINES
+ * different lines, each once, until efsd_log_left_out(). The others are counted.
+ */
+struct log_kind {
+    const void *key; /* the same address for all lines of a kind, such as their format; NULL: not in use */
+    int priority;
+    uint32_t told;
+    uint64_t hashes[EFSD_LOG_LINES]; /* of the lines that were told */
+    uint64_t left_out;
+    char last[512]; /* left out, its begin */
+};
 
 static struct {
     bool to_syslog;
@@ -21,7 +34,7 @@ static struct {
     pthread_mutex_t lock;  /* guards what follows */
     bool held;             /* libfuse's messages are kept, not written */
     char last[512];
-    struct efsd_log_limit limit;
+    struct log_kind kinds[EFSD_LOG_KINDS]; /* the last is of all kinds that have no place */
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void log_write_stderr(const char *line)
@@ -39,13 +52,36 @@ static void log_write_line(int priority, const char *line)
         log_write_stderr(line);
 }
 
-/* key: see log_limit.h. What is done (LOG_INFO) is told always, what goes wrong as often as the limit lets it. */
+/* With the lock. */
+static bool kind_take(const void *key, int priority, const char *line)
+{
+    struct log_kind *kind = log_state.kinds, *last = kind + EFSD_LOG_KINDS - 1;
+    while (kind < last && kind->key && (kind->key != key || kind->priority != priority))
+        kind++;
+    if (!kind->key) {
+        kind->key = key;
+        kind->priority = priority;
+    }
+    uint64_t hash = XXH3_64bits(line, strlen(line));
+    bool take = kind->told < EFSD_LOG_LINES;
+    for (uint32_t i = 0; take && i < kind->told; i++)
+        take = kind->hashes[i] != hash;
+    if (take) {
+        kind->hashes[kind->told++] = hash;
+    } else {
+        kind->left_out++;
+        snprintf(kind->last, sizeof(kind->last), "%s", line);
+    }
+    return take;
+}
+
+/* What is done (LOG_INFO) is told always, what goes wrong as often as its kind lets it. */
 static bool log_may_write(const void *key, int priority, const char *line)
 {
     if (priority > LOG_WARNING)
         return true;
     pthread_mutex_lock(&log_state.lock);
-    bool may = efsd_log_limit_take(&log_state.limit, key, priority, line);
+    bool may = kind_take(key, priority, line);
     pthread_mutex_unlock(&log_state.lock);
     return may;
 }
@@ -106,18 +142,17 @@ void efsd_log_line(void *arg, enum efs_log_level level, const char *line)
 
 void efsd_log_left_out(void)
 {
-    char line[sizeof(log_state.limit.kinds[0].last) + 80];
-    pthread_mutex_lock(&log_state.lock);
-    const struct efsd_log_limit ended = log_state.limit;
-    log_state.limit = (struct efsd_log_limit){0};
-    pthread_mutex_unlock(&log_state.lock);
+    char line[sizeof(log_state.kinds[0].last) + 80];
     for (uint32_t i = 0; i < EFSD_LOG_KINDS; i++) {
-        const struct efsd_log_kind *kind = &ended.kinds[i];
-        if (!kind->left_out)
+        pthread_mutex_lock(&log_state.lock);
+        const struct log_kind kind = log_state.kinds[i];
+        log_state.kinds[i] = (struct log_kind){0};
+        pthread_mutex_unlock(&log_state.lock);
+        if (!kind.left_out)
             continue;
         snprintf(line, sizeof(line), "%llu more messages like this one were left out: %s",
-                 (unsigned long long)kind->left_out, kind->last);
-        log_write_line(kind->priority, line);
+                 (unsigned long long)kind.left_out, kind.last);
+        log_write_line(kind.priority, line);
     }
 }
 
