@@ -5,7 +5,6 @@
  *     efs_history   counts of requests (ZipMoE 3.4, rank-based workload modelling): by expert, and by the rank that the
  *                   expert had when it was asked for. The planner needs the counts by rank: they come from the ranking
  *                   by which experts will be cached.
- *     learner       counts a trace, with the ranks that the policy of policy.h gives from an empty start
  *     efs_skew      inclusion probabilities by rank, from counts by rank, else by expert, else assumed
  *
  * A daemon has two histories: one of all that it knows (earlier mounts, a trace), and one since its last plan, by which
@@ -19,7 +18,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "policy.h"
 #include "rank.h"
 #include "tables.h"
 
@@ -59,22 +57,6 @@ int efs_history_add(struct efs_history *history, const struct efs_history *other
 int efs_history_copy(struct efs_history *to, const struct efs_history *from);
 /* Make old passes count less: scale each layer down to at most so many; its shares stay the same. */
 void efs_history_fade(struct efs_history *history, uint64_t most_passes);
-
-/* ---- from a trace ------------------------------------------------------------------------------------------- */
-
-/*
- * Counts requests into a history, in the order of a trace, with the ranks that the zipmoe policy of this tuning gives.
- * chosen: experts that a layer asks for at once, on average. The history is borrowed until free. -EINVAL, -ENOMEM.
- */
-struct efs_history_learner;
-int efs_history_learner_new(struct efs_history *history, double chosen, const struct efs_policy_tuning *tuning,
-                            struct efs_history_learner **learner);
-void efs_history_learner_free(struct efs_history_learner *learner); /* NULL is fine */
-/* A new sequence begins. tell: pass it on to the policy, which else detects it by itself. */
-void efs_history_learner_begin(struct efs_history_learner *learner, bool tell);
-/* As efs_history_request(). An expert twice is -EINVAL too. */
-int efs_history_learner_request(struct efs_history_learner *learner, unsigned layer, const uint32_t *experts,
-                                unsigned count);
 
 /* ---- what follows ------------------------------------------------------------------------------------------- */
 

@@ -167,65 +167,6 @@ TEST(adds_and_fades)
     efs_history_free(&a);
 }
 
-/* The learner's ranks are those of the policy that it says. */
-TEST(learner_ranks_as_the_policy)
-{
-    static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}};
-    const struct efs_policy_tuning tuning = {.steady = true};
-    const struct efs_policy_config config = {.kind = EFS_POLICY_ZIPMOE,
-                                             .layers = LAYERS,
-                                             .experts = EXPERTS,
-                                             .chosen = 2,
-                                             .bytes = bytes,
-                                             .same_bytes = true,
-                                             .tuning = tuning};
-    struct cases cases = {8};
-    struct efs_history h, by_hand, none = {0};
-    struct efs_history_learner *learner;
-    struct efs_policy *policy;
-    struct efs_placement placements[2];
-    double w[EXPERTS];
-
-    weights(w, EXPERTS, 1);
-    assert_int_equal(efs_history_init(&h, LAYERS, EXPERTS), 0);
-    assert_int_equal(efs_history_init(&by_hand, LAYERS, EXPERTS), 0);
-    assert_int_equal(efs_history_learner_new(&none, 2, NULL, &learner), -EINVAL);
-    assert_null(learner);
-    assert_int_equal(efs_history_learner_new(&h, 2, &tuning, &learner), 0);
-    assert_int_equal(efs_policy_new(&config, &policy), 0);
-    for (unsigned pass = 0; pass < 500; pass++) {
-        if (pass % 100 == 0) {
-            efs_history_learner_begin(learner, true);
-            efs_policy_begin(policy);
-            by_hand.sequences++;
-        }
-        for (unsigned l = 0; l < LAYERS; l++) {
-            uint32_t ids[2], ranks[2];
-
-            draw(&cases, w, EXPERTS, 2, ids);
-            assert_int_equal(efs_history_learner_request(learner, l, ids, 2), 0);
-            for (unsigned i = 0; i < 2; i++)
-                ranks[i] = efs_policy_rank(policy, l, ids[i]);
-            assert_int_equal(efs_policy_request(policy, l, ids, 2, placements), 0);
-            assert_int_equal(efs_history_request(&by_hand, l, ids, ranks, 2), 0);
-            for (unsigned i = 0; i < 2; i++)
-                efs_policy_unpin(policy, l, ids[i]);
-        }
-    }
-    assert_true(same(&h, &by_hand));
-    assert_int_equal(h.sequences, 5);
-    assert_true(h.at_rank[0] > h.at_rank[EXPERTS - 1]); /* the ranking is of use on a skewed workload */
-    assert_int_equal(efs_history_learner_request(learner, 0, (const uint32_t[]){1, 1}, 2), -EINVAL);
-    assert_int_equal(efs_history_learner_request(learner, 0, (const uint32_t[]){1, EXPERTS}, 2), -EINVAL);
-    assert_int_equal(efs_history_learner_request(learner, LAYERS, (const uint32_t[]){1}, 1), -EINVAL);
-    assert_true(same(&h, &by_hand));
-    efs_policy_free(policy);
-    efs_history_learner_free(learner);
-    efs_history_learner_free(NULL);
-    efs_history_free(&by_hand);
-    efs_history_free(&h);
-}
-
 /* Every layer sums to chosen, within [0, 1]; the planner takes it. */
 static void check_skew(const struct efs_skew *skew)
 {

@@ -42,22 +42,34 @@ struct efs_cost replay_cost(const struct replay_setup *s)
 
 /* ---- the history -------------------------------------------------------------------------------------------- */
 
+/* Counts, and the ranks that experts had by zipmoe's policy when they were asked for. */
 static int history_learn(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
-    const struct efs_policy_tuning tuning = {.count_age = REPLAY_COUNT_AGE};
-    struct efs_history_learner *learner = NULL;
+    static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}}; /* nothing is kept */
+    const struct efs_policy_config config = {.kind = EFS_POLICY_ZIPMOE,
+                                             .layers = s->layers,
+                                             .experts = s->experts,
+                                             .chosen = w->chosen,
+                                             .bytes = bytes,
+                                             .same_bytes = true};
+    struct efs_placement placements[REPLAY_REQUEST_MAX];
+    uint32_t ranks[REPLAY_REQUEST_MAX];
+    struct efs_policy *policy = NULL;
     int rc = efs_history_init(seen, s->layers, s->experts);
     if (rc == 0)
-        rc = efs_history_learner_new(seen, w->chosen, &tuning, &learner);
-    for (uint64_t pass = 0; rc == 0 && pass < w->passes; pass++) {
-        if (w->starts[pass])
-            efs_history_learner_begin(learner, false);
-        for (uint32_t l = 0; rc == 0 && l < w->layers; l++) {
-            const size_t *first = &w->first[pass * w->layers + l];
-            rc = efs_history_learner_request(learner, l, &w->ids[first[0]], (unsigned)(first[1] - first[0]));
-        }
+        rc = efs_policy_new(&config, &policy);
+    for (size_t r = 0; rc == 0 && r < w->passes * w->layers; r++) {
+        const uint32_t layer = (uint32_t)(r % w->layers), *ids = &w->ids[w->first[r]];
+        unsigned count = (unsigned)(w->first[r + 1] - w->first[r]);
+        seen->sequences += layer == 0 && w->starts[r / w->layers];
+        efs_policy_ranks(policy, layer, ids, count, ranks);
+        rc = efs_policy_request(policy, layer, ids, count, placements);
+        for (unsigned i = 0; rc == 0 && i < count; i++)
+            efs_policy_unpin(policy, layer, ids[i]);
+        if (rc == 0)
+            rc = efs_history_request(seen, layer, ids, ranks, count);
     }
-    efs_history_learner_free(learner);
+    efs_policy_free(policy);
     return rc;
 }
 
