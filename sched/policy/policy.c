@@ -292,12 +292,6 @@ void efs_policy_fit(struct efs_policy *policy, const struct efs_move **moves, si
     efs_policy_call_end(policy, moves, move_count);
 }
 
-void efs_policy_begin(struct efs_policy *policy)
-{
-    if (policy->order->begin)
-        policy->order->begin(policy);
-}
-
 void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes)
 {
     memcpy(policy->count + (size_t)layer * policy->experts, counts, policy->experts * sizeof(*counts));

@@ -139,9 +139,6 @@ void efs_policy_resize(struct efs_policy *policy, const uint64_t capacity_bytes[
 /* What is above the capacities goes, as far as it is not pinned: after unpins. moves as of efs_policy_admit(). */
 void efs_policy_fit(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count);
 
-/* A new sequence begins (zipmoe sees it by itself, a little later); harmless when several are interleaved. */
-void efs_policy_begin(struct efs_policy *policy);
-
 /* Counts of a layer's experts from a trace or an earlier mount, made in passes requests of it. */
 void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes);
 

@@ -30,7 +30,6 @@ struct efs_policy_order {
     bool (*entitled)(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
     /* Larger: to be admitted first. NULL: in the order asked for. */
     double (*worth)(struct efs_policy *policy, uint32_t unit);
-    void (*begin)(struct efs_policy *policy);
     void (*seed)(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes);
     /* NULL: by frequency */
     void (*ranks)(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count, uint32_t *ranks);

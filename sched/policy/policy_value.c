@@ -147,7 +147,8 @@ static void value_fade_layer(struct efs_value *value, unsigned l)
     layer->stale = true;
 }
 
-void efs_value_begin(struct efs_value *value)
+/* A new request begins: its rates start again from the long-run ones. */
+static void value_begin(struct efs_value *value)
 {
     memset(value->rate, 0, (size_t)value->layers * value->experts * sizeof(*value->rate));
     for (unsigned l = 0; l < value->layers; l++) {
@@ -178,7 +179,7 @@ static bool value_find_change(struct efs_value *value)
         return false;
     }
     if (loss + value->last_loss > CHANGE_BITS && loss > CHANGE_BITS / 5) {
-        efs_value_begin(value);
+        value_begin(value);
         return true;
     }
     value->last_loss = fmax(loss, 0);

@@ -8,8 +8,8 @@
  *
  *     p  ~  (its rate within the present request)^0.8  *  (passes since its last use)^-0.4,
  *
- * where the rate begins as the expert's long-run rate. "Request" is one sequence here. The caller says when a new one
- * begins, or it is detected: two passes in a row ask for experts that were much less likely than those before.
+ * where the rate begins as the expert's long-run rate. "Request" is one sequence here. A new one is
+ * detected: two passes in a row ask for experts that were much less likely than those before.
  *
  * Integers but for the estimate that compares layers, so that the same requests give the same order everywhere. A pass
  * is one visit of a layer. Not thread-safe.
@@ -22,16 +22,13 @@
 
 struct efs_value;
 
-/* chosen: experts that a layer asks for at once, on average. steady: new requests are not looked for, the caller says
- * when one begins. NULL: no memory, or sizes 0 or above those of rank.h. */
+/* chosen: experts that a layer asks for at once, on average. steady: new requests are not looked for. NULL: no memory,
+ * or sizes 0 or above those of rank.h. */
 struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, bool steady);
 void efs_value_free(struct efs_value *value); /* NULL is fine */
 
 /* A layer asks for experts. True: a new request was seen to have begun (before the pass that just ended). */
 bool efs_value_request(struct efs_value *value, unsigned layer, const uint32_t *expert, unsigned count);
-
-/* A new request begins: its rates start again from the long-run ones. */
-void efs_value_begin(struct efs_value *value);
 
 /* Long-run counts of a layer from a trace or an earlier mount, made in passes visits of it. */
 void efs_value_seed(struct efs_value *value, unsigned layer, const uint32_t *counts, uint64_t passes);
@@ -43,7 +40,7 @@ void efs_value_seed(struct efs_value *value, unsigned layer, const uint32_t *cou
 #define EFS_VALUE_UNIT 4096
 #define EFS_VALUE_AGES 4096u /* an expert not used for longer counts as this old */
 
-/* What the scores of a layer are made of, for many of them at once; good until the next request or begin. */
+/* What the scores of a layer are made of, for many of them at once; good until the next request. */
 struct efs_value_view {
     const int32_t *log_rate, *age_cost;
     const uint32_t *last;

@@ -111,17 +111,6 @@ static void zipmoe_request(struct efs_policy *policy, unsigned layer, const uint
             tail_forget(z, l);
 }
 
-static void zipmoe_begin(struct efs_policy *policy)
-{
-    struct zipmoe *z = policy->state;
-
-    if (z->published)
-        return;
-    efs_value_begin(z->value);
-    for (unsigned l = 0; l < policy->layers; l++)
-        tail_forget(z, l);
-}
-
 static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes)
 {
     struct zipmoe *z = policy->state;
@@ -336,6 +325,5 @@ const struct efs_policy_order efs_order_zipmoe = {.name = "zipmoe",
                                                   .beats = zipmoe_beats,
                                                   .entitled = zipmoe_entitled,
                                                   .worth = zipmoe_worth,
-                                                  .begin = zipmoe_begin,
                                                   .seed = zipmoe_seed,
                                                   .ranks = zipmoe_ranks};
