@@ -23,7 +23,7 @@
 struct efs_guess_observation {
     uint64_t sequence;
     int64_t now; /* position; EFS_GUESS_NOWHERE: it is over */
-    uint32_t layer, tokens, count;
+    uint32_t layer, count;
     bool scored, guess; /* guess: offer what follows from it */
 };
 

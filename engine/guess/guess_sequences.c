@@ -136,7 +136,6 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_guess_layer *l
     *o = (struct efs_guess_observation){.sequence = id,
                                         .now = s->now,
                                         .layer = l->layer,
-                                        .tokens = l->tokens,
                                         .count = count,
                                         .scored = l->weights != NULL,
                                         .guess = g->now == EFS_GOVERNOR_GUESS && !sequence_is_hinted(fs, s)};

@@ -310,11 +310,8 @@ static void guesser_begin(struct guesser *t)
 static void guesser_take(struct guesser *t)
 {
     struct efs *fs = t->g->fs;
-    const struct efs_predict_seen seen = {.layer = t->o.layer,
-                                          .experts = t->ids,
-                                          .scores = t->o.scored ? t->weights : NULL,
-                                          .count = t->o.count,
-                                          .tokens = t->o.tokens};
+    const struct efs_predict_seen seen = {
+        .layer = t->o.layer, .experts = t->ids, .scores = t->o.scored ? t->weights : NULL, .count = t->o.count};
     uint32_t count = 0;
     if (t->o.now == EFS_GUESS_NOWHERE) {
         if (t->predictor)

@@ -180,8 +180,6 @@ int efs_predict(struct efs_predictor *p, uint64_t id, unsigned distance, struct 
                 unsigned *picked)
 {
     unsigned s, count = 0, pick, layer;
-    int64_t target;
-    bool next;
     int rc = predict_score(p, id, distance, p->probability, &s, &pick);
 
     if (rc < 0)
@@ -192,19 +190,8 @@ int efs_predict(struct efs_predictor *p, uint64_t id, unsigned distance, struct 
             count = best_insert(p, e, p->best, count, room);
     if (picked)
         *picked = pick < count ? pick : count;
-    target = p->sequences[s].now + distance;
-    layer = efs_predict_layer(p, target);
-    next = target / p->layers != p->sequences[s].now / p->layers;
-    for (unsigned i = 0; i < count; i++) {
-        float probability = p->probability[p->best[i]];
-
-        guesses[i] = (struct efs_guess){.layer = (uint16_t)layer,
-                                        .expert = p->best[i],
-                                        .next = next,
-                                        .probability = probability,
-                                        .tokens = probability * (float)p->sequences[s].tokens,
-                                        .priority = p->ops->priority ? p->ops->priority(p, probability, distance)
-                                                                     : probability / (float)distance};
-    }
+    layer = efs_predict_layer(p, p->sequences[s].now + distance);
+    for (unsigned i = 0; i < count; i++)
+        guesses[i] = (struct efs_guess){(uint16_t)layer, p->best[i], p->probability[p->best[i]]};
     return (int)count;
 }

@@ -107,16 +107,12 @@ struct efs_predict_seen {
     const float *scores;     /* the same number, of the gate, 0 or above; NULL: not known */
     unsigned count;          /* that are chosen: the first ones; at most the experts of a layer */
     unsigned scored;         /* 0: count; more where the gate's scores of others are known, too */
-    unsigned tokens;         /* of the sequence in this iteration: 1, or those of a prompt */
     const float *state;      /* [state_width]: what the router read, after the norm; NULL: not known */
 };
 
 struct efs_guess {
     uint16_t layer, expert;
-    bool next;         /* layer is one of the next iteration */
     float probability; /* that the layer asks for it */
-    float tokens;      /* that it gets, expected */
-    float priority;    /* by which the predictor's paper orders what is fetched first; larger first */
 };
 
 struct efs_predictor;

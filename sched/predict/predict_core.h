@@ -28,7 +28,6 @@ struct efs_predict_sequence {
     bool used;
     uint64_t id;
     int64_t now;      /* position observed last; EFS_PREDICT_NOWHERE: none */
-    unsigned tokens;  /* of the iteration */
     uint64_t passes;  /* iterations that are complete */
     uint16_t *ids;    /* [2][layers][width] */
     float *scores;    /* [2][layers][width]; below 0: not known */
@@ -52,8 +51,6 @@ struct efs_predict_ops {
     /* Probabilities of the experts of the position `target` = now + distance, 0 where nothing speaks for one; all 0 at
      * first. Returns how many of the best it would fetch, 0: as many as are chosen. */
     unsigned (*score)(struct efs_predictor *p, unsigned sequence, int64_t target, float *probability);
-    /* NULL: the probability, nearer layers first. */
-    float (*priority)(const struct efs_predictor *p, float probability, unsigned distance);
     /* After loading: are the tables such as it makes them? NULL: any are. */
     bool (*valid)(struct efs_predictor *p);
 };

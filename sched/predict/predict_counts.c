@@ -5,8 +5,6 @@
  */
 #include "predict_core.h"
 
-#include <errno.h>
-
 #define PRIOR_PASSES 4.0F /* the counts of all stand in for so many iterations of a sequence */
 
 struct counts {

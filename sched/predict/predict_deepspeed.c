@@ -6,8 +6,6 @@
  */
 #include "predict_core.h"
 
-#include <errno.h>
-
 struct deepspeed {
     uint64_t *kept, *chosen; /* [layers] */
 };

@@ -9,8 +9,6 @@
  */
 #include "predict_core.h"
 
-#include <errno.h>
-
 #define ROWS_MAX (1u << 20)
 
 struct edgemoe {

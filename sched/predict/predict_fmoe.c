@@ -14,7 +14,6 @@
  */
 #include "predict_maps.h"
 
-#include <errno.h>
 #include <math.h>
 
 #define BEST 4u

@@ -20,7 +20,6 @@
  */
 #include "predict_core.h"
 
-#include <errno.h>
 #include <math.h>
 
 #define HYBRIMOE_AHEAD 3u

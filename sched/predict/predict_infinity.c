@@ -4,9 +4,8 @@
  * requests before.
  *
  * An EAM has a count for each expert of each layer: iterations of the request that chose it. The one of the collection
- * that is most alike (the sum over layers of the cosine of both rows) says how probable the experts of a layer are, and
- * what is fetched first: probability x (1 - (i - l) / L) for layer i at layer l of L. Cosines are kept up as layers
- * come: one sum over the chosen experts for each matrix, O(C K) a layer.
+ * that is most alike (the sum over layers of the cosine of both rows) says how probable the experts of a layer are.
+ * Cosines are kept up as layers come: one sum over the chosen experts for each matrix, O(C K) a layer.
  *
  * The paper is silent on which matrix a full collection gives up for a new one: here the one most alike, as what it
  * says is said by the new one. Without a collection the request's own matrix stands in.
@@ -191,14 +190,6 @@ static unsigned infinity_score(struct efs_predictor *p, unsigned s, int64_t targ
     return 0;
 }
 
-static float infinity_priority(const struct efs_predictor *p, float probability, unsigned distance)
-{
-    /* A guess of the last weight, 0, is still a guess: half of a layer is left to it. */
-    float weight = 1 - (float)distance / (float)p->layers, least = 0.5F / (float)p->layers;
-
-    return probability * (weight > least ? weight : least);
-}
-
 static bool infinity_valid(struct efs_predictor *p)
 {
     const struct infinity *m = p->state;
@@ -223,5 +214,4 @@ const struct efs_predict_ops efs_predict_infinity = {.name = "moe-infinity",
                                                      .observe = infinity_observe,
                                                      .end = infinity_end,
                                                      .score = infinity_score,
-                                                     .priority = infinity_priority,
                                                      .valid = infinity_valid};

@@ -19,7 +19,6 @@
  */
 #include "predict_maps.h"
 
-#include <errno.h>
 #include <math.h>
 
 enum mixed_feature { MIXED_NEAREST, MIXED_RATE, MIXED_RECENCY, MIXED_FEATURES };

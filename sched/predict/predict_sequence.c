@@ -31,7 +31,6 @@ int efs_predict_begin(struct efs_predictor *p, uint64_t id)
     q->used = true;
     q->id = id;
     q->now = EFS_PREDICT_NOWHERE;
-    q->tokens = 1;
     q->passes = 0;
     memset(q->counts, 0, (size_t)4 * p->layers * sizeof(*q->counts));
     memset(q->wanted, 0, (size_t)p->layers * p->experts * sizeof(*q->wanted));
@@ -96,7 +95,6 @@ static void sequence_record(struct efs_predictor *p, struct efs_predict_sequence
 
     q->counts[2 * row] = (uint16_t)lesser(seen->count, p->chosen);
     q->counts[2 * row + 1] = (uint16_t)scored;
-    q->tokens = seen->tokens ? seen->tokens : 1;
     for (unsigned i = 0; i < scored; i++) {
         q->ids[at + i] = seen->experts[i];
         q->scores[at + i] = seen->scores ? seen->scores[i] : -1.0F;

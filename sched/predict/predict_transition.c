@@ -5,8 +5,6 @@
  */
 #include "predict_core.h"
 
-#include <errno.h>
-
 struct transition {
     uint16_t *together; /* [distances][layers of the target][experts i][experts e] */
     uint16_t *seen;     /* [distances][layers of the target][experts i]: never 65535 */

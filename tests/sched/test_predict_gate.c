@@ -10,8 +10,7 @@ static void tell(struct efs_predictor *p, unsigned layer, unsigned a, unsigned b
 {
     const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
     const float scores[] = {0.75F, 0.25F}, state[] = {x, y};
-    struct efs_predict_seen seen = {
-        .layer = layer, .experts = experts, .scores = scores, .count = 2, .tokens = 1, .state = state};
+    struct efs_predict_seen seen = {.layer = layer, .experts = experts, .scores = scores, .count = 2, .state = state};
 
     assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
 }
@@ -64,7 +63,7 @@ TEST(states_are_numbers)
         float probability[EXPERTS];
 
         for (unsigned i = 0; i < 3; i++) {
-            struct efs_predict_seen seen = {.experts = experts, .count = 2, .tokens = 1, .state = bad[i]};
+            struct efs_predict_seen seen = {.experts = experts, .count = 2, .state = bad[i]};
 
             assert_int_equal(efs_predict_observe(p, 1, &seen), -EINVAL);
         }

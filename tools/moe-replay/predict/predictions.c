@@ -122,8 +122,7 @@ static int play_layer(struct player *player, uint64_t token, unsigned layer)
     struct efs_predict_seen seen = {.layer = layer,
                                     .experts = chosen_by(route, token, layer),
                                     .scores = route->scores ? route->scores + at * route->chosen : NULL,
-                                    .count = route->chosen,
-                                    .tokens = 1};
+                                    .count = route->chosen};
     if (route->all_scores) {
         order_scores(player, seen.experts, route->all_scores + at * route->experts);
         seen.experts = player->order;

@@ -59,7 +59,7 @@ static int observe(struct seer *s, uint64_t at, unsigned layer)
     const struct efs_route *route = s->workload->route;
     uint16_t experts[EFS_PREDICT_MAX_CHOSEN];
     struct efs_predict_seen seen = {
-        .layer = layer, .experts = experts, .count = replay_chosen(s->workload, at, layer, experts), .tokens = 1};
+        .layer = layer, .experts = experts, .count = replay_chosen(s->workload, at, layer, experts)};
     if (route->scores && seen.count == route->chosen)
         seen.scores = route->scores + (at * route->layers + layer % route->layers) * route->chosen;
     if (route->states && layer < route->layers) {
