@@ -10,7 +10,6 @@
 #include "place_core.h"
 
 #include <errno.h>
-#include <string.h>
 
 #define ROUNDS_MAX 8 /* of moves and exchanges; few are needed */
 

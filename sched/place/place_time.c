@@ -11,9 +11,7 @@
  */
 #include "place_core.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct stretch {
     double density; /* seconds saved by each of its experts */

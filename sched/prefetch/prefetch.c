@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define LAYERS_MAX 1024u
 #define EXPERTS_MAX 4096u

@@ -7,7 +7,6 @@
 #include "options.h"
 #include "replay.h"
 
-#include <errno.h>
 #include <string.h>
 
 struct arguments {

@@ -13,7 +13,6 @@
 #include "clock.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DENSE_BYTES (2.0 * (1u << 30)) /* of the graphics processor's memory, for all that is not experts */
