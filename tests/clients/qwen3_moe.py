@@ -3,7 +3,7 @@
 """qwen3_moe.py TOKENS CHECKPOINT=LOGITS...: compare logits of runmoe with an independent Qwen3-MoE in numpy and F64.
 
 CHECKPOINT is a folder with config.json and model.safetensors, LOGITS the file that `runmoe --logits` wrote for TOKENS.
-mlx-lm is a second reference where it is installed and supports the config; it has no biases of attention. Two
+mlx-lm is a second reference where it is installed and supports the config. Two
 checkpoints with equal logits are an error: a key had no effect. Exit status: 0 equal, 1 different, 77 numpy is missing."""
 import json
 import os
@@ -68,8 +68,7 @@ def forward(config, tensors, tokens):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.get("rms_norm_eps", 1e-6)) * w[name + ".weight"]
 
     def linear(x, name):
-        bias = w[name + ".bias"] if config.get("attention_bias") and ".self_attn." in name else 0
-        return x @ w[name + ".weight"].T + bias
+        return x @ w[name + ".weight"].T
 
     def turn(x):
         return scale * (x * np.cos(angle) + np.concatenate((-x[..., dim // 2:], x[..., :dim // 2]), -1) * np.sin(angle))
@@ -103,7 +102,7 @@ def forward_mlx(config, tensors, tokens):
     """None where mlx-lm is missing, or does not read a key of this config."""
     rope_keys = config.get("rope_parameters", config.get("rope_scaling", {}))
     kind = rope_keys.get("rope_type", rope_keys.get("type", "default"))
-    if mx is None or config.get("attention_bias") or "attention_factor" in rope_keys or \
+    if mx is None or "attention_factor" in rope_keys or \
             kind == "yarn" and "original_max_position_embeddings" not in rope_keys:
         return None
     mx.set_default_device(mx.cpu)

@@ -83,7 +83,6 @@ if os.path.exists("/dev/fuse"):
         ran, bits = on_mount(mount, "--form", form, "-t", 2)
         counted = said(ran)
         check(f"{form}: the same bits as of a store", ran.returncode == 0 and {bits} == logits and counted["tokens"] in results, ran.stderr)
-        check(f"{form}: what it asked for", sum(int(counted[f"experts_{s}"]) for s in ("f", "c", "part", "m")) >= (6 - 1) * 4 * 3, counted)
     if hands_out:
         ran, bits = on_mount(mount, "--form", "coded", "--activations", "bf16", "--batch", 1)
         check("with activations in BF16, too", {bits} == rounded, ran.stderr)

@@ -71,7 +71,6 @@ for name, keys, tensors, without in (
         ("YaRN with its range and an attention factor; the positions of training are the model's",
          {"max_position_embeddings": 64, "rope_scaling": {"type": "yarn", "factor": 16, "beta_fast": 8, "beta_slow": 0.5,
                                                           "attention_factor": 0.7}}, {}, ()),
-        ("biases of attention", {"attention_bias": True}, biases, ()),
         ("tied embeddings", {"tie_word_embeddings": True}, {}, ("lm_head.weight",)),
         ("weights as the router gives them", {"norm_topk_prob": False}, {}, ())):
     path, store = variant(name, keys, tensors, without)
@@ -107,7 +106,6 @@ for what, told, store in (
         ("tensors that are not known", (next(iter(frequencies)), "1 more"), buffers),
         ("an unknown key of RoPE", ("beta_middle",), odd_yarn),
         ("biases that no key names", ("model.layers.0.self_attn.q_proj.bias", "7 more"), variant("biases", {}, biases)[1]),
-        ("biases that are not there", ("model.layers.0.self_attn.q_proj.bias",), variant("no-biases", {"attention_bias": True})[1]),
         ("biases of experts", ("mlp.experts.1.up_proj.bias",), variant("expert-bias", {}, {"model.layers.0.mlp.experts.1.up_proj.bias": 64})[1]),
         ("an adapter's tensor in an expert", ("mlp.experts.1.up_proj.lora_A.weight",),
          variant("expert-lora", {}, {"model.layers.0.mlp.experts.1.up_proj.lora_A.weight": 64})[1]),
@@ -130,7 +128,7 @@ for what, told, store in (
               ("", "rms_norm_eps", {"__float__": "Infinity"}, "a number"),  # as transformers writes it: 42959
               ("", "num_experts", float("nan"), "whole number"), ("", "routed_scaling_factor", float("nan"), "only 1"))),
         *((f"{key}: {value}", (key,), variant(f"key-{key}", {key: value})[1]) for key, value in (
-            ("use_sliding_window", True), ("layer_types", ["full_attention", "sliding_attention"]), ("partial_rotary_factor", 0.5),
+            ("use_sliding_window", True), ("attention_bias", True), ("layer_types", ["full_attention", "sliding_attention"]), ("partial_rotary_factor", 0.5),
             ("routed_scaling_factor", 2.5), ("decoder_sparse_step", 2), ("mlp_only_layers", [0]), ("num_local_experts", 5)))):
     got = logits(store)
     check(f"{what}: refused by name", isinstance(got, str) and all(word in got for word in told), got)

@@ -35,7 +35,6 @@ static const struct {
     const char *name;
     size_t at;
 } flags[] = {
-    {"attention_bias", AT(attention_bias)},
     {"norm_topk_prob", AT(renormalise)},
     {"tie_word_embeddings", AT(tied)},
 };
@@ -44,10 +43,11 @@ static const struct {
 static const struct {
     const char *name, *value;
 } fixed[] = {
-    {"decoder_sparse_step", "1"},          {"hidden_act", "\"silu\""},     {"is_encoder_decoder", "false"},
-    {"layer_types", "\"full_attention\""}, {"mlp_bias", "false"},          {"mlp_only_layers", "[]"},
-    {"model_type", "\"qwen3_moe\""},       {"n_shared_experts", "0"},      {"num_nextn_predict_layers", "0"},
-    {"partial_rotary_factor", "1"},        {"routed_scaling_factor", "1"}, {"use_sliding_window", "false"},
+    {"attention_bias", "false"},       {"decoder_sparse_step", "1"},          {"hidden_act", "\"silu\""},
+    {"is_encoder_decoder", "false"},   {"layer_types", "\"full_attention\""}, {"mlp_bias", "false"},
+    {"mlp_only_layers", "[]"},         {"model_type", "\"qwen3_moe\""},       {"n_shared_experts", "0"},
+    {"num_nextn_predict_layers", "0"}, {"partial_rotary_factor", "1"},        {"routed_scaling_factor", "1"},
+    {"use_sliding_window", "false"},
 };
 
 /* Read by training, tokenizers or generation, turned off by a key above (sliding windows, dense layers), or read by

@@ -19,7 +19,6 @@ struct config {
     uint32_t heads, kv_heads, head_dim, vocab;
     uint32_t trained_positions;         /* max_position_embeddings; 0: not given */
     bool renormalise;                   /* the weights of the chosen experts are made to add up to 1 */
-    bool attention_bias;                /* the projections of attention have biases */
     bool tied;                          /* the embedding is the output head, too */
     double epsilon;                     /* of RMS norms */
     double rope_step[HEAD_DIM_MAX / 2]; /* radians that pair i of a head turns by, per position */

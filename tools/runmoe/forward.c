@@ -161,13 +161,6 @@ static void norm_and_turn(const struct forward *f, uint32_t token, float *heads,
     }
 }
 
-/* bias: NULL adds nothing. */
-static void add_bias(float *y, const float *bias, uint32_t tokens, size_t count)
-{
-    for (size_t i = 0; bias && i < tokens * count; i++)
-        y[i] += bias[i % count];
-}
-
 struct attention {
     const struct forward *forward;
     const float *keys, *values; /* the layer's */
@@ -214,9 +207,6 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     parallel_product(f->threads, &layer->q, f->normed, f->q, count);
     parallel_product(f->threads, &layer->k, f->normed, keys, count);
     parallel_product(f->threads, &layer->v, f->normed, values, count);
-    add_bias(f->q, layer->q_bias, count, q_step);
-    add_bias(keys, layer->k_bias, count, kv_step);
-    add_bias(values, layer->v_bias, count, kv_step);
     for (uint32_t t = 0; t < count; t++) {
         norm_and_turn(f, t, f->q + t * q_step, c->heads, layer->q_norm);
         norm_and_turn(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
@@ -224,7 +214,6 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     parallel(f->threads, attend, &a, (size_t)count * c->heads);
     narrow_to_bf16(f, f->attended, count * q_step);
     parallel_product(f->threads, &layer->o, f->attended, f->sum, count);
-    add_bias(f->sum, layer->o_bias, count, c->hidden);
 }
 
 static void router_softmax(const struct config *c, float *scores)

@@ -19,9 +19,7 @@
 #include "forward.h"
 #include "measure.h"
 #include "model.h"
-#include "mounted.h"
 #include "options.h"
-#include "surroundings.h"
 
 #define PROMPTS_MAX 1024u
 
@@ -148,9 +146,8 @@ struct run {
     struct forward *forward;
     struct trace *trace;
     uint64_t seed;
-    uint32_t sequence;       /* the prompt at hand */
-    uint64_t prompt_tokens;  /* of all prompts */
-    struct efs_stats before; /* of a mount: what it had counted */
+    uint32_t sequence;      /* the prompt at hand */
+    uint64_t prompt_tokens; /* of all prompts */
     FILE *logits_file;
     float *logits;                                      /* [batch][vocab] */
     double opened, first_step, prompt_seconds, seconds; /* to open; of the first batch, of all prompts, of the
@@ -219,57 +216,33 @@ static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct ef
     return rc;
 }
 
-/* What was counted so far: by the library, or by the mount, for all who use it. */
-static void run_count(const struct run *r, struct efs_stats *s)
-{
-    *s = (struct efs_stats){0};
-    if (r->model.fs) {
-        efs_stats(r->model.fs, s);
-        return;
-    }
-    const struct {
-        const char *name;
-        uint64_t *number;
-    } wanted[] = {{"budget_bytes", &s->budget_bytes}, {"requests_f", &s->requests_f}, {"requests_c", &s->requests_c},
-                  {"requests_s", &s->requests_s},     {"requests_e", &s->requests_e}, {"requests_p", &s->requests_p},
-                  {"requests_m", &s->requests_m},     {"disk_bytes", &s->disk_bytes}};
-    struct efs_error err;
-    char *text = NULL;
-    if (tools_mounted_read(r->model.mountpoint, "stat", &text, &err) == 0)
-        for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
-            *wanted[i].number = tools_line_number(text, wanted[i].name);
-    free(text);
-}
+#define U(x) ((unsigned long long)(x))
 
+/* Of a mount, which counts for all who use it, .expertfs/stat has the counters. */
 static void print_report(const struct run *r)
 {
     struct efs_stats s;
-    const struct efs_stats *b = &r->before;
+    struct efs_gpu_stats gpu;
     uint32_t prompts = r->a->prompts;
     uint64_t after_first = r->a->tokens > 1 ? (uint64_t)prompts * (r->a->tokens - 1) : 0;
-    run_count(r, &s);
-    printf("prompt_tokens: %llu\ngenerated_tokens: %llu\n", (unsigned long long)r->prompt_tokens,
-           (unsigned long long)prompts * r->a->tokens);
+    printf("prompt_tokens: %llu\ngenerated_tokens: %llu\n", U(r->prompt_tokens), U(prompts) * r->a->tokens);
     printf("open_s: %.4f\nfirst_step_s: %.4f\ntime_to_first_token_s: %.4f\n", r->opened, r->first_step,
            r->prompt_seconds / prompts);
     printf("prompt_tokens_per_second: %.2f\n", (double)r->prompt_tokens / r->prompt_seconds);
     if (after_first)
         printf("tokens_per_second: %.2f\n", (double)after_first / r->seconds);
-    printf("budget_bytes: %llu\nown_bytes: %llu\n", (unsigned long long)s.budget_bytes,
-           (unsigned long long)r->a->options.reserved_bytes);
-    printf("experts_f: %llu\nexperts_c: %llu\nexperts_part: %llu\nexperts_m: %llu\n",
-           (unsigned long long)(s.requests_f - b->requests_f), (unsigned long long)(s.requests_c - b->requests_c),
-           (unsigned long long)(s.requests_s + s.requests_e + s.requests_p - b->requests_s - b->requests_e -
-                                b->requests_p),
-           (unsigned long long)(s.requests_m - b->requests_m));
-    printf("disk_bytes: %llu\n", (unsigned long long)(s.disk_bytes - b->disk_bytes));
-    struct efs_gpu_stats gpu;
+    if (r->model.fs) {
+        efs_stats(r->model.fs, &s);
+        printf("budget_bytes: %llu\nown_bytes: %llu\n", U(s.budget_bytes), U(r->a->options.reserved_bytes));
+        printf("experts_f: %llu\nexperts_c: %llu\nexperts_part: %llu\nexperts_m: %llu\n", U(s.requests_f),
+               U(s.requests_c), U(s.requests_s + s.requests_e + s.requests_p), U(s.requests_m));
+        printf("disk_bytes: %llu\n", U(s.disk_bytes));
+    }
     if (efs_client_gpu_stats(r->model.client, &gpu) == 0)
         printf("gpu_budget_bytes: %llu\ngpu_hits: %llu\ngpu_brought: %llu\ngpu_link_bytes: %llu\ngpu_experts: %llu\n"
                "cpu_experts: %llu\n",
-               (unsigned long long)gpu.g_budget_bytes, (unsigned long long)gpu.g_hits,
-               (unsigned long long)gpu.g_brought, (unsigned long long)gpu.g_link_bytes, (unsigned long long)gpu.g_ran,
-               (unsigned long long)gpu.g_shared);
+               U(gpu.g_budget_bytes), U(gpu.g_hits), U(gpu.g_brought), U(gpu.g_link_bytes), U(gpu.g_ran),
+               U(gpu.g_shared));
 }
 
 static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *err)
@@ -303,8 +276,6 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
         return efs_fail(err, -EINVAL, "--budget is for a store: %s is a mount, which has its own", a->store);
     if (r->model.fs)
         rc = efs_reserve(r->model.fs, more, err); /* so that all stays within the budget */
-    else
-        run_count(r, &r->before);
     if (rc < 0)
         return rc;
     a->options.reserved_bytes += more;

@@ -241,16 +241,11 @@ static void loader_take_layer(struct loader *l, uint32_t n)
 {
     const struct config *c = &l->model->config;
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    bool bias = c->attention_bias;
     l->model->layers[n] = (struct layer){
         .attention_norm = loader_take_vector(l, n, "input_layernorm.weight", c->hidden),
         .q_norm = loader_take_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
         .k_norm = loader_take_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
         .ffn_norm = loader_take_vector(l, n, "post_attention_layernorm.weight", c->hidden),
-        .q_bias = bias ? loader_take_vector(l, n, "self_attn.q_proj.bias", q) : NULL,
-        .k_bias = bias ? loader_take_vector(l, n, "self_attn.k_proj.bias", kv) : NULL,
-        .v_bias = bias ? loader_take_vector(l, n, "self_attn.v_proj.bias", kv) : NULL,
-        .o_bias = bias ? loader_take_vector(l, n, "self_attn.o_proj.bias", c->hidden) : NULL,
         .q = loader_take(l, n, "self_attn.q_proj.weight", q, c->hidden),
         .k = loader_take(l, n, "self_attn.k_proj.weight", kv, c->hidden),
         .v = loader_take(l, n, "self_attn.v_proj.weight", kv, c->hidden),

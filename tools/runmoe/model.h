@@ -12,7 +12,6 @@
 
 struct layer {
     const float *attention_norm, *q_norm, *k_norm, *ffn_norm;
-    const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
     struct matrix q, k, v, o, router;
 };
 
