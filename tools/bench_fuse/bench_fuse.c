@@ -8,7 +8,7 @@
  * (expertfs/fuse/buffers.h). Threads block in read(), which costs least. It serves until it is unmounted.
  */
 #include "options.h"
-#include "surroundings.h"
+#include "failure.h"
 
 #define FUSE_USE_VERSION 34
 #include <errno.h>

@@ -10,7 +10,7 @@
 #include "expertfs-gpu.h"
 #include "measure.h"
 #include "options.h"
-#include "surroundings.h"
+#include "failure.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 /* bench_kernels - benchmarks of kernels/, run by tools/bench and by hand. */
 #include "bench.h"
 
-#include "surroundings.h"
+#include "failure.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -5,6 +5,8 @@
 #include "interrupt.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,14 +28,25 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
     return EXIT_FAILURE;
 }
 
-/* An earlier flush that failed has dropped what it had: the last one alone says nothing. */
-int tools_end_output(const char *program)
+/* At exit(3). An earlier flush that failed has dropped what it had: the last one alone says nothing. */
+static void end_output(int status, void *arg)
 {
+    (void)arg;
     bool flushed = fflush(stdout) == 0;
     int copy = flushed ? dup(STDOUT_FILENO) : -1; /* filesystems that upload at close report errors only there */
     flushed = flushed && (copy < 0 || close(copy) == 0);
-    if (flushed && !ferror(stdout))
-        return EXIT_SUCCESS;
-    fprintf(stderr, "%s: standard output: %s\n", program, flushed ? "writing failed" : strerror(errno));
-    return EXIT_FAILURE;
+    if (status != EXIT_SUCCESS || (flushed && !ferror(stdout)))
+        return;
+    fprintf(stderr, "%s: standard output: %s\n", program_invocation_short_name,
+            flushed ? "writing failed" : strerror(errno));
+    _exit(EXIT_FAILURE);
+}
+
+void tools_surroundings(void)
+{
+    on_exit(end_output, NULL);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            _exit(EXIT_FAILURE);
+    signal(SIGXFSZ, SIG_IGN);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failure.h - how a tool that works on stores ends when that fails. */
+/* failure.h - how a tool begins, whatever its caller has left, and how it ends when it fails. */
 #ifndef TOOLS_FAILURE_H
 #define TOOLS_FAILURE_H
 
@@ -10,8 +10,12 @@
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err);
 /* The remedy for an -errno of a mount, to follow the message; "": none is known. */
 const char *tools_way_out(errint_t rc);
-/* Whether all of standard output was written: EXIT_FAILURE, and a message, if not. tools_surroundings() has it called
- * at exit(3); a child that ends by _exit(2) calls it. */
-int tools_end_output(const char *program);
+/*
+ * First thing in main(). Standard files that are closed are opened on /dev/null: else the next file that is opened, a
+ * store that is being written, say, would be standard output. A limit on the size of files (ulimit -f) becomes an error
+ * of the write in place of a signal that kills. A program that exits with 0 exits with 1, and a message, if standard
+ * output was not written whole.
+ */
+void tools_surroundings(void);
 
 #endif

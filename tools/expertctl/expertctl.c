@@ -3,7 +3,6 @@
 #include "expertctl.h"
 
 #include "interrupt.h"
-#include "surroundings.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "options.h"
 #include "progress.h"
 #include "reclaim_left.h"
-#include "surroundings.h"
+#include "failure.h"
 
 #include <errno.h>
 #include <stdio.h>

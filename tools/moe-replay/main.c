@@ -14,7 +14,6 @@
 #include "interrupt.h"
 #include "expertfs-private.h"
 #include "progress.h"
-#include "surroundings.h"
 
 #include <errno.h>
 #include <stdio.h>
