@@ -11,33 +11,33 @@
 extern "C" {
 #endif
 
-/* Threads for products, the caller's among them. Several layers may be run with it, one after the other: not by two
- * threads at once. */
+/* Threads that compute, with the calling one. A team runs one mixture at a time. */
 struct efs_team;
 EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
 EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */
 
 /*
- * In what the vectors are that meet the matrices. F32: products as they are, the same to the bit on every processor.
- * BF16: x is BF16, and h, which is F32, is rounded to BF16 before down (to nearest, ties to
- * even; a NaN stays one), as runtimes do whose products are of BF16. Each product is then the same to the bit as that
- * of ggml_vec_dot_bf16() of ggml (llama.cpp), as gcc compiles its variant for AVX-512 with BF16 where the processor
- * has that, or for AVX2; other processors add up as with F32. F16, for matrices of F16, as BF16 is for those of BF16: x
- * is F16, h is rounded to F16; products are as F32 would have them, the same on every processor.
+ * Type of the vectors that are multiplied with the matrices.
+ *
+ * F32: the same bits on every processor.
+ * BF16: x is BF16, and h is rounded to BF16 before down (to nearest, ties to even; a NaN stays one). Products have the
+ * bits of ggml_vec_dot_bf16() of ggml (llama.cpp), as gcc compiles it for AVX-512 with BF16, or AVX2 without; other
+ * processors sum as with F32.
+ * F16, for matrices of F16: x is F16, h is rounded to F16. Sums as with F32, the same bits on every processor.
  */
 enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16, EFS_ACTIVATION_F16 };
 
-/* An expert of a mixture, and the tokens that it gets. */
+/* An expert of a mixture, and the tokens that are routed to it. */
 struct efs_route_to {
-    struct efs_expert_id expert;
+    uint32_t expert;       /* number in the layer */
     uint32_t count;        /* 1 or more */
     const uint32_t *token; /* [count]: rows of x and y, each once */
     const float *weight;   /* [count] */
 };
 
 /*
- * What a layer computes: y[t] = the sum over its experts of weight * f(x[t]). The names of an expert's tensors say
- * which of three functions f is. Matrices are [rows][columns], BF16 or F16, all of an expert alike; biases are F32,
+ * y[t] = the sum over the experts of token t of weight * f(x[t]). The names of an expert's tensors choose f of three.
+ * Matrices are [rows][columns], BF16 or F16, all of an expert alike; biases are F32,
  * BF16 or F16.
  *
  * - gate, up, down: f = down h, h = silu(gate x) * (up x).
@@ -57,67 +57,51 @@ struct efs_mixture {
 };
 
 /*
- * Run it: names the experts, computes each as it arrives, on all threads of the team, and adds up in the order of
- * experts, so that the result is the same to the bit for every form, number of threads and order of arrival. Blocks.
- * -EINVAL; -EOPNOTSUPP: the experts are of no such kind (err names the tensor), or coded in a
- * way that only the full form serves; what efs_client_begin() and _wait_any() tell.
- */
-EFS_API errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture,
-                                struct efs_error *err);
-
-/*
- * The same by a client, of a mount or of a store: of this layer of a stack, as efs_client_begin() has it, and
- * route.expert.number is the number in the layer. The result is the same to the bit as that of a store in this process.
- * Of a mount in EFS_FORM_CODED its chunks are read where they lie in the mount's memory; in EFS_FORM_ANY each expert is
- * run as the mount has it.
+ * Run the experts of a layer: requests them as efs_client_begin() does, computes each as it arrives, on all threads of
+ * the team, and adds up in the order of experts, so that the result is the same to the bit for every form, number of
+ * threads and order of arrival, of a store and of a mount. Blocks. -EINVAL; -EOPNOTSUPP: the experts are of another
+ * kind (err names the tensor), or of a codec that only the full form serves; the errors of efs_client_begin() and
+ * efs_client_wait_any().
  *
- * In EFS_FORM_DEVICE (expertfs-gpu.h) experts of gate, up and down are run on the client's device, in its stream, team
- * is not used: activations are F32, and so are sums, in another order than a processor's. -EOPNOTSUPP: another kind or
- * activation; -ENOMEM: more tokens than fit into 8 MiB there (x, y, and a row of h and y for each expert of a token),
- * or no room in pool G for an expert.
+ * EFS_FORM_CODED reads the chunks where they lie in the memory of the mount or store; EFS_FORM_ANY runs each expert as
+ * it is there.
  *
- * In EFS_FORM_SHARED both compute: some experts run on the device as in EFS_FORM_DEVICE, the others meanwhile on the
- * team as in EFS_FORM_ANY, so that both are done at about the same time. Who runs what goes by what is in pool G and by
- * what running and bringing experts has taken so far with this client; the first mixtures go to both. What finds no
- * room on the device, or comes in a codec that it does not decode, is the team's: with -ENOMEM there is no memory of
- * the processor. The last bits of the sums depend on who ran what, so they may differ from call to call. -EIO: the
- * device is lost, and the caller may go on in another form. At most EFS_ROUTING_EXPERTS experts. Of two mixtures of a
+ * EFS_FORM_DEVICE (expertfs-gpu.h) runs experts of gate, up and down on the client's device, in its stream, without the
+ * team. Activations are F32, sums too, in another order than a processor's. -EOPNOTSUPP: another kind or activation;
+ * -ENOMEM: the tokens take more than 8 MiB there (x, y, and a row of h and y for each expert of a token), or pool G has
+ * no room for an expert.
+ *
+ * EFS_FORM_SHARED runs some experts as EFS_FORM_DEVICE and the others meanwhile as EFS_FORM_ANY, so that both end at
+ * about the same time: by what is in pool G, and by what running and bringing experts took so far with this client; the
+ * first mixtures go to both. Experts without room on the device, or of a codec that it does not decode, are run by the
+ * team; -ENOMEM then means the processor's memory. The last bits of the sums depend on the split and may differ from
+ * call to call. -EIO: the device is lost, other forms work. At most EFS_ROUTING_EXPERTS experts. Of two mixtures of a
  * client the second begins when the first has ended.
  */
 EFS_API errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
                                 const struct efs_mixture *mixture, struct efs_error *err);
 
-/* The same for experts that lie in the caller's memory as plain BF16, row-major: gate and up [inner][hidden], down
- * [hidden][inner]. experts stand beside those of the mixture, whose form and numbers of experts are not looked at. */
-struct efs_plain_expert {
-    const void *gate, *up, *down;
-    uint32_t inner;
-};
-EFS_API errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
-                               const struct efs_plain_expert *experts, struct efs_error *err);
-
 /*
- * One product by itself, on the caller's own threads: for runtimes that do the rest of a layer themselves. Nothing here
+ * Single products on the caller's threads, for runtimes that compute the rest of a layer themselves. Nothing here
  * blocks, starts a thread or keeps memory; threads share a product by its rows.
  */
-#define EFS_VECTORS_MAX 256 /* that a product takes at once */
-/* Bytes of memory for count vectors of cols numbers as products want them; 0: out of range. */
+#define EFS_VECTORS_MAX 256 /* of a product */
+/* Bytes of memory for count vectors of cols numbers in the layout of products; 0: out of range. */
 EFS_API size_t efs_vectors_bytes(uint32_t cols, uint32_t count);
 /*
- * Lay them out: vector t begins at x + t * x_stride, F32 numbers. EFS_ACTIVATION_BF16 rounds them to BF16 (to nearest,
- * ties to even), EFS_ACTIVATION_F16 to F16, for matrices of F16, which take no others. memory is the caller's, aligned
- * to 64 bytes; all threads may read it from then on, until it is freed or laid out anew. -EINVAL.
+ * Lay out vectors: vector t is the F32 numbers from x + t * x_stride. EFS_ACTIVATION_BF16 rounds them to BF16 (to
+ * nearest, ties to even), EFS_ACTIVATION_F16 to F16; matrices of F16 take F16 or F32. memory is the caller's, aligned
+ * to 64 bytes; afterwards all threads may read it. -EINVAL.
  */
 EFS_API errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, size_t x_stride, uint32_t cols,
                                      uint32_t count, void *memory);
-/* Bytes of memory, aligned to 64, that each thread brings for efs_product(); 0: not such a matrix. */
+/* Bytes of scratch memory for efs_product(), aligned to 64, one for each thread; 0: not a matrix for it. */
 EFS_API size_t efs_product_scratch_bytes(const struct efs_tensor *matrix);
 /*
- * Rows [row_begin, row_end) of a matrix of an expert (efs_client_tensors(), full or coded, BF16 or F16, [rows][cols])
- * times the vectors: y[t * y_stride + row] of these rows, and nothing else of y. Sums are F32, the same to the bit for
- * every form, split of the rows and number of vectors. -EOPNOTSUPP: not such a matrix, or coded in a way that only the
- * full form serves; -EINVAL: rows or vectors do not fit it; -EUCLEAN: damage, y then holds anything in these rows;
- * -ENOMEM.
+ * Multiply rows [row_begin, row_end) of an expert's matrix (efs_client_tensors(), full or coded, BF16 or F16,
+ * [rows][cols]) with the vectors: writes y[t * y_stride + row] of these rows alone. Sums are F32, with the same bits
+ * for every form, split of the rows and number of vectors. -EOPNOTSUPP: not such a matrix, or of a codec that only the
+ * full form serves; -EINVAL: rows or vectors do not fit; -EUCLEAN: damage, these rows of y are undefined; -ENOMEM.
  */
 EFS_API errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint32_t row_begin, uint32_t row_end,
                              float *y, size_t y_stride, void *scratch, struct efs_error *err);

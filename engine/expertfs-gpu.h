@@ -2,10 +2,9 @@
 /*
  * expertfs-gpu.h - experts in memory of a graphics processor (CUDA), decoded there. See expertfs.h and expertfs-gpu(7).
  *
- * A client of a mount or a store gets one device; then its requests take EFS_FORM_DEVICE, and the tensors of an expert
- * that is there have addresses of the device, in the device's primary context, which is that of CUDA's runtime and of
- * who builds on it. Chunks go over the link as they are coded, and kernels make plain tensors of them. They stay there,
- * in pool G, under a hard budget of their own, until their place is needed.
+ * With a device a client's requests take EFS_FORM_DEVICE: tensors then have addresses of the device, in its primary
+ * context, which CUDA's runtime uses too. Chunks are copied coded and decoded by kernels. Decoded experts stay in pool
+ * G, under a hard budget of its own, until they are evicted.
  */
 #ifndef EXPERTFS_GPU_H
 #define EXPERTFS_GPU_H
@@ -18,47 +17,41 @@ extern "C" {
 
 struct efs_gpu_options {
     uint32_t device;       /* its number, from 0 */
-    uint64_t budget_bytes; /* of its memory, all that is taken there; 0: half of what is free now */
-    const char *policy;    /* who goes first from pool G: "value" (NULL), "lru", "dali" */
-    /*
-     * Of pool G, what experts may take that were named ahead by efs_hint() and not asked for yet: at most half of it.
-     * 0: none is brought ahead. Takes 8 MiB more of the budget beside pool G.
-     */
+    uint64_t budget_bytes; /* limit of all device memory, taken at once; 0: half of what is free now */
+    const char *policy;    /* eviction from pool G: "value" (NULL), "lru", "dali" */
+    /* Limit of experts in pool G that efs_hint() named and no request wanted yet, at most half of it. 0: none are
+     * loaded ahead. Takes 8 MiB more of the budget. */
     uint64_t ahead_bytes;
 };
 
 /*
- * Give the client a device, until it is closed. Once, before its first request of that form. -ENODEV: no driver, or no
- * device of that number; -EOPNOTSUPP: this library was built without kernels; -EINVAL: the budget is too
- * small, or there is no such policy; -EEXIST: it has one; -ENOMEM, -EIO. options may be NULL.
+ * Give a client a device until it is closed; once, before its first request of that form. options may be NULL. -ENODEV:
+ * no driver, or no device of that number; -EOPNOTSUPP: the library was built without kernels; -EINVAL: the budget is
+ * too small, or there is no such policy; -EEXIST: it has a device; -ENOMEM, -EIO.
  *
- * Of a request in EFS_FORM_DEVICE (efs_client_begin()) efs_client_wait_any() tells of an expert when all of it stands
- * in memory of the device and was found well-formed: no stream has to wait for it. -EIO there: the device, or a call of
- * its driver, has failed; so will all to come. -ENOMEM: what requests hold leaves it no room; others came, and it does
- * when some are dropped and it is asked for again. Nothing waits for room, so that no two requests wait for each other.
- * -EOPNOTSUPP: its chunks have a codec that no kernel decodes, and it cannot be had in full (efs_options.full_pool).
- * Experts that are there already cost nothing, and their mount or store does not hear of their use.
+ * efs_client_wait_any() reports an expert of EFS_FORM_DEVICE when all of it is decoded on the device and was found
+ * well-formed: no stream has to wait for it. Its errors: -EIO: the device or a call of its driver failed, and all later
+ * calls fail; -ENOMEM: requests hold too much of pool G: drop some and request the expert again (no request waits for
+ * room, so none can deadlock); -EOPNOTSUPP: no kernel decodes its codec, and it cannot be had in full. Experts that are
+ * in pool G already are not counted as uses by mount or store.
  *
- * With ahead_bytes, what efs_hint() names is brought to pool G while nothing that was asked for is under way, one
- * expert at a time, if it stands in memory of the mount or store then: nothing is read from the disk for it. To these
- * it is a request like others. Who asks waits for at most the slot that is being copied ahead, 8 MiB, and for an expert
- * that is on its way so no longer than for another. A place is taken for it that is free, or that of an expert which is
- * neither held nor named, by the policy. A name stands until experts of its layer are asked for, or its sequence ends
- * (count 0), or 512 others were named since; while more names are wrong than right nothing is begun. Names that are
- * less likely than not are left out.
+ * With ahead_bytes experts that efs_hint() names with a probability of at least 0.5 are copied to pool G one at a time
+ * while no request is under way, if mount or store has them in memory; nothing is read from disk for them. To mount and
+ * store they are requests. A request waits for one copied slot of 8 MiB at most. Such an expert takes free room, or
+ * evicts by the policy one that is neither held nor named. A name is forgotten when experts of its layer are requested,
+ * its sequence ends (count 0) or 512 others were named; loading stops while more names are wrong than right.
  */
 EFS_API errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options,
                                 struct efs_error *err);
 /*
- * efs_client_drop() of an expert that work of this stream (CUstream, cudaStream_t; NULL: the default stream) still
- * reads: its memory is taken by another only after what is in the stream by now. With efs_client_drop(), and for
- * experts of a request that is released, that work has ended already. -EINVAL: not a request in EFS_FORM_DEVICE, or not
- * an expert that is there; -ENOMEM, -EIO: it is held on.
+ * efs_client_drop() of an expert that a stream (CUstream, cudaStream_t; NULL: the default stream) still reads: its
+ * memory is reused after the work that is in the stream now. efs_client_drop() and efs_client_release() are for work
+ * that has ended. -EINVAL: not a request in EFS_FORM_DEVICE, or the expert is not loaded; -ENOMEM, -EIO: it stays held.
  */
 EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint32_t index, void *stream);
 
-/* name, kind (counter or gauge), unit, help. Experts asked for are g_hits + g_joined + g_brought + g_errors once all
- * that was asked for was told of. New ones come at the end. */
+/* name, kind (counter or gauge), unit, help. Requested experts are g_hits + g_joined + g_brought + g_errors when all
+ * were reported. */
 #define EFS_GPU_STATS(X)                                                                                               \
     X(g_hits, counter, "", "experts asked for that were in pool G")                                                    \
     X(g_joined, counter, "", "experts asked for that were on the way there")                                           \

@@ -1,21 +1,141 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-private.h - what the programs of this project use of the engine beside the public headers: the daemon hands
- * out memory and prints texts, the tools measure and simulate. Not installed, not in the shared library, and changed
- * at will.
+ * expertfs-private.h - calls for the programs of this project beside those of the public headers. Not installed and not
+ * in the shared library: daemon and tools link the archive. May change at any time.
  */
 #ifndef EXPERTFS_PRIVATE_H
 #define EXPERTFS_PRIVATE_H
 
-#include "expertfs.h"
+#include "expertfs-pack.h"
 #include "expertfs-protocol.h"
+#include "expertfs.h"
 
 #include <stdio.h>
+
+/* Which code decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU chooses, too). */
+const char *efs_cpu_path(void);
+/*
+ * The memory that this process can have now. available_bytes: the smallest of MemAvailable of /proc/meminfo and, for
+ * every memory cgroup (v2 or v1) that it is in, its limit (v2: memory.high, too) less what it uses without its page
+ * cache. free_bytes: the same, page cache counted as used. limit_bytes: above it processes are killed; the smallest of
+ * MemTotal and of the cgroups' limits.
+ */
+struct efs_memory {
+    uint64_t limit_bytes, available_bytes;
+    bool cgroup; /* limit_bytes is that of a cgroup */
+    uint64_t free_bytes;
+};
+void efs_memory(struct efs_memory *memory);
+/* What budget_bytes = 0 would choose now: half of what is available, which leaves the other half to the page cache. */
+uint64_t efs_auto_budget(void);
+/* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
+errint_t efs_parse_size(const char *text, uint64_t *bytes);
+
+/* ---- serving a store --------------------------------------------------------------------------------------------- */
+
+struct efs_options {
+    unsigned workers;        /* decode threads L; 0: all cores */
+    uint64_t budget_bytes;   /* 0: auto (what cgroup and machine leave) */
+    uint64_t reserved_bytes; /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
+    uint64_t per_file_bytes; /* the same, for each file that is served: its names and the like */
+    bool full_pool;          /* keep leased experts in memfds (for passthrough and the client runtime) */
+    bool lease_wait;         /* all held by others and no room: true wait, false -ENOMEM */
+    bool prealloc;           /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
+    bool no_direct;          /* read the store through the page cache (also chosen when O_DIRECT is refused) */
+    /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
+    const char *policy, *pools, *plan, *goal, *prefetch;
+    bool no_state; /* neither read nor write the state directory */
+    bool warm;     /* fill memory that is empty while the disk rests, with what the history expects most */
+    void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
+    void *log_arg;
+    /* With full_pool, and CAP_SYS_ADMIN: keep the chunk pool in memory that a daemon can let others map, so that it
+     * hands out coded experts, too. */
+    bool chunk_windows;
+};
+
+/* Open store and start serving. -ENOMEM with the floor in err when the budget is below it. */
+errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **fs, struct efs_error *err);
+/* Finish or fail (-ECANCELED) what is under way, join all threads, free everything. No other call may be active. */
+void efs_close(struct efs *fs);
+/* The caller holds bytes more than it said in reserved_bytes: they count in the budget from now on. -ENOMEM with the
+ * floor in err: the budget is below it now, and nothing can be read until it is raised. */
+errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
+/* A checkpoint has an experts/ or a .expertfs of its own: experts have no files. */
+bool efs_view_hidden(const struct efs *fs);
+/* A client of a store that the caller has opened, and closes after the client. -ENOMEM. */
+errint_t efs_client_new(struct efs *fs, struct efs_client **client, struct efs_error *err);
+
+/*
+ * Lease an expert's file in full: it is decoded into a file in memory that has the file's own offsets, and stays there,
+ * unchanged, until every lease on it was released. done gets the lease (to be released once for each call) or an error.
+ * Leases that are still held at efs_close() end with it: the file is closed, never changed.
+ */
+struct efs_lease;
+typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
+void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
+/*
+ * The file, for reading, owned by the engine until the last lease is released: whoever opens or maps it, or moves its
+ * pages elsewhere, sees this expert for as long as that lasts. Nobody can open it for writing. -EBUSY: it is a window;
+ * -errno.
+ */
+int efs_lease_fd(const struct efs_lease *lease);
+const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
+void efs_lease_release(struct efs_lease *lease);
+
+/* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
+errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, char pool, struct efs_error *err);
+
+/* A pool of the cache (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
+struct efs_pool_info {
+    uint64_t capacity_bytes, used_bytes, experts;
+    uint64_t hits;    /* experts asked for that were found so in memory; 'M': misses */
+    uint64_t partial; /* of them, those of which a part had to be read */
+    uint64_t admitted, promoted, demoted, evicted;
+    uint64_t saved_bytes; /* that hits here did not read from the store */
+};
+errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
 
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Pack src into out in the place of src, for a disk that cannot hold both: step by step, a step's bytes are coded,
+ * synced, read back from the disk and compared, told to a journal, and freed in the source files (holes are punched).
+ * The work lies in the folder OUT.reclaim. At every moment all bytes are in the source and that folder together,
+ * whatever ends the process or the machine. At the end out appears, and the source and the folder are removed.
+ *
+ * Refused, before anything is done: links among the source (-ELOOP, -EMLINK), files that others have open (-EBUSY,
+ * where the system tells), another filesystem than that of out (-EXDEV), one that cannot punch holes (-EOPNOTSUPP), too
+ * little room (-ENOSPC), an out or OUT.reclaim that exists (-EEXIST; options->force counts for nothing here). Nothing
+ * else may write to the source meanwhile; -ESTALE where that is noticed. An error or cancelling (-ECANCELED) before the
+ * first step was freed leaves nothing behind; later OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks; uses at
+ * most 512 MiB. The store has the bytes that efs_pack() would give it.
+ */
+errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
+                     struct efs_pack_report *report, struct efs_error *err);
+struct efs_reclaim_need {
+    uint64_t source_bytes, files;
+    uint64_t free_bytes; /* on the disk now */
+    uint64_t need_bytes; /* that may be taken at a time beside the source, if coding saved nothing */
+};
+/* What efs_reclaim() looks at before it begins; nothing is changed. need is filled when 0 is returned. */
+errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
+                          struct efs_reclaim_need *need, struct efs_error *err);
+/*
+ * Go on with what was interrupted. src: where the source is now, NULL: where it was. Codec and shard size are those
+ * that it began with; threads and progress count. -ENOENT, -ENODATA: nothing is left to be done; -ESTALE: a source file
+ * was changed; -EWOULDBLOCK: another process is at it.
+ */
+errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
+                            struct efs_pack_report *report, struct efs_error *err);
+/* Go back: write what was freed into the source files again, from the last step to the first, and remove OUT.reclaim.
+ * It needs the room that the freeing made. Can be interrupted and called again, or resumed forward. Errors as above. */
+errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
+                          struct efs_error *err);
+/* Whether out has an OUT.reclaim. */
+bool efs_reclaim_unfinished(const char *out);
 
 /* What efs_pack() with options->weights refuses before it reads a weight: none are there, not all, some twice.
  * -ENODATA, -EUCLEAN, -ENOENT, ... */
@@ -29,8 +149,20 @@ bool efs_reclaim_is_of(const char *out, const char *src);
 struct json_t;
 struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error *err);
 
-/* ---- texts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- running experts --------------------------------------------------------------------------------------------- */
+
+struct efs_team;
+struct efs_mixture;
+/* efs_client_ffn() for experts in the caller's memory, in BF16, row-major: gate and up [inner][hidden], down
+ * [hidden][inner]. experts[i] is run for mixture->experts[i], whose expert is not read, nor is mixture->form. */
+struct efs_plain_expert {
+    const void *gate, *up, *down;
+    uint32_t inner;
+};
+errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture, const struct efs_plain_expert *experts,
+                       struct efs_error *err);
+
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 /* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "predict" (what guesses
  * were worth) as such and a table, "sched" (the latest reads and decodes of experts) a line each, "trace" (the
@@ -46,8 +178,7 @@ errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *
 /* -ECHILD: it was opened in the process from which this one was forked, where nothing but efs_close() works. */
 errint_t efs_served_check(const struct efs *fs, struct efs_error *err);
 
-/* ---- requests of one store -----------------------------------------------------------------------------------------
- */
+/* ---- requests of one store --------------------------------------------------------------------------------------- */
 
 /* Experts of a layer, by the numbers of experts/L03/E017.safetensors: their numbers in the store, in place. -ENOENT
  * with the reason in err: there is no such layer, or expert; some have changed then. */
@@ -113,8 +244,7 @@ void efs_request_forget(struct efs_request *request, uint32_t index);
 void efs_request_release(struct efs_request *request);
 void efs_request_leave(struct efs_request *request); /* in its place, in a forked process */
 
-/* ---- what comes next -----------------------------------------------------------------------------------------------
- */
+/* ---- what comes next --------------------------------------------------------------------------------------------- */
 
 /* efs_observe() and efs_hint() of a store: who tells of it, 0: the mount, which has one sequence for all who do not
  * say. */

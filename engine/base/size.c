@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* size.c - sizes as people write them. */
-#include "expertfs.h"
+#include "expertfs-private.h"
 
 #include <ctype.h>
 #include <errno.h>

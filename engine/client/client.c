@@ -41,11 +41,20 @@ static bool client_is_here(const struct efs_client *client)
     return efs_owner_is_here(&client->owner);
 }
 
-static errint_t client_open_store(const char *path, const struct efs_options *options, struct efs_client *client,
+static errint_t client_open_store(const char *path, const struct efs_client_options *how, struct efs_client *client,
                                   struct efs_error *err)
 {
-    const struct efs_options otherwise = {.full_pool = true, .lease_wait = true};
-    return efs_open(path, options ? options : &otherwise, &client->fs, err);
+    const struct efs_options options = {.workers = how->workers,
+                                        .budget_bytes = how->budget_bytes,
+                                        .reserved_bytes = how->reserved_bytes,
+                                        .full_pool = !how->coded_only,
+                                        .lease_wait = true,
+                                        .no_state = how->no_state,
+                                        .warm = how->warm,
+                                        .prefetch = how->prefetch,
+                                        .log = how->log,
+                                        .log_arg = how->log_arg};
+    return efs_open(path, &options, &client->fs, err);
 }
 
 errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
@@ -59,7 +68,7 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
         return efs_fail(err, -ENOMEM, "no memory");
     int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
     rc = root >= 0          ? efs_mount_new(root, how->keep_bytes, how->threads, &client->mount, err)
-         : root == -ENOTDIR ? client_open_store(path, how->store, client, err)
+         : root == -ENOTDIR ? client_open_store(path, how, client, err)
                             : efs_fail(err, root, "%s: %s", path, strerror(-root));
     if (rc < 0) {
         free(client);
@@ -131,12 +140,12 @@ struct efs_device_request *efs_client_device_request(const struct efs_client_req
 
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key)
 {
-    struct efs_expert_id id;
+    struct efs_need need = {.expert = key->expert};
     struct efs_expert_info info;
     if (client->mount)
         return efs_mount_state(client->mount, key);
-    if (efs_expert_find(client->fs, key->stack, key->layer, key->expert, &id) < 0 ||
-        efs_expert_info(client->fs, id, &info) < 0)
+    if (efs_experts_find(client->fs, key->stack, key->layer, &need, 1, NULL) < 0 ||
+        efs_expert_info(client->fs, efs_id(need.expert), &info) < 0)
         return 'M';
     return info.state;
 }

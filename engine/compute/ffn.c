@@ -22,8 +22,7 @@
 struct ffn {
     struct efs_ffn_source from;
     const struct efs_mixture *mixture;
-    struct efs_request *request;               /* of fs */
-    struct efs_client_request *client_request; /* of client */
+    struct efs_client_request *request; /* NULL: plain experts */
     struct efs_error *err;
     struct efs_team *team;
     pthread_mutex_t lock; /* guards what follows, and the phases of experts */
@@ -201,8 +200,7 @@ static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_tensor *tensors;
     uint32_t count;
-    errint_t rc = f->from.client ? efs_client_tensors(f->client_request, e->index, &tensors, &count)
-                                 : efs_request_tensors(f->request, e->index, &tensors, &count);
+    errint_t rc = efs_client_tensors(f->request, e->index, &tensors, &count);
     if (rc == 0)
         rc = efs_ffn_matrices(e, tensors, count, f->mixture->hidden, f->err);
     if (rc < 0)
@@ -283,10 +281,8 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
     } else {
         rc = 1;
         /* others may begin in what it gives back, which takes time and locks: ours is not held */
-        if (f->from.client)
-            efs_client_drop(f->client_request, e->index);
-        else if (f->from.fs)
-            efs_request_drop(f->request, e->index);
+        if (f->request)
+            efs_client_drop(f->request, e->index);
     }
     pthread_mutex_lock(&f->lock);
     if (rc < 0)
@@ -325,9 +321,7 @@ static void ffn_fetch(struct ffn *f)
     f->fetching = true;
     pthread_mutex_unlock(&f->lock);
     errint_t rc = 0;
-    int got = f->from.client ? efs_client_wait_any(f->client_request, -1, &index, &rc)
-              : f->from.fs   ? efs_request_wait_any(f->request, -1, &index, &rc)
-                             : 1;
+    int got = f->request ? efs_client_wait_any(f->request, -1, &index, &rc) : 1;
     if (got < 1)
         rc = -EINVAL; /* cannot be: each is waited for once */
     if (rc == 0)
@@ -410,11 +404,9 @@ static errint_t ffn_begin(struct ffn *f)
     if (!needs)
         return efs_fail(f->err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < m->expert_count; i++)
-        needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
-    const struct efs_request_how how = {.form = m->form};
-    errint_t rc = f->from.client ? efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs,
-                                                    m->expert_count, m->form, &f->client_request, f->err)
-                                 : efs_request_submit(f->from.fs, needs, m->expert_count, &how, &f->request, f->err);
+        needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
+    errint_t rc = efs_client_begin(f->from.client, f->from.stack, f->from.layer, needs, m->expert_count, m->form,
+                                   &f->request, f->err);
     free(needs);
     return rc;
 }
@@ -432,8 +424,7 @@ static void ffn_end(struct ffn *f)
         for (int role = 0; role < 3; role++)
             free(e->bias[role]);
     }
-    efs_client_release(f->client_request);
-    efs_request_release(f->request);
+    efs_client_release(f->request);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     free(f);
@@ -453,7 +444,7 @@ static void ffn_measured(const struct ffn *f)
 {
     const struct efs_mixture *m = f->mixture;
     const unsigned threads = efs_team_threads(f->team);
-    struct efs *fs = f->from.client ? efs_client_fs(f->from.client) : f->from.fs;
+    struct efs *fs = f->from.client ? efs_client_fs(f->from.client) : NULL;
     uint64_t busy_ns = 0;
     for (uint32_t i = 0; i < m->expert_count; i++) {
         busy_ns += f->experts[i].busy_ns;

@@ -5,6 +5,7 @@
 
 #include "codec.h"
 #include "expertfs-compute.h"
+#include "expertfs-private.h"
 #include "matvec.h"
 
 /* Rows of a product that threads take block by block. */
@@ -41,7 +42,6 @@ struct efs_ffn_expert {
 
 /* Where the experts are: one of these. */
 struct efs_ffn_source {
-    struct efs *fs;
     struct efs_client *client; /* of this stack and layer */
     const char *stack;
     uint32_t layer;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ffn_calls.c - efs_expert_ffn(), efs_client_ffn(), efs_plain_ffn(): what they are given is checked, and goes by its
- * form to who runs it. */
+/* ffn_calls.c - efs_client_ffn() and efs_plain_ffn(): check the arguments, then call what runs this form. */
 #include "device_ops.h"
-#include "expertfs-private.h"
 #include "ffn.h"
 #include "team.h"
 
@@ -19,18 +17,17 @@ static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
     for (uint32_t i = 0; i < m->expert_count; i++) {
         const struct efs_route_to *r = &m->experts[i];
         if (r->count == 0 || r->count > m->tokens)
-            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert.number, r->count, m->tokens);
+            return efs_fail(err, -EINVAL, "expert %u gets %u of %u tokens", r->expert, r->count, m->tokens);
         for (uint32_t t = 0; t < r->count; t++)
             if (r->token[t] >= m->tokens)
-                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert.number, r->token[t],
-                                m->tokens);
+                return efs_fail(err, -EINVAL, "expert %u gets token %u of %u", r->expert, r->token[t], m->tokens);
     }
     return 0;
 }
 
 static errint_t ffn_check_here(const struct efs_ffn_source *from, const struct efs_team *team, struct efs_error *err)
 {
-    errint_t rc = from->client ? efs_client_check(from->client, err) : from->fs ? efs_served_check(from->fs, err) : 0;
+    errint_t rc = from->client ? efs_client_check(from->client, err) : 0;
     return rc == 0 && team ? efs_team_check(team, err) : rc;
 }
 
@@ -48,8 +45,6 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
         return rc;
     if (!device)
         rc = efs_ffn_run(from, team, m, err);
-    else if (!from->client)
-        rc = efs_fail(err, -EINVAL, "experts in memory of a device need a client");
     else if (m->form == EFS_FORM_DEVICE)
         rc = efs_ffn_device(from->client, from->stack, from->layer, m, err);
     else
@@ -57,12 +52,6 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     if (rc < 0 && !err->text[0])
         efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
     return rc;
-}
-
-errint_t efs_expert_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
-{
-    const struct efs_ffn_source from = {.fs = fs};
-    return ffn_by_form(&from, team, mixture, err);
 }
 
 errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,

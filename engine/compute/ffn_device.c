@@ -102,7 +102,7 @@ errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t l
     uint32_t *experts = efs_sys_calloc(m->expert_count, sizeof(*experts)), count = m->expert_count;
     rc = needs && experts ? 0 : efs_fail(err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < count && rc == 0; i++) {
-        needs[i] = (struct efs_need){m->experts[i].expert.number, m->experts[i].count};
+        needs[i] = (struct efs_need){m->experts[i].expert, m->experts[i].count};
         experts[i] = i;
     }
     if (rc == 0)

@@ -88,7 +88,7 @@ static errint_t share_begin(struct share *s, struct efs_error *err)
     if (!needs)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     for (uint32_t i = 0; i < s->there_count; i++)
-        needs[i] = (struct efs_need){s->there[i].expert.number, s->there[i].count};
+        needs[i] = (struct efs_need){s->there[i].expert, s->there[i].count};
     rc = efs_client_begin(s->client, s->stack, s->layer, needs, s->there_count, EFS_FORM_DEVICE, &s->request, err);
     free(needs);
     return rc;

@@ -8,7 +8,7 @@
 #ifndef EFS_TUNE_TEXT_H
 #define EFS_TUNE_TEXT_H
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 
 #include "governor.h"
 #include "policy.h"

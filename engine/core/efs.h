@@ -13,7 +13,7 @@
 #include "clock.h"
 #include "deferred.h"
 #include "disk.h"
-#include "expertfs.h"
+#include "expertfs-private.h"
 #include "layout.h"
 #include "owner.h"
 #include "stats.h"

@@ -57,13 +57,3 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
     }
     return 0;
 }
-
-errint_t efs_expert_find(const struct efs *fs, const char *stack, uint32_t layer, uint32_t expert,
-                         struct efs_expert_id *id)
-{
-    struct efs_need need = {.expert = expert};
-    errint_t rc = efs_experts_find(fs, stack, layer, &need, 1, NULL);
-    if (rc == 0)
-        *id = efs_id(need.expert);
-    return rc;
-}

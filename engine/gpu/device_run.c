@@ -303,7 +303,7 @@ static uint64_t deal_look(struct efs_device *device, const char *stack, uint32_t
     const uint64_t each = vram->placed ? vram->used_granules / vram->placed : 0;
     uint64_t kept = vram->held;
     for (uint32_t i = 0; i < m->expert_count; i++) {
-        const struct efs_expert_key key = efs_expert_key(stack, layer, m->experts[i].expert.number);
+        const struct efs_expert_key key = efs_expert_key(stack, layer, m->experts[i].expert);
         const struct efs_vram_expert *expert = efs_vram_find(vram, &key);
         experts[i].tokens = m->experts[i].count;
         experts[i].cached = expert && expert->state == EFS_VRAM_HERE;

@@ -2,7 +2,7 @@
 /* memory_left.c - see memory_left.h. */
 #include "memory_left.h"
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 #include "kernel_text.h"
 #include "sys.h"
 

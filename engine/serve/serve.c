@@ -24,6 +24,7 @@
 #define MIB (1ull << 20)
 #define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
 #define EXTENT_BYTES_MAX (4 * MIB)
+#define READAHEAD_BYTES_MAX (32 * MIB) /* for a sequential reader */
 #define SEGMENT_BYTES_MAX (16 * MIB)
 #define SEGMENT_BYTES_MIN (8 * MIB)
 #define HUGE_PAGE (2 * MIB)
@@ -197,10 +198,8 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     if (most > SEGMENTS_MAX)
         most = SEGMENTS_MAX;
     fs->account.planned_segments = most;
-    uint64_t ahead = fs->options.readahead_bytes ? fs->options.readahead_bytes : 32 * MIB;
     uint64_t room = most * segment / 4;
-    fs->options.readahead_bytes = ahead < room ? ahead : room;
-    efs_extents_set_window(fs, fs->options.readahead_bytes);
+    efs_extents_set_window(fs, room < READAHEAD_BYTES_MAX ? room : READAHEAD_BYTES_MAX);
     /* the budget may be raised later: as many segments as the whole store could fill; an object's two components may
      * begin and end inside of pages that others use, too */
     uint64_t pages = fs->store->sb.store_bytes + 4 * (uint64_t)EFS_ALIGN * fs->store->object_count;

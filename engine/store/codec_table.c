@@ -203,18 +203,6 @@ bool efs_codec_can_choose(uint64_t choice)
     return can;
 }
 
-errint_t efs_codec_choose(const char *name, enum efs_codec_choice *choice)
-{
-    bool automatic = strcmp(name, "auto") == 0, raw = strcmp(name, "raw") == 0;
-    *choice = raw ? EFS_CHOOSE_RAW : EFS_CHOOSE_AUTO;
-    for (uint32_t c = EFS_CODEC_NONE + 1; c < EFS_CODEC_COUNT; c++)
-        if (strcmp(name, codecs[c]->name) == 0) {
-            *choice = codecs[c]->choice;
-            return 0;
-        }
-    return automatic || raw ? 0 : -EINVAL;
-}
-
 size_t efs_shard_e_bound(size_t elements)
 {
     size_t bound = 0;

@@ -9,7 +9,7 @@
 
 #include <fuse_lowlevel.h>
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 
 struct efsd;
 

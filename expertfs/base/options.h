@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 
 enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
 

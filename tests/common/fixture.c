@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fixture.c - see fixture.h. */
 #include "fixture.h"
-#include "expertfs-private.h"
+#include "expertfs-compute.h"
 #include "random.h"
 #include "waiting.h"
 
@@ -288,6 +288,35 @@ errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *ne
     errint_t rc = efs_experts_find(fs, "", layer, found, count, err);
     if (rc == 0)
         rc = efs_request_submit(fs, found, count, &(struct efs_request_how){.bring = true}, &none, err);
+    return rc;
+}
+
+errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err)
+{
+    struct efs_mixture m = *mixture;
+    struct efs_route_to to[64];
+    struct efs_expert_info info, first = {.layer = 0};
+    struct efs_client *client;
+    m.experts = to;
+    assert_true(m.expert_count <= sizeof(to) / sizeof(to[0]));
+    for (uint32_t i = 0; i < m.expert_count; i++) {
+        if (efs_expert_info(fs, efs_id(mixture->experts[i].expert), &info) < 0)
+            return efs_fail(err, -ENOENT, "there is no expert %u", mixture->experts[i].expert);
+        first = i ? first : info;
+        if (info.layer != first.layer)
+            return efs_fail(err, -EINVAL, "experts of two layers");
+        to[i] = mixture->experts[i];
+        to[i].expert = info.expert;
+    }
+    char *end = strrchr(first.name, '/'); /* STACK-L03/E017, or L03/E017 */
+    while (end && end > first.name && *end != 'L')
+        end--;
+    first.name[end && end > first.name ? end - first.name - 1 : 0] = '\0';
+    errint_t rc = efs_client_new(fs, &client, err);
+    if (rc < 0)
+        return rc;
+    rc = efs_client_ffn(client, team, first.name, first.layer, &m, err);
+    efs_client_close(client);
     return rc;
 }
 

@@ -5,7 +5,10 @@
 #ifndef EFS_FIXTURE_H
 #define EFS_FIXTURE_H
 
-#include "expertfs-pack.h"
+#include "expertfs-private.h"
+
+struct efs_mixture;
+struct efs_team;
 
 struct fixture_tensor {
     const char *name;
@@ -44,6 +47,9 @@ struct efs *fixture_open(const struct fixture *fixture, struct efs_options optio
 errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
                        struct efs_error *err);
 /* Tune it as efs_set() does, and wait for the plan that follows. */
+/* efs_client_ffn() by a client of its own; the mixture's experts are numbers in the store, all of the first one's
+ * layer. */
+errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err);
 void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
 /* All files of the checkpoint, read through fs, are those below src/. Returns how many there are. */
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);

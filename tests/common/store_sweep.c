@@ -180,7 +180,7 @@ static void see_product(struct efs *fs, struct seen *seen)
     static const uint32_t token[TOKENS] = {0, 1, 2};
     static const float weight[TOKENS] = {0.5f, 0.25f, 1.0f};
     static float y[TOKENS * SWEEP_HIDDEN];
-    const struct efs_route_to to[EXPERTS] = {{{0}, TOKENS, token, weight}, {{1}, TOKENS - 1, token, weight}};
+    const struct efs_route_to to[EXPERTS] = {{0, TOKENS, token, weight}, {1, TOKENS - 1, token, weight}};
     const struct efs_mixture m = {.experts = to,
                                   .expert_count = EXPERTS,
                                   .activation = EFS_ACTIVATION_F32,
@@ -193,7 +193,7 @@ static void see_product(struct efs *fs, struct seen *seen)
                                   .form = EFS_FORM_CODED};
     struct efs_error err = {""};
     memset(y, 0, sizeof(y));
-    errint_t rc = efs_expert_ffn(fs, team, &m, &err);
+    errint_t rc = fixture_ffn(fs, team, &m, &err);
     add(seen, rc, efs_hash(y, sizeof(y)));
 }
 

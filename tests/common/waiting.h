@@ -3,7 +3,7 @@
 #ifndef EFS_WAITING_H
 #define EFS_WAITING_H
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 
 #include <sys/types.h>
 

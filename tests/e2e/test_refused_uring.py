@@ -42,7 +42,8 @@ sys.path[:0] = sys.argv[1].split(":")
 import ctypes_client as api
 from without_calls import forbid
 library = api.load(sys.argv[2])
-store = api.Store(library, sys.argv[3], 64 << 20)
+client = api.opened(library, sys.argv[3], 64 << 20)
+store = api.Files(library, client)
 files = list(store.files())
 def same():
     for number, path, size, kind in files:
@@ -53,7 +54,7 @@ if sys.argv[6] == "before":
 forbid([int(n) for n in sys.argv[5].split(",")], 1, threads=True)
 same()
 same()
-store.close()
+library.efs_client_close(client)
 """
 paths = ":".join(f"{ROOT}/tests/{folder}" for folder in ("clients", "e2e"))
 for numbers in ([uring.ENTER], [uring.REGISTER], [uring.ENTER, uring.REGISTER, uring.SETUP]):

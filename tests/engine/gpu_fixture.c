@@ -82,9 +82,8 @@ int gpu_after(void **state)
 
 struct efs_client *gpu_client_without(const char *path, bool full_pool)
 {
-    const struct efs_options store = {
-        .budget_bytes = 128 * MIB, .workers = 2, .full_pool = full_pool, .lease_wait = true, .no_state = true};
-    const struct efs_client_options options = {.store = &store, .threads = 4};
+    const struct efs_client_options options = {
+        .threads = 4, .budget_bytes = 128 * MIB, .workers = 2, .coded_only = !full_pool, .no_state = true};
     return fixture_client(path, &options);
 }
 

@@ -92,7 +92,6 @@ static int in_child(struct efs_client *client, struct efs_client_request *r)
     CHILD_CALL(efs_client_ffn(client, NULL, "", 0, &mixture, NULL));
     CHILD_CALL(efs_plain_ffn(team, &mixture, &plain, NULL));
     if (efs_client_fs(client)) {
-        CHILD_CALL(efs_expert_ffn(efs_client_fs(client), NULL, &mixture, NULL));
         int line = store_in_child(efs_client_fs(client));
         if (line)
             return line;

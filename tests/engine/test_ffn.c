@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs_expert_ffn(): the sum of a layer's experts against a product in double made from the full files; the same to the
+ * efs_client_ffn(): the sum of a layer's experts against a product in double made from the full files; the same to the
  * bit for every form, codec, number of threads, budget and order; what BF16 activations round; refusals; damage is an
  * error, never a number.
  */
@@ -90,7 +90,7 @@ static void make_routing(struct routing *r, uint32_t tokens)
             r->token[e][n] = 0;
             r->weight[e][n++] = 0.25f;
         }
-        r->to[e] = (struct efs_route_to){.expert = efs_id(e), .count = n, .token = r->token[e], .weight = r->weight[e]};
+        r->to[e] = (struct efs_route_to){.expert = e, .count = n, .token = r->token[e], .weight = r->weight[e]};
     }
 }
 
@@ -108,7 +108,7 @@ static struct efs_mixture mixture_of(const struct routing *r, bool bf16, uint32_
                                 .form = form};
 }
 
-/* By the store, or by a client of it that names experts in their layer. */
+/* By a client, or by one of its own. */
 static errint_t run_with(struct efs *fs, struct efs_client *client, uint32_t layer, unsigned threads,
                          enum efs_form form, bool bf16, uint32_t tokens, float *y, struct efs_error *err)
 {
@@ -117,7 +117,7 @@ static errint_t run_with(struct efs *fs, struct efs_client *client, uint32_t lay
     make_routing(r, tokens);
     assert_int_equal(efs_team_new(threads, &team), 0);
     struct efs_mixture m = mixture_of(r, bf16, tokens, form, y);
-    errint_t rc = client ? efs_client_ffn(client, team, "", layer, &m, err) : efs_expert_ffn(fs, team, &m, err);
+    errint_t rc = client ? efs_client_ffn(client, team, "", layer, &m, err) : fixture_ffn(fs, team, &m, err);
     efs_team_free(team);
     free(r);
     return rc;
@@ -374,7 +374,7 @@ TEST(test_bf16)
         assert_true(strcmp(paths[path], "avx2") != 0 || strcmp(efs_matvec_order(), "avx2") == 0);
         assert_true(strcmp(paths[path], "scalar") != 0 || efs_matvec_order() == NULL);
         for (uint32_t e = 0; e < EXPERTS; e++) {
-            const struct efs_route_to to = {.expert = efs_id(e), .count = TOKENS, .token = token, .weight = weight};
+            const struct efs_route_to to = {.expert = e, .count = TOKENS, .token = token, .weight = weight};
             const struct efs_mixture m = {.experts = &to,
                                           .expert_count = 1,
                                           .activation = EFS_ACTIVATION_BF16,
@@ -385,7 +385,7 @@ TEST(test_bf16)
                                           .y = y,
                                           .y_stride = HIDDEN,
                                           .form = e % 2 ? EFS_FORM_FULL : EFS_FORM_CODED};
-            if (efs_expert_ffn(fs, team, &m, &err) < 0)
+            if (fixture_ffn(fs, team, &m, &err) < 0)
                 fail_msg("%s", err.text);
             for (uint32_t t = 0; t < TOKENS; t++) {
                 by_kernels(&plain[e], in + t * HIDDEN, want);
@@ -430,7 +430,7 @@ TEST(test_refused)
     float y[HIDDEN], weight = 1;
     uint32_t token = 0, beyond = 1;
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_route_to to = {efs_id(0), 1, &token, &weight};
+    struct efs_route_to to = {0, 1, &token, &weight};
     struct efs_mixture good = {.experts = &to,
                                .expert_count = 1,
                                .x = x,
@@ -441,23 +441,23 @@ TEST(test_refused)
                                .y = y,
                                .form = EFS_FORM_CODED},
                        m;
-    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), 0);
+    assert_int_equal(fixture_ffn(fs, team, &good, &err), 0);
     m = good;
     m.hidden = HIDDEN / 2;
-    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL); /* of another shape */
+    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL); /* of another shape */
     assert_non_null(strstr(err.text, "shapes"));
     m = good;
     m.expert_count = 0;
-    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
+    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL);
     m = good;
     m.x_stride = HIDDEN - 1;
-    assert_int_equal(efs_expert_ffn(fs, team, &m, &err), -EINVAL);
+    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL);
     to.token = &beyond;
-    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
-    to = (struct efs_route_to){efs_id(EXPERTS), 1, &token, &weight};
-    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), -EINVAL);
-    to.expert = efs_id(1);
-    assert_int_equal(efs_expert_ffn(fs, team, &good, &err), 0);
+    assert_int_equal(fixture_ffn(fs, team, &good, &err), -EINVAL);
+    to = (struct efs_route_to){EXPERTS, 1, &token, &weight};
+    assert_int_equal(fixture_ffn(fs, team, &good, &err), -ENOENT);
+    to.expert = 1;
+    assert_int_equal(fixture_ffn(fs, team, &good, &err), 0);
     efs_team_free(team);
     efs_close(fs);
     assert_int_equal(efs_team_new(100000, &team), -EINVAL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs_expert_ffn() for experts of every kind that is known, each as its checkpoint has it: against sums in double made
+ * efs_client_ffn() for experts of every kind that is known, each as its checkpoint has it: against sums in double made
  * from the checkpoint's own numbers; the same to the bit for every form, codec, number of threads and of tokens.
  */
 #include <math.h>
@@ -235,7 +235,7 @@ static errint_t run(struct checkpoint *c, struct efs *fs, unsigned threads, enum
                 token[e][n] = t;
                 weight[e][n++] = 0.25f + (float)((t + e) % 4) / 4;
             }
-        to[e] = (struct efs_route_to){.expert = efs_id(e), .count = n, .token = token[e], .weight = weight[e]};
+        to[e] = (struct efs_route_to){.expert = e, .count = n, .token = token[e], .weight = weight[e]};
     }
     assert_int_equal(efs_team_new(threads, &team), 0);
     struct efs_mixture m = {.experts = to,
@@ -248,7 +248,7 @@ static errint_t run(struct checkpoint *c, struct efs *fs, unsigned threads, enum
                             .y = y,
                             .y_stride = HIDDEN,
                             .form = form};
-    errint_t rc = efs_expert_ffn(fs, team, &m, err);
+    errint_t rc = fixture_ffn(fs, team, &m, err);
     efs_team_free(team);
     return rc;
 }

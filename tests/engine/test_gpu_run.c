@@ -25,7 +25,7 @@ static errint_t mix(struct efs_client *client, struct efs_team *team, enum efs_f
         for (uint32_t i = 0; i < HIDDEN; i++)
             x[t][i] = (float)(int64_t)(fixture_random(&random) % 2001) / 1000 - 1;
     for (uint32_t e = 0; e < GPU_EXPERTS; e++)
-        routes[e] = (struct efs_route_to){efs_id(e), e % 2 ? 4 : 1, e % 2 ? all : one, weights};
+        routes[e] = (struct efs_route_to){e, e % 2 ? 4 : 1, e % 2 ? all : one, weights};
     const struct efs_mixture mixture = {.expert_count = GPU_EXPERTS,
                                         .experts = routes,
                                         .x = x,
@@ -128,7 +128,7 @@ static errint_t mix_of(struct efs_client *client, struct efs_team *team, enum ef
             x[t][i] = (float)(int64_t)(fixture_random(&random) % 2001) / 1000 - 1;
     }
     for (uint32_t e = 0; e < experts; e++) {
-        routes[e] = (struct efs_route_to){efs_id(e), 0, token[e], weight};
+        routes[e] = (struct efs_route_to){e, 0, token[e], weight};
         for (uint32_t t = 0; t < tokens; t++)
             if (tokens == 1 || (t + e) % 3 < 1 + e % 2)
                 token[e][routes[e].count++] = t;

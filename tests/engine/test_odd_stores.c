@@ -451,7 +451,7 @@ static void step_run(struct session *s)
 {
     float x[4 * ODD_HIDDEN], y[2][4 * ODD_HIDDEN], weights[4] = {1, 2, 3, 4};
     const uint32_t tokens[] = {0, 1, 2, 3}, all = efs_expert_count(s->fs), first = draw_number(s, all);
-    const struct efs_route_to routes[] = {{efs_id(first), 4, tokens, weights}, {efs_id(first + 1), 2, tokens, weights}};
+    const struct efs_route_to routes[] = {{first, 4, tokens, weights}, {first + 1, 2, tokens, weights}};
     errint_t rc[2];
     for (unsigned i = 0; i < 4 * ODD_HIDDEN; i++)
         x[i] = (float)below(s, 100) / 50 - 1;
@@ -466,7 +466,7 @@ static void step_run(struct session *s)
                                             .y = y[coded],
                                             .form = coded ? EFS_FORM_CODED : EFS_FORM_FULL};
         struct efs_error err = {""};
-        rc[coded] = efs_expert_ffn(s->fs, s->team, &mixture, &err);
+        rc[coded] = fixture_ffn(s->fs, s->team, &mixture, &err);
         errors_seen += rc[coded] < 0;
         if (rc[coded] < 0)
             assert_string_not_equal(err.text, "");
@@ -542,7 +542,6 @@ static bool session_open(struct session *s)
     struct efs_error err = {""};
     const struct efs_options options = {.workers = 1 + below(s, 3),
                                         .budget_bytes = budgets[below(s, 7)],
-                                        .readahead_bytes = once_in(s, 3) ? 65536u << below(s, 8) : 0,
                                         .full_pool = !once_in(s, 4),
                                         .lease_wait = once_in(s, 2),
                                         .prealloc = once_in(s, 8),

@@ -189,11 +189,12 @@ TEST(test_refused)
     struct efs_stats s;
     efs_stats(fs, &s);
     assert_int_equal(s.requests_m + s.requests_c + s.requests_f, 0);
-    struct efs_expert_id id;
-    assert_int_equal(efs_expert_find(fs, "", 1, 3, &id), 0);
-    assert_int_equal(id.number, EXPERTS + 3);
-    assert_int_equal(efs_expert_find(fs, "", LAYERS, 0, &id), -ENOENT);
-    assert_int_equal(efs_expert_find(fs, "decoder", 0, 0, &id), -ENOENT);
+    struct efs_need need = {.expert = 3};
+    assert_int_equal(efs_experts_find(fs, "", 1, &need, 1, NULL), 0);
+    assert_int_equal(need.expert, EXPERTS + 3);
+    need.expert = 0;
+    assert_int_equal(efs_experts_find(fs, "", LAYERS, &need, 1, NULL), -ENOENT);
+    assert_int_equal(efs_experts_find(fs, "decoder", 0, &need, 1, NULL), -ENOENT);
     efs_close(fs);
 }
 

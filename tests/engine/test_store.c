@@ -8,7 +8,7 @@
 #include "fixture.h"
 #include "hash.h"
 #include "layout.h"
-#include "expertfs.h"
+#include "expertfs-private.h"
 
 #include <fcntl.h>
 #include <semaphore.h>

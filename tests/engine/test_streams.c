@@ -6,6 +6,8 @@
  * memory than its read-ahead window. Readers without order bring nothing that nobody asked for.
  */
 #include "test.h"
+#include "efs.h"
+#include "extent.h"
 #include "fixture.h"
 #include "store.h"
 #include "waiting.h"
@@ -204,8 +206,9 @@ static const struct pattern patterns[] = {
 
 static struct efs *open_model(uint64_t budget)
 {
-    return fixture_open(&model, (struct efs_options){
-                                    .budget_bytes = budget, .workers = 2, .readahead_bytes = WINDOW, .no_state = true});
+    struct efs *fs = fixture_open(&model, (struct efs_options){.budget_bytes = budget, .workers = 2, .no_state = true});
+    efs_extents_set_window(fs, WINDOW);
+    return fs;
 }
 
 static uint32_t file_named(struct efs *fs, const char *path)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The texts of tuning: what is taken, what is refused and what the refusal says, and that printing gives it back. */
 #include "test.h"
+#include "expertfs-private.h"
 #include "tune_text.h"
 
 static void says(const struct efs_error *err, const char *words, const char *text)

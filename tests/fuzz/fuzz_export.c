@@ -7,8 +7,7 @@
  * bytes of length, and what stands behind the head.
  */
 #include "daemon.h"
-#include "expertfs-pack.h"
-#include "expertfs-protocol.h"
+#include "expertfs-private.h"
 #include "export.h"
 #include "fuzz.h"
 #include "small_source.h"

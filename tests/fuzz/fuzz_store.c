@@ -7,7 +7,7 @@
  * record of it, which byte of that, how many bytes are written, 8 of value. The stores are packed when the first input
  * comes.
  */
-#include "expertfs-pack.h"
+#include "expertfs-private.h"
 #include "fuzz.h"
 #include "hash.h"
 #include "layout.h"

@@ -4,6 +4,7 @@
  * for it. What is taken and can be told again is the same when it is read again.
  */
 #include "counts.h"
+#include "expertfs-private.h"
 #include "fuzz.h"
 #include "hash.h"
 #include "options.h"

@@ -88,7 +88,7 @@ from ctypes import byref, c_uint32, c_void_p
 efs, store, out = example["efs"], sys.argv[2], sys.argv[3]
 
 class Stats(ctypes.Structure):
-    _fields_ = [("counters", ctypes.c_uint64 * 12), ("held", ctypes.c_uint64), ("others", ctypes.c_uint64 * 16)]
+    _fields_ = [("counters", ctypes.c_uint64 * 11), ("held", ctypes.c_uint64), ("others", ctypes.c_uint64 * 16)]
 
 def held():
     stats = Stats()

@@ -125,15 +125,13 @@ for what, compiler, standard, libraries in ways:
 check("without an argument it fails", run(scratch("example"), env=ENVIRONMENT).returncode == 2)
 
 with open(scratch("plus.cc"), "w") as file:
-    file.write("#include <expertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_options options{};\n"
-               "    efs_error error{};\n    efs *fs = nullptr;\n    options.budget_bytes = 256 << 20;\n"
-               "    if (efs_open(argv[1], &options, &fs, &error) < 0)\n        return 1;\n"
-               "    std::printf(\"%u files\\n\", efs_file_count(fs));\n    efs_close(fs);\n"
-               "    efs_client_options how{};\n    how.store = &options;\n    options.full_pool = true;\n"
+    file.write("#include <expertfs.h>\n#include <cstdio>\nint main(int, char **argv)\n{\n    efs_client_options options{};\n"
+               "    efs_error error{};\n    options.budget_bytes = 256 << 20;\n"
                "    efs_client *client = nullptr;\n    efs_client_request *request = nullptr;\n    efs_need need{1, 1};\n"
-               "    if (efs_client_open(argv[1], &how, &client, &error) < 0 ||\n"
+               "    if (efs_client_open(argv[1], &options, &client, &error) < 0 ||\n"
                "        efs_client_begin(client, \"\", 0, &need, 1, EFS_FORM_FULL, &request, &error) < 0 ||\n"
                "        efs_client_wait(request) < 0)\n        return 1;\n"
+               "    std::printf(\"%u files\\n\", efs_file_count(efs_client_fs(client)));\n"
                "    efs_client_release(request);\n    efs_client_close(client);\n}\n")
 if shutil.which("g++"):
     for standard in ("c++11", "c++20"):

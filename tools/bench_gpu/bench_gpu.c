@@ -59,14 +59,15 @@ static errint_t side_open(struct side *side, const struct arguments *a, const ch
     if (info.experts == 0 || info.layers == 0)
         return efs_fail(err, -1, "%s: it has no experts", path);
     const uint64_t layer_bytes = info.expert_raw_bytes / info.layers;
-    const struct efs_options options_of = {.no_state = true,
-                                           .policy = "lru",
+    const struct efs_client_options how = {.no_state = true,
+                                           .coded_only = true,
                                            .budget_bytes =
                                                (256ull << 20) + (a->cold ? layer_bytes : 2 * info.store_bytes)};
-    const struct efs_client_options how = {.store = &options_of};
     const struct efs_gpu_options gpu = {.policy = "lru",
                                         .budget_bytes = FIXED_BYTES + layer_bytes + layer_bytes / 8 + (1 << 20)};
     rc = efs_client_open(path, &how, &side->client, err);
+    if (rc == 0)
+        rc = efs_set(efs_client_fs(side->client), "policy", "lru", NULL, err);
     if (rc == 0)
         rc = efs_client_gpu(side->client, &gpu, err);
     if (rc == 0)

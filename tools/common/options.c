@@ -2,7 +2,7 @@
 /* options.c - see options.h. */
 #include "options.h"
 
-#include "expertfs.h"
+#include "expertfs-private.h"
 #include "size.h"
 
 #include <assert.h>

@@ -2,6 +2,7 @@
 /* source.c - where experts come from: a store that is opened here, or the mount that the model is mapped from. */
 #include "plugin.h"
 
+#include "expertfs-private.h"
 #include "read_wait.h"
 
 #include <errno.h>
@@ -160,22 +161,21 @@ struct efs_client *efsg_source_hinted(struct efsg_source *source)
 static struct efsg_source *source_open(const char *path)
 {
     const char *budget = source_budget();
-    struct efs_options store = {.lease_wait = true, .warm = true, .log = source_log};
-    struct efs_client_options options = {.store = &store};
+    struct efs_client_options options = {.coded_only = true, .warm = true, .log = source_log};
     struct efs_error err = {""};
     struct efsg_source *source = calloc(1, sizeof(*source));
     if (!source || strlen(path) >= sizeof(source->path))
         goto failed;
-    if (budget && efs_parse_size(budget, &store.budget_bytes) < 0) {
+    if (budget && efs_parse_size(budget, &options.budget_bytes) < 0) {
         efs_fail(&err, -EINVAL, "EXPERTFS_BUDGET=%s is no size; one is written 8G, 512M, auto", budget);
         goto failed;
     }
-    store.prefetch = getenv("EXPERTFS_PREFETCH");
+    options.prefetch = getenv("EXPERTFS_PREFETCH");
     strcpy(source->path, path);
     source->refs = 1;
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
-    source->hinted = source_prefetches(source, store.prefetch);
+    source->hinted = source_prefetches(source, options.prefetch);
     source_hold_back(source);
     return source;
 failed:

@@ -2,6 +2,7 @@
 /* main.c - mkexpertfs SRC OUT: pack a checkpoint into a store. */
 #include "mkexpertfs.h"
 
+#include "expertfs-private.h"
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"

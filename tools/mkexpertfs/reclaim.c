@@ -2,6 +2,7 @@
 /* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, run, and print how to continue. */
 #include "mkexpertfs.h"
 
+#include "expertfs-private.h"
 #include "interrupt.h"
 #include "size.h"
 

@@ -251,7 +251,7 @@ static uint32_t mixture_gather(struct forward *f, uint32_t tokens)
     const struct config *c = &f->model->config;
     uint32_t count = 0, next = 0;
     for (uint32_t e = 0; e < c->experts; e++) {
-        struct efs_route_to to = {.expert = efs_id(e), .token = f->token + next, .weight = f->token_weight + next};
+        struct efs_route_to to = {.expert = e, .token = f->token + next, .weight = f->token_weight + next};
         for (uint32_t i = 0; i < tokens * c->chosen; i++)
             if (f->chosen[i] == e) {
                 f->token[next] = i / c->chosen;

@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "expertfs-gpu.h"
+#include "expertfs-private.h"
 #include "failure.h"
 #include "forward.h"
 #include "measure.h"
@@ -40,7 +41,7 @@ struct arguments {
     uint64_t gpu_bytes; /* 0: without */
     bool share;
     uint64_t seed;
-    struct efs_options options;
+    struct efs_client_options options;
 };
 
 /* Numbers between commas or blanks. */
@@ -321,11 +322,11 @@ int main(int argc, char **argv)
     static uint32_t first_token = 0;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
-    a.options = (struct efs_options){.lease_wait = true, .log = print_log};
+    a.options = (struct efs_client_options){.keep_bytes = EFS_KEEP_AUTO, .log = print_log};
     tools_surroundings();
     tools_parse(&command, argc, argv, &a);
     a.options.workers = a.threads;
-    a.options.full_pool = a.form != EFS_FORM_CODED;
+    a.options.coded_only = a.form == EFS_FORM_CODED;
     uint32_t given = a.prompts;
     if (!given)
         a.prompt[a.prompts++] = (struct prompt){&first_token, 1};

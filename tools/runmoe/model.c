@@ -295,7 +295,7 @@ static errint_t model_load(struct model *m, struct efs_error *err)
 }
 
 /* The dense weights will be in memory, too. */
-static errint_t reserve_dense(const char *store, struct efs_options *options, struct efs_error *err)
+static errint_t reserve_dense(const char *store, struct efs_client_options *options, struct efs_error *err)
 {
     struct efs_store *looked;
     struct efs_store_info info;
@@ -308,15 +308,14 @@ static errint_t reserve_dense(const char *store, struct efs_options *options, st
     return 0;
 }
 
-errint_t model_open(const char *path, struct efs_options *options, struct model *model, struct efs_error *err)
+errint_t model_open(const char *path, struct efs_client_options *options, struct model *model, struct efs_error *err)
 {
     struct stat st;
     *model = (struct model){.mountpoint = path};
     bool mount = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     errint_t rc = mount ? 0 : reserve_dense(path, options, err);
-    const struct efs_client_options how = {.store = options, .keep_bytes = EFS_KEEP_AUTO};
     if (rc == 0)
-        rc = efs_client_open(path, &how, &model->client, err);
+        rc = efs_client_open(path, options, &model->client, err);
     if (rc == 0) {
         model->fs = efs_client_fs(model->client);
         rc = model_load(model, err);

@@ -8,6 +8,7 @@
 #include "measure.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define TOKENS_MAX 64u
@@ -15,17 +16,17 @@
 #define EXPERTS_MAX 8u /* that take turns, so that none is in a cache of the processor */
 
 struct measuring {
-    struct efs *fs;
+    struct efs_client *client;
     struct efs_team *team;
-    struct efs_expert_id expert[EXPERTS_MAX];
-    uint32_t experts, hidden;
+    char stack[64];
+    uint32_t layer, experts, hidden;
     float *x, *y, weight[TOKENS_MAX];
     uint32_t token[TOKENS_MAX];
 };
 
 static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens, double *ns, struct efs_error *err)
 {
-    const struct efs_route_to to = {m->expert[which], tokens, m->token, m->weight};
+    const struct efs_route_to to = {which, tokens, m->token, m->weight};
     const struct efs_mixture mixture = {.expert_count = 1,
                                         .experts = &to,
                                         .activation = EFS_ACTIVATION_F32,
@@ -37,7 +38,7 @@ static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens,
                                         .y = m->y,
                                         .form = EFS_FORM_FULL};
     uint64_t began = tools_now_ns();
-    errint_t rc = efs_expert_ffn(m->fs, m->team, &mixture, err);
+    errint_t rc = efs_client_ffn(m->client, m->team, m->stack, m->layer, &mixture, err);
     *ns = (double)(tools_now_ns() - began);
     return rc;
 }
@@ -65,24 +66,25 @@ static errint_t measure_all(struct measuring *m, struct replay_cpu *cpu, struct 
 /* The model first: the budget hangs on the size of its experts. */
 static errint_t measure_open(struct measuring *m, const char *store, struct replay_cpu *cpu, struct efs_error *err)
 {
-    struct efs_options options = {.no_state = true};
+    struct efs_client_options options = {.no_state = true};
     struct replay_model model = {0};
-    errint_t rc = efs_open(store, &options, &m->fs, err);
+    errint_t rc = efs_client_open(store, &options, &m->client, err);
     if (rc == 0)
-        rc = replay_model_of_store(m->fs, store, &model, err);
-    efs_close(m->fs);
-    m->fs = NULL;
+        rc = replay_model_of_store(efs_client_fs(m->client), store, &model, err);
+    efs_client_close(m->client);
+    m->client = NULL;
     if (rc == 0 && model.hidden == 0)
         rc = efs_fail(err, -EOPNOTSUPP, "%s: the experts have no gate, up and down matrices in BF16", store);
     m->hidden = model.hidden;
     m->experts = model.experts < EXPERTS_MAX ? model.experts : EXPERTS_MAX;
     cpu->expert_bytes = model.expert_bytes;
     options.budget_bytes = (uint64_t)(3 * m->experts + 4) * model.expert_bytes + (1u << 30);
-    options.full_pool = true;
-    for (uint32_t e = 0; e < m->experts; e++)
-        m->expert[e] = efs_id(e); /* of the first layer */
+    if (rc == 0) {
+        snprintf(m->stack, sizeof(m->stack), "%s", model.layer[0].stack);
+        m->layer = model.layer[0].number;
+    }
     replay_model_free(&model);
-    return rc == 0 ? efs_open(store, &options, &m->fs, err) : rc;
+    return rc == 0 ? efs_client_open(store, &options, &m->client, err) : rc;
 }
 
 errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct efs_error *err)
@@ -102,7 +104,7 @@ errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct ef
     }
     if (rc == 0)
         rc = measure_all(&m, cpu, err);
-    efs_close(m.fs);
+    efs_client_close(m.client);
     efs_team_free(m.team);
     free(m.x);
     free(m.y);

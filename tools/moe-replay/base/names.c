@@ -2,6 +2,7 @@
 /* names.c - the words of options and tables. */
 #include "replay.h"
 
+#include "expertfs-private.h"
 #include "size.h"
 
 #include <string.h>

@@ -5,6 +5,7 @@
  */
 #include "compute.h"
 
+#include "expertfs-private.h"
 #include "mixture.h"
 #include "tables.h"
 
@@ -55,7 +56,7 @@ static errint_t run_expert(struct replay_compute *c, const struct replay_view *v
     const struct efs_mixture *m = replay_mixture_get(c->mixture);
     struct replay_ffn_matrices matrices;
     uint32_t i = 0, first = 0;
-    while (i < m->expert_count && m->experts[i].expert.number != view->expert)
+    while (i < m->expert_count && m->experts[i].expert != view->expert)
         first += m->experts[i++].count;
     if (i == m->expert_count)
         return efs_fail(err, -EINVAL, "expert %u was not asked for", view->expert);

@@ -91,7 +91,7 @@ static void mixture_deal(struct replay_mixture *r, uint32_t width)
             continue;
         r->count[e] = r->m.expert_count; /* from now on: its place */
         r->experts[r->m.expert_count++] =
-            (struct efs_route_to){.expert = efs_id(e), .token = r->token + room, .weight = r->weight + room};
+            (struct efs_route_to){.expert = e, .token = r->token + room, .weight = r->weight + room};
         room += most;
     }
 }

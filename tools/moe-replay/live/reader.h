@@ -7,7 +7,7 @@
 #ifndef MOE_REPLAY_READER_H
 #define MOE_REPLAY_READER_H
 
-#include "expertfs-compute.h"
+#include "expertfs-private.h"
 #include "raw.h"
 #include "replay.h"
 

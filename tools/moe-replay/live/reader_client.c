@@ -7,6 +7,7 @@
 
 #include "mounted.h"
 
+#include "expertfs-compute.h"
 #include "expertfs-private.h"
 
 #include <errno.h>
@@ -18,6 +19,7 @@
 struct client_reader {
     struct replay_reader reader;
     const struct replay_model *model;
+    struct efs *fs; /* NULL: the client has opened a mount */
     struct efs_client *client;
     struct efs_client_request *request; /* NULL: none */
     const char *path;
@@ -136,6 +138,7 @@ static void client_close(struct replay_reader *reader)
     struct client_reader *r = (struct client_reader *)reader;
     client_release(reader);
     efs_client_close(r->client);
+    efs_close(r->fs);
     free(r);
 }
 
@@ -164,7 +167,7 @@ errint_t replay_client_model(const char *path, struct replay_model *model, struc
 errint_t replay_reader_client(const char *path, const struct efs_options *options, const struct replay_model *model,
                               enum efs_form form, struct replay_reader **reader, struct efs_error *err)
 {
-    const struct efs_client_options how = {.store = options, .keep_bytes = EFS_KEEP_AUTO};
+    const struct efs_client_options how = {.keep_bytes = EFS_KEEP_AUTO};
     struct client_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
@@ -173,7 +176,9 @@ errint_t replay_reader_client(const char *path, const struct efs_options *option
         .model = model,
         .path = path,
         .form = form};
-    errint_t rc = efs_client_open(path, &how, &r->client, err);
+    errint_t rc = options ? efs_open(path, options, &r->fs, err) : efs_client_open(path, &how, &r->client, err);
+    if (rc == 0 && r->fs)
+        rc = efs_client_new(r->fs, &r->client, err);
     if (rc < 0)
         client_close(&r->reader);
     else
