@@ -344,6 +344,15 @@ def make_store(model, *options):
     return store
 
 
+def flip(path, at, bits=1, count=1):
+    """Change these bits of `count` bytes of a file."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        data = file.read(count)
+        file.seek(at)
+        file.write(bytes(byte ^ bits for byte in data))
+
+
 def files_below(folder):
     """Names of files, without links to them."""
     found = []
@@ -556,6 +565,32 @@ class Mount:
             self.daemon.wait()
         if is_mounted(self.path):
             run("umount", "-l", self.path) if os.geteuid() == 0 else run("fusermount3", "-uz", self.path)
+
+
+def read_pieces(mount, want, piece=1 << 20, errors=(errno.EUCLEAN, errno.EIO)):
+    """Read files of a mount piece by piece: how many pieces are right, [(name, offset)] of those that give one of these
+    errors, [what is wrong]. offset None: it was not opened."""
+    right, refused, wrong = 0, [], []
+    for name, data in want.items():
+        try:
+            fd = os.open(mount / name, os.O_RDONLY)
+        except OSError as error:
+            (refused if error.errno in errors else wrong).append((name, None))
+            continue
+        for offset in range(0, len(data), piece):
+            at, end = offset, min(offset + piece, len(data))
+            try:
+                while at < end:  # the page cache may give sound pages before it gives the error
+                    got = os.pread(fd, end - at, at)
+                    if not got or got != data[at:at + len(got)]:
+                        wrong.append((name, at, len(got)))
+                        break
+                    at += len(got)
+                right += at == end
+            except OSError as error:
+                (refused if error.errno in errors else wrong).append((name, offset))
+        os.close(fd)
+    return right, refused, wrong
 
 
 def safetensors_header(data):

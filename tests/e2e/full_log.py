@@ -9,11 +9,7 @@ SETS = 1500  # lines of the log, more than its queue holds
 
 def damage(store):
     """Change a byte of a chunk, so that readers log errors."""
-    with open(store, "r+b") as file:
-        file.seek(os.path.getsize(store) // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
+    flip(store, os.path.getsize(store) // 2)
 
 
 def fill_pipe(fd):

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client runtime of libexpertfs on a mount, whose answers are compared with the checkpoint."""
-import ctypes
-import os
-import sys
-
-from e2e import PLAIN, ROOT, program
+import crowd
+from e2e import *
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -56,3 +53,18 @@ class Client:
 
     def close(self):
         library.efs_client_close(self.handle)
+
+
+def asking(mount, originals, layers, experts, keeps):
+    """For a reader of crowd.py: a client that asks for some experts of a layer, each time it is called. keeps: one of these
+    is what it keeps. An expert that fails is an OSError, other bytes are crowd.Wrong."""
+    clients = []
+
+    def client(generator):
+        if not clients:
+            clients.append(Client(mount, originals, keep_bytes=generator.choice(keeps)))
+        for problem in clients[0].ask(generator.randrange(layers), generator.sample(range(experts), generator.choice((1, 2, 3, 4)))):
+            if isinstance(problem, tuple):
+                raise OSError(-problem[2], "an expert")
+            raise crowd.Wrong(problem) if isinstance(problem, bytes) else OSError(errno.EPIPE, problem)  # the request itself
+    return client

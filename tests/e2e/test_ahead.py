@@ -95,28 +95,10 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
     mount.unmount()
 
 print("-- damage")
-with open(store, "r+b") as file:
-    file.seek(os.path.getsize(store) // 2)
-    file.write(bytes(b ^ 0xff for b in os.pread(file.fileno(), 1 << 16, os.path.getsize(store) // 2)))
+flip(store, os.path.getsize(store) // 2, 0xff, 1 << 16)
 mount = Mount(store, "nostate,direct_io=on,nopassthrough,plan=C=100")
-def read_damaged(block):
-    """Bytes that came, and offsets at which they did not. Wrong bytes and other errors are wrong."""
-    kept, failed, wrong = 0, [], []
-    for name in names:
-        fd = os.open(mount / name, os.O_RDONLY)
-        for at in range(0, len(source[name]), block):
-            try:
-                kept += os.pread(fd, block, at) == source[name][at:at + block] or wrong.append((name, at)) or 0
-            except OSError as error:
-                failed.append((name, at))
-                if error.errno != 117:  # EUCLEAN
-                    wrong.append((name, at, error))
-        os.close(fd)
-    return kept, failed, wrong
-
-
 for block in (BLOCK, 16384):
-    first, second = read_damaged(block), read_damaged(block)
+    first, second = (read_pieces(mount, {name: source[name] for name in names}, block, (errno.EUCLEAN,)) for _ in range(2))
     check(f"{block}: damage is an error, each time, and nothing else is lost",
           first == second and first[0] and first[1] and not first[2], (first[0], first[1][:5], first[2][:5], second[1][:5]))
 random_order = sorted(((name, at) for name in names for at in range(0, len(source[name]), 16384)), key=lambda _: random.random())

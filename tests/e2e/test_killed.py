@@ -4,6 +4,7 @@ while it begins, while it ends. Nobody hangs or gets a wrong byte; mappings and 
 the store is mounted again at once, in the same place, with the same state, and what an earlier daemon left is taken."""
 import crowd
 from e2e import *
+from library_client import asking
 
 need_fuse()
 KILLS = int(os.environ.get("EXPERTFS_KILLS", "8"))
@@ -24,27 +25,6 @@ want = {name: data for name, data in {**experts, **contents(model)}.items() if d
 originals = experts_of(model)
 
 
-def clients(mount):
-    """Of the library: what each asks for, again and again."""
-    import library_client
-
-    def one():
-        state = []
-
-        def client(generator):
-            if not state:
-                state.append(library_client.Client(mount, originals, keep_bytes=generator.choice((0, 1 << 20))))
-            bad = state[0].ask(generator.randrange(3), generator.sample(range(8), 3))
-            for problem in bad:
-                if isinstance(problem, tuple):
-                    raise OSError(-problem[2], "an expert")
-                if isinstance(problem, bytes):
-                    raise crowd.Wrong(problem)
-                raise OSError(crowd.errno.EPIPE, problem)  # the request itself
-        return client
-    return [one(), one()]
-
-
 def dead(mount):
     """Take away what a killed daemon leaves."""
     mount.abandon()
@@ -55,7 +35,7 @@ def dead(mount):
 def serving(generator, options):
     """Killed while it serves; what is wrong."""
     mount = Mount(store, options, name="killed")
-    readers, stop = crowd.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=clients(mount))
+    readers, stop = crowd.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=[asking(mount, originals, 3, 8, (0, 1 << 20)) for _ in range(2)])
     time.sleep(generator.uniform(0, 1.0))
     died = mount.killed("killed while it serves")
     stop.set()

@@ -82,11 +82,7 @@ number = next(number for number, shard in enumerate(store.shards) if number > 10
 first_shards = {o[4]: i for i, o in enumerate(store.objects)}
 begin = next(x[0] for x in store.extents if x[3] == first_shards[number])
 place = next(i for i in range(len(places)) if places[i][0] == begin)
-with open(scratch("scales.efs"), "r+b") as file:
-    file.seek(store.shards[number][1])
-    byte = file.read(1)
-    file.seek(-1, os.SEEK_CUR)
-    file.write(bytes([byte[0] ^ 1]))
+flip(scratch("scales.efs"), store.shards[number][1])
 mount = Mount(scratch("scales.efs"), "budget=64M")
 with open(mount / "model.safetensors", "rb") as file:
     for i in range(place - 40, place + 40):

@@ -5,6 +5,7 @@ that are killed and come again. All bytes are compared; the daemon's memory is s
 all are gone its counters add up and nothing is held. `make soak MINUTES=N` is this for longer."""
 import crowd
 from e2e import *
+from library_client import asking
 from sampled import Tuner, memory_files, open_files, over, sampler, too_much
 
 need_fuse()
@@ -24,20 +25,6 @@ folder = scratch("copies")
 os.mkdir(folder)
 want = {name: data for name, data in {**experts_by_the_daemon(store), **contents(model)}.items() if data}
 originals = experts_of(model)
-
-
-def asking(mount):
-    """What a client of the library does."""
-    import library_client
-    state = []
-
-    def client(generator):
-        if not state:
-            state.append(library_client.Client(mount, originals, keep_bytes=generator.choice((0, 4 << 20, (1 << 64) - 1))))
-        bad = state[0].ask(generator.randrange(LAYERS), generator.sample(range(EXPERTS), generator.choice((1, 2, 3, 4))))
-        if bad:
-            raise crowd.Wrong(bad)
-    return client
 
 
 def telling(mount):
@@ -79,7 +66,7 @@ def soak(number, seconds):
     print(f"-- {options}, {seconds:.0f} s")
     wait_until(lambda: quiet(mount))
     plain_files = open_files(pid) - len(memory_files(pid, "fd"))
-    asks = [telling(mount)] + [asking(mount) for _ in range(4)]
+    asks = [telling(mount)] + [asking(mount, originals, LAYERS, EXPERTS, (0, 4 << 20, (1 << 64) - 1)) for _ in range(4)]
     readers, stop = crowd.start(mount, want, READERS, SEED + number, folder, asks=asks)
     tuner = Tuner(mount, mib << 20, LAYERS, len(readers), SEED + number)
     sampling, pipe = crowd.fork.Event(), crowd.fork.Pipe(False)

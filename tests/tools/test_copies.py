@@ -103,11 +103,7 @@ check("a GGUF file and its blob: no larger", 0 < size < alone_gguf + 16384, (siz
 # Equal in size and in every sample, and not the same
 near = with_copies("near", {"near.bin": weights[0], "also.bin": weights[0], "again.bin": weights[0]}, model)
 for name, at in ("near.bin", 5000), ("again.bin", 5000):
-    with open(os.path.join(near, name), "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte[0] ^ 1]))
+    flip(os.path.join(near, name), at)
 packed("files that are nearly the same", near, copies=2)
 
 # In its own place, the same store

@@ -15,7 +15,6 @@ make_trace long 3 2 2000 24 32 4
 head -c 1000 "$dir/eval.route" >"$dir/cut.route"
 
 # profile
-run 0 "$expertctl" profile --help
 run 2 "$expertctl" profile
 run 2 "$expertctl" profile --seconds 0 "$dir/m.efs"
 run 2 "$expertctl" profile a b
