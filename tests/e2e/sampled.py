@@ -62,7 +62,7 @@ class Tuner:
     def __init__(self, mount, budget_bytes, layers, readers, seed=7):
         self.mount, self.generator, self.layers, self.slack = mount, random.Random(seed), layers, readers // 4 * OPENED
         self.times, self.limits = [0.0], [budget_bytes]  # limits[i] from times[i] on
-        self.problems, self.told, self.more_than_leased = [], 0, []
+        self.problems, self.more_than_leased = [], []
 
     def set(self, name, value, path=""):
         try:
@@ -80,7 +80,6 @@ class Tuner:
         answer = os.getxattr(self.mount.path, "user.expertfs.answer").decode()
         held = re.search(r"still hold (\d+) bytes", answer)
         held = int(held.group(1)) if held else 0
-        self.told += held > 0
         self.times.append(back)
         self.limits.append(bytes_ + held)
         excuse = max(0, leased + int(stat["fixed_bytes"]) + SEGMENT - bytes_)

@@ -17,6 +17,14 @@ SHAPE = ("-F", "qwen3-moe", "-d", "512", "-i", "256", "-e", "16", "--experts-per
 PROMPTS = "1,7,64,700"
 
 
+def need_plugin(sanitized=False):
+    """sanitized: a part of the test runs with a sanitizer in the daemon."""
+    if not os.path.exists(PLUGIN):
+        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
+    if SANITIZED and not sanitized:
+        skip("Python and llama.cpp have no sanitizer in them")
+
+
 def surroundings(store, budget="192M", prefetch="off"):
     """The environment of a client."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("EXPERTFS_", "GGML_", "LD_PRELOAD"))}
@@ -319,8 +327,7 @@ def large():
 
 
 def main():
-    if not os.path.exists(PLUGIN):
-        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
+    need_plugin(sanitized=True)
     if not SANITIZED:
         unknown_versions()
     folder = make_model("model", *SHAPE)

@@ -8,7 +8,7 @@ import glob
 import tarfile
 
 from e2e import *
-from test_ggml import PLUGIN, PYTHON, SHAPE, surroundings
+from test_ggml import PLUGIN, PYTHON, SHAPE, need_plugin, surroundings
 
 FOLDER = os.environ.get("EXPERTFS_LLAMA", "")
 PROGRAMS = ("llama-perplexity", "llama-bench")
@@ -89,10 +89,7 @@ def main():
     global BIN
     if not FOLDER:
         skip("make test-long runs this: EXPERTFS_LLAMA names no folder to build llama.cpp in")
-    if not os.path.exists(PLUGIN):
-        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
-    if SANITIZED:
-        skip("llama.cpp has no sanitizer in it")
+    need_plugin()
     os.makedirs(FOLDER, exist_ok=True)
     BIN = build()
     for dtype in ("bf16", "f16"):

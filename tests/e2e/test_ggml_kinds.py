@@ -4,7 +4,7 @@
 biases and the clamped SwiGLU of gpt-oss, whose layers have windows by turns; experts of two matrices (nomic-bert-moe:
 llama.cpp has no Switch); weights drawn from those of a checkpoint, whose exponents are not what a generator makes."""
 from e2e import *
-from test_ggml import PLUGIN, PYTHON, SHAPE, client, same
+from test_ggml import PYTHON, SHAPE, client, need_plugin, same
 
 MAKER = os.path.join(ROOT, "tests", "clients", "gguf_model.py")
 
@@ -45,10 +45,7 @@ def drawn():
 
 
 def main():
-    if not os.path.exists(PLUGIN):
-        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
-    if SANITIZED:
-        skip("Python has no sanitizer in it")
+    need_plugin()
     kind("gpt-oss", "1,7,64,700")
     kind("nomic-bert-moe", "1,7,64,400", "--embeddings")
     drawn()

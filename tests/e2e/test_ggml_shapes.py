@@ -4,16 +4,13 @@
 with: numbers of experts, of those used, of rows, columns and tokens; one input for all experts of a token, or one each;
 BF16 to the bit, F16 by its error; one, two and three threads."""
 from e2e import *
-from test_ggml import PLUGIN, PYTHON, surroundings
+from test_ggml import PLUGIN, PYTHON, need_plugin, surroundings
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_shapes.py")
 
 
 def main():
-    if not os.path.exists(PLUGIN):
-        skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
-    if SANITIZED:
-        skip("Python has no sanitizer in it")
+    need_plugin()
     model = scratch("shapes.gguf")
     made = run(PYTHON, CLIENT, "make", model)
     if made.returncode == 77:

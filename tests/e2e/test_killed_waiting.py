@@ -17,19 +17,22 @@ import mmap, sys
 path, late, alone = sys.argv[1], int(sys.argv[2]), len(sys.argv) > 3
 with open(path, "rb", buffering=0) as file:
     view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("mapped", flush=True)
 for at in [late] if alone else range(0, len(view), 4096):
     view[at]
 """
 
 
 def reader(mount, *alone):
-    return subprocess.Popen([sys.executable, "-c", READER, mount / "file", str(LATE), *alone], stdout=subprocess.DEVNULL,
+    return subprocess.Popen([sys.executable, "-c", READER, mount / "file", str(LATE), *alone], stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL)
 
 
 for options in ("nopassthrough,direct_io=off", "nopassthrough"):
     mount = Mount(folder, options, fake=True, environment={"EFS_FAKE_LATE_AT": str(LATE), "EFS_FAKE_LATE_US": "100000000"})
     readers = [reader(mount), reader(mount, "late")]
+    for process in readers:
+        process.stdout.readline()
     check(f"{options}: its readers wait for the page", wait_until(lambda: all(is_blocked(reader.pid) for reader in readers), 30))
     check("killed, the daemon dies", mount.killed(options, 30))
     for process in readers:

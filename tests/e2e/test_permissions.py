@@ -45,6 +45,7 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
     check("want shows it", stat.S_IMODE(os.stat(mount / ".expertfs/want").st_mode) == wanted | 0o200)
     check("they are the mounter's and the store's group's", os.stat(mount / large)[4:6] == (0, GROUP))
     open(mount / expert, "rb").read(10)
+    want, budget = mount / ".expertfs/want", os.getxattr(mount.path, "user.expertfs.budget")
     for who, uid, groups, allowed in (("others", NOBODY, [OTHER_GROUP], others),
                                       ("the store's group", NOBODY, [GROUP], in_group),
                                       ("who has the group among others", NOBODY, [OTHER_GROUP, GROUP], in_group)):
@@ -54,10 +55,15 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
             if allowed == (got in errno.errorcode.values()) or not allowed and got != "EACCES":
                 wrong.append((what, got))
         check(f"{who} {'may' if allowed else 'may not'}", not wrong, wrong)
-        got = as_user(uid, groups, lambda: os.setxattr(mount.path, "user.expertfs.budget", b"200M"))
-        check(f"{who} may not tune", got in ("EPERM", "EACCES"), got)
-        got = as_user(uid, groups, lambda: open(mount / ".expertfs/want", "w"))
-        check(f"{who} may not ask", got == "EACCES", got)
+        for what, action in (("tune", lambda: os.setxattr(mount.path, "user.expertfs.budget", b"200M")),
+                             ("reset", lambda: os.removexattr(mount.path, "user.expertfs.budget")),
+                             ("ask", lambda: open(want, "w")), ("append to want", lambda: os.open(want, os.O_WRONLY | os.O_APPEND)),
+                             ("cut want", lambda: os.truncate(want, 0))):
+            got = as_user(uid, groups, action)
+            check(f"{who} may not {what}", got in ("EPERM", "EACCES"), got)
+        got = as_user(uid, groups, lambda: os.access(want, os.W_OK))
+        check(f"{who}: access(2) says so", got == "False", got)
+    check("nothing has changed by it", os.getxattr(mount.path, "user.expertfs.budget") == budget)
     got = [as_user(0, [0], action) for action in actions(mount).values()]
     check("who mounted may", not set(got) & set(errno.errorcode.values()), got)
     os.setxattr(mount.path, "user.expertfs.budget", b"300M")
