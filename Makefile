@@ -179,7 +179,7 @@ $(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(c
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(FUSE_LIBS) $(ENGINE_LIBS)
-$(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs/fake_engine.c engine/base/size.c engine/base/escape.c engine/base/absolute.c)
+$(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs/fake_engine.c engine/base/text.c engine/base/absolute.c)
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS) $(shell pkg-config --libs libxxhash) -lpthread

@@ -2,7 +2,7 @@
 /* error.c - how the engine says what went wrong, and which version it is. */
 #include "expertfs.h"
 
-#include "utf8.h"
+#include "text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -64,6 +64,12 @@ void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL: failed, see errno */
 int efs_sys_munmap(void *addr, size_t bytes);
 int efs_sys_madvise(void *addr, size_t bytes, int advice);
+/*
+ * Ask for huge pages in memory that nobody has written yet: a table of tens of megabytes then has few page faults while
+ * it is filled, and few misses in translation while it is walked. Only huge pages that lie in it whole: it takes no
+ * more memory for that. A kernel that has none to give gives small ones.
+ */
+void efs_sys_ask_huge(void *memory, size_t bytes);
 /* Have the pages of a mapped range (whole pages). -ENOMEM: they cannot be had (a tmpfs may be full, the system may
  * promise no more memory than it has), and who touched them would get SIGBUS. 0 before Linux 5.14, which cannot tell:
  * *there (may be NULL) is false then, and pages come when they are touched. */

@@ -53,3 +53,11 @@ int efs_sys_have_pages(void *addr, size_t bytes, bool *there)
         *there = rc == 0;
     return rc == 0 || rc == -EINVAL ? 0 : -ENOMEM;
 }
+
+void efs_sys_ask_huge(void *memory, size_t bytes)
+{
+    const uintptr_t huge = (uintptr_t)2 << 20;
+    uintptr_t begin = ((uintptr_t)memory + huge - 1) & ~(huge - 1), end = ((uintptr_t)memory + bytes) & ~(huge - 1);
+    if (begin < end)
+        efs_sys_madvise((char *)memory + (begin - (uintptr_t)memory), end - begin, MADV_HUGEPAGE);
+}

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.c - see text.h. */
+/* text.c - see text.h; sizes as people write them, names that come from outside. */
 #include "text.h"
 
+#include "expertfs-private.h"
+
+#include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,4 +81,92 @@ void efs_text_json(struct efs_text *text, const char *prefix, const char *bytes,
     }
     efs_text_bytes(text, bytes + begin, count - begin);
     efs_text_bytes(text, "\"", 1);
+}
+
+/* ---- UTF-8 as RFC 3629 has it ---- */
+
+/* The range of the second byte keeps out characters that have a shorter form, surrogates, and numbers past U+10FFFF. */
+size_t efs_utf8_character(const char *text, size_t bytes)
+{
+    if (bytes == 0)
+        return 0;
+    unsigned char lead = (unsigned char)text[0], low = 0x80, high = 0xBF;
+    size_t n = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+    if (n > bytes)
+        return 0;
+    if (lead == 0xE0)
+        low = 0xA0;
+    else if (lead == 0xED)
+        high = 0x9F;
+    else if (lead == 0xF0)
+        low = 0x90;
+    else if (lead == 0xF4)
+        high = 0x8F;
+    for (size_t i = 1; i < n; i++, low = 0x80, high = 0xBF)
+        if ((unsigned char)text[i] < low || (unsigned char)text[i] > high)
+            return 0;
+    return n;
+}
+
+bool efs_utf8_text(const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        size_t n = efs_utf8_character(text, bytes);
+        if (n == 0 || *text == '\0')
+            return false;
+        text += n;
+        bytes -= n;
+    }
+    return true;
+}
+
+/* ---- names and sizes ---- */
+
+void efs_print_escaped(FILE *out, const char *text)
+{
+    for (; *text; text++)
+        if (*text == '\\' || *text == '"')
+            fprintf(out, "\\%c", *text);
+        else if (*text == '\n')
+            fputs("\\n", out);
+        else
+            fputc(*text, out);
+}
+
+errint_t efs_parse_size(const char *text, uint64_t *bytes)
+{
+    uint64_t whole = 0, part = 0, scale = 1;
+    const char *p = text;
+    if (*p < '0' || *p > '9')
+        return -EINVAL;
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(whole, 10u, &whole) || __builtin_add_overflow(whole, (uint64_t)(*p - '0'), &whole))
+            return -ERANGE;
+    if (*p == '.') {
+        if (p[1] < '0' || p[1] > '9')
+            return -EINVAL;
+        for (p++; *p >= '0' && *p <= '9'; p++) {
+            if (scale < 1000000) { /* further digits are below a millionth */
+                part = part * 10 + (uint64_t)(*p - '0');
+                scale *= 10;
+            }
+        }
+    }
+    static const char units[] = "KMGT";
+    unsigned shift = 0;
+    const char *unit = isalpha((unsigned char)*p) ? strchr(units, toupper((unsigned char)*p)) : NULL;
+    if (unit) {
+        shift = 10 * (unsigned)(unit - units + 1);
+        p++;
+        if (p[0] == 'i' && (p[1] == 'B' || p[1] == 'b'))
+            p += 2;
+        else if (*p == 'B' || *p == 'b')
+            p++;
+    }
+    if (*p || (scale > 1 && !shift))
+        return -EINVAL;
+    uint64_t fraction = (uint64_t)(((unsigned __int128)part << shift) / scale);
+    if (__builtin_mul_overflow(whole, UINT64_C(1) << shift, &whole) || __builtin_add_overflow(whole, fraction, bytes))
+        return -ERANGE;
+    return 0;
 }

@@ -3,7 +3,6 @@
 #include "extent_core.h"
 
 #include "codec_table.h"
-#include "huge.h"
 #include "kernels.h"
 #include "sys.h"
 
@@ -145,7 +144,7 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));
     if (!fs->extents->at || !fs->extents->object_first || !fs->extents->expert_bytes)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
-    efs_ask_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
+    efs_sys_ask_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
     extents_lay(fs, fs->extents->at, fs->extents->object_first);
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)

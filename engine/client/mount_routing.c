@@ -4,7 +4,7 @@
 #include "mount.h"
 
 #include "export.h"
-#include "points.h"
+#include "text.h"
 #include "sys.h"
 
 #include <errno.h>

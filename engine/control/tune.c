@@ -4,7 +4,7 @@
 #include "cache.h"
 #include "guess.h"
 #include "plan_thread.h"
-#include "points.h"
+#include "text.h"
 #include "tune_text.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include "estimator.h"
 #include "cache.h"
 #include "plan_thread.h"
-#include "points.h"
+#include "text.h"
 #include "container.h"
 #include "sys.h"
 #include "thread.h"
