@@ -81,13 +81,18 @@ struct efs_reclaim {
 
 /* ---- shards ------------------------------------------------------------------------------------------------- */
 
-/* Calls each for the shards of a step, in order of the disk. */
-typedef void efs_reclaim_shard_fn(void *arg, uint32_t object, uint32_t shard, bool last_of_object);
-void efs_reclaim_walk(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step, efs_reclaim_shard_fn *each,
-                      void *arg);
-/* Moves a cursor over one run, as packing would at most make it: calls each, adds up what the run has and may take. */
-uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes,
-                              efs_reclaim_shard_fn *each, void *arg);
+/* Whether the shard at the cursor is before the end of the step. Shards of a step, in order of the disk:
+ *
+ *     for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(plan, step, &at); efs_pack_cursor_step(plan,
+ * &at))
+ */
+bool efs_reclaim_in_step(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step,
+                         const struct efs_pack_cursor *at);
+/* Moves a cursor over one run, as packing would at most make it; adds what the run has to *raw_bytes, and returns what
+ * it may take. */
+uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes);
+/* The shards of a step are in the store. */
+void efs_reclaim_add_stored(struct efs_reclaim *r, const struct efs_reclaim_step *step);
 /* Raw bytes of a shard. */
 size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 /* Marks the files that a step has bytes of; the others are not. */

@@ -166,25 +166,18 @@ static errint_t check_holes(const struct efs_reclaim *r, struct efs_error *err)
 
 /* ---- room ---------------------------------------------------------------------------------------------------- */
 
-static void try_shard(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
-{
-    struct efs_reclaim *r = arg;
-    (void)last_of_object;
-    r->stored[object] += efs_reclaim_shard_bytes(&r->plan, object, shard);
-    r->files[r->plan.places[object].file].touched = true;
-}
-
 /* The most that steps of step_bytes take beside the sources, as if nothing were saved by coding. */
 static uint64_t peak_bytes(struct efs_reclaim *r, uint64_t step_bytes, uint32_t block)
 {
     uint64_t used = 0, peak = 0, freed = 0;
-    struct efs_pack_cursor at;
-    efs_pack_cursor_begin(&r->plan, &at);
-    while (!efs_pack_cursor_at_end(&r->plan, &at)) {
-        for (size_t f = 0; f < r->catalog.file_count; f++)
-            r->files[f].touched = false;
-        for (uint64_t raw = 0; raw < step_bytes && !efs_pack_cursor_at_end(&r->plan, &at);)
-            used += efs_reclaim_run_most(&r->plan, &at, &raw, try_shard, r);
+    struct efs_reclaim_step step = {.begin = {0}};
+    efs_pack_cursor_begin(&r->plan, &step.end);
+    while (!efs_pack_cursor_at_end(&r->plan, &step.end)) {
+        step.begin = step.end;
+        for (uint64_t raw = 0; raw < step_bytes && !efs_pack_cursor_at_end(&r->plan, &step.end);)
+            used += efs_reclaim_run_most(&r->plan, &step.end, &raw);
+        efs_reclaim_touch(r, &step);
+        efs_reclaim_add_stored(r, &step);
         peak = used > freed && used - freed > peak ? used - freed : peak;
         freed += efs_reclaim_would_free(r, block);
     }

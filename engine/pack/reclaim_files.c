@@ -55,20 +55,14 @@ errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, 
 
 /* ---- shards ---- */
 
-void efs_reclaim_walk(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step, efs_reclaim_shard_fn *each,
-                      void *arg)
+bool efs_reclaim_in_step(const struct efs_pack_plan *plan, const struct efs_reclaim_step *step,
+                         const struct efs_pack_cursor *at)
 {
-    struct efs_pack_cursor at = step->begin;
-    while (!efs_pack_cursor_at_end(plan, &at) &&
-           (at.order != step->end.order || at.shard != step->end.shard || at.object != step->end.object)) {
-        const struct efs_disk_object *o = &plan->objects[at.object];
-        each(arg, at.object, at.shard, at.shard + 1 == o->shard_first + o->shard_count);
-        efs_pack_cursor_step(plan, &at);
-    }
+    return !efs_pack_cursor_at_end(plan, at) &&
+           (at->order != step->end.order || at->shard != step->end.shard || at->object != step->end.object);
 }
 
-uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes,
-                              efs_reclaim_shard_fn *each, void *arg)
+uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_cursor *at, uint64_t *raw_bytes)
 {
     uint64_t raw = 0, shards = 0;
     for (uint32_t order = at->order; !efs_pack_cursor_at_end(plan, at) && at->order == order; shards++) {
@@ -76,8 +70,6 @@ uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_
         if (shards > 0 && raw + bytes > EFS_RUN_BYTES)
             break;
         raw += bytes;
-        if (each)
-            each(arg, at->object, at->shard, false);
         efs_pack_cursor_step(plan, at);
     }
     *raw_bytes += raw;
@@ -90,16 +82,18 @@ size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object
            efs_format_bytes((enum efs_format)plan->objects[object].format);
 }
 
-static void shards_touch(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
-{
-    struct efs_reclaim *r = arg;
-    (void)shard, (void)last_of_object;
-    r->files[r->plan.places[object].file].touched = true;
-}
-
 void efs_reclaim_touch(struct efs_reclaim *r, const struct efs_reclaim_step *step)
 {
     for (size_t f = 0; f < r->catalog.file_count; f++)
         r->files[f].touched = false;
-    efs_reclaim_walk(&r->plan, step, shards_touch, r);
+    for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(&r->plan, step, &at);
+         efs_pack_cursor_step(&r->plan, &at))
+        r->files[r->plan.places[at.object].file].touched = true;
+}
+
+void efs_reclaim_add_stored(struct efs_reclaim *r, const struct efs_reclaim_step *step)
+{
+    for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(&r->plan, step, &at);
+         efs_pack_cursor_step(&r->plan, &at))
+        r->stored[at.object] += efs_reclaim_shard_bytes(&r->plan, at.object, at.shard);
 }

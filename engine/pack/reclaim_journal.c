@@ -371,44 +371,30 @@ static void put_cursor(struct efs_bytes *b, const struct efs_pack_cursor *cursor
     efs_bytes_put_u64(b, cursor->shard);
 }
 
-struct transfer {
-    struct efs_reclaim *r;
-    struct efs_bytes *bytes;
-    uint64_t done_bytes;
-};
-
-static void put_shard(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
+static bool is_last(const struct efs_pack_plan *plan, const struct efs_pack_cursor *at)
 {
-    struct transfer *t = arg;
-    efs_bytes_put(t->bytes, &t->r->plan.shards[shard], sizeof(t->r->plan.shards[shard]));
-    if (last_of_object)
-        efs_bytes_put(t->bytes, &t->r->entropy_bits[object], sizeof(double));
+    const struct efs_disk_object *o = &plan->objects[at->object];
+    return at->shard + 1 == o->shard_first + o->shard_count;
 }
 
 void efs_reclaim_put_step(struct efs_reclaim *r, const struct efs_reclaim_step *step, struct efs_bytes *b)
 {
-    struct transfer t = {.r = r, .bytes = b};
+    const struct efs_pack_plan *plan = &r->plan;
     uint64_t counts[256] = {0};
-    bool counted = !efs_pack_cursor_at_end(&r->plan, &step->end) &&
-                   efs_pack_tally_get(&r->state.tallies, step->end.object, counts);
+    bool counted =
+        !efs_pack_cursor_at_end(plan, &step->end) && efs_pack_tally_get(&r->state.tallies, step->end.object, counts);
     put_cursor(b, &step->begin);
     put_cursor(b, &step->end);
     efs_bytes_put_u64(b, step->store_begin);
     efs_bytes_put_u64(b, step->store_end);
     efs_bytes_put_u64(b, counted);
     efs_bytes_put(b, counts, counted ? sizeof(counts) : 0);
-    efs_reclaim_walk(&r->plan, step, put_shard, &t);
-}
-
-static void get_shard(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
-{
-    struct transfer *t = arg;
-    efs_bytes_get(t->bytes, &t->r->plan.shards[shard], sizeof(t->r->plan.shards[shard]));
-    if (last_of_object)
-        efs_bytes_get(t->bytes, &t->r->entropy_bits[object], sizeof(double));
-    size_t bytes = efs_reclaim_shard_bytes(&t->r->plan, object, shard);
-    t->r->stored[object] += bytes;
-    t->done_bytes += bytes;
+    for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(plan, step, &at);
+         efs_pack_cursor_step(plan, &at)) {
+        efs_bytes_put(b, &plan->shards[at.shard], sizeof(plan->shards[at.shard]));
+        if (is_last(plan, &at))
+            efs_bytes_put(b, &r->entropy_bits[at.object], sizeof(double));
+    }
 }
 
 static void get_cursor(struct efs_bytes *b, struct efs_pack_cursor *cursor)
@@ -447,19 +433,26 @@ static bool comes_after(const struct efs_pack_plan *plan, const struct efs_pack_
 static void reclaim_apply(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last)
 {
     struct efs_bytes *b = &step->record;
-    struct transfer t = {.r = r, .bytes = b};
-    uint64_t counts[256];
+    struct efs_pack_plan *plan = &r->plan;
+    uint64_t counts[256], done_bytes = 0;
     bool counted = efs_bytes_get_u64(b) != 0;
     if (counted)
         efs_bytes_get(b, counts, sizeof(counts));
-    efs_reclaim_walk(&r->plan, step, get_shard, &t);
+    for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(plan, step, &at);
+         efs_pack_cursor_step(plan, &at)) {
+        efs_bytes_get(b, &plan->shards[at.shard], sizeof(plan->shards[at.shard]));
+        if (is_last(plan, &at))
+            efs_bytes_get(b, &r->entropy_bits[at.object], sizeof(double));
+        done_bytes += efs_reclaim_shard_bytes(plan, at.object, at.shard);
+    }
+    efs_reclaim_add_stored(r, step);
     b->bad |= b->at != b->count;
     if (b->bad)
         return;
     r->state.cursor = step->end;
-    r->state.done_bytes += t.done_bytes;
+    r->state.done_bytes += done_bytes;
     if (counted && last) {
-        const struct efs_disk_object *o = &r->plan.objects[step->end.object];
+        const struct efs_disk_object *o = &plan->objects[step->end.object];
         b->bad = efs_pack_tally_set(&r->state.tallies, step->end.object,
                                     o->shard_count - (step->end.shard - o->shard_first), counts) < 0;
     }

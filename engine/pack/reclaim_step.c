@@ -23,7 +23,6 @@ struct work {
     const struct efs_store *store; /* what is written of it */
     const struct efs_reclaim_step *step;
     int *files; /* for writing; -1: not open */
-    bool out_of_place;
 };
 
 static errint_t shards_differs(const struct work *w, const struct efs_sweep_shard *shard, const char *what,
@@ -86,12 +85,17 @@ static bool is_written(const struct work *w, uint64_t offset, uint32_t bytes)
 }
 
 /* What the journal says may be damaged. */
-static void check_place(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
+static errint_t check_places(const struct work *w, struct efs_error *err)
 {
-    struct work *w = arg;
-    const struct efs_disk_shard *s = &w->r->plan.shards[shard];
-    (void)object, (void)last_of_object;
-    w->out_of_place |= !is_written(w, s->e_offset, s->e_bytes) || !is_written(w, s->sm_offset, s->sm_bytes);
+    const struct efs_pack_plan *plan = &w->r->plan;
+    for (struct efs_pack_cursor at = w->step->begin; efs_reclaim_in_step(plan, w->step, &at);
+         efs_pack_cursor_step(plan, &at)) {
+        const struct efs_disk_shard *s = &plan->shards[at.shard];
+        if (!is_written(w, s->e_offset, s->e_bytes) || !is_written(w, s->sm_offset, s->sm_bytes))
+            return efs_fail(err, -EUCLEAN, "%s/" EFS_RECLAIM_STORE ": a chunk is not in what was written",
+                            w->r->folder);
+    }
+    return 0;
 }
 
 /* The store as far as it is written: whole pages, read from the disk and not from memory, as what the page cache holds
@@ -159,10 +163,9 @@ errint_t efs_reclaim_shards(struct efs_reclaim *r, const struct efs_reclaim_step
     const struct efs_sweep sweep = {
         .store = &store, .part = &part, .each = shards_check, .arg = &w, .threads = r->options.threads};
     efs_reclaim_touch(r, step);
-    efs_reclaim_walk(&r->plan, step, check_place, &w);
     errint_t rc = open_store(&w, &store, err);
-    if (rc == 0 && w.out_of_place)
-        rc = efs_fail(err, -EUCLEAN, "%s/" EFS_RECLAIM_STORE ": a chunk is not in what was written", r->folder);
+    if (rc == 0)
+        rc = check_places(&w, err);
     if (rc == 0)
         rc = open_files(&w, err);
     if (rc == 0)
@@ -349,7 +352,7 @@ errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, struct e
 static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct efs_error *err)
 {
     struct efs_pack_cursor at = r->state.cursor;
-    uint64_t room = 0, raw = 0, run = efs_reclaim_run_most(&r->plan, &at, &raw, NULL, NULL);
+    uint64_t room = 0, raw = 0, run = efs_reclaim_run_most(&r->plan, &at, &raw);
     errint_t rc = efs_reclaim_room(r, &room, err);
     if (rc == 0 && room < run + r->step_bytes) { /* some filesystems give freed blocks back late */
         efs_sys_syncfs(r->root_dir);
@@ -382,13 +385,6 @@ static errint_t check_touched(struct efs_reclaim *r, struct efs_error *err)
     return 0;
 }
 
-static void add_stored(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
-{
-    struct efs_reclaim *r = arg;
-    (void)last_of_object;
-    r->stored[object] += efs_reclaim_shard_bytes(&r->plan, object, shard);
-}
-
 static errint_t journal_step(struct efs_reclaim *r, const struct efs_reclaim_step *step, struct efs_error *err)
 {
     struct efs_bytes record = {0};
@@ -400,7 +396,7 @@ static errint_t journal_step(struct efs_reclaim *r, const struct efs_reclaim_ste
     free(record.data);
     if (rc == 0) {
         r->steps[r->step_count++] = *step;
-        efs_reclaim_walk(&r->plan, step, add_stored, r);
+        efs_reclaim_add_stored(r, step);
     }
     return rc;
 }
@@ -432,15 +428,6 @@ errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err)
 /* ---- back: written to the source files, synced, read back and checked; then the journal forgets it, and the store is
  * cut ---- */
 
-static void take_stored(void *arg, uint32_t object, uint32_t shard, bool last_of_object)
-{
-    struct efs_reclaim *r = arg;
-    size_t bytes = efs_reclaim_shard_bytes(&r->plan, object, shard);
-    (void)last_of_object;
-    r->stored[object] -= bytes;
-    r->state.done_bytes -= bytes;
-}
-
 errint_t efs_reclaim_back(struct efs_reclaim *r, struct efs_error *err)
 {
     const struct efs_reclaim_step *step = &r->steps[r->step_count - 1];
@@ -452,7 +439,12 @@ errint_t efs_reclaim_back(struct efs_reclaim *r, struct efs_error *err)
         rc = efs_reclaim_journal_add(r, EFS_RECLAIM_UNDONE, &nothing, err);
     if (rc < 0)
         return rc;
-    efs_reclaim_walk(&r->plan, step, take_stored, r);
+    for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(&r->plan, step, &at);
+         efs_pack_cursor_step(&r->plan, &at)) {
+        size_t bytes = efs_reclaim_shard_bytes(&r->plan, at.object, at.shard);
+        r->stored[at.object] -= bytes;
+        r->state.done_bytes -= bytes;
+    }
     r->step_count--;
     efs_sys_ftruncate(r->writer.file.fd, step->store_begin); /* else it goes with the folder */
     return 0;
