@@ -17,49 +17,21 @@ uint32_t efs_store_shard_elements(const struct efs_store *store, const struct ef
     return left < store->sb.shard_elements ? (uint32_t)left : store->sb.shard_elements;
 }
 
-/* The extent of a file that covers the byte at file_offset; NULL: the file is shorter. */
-static const struct efs_disk_extent *extent_at(const struct efs_store *store, uint32_t file, uint64_t file_offset)
+/* Where byte `offset` of an object lies: a tensor says so, an object without one is looked for in all files. */
+static const struct efs_disk_file *place_of(const struct efs_store *store, const struct efs_disk_object *o,
+                                            uint64_t offset, uint64_t *file_offset)
 {
-    const struct efs_disk_file *f = &store->files[file];
-    const struct efs_disk_extent *x = &store->extents[f->extent_first];
-    uint32_t low = 0, high = f->extent_count;
-    if (file_offset >= f->bytes)
-        return NULL;
-    while (high - low > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        if (x[middle].file_offset <= file_offset)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &x[low];
-}
-
-static bool store_covers(const struct efs_disk_extent *x, uint32_t object, uint64_t offset)
-{
-    return x->object == object && x->object_offset <= offset && offset - x->object_offset < x->bytes;
-}
-
-/* The file that holds byte `offset` of the object. Where it is a tensor's, the tensor says where; else all extents are
- * looked through: a store that is damaged all over names every chunk, and most are of tensors. */
-static const struct efs_disk_extent *extent_of(const struct efs_store *store, uint32_t object, uint64_t offset,
-                                               uint32_t *file)
-{
-    const struct efs_disk_object *o = &store->objects[object];
     if (o->tensor != EFS_NONE) {
         const struct efs_disk_tensor *t = &store->tensors[o->tensor];
-        const struct efs_disk_extent *x = extent_at(store, t->file, t->file_offset + o->tensor_offset + offset);
-        *file = t->file;
-        if (x && store_covers(x, object, offset))
-            return x;
+        *file_offset = t->file_offset + o->tensor_offset + offset;
+        return &store->files[t->file];
     }
-    for (uint32_t f = 0; f < store->file_count; f++)
-        for (uint32_t i = 0; i < store->files[f].extent_count; i++) {
-            const struct efs_disk_extent *x = &store->extents[store->files[f].extent_first + i];
-            if (store_covers(x, object, offset)) {
-                *file = f;
-                return x;
-            }
+    for (const struct efs_disk_file *f = store->files; f < store->files + store->file_count; f++)
+        for (uint32_t i = f->extent_first; i < f->extent_first + f->extent_count; i++) {
+            const struct efs_disk_extent *x = &store->extents[i];
+            *file_offset = x->file_offset + (offset - x->object_offset);
+            if (&store->objects[x->object] == o && offset >= x->object_offset && offset - x->object_offset < x->bytes)
+                return f;
         }
     return NULL;
 }
@@ -69,18 +41,15 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
 {
     const struct efs_disk_object *o = &store->objects[object];
     const struct efs_disk_shard *s = &store->shards[shard];
-    uint32_t file = 0;
-    uint64_t in_object =
-        (uint64_t)(shard - o->shard_first) * store->sb.shard_elements * efs_format_bytes((enum efs_format)o->format);
-    const struct efs_disk_extent *x = extent_of(store, object, in_object, &file);
-    const struct efs_disk_file *f = x ? &store->files[file] : NULL;
+    uint64_t file_offset = 0, in_object = (uint64_t)(shard - o->shard_first) * store->sb.shard_elements *
+                                          efs_format_bytes((enum efs_format)o->format);
+    const struct efs_disk_file *f = place_of(store, o, in_object, &file_offset);
     const struct efs_disk_tensor *t = o->tensor == EFS_NONE ? NULL : &store->tensors[o->tensor];
     snprintf(text, bytes, "%s: %.*s offset %llu, %s%.*s%sshard %u, %s-chunk at store offset %llu (%u bytes)",
              store->path, f ? (int)f->path_bytes : 1, f ? store->strings + f->path_offset : "?",
-             (unsigned long long)(x ? x->file_offset + (in_object - x->object_offset) : 0), t ? "tensor \"" : "",
-             t ? (int)t->name_bytes : 0, t ? store->strings + t->name_offset : "", t ? "\", " : "",
-             shard - o->shard_first, sm ? "SM" : "E", (unsigned long long)(sm ? s->sm_offset : s->e_offset),
-             sm ? s->sm_bytes : s->e_bytes);
+             (unsigned long long)(f ? file_offset : 0), t ? "tensor \"" : "", t ? (int)t->name_bytes : 0,
+             t ? store->strings + t->name_offset : "", t ? "\", " : "", shard - o->shard_first, sm ? "SM" : "E",
+             (unsigned long long)(sm ? s->sm_offset : s->e_offset), sm ? s->sm_bytes : s->e_bytes);
 }
 
 /* An access control list may give the group and others less than the mode says: they get nothing then. */
