@@ -31,7 +31,7 @@ struct efs_pack_options {
     void *progress_arg;
     uint64_t
         reclaim_step_bytes; /* of `mkexpertfs --reclaim`: of the source in a step, about; 0: as free space allows */
-    bool weights;           /* -ENODATA if the source has no weights, lacks some of its parts, or has some twice */
+    bool weights;           /* -ENODATA if the source has no weights or lacks some of its parts */
 };
 
 /* One row of the closing table: all tensors of a dtype in a class ("expert", "dense", "other"). */

@@ -76,8 +76,6 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     const struct efs_pack_options *options = j->options;
     uint32_t shard_elements = options->shard_elements ? options->shard_elements : EFS_SHARD_ELEMENTS_DEFAULT;
     errint_t rc = efs_pack_plan(&j->plan, &j->catalog, options->codec, shard_elements, err);
-    if (rc == 0)
-        rc = efs_store_writer_open(&j->writer, out, options->force, err);
     if (rc < 0)
         return rc;
     j->entropy_bits = efs_sys_calloc((size_t)j->plan.object_count + 1, sizeof(double));
@@ -112,27 +110,12 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     uint64_t began = efs_now_ns();
     *report = (struct efs_pack_report){0};
     errint_t rc = efs_pack_check_options(options, err);
-    /* Said before a large checkpoint is looked through. */
-    int existing = rc == 0 && !options->force ? efs_sys_open(out, O_PATH | O_NOFOLLOW, 0) : -1;
-    if (existing >= 0) {
-        struct stat st;
-        bool directory = efs_sys_fstat(existing, &st) == 0 && S_ISDIR(st.st_mode);
-        efs_sys_close(existing);
-        int source = directory ? efs_sys_open(src, O_PATH, 0) : -1;
-        if (source >= 0)
-            efs_sys_close(source);
-        if (source == -ENOENT)
-            return efs_fail(err, -ENOENT, "%s: %s; what is packed comes first, then the store", src, strerror(ENOENT));
-        if (directory)
-            return efs_fail(err, -EISDIR, "%s: is a directory; OUT is the store's own name, such as %s/model.efs", out,
-                            out);
-        return efs_fail(err, -EEXIST, "%s: exists already; --force replaces it", out);
-    }
+    if (rc == 0) /* first: it may refuse out, and looking through a large checkpoint takes long */
+        rc = efs_store_writer_open(&j.writer, out, options->force, err);
     if (rc == 0)
         rc = efs_catalog_read(src, &j.catalog, err);
-    if (rc < 0)
-        return rc;
-    rc = efs_pack_source_open(&j.catalog, &j.source, err);
+    if (rc == 0)
+        rc = efs_pack_source_open(&j.catalog, &j.source, err);
     if (rc == 0)
         rc = efs_pack_check_weights(src, &j.catalog, options, err);
     if (rc == 0)

@@ -24,6 +24,7 @@
 #include "store_write.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <sys/types.h>
 
 /* Peak memory is under 512 MiB. Of this: */
@@ -33,7 +34,7 @@
 /* A run ends before EFS_RUN_BYTES raw bytes, and before its chunks could take more memory than this. */
 #define EFS_PACK_RUN_ROOM (EFS_PACK_RING_BYTES / 2)
 
-/* Do the options ask for weights, and there are none, or not all parts or files that an index names, or some twice?
+/* Do the options ask for weights, and there are none, or not all parts or files that an index names?
  * -ENODATA: err says what src is, and what to pack in its place. */
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
                                 const struct efs_pack_options *options, struct efs_error *err);
@@ -68,11 +69,6 @@ struct efs_pack_plan {
 errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
                        uint32_t shard_elements, struct efs_error *err);
 void efs_pack_plan_free(struct efs_pack_plan *plan);
-/*
- * The format whose exponents an object has; other than its own where it is too small to be split. BYTES: none, or
- * nothing is to be coded.
- */
-enum efs_format efs_pack_field(const struct efs_pack_plan *plan, uint32_t object);
 /* Elements of a shard of an object. */
 size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 
@@ -191,6 +187,7 @@ struct efs_pack_pipe {
     struct efs_store_writer *writer;
     struct efs_pack_tallies *tallies;
     size_t buffer_bytes;  /* of each thread's raw buffer */
+    sem_t may_code;       /* threads that may begin to code now */
     uint64_t limit_bytes; /* no run begins when so many bytes of the sources were taken */
     pthread_mutex_t turn; /* guards cursor, taken_bytes, full; taken before lock */
     struct efs_pack_cursor cursor;
@@ -199,10 +196,8 @@ struct efs_pack_pipe {
     struct efs_parallel parallel; /* its lock guards all that follows */
     pthread_cond_t room;          /* the ring has room again, or stop */
     pthread_cond_t coded;         /* the first run is coded, or all were taken, or stop */
-    pthread_cond_t gate;          /* a thread may begin to code */
     struct efs_pack_ring ring;
     struct efs_pack_run *first, **last; /* runs in order of the disk */
-    unsigned may_code;                  /* threads that may begin to code now */
     bool taken_all;
 };
 

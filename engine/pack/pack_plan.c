@@ -149,29 +149,16 @@ static uint64_t index_bytes(const struct efs_catalog *c, const struct counts *n)
            n->shards * sizeof(struct efs_disk_shard);
 }
 
-/* Fewer shards are a way out where tensors are large, not where they are many. */
-static errint_t refuse_index(const struct efs_pack_plan *plan, uint64_t bytes, struct efs_error *err)
-{
-    const struct efs_catalog *c = plan->catalog;
-    struct efs_pack_plan largest = {.catalog = c, .codec = plan->codec, .shard_elements = EFS_SHARD_ELEMENTS_MAX};
-    struct counts n = {0};
-    errint_t rc = count_all(&largest, &n, err);
-    free(largest.files);
-    if (rc < 0)
-        return rc;
-    return efs_fail(err, -E2BIG, "%s: the index of %zu tensors would take %llu MiB (at most %u)%s", c->root,
-                    c->tensor_count, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20,
-                    index_bytes(c, &n) <= EFS_PACK_INDEX_BYTES ? "; a larger --shard-size makes it smaller"
-                    : c->file_count > 1                        ? "; --any packs its files one by one"
-                                                               : "");
-}
-
 static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
     uint64_t bytes = index_bytes(c, n);
     if (bytes > EFS_PACK_INDEX_BYTES)
-        return refuse_index(plan, bytes, err);
+        return efs_fail(
+            err, -E2BIG,
+            "%s: the index of %zu tensors would take %llu MiB (at most %u); hint: a larger --shard-size makes "
+            "it smaller if they are large, --any packs a directory's files one by one",
+            c->root, c->tensor_count, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20);
     plan->string_room = n->strings;
     plan->file_count = (uint32_t)c->file_count;
     plan->tensor_count = (uint32_t)c->tensor_count;
@@ -412,13 +399,4 @@ size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object
     uint64_t elements = o->bytes / efs_format_bytes((enum efs_format)o->format);
     uint64_t left = elements - (uint64_t)(shard - o->shard_first) * plan->shard_elements;
     return left < plan->shard_elements ? (size_t)left : plan->shard_elements;
-}
-
-enum efs_format efs_pack_field(const struct efs_pack_plan *plan, uint32_t object)
-{
-    const struct efs_disk_object *o = &plan->objects[object];
-    if (o->format != EFS_FORMAT_BYTES || o->tensor == EFS_NONE || o->bytes > SMALL_BYTES_MAX || o->shard_count != 1)
-        return (enum efs_format)o->format;
-    enum efs_format field = efs_object_format((enum efs_dtype)plan->tensors[o->tensor].dtype, plan->codec);
-    return o->bytes % efs_format_bytes(field) == 0 ? field : EFS_FORMAT_BYTES;
 }

@@ -15,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOW_PART 0.05 /* of the tensors' bytes: from there on readers notice */
-#define NOTES_MAX 16   /* of files, each told with a line of its own */
+#define NOTES_MAX 16 /* of files, each told with a line of its own */
 
 enum { CLASS_COPY = EFS_GROUP_BLOB + 1 };
 static const char *const classes[] = {
@@ -54,14 +53,14 @@ static void add_object(const struct efs_pack_plan *plan, uint32_t object, double
         sm_bytes += shard->sm_bytes;
         row->coded_bytes += efs_chunk_up(shard->e_bytes) + efs_chunk_up(shard->sm_bytes);
     }
-    enum efs_format field = efs_pack_field(plan, object);
-    if (field == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
+    enum efs_format format = (enum efs_format)o->format;
+    if (format == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
         row->bound_bytes += (double)(e_bytes + sm_bytes);
         return;
     }
-    uint64_t elements = o->bytes / efs_format_bytes(field);
+    uint64_t elements = o->bytes / efs_format_bytes(format);
     double rest =
-        (double)efs_sm_bytes(field, (size_t)elements); /* what the exponents take is all but sign and mantissa */
+        (double)efs_sm_bytes(format, (size_t)elements); /* what the exponents take is all but sign and mantissa */
     row->elements += elements;
     row->exponent_bits += fmax(0, 8 * ((double)(e_bytes + sm_bytes) - rest));
     row->entropy_bits += entropy_bits;
@@ -82,22 +81,6 @@ static int compare_rows(const void *a, const void *b)
     const struct efs_pack_row *p = a, *q = b;
     long c = strchr(order, p->tensor_class[0]) - strchr(order, q->tensor_class[0]);
     return c ? (c > 0) - (c < 0) : strcmp(p->dtype, q->dtype);
-}
-
-/* Part of the tensors' bytes that a codec of whole chunks coded. */
-static double slow_part(const struct efs_pack_plan *plan)
-{
-    uint64_t all = 0, slow = 0;
-    for (uint32_t o = 0; o < plan->object_count; o++) {
-        const struct efs_disk_object *object = &plan->objects[o];
-        if (object->tensor == EFS_NONE)
-            continue;
-        all += object->bytes;
-        for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++)
-            if (!efs_codec_of(plan->shards[s].codec)->decode_range)
-                slow += efs_pack_shard_elements(plan, o, s) * efs_format_bytes((enum efs_format)object->format);
-    }
-    return all ? (double)slow / (double)all : 0;
 }
 
 /* One more line. */
@@ -168,13 +151,6 @@ static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_repo
                    "the expert files");
     if (catalog->skipped)
         add_notice(report, "%.400s: is the history of a Git clone and is not packed", catalog->skipped);
-    double slow = slow_part(plan);
-    if (slow >= SLOW_PART)
-        add_notice(
-            report,
-            "%.0f %% of the tensors' bytes are coded by zstd or lz4: a core decodes them at a half to a quarter of "
-            "the cascade's rate, and only whole shards",
-            100 * slow);
     notice_files(catalog, report);
 }
 

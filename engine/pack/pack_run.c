@@ -98,16 +98,15 @@ static void pipe_wake(void *owner)
     struct efs_pack_pipe *p = owner;
     pthread_cond_broadcast(&p->room);
     pthread_cond_broadcast(&p->coded);
-    pthread_cond_broadcast(&p->gate);
 }
 
-static void pipe_begin(struct efs_pack_pipe *p)
+static void pipe_begin(struct efs_pack_pipe *p, unsigned coding)
 {
     efs_parallel_begin(&p->parallel, pipe_wake, p);
     pthread_mutex_init(&p->turn, NULL);
+    sem_init(&p->may_code, 0, coding);
     pthread_cond_init(&p->room, NULL);
     pthread_cond_init(&p->coded, NULL);
-    pthread_cond_init(&p->gate, NULL);
     p->last = &p->first;
 }
 
@@ -123,7 +122,7 @@ static void pipe_end(struct efs_pack_pipe *p)
     pthread_mutex_destroy(&p->turn);
     pthread_cond_destroy(&p->room);
     pthread_cond_destroy(&p->coded);
-    pthread_cond_destroy(&p->gate);
+    sem_destroy(&p->may_code);
 }
 
 /* ---- the writing thread: chunks of runs in the order of the disk, one right after the other ---- */
@@ -194,27 +193,6 @@ struct thread {
     struct efs_pack_batch batch;
 };
 
-/* false: stopped. */
-static bool pass_gate(struct efs_pack_pipe *p)
-{
-    pthread_mutex_lock(&p->parallel.lock);
-    while (!p->parallel.stop && p->may_code == 0)
-        pthread_cond_wait(&p->gate, &p->parallel.lock);
-    bool go = !p->parallel.stop;
-    if (go)
-        p->may_code--;
-    pthread_mutex_unlock(&p->parallel.lock);
-    return go;
-}
-
-static void leave_gate(struct efs_pack_pipe *p)
-{
-    pthread_mutex_lock(&p->parallel.lock);
-    p->may_code++;
-    pthread_cond_signal(&p->gate);
-    pthread_mutex_unlock(&p->parallel.lock);
-}
-
 static errint_t code_part(struct thread *t, const struct efs_pack_part *part, const uint8_t *raw, struct efs_error *err)
 {
     struct efs_pack_plan *plan = t->pipe->plan;
@@ -225,12 +203,8 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
     size_t elements = efs_pack_shard_elements(plan, part->object, part->shard);
     struct efs_shard_coded coded;
     errint_t rc = efs_shard_encode(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch);
-    enum efs_format field = efs_pack_field(plan, part->object);
-    if (rc == 0 && field != EFS_FORMAT_BYTES) {
-        if (field != format)
-            efs_exponent_counts(field, raw, (size_t)o->bytes / efs_format_bytes(field), coded.counts, t->scratch);
+    if (rc == 0 && format != EFS_FORMAT_BYTES)
         rc = efs_pack_tally(t->pipe->tallies, part->object, o->shard_count, coded.counts);
-    }
     if (rc < 0)
         return efs_fail(err, rc, "cannot code a shard: %s", strerror(-rc));
     shard->codec = coded.codec;
@@ -263,11 +237,11 @@ static errint_t pack_work(void *arg, struct efs_error *err)
                                            batch->bytes, t->buffer, &data, err);
         if (rc < 0)
             return rc;
-        if (!pass_gate(p))
-            return 0;
+        while (sem_wait(&p->may_code) < 0) /* EINTR */
+            ;
         for (uint32_t i = 0; rc == 0 && i < batch->count; i++)
             rc = code_part(t, &batch->parts[i], data + (batch->parts[i].offset - batch->begin), err);
-        leave_gate(p);
+        sem_post(&p->may_code);
         if (rc < 0)
             return rc;
         count_coded(p, batch);
@@ -323,12 +297,12 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
                                  .cursor = state->cursor,
                                  .limit_bytes = limit_bytes};
     unsigned coding = options->threads ? options->threads : efs_cores();
-    pipe_begin(&pipe);
+    coding = coding < THREADS_MAX ? coding : THREADS_MAX;
+    pipe_begin(&pipe, coding);
     pipe.parallel.done_bytes = state->done_bytes;
-    pipe.may_code = coding < THREADS_MAX ? coding : THREADS_MAX;
     pipe.buffer_bytes = efs_pack_source_room(largest_shard_bytes(plan)); /* a shard has at most 16 MiB: 4 threads fit */
     unsigned count = efs_parallel_fit(EFS_PACK_WORK_BYTES, efs_codec_scratch_encoding_bytes(plan->shard_elements),
-                                      &pipe.buffer_bytes, BUFFER_BYTES_MAX, pipe.may_code + READING_THREADS);
+                                      &pipe.buffer_bytes, BUFFER_BYTES_MAX, coding + READING_THREADS);
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
     errint_t rc = efs_pack_ring_init(&pipe.ring, EFS_PACK_RING_BYTES);
     if (rc == 0)

@@ -4,15 +4,11 @@
 #include "pack.h"
 #include "expertfs-private.h"
 #include "source.h"
-#include "sys.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SNAPSHOTS "snapshots/"
 
 /* Is a part of several there, by its number with as many digits, or with no more than it needs? *path: its name. */
 static bool has_part(const struct efs_catalog *catalog, const char *path, const struct efs_source_part *part,
@@ -73,38 +69,8 @@ static errint_t check_index(const char *src, const struct efs_source_file *index
     const char *missing = index->missing;
     if (!missing)
         return 0;
-    return efs_fail(
-        err, -ENODATA, "%s: %s %s, which %s names; --any packs it all the same", src, *missing ? missing : "\"\"",
-        *missing == '/' || strncmp(missing, "../", 3) == 0 ? "lies outside of it" : "is missing", index->path);
-}
-
-/* 0: the file lies below that folder, whose name ends with a slash. */
-static int compare_below(const void *folder, const void *element)
-{
-    const struct efs_source_file *file = element;
-    return strncmp(folder, file->path, strlen(folder));
-}
-
-/* The cache of a hub has files in blobs/, and links to them in snapshots/REVISION/. */
-static errint_t check_copies(const char *src, const struct efs_catalog *catalog, struct efs_error *err)
-{
-    for (size_t f = 0; f < catalog->file_count; f++) {
-        const char *path = catalog->files[f].path, *at = strstr(path, SNAPSHOTS);
-        const char *end = at ? strchr(at + strlen(SNAPSHOTS), '/') : NULL;
-        char *blobs;
-        if (!end || (at != path && at[-1] != '/'))
-            continue;
-        if (asprintf(&blobs, "%.*sblobs/", (int)(at - path), path) < 0)
-            return efs_fail(err, -ENOMEM, "%s: no memory", src);
-        bool twice = bsearch(blobs, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_below);
-        free(blobs);
-        if (twice)
-            return efs_fail(err, -ENODATA,
-                            "%s: has each file twice, as caches of hubs do: pack one revision, like %s/%.*s; --any "
-                            "packs it all",
-                            src, catalog->root, (int)(end - path), path);
-    }
-    return 0;
+    return efs_fail(err, -ENODATA, "%s: %s is missing, which %s names; --any packs it all the same", src,
+                    *missing ? missing : "\"\"", index->path);
 }
 
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
@@ -119,33 +85,15 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
         unread |= catalog->files[f].state == EFS_SOURCE_UNREAD;
     }
     if (catalog->tensor_count || unread) {
-        errint_t whole = check_copies(src, catalog, err);
+        errint_t whole = 0;
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_parts(src, catalog, &catalog->files[f], err);
         for (size_t f = 0; f < catalog->file_count && whole == 0; f++)
             whole = check_index(src, &catalog->files[f], err);
         return whole;
     }
-    char magic[sizeof(EFS_MAGIC) - 1], *path = NULL;
-    bool store = false;
-    for (size_t i = 0; i < catalog->file_count && !store; i++) {
-        free(path);
-        if (asprintf(&path, "%s/%s", catalog->root, catalog->files[i].path) < 0)
-            return efs_fail(err, -ENOMEM, "%s: no memory", src);
-        int fd = efs_sys_open(path, O_RDONLY | O_NONBLOCK, 0);
-        store = fd >= 0 && efs_sys_pread_all(fd, magic, sizeof(magic), 0) == 0 &&
-                memcmp(magic, EFS_MAGIC, sizeof(magic)) == 0;
-        if (fd >= 0)
-            efs_sys_close(fd);
-    }
-    errint_t rc =
-        store ? efs_fail(err, -ENODATA, "%s: is a store already; expertfs mounts it, expertctl unpack unpacks it", path)
-              : efs_fail(err, -ENODATA,
-                         "%s: no weights found: no safetensors or GGUF file with tensors; --any packs it all "
-                         "the same",
-                         src);
-    free(path);
-    return rc;
+    return efs_fail(err, -ENODATA,
+                    "%s: no weights found: no safetensors or GGUF file with tensors; --any packs it all the same", src);
 }
 
 errint_t efs_pack_check(const char *src, struct efs_error *err)

@@ -59,9 +59,6 @@ struct efs_shard_coded {
 };
 errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
                           uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded, struct efs_codec_scratch *scratch);
-/* Count the exponents of elements that are not split (small objects are stored whole); format as for their dtype. */
-void efs_exponent_counts(enum efs_format format, const void *raw, size_t elements, uint64_t counts[256],
-                         struct efs_codec_scratch *scratch);
 /* Entropy of a histogram in bits, all symbols together: what one ideal table would need. */
 double efs_entropy_bits(const uint64_t counts[256]);
 /* The format that an object of this dtype is split by under this choice (RAW: BYTES). */

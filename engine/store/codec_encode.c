@@ -170,21 +170,6 @@ static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbol
         try_way(&ways[i], symbols, n, &limit, e, coded, s);
 }
 
-void efs_exponent_counts(enum efs_format format, const void *raw, size_t elements, uint64_t counts[256],
-                         struct efs_codec_scratch *scratch)
-{
-    const uint8_t *src = raw;
-    size_t width = efs_format_bytes(format);
-    memset(counts, 0, 256 * sizeof(counts[0]));
-    while (elements > 0) { /* by blocks: SM of one fits scratch->block, E of one fits any scratch->e */
-        size_t n = elements < EFS_BLOCK ? elements : EFS_BLOCK;
-        efs_split(format, src, n, scratch->e, scratch->block);
-        efs_histogram(scratch->e, n, counts);
-        src += n * width;
-        elements -= n;
-    }
-}
-
 errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
                           uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded, struct efs_codec_scratch *scratch)
 {

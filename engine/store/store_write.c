@@ -47,7 +47,8 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
     if (rc < 0)
         return writer_fail(w, rc, "stat", err);
     if (S_ISDIR(st.st_mode))
-        return efs_fail(err, -EISDIR, "%s: is a directory; name the store's file", w->path);
+        return efs_fail(err, -EISDIR, "%s: is a directory; OUT is the store's own name, such as %s/model.efs", w->path,
+                        w->path);
     if (!w->force)
         return efs_fail(err, -EEXIST, "%s: exists already; --force replaces it", w->path);
     if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))

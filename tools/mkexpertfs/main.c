@@ -69,7 +69,7 @@ static const struct tools_option options[] = {
      "many elements",
      TOOLS_CALL, .take = take_shard_size},
     {"force", 'f', NULL, "Replace OUT if it exists", TOOLS_FLAG, .at = AT(options.force)},
-    {"any", 0, NULL, "Pack SRC also if it has no weights, not all, or twice", TOOLS_CLEAR, .at = AT(options.weights)},
+    {"any", 0, NULL, "Pack SRC also if it has no weights, or not all", TOOLS_CLEAR, .at = AT(options.weights)},
     {"verify", 0, NULL, "Decode everything and compare it with SRC before OUT appears", TOOLS_FLAG,
      .at = AT(options.verify)},
     {"reclaim", 0, NULL,
