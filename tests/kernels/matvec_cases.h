@@ -222,19 +222,21 @@ static inline void matrix_free(struct matrix *m)
  */
 
 /* One product, straight from the text of matvec.h. */
-static inline float product_by_the_text(const uint16_t *row, const float *x, uint32_t cols)
+static inline float product_by_the_text(bool f16, const uint16_t *row, const float *x, uint32_t cols)
 {
+    static const unsigned bf16_bits[] = {0, 4, 3, 2, 1}, f16_bits[] = {4, 3, 2, 1, 0};
     float sums[32] = {0};
 
     for (uint32_t c = 0; c < (cols + 63) / 64 * 64; c++) {
-        uint32_t s = c / 16 % 4 * 8 + c / 2 % 4 * 2 + c % 2;
-        sums[s] = c < cols ? fmaf(widened(row[c]), x[c], sums[s]) : fmaf(0, 0, sums[s]);
+        uint32_t s = f16 ? c % 32 : c / 16 % 4 * 8 + c / 2 % 4 * 2 + c % 2;
+        float w = c >= cols ? 0 : f16 ? widened_f16(row[c]) : widened(row[c]);
+        sums[s] = fmaf(w, c < cols ? x[c] : 0, sums[s]);
     }
-    static const unsigned bits[] = {0, 4, 3, 2, 1};
     for (size_t b = 0; b < 5; b++) {
+        unsigned bit = f16 ? f16_bits[b] : bf16_bits[b];
         for (unsigned s = 0; s < 32; s++)
-            if ((s >> bits[b] & 1) == 0)
-                sums[s] += sums[s | 1u << bits[b]];
+            if ((s >> bit & 1) == 0)
+                sums[s] += sums[s | 1u << bit];
     }
     return sums[0];
 }

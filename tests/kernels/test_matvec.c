@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_matvec.c - products: what matvec.h says, to the bit, from every form of a matrix, on every path, for every split
- * of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is the same everywhere. Only by
- * the BF16 dot product paths differ; there forms and splits agree to the bit, and the value within what rounding may
- * do.
+ * test_matvec.c - products of BF16 and F16 matrices: what matvec.h says, to the bit, from every form of a matrix, on
+ * every path, for every split of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is
+ * the same everywhere. Only by the BF16 dot product paths differ; there forms and splits agree to the bit, and the
+ * value within what rounding may do.
  */
 #include "test.h"
 #include "matvec_cases.h"
@@ -21,7 +21,7 @@ static void check_same(const float *y, const float *right, size_t n)
 }
 
 /* Every form on every path against the text. */
-static void check_case(const struct product_case *c, unsigned splits, uint64_t *rng)
+static void check_format(const struct product_case *c, bool f16, unsigned splits, uint64_t *rng)
 {
     size_t n = (size_t)c->rows * c->cols, products = (size_t)c->rows * c->tokens;
     uint16_t *numbers = malloc(2 * n);
@@ -30,15 +30,15 @@ static void check_case(const struct product_case *c, unsigned splits, uint64_t *
 
     assert_true(numbers && x && y && right);
     for (size_t i = 0; i < n; i++)
-        numbers[i] = bf16_of(c->w, rng);
+        numbers[i] = f16 ? f16_of(c->w, rng) : bf16_of(c->w, rng);
     for (size_t i = 0; i < (size_t)c->cols * c->tokens; i++)
         x[i] = f32_of(c->x, rng);
     for (size_t t = 0; t < c->tokens; t++)
         for (size_t r = 0; r < c->rows; r++)
-            right[t * c->rows + r] = product_by_the_text(numbers + r * c->cols, x + t * c->cols, c->cols);
-    void *input = input_new(EFS_INPUT_F32, x, c->cols, c->cols, c->tokens);
+            right[t * c->rows + r] = product_by_the_text(f16, numbers + r * c->cols, x + t * c->cols, c->cols);
+    void *input = input_new(f16 ? EFS_INPUT_F32_BY_F16 : EFS_INPUT_F32, x, c->cols, c->cols, c->tokens);
     for (int form = 0; form < FORMS; form++) {
-        struct matrix *m = matrix_new((enum matrix_form)form, numbers, c->rows, c->cols, c->shard_elements);
+        struct matrix *m = matrix_of((enum matrix_form)form, f16, numbers, c->rows, c->cols, c->shard_elements);
         for (size_t p = 0; p < PATH_COUNT; p++) {
             if (!efs_cpu_force(path_names[p]))
                 continue;
@@ -52,6 +52,12 @@ static void check_case(const struct product_case *c, unsigned splits, uint64_t *
     free(x);
     free(y);
     free(right);
+}
+
+static void check_case(const struct product_case *c, unsigned splits, uint64_t *rng)
+{
+    check_format(c, false, splits, rng);
+    check_format(c, true, splits, rng);
 }
 
 /* Columns around vectors, groups, blocks; rows so that several blocks and shards are crossed at all places. */
@@ -122,7 +128,7 @@ TEST(every_code)
             sm[i] = (uint8_t)random_u64(&rng);
         efs_merge(EFS_FORMAT_BF16, e, sm, (size_t)rows * cols, numbers);
         for (uint32_t r = 0; r < rows; r++)
-            right[r] = product_by_the_text(numbers + (size_t)r * cols, x, cols);
+            right[r] = product_by_the_text(false, numbers + (size_t)r * cols, x, cols);
         struct matrix *m = matrix_new(FORM_CASCADE, numbers, rows, cols, EFS_BLOCK * 2);
         for (size_t p = 0; p < PATH_COUNT; p++) {
             if (!efs_cpu_force(path_names[p]))
@@ -181,6 +187,63 @@ TEST(inputs)
     matrix_free(m);
     free(a);
     free(b);
+}
+
+/* All F16 numbers as inputs; F32 numbers are rounded to the nearest of them, ties to even. */
+TEST(f16_inputs)
+{
+    const uint16_t one = 0x3c00;
+    const struct efs_matrix unit = {.rows = 1, .cols = 1, .f16 = true, .plain = &one};
+    uint8_t scratch[131072] __attribute__((aligned(64)));
+    float y;
+
+    assert_true(efs_matvec_scratch_bytes(1, 1) <= sizeof(scratch));
+    for (uint32_t i = 0; i < 65536; i++) {
+        const uint16_t number = (uint16_t)i, next = (uint16_t)(i + 1);
+        const float value = widened_f16(number), middle = (float)(((double)value + (double)widened_f16(next)) / 2);
+        void *input = input_new(EFS_INPUT_F16, &number, 1, 1, 1);
+        assert_int_equal(efs_matvec(&unit, input, 0, 1, &y, 1, scratch), 0);
+        assert_true(same_float(y, value) || (y == 0 && value == 0));
+        free(input);
+        if ((i & 0x7fff) >= 0x7bff) /* the largest, infinity, NaN */
+            continue;
+        for (int side = -1; side <= 1; side++) {
+            const float x = side == 0 ? middle : nextafterf(middle, side < 0 ? value : widened_f16(next));
+            const float right = side < 0 || (side == 0 && i % 2 == 0) ? value : widened_f16(next);
+            input = input_new(EFS_INPUT_F32_TO_F16, &x, 1, 1, 1);
+            assert_int_equal(efs_matvec(&unit, input, 0, 1, &y, 1, scratch), 0);
+            assert_true(y == right);
+            free(input);
+        }
+    }
+    static const float edges[][2] = {
+        {65504, 65504},         {65519.996f, 65504},      {65520, INFINITY}, {-65520, -INFINITY},
+        {1e30f, INFINITY},      {INFINITY, INFINITY},     {NAN, NAN},        {0x1p-25f, 0},
+        {0x1.8p-25f, 0x1p-24f}, {-0x1.8p-25f, -0x1p-24f}, {1e-40f, 0}};
+    for (size_t i = 0; i < sizeof(edges) / sizeof(edges[0]); i++) {
+        void *input = input_new(EFS_INPUT_F32_TO_F16, &edges[i][0], 1, 1, 1);
+        assert_int_equal(efs_matvec(&unit, input, 0, 1, &y, 1, scratch), 0);
+        assert_true(same_float(y, edges[i][1]));
+        free(input);
+    }
+}
+
+/* Inputs of the other kind. */
+TEST(refused)
+{
+    const uint16_t one = 0x3c00;
+    const float x = 1;
+    uint8_t scratch[131072] __attribute__((aligned(64)));
+    float y;
+
+    for (int f16 = 0; f16 < 2; f16++)
+        for (int type = EFS_INPUT_F32; type <= EFS_INPUT_F32_TO_F16; type++) {
+            const struct efs_matrix w = {.rows = 1, .cols = 1, .f16 = f16, .plain = &one};
+            void *input = input_new((enum efs_input_type)type, &x, 1, 1, 1);
+            int r = efs_matvec(&w, input, 0, 1, &y, 1, scratch);
+            assert_int_equal(r, f16 == (type >= EFS_INPUT_F32_BY_F16) ? 0 : -EINVAL);
+            free(input);
+        }
 }
 
 /* The product as it is, and the sum of its terms' sizes, to tell how far off a sum in F32 may be. */
