@@ -15,7 +15,6 @@ static const struct efs_prefetch_config wide = {.layers = LAYERS,
                                                 .guesses = GUESSES,
                                                 .under_way_bytes = 1000,
                                                 .held_bytes = 1000};
-static const struct efs_prefetch_demand idle = {0, 0};
 
 static struct efs_prefetch *queue_new(const struct efs_prefetch_config *config)
 {
@@ -30,65 +29,6 @@ static struct efs_prefetch_guess guess(unsigned layer, unsigned expert, int64_t 
     return (struct efs_prefetch_guess){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10};
 }
 
-static void offer(struct efs_prefetch *q, uint64_t sequence, int64_t now, const struct efs_prefetch_guess *guesses,
-                  unsigned count)
-{
-    assert_int_equal(efs_prefetch_offer(q, sequence, now, guesses, count), 0);
-}
-
-static void offer_one(struct efs_prefetch *q, uint64_t sequence, int64_t now, struct efs_prefetch_guess one)
-{
-    offer(q, sequence, now, &one, 1);
-}
-
-/* "R13": read expert 3 of layer 1; "X": cancel, "D": drop, "!": raise. */
-static void assert_actions(const struct efs_prefetch_action *actions, size_t count, const char *wanted)
-{
-    char text[200] = "";
-
-    for (size_t i = 0; i < count; i++)
-        snprintf(text + strlen(text), sizeof(text) - strlen(text), "%c%u%u", "R!XD"[actions[i].what], actions[i].layer,
-                 actions[i].expert);
-    assert_string_equal(text, wanted);
-}
-
-static void assert_next(struct efs_prefetch *q, const char *wanted)
-{
-    const struct efs_prefetch_action *actions;
-    size_t count;
-
-    efs_prefetch_next(q, &idle, &actions, &count);
-    assert_actions(actions, count, wanted);
-}
-
-static void assert_done(struct efs_prefetch *q, unsigned layer, unsigned expert, bool read, const char *wanted)
-{
-    const struct efs_prefetch_action *actions;
-    size_t count;
-
-    efs_prefetch_done(q, layer, expert, read, &actions, &count);
-    assert_actions(actions, count, wanted);
-}
-
-static void assert_asked(struct efs_prefetch *q, uint64_t sequence, int64_t now, unsigned expert, const char *wanted)
-{
-    const uint16_t experts[] = {(uint16_t)expert};
-    const struct efs_prefetch_action *actions;
-    size_t count;
-
-    assert_int_equal(efs_prefetch_asked(q, sequence, now, (unsigned)(now % LAYERS), experts, 1, &actions, &count), 0);
-    assert_actions(actions, count, wanted);
-}
-
-static void assert_end(struct efs_prefetch *q, uint64_t sequence, const char *wanted)
-{
-    const struct efs_prefetch_action *actions;
-    size_t count;
-
-    efs_prefetch_end(q, sequence, &actions, &count);
-    assert_actions(actions, count, wanted);
-}
-
 static struct efs_prefetch_counts counts_of(const struct efs_prefetch *q)
 {
     struct efs_prefetch_counts counts;
@@ -97,256 +37,170 @@ static struct efs_prefetch_counts counts_of(const struct efs_prefetch *q)
     return counts;
 }
 
-TEST(worth_most_first_then_due_soonest)
+/* ---- scripts ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * A step is a verb with what it takes, and the actions that come of it: R13: read expert 3 of layer 1; X13: cancel,
+ * D13: drop, !13: raise. Steps end with a semicolon.
+ *
+ *     offer S@N GUESS...  sequence S at position N guesses; a GUESS is LAYER EXPERT = WORTH, *BYTES (10), /DUE (the
+ *                         next position of its layer)
+ *     next ACTIONS        nothing waits
+ *     busy WAITING READS  next, while so much demand waits and is read: no action
+ *     done LE ACTIONS     the read of expert E of layer L has ended; failed LE: it brought nothing
+ *     asked S@N E ACTIONS sequence S asks for expert E of the layer at position N
+ *     end S ACTIONS       sequence S is over
+ *     lost LE             the cache has evicted it
+ *     caps R H            bytes: under way, held
+ *     count NAME N        a number of efs_prefetch_counts()
+ */
+static const struct script {
+    const char *what, *steps;
+} scripts[] = {
+    {"most worth first, then soonest due",
+     "offer 1@0 11=.2 12=.9 33=.5 24=.5; next R12; next R24; next R33; next R11; next;"
+     "count issued 4; count issued_bytes 40;"},
+    {"demand goes first", "offer 1@0 11=1; busy 1 0; busy 0 1; busy 3 2; next R11;"},
+    /* 11 is under way: it stays */
+    {"a new offer replaces the last one",
+     "offer 1@0 11=.9 22=.5 33=.4; next R11; offer 1@0 22=.1 44=.2; next R44; next R22; next;"
+     "count offered 5; count replaced 2; done 11; asked 1@1 1; count used 1;"},
+    /* done: it is the cache's. 12 was never begun */
+    {"a read that is asked for is raised", "offer 1@0 11=.9 12=.5; next R11; asked 1@1 1 !11; done 11; count late 1;"
+                                           "count expired 1; next;"},
+    {"a queued guess that is asked for is demand", "offer 1@0 11=.9; asked 1@1 1; next; count unread 1;"},
+    /* below what there is: nothing more is read, and what is held stays */
+    {"caps can change",
+     "offer 1@0 21=.9 22=.8 33=.7; next R21; done 21; caps 1000 5; next; asked 1@2 1; count used 1;"},
+    /* 12 was cancelled in time, 13 was not */
+    {"guesses whose layer has passed go",
+     "offer 1@0 11=.9 12=.8 13=.7 14=.6 25=.1; next R11; next R12; next R13; done 11;"
+     "asked 1@1 7 X13X12D11; failed 12; done 13 D13; next R25; count expired 1;"
+     "count cancelled 1; count wasted 2; count wasted_bytes 20;"},
+    /* and it is not read twice at once */
+    {"a cancelled read can be raised",
+     "offer 1@0 11=.9; next R11; end 1 X11; offer 2@0 11=.9; next; asked 2@1 1 !11; done 11;"
+     "count late 1;"},
+    {"another sequence may still want it", "offer 1@0 11=.5; offer 2@0 11=.9/7; next R11; next; done 11; asked 1@1 2;"
+                                           "count wasted 0; end 1; end 2 D11; end 3; count wasted 1;"},
+    {"a failed read is not retried",
+     "offer 1@0 11=.5; next R11; failed 11; next; count failed 1; asked 1@1 1; count used 0;"},
+    /* the first time it is not held */
+    {"what the cache evicts was in vain",
+     "offer 1@0 11=.5; lost 11; next R11; done 11; lost 11; asked 1@1 1; count wasted 1;"
+     "count used 0;"},
+    /* 12 has to wait, 13 need not */
+    {"bytes under way are capped",
+     "caps 25 1000; offer 1@0 11=.9 12=.5*20 13=.4; next R11; next R13; next; done 13; next;"
+     "done 11; next R12;"},
+    /* 53 and 44 are due later, or no sooner, however much they are worth; 35 is under way then, and 21 sooner */
+    {"sooner ones are never evicted", "caps 1000 20; offer 1@0 21=.1 42=.2; next R42; next R21; done 42;"
+                                      "offer 1@0 53=.9 44=.8; next; done 21; next; offer 1@0 35=.01; next D42R35;"
+                                      "offer 1@0 36=.9; next; count wasted 1;"},
+    /* half of what 33 needs could be evicted; then it needs more than there can be */
+    {"nothing is evicted in vain", "caps 1000 20; offer 1@0 11=.1 52=.2; next R52; next R11; done 52; done 11;"
+                                   "offer 1@0 33=1*15; next; offer 1@0 33=1*21; next;"},
+};
+
+static void script_offer(struct efs_prefetch *q, uint64_t sequence, int64_t now, char *words)
 {
-    struct efs_prefetch *q = queue_new(&wide);
-    const struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.2), guess(1, 2, 1, 0.9), guess(3, 3, 3, 0.5),
-                                                 guess(2, 4, 2, 0.5)};
+    struct efs_prefetch_guess guesses[GUESSES];
+    unsigned count = 0;
+    char *rest;
 
-    offer(q, 1, 0, guesses, 4);
-    assert_next(q, "R12");
-    assert_next(q, "R24");
-    assert_next(q, "R33");
-    assert_next(q, "R11");
-    assert_next(q, "");
-    assert_int_equal(counts_of(q).issued, 4);
-    assert_int_equal(counts_of(q).issued_bytes, 40);
-    efs_prefetch_free(q);
-    efs_prefetch_free(NULL);
-}
+    for (const char *word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        unsigned layer = (unsigned)(word[0] - '0'), expert = (unsigned)(word[1] - '0');
+        const char *bytes = strchr(word, '*'), *due = strchr(word, '/');
+        int64_t ahead = (layer + LAYERS - (unsigned)(now % LAYERS) - 1) % LAYERS + 1;
 
-TEST(demand_goes_first)
-{
-    struct efs_prefetch *q = queue_new(&wide);
-    static const struct efs_prefetch_demand busy[] = {{1, 0}, {0, 1}, {3, 2}};
-    const struct efs_prefetch_action *actions;
-    size_t count;
-
-    offer_one(q, 1, 0, guess(1, 1, 1, 1));
-    for (unsigned i = 0; i < 3; i++) {
-        efs_prefetch_next(q, &busy[i], &actions, &count);
-        assert_int_equal(count, 0);
+        guesses[count] = guess(layer, expert, due ? atoi(due + 1) : now + ahead, atof(word + 3));
+        guesses[count].bytes = bytes ? (uint64_t)atoi(bytes + 1) : 10;
+        count++;
     }
-    assert_next(q, "R11");
-    efs_prefetch_free(q);
+    assert_int_equal(efs_prefetch_offer(q, sequence, now, guesses, count), 0);
 }
 
-TEST(a_new_offer_takes_the_place_of_the_old)
+static uint64_t script_count(const struct efs_prefetch *q, const char *name)
 {
-    struct efs_prefetch *q = queue_new(&wide);
-    const struct efs_prefetch_guess first[] = {guess(1, 1, 1, 0.9), guess(2, 2, 2, 0.5), guess(3, 3, 3, 0.4)};
-    const struct efs_prefetch_guess second[] = {guess(2, 2, 2, 0.1), guess(4, 4, 4, 0.2)};
+    const struct efs_prefetch_counts c = counts_of(q);
+    const struct {
+        const char *name;
+        uint64_t count;
+    } counts[] = {{"offered", c.offered},
+                  {"replaced", c.replaced},
+                  {"issued", c.issued},
+                  {"issued_bytes", c.issued_bytes},
+                  {"used", c.used},
+                  {"late", c.late},
+                  {"unread", c.unread},
+                  {"expired", c.expired},
+                  {"cancelled", c.cancelled},
+                  {"wasted", c.wasted},
+                  {"wasted_bytes", c.wasted_bytes},
+                  {"failed", c.failed}};
 
-    offer(q, 1, 0, first, 3);
-    assert_next(q, "R11"); /* under way: it stays */
-    offer(q, 1, 0, second, 2);
-    assert_next(q, "R44");
-    assert_next(q, "R22");
-    assert_next(q, "");
-    assert_int_equal(counts_of(q).offered, 5);
-    assert_int_equal(counts_of(q).replaced, 2);
-    assert_done(q, 1, 1, true, "");
-    assert_asked(q, 1, 1, 1, "");
-    assert_int_equal(counts_of(q).used, 1);
-    efs_prefetch_free(q);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        if (strcmp(name, counts[i].name) == 0)
+            return counts[i].count;
+    fail_msg("no count is called %s", name);
+    return 0;
 }
 
-TEST(what_is_asked_for_while_read_is_raised)
+static void script_step(struct efs_prefetch *q, const struct script *script, const char *step)
 {
-    struct efs_prefetch *q = queue_new(&wide);
-    const struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.5)};
+    const struct efs_prefetch_action *actions = NULL;
+    struct efs_prefetch_config caps = wide;
+    struct efs_prefetch_demand demand = {0, 0};
+    unsigned layer, expert, position;
+    uint64_t sequence;
+    size_t count = 0;
+    char words[100] = "", name[20], did[100] = "", should[40] = "";
 
-    offer(q, 1, 0, guesses, 2);
-    assert_next(q, "R11");
-    assert_asked(q, 1, 1, 1, "!11");
-    assert_done(q, 1, 1, true, ""); /* the cache's */
-    assert_int_equal(counts_of(q).late, 1);
-    assert_int_equal(counts_of(q).expired, 1); /* 12, which nobody began to read */
-    assert_next(q, "");
-    efs_prefetch_free(q);
+    if (sscanf(step, "offer %" SCNu64 "@%u %99[^;]", &sequence, &position, words) == 3) {
+        script_offer(q, sequence, position, words);
+    } else if (sscanf(step, "busy %u %u", &demand.waiting, &demand.under_way) == 2) {
+        efs_prefetch_next(q, &demand, &actions, &count);
+    } else if (sscanf(step, "done %1u%1u %39s", &layer, &expert, should) >= 2) {
+        efs_prefetch_done(q, layer, expert, true, &actions, &count);
+    } else if (sscanf(step, "failed %1u%1u", &layer, &expert) == 2) {
+        efs_prefetch_done(q, layer, expert, false, &actions, &count);
+    } else if (sscanf(step, "lost %1u%1u", &layer, &expert) == 2) {
+        efs_prefetch_lost(q, layer, expert);
+    } else if (sscanf(step, "asked %" SCNu64 "@%u %u %39s", &sequence, &position, &expert, should) >= 3) {
+        const uint16_t experts[] = {(uint16_t)expert};
+        assert_int_equal(efs_prefetch_asked(q, sequence, position, position % LAYERS, experts, 1, &actions, &count), 0);
+    } else if (sscanf(step, "end %" SCNu64 " %39s", &sequence, should) >= 1) {
+        efs_prefetch_end(q, sequence, &actions, &count);
+    } else if (sscanf(step, "caps %" SCNu64 " %" SCNu64, &caps.under_way_bytes, &caps.held_bytes) == 2) {
+        efs_prefetch_set_caps(q, &caps);
+    } else if (sscanf(step, "count %19s %u", name, &position) == 2) {
+        if (script_count(q, name) != position)
+            fail_msg("%s: %s is %" PRIu64 ", not %u", script->what, name, script_count(q, name), position);
+    } else if (strncmp(step, "next", 4) == 0) {
+        sscanf(step + 4, "%39s", should);
+        efs_prefetch_next(q, &demand, &actions, &count);
+    } else {
+        fail_msg("%s: what is \"%s\"?", script->what, step);
+    }
+    for (size_t i = 0; i < count; i++)
+        snprintf(did + strlen(did), sizeof(did) - strlen(did), "%c%u%u", "R!XD"[actions[i].what], actions[i].layer,
+                 actions[i].expert);
+    if (strcmp(did, should) != 0)
+        fail_msg("%s: \"%s\": %s", script->what, step, did);
 }
 
-TEST(what_is_asked_for_while_queued_is_demand)
+TEST(scripts_hold)
 {
-    struct efs_prefetch *q = queue_new(&wide);
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        struct efs_prefetch *q = queue_new(&wide);
+        char *steps = strdup(scripts[i].steps), *rest;
 
-    offer_one(q, 1, 0, guess(1, 1, 1, 0.9));
-    assert_asked(q, 1, 1, 1, "");
-    assert_next(q, "");
-    assert_int_equal(counts_of(q).unread, 1);
-    efs_prefetch_free(q);
-}
-
-/* Caps that fall below what there is: nothing more is read, and what is held stays. */
-TEST(caps_can_change)
-{
-    struct efs_prefetch_config config = wide;
-    const struct efs_prefetch_guess guesses[] = {guess(2, 1, 2, 0.9), guess(2, 2, 2, 0.8), guess(3, 3, 3, 0.7)};
-    struct efs_prefetch *q = queue_new(&wide);
-
-    offer(q, 1, 0, guesses, 3);
-    assert_next(q, "R21");
-    assert_done(q, 2, 1, true, "");
-    config.held_bytes = 5;
-    efs_prefetch_set_caps(q, &config);
-    assert_next(q, "");
-    assert_asked(q, 1, 2, 1, "");
-    assert_int_equal(counts_of(q).used, 1);
-    efs_prefetch_free(q);
-}
-
-TEST(what_its_layer_has_passed_goes)
-{
-    struct efs_prefetch *q = queue_new(&wide);
-    const struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.8), guess(1, 3, 1, 0.7),
-                                                 guess(1, 4, 1, 0.6), guess(2, 5, 2, 0.1)};
-
-    offer(q, 1, 0, guesses, 5);
-    assert_next(q, "R11");
-    assert_next(q, "R12");
-    assert_next(q, "R13");
-    assert_done(q, 1, 1, true, "");
-    assert_asked(q, 1, 1, 7, "X13X12D11");
-    assert_done(q, 1, 2, false, ""); /* it was cancelled in time */
-    assert_done(q, 1, 3, true, "D13");
-    assert_next(q, "R25");
-    assert_int_equal(counts_of(q).expired, 1);
-    assert_int_equal(counts_of(q).cancelled, 1);
-    assert_int_equal(counts_of(q).wasted, 2);
-    assert_int_equal(counts_of(q).wasted_bytes, 20);
-    efs_prefetch_free(q);
-}
-
-/* Cancelled, asked for after all before it has ended: the read is raised. */
-TEST(a_cancelled_read_can_be_raised)
-{
-    struct efs_prefetch *q = queue_new(&wide);
-
-    offer_one(q, 1, 0, guess(1, 1, 1, 0.9));
-    assert_next(q, "R11");
-    assert_end(q, 1, "X11");
-    offer_one(q, 2, 0, guess(1, 1, 1, 0.9)); /* not to be read twice at once */
-    assert_next(q, "");
-    assert_asked(q, 2, 1, 1, "!11");
-    assert_done(q, 1, 1, true, "");
-    assert_int_equal(counts_of(q).late, 1);
-    efs_prefetch_free(q);
-}
-
-TEST(another_sequence_may_still_want_it)
-{
-    struct efs_prefetch *q = queue_new(&wide);
-
-    offer_one(q, 1, 0, guess(1, 1, 1, 0.5));
-    offer_one(q, 2, 0, guess(1, 1, 7, 0.9));
-    assert_next(q, "R11");
-    assert_next(q, ""); /* once */
-    assert_done(q, 1, 1, true, "");
-    assert_asked(q, 1, 1, 2, "");
-    assert_int_equal(counts_of(q).wasted, 0);
-    assert_end(q, 1, "");
-    assert_end(q, 2, "D11");
-    assert_end(q, 3, "");
-    assert_int_equal(counts_of(q).wasted, 1);
-    efs_prefetch_free(q);
-}
-
-TEST(a_failed_read_is_not_tried_again)
-{
-    struct efs_prefetch *q = queue_new(&wide);
-
-    offer_one(q, 1, 0, guess(1, 1, 1, 0.5));
-    assert_next(q, "R11");
-    assert_done(q, 1, 1, false, "");
-    assert_next(q, "");
-    assert_int_equal(counts_of(q).failed, 1);
-    assert_asked(q, 1, 1, 1, "");
-    assert_int_equal(counts_of(q).used, 0);
-    efs_prefetch_free(q);
-}
-
-TEST(what_the_cache_evicts_was_in_vain)
-{
-    struct efs_prefetch *q = queue_new(&wide);
-
-    offer_one(q, 1, 0, guess(1, 1, 1, 0.5));
-    efs_prefetch_lost(q, 1, 1); /* not held */
-    assert_next(q, "R11");
-    assert_done(q, 1, 1, true, "");
-    efs_prefetch_lost(q, 1, 1);
-    assert_asked(q, 1, 1, 1, "");
-    assert_int_equal(counts_of(q).wasted, 1);
-    assert_int_equal(counts_of(q).used, 0);
-    efs_prefetch_free(q);
-}
-
-TEST(bytes_under_way_are_capped)
-{
-    struct efs_prefetch_config config = wide;
-    struct efs_prefetch *q;
-    struct efs_prefetch_guess guesses[] = {guess(1, 1, 1, 0.9), guess(1, 2, 1, 0.5), guess(1, 3, 1, 0.4)};
-
-    config.under_way_bytes = 25;
-    q = queue_new(&config);
-    guesses[1].bytes = 20; /* 12 has to wait, 13 need not */
-    offer(q, 1, 0, guesses, 3);
-    assert_next(q, "R11");
-    assert_next(q, "R13");
-    assert_next(q, "");
-    assert_done(q, 1, 3, true, "");
-    assert_next(q, "");
-    assert_done(q, 1, 1, true, "");
-    assert_next(q, "R12");
-    efs_prefetch_free(q);
-}
-
-TEST(sooner_ones_are_never_evicted)
-{
-    struct efs_prefetch_config config = wide;
-    struct efs_prefetch *q;
-    const struct efs_prefetch_guess first[] = {guess(2, 1, 2, 0.1), guess(4, 2, 4, 0.2)};
-    const struct efs_prefetch_guess later[] = {guess(5, 3, 5, 0.9), guess(4, 4, 4, 0.8)};
-
-    config.held_bytes = 20;
-    q = queue_new(&config);
-    offer(q, 1, 0, first, 2);
-    assert_next(q, "R42");
-    assert_next(q, "R21");
-    assert_done(q, 4, 2, true, "");
-    offer(q, 1, 0, later, 2);
-    assert_next(q, ""); /* due later, or no sooner, however much they are worth */
-    assert_done(q, 2, 1, true, "");
-    assert_next(q, "");
-    offer_one(q, 1, 0, guess(3, 5, 3, 0.01));
-    assert_next(q, "D42R35");
-    offer_one(q, 1, 0, guess(3, 6, 3, 0.9)); /* 35 is under way, 21 sooner */
-    assert_next(q, "");
-    assert_int_equal(counts_of(q).wasted, 1);
-    efs_prefetch_free(q);
-}
-
-/* Half of what it needs could be evicted: nothing is. */
-TEST(nothing_is_evicted_in_vain)
-{
-    struct efs_prefetch_config config = wide;
-    struct efs_prefetch *q;
-    const struct efs_prefetch_guess first[] = {guess(1, 1, 1, 0.1), guess(5, 2, 5, 0.2)};
-    struct efs_prefetch_guess large = guess(3, 3, 3, 1);
-
-    config.held_bytes = 20;
-    q = queue_new(&config);
-    offer(q, 1, 0, first, 2);
-    assert_next(q, "R52");
-    assert_next(q, "R11");
-    assert_done(q, 5, 2, true, "");
-    assert_done(q, 1, 1, true, "");
-    large.bytes = 15;
-    offer_one(q, 1, 0, large);
-    assert_next(q, "");
-    large.bytes = 21; /* more than there can be */
-    offer_one(q, 1, 0, large);
-    assert_next(q, "");
-    efs_prefetch_free(q);
+        for (char *step = strtok_r(steps, ";", &rest); step; step = strtok_r(NULL, ";", &rest))
+            script_step(q, &scripts[i], step + strspn(step, " "));
+        free(steps);
+        efs_prefetch_free(q);
+    }
+    efs_prefetch_free(NULL);
 }
 
 TEST(refuses_bad_numbers)
@@ -435,7 +289,7 @@ static void world_offer(struct world *w, uint64_t sequence, int64_t now)
         guesses[kept].bytes = w->bytes[unit];
         kept += w->units[unit] == THERE_NOT;
     }
-    offer(w->q, sequence, now, guesses, kept);
+    assert_int_equal(efs_prefetch_offer(w->q, sequence, now, guesses, kept), 0);
 }
 
 static void world_ask(struct world *w, uint64_t sequence, int64_t now)
@@ -459,7 +313,7 @@ static void world_read(struct world *w)
     size_t count;
 
     if (cases_below(&w->cases, 2)) {
-        efs_prefetch_next(w->q, &idle, &actions, &count);
+        efs_prefetch_next(w->q, &(struct efs_prefetch_demand){0, 0}, &actions, &count);
         world_do(w, actions, count, true);
     } else if (w->units[unit] == THERE_READING || w->units[unit] == THERE_RAISED) {
         bool mine = w->units[unit] == THERE_READING, read = cases_below(&w->cases, 8) > 0;
