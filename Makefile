@@ -171,7 +171,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 $(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests/fuzz/test_fuzz_texts $(BUILD)/fuzz/fuzz_texts: $(BUILD)/obj/tools/moe-replay/base/route.o
 # It stands still between what a demotion does.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode
-# Tests of the daemon use its parts; expertfs-fake is the daemon over an engine whose replies can be late or fail.
+# Tests of the daemon use its parts; expertfs-faults is the daemon over an engine whose answers can be late or fail.
 # A name that the engine has, too, means the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
 EXPERTFS_PARTS := $(call obj,$(filter-out expertfs/main.c,$(SRC_expertfs)))
@@ -179,11 +179,13 @@ $(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(c
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(FUSE_LIBS) $(ENGINE_LIBS)
-$(BUILD)/tests/expertfs/expertfs-fake: $(call obj,$(SRC_expertfs) tests/expertfs/fake_engine.c engine/base/text.c engine/base/absolute.c)
+$(BUILD)/tests/expertfs/expertfs-faults: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,efs_open efs_close efs_read efs_lease efs_lease_release \
+  fuse_reply_open fuse_reply_buf ioctl)
+$(BUILD)/tests/expertfs/expertfs-faults: $(call obj,$(SRC_expertfs) tests/expertfs/engine_faults.c) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
-	$(link) $(FUSE_LIBS) $(shell pkg-config --libs libxxhash) -lpthread
-TEST_PROGRAMS += $(if $(wildcard tests/expertfs/fake_engine.c),$(BUILD)/tests/expertfs/expertfs-fake)
+	$(link) $(FUSE_LIBS) $(ENGINE_LIBS)
+TEST_PROGRAMS += $(BUILD)/tests/expertfs/expertfs-faults
 # A driver of graphics processors that has none: the twin of the kernels behind the calls of libcuda.so.1.
 TEST_PROGRAMS += $(BUILD)/tests/engine/libcuda-fake.so
 $(filter $(BUILD)/tests/engine/test_gpu%,$(TEST_PROGRAMS)): $(BUILD)/obj/tests/engine/gpu_fixture.o

@@ -25,7 +25,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 SCRATCH = tempfile.mkdtemp(prefix="expertfs-e2e-")
-FAKE = "tests/expertfs/expertfs-fake"
+FAULTS = "tests/expertfs/expertfs-faults"
 SANITIZED = bool(re.search("address|thread", os.path.basename(BUILD)))
 # What programs load that are not ours, which have no sanitizer in them: from here, where it is built without
 PLAIN = os.path.join(ROOT, "build") if SANITIZED else BUILD
@@ -410,21 +410,24 @@ class Mapping:
 
 
 class Mount:
-    """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends."""
+    """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends.
 
-    def __init__(self, store, options="", fake=False, environment=None, name="mnt", wait=True, prefix=(), arguments=(),
+    faults: {"DELAY_US": 5000} for the daemon of tests/expertfs/engine_faults.c with EFS_FAULT_DELAY_US=5000."""
+
+    def __init__(self, store, options="", faults=None, environment=None, name="mnt", wait=True, prefix=(), arguments=(),
                  stderr=None):
         number = len(_mounts)
         self.path = scratch(f"{name}{number}")
         os.makedirs(self.path, exist_ok=True)
         self.log = scratch(f"log{number}")
-        command = [*prefix, program(FAKE if fake else "expertfs"), "-f", *arguments, store, self.path]
+        command = [*prefix, program("expertfs" if faults is None else FAULTS), "-f", *arguments, store, self.path]
         if options:
             command += ["-o", options]
         with open(self.log, "w") as log:
             self.daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                            stderr=log if stderr is None else stderr,
-                                           env={**os.environ, **(environment or {})})
+                                           env={**os.environ, **(environment or {}),
+                                                **{f"EFS_FAULT_{fault}": str(value) for fault, value in (faults or {}).items()}})
         _mounts.append(self)
         self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.printed() or ": direct_io (" in self.printed() or ": page_cache (" in self.printed())
         if wait and self.daemon.poll() is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store is on a disk that loses its end, stands still, or is gone: readers of every kind get right bytes or an error,
 what is in memory is served on, the mount is told of and ends; and when the disk is well again, so is the mount. The disk
-is a FUSE daemon of the tests, or the store's file is cut."""
+is another mount, of a checkpoint beside which the store lies, or the store's file is cut."""
 import contextlib
 
 import crowd
@@ -14,6 +14,9 @@ folder, disk = scratch("copies"), scratch("disk")
 os.mkdir(folder)
 os.mkdir(disk)
 experts = experts_by_the_daemon(store)
+disk_model = make_model("disk_model", "-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
+shutil.copy(store, f"{disk_model}/whole.efs")
+disk_store = make_store(disk_model)
 want = {name: data for name, data in {**experts, **contents(model)}.items() if data}
 whole = open(store, "rb").read()
 READERS = 2 * len(crowd.KINDS)
@@ -64,8 +67,8 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     mount.unmount("after a cut")
 
     print(f"-- stands still, {options}")
-    under = Mount(disk, "nopassthrough", fake=True, name="under")
-    mount = Mount(under / "cut.efs", options)
+    under = Mount(disk_store, "nopassthrough", name="under")
+    mount = Mount(under / "whole.efs", options)
     read_all(mount)
     under.stand_still()
     begun = threading.Thread(target=read_all, args=(mount,))
@@ -115,12 +118,11 @@ os._exit(libc.pread(fd, room, 4096, ctypes.c_long(os.fstat(fd).st_size // 2)) !=
 """
 trace = ctypes.CDLL(None, use_errno=True).ptrace
 trace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-shutil.copy(store, f"{disk}/cut.efs")
 plain = max((name for name in want if name not in experts), key=lambda name: len(want[name]))
 for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budget there is a reply buffer each 64 MiB
     print(f"-- stands still, and readers are ended, {options}")
-    under = Mount(disk, "nopassthrough", fake=True, name="under")
-    mount = Mount(under / "cut.efs", options)
+    under = Mount(disk_store, "nopassthrough", name="under")
+    mount = Mount(under / "whole.efs", options)
     with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, what it describes is not
         file.read(4096)
     under.stand_still()
@@ -156,8 +158,8 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budg
     under.abandon()
 
 print("-- stands still, more readers than reply buffers are ended")
-under = Mount(disk, "nopassthrough", fake=True, name="under")
-mount = Mount(under / "cut.efs", "budget=64M,nopassthrough,direct_io=on")
+under = Mount(disk_store, "nopassthrough", name="under")
+mount = Mount(under / "whole.efs", "budget=64M,nopassthrough,direct_io=on")
 under.stand_still()
 readers = [subprocess.Popen(["cat", mount / name], stdout=subprocess.DEVNULL) for name in sorted(want)[:24]]
 time.sleep(1)

@@ -3,13 +3,8 @@
 from e2e import *
 
 need_fuse()
-MIB = 1 << 20
-LATE = 12 * MIB + 4096  # the page whose read is answered late
-folder = scratch("plain")
-os.mkdir(folder)
-with open(f"{folder}/file", "wb") as file:
-    for number in range(16):
-        file.write(bytes([number]) * MIB)
+store = make_store(make_model())
+LATE = 5 << 20  # the byte that is answered late: of the first shard, with larger reads before it
 
 # Goes through the mapped file in order, or uses one page.
 READER = """
@@ -24,12 +19,13 @@ for at in [late] if alone else range(0, len(view), 4096):
 
 
 def reader(mount, *alone):
-    return subprocess.Popen([sys.executable, "-c", READER, mount / "file", str(LATE), *alone], stdout=subprocess.PIPE,
+    path = mount / "model-00001-of-00003.safetensors"
+    return subprocess.Popen([sys.executable, "-c", READER, path, str(LATE), *alone], stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL)
 
 
 for options in ("nopassthrough,direct_io=off", "nopassthrough"):
-    mount = Mount(folder, options, fake=True, environment={"EFS_FAKE_LATE_AT": str(LATE), "EFS_FAKE_LATE_US": "100000000"})
+    mount = Mount(store, options, faults={"LATE_AT": LATE, "LATE_US": 100000000})
     readers = [reader(mount), reader(mount, "late")]
     for process in readers:
         process.stdout.readline()

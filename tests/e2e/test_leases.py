@@ -59,6 +59,10 @@ check("and mapped", all(view[:] == want[name] for view, name in zip(views, exper
 again = [open(mount / name, "rb") for name in experts]
 check("and opened again", all(handle.read() == want[name] for handle, name in zip(again, experts)))
 mount.budget_holds()
+os.setxattr(mount.path, "user.expertfs.budget", b"48M")
+answer = os.getxattr(mount.path, "user.expertfs.answer").decode()
+check("what a smaller budget leaves held is told", "still hold" in answer and wait_until(lambda: answer in mount.printed()), answer)
+os.setxattr(mount.path, "user.expertfs.budget", b"72M")
 for closing in views + handles + again:
     closing.close()
 check("given back", none_leased())

@@ -229,18 +229,4 @@ for plan, full in (("F=100", True), ("F=50:C=50", True), ("C=100", False)):
     taken = {name: mount.count(name) for name in ("chunk_pool_bytes", "full_pool_bytes")}
     check(f"plan={plan}", (taken["full_pool_bytes"] > 0) == (full and mount.passthrough()), taken)
     mount.stop()
-
-print("-- the daemon over another engine: floors and what is held back")
-if os.path.exists(os.path.join(BUILD, FAKE)):
-    plain = scratch("plain")
-    os.makedirs(f"{plain}/experts/L00")
-    open(f"{plain}/experts/L00/E000.safetensors", "wb").write(b"x" * 5000)
-    mount = Mount(plain, fake=True)
-    check("below the floor: ERANGE", error_of(set_, "budget", "1") == "ERANGE" and "floor" in get("answer"))
-    set_("budget", "2")
-    check("what is held back is told", "4096 bytes" in get("answer") and
-          wait_until(lambda: "4096 bytes" in mount.printed()), get("answer"))
-    mount.unmount()
-else:
-    note("left out: it is not built")
 done()
