@@ -205,7 +205,8 @@ $(BUILD)/tests/e2e/oddfs: $(BUILD)/obj/tests/e2e/oddfs.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS)
-# tests/fault puts failing system calls in the place of engine/base/sys.c
+# tests/fault wraps the system calls of engine/base/sys.c: those that sys_fault.c names.
+$(BUILD)/tests/fault/%: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,fsconfig $(shell grep -o 'efs_sys_[a-z_]*' tests/fault/sys_fault.c | sort -u))
 $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_fault.h - the engine's system calls with faults put in: linked instead of engine/base/sys.c by the tests here.
+ * sys_fault.h - the engine's system calls with faults put in: wrapped around those of engine/base/sys.c by the linker
+ * (--wrap).
  */
 #ifndef EFS_SYS_FAULT_H
 #define EFS_SYS_FAULT_H
@@ -8,43 +9,51 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* X(kind, its name in messages) */
+#define FAULT_KINDS(X)                                                                                                 \
+    X(OPEN, "open")                                                                                                    \
+    X(FSTAT, "fstat")                                                                                                  \
+    X(PREAD, "pread")                                                                                                  \
+    X(PWRITE, "pwrite")                                                                                                \
+    X(FSYNC, "fsync")                                                                                                  \
+    X(FTRUNCATE, "ftruncate")                                                                                          \
+    X(LINK, "link")                                                                                                    \
+    X(MEMFD, "memfd")                                                                                                  \
+    X(HUGE_TMPFS, "huge tmpfs")                                                                                        \
+    X(MMAP, "mmap")                                                                                                    \
+    X(MEMORY, "memory")                                                                                                \
+    X(MPROTECT, "mprotect")                                                                                            \
+    X(MBIND, "mbind")                                                                                                  \
+    X(SEALS, "seals")                                                                                                  \
+    X(FALLOCATE, "fallocate")                                                                                          \
+    X(FREE_BYTES, "free bytes") /* error 0: nothing is free */                                                         \
+    X(CLONE_READING, "clone reading")                                                                                  \
+    X(CLONE_READING_MOUNTED, "clone reading, mounted")                                                                 \
+    X(CLOSE, "close") /* the descriptor is closed all the same, as Linux does */                                       \
+    X(UNLINK, "unlink")                                                                                                \
+    X(MKDIR, "mkdir")                                                                                                  \
+    X(MUNMAP, "munmap")                                                                                                \
+    X(THREAD, "thread")                                                                                                \
+    X(WRITEBACK, "writeback")                                                                                          \
+    X(RENAME, "rename")                                                                                                \
+    FAULT_KINDS_OF_READING(X)
+/* Calls that are not counted by fault_disk_calls(): the ring's, and what the registration of a segment takes. */
+#define FAULT_KINDS_OF_READING(X)                                                                                      \
+    X(URING_INIT, "uring init")                                                                                        \
+    X(URING_FILES, "uring files")                                                                                      \
+    X(URING_SLOTS, "uring slots")                                                                                      \
+    X(URING_PIN, "uring pin")                                                                                          \
+    X(URING_UNPIN, "uring unpin")                                                                                      \
+    X(URING_SUBMIT, "uring submit")                                                                                    \
+    X(URING_WAIT, "uring wait") /* submitted reads are in flight */                                                    \
+    X(URING_RESULT, "uring result")                                                                                    \
+    X(HUGE_BYTES, "huge bytes")                                                                                        \
+    X(MADVISE, "madvise")
+
 enum fault_call {
-    FAULT_OPEN,
-    FAULT_FSTAT,
-    FAULT_PREAD,
-    FAULT_PWRITE,
-    FAULT_FSYNC,
-    FAULT_FTRUNCATE,
-    FAULT_LINK,
-    FAULT_MEMFD,
-    FAULT_HUGE_TMPFS,
-    FAULT_MMAP,
-    FAULT_MEMORY,
-    FAULT_URING_INIT,
-    FAULT_URING_PIN,
-    FAULT_URING_RESULT,
-    FAULT_MPROTECT,
-    FAULT_MBIND,
-    FAULT_HUGE_BYTES,
-    FAULT_SEALS,
-    FAULT_FALLOCATE,
-    FAULT_FREE_BYTES, /* error 0: nothing is free */
-    FAULT_CLONE_READING,
-    FAULT_CLONE_READING_MOUNTED,
-    FAULT_CLOSE, /* the descriptor is closed all the same, as Linux does */
-    FAULT_UNLINK,
-    FAULT_MKDIR,
-    FAULT_MUNMAP,
-    FAULT_MADVISE,
-    FAULT_THREAD,
-    FAULT_URING_SUBMIT,
-    FAULT_WRITEBACK,
-    FAULT_URING_FILES,
-    FAULT_URING_SLOTS,
-    FAULT_URING_UNPIN,
-    FAULT_URING_WAIT, /* reads that were submitted are under way then */
-    FAULT_RENAME,
-    FAULT_CALLS
+#define FAULT_KIND(kind, name) FAULT_##kind,
+    FAULT_KINDS(FAULT_KIND) FAULT_CALLS
+#undef FAULT_KIND
 };
 extern const char *const fault_names[FAULT_CALLS];
 
