@@ -18,7 +18,8 @@
 #include "fixture_mount.h"
 #include "expertfs.h"
 #include "expertfs-protocol.h"
-#include "real_call.h"
+#define CALLS(X) X(socket) X(connect) X(eventfd) X(getsockopt) X(send) X(recvmsg)
+#include "failing_call.h"
 
 #define LAYERS 2
 #define EXPERTS 8
@@ -458,76 +459,18 @@ static int teardown(void **state)
 
 /* ---- calls of the client that fail ------------------------------------------------------------------------- */
 
-/* These are put before the C library's, and fail in turn, but for the mount's end. */
-#define CALLS(X) X(socket) X(connect) X(eventfd) X(getsockopt) X(send) X(recvmsg)
-enum call {
-#define CALL_NAME(name) CALL_##name,
-    CALLS(CALL_NAME) CALL_NONE
-#undef CALL_NAME
-};
-static const char *const call_names[] = {
-#define CALL_TEXT(name) #name,
-    CALLS(CALL_TEXT)
-#undef CALL_TEXT
-};
-
-static struct {
-    _Atomic int call, error;
-    _Atomic unsigned nth, seen, hits;
-} failing = {.call = CALL_NONE};
-
-static bool fails(enum call call)
+static bool call_is_spared(void)
 {
-    if ((enum call)failing.call != call || is_mount_end)
-        return false;
-    bool hit = atomic_fetch_add(&failing.seen, 1) + 1 == failing.nth;
-    failing.hits += hit;
-    if (hit)
-        errno = failing.error;
-    return hit;
+    return is_mount_end;
 }
 
-int socket(int domain, int type, int protocol)
-{
-    int (*call)(int, int, int);
-    *(void **)&call = real_call("socket");
-    return fails(CALL_socket) ? -1 : call(domain, type, protocol);
-}
-
-int connect(int fd, const struct sockaddr *address, socklen_t bytes)
-{
-    int (*call)(int, const struct sockaddr *, socklen_t);
-    *(void **)&call = real_call("connect");
-    return fails(CALL_connect) ? -1 : call(fd, address, bytes);
-}
-
-int eventfd(unsigned count, int flags)
-{
-    int (*call)(unsigned, int);
-    *(void **)&call = real_call("eventfd");
-    return fails(CALL_eventfd) ? -1 : call(count, flags);
-}
-
-int getsockopt(int fd, int level, int name, void *value, socklen_t *room)
-{
-    int (*call)(int, int, int, void *, socklen_t *);
-    *(void **)&call = real_call("getsockopt");
-    return fails(CALL_getsockopt) ? -1 : call(fd, level, name, value, room);
-}
-
-ssize_t send(int fd, const void *data, size_t bytes, int flags)
-{
-    ssize_t (*call)(int, const void *, size_t, int);
-    *(void **)&call = real_call("send");
-    return fails(CALL_send) ? -1 : call(fd, data, bytes, flags);
-}
-
-ssize_t recvmsg(int fd, struct msghdr *message, int flags)
-{
-    ssize_t (*call)(int, struct msghdr *, int);
-    *(void **)&call = real_call("recvmsg");
-    return fails(CALL_recvmsg) ? -1 : call(fd, message, flags);
-}
+FAILING_CALL(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+FAILING_CALL(int, connect, (int fd, const struct sockaddr *address, socklen_t bytes), (fd, address, bytes))
+FAILING_CALL(int, eventfd, (unsigned count, int flags), (count, flags))
+FAILING_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room),
+             (fd, level, name, value, room))
+FAILING_CALL(ssize_t, send, (int fd, const void *data, size_t bytes, int flags), (fd, data, bytes, flags))
+FAILING_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
 
 static void sweep(enum call call, int error)
 {
@@ -535,17 +478,14 @@ static void sweep(enum call call, int error)
     for (bool hit = true; hit; nth += hit) {
         struct mount_end s;
         begin_end(&s, GOOD);
-        failing.nth = nth;
-        failing.error = error;
-        failing.seen = failing.hits = 0;
-        failing.call = (int)call;
+        call_plan(call, nth, nth, error);
         struct efs_client *client = open_client(0);
         for (uint32_t round = 0; round < 4; round++)
             if (!ask(client, round % LAYERS, round, 2 + round % 2, true))
                 fail_msg("%s %u, %s: an expert is wrong, or does not come", call_names[call], nth, strerror(error));
         efs_client_close(client);
-        hit = failing.hits > 0;
-        failing.call = CALL_NONE;
+        hit = call_plans[call].hits > 0;
+        call_plan(call, 0, 0, 0);
         end_end(&s);
         assert_int_equal(s.wrong, 0);
         assert_true(hit || s.handed > 0);

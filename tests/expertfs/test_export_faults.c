@@ -9,99 +9,30 @@
 #include "../fuzz/fuzz_export.c"
 
 #include "fixture.h"
-#include "real_call.h"
 
-#include <stdatomic.h>
+#define CALLS(X) X(accept4) X(epoll_ctl) X(epoll_wait) X(getsockopt) X(setsockopt) X(recv) X(sendmsg)
+#include "failing_call.h"
+
 #include <sys/epoll.h>
 #include <sys/mman.h>
 
-#define CALLS(X) X(accept4) X(epoll_ctl) X(epoll_wait) X(getsockopt) X(setsockopt) X(recv) X(sendmsg)
-enum call {
-#define CALL_NAME(name) CALL_##name,
-    CALLS(CALL_NAME) CALL_COUNT
-#undef CALL_NAME
-};
-static const char *const call_names[] = {
-#define CALL_TEXT(name) #name,
-    CALLS(CALL_TEXT)
-#undef CALL_TEXT
-};
+static pthread_t tests_thread;
 
-static pthread_t tests_thread; /* whose calls work */
-static struct {
-    _Atomic int error;
-    _Atomic unsigned nth, last, seen, hits; /* those from nth to last fail, from 1; 0: none does */
-} plans[CALL_COUNT];
-
-static void plan(enum call call, unsigned nth, unsigned last, int error)
+static bool call_is_spared(void)
 {
-    plans[call].nth = plans[call].last = 0;
-    plans[call].seen = plans[call].hits = 0;
-    plans[call].error = error;
-    plans[call].last = last;
-    plans[call].nth = nth;
+    return pthread_equal(pthread_self(), tests_thread);
 }
 
-static bool fails(enum call call)
-{
-    if (!plans[call].nth || pthread_equal(pthread_self(), tests_thread))
-        return false;
-    unsigned n = atomic_fetch_add(&plans[call].seen, 1) + 1;
-    bool hit = n >= plans[call].nth && n <= plans[call].last;
-    plans[call].hits += hit;
-    if (hit)
-        errno = plans[call].error;
-    return hit;
-}
-
-int accept4(int fd, struct sockaddr *address, socklen_t *room, int flags)
-{
-    int (*call)(int, struct sockaddr *, socklen_t *, int);
-    *(void **)&call = real_call("accept4");
-    return fails(CALL_accept4) ? -1 : call(fd, address, room, flags);
-}
-
-int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
-{
-    int (*call)(int, int, int, struct epoll_event *);
-    *(void **)&call = real_call("epoll_ctl");
-    return fails(CALL_epoll_ctl) ? -1 : call(epoll, what, fd, event);
-}
-
-int epoll_wait(int epoll, struct epoll_event *events, int most, int milliseconds)
-{
-    int (*call)(int, struct epoll_event *, int, int);
-    *(void **)&call = real_call("epoll_wait");
-    return fails(CALL_epoll_wait) ? -1 : call(epoll, events, most, milliseconds);
-}
-
-int getsockopt(int fd, int level, int name, void *value, socklen_t *room)
-{
-    int (*call)(int, int, int, void *, socklen_t *);
-    *(void **)&call = real_call("getsockopt");
-    return fails(CALL_getsockopt) ? -1 : call(fd, level, name, value, room);
-}
-
-int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes)
-{
-    int (*call)(int, int, int, const void *, socklen_t);
-    *(void **)&call = real_call("setsockopt");
-    return fails(CALL_setsockopt) ? -1 : call(fd, level, name, value, bytes);
-}
-
-ssize_t recv(int fd, void *data, size_t bytes, int flags)
-{
-    ssize_t (*call)(int, void *, size_t, int);
-    *(void **)&call = real_call("recv");
-    return fails(CALL_recv) ? -1 : call(fd, data, bytes, flags);
-}
-
-ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
-{
-    ssize_t (*call)(int, const struct msghdr *, int);
-    *(void **)&call = real_call("sendmsg");
-    return fails(CALL_sendmsg) ? -1 : call(fd, message, flags);
-}
+FAILING_CALL(int, accept4, (int fd, struct sockaddr *address, socklen_t *room, int flags), (fd, address, room, flags))
+FAILING_CALL(int, epoll_ctl, (int epoll, int what, int fd, struct epoll_event *event), (epoll, what, fd, event))
+FAILING_CALL(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int milliseconds),
+             (epoll, events, most, milliseconds))
+FAILING_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room),
+             (fd, level, name, value, room))
+FAILING_CALL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t bytes),
+             (fd, level, name, value, bytes))
+FAILING_CALL(ssize_t, recv, (int fd, void *data, size_t bytes, int flags), (fd, data, bytes, flags))
+FAILING_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
 
 /* ---- a client ---- */
 
@@ -241,10 +172,10 @@ static void sweep(enum call call, int error, unsigned many)
 {
     unsigned fds = fixture_open_fds(), nth = 1, cut = 0;
     for (bool hit = true; hit; nth += hit) {
-        plan(call, nth, nth + many - 1, error);
+        call_plan(call, nth, nth + many - 1, error);
         int right = run_client(connect_client(), call_names[call]);
-        hit = plans[call].hits > 0;
-        plan(call, 0, 0, 0);
+        hit = call_plans[call].hits > 0;
+        call_plan(call, 0, 0, 0);
         assert_true(hit || right == 2 * SMALL_EXPERTS);
         cut += right < 0;
         check_served();
@@ -279,11 +210,11 @@ TEST(nobody_waits_for_room_in_vain)
 {
     unsigned fds = fixture_open_fds();
     for (unsigned nth = 1; nth <= 4; nth++) {
-        plan(CALL_sendmsg, nth, nth, EAGAIN);
-        plan(CALL_epoll_ctl, 2, 2, ENOMEM); /* the first adds the client */
+        call_plan(CALL_sendmsg, nth, nth, EAGAIN);
+        call_plan(CALL_epoll_ctl, 2, 2, ENOMEM); /* the first adds the client */
         run_client(connect_client(), "sendmsg and epoll_ctl");
-        plan(CALL_sendmsg, 0, 0, 0);
-        plan(CALL_epoll_ctl, 0, 0, 0);
+        call_plan(CALL_sendmsg, 0, 0, 0);
+        call_plan(CALL_epoll_ctl, 0, 0, 0);
         check_served();
     }
     check_open_fds(fds);
