@@ -74,6 +74,57 @@ static inline void assert_probable(struct efs_predictor *p, uint64_t sequence, u
             fail_msg("expert %u: %g, not %g", e, (double)probability[e], wanted[e]);
 }
 
+/*
+ * What a predictor says after some choices. Each step ends with a semicolon:
+ *
+ *     begin S, end S       of a sequence
+ *     S: 01 23 45          an iteration: it chooses experts 0 and 1 of layer 0, 2 and 3 of layer 1, 4 and 5 of layer 2
+ *     S.L: 01              the same of layer L alone
+ *     S+D = P...           the probabilities of the experts D layers ahead; those that are left out are 0
+ *     still                from now on nothing is learned
+ */
+struct predict_script {
+    enum efs_predictor_kind kind;
+    const char *what, *steps;
+};
+
+static inline void predict_step(struct efs_predictor *p, const char *step)
+{
+    unsigned sequence, layer, distance, pair[LAYERS];
+    double wanted[EXPERTS] = {0};
+
+    if (sscanf(step, "begin %u", &sequence) == 1)
+        assert_int_equal(efs_predict_begin(p, sequence), 0);
+    else if (sscanf(step, "end %u", &sequence) == 1)
+        assert_int_equal(efs_predict_end(p, sequence), 0);
+    else if (sscanf(step, "%u.%u: %u", &sequence, &layer, &pair[0]) == 3)
+        see(p, sequence, layer, pair[0] / 10, pair[0] % 10);
+    else if (sscanf(step, "%u: %u %u %u", &sequence, &pair[0], &pair[1], &pair[2]) == 4)
+        for (unsigned l = 0; l < LAYERS; l++)
+            see(p, sequence, l, pair[l] / 10, pair[l] % 10);
+    else if (sscanf(step, "%u+%u = %lf %lf %lf %lf %lf %lf", &sequence, &distance, &wanted[0], &wanted[1], &wanted[2],
+                    &wanted[3], &wanted[4], &wanted[5]) >= 2)
+        assert_probable(p, sequence, distance, wanted);
+    else if (strcmp(step, "still") == 0)
+        efs_predict_learn(p, false);
+    else
+        fail_msg("what is \"%s\"?", step);
+}
+
+static inline void predict_run(const struct predict_script *scripts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct efs_predictor *p = predictor_new(&small, scripts[i].kind);
+        char *steps = strdup(scripts[i].steps), *rest;
+
+        print_message("%s\n", scripts[i].what);
+        for (const char *step = strtok_r(steps, ";", &rest); step; step = strtok_r(NULL, ";", &rest))
+            predict_step(p, step + strspn(step, " "));
+        free(steps);
+        efs_predictor_free(p);
+    }
+}
+
 /* Random iterations that have something to learn: an expert is mostly followed by its neighbour. */
 static inline void see_random(struct efs_predictor *p, uint64_t sequence, const struct efs_predict_config *config,
                               unsigned iterations, uint64_t seed)

@@ -34,29 +34,60 @@ static struct efs_place_problem problem(uint32_t servers, uint32_t layers, uint3
 
 /* ---- Algorithm 1 ------------------------------------------------------------------------------------------------- */
 
-TEST(counts_follow_entropy)
+TEST(counts_by_hand)
 {
-    /* entropies 2 and 1 bits: of 6 slots 4 and 2, twice; the second layer has its 4 experts in all */
-    const double calls[] = {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7};
-    const struct efs_place_server servers[] = {server(6), server(6)};
-    const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
-    const uint32_t want[] = {4, 2, 4, 2};
-    uint32_t counts[4];
-    assert_int_equal(efs_place_counts(&p, counts), 0);
-    assert_memory_equal(counts, want, sizeof(want));
+    static const struct {
+        const char *what;
+        uint32_t servers, layers, experts, slots[2];
+        double calls[2 * 3 * 4];
+        uint32_t want[2 * 3];
+    } cases[] = {
+        {"by entropy, 2 and 1 bits: 4 and 2 of 6 slots; the second layer has its 4 experts in all",
+         2,
+         2,
+         4,
+         {6, 6},
+         {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7},
+         {4, 2, 4, 2}},
+        {"of 6 and 3 slots: 4 and 2, 2 and 1; layer 1 lacks one, which the larger server gives of its layer 0",
+         2,
+         2,
+         4,
+         {6, 3},
+         {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7},
+         {3, 3, 2, 1}},
+        {"all entropy is in layer 0, which has 3 experts for 5 slots", 1, 2, 3, {6, 0}, {1, 1, 1, 9, 0, 0}, {3, 3}},
+        {"three equal layers, capped at 2 experts each",
+         2,
+         3,
+         2,
+         {8, 8},
+         {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+         {2, 2, 2, 2, 2, 2}},
+        {"no entropy: equal parts", 2, 2, 2, {2, 2}, {0, 0, 0, 0, 5, 0, 0, 5}, {1, 1, 1, 1}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct efs_place_server servers[] = {server(cases[i].slots[0]), server(cases[i].slots[1])};
+        const struct efs_place_problem p =
+            problem(cases[i].servers, cases[i].layers, cases[i].experts, servers, cases[i].calls);
+        uint32_t counts[2 * 3];
+        assert_int_equal(efs_place_counts(&p, counts), 0);
+        if (memcmp(counts, cases[i].want, sizeof(counts[0]) * p.servers * p.layers) != 0)
+            fail_msg("%s: %u %u ...", cases[i].what, counts[0], counts[1]);
+    }
 }
 
-TEST(layers_that_lack_borrow_from_those_with_more)
+TEST(what_rounding_leaves_is_handed_out)
 {
-    /* server 0, larger: entropies 2 and 1 of 6 slots, 4 and 2; server 1 of 3 slots: 2 and 1. Layer 1 has 3 of 4, layer
-     * 0 6: the server with most memory gives. */
-    const double calls[] = {1, 1, 1, 1, 5, 5, 0, 0, 2, 2, 2, 2, 0, 0, 7, 7};
-    const struct efs_place_server servers[] = {server(6), server(3)};
-    const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
-    const uint32_t want[] = {3, 3, 2, 1};
-    uint32_t counts[4];
+    /* three equal layers, 8 slots: 2.67 each, so 3, 3, 2 and not 2, 2, 2 */
+    const double calls[2 * 3 * 4] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const struct efs_place_server servers[] = {server(8), server(8)};
+    const struct efs_place_problem p = problem(2, 3, 4, servers, calls);
+    uint32_t counts[6], sum = 0;
     assert_int_equal(efs_place_counts(&p, counts), 0);
-    assert_memory_equal(counts, want, sizeof(want));
+    for (unsigned i = 0; i < 6; i++)
+        sum += counts[i];
+    assert_int_equal(sum, 16);
 }
 
 TEST(too_few_slots_are_refused)
@@ -78,47 +109,6 @@ TEST(too_few_slots_are_refused)
         halves[i].gpu_bytes[0] = halves[i].gpu_bytes[1] = 15;
     p.server = halves;
     assert_int_equal(efs_place_slots(&p, 0), 2);
-}
-
-TEST(no_more_of_a_layer_than_its_experts)
-{
-    /* all entropy in layer 0, which would get all 5 slots of 3 experts */
-    const double calls[] = {1, 1, 1, 9, 0, 0};
-    const struct efs_place_server servers[] = {server(6)};
-    const struct efs_place_problem p = problem(1, 2, 3, servers, calls);
-    const uint32_t want[] = {3, 3};
-    uint32_t counts[2];
-    assert_int_equal(efs_place_counts(&p, counts), 0);
-    assert_memory_equal(counts, want, sizeof(want));
-}
-
-TEST(what_rounding_leaves_is_handed_out)
-{
-    /* three equal layers, 8 slots: 2.67 each, so 3, 3, 2 and not 2, 2, 2 */
-    const double calls[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const struct efs_place_server servers[] = {server(8), server(8)};
-    const struct efs_place_problem p = problem(2, 3, 2, servers, calls);
-    uint32_t counts[6], sum = 0;
-    const double wide[2 * 3 * 4] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    const struct efs_place_problem q = problem(2, 3, 4, servers, wide);
-    assert_int_equal(efs_place_counts(&p, counts), 0); /* capped: 2 experts a layer */
-    for (unsigned i = 0; i < 6; i++)
-        assert_int_equal(counts[i], 2);
-    assert_int_equal(efs_place_counts(&q, counts), 0);
-    for (unsigned i = 0; i < 6; i++)
-        sum += counts[i];
-    assert_int_equal(sum, 16);
-}
-
-TEST(without_entropy_layers_get_equal_parts)
-{
-    const double calls[2 * 2 * 2] = {0, 0, 0, 0, 5, 0, 0, 5};
-    const struct efs_place_server servers[] = {server(2), server(2)};
-    const struct efs_place_problem p = problem(2, 2, 2, servers, calls);
-    const uint32_t want[] = {1, 1, 1, 1};
-    uint32_t counts[4];
-    assert_int_equal(efs_place_counts(&p, counts), 0);
-    assert_memory_equal(counts, want, sizeof(want));
 }
 
 /* ---- Algorithm 2 ------------------------------------------------------------------------------------------------- */

@@ -377,110 +377,36 @@ TEST(what_cannot_be_read_is_not_learned)
 
 /* ---- the baselines --------------------------------------------------------------------------------------------- */
 
-TEST(deepspeed_takes_the_last_iteration)
+static const struct predict_script baselines[] = {
+    /* kept: (0 + 1) / (0 + 2); 1 of 2: (1 + 1) / (2 + 2); 3 of 4 */
+    {EFS_PREDICT_DEEPSPEED, "deepspeed takes the last iteration",
+     "begin 1; 1: 01 23 45; 1.0: 02; 1+1 = 0 0 .5 .5; 1.1: 24; 1.2: 01; 1+2 = 0 0 .5 0 .5; 1.0: 34; 1.1: 24; 1.2: 01;"
+     "1+2 = 0 0 .6666667 0 .6666667;"},
+    {EFS_PREDICT_BRAINSTORM, "brainstorm counts all sequences",
+     "begin 1; begin 2; 1.1: 01; 2.1: 12; 1.1: 15; 2.1: 35; 1.0: 01; 1+1 = .25 .75 .25 .25 0 .5; still; 1.1: 01; 1.0: "
+     "01;"
+     "1+1 = .25 .75 .25 .25 0 .5;"},
+    /* all: experts 0 and 1, each time; then 2 of 2 own iterations, and 4 of the prior */
+    {EFS_PREDICT_REQUEST, "request counts its own over a prior",
+     "begin 1; 1: 01 01 01; end 1; still; begin 1; 1.0: 23; 1+1 = 1 1; end 1; begin 1; 1: 23 23 23; 1: 23 23 23; 1.0: "
+     "23;"
+     "1+1 = .6666667 .6666667 .3333333 .3333333;"},
+    /* layer 1 after 0: 2 of 2 times expert 2, 3 and 5 once each; after 1: 2 and 3, always. Layer 2, two ahead: after 0:
+     * 4, 5, 0 and 1 half of the times; after 1: 4 and 5. 4 and 1 were never seen. Over the border of tokens: in the
+     * next layer 0 came 0 and 2 after (2, 3), 0 and 1 after (2, 5) */
+    {EFS_PREDICT_TRANSITION, "transition follows experts",
+     "begin 1; 1: 01 23 45; 1: 02 25 01; 1.0: 01; 1+1 = 0 0 1 .75 0 .25; 1+2 = .25 .25 0 0 .75 .75; 1.1: 41; 1+1 = 0;"
+     "1.1: 23; 1+2 = 1 .25 .75;"},
+    /* of the pairs (1, 2), (1, 4), (3, 2), (3, 4) only the first was seen, once, before 4 and 5; (0, 2): before a's and
+     * b's last layers; no pair: counts of layer 2, 0 and 1 three times of 8, 4 and 5 once */
+    {EFS_PREDICT_EDGEMOE, "edgemoe goes by pairs",
+     "begin 1; 1: 01 23 45; 1: 02 23 01; 1.0: 13; 1.1: 24; 1+1 = 0 0 0 0 1 1; 1.2: 01; 1.0: 05; 1.1: 20;"
+     "1+1 = .5 .5 0 0 .5 .5; 1.2: 01; 1.0: 54; 1.1: 54; 1+1 = .75 .75 0 0 .25 .25;"},
+};
+
+TEST(baselines_by_hand)
 {
-    static const uint8_t first[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}};
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_DEEPSPEED);
-
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see_all(p, 1, first);
-    see(p, 1, 0, 0, 2);
-    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 0.5, 0.5, 0, 0}); /* (0 + 1) / (0 + 2) */
-    see(p, 1, 1, 2, 4);                                                /* kept 1 of 2 */
-    see(p, 1, 2, 0, 1);
-    assert_probable(p, 1, 2, (double[EXPERTS]){0, 0, 0.5, 0, 0.5, 0}); /* (1 + 1) / (2 + 2) */
-    see(p, 1, 0, 3, 4);
-    see(p, 1, 1, 2, 4); /* 3 of 4 */
-    see(p, 1, 2, 0, 1);
-    assert_probable(p, 1, 2, (double[EXPERTS]){0, 0, 4 / 6.0, 0, 4 / 6.0, 0});
-    efs_predictor_free(p);
-}
-
-TEST(brainstorm_counts_all_sequences)
-{
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_BRAINSTORM);
-
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    assert_int_equal(efs_predict_begin(p, 2), 0);
-    see(p, 1, 1, 0, 1);
-    see(p, 2, 1, 1, 2);
-    see(p, 1, 1, 1, 5);
-    see(p, 2, 1, 3, 5);
-    see(p, 1, 0, 0, 1);
-    assert_probable(p, 1, 1, (double[EXPERTS]){1 / 4.0, 3 / 4.0, 1 / 4.0, 1 / 4.0, 0, 2 / 4.0});
-    efs_predict_learn(p, false);
-    see(p, 1, 1, 0, 1);
-    see(p, 1, 0, 0, 1);
-    assert_probable(p, 1, 1, (double[EXPERTS]){1 / 4.0, 3 / 4.0, 1 / 4.0, 1 / 4.0, 0, 2 / 4.0});
-    efs_predictor_free(p);
-}
-
-TEST(request_counts_its_own_over_a_prior)
-{
-    static const uint8_t other[LAYERS][CHOSEN] = {{0, 1}, {0, 1}, {0, 1}};
-    static const uint8_t mine[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {2, 3}};
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
-
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see_all(p, 1, other);
-    assert_int_equal(efs_predict_end(p, 1), 0);
-    efs_predict_learn(p, false); /* all: experts 0 and 1, each time */
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see(p, 1, 0, 2, 3);
-    assert_probable(p, 1, 1, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
-    assert_int_equal(efs_predict_end(p, 1), 0);
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see_all(p, 1, mine);
-    see_all(p, 1, mine);
-    see(p, 1, 0, 2, 3);
-    /* 2 of 2 own iterations, 4 of the prior */
-    assert_probable(p, 1, 1, (double[EXPERTS]){4 / 6.0, 4 / 6.0, 2 / 6.0, 2 / 6.0, 0, 0});
-    efs_predictor_free(p);
-}
-
-TEST(transition_follows_experts)
-{
-    static const uint8_t a[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}}, b[LAYERS][CHOSEN] = {{0, 2}, {2, 5}, {0, 1}};
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_TRANSITION);
-
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see_all(p, 1, a);
-    see_all(p, 1, b);
-    see(p, 1, 0, 0, 1);
-    /* layer 1 after 0: 2 of 2 times expert 2, 3 and 5 once each; after 1: 2 and 3, always */
-    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 1, 0.75, 0, 0.25});
-    /* layer 2, two ahead: after 0: 4, 5, 0 and 1 half of the times; after 1: 4 and 5 */
-    assert_probable(p, 1, 2, (double[EXPERTS]){0.25, 0.25, 0, 0, 0.75, 0.75});
-    see(p, 1, 1, 4, 1);
-    assert_probable(p, 1, 1, (double[EXPERTS]){0}); /* never seen */
-    /* over the border of tokens: in the next layer 0 came 0 and 2 after (2, 3), 0 and 1 after (2, 5) */
-    see(p, 1, 1, 2, 3);
-    assert_probable(p, 1, 2, (double[EXPERTS]){1, 0.25, 0.75, 0, 0, 0});
-    efs_predictor_free(p);
-}
-
-TEST(edgemoe_goes_by_pairs)
-{
-    static const uint8_t a[LAYERS][CHOSEN] = {{0, 1}, {2, 3}, {4, 5}}, b[LAYERS][CHOSEN] = {{0, 2}, {2, 3}, {0, 1}};
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_EDGEMOE);
-
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see_all(p, 1, a);
-    see_all(p, 1, b);
-    see(p, 1, 0, 1, 3);
-    see(p, 1, 1, 2, 4);
-    /* of the pairs (1, 2), (1, 4), (3, 2), (3, 4) only the first was seen, once, before 4 and 5 */
-    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 0, 0, 1, 1});
-    see(p, 1, 2, 0, 1);
-    see(p, 1, 0, 0, 5);
-    see(p, 1, 1, 2, 0);
-    /* (0, 2): before a's and b's last layers */
-    assert_probable(p, 1, 1, (double[EXPERTS]){0.5, 0.5, 0, 0, 0.5, 0.5});
-    see(p, 1, 2, 0, 1);
-    see(p, 1, 0, 5, 4);
-    see(p, 1, 1, 5, 4); /* no pair: counts of layer 2, 0 and 1 three times, 4 and 5 once */
-    assert_probable(p, 1, 1, (double[EXPERTS]){2 * 3 / 8.0, 2 * 3 / 8.0, 0, 0, 2 / 8.0, 2 / 8.0});
-    efs_predictor_free(p);
+    predict_run(baselines, sizeof(baselines) / sizeof(baselines[0]));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -19,82 +19,27 @@ static void request(struct efs_predictor *p, unsigned iterations, const uint8_t 
 
 /* ---- MoE-Infinity -------------------------------------------------------------------------------------------- */
 
-TEST(infinity_takes_the_matrix_most_alike)
+static const struct predict_script infinity[] = {
+    /* cosine of (0, 2) with a {3, 3}: 3 / (sqrt 18 sqrt 2) = .5, and the same with the other: the first stays. Then row
+     * 0 is 1, 0, 2, 0, 1: a 3 / (sqrt 18 sqrt 6), the other 6 / (sqrt 8 sqrt 6) */
+    {EFS_PREDICT_INFINITY, "the matrix most alike",
+     "begin 9; 9: 01 01 01; 9: 01 01 01; 9: 01 01 01; end 9; begin 9; 9: 24 01 45; 9: 24 01 45; end 9; begin 1;"
+     "1.0: 02; 1+2 = 1 1; 1.1: 01; 1.2: 40; 1.0: 24; 1+2 = 0 0 0 0 1 1;"},
+    /* like none: the first */
+    {EFS_PREDICT_INFINITY, "part of the iterations",
+     "begin 9; 9: 01 01 01; 9: 01 01 01; 9: 01 01 01; 9: 23 23 23; end 9; begin 1; 1.0: 45; 1+1 = .75 .75 .25 .25;"},
+    {EFS_PREDICT_INFINITY, "by itself at first", "begin 1; 1: 01 01 01; 1.0: 01; 1+1 = .5 .5;"},
+    /* room for three */
+    {EFS_PREDICT_INFINITY, "a fourth takes the place of the one most like it",
+     "begin 9; 9: 01 01 01; end 9; begin 9; 9: 23 23 23; end 9; begin 9; 9: 45 45 45; end 9; begin 9; 9: 23 23 05;"
+     "end 9; begin 1; 1.0: 23; 1+2 = 1 0 0 0 0 1; end 1; begin 1; 1.0: 01; 1+2 = 1 1;"},
+    {EFS_PREDICT_INFINITY, "a matrix that comes meanwhile is compared with all that was chosen",
+     "begin 9; 9: 01 01 01; end 9; begin 1; 1.0: 23; 1+1 = 1 1; begin 9; 9: 23 23 23; end 9; 1+1 = 0 0 1 1;"},
+};
+
+TEST(infinity_by_hand)
 {
-    static const uint8_t mixed[LAYERS][CHOSEN] = {{2, 4}, {0, 1}, {4, 5}};
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
-
-    request(p, 3, iteration_a);
-    request(p, 2, mixed);
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see(p, 1, 0, 0, 2); /* cosine with a {3, 3}: 3 / (sqrt 18 sqrt 2) = .5; with mixed the same: the first stays */
-    assert_probable(p, 1, 2, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
-    see(p, 1, 1, 0, 1); /* both the same again */
-    see(p, 1, 2, 4, 0); /* a: 3 / (sqrt 18 sqrt 2) = .5; mixed: the same */
-    see(p, 1, 0, 2, 4); /* row 0 is 1, 0, 2, 0, 1: a 3 / (sqrt 18 sqrt 6), mixed 6 / (sqrt 8 sqrt 6) */
-    assert_probable(p, 1, 2, (double[EXPERTS]){0, 0, 0, 0, 1, 1});
-    efs_predictor_free(p);
-}
-
-TEST(infinity_tells_part_of_iterations)
-{
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
-
-    assert_int_equal(efs_predict_begin(p, 99), 0);
-    for (unsigned i = 0; i < 3; i++)
-        see_all(p, 99, iteration_a);
-    see_all(p, 99, iteration_b);
-    assert_int_equal(efs_predict_end(p, 99), 0);
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see(p, 1, 0, 4, 5); /* like none: the first */
-    assert_probable(p, 1, 1, (double[EXPERTS]){0.75, 0.75, 0.25, 0.25, 0, 0});
-    efs_predictor_free(p);
-}
-
-TEST(infinity_goes_by_itself_at_first)
-{
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
-
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see_all(p, 1, iteration_a);
-    see(p, 1, 0, 0, 1);
-    assert_probable(p, 1, 1, (double[EXPERTS]){0.5, 0.5, 0, 0, 0, 0});
-    efs_predictor_free(p);
-}
-
-/* Room for three: a fourth takes the place of the one most like it. */
-TEST(infinity_gives_up_the_one_most_alike)
-{
-    static const uint8_t c[LAYERS][CHOSEN] = {{4, 5}, {4, 5}, {4, 5}},
-                         like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {0, 5}};
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
-
-    request(p, 1, iteration_a);
-    request(p, 1, iteration_b);
-    request(p, 1, c);
-    request(p, 1, like_b);
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see(p, 1, 0, 2, 3);
-    assert_probable(p, 1, 2, (double[EXPERTS]){1, 0, 0, 0, 0, 1});
-    assert_int_equal(efs_predict_end(p, 1), 0);
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see(p, 1, 0, 0, 1);
-    assert_probable(p, 1, 2, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
-    efs_predictor_free(p);
-}
-
-/* A matrix that comes while another request runs is compared with all that it has chosen. */
-TEST(infinity_sees_new_matrices)
-{
-    struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_INFINITY);
-
-    request(p, 1, iteration_a);
-    assert_int_equal(efs_predict_begin(p, 1), 0);
-    see(p, 1, 0, 2, 3);
-    assert_probable(p, 1, 1, (double[EXPERTS]){1, 1, 0, 0, 0, 0});
-    request(p, 1, iteration_b);
-    assert_probable(p, 1, 1, (double[EXPERTS]){0, 0, 1, 1, 0, 0});
-    efs_predictor_free(p);
+    predict_run(infinity, sizeof(infinity) / sizeof(infinity[0]));
 }
 
 /* ---- fMoE ---------------------------------------------------------------------------------------------------- */
