@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every system call of the engine fails in turn - the first time, the second time, ... until an operation no longer
- * reaches it. Each time: a clean error that says something, or the right bytes; nothing left behind; and it works
- * again.
+ * Every system call of the engine fails in turn - the first time, the second time, ... until serving or unpacking no
+ * longer reaches it; of packing, see test_pack_fallbacks.c. Each time: a clean error that says something, or the right
+ * bytes; nothing left behind; and it works again.
  */
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
-#include "newfile.h"
 #include "sweep.h"
 #include "waiting.h"
 
@@ -93,42 +92,6 @@ static errint_t serve_all(struct efs_error *err)
     return rc;
 }
 
-static bool unlink_fails;
-
-static unsigned clean(void)
-{
-    fault_none();
-    int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    unsigned count = efs_newfile_clean(dir);
-    close(dir);
-    return count;
-}
-
-static errint_t pack_once(struct efs_error *err)
-{
-    struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true};
-    struct efs_pack_report *report = calloc(1, sizeof(*report));
-    char out[320];
-    snprintf(out, sizeof(out), "%s/again.efs", model.directory);
-    unsigned before = fixture_names(model.directory);
-    errint_t rc = efs_pack(model.source, out, &options, report, err);
-    free(report);
-    unsigned left = fixture_names(model.directory) - before - (rc == 0);
-    if (unlink_fails && left > 0) /* a temporary name could not be removed: the next to write there does so */
-        left -= clean();
-    assert_int_equal(left, 0);
-    if (rc == 0) { /* what counts as success is a whole store */
-        size_t a, b;
-        unsigned char *first = fixture_read(model.store, &a), *second = fixture_read(out, &b);
-        assert_int_equal(a, b);
-        assert_memory_equal(first, second, a);
-        free(first);
-        free(second);
-        unlink(out);
-    }
-    return rc;
-}
-
 static errint_t unpack_once(struct efs_error *err)
 {
     char directory[320], command[700];
@@ -156,8 +119,7 @@ static errint_t unpack_once(struct efs_error *err)
     return rc;
 }
 
-static const struct sweep serving = {"serve", serve_all, NULL, NULL}, packing = {"pack", pack_once, NULL, NULL},
-                          unpacking = {"unpack", unpack_once, NULL, NULL};
+static const struct sweep serving = {"serve", serve_all, NULL, NULL}, unpacking = {"unpack", unpack_once, NULL, NULL};
 
 /* What is refused is done in another way. */
 static errint_t serve_well(struct efs_error *err)
@@ -213,30 +175,6 @@ TEST(test_serve)
     sweep_forever(&serving, FAULT_THREAD, EAGAIN);
     sweep(&serving, FAULT_MEMORY, ENOMEM);
     sweep_forever(&serving, FAULT_MEMORY, ENOMEM);
-}
-
-TEST(test_pack)
-{
-    sweep(&packing, FAULT_OPEN, EACCES);
-    sweep(&packing, FAULT_FSTAT, EIO);
-    sweep(&packing, FAULT_PREAD, EIO);
-    sweep(&packing, FAULT_PREAD, 0);
-    sweep(&packing, FAULT_PWRITE, ENOSPC);
-    sweep_forever(&packing, FAULT_PWRITE, ENOSPC);
-    sweep(&packing, FAULT_PWRITE, 0);
-    sweep(&packing, FAULT_FSYNC, EIO);
-    sweep(&packing, FAULT_FTRUNCATE, EIO);
-    sweep(&packing, FAULT_LINK, EIO);
-    sweep(&packing, FAULT_CLOSE, EIO);
-    sweep(&packing, FAULT_RENAME, EIO);
-    unlink_fails = true;
-    sweep(&packing, FAULT_UNLINK, EACCES);
-    unlink_fails = false;
-    sweep(&packing, FAULT_MADVISE, EINVAL);
-    sweep(&packing, FAULT_THREAD, EAGAIN);
-    sweep_forever(&packing, FAULT_THREAD, EAGAIN);
-    sweep(&packing, FAULT_MMAP, ENOMEM);
-    sweep(&packing, FAULT_MEMORY, ENOMEM);
 }
 
 TEST(test_unpack)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Filesystems that cannot do all that the packer would like: no nameless files (O_TMPFILE), no O_DIRECT although open
- * took it, no hard links, short writes. The store is the same, and no temporary file stays behind.
+ * Every system call of the packer fails in turn, and filesystems cannot do all that it would like: no nameless files
+ * (O_TMPFILE), no O_DIRECT although open took it, no hard links, short writes. There is an error and no store, or the
+ * store is the same; and no temporary file stays behind.
  */
 #include "test.h"
 #include "fixture.h"
@@ -21,6 +22,7 @@ static struct fixture model;
 static unsigned char *whole;
 static size_t whole_bytes;
 static char out[320];
+static bool unlink_fails;
 
 static int setup(void **state)
 {
@@ -60,6 +62,15 @@ static void check_store(const char *path)
     free(data);
 }
 
+/* As the next that writes there does. */
+static void clean(void)
+{
+    fault_none();
+    int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    efs_newfile_clean(dir);
+    close(dir);
+}
+
 /* The store, or an error and what was there before. */
 static errint_t pack_to(bool force, struct efs_error *err)
 {
@@ -68,6 +79,8 @@ static errint_t pack_to(bool force, struct efs_error *err)
     assert_non_null(report);
     errint_t rc = efs_pack(model.source, out, &options, report, err);
     free(report);
+    if (unlink_fails)
+        clean();
     assert_false(has_temporary(model.directory));
     if (rc == 0)
         check_store(out);
@@ -103,6 +116,28 @@ static errint_t away(const struct sweep *sweep, struct efs_error *err)
 
 static const struct sweep new = {"new store", pack_new, NULL, away},
                           over = {"store over a file", pack_over, put_old, away};
+
+TEST(each_call)
+{
+    sweep(&new, FAULT_OPEN, EACCES);
+    sweep(&new, FAULT_FSTAT, EIO);
+    sweep(&new, FAULT_PREAD, EIO);
+    sweep(&new, FAULT_PREAD, 0);
+    sweep_forever(&new, FAULT_PWRITE, ENOSPC);
+    sweep(&new, FAULT_FSYNC, EIO);
+    sweep(&new, FAULT_FTRUNCATE, EIO);
+    sweep(&new, FAULT_LINK, EIO);
+    sweep(&new, FAULT_CLOSE, EIO);
+    sweep(&new, FAULT_RENAME, EIO);
+    unlink_fails = true;
+    sweep(&new, FAULT_UNLINK, EACCES);
+    unlink_fails = false;
+    sweep(&new, FAULT_MADVISE, EINVAL);
+    sweep(&new, FAULT_THREAD, EAGAIN);
+    sweep_forever(&new, FAULT_THREAD, EAGAIN);
+    sweep(&new, FAULT_MMAP, ENOMEM);
+    sweep(&new, FAULT_MEMORY, ENOMEM);
+}
 
 TEST(no_nameless_files)
 {
