@@ -2,16 +2,12 @@
 /* model.c - see model.h. */
 #include "model.h"
 
-#include "read_wait.h"
+#include "expertfs-private.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define HEADER_MAX (1u << 20)
-#define TENSORS_MAX 16u /* of an expert whose matrices are looked for */
 
 bool replay_ffn_find(const struct efs_tensor *tensors, uint32_t count, struct replay_ffn_matrices *m)
 {
@@ -69,44 +65,23 @@ void replay_model_free(struct replay_model *m)
 
 /* ---- a store ------------------------------------------------------------------------------------------------ */
 
-/* The matrices that the header of an expert's file lists. */
-static uint32_t hidden_of(const json_t *header)
+/* Columns of an expert's gate; 0: it has no such matrices, or it cannot be read. */
+static uint32_t read_hidden(struct efs *fs, const struct replay_layer *layer)
 {
-    struct efs_tensor tensors[TENSORS_MAX];
-    struct replay_ffn_matrices m;
-    uint32_t count = 0;
-    const char *name;
-    json_t *entry;
-    json_object_foreach((json_t *)(uintptr_t)header, name, entry)
-    {
-        json_int_t rows, columns;
-        const char *dtype;
-        if (count < TENSORS_MAX &&
-            json_unpack(entry, "{s:s, s:[I,I!]}", "dtype", &dtype, "shape", &rows, &columns) == 0 &&
-            strcmp(dtype, "BF16") == 0)
-            tensors[count++] = (struct efs_tensor){
-                .name = name, .dtype = EFS_DTYPE_BF16, .dims = 2, .shape = {(uint64_t)rows, (uint64_t)columns}};
-    }
-    return replay_ffn_find(tensors, count, &m) ? (uint32_t)m.gate->shape[1] : 0;
-}
-
-/* 0: an expert's file has no such matrices, or the view is hidden. */
-static uint32_t read_hidden(struct efs *fs, uint32_t file)
-{
-    uint8_t word[8];
-    uint64_t length = 0;
-    uint32_t hidden = 0;
-    if (file == UINT32_MAX || tools_read_wait(fs, file, NULL, 0, word, sizeof(word)) < 0)
-        return 0;
-    for (unsigned i = 0; i < 8; i++)
-        length |= (uint64_t)word[i] << (8 * i);
-    char *text = length <= HEADER_MAX ? malloc(length + 1) : NULL;
-    if (text && tools_read_wait(fs, file, NULL, 8, text, length) == 0) {
-        json_t *header = json_loadb(text, length, 0, NULL);
-        hidden = header ? hidden_of(header) : 0;
-        json_decref(header);
-    }
-    free(text);
+    const struct efs_need first = {0, 1};
+    const struct efs_tensor *tensors;
+    struct replay_ffn_matrices matrices;
+    struct efs_client *client = NULL;
+    struct efs_client_request *request = NULL;
+    struct efs_error err = {""};
+    uint32_t count, hidden = 0;
+    if (efs_client_new(fs, &client, &err) == 0 &&
+        efs_client_begin(client, layer->stack, layer->number, &first, 1, EFS_FORM_FULL, &request, &err) == 0 &&
+        efs_client_wait(request) == 0 && efs_client_tensors(request, 0, &tensors, &count) == 0 &&
+        replay_ffn_find(tensors, count, &matrices))
+        hidden = (uint32_t)matrices.gate->shape[1];
+    efs_client_release(request);
+    efs_client_close(client);
     return hidden;
 }
 
@@ -125,8 +100,8 @@ errint_t replay_model_of_store(struct efs *fs, const char *path, struct replay_m
         *(end ? end : info.name) = '\0';
         rc = replay_model_add(m, info.name, info.layer, info.expert, path, err);
         m->expert_bytes = info.raw_bytes > m->expert_bytes ? info.raw_bytes : m->expert_bytes;
-        if (i == 0)
-            m->hidden = read_hidden(fs, info.file);
+        if (rc == 0 && i == 0)
+            m->hidden = read_hidden(fs, m->layer);
     }
     return rc == 0 ? replay_model_check(m, count, path, err) : rc;
 }

@@ -15,7 +15,8 @@ struct replay_model {
     } * layer;
 };
 
-/* Of a store that is open; path is for messages. -EOPNOTSUPP: its layers differ in their number of experts. */
+/* Of a store that is open with full_pool; path is for messages. -EOPNOTSUPP: its layers differ in their number of
+ * experts. */
 errint_t replay_model_of_store(struct efs *fs, const char *path, struct replay_model *model, struct efs_error *err);
 /* The same, experts one by one, by rising layer and number: -EOPNOTSUPP as above. */
 errint_t replay_model_add(struct replay_model *model, const char *stack, uint32_t layer, uint32_t expert,

@@ -144,7 +144,7 @@ static void client_close(struct replay_reader *reader)
 
 errint_t replay_client_model(const char *path, struct replay_model *model, struct efs_error *err)
 {
-    const struct efs_options options = {.no_state = true};
+    const struct efs_options options = {.no_state = true, .full_pool = true};
     char *config = NULL, store[4096];
     struct stat st;
     struct efs *fs = NULL;
