@@ -22,7 +22,7 @@ ahead=$(cat "/sys/class/bdi/$(stat -c %Hd:%Ld "$dir")/read_ahead_kb" 2>/dev/null
 backend=
 [ ! -e "$build/libggml-expertfs.so" ] || backend="--ours mount,backend,both --budget 200M"
 # shellcheck disable=SC2086
-bench --limits 700M,none --json "$dir/json" -v $backend
+bench --limits 700M,none --json "$dir/json" $backend
 status=$?
 [ "$status" != 77 ] || { echo "skipped: $(tail -1 "$dir/out")"; exit 77; }
 cat "$dir/out"

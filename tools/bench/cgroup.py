@@ -76,9 +76,6 @@ class Cgroup:
     def stat(self):
         return {k: int(v) for k, v in (line.split() for line in self._read("memory.stat").splitlines())}
 
-    def cached_bytes(self):
-        return self.stat().get("file" if self.version == 2 else "total_cache", 0)
-
     def peak_bytes(self):
         return int(self._read("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
 

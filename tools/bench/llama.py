@@ -21,7 +21,7 @@ import sys
 import time
 
 from cgroup import Cgroup
-from common import HERE, WORK, drop, fields, tool, touch_memory
+from common import HERE, WORK, drop, tool, touch_memory
 
 # 16 layers of 32 experts of 9 MiB, 4 of them for a token
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
@@ -106,10 +106,6 @@ class Mounted(Ended):
                 with open(log) as text:
                     raise Failed(f"expertfs did not mount: {text.read().strip()}")
             time.sleep(0.01)
-
-    def stat(self):
-        with open(os.path.join(self.path, ".expertfs", "stat")) as f:
-            return {k: int(v) for k, v in fields(f.read()).items() if v.isdigit()}
 
     def end(self):
         if self.daemon.poll() is None:
@@ -218,7 +214,7 @@ def once(kind, gguf, store, limit_bytes, options):
             stack.enter_context(ReadAhead(gguf, options.plain[kind]))
         mount = os.path.join(options.dir, "llama-mnt")
         with (Mounted(store, mount, options.options, limited.cgroup, os.path.join(options.dir, "llama.log"))
-              if kind in MOUNTED else limited) as served:
+              if kind in MOUNTED else contextlib.nullcontext()):
             path = os.path.join(mount, os.path.basename(gguf)) if kind in MOUNTED else gguf
             environment = preloaded() if kind in ("backend", "both") else {}
             if kind == "backend":
@@ -226,15 +222,8 @@ def once(kind, gguf, store, limit_bytes, options):
                 if options.budget:
                     environment["EXPERTFS_BUDGET"] = options.budget
             for _ in range(1 if limit_bytes else 2):
-                before = served.stat() if kind in MOUNTED else {}
                 with Client(path, options, limited.cgroup, environment) as client:
                     results.append(client.result())
-                results[-1]["oom_kills"] = limited.cgroup.out_of_memory()
-                results[-1]["cached_bytes"] = limited.cgroup.cached_bytes()
-                if kind in MOUNTED:
-                    after = served.stat()
-                    results[-1]["budget_bytes"] = after["budget_bytes"]
-                    results[-1]["stat"] = {k: v - before.get(k, 0) for k, v in after.items()}
     return results
 
 
@@ -268,18 +257,6 @@ def tell(name, ours, plain, bar, options, report):
     return first
 
 
-def say_more(runs):
-    """Each run, with what it read, in MiB."""
-    for kind, results in runs:
-        for r in results:
-            steps, stat = sorted(r["step_s"]), r.get("stat")
-            read = (f"requests {stat['read_bytes'] >> 20}, store {stat['disk_bytes'] >> 20}, budget "
-                    f"{r['budget_bytes'] >> 20}" if stat else f"disk {r['disk_bytes'] >> 20}")
-            print(f"      {kind}: {r['tokens_per_s']:.2f} tokens/s, load {r['load_s']:.2f}, first {r['first_s']:.2f}, "
-                  f"token {steps[0]:.3f} {steps[len(steps) // 2]:.3f} {steps[-1]:.3f} s; faults {r['major_faults']}, "
-                  f"user {r['user_s']:.1f}, system {r['system_s']:.1f} s; MiB: cached {r['cached_bytes'] >> 20}, {read}")
-
-
 def measure(options):
     gguf, store = prepare(options)
     options.plain = plain_kinds(gguf)
@@ -309,8 +286,6 @@ def measure(options):
             ratio = tell(limit if limit_bytes else f"none, {state}", {kind: of_turn[kind] for kind in ours},
                          {kind: of_turn[kind] for kind in options.plain}, bar, options, report)
             best = max(best, ratio) if limit_bytes else best
-            if options.verbose:
-                say_more(of_turn.items())
     if best:
         print(f"   best limit: {best:.2f}, wanted >= 1.5; all runs generated the same {max(options.tokens)} tokens")
     if options.json:
@@ -341,7 +316,6 @@ def main():
     parser.add_argument("--budget", default="", help="of the store in the backend (what it takes by itself)")
     parser.add_argument("--dir", default=WORK)
     parser.add_argument("--json", help="also write what is told into this file")
-    parser.add_argument("-v", "--verbose", action="store_true", help="each run, too")
     options = parser.parse_args()
     os.makedirs(options.dir, exist_ok=True)
     try:

@@ -7,7 +7,6 @@ recently used cache of a quarter (half) of them misses 41 % (8.5 %); of the answ
 import argparse
 import json
 import os
-import resource
 import sys
 import time
 
@@ -32,11 +31,6 @@ def choose(logits, generator):
     return int(np.searchsorted(np.cumsum(p) / p.sum(), generator.random()))
 
 
-def disk_bytes():
-    with open("/proc/self/io") as f:
-        return next(int(line.split()[1]) for line in f if line.startswith("read_bytes"))
-
-
 def missing_backend():
     """The name in LD_PRELOAD that the loader did not load: it says so, and the program goes on without it."""
     with open("/proc/self/maps") as maps:
@@ -53,7 +47,7 @@ def main():
     options = parser.parse_args()
     if missing_backend():
         sys.exit(f"{missing_backend()} was not preloaded")
-    begin, threads, before = time.monotonic(), options.threads or None, disk_bytes()
+    begin, threads = time.monotonic(), options.threads or None
     model = llama_cpp.Llama(options.file, n_ctx=max(512, options.prompt + options.tokens), n_threads=threads, n_threads_batch=threads, verbose=False)
     loaded = time.monotonic()
     generator, tokens, times = np.random.default_rng(1), [], []
@@ -64,11 +58,10 @@ def main():
         times.append(time.monotonic())
         model.eval([tokens[-1]])
     times.append(time.monotonic())
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({
-        "load_s": loaded - begin, "prompt_s": times[0] - loaded, "first_s": times[0] - begin, "tokens_per_s": options.tokens / (times[-1] - times[0]),
-        "step_s": [b - a for a, b in zip(times, times[1:])], "tokens": tokens, "major_faults": usage.ru_majflt,
-        "disk_bytes": disk_bytes() - before, "user_s": usage.ru_utime, "system_s": usage.ru_stime}))
+        "load_s": loaded - begin, "prompt_s": times[0] - loaded, "first_s": times[0] - begin,
+        "tokens_per_s": options.tokens / (times[-1] - times[0]), "step_s": [b - a for a, b in zip(times, times[1:])],
+        "tokens": tokens}))
 
 
 if __name__ == "__main__":

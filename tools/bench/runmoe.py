@@ -83,7 +83,7 @@ def prepare(options):
 
 def measure(options):
     gguf, store = prepare(options)
-    size, report = os.path.getsize(gguf), []
+    size = os.path.getsize(gguf)
     options.unlimited = size * 3 // 2
     if not options.no_logits:
         agreed = subprocess.run([sys.executable, os.path.join(ROOT, "tests/clients/runmoe.py"), tool("runmoe"), store, gguf,
@@ -105,14 +105,10 @@ def measure(options):
         for form, (name, unit) in itertools.product(kinds[:-1], (("tokens_per_s", "tokens/s"), ("first_s", "s to first token"))):
             ours, theirs = (statistics.median(run[name] for run in runs[kind]) for kind in (form, "llama"))
             ratio = ours / theirs if name == "tokens_per_s" else theirs / ours
-            report.append({"limit": limit, "form": form, "measure": name, "runmoe": ours, "llama": theirs, "ratio": ratio})
             more = runs[form][-1]
             print(f"   {limit:14} {form:8} {unit:18} {ours:8.2f} {theirs:10.2f}   {ratio:5.2f}" +
                   (f"   {more['hits']:.2f} of the experts in memory, {more['disk'] / 2**20:.1f} MiB a token from disk"
                    if name == "tokens_per_s" else ""), flush=True)
-    if options.json:
-        with open(options.json, "w") as f:
-            json.dump(report, f, indent=1)
 
 
 def main():
@@ -127,7 +123,6 @@ def main():
     parser.add_argument("--options", default="", help="more options for runmoe")
     parser.add_argument("--no-logits", action="store_true", help="do not compare logits first")
     parser.add_argument("--dir", default=WORK)
-    parser.add_argument("--json", help="also write what is told into this file")
     parser.add_argument("--llama", help=argparse.SUPPRESS)
     parser.add_argument("--prompt", help=argparse.SUPPRESS)
     options = parser.parse_args()
