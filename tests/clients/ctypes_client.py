@@ -7,7 +7,6 @@ those of the checkpoint in DIRECTORY, which it was packed from. Of STORE also re
 Exit 0: all equal, 1: not."""
 import ctypes
 import json
-import mmap
 import queue
 import re
 import struct

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 PROMPT = "The old man at the end of the pier counts the boats: 1, 2, 3... It's \u00fcber 90 %, and writes it into a little book!"
-TOKENS = 16
+TOKENS = 8
 MLX_FAMILIES = ("mixtral", "qwen3_moe", "deepseek_v2")  # gpt_oss: only its quantised layout
 
 

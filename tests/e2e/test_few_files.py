@@ -18,7 +18,7 @@ for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
     ready = wait_until(lambda: mount.daemon.poll() is not None or any(f": {way} (" in mount.printed() for way in
                                                                      ("passthrough", "direct_io", "page_cache")))
     if mount.daemon.poll() is not None:
-        good = mount.daemon.returncode == 1 and not is_mounted(mount.path) and "files" in mount.printed()
+        good = mount.daemon.returncode == 1 and not is_mounted(mount.path) and "Too many open files" in mount.printed()
         check(f"{most} files: refused, and it is told why", good, (mount.daemon.returncode, mount.printed()))
         refused.append(most)
         mount.abandon()

@@ -60,14 +60,9 @@ def failures():
         check(f"a path that is not there: {says}", result.returncode == 1 and says in result.stderr, result)
     folder = scratch("target")
     os.mkdir(folder)
-    damaged = scratch("damaged.efs")
-    shutil.copy(store, damaged)
-    with open(damaged, "r+b") as file:
-        file.seek(40)
-        file.write(b"\xff")
-    cut = scratch("cut.efs")
-    with open(store, "rb") as whole, open(cut, "wb") as part:
-        part.write(whole.read()[:-5000])
+    damaged, cut = shutil.copy(store, scratch("damaged.efs")), shutil.copy(store, scratch("cut.efs"))
+    flip(damaged, 40, 0xff)
+    os.truncate(cut, os.path.getsize(cut) - 5000)
     file = scratch("file")
     open(file, "w").close()
     cases = [
@@ -82,8 +77,6 @@ def failures():
         ("a budget between", 1, [store, folder, "-o", "budget=8M"], "budget"),
         ("an unknown option", 2, [store, folder, "-o", "budjet=1G"], 'unknown option "budjet"; `expertfs --help`'),
         ("a mount option without -o", 2, ["--budget=3G", store, folder], "unrecognized option"),
-        ("a bad size", 2, [store, folder, "-o", "budget=lots"], "not a size"),
-        ("an unknown flag", 2, ["-z", store, folder], "z"),
         ("no arguments", 2, [], "a store and a mountpoint are needed"),
         ("one argument", 2, [store], "mountpoint"),
         ("three arguments", 2, [store, folder, "more"], "too many"),
@@ -96,9 +89,6 @@ def failures():
                 good = good and result.stderr.startswith("expertfs: ") and result.stderr.count("\n") == 1
             check(f"{what} {' '.join(flags)}: exit {status}", good,
                   (result.returncode, result.stdout, result.stderr))
-    result = run("prlimit", "--nofile=16", expertfs, "-o", "nostate", store, folder)
-    check("too few files may be open: said, and how to have more", result.returncode == 1 and
-          "Too many open files" in result.stderr, result.stderr)
     check("nothing was mounted", not is_mounted(folder))
     for flag, says in (("--help", "budget=SIZE"), ("-h", "budget=SIZE"), ("--version", "expertfs "), ("-V", "libfuse")):
         result = run(expertfs, flag)

@@ -19,11 +19,7 @@ def started(command, closed=(), limits=()):
             resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))
         for fd in closed:
             os.close(fd)
-    child = os.fork()
-    if child == 0:
-        prepare()
-        os.execv(command[0], command)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return subprocess.run(command, preexec_fn=prepare).returncode
 
 
 for closed in ((0, 1, 2), (2,), (1, 2), (0,)):

@@ -45,7 +45,7 @@ for family in mixtral qwen3-moe deepseek-v2 gpt-oss switch; do
     client $runs runtimes.py mlx "$dir/copy" "$dir/$family"
     client 0 read_all.py --no-view "$dir/copy" "$dir/$family"
     client 1 read_all.py "$dir/copy" "$dir/$family" # a copy has no experts/
-    # in an expert of a last layer: some of the 48 tokens choose it
+    # in an expert of a last layer: some of the tokens choose it
     spoil "$(find "$dir/copy" -name 'model-*.safetensors' | sort | tail -1)"
     client $changed runtimes.py mlx "$dir/copy" "$dir/$family"
     client 1 read_all.py --no-view "$dir/copy" "$dir/$family"
