@@ -137,22 +137,14 @@ int replay_plan_make(const struct replay_setup *setup, const struct replay_polic
 
 /* ---- what came of a run ---- */
 
-/* What was read ahead, by guesses. */
-struct replay_ahead_result {
-    uint64_t missing_bytes; /* of what was asked for, not in the cache; 0: nothing was guessed */
-    uint64_t right_bytes;   /* of them, read ahead */
-    uint64_t bytes;         /* read ahead */
-    uint64_t requests, on;  /* on: guesses were made */
-    struct efs_prefetch_counts counts;
-    double ratio; /* time with over time without, as the trial has it */
-};
-
-/* The same of a live run, as the engine counts it: experts, and bytes. */
+/* What was read ahead, by predictions: of a simulated run, or of a live one as the engine counts it. */
 struct replay_guesses {
-    uint64_t missed;              /* asked for, not in memory but for what was read ahead */
-    uint64_t covered, late;       /* of them: read ahead, being read when they were asked for */
-    uint64_t wasted, cancelled;   /* read in vain; not begun in time */
-    uint64_t bytes, wasted_bytes; /* read ahead; of them, in vain */
+    uint64_t missing;       /* live: experts asked for that only reading ahead had brought into memory, or nothing */
+    uint64_t missing_bytes; /* simulated: the same, in bytes */
+    uint64_t used, late;    /* experts read ahead; being read when they were asked for */
+    uint64_t wasted, cancelled;
+    uint64_t bytes, right_bytes; /* read ahead; of them, asked for */
+    uint64_t requests, on;       /* simulated; on: something was predicted */
 };
 
 struct replay_result {
@@ -161,9 +153,9 @@ struct replay_result {
     uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
     double policy_ns; /* of a request, mean */
     double recoded_bytes;
-    double limit_ns;                  /* max(reads, computing, decoding): no order of the same operations ends sooner */
-    struct replay_ahead_result ahead; /* of the simulator */
-    struct replay_guesses guesses;    /* of live runs */
+    double limit_ns; /* max(reads, computing, decoding): no order of the same operations ends sooner */
+    struct replay_guesses guesses;
+    double guesses_ratio; /* simulated: time with them over time without, as the trial measures it */
 };
 /* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
 typedef bool replay_progress_fn(void *arg, uint64_t tokens);

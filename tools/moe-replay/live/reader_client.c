@@ -83,7 +83,7 @@ static errint_t client_run(struct replay_reader *reader, uint32_t layer, struct 
 static void take_guesses(struct replay_guesses *g, const char *text)
 {
     const char *row = strstr(text, "\ndistance ");
-    g->missed = tools_line_number(text, "misses");
+    g->missing = tools_line_number(text, "misses");
     g->cancelled = tools_line_number(text, "cancelled");
     while (row && (row = strchr(row + 1, '\n')) && row[1]) {
         unsigned long long bytes, covered, late, wasted, wasted_bytes;
@@ -91,10 +91,10 @@ static void take_guesses(struct replay_guesses *g, const char *text)
                    &wasted_bytes) != 5)
             continue;
         g->bytes += bytes;
-        g->covered += covered;
+        g->right_bytes += bytes - wasted_bytes;
+        g->used += covered;
         g->late += late;
         g->wasted += wasted;
-        g->wasted_bytes += wasted_bytes;
     }
 }
 

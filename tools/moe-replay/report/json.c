@@ -26,18 +26,16 @@ static json_t *by_pool(const uint64_t *numbers, unsigned count)
 /* Null: nothing was guessed. A simulated run counts what was missing in bytes, the engine in experts. */
 static json_t *guesses_json(const struct replay_run_record *run)
 {
-    const struct replay_ahead_result *a = &run->result.ahead;
     const struct replay_guesses *g = &run->result.guesses;
-    const struct efs_prefetch_counts *c = &a->counts;
     if (!run->predictor)
         return json_null();
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "predictor", run->predictor, "missing",
-                     (json_int_t)g->missed, "used", (json_int_t)(g->covered + c->used), "late",
-                     (json_int_t)(g->late + c->late), "wasted", (json_int_t)(g->wasted + c->wasted), "cancelled",
-                     (json_int_t)(g->cancelled + c->cancelled), "missing_bytes_per_token",
-                     per_token(run, a->missing_bytes), "read_bytes_per_token", per_token(run, a->bytes + g->bytes),
-                     "right_bytes_per_token", per_token(run, a->right_bytes + g->bytes - g->wasted_bytes), "on",
-                     a->requests ? (double)a->on / (double)a->requests : 0, "measured_ratio", a->ratio);
+                     (json_int_t)g->missing, "used", (json_int_t)g->used, "late", (json_int_t)g->late, "wasted",
+                     (json_int_t)g->wasted, "cancelled", (json_int_t)g->cancelled, "missing_bytes_per_token",
+                     per_token(run, g->missing_bytes), "read_bytes_per_token", per_token(run, g->bytes),
+                     "right_bytes_per_token", per_token(run, g->right_bytes), "on",
+                     g->requests ? (double)g->on / (double)g->requests : 0, "measured_ratio",
+                     run->result.guesses_ratio);
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)

@@ -92,7 +92,7 @@ static const struct replay_run_record *find_plain(const struct replay_report *re
 static void print_guesses(const struct replay_run_record *run, const struct replay_run_record *plain)
 {
     const struct replay_result *r = &run->result, *without = &plain->result;
-    const struct replay_ahead_result *a = &r->ahead;
+    const struct replay_guesses *a = &r->guesses;
     double tokens = share((double)r->tokens, (double)without->tokens);
     printf("%24s %.3f times as fast, limit %.3f; %.2f of what is missing, %.2f of what is read right; %.2f of the "
            "bytes; used %llu, late %llu, in vain %llu; on %.2f\n",
@@ -100,8 +100,8 @@ static void print_guesses(const struct replay_run_record *run, const struct repl
            share((double)without->all.time_ns, without->limit_ns),
            share((double)a->right_bytes, (double)a->missing_bytes), share((double)a->right_bytes, (double)a->bytes),
            share((double)(r->all.read_bytes + a->bytes), (double)without->all.read_bytes * tokens),
-           (unsigned long long)a->counts.used, (unsigned long long)a->counts.late,
-           (unsigned long long)(a->counts.wasted + a->counts.cancelled), share((double)a->on, (double)a->requests));
+           (unsigned long long)a->used, (unsigned long long)a->late, (unsigned long long)(a->wasted + a->cancelled),
+           share((double)a->on, (double)a->requests));
 }
 
 void replay_report_row(const struct replay_report *report)

@@ -36,7 +36,7 @@ struct replay_ahead {
     uint64_t pass, token;
     struct efs_governor_candidate *candidates;
     struct efs_prefetch_guess *guesses;
-    struct replay_ahead_result result;
+    struct replay_guesses result;
 };
 
 /* ---- what it is worth in bytes and time ------------------------------------------------------------------------- */
@@ -118,11 +118,16 @@ void replay_ahead_free(struct replay_ahead *a)
     free(a);
 }
 
-void replay_ahead_result(const struct replay_ahead *a, struct replay_ahead_result *result)
+void replay_ahead_result(const struct replay_ahead *a, struct replay_result *result)
 {
-    *result = a->result;
-    efs_prefetch_counts(a->queue, &result->counts);
-    result->ratio = efs_trial_ratio(&a->governor.trial);
+    struct efs_prefetch_counts counts;
+    efs_prefetch_counts(a->queue, &counts);
+    result->guesses = a->result;
+    result->guesses.used = counts.used;
+    result->guesses.late = counts.late;
+    result->guesses.wasted = counts.wasted;
+    result->guesses.cancelled = counts.cancelled;
+    result->guesses_ratio = efs_trial_ratio(&a->governor.trial);
 }
 
 /* ---- reads ------------------------------------------------------------------------------------------------------ */

@@ -46,6 +46,7 @@ int replay_ahead_guess(struct replay_ahead *ahead, uint32_t layer, const struct 
 uint64_t replay_ahead_next(void *ahead, uint64_t now_ns);
 void replay_ahead_done(void *ahead);
 
-void replay_ahead_result(const struct replay_ahead *ahead, struct replay_ahead_result *result);
+/* Fill in guesses and guesses_ratio. */
+void replay_ahead_result(const struct replay_ahead *ahead, struct replay_result *result);
 
 #endif

@@ -346,7 +346,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
         result->all.read_bytes += replay_keeper_brought_bytes(player->keeper);
     take_limit(player, result);
     if (player->ahead)
-        replay_ahead_result(player->ahead, &result->ahead);
+        replay_ahead_result(player->ahead, result);
     replay_ahead_free(player->ahead);
     efs_policy_free(player->policy);
     replay_keeper_free(player->keeper);
