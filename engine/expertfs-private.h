@@ -45,7 +45,7 @@ struct efs_options {
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
     const char *policy, *pools, *plan, *goal, *prefetch;
     bool no_state; /* neither read nor write the state directory */
-    bool warm;     /* fill memory that is empty while the disk rests, with what the history expects most */
+    bool warm;     /* read all experts into empty memory while the disk rests, if all of them fit */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
     /* With full_pool, and CAP_SYS_ADMIN: keep the chunk pool in memory that a daemon can let others map, so that it

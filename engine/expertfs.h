@@ -130,7 +130,7 @@ struct efs_client_options {
     uint64_t reserved_bytes; /* memory of the caller that the budget includes */
     bool coded_only;         /* keep no expert in full: EFS_FORM_FULL is refused */
     bool no_state;           /* neither read nor write the state directory */
-    bool warm;               /* fill empty memory while the disk is idle, with the experts that the history expects */
+    bool warm;               /* read all experts into empty memory while the disk is idle, if all of them fit */
     const char *prefetch;    /* a value for efs_set(); NULL: off */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* called by any thread; may be NULL */
     void *log_arg;

@@ -47,6 +47,7 @@ static size_t buffer_count(uint64_t budget_bytes)
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
+    const char *prefetch = options->tune[EFSD_TUNE_PREFETCH];
     daemon->buffer_count = buffer_count(options->budget_bytes ? options->budget_bytes : efs_auto_budget());
     const struct efs_options engine = {
         .budget_bytes = options->budget_bytes,
@@ -56,12 +57,12 @@ static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
         .workers = (unsigned)options->workers,
         .full_pool = !options->no_passthrough && efsd_kernel_privileged(),
         .prealloc = options->prealloc,
-        .warm = options->warm,
         .pools = options->tune[EFSD_TUNE_POOLS],
         .plan = options->tune[EFSD_TUNE_PLAN],
         .policy = options->tune[EFSD_TUNE_POLICY],
         .goal = options->tune[EFSD_TUNE_GOAL],
-        .prefetch = options->tune[EFSD_TUNE_PREFETCH],
+        .prefetch = prefetch,
+        .warm = prefetch && strcmp(prefetch, "off") != 0,
         .no_state = options->no_state,
         .log = efsd_log_line,
         .chunk_windows = true,

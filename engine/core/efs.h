@@ -55,7 +55,6 @@ struct efs {
     struct efs_cache *cache;
     struct efs_budget *budget;
     struct efs_plan_thread *plan_thread;
-    struct efs_warming *warming; /* NULL: off */
     struct efs_guessing *guessing;
     struct efs_leases *leases;
     struct efs_record *record;

@@ -26,6 +26,17 @@ errint_t efs_guess_build(struct efs *fs)
     return 0;
 }
 
+void efs_guess_begin(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    efs_lock(fs);
+    for (uint32_t e = 0; e < fs->store->expert_count; e++)
+        g->fill_bytes += efs_expert_coded_bytes(fs, e);
+    g->fills = fs->options.warm;
+    efs_again(fs, EFS_AGAIN_REST);
+    efs_unlock(fs);
+}
+
 void efs_guess_stop(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;

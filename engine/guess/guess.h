@@ -12,6 +12,9 @@
  * of the chunk pool (efs_account.guess_bytes), where it is evictable, after all else of that kind; it goes first when
  * its layer has passed.
  *
+ * The lowest class of reads is filling (option warm): while the disk rests and there is no guess to read, experts that
+ * are not in memory are read into memory that is empty, if the chunk pool has room for all experts of the store.
+ *
  * A *sequence* is a request's tokens, one after the other. As long as no client tells of sequences of its own, requests
  * are taken for those of one, OWN. The predictor belongs to the thread; all else to efs.lock.
  */
@@ -26,6 +29,8 @@
 
 /* Without lock, before there are threads: off. -ENOMEM. */
 errint_t efs_guess_build(struct efs *fs);
+/* The store is open: without lock. From now on what nobody has asked for may be read. */
+void efs_guess_begin(struct efs *fs);
 /* Nothing is guessed any more; its thread has ended. No lock. */
 void efs_guess_stop(struct efs *fs);
 /* When nothing is under way any more. */
@@ -56,6 +61,8 @@ void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const 
 void efs_guess_ended(struct efs *fs, uint32_t expert, errint_t error);
 /* EFS_AGAIN_REST: read the next, if the disk rests. */
 void efs_guess_go_on(struct efs *fs);
+/* efs_hooks.warmed: a load of class EFS_LOAD_WARM has ended. */
+void efs_guess_filled(struct efs *fs, uint32_t extent, errint_t error);
 
 /* Without lock: "predict" for people. As efs_describe(). */
 errint_t efs_guess_describe(struct efs *fs, const char *what, char **text, size_t *bytes);

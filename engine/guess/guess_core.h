@@ -79,6 +79,10 @@ struct efs_guessing {
     uint64_t asked_ahead_bytes;   /* of it: here, since it was guessed */
     bool has_share;               /* guesses have their part of the chunk pool */
     uint64_t expert_bytes;        /* of the largest expert, coded */
+    bool fills;                   /* the store is open, with option warm */
+    uint64_t fill_bytes;          /* of all experts, coded */
+    uint32_t fill_expert;         /* those before it are in memory, or were */
+    uint64_t fill_segments;       /* of the plan for which that is said */
     struct efs_guess_expert *experts;
     uint32_t *held; /* [held_count] numbers of experts that were read, and asked for by nobody yet; some more */
     uint32_t held_count;

@@ -4,6 +4,8 @@
 
 #include "budget.h"
 #include "estimator.h"
+#include "extent_core.h"
+#include "plan_thread.h"
 
 #include <errno.h>
 
@@ -167,18 +169,86 @@ static void look_at_held(struct efs *fs)
     }
 }
 
-void efs_guess_go_on(struct efs *fs)
+/* ---- what nobody has asked for ---- */
+
+/* Nobody waits for the disk or for memory, and none is on its way out. */
+static bool all_rests(const struct efs *fs)
+{
+    return efs_extents_are_quiet(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
+           fs->account.segments_leaving == 0;
+}
+
+#define FILL_AT_ONCE 2u     /* extents under way: a read that is wanted waits for little */
+#define FILL_FREE_SHARE 16u /* of the chunk pool stays empty, so that what is wanted finds holes of its size */
+
+/* Is there empty memory for so many bytes, within the plan, or room to have it? */
+static bool fill_has_empty(struct efs *fs, uint64_t bytes)
+{
+    uint64_t segment = fs->arena.segment_bytes, planned = fs->account.planned_segments * segment;
+    uint64_t after = fs->arena.used_bytes + bytes, now = fs->arena.segment_count * segment;
+    if (after > planned - planned / FILL_FREE_SHARE)
+        return false;
+    return after <= now - now / FILL_FREE_SHARE || efs_budget_has_segment(fs);
+}
+
+/* The next extent that is not in memory, in the order of the store; EFS_NONE: there is none. */
+static uint32_t fill_next(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    for (; g->fill_expert < fs->store->expert_count; g->fill_expert++) {
+        uint32_t first = efs_expert_extent_first(fs, g->fill_expert), end = efs_expert_extent_end(fs, g->fill_expert);
+        for (uint32_t i = first; i < end && efs_full_of(fs, g->fill_expert)->state == EFS_FULL_NONE; i++) {
+            const struct efs_extent *x = efs_extent(fs, i);
+            if (x->state == EFS_EXTENT_REST && x->have != x->needs)
+                return i;
+        }
+    }
+    return EFS_NONE;
+}
+
+static void fill(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
+    if (!g->fills || !efs_plan_thread_planned(fs) || g->fill_bytes > planned - planned / FILL_FREE_SHARE)
+        return;
+    if (g->fill_segments != fs->account.planned_segments)
+        g->fill_expert = 0;
+    g->fill_segments = fs->account.planned_segments;
+    while (all_rests(fs) && efs_extents_loads(fs, EFS_LOAD_GUESS) == 0 &&
+           efs_extents_loads(fs, EFS_LOAD_WARM) < FILL_AT_ONCE) {
+        uint32_t extent = fill_next(fs);
+        if (extent == EFS_NONE)
+            return;
+        const struct efs_extent *x = efs_extent(fs, extent);
+        unsigned missing = x->needs & ~(unsigned)x->have;
+        uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_room(fs, x, EFS_COMPONENT_E) : 0) +
+                         (missing & EFS_COMPONENT_SM ? efs_extent_room(fs, x, EFS_COMPONENT_SM) : 0);
+        if (!fill_has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM) < 0)
+            return;
+        efs_count(&fs->stats, warmed_extents, 1);
+    }
+}
+
+/* What came goes first when memory is needed; after an error, which the log tells, there are no more with this plan. */
+void efs_guess_filled(struct efs *fs, uint32_t extent, errint_t error)
+{
+    if (error < 0)
+        fs->guessing->fill_expert = fs->store->expert_count;
+    else
+        efs_extent_evict_early(fs, extent);
+}
+
+static void read_guesses(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
     const struct efs_prefetch_demand none = {0, 0};
     const struct efs_prefetch_action *actions;
     size_t count = 1;
-    if (!g->queue || fs->closing)
-        return;
     efs_guess_share(fs);
     begin_again(fs);
     look_at_held(fs);
-    if (!efs_extents_are_quiet(fs) || fs->leases_waiting || fs->coded_waiting || fs->account.segments_leaving)
+    if (!all_rests(fs))
         return;
     while (count > 0) {
         efs_prefetch_next(g->queue, &none, &actions, &count);
@@ -186,6 +256,15 @@ void efs_guess_go_on(struct efs *fs)
         act(fs, actions, count);
         count = read ? count : 0;
     }
+}
+
+void efs_guess_go_on(struct efs *fs)
+{
+    if (fs->closing)
+        return;
+    if (fs->guessing->queue)
+        read_guesses(fs);
+    fill(fs);
 }
 
 /* ---- offers ---- */

@@ -12,7 +12,6 @@
 #include "pools.h"
 #include "sys.h"
 #include "thread.h"
-#include "warm.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -300,8 +299,10 @@ static void thread_plan(struct efs_plan_thread *s)
     s->goal = tuning.goal;
     s->planned_at = time(NULL);
     s->plan_ns = took;
+    s->planned = true;
+    pthread_cond_broadcast(&s->first);
+    efs_again(fs, EFS_AGAIN_REST); /* there may be memory to fill */
     efs_unlock(fs);
-    efs_warm_plan(fs, &s->known);
 }
 
 /* ---- the thread ---- */
@@ -385,8 +386,6 @@ static void *plan_thread_run(void *arg)
     thread_plan(s);
     uint64_t saved = efs_now_ns(), looked = saved;
     efs_lock(fs);
-    s->planned = true;
-    pthread_cond_broadcast(&s->first);
     while (!s->stop) {
         /* nobody tells when a mapping ends that outlived its lease: look now and then */
         const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : LOOK_NS);
@@ -482,6 +481,11 @@ void efs_plan_thread_free(struct efs *fs)
     free(s->ranks);
     free(s);
     fs->plan_thread = NULL;
+}
+
+bool efs_plan_thread_planned(const struct efs *fs)
+{
+    return fs->plan_thread && fs->plan_thread->planned;
 }
 
 void efs_plan_thread_wait(struct efs *fs)

@@ -20,6 +20,8 @@ void efs_plan_thread_free(struct efs *fs);
 void efs_plan_thread_wait(struct efs *fs);
 
 /* ---- with efs.lock held ---- */
+/* Has the machine been measured, and the pools been planned? */
+bool efs_plan_thread_planned(const struct efs *fs);
 /* A layer asks for these (numbers in the policy's layer); before the policy hears of it. */
 void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
 /* What a plan depends on has changed: plan again soon. */

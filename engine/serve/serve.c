@@ -13,7 +13,6 @@
 #include "thread.h"
 #include "extent_core.h"
 #include "lease.h"
-#include "warm.h"
 #include "guess.h"
 
 #include <errno.h>
@@ -39,13 +38,6 @@ struct served {
     struct efs_leases leases;
 };
 
-/* The disk may rest. What a layer to come will want is of more use than what any may. */
-static void at_rest(struct efs *fs)
-{
-    efs_guess_go_on(fs);
-    efs_warm_go_on(fs);
-}
-
 /* What follows from a turn with the lock, in this order: room is made and given to who waits for it first, what nobody
  * waits for comes after. */
 static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_follow,
@@ -53,14 +45,14 @@ static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget
                                                  [EFS_AGAIN_MOVE] = efs_extents_move,
                                                  [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
                                                  [EFS_AGAIN_PREFAULT] = efs_prefault,
-                                                 [EFS_AGAIN_REST] = at_rest,
+                                                 [EFS_AGAIN_REST] = efs_guess_go_on,
                                                  [EFS_AGAIN_LEASES] = efs_leases_retry,
                                                  [EFS_AGAIN_CODED] = efs_coded_retry,
                                                  [EFS_AGAIN_PLAN] = efs_plan_thread_wake},
                                        .add_segment = efs_budget_add_segment,
                                        .has_segment = efs_budget_has_segment,
                                        .saw = efs_plan_thread_saw,
-                                       .warmed = efs_warm_ended,
+                                       .warmed = efs_guess_filled,
                                        .supply = efs_supply,
                                        .guessed = efs_guess_ended,
                                        .asked = efs_guess_asked,
@@ -125,7 +117,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
            (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
-           efs_warm_bytes(&fs->options, s) + efs_record_bytes();
+           efs_record_bytes();
 }
 
 /* Sizes of extents and segments follow from the budget: small budgets take small bites, and there are memfiles for all
@@ -262,7 +254,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     efs_budget_build(fs);
     if (efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
-        efs_warm_build(fs) < 0 || efs_guess_build(fs) < 0)
+        efs_guess_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -305,7 +297,6 @@ static void served_stop(struct efs *fs)
     efs_workers_stop(fs->workers);
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
-    efs_warm_destroy(fs);
     efs_guess_destroy(fs);
     efs_full_destroy(fs);
     efs_leases_destroy(fs);
@@ -349,7 +340,7 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
         efs_plan_thread_wait(fs);
         efs_prealloc(fs);
     }
-    efs_warm_begin(fs);
+    efs_guess_begin(fs);
     *out = fs;
     return 0;
 }

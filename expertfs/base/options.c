@@ -37,7 +37,6 @@ static const struct option table[] = {
     {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "read() past the page cache (auto: if mmap works)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "take all memory of the budget at the mount"},
-    {"warm", TAKE_FLAG, AT(warm), NULL, "fill empty memory while the disk is idle"},
     {"nostate", TAKE_FLAG, AT(no_state), NULL, "neither load nor save what was learned of the store"},
     {"nonempty", TAKE_FLAG, AT(nonempty), NULL, "mount on a directory that is not empty"},
     {"allow_other", TAKE_MOUNT, 0, NULL, "other users may use the mount"},
@@ -75,6 +74,7 @@ static const struct {
     {"schedule", "reads and decodes are done in the order of the request"},
     {"state", "it is the default"},
     {"threads", "the daemon chooses them"},
+    {"warm", "prefetch=auto fills free memory, too, if all experts fit"},
 };
 
 /* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev), for programs before us, or

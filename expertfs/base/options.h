@@ -34,7 +34,6 @@ struct efsd_options {
     unsigned direct_io;      /* enum efsd_direct_io */
     bool no_passthrough;
     bool prealloc;             /* take all memory of the budget at the mount */
-    bool warm;                 /* fill memory that is empty while the disk rests */
     char *mount;               /* options for the kernel's mount, comma-separated; NULL when there are none */
     char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. That of budget is budget_bytes */
     bool no_state;             /* neither read nor write profile, counts and what guesses learned */

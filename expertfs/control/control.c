@@ -99,7 +99,6 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "threads: %u\n", daemon->threads);
     fprintf(out, "reply_buffers: %zu\n", daemon->buffers.count);
     fprintf(out, "prealloc: %s\n", yes_no(options->prealloc));
-    fprintf(out, "warm: %s\n", yes_no(options->warm));
     fprintf(out, "direct_io_option: %s\n", direct_io[options->direct_io]);
     render_size(out, "readahead", daemon->readahead_bytes);
     fprintf(out, "readahead_reason: %s\n", *daemon->readahead_note ? daemon->readahead_note : "-");

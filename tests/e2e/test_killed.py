@@ -13,7 +13,7 @@ note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these, as far as a clock can")
 READERS = 2 * len(crowd.KINDS)
 OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
            "budget=64M,nopassthrough,direct_io=off",
-           "budget=96M,prealloc,warm")
+           "budget=96M,prealloc,prefetch=auto")
 # Who may meet a fault of a mapping whose file nobody can serve any more. A client of the library maps experts' files
 # where the mount hands none out.
 MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice", "client"}

@@ -17,7 +17,7 @@ ROUND = 300  # seconds; then all end, the sums are looked at, and a new mount be
 # Little room: who holds experts waits for nobody, but reads through the daemon what has no room to be opened.
 MOUNTS = (("budget=96M", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
           ("budget=1G,direct_io=off", 1024, (112, 160, 256, 400)),  # made small and large again
-          ("budget=128M,nopassthrough,direct_io=on,warm", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
+          ("budget=128M,nopassthrough,direct_io=on", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "1000",
                    "--shard-size", "20MB")
 store = make_store(model)

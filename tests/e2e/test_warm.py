@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mount with the option warm: experts are in memory before anybody asks for them, as packed, within the budget; and a
-mount that is ended meanwhile ends as any other."""
+"""A mount with prefetch that has room for all experts: they are in memory before anybody asks for them, as packed, within
+the budget; and a mount that is ended meanwhile ends as any other."""
 from e2e import *
 
 need_fuse()
@@ -17,8 +17,7 @@ def rests(mount):
         time.sleep(0.02)
 
 
-mount = Mount(store, "nostate,warm,budget=1G")
-check("config tells of it", mount.config()["warm"] == "yes")
+mount = Mount(store, "nostate,prefetch=auto,budget=1G")
 check("extents come with nobody asking", wait_until(lambda: mount.count("warmed_extents") > 0))
 rests(mount)
 bytes_before = mount.count("disk_bytes")
@@ -41,12 +40,12 @@ mount.budget_holds()
 mount.unmount()
 
 for pause in (0, 0.02, 0.1):
-    mount = Mount(store, "nostate,warm,budget=1G")
+    mount = Mount(store, "nostate,prefetch=auto,budget=1G")
     time.sleep(pause)
     mount.stop(f"SIGTERM after {pause} s")
 
 mount = Mount(store, "nostate,budget=1G")
 rests(mount)
-check("without the option nothing comes", mount.count("warmed_extents") == 0 and mount.config()["warm"] == "no")
+check("without prefetch nothing comes", mount.count("warmed_extents") == 0)
 mount.unmount()
 done()

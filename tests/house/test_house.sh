@@ -75,7 +75,6 @@ owner_of cache full
 owner_of cache cache
 owner_of cache demotion
 owner_of budget budget
-owner_of planner warming
 owner_of planner plan_thread
 owner_of guess guessing
 owner_of fetch leases

@@ -91,7 +91,7 @@ static const struct tools_option options[] = {
     {"workers", 0, NULL, "those of the profile decode", TOOLS_GONE, .at = 0},
     {"open-us", 0, NULL, "the simulator goes by the profile", TOOLS_GONE, .at = 0},
     {"expertfs", 0, NULL, "mount STORE, then --mount DIR", TOOLS_GONE, .at = 0},
-    {"warm", 0, NULL, "mount STORE with -o warm, then --mount DIR", TOOLS_GONE, .at = 0},
+    {"warm", 0, NULL, "mount STORE with -o prefetch=auto, then --mount DIR", TOOLS_GONE, .at = 0},
     {"allowance", 0, NULL, "tools/bench/run replay makes memory cgroups", TOOLS_GONE, .at = 0},
     {"prealloc", 0, NULL, "memory is always taken before the first token", TOOLS_GONE, .at = 0},
     {"plot", 0, NULL, "tools/bench/plot.py draws --json", TOOLS_GONE, .at = 0},
