@@ -1,16 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ffn_device.c - efs_client_ffn() in EFS_FORM_DEVICE: experts are computed where they come to, each when it is there.
- * Those that found no room are asked for again when others were computed and dropped.
+ * Those that found no room are asked for again when others were computed and dropped. In EFS_FORM_SHARED some experts
+ * run on the device, the others meanwhile on the team.
  */
-#include "ffn_device.h"
 #include "device_ops.h"
+#include "device_run.h"
 #include "expertfs-gpu.h"
 #include "ffn.h"
 #include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* The client's device, which the mixture may run on: -EINVAL: there is none; -EOPNOTSUPP: not with its activations. */
+static errint_t device_of(const struct efs_client *client, const struct efs_mixture *m, struct efs_device **device,
+                          struct efs_error *err)
+{
+    *device = efs_client_device(client);
+    if (!*device)
+        return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
+    if (m->activation != EFS_ACTIVATION_F32)
+        return efs_fail(err, -EOPNOTSUPP, "experts on a device run with activations in F32 alone");
+    return 0;
+}
 
 /* The matrices of gate, up and down, which are not looked into: they are the device's. */
 static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
@@ -29,8 +43,10 @@ static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count
     return rc;
 }
 
-errint_t efs_ffn_device_launch(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
-                               uint32_t of_mixture, uint32_t hidden, struct efs_error *err)
+/* An expert of a request that is there begins. What efs_device_run_expert() tells: nothing of it was begun with
+ * -ENOMEM; -EOPNOTSUPP: not of gate, up and down. */
+static errint_t device_launch(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
+                              uint32_t of_mixture, uint32_t hidden, struct efs_error *err)
 {
     struct efs_device_matrices matrices;
     const struct efs_tensor *tensors;
@@ -41,8 +57,9 @@ errint_t efs_ffn_device_launch(struct efs_device_run *run, struct efs_client_req
     return rc < 0 ? rc : efs_device_run_expert(run, of_mixture, &matrices, err);
 }
 
-errint_t efs_ffn_device_drop(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
-                             errint_t error)
+/* Drop it after that, or with an error: it may go with its request then. error, or that of efs_client_drop_after(). */
+static errint_t device_drop(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
+                            errint_t error)
 {
     const errint_t rc = error < 0 ? error : efs_client_drop_after(request, index, efs_device_run_stream(run));
     if (rc < 0) /* it is dropped with its request, and some of it may be under way */
@@ -63,8 +80,8 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
         return rc;
     while (rc == 0 && efs_client_wait_any(request, -1, &index, &status) == 1)
         if (status == 0) {
-            rc = efs_ffn_device_launch(run, request, index, experts[index], m->hidden, err);
-            rc = efs_ffn_device_drop(run, request, index, rc);
+            rc = device_launch(run, request, index, experts[index], m->hidden, err);
+            rc = device_drop(run, request, index, rc);
             needs[index].tokens = 0; /* it is over */
         } else if (status != -ENOMEM) {
             rc = status;
@@ -79,23 +96,12 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
     return rc == 0 && left == asked ? efs_fail(err, -ENOMEM, "what is held of pool G leaves an expert no room") : rc;
 }
 
-errint_t efs_ffn_device_of(const struct efs_client *client, const struct efs_mixture *m, struct efs_device **device,
-                           struct efs_error *err)
-{
-    *device = efs_client_device(client);
-    if (!*device)
-        return efs_fail(err, -EINVAL, "experts in memory of a device need one: efs_client_gpu()");
-    if (m->activation != EFS_ACTIVATION_F32)
-        return efs_fail(err, -EOPNOTSUPP, "experts on a device run with activations in F32 alone");
-    return 0;
-}
-
 errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
                         struct efs_error *err)
 {
     struct efs_device_run *run = NULL;
     struct efs_device *device;
-    errint_t rc = efs_ffn_device_of(client, m, &device, err);
+    errint_t rc = device_of(client, m, &device, err);
     if (rc < 0)
         return rc;
     struct efs_need *needs = efs_sys_calloc(m->expert_count, sizeof(*needs));
@@ -113,5 +119,192 @@ errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t l
         rc = efs_device_run_end(run, rc, err);
     free(needs);
     free(experts);
+    return rc;
+}
+
+/*
+ * ---- shared with the processor ----
+ *
+ * What the device has is begun at once, what comes there by the caller's thread between two blocks of the processor's
+ * part, and after it. What finds no room there is the processor's, too.
+ */
+
+struct share {
+    struct efs_client *client;
+    struct efs_team *team;
+    const char *stack;
+    uint32_t layer;
+    const struct efs_mixture *mixture;
+    struct efs_device *device;
+    struct efs_route_to *here, *there;     /* [experts]: the processor's, and the device's */
+    uint32_t here_count, there_count, ran; /* ran: of here */
+    uint64_t *ns;                          /* [experts] */
+    float *part;                           /* [tokens][hidden]: sums of one part */
+    struct efs_mixture on_device;
+    struct efs_device_run *run;         /* NULL: nothing is there */
+    struct efs_client_request *request; /* of run */
+    errint_t rc;                        /* of the device's part */
+    struct efs_error err;
+};
+
+static errint_t share_allocate(struct share *s, struct efs_error *err)
+{
+    const struct efs_mixture *m = s->mixture;
+    s->here = efs_sys_calloc(m->expert_count, sizeof(*s->here));
+    s->there = efs_sys_calloc(m->expert_count, sizeof(*s->there));
+    s->ns = efs_sys_calloc(m->expert_count, sizeof(*s->ns));
+    s->part = efs_sys_calloc((size_t)m->tokens * m->hidden, sizeof(*s->part));
+    return s->here && s->there && s->ns && s->part ? 0 : efs_fail(err, -ENOMEM, "no memory for a mixture");
+}
+
+static errint_t share_deal(struct share *s, struct efs_error *err)
+{
+    const struct efs_mixture *m = s->mixture;
+    bool on_device[EFS_ROUTING_EXPERTS];
+    errint_t rc = efs_device_deal(s->device, s->stack, s->layer, m, on_device, err);
+    for (uint32_t i = 0; i < m->expert_count && rc == 0; i++)
+        if (on_device[i])
+            s->there[s->there_count++] = m->experts[i];
+        else
+            s->here[s->here_count++] = m->experts[i];
+    return rc;
+}
+
+/* The device cannot run it now: no error. */
+static void share_to_here(struct share *s, uint32_t index)
+{
+    s->err.text[0] = '\0';
+    s->here[s->here_count++] = s->there[index];
+}
+
+/* Tokens go to the device, for as many experts as its memory for running has room for. */
+static errint_t share_begin_run(struct share *s, struct efs_error *err)
+{
+    s->on_device = *s->mixture;
+    s->on_device.experts = s->there;
+    s->on_device.y = s->part;
+    s->on_device.y_stride = s->mixture->hidden;
+    for (;;) {
+        s->on_device.expert_count = s->there_count;
+        errint_t rc = s->there_count ? efs_device_run_begin(s->device, &s->on_device, &s->run, err) : 0;
+        if (rc != -ENOMEM)
+            return rc;
+        err->text[0] = '\0';
+        for (uint32_t kept = s->there_count / 2; s->there_count > kept;)
+            share_to_here(s, --s->there_count);
+    }
+}
+
+static errint_t share_begin(struct share *s, struct efs_error *err)
+{
+    errint_t rc = share_begin_run(s, err);
+    if (rc < 0 || !s->run)
+        return rc;
+    struct efs_need *needs = efs_sys_calloc(s->there_count, sizeof(*needs));
+    if (!needs)
+        return efs_fail(err, -ENOMEM, "no memory for a request");
+    for (uint32_t i = 0; i < s->there_count; i++)
+        needs[i] = (struct efs_need){s->there[i].expert, s->there[i].count};
+    rc = efs_client_begin(s->client, s->stack, s->layer, needs, s->there_count, EFS_FORM_DEVICE, &s->request, err);
+    free(needs);
+    return rc;
+}
+
+/* Begin what has come to the device; with a timeout below 0, all of it. */
+static void share_take(struct share *s, int timeout_ms)
+{
+    uint32_t index;
+    errint_t status;
+    while (s->request && s->rc == 0 && efs_client_wait_any(s->request, timeout_ms, &index, &status) == 1) {
+        const bool came = status == 0;
+        if (came)
+            status = device_launch(s->run, s->request, index, index, s->mixture->hidden, &s->err);
+        if (status == -ENOMEM || (status == -EOPNOTSUPP && !came)) {
+            efs_client_drop(s->request, index);
+            share_to_here(s, index);
+        } else {
+            s->rc = came ? device_drop(s->run, s->request, index, status) : status;
+        }
+    }
+}
+
+static void share_between(void *share)
+{
+    share_take(share, 0);
+}
+
+static void share_add(const struct share *s)
+{
+    const struct efs_mixture *m = s->mixture;
+    for (uint32_t t = 0; t < m->tokens; t++)
+        for (uint32_t c = 0; c < m->hidden; c++)
+            m->y[t * m->y_stride + c] += s->part[(size_t)t * m->hidden + c];
+}
+
+/* The processor runs what it has not run yet. */
+static errint_t share_run_here(struct share *s, struct efs_error *err)
+{
+    const struct efs_ffn_source from = {
+        .client = s->client, .stack = s->stack, .layer = s->layer, .between = share_between, .arg = s, .ns = s->ns};
+    struct efs_mixture part = *s->mixture;
+    part.experts = s->here + s->ran;
+    part.expert_count = s->here_count - s->ran;
+    part.form = EFS_FORM_ANY;
+    part.y = s->part;
+    part.y_stride = part.hidden;
+    if (part.expert_count == 0)
+        return 0;
+    errint_t rc = efs_ffn_run(&from, s->team, &part, err);
+    if (rc < 0)
+        return rc;
+    share_add(s);
+    for (uint32_t i = 0; i < part.expert_count; i++)
+        efs_device_ran_here(s->device, part.experts[i].count, s->ns[i]);
+    s->ran += part.expert_count;
+    return 0;
+}
+
+static errint_t share_run(struct share *s, struct efs_error *err)
+{
+    const struct efs_mixture *m = s->mixture;
+    errint_t rc = share_deal(s, err);
+    if (rc == 0)
+        rc = share_begin(s, err);
+    for (uint32_t t = 0; t < m->tokens; t++)
+        memset(m->y + t * m->y_stride, 0, m->hidden * sizeof(float));
+    if (rc == 0) {
+        share_take(s, 0);
+        rc = share_run_here(s, err);
+    }
+    if (rc == 0) {
+        share_take(s, -1);
+        rc = s->rc;
+        if (rc < 0)
+            *err = s->err;
+    }
+    if (rc == 0)
+        rc = share_run_here(s, err);
+    efs_client_release(s->request);
+    if (!s->run)
+        return rc;
+    rc = efs_device_run_end(s->run, rc, err);
+    if (rc == 0)
+        share_add(s);
+    return rc;
+}
+
+errint_t efs_ffn_share(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
+                       const struct efs_mixture *m, struct efs_error *err)
+{
+    struct share s = {.client = client, .team = team, .stack = stack, .layer = layer, .mixture = m};
+    errint_t rc = device_of(client, m, &s.device, err);
+    if (rc == 0)
+        rc = share_allocate(&s, err);
+    if (rc == 0)
+        rc = share_run(&s, err);
+    free(s.here);
+    free(s.there);
+    free(s.ns);
+    free(s.part);
     return rc;
 }
