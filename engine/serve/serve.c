@@ -484,3 +484,24 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
         rc = efs_guess_describe(fs, what, text, bytes);
     return rc == -ENODATA ? efs_record_describe(fs, what, text, bytes) : rc;
 }
+
+/* ---- the chunk pool's segments, for who registers them with another device ---- */
+
+void efs_chunk_watch(struct efs *fs, struct efs_chunk_watch *watch)
+{
+    efs_arena_watch(&fs->arena, watch);
+}
+
+void efs_chunk_unwatch(struct efs *fs, struct efs_chunk_watch *watch)
+{
+    efs_arena_unwatch(&fs->arena, watch);
+}
+
+bool efs_chunk_segment(struct efs *fs, const void *chunk, void **base, size_t *bytes)
+{
+    efs_lock(fs);
+    *base = efs_arena_segment_at(&fs->arena, chunk);
+    *bytes = fs->arena.segment_bytes;
+    efs_unlock(fs);
+    return *base != NULL;
+}
