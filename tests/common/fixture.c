@@ -138,6 +138,8 @@ void fixture_moe(const struct fixture *f, unsigned layers, unsigned experts, uns
             for (unsigned p = 0; p < 3; p++) {
                 snprintf(names[count], sizeof(*names), "model.layers.%u.mlp.experts.%u.%s.weight", l, e, parts[p]);
                 t[count] = (struct fixture_tensor){names[count], "BF16", 2, {rows, columns}, 2ull * rows * columns};
+                if (p == 2)
+                    t[count].shape[0] = columns, t[count].shape[1] = rows;
                 count++;
             }
     }
@@ -214,6 +216,13 @@ unsigned char *fixture_read(const char *path, size_t *bytes)
     return data;
 }
 
+unsigned char *fixture_weights(const struct fixture *f, size_t *bytes)
+{
+    char path[400];
+    snprintf(path, sizeof(path), "%s/model.safetensors", f->source);
+    return fixture_read(path, bytes);
+}
+
 void fixture_damage(const char *path, uint64_t offset)
 {
     unsigned char byte;
@@ -245,10 +254,9 @@ unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
 {
     unsigned count = 0;
     for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        struct efs_file_info info;
+        const struct efs_file_info info = fixture_file_info(fs, i);
         char path[2000];
         size_t bytes;
-        assert_int_equal(efs_file_info(fs, i, &info), 0);
         if (info.kind != EFS_FILE_CHECKPOINT)
             continue;
         snprintf(path, sizeof(path), "%s/%s", fixture->source, info.path);
@@ -264,17 +272,73 @@ unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
     return count;
 }
 
-unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, size_t *bytes)
+struct efs_expert_info fixture_expert_info(struct efs *fs, uint32_t expert)
 {
     struct efs_expert_info info;
-    struct efs_file_info of_file;
     assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
-    assert_int_equal(efs_file_info(fs, info.file, &of_file), 0);
-    unsigned char *data = malloc(of_file.bytes);
+    return info;
+}
+
+struct efs_file_info fixture_file_info(struct efs *fs, uint32_t file)
+{
+    struct efs_file_info info;
+    assert_int_equal(efs_file_info(fs, file, &info), 0);
+    return info;
+}
+
+uint32_t fixture_file_named(struct efs *fs, const char *path)
+{
+    for (uint32_t i = 0; i < efs_file_count(fs); i++)
+        if (strcmp(fixture_file_info(fs, i).path, path) == 0)
+            return i;
+    fail_msg("no file %s", path);
+    return 0;
+}
+
+struct efs_stats fixture_quiet(struct efs *fs)
+{
+    struct efs_stats s;
+    do
+        efs_stats(fs, &s);
+    while (s.inflight);
+    return s;
+}
+
+uint64_t fixture_held_bytes(const struct efs_stats *stats)
+{
+    return stats->fixed_bytes + stats->chunk_pool_bytes + stats->full_pool_bytes;
+}
+
+void fixture_within_budget(struct efs *fs)
+{
+    const struct efs_stats s = fixture_quiet(fs);
+    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+}
+
+struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form)
+{
+    const struct efs_request_how how = {.form = form};
+    struct efs_request *request;
+    struct efs_error err = {""};
+    if (efs_request_submit(fs, needs, count, &how, &request, &err) < 0)
+        fail_msg("%s", err.text);
+    return request;
+}
+
+void fixture_lease_once(struct efs *fs, uint32_t file)
+{
+    struct efs_lease *lease;
+    assert_int_equal(lease_wait(fs, file, &lease), 0);
+    efs_lease_release(lease);
+}
+
+unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, size_t *bytes)
+{
+    *file = fixture_expert_info(fs, expert).file;
+    *bytes = fixture_file_info(fs, *file).bytes;
+    unsigned char *data = malloc(*bytes);
     assert_non_null(data);
-    assert_int_equal(read_wait(fs, info.file, NULL, 0, data, of_file.bytes), of_file.bytes);
-    *file = info.file;
-    *bytes = of_file.bytes;
+    assert_int_equal(read_wait(fs, *file, NULL, 0, data, *bytes), *bytes);
     return data;
 }
 

@@ -34,7 +34,8 @@ void fixture_file_below(const char *directory, const char *path, const void *dat
 /* src/path as safetensors: the tensors in order, with weights from seed (exponents as trained weights have them). */
 void fixture_safetensors(const struct fixture *fixture, const char *path, const struct fixture_tensor *tensors,
                          unsigned count, unsigned seed);
-/* layers x experts of three BF16 tensors rows x columns each, a dense tensor, norms of odd sizes, config.json. */
+/* layers x experts of three BF16 tensors each, gate and up of rows x columns, down of columns x rows; a dense tensor,
+ * norms of odd sizes, config.json. */
 void fixture_moe(const struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 /* A small checkpoint whose experts begin in one file and end in the next, with files of all sizes. */
 void fixture_spread(const struct fixture *fixture);
@@ -43,6 +44,19 @@ void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
 /* The packed store, open; efs_close() it. The size of options is set here. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
+struct efs_expert_info fixture_expert_info(struct efs *fs, uint32_t expert);
+struct efs_file_info fixture_file_info(struct efs *fs, uint32_t file);
+uint32_t fixture_file_named(struct efs *fs, const char *path);
+/* Counters once nothing is under way any more. */
+struct efs_stats fixture_quiet(struct efs *fs);
+/* All that a store holds. */
+uint64_t fixture_held_bytes(const struct efs_stats *stats);
+/* Then it holds no more than its budget. */
+void fixture_within_budget(struct efs *fs);
+/* A request for experts, which begins. */
+struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form);
+/* An expert is leased and given back. */
+void fixture_lease_once(struct efs *fs, uint32_t file);
 /* Experts of a layer are brought, as by a line of .expertfs/want. */
 errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
                        struct efs_error *err);
@@ -55,6 +69,8 @@ void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);
 /* The whole of a file; free() it. */
 unsigned char *fixture_read(const char *path, size_t *bytes);
+/* The same of src/model.safetensors. */
+unsigned char *fixture_weights(const struct fixture *fixture, size_t *bytes);
 /* An expert's file as fs serves it, and its number; free() it. */
 unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, size_t *bytes);
 /* A byte of the file is changed. */

@@ -60,12 +60,7 @@ static struct efs *open_small(uint64_t segments, uint64_t more_bytes, bool full)
 
 static struct efs_request *begin(struct efs *fs, uint32_t expert, enum efs_form form)
 {
-    const struct efs_need need = {expert, 1};
-    const struct efs_request_how how = {.form = form};
-    struct efs_request *r;
-    struct efs_error err = {""};
-    assert_int_equal(efs_request_submit(fs, &need, 1, &how, &r, &err), 0);
-    return r;
+    return fixture_submit(fs, &(struct efs_need){expert, 1}, 1, form);
 }
 
 /* Of any thread: what is wrong ends the program. */
@@ -103,7 +98,7 @@ TEST(test_held)
     check_read(fs, 7, 4096, 1 << 20);
     efs_stats(fs, &s);
     assert_true(s.reads_past > 0);
-    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
     efs_request_release(held);
     assert_int_equal(efs_request_wait(next), 0);
     efs_request_release(next);
@@ -129,8 +124,7 @@ TEST(test_open)
     assert_int_equal(efs_request_wait_any(waits, -1, &index, &status), 1);
     assert_int_equal(status, 0);
     efs_request_release(waits);
-    assert_int_equal(lease_wait(fs, files[1], &lease), 0);
-    efs_lease_release(lease);
+    fixture_lease_once(fs, files[1]);
     efs_close(fs);
 }
 
@@ -138,22 +132,15 @@ TEST(test_open)
 TEST(test_demoted)
 {
     struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
-    struct efs_stats after;
-    struct efs_lease *lease;
     fixture_set_and_plan(fs, "plan", "F=100");
-    for (unsigned turn = 0; turn < 4; turn++) {
-        assert_int_equal(lease_wait(fs, files[0], &lease), 0);
-        efs_lease_release(lease);
-    }
+    for (unsigned turn = 0; turn < 4; turn++)
+        fixture_lease_once(fs, files[0]);
     for (uint32_t e = 1; e < LAYERS * EXPERTS; e++)
         check_read(fs, e, 0, bytes[e]);
     fixture_set_and_plan(fs, "plan", "C=100");
-    do
-        efs_stats(fs, &after);
-    while (after.inflight);
+    const struct efs_stats after = fixture_quiet(fs);
     assert_true(after.fixed_bytes + SEGMENT + bytes[0] <= after.budget_bytes);
-    assert_int_equal(lease_wait(fs, files[1], &lease), 0);
-    efs_lease_release(lease);
+    fixture_lease_once(fs, files[1]);
     efs_close(fs);
 }
 
@@ -224,7 +211,6 @@ TEST(test_crowd)
         pthread_t threads[7];
         _Atomic uint64_t done = 0;
         struct timespec until;
-        struct efs_stats s;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += (seconds ? atoi(seconds) : SECONDS) / (time_t)budgets + 1;
         for (unsigned i = 0; i < 7; i++) {
@@ -234,11 +220,9 @@ TEST(test_crowd)
         for (unsigned i = 0; i < 7; i++)
             pthread_join(threads[i], NULL);
         assert_true(done > 0);
-        do
-            efs_stats(fs, &s);
-        while (s.inflight);
+        const struct efs_stats s = fixture_quiet(fs);
         assert_int_equal(s.coded_experts + s.leased_experts + s.coded_errors + s.read_errors, 0);
-        assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+        assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
         print_message("budget %u: %llu reads and experts, %llu pieces past the pool\n", b, (unsigned long long)done,
                       (unsigned long long)s.reads_past);
         efs_close(fs);
@@ -250,7 +234,6 @@ TEST(test_crowd)
 TEST(test_kept_goes)
 {
     struct efs *fs = open_small(4, 0, false);
-    struct efs_stats s;
     fixture_set_and_plan(fs, "plan", "C=100");
     for (uint32_t e = 0; e < 3; e++) {
         assert_int_equal(efs_pin(fs, efs_id(e), false, 'C', NULL), 0);
@@ -265,6 +248,7 @@ TEST(test_kept_goes)
     errint_t status;
     assert_int_equal(efs_request_wait_any(next, 5000, &index, &status), 1);
     assert_int_equal(status, 0);
+    struct efs_stats s;
     efs_stats(fs, &s);
     assert_int_equal(s.coded_experts, 2);
     efs_request_release(next);

@@ -49,23 +49,17 @@ static void want(struct efs *fs, const char *text)
 
 static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
 {
-    struct efs_expert_info e;
-    struct efs_lease *l;
-    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e), 0);
-    assert_int_equal(lease_wait(fs, e.file, &l), 0);
-    efs_lease_release(l);
+    fixture_lease_once(fs, fixture_expert_info(fs, layer * EXPERTS + expert).file);
 }
 
 /* Of its file these parts of so many, the first is 0. */
 static void read_parts(struct efs *fs, uint32_t layer, uint32_t expert, unsigned first, unsigned end, unsigned parts)
 {
-    struct efs_expert_info e;
-    struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, efs_id(layer * EXPERTS + expert), &e), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
-    uint64_t begin = f.bytes * first / parts, bytes = f.bytes * end / parts - begin;
+    const uint32_t file = fixture_expert_info(fs, layer * EXPERTS + expert).file;
+    const uint64_t all = fixture_file_info(fs, file).bytes;
+    uint64_t begin = all * first / parts, bytes = all * end / parts - begin;
     uint8_t *data = malloc(bytes);
-    assert_int_equal(read_wait(fs, e.file, NULL, begin, data, bytes), bytes);
+    assert_int_equal(read_wait(fs, file, NULL, begin, data, bytes), bytes);
     free(data);
 }
 

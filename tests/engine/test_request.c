@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests and where experts are kept: a layer's experts named at once come full or coded, byte for byte; pools keep
- * what the policy says; demotions read nothing; budgets, plans and policies change under load; whatever is asked for,
- * what is held stays below the budget.
+ * Requests: a layer's experts named at once come full or coded, byte for byte; pins stay; who names experts again and
+ * again, or waits for what has no room, is told; what is held stays below the budget.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -37,23 +36,15 @@ static struct efs *open_with(struct efs_options options)
 /* The expert's file, read from the start to its end. */
 static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
-    struct efs_expert_info e;
-    struct efs_file_info f;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &e), 0);
-    assert_int_equal(efs_file_info(fs, e.file, &f), 0);
-    uint8_t *data = malloc(f.bytes);
-    assert_int_equal(read_wait(fs, e.file, NULL, 0, data, f.bytes), f.bytes);
-    *bytes = f.bytes;
-    return data;
+    uint32_t file;
+    return fixture_expert(fs, expert, &file, bytes);
 }
 
-static void within_budget(struct efs *fs)
+/* The experts of a layer. */
+static void layer_needs(uint32_t layer, struct efs_need needs[EXPERTS])
 {
-    struct efs_stats s;
-    do
-        efs_stats(fs, &s);
-    while (s.inflight);
-    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        needs[i] = (struct efs_need){layer * EXPERTS + i, 1};
 }
 
 /* Raw bytes of a coded tensor. */
@@ -104,15 +95,13 @@ static void check_item(struct efs *fs, struct efs_request *r, uint32_t index, ui
 static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
 {
     struct efs_codec_scratch *scratch;
-    struct efs_error err = {""};
     assert_int_equal(efs_codec_scratch_new(1u << 20, &scratch), 0);
     for (unsigned n = 0; n < rounds; n++) {
         uint32_t layer = n % LAYERS, count = 1 + n % 5;
         struct efs_need needs[EXPERTS];
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){layer * EXPERTS + (n + i * (n % 2 ? 1 : 3)) % EXPERTS, 1 + i};
-        struct efs_request *r;
-        assert_int_equal(efs_request_submit(fs, needs, count, &(struct efs_request_how){.form = form}, &r, &err), 0);
+        struct efs_request *r = fixture_submit(fs, needs, count, form);
         uint32_t index, told = 0;
         errint_t status;
         int rc;
@@ -128,7 +117,7 @@ static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
         efs_request_release(r);
     }
     efs_codec_scratch_free(scratch);
-    within_budget(fs);
+    fixture_within_budget(fs);
 }
 
 TEST(test_full)
@@ -141,18 +130,9 @@ TEST(test_full)
     efs_close(fs);
 }
 
-TEST(test_coded)
+/* All come, each dropped before the next one. */
+static void one_by_one(struct efs_request *r)
 {
-    struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB});
-    ask_layers(fs, EFS_FORM_CODED, 40);
-    efs_close(fs);
-    fs = open_with((struct efs_options){.budget_bytes = 40 * MIB}); /* a segment or two: experts take turns */
-    struct efs_need needs[EXPERTS];
-    for (uint32_t i = 0; i < EXPERTS; i++)
-        needs[i] = (struct efs_need){i, 1};
-    struct efs_request *r;
-    assert_int_equal(
-        efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_CODED}, &r, NULL), 0);
     uint32_t index, told = 0;
     errint_t status;
     while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
@@ -160,8 +140,20 @@ TEST(test_coded)
         efs_request_drop(r, index);
     }
     assert_int_equal(told, EXPERTS);
+}
+
+TEST(test_coded)
+{
+    struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB});
+    ask_layers(fs, EFS_FORM_CODED, 40);
+    efs_close(fs);
+    fs = open_with((struct efs_options){.budget_bytes = 40 * MIB}); /* a segment or two: experts take turns */
+    struct efs_need needs[EXPERTS];
+    layer_needs(0, needs);
+    struct efs_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
+    one_by_one(r);
     efs_request_release(r);
-    within_budget(fs);
+    fixture_within_budget(fs);
     efs_close(fs);
 }
 
@@ -206,13 +198,10 @@ TEST(test_want)
     struct efs_stats s;
     static const struct efs_need named[] = {{2, 3}, {5, 1}};
     assert_int_equal(fixture_bring(fs, 1, named, 2, &err), 0);
-    within_budget(fs);
-    struct efs_expert_info e;
-    assert_int_equal(efs_expert_info(fs, efs_id(EXPERTS + 5), &e), 0);
+    fixture_within_budget(fs);
+    const struct efs_expert_info e = fixture_expert_info(fs, EXPERTS + 5);
     assert_int_equal(e.state, 'F');
-    struct efs_lease *lease;
-    assert_int_equal(lease_wait(fs, e.file, &lease), 0);
-    efs_lease_release(lease);
+    fixture_lease_once(fs, e.file);
     efs_stats(fs, &s);
     assert_int_equal(s.requests_m, 2);
     assert_int_equal(s.requests_f, 0);
@@ -236,69 +225,16 @@ TEST(test_many_extents)
         enum efs_form form = n == 0 ? EFS_FORM_FULL : EFS_FORM_CODED;
         struct efs *fs = fixture_open(
             &large, (struct efs_options){.workers = 2, .no_state = true, .full_pool = true, .budget_bytes = 128 * MIB});
-        struct efs_request *r;
-        struct efs_error err = {""};
-        assert_int_equal(efs_request_submit(fs, needs, 2, &(struct efs_request_how){.form = form}, &r, &err), 0);
+        struct efs_request *r = fixture_submit(fs, needs, 2, form);
         assert_int_equal(efs_request_wait(r), 0);
         for (uint32_t i = 0; i < 2; i++)
             check_item(fs, r, i, needs[i].expert, form, scratch);
         efs_request_release(r);
-        within_budget(fs);
+        fixture_within_budget(fs);
         efs_close(fs);
     }
     efs_codec_scratch_free(scratch);
     fixture_end(&large);
-}
-
-/* F falls to C or S without a read, and the chunks that are made are the store's. */
-TEST(test_demotion)
-{
-    struct efs *fs = open_with(
-        (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,S=10", .policy = "lru"});
-    struct efs_error err = {""};
-    struct efs_stats before, after;
-    for (uint32_t l = 0; l < LAYERS; l++) {
-        struct efs_need needs[EXPERTS];
-        for (uint32_t i = 0; i < EXPERTS; i++)
-            needs[i] = (struct efs_need){l * EXPERTS + i, 1};
-        struct efs_request *r;
-        assert_int_equal(
-            efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_FULL}, &r, &err), 0);
-        assert_int_equal(efs_request_wait(r), 0);
-        efs_request_release(r);
-    }
-    struct efs_pool_info f, lower;
-    assert_int_equal(efs_pool_info(fs, 'F', &f), 0);
-    assert_true(f.experts > 0);
-    within_budget(fs);
-    efs_stats(fs, &before);
-    assert_int_equal(efs_set(fs, "plan", "S=60", NULL, &err), 0); /* all of F must go */
-    within_budget(fs);
-    efs_stats(fs, &after);
-    assert_int_equal(after.disk_reads, before.disk_reads);
-    assert_int_equal(efs_pool_info(fs, 'S', &lower), 0);
-    assert_true(lower.experts > 0);
-    assert_true(after.recoded_bytes > before.recoded_bytes);
-    unsigned kept = 0, components = 0;
-    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
-        struct efs_expert_info info;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info), 0);
-        kept += info.kept == 'S' && strchr("FCS", info.state);
-    }
-    assert_true(kept > 0);
-    assert_int_equal(efs_set(fs, "budget", "90M", NULL, &err), 0); /* what is evictable goes, too */
-    within_budget(fs);
-    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++) {
-        struct efs_expert_info info;
-        size_t bytes;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info), 0);
-        components += info.state == 'S';
-        free(whole_file(fs, e, &bytes)); /* checks what was made */
-    }
-    assert_true(components > 0);
-    efs_stats(fs, &after);
-    assert_int_equal(after.chunks_damaged, 0);
-    efs_close(fs);
 }
 
 /* Pins stay, whatever else is asked for. */
@@ -310,8 +246,7 @@ TEST(test_pins)
     assert_int_equal(efs_pin(fs, efs_id(3), false, 'X', &err), -EINVAL);
     assert_int_equal(efs_pin(fs, efs_id(LAYERS * EXPERTS), false, 'C', &err), -ENOENT);
     ask_layers(fs, EFS_FORM_FULL, 60);
-    struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(3), &info), 0);
+    const struct efs_expert_info info = fixture_expert_info(fs, 3);
     assert_int_equal(info.pin, 'C');
     assert_true(info.kept == 'C' || info.kept == 'F');
     efs_close(fs);
@@ -327,18 +262,16 @@ static void never_arrives(void *arg, errint_t error, struct efs_request *request
 TEST(test_named_again)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 64 * MIB, .full_pool = true, .lease_wait = true});
-    const struct efs_request_how coded = {.form = EFS_FORM_CODED};
     void *const nobody[EXPERTS] = {NULL};
     struct efs_request *held[LAYERS], *none;
     struct efs_need needs[LAYERS][EXPERTS], named[EXPERTS];
     struct efs_error err = {""};
     struct efs_stats before, after;
-    for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
-        needs[e / EXPERTS][e % EXPERTS] = (struct efs_need){e, 1};
-    for (uint32_t i = 0; i < EXPERTS; i++)
-        named[i] = (struct efs_need){i, 1};
-    for (uint32_t l = 0; l < LAYERS; l++)
-        assert_int_equal(efs_request_submit(fs, needs[l], EXPERTS, &coded, &held[l], &err), 0);
+    layer_needs(0, named);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        layer_needs(l, needs[l]);
+        held[l] = fixture_submit(fs, needs[l], EXPERTS, EFS_FORM_CODED);
+    }
     assert_int_equal(efs_request_wait(held[0]), 0);
     efs_stats(fs, &before);
     assert_true(before.coded_waits > 0);
@@ -352,10 +285,10 @@ TEST(test_named_again)
     assert_true(after.inflight <= before.inflight + 100); /* they, and reads for them; not 16,000 */
     for (uint32_t l = 0; l < LAYERS; l++)
         efs_request_release(held[l]);
-    within_budget(fs);
+    fixture_within_budget(fs);
     ask_layers(fs, EFS_FORM_CODED, 6);
     ask_layers(fs, EFS_FORM_FULL, 6);
-    within_budget(fs);
+    fixture_within_budget(fs);
     efs_stats(fs, &after);
     assert_int_equal(after.coded_experts, 0);
     assert_int_equal(after.leased_experts, 0);
@@ -387,29 +320,22 @@ TEST(test_stuck)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB, .full_pool = true, .lease_wait = true});
     for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_CODED; form++) {
-        const struct efs_request_how how = {.form = form};
         struct efs_need needs[LAYERS][EXPERTS];
-        struct efs_request *r, *other;
-        struct efs_error err = {""};
-        uint32_t index, told = 0;
+        uint32_t index;
         errint_t status;
         pthread_t thread;
         void *rc;
-        for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
-            needs[e / EXPERTS][e % EXPERTS] = (struct efs_need){e, 1};
-        assert_int_equal(efs_request_submit(fs, needs[0], EXPERTS, &how, &r, &err), 0);
+        for (uint32_t l = 0; l < LAYERS; l++)
+            layer_needs(l, needs[l]);
+        struct efs_request *r = fixture_submit(fs, needs[0], EXPERTS, form);
         assert_int_equal(efs_request_wait(r), -EDEADLK);
         assert_int_equal(efs_request_wait(r), -EDEADLK);
-        while (efs_request_wait_any(r, -1, &index, &status) == 1 && status == 0) {
-            told++;
-            efs_request_drop(r, index);
-        }
-        assert_int_equal(told, EXPERTS);
+        one_by_one(r);
         assert_int_equal(efs_request_wait(r), 0);
         efs_request_release(r);
-        assert_int_equal(efs_request_submit(fs, needs[1], EXPERTS, &how, &r, &err), 0);
+        r = fixture_submit(fs, needs[1], EXPERTS, form);
         assert_int_equal(efs_request_wait(r), -EDEADLK);
-        assert_int_equal(efs_request_submit(fs, needs[2], 1, &how, &other, &err), 0);
+        struct efs_request *other = fixture_submit(fs, needs[2], 1, form);
         assert_int_equal(pthread_create(&thread, NULL, wait_for_all, other), 0);
         assert_int_equal(efs_request_wait_any(other, 500, &index, &status), -ETIMEDOUT);
         efs_request_release(r);
@@ -417,7 +343,7 @@ TEST(test_stuck)
         assert_int_equal((intptr_t)rc, 0);
         efs_request_release(other);
     }
-    within_budget(fs);
+    fixture_within_budget(fs);
     efs_close(fs);
 }
 
@@ -447,74 +373,6 @@ TEST(test_held_to_the_end)
         efs_request_forget(handed[2].request, handed[2].index);
         sem_destroy(&came);
     }
-}
-
-/* ---- everything at once ---- */
-
-struct soak {
-    struct efs *fs;
-    _Atomic bool stop;
-    unsigned seed;
-};
-
-static void *soak_reader(void *arg)
-{
-    struct soak *s = arg;
-    unsigned seed = s->seed;
-    while (!s->stop) {
-        uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS;
-        struct efs_need needs[2] = {{layer * EXPERTS + first, 1}, {layer * EXPERTS + (first + 1) % EXPERTS, 2}};
-        enum efs_form form = rand_r(&seed) % 2 ? EFS_FORM_FULL : EFS_FORM_CODED;
-        struct efs_request *r;
-        if (efs_request_submit(s->fs, needs, 2, &(struct efs_request_how){.form = form}, &r, NULL) < 0)
-            continue;
-        if (rand_r(&seed) % 4)
-            efs_request_wait(r);
-        efs_request_release(r);
-        size_t bytes;
-        free(whole_file(s->fs, needs[0].expert, &bytes));
-    }
-    return NULL;
-}
-
-TEST(test_soak)
-{
-    struct efs *fs = open_with((struct efs_options){.budget_bytes = 200 * MIB, .full_pool = true});
-    struct soak soaks[6];
-    pthread_t threads[6];
-    for (unsigned i = 0; i < 6; i++) {
-        soaks[i] = (struct soak){.fs = fs, .seed = i + 1};
-        assert_int_equal(pthread_create(&threads[i], NULL, soak_reader, &soaks[i]), 0);
-    }
-    static const char *const changes[][2] = {{"budget", "120M"},    {"plan", "F=50,C=20,S=20,E=10"},
-                                             {"policy", "lfu"},     {"budget", "200M"},
-                                             {"pools", "CSE"},      {"plan", "auto"},
-                                             {"policy", "marking"}, {"plan", "F=10,S=40,E=40"},
-                                             {"policy", "zipmoe"},  {"pools", "FCSE"},
-                                             {"plan", "E=100"},     {"goal", "makespan"},
-                                             {"plan", "auto"}};
-    for (unsigned round = 0; round < 3; round++)
-        for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
-            struct efs_error err = {""};
-            struct efs_stats s;
-            if (efs_set(fs, changes[i][0], changes[i][1], NULL, &err) < 0)
-                fail_msg("%s", err.text);
-            for (unsigned n = 0; n < 5; n++) {
-                efs_stats(fs, &s);
-                size_t bytes;
-                free(whole_file(fs, n % (LAYERS * EXPERTS), &bytes));
-            }
-        }
-    for (unsigned i = 0; i < 6; i++)
-        soaks[i].stop = true;
-    for (unsigned i = 0; i < 6; i++)
-        pthread_join(threads[i], NULL);
-    within_budget(fs);
-    struct efs_stats s;
-    efs_stats(fs, &s);
-    assert_int_equal(s.leased_experts, 0);
-    assert_int_equal(s.chunks_damaged, 0);
-    efs_close(fs);
 }
 
 TEST_MAIN(setup, fixture_teardown)

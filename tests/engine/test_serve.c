@@ -27,34 +27,11 @@ static struct efs *open_model(uint64_t budget, bool full_pool, bool wait)
     return fixture_open(&model, options);
 }
 
-static uint32_t file_named(struct efs *fs, const char *path)
-{
-    struct efs_file_info info;
-    for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        assert_int_equal(efs_file_info(fs, i, &info), 0);
-        if (strcmp(info.path, path) == 0)
-            return i;
-    }
-    fail_msg("no file %s", path);
-    return 0;
-}
-
-static void check_within_budget(struct efs *fs)
-{
-    struct efs_stats s;
-    do /* read-ahead that nobody waited for, and the ends of what was answered */
-        efs_stats(fs, &s);
-    while (s.inflight);
-    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
-}
-
-/* ---- tests ---- */
-
 TEST(test_every_file)
 {
     struct efs *fs = open_model(256 * MIB, false, false);
     assert_int_equal(fixture_check_files(&model, fs), 3);
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     efs_close(fs);
 }
 
@@ -82,17 +59,15 @@ TEST(test_expert_files)
 {
     char path[400];
     size_t bytes;
-    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
-    unsigned char *whole = fixture_read(path, &bytes);
+    unsigned char *whole = fixture_weights(&model, &bytes);
     for (int full = 0; full < 2; full++) {
         struct efs *fs = open_model(256 * MIB, full, false);
         for (unsigned l = 0; l < 2; l++)
             for (unsigned e = 0; e < 6; e++) {
-                struct efs_file_info info;
                 struct efs_lease *lease = NULL;
                 snprintf(path, sizeof(path), "experts/L%02u/E%03u.safetensors", l, e);
-                uint32_t file = file_named(fs, path);
-                assert_int_equal(efs_file_info(fs, file, &info), 0);
+                uint32_t file = fixture_file_named(fs, path);
+                const struct efs_file_info info = fixture_file_info(fs, file);
                 assert_int_equal(info.kind, EFS_FILE_EXPERT);
                 unsigned char *got = malloc(info.bytes);
                 if (full) {
@@ -119,7 +94,7 @@ TEST(test_expert_files)
                 if (lease)
                     efs_lease_release(lease);
             }
-        check_within_budget(fs);
+        fixture_within_budget(fs);
         efs_close(fs);
     }
     free(whole);
@@ -171,21 +146,22 @@ static void soak(uint64_t budget, bool wait)
     struct efs *fs = open_model(budget, true, wait);
     struct soak soaks[6];
     pthread_t threads[6];
-    char path[400];
     size_t bytes;
-    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
-    unsigned char *whole = fixture_read(path, &bytes);
+    unsigned char *whole = fixture_weights(&model, &bytes);
     for (unsigned i = 0; i < 6; i++) {
-        soaks[i] = (struct soak){
-            fs,    whole, bytes, file_named(fs, "model.safetensors"), file_named(fs, "experts/L00/E000.safetensors"),
-            i + 1, 0};
+        soaks[i] = (struct soak){.fs = fs,
+                                 .whole = whole,
+                                 .bytes = bytes,
+                                 .file = fixture_file_named(fs, "model.safetensors"),
+                                 .expert_file = fixture_file_named(fs, "experts/L00/E000.safetensors"),
+                                 .seed = i + 1};
         pthread_create(&threads[i], NULL, soak_reader, &soaks[i]);
     }
     for (unsigned i = 0; i < 6; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(soaks[i].failures, 0);
     }
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     free(whole);
     efs_close(fs);
 }
@@ -219,7 +195,7 @@ TEST(test_soak_narrow_waiting)
 TEST(test_leases_hold)
 {
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, false);
-    uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
+    uint32_t first = fixture_file_named(fs, "experts/L00/E000.safetensors");
     struct efs_lease *leases[12];
     unsigned held = 0;
     errint_t rc = 0;
@@ -236,13 +212,12 @@ TEST(test_leases_hold)
     efs_lease_release(again);
     for (unsigned i = 0; i < held; i++)
         efs_lease_release(leases[i]);
-    assert_int_equal(lease_wait(fs, first + 11, &again), 0); /* room again */
-    efs_lease_release(again);
+    fixture_lease_once(fs, first + 11); /* room again */
     efs_stats(fs, &s);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.leased_bytes, 0);
     assert_true(s.evictions_f > 0);
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     efs_close(fs);
 }
 
@@ -268,7 +243,7 @@ static void flooded(void *arg, errint_t error, struct efs_lease *lease)
 TEST(test_flood_waits)
 {
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, true);
-    uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
+    uint32_t first = fixture_file_named(fs, "experts/L00/E000.safetensors");
     struct flood f = {.lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER, .left = 12 * 20};
     for (unsigned round = 0; round < 20; round++)
         for (uint32_t i = 0; i < 12; i++)
@@ -284,16 +259,13 @@ TEST(test_flood_waits)
 TEST(test_second_read_from_memory)
 {
     struct efs *fs = open_model(256 * MIB, false, false);
-    uint32_t file = file_named(fs, "model.safetensors");
-    struct efs_stats a, b;
+    uint32_t file = fixture_file_named(fs, "model.safetensors");
     unsigned char *buffer = malloc(3 * MIB);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    do /* the rest of the experts that were touched comes behind */
-        efs_stats(fs, &a);
-    while (a.inflight);
+    const struct efs_stats a = fixture_quiet(fs); /* the rest of the experts that were touched comes behind */
     assert_true(a.disk_bytes > 0 && a.reads_m > 0);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    efs_stats(fs, &b);
+    const struct efs_stats b = fixture_quiet(fs);
     assert_int_equal(a.disk_bytes, b.disk_bytes);
     assert_int_equal(a.reads_m, b.reads_m);
     assert_true(b.reads_c > a.reads_c);
@@ -304,19 +276,13 @@ TEST(test_second_read_from_memory)
 TEST(test_first_touch_brings_expert)
 {
     struct efs *fs = open_model(512 * MIB, false, false);
-    uint32_t file = file_named(fs, "experts/L01/E003.safetensors");
-    struct efs_file_info info;
-    struct efs_expert_info expert;
+    uint32_t file = fixture_file_named(fs, "experts/L01/E003.safetensors");
+    const struct efs_file_info info = fixture_file_info(fs, file);
     char buffer[16];
-    assert_int_equal(efs_file_info(fs, file, &info), 0);
-    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
-    assert_int_equal(expert.state, 'M');
+    assert_int_equal(fixture_expert_info(fs, info.expert.number).state, 'M');
     assert_int_equal(read_wait(fs, file, NULL, info.bytes - 16, buffer, 16), 16);
-    struct efs_stats s;
-    do /* what was started on the side ends soon */
-        efs_stats(fs, &s);
-    while (s.inflight);
-    assert_int_equal(efs_expert_info(fs, info.expert, &expert), 0);
+    fixture_quiet(fs); /* what was started on the side ends soon */
+    const struct efs_expert_info expert = fixture_expert_info(fs, info.expert.number);
     assert_int_equal(expert.state, 'C');
     assert_true(expert.resident_bytes >= expert.coded_bytes);
     efs_close(fs);
@@ -326,54 +292,52 @@ TEST(test_first_touch_brings_expert)
 TEST(test_scan_leaves_the_pool)
 {
     struct fixture big;
-    struct efs_error err = {""};
-    struct efs *fs;
-    fixture_begin(&big);
-    fixture_moe(&big, 3, 32, 512, 512); /* 144 MiB */
-    fixture_pack(&big, &(struct efs_pack_options){.threads = 2});
-    struct efs_options options = {.budget_bytes = 112 * MIB, .workers = 2};
-    assert_int_equal(efs_open(big.store, &options, &fs, &err), 0);
-    struct efs_file_info info;
-    struct efs_expert_info expert;
+    fixture_store(&big, 3, 32, 512, 512); /* 144 MiB */
+    struct efs *fs = fixture_open(&big, (struct efs_options){.budget_bytes = 112 * MIB, .workers = 2});
     struct efs_stats s;
-    uint32_t kept = file_named(fs, "experts/L01/E005.safetensors"), file = file_named(fs, "model.safetensors");
+    uint32_t kept = fixture_file_named(fs, "experts/L01/E005.safetensors"),
+             file = fixture_file_named(fs, "model.safetensors");
     unsigned char *buffer = malloc(4 * MIB);
-    assert_int_equal(efs_file_info(fs, kept, &info), 0);
-    assert_int_equal(read_wait(fs, kept, NULL, 0, buffer, info.bytes), info.bytes);
+    size_t bytes = fixture_file_info(fs, kept).bytes;
+    assert_int_equal(read_wait(fs, kept, NULL, 0, buffer, bytes), bytes);
     struct efs_stream *stream;
     assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &stream), 0);
-    assert_int_equal(efs_file_info(fs, file, &info), 0);
-    for (uint64_t at = 0; at < info.bytes; at += MIB)
+    bytes = fixture_file_info(fs, file).bytes;
+    for (uint64_t at = 0; at < bytes; at += MIB)
         assert_true(read_wait(fs, file, stream, at, buffer, MIB) > 0);
     efs_stream_free(stream);
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     efs_stats(fs, &s);
     assert_true(s.evictions_c > 50);
     assert_true(s.chunk_used_bytes < 64 * MIB);
-    assert_int_equal(efs_expert_info(fs, efs_id(37), &expert), 0); /* L01/E005 */
-    assert_int_equal(expert.state, 'C');
+    assert_int_equal(fixture_expert_info(fs, 37).state, 'C'); /* L01/E005 */
     free(buffer);
     efs_close(fs);
     fixture_end(&big);
 }
 
+/* From there on, a byte of so many each; twice is not at all. */
+static void damage(uint64_t begin, uint64_t end, uint64_t step)
+{
+    for (uint64_t at = begin; at < end; at += step)
+        fixture_damage(model.store, at);
+}
+
+static uint64_t store_bytes(void)
+{
+    size_t bytes;
+    free(fixture_read(model.store, &bytes));
+    return bytes;
+}
+
 TEST(test_damage)
 {
-    struct fixture copy;
-    char path[400], command[1000];
-    size_t bytes, store_bytes;
-    fixture_begin(&copy);
-    snprintf(command, sizeof(command), "cp '%s' '%s'", model.store, copy.store);
-    assert_int_equal(system(command), 0);
-    free(fixture_read(copy.store, &store_bytes));
-    fixture_damage(copy.store, store_bytes / 3 / 4096 * 4096 + 5); /* in the middle of the chunks */
-    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
-    unsigned char *whole = fixture_read(path, &bytes), *got = malloc(65536);
-    struct efs_options options = {.budget_bytes = 256 * MIB, .workers = 2, .full_pool = true};
-    struct efs_error err = {""};
-    struct efs *fs;
-    assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
-    uint32_t file = file_named(fs, "model.safetensors");
+    size_t bytes;
+    uint64_t place = store_bytes() / 3 / 4096 * 4096 + 5; /* in the middle of the chunks */
+    unsigned char *whole = fixture_weights(&model, &bytes), *got = malloc(65536);
+    damage(place, place + 1, 1);
+    struct efs *fs = open_model(256 * MIB, true, false);
+    uint32_t file = fixture_file_named(fs, "model.safetensors");
     unsigned bad = 0, good = 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint64_t at = 0; at < bytes; at += 65536) {
@@ -388,7 +352,7 @@ TEST(test_damage)
             }
         }
     assert_true(bad > 0 && good > 10 * bad);
-    uint32_t first = file_named(fs, "experts/L00/E000.safetensors");
+    uint32_t first = fixture_file_named(fs, "experts/L00/E000.safetensors");
     unsigned refused = 0;
     for (uint32_t i = 0; i < 12; i++) {
         struct efs_lease *lease;
@@ -402,11 +366,11 @@ TEST(test_damage)
     efs_stats(fs, &s);
     assert_true(s.chunks_damaged >= bad);
     assert_true(refused <= 1);
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     efs_close(fs);
+    damage(place, place + 1, 1);
     free(whole);
     free(got);
-    fixture_end(&copy);
 }
 
 /* Reads around where an expert's tensors end: the other experts that lie there give a shard, and stay as they were. */
@@ -416,7 +380,7 @@ static void read_around_experts(struct efs *fs, const unsigned char *whole, unsi
 {
     static const char *const ends[] = {"gate_proj", "up_proj", "down_proj"};
     unsigned char got[AROUND_BYTES];
-    uint32_t file = file_named(fs, "model.safetensors");
+    uint32_t file = fixture_file_named(fs, "model.safetensors");
     for (unsigned l = 0; l < 2; l++)
         for (unsigned e = 6; e-- > 0;)
             for (unsigned i = 0; i < 3; i++) {
@@ -437,40 +401,31 @@ static void read_around_experts(struct efs *fs, const unsigned char *whole, unsi
 
 TEST(test_edges)
 {
-    char path[400], command[1000];
-    size_t bytes, store_bytes;
-    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
-    unsigned char *whole = fixture_read(path, &bytes);
+    size_t bytes;
+    unsigned char *whole = fixture_weights(&model, &bytes);
     unsigned good = 0, bad = 0;
     struct efs_stats s;
     struct efs *fs = open_model(20 * MIB, false, false);
     read_around_experts(fs, whole, &good, &bad);
     assert_int_equal(good, 36);
     assert_int_equal(bad, 0);
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     efs_stats(fs, &s);
     assert_true(s.reads_edge > 5);
     assert_true(s.reads_edge < s.reads_m);
     efs_close(fs);
-    struct fixture copy; /* each chunk damaged: none of those bytes is handed out */
-    fixture_begin(&copy);
-    snprintf(command, sizeof(command), "cp '%s' '%s'", model.store, copy.store);
-    assert_int_equal(system(command), 0);
-    free(fixture_read(copy.store, &store_bytes));
-    for (uint64_t at = store_bytes / 16; at < store_bytes * 3 / 4; at += 1024)
-        fixture_damage(copy.store, at);
-    struct efs_options options = {.budget_bytes = 20 * MIB, .workers = 2};
-    struct efs_error err = {""};
-    assert_int_equal(efs_open(copy.store, &options, &fs, &err), 0);
+    const uint64_t end = store_bytes(); /* each chunk damaged: none of those bytes is handed out */
+    damage(end / 16, end * 3 / 4, 1024);
+    fs = open_model(20 * MIB, false, false);
     good = bad = 0;
     read_around_experts(fs, whole, &good, &bad);
     efs_stats(fs, &s);
     assert_true(bad > 18);
     assert_true(s.reads_edge > 5 && s.chunks_damaged >= bad);
-    check_within_budget(fs);
+    fixture_within_budget(fs);
     efs_close(fs);
+    damage(end / 16, end * 3 / 4, 1024);
     free(whole);
-    fixture_end(&copy);
 }
 
 /* Closing while reads wait: each still ends, in full or cancelled. */
@@ -485,7 +440,7 @@ TEST(test_close_under_load)
 {
     for (int round = 0; round < 20; round++) {
         struct efs *fs = open_model(floor_budget(), false, false);
-        uint32_t file = file_named(fs, "model.safetensors");
+        uint32_t file = fixture_file_named(fs, "model.safetensors");
         unsigned char *buffer = malloc(64 * 200000);
         unsigned done = 0;
         for (unsigned i = 0; i < 64; i++)
@@ -501,7 +456,7 @@ TEST(test_refuses)
     struct efs *fs = open_model(256 * MIB, false, false);
     struct efs_lease *lease;
     char byte;
-    assert_int_equal(lease_wait(fs, file_named(fs, "experts/L00/E000.safetensors"), &lease),
+    assert_int_equal(lease_wait(fs, fixture_file_named(fs, "experts/L00/E000.safetensors"), &lease),
                      -EINVAL); /* no full pool */
     assert_int_equal(read_wait(fs, 1000000, NULL, 0, &byte, 1), -EBADF);
     assert_int_equal(read_wait(fs, 0, NULL, UINT64_MAX, &byte, 1), 0);
@@ -518,17 +473,14 @@ TEST(test_prealloc)
                                   .no_state = true,
                                   .plan = "F=50,C=50"};
     struct efs_stats s, after;
-    struct efs_lease *lease;
     struct efs *fs = fixture_open(&model, options);
     efs_stats(fs, &s);
     assert_true(s.full_pool_bytes >= 192 * MIB / 4);
     assert_true(s.chunk_pool_bytes >= 192 * MIB / 4);
-    assert_true(s.full_pool_bytes + s.chunk_pool_bytes + s.fixed_bytes <= 192 * MIB);
-    uint32_t file = file_named(fs, "experts/L00/E000.safetensors");
-    assert_int_equal(lease_wait(fs, file, &lease), 0);
+    assert_true(fixture_held_bytes(&s) <= 192 * MIB);
+    fixture_lease_once(fs, fixture_file_named(fs, "experts/L00/E000.safetensors"));
     efs_stats(fs, &after);
     assert_int_equal(after.full_pool_bytes, s.full_pool_bytes);
-    efs_lease_release(lease);
     efs_close(fs);
 }
 
@@ -552,9 +504,7 @@ static uint64_t file_mapped_at(const void *data)
 
 static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
 {
-    struct efs_file_info info;
-    assert_int_equal(efs_file_info(fs, file, &info), 0);
-    return (info.bytes + 4095) / 4096 * 4096;
+    return (fixture_file_info(fs, file).bytes + 4095) / 4096 * 4096;
 }
 
 /* With the budget used up by experts that are kept full, the next one takes over the memory of the one that goes. */
@@ -563,7 +513,7 @@ TEST(test_memory_is_taken_over)
     struct efs_options options = {
         .budget_bytes = floor_budget() + 5 * MIB, .workers = 2, .full_pool = true, .no_state = true, .plan = "F=100"};
     struct efs *fs = fixture_open(&model, options);
-    uint32_t first = file_named(fs, "experts/L00/E000.safetensors"), files = 0;
+    uint32_t first = fixture_file_named(fs, "experts/L00/E000.safetensors"), files = 0;
     uint64_t file[64];
     struct efs_stats s;
     for (uint32_t i = 0; i < 96; i++) {

@@ -29,29 +29,11 @@ static struct efs *open_with(struct efs_options options)
     return fixture_open(&model, options);
 }
 
-static struct efs_expert_info info_of(struct efs *fs, uint32_t expert)
-{
-    struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
-    return info;
-}
-
-static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
-{
-    struct efs_file_info f;
-    uint32_t file = info_of(fs, expert).file;
-    assert_int_equal(efs_file_info(fs, file, &f), 0);
-    uint8_t *data = malloc(f.bytes);
-    assert_non_null(data);
-    assert_int_equal(read_wait(fs, file, NULL, 0, data, f.bytes), f.bytes);
-    *bytes = f.bytes;
-    return data;
-}
-
 static void check_bytes(struct efs *fs, uint32_t expert)
 {
     size_t bytes;
-    uint8_t *data = whole_file(fs, expert, &bytes);
+    uint32_t file;
+    uint8_t *data = fixture_expert(fs, expert, &file, &bytes);
     assert_int_equal(bytes, want_bytes[expert]);
     assert_memory_equal(data, want[expert], bytes);
     free(data);
@@ -62,8 +44,9 @@ static int setup(void **state)
     (void)state;
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024);
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB});
+    uint32_t file;
     for (uint32_t e = 0; e < ALL; e++)
-        want[e] = whole_file(fs, e, &want_bytes[e]);
+        want[e] = fixture_expert(fs, e, &file, &want_bytes[e]);
     efs_close(fs);
     return 0;
 }
@@ -75,20 +58,6 @@ static int teardown(void **state)
         free(want[e]);
     fixture_end(&model);
     return 0;
-}
-
-static struct efs_stats quiet(struct efs *fs)
-{
-    struct efs_stats s;
-    do
-        efs_stats(fs, &s);
-    while (s.inflight);
-    return s;
-}
-
-static uint64_t held(const struct efs_stats *s)
-{
-    return s->fixed_bytes + s->chunk_pool_bytes + s->full_pool_bytes;
 }
 
 static void set(struct efs *fs, const char *name, const char *value)
@@ -104,17 +73,17 @@ static void set(struct efs *fs, const char *name, const char *value)
 static void leave_mib(struct efs *fs, uint64_t mib)
 {
     char text[32];
-    struct efs_stats s = quiet(fs);
+    struct efs_stats s = fixture_quiet(fs);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + mib * MIB));
     set(fs, "budget", text);
     efs_stats(fs, &s);
-    assert_true(held(&s) <= s.budget_bytes);
+    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
 }
 
 static void lease_one(struct efs *fs, uint32_t expert)
 {
     struct efs_lease *lease;
-    assert_int_equal(lease_wait(fs, info_of(fs, expert).file, &lease), 0);
+    assert_int_equal(lease_wait(fs, fixture_expert_info(fs, expert).file, &lease), 0);
     assert_memory_equal(efs_lease_data(lease), want[expert], want_bytes[expert]);
     efs_lease_release(lease);
 }
@@ -129,7 +98,7 @@ static unsigned count_state(struct efs *fs, char state)
 {
     unsigned n = 0;
     for (uint32_t e = 0; e < ALL; e++)
-        n += info_of(fs, e).state == state;
+        n += fixture_expert_info(fs, e).state == state;
     return n;
 }
 
@@ -137,7 +106,7 @@ static unsigned count_kept(struct efs *fs, char pool)
 {
     unsigned n = 0;
     for (uint32_t e = 0; e < ALL; e++)
-        n += info_of(fs, e).kept == pool;
+        n += fixture_expert_info(fs, e).kept == pool;
     return n;
 }
 
@@ -165,8 +134,8 @@ static unsigned check_hits(struct efs *fs, char state)
 {
     unsigned n = 0;
     for (uint32_t e = 0; e < ALL; e++) {
-        struct efs_stats before = quiet(fs);
-        struct efs_expert_info info = info_of(fs, e);
+        struct efs_stats before = fixture_quiet(fs);
+        struct efs_expert_info info = fixture_expert_info(fs, e);
         if (info.state != state)
             continue;
         uint64_t e_bytes, sm_bytes;
@@ -175,7 +144,7 @@ static unsigned check_hits(struct efs *fs, char state)
         assert_int_equal(info.coded_bytes, e_bytes + sm_bytes);
         assert_true(state == 'M' ? info.resident_bytes == 0 : info.resident_bytes >= info.coded_bytes - lacks);
         check_bytes(fs, e);
-        struct efs_stats after = quiet(fs);
+        struct efs_stats after = fixture_quiet(fs);
         /* a page in which one component ends and the next begins may be read once for both */
         assert_in_range(after.disk_bytes - before.disk_bytes, lacks - (lacks ? SHARED_PAGES * 4096 : 0), lacks);
         n++;
@@ -196,7 +165,7 @@ static void partial(const char *plan, char state)
     leave_mib(fs, state == 'S' ? 44 : 24);
     assert_true(count_state(fs, state) > 0);
     assert_true(check_hits(fs, state) > 0);
-    assert_int_equal(quiet(fs).chunks_damaged, 0);
+    assert_int_equal(fixture_quiet(fs).chunks_damaged, 0);
     efs_close(fs);
 }
 
@@ -223,7 +192,8 @@ TEST(test_full_hits)
 
 /* ---- moves ---- */
 
-TEST(test_f_to_c)
+/* What is made of them is the store's, byte for byte. */
+static void from_f(const char *plan, char to, uint64_t mib)
 {
     struct efs *fs = open_with(
         (struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
@@ -233,18 +203,27 @@ TEST(test_f_to_c)
     leave_mib(fs, 118);      /* ... and go */
     assert_int_equal(count_state(fs, 'F'), ALL);
     set(fs, "budget", "512M");
-    struct efs_stats before = quiet(fs);
-    set(fs, "plan", "C=100");
-    struct efs_stats after = quiet(fs);
-    assert_int_equal(count_kept(fs, 'C'), ALL);
+    struct efs_stats before = fixture_quiet(fs);
+    set(fs, "plan", plan);
+    struct efs_stats after = fixture_quiet(fs);
+    assert_int_equal(count_kept(fs, to), ALL);
     assert_true(after.recoded_bytes > before.recoded_bytes);
-    leave_mib(fs, 96); /* most of the full forms go */
-    assert_int_equal(count_state(fs, 'C') + count_state(fs, 'F'), ALL);
-    assert_true(check_hits(fs, 'C') > ALL / 3);
-    after = quiet(fs);
-    assert_int_equal(after.disk_reads, before.disk_reads);
-    assert_int_equal(after.chunks_damaged, 0);
+    leave_mib(fs, mib); /* most of the full forms go */
+    assert_int_equal(count_state(fs, 'C') + count_state(fs, 'F') + count_state(fs, 'S'), ALL);
+    assert_int_equal(fixture_quiet(fs).disk_reads, before.disk_reads);
+    assert_true(check_hits(fs, to) > ALL / 3);
+    assert_int_equal(fixture_quiet(fs).chunks_damaged, 0);
     efs_close(fs);
+}
+
+TEST(test_f_to_c)
+{
+    from_f("C=100", 'C', 96);
+}
+
+TEST(test_f_to_s)
+{
+    from_f("S=100", 'S', 64);
 }
 
 static void from_c(const char *plan, char to, uint64_t mib)
@@ -253,11 +232,11 @@ static void from_c(const char *plan, char to, uint64_t mib)
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);
     assert_int_equal(count_kept(fs, 'C'), ALL);
-    struct efs_stats before = quiet(fs);
+    struct efs_stats before = fixture_quiet(fs);
     set(fs, "plan", plan);
     assert_int_equal(count_kept(fs, to), ALL);
     leave_mib(fs, mib);
-    struct efs_stats after = quiet(fs);
+    struct efs_stats after = fixture_quiet(fs);
     assert_int_equal(after.disk_reads, before.disk_reads);
     assert_int_equal(after.recoded_bytes, 0);
     assert_true(check_hits(fs, to) > 0);
@@ -283,13 +262,12 @@ TEST(test_reads_keep_no_full)
     uint8_t *buffer = malloc(MIB);
     for (unsigned round = 0; round < 3; round++)
         for (uint32_t file = 0; file < files; file++) {
-            struct efs_file_info f;
-            assert_int_equal(efs_file_info(fs, file, &f), 0);
+            const struct efs_file_info f = fixture_file_info(fs, file);
             for (uint64_t at = 0; f.kind != EFS_FILE_EXPERT && at < f.bytes; at += MIB)
                 assert_true(read_wait(fs, file, NULL, at, buffer, MIB) > 0);
         }
     free(buffer);
-    struct efs_stats s = quiet(fs);
+    struct efs_stats s = fixture_quiet(fs);
     assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
     assert_int_equal(s.full_pool_bytes, 0);
     assert_int_equal(count_kept(fs, 'C'), ALL);
@@ -302,16 +280,13 @@ TEST(test_coded_are_not_full)
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
     for (uint32_t l = 0; l < LAYERS; l++) {
         struct efs_need needs[EXPERTS];
-        struct efs_request *r;
-        struct efs_error err = {""};
         for (uint32_t i = 0; i < EXPERTS; i++)
             needs[i] = (struct efs_need){l * EXPERTS + i, 1};
-        assert_int_equal(
-            efs_request_submit(fs, needs, EXPERTS, &(struct efs_request_how){.form = EFS_FORM_CODED}, &r, &err), 0);
+        struct efs_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
         assert_int_equal(efs_request_wait(r), 0);
         efs_request_release(r);
     }
-    quiet(fs);
+    fixture_quiet(fs);
     assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
     assert_int_equal(count_kept(fs, 'C'), ALL);
     efs_close(fs);
@@ -332,8 +307,8 @@ TEST(test_shrink)
         leave_mib(fs, 40);
         for (uint32_t e = 0; e < ALL; e += 5)
             check_bytes(fs, e);
-        struct efs_stats s = quiet(fs);
-        assert_true(held(&s) <= s.budget_bytes);
+        struct efs_stats s = fixture_quiet(fs);
+        assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
         set(fs, "budget", "2G");
         set(fs, "plan", "F=90,C=10");
     }
@@ -346,8 +321,8 @@ TEST(test_held_back)
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
     struct efs_lease *leases[ALL];
     for (uint32_t e = 0; e < ALL; e++)
-        assert_int_equal(lease_wait(fs, info_of(fs, e).file, &leases[e]), 0);
-    struct efs_stats s = quiet(fs);
+        assert_int_equal(lease_wait(fs, fixture_expert_info(fs, e).file, &leases[e]), 0);
+    struct efs_stats s = fixture_quiet(fs);
     char text[32];
     uint64_t back = 0, budget = s.fixed_bytes + 40 * MIB;
     struct efs_error err = {""};
@@ -355,13 +330,13 @@ TEST(test_held_back)
     assert_int_equal(efs_set(fs, "budget", text, &back, &err), 0);
     efs_stats(fs, &s);
     assert_int_equal(s.full_pool_bytes, s.leased_bytes);
-    assert_int_equal(back, held(&s) - budget);
+    assert_int_equal(back, fixture_held_bytes(&s) - budget);
     for (uint32_t e = 0; e < ALL; e++) {
         assert_memory_equal(efs_lease_data(leases[e]), want[e], want_bytes[e]);
         efs_lease_release(leases[e]);
     }
-    s = quiet(fs);
-    assert_true(held(&s) <= budget);
+    s = fixture_quiet(fs);
+    assert_true(fixture_held_bytes(&s) <= budget);
     assert_int_equal(efs_set(fs, "budget", "1M", &back, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "floor"));
     efs_stats(fs, &s);
@@ -380,21 +355,38 @@ static void *wait_for_pairs(void *arg)
 {
     struct pair *p = arg;
     for (unsigned n = 0; n < 60; n++) {
+        if (p->seed % 3 == 2) { /* a reader */
+            check_bytes(p->fs, (p->seed + 7 * n) % ALL);
+            continue;
+        }
         uint32_t layer = (p->seed + n) % LAYERS * EXPERTS, first = (p->seed * 5 + n) % EXPERTS;
         struct efs_need needs[] = {{layer + first, 1}, {layer + (first + 1) % EXPERTS, 1}};
-        struct efs_request *r;
-        struct efs_error err = {""};
-        if (efs_request_submit(p->fs, needs, 2, &(struct efs_request_how){.form = EFS_FORM_CODED}, &r, &err) < 0 ||
-            efs_request_wait(r) < 0)
+        struct efs_request *r = fixture_submit(p->fs, needs, 2, EFS_FORM_CODED);
+        if (efs_request_wait(r) < 0)
             return p;
         efs_request_release(r);
     }
     return NULL;
 }
 
-/* Each holds what came first while it waits for the other; plans that leave chunks next to nothing come and go. */
+/* Each holds what came first while it waits for the other, beside readers; plans that leave chunks next to nothing come
+ * and go, and budgets, policies and goals. */
 TEST(test_pairs)
 {
+    static const char *const changes[][2] = {{"plan", "C=60,F=40"},
+                                             {"plan", "F=100"},
+                                             {"policy", "lfu"},
+                                             {"budget", "200M"},
+                                             {"plan", "F=50,C=20,S=20,E=10"},
+                                             {"policy", "marking"},
+                                             {"budget", "120M"},
+                                             {"plan", "F=10,S=40,E=40"},
+                                             {"pools", "CSE"},
+                                             {"plan", "auto"},
+                                             {"pools", "FCSE"},
+                                             {"policy", "zipmoe"},
+                                             {"plan", "E=100"},
+                                             {"goal", "makespan"}};
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 120 * MIB, .full_pool = true, .plan = "F=100"});
     lease_all(fs);
     struct pair pairs[6];
@@ -403,8 +395,11 @@ TEST(test_pairs)
         pairs[i] = (struct pair){fs, i};
         assert_int_equal(pthread_create(&threads[i], NULL, wait_for_pairs, &pairs[i]), 0);
     }
-    for (unsigned n = 0; n < 20; n++) {
-        set(fs, "plan", n % 2 ? "F=100" : "C=60,F=40");
+    for (unsigned n = 0; n < 2 * sizeof(changes) / sizeof(changes[0]); n++) {
+        const char *const *change = changes[n % (sizeof(changes) / sizeof(changes[0]))];
+        struct efs_error err = {""};
+        if (efs_set(fs, change[0], change[1], NULL, &err) < 0)
+            fail_msg("%s", err.text);
         lease_all(fs);
     }
     for (unsigned i = 0; i < 6; i++) {
@@ -412,9 +407,10 @@ TEST(test_pairs)
         assert_int_equal(pthread_join(threads[i], &failed), 0);
         assert_null(failed);
     }
-    struct efs_stats s = quiet(fs);
-    assert_true(held(&s) <= s.budget_bytes);
+    struct efs_stats s = fixture_quiet(fs);
+    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
     assert_int_equal(s.leased_experts, 0);
+    assert_int_equal(s.chunks_damaged, 0);
     efs_close(fs);
 }
 
@@ -426,13 +422,13 @@ TEST(test_plan_shrinks_under_leases)
     fixture_set_and_plan(fs, "plan", "F=100");
     lease_all(fs);
     assert_int_equal(count_kept(fs, 'F'), ALL);
-    assert_int_equal(lease_wait(fs, info_of(fs, 5).file, &lease), 0);
+    assert_int_equal(lease_wait(fs, fixture_expert_info(fs, 5).file, &lease), 0);
     fixture_set_and_plan(fs, "plan", "C=100");
-    assert_int_equal(info_of(fs, 5).kept, 'F');
+    assert_int_equal(fixture_expert_info(fs, 5).kept, 'F');
     assert_int_equal(count_kept(fs, 'F'), 1);
     efs_lease_release(lease);
     assert_int_equal(count_kept(fs, 'F'), 0);
-    assert_int_equal(info_of(fs, 5).kept, 'C');
+    assert_int_equal(fixture_expert_info(fs, 5).kept, 'C');
     efs_close(fs);
 }
 
@@ -444,12 +440,12 @@ TEST(test_unpinned)
     lease_all(fs);
     assert_int_equal(efs_pin(fs, efs_id(5), false, 'F', NULL), 0);
     lease_all(fs);
-    assert_int_equal(info_of(fs, 5).kept, 'F');
+    assert_int_equal(fixture_expert_info(fs, 5).kept, 'F');
     fixture_set_and_plan(fs, "plan", "C=100");
     assert_int_equal(count_kept(fs, 'F'), 1);
     assert_int_equal(efs_pin(fs, efs_id(5), false, '-', NULL), 0);
     assert_int_equal(count_kept(fs, 'F'), 0);
-    assert_int_equal(info_of(fs, 5).kept, 'C');
+    assert_int_equal(fixture_expert_info(fs, 5).kept, 'C');
     efs_close(fs);
 }
 
@@ -502,17 +498,17 @@ static void close_on_machine(struct efs *fs)
 TEST_WITH(test_less_can_be_had, NULL, machine_end)
 {
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
-    struct efs_stats s = quiet(fs);
+    struct efs_stats s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
     assert_int_equal(fs->arena.segment_bytes, 8 * MIB);
     machine_leaves_mib(fs, 44);
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + 32 * MIB); /* one segment may be promised, whole ones */
     assert_int_equal(fs->account.planned_segments, 4);
     uint64_t short_before = s.memory_short;
     for (uint32_t turn = 0; turn < 2 * ALL; turn++)
         check_bytes(fs, turn % ALL);
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     assert_int_equal(s.chunk_pool_bytes, 32 * MIB);
     assert_int_equal(s.kept_lost, 0);
     assert_int_equal(s.memory_short, short_before);
@@ -531,7 +527,7 @@ static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
 
 static void segments_are(struct efs *fs, uint64_t count)
 {
-    struct efs_stats s = quiet(fs);
+    struct efs_stats s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + count * fs->arena.segment_bytes);
 }
 
@@ -553,13 +549,13 @@ TEST_WITH(test_effective_budget_is_calm, NULL, machine_end)
     later_machine_leaves_mib(fs, 200);
     segments_are(fs, 23); /* half a step below */
     later_machine_leaves_mib(fs, 4000);
-    struct efs_stats s = quiet(fs);
+    struct efs_stats s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
     machine_leaves_mib(fs, 64);
     segments_are(fs, 7);
     machine_leaves_mib(fs, 4000);
     set(fs, "budget", "128M"); /* another one is looked after at once */
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, 128 * MIB);
     close_on_machine(fs);
 }
@@ -573,16 +569,16 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
     lease_all(fs);
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);
-    assert_int_equal(lease_wait(fs, info_of(fs, 3).file, &lease), 0);
-    struct efs_stats s = quiet(fs);
-    uint64_t before = held(&s);
+    assert_int_equal(lease_wait(fs, fixture_expert_info(fs, 3).file, &lease), 0);
+    struct efs_stats s = fixture_quiet(fs);
+    uint64_t before = fixture_held_bytes(&s);
     machine_leaves_mib(fs, 0); /* what is held now, but for what is promised */
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     assert_true(s.effective_budget_bytes < before);
     assert_true(s.memory_short > 0);
     for (unsigned turn = 0; turn < 20; turn++) /* 40 MiB of the margin are gone, whatever is given back */
         machine_leaves_mib(fs, (uint64_t)-40);
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + fs->arena.segment_bytes);
     assert_memory_equal(efs_lease_data(lease), want[3], want_bytes[3]);
     efs_lease_release(lease);
@@ -590,7 +586,7 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
         check_bytes(fs, e);
     machine_leaves_mib(fs, 4000);
     later_machine_leaves_mib(fs, 4000);
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
     lease_all(fs);
     close_on_machine(fs);
@@ -603,18 +599,18 @@ TEST_WITH(test_memory_is_short, NULL, machine_end)
         open_on_machine((struct efs_options){.budget_bytes = 72 * MIB, .full_pool = true, .plan = "C=100"});
     for (uint32_t e = 0; e < 3; e++)
         lease_one(fs, e);
-    struct efs_stats s = quiet(fs);
+    struct efs_stats s = fixture_quiet(fs);
     uint64_t full = s.full_pool_bytes;
     assert_true(full >= 3 * want_bytes[0]);
     machine_leaves_mib(fs, 8);
     for (uint32_t e = 3; e < ALL; e++)
         check_bytes(fs, e);
-    s = quiet(fs);
+    s = fixture_quiet(fs);
     uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
     assert_true(s.effective_budget_bytes < s.budget_bytes);
     assert_true(s.full_pool_bytes < full);
     assert_int_equal(s.chunk_pool_bytes, planned);
-    assert_true(held(&s) <= s.effective_budget_bytes);
+    assert_true(fixture_held_bytes(&s) <= s.effective_budget_bytes);
     close_on_machine(fs);
 }
 

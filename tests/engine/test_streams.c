@@ -211,26 +211,6 @@ static struct efs *open_model(uint64_t budget)
     return fs;
 }
 
-static uint32_t file_named(struct efs *fs, const char *path)
-{
-    struct efs_file_info info;
-    for (uint32_t i = 0; i < efs_file_count(fs); i++)
-        if (efs_file_info(fs, i, &info) == 0 && strcmp(info.path, path) == 0)
-            return i;
-    fail_msg("no %s", path);
-    return 0;
-}
-
-/* What was started on the side has ended. */
-static struct efs_stats rested(struct efs *fs)
-{
-    struct efs_stats s;
-    do
-        efs_stats(fs, &s);
-    while (s.inflight);
-    return s;
-}
-
 struct played {
     uint64_t disk_bytes, most_used, readahead_extents, pool_bytes;
 };
@@ -240,8 +220,8 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
     struct efs_stream *streams[HANDLES];
     for (unsigned i = 0; i < HANDLES; i++)
         assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &streams[i]), 0);
-    struct efs_stats before = rested(fs), s = before;
-    uint32_t file = file_named(fs, "model.safetensors");
+    struct efs_stats before = fixture_quiet(fs), s = before;
+    uint32_t file = fixture_file_named(fs, "model.safetensors");
     struct played played = {0};
     for (size_t i = 0; i < list->count; i++) {
         const struct request *r = &list->at[i];
@@ -254,7 +234,7 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
     }
     for (unsigned i = 0; i < HANDLES; i++)
         efs_stream_free(streams[i]);
-    s = rested(fs);
+    s = fixture_quiet(fs);
     played.disk_bytes = s.disk_bytes - before.disk_bytes;
     played.readahead_extents = s.readahead_extents - before.readahead_extents;
     played.pool_bytes = s.chunk_pool_bytes;
@@ -265,8 +245,7 @@ static unsigned experts_in(struct efs *fs, bool untouched)
 {
     unsigned found = 0;
     for (uint32_t e = 0; e < EXPERTS; e++) {
-        struct efs_expert_info expert;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &expert), 0);
+        const struct efs_expert_info expert = fixture_expert_info(fs, e);
         found += expert.resident_bytes != 0 && (!untouched || expert.touches == 0);
     }
     return found;
@@ -344,20 +323,16 @@ TEST(test_hot_stay)
         uint64_t seed = 5;
         char path[100];
         for (uint32_t e = 0; e < 8; e++) {
-            struct efs_file_info info;
             snprintf(path, sizeof(path), "experts/L01/E%03u.safetensors", 3 * e);
-            uint32_t file = file_named(fs, path);
-            assert_int_equal(efs_file_info(fs, file, &info), 0);
-            assert_int_equal(read_wait(fs, file, NULL, 0, buffer, info.bytes), info.bytes);
+            uint32_t file = fixture_file_named(fs, path);
+            const size_t bytes = fixture_file_info(fs, file).bytes;
+            assert_int_equal(read_wait(fs, file, NULL, 0, buffer, bytes), bytes);
         }
         patterns[i].make(&list, &patterns[i], &seed);
         play(fs, &list, buffer);
-        for (uint32_t e = 0; e < 8; e++) {
-            struct efs_expert_info expert;
-            assert_int_equal(efs_expert_info(fs, efs_id(32 + 3 * e), &expert), 0);
-            if (expert.state != 'C')
+        for (uint32_t e = 0; e < 8; e++)
+            if (fixture_expert_info(fs, 32 + 3 * e).state != 'C')
                 fail_msg("%s: expert %u of layer 1 was pushed out", patterns[i].name, 3 * e);
-        }
         free(list.at);
         efs_close(fs);
     }
@@ -382,8 +357,7 @@ TEST(test_random_is_no_stream)
                 fail_msg("seed %u, reads to %llu bytes: %u experts came that nobody asked for", (unsigned)seed,
                          (unsigned long long)most, experts_in(fs, true));
             for (uint32_t e = 0; e < EXPERTS; e++) {
-                struct efs_expert_info expert;
-                assert_int_equal(efs_expert_info(fs, efs_id(e), &expert), 0);
+                const struct efs_expert_info expert = fixture_expert_info(fs, e);
                 asked += expert.touches ? expert.coded_bytes : 0;
             }
             assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */
@@ -433,11 +407,9 @@ TEST(test_hints)
 static int begin(void **state)
 {
     (void)state;
-    char path[400];
     size_t bytes;
     fixture_store(&model, 3, 32, 512, 512);
-    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
-    whole = fixture_read(path, &bytes);
+    whole = fixture_weights(&model, &bytes);
     size = bytes;
     /* what reading each extent once takes: extents share pages, so it is a little more than the store */
     store_bytes = extents_bytes();

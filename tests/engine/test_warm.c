@@ -58,18 +58,11 @@ static struct efs_stats when_calm(struct efs *fs)
     return s;
 }
 
-static char state_of(struct efs *fs, uint32_t expert)
-{
-    struct efs_expert_info info;
-    assert_int_equal(efs_expert_info(fs, efs_id(expert), &info), 0);
-    return info.state;
-}
-
 static uint32_t count_in_memory(struct efs *fs)
 {
     uint32_t count = 0;
     for (uint32_t e = 0; e < ALL; e++)
-        count += state_of(fs, e) == 'C';
+        count += fixture_expert_info(fs, e).state == 'C';
     return count;
 }
 
@@ -121,7 +114,7 @@ TEST(test_fits)
     assert_int_equal(count_in_memory(fs), ALL);
     s = when_calm(fs);
     assert_int_equal(s.evictions_c, 0);
-    assert_true(s.fixed_bytes + s.chunk_pool_bytes + s.full_pool_bytes <= s.budget_bytes);
+    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
     efs_close(fs);
 }
 
