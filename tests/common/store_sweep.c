@@ -72,8 +72,7 @@ static void add(struct seen *seen, errint_t rc, uint64_t hash)
 static void see_files(struct efs *fs, struct seen *seen)
 {
     for (uint32_t f = 0; f < efs_file_count(fs) && seen->count < ITEMS; f++) {
-        struct efs_file_info info;
-        assert_int_equal(efs_file_info(fs, f, &info), 0);
+        const struct efs_file_info info = fixture_file_info(fs, f);
         ssize_t n = read_wait(fs, f, NULL, 0, buffer, ROOM);
         uint64_t parts[2] = {efs_hash(info.path, strlen(info.path)), n > 0 ? efs_hash(buffer, (size_t)n) : 0};
         add(seen, n < 0 ? (errint_t)n : 0, efs_hash(parts, sizeof(parts)));
@@ -241,22 +240,6 @@ void sweep_write(const char *path, const unsigned char *data, size_t bytes)
     close(fd);
 }
 
-void sweep_seal(void)
-{
-    struct efs_disk_superblock s;
-    uint64_t hashes[EFS_TABLE_COUNT];
-    memcpy(&s, sweep.copy, sizeof(s));
-    for (int t = 0; t < EFS_TABLE_COUNT; t++) {
-        struct efs_disk_table *table = &s.tables[t];
-        if (table->offset <= sweep.image_bytes && table->bytes <= sweep.image_bytes - table->offset)
-            table->hash = efs_hash(sweep.copy + table->offset, table->bytes);
-        hashes[t] = table->hash;
-    }
-    s.content_hash = efs_hash(hashes, sizeof(hashes));
-    s.hash = efs_hash(&s, offsetof(struct efs_disk_superblock, hash));
-    memcpy(sweep.copy, &s, sizeof(s));
-}
-
 struct efs_disk_shard *sweep_shard(unsigned char *store, uint32_t i)
 {
     return (struct efs_disk_shard *)(void *)(store + sweep.sb.tables[EFS_TABLE_SHARDS].offset) + i;
@@ -348,24 +331,16 @@ void sweep_write_sources(unsigned weights_seed)
 void sweep_pack(enum efs_codec_choice codec, uint32_t shard_elements)
 {
     struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = shard_elements, .force = true};
-    struct efs *fs;
-    struct efs_error err = {""};
     fixture_pack(&sweep.model, &options);
     free(sweep.image);
     free(sweep.copy);
     sweep.image = fixture_read(sweep.model.store, &sweep.image_bytes);
-    sweep.copy = malloc(sweep.image_bytes + 4096);
+    sweep.copy = calloc(1, sweep.image_bytes + 4096);
     assert_non_null(sweep.copy);
     memcpy(&sweep.sb, sweep.image, sizeof(sweep.sb));
     taken = 0;
-    if (efs_open(sweep.model.store, &serving, &fs, &err) < 0)
-        fail_msg("%s", err.text);
-    for (uint32_t f = 0; f < efs_file_count(fs); f++) {
-        struct efs_file_info info;
-        assert_int_equal(efs_file_info(fs, f, &info), 0);
-        if (strcmp(info.path, "model.safetensors") == 0)
-            first_file = f;
-    }
+    struct efs *fs = fixture_open(&sweep.model, serving);
+    first_file = fixture_file_named(fs, "model.safetensors");
     fixture_check_files(&sweep.model, fs);
     see(fs, &good, 0);
     efs_close(fs);
@@ -381,9 +356,7 @@ int sweep_setup(void **state)
     sweep_write_sources(SWEEP_SEED);
     fixture_file(&sweep.model, "config.json", "{\"model_type\": \"qwen3_moe\"}\n", 28);
     fixture_file(&sweep.model, "sub/empty.txt", "", 0);
-    char path[400];
-    snprintf(path, sizeof(path), "%s/model.safetensors", sweep.model.source);
-    free(fixture_read(path, &file_size));
+    free(fixture_weights(&sweep.model, &file_size));
     buffer = malloc(ROOM);
     assert_true(buffer && efs_team_new(2, &team) == 0);
     uint64_t random = 1;

@@ -52,8 +52,6 @@ void sweep_write_sources(unsigned weights_seed);
 /* It becomes the good store. */
 void sweep_pack(enum efs_codec_choice codec, uint32_t shard_elements);
 struct efs_disk_shard *sweep_shard(unsigned char *store, uint32_t i);
-/* The checksums of tables and superblock are made those of what is there. */
-void sweep_seal(void);
 void sweep_write(const char *path, const unsigned char *data, size_t bytes);
 /* Counts a case: is it one of the slice that runs? */
 bool sweep_in_slice(void);

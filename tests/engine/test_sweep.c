@@ -8,10 +8,9 @@
  * N-NNN-damage.efs and N-NNN-forged.efs that were made of it.
  */
 #include "test.h"
+#include "store_seal.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
-
-#include "hash.h"
 
 #include <sys/resource.h>
 
@@ -72,7 +71,7 @@ static void try_change(enum area area, const char *name, int table, uint32_t sha
             s->e_hash = efs_hash(sweep.copy + s->e_offset, s->e_bytes);
     }
     if (forged)
-        sweep_seal();
+        store_seal(sweep.copy, sweep.image_bytes);
     if (memcmp(sweep.copy, sweep.image, sweep.image_bytes) == 0) /* it was so before */
         return;
     if (sample_directory) {

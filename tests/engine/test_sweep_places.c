@@ -6,49 +6,50 @@
  * EXPERTFS_SWEEP=full takes all cuts, sectors and chunks, and more of chance; EXPERTFS_SLICE=0/12 a twelfth of them.
  */
 #include "test.h"
+#include "store_seal.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
 
-#include "hash.h"
-
 #define CHANGES_MOST 6 /* at once */
 
-/* Cut where a table begins or ends, as it is and with a superblock that says so. */
+static unsigned refused;
+
+/* To so many bytes, as it is or with a superblock that says so. */
+static void cut(uint64_t bytes, bool forged)
+{
+    struct efs_disk_superblock *s = (struct efs_disk_superblock *)(void *)sweep.copy;
+    if (bytes == sweep.image_bytes || (forged && bytes > sweep.image_bytes) || !sweep_in_slice())
+        return;
+    memcpy(sweep.copy, sweep.image, sweep.image_bytes);
+    if (forged) {
+        s->store_bytes = bytes;
+        s->hash = efs_hash(s, offsetof(struct efs_disk_superblock, hash));
+    }
+    snprintf(sweep.case_name, sizeof(sweep.case_name), "cut to %llu of %zu bytes, superblock %s",
+             (unsigned long long)bytes, sweep.image_bytes, forged ? "says so" : "does not");
+    if (sweep_try(bytes, forged, true) != REFUSED)
+        fail_msg("%s: was not refused", sweep.case_name);
+    refused++;
+}
+
+/* Cut in the superblock, behind it, and where a table begins or ends; and longer than it was. */
 TEST(cut_at_tables)
 {
     static const int around[] = {-4096, -65, -64, -1, 0, 1, 63, 64, 4095};
-    unsigned refused = 0;
+    static const unsigned begins[] = {0, 1, 97, 300, 4095, 4096, 4097, 5000};
     sweep_pack(EFS_CHOOSE_CASCADE, 16384);
     for (int t = 0; t < EFS_TABLE_COUNT; t++)
         for (int end = 0; end < 2; end++)
             for (size_t a = 0; a < SWEEP_COUNT(around); a++)
                 for (int forged = 0; forged < 2; forged++) {
-                    uint64_t bytes =
-                        (uint64_t)((int64_t)(sweep.sb.tables[t].offset + (end ? sweep.sb.tables[t].bytes : 0)) +
-                                   around[a]);
-                    struct efs_disk_superblock *s = (struct efs_disk_superblock *)(void *)sweep.copy;
-                    if (bytes >= sweep.image_bytes || !sweep_in_slice())
-                        continue;
-                    memcpy(sweep.copy, sweep.image, sweep.image_bytes);
-                    if (forged) {
-                        s->store_bytes = bytes;
-                        s->hash = efs_hash(s, offsetof(struct efs_disk_superblock, hash));
-                    }
-                    snprintf(sweep.case_name, sizeof(sweep.case_name), "cut to %llu of %zu bytes, superblock %s",
-                             (unsigned long long)bytes, sweep.image_bytes, forged ? "says so" : "does not");
-                    if (sweep_try(bytes, forged, true) != REFUSED)
-                        fail_msg("%s: was not refused", sweep.case_name);
-                    refused++;
+                    const struct efs_disk_table *table = &sweep.sb.tables[t];
+                    cut((uint64_t)((int64_t)(table->offset + (end ? table->bytes : 0)) + around[a]), forged);
                 }
-    for (size_t bytes = 0; sweep.full_tier && bytes < sweep.image_bytes; bytes += 211) {
-        if (!sweep_in_slice())
-            continue;
-        memcpy(sweep.copy, sweep.image, sweep.image_bytes);
-        snprintf(sweep.case_name, sizeof(sweep.case_name), "cut to %zu of %zu bytes", bytes, sweep.image_bytes);
-        if (sweep_try(bytes, false, true) != REFUSED)
-            fail_msg("%s: was not refused", sweep.case_name);
-        refused++;
-    }
+    for (size_t i = 0; i < SWEEP_COUNT(begins); i++)
+        cut(begins[i], false);
+    cut(sweep.image_bytes + 100, false);
+    for (size_t bytes = 0; sweep.full_tier && bytes < sweep.image_bytes; bytes += 211)
+        cut(bytes, false);
     print_message("%u cut stores refused\n", refused);
     assert_true(refused > 100);
 }
@@ -99,7 +100,7 @@ TEST(sectors_and_swaps)
                 continue;
             c->e_offset = b->e_offset, c->e_hash = b->e_hash, c->e_bytes = b->e_bytes;
             d->e_offset = a->e_offset, d->e_hash = a->e_hash, d->e_bytes = a->e_bytes;
-            sweep_seal();
+            store_seal(sweep.copy, sweep.image_bytes);
             snprintf(sweep.case_name, sizeof(sweep.case_name), "index of the E-chunks of shards %u and %u swapped", i,
                      i + 1);
             if (sweep_try(sweep.image_bytes, true, false) == FORGED && sweep_verify() != -EUCLEAN)
@@ -149,7 +150,7 @@ TEST(chunks_of_another_store)
                 else if (made_right)
                     c->e_hash = b->e_hash, c->e_bytes = b->e_bytes;
                 if (made_right)
-                    sweep_seal();
+                    store_seal(sweep.copy, sweep.image_bytes);
                 snprintf(sweep.case_name, sizeof(sweep.case_name), "%s-chunk of shard %u of another store, checksum %s",
                          sm ? "SM" : "E", i, made_right ? "too" : "left");
                 enum sweep_outcome outcome = sweep_try(sweep.image_bytes, made_right, false);
@@ -200,15 +201,10 @@ TEST(many_changes)
                                       fixture_random(&state_of_case));
                 memcpy(sweep.copy + at, &value, bytes);
             }
-            for (uint32_t s = 0; forged && s < sweep.sb.tables[EFS_TABLE_SHARDS].count; s++) {
-                struct efs_disk_shard *d = sweep_shard(sweep.copy, s); /* what it names may be anywhere by now */
-                if (d->e_offset <= sweep.image_bytes && d->e_bytes <= sweep.image_bytes - d->e_offset)
-                    d->e_hash = efs_hash(sweep.copy + d->e_offset, d->e_bytes);
-                if (d->sm_offset <= sweep.image_bytes && d->sm_bytes <= sweep.image_bytes - d->sm_offset)
-                    d->sm_hash = efs_hash(sweep.copy + d->sm_offset, d->sm_bytes);
+            if (forged) {
+                store_seal_chunks(sweep.copy, sweep.image_bytes);
+                store_seal(sweep.copy, sweep.image_bytes);
             }
-            if (forged)
-                sweep_seal();
             snprintf(sweep.case_name, sizeof(sweep.case_name), "%u changes, codec %zu, case %u, SEED=%llu", changes,
                      codec, i, (unsigned long long)sweep.seed);
             n[forged][sweep_try(sweep.image_bytes, forged, false)]++;

@@ -9,9 +9,8 @@
  */
 #include "expertfs-private.h"
 #include "fuzz.h"
-#include "hash.h"
-#include "layout.h"
 #include "small_source.h"
+#include "store_seal.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -163,35 +162,6 @@ static void change(const uint8_t *how, const struct efs_disk_superblock *sb, siz
     memcpy(changed_store + first + how[3] % (room - width + 1), how + 5, width);
 }
 
-static void seal(size_t bytes)
-{
-    struct efs_disk_superblock s;
-    uint64_t hashes[EFS_TABLE_COUNT];
-    memcpy(&s, changed_store, sizeof(s));
-    const struct efs_disk_table *shards = &s.tables[EFS_TABLE_SHARDS];
-    for (uint64_t i = 0; i < shards->count && shards->offset <= bytes &&
-                         (i + 1) * sizeof(struct efs_disk_shard) <= bytes - shards->offset;
-         i++) {
-        struct efs_disk_shard d;
-        uint8_t *at = changed_store + shards->offset + i * sizeof(d);
-        memcpy(&d, at, sizeof(d));
-        if (d.e_offset <= bytes && d.e_bytes <= bytes - d.e_offset)
-            d.e_hash = efs_hash(changed_store + d.e_offset, d.e_bytes);
-        if (d.sm_offset <= bytes && d.sm_bytes <= bytes - d.sm_offset)
-            d.sm_hash = efs_hash(changed_store + d.sm_offset, d.sm_bytes);
-        memcpy(at, &d, sizeof(d));
-    }
-    for (int t = 0; t < EFS_TABLE_COUNT; t++) {
-        struct efs_disk_table *table = &s.tables[t];
-        if (table->offset <= bytes && table->bytes <= bytes - table->offset)
-            table->hash = efs_hash(changed_store + table->offset, table->bytes);
-        hashes[t] = table->hash;
-    }
-    s.content_hash = efs_hash(hashes, sizeof(hashes));
-    s.hash = efs_hash(&s, offsetof(struct efs_disk_superblock, hash));
-    memcpy(changed_store, &s, sizeof(s));
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2)
@@ -204,8 +174,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(&sb, changed_store, sizeof(sb));
     for (size_t at = 2; at + CHANGE_BYTES <= size; at += CHANGE_BYTES)
         change(data + at, &sb, stores[c].bytes);
-    if (data[1] % 4)
-        seal(stores[c].bytes);
+    if (data[1] % 4) {
+        store_seal_chunks(changed_store, stores[c].bytes);
+        store_seal(changed_store, stores[c].bytes);
+    }
     write_file(changed, changed_store, stores[c].bytes);
     uint64_t shows = show(changed);
     CHECK(data[1] % 4 || shows == 0 || shows == good);
