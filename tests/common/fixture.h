@@ -42,7 +42,7 @@ void fixture_spread(const struct fixture *fixture);
 void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
 /* These three at once: a begun fixture with a packed store of such experts. */
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
-/* The packed store, open; efs_close() it. The size of options is set here. */
+/* The packed store, open; efs_close() it. */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
 struct efs_expert_info fixture_expert_info(struct efs *fs, uint32_t expert);
 struct efs_file_info fixture_file_info(struct efs *fs, uint32_t file);
@@ -60,10 +60,10 @@ void fixture_lease_once(struct efs *fs, uint32_t file);
 /* Experts of a layer are brought, as by a line of .expertfs/want. */
 errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
                        struct efs_error *err);
-/* Tune it as efs_set() does, and wait for the plan that follows. */
 /* efs_client_ffn() by a client of its own; the mixture's experts are numbers in the store, all of the first one's
  * layer. */
 errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err);
+/* Tune it as efs_set() does, and wait for the plan that follows. */
 void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
 /* All files of the checkpoint, read through fs, are those below src/. Returns how many there are. */
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);

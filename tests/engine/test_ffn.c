@@ -1,226 +1,446 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs_client_ffn(): the sum of a layer's experts against a product in double made from the full files; the same to the
- * bit for every form, codec, number of threads, budget and order; what BF16 activations round; refusals; damage is an
- * error, never a number.
+ * efs_client_ffn() for experts of every kind that is known, each as its checkpoint has it: against sums in double made
+ * from the checkpoint's own numbers; the same to the bit for every form, codec, number of threads and of tokens,
+ * budget, and of a client or memory of the caller's; what BF16 activations round; refusals; damage is an error, never a
+ * number.
  */
 #include <math.h>
 
 #include "test.h"
 #include "fixture.h"
-#include "expertfs-pack.h"
 #include "expertfs-compute.h"
+#include "expertfs-pack.h"
 #include "expertfs-private.h"
 #include "matvec.h"
-#include "waiting.h"
 
-#ifdef __SANITIZE_THREAD__ /* takes 20 times as long */
-#define EXPERTS 3
-#else
-#define EXPERTS 6
-#endif
-#define INNER 320
-#define HIDDEN 192
-#define TOKENS 260 /* more than a product takes at once */
+#define EXPERTS 3u
+#define INNER 1088u /* so that a bias of F32 is long enough to be coded */
+#define HIDDEN 192u
+#define TOKENS 260u /* more than a product takes at once */
+#define Y_STRIDE (HIDDEN + 3)
+#define TENSORS_MAX 24
 #define MIB (1ull << 20)
 
-static struct fixture model;
-static float x[TOKENS * HIDDEN];
-static uint16_t x_bf16[TOKENS * HIDDEN];
+#ifdef __SANITIZE_THREAD__ /* the threads are the same for each, and take minutes */
+#define ONE_KIND true
+#else
+#define ONE_KIND false
+#endif
 
-/* Experts whose matrices have the shapes of a SwiGLU: gate and up [INNER][HIDDEN], down [HIDDEN][INNER]. */
-static int setup(void **state)
-{
-    *state = &model;
-    static char names[EXPERTS * 3][96];
-    struct fixture_tensor tensors[EXPERTS * 3];
-    static const char *const roles[] = {"gate_proj", "up_proj", "down_proj"};
-    for (unsigned i = 0; i < EXPERTS * 3; i++) {
-        snprintf(names[i], sizeof(names[i]), "model.layers.0.mlp.experts.%u.%s.weight", i / 3, roles[i % 3]);
-        bool down = i % 3 == 2;
-        tensors[i] = (struct fixture_tensor){.name = names[i],
-                                             .dtype = "BF16",
-                                             .dims = 2,
-                                             .shape = {down ? HIDDEN : INNER, down ? INNER : HIDDEN},
-                                             .bytes = 2 * INNER * HIDDEN};
-    }
-    fixture_begin(&model);
-    fixture_safetensors(&model, "model.safetensors", tensors, EXPERTS * 3, 7);
-    uint64_t random = 1;
-    for (unsigned i = 0; i < TOKENS * HIDDEN; i++) {
-        float v = (float)(fixture_random(&random) % 2000) / 1000.0f - 1.0f;
-        uint32_t bits;
-        memcpy(&bits, &v, 4);
-        bits &= 0xffff0000u; /* so that BF16 holds it exactly */
-        memcpy(&x[i], &bits, 4);
-        x_bf16[i] = (uint16_t)(bits >> 16);
-    }
-    return 0;
-}
+/* ---- a checkpoint, and its numbers ---- */
 
-static void pack(enum efs_codec_choice codec)
-{
-    struct efs_pack_options options = {.codec = codec, .threads = 2, .shard_elements = 16384, .force = true};
-    fixture_pack(&model, &options);
-}
-
-static struct efs *open_store(uint64_t budget)
-{
-    struct efs_options options = {.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true};
-    return fixture_open(&model, options);
-}
-
-/* Every expert gets every third token or so, one of them all. */
-struct routing {
-    struct efs_route_to to[EXPERTS];
-    uint32_t token[EXPERTS][TOKENS];
-    float weight[EXPERTS][TOKENS];
+struct tensor {
+    char name[80];
+    uint32_t rows, cols; /* of an expert; rows 0: a vector */
+    uint32_t experts;    /* fused: how many it holds; 0: one expert's */
+    double *numbers;     /* [experts][rows][cols] */
+    enum { BF16, F16, F32 } dtype;
 };
 
-static void make_routing(struct routing *r, uint32_t tokens)
+struct checkpoint {
+    struct tensor tensors[TENSORS_MAX];
+    unsigned count;
+    uint64_t random;
+    struct fixture fixture;
+};
+
+static const char *const dtypes[] = {"BF16", "F16", "F32"};
+
+static double f16_value(uint16_t half)
 {
+    int exponent = half >> 10 & 0x1f;
+    double size = exponent ? ldexp(1024 + (half & 0x3ff), exponent - 25) : ldexp(half & 0x3ff, -24);
+    return half >> 15 ? -size : size;
+}
+
+/* Numbers as weights have them: signs and mantissas at random, few exponents. */
+static double number(struct checkpoint *c, int dtype, uint8_t *to, int exponent)
+{
+    uint64_t r = fixture_random(&c->random);
+    int e = exponent - __builtin_ctzll(r >> 40 | 64);
+    if (dtype == F16) {
+        uint16_t half = (uint16_t)((r & 0x83ff) | (uint64_t)(e + 15) << 10);
+        memcpy(to, &half, 2);
+        return f16_value(half);
+    }
+    uint32_t bits = (uint32_t)((r & 0x807f) << 16 | (uint64_t)(e + 127) << 23);
+    float value;
+    if (dtype == F32)
+        bits |= r >> 20 & 0xffff;
+    memcpy(&value, &bits, 4);
+    uint16_t half = (uint16_t)(bits >> 16);
+    memcpy(to, dtype == F32 ? (void *)&bits : (void *)&half, dtype == F32 ? 4 : 2);
+    return (double)value;
+}
+
+static size_t count_of(const struct tensor *t)
+{
+    return (size_t)(t->experts ? t->experts : 1) * (t->rows ? t->rows : 1) * t->cols;
+}
+
+static void add(struct checkpoint *c, int dtype, uint32_t experts, uint32_t rows, uint32_t cols, const char *name)
+{
+    struct tensor *t = &c->tensors[c->count++];
+    assert_true(c->count <= TENSORS_MAX);
+    *t = (struct tensor){.rows = rows, .cols = cols, .experts = experts, .dtype = dtype};
+    snprintf(t->name, sizeof(t->name), "%s", name);
+    t->numbers = calloc(count_of(t), sizeof(double));
+    assert_non_null(t->numbers);
+}
+
+/* One for each expert; the name has %u for its number. */
+static void add_each(struct checkpoint *c, int dtype, uint32_t rows, uint32_t cols, const char *before,
+                     const char *after)
+{
+    char name[80];
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        snprintf(name, sizeof(name), "%s%u%s", before, e, after);
+        add(c, dtype, 0, rows, cols, name);
+    }
+}
+
+static size_t width_of(const struct tensor *t)
+{
+    return t->dtype == F32 ? 4 : 2;
+}
+
+static void write_source(struct checkpoint *c)
+{
+    struct fixture_tensor list[TENSORS_MAX];
+    size_t bytes, data = 0;
+    for (unsigned i = 0; i < c->count; i++) {
+        const struct tensor *t = &c->tensors[i];
+        struct fixture_tensor *to = &list[i];
+        *to = (struct fixture_tensor){.name = t->name, .dtype = dtypes[t->dtype], .bytes = count_of(t) * width_of(t)};
+        if (t->experts)
+            to->shape[to->dims++] = t->experts;
+        if (t->rows)
+            to->shape[to->dims++] = t->rows;
+        to->shape[to->dims++] = t->cols;
+        data += to->bytes;
+    }
+    fixture_begin(&c->fixture);
+    fixture_safetensors(&c->fixture, "model.safetensors", list, c->count, 1);
+    uint8_t *file = fixture_weights(&c->fixture, &bytes), *at = file + bytes - data;
+    for (unsigned i = 0; i < c->count; i++) {
+        const struct tensor *t = &c->tensors[i];
+        for (size_t k = 0; k < count_of(t); k++, at += width_of(t))
+            t->numbers[k] = number(c, t->dtype, at, t->rows ? -3 : 1);
+    }
+    fixture_file(&c->fixture, "model.safetensors", file, bytes);
+    free(file);
+}
+
+static void checkpoint_end(struct checkpoint *c)
+{
+    for (unsigned i = 0; i < c->count; i++)
+        free(c->tensors[i].numbers);
+    fixture_end(&c->fixture);
+}
+
+/* The numbers of an expert in the tensor whose name holds `part`; tensors of their own come in the order of experts. */
+static const double *numbers_of(const struct checkpoint *c, const char *part, uint32_t expert)
+{
+    uint32_t skip = expert;
+    for (unsigned i = 0; i < c->count; i++) {
+        const struct tensor *t = &c->tensors[i];
+        const char *at = strstr(t->name, part);
+        if (!at || (strstr(at, ".bias") && !strstr(part, ".bias")))
+            continue;
+        if (t->experts)
+            return t->numbers + (size_t)expert * (t->rows ? t->rows : 1) * t->cols;
+        if (skip-- == 0)
+            return t->numbers;
+    }
+    fail_msg("no %s", part);
+    return NULL;
+}
+
+/* ---- what the experts should give ---- */
+
+static double x[TOKENS][HIDDEN]; /* numbers that BF16 and F16 hold */
+static unsigned clamps[2];       /* how often a limit was met, by gate and by up */
+
+typedef void expert_formula(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out);
+
+static double row_product(const double *w, const double *in, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += w[i] * in[i];
+    return sum;
+}
+
+static double sigmoid(double v)
+{
+    return 1 / (1 + exp(-v));
+}
+
+static void swiglu(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out)
+{
+    const double *gate = numbers_of(c, "gate_proj", expert), *up = numbers_of(c, "up_proj", expert);
+    const double *down = numbers_of(c, "down_proj", expert);
+    for (uint32_t i = 0; i < INNER; i++) {
+        double g = row_product(gate + i * HIDDEN, in, HIDDEN);
+        h[i] = g * sigmoid(g) * row_product(up + i * HIDDEN, in, HIDDEN);
+    }
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        out[i] = row_product(down + i * INNER, h, INNER);
+}
+
+/* gpt-oss: its formula as its authors give it. */
+static void clamped(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out)
+{
+    const double *gate = numbers_of(c, "ffn_gate_exps", expert), *up = numbers_of(c, "ffn_up_exps", expert);
+    const double *down = numbers_of(c, "ffn_down_exps", expert),
+                 *down_bias = numbers_of(c, "ffn_down_exps.bias", expert);
+    const double *gate_bias = numbers_of(c, "ffn_gate_exps.bias", expert);
+    const double *up_bias = numbers_of(c, "ffn_up_exps.bias", expert);
+    for (uint32_t i = 0; i < INNER; i++) {
+        double g = row_product(gate + i * HIDDEN, in, HIDDEN) + gate_bias[i];
+        double u = row_product(up + i * HIDDEN, in, HIDDEN) + up_bias[i];
+        clamps[0] += g > 7;
+        clamps[1] += fabs(u) > 7;
+        g = fmin(g, 7);
+        u = fmax(fmin(u, 7), -7);
+        h[i] = g * sigmoid(1.702 * g) * (u + 1);
+    }
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        out[i] = row_product(down + i * INNER, h, INNER) + down_bias[i];
+}
+
+/* Switch: two matrices. */
+static void relu(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out)
+{
+    const double *wi = numbers_of(c, ".wi.", expert), *wo = numbers_of(c, ".wo.", expert);
+    for (uint32_t i = 0; i < INNER; i++)
+        h[i] = fmax(row_product(wi + i * HIDDEN, in, HIDDEN), 0);
+    for (uint32_t i = 0; i < HIDDEN; i++)
+        out[i] = row_product(wo + i * INNER, h, INNER);
+}
+
+/* Expert 0 gets all tokens, others two of three or so. */
+static bool chosen(uint32_t expert, uint32_t token, uint32_t tokens)
+{
+    return expert == 0 || (token + expert) % 3 != 1 || tokens == 1;
+}
+
+static float weight_of(uint32_t expert, uint32_t token)
+{
+    return 0.25f + (float)((token + expert) % 4) / 4;
+}
+
+static struct efs_route_to routes[EXPERTS]; /* of the mixture that was made last */
+
+static struct efs_mixture mixture_of(enum efs_form form, enum efs_activation activation, uint32_t tokens, float *y)
+{
+    static float in[TOKENS][HIDDEN], weight[EXPERTS][TOKENS];
+    static uint16_t narrow[TOKENS][HIDDEN];
+    static uint32_t token[EXPERTS][TOKENS];
+    for (uint32_t t = 0; t < tokens; t++)
+        for (uint32_t i = 0; i < HIDDEN; i++) {
+            uint32_t bits;
+            in[t][i] = (float)x[t][i];
+            memcpy(&bits, &in[t][i], 4);
+            uint32_t half = bits << 1 == 0 ? 0 : (bits >> 13 & 0x3ff) | ((bits >> 23 & 0xff) - 112) << 10;
+            narrow[t][i] = (uint16_t)(activation == EFS_ACTIVATION_BF16 ? bits >> 16 : (bits >> 16 & 0x8000) | half);
+        }
     for (uint32_t e = 0; e < EXPERTS; e++) {
         uint32_t n = 0;
         for (uint32_t t = 0; t < tokens; t++)
-            if (e == 0 || (t + e) % 3 == 0) {
-                r->token[e][n] = t;
-                r->weight[e][n++] = 0.1f + (float)((t * 7 + e) % 5) / 8.0f;
+            if (chosen(e, t, tokens)) {
+                token[e][n] = t;
+                weight[e][n++] = weight_of(e, t);
             }
-        if (n == 0) {
-            r->token[e][n] = 0;
-            r->weight[e][n++] = 0.25f;
-        }
-        r->to[e] = (struct efs_route_to){.expert = e, .count = n, .token = r->token[e], .weight = r->weight[e]};
+        routes[e] = (struct efs_route_to){.expert = e, .count = n, .token = token[e], .weight = weight[e]};
     }
-}
-
-static struct efs_mixture mixture_of(const struct routing *r, bool bf16, uint32_t tokens, enum efs_form form, float *y)
-{
-    return (struct efs_mixture){.experts = r->to,
+    return (struct efs_mixture){.experts = routes,
                                 .expert_count = EXPERTS,
-                                .activation = bf16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F32,
-                                .x = bf16 ? (const void *)x_bf16 : (const void *)x,
+                                .activation = activation,
+                                .x = activation == EFS_ACTIVATION_F32 ? (const void *)in : (const void *)narrow,
                                 .tokens = tokens,
                                 .hidden = HIDDEN,
                                 .x_stride = HIDDEN,
-                                .y_stride = HIDDEN + 3,
                                 .y = y,
+                                .y_stride = Y_STRIDE,
                                 .form = form};
 }
 
-/* By a client, or by one of its own. */
-static errint_t run_with(struct efs *fs, struct efs_client *client, uint32_t layer, unsigned threads,
-                         enum efs_form form, bool bf16, uint32_t tokens, float *y, struct efs_error *err)
+/* y is zero before, so that a byte beside the rows is seen. */
+static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, enum efs_activation activation,
+                    uint32_t tokens, float y[TOKENS * Y_STRIDE], struct efs_error *err)
 {
-    struct routing *r = malloc(sizeof(*r));
     struct efs_team *team;
-    make_routing(r, tokens);
+    const struct efs_mixture m = mixture_of(form, activation, tokens, y);
+    memset(y, 0, TOKENS * Y_STRIDE * sizeof(*y));
     assert_int_equal(efs_team_new(threads, &team), 0);
-    struct efs_mixture m = mixture_of(r, bf16, tokens, form, y);
-    errint_t rc = client ? efs_client_ffn(client, team, "", layer, &m, err) : fixture_ffn(fs, team, &m, err);
+    errint_t rc = fixture_ffn(fs, team, &m, err);
     efs_team_free(team);
-    free(r);
     return rc;
 }
 
-static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, bool bf16, uint32_t tokens, float *y,
-                    struct efs_error *err)
+static void reference(const struct checkpoint *c, expert_formula *formula, uint32_t tokens, double *y)
 {
-    return run_with(fs, NULL, 0, threads, form, bf16, tokens, y, err);
-}
-
-static double weight_at(const uint8_t *w, size_t i)
-{
-    uint32_t bits = (uint32_t)(w[2 * i] | w[2 * i + 1] << 8) << 16;
-    float f;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
-/* To BF16, to the nearest, ties to even. */
-static double as_bf16(double v)
-{
-    float f = (float)v;
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
-/* In double, from the expert's full file: the data of its three tensors stand at its end. bf16: with h rounded. */
-static void reference(struct efs *fs, uint32_t tokens, bool bf16, double *y)
-{
-    struct routing *r = malloc(sizeof(*r));
-    make_routing(r, tokens);
+    double h[INNER], out[HIDDEN];
     memset(y, 0, tokens * HIDDEN * sizeof(*y));
-    for (uint32_t e = 0; e < EXPERTS; e++) {
-        struct efs_expert_info info;
-        struct efs_file_info file;
-        struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, efs_id(e), &info), 0);
-        assert_int_equal(efs_file_info(fs, info.file, &file), 0);
-        assert_int_equal(lease_wait(fs, info.file, &lease), 0);
-        const uint8_t *end = (const uint8_t *)efs_lease_data(lease) + file.bytes;
-        const size_t bytes = 2 * INNER * HIDDEN;
-        const uint8_t *part[3] = {end - 3 * bytes, end - 2 * bytes, end - bytes}, *gate = NULL, *up = NULL,
-                      *down = NULL;
-        const char *header = (const char *)efs_lease_data(lease) + 8;
-        const char *at[3] = {strstr(header, "gate_proj"), strstr(header, "up_proj"), strstr(header, "down_proj")};
-        for (int i = 0; i < 3; i++) { /* the order of data is the order of names */
-            int before = (at[(i + 1) % 3] < at[i]) + (at[(i + 2) % 3] < at[i]);
-            *(i == 0 ? &gate : i == 1 ? &up : &down) = part[before];
-        }
-        for (uint32_t n = 0; n < r->to[e].count; n++) {
-            uint32_t t = r->token[e][n];
-            double h[INNER];
-            for (size_t i = 0; i < INNER; i++) {
-                double g = 0, u = 0;
-                for (size_t c = 0; c < HIDDEN; c++) {
-                    g += weight_at(gate, i * HIDDEN + c) * x[t * HIDDEN + c];
-                    u += weight_at(up, i * HIDDEN + c) * x[t * HIDDEN + c];
-                }
-                h[i] = g / (1 + exp(-g)) * u;
-                h[i] = bf16 ? as_bf16(h[i]) : h[i];
+    for (uint32_t e = 0; e < EXPERTS; e++)
+        for (uint32_t t = 0; t < tokens; t++)
+            if (chosen(e, t, tokens)) {
+                formula(c, e, x[t], h, out);
+                for (uint32_t i = 0; i < HIDDEN; i++)
+                    y[t * HIDDEN + i] += (double)weight_of(e, t) * out[i];
             }
-            for (size_t i = 0; i < HIDDEN; i++) {
-                double d = 0;
-                for (size_t c = 0; c < INNER; c++)
-                    d += weight_at(down, i * INNER + c) * h[c];
-                y[t * HIDDEN + i] += r->weight[e][n] * d;
-            }
-        }
-        efs_lease_release(lease);
-    }
-    free(r);
 }
 
-static void check_against_double(const float *y, const double *want, uint32_t tokens)
+/* Within what F32 sums lose (and a rounding of h, if it is rounded). */
+static void check(const float *y, const double *want, uint32_t tokens, double bound)
 {
     double largest = 0, worst = 0;
     for (uint32_t t = 0; t < tokens; t++)
-        for (uint32_t c = 0; c < HIDDEN; c++) {
-            double w = want[t * HIDDEN + c], d = fabs(y[t * (HIDDEN + 3) + c] - w);
-            largest = fabs(w) > largest ? fabs(w) : largest;
-            worst = d > worst ? d : worst;
+        for (uint32_t i = 0; i < HIDDEN; i++) {
+            largest = fmax(largest, fabs(want[t * HIDDEN + i]));
+            worst = fmax(worst, fabs((double)y[t * Y_STRIDE + i] - want[t * HIDDEN + i]));
         }
-    assert_true(largest > 0);
-    assert_true(worst < 1e-5 * largest);
+    assert_true(largest > 0.01);
+    if (!(worst <= bound * largest))
+        fail_msg("off by %g of %g", worst, largest);
 }
 
-/* A sum that was rounded to F32 in other places, and now and then to the BF16 number beside, is far nearer to that of
- * the rounded h than to that of the h that was not. */
-static void check_rounded(const float *y, const double *rounded, const double *exact, uint32_t tokens)
+static void pack(const struct checkpoint *c, enum efs_codec_choice codec)
 {
-    double off = 0, rounding = 0;
-    for (uint32_t t = 0; t < tokens; t++)
-        for (uint32_t c = 0; c < HIDDEN; c++) {
-            off += pow(y[t * (HIDDEN + 3) + c] - rounded[t * HIDDEN + c], 2);
-            rounding += pow(exact[t * HIDDEN + c] - rounded[t * HIDDEN + c], 2);
-        }
-    assert_true(rounding > 0);
-    assert_true(sqrt(off) < 0.1 * sqrt(rounding));
+    fixture_pack(&c->fixture,
+                 &(struct efs_pack_options){.codec = codec, .threads = 2, .shard_elements = 16384, .force = true});
 }
+
+static struct efs *open_store(const struct checkpoint *c, uint64_t budget)
+{
+    return fixture_open(
+        &c->fixture, (struct efs_options){.budget_bytes = budget, .workers = 2, .full_pool = true, .no_state = true});
+}
+
+static void run_kind(const struct checkpoint *c, expert_formula *formula, enum efs_activation narrow)
+{
+    static const enum efs_codec_choice codecs[] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
+    static const enum efs_form forms[] = {EFS_FORM_CODED, EFS_FORM_FULL, EFS_FORM_ANY};
+    static const uint32_t tokens[] = {1, 5, TOKENS};
+    static float first[3][2][TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE]; /* first: by F32, and narrow */
+    static double want[TOKENS * HIDDEN];
+    struct efs_error err = {""};
+    for (size_t codec = 0; codec < 3; codec++) {
+        pack(c, codecs[codec]);
+        struct efs *fs = open_store(c, 128 * MIB);
+        for (size_t n = 0; n < 3; n++) {
+            if (codec == 0)
+                reference(c, formula, tokens[n], want);
+            for (unsigned way = 0; way < 12; way++) {
+                const enum efs_activation activation = way % 2 ? narrow : EFS_ACTIVATION_F32;
+                if (run(fs, 1 + way % 4, forms[way / 2 % 3], activation, tokens[n], y, &err) < 0)
+                    fail_msg("%s", err.text);
+                if (codec == 0 && way < 2) {
+                    memcpy(first[n][way], y, sizeof(y));
+                    check(y, want, tokens[n], activation == EFS_ACTIVATION_F32 ? 1e-5 : 0x1p-7);
+                }
+                assert_memory_equal(y, first[n][way % 2], sizeof(y));
+            }
+        }
+        assert_int_equal(run(fs, 1, EFS_FORM_CODED,
+                             narrow == EFS_ACTIVATION_F16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F16, 1, y, &err),
+                         -EOPNOTSUPP);
+        efs_close(fs);
+        fs = open_store(c, 40 * MIB); /* hardly any memory */
+        assert_int_equal(run(fs, 2, EFS_FORM_CODED, narrow, TOKENS, y, &err), 0);
+        assert_memory_equal(y, first[2][1], sizeof(y));
+        efs_close(fs);
+    }
+}
+
+/* ---- kinds ---- */
+
+static struct checkpoint model; /* BF16, three matrices an expert */
+
+static void add_swiglu(struct checkpoint *c, int dtype)
+{
+    add_each(c, dtype, INNER, HIDDEN, "model.layers.0.mlp.experts.", ".gate_proj.weight");
+    add_each(c, dtype, INNER, HIDDEN, "model.layers.0.mlp.experts.", ".up_proj.weight");
+    add_each(c, dtype, HIDDEN, INNER, "model.layers.0.mlp.experts.", ".down_proj.weight");
+}
+
+TEST(test_swiglu)
+{
+    run_kind(&model, swiglu, EFS_ACTIVATION_BF16);
+}
+
+TEST(test_f16)
+{
+    if (ONE_KIND)
+        skip();
+    struct checkpoint c = {.random = 3};
+    add_swiglu(&c, F16);
+    write_source(&c);
+    run_kind(&c, swiglu, EFS_ACTIVATION_F16);
+    checkpoint_end(&c);
+}
+
+static void gpt_oss(int dtype, int bias, enum efs_activation narrow)
+{
+    struct checkpoint c = {.random = 4};
+    memset(clamps, 0, sizeof(clamps));
+    add(&c, dtype, EXPERTS, INNER, HIDDEN, "blk.0.ffn_gate_exps.weight");
+    add(&c, dtype, EXPERTS, INNER, HIDDEN, "blk.0.ffn_up_exps.weight");
+    add(&c, dtype, EXPERTS, HIDDEN, INNER, "blk.0.ffn_down_exps.weight");
+    add(&c, bias, EXPERTS, 0, INNER, "blk.0.ffn_gate_exps.bias");
+    add(&c, bias, EXPERTS, 0, INNER, "blk.0.ffn_up_exps.bias");
+    add(&c, bias, EXPERTS, 0, HIDDEN, "blk.0.ffn_down_exps.bias");
+    write_source(&c);
+    run_kind(&c, clamped, narrow);
+    assert_true(clamps[0] > 0 && clamps[1] > 0);
+    checkpoint_end(&c);
+}
+
+/* As converters of gpt-oss write it: gate and up apart, biases of F32. */
+TEST(test_gpt_oss)
+{
+    if (ONE_KIND)
+        skip();
+    gpt_oss(BF16, F32, EFS_ACTIVATION_BF16);
+    gpt_oss(F16, BF16, EFS_ACTIVATION_F16);
+}
+
+TEST(test_switch)
+{
+    if (ONE_KIND)
+        skip();
+    struct checkpoint c = {.random = 5};
+    add_each(&c, BF16, INNER, HIDDEN, "encoder.block.1.layer.1.mlp.experts.expert_", ".wi.weight");
+    add_each(&c, BF16, HIDDEN, INNER, "encoder.block.1.layer.1.mlp.experts.expert_", ".wo.weight");
+    write_source(&c);
+    run_kind(&c, relu, EFS_ACTIVATION_BF16);
+    checkpoint_end(&c);
+}
+
+/* Tensors that make no known kind: which one, is said. */
+TEST(test_unknown_kinds)
+{
+    static const char *const others[] = {".wi.weight", ".shared.weight", ".up_proj.bias"};
+    static float y[TOKENS * Y_STRIDE];
+    for (size_t i = 0; i < 3; i++) {
+        struct checkpoint c = {.random = 6};
+        struct efs_error err = {""};
+        add_swiglu(&c, BF16);
+        add_each(&c, BF16, i == 2 ? 0 : INNER, HIDDEN, "model.layers.0.mlp.experts.", others[i]);
+        write_source(&c);
+        pack(&c, EFS_CHOOSE_AUTO);
+        struct efs *fs = open_store(&c, 128 * MIB);
+        assert_int_equal(run(fs, 1, EFS_FORM_CODED, EFS_ACTIVATION_F32, 1, y, &err),
+                         i == 2 ? -EINVAL : -EOPNOTSUPP); /* a bias of another size */
+        assert_non_null(strstr(err.text, i == 0 ? "4 tensors" : others[i]));
+        efs_close(fs);
+        checkpoint_end(&c);
+    }
+}
+
+/* ---- other ways to the same sums ---- */
 
 /* All experts, full, until the request is released. */
 static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert *plain)
@@ -247,79 +467,66 @@ static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert
 }
 
 /* The same experts from memory of the caller's. */
-static void run_plain(struct efs *fs, uint32_t tokens, bool bf16, float *y)
+TEST(test_plain)
 {
+    static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
     struct efs_plain_expert plain[EXPERTS];
     struct efs_error err = {""};
-    struct efs_request *request = plain_experts(fs, plain);
-    struct routing *r = malloc(sizeof(*r));
     struct efs_team *team;
-    make_routing(r, tokens);
+    pack(&model, EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(&model, 128 * MIB);
+    struct efs_request *request = plain_experts(fs, plain);
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_mixture m = mixture_of(r, bf16, tokens, EFS_FORM_FULL, y);
-    if (efs_plain_ffn(team, &m, plain, &err) < 0)
-        fail_msg("%s", err.text);
+    for (enum efs_activation a = EFS_ACTIVATION_F32; a <= EFS_ACTIVATION_BF16; a++) {
+        assert_int_equal(run(fs, 1, EFS_FORM_FULL, a, TOKENS, want, &err), 0);
+        const struct efs_mixture m = mixture_of(EFS_FORM_FULL, a, TOKENS, y);
+        memset(y, 0, sizeof(y));
+        if (efs_plain_ffn(team, &m, plain, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_memory_equal(y, want, sizeof(y));
+    }
+    const struct efs_mixture m = mixture_of(EFS_FORM_FULL, EFS_ACTIVATION_F32, TOKENS, y);
     plain[2].up = NULL;
     assert_int_equal(efs_plain_ffn(team, &m, plain, &err), -EINVAL);
     efs_team_free(team);
-    free(r);
     efs_request_release(request);
+    efs_close(fs);
 }
 
-static void with_codec(enum efs_codec_choice codec)
+/* A client of the store: the same to the bit; what is not there is said. */
+TEST(test_client)
 {
-    static float first[2][TOKENS * (HIDDEN + 3)], y[TOKENS * (HIDDEN + 3)]; /* first: F32, BF16 */
-    static double want[2][TOKENS * HIDDEN];
-    const uint32_t tokens[] = {1, 5, TOKENS};
+    static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
-    pack(codec);
-    struct efs *fs = open_store(128 * MIB);
-    for (size_t n = 0; n < 3; n++) {
-        memset(first, 0, sizeof(first));
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            if (run(fs, 1, EFS_FORM_FULL, bf16, tokens[n], first[bf16], &err) < 0)
-                fail_msg("%s", err.text);
-            reference(fs, tokens[n], bf16, want[bf16]);
-        }
-        check_against_double(first[0], want[0], tokens[n]);
-        check_rounded(first[1], want[1], want[0], tokens[n]);
-        for (unsigned way = 0; way < 12; way++) {
-            static const enum efs_form forms[] = {EFS_FORM_CODED, EFS_FORM_FULL, EFS_FORM_ANY};
-            memset(y, 0, sizeof(y));
-            if (run(fs, 1 + way % 4, forms[way % 3], way % 2, tokens[n], y, &err) < 0)
-                fail_msg("%s", err.text);
-            assert_memory_equal(y, first[way % 2], sizeof(y));
-        }
-    }
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    struct efs_client *client;
+    struct efs_team *team;
+    struct efs *fs = open_store(&model, 128 * MIB);
+    assert_int_equal(efs_client_new(fs, &client, &err), 0);
+    assert_int_equal(efs_team_new(2, &team), 0);
+    assert_int_equal(run(fs, 2, EFS_FORM_CODED, EFS_ACTIVATION_F32, TOKENS, want, &err), 0);
+    for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {
+        const struct efs_mixture m = mixture_of(form, EFS_ACTIVATION_F32, TOKENS, y);
         memset(y, 0, sizeof(y));
-        run_plain(fs, TOKENS, bf16, y);
-        assert_memory_equal(y, first[bf16], sizeof(y));
+        assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), 0);
+        assert_memory_equal(y, want, sizeof(y));
+        assert_int_equal(efs_client_ffn(client, team, "", 9, &m, &err), -ENOENT);
     }
-    efs_close(fs);
-    fs = open_store(40 * MIB); /* hardly any memory */
-    for (unsigned way = 0; way < 4; way++) {
-        memset(y, 0, sizeof(y));
-        if (run(fs, 2, EFS_FORM_CODED, way % 2, TOKENS, y, &err) < 0)
-            fail_msg("%s", err.text);
-        assert_memory_equal(y, first[way % 2], sizeof(y));
-    }
+    const struct efs_mixture m = mixture_of((enum efs_form)7, EFS_ACTIVATION_F32, TOKENS, y);
+    assert_int_equal(efs_client_ffn(client, team, "", 0, &m, &err), -EINVAL);
+    efs_team_free(team);
+    efs_client_close(client);
     efs_close(fs);
 }
 
-TEST(test_cascade)
+/* To BF16, to the nearest, ties to even. */
+static double as_bf16(double v)
 {
-    with_codec(EFS_CHOOSE_CASCADE);
-}
-
-TEST(test_zstd)
-{
-    with_codec(EFS_CHOOSE_ZSTD);
-}
-
-TEST(test_lz4)
-{
-    with_codec(EFS_CHOOSE_LZ4);
+    float f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&f, &bits, 4);
+    return f;
 }
 
 /* What a token's h is, in BF16: rounded here, from what the kernels say before. */
@@ -346,26 +553,27 @@ static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, 
     free(scratch);
 }
 
+#define FEW_TOKENS 70u
 /* h is rounded to the nearest BF16 number on every code path, ties to even, for each token alone; a NaN stays one. */
 TEST(test_bf16)
 {
     static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
-    static uint16_t in[TOKENS * HIDDEN];
-    static float y[TOKENS * HIDDEN], want[HIDDEN];
-    uint32_t token[TOKENS];
-    float weight[TOKENS];
+    static uint16_t in[FEW_TOKENS * HIDDEN];
+    static float y[FEW_TOKENS * HIDDEN], want[HIDDEN];
+    uint32_t token[FEW_TOKENS];
+    float weight[FEW_TOKENS];
     struct efs_plain_expert plain[EXPERTS];
     struct efs_error err = {""};
     struct efs_team *team;
-    memcpy(in, x_bf16, sizeof(in));
+    memcpy(in, mixture_of(EFS_FORM_CODED, EFS_ACTIVATION_BF16, FEW_TOKENS, y).x, sizeof(in));
     in[2 * HIDDEN + 7] = 0x7fc0; /* NaN */
     in[4 * HIDDEN] = 0x7f80;     /* infinity */
-    for (uint32_t t = 0; t < TOKENS; t++) {
+    for (uint32_t t = 0; t < FEW_TOKENS; t++) {
         token[t] = t;
         weight[t] = 1;
     }
-    pack(EFS_CHOOSE_CASCADE);
-    struct efs *fs = open_store(128 * MIB);
+    pack(&model, EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(&model, 128 * MIB);
     struct efs_request *request = plain_experts(fs, plain);
     assert_int_equal(efs_team_new(3, &team), 0);
     for (size_t path = 0; path < sizeof(paths) / sizeof(paths[0]); path++) {
@@ -374,12 +582,12 @@ TEST(test_bf16)
         assert_true(strcmp(paths[path], "avx2") != 0 || strcmp(efs_matvec_order(), "avx2") == 0);
         assert_true(strcmp(paths[path], "scalar") != 0 || efs_matvec_order() == NULL);
         for (uint32_t e = 0; e < EXPERTS; e++) {
-            const struct efs_route_to to = {.expert = e, .count = TOKENS, .token = token, .weight = weight};
+            const struct efs_route_to to = {.expert = e, .count = FEW_TOKENS, .token = token, .weight = weight};
             const struct efs_mixture m = {.experts = &to,
                                           .expert_count = 1,
                                           .activation = EFS_ACTIVATION_BF16,
                                           .x = in,
-                                          .tokens = TOKENS,
+                                          .tokens = FEW_TOKENS,
                                           .hidden = HIDDEN,
                                           .x_stride = HIDDEN,
                                           .y = y,
@@ -387,7 +595,7 @@ TEST(test_bf16)
                                           .form = e % 2 ? EFS_FORM_FULL : EFS_FORM_CODED};
             if (fixture_ffn(fs, team, &m, &err) < 0)
                 fail_msg("%s", err.text);
-            for (uint32_t t = 0; t < TOKENS; t++) {
+            for (uint32_t t = 0; t < FEW_TOKENS; t++) {
                 by_kernels(&plain[e], in + t * HIDDEN, want);
                 assert_true(isnan(want[0]) == (t == 2 || t == 4));
                 for (uint32_t c = 0; c < HIDDEN; c++)
@@ -401,17 +609,18 @@ TEST(test_bf16)
     efs_close(fs);
 }
 
+/* ---- what else is said of it, and what is refused ---- */
+
 /* Whatever comes, products tell plans what they took: of an expert that was run as it is coded, here. */
 TEST(test_told)
 {
-    static float y[TOKENS * (HIDDEN + 3)];
+    static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
     char *text;
     size_t bytes;
-    pack(EFS_CHOOSE_CASCADE);
-    struct efs *fs = open_store(128 * MIB);
-    if (run(fs, 1, EFS_FORM_ANY, false, 1, y, &err) < 0)
-        fail_msg("%s", err.text);
+    pack(&model, EFS_CHOOSE_CASCADE);
+    struct efs *fs = open_store(&model, 128 * MIB);
+    assert_int_equal(run(fs, 1, EFS_FORM_ANY, EFS_ACTIVATION_F32, 1, y, &err), 0);
     assert_int_equal(efs_describe(fs, "plan", &text, &bytes), 0);
     const char *coded = strstr(text, "product_coded_ns: ");
     assert_non_null(coded);
@@ -421,42 +630,39 @@ TEST(test_told)
     efs_close(fs);
 }
 
+static void refused(struct efs *fs, struct efs_team *team, struct efs_mixture m, const char *words)
+{
+    struct efs_error err = {""};
+    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL);
+    assert_non_null(strstr(err.text, words));
+}
+
 TEST(test_refused)
 {
-    pack(EFS_CHOOSE_AUTO);
-    struct efs *fs = open_store(64 * MIB);
-    struct efs_team *team;
+    static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
-    float y[HIDDEN], weight = 1;
-    uint32_t token = 0, beyond = 1;
+    struct efs_team *team;
+    const uint32_t beyond[] = {1};
+    pack(&model, EFS_CHOOSE_AUTO);
+    struct efs *fs = open_store(&model, 64 * MIB);
     assert_int_equal(efs_team_new(2, &team), 0);
-    struct efs_route_to to = {0, 1, &token, &weight};
-    struct efs_mixture good = {.experts = &to,
-                               .expert_count = 1,
-                               .x = x,
-                               .tokens = 1,
-                               .hidden = HIDDEN,
-                               .x_stride = HIDDEN,
-                               .y_stride = HIDDEN,
-                               .y = y,
-                               .form = EFS_FORM_CODED},
-                       m;
+    const struct efs_mixture good = mixture_of(EFS_FORM_CODED, EFS_ACTIVATION_F32, 1, y);
     assert_int_equal(fixture_ffn(fs, team, &good, &err), 0);
-    m = good;
-    m.hidden = HIDDEN / 2;
-    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL); /* of another shape */
-    assert_non_null(strstr(err.text, "shapes"));
+    struct efs_mixture m = good;
+    m.hidden = HIDDEN / 2; /* of another shape */
+    refused(fs, team, m, "shapes");
     m = good;
     m.expert_count = 0;
-    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL);
+    refused(fs, team, m, "");
     m = good;
     m.x_stride = HIDDEN - 1;
-    assert_int_equal(fixture_ffn(fs, team, &m, &err), -EINVAL);
-    to.token = &beyond;
-    assert_int_equal(fixture_ffn(fs, team, &good, &err), -EINVAL);
-    to = (struct efs_route_to){EXPERTS, 1, &token, &weight};
+    refused(fs, team, m, "");
+    routes[1].token = beyond;
+    refused(fs, team, good, "");
+    routes[1].token = routes[0].token;
+    routes[1].expert = EXPERTS;
     assert_int_equal(fixture_ffn(fs, team, &good, &err), -ENOENT);
-    to.expert = 1;
+    routes[1].expert = 1;
     assert_int_equal(fixture_ffn(fs, team, &good, &err), 0);
     efs_team_free(team);
     efs_close(fs);
@@ -465,80 +671,71 @@ TEST(test_refused)
 
 TEST(test_damage)
 {
-    static float y[TOKENS * (HIDDEN + 3)];
+    static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
-    pack(EFS_CHOOSE_CASCADE);
+    struct efs *fs;
+    const struct efs_options options = {.budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
+    pack(&model, EFS_CHOOSE_CASCADE);
+    const char *store = model.fixture.store;
     size_t bytes;
-    unsigned char *whole = fixture_read(model.store, &bytes);
+    free(fixture_read(store, &bytes));
     unsigned errors = 0;
-    for (uint64_t at = 4096; at + 4096 < bytes; at += 16384 * 3) {
-        fixture_damage(model.store, at);
-        struct efs_options options = {.budget_bytes = 64 * MIB, .workers = 2, .no_state = true};
-        struct efs *fs;
-        if (efs_open(model.store, &options, &fs, &err) == 0) {
-            errint_t rc = run(fs, 2, EFS_FORM_CODED, false, 3, y, &err);
+    for (uint64_t at = 4096; at + 4096 < bytes; at += 16384 * 5) {
+        fixture_damage(store, at);
+        if (efs_open(store, &options, &fs, &err) == 0) {
+            errint_t rc = run(fs, 2, EFS_FORM_CODED, EFS_ACTIVATION_F32, 3, y, &err);
             assert_true(rc == 0 || rc == -EUCLEAN);
             errors += rc == -EUCLEAN;
             efs_close(fs);
         }
-        fixture_damage(model.store, at); /* twice is not at all */
+        fixture_damage(store, at); /* twice is not at all */
     }
     assert_true(errors > 0);
-    free(whole);
 }
 
 /* Each shard has a codec of its own: zeros behind weights, so that the first shard of a tensor is of the cascade and a
  * later one of zstd. */
 TEST(codecs_mixed_in_a_tensor)
 {
-    static float full[TOKENS * (HIDDEN + 3)], coded[TOKENS * (HIDDEN + 3)];
-    char path[400];
+    static float full[TOKENS * Y_STRIDE], coded[TOKENS * Y_STRIDE];
     size_t bytes;
     struct efs_error err = {""};
     struct efs_store_info info;
-    snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
-    unsigned char *weights = fixture_read(path, &bytes), *zeros = malloc(bytes);
-    assert_non_null(zeros);
-    memcpy(zeros, weights, bytes);
+    unsigned char *weights = fixture_weights(&model.fixture, &bytes);
     for (size_t t = 0; t < EXPERTS * 3; t++) /* the last shards of each tensor; they lie at the file's end */
-        memset(zeros + bytes - (t + 1) * 2 * INNER * HIDDEN + 32768, 0, 2 * INNER * HIDDEN - 32768);
-    fixture_file(&model, "model.safetensors", zeros, bytes);
-    pack(EFS_CHOOSE_AUTO);
-    struct efs *fs = open_store(64 * MIB);
+        memset(weights + bytes - (t + 1) * 2 * INNER * HIDDEN + 32768, 0, 2 * INNER * HIDDEN - 32768);
+    fixture_file(&model.fixture, "model.safetensors", weights, bytes);
+    free(weights);
+    pack(&model, EFS_CHOOSE_AUTO);
+    struct efs *fs = open_store(&model, 64 * MIB);
     efs_store_info(efs_get_store(fs), &info);
     assert_true(info.codec_shards[1] >= EXPERTS * 3 && info.codec_shards[2] >= EXPERTS * 3);
     for (unsigned threads = 1; threads <= 2; threads++) {
-        assert_int_equal(run(fs, threads, EFS_FORM_CODED, false, TOKENS, coded, &err), 0);
-        assert_int_equal(run(fs, threads, EFS_FORM_FULL, false, TOKENS, full, &err), 0);
+        assert_int_equal(run(fs, threads, EFS_FORM_CODED, EFS_ACTIVATION_F32, TOKENS, coded, &err), 0);
+        assert_int_equal(run(fs, threads, EFS_FORM_FULL, EFS_ACTIVATION_F32, TOKENS, full, &err), 0);
         assert_memory_equal(coded, full, sizeof(full));
     }
     efs_close(fs);
-    fixture_file(&model, "model.safetensors", weights, bytes);
-    free(weights);
-    free(zeros);
 }
 
-/* A client of the store: the same to the bit; what is not there is said. */
-TEST(test_client)
+static int setup(void **state)
 {
-    struct efs_error err = {""};
-    struct efs_client *client;
-    const size_t bytes = TOKENS * (HIDDEN + 3) * sizeof(float);
-    float *want = calloc(1, bytes), *got = calloc(1, bytes);
-    struct efs *fs = open_store(128 << 20);
-    assert_int_equal(efs_client_new(fs, &client, &err), 0);
-    assert_int_equal(run(fs, 2, EFS_FORM_CODED, false, TOKENS, want, &err), 0);
-    for (unsigned form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {
-        memset(got, 0, bytes);
-        assert_int_equal(run_with(NULL, client, 0, 2, (enum efs_form)form, false, TOKENS, got, &err), 0);
-        assert_memory_equal(got, want, bytes);
-    }
-    assert_int_equal(run_with(NULL, client, 9, 2, EFS_FORM_CODED, false, TOKENS, got, &err), -ENOENT);
-    assert_int_equal(run_with(NULL, client, 0, 2, (enum efs_form)7, false, TOKENS, got, &err), -EINVAL);
-    efs_client_close(client);
-    efs_close(fs);
-    free(want);
-    free(got);
+    (void)state;
+    uint64_t random = 1;
+    for (uint32_t t = 0; t < TOKENS; t++)
+        for (uint32_t i = 0; i < HIDDEN; i++)
+            x[t][i] = (double)(fixture_random(&random) % 255) / 64 - 2;
+    model.random = 7;
+    add_swiglu(&model, BF16);
+    write_source(&model);
+    return 0;
 }
 
-TEST_MAIN(setup, fixture_teardown)
+static int teardown(void **state)
+{
+    (void)state;
+    checkpoint_end(&model);
+    return 0;
+}
+
+TEST_MAIN(setup, teardown)
