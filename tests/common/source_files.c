@@ -179,6 +179,30 @@ void sf_unread(const char *directory, const char *name, enum efs_source_state st
     efs_catalog_free(&catalog);
 }
 
+/* A directory that holds this file alone, whose bytes are freed. */
+static char *alone(const char *name, struct sf_bytes *file)
+{
+    char *directory = sf_mkdir();
+    sf_write(directory, name, file->data, file->count);
+    free(file->data);
+    *file = (struct sf_bytes){0};
+    return directory;
+}
+
+void sf_read(const char *name, struct sf_bytes *file, struct efs_catalog *catalog)
+{
+    char *directory = alone(name, file);
+    sf_accept(directory, catalog);
+    sf_rmdir(directory);
+}
+
+void sf_refuse(const char *name, struct sf_bytes *file, enum efs_source_state state, const char *reason)
+{
+    char *directory = alone(name, file);
+    sf_unread(directory, name, state, reason);
+    sf_rmdir(directory);
+}
+
 const struct efs_source_tensor *sf_tensor(const struct efs_catalog *catalog, const char *name)
 {
     for (size_t i = 0; i < catalog->tensor_count; i++)

@@ -42,6 +42,9 @@ void sf_gguf_tensor(struct sf_bytes *out, const char *name, uint32_t dims, const
 void sf_accept(const char *directory, struct efs_catalog *catalog);
 /* Read the directory; expect that the file has no tensors, and a note with its name, "offset" and reason. */
 void sf_unread(const char *directory, const char *name, enum efs_source_state state, const char *reason);
+/* The same of a directory that holds this file alone, whose bytes are freed. */
+void sf_read(const char *name, struct sf_bytes *file, struct efs_catalog *catalog);
+void sf_refuse(const char *name, struct sf_bytes *file, enum efs_source_state state, const char *reason);
 /* The tensor of this name; fails the test when there is none. */
 const struct efs_source_tensor *sf_tensor(const struct efs_catalog *catalog, const char *name);
 

@@ -40,26 +40,32 @@ static void add_of(struct model *model, uint64_t first, const char *format, ...)
     add(model, name, 3, shape);
 }
 
-static void write_model(struct model *model, const char *dir, const char *name)
+/* The model's bytes, which begins anew. */
+static struct sf_bytes end_model(struct model *model)
 {
     struct sf_bytes file = {0};
 
     sf_put(&model->header, "}", 1);
     sf_safetensors(&file, (const char *)model->header.data, model->header.count, model->data_bytes);
-    sf_write(dir, name, file.data, file.count);
-    free(file.data);
     free(model->header.data);
     *model = (struct model){0};
+    return file;
 }
 
-/* Write the model alone into a new directory and read it. */
+static void write_model(struct model *model, const char *dir, const char *name)
+{
+    struct sf_bytes file = end_model(model);
+
+    sf_write(dir, name, file.data, file.count);
+    free(file.data);
+}
+
+/* The model alone in a directory. */
 static void read_model(struct model *model, struct efs_catalog *catalog)
 {
-    char *dir = sf_mkdir();
+    struct sf_bytes file = end_model(model);
 
-    write_model(model, dir, "model.safetensors");
-    sf_accept(dir, catalog);
-    sf_rmdir(dir);
+    sf_read("model.safetensors", &file, catalog);
 }
 
 static void expect_expert(const struct efs_catalog *catalog, size_t index, const char *stack, uint32_t layer,
@@ -93,11 +99,13 @@ static size_t count_class(const struct efs_catalog *catalog, enum efs_tensor_cla
 }
 
 /* Families with a tensor an expert: where layer, expert and tensor stand in the name, and what is dense beside it. */
-static const struct {
-    const char *family, *format; /* layer, expert, tensor */
+struct family {
+    const char *family, *format; /* layer, expert unless they are fused, tensor */
     const char *tensors[8];
     const char *dense[6];
-} plain_families[] = {
+};
+
+static const struct family plain_families[] = {
     {"mixtral",
      "model.layers.%u.block_sparse_moe.experts.%u.%s",
      {"w1.weight", "w2.weight", "w3.weight"},
@@ -125,55 +133,8 @@ static const struct {
      {"blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_norm.weight"}},
 };
 
-/* Layers and experts that sort differently as text: 2 before 10. */
-static const uint32_t layers[] = {10, 2}, experts[] = {0, 11, 3, 100};
-
-TEST(groups_plain_families)
-{
-    for (size_t f = 0; f < sizeof(plain_families) / sizeof(plain_families[0]); f++) {
-        struct model model = {0};
-        struct efs_catalog catalog;
-        char name[200];
-        size_t tensors = 0;
-        for (size_t d = 0; d < 6 && plain_families[f].dense[d]; d++)
-            add_of(&model, 4, "%s", plain_families[f].dense[d]);
-        for (size_t l = 0; l < 2; l++)
-            for (size_t e = 0; e < 4; e++)
-                for (size_t t = 0; t < 8 && plain_families[f].tensors[t]; t++, tensors++) {
-                    snprintf(name, sizeof(name), plain_families[f].format, layers[l], experts[e],
-                             plain_families[f].tensors[t]);
-                    add_of(&model, 2, "%s", name);
-                }
-        read_model(&model, &catalog);
-        assert_string_equal(catalog.family, plain_families[f].family);
-        assert_int_equal(catalog.expert_count, 8);
-        assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), tensors);
-        assert_int_equal(count_class(&catalog, EFS_CLASS_FUSED), 0);
-        expect_expert(&catalog, 0, "", 2, 0);
-        expect_expert(&catalog, 1, "", 2, 3);
-        expect_expert(&catalog, 2, "", 2, 11);
-        expect_expert(&catalog, 3, "", 2, 100);
-        expect_expert(&catalog, 4, "", 10, 0);
-        expect_expert(&catalog, 7, "", 10, 100);
-        for (size_t d = 0; d < 6 && plain_families[f].dense[d]; d++)
-            expect_tensor(&catalog, plain_families[f].dense[d], EFS_CLASS_DENSE, "", 0, 0);
-        for (size_t l = 0; l < 2; l++)
-            for (size_t e = 0; e < 4; e++)
-                for (size_t t = 0; t < 8 && plain_families[f].tensors[t]; t++) {
-                    snprintf(name, sizeof(name), plain_families[f].format, layers[l], experts[e],
-                             plain_families[f].tensors[t]);
-                    expect_tensor(&catalog, name, EFS_CLASS_EXPERT, "", layers[l], experts[e]);
-                }
-        efs_catalog_free(&catalog);
-    }
-}
-
 /* Families whose tensors hold all experts of a layer. */
-static const struct {
-    const char *family, *format; /* layer, tensor */
-    const char *tensors[8];
-    const char *dense[4];
-} fused_families[] = {
+static const struct family fused_families[] = {
     {"llama4",
      "language_model.model.layers.%u.feed_forward.experts.%s",
      {"gate_up_proj", "down_proj"},
@@ -214,40 +175,62 @@ static const struct {
      {"blk.0.ffn_gate_shexp.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_norm.weight", "blk.0.exp_probs_b.bias"}},
 };
 
-TEST(groups_fused_families)
+/* Layers and experts that sort differently as text: 2 before 10. */
+static const uint32_t layers[] = {10, 2}, experts[] = {0, 11, 3, 100}, sorted[] = {0, 3, 11, 100};
+#define FUSED 5u /* experts of a tensor that holds all */
+
+static void name_of(const struct family *f, bool fused, size_t layer, size_t expert, size_t tensor, char name[200])
 {
-    for (size_t f = 0; f < sizeof(fused_families) / sizeof(fused_families[0]); f++) {
-        struct model model = {0};
-        struct efs_catalog catalog;
-        char name[200];
-        size_t tensors = 0;
-        for (size_t d = 0; d < 4 && fused_families[f].dense[d]; d++)
-            add_of(&model, 5, "%s", fused_families[f].dense[d]);
-        for (size_t l = 0; l < 2; l++)
-            for (size_t t = 0; t < 8 && fused_families[f].tensors[t]; t++, tensors++) {
-                const uint64_t bias[] = {5, 7};
-                snprintf(name, sizeof(name), fused_families[f].format, layers[l], fused_families[f].tensors[t]);
-                if (strstr(name, "bias"))
+    if (fused)
+        snprintf(name, 200, f->format, layers[layer], f->tensors[tensor]);
+    else
+        snprintf(name, 200, f->format, layers[layer], experts[expert], f->tensors[tensor]);
+}
+
+static void groups(const struct family *f, bool fused)
+{
+    const uint64_t bias[] = {FUSED, 7};
+    const size_t each = fused ? FUSED : 4, names = fused ? 1 : 4; /* of a layer: experts, and tensors of one kind */
+    const enum efs_tensor_class tensor_class = fused ? EFS_CLASS_FUSED : EFS_CLASS_EXPERT;
+    struct model model = {0};
+    struct efs_catalog catalog;
+    char name[200];
+    size_t tensors = 0, dense = 0;
+    for (; dense < 6 && f->dense[dense]; dense++)
+        add_of(&model, FUSED, "%s", f->dense[dense]);
+    for (size_t l = 0; l < 2; l++)
+        for (size_t e = 0; e < names; e++)
+            for (size_t t = 0; t < 8 && f->tensors[t]; t++, tensors++) {
+                name_of(f, fused, l, e, t, name);
+                if (fused && strstr(name, "bias"))
                     add(&model, name, 2, bias);
                 else
-                    add_of(&model, 5, "%s", name);
+                    add_of(&model, FUSED, "%s", name);
             }
-        read_model(&model, &catalog);
-        assert_string_equal(catalog.family, fused_families[f].family);
-        assert_int_equal(catalog.expert_count, 10);
-        assert_int_equal(count_class(&catalog, EFS_CLASS_FUSED), tensors);
-        assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 0);
-        for (uint32_t e = 0; e < 10; e++)
-            expect_expert(&catalog, e, "", e < 5 ? 2 : 10, e % 5);
-        for (size_t l = 0; l < 2; l++)
-            for (size_t t = 0; t < 8 && fused_families[f].tensors[t]; t++) {
-                snprintf(name, sizeof(name), fused_families[f].format, layers[l], fused_families[f].tensors[t]);
-                expect_tensor(&catalog, name, EFS_CLASS_FUSED, "", layers[l], 0);
+    read_model(&model, &catalog);
+    assert_string_equal(catalog.family, f->family);
+    assert_int_equal(catalog.expert_count, 2 * each);
+    assert_int_equal(count_class(&catalog, tensor_class), tensors);
+    assert_int_equal(catalog.tensor_count, tensors + dense);
+    for (uint32_t e = 0; e < 2 * each; e++)
+        expect_expert(&catalog, e, "", e < each ? 2 : 10, fused ? e % FUSED : sorted[e % 4]);
+    for (size_t d = 0; d < dense; d++)
+        expect_tensor(&catalog, f->dense[d], EFS_CLASS_DENSE, "", 0, 0);
+    for (size_t l = 0; l < 2; l++)
+        for (size_t e = 0; e < names; e++)
+            for (size_t t = 0; t < 8 && f->tensors[t]; t++) {
+                name_of(f, fused, l, e, t, name);
+                expect_tensor(&catalog, name, tensor_class, "", layers[l], fused ? 0 : experts[e]);
             }
-        for (size_t d = 0; d < 4 && fused_families[f].dense[d]; d++)
-            expect_tensor(&catalog, fused_families[f].dense[d], EFS_CLASS_DENSE, "", 0, 0);
-        efs_catalog_free(&catalog);
-    }
+    efs_catalog_free(&catalog);
+}
+
+TEST(groups_families)
+{
+    for (size_t f = 0; f < sizeof(plain_families) / sizeof(plain_families[0]); f++)
+        groups(&plain_families[f], false);
+    for (size_t f = 0; f < sizeof(fused_families) / sizeof(fused_families[0]); f++)
+        groups(&fused_families[f], true);
 }
 
 TEST(keeps_stacks_apart)
