@@ -101,7 +101,12 @@ static void route(const uint8_t *data, size_t bytes)
 {
     struct efs_route r = {0};
     struct efs_error err = {""};
-    answered(efs_route_parse("x.route", data, bytes, &r, &err), &err);
+    errint_t rc = efs_route_parse("x.route", data, bytes, &r, &err);
+    answered(rc, &err);
+    CHECK(rc == 0 || !r.ids);
+    CHECK(rc < 0 || (r.chosen >= 1 && r.chosen <= r.experts && r.layers >= 1 && r.tokens >= 1));
+    for (uint64_t i = 0; rc == 0 && i < r.tokens * r.layers * r.chosen; i++)
+        CHECK(r.ids[i] < r.experts);
     efs_route_free(&r);
 }
 
@@ -148,7 +153,8 @@ static void counts(uint8_t *data, size_t bytes)
     errint_t rc = efs_counts_load(1, 2, 4, &history, &err);
     answered(rc, &err);
     for (unsigned i = 0; rc == 0 && i < 8; i++)
-        CHECK(history.counts[i] <= history.passes[i / 4] && history.at_rank[i] <= history.ranked[i / 4]);
+        CHECK(history.counts[i] <= history.passes[i / 4] && history.at_rank[i] <= history.ranked[i / 4] &&
+              history.ranked[i / 4] <= history.passes[i / 4] && history.passes[i / 4] <= EFS_HISTORY_MAX_PASSES);
     efs_history_free(&history);
 }
 
