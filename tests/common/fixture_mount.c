@@ -55,9 +55,7 @@ void fixture_mount_end(struct fixture_mount *mount)
 
 void fixture_mount_begin_moe(struct fixture_mount *mount, struct fixture *model, unsigned layers, unsigned experts)
 {
-    fixture_begin(model);
-    fixture_moe(model, layers, experts, 64, 256);
-    fixture_pack(model, NULL);
+    fixture_store(model, layers, experts, 64, 256);
     fixture_mount_begin(mount, model);
 }
 
@@ -74,6 +72,24 @@ struct efs_client *fixture_client(const char *path, const struct efs_client_opti
     if (efs_client_open(path, options, &client, &err) < 0)
         fail_msg("%s", err.text);
     return client;
+}
+
+struct efs_client_request *fixture_ask(struct efs_client *client, uint32_t layer, const struct efs_need *needs,
+                                       uint32_t count, enum efs_form form)
+{
+    struct efs_error err = {""};
+    struct efs_client_request *request;
+    if (efs_client_begin(client, "", layer, needs, count, form, &request, &err) < 0)
+        fail_msg("%s", err.text);
+    return request;
+}
+
+struct efs_client_request *fixture_ask_one(struct efs_client *client, uint32_t layer, uint32_t expert,
+                                           enum efs_form form)
+{
+    struct efs_client_request *request = fixture_ask(client, layer, &(struct efs_need){expert, 1}, 1, form);
+    assert_int_equal(efs_client_wait(request), 0);
+    return request;
 }
 
 void fixture_mount_check(const struct fixture_mount *mount, uint32_t expert, const struct efs_tensor *tensors,

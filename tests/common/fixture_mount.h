@@ -23,6 +23,11 @@ void fixture_mount_begin_moe(struct fixture_mount *mount, struct fixture *model,
 void fixture_mount_end_moe(struct fixture_mount *mount, struct fixture *model);
 /* A client of the mount, or store, at path. */
 struct efs_client *fixture_client(const char *path, const struct efs_client_options *options);
+/* A request for experts of a layer, which begins; and for one, which has come. */
+struct efs_client_request *fixture_ask(struct efs_client *client, uint32_t layer, const struct efs_need *needs,
+                                       uint32_t count, enum efs_form form);
+struct efs_client_request *fixture_ask_one(struct efs_client *client, uint32_t layer, uint32_t expert,
+                                           enum efs_form form);
 /* A file of the mount is this now (directories are made). */
 void fixture_mount_file(const struct fixture_mount *mount, const char *name, const void *data, size_t bytes);
 /* The three BF16 tensors are those of the expert's file: at its end, one after the other. */

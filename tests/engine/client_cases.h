@@ -55,7 +55,6 @@ static inline void check_tensors(struct efs_client_request *r, uint32_t index, u
 /* Each expert comes once and is right, asked for in several ways. */
 static inline void all_of(struct efs_client *client)
 {
-    struct efs_error err = {""};
     struct efs_client_request *r;
     uint32_t index;
     errint_t status;
@@ -65,8 +64,7 @@ static inline void all_of(struct efs_client *client)
         bool seen[EXPERTS] = {false};
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
-        if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, &err) < 0)
-            fail_msg("%s", err.text);
+        r = fixture_ask(client, layer, needs, count, EFS_FORM_FULL);
         while (efs_client_wait_any(r, -1, &index, &status) == 1) {
             assert_int_equal(status, 0);
             assert_false(seen[index]);
@@ -83,7 +81,7 @@ static inline void all_of(struct efs_client *client)
     struct efs_need needs[EXPERTS];
     for (uint32_t i = 0; i < EXPERTS; i++)
         needs[i] = (struct efs_need){i, 1};
-    assert_int_equal(efs_client_begin(client, "", 1, needs, EXPERTS, EFS_FORM_FULL, &r, &err), 0);
+    r = fixture_ask(client, 1, needs, EXPERTS, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait(r), 0);
     for (uint32_t i = 0; i < EXPERTS; i++)
         check_tensors(r, i, 1, i);
@@ -97,8 +95,7 @@ static inline void all_of(struct efs_client *client)
     check_tensors(r, 4, 1, 4);
     efs_client_release(r);
     efs_client_release(NULL);
-    assert_int_equal(efs_client_begin(client, "", 0, needs, 2, EFS_FORM_FULL, &r, &err), 0);
-    efs_client_release(r); /* nobody waited */
+    efs_client_release(fixture_ask(client, 0, needs, 2, EFS_FORM_FULL)); /* nobody waited */
 }
 
 /* ---- many threads ---- */
@@ -110,11 +107,10 @@ static inline void *one_of_many(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
     for (unsigned n = 0; n < 150; n++) {
-        struct efs_client_request *r;
         uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
         errint_t status;
         const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
-        assert_int_equal(efs_client_begin(shared, "", layer, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+        struct efs_client_request *r = fixture_ask(shared, layer, needs, 3, EFS_FORM_FULL);
         switch (rand_r(&seed) % 4) {
         case 0:
             break;

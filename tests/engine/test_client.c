@@ -109,11 +109,9 @@ TEST(test_open)
 TEST(test_coded)
 {
     struct efs_client *client = open_client(model.store, 0);
-    struct efs_client_request *r;
+    struct efs_client_request *r = fixture_ask_one(client, 0, 1, EFS_FORM_CODED);
     const struct efs_tensor *tensors;
     uint32_t count;
-    assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){1, 1}, 1, EFS_FORM_CODED, &r, NULL), 0);
-    assert_int_equal(efs_client_wait(r), 0);
     assert_int_equal(efs_client_tensors(r, 0, &tensors, &count), 0);
     assert_int_equal(count, 3);
     assert_null(tensors[0].data);
@@ -126,10 +124,9 @@ TEST(test_coded)
 TEST(test_told)
 {
     struct efs_client *client = open_client(mount.directory, 64 * MIB);
-    struct efs_client_request *r;
     const struct efs_need needs[] = {{3, 7}, {5, 1}}, other[] = {{6, 2}};
     put(".expertfs/want", "", 0);
-    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    struct efs_client_request *r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
     char *text = slurp(".expertfs/want");
     assert_string_equal(text, "1: 3*7 5*1\n");
     free(text);
@@ -139,7 +136,7 @@ TEST(test_told)
     const struct efs_tensor *tensors;
     uint32_t count, index;
     errint_t status;
-    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+    r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* it is there at once */
     assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
     efs_client_release(r);
@@ -148,8 +145,7 @@ TEST(test_told)
     while (!*text && (free(text), usleep(1000), true));
     assert_string_equal(text, "1: 3*7 5*1\n");
     free(text);
-    assert_int_equal(efs_client_begin(client, "", 1, other, 1, EFS_FORM_FULL, &r, NULL), 0);
-    efs_client_release(r);
+    efs_client_release(fixture_ask(client, 1, other, 1, EFS_FORM_FULL));
     text = slurp(".expertfs/want");
     assert_non_null(strstr(text, "1: 6*2\n"));
     free(text);
@@ -162,19 +158,15 @@ TEST(test_kept)
     unsigned fds = fixture_open_fds();
     struct efs_client *client = open_client(mount.directory, 2 * mount.file_bytes[0] + mount.file_bytes[0] / 2);
     unsigned without = fixture_open_fds();
-    struct efs_client_request *r;
     uint32_t index;
     errint_t status;
-    for (uint32_t e = 0; e < 5; e++) {
-        assert_int_equal(efs_client_begin(client, "", 0, &(struct efs_need){e, 1}, 1, EFS_FORM_FULL, &r, NULL), 0);
-        assert_int_equal(efs_client_wait(r), 0);
-        efs_client_release(r);
-    }
+    for (uint32_t e = 0; e < 5; e++)
+        efs_client_release(fixture_ask_one(client, 0, e, EFS_FORM_FULL));
     while (fixture_open_fds() > without + 2)
         usleep(1000); /* the reaper closes */
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
-    assert_int_equal(efs_client_begin(client, "", 0, last, 2, EFS_FORM_FULL, &r, NULL), 0);
+    struct efs_client_request *r = fixture_ask(client, 0, last, 2, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     efs_client_release(r);
@@ -197,8 +189,8 @@ static void with_header(const char *json, size_t data_bytes)
 static errint_t ask_for(struct efs_client *client, struct efs_client_request **r)
 {
     uint32_t index = 9;
-    assert_int_equal(efs_client_begin(client, "", 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL, r, NULL), 0);
     errint_t rc = 1;
+    *r = fixture_ask(client, 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait_any(*r, -1, &index, &rc), 1);
     assert_int_equal(index, 0);
     const struct efs_tensor *tensors;
@@ -206,6 +198,13 @@ static errint_t ask_for(struct efs_client *client, struct efs_client_request **r
     assert_int_equal(efs_client_tensors(*r, 0, &tensors, &count), rc);
     assert_int_equal(efs_client_wait(*r), rc);
     return rc;
+}
+
+static void foreign(struct efs_client *client)
+{
+    struct efs_client_request *r;
+    assert_int_equal(ask_for(client, &r), -EUCLEAN);
+    efs_client_release(r);
 }
 
 TEST(test_foreign)
@@ -232,29 +231,24 @@ TEST(test_foreign)
     struct efs_client_request *r;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         with_header(bad[i], 8);
-        assert_int_equal(ask_for(client, &r), -EUCLEAN);
-        efs_client_release(r);
+        foreign(client);
     }
     const uint64_t lengths[] = {0, 1u << 30, UINT64_MAX, UINT64_MAX - 7, 9};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         uint64_t file[2] = {lengths[i], 0};
         put("experts/L07/E000.safetensors", file, sizeof(file));
-        assert_int_equal(ask_for(client, &r), -EUCLEAN);
-        efs_client_release(r);
+        foreign(client);
     }
     put("experts/L07/E000.safetensors", "", 0);
-    assert_int_equal(ask_for(client, &r), -EUCLEAN);
-    efs_client_release(r);
+    foreign(client);
     char path[500];
     snprintf(path, sizeof(path), "%s/experts/L07/E000.safetensors", mount.directory);
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(ask_for(client, &r), -EUCLEAN);
-    efs_client_release(r);
+    foreign(client);
     unlink(path);
     mkdir(path, 0700);
-    assert_int_equal(ask_for(client, &r), -EUCLEAN);
-    efs_client_release(r);
+    foreign(client);
     rmdir(path);
     with_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8); /* after all that, a good one */
     assert_int_equal(ask_for(client, &r), 0);
@@ -267,26 +261,22 @@ TEST(test_foreign)
 TEST(test_gone)
 {
     const struct efs_need needs[] = {{0, 1}, {1, 1}};
-    struct efs_client_request *r;
     uint32_t index, gone = 0;
     errint_t status;
     char path[500], aside[520];
     snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
     snprintf(aside, sizeof(aside), "%s.aside", path);
     struct efs_client *client = open_client(mount.directory, 0);
-    assert_int_equal(efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
-    assert_int_equal(efs_client_wait(r), 0); /* it is known from now on */
-    efs_client_release(r);
+    efs_client_release(fixture_ask_one(client, 1, 1, EFS_FORM_FULL)); /* it is known from now on */
     assert_int_equal(rename(path, aside), 0);
-    errint_t rc = efs_client_begin(client, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL);
-    bool good = rc == 0;
+    struct efs_client_request *r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
+    bool good = true;
     for (unsigned i = 0; good && i < 2; i++) {
         good = efs_client_wait_any(r, -1, &index, &status) == 1 && status == (index == 1 ? -ENOENT : 0);
         gone += index == 1;
     }
     good = good && efs_client_wait_any(r, -1, &index, &status) == 0 && efs_client_wait(r) == -ENOENT;
-    if (rc == 0)
-        efs_client_release(r);
+    efs_client_release(r);
     efs_client_close(client);
     assert_int_equal(rename(aside, path), 0);
     assert_true(good);
@@ -331,10 +321,9 @@ TEST(test_event)
         for (uint32_t round = 0; round < 6; round++) {
             const struct efs_need needs[] = {
                 {round % EXPERTS, 1}, {(round + 2) % EXPERTS, 1}, {(round + 5) % EXPERTS, 1}};
-            struct efs_client_request *r;
+            struct efs_client_request *r = fixture_ask(client, round % LAYERS, needs, 3, EFS_FORM_FULL);
             uint32_t index = 9;
             errint_t status = -1;
-            assert_int_equal(efs_client_begin(client, "", round % LAYERS, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
             int fd = efs_client_event(r);
             assert_true(fd >= 0);
             assert_int_equal(efs_client_event(r), fd);
@@ -350,7 +339,7 @@ TEST(test_event)
             assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
             efs_client_release(r);
             if (round == 5) { /* what is dropped while it comes is not waited for either */
-                assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_FULL, &r, NULL), 0);
+                r = fixture_ask(client, 0, needs, 3, EFS_FORM_FULL);
                 fd = efs_client_event(r);
                 for (uint32_t n = 0; n < 3; n++)
                     efs_client_drop(r, n);

@@ -123,12 +123,10 @@ static void same_number(const char *path)
 {
     pid_t outer = unshare(CLONE_NEWPID) == 0 ? fork() : -1;
     if (outer == 0) {
-        const struct efs_need need = {1, 1};
         struct efs_client *client = open_client(path, 0);
-        struct efs_client_request *r;
-        bool begun = efs_client_begin(client, "", 0, &need, 1, EFS_FORM_FULL, &r, NULL) == 0 && efs_client_wait(r) == 0;
+        struct efs_client_request *r = fixture_ask_one(client, 0, 1, EFS_FORM_FULL);
         int status = 1;
-        if (!begun || getpid() != 1 || unshare(CLONE_NEWPID) < 0)
+        if (getpid() != 1 || unshare(CLONE_NEWPID) < 0)
             _exit(2);
         pid_t inner = fork();
         if (inner == 0 && getpid() == 1)
@@ -147,11 +145,10 @@ TEST(test_forked)
     const struct efs_need needs[] = {{1, 1}, {6, 1}};
     for (unsigned i = 0; i < 3; i++) {
         unsigned fds = fixture_open_fds();
-        struct efs_client_request *r;
         pthread_t threads[3];
         shared = open_client(paths[i], keep[i]);
         assert_int_equal(efs_team_new(3, &team), 0);
-        assert_int_equal(efs_client_begin(shared, "", 1, needs, 2, EFS_FORM_FULL, &r, NULL), 0);
+        struct efs_client_request *r = fixture_ask(shared, 1, needs, 2, EFS_FORM_FULL);
         assert_int_equal(efs_client_wait(r), 0);
         assert_true(efs_client_event(r) >= 0);
         pid_t child;

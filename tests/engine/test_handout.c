@@ -3,19 +3,16 @@
  * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
  * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
  */
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "test.h"
-#include "fixture_mount.h"
+#include "mount_end.h"
 #include "expertfs.h"
 #include "expertfs-protocol.h"
 #define CALLS(X) X(socket) X(connect) X(eventfd) X(getsockopt) X(send) X(recvmsg)
@@ -57,42 +54,29 @@ struct window {
     uint32_t tag; /* that holds it, or TAGS */
 };
 
-struct mount_end {
+struct end {
+    struct mount_end mount; /* first */
     enum manner manner;
-    int listening;
     uint32_t window_base; /* of their numbers */
     struct window windows[WINDOWS];
-    size_t window_bytes;
     _Atomic uint32_t kept;                                  /* bits: experts of layer 1 that are kept full */
     _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: what the client must not do */
     uint32_t told[TAGS], told_count; /* layers of which only experts that the client has were used */
-    pthread_t thread;
-    char path[900];
 };
 
-static void reply(const struct mount_end *s, int fd, struct efs_export_answer answer, int with)
+static void reply(const struct end *s, int fd, struct efs_export_answer answer, int with)
 {
-    char control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec part = {&answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer)};
     answer.head = (struct efs_export_head){s->manner == OTHER_LENGTH ? 8 : sizeof(answer),
                                            s->manner == OTHER_VERSION ? 7 : EFS_EXPORT_VERSION,
                                            s->manner == OTHER_KIND ? 77 : EFS_EXPORT_ANSWER, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     answer.tag += s->manner == UNKNOWN_TAG ? 100 : 0;
-    if (with >= 0) {
-        message.msg_control = control;
-        message.msg_controllen = sizeof(control);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-        *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        memcpy(CMSG_DATA(c), &with, sizeof(with));
-    }
-    sendmsg(fd, &message, MSG_NOSIGNAL);
+    mount_end_send(fd, &answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer), with);
 }
 
-static void hand_out(struct mount_end *s, int fd, uint32_t layer, uint32_t expert, uint32_t tag)
+static void hand_out(struct end *s, int fd, uint32_t layer, uint32_t expert, uint32_t tag)
 {
     uint32_t number = layer * EXPERTS + expert, w = 0;
-    struct efs_export_answer answer = {.tag = tag, .window_bytes = s->window_bytes};
+    struct efs_export_answer answer = {.tag = tag, .window_bytes = s->mount.window_bytes};
     answer.error = s->manner == REFUSES ? -EBUSY : s->manner == POSITIVE_ERROR ? 5 : 0;
     while (w < WINDOWS && s->windows[w].tag != TAGS)
         w++;
@@ -107,23 +91,23 @@ static void hand_out(struct mount_end *s, int fd, uint32_t layer, uint32_t exper
         memset(window->data, 0x7b, 64);
     window->tag = tag;
     answer.window = s->manner == ALWAYS_NEW ? s->window_base + s->handed : s->window_base + w;
-    answer.file_bytes = s->manner == LONG_FILE ? s->window_bytes + 1 : mount.file_bytes[number];
+    answer.file_bytes = s->manner == LONG_FILE ? s->mount.window_bytes + 1 : mount.file_bytes[number];
     s->handed++;
     reply(s, fd, answer, window->told || s->manner == NO_DESCRIPTOR ? -1 : window->fd);
     window->told = s->manner != ALWAYS_NEW;
 }
 
-static void give_back(struct mount_end *s, uint32_t tag)
+static void give_back(struct end *s, uint32_t tag)
 {
     for (uint32_t w = 0; w < WINDOWS; w++)
         if (s->windows[w].tag == tag) {
-            memset(s->windows[w].data, 0xee, s->window_bytes); /* nobody may read it now */
+            memset(s->windows[w].data, 0xee, s->mount.window_bytes); /* nobody may read it now */
             s->windows[w].tag = TAGS;
         }
 }
 
 /* What is kept full, in as many packets as experts, and one that has none. */
-static void reply_list(const struct mount_end *s, int fd)
+static void reply_list(const struct end *s, int fd)
 {
     struct efs_export_kept packet = {.layer = 1, .raw_bytes = 8 * mount.file_bytes[0]};
     for (uint32_t e = 0; e <= EXPERTS; e++) {
@@ -139,7 +123,7 @@ static void reply_list(const struct mount_end *s, int fd)
 }
 
 /* Until the client hangs up, or we do. */
-static void serve_one(struct mount_end *s, int fd)
+static void serve_one(struct end *s, int fd)
 {
     struct efs_export_ask ask;
     bool used[TAGS] = {false};
@@ -191,64 +175,37 @@ static void serve_one(struct mount_end *s, int fd)
 
 static _Thread_local bool is_mount_end;
 
-static void *serve(void *arg)
+static void serve(struct mount_end *end, int fd)
 {
-    struct mount_end *s = arg;
-    int fd;
+    struct end *s = (struct end *)end;
     is_mount_end = true;
-    while ((fd = accept(s->listening, NULL, NULL)) >= 0) {
-        s->connections++;
-        serve_one(s, fd);
-        close(fd);
-        for (uint32_t w = 0; w < WINDOWS; w++) { /* as after a mount that is gone: what was held stays */
-            s->windows[w].told = false;
-            s->windows[w].tag = TAGS;
-        }
-        s->window_base += WINDOWS;
+    s->connections++;
+    serve_one(s, fd);
+    for (uint32_t w = 0; w < WINDOWS; w++) { /* as after a mount that is gone: what was held stays */
+        s->windows[w].told = false;
+        s->windows[w].tag = TAGS;
     }
-    return NULL;
+    s->window_base += WINDOWS;
 }
 
-static void begin_end(struct mount_end *s, enum manner manner)
+static void begin_end(struct end *s, enum manner manner)
 {
-    /* every other one has a path that is longer than an address can be, and a blank in it */
-    static const char long_name[] = "a folder with a name that makes the path of the socket much longer than the one "
-                                    "hundred and eight bytes of an address";
-    static unsigned number;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char text[1024];
-    *s = (struct mount_end){.manner = manner, .window_base = 1};
-    for (uint32_t e = 0; e < mount.experts; e++)
-        s->window_bytes = mount.file_bytes[e] > s->window_bytes ? mount.file_bytes[e] : s->window_bytes;
-    s->window_bytes = (s->window_bytes + 4095) / 4096 * 4096;
+    *s = (struct end){.manner = manner, .window_base = 1};
+    mount_end_begin(&s->mount, &model, &mount, "", serve);
     for (uint32_t w = 0; w < WINDOWS; w++) {
         struct window *window = &s->windows[w];
         *window = (struct window){.fd = memfd_create("window", MFD_CLOEXEC), .tag = TAGS};
-        assert_int_equal(ftruncate(window->fd, (off_t)s->window_bytes), 0);
-        window->data = mmap(NULL, s->window_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
+        assert_int_equal(ftruncate(window->fd, (off_t)s->mount.window_bytes), 0);
+        window->data = mmap(NULL, s->mount.window_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, window->fd, 0);
         assert_ptr_not_equal(window->data, MAP_FAILED);
     }
-    snprintf(s->path, sizeof(s->path), "%s/%s/end-%u", model.directory, number % 2 ? long_name : ".", number);
-    snprintf(text, sizeof(text), "%s/%s", model.directory, long_name);
-    assert_true(mkdir(text, 0700) == 0 || errno == EEXIST);
-    int folder = open(number % 2 ? text : model.directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/end-%u", folder, number++);
-    s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(s->listening, (struct sockaddr *)&address, sizeof(address)), 0);
-    close(folder);
-    assert_int_equal(listen(s->listening, 4), 0);
-    int bytes = snprintf(text, sizeof(text), "address: %s\n", s->path);
-    fixture_mount_file(&mount, ".expertfs/handout", text, (size_t)bytes);
-    assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
 }
 
-static void end_end(struct mount_end *s)
+static void end_end(struct end *s)
 {
-    shutdown(s->listening, SHUT_RDWR);
-    pthread_join(s->thread, NULL);
-    close(s->listening);
+    mount_end_end(&s->mount);
     for (uint32_t w = 0; w < WINDOWS; w++) {
-        munmap(s->windows[w].data, s->window_bytes);
+        munmap(s->windows[w].data, s->mount.window_bytes);
         close(s->windows[w].fd);
     }
 }
@@ -294,7 +251,7 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
 
 static void check_manner(enum manner manner, bool windows)
 {
-    struct mount_end s;
+    struct end s;
     begin_end(&s, manner);
     struct efs_client *client = open_client(0);
     for (uint32_t round = 0; round < 40; round++) {
@@ -322,7 +279,7 @@ TEST(test_bad)
 /* What is kept is not asked for again; the mount is told that it was used, in order and to the last. */
 TEST(test_kept)
 {
-    struct mount_end s;
+    struct end s;
     begin_end(&s, GOOD);
     struct efs_client *client = open_client(UINT64_C(1) << 30);
     assert_true(ask(client, 0, 0, EXPERTS, true));
@@ -342,7 +299,7 @@ TEST(test_kept)
 /* Of its own, a client keeps what the mount keeps full, as it tells: here experts 1 and 3 of layer 1. */
 TEST(test_kept_full)
 {
-    struct mount_end s;
+    struct end s;
     begin_end(&s, GOOD);
     s.kept = 1u << 1 | 1u << 3;
     struct efs_client *client = open_client(EFS_KEEP_AUTO);
@@ -370,7 +327,7 @@ TEST(test_kept_full)
 /* Of windows that do not come again the client unmaps the oldest, and says so. */
 TEST(test_forgotten)
 {
-    struct mount_end s;
+    struct end s;
     begin_end(&s, ALWAYS_NEW);
     struct efs_client *client = open_client(0);
     for (uint32_t round = 0; s.handed < 9000; round++)
@@ -399,7 +356,7 @@ static void *run_crowd(void *arg)
 /* Threads share a client: one receives for all, and what one dropped another may be waiting for. */
 static void crowded(enum manner manner, uint64_t keep_bytes)
 {
-    struct mount_end s;
+    struct end s;
     struct crowd crowd[6];
     pthread_t threads[6];
     begin_end(&s, manner);
@@ -476,7 +433,7 @@ static void sweep(enum call call, int error)
 {
     unsigned nth = 1, fds = fixture_open_fds();
     for (bool hit = true; hit; nth += hit) {
-        struct mount_end s;
+        struct end s;
         begin_end(&s, GOOD);
         call_plan(call, nth, nth, error);
         struct efs_client *client = open_client(0);

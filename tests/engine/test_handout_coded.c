@@ -3,17 +3,14 @@
  * The client runtime beside a socket that hands coded experts out: a thread here stands for the mount's end. Whatever
  * it tells, a request gives the chunks that it was told of, inside of their windows, or an error.
  */
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "test.h"
 #include "expertfs-protocol.h"
-#include "fixture_mount.h"
+#include "mount_end.h"
 
 #define EXPERTS 8u
 #define SHARD 4096u /* elements */
@@ -45,17 +42,13 @@ enum manner {
     NO_ROOM_BAD  /* the same in a packet that makes no sense */
 };
 
-struct mount_end {
+struct end {
+    struct mount_end mount; /* first */
     enum manner manner;
-    int listening;
-    int window;
-    size_t window_bytes;
     size_t change;
     uint8_t with;
     bool has[EXPERTS], lost[EXPERTS];                      /* windows that were sent, and first in vain */
     _Atomic uint32_t waits, asked, layouts, dropped, told; /* told: of experts that the client has */
-    pthread_t thread;
-    char path[900];
 };
 
 /* ---- what is told ------------------------------------------------------------------------------------------- */
@@ -102,23 +95,7 @@ static size_t layout_make(uint32_t expert, uint8_t *out)
     return (size_t)(at - out);
 }
 
-static void reply(int fd, const void *packet, size_t bytes, int with)
-{
-    char control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec part = {(void *)(uintptr_t)packet, bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    if (with >= 0) {
-        message.msg_control = control;
-        message.msg_controllen = sizeof(control);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-        *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        memcpy(CMSG_DATA(c), &with, sizeof(with));
-    }
-    sendmsg(fd, &message, MSG_NOSIGNAL);
-}
-
-static void reply_parts(const struct mount_end *s, int fd, uint32_t tag, uint32_t layout, const uint8_t *body,
-                        uint32_t total)
+static void reply_parts(const struct end *s, int fd, uint32_t tag, uint32_t layout, const uint8_t *body, uint32_t total)
 {
     uint32_t step = s->manner == IN_PARTS || s->manner == PART_MISSING ? 1000 : EFS_EXPORT_PART_BYTES;
     for (uint32_t at = 0; at < total; at += step) {
@@ -133,18 +110,18 @@ static void reply_parts(const struct mount_end *s, int fd, uint32_t tag, uint32_
         packet.head = (struct efs_export_head){(uint32_t)offsetof(struct efs_export_coded, part) + part,
                                                EFS_EXPORT_VERSION, EFS_EXPORT_CODED, part};
         if (s->manner != PART_MISSING || at != step)
-            reply(fd, &packet, packet.head.bytes, -1);
+            mount_end_send(fd, &packet, packet.head.bytes, -1);
     }
 }
 
-static void hand_out(struct mount_end *s, int fd, uint32_t expert, uint32_t tag, bool with_layout)
+static void hand_out(struct end *s, int fd, uint32_t expert, uint32_t tag, bool with_layout)
 {
     uint8_t *body = calloc(1, 65536);
     bool loses = s->manner == LOSES_WINDOWS || s->manner == LOSES_WINDOWS_FULL, send = !loses || !s->has[expert];
     bool in_vain = s->manner == SHORT_WINDOW || (loses && !s->lost[expert]);
     struct efs_export_answer answer = {.head = {sizeof(answer), EFS_EXPORT_VERSION, EFS_EXPORT_WINDOW, 1},
                                        .window = expert + 1,
-                                       .window_bytes = in_vain ? 2 * s->window_bytes : s->window_bytes};
+                                       .window_bytes = in_vain ? 2 * s->mount.window_bytes : s->mount.window_bytes};
     size_t layout = with_layout && s->manner != NO_LAYOUT ? layout_make(expert, body) : 0;
     size_t header = header_bytes(expert), tensor = (mount.file_bytes[expert] - header) / TENSORS;
     for (uint32_t t = 0; t < TENSORS; t++) {
@@ -156,7 +133,7 @@ static void hand_out(struct mount_end *s, int fd, uint32_t expert, uint32_t tag,
         body[s->change % total] = s->with;
     int window = memfd_create("window", MFD_CLOEXEC);
     if (pwrite(window, mount.files[expert], mount.file_bytes[expert], 0) < 0 ||
-        ftruncate(window, (off_t)s->window_bytes) < 0)
+        ftruncate(window, (off_t)s->mount.window_bytes) < 0)
         abort();
     if (s->manner == FULL || s->manner == LOSES_WINDOWS_FULL || s->manner == REFUSES) {
         answer.head.kind = EFS_EXPORT_ANSWER;
@@ -165,7 +142,7 @@ static void hand_out(struct mount_end *s, int fd, uint32_t expert, uint32_t tag,
         answer.error = s->manner == REFUSES ? -EBUSY : 0;
     }
     if (answer.head.kind == EFS_EXPORT_ANSWER || (s->manner != NO_WINDOW && send))
-        reply(fd, &answer, sizeof(answer), s->manner == REFUSES || !send ? -1 : window);
+        mount_end_send(fd, &answer, sizeof(answer), s->manner == REFUSES || !send ? -1 : window);
     close(window);
     s->has[expert] = s->lost[expert] = true;
     if (answer.head.kind == EFS_EXPORT_WINDOW)
@@ -174,20 +151,21 @@ static void hand_out(struct mount_end *s, int fd, uint32_t expert, uint32_t tag,
 }
 
 /* First of a wait that there is not. */
-static void tell_stuck(struct mount_end *s, int fd, const struct efs_export_wait *wait)
+static void tell_stuck(struct end *s, int fd, const struct efs_export_wait *wait)
 {
     struct efs_export_wait stuck = {
         .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, s->manner == NO_ROOM_BAD},
         .number = wait->number + 7};
     s->waits++;
-    reply(fd, &stuck, stuck.head.bytes, -1);
+    mount_end_send(fd, &stuck, stuck.head.bytes, -1);
     stuck.number = wait->number;
     if (s->waits > 1)
-        reply(fd, &stuck, stuck.head.bytes, -1);
+        mount_end_send(fd, &stuck, stuck.head.bytes, -1);
 }
 
-static void serve_one(struct mount_end *s, int fd)
+static void serve_one(struct mount_end *end, int fd)
 {
+    struct end *s = (struct end *)end;
     union {
         struct efs_export_ask ask;
         struct efs_export_wait wait;
@@ -238,43 +216,10 @@ static void serve_one(struct mount_end *s, int fd)
     }
 }
 
-static void *serve(void *arg)
+static void begin_end(struct end *s, enum manner manner, bool coded)
 {
-    struct mount_end *s = arg;
-    int fd;
-    while ((fd = accept(s->listening, NULL, NULL)) >= 0) {
-        serve_one(s, fd);
-        close(fd);
-    }
-    return NULL;
-}
-
-static void begin_end(struct mount_end *s, enum manner manner, const char *coded)
-{
-    static unsigned number;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char text[1024];
-    *s = (struct mount_end){.manner = manner};
-    for (uint32_t e = 0; e < mount.experts; e++)
-        s->window_bytes = mount.file_bytes[e] > s->window_bytes ? mount.file_bytes[e] : s->window_bytes;
-    s->window_bytes = (s->window_bytes + 4095) / 4096 * 4096;
-    snprintf(s->path, sizeof(s->path), "%s/end-%u", model.directory, number);
-    int folder = open(model.directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/end-%u", folder, number++);
-    s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(s->listening, (struct sockaddr *)&address, sizeof(address)), 0);
-    close(folder);
-    assert_int_equal(listen(s->listening, 4), 0);
-    int bytes = snprintf(text, sizeof(text), "address: %s\ncoded: %s\n", s->path, coded);
-    fixture_mount_file(&mount, ".expertfs/handout", text, (size_t)bytes);
-    assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
-}
-
-static void end_end(struct mount_end *s)
-{
-    shutdown(s->listening, SHUT_RDWR);
-    pthread_join(s->thread, NULL);
-    close(s->listening);
+    *s = (struct end){.manner = manner};
+    mount_end_begin(&s->mount, &model, &mount, coded ? "coded: yes\n" : "coded: no\n", serve_one);
 }
 
 /* ---- clients ------------------------------------------------------------------------------------------------ */
@@ -359,10 +304,10 @@ static uint32_t ask(struct efs_client *client, uint32_t first, uint32_t count, e
 
 TEST(test_good)
 {
-    struct mount_end s;
+    struct end s;
     errint_t status;
     for (enum manner manner = GOOD; manner <= IN_PARTS; manner++) {
-        begin_end(&s, manner, "yes");
+        begin_end(&s, manner, true);
         struct efs_client *client = open_client(0);
         for (uint32_t round = 0; round < 20; round++)
             assert_int_equal(
@@ -370,7 +315,7 @@ TEST(test_good)
                 1 + round % EXPERTS);
         assert_int_equal(s.layouts, EXPERTS); /* each once */
         efs_client_close(client);
-        end_end(&s);
+        mount_end_end(&s.mount);
         assert_int_equal(s.dropped, s.asked);
     }
 }
@@ -378,15 +323,15 @@ TEST(test_good)
 /* What is kept is used again, and the mount is told of it. */
 TEST(test_kept)
 {
-    struct mount_end s;
+    struct end s;
     errint_t status;
-    begin_end(&s, GOOD, "yes");
+    begin_end(&s, GOOD, true);
     struct efs_client *client = open_client(UINT64_C(1) << 30);
     for (uint32_t round = 0; round < 5; round++)
         assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_CODED, true, &status), EXPERTS);
     assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
     efs_client_close(client);
-    end_end(&s);
+    mount_end_end(&s.mount);
     assert_int_equal(s.asked, EXPERTS);
     assert_int_equal(s.told, 5 * EXPERTS);
 }
@@ -394,39 +339,39 @@ TEST(test_kept)
 /* As the mount likes: full experts are taken, too; who wants them coded is not given others. */
 TEST(test_any)
 {
-    struct mount_end s;
+    struct end s;
     errint_t status;
-    begin_end(&s, FULL, "yes");
+    begin_end(&s, FULL, true);
     struct efs_client *client = open_client(0);
     for (uint32_t round = 0; round < 5; round++)
         assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
     assert_int_equal(ask(client, 0, 2, EFS_FORM_CODED, true, &status), 0);
     assert_int_equal(status, -EIO);
     efs_client_close(client);
-    end_end(&s);
+    mount_end_end(&s.mount);
 }
 
 /* Without a socket that hands coded experts out there are none; any is full then. */
 TEST(test_without)
 {
-    struct mount_end s;
+    struct end s;
     errint_t status;
-    begin_end(&s, FULL, "no");
+    begin_end(&s, FULL, false);
     struct efs_client *client = open_client(0);
     assert_int_equal(ask(client, 0, 2, EFS_FORM_CODED, true, &status), 0);
     assert_int_equal(status, -EOPNOTSUPP);
     assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
     efs_client_close(client);
-    end_end(&s);
+    mount_end_end(&s.mount);
 }
 
 /* Whatever it does: who wants them coded is told, who takes any gets the files. */
 TEST(test_bad)
 {
     for (enum manner manner = REFUSES; manner < MANNERS; manner++) {
-        struct mount_end s;
+        struct end s;
         errint_t status;
-        begin_end(&s, manner, "yes");
+        begin_end(&s, manner, true);
         struct efs_client *client = open_client(0);
         assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 0);
         assert_int_equal(status, manner == REFUSES        ? -EBUSY
@@ -437,7 +382,7 @@ TEST(test_bad)
         assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
         assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_FULL, true, &status), EXPERTS);
         efs_client_close(client);
-        end_end(&s);
+        mount_end_end(&s.mount);
     }
 }
 
@@ -449,8 +394,8 @@ TEST(test_changed)
     size_t header = (header_bytes(0) + 7) / 8 * 8, head = sizeof(struct efs_export_layout);
     size_t bytes = layout_make(0, body) + TENSORS * sizeof(struct efs_export_place);
     free(body);
-    struct mount_end s;
-    begin_end(&s, CHANGED, "yes");
+    struct end s;
+    begin_end(&s, CHANGED, true);
     for (size_t at = 0; at<bytes; at += at> head + 64 && at < head + header - 8 ? 61 : 1) {
         errint_t status;
         s.change = at;
@@ -459,43 +404,42 @@ TEST(test_changed)
         ask(client, 0, 1, EFS_FORM_CODED, false, &status);
         efs_client_close(client);
     }
-    end_end(&s);
+    mount_end_end(&s.mount);
 }
 
 /* A window that cannot be mapped costs what was to come in it, once: the mount is told, and sends it again. */
 TEST(test_window_lost)
 {
-    struct mount_end s;
+    struct end s;
     errint_t status;
-    begin_end(&s, LOSES_WINDOWS, "yes");
+    begin_end(&s, LOSES_WINDOWS, true);
     struct efs_client *client = open_client(0);
     assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 0);
     assert_int_equal(status, -ENOMEM);
     for (uint32_t round = 0; round < 3; round++)
         assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 3);
     efs_client_close(client);
-    end_end(&s);
-    begin_end(&s, LOSES_WINDOWS_FULL, "yes");
+    mount_end_end(&s.mount);
+    begin_end(&s, LOSES_WINDOWS_FULL, true);
     client = open_client(0);
     for (uint32_t round = 0; round < 4; round++) /* first by their files */
         assert_int_equal(ask(client, 0, 3, EFS_FORM_FULL, true, &status), 3);
     assert_int_equal(s.asked, 4 * 3); /* and the socket is not given up */
     efs_client_close(client);
-    end_end(&s);
+    mount_end_end(&s.mount);
 }
 
 /* Who wants an expert coded does not wait for one that may come full to another. */
 TEST(test_any_is_full)
 {
-    struct mount_end s;
-    struct efs_client_request *any, *coded;
+    struct end s;
     const struct efs_need need = {2, 1};
     const struct efs_tensor *tensors;
     uint32_t count;
-    begin_end(&s, ANY_IS_LATE, "yes");
+    begin_end(&s, ANY_IS_LATE, true);
     struct efs_client *client = open_client(0);
-    assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_ANY, &any, NULL), 0);
-    assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_CODED, &coded, NULL), 0);
+    struct efs_client_request *any = fixture_ask(client, 0, &need, 1, EFS_FORM_ANY);
+    struct efs_client_request *coded = fixture_ask(client, 0, &need, 1, EFS_FORM_CODED);
     assert_int_equal(efs_client_wait(coded), 0);
     assert_int_equal(efs_client_wait(any), 0);
     assert_int_equal(efs_client_tensors(coded, 0, &tensors, &count), 0);
@@ -505,19 +449,19 @@ TEST(test_any_is_full)
     efs_client_release(coded);
     efs_client_release(any);
     efs_client_close(client);
-    end_end(&s);
+    mount_end_end(&s.mount);
 }
 
 /* Who waits for all of what has no room at once is told, and goes on one by one; a mount that says it wrongly is gone.
  */
 TEST(test_no_room)
 {
-    struct mount_end s;
+    struct end s;
     struct efs_client_request *r;
     const struct efs_need needs[] = {{1, 1}, {3, 1}, {5, 1}};
     uint32_t index;
     errint_t status;
-    begin_end(&s, NO_ROOM, "yes");
+    begin_end(&s, NO_ROOM, true);
     struct efs_client *client = open_client(0);
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
@@ -531,14 +475,14 @@ TEST(test_no_room)
     assert_int_equal(efs_client_wait(r), 0);
     efs_client_release(r);
     efs_client_close(client);
-    end_end(&s);
-    begin_end(&s, NO_ROOM_BAD, "yes");
+    mount_end_end(&s.mount);
+    begin_end(&s, NO_ROOM_BAD, true);
     client = open_client(0);
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EIO);
     efs_client_release(r);
     efs_client_close(client);
-    end_end(&s);
+    mount_end_end(&s.mount);
 }
 
 static int setup(void **state)

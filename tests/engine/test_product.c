@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "test.h"
-#include "fixture.h"
+#include "fixture_mount.h"
 #include "expertfs-compute.h"
 #include "expertfs-pack.h"
 
@@ -63,12 +63,8 @@ static float rounded(float v)
 static const struct efs_tensor *ask(struct efs_client *client, enum efs_form form, uint32_t *count,
                                     struct efs_client_request **request)
 {
-    const struct efs_need need = {0, 1};
     const struct efs_tensor *tensors;
-    struct efs_error err = {""};
-    if (efs_client_begin(client, "", 0, &need, 1, form, request, &err) < 0)
-        fail_msg("%s", err.text);
-    assert_int_equal(efs_client_wait(*request), 0);
+    *request = fixture_ask_one(client, 0, 0, form);
     assert_int_equal(efs_client_tensors(*request, 0, &tensors, count), 0);
     return tensors;
 }
