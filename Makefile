@@ -247,7 +247,7 @@ tests-build: all $(TEST_PROGRAMS)
 # TSan; the kernels, decisions, power loss and what forks while threads run also as they ship. A build of one of these
 # has no tools.
 SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
-THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_faults gpu_formats guess handout \
+THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_formats guess handout \
   handout_coded past plan reclaim record serve states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes under TSan: the long tier has them. Of test_demotion `make test` has a third.

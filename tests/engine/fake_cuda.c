@@ -66,14 +66,6 @@ static int device_now(void)
 
 /* ---- control ---- */
 
-SHOWN unsigned fake_cuda_calls(void)
-{
-    pthread_mutex_lock(&fake.lock);
-    unsigned calls = fake.calls;
-    pthread_mutex_unlock(&fake.lock);
-    return calls;
-}
-
 SHOWN void fake_cuda_fail(unsigned number, int result, bool for_ever)
 {
     pthread_mutex_lock(&fake.lock);

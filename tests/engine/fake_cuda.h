@@ -16,8 +16,6 @@
 #define FAKE_CUDA_DEVICES 2
 #define FAKE_CUDA_BYTES ((size_t)512 << 20) /* of each device */
 
-/* How many calls were made since the last fake_cuda_fail(). */
-unsigned fake_cuda_calls(void);
 /* The number-th call from now on (from 1; 0: none) returns result; for ever: so do all that follow, and work that is
  * under way ends undone, without its host functions: a lost device. Takes an earlier loss back. */
 void fake_cuda_fail(unsigned number, int result, bool for_ever);

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "gpu_fixture.h"
 #include "driver.h"
+#include "gpu_fixture.h"
 
 #define MIB (1ull << 20)
 
@@ -118,6 +118,35 @@ errint_t gpu_begin(struct efs_client *client, uint32_t layer, uint32_t first, ui
     return rc;
 }
 
+struct efs_client_request *gpu_hold(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
+{
+    struct efs_client_request *request;
+    assert_int_equal(gpu_begin(client, layer, first, count, &request), 0);
+    assert_int_equal(efs_client_wait(request), 0);
+    return request;
+}
+
+void gpu_each_call_fails(bool (*life)(void), unsigned least)
+{
+    static const struct {
+        int result;
+        bool for_ever;
+    } ways[] = {{EFS_CU_OUT_OF_MEMORY, false}, {700, true}};
+    for (unsigned w = 0; w < 2; w++) {
+        unsigned failed = 0, fine = 0;
+        for (unsigned number = 1; fine < 3 && number<1000; number += failed> 40 ? 4 : 1) { /* the same ones again */
+            gpu_fake.fails(number, ways[w].result, ways[w].for_ever);
+            bool one = life();
+            assert_int_equal(gpu_fake.left(), 0);
+            failed += one;
+            fine = one ? 0 : fine + 1; /* a call of the end, or of none any more */
+        }
+        gpu_fake.fails(0, 0, false);
+        assert_true(failed > least);
+        assert_false(life());
+    }
+}
+
 void gpu_check(struct efs_client_request *request, uint32_t index, uint32_t layer, uint32_t expert)
 {
     const struct efs_tensor *tensors;
@@ -142,9 +171,7 @@ struct efs_gpu_stats gpu_stats(struct efs_client *client)
 
 void gpu_bring(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
 {
-    struct efs_client_request *request;
-    assert_int_equal(gpu_begin(client, layer, first, count, &request), 0);
-    assert_int_equal(efs_client_wait(request), 0);
+    struct efs_client_request *request = gpu_hold(client, layer, first, count);
     for (uint32_t i = 0; i < count; i++)
         gpu_check(request, i, layer, first + i);
     efs_client_release(request);

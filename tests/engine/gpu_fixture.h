@@ -48,6 +48,11 @@ struct efs_client *gpu_client(const char *path, uint64_t budget_bytes);
 /* Ask for experts of a layer; an error has words. */
 errint_t gpu_begin(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count,
                    struct efs_client_request **request);
+/* The same, until all are there. */
+struct efs_client_request *gpu_hold(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count);
+/* A client's life, which tells whether a call of the driver failed: with each call of it that fails, once or from then
+ * on; so many must. Afterwards all works. */
+void gpu_each_call_fails(bool (*life)(void), unsigned least);
 /* One of them is in the device's memory, and right. */
 void gpu_check(struct efs_client_request *request, uint32_t index, uint32_t layer, uint32_t expert);
 /* Experts of a layer come, are right, and are let go. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Experts in memory of a graphics processor, over a driver that has none (fake_cuda.h): of a store and of a mount; what
- * stays in pool G, what goes for it and when; what is refused; many threads. Formats are in test_gpu_formats.c, experts
- * that are run in test_gpu_run.c, what goes wrong in test_gpu_faults.c.
+ * stays in pool G, what goes for it and when; what is refused; damage on the way, and each call of the driver that
+ * fails once, or from then on, as of a lost device; many threads. Formats are in test_gpu_formats.c, experts that are
+ * run in test_gpu_run.c.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -121,9 +122,7 @@ TEST_WITH(what_is_there_stays, NULL, gpu_after)
     assert_int_equal(gpu_stats(client).g_hits, before.g_hits + 5);
     gpu_bring(client, 0, 0, 1);
     assert_int_equal(gpu_stats(client).g_brought, before.g_brought + 1);
-    const struct efs_need need = {3, 1};
-    assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_CODED, &request, NULL), 0);
-    assert_int_equal(efs_client_wait(request), 0);
+    request = fixture_ask_one(client, 0, 3, EFS_FORM_CODED);
     assert_int_equal(efs_client_drop_after(request, 0, NULL), -EINVAL);
     efs_client_release(request);
     efs_client_close(client);
@@ -169,8 +168,7 @@ TEST_WITH(refused, NULL, gpu_after)
                                       &request, &err),
                      -ENOENT);
     gpu_bring(client, 0, 1, 1); /* what was named with one that is not is asked for anew */
-    assert_int_equal(gpu_begin(client, 0, 0, 1, &request), 0);
-    assert_int_equal(efs_client_wait(request), 0);
+    request = gpu_hold(client, 0, 0, 1);
     const struct efs_tensor *tensors;
     uint32_t count;
     assert_int_equal(efs_client_tensors(request, 1, &tensors, &count), -EINVAL);
@@ -190,8 +188,7 @@ TEST_WITH(no_room, NULL, gpu_after)
     uint32_t index, here = 0;
     errint_t status;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
-    assert_int_equal(gpu_begin(client, 0, 0, 6, &held), 0);
-    assert_int_equal(efs_client_wait(held), 0);
+    held = gpu_hold(client, 0, 0, 6);
     assert_int_equal(gpu_begin(client, 1, 0, 5, &more), 0);
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(efs_client_wait_any(more, 60000, &index, &status), 1);
@@ -279,8 +276,7 @@ TEST_WITH(who_still_reads, NULL, gpu_after)
     assert_int_equal(cu.context_push(context), 0);
     assert_int_equal(cu.stream_create(&stream, 0), 0);
     for (unsigned round = 0; round < 3; round++) { /* the first time, and with events that were used before */
-        assert_int_equal(gpu_begin(client, 0, 0, 1, &request), 0);
-        assert_int_equal(efs_client_wait(request), 0);
+        request = gpu_hold(client, 0, 0, 1);
         assert_int_equal(efs_client_tensors(request, 0, &tensors, &count), 0);
         reader.from = tensors[0].data;
         uint8_t expected[sizeof(reader.copy)];
@@ -308,6 +304,70 @@ TEST_WITH(who_still_reads, NULL, gpu_after)
     efs_driver_close(&cu);
     sem_destroy(&reader.may);
     efs_client_close(client);
+}
+
+/* ---- what goes wrong ---- */
+
+TEST_WITH(damaged_on_the_way, NULL, gpu_after)
+{
+    struct efs_client_request *request;
+    uint32_t index, bad = 0;
+    errint_t status;
+    struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
+    gpu_fake.damage(1);
+    assert_int_equal(gpu_begin(client, 0, 0, 3, &request), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(efs_client_wait_any(request, 60000, &index, &status), 1);
+        assert_true(status == 0 || status == -EUCLEAN);
+        bad += status < 0;
+        if (status == 0)
+            gpu_check(request, index, 0, index);
+    }
+    assert_int_equal(bad, 1);
+    efs_client_release(request);
+    gpu_bring(client, 0, 0, 3);
+    efs_client_close(client);
+}
+
+/* A client's life, in which some call of the driver fails. Returns whether one did. */
+static bool life(void)
+{
+    struct efs_error err = {""};
+    struct efs_client *client = gpu_client_without(gpu_model.store, true);
+    bool failed = false;
+    errint_t rc = gpu_add(client, GPU_LEAST, &err);
+    if (rc < 0) {
+        assert_true(rc == -EIO || rc == -ENOMEM || rc == -ENODEV);
+        assert_non_null(strstr(err.text, "cu"));
+        failed = true;
+    }
+    for (uint32_t layer = 0; layer < GPU_LAYERS && !failed; layer++) {
+        struct efs_client_request *request;
+        uint32_t index;
+        errint_t status;
+        rc = gpu_begin(client, layer, 0, GPU_EXPERTS - 2, &request);
+        if (rc < 0) {
+            assert_int_equal(rc, -EIO);
+            failed = true;
+            break;
+        }
+        while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
+            assert_true(status == 0 || status == -EIO || status == -ENOMEM);
+            failed |= status < 0;
+            if (status == 0)
+                gpu_check(request, index, layer, index);
+            if (status == 0 && efs_client_drop_after(request, index, NULL) < 0)
+                failed = true;
+        }
+        efs_client_release(request);
+    }
+    efs_client_close(client);
+    return failed;
+}
+
+TEST_WITH(each_call_fails, NULL, gpu_after)
+{
+    gpu_each_call_fails(life, 30);
 }
 
 /* ---- many ---- */
@@ -375,8 +435,7 @@ TEST_WITH(forked, NULL, gpu_after)
     uint32_t index;
     errint_t status;
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
-    assert_int_equal(gpu_begin(client, 1, 2, 3, &request), 0);
-    assert_int_equal(efs_client_wait(request), 0);
+    request = gpu_hold(client, 1, 2, 3);
     assert_true(efs_client_event(request) >= 0);
     pid_t child = fork();
     if (child == 0) {

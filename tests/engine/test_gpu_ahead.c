@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "driver.h"
 #include "gpu_fixture.h"
 
 #define MIB (1ull << 20)
@@ -44,11 +43,10 @@ static void hint(struct efs_client *client, uint32_t layer, uint32_t first, uint
 /* A layer's experts stand in memory of the store or mount. */
 static void warm(struct efs_client *client, uint32_t layer, uint32_t count, enum efs_form form)
 {
-    struct efs_client_request *request;
     struct efs_need needs[GPU_EXPERTS];
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){i, 1};
-    assert_int_equal(efs_client_begin(client, "", layer, needs, count, form, &request, NULL), 0);
+    struct efs_client_request *request = fixture_ask(client, layer, needs, count, form);
     assert_int_equal(efs_client_wait(request), 0);
     efs_client_release(request);
 }
@@ -167,8 +165,7 @@ TEST_WITH(whose_place, NULL, gpu_after)
     struct efs_client_request *held;
     gpu_fake.policy = "lru";
     struct efs_client *client = ahead_client(3);
-    assert_int_equal(gpu_begin(client, 0, 0, 6, &held), 0);
-    assert_int_equal(efs_client_wait(held), 0);
+    held = gpu_hold(client, 0, 0, 6);
     hint(client, 1, 0, 3);
     UNTIL(gpu_stats(client).g_ahead_wasted == 1); /* the third found none */
     settle(client, 2);
@@ -306,8 +303,7 @@ TEST_WITH(gives_its_place, NULL, gpu_after)
     struct large large;
     struct efs_client_request *held, *asked;
     struct efs_client *client = large_begin(&large);
-    assert_int_equal(gpu_begin(client, 0, 0, 1, &held), 0);
-    assert_int_equal(efs_client_wait(held), 0);
+    held = gpu_hold(client, 0, 0, 1);
     assert_int_equal(gpu_stats(client).g_used_bytes, 2 * LARGE_BYTES);
     assert_int_equal(gpu_begin(client, 0, 1, 1, &asked), 0);
     gpu_fake.hold(0);
@@ -341,8 +337,7 @@ TEST_WITH(asked_and_dropped, NULL, gpu_after)
     assert_int_equal(gpu_begin(client, 1, 0, 1, &asked), 0);
     efs_client_release(asked);
     gpu_fake.hold(0);
-    assert_int_equal(gpu_begin(client, 1, 0, 2, &asked), 0);
-    assert_int_equal(efs_client_wait(asked), 0);
+    asked = gpu_hold(client, 1, 0, 2);
     efs_client_release(asked);
     assert_true(sums(client, 1, 0, 1, 0));
     large_end(&large);
@@ -422,26 +417,12 @@ static bool life(void)
         efs_client_release(request);
     }
     efs_client_close(client);
-    assert_int_equal(gpu_fake.left(), 0);
     return failed;
 }
 
 TEST_WITH(each_call_fails, NULL, gpu_after)
 {
-    static const struct {
-        int result;
-        bool for_ever;
-    } ways[] = {{EFS_CU_OUT_OF_MEMORY, false}, {700, true}};
-    for (unsigned w = 0; w < 2; w++) {
-        unsigned failed = 0;
-        for (unsigned number = 1; number < 160; number++) {
-            gpu_fake.fails(number, ways[w].result, ways[w].for_ever);
-            failed += life();
-        }
-        gpu_fake.fails(0, 0, false);
-        assert_true(failed > 40);
-        assert_false(life());
-    }
+    gpu_each_call_fails(life, 30);
 }
 
 /* ---- of a mount, and many ---- */

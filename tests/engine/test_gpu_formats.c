@@ -16,12 +16,9 @@ static void same_as_full(const char *store, uint32_t experts, uint64_t budget_by
         struct efs_client_request *full, *device;
         const struct efs_tensor *a, *b;
         uint32_t a_count, b_count;
-        const struct efs_need need = {e, 1};
-        assert_int_equal(efs_client_begin(client, "", 0, &need, 1, EFS_FORM_FULL, &full, NULL), 0);
-        assert_int_equal(efs_client_wait(full), 0);
+        full = fixture_ask_one(client, 0, e, EFS_FORM_FULL);
         assert_int_equal(efs_client_tensors(full, 0, &a, &a_count), 0);
-        assert_int_equal(gpu_begin(client, 0, e, 1, &device), 0);
-        assert_int_equal(efs_client_wait(device), 0);
+        device = gpu_hold(client, 0, e, 1);
         assert_int_equal(efs_client_tensors(device, 0, &b, &b_count), 0);
         assert_int_equal(a_count, b_count);
         for (uint32_t i = 0; i < a_count; i++) {
