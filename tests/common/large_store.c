@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,6 @@
 struct making {
     const struct large_store *store;
     struct efs_catalog catalog;
-    size_t file_room, tensor_room;
     char **headers; /* of each file: its first bytes, or all of them */
     uint64_t *header_bytes;
     struct efs_pack_plan plan;
@@ -63,45 +63,43 @@ void large_store_matrix(const struct large_store *store, uint32_t layer, uint32_
 
 /* ---- the checkpoint that is not there -------------------------------------------------------------------------- */
 
+/* Memory that there is, or the program ends. */
+static void *must(void *memory)
+{
+    if (!memory)
+        abort();
+    return memory;
+}
+
+static char *text_of(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static char *text_of(const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    if (vasprintf(&text, format, args) < 0)
+        text = NULL;
+    va_end(args);
+    return must(text);
+}
+
 static struct efs_source_file *add_file(struct making *m)
 {
     struct efs_catalog *c = &m->catalog;
-    if (c->file_count == m->file_room) {
-        size_t room = m->file_room ? 2 * m->file_room : 16;
-        struct efs_source_file *files = reallocarray(c->files, room, sizeof(*files));
-        c->files = files ? files : c->files;
-        char **headers = reallocarray(m->headers, room, sizeof(*headers));
-        m->headers = headers ? headers : m->headers;
-        uint64_t *bytes = reallocarray(m->header_bytes, room, sizeof(*bytes));
-        m->header_bytes = bytes ? bytes : m->header_bytes;
-        if (!files || !headers || !bytes)
-            return NULL;
-        m->file_room = room;
-    }
-    m->headers[c->file_count] = NULL;
     c->files[c->file_count] = (struct efs_source_file){.has_tensors = true};
     return &c->files[c->file_count++];
 }
 
 /* offset counts from the file's data; a header comes before it later. */
-static errint_t add_tensor(struct making *m, const char *name, uint64_t rows, uint64_t columns, uint32_t expert)
+static void add_tensor(struct making *m, char *name, uint64_t rows, uint64_t columns, uint32_t expert)
 {
     struct efs_catalog *c = &m->catalog;
     uint64_t bytes = rows * columns * 2;
-    if (c->tensor_count == m->tensor_room) {
-        size_t room = m->tensor_room ? 2 * m->tensor_room : 1024;
-        struct efs_source_tensor *tensors = reallocarray(c->tensors, room, sizeof(*tensors));
-        if (!tensors)
-            return -ENOMEM;
-        c->tensors = tensors;
-        m->tensor_room = room;
-    }
-    if (c->file_count == 0 || c->files[c->file_count - 1].bytes + bytes > m->store->file_bytes)
-        if (!add_file(m))
-            return -ENOMEM;
+    if (c->files[c->file_count - 1].bytes + bytes > m->store->file_bytes)
+        add_file(m);
     struct efs_source_file *file = &c->files[c->file_count - 1];
-    c->tensors[c->tensor_count] = (struct efs_source_tensor){
-        .name = strdup(name),
+    c->tensors[c->tensor_count++] = (struct efs_source_tensor){
+        .name = name,
         .dtype = EFS_DTYPE_BF16,
         .tensor_class = expert == EFS_NONE ? EFS_CLASS_DENSE : EFS_CLASS_EXPERT,
         .file = (uint32_t)c->file_count - 1,
@@ -112,36 +110,29 @@ static errint_t add_tensor(struct making *m, const char *name, uint64_t rows, ui
         .expert_first = expert == EFS_NONE ? 0 : expert,
     };
     file->bytes += bytes;
-    return c->tensors[c->tensor_count++].name ? 0 : -ENOMEM;
 }
 
-static errint_t add_layer(struct making *m, uint32_t layer)
+#define LAYER_TENSORS(experts) (3u + MATRICES * (experts))
+
+static void add_layer(struct making *m, uint32_t layer)
 {
     static const char *const names[MATRICES] = {"gate", "up", "down"};
     const struct large_store *s = m->store;
-    char name[128];
-    snprintf(name, sizeof(name), "model.layers.%u.input_layernorm.weight", layer);
-    errint_t rc = add_tensor(m, name, 1, s->hidden, EFS_NONE);
-    snprintf(name, sizeof(name), "model.layers.%u.mlp.gate.weight", layer);
-    rc = rc < 0 ? rc : add_tensor(m, name, s->experts, s->hidden, EFS_NONE);
+    add_tensor(m, text_of("model.layers.%u.input_layernorm.weight", layer), 1, s->hidden, EFS_NONE);
+    add_tensor(m, text_of("model.layers.%u.mlp.gate.weight", layer), s->experts, s->hidden, EFS_NONE);
     for (uint32_t e = 0; e < s->experts; e++)
-        for (uint32_t p = 0; p < MATRICES && rc == 0; p++) {
-            snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u.%s_proj.weight", layer, e, names[p]);
-            rc =
-                add_tensor(m, name, p < 2 ? s->inner : s->hidden, p < 2 ? s->hidden : s->inner, layer * s->experts + e);
-        }
-    snprintf(name, sizeof(name), "model.layers.%u.post_attention_layernorm.weight", layer);
-    return rc < 0 ? rc : add_tensor(m, name, 1, s->hidden, EFS_NONE);
+        for (uint32_t p = 0; p < MATRICES; p++)
+            add_tensor(m, text_of("model.layers.%u.mlp.experts.%u.%s_proj.weight", layer, e, names[p]),
+                       p < 2 ? s->inner : s->hidden, p < 2 ? s->hidden : s->inner, layer * s->experts + e);
+    add_tensor(m, text_of("model.layers.%u.post_attention_layernorm.weight", layer), 1, s->hidden, EFS_NONE);
 }
 
 /* The header of a file of tensors [first, end), whose offsets then count from the file's begin. */
-static errint_t put_header(struct making *m, uint32_t file, size_t first, size_t end)
+static void put_header(struct making *m, uint32_t file, size_t first, size_t end)
 {
     struct efs_catalog *c = &m->catalog;
     size_t room = 64 + (end - first) * 256, used = 8;
-    char *text = calloc(room, 1);
-    if (!text)
-        return -ENOMEM;
+    char *text = must(calloc(room, 1));
     used += (size_t)snprintf(text + used, room - used, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t t = first; t < end; t++) {
         const struct efs_source_tensor *x = &c->tensors[t];
@@ -162,62 +153,47 @@ static errint_t put_header(struct making *m, uint32_t file, size_t first, size_t
     c->files[file].bytes += used;
     m->headers[file] = text;
     m->header_bytes[file] = used;
-    return 0;
 }
 
 /* Files have names, tensor files headers; config.json comes first in the order of names. */
-static errint_t name_files(struct making *m)
+static void name_files(struct making *m)
 {
     struct efs_catalog *c = &m->catalog;
-    size_t at = 0;
-    for (uint32_t f = 0; f < c->file_count; f++) {
-        struct efs_source_file *file = &c->files[f];
-        if (f == 0)
-            file->path = strdup("config.json");
-        else if (asprintf(&file->path, "model-%05u-of-%05zu.safetensors", f, c->file_count - 1) < 0)
-            file->path = NULL;
-        if (!file->path)
-            return -ENOMEM;
-        size_t first = at;
+    c->files[0].path = text_of("config.json");
+    for (uint32_t f = 1, first = 0, at = 0; f < c->file_count; f++, first = at) {
+        c->files[f].path = text_of("model-%05u-of-%05zu.safetensors", f, c->file_count - 1);
         while (at < c->tensor_count && c->tensors[at].file == f)
             at++;
-        errint_t rc = f ? put_header(m, f, first, at) : 0;
-        if (rc < 0)
-            return rc;
+        put_header(m, f, first, at);
     }
-    return 0;
 }
 
-static errint_t make_catalog(struct making *m)
+static void make_catalog(struct making *m)
 {
     const struct large_store *s = m->store;
     struct efs_catalog *c = &m->catalog;
-    struct efs_source_file *config = add_file(m);
-    if (!config || asprintf(&m->headers[0],
-                            "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "
+    const size_t tensors = (size_t)s->layers * LAYER_TENSORS(s->experts), files = tensors + 2; /* at most */
+    c->tensors = must(calloc(tensors, sizeof(*c->tensors)));
+    c->files = must(calloc(files, sizeof(*c->files)));
+    c->experts = must(calloc((size_t)s->layers * s->experts, sizeof(*c->experts)));
+    m->headers = must(calloc(files, sizeof(*m->headers)));
+    m->header_bytes = must(calloc(files, sizeof(*m->header_bytes)));
+    c->family = text_of("qwen-moe");
+    c->root = text_of("large");
+    m->headers[0] = text_of("{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"model_type\": \"qwen3_moe\", "
                             "\"hidden_size\": %u, \"moe_intermediate_size\": %u, \"num_experts\": %u, "
                             "\"num_hidden_layers\": %u}\n",
-                            s->hidden, s->inner, s->experts, s->layers) < 0)
-        return -ENOMEM;
-    *config = (struct efs_source_file){.bytes = strlen(m->headers[0])};
-    m->header_bytes[0] = config->bytes;
-    c->family = strdup("qwen-moe");
-    c->root = strdup("large");
-    c->experts = calloc((size_t)s->layers * s->experts, sizeof(*c->experts));
-    if (!c->family || !c->root || !c->experts || !add_file(m))
-        return -ENOMEM;
-    for (uint32_t l = 0; l < s->layers; l++)
-        for (uint32_t e = 0; e < s->experts; e++) {
-            c->experts[c->expert_count] = (struct efs_source_expert){.stack = strdup(""), .layer = l, .expert = e};
-            if (!c->experts[c->expert_count++].stack)
-                return -ENOMEM;
-        }
+                            s->hidden, s->inner, s->experts, s->layers);
+    m->header_bytes[0] = strlen(m->headers[0]);
+    *add_file(m) = (struct efs_source_file){.bytes = m->header_bytes[0]};
+    add_file(m);
     for (uint32_t l = 0; l < s->layers; l++) {
-        errint_t rc = add_layer(m, l);
-        if (rc < 0)
-            return rc;
+        for (uint32_t e = 0; e < s->experts; e++)
+            c->experts[c->expert_count++] =
+                (struct efs_source_expert){.stack = text_of("%s", ""), .layer = l, .expert = e};
+        add_layer(m, l);
     }
-    return name_files(m);
+    name_files(m);
 }
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------- */
@@ -340,26 +316,20 @@ static size_t largest_object(const struct efs_pack_plan *plan)
 
 static errint_t write_store(struct making *m, const char *path, struct efs_error *err)
 {
-    struct efs_pack_report *report = calloc(1, sizeof(*report));
+    struct efs_pack_report *report = must(calloc(1, sizeof(*report)));
     size_t matrix = (size_t)large_store_matrix_bytes(m->store);
-    errint_t rc = report ? make_catalog(m) : -ENOMEM;
-    if (rc < 0)
-        efs_fail(err, rc, "%s: no memory for its tensors", path);
-    else
-        rc = efs_pack_plan(&m->plan, &m->catalog, EFS_CHOOSE_CASCADE, EFS_SHARD_ELEMENTS_DEFAULT, err);
+    make_catalog(m);
+    errint_t rc = efs_pack_plan(&m->plan, &m->catalog, EFS_CHOOSE_CASCADE, EFS_SHARD_ELEMENTS_DEFAULT, err);
     if (rc == 0 && (matrix * MATRICES > EFS_RUN_BYTES || largest_object(&m->plan) > EFS_RUN_BYTES))
         rc = efs_fail(err, -E2BIG, "%s: an expert and a file's header may take %u MiB", path, EFS_RUN_BYTES >> 20);
     if (rc == 0) {
-        m->raw = malloc(largest_object(&m->plan) + matrix);
-        m->chunks = malloc(2 * ((size_t)EFS_RUN_BYTES + (4u << 20)));
-        m->entropy_bits = calloc(m->plan.object_count, sizeof(double));
-        rc = m->raw && m->chunks && m->entropy_bits ? efs_codec_scratch_new(EFS_SHARD_ELEMENTS_DEFAULT, &m->scratch)
-                                                    : -ENOMEM;
-        if (rc < 0)
-            efs_fail(err, rc, "%s: no memory", path);
-    }
-    if (rc == 0)
+        m->raw = must(malloc(largest_object(&m->plan) + matrix));
+        m->chunks = must(malloc(2 * ((size_t)EFS_RUN_BYTES + (4u << 20))));
+        m->entropy_bits = must(calloc(m->plan.object_count, sizeof(double)));
+        if (efs_codec_scratch_new(EFS_SHARD_ELEMENTS_DEFAULT, &m->scratch) < 0)
+            abort();
         rc = efs_store_writer_open(&m->writer, path, true, err);
+    }
     if (rc == 0)
         rc = write_groups(m, err);
     if (rc == 0) {

@@ -53,7 +53,7 @@ static struct efs *open_large(struct efs_options options)
 static uint32_t weights_file(struct efs *fs, struct efs_file_info *info)
 {
     for (uint32_t i = 0; i < efs_file_count(fs); i++) {
-        assert_int_equal(efs_file_info(fs, i, info), 0);
+        *info = fixture_file_info(fs, i);
         if (info->kind == EFS_FILE_CHECKPOINT && strstr(info->path, ".safetensors"))
             return i;
     }
@@ -115,21 +115,18 @@ TEST(test_expert_files)
     assert_non_null(want);
     assert_int_equal(efs_expert_count(fs), 20000);
     for (unsigned n = 0; n < 4; n++) {
-        struct efs_expert_info expert;
-        struct efs_file_info info;
+        const struct efs_expert_info expert = fixture_expert_info(fs, numbers[n]);
         struct efs_lease *lease;
-        assert_int_equal(efs_expert_info(fs, efs_id(numbers[n]), &expert), 0);
+        uint32_t file;
+        size_t file_bytes;
         assert_int_equal(expert.layer, numbers[n] / large.experts);
-        assert_int_equal(efs_file_info(fs, expert.file, &info), 0);
-        uint8_t *got = malloc(info.bytes);
-        assert_non_null(got);
-        assert_int_equal(read_wait(fs, expert.file, NULL, 0, got, info.bytes), info.bytes);
-        assert_int_equal(lease_wait(fs, expert.file, &lease), 0);
-        assert_memory_equal(efs_lease_data(lease), got, info.bytes);
+        uint8_t *got = fixture_expert(fs, numbers[n], &file, &file_bytes);
+        assert_int_equal(lease_wait(fs, file, &lease), 0);
+        assert_memory_equal(efs_lease_data(lease), got, file_bytes);
         efs_lease_release(lease);
         for (uint32_t matrix = 0; matrix < 3; matrix++) {
             large_store_matrix(&large, expert.layer, expert.expert, matrix, want);
-            assert_true(holds(got, info.bytes, want, bytes));
+            assert_true(holds(got, file_bytes, want, bytes));
         }
         free(got);
     }

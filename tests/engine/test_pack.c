@@ -7,7 +7,6 @@
 #include "pack.h"
 #include "store.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,17 +21,6 @@ static errint_t pack(const struct fixture *f, const struct efs_pack_options *opt
     errint_t rc = efs_pack(f->source, f->store, options, &report, err);
     assert_true((rc < 0) == (err->text[0] != '\0'));
     return rc;
-}
-
-static unsigned entries(const char *directory)
-{
-    DIR *d = opendir(directory);
-    unsigned n = 0;
-    assert_non_null(d);
-    for (const struct dirent *e; (e = readdir(d));)
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(d);
-    return n;
 }
 
 static bool same_trees(const char *a, const char *b)
@@ -51,6 +39,19 @@ static struct efs_store *open_store(const char *path)
         print_error("%s\n", err.text);
     assert_int_equal(rc, 0);
     return store;
+}
+
+/* Unpacked into a new directory, the store gives the source. */
+static void unpacks(const struct fixture *f)
+{
+    static unsigned number;
+    char out[400];
+    struct efs_error err = {""};
+    struct efs_store *store = open_store(f->store);
+    snprintf(out, sizeof(out), "%s/out-%u", f->directory, number++);
+    assert_int_equal(efs_store_unpack(store, out, false, 2, NULL, NULL, &err), 0);
+    efs_store_close(store);
+    assert_true(same_trees(f->source, out));
 }
 
 struct damage {
@@ -128,7 +129,6 @@ TEST(round_trips)
     static const uint32_t shards[] = {0, 8192, 65536};
     struct fixture f;
     struct damage damage;
-    char out[400];
     fixture_begin(&f);
     odd_checkpoint(&f);
     for (int codec = EFS_CHOOSE_AUTO; codec <= EFS_CHOOSE_RAW; codec++)
@@ -138,11 +138,7 @@ TEST(round_trips)
                 .codec = (enum efs_codec_choice)codec, .shard_elements = shards[i], .verify = true, .force = true};
             assert_int_equal(pack(&f, &options, &err), 0);
             assert_int_equal(verify(f.store, true, &damage), 0);
-            snprintf(out, sizeof(out), "%s/out-%d-%zu", f.directory, codec, i);
-            struct efs_store *store = open_store(f.store);
-            assert_int_equal(efs_store_unpack(store, out, false, 2, NULL, NULL, &err), 0);
-            efs_store_close(store);
-            assert_true(same_trees(f.source, out));
+            unpacks(&f);
         }
     fixture_end(&f);
 }
@@ -152,7 +148,7 @@ TEST(single_file_and_no_tensors)
     struct fixture f;
     struct efs_error err;
     struct efs_pack_options options = {.force = true};
-    char path[400], out[400];
+    char path[400];
     fixture_begin(&f);
     fixture_file(&f, "config.json", "{}", 2);
     fixture_file(&f, "nothing", "", 0);
@@ -160,11 +156,7 @@ TEST(single_file_and_no_tensors)
     assert_int_equal(report.tensors, 0);
     assert_int_equal(report.files, 2);
     assert_string_equal(report.notice, "");
-    snprintf(out, sizeof(out), "%s/out", f.directory);
-    struct efs_store *store = open_store(f.store);
-    assert_int_equal(efs_store_unpack(store, out, false, 0, NULL, NULL, &err), 0);
-    efs_store_close(store);
-    assert_true(same_trees(f.source, out));
+    unpacks(&f);
     /* One file alone: the store may lie beside it, but not take its place. */
     fixture_moe(&f, 1, 2, 16, 64);
     snprintf(path, sizeof(path), "%s/model.safetensors", f.source);
@@ -206,9 +198,7 @@ TEST(same_bytes_for_any_threads)
 TEST(layout_is_as_promised)
 {
     struct fixture f;
-    fixture_begin(&f);
-    fixture_moe(&f, 2, 12, 96, 512);
-    fixture_pack(&f, NULL);
+    fixture_store(&f, 2, 12, 96, 512);
     struct efs_store *s = open_store(f.store);
     assert_int_equal(s->expert_count, 24);
     uint64_t chunk_bytes = 0;
@@ -292,7 +282,7 @@ TEST(small_things_are_dense)
 {
     enum { TENSORS = 300 };
     static struct fixture_tensor tensors[TENSORS];
-    static char names[TENSORS][24], out[400];
+    static char names[TENSORS][24];
     struct fixture f;
     struct efs_error err;
     struct damage damage;
@@ -317,10 +307,8 @@ TEST(small_things_are_dense)
     uint64_t chunks = s->sb.tables[0].offset - EFS_ALIGN;
     if (chunks > raw + raw / 10)
         fail_msg("%llu bytes of chunks for %llu of tensors", (unsigned long long)chunks, (unsigned long long)raw);
-    snprintf(out, sizeof(out), "%s/out", f.directory);
-    assert_int_equal(efs_store_unpack(s, out, false, 2, NULL, NULL, &err), 0);
     efs_store_close(s);
-    assert_true(same_trees(f.source, out));
+    unpacks(&f);
     fixture_end(&f);
 }
 
@@ -379,10 +367,7 @@ TEST(existing_stores_are_kept)
     size_t bytes;
     fixture_begin(&f);
     fixture_moe(&f, 1, 1, 16, 64);
-    FILE *old = fopen(f.store, "w");
-    assert_non_null(old);
-    fputs("old", old);
-    fclose(old);
+    fixture_file_below(f.directory, "model.efs", "old", 3);
     assert_int_equal(pack(&f, &options, &err), -EEXIST);
     unsigned char *now = fixture_read(f.store, &bytes);
     assert_int_equal(bytes, 3);
@@ -390,38 +375,40 @@ TEST(existing_stores_are_kept)
     options.force = true;
     assert_int_equal(pack(&f, &options, &err), 0);
     efs_store_close(open_store(f.store));
-    assert_int_equal(entries(f.directory), 2);
+    assert_int_equal(fixture_names(f.directory), 4);
     fixture_end(&f);
 }
 
 TEST(refused_before_any_work)
 {
+    static const struct {
+        const char *source, *store; /* below the directory */
+        errint_t rc;
+    } places[] = {{"src", "src/x.efs", -EINVAL},
+                  {"src", "src/sub/x.efs", -EINVAL},
+                  {"src", "src/sub/../../src/x.efs", -EINVAL},
+                  {"src", "missing/x.efs", -ENOENT},
+                  {"src", "", -EISDIR},
+                  {"missing", "model.efs", -ENOENT}};
+    static const uint32_t bad[] = {1, 8191, 8193, EFS_SHARD_ELEMENTS_MAX + 8192, UINT32_MAX};
     struct fixture f;
     struct efs_error err;
     struct efs_pack_options options = {.force = true};
-    char path[400];
     fixture_begin(&f);
     fixture_moe(&f, 1, 1, 16, 64);
-    snprintf(path, sizeof(path), "%s/x.efs", f.source);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
-    snprintf(path, sizeof(path), "%s/sub/x.efs", f.source);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
-    snprintf(path, sizeof(path), "%s/sub/../../src/x.efs", f.source);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EINVAL);
-    snprintf(path, sizeof(path), "%s/missing/x.efs", f.directory);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -ENOENT);
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        char source[400], store[400];
+        snprintf(source, sizeof(source), "%s/%s", f.directory, places[i].source);
+        snprintf(store, sizeof(store), "%s/%s", f.directory, places[i].store);
+        assert_int_equal(efs_pack(source, store, &options, &report, &err), places[i].rc);
+    }
     assert_int_equal(efs_pack(f.source, f.directory, &options, &report, &err), -EISDIR);
-    snprintf(path, sizeof(path), "%s/", f.directory);
-    assert_int_equal(efs_pack(f.source, path, &options, &report, &err), -EISDIR);
-    snprintf(path, sizeof(path), "%s/missing", f.directory);
-    assert_int_equal(efs_pack(path, f.store, &options, &report, &err), -ENOENT);
-    static const uint32_t bad[] = {1, 8191, 8193, EFS_SHARD_ELEMENTS_MAX + 8192, UINT32_MAX};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         options.shard_elements = bad[i];
         assert_int_equal(pack(&f, &options, &err), -EINVAL);
     }
-    assert_int_equal(entries(f.directory), 1);
-    assert_int_equal(entries(f.source), 3);
+    assert_int_equal(fixture_names(f.directory), 3);
+    assert_int_equal(fixture_names(f.source), 5);
     fixture_end(&f);
 }
 
@@ -514,7 +501,7 @@ TEST(failures_leave_nothing)
         assert_non_null(strstr(err.text, "config.json"));
         assert_true(m.done);
     }
-    assert_int_equal(entries(f.directory), 1);
+    assert_int_equal(fixture_names(f.directory), 3);
     assert_int_equal(fixture_open_fds(), fds);
     fixture_end(&f);
 }
@@ -561,9 +548,7 @@ TEST(damage_is_found_and_named)
     struct damage damage;
     struct efs_error err = {""};
     char out[400];
-    fixture_begin(&f);
-    fixture_moe(&f, 1, 3, 64, 256);
-    fixture_pack(&f, NULL);
+    fixture_store(&f, 1, 3, 64, 256);
     struct efs_store *s = open_store(f.store);
     struct efs_disk_shard a = s->shards[s->objects[0].shard_first], b = s->shards[s->objects[4].shard_first];
     efs_store_close(s);
@@ -604,31 +589,26 @@ TEST(unpack_is_careful)
     struct efs_error err = {""};
     char out[300], path[400], elsewhere[400];
     size_t bytes;
-    fixture_begin(&f);
-    fixture_moe(&f, 1, 2, 64, 256);
-    fixture_pack(&f, NULL);
+    fixture_store(&f, 1, 2, 64, 256);
     struct efs_store *s = open_store(f.store);
     unsigned fds = fixture_open_fds();
     snprintf(out, sizeof(out), "%s/out", f.directory);
     assert_int_equal(mkdir(out, 0755), 0);
     /* An existing file is refused, and kept. */
     snprintf(path, sizeof(path), "%s/config.json", out);
-    FILE *old = fopen(path, "w");
-    assert_non_null(old);
-    fputs("old", old);
-    fclose(old);
+    fixture_file_below(out, "config.json", "old", 3);
     assert_int_equal(efs_store_unpack(s, out, false, 2, NULL, NULL, &err), -EEXIST);
     unsigned char *now = fixture_read(path, &bytes);
     assert_int_equal(bytes, 3);
     free(now);
-    assert_int_equal(entries(out), 1);
+    assert_int_equal(fixture_names(out), 3);
     /* A link in the way leads nowhere. */
     snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", f.directory);
     snprintf(path, sizeof(path), "%s/sub", out);
     assert_int_equal(mkdir(elsewhere, 0755), 0);
     assert_int_equal(symlink(elsewhere, path), 0);
     assert_true(efs_store_unpack(s, out, true, 2, NULL, NULL, &err) < 0);
-    assert_int_equal(entries(elsewhere), 0);
+    assert_int_equal(fixture_names(elsewhere), 2);
     assert_int_equal(unlink(path), 0);
     /* By force; cancelled or not. */
     assert_int_equal(efs_store_unpack(s, out, true, 2, NULL, NULL, &err), 0);
@@ -644,9 +624,7 @@ TEST(many_small_experts)
 {
     struct fixture f;
     struct damage damage;
-    fixture_begin(&f);
-    fixture_moe(&f, 10, 200, 8, 40);
-    fixture_pack(&f, NULL);
+    fixture_store(&f, 10, 200, 8, 40);
     struct efs_store *s = open_store(f.store);
     assert_int_equal(s->expert_count, 2000);
     efs_store_close(s);

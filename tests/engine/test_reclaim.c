@@ -35,18 +35,41 @@ static int setup(void **state)
 }
 
 /* Cancels when it was asked so often; 0: never. */
-static bool cancel_after(void *arg, uint64_t done, uint64_t total, const char *phase)
+static unsigned left;
+
+static bool cancel(void *arg, uint64_t done, uint64_t total, const char *phase)
 {
-    unsigned *left = arg;
+    (void)arg;
     assert_true(done <= total);
     if (strcmp(phase, "comparing") == 0)
         return false;
-    return *left > 0 && --*left == 0;
+    return left > 0 && --left == 0;
 }
 
-static struct efs_pack_options options_of(uint64_t step_bytes)
+static struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .progress = cancel};
+static struct efs_error err;
+
+/* Each of these by single steps, cancelled when it was asked so often. */
+static errint_t begin(unsigned after)
 {
-    return (struct efs_pack_options){.threads = 2, .shard_elements = 8192, .reclaim_step_bytes = step_bytes};
+    left = after;
+    err.text[0] = '\0';
+    options.reclaim_step_bytes = 1;
+    return efs_reclaim(model.source, out, &options, &report, &err);
+}
+
+static errint_t resume(const char *src, unsigned after)
+{
+    left = after;
+    err.text[0] = '\0';
+    return efs_reclaim_resume(src, out, &options, &report, &err);
+}
+
+static errint_t undo(unsigned after)
+{
+    left = after;
+    err.text[0] = '\0';
+    return efs_reclaim_undo(NULL, out, &options, &err);
 }
 
 static int run(const char *format, const char *a, const char *b)
@@ -75,43 +98,34 @@ static void assert_done(void)
     assert_int_equal(access(model.source, F_OK), -1);
 }
 
-static void expect(errint_t got, errint_t want, const struct efs_error *err)
+static void expect(errint_t got, errint_t want)
 {
     if (got != want)
-        fail_msg("%d, not %d: %s", got, want, err->text);
+        fail_msg("%d, not %d: %s", got, want, err.text);
     if (want < 0)
-        assert_true(err->text[0]);
-}
-
-static void in_steps_of(uint64_t bytes)
-{
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(bytes);
-    expect(efs_reclaim(model.source, out, &options, &report, &err), 0, &err);
-    assert_int_equal(report.experts, 2);
-    assert_done();
+        assert_true(err.text[0]);
 }
 
 TEST_WITH(one_step, setup, fixture_teardown)
 {
-    in_steps_of(0);
+    options.reclaim_step_bytes = left = 0;
+    expect(efs_reclaim(model.source, out, &options, &report, &err), 0);
+    assert_int_equal(report.experts, 2);
+    assert_done();
 }
 
 TEST_WITH(many_steps, setup, fixture_teardown)
 {
-    in_steps_of(1);
+    expect(begin(0), 0);
+    assert_int_equal(report.experts, 2);
+    assert_done();
 }
 
 /* Interrupted after each step, gone on with in a process of its own so to say, with other threads. */
 TEST_WITH(interrupted, setup, fixture_teardown)
 {
-    unsigned cancels = 0, left;
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1);
-    options.progress = cancel_after;
-    options.progress_arg = &left;
-    left = 2;
-    errint_t rc = efs_reclaim(model.source, out, &options, &report, &err);
+    unsigned cancels = 0;
+    errint_t rc = begin(2);
     for (; rc == -ECANCELED; cancels++) {
         char copy[300];
         snprintf(copy, sizeof(copy), "%s/copy", model.directory);
@@ -121,10 +135,10 @@ TEST_WITH(interrupted, setup, fixture_teardown)
         assert_true(efs_reclaim_unfinished(out));
         assert_int_equal(access(out, F_OK), -1);
         options.threads = 1 + cancels % 3;
-        left = 2;
-        rc = efs_reclaim_resume(NULL, out, &options, &report, &err);
+        rc = resume(NULL, 2);
     }
-    expect(rc, 0, &err);
+    options.threads = 2;
+    expect(rc, 0);
     assert_true(cancels >= 4);
     assert_false(efs_reclaim_unfinished(out));
     assert_int_equal(report.experts, 2);
@@ -133,12 +147,7 @@ TEST_WITH(interrupted, setup, fixture_teardown)
 
 TEST_WITH(cancelled_before_anything, setup, fixture_teardown)
 {
-    unsigned left = 1;
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1);
-    options.progress = cancel_after;
-    options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+    expect(begin(1), -ECANCELED);
     assert_false(efs_reclaim_unfinished(out));
     assert_source_is_whole();
 }
@@ -157,14 +166,9 @@ static uint64_t disk_bytes(const char *directory)
 /* Steps are really freed, and their files no longer pass for checkpoints: the beginning goes first. */
 TEST_WITH(steps_are_freed, setup, fixture_teardown)
 {
-    unsigned left = 4;
     size_t bytes;
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1);
     uint64_t before = disk_bytes(model.source);
-    options.progress = cancel_after;
-    options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
+    expect(begin(4), -ECANCELED);
     assert_true(disk_bytes(model.source) + 60000 < before);
     snprintf(path, sizeof(path), "%s/model-1.safetensors", model.source);
     unsigned char *data = fixture_read(path, &bytes);
@@ -175,14 +179,9 @@ TEST_WITH(steps_are_freed, setup, fixture_teardown)
 
 TEST_WITH(undone, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
     for (unsigned steps = 2; steps < 7; steps++) {
-        unsigned left = steps;
-        struct efs_pack_options options = options_of(1);
-        options.progress = cancel_after;
-        options.progress_arg = &left;
-        expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
-        for (left = 2; efs_reclaim_undo(NULL, out, &options, &err) == -ECANCELED; left = 2)
+        expect(begin(steps), -ECANCELED);
+        while (undo(2) == -ECANCELED)
             assert_true(efs_reclaim_unfinished(out));
         assert_false(efs_reclaim_unfinished(out));
         assert_source_is_whole();
@@ -192,18 +191,10 @@ TEST_WITH(undone, setup, fixture_teardown)
 /* Forward, some steps back, forward again. */
 TEST_WITH(back_and_forth, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
-    unsigned left = 6;
-    struct efs_pack_options options = options_of(1);
-    options.progress = cancel_after;
-    options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
-    left = 3;
-    expect(efs_reclaim_undo(NULL, out, &options, &err), -ECANCELED, &err);
-    left = 3;
-    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), -ECANCELED, &err);
-    left = 0;
-    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), 0, &err);
+    expect(begin(6), -ECANCELED);
+    expect(undo(3), -ECANCELED);
+    expect(resume(NULL, 3), -ECANCELED);
+    expect(resume(NULL, 0), 0);
     assert_done();
 }
 
@@ -211,28 +202,24 @@ TEST_WITH(back_and_forth, setup, fixture_teardown)
 TEST_WITH(large_object, setup, fixture_teardown)
 {
     static const struct fixture_tensor tensor[] = {{"model.embed_tokens.weight", "BF16", 2, {45000, 1024}, 92160000}};
-    struct efs_error err = {""};
-    unsigned left;
     fixture_safetensors(&model, "model-3.safetensors", tensor, 1, 3);
-    struct efs_pack_options options = {.threads = 2, .force = true};
-    fixture_pack(&model, &options);
-    options = (struct efs_pack_options){.reclaim_step_bytes = 1, .progress = cancel_after, .progress_arg = &left};
-    left = 1000;
-    errint_t rc = efs_reclaim(model.source, out, &options, &report, &err);
-    for (; rc == -ECANCELED; left = 12)
-        rc = efs_reclaim_resume(NULL, out, &options, &report, &err);
-    expect(rc, 0, &err);
+    fixture_pack(&model, NULL);
+    errint_t rc = begin(1000);
+    while (rc == -ECANCELED)
+        rc = resume(NULL, 12);
+    expect(rc, 0);
     assert_done();
 }
 
 /* A single file, by a path that is relative. */
 TEST_WITH(one_file, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1), plain = {.threads = 2, .shard_elements = 8192, .force = true};
+    const struct efs_pack_options plain = {.threads = 2, .shard_elements = 8192, .force = true};
     snprintf(path, sizeof(path), "%s/model-1.safetensors", model.source);
-    expect(efs_pack(path, model.store, &plain, &report, &err), 0, &err);
-    expect(efs_reclaim(path, out, &options, &report, &err), 0, &err);
+    expect(efs_pack(path, model.store, &plain, &report, &err), 0);
+    options.reclaim_step_bytes = 1;
+    left = 0;
+    expect(efs_reclaim(path, out, &options, &report, &err), 0);
     assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
     assert_int_equal(access(path, F_OK), -1);
     snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
@@ -241,11 +228,9 @@ TEST_WITH(one_file, setup, fixture_teardown)
 
 static void refuse(errint_t want, const char *words)
 {
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1);
     struct efs_reclaim_need need;
-    expect(efs_reclaim_look(model.source, out, &options, &need, &err), want, &err);
-    expect(efs_reclaim(model.source, out, &options, &report, &err), want, &err);
+    expect(efs_reclaim_look(model.source, out, &options, &need, &err), want);
+    expect(begin(0), want);
     if (!strstr(err.text, words))
         fail_msg("no '%s' in: %s", words, err.text);
     assert_false(efs_reclaim_unfinished(out));
@@ -288,56 +273,34 @@ TEST_WITH(file_in_use, setup, fixture_teardown)
     refuse(-EBUSY, "open or mapped");
     close(mine);
     assert_source_is_whole();
-    in_steps_of(1);
+    expect(begin(0), 0);
+    assert_done();
 }
 
 /* Two at a time, and a second one over what the first left. */
 TEST_WITH(earlier_run, setup, fixture_teardown)
 {
-    unsigned left = 3;
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1);
-    options.progress = cancel_after;
-    options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
-    options = options_of(1);
-    expect(efs_reclaim(model.source, out, &options, &report, &err), -EEXIST, &err);
+    expect(begin(3), -ECANCELED);
+    expect(begin(0), -EEXIST);
     assert_non_null(strstr(err.text, "--resume"));
-    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), 0, &err);
+    expect(resume(NULL, 0), 0);
     assert_done();
-    expect(efs_reclaim_resume(NULL, out, &options, &report, &err), -ENOENT, &err);
-}
-
-static void interrupt_after(unsigned left)
-{
-    struct efs_error err = {""};
-    struct efs_pack_options options = options_of(1);
-    options.progress = cancel_after;
-    options.progress_arg = &left;
-    expect(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED, &err);
-}
-
-static errint_t resume(const char *src, struct efs_error *err)
-{
-    struct efs_pack_options options = options_of(1);
-    return efs_reclaim_resume(src, out, &options, &report, err);
+    expect(resume(NULL, 0), -ENOENT);
 }
 
 /* The source was written to while nobody looked: told, also by undo, and nothing is lost by that. */
 TEST_WITH(source_changed, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
     struct stat st;
-    struct efs_pack_options options = options_of(1);
-    interrupt_after(3);
+    expect(begin(3), -ECANCELED);
     snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
     assert_int_equal(stat(path, &st), 0);
     int fd = open(path, O_WRONLY);
     const struct timespec now[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000}};
     assert_int_equal(futimens(fd, now), 0);
-    expect(resume(NULL, &err), -ESTALE, &err);
+    expect(resume(NULL, 0), -ESTALE);
     assert_non_null(strstr(err.text, "touch -d"));
-    expect(efs_reclaim_undo(NULL, out, &options, &err), -ESTALE, &err);
+    expect(undo(0), -ESTALE);
     const struct timespec then[2] = {{.tv_nsec = UTIME_OMIT}, st.st_mtim};
     assert_int_equal(futimens(fd, then), 0);
     close(fd);
@@ -345,21 +308,20 @@ TEST_WITH(source_changed, setup, fixture_teardown)
     assert_int_equal(run("touch -r '%s' '%s.new'", path, path), 0);
     assert_int_equal(run("mv '%s' '%s.old'", path, path), 0);
     assert_int_equal(run("mv '%s.new' '%s'", path, path), 0);
-    expect(resume(NULL, &err), -ESTALE, &err);
+    expect(resume(NULL, 0), -ESTALE);
     assert_int_equal(run("mv '%s.old' '%s'", path, path), 0);
-    expect(resume(NULL, &err), 0, &err);
+    expect(resume(NULL, 0), 0);
     assert_done();
 }
 
 /* The source was moved: its new place is told. */
 TEST_WITH(source_moved, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
-    interrupt_after(3);
+    expect(begin(3), -ECANCELED);
     snprintf(path, sizeof(path), "%s/moved", model.directory);
     assert_int_equal(rename(model.source, path), 0);
-    expect(resume(NULL, &err), -ENOENT, &err);
-    expect(resume(path, &err), 0, &err);
+    expect(resume(NULL, 0), -ENOENT);
+    expect(resume(path, 0), 0);
     assert_done();
     assert_int_equal(access(path, F_OK), -1);
 }
@@ -367,10 +329,9 @@ TEST_WITH(source_moved, setup, fixture_teardown)
 /* A journal that lacks a step, or is damaged anywhere, is refused: what it told of is gone in the source. */
 TEST_WITH(journal_damage, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
     size_t bytes, last = 0;
     unsigned records = 0;
-    interrupt_after(4);
+    expect(begin(4), -ECANCELED);
     snprintf(path, sizeof(path), "%s/journal", folder);
     unsigned char *journal = fixture_read(path, &bytes);
     for (size_t at = 0; at < bytes; at += 512) {
@@ -378,7 +339,7 @@ TEST_WITH(journal_damage, setup, fixture_teardown)
             continue;
         for (unsigned part = 0; part < 128; part += 33) { /* header and payload */
             fixture_damage(path, at + part);
-            expect(resume(NULL, &err), -EUCLEAN, &err);
+            expect(resume(NULL, 0), -EUCLEAN);
             fixture_damage(path, at + part);
         }
         records++;
@@ -388,38 +349,35 @@ TEST_WITH(journal_damage, setup, fixture_teardown)
     assert_int_equal(records, 4);
     assert_int_equal(run("cp '%s' '%s.all'", path, path), 0);
     assert_int_equal(truncate(path, (off_t)last + 100), 0);
-    expect(resume(NULL, &err), -EUCLEAN, &err);
+    expect(resume(NULL, 0), -EUCLEAN);
     assert_non_null(strstr(err.text, "hole"));
     assert_int_equal(truncate(path, (off_t)last), 0);
-    expect(resume(NULL, &err), -EUCLEAN, &err);
+    expect(resume(NULL, 0), -EUCLEAN);
     assert_int_equal(run("mv '%s.all' '%s'", path, path), 0);
-    expect(resume(NULL, &err), 0, &err);
+    expect(resume(NULL, 0), 0);
     assert_done();
 }
 
 /* A byte of the partial store is damaged: seen before more is freed, when the last step is looked at again. */
 TEST_WITH(store_damage, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
     struct stat st;
-    struct efs_pack_options options = options_of(1);
-    interrupt_after(4);
+    expect(begin(4), -ECANCELED);
     snprintf(path, sizeof(path), "%s/store", folder);
     assert_int_equal(stat(path, &st), 0);
     fixture_damage(path, (uint64_t)st.st_size - 4096);
-    expect(resume(NULL, &err), -EUCLEAN, &err);
-    expect(efs_reclaim_undo(NULL, out, &options, &err), -EUCLEAN, &err);
+    expect(resume(NULL, 0), -EUCLEAN);
+    expect(undo(0), -EUCLEAN);
     fixture_damage(path, (uint64_t)st.st_size - 4096);
     assert_int_equal(truncate(path, st.st_size - 4096), 0);
-    expect(resume(NULL, &err), -EUCLEAN, &err);
+    expect(resume(NULL, 0), -EUCLEAN);
 }
 
 /* The store that is not finished is never taken for one. */
 TEST_WITH(partial_is_no_store, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
     struct efs_store *store;
-    interrupt_after(4);
+    expect(begin(4), -ECANCELED);
     snprintf(path, sizeof(path), "%s/store", folder);
     assert_true(efs_store_open(path, &store, &err) < 0);
 }
@@ -427,10 +385,9 @@ TEST_WITH(partial_is_no_store, setup, fixture_teardown)
 /* A file that came into the source later is not ours to remove. */
 TEST_WITH(later_files_stay, setup, fixture_teardown)
 {
-    struct efs_error err = {""};
-    interrupt_after(3);
+    expect(begin(3), -ECANCELED);
     fixture_file(&model, "sub/notes.txt", "mine", 4);
-    expect(resume(NULL, &err), 0, &err);
+    expect(resume(NULL, 0), 0);
     assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
     snprintf(path, sizeof(path), "%s/sub/notes.txt", model.source);
     assert_int_equal(access(path, F_OK), 0);
