@@ -124,7 +124,7 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
         rc = efs_pack_find_copies(&j.catalog, j.source, options, err);
     if (rc == 0)
         rc = pack(&j, out, report, err);
-    if (rc == -ENOSPC && err) {
+    if (rc == -ENOSPC && err && j.plan.source_bytes) {
         const struct efs_error why = *err;
         efs_fail(err, rc, "%.800s; the store of %llu MiB of files may take as much", why.text,
                  (unsigned long long)((j.plan.source_bytes >> 20) + 1));
