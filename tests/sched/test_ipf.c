@@ -1,34 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_ipf.c - iterative proportional fitting against its constraints (C2 and C3 of Eq. 15), small cases against the
- * enumeration of all subsets, and the corners: certain and impossible experts, ties, sums off by rounding.
+ * test_ipf.c - iterative proportional fitting against its constraints (C2 and C3 of Eq. 15), and the corners: certain
+ * and impossible experts, ties, sums off by rounding.
  */
 #include "test.h"
 #include "cases.h"
 #include "ipf.h"
 
 #define CHOSEN_MOST 16
-
-/* Inclusion probabilities by brute force: all subsets of the right size, weighted as Eq. 22 says. */
-static void inclusion_by_enumeration(const double *q, unsigned n, unsigned k, double *f)
-{
-    double all = 0;
-
-    memset(f, 0, n * sizeof(*f));
-    for (uint32_t set = 0; set < 1u << n; set++) {
-        double p = 1;
-
-        if ((unsigned)__builtin_popcount(set) != k)
-            continue;
-        for (unsigned i = 0; i < n; i++)
-            p *= set >> i & 1 ? q[i] : 1 - q[i];
-        all += p;
-        for (unsigned i = 0; i < n; i++)
-            f[i] += set >> i & 1 ? p : 0;
-    }
-    for (unsigned i = 0; i < n; i++)
-        f[i] /= all;
-}
 
 /* The way back (Eq. 24) for many: how many of the others are drawn, counted anew for each expert. */
 static void inclusion_by_counting(const double *q, unsigned n, unsigned k, double *f)
@@ -67,23 +46,6 @@ static void check_fit(const double *f, unsigned n, unsigned k)
     }
     assert_double_equal(sum, k, 1e-9); /* with C2: P sums to 1 (C3), as every subset that counts has k experts */
     assert_double_equal(sum_q, k, 1e-9);
-}
-
-TEST(way_back_is_the_enumeration)
-{
-    struct cases cases = {1};
-
-    for (unsigned n = 1; n <= 12; n++)
-        for (unsigned k = 1; k <= n; k++) {
-            double q[12], got[12], expected[12];
-
-            for (unsigned i = 0; i < n; i++)
-                q[i] = cases_uniform(&cases) * 0.98 + 0.01;
-            inclusion_by_counting(q, n, k, got);
-            inclusion_by_enumeration(q, n, k, expected);
-            for (unsigned i = 0; i < n; i++)
-                assert_double_equal(got[i], expected[i], 1e-12);
-        }
 }
 
 TEST(random_layers_meet_c2_and_c3)
