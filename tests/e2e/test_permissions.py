@@ -146,8 +146,9 @@ result = as_nobody("""
     setfattr -n user.expertfs.pin -v C "$2/$4" && echo pinned
     echo "1: 2" >"$2/.expertfs/want" && echo asked
     (: >>"$2/config.json") 2>/dev/null || echo unwritten
-    kill "$(sed -n "s/^pid: //p" "$2/.expertfs/config")"
-    for i in $(seq 500); do grep -q " $2 " /proc/mounts || break; sleep 0.02; done
+    pid=$(sed -n "s/^pid: //p" "$2/.expertfs/config")
+    kill "$pid"
+    for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done # it saves its state below the scratch folder
     grep -q " $2 " /proc/mounts || echo ended
     """, store, expert, large, f"{model}/{large}", before=("sh", scratch("bind.sh"), scratch("fuse.conf")))
 if result is not None:
