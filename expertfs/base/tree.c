@@ -15,8 +15,10 @@ struct efsd_entry {
     uint8_t kind;
 };
 
-static bool path_is_sound(const char *path, size_t bytes)
+/* parts: how many it has. */
+static bool path_is_sound(const char *path, size_t bytes, size_t *parts)
 {
+    *parts = 0;
     if (bytes == 0 || bytes > UINT16_MAX)
         return false;
     size_t start = 0;
@@ -29,6 +31,7 @@ static bool path_is_sound(const char *path, size_t bytes)
             (part == 2 && name[0] == '.' && name[1] == '.'))
             return false;
         start = i + 1;
+        ++*parts;
     }
     return true;
 }
@@ -59,8 +62,8 @@ static errint_t tree_reserve(struct efsd_tree *tree, size_t path_bytes)
 errint_t efsd_tree_add(struct efsd_tree *tree, const char *path, enum efsd_kind kind, uint32_t id, uint32_t expert,
                        uint64_t bytes)
 {
-    size_t path_bytes = strlen(path);
-    if (!path_is_sound(path, path_bytes))
+    size_t path_bytes = strlen(path), parts;
+    if (!path_is_sound(path, path_bytes, &parts))
         return -EINVAL;
     errint_t rc = tree_reserve(tree, path_bytes);
     if (rc)
@@ -75,6 +78,7 @@ errint_t efsd_tree_add(struct efsd_tree *tree, const char *path, enum efsd_kind 
         .kind = (uint8_t)kind,
     };
     tree->text_bytes += path_bytes;
+    tree->part_count += parts;
     return 0;
 }
 
@@ -113,35 +117,33 @@ static errint_t entry_fail_twice(const struct efsd_tree *tree, const struct efsd
                     (int)entry->path_bytes, tree->text + entry->path);
 }
 
-/* One directory on its way: which entries are below it, and how long their common prefix is. */
-struct span {
-    uint32_t from, to;
-    size_t depth;
-};
-
 /*
- * Append the children of directory at; spans[] has a span for each node. One name is one child: a run of entries that
- * share their part at this depth.
+ * Append the children of directory at, which has for now in first and count the entries below it, and in bytes the
+ * length of their common prefix. One name is one child: a run of entries that share their part at this depth.
  */
-static errint_t tree_add_children(struct efsd_tree *tree, uint32_t at, struct span *spans, struct efs_error *err)
+static errint_t tree_add_children(struct efsd_tree *tree, uint32_t at, struct efs_error *err)
 {
-    const struct span span = spans[at];
     struct efsd_node *directory = &tree->nodes[at];
+    const uint32_t to = directory->first + directory->count;
+    const size_t depth = directory->bytes;
+    uint32_t i = directory->first;
     directory->first = tree->count;
-    for (uint32_t i = span.from; i < span.to;) {
+    directory->count = 0;
+    directory->bytes = 0;
+    while (i < to) {
         const struct efsd_entry *entry = &tree->entries[i];
-        const char *name = tree->text + entry->path + span.depth;
-        size_t bytes = entry_part_bytes(tree->text, entry, span.depth);
-        bool is_file = span.depth + bytes == entry->path_bytes;
+        const char *name = tree->text + entry->path + depth;
+        size_t bytes = entry_part_bytes(tree->text, entry, depth);
+        bool is_file = depth + bytes == entry->path_bytes;
         uint32_t end = i + 1;
-        while (end < span.to && entry_part_bytes(tree->text, &tree->entries[end], span.depth) == bytes &&
-               memcmp(tree->text + tree->entries[end].path + span.depth, name, bytes) == 0)
+        while (end < to && entry_part_bytes(tree->text, &tree->entries[end], depth) == bytes &&
+               memcmp(tree->text + tree->entries[end].path + depth, name, bytes) == 0)
             end++;
         if (is_file && end - i > 1)
             return entry_fail_twice(tree, entry, err);
         struct efsd_node *node = &tree->nodes[tree->count];
         *node = (struct efsd_node){
-            .name = entry->path + (uint32_t)span.depth,
+            .name = entry->path + (uint32_t)depth,
             .name_bytes = (uint16_t)bytes,
             .parent = at,
             .kind = EFSD_DIRECTORY,
@@ -154,7 +156,9 @@ static errint_t tree_add_children(struct efsd_tree *tree, uint32_t at, struct sp
             node->bytes = entry->bytes;
         } else {
             directory->id++;
-            spans[tree->count] = (struct span){.from = i, .to = end, .depth = span.depth + bytes + 1};
+            node->first = i;
+            node->count = end - i;
+            node->bytes = depth + bytes + 1;
         }
         tree->count++;
         directory->count++;
@@ -163,42 +167,20 @@ static errint_t tree_add_children(struct efsd_tree *tree, uint32_t at, struct sp
     return 0;
 }
 
-/* Upper bound of the nodes: the root, each file, and each '/' at most one directory that was not there before. */
-static size_t tree_count_bound(const struct efsd_tree *tree)
-{
-    size_t bound = 1 + (size_t)tree->entry_count;
-    const struct efsd_entry *before = NULL;
-    for (uint32_t i = 0; i < tree->entry_count; i++) {
-        const struct efsd_entry *entry = &tree->entries[i];
-        const char *path = tree->text + entry->path;
-        for (size_t k = 0; k < entry->path_bytes; k++) {
-            bool known = before && k < before->path_bytes && memcmp(tree->text + before->path, path, k + 1) == 0;
-            bound += path[k] == '/' && !known;
-        }
-        before = entry;
-    }
-    return bound;
-}
-
 errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
 {
     if (tree->entry_count)
         qsort_r(tree->entries, tree->entry_count, sizeof(*tree->entries), compare_entries, tree->text);
-    size_t bound = tree_count_bound(tree);
-    struct span *spans = calloc(bound, sizeof(*spans));
-    tree->nodes = calloc(bound, sizeof(*tree->nodes));
-    if (!spans || !tree->nodes) {
-        free(spans);
+    tree->nodes = calloc(1 + tree->part_count, sizeof(*tree->nodes)); /* the rest is given back below */
+    if (!tree->nodes)
         return efs_fail(err, -ENOMEM, "no memory for the names of %u files", tree->entry_count);
-    }
-    tree->nodes[EFSD_ROOT] = (struct efsd_node){.kind = EFSD_DIRECTORY, .expert = UINT32_MAX};
-    spans[EFSD_ROOT] = (struct span){.from = 0, .to = tree->entry_count, .depth = 0};
+    tree->nodes[EFSD_ROOT] =
+        (struct efsd_node){.kind = EFSD_DIRECTORY, .expert = UINT32_MAX, .count = tree->entry_count};
     tree->count = 1;
     errint_t rc = 0;
     for (uint32_t at = 0; at < tree->count && !rc; at++)
         if (tree->nodes[at].kind == EFSD_DIRECTORY)
-            rc = tree_add_children(tree, at, spans, err);
-    free(spans);
+            rc = tree_add_children(tree, at, err);
     if (rc)
         return rc;
     free(tree->entries);
@@ -206,6 +188,8 @@ errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
     tree->entry_room = 0;
     char *text = realloc(tree->text, tree->text_bytes ? tree->text_bytes : 1);
     tree->text = text ? text : tree->text;
+    struct efsd_node *nodes = reallocarray(tree->nodes, tree->count, sizeof(*nodes));
+    tree->nodes = nodes ? nodes : tree->nodes;
     return 0;
 }
 

@@ -40,6 +40,7 @@ struct efsd_tree {
     struct efsd_entry *entries; /* until it is built */
     uint64_t text_room;
     uint32_t entry_count, entry_room;
+    size_t part_count; /* of all paths: no more nodes than that, and the root */
 };
 
 #define EFSD_ROOT 0u
