@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-private.h - calls for the programs of this project beside those of the public headers. Not installed and not
+ * expertfs-private.h - calls for the programs of this project, in addition to the public headers. Not installed and not
  * in the shared library: daemon and tools link the archive. May change at any time.
  */
 #ifndef EXPERTFS_PRIVATE_H
@@ -15,10 +15,10 @@
 /* Which code decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU chooses, too). */
 const char *efs_cpu_path(void);
 /*
- * The memory that this process can have now. available_bytes: the smallest of MemAvailable of /proc/meminfo and, for
- * every memory cgroup (v2 or v1) that it is in, its limit (v2: memory.high, too) less what it uses without its page
- * cache. free_bytes: the same, page cache counted as used. limit_bytes: above it processes are killed; the smallest of
- * MemTotal and of the cgroups' limits.
+ * Memory that this process can allocate now. available_bytes: the least of MemAvailable of /proc/meminfo and, for each
+ * memory cgroup (v2 or v1) of the process, its limit (v2: also memory.high) less its usage without page cache.
+ * free_bytes: the same with page cache counted as used. limit_bytes: the OOM limit, the least of MemTotal and the
+ * cgroups' limits.
  */
 struct efs_memory {
     uint64_t limit_bytes, available_bytes;
@@ -37,28 +37,28 @@ struct efs_options {
     unsigned workers;        /* decode threads L; 0: all cores */
     uint64_t budget_bytes;   /* 0: auto (what cgroup and machine leave) */
     uint64_t reserved_bytes; /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
-    uint64_t per_file_bytes; /* the same, for each file that is served: its names and the like */
+    uint64_t per_file_bytes; /* the same for each served file, such as its name */
     bool full_pool;          /* keep leased experts in memfds (for passthrough and the client runtime) */
-    bool lease_wait;         /* all held by others and no room: true wait, false -ENOMEM */
+    bool lease_wait;         /* without room a lease waits for a release; false: it fails with -ENOMEM */
     bool prealloc;           /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
     bool no_direct;          /* read the store through the page cache (also chosen when O_DIRECT is refused) */
     /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
     const char *policy, *pools, *plan, *goal, *prefetch;
     bool no_state; /* neither read nor write the state directory */
-    bool warm;     /* read all experts into empty memory while the disk rests, if all of them fit */
+    bool warm;     /* read all experts into empty memory while the disk is idle, if all of them fit */
     void (*log)(void *arg, enum efs_log_level level, const char *line); /* any thread; may be NULL */
     void *log_arg;
-    /* With full_pool, and CAP_SYS_ADMIN: keep the chunk pool in memory that a daemon can let others map, so that it
-     * hands out coded experts, too. */
+    /* With full_pool and CAP_SYS_ADMIN: keep the chunk pool in memory that other processes can map, to hand out coded
+     * experts. */
     bool chunk_windows;
 };
 
 /* Open store and start serving. -ENOMEM with the floor in err when the budget is below it. */
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **fs, struct efs_error *err);
-/* Finish or fail (-ECANCELED) what is under way, join all threads, free everything. No other call may be active. */
+/* Finish or cancel (-ECANCELED) all operations, join all threads, free everything. No other call may be active. */
 void efs_close(struct efs *fs);
-/* The caller holds bytes more than it said in reserved_bytes: they count in the budget from now on. -ENOMEM with the
- * floor in err: the budget is below it now, and nothing can be read until it is raised. */
+/* Add bytes to reserved_bytes. -ENOMEM with the floor in err: the budget is below it now, and all reads fail until it
+ * is raised. */
 errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
 /* A checkpoint has an experts/ or a .expertfs of its own: experts have no files. */
 bool efs_view_hidden(const struct efs *fs);
@@ -66,17 +66,17 @@ bool efs_view_hidden(const struct efs *fs);
 errint_t efs_client_new(struct efs *fs, struct efs_client **client, struct efs_error *err);
 
 /*
- * Lease an expert's file in full: it is decoded into a file in memory that has the file's own offsets, and stays there,
- * unchanged, until every lease on it was released. done gets the lease (to be released once for each call) or an error.
- * Leases that are still held at efs_close() end with it: the file is closed, never changed.
+ * Lease an expert in full: decode its file into a memory file with the same offsets, which does not change until all
+ * leases on it are released. done gets the lease, to be released once for each call, or an error. efs_close() ends the
+ * leases that are left: memory files are closed, never changed.
  */
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 /*
- * The file, for reading, owned by the engine until the last lease is released: whoever opens or maps it, or moves its
- * pages elsewhere, sees this expert for as long as that lasts. Nobody can open it for writing. -EBUSY: it is a window;
- * -errno.
+ * The memory file, for reading, owned by the engine until the last lease is released. A process that opens or maps it,
+ * or splices its pages, sees this expert for as long as it holds them. It cannot be opened for writing. -EBUSY: it is a
+ * window; -errno.
  */
 int efs_lease_fd(const struct efs_lease *lease);
 const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
@@ -88,10 +88,10 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, 
 /* A pool of the cache (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
 struct efs_pool_info {
     uint64_t capacity_bytes, used_bytes, experts;
-    uint64_t hits;    /* experts asked for that were found so in memory; 'M': misses */
+    uint64_t hits;    /* requested experts that were in memory in this form; 'M': misses */
     uint64_t partial; /* of them, those of which a part had to be read */
     uint64_t admitted, promoted, demoted, evicted;
-    uint64_t saved_bytes; /* that hits here did not read from the store */
+    uint64_t saved_bytes; /* that hits did not read from the store */
 };
 errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
 
@@ -101,37 +101,38 @@ bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset,
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Pack src into out in the place of src, for a disk that cannot hold both: step by step, a step's bytes are coded,
- * synced, read back from the disk and compared, told to a journal, and freed in the source files (holes are punched).
- * The work lies in the folder OUT.reclaim. At every moment all bytes are in the source and that folder together,
- * whatever ends the process or the machine. At the end out appears, and the source and the folder are removed.
+ * Pack src into out in place of src, for a disk that cannot hold both. In each step some bytes are coded, synced, read
+ * back from disk and compared, recorded in a journal, and freed in the source files by punching holes. The folder
+ * OUT.reclaim holds the work. At any time source and folder together have all bytes, also after a crash of the process
+ * or the machine. At the end out gets its name, and source and folder are removed. The store has the bytes of
+ * efs_pack().
  *
- * Refused, before anything is done: links among the source (-ELOOP, -EMLINK), files that others have open (-EBUSY,
- * where the system tells), another filesystem than that of out (-EXDEV), one that cannot punch holes (-EOPNOTSUPP), too
- * little room (-ENOSPC), an out or OUT.reclaim that exists (-EEXIST; options->force counts for nothing here). Nothing
- * else may write to the source meanwhile; -ESTALE where that is noticed. An error or cancelling (-ECANCELED) before the
- * first step was freed leaves nothing behind; later OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks; uses at
- * most 512 MiB. The store has the bytes that efs_pack() would give it.
+ * Refused before anything changes: links in the source (-ELOOP, -EMLINK), files that another process has open (-EBUSY,
+ * where the system reports it), a source on another filesystem than out (-EXDEV), a filesystem that cannot punch holes
+ * (-EOPNOTSUPP), too little space (-ENOSPC), an existing out or OUT.reclaim (-EEXIST, also with options->force). No
+ * other process may write to the source; -ESTALE if that is detected. An error or cancelling (-ECANCELED) before the
+ * first step was freed leaves nothing; later OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks; takes at most 512
+ * MiB.
  */
 errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
                      struct efs_pack_report *report, struct efs_error *err);
 struct efs_reclaim_need {
     uint64_t source_bytes, files;
     uint64_t free_bytes; /* on the disk now */
-    uint64_t need_bytes; /* that may be taken at a time beside the source, if coding saved nothing */
+    uint64_t need_bytes; /* the most that is in use in addition to the source, if coding saves nothing */
 };
-/* What efs_reclaim() looks at before it begins; nothing is changed. need is filled when 0 is returned. */
+/* The checks of efs_reclaim() before it starts; changes nothing. need is valid when 0 is returned. */
 errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_reclaim_need *need, struct efs_error *err);
 /*
- * Go on with what was interrupted. src: where the source is now, NULL: where it was. Codec and shard size are those
- * that it began with; threads and progress count. -ENOENT, -ENODATA: nothing is left to be done; -ESTALE: a source file
- * was changed; -EWOULDBLOCK: another process is at it.
+ * Continue an interrupted efs_reclaim(). src: the present place of the source, NULL: its former one. Of options threads
+ * and progress are used; codec and shard size are those of the first run. -ENOENT, -ENODATA: there is nothing to
+ * continue; -ESTALE: a source file was changed; -EWOULDBLOCK: another process works on it.
  */
 errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
                             struct efs_pack_report *report, struct efs_error *err);
-/* Go back: write what was freed into the source files again, from the last step to the first, and remove OUT.reclaim.
- * It needs the room that the freeing made. Can be interrupted and called again, or resumed forward. Errors as above. */
+/* Undo: write the freed bytes into the source files again, from the last step to the first, and remove OUT.reclaim.
+ * Needs the disk space that was freed. After an interruption call it or efs_reclaim_resume(). Errors as above. */
 errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_error *err);
 /* Whether out has an OUT.reclaim. */
@@ -140,7 +141,7 @@ bool efs_reclaim_unfinished(const char *out);
 /* What efs_pack() with options->weights refuses before it reads a weight: none are there, or not all.
  * -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
-/* Whether OUT.reclaim of an efs_reclaim() that did not end has bytes of src, which are not in src any more. */
+/* Whether OUT.reclaim of an interrupted efs_reclaim() has bytes that were freed in src. */
 bool efs_reclaim_is_of(const char *out, const char *src);
 
 /* JSON as Python's json module reads it, and so config.json and an index: with a byte order mark, NaN and Infinity
@@ -169,51 +170,47 @@ errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
  * latest requests as a .route trace, empty before there is a pass); to be freed by the caller. -ENODATA: no such thing;
  * -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
-/* A path in such a line, or in a label of OpenMetrics: a line's end as \n, and \ before " and \. */
+/* Print a path in such a line, or in a label of OpenMetrics: a newline as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
 /* The absolute path of an existing file, without symbolic links; for free(), NULL after an error. -EXDEV: only the path
  * that was given leads to it. What realpath(3) fails with. */
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
 
-/* -ECHILD: it was opened in the process from which this one was forked, where nothing but efs_close() works. */
+/* -ECHILD: fs was opened by the process from which this one was forked; efs_close() alone works. */
 errint_t efs_served_check(const struct efs *fs, struct efs_error *err);
 
 /* ---- requests of one store --------------------------------------------------------------------------------------- */
 
-/* Experts of a layer, by the numbers of experts/L03/E017.safetensors: their numbers in the store, in place. -ENOENT
- * with the reason in err: there is no such layer, or expert; some have changed then. */
+/* Replace the experts' numbers in the layer by their numbers in the store. -ENOENT with the reason in err: there is no
+ * such layer or expert; some numbers have been replaced then. */
 errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
                           uint32_t count, struct efs_error *err);
 
-/* Those of the experts first to end - 1, by their numbers in the store, that the policy keeps in full now: their
- * numbers, and how many. */
+/* The experts from first to end - 1, numbers in the store, that the policy keeps in full now. Returns their count. */
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers);
 
 struct efs_request;
-/* An expert of a request is there: it is held until efs_request_drop(request, index); or it failed, and is held no
- * more: request is NULL. */
+/* An expert of a request is loaded, and held until efs_request_drop(request, index); or it failed: request is NULL, and
+ * it is not held. */
 typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 
-/* What becomes of the experts of a request. Zero: each is leased in full until it is dropped or the request released.
- */
+/* Zero: each expert is leased in full until it is dropped or the request is released. */
 struct efs_request_how {
     enum efs_form form;
-    /* Nobody comes for them by this request: they are brought into memory, and opens and reads find them there, or wait
-     * for them. In full as far as a quarter of the budget goes, else coded; form is not looked at. One that comes so
-     * already comes once. */
+    /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. In full up to
+     * a quarter of the budget, else coded; form is ignored. An expert that is being loaded so is not loaded twice. */
     bool bring;
-    /* They are for other processes, as windows: called once for each, from any thread, also before the call returns.
-     * The request ends with the last that is dropped. args has what it gets, an element for each; NULL: nobody comes
-     * for that one, it is as with bring, in the form that was asked for. */
+    /* For other processes, as windows: called once for each expert, by any thread, also before the call returns. The
+     * request ends when the last expert is dropped. args[i] is the argument for expert i; NULL: that expert is loaded
+     * as with bring, in the requested form. */
     efs_arrived_fn *arrived;
     void *const *args;
-    bool opened; /* with arrived: each is for who opens its file, in memory that is shown as one */
+    bool opened; /* with arrived: each is for an open of its file, in a memory file that is shown */
 };
 /*
- * Name the experts that a layer needs, by their numbers in the store, each once, all of the same layer: they are read
- * and decoded in this order. Does not block. -EINVAL: a number, a form, an expert twice or of another layer; -ENOMEM:
- * nothing was asked for, arrived is not called. *request is the caller's; NULL with bring and arrived, when there is
- * nothing to wait for.
+ * Request experts of one layer by their numbers in the store, each once. They are read and decoded in this order. Does
+ * not block. -EINVAL: a number or a form is wrong, an expert twice or of another layer; -ENOMEM; after an error arrived
+ * is not called. *request is the caller's; NULL with bring and with arrived.
  */
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);
@@ -222,75 +219,77 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
 int efs_request_event(struct efs_request *request);
 /* As efs_client_wait(). */
 errint_t efs_request_wait(struct efs_request *request);
-/* An expert that came by arrived, or is to: request is NULL then, and arg what arrived gets. */
+/* An expert that arrived reported; or will report: request is NULL then, and arg is its argument. */
 struct efs_request_held {
     struct efs_request *request;
     uint32_t index;
     const void *arg;
 };
-/* Somebody waits for all of these, and drops none before: can that not be, since what waits for room has none beside
- * the others? false while one is on its way. */
+/* A client waits for all of these experts without dropping one: whether it waits for ever, because those that wait for
+ * room have none while the others are held. false while one is being loaded. */
 bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held, uint32_t count);
-/* The tensors of an expert that is there, in the order of its file; valid until it is dropped. -EAGAIN: not there yet;
- * its error; -EINVAL; -ENOMEM. */
+/* As efs_client_tensors(). */
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
                              uint32_t *count);
-/* This one is not needed any more. */
+/* End the use of one expert. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
-/* In place of it, of one that came by arrived: after efs_close(), what held it is gone with the store; or its lease is
- * another's now. */
+/* In place of efs_request_drop(), for an expert that arrived reported: after efs_close(), or when its lease was passed
+ * on.
+ */
 void efs_request_forget(struct efs_request *request, uint32_t index);
-/* None is; what is still under way ends by itself. NULL is fine. Before efs_close(). */
+/* End the use of all; loads in flight end by themselves. NULL is fine. Call before efs_close(). */
 void efs_request_release(struct efs_request *request);
 void efs_request_leave(struct efs_request *request); /* in its place, in a forked process */
 
-/* ---- what comes next --------------------------------------------------------------------------------------------- */
+/* ---- prefetch ---------------------------------------------------------------------------------------------------- */
 
-/* efs_observe() and efs_hint() of a store: who tells of it, 0: the mount, which has one sequence for all who do not
- * say. */
+/* efs_observe() and efs_hint() for a store. who: an observer, or 0: the mount, with one sequence for all its clients
+ * without an observer. */
 errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *routing,
                           struct efs_error *err);
-/* What a caller has filled in, checked as far as it can be without a store; stack is not NULL then. */
+/* Check routing as far as possible without a store, and copy it: stack is not NULL in the copy. */
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
-/* A number for an observer, 1 or more; all of its sequences are over. */
+/* A new observer, 1 or more. */
 uint32_t efs_routing_observer(struct efs *fs);
+/* It and its sequences end. */
 void efs_routing_observer_end(struct efs *fs, uint32_t who);
 
 /* ---- experts as windows ---------------------------------------------------------------------------------------- */
 
 /*
- * Memory as a window: a process that keeps it mapped sees there what it holds until it drops that, and then whatever
- * comes there next; it must hold what it reads, and what I/O of its reads until that has ended. number tells windows
- * apart and is never given again. All of these are for an expert that is held by a request of that index.
+ * A window is memory that other processes keep mapped. An expert in it does not change while it is held; after a drop
+ * another one is decoded there. A process must hold an expert while it, or its I/O, reads it. Numbers of windows are
+ * not reused. The calls are for an expert of that index which the request holds.
  */
 struct efs_window {
     uint32_t number;
-    int fd;                     /* for reading; nobody can open it for writing. < 0: it is not open */
-    uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file, which begins where the window does; else 0 */
+    int fd;                     /* for reading; cannot be opened for writing. < 0: not open */
+    uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file, at the start of the window; else 0 */
 };
-/* Can coded experts be handed out? Not without chunk_windows, or without CAP_SYS_ADMIN. */
+/* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
 bool efs_hands_out_coded(const struct efs *fs);
 /* FULL or CODED. */
 enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
-/* Full: its window, which is not opened. -EBUSY: it was given out by efs_lease_fd(), or this process has no tmpfs of
- * its own (CAP_SYS_ADMIN). */
+/* The window of a full expert, which is not opened. -EBUSY: it was handed out by efs_lease_fd(), or this process has no
+ * private tmpfs (CAP_SYS_ADMIN). */
 errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
-/* Coded: where its extents are, in the order of its layout, to be freed by the caller. -EOPNOTSUPP: in memory that
- * nobody else can see; -ENOMEM. */
+/* The places of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP: the memory
+ * cannot be mapped by other processes; -ENOMEM. */
 errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
                             uint32_t *count);
-/* Open a window: full: its own, coded: one that places name. The descriptor is the caller's. -EMFILE, ... */
+/* Open the window of a full expert, or one of the places of a coded one. The caller closes the descriptor. -EMFILE, ...
+ */
 errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
                                  struct efs_window *window);
-/* Coded: what stays the same as long as the store is served, as the protocol has it (struct efs_export_layout and what
- * follows it); to be freed by the caller. -ENOMEM. */
+/* The layout of a coded expert, constant while the store is served, as the protocol has it (struct efs_export_layout
+ * and the arrays after it); the caller frees it. -ENOMEM. */
 errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **layout,
                             size_t *bytes);
 
 /* ---- the chunk pool's memory ------------------------------------------------------------------------------------ */
 
-/* For who registers it elsewhere: gone is called before a segment is given back, mostly on a worker, and never after
- * efs_chunk_unwatch() has returned. It must not call the engine. */
+/* For code that registers segments with a driver: gone is called before a segment is released, mostly by a decode
+ * thread, and never after efs_chunk_unwatch() has returned. It must not call the engine. */
 struct efs_chunk_watch {
     struct efs_chunk_watch *next;
     void (*gone)(void *arg, void *base);
@@ -298,7 +297,7 @@ struct efs_chunk_watch {
 };
 void efs_chunk_watch(struct efs *fs, struct efs_chunk_watch *watch);
 void efs_chunk_unwatch(struct efs *fs, struct efs_chunk_watch *watch);
-/* The segment of a chunk that is held. false: it is in none. */
+/* The segment that has a held chunk. false: none has. */
 bool efs_chunk_segment(struct efs *fs, const void *chunk, void **base, size_t *bytes);
 
 /* ---- routing traces (expertfs-route(5)) ------------------------------------------------------------------------ */

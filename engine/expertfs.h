@@ -186,7 +186,7 @@ struct efs_client_request;
  * models with one. They are read and decoded in the order of needs. Does not block. Each is leased and does not change
  * until it is dropped or the request is released. *request is the caller's.
  *
- * A mount is told over its socket, else by .expertfs/want, where the caller may use it; if all experts are mapped
+ * A mount is notified over its socket, else by .expertfs/want, where the caller may use it; if all experts are mapped
  * already, a moment later. It takes at most 512 experts in a request. Coded experts come over the socket alone.
  *
  * -EINVAL: an unknown form, no tokens, an expert twice, too many experts; -ENOENT: no such layer or expert (for a mount
@@ -207,7 +207,7 @@ EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_
 EFS_API int efs_client_event(struct efs_client_request *request);
 /*
  * Wait for all: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones into
- * half of the planned chunk pool. -EDEADLK: there is no room for the rest beside what this request holds (a mount
+ * half of the planned chunk pool. -EDEADLK: there is no room for the rest while this request holds the others (a mount
  * reports it over its socket); the request stays valid for efs_client_wait_any() and drops.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
