@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guess_core.h - what the files of guessing share: guess.c (its life, and texts), guess_sequences.c (what is observed and
- * hinted), guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor).
+ * guess_core.h - what the files of guessing share: guess.c (its life, and texts), guess_sequences.c (what is observed
+ * and hinted), guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor).
  */
 #ifndef EFS_GUESS_CORE_H
 #define EFS_GUESS_CORE_H
