@@ -51,32 +51,6 @@ void efs_guess_stop(struct efs *fs)
     g->started = false;
 }
 
-static void guess_free_tables(struct efs_guessing *g)
-{
-    free(g->experts);
-    free(g->held);
-    free(g->sequences);
-    free(g->pending);
-    free(g->line_ids);
-    free(g->line_weights);
-    free(g->candidates);
-    free(g->distances);
-    free(g->guesses);
-    free(g->ids);
-}
-
-void efs_guess_destroy(struct efs *fs)
-{
-    struct efs_guessing *g = fs->guessing;
-    if (!g)
-        return;
-    efs_prefetch_free(g->queue);
-    guess_free_tables(g);
-    pthread_cond_destroy(&g->wake);
-    free(g);
-    fs->guessing = NULL;
-}
-
 struct efs_governor_config efs_guess_tuning(const struct efs *fs)
 {
     return fs->guessing->tuning;
@@ -98,38 +72,51 @@ static uint32_t guess_room(const struct efs *fs)
     return efs_cache_width(fs) > EFS_GUESS_CANDIDATES ? efs_cache_width(fs) : EFS_GUESS_CANDIDATES;
 }
 
-/* Lock held: the tables, which stay once they are there. */
-static errint_t guess_tables(struct efs *fs)
+/* The tables, which stay once they are there: made (lock held), or freed. */
+static errint_t guess_tables(struct efs *fs, bool make)
 {
     struct efs_guessing *g = fs->guessing;
-    uint32_t experts = fs->store->expert_count, width = efs_cache_width(fs), room = guess_room(fs);
-    if (g->ids)
+    const uint32_t experts = make ? fs->store->expert_count : 0, width = make ? efs_cache_width(fs) : 0;
+    const uint32_t room = make ? guess_room(fs) : 0;
+    const struct {
+        void *at; /* of a pointer */
+        size_t count, bytes;
+    } tables[] = {{&g->experts, experts, sizeof(*g->experts)},
+                  {&g->held, experts, sizeof(*g->held)},
+                  {&g->sequences, EFS_GUESS_SEQUENCES, sizeof(*g->sequences)},
+                  {&g->pending, width, sizeof(*g->pending)},
+                  {&g->line_ids, (size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_ids)},
+                  {&g->line_weights, (size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_weights)},
+                  {&g->candidates, room, sizeof(*g->candidates)},
+                  {&g->distances, room, sizeof(*g->distances)},
+                  {&g->guesses, room, sizeof(*g->guesses)},
+                  {&g->ids, width > EFS_GUESS_IDS ? width : EFS_GUESS_IDS, sizeof(*g->ids)}};
+    if (make && g->ids)
         return 0;
-    g->experts = efs_sys_calloc(experts, sizeof(*g->experts));
-    g->held = efs_sys_calloc(experts, sizeof(*g->held));
-    g->sequences = efs_sys_calloc(EFS_GUESS_SEQUENCES, sizeof(*g->sequences));
-    g->pending = efs_sys_calloc(width, sizeof(*g->pending));
-    g->line_ids = efs_sys_calloc((size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_ids));
-    g->line_weights = efs_sys_calloc((size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_weights));
-    g->candidates = efs_sys_calloc(room, sizeof(*g->candidates));
-    g->distances = efs_sys_calloc(room, sizeof(*g->distances));
-    g->guesses = efs_sys_calloc(room, sizeof(*g->guesses));
-    g->ids = efs_sys_calloc(width > EFS_GUESS_IDS ? width : EFS_GUESS_IDS, sizeof(*g->ids));
-    if (g->experts && g->held && g->sequences && g->pending && g->line_ids && g->line_weights && g->candidates &&
-        g->distances && g->guesses && g->ids)
-        return 0;
-    guess_free_tables(g);
-    g->experts = NULL;
-    g->held = NULL;
-    g->sequences = NULL;
-    g->pending = NULL;
-    g->line_ids = NULL;
-    g->line_weights = NULL;
-    g->candidates = NULL;
-    g->distances = NULL;
-    g->guesses = NULL;
-    g->ids = NULL;
-    return -ENOMEM;
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        void *table;
+        memcpy(&table, tables[i].at, sizeof(table));
+        free(table);
+        table = make ? efs_sys_calloc(tables[i].count, tables[i].bytes) : NULL;
+        memcpy(tables[i].at, &table, sizeof(table));
+        if (make && !table) {
+            guess_tables(fs, false);
+            return -ENOMEM;
+        }
+    }
+    return 0;
+}
+
+void efs_guess_destroy(struct efs *fs)
+{
+    struct efs_guessing *g = fs->guessing;
+    if (!g)
+        return;
+    efs_prefetch_free(g->queue);
+    guess_tables(fs, false);
+    pthread_cond_destroy(&g->wake);
+    free(g);
+    fs->guessing = NULL;
 }
 
 static uint64_t guess_largest_expert(const struct efs *fs)
@@ -159,7 +146,7 @@ static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_
     if (fs->options.budget_bytes < floor)
         return efs_fail(err, -ENOMEM, "prefetch takes %llu MiB: it needs budget=%lluM or more",
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
-    if (guess_tables(fs) < 0)
+    if (guess_tables(fs, true) < 0)
         return efs_fail(err, -ENOMEM, "no memory for prefetch");
     g->expert_bytes = guess_largest_expert(fs);
     g->queue = queue;
