@@ -133,9 +133,18 @@ for what, told, store in (
     got = logits(store)
     check(f"{what}: refused by name", isinstance(got, str) and all(word in got for word in told), got)
 
+print("-- ignored")
+for what, store, pattern in (("an activation", gelu, "hidden_act"), ("a key that is not known", capped, "attn_*"),
+                             ("tensors by a pattern", buffers, "model.layers.*.inv_freq")):
+    got = logits(store, f"--ignore={pattern}")
+    check(f"{what}: as if it were not there", got == expected, got if isinstance(got, str) else "other logits")
+got = logits(odd_yarn, "--ignore=rope_scaling.beta_*")
+check("a key of RoPE", isinstance(got, bytes) and got != expected, got)
+
 if os.path.exists("/dev/fuse"):
     print("-- on a mount")
     mount = Mount(buffers)
     check("a tensor is refused by name", next(iter(frequencies)) in str(logits(mount.path)))
+    check("or ignored", logits(mount.path, "--ignore=*.inv_freq") == expected)
     mount.unmount()
 done()

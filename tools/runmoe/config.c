@@ -4,6 +4,7 @@
 #include "expertfs-private.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <jansson.h>
 #include <math.h>
 #include <stddef.h>
@@ -194,9 +195,11 @@ static errint_t key_parse(const char *name, const json_t *value, struct config *
                    : efs_fail(err, -EINVAL, "config.json: %s: a number from 0 to 1 is needed", name);
     }
     snprintf(word, sizeof(word), " %s ", name);
-    return strstr(harmless, word)
-               ? 0
-               : efs_fail(err, -EINVAL, "config.json: the key %s is not known, and may change the result", name);
+    return strstr(harmless, word) ? 0
+                                  : efs_fail(err, -EINVAL,
+                                             "config.json: the key %s is not known, and may change the result; hint: "
+                                             "--ignore=%s runs without it",
+                                             name, name);
 }
 
 /* Of keys that depend on each other, and those that are needed. */
@@ -213,7 +216,31 @@ static errint_t check_sizes(struct config *c, struct efs_error *err)
     return 0;
 }
 
-errint_t config_parse(const char *text, uint64_t bytes, struct config *c, struct efs_error *err)
+bool is_ignored(const char *const *ignored, const char *name)
+{
+    for (; *ignored; ignored++)
+        if (fnmatch(*ignored, name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* Deletes the keys of an object that are ignored. prefix: before their names, such as "rope_scaling." */
+static void delete_ignored(json_t *object, const char *prefix, const char *const *ignored)
+{
+    const char *name;
+    json_t *value;
+    void *next;
+    char whole[256];
+    json_object_foreach_safe(object, next, name, value)
+    {
+        snprintf(whole, sizeof(whole), "%s%s", prefix, name);
+        if (is_ignored(ignored, whole))
+            json_object_del(object, name);
+    }
+}
+
+errint_t config_parse(const char *text, uint64_t bytes, const char *const *ignored, struct config *c,
+                      struct efs_error *err)
 {
     struct efs_error why = {""};
     json_t *root = efs_json_python(text, bytes, &why), *value;
@@ -223,6 +250,9 @@ errint_t config_parse(const char *text, uint64_t bytes, struct config *c, struct
     *c = (struct config){.epsilon = 1e-6};
     if (!root)
         return efs_fail(err, -EINVAL, "config.json: %s", why.text);
+    delete_ignored(root, "", ignored);
+    delete_ignored(json_object_get(root, "rope_parameters"), "rope_parameters.", ignored);
+    delete_ignored(json_object_get(root, "rope_scaling"), "rope_scaling.", ignored);
     if (!json_is_string(type) || strcmp(json_string_value(type), "qwen3_moe") != 0)
         rc = efs_fail(err, -EINVAL, "config.json: model_type is %s; only qwen3_moe runs",
                       json_is_string(type) ? json_string_value(type) : "not there");

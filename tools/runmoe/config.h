@@ -25,7 +25,12 @@ struct config {
     double rope_scale;                  /* factor of the sines and cosines: YaRN's attention factor */
 };
 
-/* Reads the text of config.json. -EINVAL: not such a model, or a key that would change the result. */
-errint_t config_parse(const char *text, uint64_t bytes, struct config *config, struct efs_error *err);
+/* Does a pattern of fnmatch(3) match the name? ignored ends with NULL. */
+bool is_ignored(const char *const *ignored, const char *name);
+
+/* Reads the text of config.json as if the ignored keys were absent; a key of an object is rope_scaling.KEY. -EINVAL:
+ * not such a model, or a key that would change the result. */
+errint_t config_parse(const char *text, uint64_t bytes, const char *const *ignored, struct config *config,
+                      struct efs_error *err);
 
 #endif

@@ -23,6 +23,7 @@
 #include "options.h"
 
 #define PROMPTS_MAX 1024u
+#define IGNORED_MAX 64u
 
 struct prompt {
     uint32_t *token, tokens;
@@ -41,6 +42,8 @@ struct arguments {
     uint64_t gpu_bytes; /* 0: without */
     bool share;
     uint64_t seed;
+    const char *ignored[IGNORED_MAX + 1]; /* ends with NULL */
+    uint32_t ignores;
     struct efs_client_options options;
 };
 
@@ -83,6 +86,14 @@ static void take_prompt(const struct argp_state *state, const struct tools_optio
     a->prompts++;
 }
 
+static void take_ignored(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
+{
+    struct arguments *a = into;
+    if (a->ignores == IGNORED_MAX)
+        argp_error(state, "--%s: more than %u", option->name, IGNORED_MAX);
+    a->ignored[a->ignores++] = value;
+}
+
 static void finish(const struct argp_state *state, void *into)
 {
     struct arguments *a = into;
@@ -119,6 +130,11 @@ static const struct tools_option options[] = {
      TOOLS_SIZE, AT(gpu_bytes), .least = 1},
     {"share", 0, NULL, "With --gpu: run each expert there or on the processor, whichever has the layer done sooner",
      TOOLS_FLAG, .at = AT(share)},
+    {"ignore", 0, "NAME",
+     "Run without a key of config.json, such as rope_scaling.beta_fast, or a tensor, which is not known here; a "
+     "pattern, "
+     "may be given several times",
+     TOOLS_CALL, .take = take_ignored},
     {"logits", 0, "FILE", "Write the logits of all positions there, as F32", TOOLS_TEXT, .at = AT(logits_path)},
     {"trace", 0, "FILE",
      "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers",
@@ -250,7 +266,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
 {
     double began = tools_now_s();
     uint32_t longest = 0;
-    errint_t rc = model_open(a->store, &a->options, &r->model, err);
+    errint_t rc = model_open(a->store, &a->options, a->ignored, &r->model, err);
     if (rc < 0)
         return rc;
     const struct config *c = &r->model.config;

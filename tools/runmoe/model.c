@@ -254,7 +254,7 @@ static void loader_take_layer(struct loader *l, uint32_t n)
     };
 }
 
-static void loader_take_all(struct loader *l)
+static void loader_take_all(struct loader *l, const char *const *ignored)
 {
     struct model *m = l->model;
     const struct config *c = &m->config;
@@ -267,13 +267,20 @@ static void loader_take_all(struct loader *l)
     for (uint32_t n = 0; l->rc == 0 && n < c->layers; n++)
         loader_take_layer(l, n);
     /* A tensor that nothing takes is a part of the model that would be left out of what is run. */
+    const char *name;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(l->tensors, next, name, value) if (is_ignored(ignored, name))
+        json_object_del(l->tensors, name);
     const char *left = json_object_iter_key(json_object_iter(l->tensors));
     if (l->rc == 0 && left)
-        l->rc = efs_fail(l->err, -EINVAL, "qwen3_moe has no use for the tensor %s, and for %zu more", left,
-                         json_object_size(l->tensors) - 1);
+        l->rc =
+            efs_fail(l->err, -EINVAL,
+                     "qwen3_moe has no use for the tensor %s, and for %zu more; hint: --ignore=NAME runs without it",
+                     left, json_object_size(l->tensors) - 1);
 }
 
-static errint_t model_load(struct model *m, struct efs_error *err)
+static errint_t model_load(struct model *m, const char *const *ignored, struct efs_error *err)
 {
     struct loader l = {.model = m, .source.fd = -1, .tensors = json_object(), .err = err};
     char *text;
@@ -281,13 +288,13 @@ static errint_t model_load(struct model *m, struct efs_error *err)
     const char *path;
     l.rc = source_read_file(m, "config.json", &l.source, &text, err);
     if (l.rc == 0)
-        l.rc = config_parse(text, l.source.bytes, &m->config, err);
+        l.rc = config_parse(text, l.source.bytes, ignored, &m->config, err);
     free(text);
     if (l.rc == 0)
         files = weight_files(&l);
     json_object_foreach(files, path, value) if (l.rc == 0) loader_note(&l, path);
     if (l.rc == 0)
-        loader_take_all(&l);
+        loader_take_all(&l, ignored);
     source_close(&l.source);
     json_decref(files);
     json_decref(l.tensors);
@@ -308,7 +315,8 @@ static errint_t reserve_dense(const char *store, struct efs_client_options *opti
     return 0;
 }
 
-errint_t model_open(const char *path, struct efs_client_options *options, struct model *model, struct efs_error *err)
+errint_t model_open(const char *path, struct efs_client_options *options, const char *const *ignored,
+                    struct model *model, struct efs_error *err)
 {
     struct stat st;
     *model = (struct model){.mountpoint = path};
@@ -318,7 +326,7 @@ errint_t model_open(const char *path, struct efs_client_options *options, struct
         rc = efs_client_open(path, options, &model->client, err);
     if (rc == 0) {
         model->fs = efs_client_fs(model->client);
-        rc = model_load(model, err);
+        rc = model_load(model, ignored, err);
     }
     if (rc < 0)
         model_close(model);

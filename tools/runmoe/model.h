@@ -29,10 +29,12 @@ struct model {
     size_t weight_count;
 };
 
-/* Open the store, or the mount, which outlives the model's name for it, and read what is not an expert.
- * options->reserved_bytes is set here. Blocks. -EINVAL: not such a model, or one with keys or tensors that have no use
- * here. On failure nothing is left; else model_close(). */
-errint_t model_open(const char *path, struct efs_client_options *options, struct model *model, struct efs_error *err);
+/* Open the store, or the mount, which outlives the model's name for it, and read what is not an expert, without the
+ * keys of config.json and the tensors that `ignored` matches (config.h). options->reserved_bytes is set here. Blocks.
+ * -EINVAL: not such a model, or one with keys or tensors that have no use here. On failure nothing is left; else
+ * model_close(). */
+errint_t model_open(const char *path, struct efs_client_options *options, const char *const *ignored,
+                    struct model *model, struct efs_error *err);
 void model_close(struct model *model);
 
 #endif
