@@ -163,8 +163,9 @@ errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err
 /* Remove the folder and what we made in it. */
 errint_t efs_reclaim_remove_folder(struct efs_reclaim *r, struct efs_error *err);
 
-/* What of a disk is left for use by us, after what the index and the journal will take. */
-errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, struct efs_error *err);
+/* What of the free bytes of a disk is left for use by us, after what the index and the journal will take. */
+errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, uint64_t *free_bytes, uint32_t *block,
+                          struct efs_error *err);
 /* As efs_fail(): "FOLDER/NAME: cannot WHAT: why", why being what rc says. */
 errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
                           struct efs_error *err);

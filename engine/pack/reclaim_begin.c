@@ -191,12 +191,9 @@ static errint_t find_room(struct efs_reclaim *r, struct efs_reclaim_need *need, 
 {
     uint64_t room, step = r->step_bytes;
     uint32_t block;
-    errint_t rc = efs_reclaim_room(r, &room, err);
+    errint_t rc = efs_reclaim_room(r, &room, &need->free_bytes, &block, err);
     if (rc < 0)
         return rc;
-    int told = efs_sys_free_bytes(r->parent, &need->free_bytes, &block);
-    if (told < 0)
-        return efs_fail(err, told, "%s: cannot tell what is free on its disk: %s", r->out, strerror(-told));
     uint64_t peak = peak_bytes(r, step, block);
     while (peak > room && step > 1) {
         step = step > (16u << 20) ? step / 2 : 1;

@@ -338,14 +338,14 @@ static bool efs_reclaim_cancelled(const struct efs_reclaim *r)
            r->options.progress(r->options.progress_arg, r->state.done_bytes, r->plan.source_bytes, "packing");
 }
 
-errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, struct efs_error *err)
+errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, uint64_t *free_bytes, uint32_t *block,
+                          struct efs_error *err)
 {
-    uint32_t block;
-    int rc = efs_sys_free_bytes(r->parent, bytes, &block);
+    int rc = efs_sys_free_bytes(r->parent, free_bytes, block);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot tell what is free on its disk: %s", r->out, strerror(-rc));
     uint64_t reserved = reserved_bytes(&r->plan);
-    *bytes = *bytes > reserved ? *bytes - reserved : 0;
+    *bytes = *free_bytes > reserved ? *free_bytes - reserved : 0;
     return 0;
 }
 
@@ -353,10 +353,12 @@ static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct 
 {
     struct efs_pack_cursor at = r->state.cursor;
     uint64_t room = 0, raw = 0, run = efs_reclaim_run_most(&r->plan, &at, &raw);
-    errint_t rc = efs_reclaim_room(r, &room, err);
+    uint64_t free_bytes;
+    uint32_t block;
+    errint_t rc = efs_reclaim_room(r, &room, &free_bytes, &block, err);
     if (rc == 0 && room < run + r->step_bytes) { /* some filesystems give freed blocks back late */
         efs_sys_syncfs(r->root_dir);
-        rc = efs_reclaim_room(r, &room, err);
+        rc = efs_reclaim_room(r, &room, &free_bytes, &block, err);
     }
     if (rc < 0)
         return rc;
