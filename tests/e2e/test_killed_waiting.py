@@ -13,6 +13,7 @@ path, late, alone = sys.argv[1], int(sys.argv[2]), len(sys.argv) > 3
 with open(path, "rb", buffering=0) as file:
     view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 print("mapped", flush=True)
+sys.stdin.readline()
 for at in [late] if alone else range(0, len(view), 4096):
     view[at]
 """
@@ -20,15 +21,17 @@ for at in [late] if alone else range(0, len(view), 4096):
 
 def reader(mount, *alone):
     path = mount / "model-00001-of-00003.safetensors"
-    return subprocess.Popen([sys.executable, "-c", READER, path, str(LATE), *alone], stdout=subprocess.PIPE,
+    return subprocess.Popen([sys.executable, "-c", READER, path, str(LATE), *alone], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.DEVNULL)
 
 
 for options in ("nopassthrough,direct_io=off", "nopassthrough"):
     mount = Mount(store, options, faults={"LATE_AT": LATE, "LATE_US": 100000000})
     readers = [reader(mount), reader(mount, "late")]
-    for process in readers:
+    for process in readers:  # an open would wait for a page that another reader waits for
         process.stdout.readline()
+    for process in readers:
+        process.stdin.close()
     check(f"{options}: its readers wait for the page", wait_until(lambda: all(is_blocked(reader.pid) for reader in readers), 30))
     check("killed, the daemon dies", mount.killed(options, 30))
     for process in readers:
