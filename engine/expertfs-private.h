@@ -138,14 +138,14 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
 /* Whether out has an OUT.reclaim. */
 bool efs_reclaim_unfinished(const char *out);
 
-/* What efs_pack() with options->weights refuses before it reads a weight: none are there, or not all.
+/* What efs_pack() with options->weights refuses before it reads a weight: none are there, not all, some twice.
  * -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
 /* Whether OUT.reclaim of an interrupted efs_reclaim() has bytes that were freed in src. */
 bool efs_reclaim_is_of(const char *out, const char *src);
 
-/* JSON as Python's json module reads it, and so config.json and an index: with a byte order mark, NaN and Infinity
- * (strings here) and integers of any size (real where 64 bits do not hold them); the last of two members of a name
+/* JSON as Python's json module reads it, and so config.json and an index: with a byte order mark, NaN (null here),
+ * Infinity (1e308) and integers of any size (real where 64 bits do not hold them); the last of two members of a name
  * counts. The caller owns it; NULL: "line N: what is wrong" in err. */
 struct json_t;
 struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error *err);

@@ -97,7 +97,8 @@ bool efs_source_is_index(const char *path);
 /* The map of an index, from tensors to files; owned by the caller. NULL: why says why there is none. */
 struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index,
                                     struct efs_error *why);
-/* The path in the catalogue of a file that an index names, for free(). NULL without memory. */
+/* The path in the catalogue of a file that an index names, for free(). It begins with "/" or "../" where the file lies
+ * outside of the checkpoint. NULL without memory. */
 char *efs_source_index_path(const struct efs_source_file *index, const char *name);
 /* Read an index: fill its names_all and missing, and index of the files that it names; or its note. -ENOMEM. */
 errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number);

@@ -12,7 +12,7 @@
 
 #include "dtype.h"
 #include "sys.h"
-#include "text.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -110,11 +110,39 @@ json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs
     return map;
 }
 
+/* Resolves empty parts, "." and ".." in place; ".." that lead out of the checkpoint stay. */
+static void normalise(char *path)
+{
+    char *begin = path + (*path == '/'), *to = begin, *floor = begin; /* behind ".." that stay */
+    bool last = false;
+
+    for (const char *part = begin, *end; !last; part = end + 1) {
+        end = strchrnul(part, '/');
+        last = !*end;
+        size_t bytes = (size_t)(end - part);
+        bool up = bytes == 2 && memcmp(part, "..", 2) == 0;
+        if (up && to > floor) {
+            for (to--; to > floor && to[-1] != '/';)
+                to--;
+        } else if (bytes && (bytes != 1 || *part != '.')) {
+            memmove(to, part, bytes);
+            to += bytes;
+            *to++ = '/';
+            floor = up ? to : floor;
+        }
+    }
+    to[to > begin ? -1 : 0] = '\0';
+}
+
 char *efs_source_index_path(const struct efs_source_file *index, const char *name)
 {
+    size_t folder = *name == '/' ? 0 : efs_source_folder(index->path);
     char *path;
 
-    return asprintf(&path, "%.*s%s", (int)efs_source_folder(index->path), index->path, name) < 0 ? NULL : path;
+    if (asprintf(&path, "%.*s%s", (int)folder, index->path, name) < 0)
+        return NULL;
+    normalise(path);
+    return path;
 }
 
 /* A file of the map: its index is set, or missing. -ENOMEM. */

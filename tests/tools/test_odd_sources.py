@@ -161,7 +161,12 @@ def json_of_python():
         "a byte order mark": b"\xef\xbb\xbf" + config.encode(),
         "a key twice": '{"hidden_size": 7, "num_experts_per_tok": 77, ' + config[1:],
         "a large integer": '{"model_max_length": 1000000000000000019884624838656, ' + config[1:],  # of tokenizers
+        "a large real": '{"a": 1e999, ' + config[1:],
         "U+0000": '{"a": "\\u0000", ' + config[1:],
+        "U+0000 in a name": '{"a\\u0000": 1, ' + config[1:],
+        "half a surrogate pair": '{"a": "\\ud800", ' + config[1:],
+        "a pair around a letter": '{"\\ud83d\\u0435\\udeac": 1, ' + config[1:],  # rapidjson 1749
+        "an integer of 500 digits": '{"a": ' + "7" * 500 + ", " + config[1:],
     }
     for what, words in odd.items():
         check(f"JSON with {what}: Python reads it", json.loads(words))
@@ -206,8 +211,15 @@ def indexes():
     refused("a file in a folder", source("a folder", {}, own | {name: "sub/x.safetensors"}), "sub/x.safetensors is missing")
     refused("a file in a folder that is there", source("another", {"sub/y.safetensors": safetensors(tensor)}, own | {
         name: "sub/x.safetensors"}), "sub/x.safetensors is missing")
-    refused("a file outside", source("outside", {"x.safetensors": safetensors(tensor)}, own | {name: "../x.safetensors"}),
-            " ../x.safetensors is missing", "index.json names")  # Megatron-Bridge 4421
+    for path, odd in (("x.safetensors", "./x.safetensors"), ("x.safetensors", "sub/../x.safetensors"),
+                      ("x.safetensors", ".//./x.safetensors"), ("sub/x.safetensors", "a/../sub//x.safetensors"),
+                      ("sub/x.safetensors", "a/b/../../sub/x.safetensors")):
+        files = {path: safetensors(tensor), "sub/note.txt": "text"}
+        packed(f"{odd}: found", source(f"{len(odd)} {path[:3]}", files, own | {name: odd}), experts=5)
+        refused(f"{odd}: missing", source(f"{len(odd)} {path[:3]} gone", {}, own | {name: odd}), f" {path} is missing")
+    for odd in ("/x.safetensors", "../x.safetensors", "sub/../../x.safetensors"):  # Megatron-Bridge 4421
+        refused(f"{odd}: outside", source(f"outside {len(odd)}", {"x.safetensors": safetensors(tensor)},
+                                          own | {name: odd}), "x.safetensors lies outside of it", "index.json names")
     refused("no name", source("no name", {}, own | {name: ""}), '"" is missing')
     refused("a folder", source("a name of a folder", {"sub/a": "text"}, own | {name: "sub"}), " sub is missing")
 
@@ -279,14 +291,24 @@ def several_models():
         mount.unmount()
 
 
-def index_that_is_too_large():
-    """The store's index, of a tensor of 64 GiB in the smallest shards; a hint names the way out."""
+def indexes_that_are_too_large():
+    """The way out that is named is one."""
+    def sparse(name, tensors, size):
+        text = json.dumps(tensors).encode()
+        os.makedirs(scratch(name))
+        with open(scratch(f"{name}/model.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + size)
+        result = run(program("mkexpertfs"), "-q", "--shard-size", "16K", scratch(name), scratch(f"{name}.efs"))
+        check(f"{name}: refused", result.returncode == 1 and "the index of" in result.stderr, result.stderr)
+        return "--shard-size" in result.stderr
+
     size = 1 << 36
-    text = json.dumps({"w": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}).encode()
-    source = folder("large", {"model.safetensors": struct.pack("<Q", len(text)) + text})
-    os.truncate(f"{source}/model.safetensors", 8 + len(text) + size)
-    result = run(program("mkexpertfs"), "-q", "--shard-size", "16K", source, scratch("large.efs"))
-    check("refused", result.returncode == 1 and "the index of" in result.stderr and "--shard-size" in result.stderr, result.stderr)
+    check("a tensor of 64 GiB: larger shards help",
+          sparse("large", {"w": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}, size))
+    many = {f"model.layers.{i}.mlp.switch_mlp.scale": {"dtype": "F32", "shape": [65536, 1],
+                                                       "data_offsets": [i << 18, (i + 1) << 18]} for i in range(20)}
+    check("1,310,720 scalars: larger shards do not help", not sparse("many", many, 20 << 18))
 
 
 def too_many_tensors():
@@ -312,7 +334,7 @@ def refused_all(what, source, *words):
           result.stderr)
 
 
-index_that_is_too_large()
+indexes_that_are_too_large()
 too_many_tensors()
 indexes()
 files_that_are_not_understood()
