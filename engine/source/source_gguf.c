@@ -12,7 +12,7 @@
 
 #include "dtype.h"
 #include "sys.h"
-#include "utf8.h"
+#include "text.h"
 
 #include <errno.h>
 #include <inttypes.h>

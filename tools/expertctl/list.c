@@ -5,9 +5,7 @@
 #include "mountpoint.h"
 #include "options.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 static const struct tools_option options[] = {
     {"json", .help = "use `findmnt --json -t fuse.expertfs`", .kind = TOOLS_GONE}, {0}};
@@ -26,23 +24,21 @@ static void print_path(const char *path)
 
 static int list_run(int argc, char **argv)
 {
-    struct mntent entry;
+    struct ctl_mounts mounts;
     struct efs_error err = {""};
-    char text[CTL_MOUNT_BYTES];
-    bool any = false;
     tools_parse(&command, argc, argv, NULL);
-    FILE *table = setmntent(CTL_MOUNTS, "re");
-    if (!table)
-        return ctl_fail(efs_fail(&err, -errno, CTL_MOUNTS ": %s", strerror(errno)), &err);
-    for (; ctl_mounts_next(table, &entry, text, sizeof(text)); any = true) {
-        print_path(entry.mnt_fsname);
+    errint_t rc = ctl_mounts_find(&mounts, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    for (size_t i = 0; i < mounts.count; i++) {
+        print_path(mounts.mount[i].source);
         printf(" on ");
-        print_path(entry.mnt_dir);
+        print_path(mounts.mount[i].path);
         putchar('\n');
     }
-    endmntent(table);
-    if (!any)
+    if (!mounts.count)
         fprintf(stderr, "expertctl: there is no mount of expertfs\n");
+    ctl_mounts_free(&mounts);
     return CTL_OK;
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -61,39 +62,113 @@ errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_e
     return rc;
 }
 
-bool ctl_mounts_next(FILE *table, struct mntent *entry, char *text, int room)
+/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
+static void table_unescape(char *text)
 {
-    while (getmntent_r(table, entry, text, room))
-        if (strcmp(entry->mnt_type, "fuse.expertfs") == 0)
-            return true;
-    return false;
+    char *to = text;
+    for (const char *from = text; *from; to++) {
+        bool escaped = from[0] == '\\' && strspn(from + 1, "01234567") >= 3;
+        *to = *from;
+        if (escaped)
+            *to = (char)(((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) & 0xff);
+        from += escaped ? 4 : 1;
+    }
+    *to = '\0';
+}
+
+static void mount_drop(struct ctl_mounts *mounts, size_t at)
+{
+    free(mounts->mount[at].path);
+    free(mounts->mount[at].source);
+    memmove(&mounts->mount[at], &mounts->mount[at + 1], (--mounts->count - at) * sizeof(*mounts->mount));
+}
+
+/* Does a mount at this place, in that mount, hide another one? It is at the same place, or above it in the same mount.
+ */
+static bool mount_is_hidden(const struct ctl_mount *mount, const char *path, int parent)
+{
+    size_t bytes = strlen(path);
+    bool same = strcmp(mount->path, path) == 0;
+    return same || (mount->parent == parent && strncmp(mount->path, path, bytes) == 0 && mount->path[bytes] == '/');
+}
+
+/* A line of mountinfo, which is ordered by time. A bind mount of all of a mount is the same mount once more; one of a
+ * folder of it is left out. */
+static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct efs_error *err)
+{
+    unsigned major_number, minor_number;
+    char *root = NULL, *path = NULL, *source = NULL;
+    const char *type = strstr(line, " - fuse.expertfs ");
+    int parent, fields = sscanf(line, "%*d %d %u:%u %ms %ms", &parent, &major_number, &minor_number, &root, &path);
+    bool ours = fields == 5 && type && strcmp(root, "/") == 0 && sscanf(type, " - %*s %ms", &source) == 1;
+    errint_t rc = 0;
+    if (fields == 5)
+        table_unescape(path);
+    for (size_t i = mounts->count; fields == 5 && i-- > 0;)
+        if (mount_is_hidden(&mounts->mount[i], path, parent))
+            mount_drop(mounts, i);
+        else if (mounts->mount[i].device == makedev(major_number, minor_number))
+            ours = false;
+    if (ours) {
+        table_unescape(source);
+        struct ctl_mount *more = reallocarray(mounts->mount, mounts->count + 1, sizeof(*more));
+        if (more) {
+            mounts->mount = more;
+            more[mounts->count++] = (struct ctl_mount){path, source, makedev(major_number, minor_number), parent};
+            path = source = NULL;
+        } else {
+            rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
+        }
+    }
+    free(root);
+    free(path);
+    free(source);
+    return rc;
+}
+
+errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err)
+{
+    FILE *table = fopen("/proc/self/mountinfo", "re");
+    char *line = NULL;
+    size_t room = 0;
+    errint_t rc = 0;
+    *mounts = (struct ctl_mounts){.count = 0};
+    if (!table)
+        return efs_fail(err, -errno, "/proc/self/mountinfo: %s", strerror(errno));
+    while (rc == 0 && getline(&line, &room, table) > 0)
+        rc = mounts_take(mounts, line, err);
+    free(line);
+    fclose(table);
+    if (rc < 0)
+        ctl_mounts_free(mounts);
+    return rc;
+}
+
+void ctl_mounts_free(struct ctl_mounts *mounts)
+{
+    while (mounts->count)
+        mount_drop(mounts, mounts->count - 1);
+    free(mounts->mount);
+    mounts->mount = NULL;
 }
 
 errint_t ctl_mount_only(char **root, struct efs_error *err)
 {
-    struct mntent entry;
-    char text[CTL_MOUNT_BYTES], names[512] = "";
-    size_t count = 0, used = 0;
-    FILE *table = setmntent(CTL_MOUNTS, "re");
-    errint_t rc = table ? 0 : efs_fail(err, -errno, CTL_MOUNTS ": %s", strerror(errno));
+    struct ctl_mounts mounts;
+    char names[512] = "";
     *root = NULL;
-    while (table && ctl_mounts_next(table, &entry, text, sizeof(text))) {
-        if (used < sizeof(names))
-            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", count ? ", " : "", entry.mnt_dir);
-        free(*root);
-        *root = strdup(entry.mnt_dir);
-        count++;
+    errint_t rc = ctl_mounts_find(&mounts, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0, used = 0; i < mounts.count && used < sizeof(names); i++)
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", mounts.mount[i].path);
+    if (mounts.count == 1) {
+        *root = mounts.mount[0].path;
+        mounts.mount[0].path = NULL;
+    } else {
+        rc = mounts.count ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
+                          : efs_fail(err, -ENOENT, "there is no mount of expertfs");
     }
-    if (table)
-        endmntent(table);
-    if (rc == 0 && count != 1)
-        rc = count ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
-                   : efs_fail(err, -ENOENT, "there is no mount of expertfs");
-    else if (rc == 0 && !*root)
-        rc = efs_fail(err, -ENOMEM, "no memory");
-    if (rc < 0) {
-        free(*root);
-        *root = NULL;
-    }
+    ctl_mounts_free(&mounts);
     return rc;
 }

@@ -5,8 +5,7 @@
 
 #include "expertfs.h"
 
-#include <mntent.h>
-#include <stdio.h>
+#include <sys/types.h>
 
 #define CTL_XATTR "user.expertfs."
 
@@ -17,11 +16,18 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
 bool ctl_is_mount(const char *path);
 /* As efs_store_open(); of a mountpoint the error names its store. */
 errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err);
-/* The next mount of type fuse.expertfs in a table that setmntent(3) has opened; false: there is none. Its source is the
- * store, unless -o fsname named another. No daemon is asked. */
-#define CTL_MOUNTS "/proc/self/mounts"
-#define CTL_MOUNT_BYTES 16384 /* of text */
-bool ctl_mounts_next(FILE *table, struct mntent *entry, char *text, int room);
+/* The mounts of type fuse.expertfs by mountinfo, each once, in the order in which they were made. No daemon is asked.
+ */
+struct ctl_mounts {
+    struct ctl_mount {
+        char *path, *source; /* source: the store, unless -o fsname named another */
+        dev_t device;
+        int parent; /* id of the mount that it is mounted in */
+    } * mount;
+    size_t count;
+};
+errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
+void ctl_mounts_free(struct ctl_mounts *mounts);
 /* The one mount of type fuse.expertfs, for free(). -ENOENT: there is none; -E2BIG: several, err names them. */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
 
