@@ -69,8 +69,9 @@ static errint_t check_index(const char *src, const struct efs_source_file *index
     const char *missing = index->missing;
     if (!missing)
         return 0;
-    return efs_fail(err, -ENODATA, "%s: %s is missing, which %s names; --any packs it all the same", src,
-                    *missing ? missing : "\"\"", index->path);
+    return efs_fail(
+        err, -ENODATA, "%s: %s %s, which %s names; --any packs it all the same", src, *missing ? missing : "\"\"",
+        *missing == '/' || strncmp(missing, "../", 3) == 0 ? "lies outside of it" : "is missing", index->path);
 }
 
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
