@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * death.h - says which case ended the program: by a failed assertion, a signal, a time-out (alarm(2)) or a sanitizer.
+ * death.h - names the test case that ended the program: by a failed assertion, a signal, alarm(2) or a sanitizer.
  */
 #ifndef EFS_DEATH_H
 #define EFS_DEATH_H
 
-/* Calls report, which may only do what a signal handler may, before the program dies of any of these. Once a program.
- */
+/* Calls report() before the program dies of any of these. report() must be async-signal-safe. Call once per program. */
 void death_report(void (*report)(void));
 
 #endif

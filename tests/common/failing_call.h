@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * failing_call.h - calls of the C library that fail in turn. Before it is included a test defines CALLS(X) as
- * X(name)..., after it call_is_spared() and a FAILING_CALL() each.
+ * failing_call.h - fault injection into calls of the C library. Before the include, a test defines CALLS(X) as a list
+ * of X(name); after it, the test defines call_is_spared() and one FAILING_CALL() for each name.
  */
 #ifndef EFS_FAILING_CALL_H
 #define EFS_FAILING_CALL_H
@@ -28,7 +28,7 @@ static struct {
     _Atomic unsigned nth, last, seen, hits;
 } call_plans[CALL_COUNT];
 
-/* Calls number nth to last, from 1, fail with this errno; nth 0: none does. */
+/* Calls number nth to last, counted from 1, fail with errno `error`. nth 0: no call fails. */
 static void call_plan(enum call call, unsigned nth, unsigned last, int error)
 {
     call_plans[call].nth = call_plans[call].last = 0;
@@ -38,7 +38,7 @@ static void call_plan(enum call call, unsigned nth, unsigned last, int error)
     call_plans[call].nth = nth;
 }
 
-static bool call_is_spared(void); /* the calls of this thread work */
+static bool call_is_spared(void); /* true: no fault injection in the calling thread */
 
 static bool call_fails(enum call call)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* filter.c - CMOCKA_TEST_FILTER='*name*' runs those tests of a program alone: cmocka has a call for that, but no
- * variable. */
+/* filter.c - CMOCKA_TEST_FILTER='*name*' runs only the matching tests of a program. cmocka has a function for this, but
+ * no environment variable. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -75,7 +75,8 @@ void fixture_file(const struct fixture *f, const char *path, const void *data, s
     fixture_file_below(f->source, path, data, bytes);
 }
 
-/* BF16 pairs whose exponents fall off geometrically around 2^-6, as weights do; for other dtypes it is just bytes. */
+/* BF16 pairs whose exponents fall off geometrically around 2^-6, as those of weights do; plain bytes for other dtypes.
+ */
 static void fill(unsigned char *data, size_t bytes, uint64_t *state)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -372,7 +373,7 @@ errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mix
         to[i] = mixture->experts[i];
         to[i].expert = info.expert;
     }
-    char *end = strrchr(first.name, '/'); /* STACK-L03/E017, or L03/E017 */
+    char *end = strrchr(first.name, '/'); /* names are STACK-L03/E017 or L03/E017 */
     while (end && end > first.name && *end != 'L')
         end--;
     first.name[end && end > first.name ? end - first.name - 1 : 0] = '\0';

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fixture.h - small checkpoints in a directory of their own, packed, for tests. Failures end the test (cmocka).
+ * fixture.h - small checkpoints in a temporary directory, packed, for tests. A failure ends the test (cmocka).
  */
 #ifndef EFS_FIXTURE_H
 #define EFS_FIXTURE_H
@@ -12,72 +12,73 @@ struct efs_team;
 
 struct fixture_tensor {
     const char *name;
-    const char *dtype; /* as safetensors names it */
+    const char *dtype; /* name in the safetensors format */
     int dims;
     uint64_t shape[4];
     uint64_t bytes;
 };
 
 struct fixture {
-    char directory[256]; /* holds src/ and model.efs; removed by fixture_end() */
+    char directory[256]; /* contains src/ and model.efs; fixture_end() removes it */
     char source[300], store[300];
 };
 
 void fixture_begin(struct fixture *fixture);
 void fixture_end(struct fixture *fixture);
-/* The same of the fixture that a test's setup has put in *state. */
+/* A cmocka teardown: fixture_end() of the fixture in *state. */
 int fixture_teardown(void **state);
-/* A file below src/ (directories are made). */
+/* Write a file below src/ and create the missing directories of path. */
 void fixture_file(const struct fixture *fixture, const char *path, const void *data, size_t bytes);
 /* The same below another directory. */
 void fixture_file_below(const char *directory, const char *path, const void *data, size_t bytes);
-/* src/path as safetensors: the tensors in order, with weights from seed (exponents as trained weights have them). */
+/* Write src/path in the safetensors format: the tensors in order, weights drawn from seed, with the exponents of
+ * trained weights. */
 void fixture_safetensors(const struct fixture *fixture, const char *path, const struct fixture_tensor *tensors,
                          unsigned count, unsigned seed);
-/* layers x experts of three BF16 tensors each, gate and up of rows x columns, down of columns x rows; a dense tensor,
- * norms of odd sizes, config.json. */
+/* layers x experts of three BF16 tensors each: gate and up of rows x columns, down of columns x rows. In addition a
+ * dense tensor, norms of odd sizes and config.json. */
 void fixture_moe(const struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
-/* A small checkpoint whose experts begin in one file and end in the next, with files of all sizes. */
+/* A small checkpoint with experts split over two files, and files of other kinds and sizes. */
 void fixture_spread(const struct fixture *fixture);
 void fixture_pack(const struct fixture *fixture, const struct efs_pack_options *options);
-/* These three at once: a begun fixture with a packed store of such experts. */
+/* fixture_begin(), fixture_moe() and fixture_pack() with default options. */
 void fixture_store(struct fixture *fixture, unsigned layers, unsigned experts, unsigned rows, unsigned columns);
-/* The packed store, open; efs_close() it. */
+/* Open the packed store. The caller closes it with efs_close(). */
 struct efs *fixture_open(const struct fixture *fixture, struct efs_options options);
 struct efs_expert_info fixture_expert_info(struct efs *fs, uint32_t expert);
 struct efs_file_info fixture_file_info(struct efs *fs, uint32_t file);
 uint32_t fixture_file_named(struct efs *fs, const char *path);
-/* Counters once nothing is under way any more. */
+/* Wait until no request is in flight; returns the counters. */
 struct efs_stats fixture_quiet(struct efs *fs);
-/* All that a store holds. */
+/* Memory in use by a store, in bytes: fixed part and both pools. */
 uint64_t fixture_held_bytes(const struct efs_stats *stats);
-/* Then it holds no more than its budget. */
+/* After fixture_quiet(): fail unless the memory in use is at most the budget. */
 void fixture_within_budget(struct efs *fs);
-/* A request for experts, which begins. */
+/* Submit a request for experts. */
 struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form);
-/* An expert is leased and given back. */
+/* Lease an expert and release it. */
 void fixture_lease_once(struct efs *fs, uint32_t file);
-/* Experts of a layer are brought, as by a line of .expertfs/want. */
+/* Request a prefetch of experts of a layer, as a line written to .expertfs/want does. */
 errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
                        struct efs_error *err);
-/* efs_client_ffn() by a client of its own; the mixture's experts are numbers in the store, all of the first one's
- * layer. */
+/* efs_client_ffn() through a temporary client. The mixture's experts are numbers in the store, all of the same layer.
+ */
 errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err);
-/* Tune it as efs_set() does, and wait for the plan that follows. */
+/* efs_set(), then wait for the next plan. */
 void fixture_set_and_plan(struct efs *fs, const char *name, const char *value);
-/* All files of the checkpoint, read through fs, are those below src/. Returns how many there are. */
+/* Read all files of the checkpoint through fs and compare them with those below src/. Returns the number of files. */
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs);
-/* The whole of a file; free() it. */
+/* The contents of a file; the caller frees them with free(). */
 unsigned char *fixture_read(const char *path, size_t *bytes);
-/* The same of src/model.safetensors. */
+/* The contents of src/model.safetensors; the caller frees them with free(). */
 unsigned char *fixture_weights(const struct fixture *fixture, size_t *bytes);
-/* An expert's file as fs serves it, and its number; free() it. */
+/* An expert's file as fs serves it, and its number. The caller frees the result with free(). */
 unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, size_t *bytes);
-/* A byte of the file is changed. */
+/* Flip a bit of the byte at offset. */
 void fixture_damage(const char *path, uint64_t offset);
-/* How many descriptors this process has open. */
+/* Number of open descriptors of this process, including the one that counts them. */
 unsigned fixture_open_fds(void);
-/* How many names a directory has, "." and ".." among them. */
+/* Number of entries of a directory, including "." and "..". */
 unsigned fixture_names(const char *directory);
 uint64_t fixture_random(uint64_t *state);
 

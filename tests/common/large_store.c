@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * large_store.c - see large_store.h. The packer's own plan, coder and index are used, on a catalogue that no files
- * stand behind; what it reads of sources is made here.
+ * large_store.c - see large_store.h. Runs the packer's plan, encoder and index on a catalogue without files; this file
+ * generates the bytes that the packer would read from the sources.
  */
 #include "large_store.h"
 
@@ -21,7 +21,7 @@
 struct making {
     const struct large_store *store;
     struct efs_catalog catalog;
-    char **headers; /* of each file: its first bytes, or all of them */
+    char **headers; /* of each file: its header, or all of config.json */
     uint64_t *header_bytes;
     struct efs_pack_plan plan;
     struct efs_store_writer writer;
@@ -39,7 +39,7 @@ static uint64_t mixed(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Exponents that fall off by halves below 2^-6, all signs and mantissas: much like weights. */
+/* Exponents that halve in frequency below 2^-6, all signs and mantissas: similar to trained weights. */
 static void fill_bf16(uint64_t seed, size_t elements, uint16_t *out)
 {
     uint64_t key = mixed(seed + 1);
@@ -61,9 +61,9 @@ void large_store_matrix(const struct large_store *store, uint32_t layer, uint32_
     fill_bf16(distinct * MATRICES + matrix, (size_t)store->hidden * store->inner, out);
 }
 
-/* ---- the checkpoint that is not there -------------------------------------------------------------------------- */
+/* ---- catalogue without files ------------------------------------------------------------------------------------- */
 
-/* Memory that there is, or the program ends. */
+/* Aborts if the allocation failed. */
 static void *must(void *memory)
 {
     if (!memory)
@@ -90,7 +90,7 @@ static struct efs_source_file *add_file(struct making *m)
     return &c->files[c->file_count++];
 }
 
-/* offset counts from the file's data; a header comes before it later. */
+/* offset is relative to the file's data; put_header() adds the size of the header. */
 static void add_tensor(struct making *m, char *name, uint64_t rows, uint64_t columns, uint32_t expert)
 {
     struct efs_catalog *c = &m->catalog;
@@ -127,7 +127,7 @@ static void add_layer(struct making *m, uint32_t layer)
     add_tensor(m, text_of("model.layers.%u.post_attention_layernorm.weight", layer), 1, s->hidden, EFS_NONE);
 }
 
-/* The header of a file of tensors [first, end), whose offsets then count from the file's begin. */
+/* Write the header of a file with tensors [first, end) and make their offsets relative to the start of the file. */
 static void put_header(struct making *m, uint32_t file, size_t first, size_t end)
 {
     struct efs_catalog *c = &m->catalog;
@@ -155,7 +155,7 @@ static void put_header(struct making *m, uint32_t file, size_t first, size_t end
     m->header_bytes[file] = used;
 }
 
-/* Files have names, tensor files headers; config.json comes first in the order of names. */
+/* Name the files and write the headers of those with tensors. config.json is first in the order of names. */
 static void name_files(struct making *m)
 {
     struct efs_catalog *c = &m->catalog;
@@ -198,7 +198,7 @@ static void make_catalog(struct making *m)
 
 /* ---- chunks ---------------------------------------------------------------------------------------------------- */
 
-/* The raw bytes of an object into m->raw. */
+/* Write the raw bytes of an object to m->raw. */
 static void fill_object(struct making *m, uint32_t object)
 {
     const struct efs_disk_object *o = &m->plan.objects[object];
@@ -219,7 +219,7 @@ static errint_t write_chunk(struct making *m, const uint8_t *chunk, size_t bytes
     return bytes ? efs_store_writer_append(&m->writer, chunk, bytes, err) : 0;
 }
 
-/* Code a group and write its chunks where the writer is: all E-chunks, then all SM-chunks. */
+/* Code a group and append its chunks: all E-chunks, then all SM-chunks. */
 static errint_t write_group(struct making *m, uint32_t group, struct efs_error *err)
 {
     struct efs_pack_plan *plan = &m->plan;
@@ -264,7 +264,7 @@ static errint_t write_group(struct making *m, uint32_t group, struct efs_error *
     return rc;
 }
 
-/* Shards of group are those of the one that was coded. */
+/* Give the shards of group the chunks of the group that was coded. */
 static void share(struct efs_pack_plan *plan, uint32_t group, uint32_t coded)
 {
     const struct efs_disk_group *a = &plan->groups[group], *b = &plan->groups[coded];
@@ -274,7 +274,7 @@ static void share(struct efs_pack_plan *plan, uint32_t group, uint32_t coded)
     }
 }
 
-/* Go on at a page from `place` on; a hole before it. */
+/* Pad to a page; if `place` is further, leave a hole up to the page boundary at or after it. */
 static errint_t go_to(struct making *m, uint64_t place, struct efs_error *err)
 {
     errint_t rc = efs_store_writer_page(&m->writer, err);
@@ -290,7 +290,7 @@ static errint_t write_groups(struct making *m, struct efs_error *err)
     uint64_t spread = s->spread_bytes;
     errint_t rc = 0;
     for (uint32_t g = 0; g < distinct && rc == 0; g++) {
-        if (g == 1 && spread == 0) /* as much as the first one took, for each */
+        if (g == 1 && spread == 0) /* default: the size of the first expert's chunks, times all experts */
             spread = (m->writer.offset - begin) * all;
         begin = g ? begin : m->writer.offset;
         rc = go_to(m, begin + spread / distinct * g, err);

@@ -12,11 +12,11 @@
 
 #define TENSORS_MOST 1500u
 
-/* What experts of a checkpoint have in common. */
+/* Properties that the experts of a stack share. */
 struct odd_expert {
     unsigned tensors;
-    bool unlike; /* each draws shapes and dtypes of its own */
-    bool runs;   /* gate, up and down fit a hidden size of ODD_HIDDEN */
+    bool unlike; /* shapes and dtypes are drawn for each expert */
+    bool runs;   /* gate, up and down have ODD_HIDDEN as hidden size, so that the expert can be computed */
 };
 
 struct odd_draw {
@@ -38,7 +38,7 @@ static struct odd_tensor *draw_tensor(struct odd_draw *draw)
     return t;
 }
 
-/* Elements of one dimension: none, one, odd numbers, whole pages, more than a shard. */
+/* The number of elements is 0, 1, odd, a multiple of a page, or larger than a shard. */
 static void draw_shape(struct odd_draw *draw, struct odd_tensor *t, bool small)
 {
     static const uint64_t lengths[] = {0, 1, 3, 64, 1000, 2048, 4096, 4097, 8192, 20000, 70000};
@@ -53,7 +53,7 @@ static void draw_shape(struct odd_draw *draw, struct odd_tensor *t, bool small)
     t->bytes = t->shape[0] * (t->dims > 1 ? t->shape[1] : 1) * dtypes[type].bytes;
 }
 
-/* Of gate and up [inner][hidden], of down [hidden][inner]. */
+/* gate and up are [inner][hidden], down is [hidden][inner]. */
 static void draw_matrix(struct odd_draw *draw, struct odd_tensor *t, bool down, const struct odd_tensor *gate)
 {
     uint64_t inner = gate ? gate->shape[0] : 1 + odd_below(draw->state, 300);
@@ -64,7 +64,7 @@ static void draw_matrix(struct odd_draw *draw, struct odd_tensor *t, bool down, 
     t->bytes = 2 * inner * ODD_HIDDEN;
 }
 
-/* The shape of a tensor of another expert. */
+/* Copy the shape of the same tensor of another expert. */
 static void copy_shape(struct odd_tensor *t, const struct odd_tensor *from)
 {
     t->dtype = from->dtype;
@@ -138,7 +138,7 @@ static void draw_stack(struct odd_draw *draw, const char *prefix, const struct o
     }
 }
 
-/* Files that stand where the view, or the control directory, would be; others that look like the view's. */
+/* Draws files with the names of the view or the control directory, and files with similar names. */
 static void draw_names(struct odd_draw *draw)
 {
     struct odd_store *odd = draw->odd;
@@ -154,7 +154,7 @@ static void draw_names(struct odd_draw *draw)
         fixture_file(&odd->fixture, others[odd_below(draw->state, 6)], "{}", odd_below(draw->state, 3));
 }
 
-/* The tensors, cut in files at random; where their bytes are in these. */
+/* Distributes the tensors over files at random, and sets the address of each tensor's bytes in the file. */
 static void write_files(struct odd_draw *draw)
 {
     struct odd_store *odd = draw->odd;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * odd_store.h - small checkpoints with odd features, drawn at random: folders named as the view's, experts of one
- * tensor or of hundreds, of no bytes or of many extents, fused and apart, layers of unlike sizes, no experts at all.
+ * odd_store.h - small random checkpoints with odd features: directories with the names of the view, experts of one
+ * tensor or of dozens, experts of 0 bytes or of many extents, fused and separate experts, layers of different sizes, or
+ * no experts.
  */
 #ifndef EFS_ODD_STORE_H
 #define EFS_ODD_STORE_H
@@ -17,7 +18,7 @@ struct odd_tensor {
     int dims;
     uint64_t shape[4];
     uint64_t bytes;
-    const unsigned char *raw; /* in the source file's bytes */
+    const unsigned char *raw; /* points into the source file's bytes */
 };
 
 struct odd_source {
@@ -26,22 +27,22 @@ struct odd_source {
 };
 
 #define ODD_FILES 3u
-#define ODD_HIDDEN 64u /* columns of gate and up, where experts can be run */
+#define ODD_HIDDEN 64u /* columns of gate and up of the experts that can be computed */
 struct odd_store {
-    struct fixture fixture; /* packed */
+    struct fixture fixture; /* in packed form, too */
     bool hidden;            /* the checkpoint has a top-level "experts" or ".expertfs" */
     struct odd_tensor *tensors;
     unsigned tensor_count;
     struct odd_source source[ODD_FILES];
 };
 
-/* The same state draws the same store. */
+/* The store is a function of *state, which is advanced. */
 void odd_store_begin(struct odd_store *odd, uint64_t *state);
 void odd_store_end(struct odd_store *odd);
-/* The raw bytes of the tensor of that name; NULL: there is none. */
+/* The tensor of that name, or NULL. */
 const struct odd_tensor *odd_store_tensor(const struct odd_store *odd, const char *name);
 
-/* One of n, and whether one of n. */
+/* odd_below(): a number in [0, n). odd_once_in(): true with probability 1/n. */
 static inline unsigned odd_below(uint64_t *state, unsigned n)
 {
     return (unsigned)(fixture_random(state) % n);

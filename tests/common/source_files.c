@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* source_files.c - checkpoints for tests, made byte by byte. */
+/* source_files.c - writes checkpoint files byte by byte; see source_files.h. */
 #include "source_files.h"
 
 #include "fixture.h"
@@ -179,7 +179,7 @@ void sf_unread(const char *directory, const char *name, enum efs_source_state st
     efs_catalog_free(&catalog);
 }
 
-/* A directory that holds this file alone, whose bytes are freed. */
+/* Write the file to a new directory and free its bytes. Returns the directory. */
 static char *alone(const char *name, struct sf_bytes *file)
 {
     char *directory = sf_mkdir();

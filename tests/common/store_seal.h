@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_seal.h - the checksums of a store that a test has changed are made those of what is there, as somebody would
- * who forges one. Any number in it may be another by now: what lies outside of the store keeps its checksum.
+ * store_seal.h - recomputes the checksums of a store that a test has changed, as a forger would. Offsets and lengths
+ * may be out of range: chunks and tables that are not inside the store keep their checksums.
  */
 #ifndef EFS_STORE_SEAL_H
 #define EFS_STORE_SEAL_H
@@ -19,7 +19,7 @@ static inline bool store_seal_within(uint64_t offset, uint64_t bytes, size_t sto
     return offset <= store_bytes && bytes <= store_bytes - offset;
 }
 
-/* Of all chunks, in the table of shards. */
+/* Recompute the checksums of all chunks, in the table of shards. */
 static inline void store_seal_chunks(unsigned char *store, size_t bytes)
 {
     struct efs_disk_superblock s;
@@ -37,7 +37,7 @@ static inline void store_seal_chunks(unsigned char *store, size_t bytes)
     }
 }
 
-/* Of all tables, in the superblock, and its own. */
+/* Recompute the checksums of all tables, the content hash and the superblock's checksum. */
 static inline void store_seal(unsigned char *store, size_t bytes)
 {
     struct efs_disk_superblock s;

@@ -23,11 +23,11 @@
 
 #define EXPERTS 2
 #define TOKENS 3
-#define ITEMS 64        /* things that are read of a store, at most */
-#define ROOM (4u << 20) /* of a file */
-#define CASE_SECONDS 60 /* after so many a case hangs */
+#define ITEMS 64        /* results of reading one store, at most */
+#define ROOM (4u << 20) /* largest read, bytes */
+#define CASE_SECONDS 60 /* time limit of a case */
 
-/* What a store shows, item by item: an error, or the checksum of the bytes. */
+/* Results of reading a store: for each item an error, or the checksum of the bytes. */
 struct item {
     errint_t rc;
     uint64_t hash;
@@ -40,12 +40,12 @@ struct seen {
 struct store_sweep sweep;
 
 static struct efs_team *team;
-static unsigned char *buffer; /* what is read of a file */
-static size_t file_size;      /* of the file with the tensors */
+static unsigned char *buffer; /* ROOM bytes */
+static size_t file_size;      /* bytes of model.safetensors */
 static struct seen good;
 static float x[TOKENS * SWEEP_HIDDEN];
-static unsigned taken;      /* since the store was packed */
-static unsigned long tried; /* in all tests */
+static unsigned taken;      /* cases since the store was packed */
+static unsigned long tried; /* cases in all tests */
 static const struct efs_options serving = {
     .budget_bytes = 64 << 20, .workers = 1, .full_pool = true, .no_state = true, .no_direct = true};
 
@@ -59,7 +59,7 @@ static void on_alarm(int signal)
     _exit(1);
 }
 
-/* ---- what is read of a store ---- */
+/* ---- reading a store ---- */
 
 static void add(struct seen *seen, errint_t rc, uint64_t hash)
 {
@@ -68,7 +68,7 @@ static void add(struct seen *seen, errint_t rc, uint64_t hash)
     seen->count++;
 }
 
-/* Whole files, and ranges of the first one. */
+/* Reads each file whole. */
 static void see_files(struct efs *fs, struct seen *seen)
 {
     for (uint32_t f = 0; f < efs_file_count(fs) && seen->count < ITEMS; f++) {
@@ -79,7 +79,7 @@ static void see_files(struct efs *fs, struct seen *seen)
     }
 }
 
-static uint32_t first_file; /* the one with the tensors */
+static uint32_t first_file; /* model.safetensors */
 static void see_ranges(struct efs *fs, struct seen *seen)
 {
     uint64_t state = 5;
@@ -108,7 +108,7 @@ static void see_leases(struct efs *fs, struct seen *seen)
     }
 }
 
-/* The bytes of a tensor in either form, 0 or the error of decoding them. */
+/* The checksum of a tensor, coded or decoded. 0, or the error of the decoder. */
 static errint_t tensor_hash(const struct efs_tensor *t, uint64_t *hash)
 {
     if (t->data) {
@@ -196,7 +196,8 @@ static void see_product(struct efs *fs, struct seen *seen)
     add(seen, rc, efs_hash(y, sizeof(y)));
 }
 
-/* All of it; what comes first finds the memory empty, so each has its turn. Items keep their places. */
+/* All kinds of access. The first one starts with an empty cache, so `turn` rotates their order. The order of the items
+ * does not depend on turn. */
 static void see(struct efs *fs, struct seen *seen, unsigned turn)
 {
     struct seen parts[6] = {0};
@@ -229,7 +230,7 @@ static void see(struct efs *fs, struct seen *seen, unsigned turn)
             add(seen, parts[p].items[i].rc, parts[p].items[i].hash);
 }
 
-/* ---- a store that was changed ---- */
+/* ---- changed stores ---- */
 
 void sweep_write(const char *path, const unsigned char *data, size_t bytes)
 {
@@ -262,7 +263,7 @@ static bool known_error(errint_t rc, bool forged)
 {
     if (rc == -EUCLEAN || rc == -EIO)
         return true;
-    /* an index that says other things can ask for what there is not, or what nobody can multiply */
+    /* a forged index can name experts and files that do not exist, or tensors that cannot be computed */
     return forged && (rc == -EINVAL || rc == -ENOENT || rc == -EOPNOTSUPP || rc == -ENODATA || rc == -EISDIR);
 }
 
@@ -303,7 +304,7 @@ enum sweep_outcome sweep_try(size_t bytes, bool forged, bool strict)
     return wrong ? FORGED : errors ? ERROR : RIGHT;
 }
 
-/* ---- the store ---- */
+/* ---- the good store ---- */
 
 void sweep_write_sources(unsigned weights_seed)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test.h - what every C test begins with: cmocka, and tests that add themselves to the program's list.
+ * test.h - included by every C test: cmocka, and macros that register tests with the program.
  *
  *     TEST(small_files)                       a test
- *     TEST_WITH(small_files, setup, teardown) the same between two fixtures, each may be NULL
- *     TEST_MAIN(setup, teardown)              main(): runs all of the file, in the order of their definition
+ *     TEST_WITH(small_files, setup, teardown) a test with setup and teardown, either may be NULL
+ *     TEST_MAIN(setup, teardown)              main(): runs all tests of the file in the order of their definition
  */
 #ifndef EFS_TEST_H
 #define EFS_TEST_H
@@ -22,8 +22,8 @@
 
 #include <cmocka.h>
 
-/* Under ASan or TSan: what takes them minutes does less, and no test forks while threads run, since the child may find
- * one of their locks taken (gcc 12). The Makefile's SHIPPED has the programs of those that fork. */
+/* true under ASan and TSan: slow tests do less, and no test forks while threads run, because the child may inherit a
+ * sanitizer's lock in the locked state (gcc 12). The tests that fork run in the programs in SHIPPED of the Makefile. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED true
 #else
@@ -35,7 +35,7 @@
 static struct CMUnitTest test_list[TEST_MOST];
 static size_t test_count;
 
-/* Constructors run in the order of their priorities; those below 101 are the compiler's. */
+/* Constructors run in the order of their priorities; those up to 100 are reserved for the implementation. */
 #define TEST_WITH(name, setup, teardown)                                                                               \
     static void name(void **state);                                                                                    \
     __attribute__((constructor(200 + __COUNTER__))) static void name##_add(void)                                       \
