@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz.h - what fuzzers share. Each defines LLVMFuzzerTestOneInput(), which returns for any bytes or aborts; clang's
- * libFuzzer runs it (`make fuzz`), and mutate.c in the tests of any compiler.
+ * fuzz.h - shared by the fuzzers. Each defines LLVMFuzzerTestOneInput(), which must return for any bytes; abort() is a
+ * finding. clang's libFuzzer runs it (`make fuzz`), and so does mutate.c in the tests with any compiler.
  */
 #ifndef EFS_FUZZ_H
 #define EFS_FUZZ_H
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerInitialize(int *argc, char ***argv); /* of some */
+int LLVMFuzzerInitialize(int *argc, char ***argv); /* optional */
 
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
@@ -24,7 +24,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv); /* of some */
         }                                                                                                              \
     } while (0)
 
-/* Make a folder from mkdtemp()'s template. A child takes it away when the process has ended, in whatever way. */
+/* Create a directory from mkdtemp()'s template. A child removes it when this process has ended, also after a crash. */
 static inline void fuzz_folder(char *template)
 {
     int ends[2];
@@ -33,11 +33,11 @@ static inline void fuzz_folder(char *template)
     pid_t child = fork();
     CHECK(child >= 0);
     if (child) {
-        close(ends[0]); /* the other end stays open for as long as we live */
+        close(ends[0]); /* ends[1] stays open until this process ends */
         return;
     }
     for (int fd = 0; fd < 3; fd++)
-        close(fd); /* who reads what we print waits for us alone */
+        close(fd); /* a reader of this process's output must not wait for the child */
     close(ends[1]);
     while (read(ends[0], &end, 1) > 0) {
     }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_client.c - any packets as what a mount sends to a client of the library. The client asks for experts and gets
- * them, or errors, from what it was sent or from their files; nothing that it is given lies outside of what it mapped.
+ * fuzz_client.c - any packets sent by a mount to a client of the library. The client requests experts and receives
+ * them, or errors, from the packets or from the experts' files. Every address that it returns is inside a mapping.
  *
- * Input: what is asked for, then packets: kind, how (1: with a descriptor of an expert's file; 2: another one, too; 4:
- * as it is, without a head that is made right), 2 bytes of length, and what stands behind the head.
+ * Input: 1 byte with the request, then packets: kind, flags (1: with a descriptor of an expert's file; 2: with two; 3:
+ * the second one is a socket; 4: without a valid header in front), 2 bytes of length, and the packet after its header.
  */
 #include "expertfs.h"
 #include "expertfs-protocol.h"
@@ -119,7 +119,7 @@ static uint64_t sum(const void *data, uint64_t bytes)
     return all;
 }
 
-/* All bytes that it says are there. */
+/* Read all bytes of an expert's tensors. */
 static uint64_t touch(struct efs_client_request *request, uint32_t index)
 {
     const struct efs_tensor *tensors;
@@ -156,16 +156,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(fd >= 0);
     CHECK(efs_client_begin(client, "", 0, needs, count, forms[data[0] % 3], &request, &err) == 0);
     send_all(fd, data + 1, size - 1);
-    shutdown(fd, SHUT_WR); /* what it has not answered is opened, or has failed */
+    shutdown(fd, SHUT_WR); /* then every expert without an answer is opened as a file, or fails */
     for (uint32_t told = 0; told < count; told++) {
         uint32_t index = count;
         errint_t status = 1;
         CHECK(efs_client_wait_any(request, 30000, &index, &status) == 1);
         CHECK(index < count && status <= 0);
         if (status == 0)
-            CHECK(touch(request, index) != UINT64_MAX); /* so that it is read */
+            CHECK(touch(request, index) != UINT64_MAX); /* always true; keeps the reads */
         else
-            CHECK(data[0] % 3 != 0); /* its file is there */
+            CHECK(data[0] % 3 != 0); /* EFS_FORM_FULL cannot fail, because the expert's file exists */
         if (told % 2)
             efs_client_drop(request, index);
     }

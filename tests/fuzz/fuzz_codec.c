@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_codec.c - any bytes as weights of each format, coded by each choice: twice to the same chunks, and back to the
- * same bytes, whole and in a range; then any bytes as chunks, and good chunks with some bytes changed: an error or some
- * elements, nothing outside of them touched, the same again when asked again.
+ * fuzz_codec.c - any bytes as weights of each format, coded by each choice: both of two runs must give the same chunks,
+ * and decoding must give the same bytes, whole and in a range. Then any bytes as chunks, and good chunks with some
+ * bytes changed: decoding returns an error or some elements, writes nothing after the output, and gives the same result
+ * when repeated.
  *
- * Input: format, choice, how many bytes at the end are changes (4 each: place, value), the rest.
+ * Input: format, choice, number of changes at the end of the input (4 bytes each: 2 of position, selector, value), then
+ * the weights.
  */
 #include "codec.h"
 #include "fuzz.h"
@@ -13,7 +15,7 @@
 #include <string.h>
 
 #define ELEMENTS 65536u
-#define GUARD 64u /* bytes behind what is decoded */
+#define GUARD 64u /* bytes after the output */
 
 static struct efs_codec_scratch *scratch;
 
@@ -45,7 +47,7 @@ static void coded_free(struct coded *coded)
     free(coded->sm);
 }
 
-/* Elements [first, first + count): what came of it, and that nothing behind them was written. */
+/* Decodes elements [first, first + count) and checks that nothing after them was written. 0 or -EUCLEAN. */
 static errint_t decode(const struct efs_shard_view *view, size_t first, size_t count, uint8_t *out)
 {
     size_t bytes = count * efs_format_bytes(view->format);
@@ -57,7 +59,7 @@ static errint_t decode(const struct efs_shard_view *view, size_t first, size_t c
     return rc;
 }
 
-/* Chunks in blocks of their own size, so that a sanitizer sees what is read behind them. */
+/* The chunks are copied to heap blocks of their exact size, so that a sanitizer detects reads past their end. */
 static void decode_any(enum efs_format format, uint32_t codec, size_t elements, const uint8_t *e, size_t e_bytes,
                        const uint8_t *sm, size_t sm_bytes)
 {
@@ -76,7 +78,7 @@ static void decode_any(enum efs_format format, uint32_t codec, size_t elements, 
     errint_t rc = decode(&view, 0, elements, out);
     size_t first = elements / 3, count = elements - first - elements / 4;
     errint_t part_rc = decode(&view, first, count, part);
-    if (rc == 0 && part_rc == 0) /* a range sees less of the damage, but nothing else */
+    if (rc == 0 && part_rc == 0) /* a range may miss the damage, but not decode to other bytes */
         CHECK(memcmp(part, out + first * efs_format_bytes(format), count * efs_format_bytes(format)) == 0);
     CHECK(decode(&view, 0, elements, part) == rc);
     if (rc == 0)
@@ -127,7 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             else if (a.about.sm_bytes)
                 a.sm[at % a.about.sm_bytes] = change[i + 3];
         }
-        size_t cut = changes ? change[0] % 2 * change[1] : 0; /* and, perhaps, with its end missing */
+        size_t cut = changes ? change[0] % 2 * change[1] : 0; /* may also truncate the E-chunk */
         decode_any(format, a.about.codec, elements, a.e, cut < a.about.e_bytes ? a.about.e_bytes - cut : 0, a.sm,
                    a.about.sm_bytes);
         coded_free(&a);

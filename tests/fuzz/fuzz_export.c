@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_export.c - any packets as what a client sends to the socket of a mount: answered or cut off, and when it has
- * hung up nothing is held for it any more. The daemon's socket over an engine and a small store; there is no mount.
+ * fuzz_export.c - any packets sent by a client to the socket of a mount: the daemon answers or disconnects, and holds
+ * nothing for the client after a hang-up. Runs the daemon's socket on an engine with a small store, without a mount.
  *
- * Input: packets: kind, how (1: as it is, without a head that is made right; 2: all that has come is read first), 2
- * bytes of length, and what stands behind the head.
+ * Input: packets: kind, flags (1: without a valid header in front; 2: first read all answers that have arrived), 2
+ * bytes of length, and the packet after its header.
  */
 #include "daemon.h"
 #include "expertfs-private.h"
@@ -68,7 +68,8 @@ static int connect_client(void)
     return fd;
 }
 
-/* What has come, with its descriptors; a packet is as long as it says. false: the daemon has hung up. */
+/* Receives all packets that have arrived, checks their lengths and closes their descriptors. false: the daemon has hung
+ * up. */
 static bool take_answers(int fd, int milliseconds)
 {
     static union {
@@ -131,7 +132,7 @@ static void send_all(int fd, const uint8_t *data, size_t size)
     }
 }
 
-/* What a client held is given back soon after it has hung up. */
+/* Within GONE_SECONDS after the hang-up, the daemon must release everything that the client held. */
 static void check_nothing_held(void)
 {
     struct efs_stats stats;
@@ -145,7 +146,7 @@ static void check_nothing_held(void)
     CHECK(!held);
 }
 
-/* Called by libFuzzer: the daemon logs a line for each client that is wrong. */
+/* Called by libFuzzer and mutate.c. Discards stderr: the daemon logs a line for each invalid client. */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_index.c - any names of a checkpoint's files, and any bytes as its index: packed, or refused with a message.
+ * fuzz_index.c - any names of a checkpoint's files, and any bytes as its index: accepted, or refused with a message.
  *
- * Input: a line for each file, 't' if it has tensors and '-' if not, a digit for which file it is (two with the same
- * one are names of one file), then its name; an empty line; what model.safetensors.index.json says.
+ * Input: a line for each file: 't' if it has tensors and '-' if not, a character whose low bit chooses the size (1: 2
+ * MiB; 0: 100 bytes), then the name. An empty line. The contents of model.safetensors.index.json.
  */
 #include "fuzz.h"
 #include "pack.h"
@@ -23,7 +23,7 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const struct efs_source_file *)a)->path, ((const struct efs_source_file *)b)->path);
 }
 
-/* As catalogues have them: relative, without "..", in order, each once. Where the lines end. */
+/* Adds valid paths to the catalogue: relative and without "..". Returns the offset after the empty line, or size. */
 static size_t take_files(const char *text, size_t size, struct efs_catalog *catalog)
 {
     size_t at = 0;
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t at = take_files((const char *)data, size, &catalog);
     add_index(&catalog, data + at, size - at);
     CHECK(efs_source_read_indexes(&catalog, NULL) == 0);
-    for (unsigned single = 0; single < 2; single++) { /* the source is the folder, or one file of it */
+    for (unsigned single = 0; single < 2; single++) { /* the source is the directory, or one file of it */
         struct efs_error err = {""};
         errint_t rc = efs_pack_check_weights(single ? "/tmp/one.safetensors" : index_folder, &catalog, &options, &err);
         CHECK(rc == 0 || (rc == -ENODATA && *err.text));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_layout.c - any bytes as what a mount tells a client of the library: of an expert's file, its header; of one that
- * comes coded, its layout, and places in windows. Refused, or every tensor and chunk is inside of what there is.
+ * fuzz_layout.c - any bytes as the data about an expert that a mount sends to a client: the header of an expert's file,
+ * or the layout of a coded expert and the places of its chunks in windows. The parser refuses it, or every tensor and
+ * chunk is inside the file or window.
  *
  * Input: 'f' and a file; or 'c', 4 bytes for each of PLACES places, and a layout.
  */
@@ -61,7 +62,7 @@ static void coded(const uint8_t *data, size_t bytes)
     CHECK(rc == 0 || rc == -EUCLEAN);
     if (rc < 0)
         return;
-    if (layout->coded->extent_count > 1000) { /* the client has as many places as were told, and compares */
+    if (layout->coded->extent_count > 1000) { /* the caller of efs_coded_tensors() passes extent_count places */
         efs_layout_free(layout);
         return;
     }
@@ -103,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0 || size > 1 << 16)
         return 0;
-    uint8_t *copy = malloc(size); /* without the first byte, of its own size */
+    uint8_t *copy = malloc(size); /* without the first byte and in a heap block of its size, for sanitizers */
     CHECK(copy);
     memcpy(copy, data + 1, size - 1);
     copy[size - 1] = 0;

@@ -2,9 +2,9 @@
 /*
  * fuzz_source.c - any bytes as a safetensors and as a GGUF file: refused with a message, or described consistently.
  *
- * Each input is read three times: as either file, and as the JSON header of a safetensors file with some data behind
- * it (so that the fuzzer need not guess the length in front). tests/fuzz/mutate.c runs this over the
- * corpus, which also holds every input that ever failed.
+ * Each input is read three times: as either file, and as the JSON header of a safetensors file with 64 bytes of data
+ * after it (so that the fuzzer does not have to find a valid length in the first 8 bytes). tests/fuzz/mutate.c runs
+ * this over the corpus, which also contains every input that failed in the past.
  */
 #include "dtype.h"
 #include "fuzz.h"
@@ -17,7 +17,7 @@
 
 #define DATA_BYTES 64u
 
-/* Places are inside the file, in order and apart; known tensors have the bytes of their type and shape. */
+/* Tensors are inside the file, in order and disjoint. The size of a known tensor matches its type and shape. */
 static void check_list(const struct efs_source_list *list, uint64_t file_bytes)
 {
     uint64_t end = 0, bytes;
@@ -36,7 +36,7 @@ static void check_list(const struct efs_source_list *list, uint64_t file_bytes)
     }
 }
 
-/* Experts are in order and each once; every expert's tensor points at its own. */
+/* Experts are in order and unique; the expert numbers of every tensor are in range. */
 static void check_experts(const struct efs_catalog *catalog)
 {
     for (size_t i = 1; i < catalog->expert_count; i++) {
@@ -57,7 +57,7 @@ static void check_experts(const struct efs_catalog *catalog)
     }
 }
 
-/* Hand the tensors to a catalogue of one file and find its experts. */
+/* Move the tensors to a catalogue of one file and find its experts. */
 static void name_experts(struct efs_source_list *list)
 {
     struct efs_catalog catalog = {0};

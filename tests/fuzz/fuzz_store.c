@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_store.c - a good store with some of its numbers changed, and with its checksums made right again or not:
- * refused, or served without harm. With the checksums left nothing but the good store's bytes may come of it.
+ * fuzz_store.c - a good store with some bytes changed, with or without recomputed checksums: refused, or served without
+ * harm. With the old checksums, a store that is served whole must have the good store's bytes.
  *
- * Input: the codec; whether checksums are made right; then for each change 13 bytes: which table, or what else, which
- * record of it, which byte of that, how many bytes are written, 8 of value. The stores are packed when the first input
- * comes.
+ * Input: the codec; recompute the checksums (0 modulo 4: no); then 13 bytes for each change: table or other target,
+ * record (2), byte of the record, log2 of the number of bytes (modulo 4), value (8). The stores are packed when the
+ * first input arrives.
  */
 #include "expertfs-private.h"
 #include "fuzz.h"
@@ -28,9 +28,9 @@ static struct {
 } stores[CODECS];
 static char store_folder[] = "/tmp/expertfs-fuzz-XXXXXX", changed[64];
 static uint8_t *changed_store, *buffer;
-static uint64_t good; /* what the good ones show: they hold the same */
+static uint64_t good; /* checksum of the files of a good store; the same for all codecs */
 
-/* ---- read ---- */
+/* ---- reading ---- */
 
 struct waiting {
     pthread_mutex_t lock;
@@ -61,7 +61,7 @@ static ssize_t read_file(struct efs *fs, uint32_t file, uint64_t offset, size_t 
     return w.error < 0 ? w.error : (ssize_t)w.bytes;
 }
 
-/* A checksum of all files, 0 for an error of any. */
+/* The checksum of all files; 0 if the open or any read fails. */
 static uint64_t show(const char *path)
 {
     const struct efs_options options = {.budget_bytes = 64 << 20, .workers = 1, .no_state = true, .no_direct = true};
@@ -88,7 +88,7 @@ static uint64_t show(const char *path)
     return all;
 }
 
-/* Verified, whatever is wrong. */
+/* The verification of any store must return an error with a message, or 0. */
 static void verify(const char *path)
 {
     struct efs_store *store;
@@ -101,7 +101,7 @@ static void verify(const char *path)
     efs_store_close(store);
 }
 
-/* ---- made ---- */
+/* ---- good stores ---- */
 
 static void make_stores(void)
 {
@@ -133,7 +133,7 @@ static void make_stores(void)
     }
 }
 
-/* ---- changed ---- */
+/* ---- changes ---- */
 
 static void change(const uint8_t *how, const struct efs_disk_superblock *sb, size_t bytes)
 {
@@ -145,11 +145,11 @@ static void change(const uint8_t *how, const struct efs_disk_superblock *sb, siz
             return;
         first = t->offset + record % t->count * size;
         room = size;
-    } else if (how[0] < 2 * EFS_TABLE_COUNT) { /* what the superblock says of a table */
+    } else if (how[0] < 2 * EFS_TABLE_COUNT) { /* an entry of the superblock's list of tables */
         first =
             offsetof(struct efs_disk_superblock, tables) + (how[0] - EFS_TABLE_COUNT) * sizeof(struct efs_disk_table);
         room = sizeof(struct efs_disk_table);
-    } else if (how[0] % 2) { /* a chunk's beginning */
+    } else if (how[0] % 2) { /* a byte of a chunk */
         const struct efs_disk_table *t = &sb->tables[EFS_TABLE_SHARDS];
         struct efs_disk_shard s;
         memcpy(&s, changed_store + t->offset + record % t->count * sizeof(s), sizeof(s));

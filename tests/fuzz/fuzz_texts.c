@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_texts.c - any text as what users, runtimes and state files say: the first byte chooses the parser, the rest is
- * for it. What is taken and can be told again is the same when it is read again.
+ * fuzz_texts.c - any text as input of users, runtimes and state files: the first byte chooses the parser, the rest is
+ * its input. A value that is accepted and can be printed must be the same after it is printed and parsed again.
  */
 #include "counts.h"
 #include "expertfs-private.h"
@@ -19,9 +19,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define COUNTS_HASH_AT 40 /* as counts.c has it */
+#define COUNTS_HASH_AT 40 /* same value as HASH_AT in counts.c */
 
-/* Each says in err what is wrong, or nothing is. */
+/* A parser returns 0, or a negative error with a message in err. */
 static void answered(errint_t rc, const struct efs_error *err)
 {
     CHECK(rc <= 0);
@@ -110,7 +110,7 @@ static void route(const uint8_t *data, size_t bytes)
     efs_route_free(&r);
 }
 
-/* A file whose path can be opened. */
+/* Parses a profile from a memfd, by its path in /proc/self/fd. */
 static void profile(const void *data, size_t bytes)
 {
     char path[40];
@@ -131,8 +131,7 @@ static void profile(const void *data, size_t bytes)
 
 static char state_folder[] = "/tmp/expertfs-fuzz-XXXXXX", counts_path[EFS_STATE_PATH_BYTES];
 
-/* Counts of a store of 2 layers and 4 experts, their checksum made right: what they say is not to be believed for it.
- */
+/* Loads counts of a store of 2 layers and 4 experts with a valid checksum: the loader must check the values, too. */
 static void counts(uint8_t *data, size_t bytes)
 {
     struct efs_history history;
@@ -162,7 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0 || size > 1 << 20)
         return 0;
-    char *text = malloc(size); /* as a string, without the first byte */
+    char *text = malloc(size); /* a string without the first byte */
     CHECK(text);
     memcpy(text, data + 1, size - 1);
     text[size - 1] = '\0';

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mutate.c - a fuzzer as a test, without clang: its corpus, then inputs that are made of it by chance. Linked with
- * fuzz_NAME.c it is test_fuzz_NAME. Case i is made from SEED + i (SEED is 1), and EXPERTFS_FUZZ_CASES says how many
- * there are; a case that fails, crashes or hangs is named with the command that repeats it. Run from the repository's
- * root.
+ * mutate.c - a fuzzer as a test, without clang: runs the corpus, then random mutations of it. Linked with fuzz_NAME.c
+ * it is test_fuzz_NAME. Case i is generated from SEED + i (default 1); EXPERTFS_FUZZ_CASES is the number of cases. When
+ * a case fails, crashes or hangs, the program prints the command that repeats it. Run from the repository's root.
  */
 #include "test.h"
 #include "death.h"
@@ -13,10 +12,10 @@
 #include <dirent.h>
 
 #define MUTATE_CORPUS_MOST 200
-#define MUTATE_BYTES (1u << 20) /* of an input */
-#define MUTATE_SECONDS 60       /* after so many a case hangs */
+#define MUTATE_BYTES (1u << 20) /* maximum size of an input */
+#define MUTATE_SECONDS 60       /* time limit of a case */
 
-/* How many cases `make test` makes: some 10 seconds of each under ASan. */
+/* Number of cases in `make test`: about 10 seconds for each program under ASan. */
 static const struct {
     const char *name;
     unsigned cases;
@@ -25,14 +24,14 @@ static const struct {
 
 static struct {
     const char *name, *program;
-    unsigned cases; /* when nothing else is said */
+    unsigned cases; /* default number of cases */
     struct {
         uint8_t *data;
         size_t bytes;
     } corpus[MUTATE_CORPUS_MOST];
     size_t count;
-    uint64_t at;    /* the seed of the case under way; 0: of the corpus */
-    char file[300]; /* of the corpus */
+    uint64_t at;    /* seed of the current case; 0: a file of the corpus */
+    char file[300]; /* path of the current file of the corpus */
     uint8_t input[MUTATE_BYTES];
 } mutate;
 
@@ -46,7 +45,7 @@ static void mutate_tell(void)
         _exit(1);
 }
 
-/* From a heap block of the right size, so that a sanitizer sees every byte read past it. */
+/* Runs the fuzzer on a copy in a heap block of this size, so that a sanitizer detects every read past its end. */
 static void mutate_run(const uint8_t *data, size_t bytes)
 {
     uint8_t *copy = malloc(bytes ? bytes : 1);
@@ -67,7 +66,7 @@ static uint64_t mutate_number(uint64_t *state)
     return n % 3 ? numbers[n / 3 % (sizeof(numbers) / sizeof(*numbers))] : fixture_random(state) >> n / 3 % 64;
 }
 
-/* One change of the input; its length then. */
+/* Applies one random change to the input. Returns the new length. */
 static size_t mutate_once(uint8_t *input, size_t bytes, uint64_t *state)
 {
     static const char *const texts[] = {"0",     "-1",  "18446744073709551615",
@@ -82,32 +81,32 @@ static size_t mutate_once(uint8_t *input, size_t bytes, uint64_t *state)
     part = part < left ? part : left;
     switch (how % 10) {
     case 0:
-    case 1: /* a bit */
+    case 1: /* flip a bit */
         if (bytes)
             input[at] ^= (uint8_t)(1u << how / 16 % 8);
         return bytes;
-    case 2: /* a byte */
+    case 2: /* overwrite a byte */
         if (bytes)
             input[at] = (uint8_t)fixture_random(state);
         return bytes;
     case 3:
-    case 4: { /* a number */
+    case 4: { /* overwrite a number */
         uint64_t number = mutate_number(state);
         size_t width = 1ull << how / 16 % 4;
         memcpy(input + at, &number, width < left ? width : left);
         return bytes;
     }
-    case 5: /* less */
+    case 5: /* delete a part */
         memmove(input + at, input + at + part, left - part);
         return bytes - part;
-    case 6: /* the end is missing */
+    case 6: /* truncate */
         return bytes - part;
-    case 7: /* twice */
+    case 7: /* repeat a part */
         if (bytes + part > MUTATE_BYTES)
             return bytes;
         memmove(input + at + part, input + at, left);
         return bytes + part;
-    case 8: { /* some text */
+    case 8: { /* insert a text */
         const char *text = texts[how / 16 % (sizeof(texts) / sizeof(*texts))];
         size_t length = strlen(text);
         if (bytes + length > MUTATE_BYTES)
@@ -116,7 +115,7 @@ static size_t mutate_once(uint8_t *input, size_t bytes, uint64_t *state)
         memcpy(input + at, text, length);
         return bytes + length;
     }
-    default: { /* a part of another */
+    default: { /* overwrite with a part of a corpus file */
         size_t other = fixture_random(state) % mutate.count, from;
         if (mutate.corpus[other].bytes == 0)
             return bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* small_source.h - a checkpoint of two experts and a norm, of some KiB, and files, for fuzzers that pack one. */
+/* small_source.h - for fuzzers that pack a store: a checkpoint of two experts and a norm, about 10 KiB. */
 #ifndef EFS_SMALL_SOURCE_H
 #define EFS_SMALL_SOURCE_H
 
@@ -36,7 +36,7 @@ static inline void make_weights(const char *path)
     write_file(path, file, sizeof(file));
 }
 
-/* In the folder, as "src". */
+/* Creates the checkpoint as folder/src and returns its path in source. */
 static inline void make_source(const char *folder, char *source, size_t room)
 {
     char path[128];
