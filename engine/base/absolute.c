@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* absolute.c - absolute paths that lead to the same file as the path they were made from. */
+/* absolute.c - converts a path to an absolute path of the same file. */
 #include "expertfs-private.h"
 
 #include <errno.h>
@@ -8,9 +8,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* realpath() follows links of /proc by their text, which names another file where a mount hides the one that they lead
- * to, or it is in another mount namespace. Such a file is on another mount. Numbers of inodes are compared only where
- * the kernel does not tell the mount (before Linux 5.8): on sshfs and the like they change from call to call. */
+/* realpath() follows the text of links in /proc. That text names a different file if a mount hides the link's target
+ * or the target is in another mount namespace; the different file is then on another mount. Inode numbers are
+ * compared only where the kernel does not report the mount id (before Linux 5.8), because sshfs and similar file
+ * systems can change them between calls. */
 static bool is_other_file(const char *path, const char *absolute)
 {
     struct statx given, found;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock.h - time that only goes on.
+ * clock.h - monotonic time.
  */
 #ifndef EFS_CLOCK_H
 #define EFS_CLOCK_H
@@ -24,7 +24,7 @@ static inline struct timespec efs_later(struct timespec at, int64_t ns)
     return at;
 }
 
-/* When to end a wait on a condition that goes by CLOCK_MONOTONIC. */
+/* Absolute deadline, ns from now, for a wait on a condition variable that uses CLOCK_MONOTONIC. */
 static inline struct timespec efs_from_now(int64_t ns)
 {
     struct timespec now;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* container.h - from a member back to the struct that it is in. */
+/* container.h - converts a pointer to a member into a pointer to its struct. */
 #ifndef EFS_CONTAINER_H
 #define EFS_CONTAINER_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* error.c - how the engine says what went wrong, and which version it is. */
+/* error.c - error messages and the version string. */
 #include "expertfs.h"
 
 #include "text.h"
@@ -17,7 +17,8 @@ const char *efs_version(void)
     return EFS_VERSION_STRING;
 }
 
-/* Names come from outside: make the text one line of UTF-8 with nothing in it that a terminal obeys. */
+/* Messages contain names from outside: replaces newlines, control characters and bytes that are not UTF-8 with '?',
+ * so that a message is one line and contains no terminal escapes. */
 static void make_printable(char *text)
 {
     size_t left = strlen(text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* event.h - a descriptor that is readable or not, for programs that wait by poll(2). */
+/* event.h - an eventfd as a flag that programs can wait for with poll(2). */
 #ifndef EFS_EVENT_H
 #define EFS_EVENT_H
 
@@ -9,13 +9,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Its owner's lock guards it. */
+/* The lock of the containing object guards it. */
 struct efs_event {
-    int fd; /* < 0: nobody has asked for it */
+    int fd; /* < 0: not open */
     bool readable;
 };
 
-/* Not readable yet. The descriptor, or -EMFILE, ... */
+/* Opens it, not readable. Returns the descriptor or -errno (-EMFILE, ...). */
 static inline int efs_event_open(struct efs_event *event)
 {
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -23,7 +23,7 @@ static inline int efs_event_open(struct efs_event *event)
     return fd < 0 ? -errno : fd;
 }
 
-/* There may be none. */
+/* Does nothing if it is not open. */
 static inline void efs_event_close(struct efs_event *event)
 {
     if (event->fd >= 0)
@@ -31,7 +31,7 @@ static inline void efs_event_close(struct efs_event *event)
     event->fd = -1;
 }
 
-/* There is one. Never blocks. */
+/* Requires an open descriptor. Never blocks. */
 static inline void efs_event_set(struct efs_event *event, bool readable)
 {
     uint64_t number = 1;

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * json_python.c - JSON as Python's json module reads it. Checkpoints are written and read by it, and it takes what no
- * standard allows: NaN and Infinity (the time_step_limit of Mamba models), integers of any size, a byte order mark,
- * escapes of half a surrogate pair. Of two members of one name the last counts; jansson does that by itself.
+ * json_python.c - parses JSON as Python's json module does.
  *
- * jansson has no numbers but finite ones: others become their name as a string, so that a caller who needs a number
- * refuses them. A name cannot hold U+0000 and no string half a pair: both become U+FFFD.
+ * Checkpoints are written and read by that module, which accepts more than the JSON standard: NaN and Infinity
+ * (time_step_limit of Mamba models), integers of any size, a byte order mark, escapes of unpaired surrogates. If a
+ * member name is repeated, the last value is used; jansson does the same.
+ *
+ * jansson supports only finite numbers. Other numbers are converted to strings of their Python name, which a caller
+ * that requires a number rejects. jansson rejects U+0000 in names and unpaired surrogates in strings: escapes of both
+ * are replaced with U+FFFD.
  */
 #include "expertfs-private.h"
 #include "sys.h"
@@ -18,13 +21,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INTEGER_DIGITS 18u /* that always fit in 64 bits */
-#define NUMBER_MAX 4301u   /* characters of a number that are looked at; Python refuses integers of more digits */
-#define ESCAPE_BYTES 6u    /* of \uXXXX */
+#define INTEGER_DIGITS 18u /* decimal integers up to this length fit in 64 bits */
+#define NUMBER_MAX 4301u   /* longest number that is examined; Python rejects integers of more than 4300 digits */
+#define ESCAPE_BYTES 6u    /* length of \uXXXX */
 #define WORD "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-."
 
-/* A number that is not finite: its name in Python, as a JSON string; NULL: it is finite, or no number. number: the
- * word, or "" if it is too long. */
+/* The Python name, as a JSON string, of a number that is not finite; NULL: it is finite or not a number. number: the
+ * word, or "" if it is longer than NUMBER_MAX. */
 static const char *not_finite(const char *number)
 {
     static const char *const names[] = {"\"NaN\"", "\"Infinity\"", "\"-Infinity\""};
@@ -35,11 +38,12 @@ static const char *not_finite(const char *number)
         return names[0];
     if (strcmp(number + negative, "Infinity") == 0)
         return names[1 + negative];
-    bool digits = isdigit((unsigned char)number[negative]) && !strpbrk(number, "xX"); /* strtod() reads 0x1p9 */
+    bool digits = isdigit((unsigned char)number[negative]) && !strpbrk(number, "xX"); /* not 0x1p9 */
     return digits && isinf(strtod(number, &end)) && !*end ? names[1 + negative] : NULL;
 }
 
-/* A word outside of strings in a form that jansson reads; returns its length. to has room for 2 * bytes + 2. */
+/* Copies a word outside of strings in a form that jansson accepts and returns the length written. Requires room for
+ * 2 * bytes + 2 bytes in `to`. */
 static size_t put_word(char *to, const char *word, size_t bytes)
 {
     char number[NUMBER_MAX + 1] = "";
@@ -51,13 +55,13 @@ static size_t put_word(char *to, const char *word, size_t bytes)
     size_t count = name ? strlen(name) : bytes;
     memcpy(to, name ? name : word, count);
     if (!name && bytes > INTEGER_DIGITS && number[0] && strspn(number, "-0123456789") == bytes) {
-        memcpy(to + count, "e0", 2); /* a real number */
+        memcpy(to + count, "e0", 2); /* jansson then parses it as a real number */
         count += 2;
     }
     return count;
 }
 
-/* The code unit of an escape \uXXXX; UINT_MAX: there is none. */
+/* The code unit of the escape \uXXXX at text, or UINT_MAX if text does not start with one. */
 static unsigned escape_unit(const char *text, size_t bytes)
 {
     char digits[5] = "";
@@ -68,7 +72,8 @@ static unsigned escape_unit(const char *text, size_t bytes)
     return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (unsigned)strtoul(digits, NULL, 16) : UINT_MAX;
 }
 
-/* An escape, or a surrogate pair of two, in a form that jansson reads; returns its length, the same as before. */
+/* Copies one escape, or a surrogate pair of two, in a form that jansson accepts. Returns its length, which does not
+ * change. */
 static size_t put_escape(char *to, const char *text, size_t bytes)
 {
     unsigned unit = escape_unit(text, bytes);
@@ -81,7 +86,7 @@ static size_t put_escape(char *to, const char *text, size_t bytes)
     return count;
 }
 
-/* The text in a form that jansson reads; returns its length. */
+/* Copies the text in a form that jansson accepts and returns the length written. */
 static size_t put_text(char *to, const char *text, size_t bytes)
 {
     size_t count = 0;

@@ -1,31 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_text.h - numbers in files of /proc and of memory cgroups, v1 and v2. What cannot be read is not there. */
+/* kernel_text.h - reads numbers from files of /proc and of memory cgroups (v1 and v2). A file that cannot be read is
+ * treated as empty. */
 #ifndef EFS_KERNEL_TEXT_H
 #define EFS_KERNEL_TEXT_H
 
 #include <stdint.h>
 
-#define EFS_KERNEL_TEXT 8192 /* bytes of a text that are looked at, its end among them */
+#define EFS_KERNEL_TEXT 8192 /* bytes read of a file, including the terminating NUL */
 
-/* A descriptor to be closed, or -errno. */
+/* Opens directory/name for reading. The caller closes the descriptor. -errno on failure. */
 int efs_kernel_open(const char *directory, const char *name);
-/* The text of an open file, from its begin; fd < 0: "". */
+/* Reads the text of an open file from offset 0; fd < 0: "". */
 void efs_kernel_text(int fd, char text[EFS_KERNEL_TEXT]);
-/* The same of a file that is opened for this. */
+/* Opens directory/name, reads its text as efs_kernel_text() does and closes it. */
 void efs_kernel_read(const char *directory, const char *name, char text[EFS_KERNEL_TEXT]);
-/* Of an open file of one number; "max", none or nonsense: fallback. */
+/* The number in an open file; fallback if the file cannot be read or does not start with a number ("max"). */
 uint64_t efs_kernel_number(int fd, uint64_t fallback);
-/* The number behind `name` at a line's begin. */
+/* The number after `name` at the start of a line; fallback if no line starts with name. */
 uint64_t efs_kernel_field(const char *text, const char *name, uint64_t fallback);
 
-/* Files of a kind of cgroup; fields of memory.stat: the page cache, and the part of it that is tmpfs and memfds. */
+/* File names of a cgroup version, and fields of its memory.stat: page cache, and the part of it in tmpfs and memfds. */
 struct efs_cgroup_files {
-    const char *limit, *high, *usage; /* high NULL: it has none */
+    const char *limit, *high, *usage; /* high: NULL in v1 */
     const char *cache, *shared;
 };
-#define EFS_CGROUP_NO_LIMIT (1ull << 60) /* v1 says "no limit" by a number that is larger */
+#define EFS_CGROUP_NO_LIMIT (1ull << 60) /* cgroup v1 reports a larger number if it has no limit */
 
-/* All memory cgroups from this process's up to the roots. */
+/* Calls each() for the memory cgroup of this process and all its ancestors, the root included. */
 typedef void efs_cgroup_fn(void *arg, const char *directory, const struct efs_cgroup_files *files);
 void efs_memory_cgroups(efs_cgroup_fn *each, void *arg);
 

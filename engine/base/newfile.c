@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TRIES 100000u /* names that others may hold */
+#define TRIES 100000u /* attempts to find an unused name */
 
 static void make_name(struct efs_newfile *f, unsigned i)
 {
@@ -21,10 +21,10 @@ static void make_name(struct efs_newfile *f, unsigned i)
 }
 
 /*
- * Whoever writes a file that has a name meanwhile holds a lock on it, which ends with the process, however that ends:
- * efs_newfile_clean() takes away those that nobody holds. It may come between our making the file and our locking it:
- * then it has the lock, or the file is gone already, and we take another name. Where there are no locks (-errno other
- * than EWOULDBLOCK), nothing is ever cleaned.
+ * A process holds an exclusive lock on a temporary file that has a name; the kernel releases it when the process exits,
+ * however it exits. efs_newfile_clean() removes files whose lock it can take. It may take the lock between the creation
+ * of a file and its locking here, and remove the file: in that case this function returns false and the caller tries
+ * another name. On file systems without flock(2) (-errno other than -EWOULDBLOCK), nothing is cleaned.
  */
 static bool newfile_lock(int fd)
 {
@@ -43,7 +43,7 @@ static int open_named(struct efs_newfile *f, int flags)
             fd = -EEXIST;
         }
     }
-    if (fd == -EINVAL) /* some filesystems make the file before they refuse O_DIRECT */
+    if (fd == -EINVAL) /* some file systems create the file and then reject O_DIRECT */
         efs_sys_unlinkat(f->dir, f->temporary, 0);
     if (fd < 0)
         f->temporary[0] = '\0';
@@ -55,12 +55,12 @@ static int link_nameless(const struct efs_newfile *f, const char *name)
     char self[40];
     snprintf(self, sizeof(self), "/proc/self/fd/%d", f->fd);
     int rc = efs_sys_linkat(AT_FDCWD, self, f->dir, name, AT_SYMLINK_FOLLOW);
-    if (rc == -ENOENT) /* no /proc; this way needs a privilege */
+    if (rc == -ENOENT) /* /proc is not mounted; AT_EMPTY_PATH requires CAP_DAC_READ_SEARCH */
         rc = efs_sys_linkat(f->fd, "", f->dir, name, AT_EMPTY_PATH);
     return rc;
 }
 
-/* Give a nameless file the temporary name. */
+/* Links a nameless file under its temporary name. */
 static int name_temporary(struct efs_newfile *f)
 {
     int rc = -EEXIST;
@@ -73,7 +73,8 @@ static int name_temporary(struct efs_newfile *f)
     return rc;
 }
 
-/* Whether a nameless file can get a name here, tried on another one: Android and containers refuse link(2). */
+/* Whether this directory supports linking a nameless file, tested with a second file: Android and containers reject
+ * link(2). */
 static bool can_link_nameless(int dir)
 {
     struct efs_newfile probe = {.dir = dir};
@@ -89,7 +90,7 @@ errint_t efs_newfile_open(struct efs_newfile *f, int dir, int flags)
     *f = (struct efs_newfile){.dir = dir, .fd = -1};
     int fd = can_link_nameless(dir) ? efs_sys_openat(dir, ".", flags | O_TMPFILE, 0666) : -EOPNOTSUPP;
     if (fd >= 0)
-        efs_sys_flock(fd, LOCK_EX | LOCK_NB); /* it may get a name before it gets its own: name_over() */
+        efs_sys_flock(fd, LOCK_EX | LOCK_NB); /* name_over() links it under a temporary name first */
     if (fd == -EOPNOTSUPP || fd == -EISDIR || fd == -EINVAL || fd == -ENOENT)
         fd = open_named(f, flags);
     if (fd < 0)
@@ -108,7 +109,7 @@ errint_t efs_newfile_reopen(struct efs_newfile *f, int flags)
     if (f->reopened)
         efs_sys_close(f->fd);
     else
-        f->lock_fd = f->fd; /* the lock is its, and would end with it */
+        f->lock_fd = f->fd; /* closing this descriptor would release the lock */
     f->reopened = true;
     f->fd = fd;
     return 0;
@@ -116,7 +117,7 @@ errint_t efs_newfile_reopen(struct efs_newfile *f, int flags)
 
 errint_t efs_newfile_sync(const struct efs_newfile *f)
 {
-    int rc = f->reopened ? efs_sys_sync(f->lock_fd) : 0; /* it was written to before it was opened again */
+    int rc = f->reopened ? efs_sys_sync(f->lock_fd) : 0; /* for data written before the reopen */
     return rc < 0 ? rc : efs_sys_sync(f->fd);
 }
 
@@ -125,7 +126,8 @@ errint_t efs_newfile_link(int from_dir, const char *from, int dir, const char *n
     int rc = efs_sys_linkat(from_dir, from, dir, name, 0);
     if (rc == 0 || rc == -EEXIST)
         return rc;
-    /* Filesystems refuse hard links with every error: EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EACCES, EIO, EXDEV, EINVAL. */
+    /* File systems without hard links return various errors: EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EACCES, EIO, EXDEV,
+     * EINVAL. */
     int fd = efs_sys_openat(dir, name, O_PATH | O_NOFOLLOW, 0);
     if (fd >= 0) {
         efs_sys_close(fd);
@@ -170,9 +172,9 @@ errint_t efs_newfile_close(struct efs_newfile *f)
     return rc < 0 ? rc : locked;
 }
 
-/* ---- what killed processes left ----------------------------------------------------------------------------- */
+/* ---- files of killed processes ---------------------------------------------------------------------------------- */
 
-/* ".expertfs-NUMBER-NUMBER.tmp", as make_name() has it, and nothing else. */
+/* Whether the name is exactly one that make_name() writes: ".expertfs-NUMBER-NUMBER.tmp". */
 static bool is_ours(const char *name)
 {
     long pid;

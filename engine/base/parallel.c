@@ -9,7 +9,7 @@
 #include <sched.h>
 #include <string.h>
 
-#define TICK_NS 100000000L /* between two reports of progress */
+#define TICK_NS 100000000L /* between two calls of progress() */
 #define BUFFER_ALIGN 4096u
 
 void efs_parallel_begin(struct efs_parallel *p, void (*wake)(void *owner), void *owner)

@@ -34,7 +34,7 @@ static bool regular_same(const struct stat *a, const struct stat *b)
 int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
 {
     memset(st, 0, sizeof(*st));
-    int look = efs_sys_openat(dir, path, O_PATH, 0); /* opens nothing: a device is not touched, a FIFO not waited for */
+    int look = efs_sys_openat(dir, path, O_PATH, 0); /* has no side effect on a device and does not block on a FIFO */
     if (look < 0)
         return look;
     int rc = efs_sys_fstat(look, st);
@@ -43,7 +43,7 @@ int efs_regular_open(int dir, const char *path, int flags, struct stat *st)
         rc = regular_check(st);
     if (rc < 0)
         return rc;
-    /* O_NONBLOCK: the name may have come to mean a FIFO since. Reads of a regular file do not know it. */
+    /* O_NONBLOCK: the path may have been replaced by a FIFO since. Reads of regular files ignore it. */
     int fd = efs_sys_openat(dir, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | flags, 0);
     if (fd < 0)
         return fd;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stats.h - the counters of expertfs.h as atomics. Counters only grow; gauges are set when they are read.
+ * stats.h - the statistics of expertfs.h as atomics. Counters only increase; gauges are computed when they are read.
  */
 #ifndef EFS_STATS_H
 #define EFS_STATS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sys.c - the system calls, passed on. */
+/* sys.c - wrappers of the system calls of sys.h. */
 #include "sys.h"
 
 #include <errno.h>
@@ -154,7 +154,7 @@ int64_t efs_sys_filesystem(int fd)
 {
     struct statfs st;
     int rc = (int)RETRY(fstatfs(fd, &st));
-    return rc < 0 ? rc : (int64_t)(uint32_t)st.f_type; /* some numbers have the sign bit set */
+    return rc < 0 ? rc : (int64_t)(uint32_t)st.f_type; /* some magic numbers have bit 31 set */
 }
 
 int64_t efs_sys_seek_hole(int fd, uint64_t offset)
@@ -174,7 +174,7 @@ int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes)
 
 int efs_sys_alone(int fd)
 {
-    fcntl(fd, F_SETSIG, SIGURG); /* one who opens it in between is told by a signal that nobody dies of */
+    fcntl(fd, F_SETSIG, SIGURG); /* if the lease is broken: SIGURG (ignored by default), not SIGIO (fatal) */
     if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
         return -errno;
     fcntl(fd, F_SETLEASE, F_UNLCK);
@@ -197,7 +197,7 @@ int efs_sys_huge_tmpfs(void)
     if (context < 0)
         return -errno;
     if (fsconfig(context, FSCONFIG_SET_STRING, "huge", "within_size", 0) == 0 &&
-        fsconfig(context, FSCONFIG_SET_STRING, "size", "0", 0) == 0 && /* the budget is the limit */
+        fsconfig(context, FSCONFIG_SET_STRING, "size", "0", 0) == 0 && /* no size limit: the budget limits it */
         fsconfig(context, FSCONFIG_SET_STRING, "nr_inodes", "0", 0) == 0 &&
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         mount = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSUID);
@@ -218,7 +218,7 @@ int efs_sys_clone_reading(int mount)
     return rc;
 }
 
-/* In and out: a mount, its clone or -errno. */
+/* Thread function. arg: in, the descriptor of a mount; out, that of its clone or -errno. */
 static void *clone_in_namespace(void *arg)
 {
     int *fd = arg, mount = *fd;
@@ -274,11 +274,11 @@ int efs_sys_mbind(void *addr, size_t bytes, uint32_t node)
     if (node >= EFS_SYS_NODES)
         return -EINVAL;
     mask[node / (8 * sizeof(mask[0]))] = 1ul << (node % (8 * sizeof(mask[0])));
-    /* the kernel takes one bit less than it is told */
+    /* the kernel uses maxnode - 1 bits of the mask */
     return mbind(addr, bytes, MPOL_BIND, mask, EFS_SYS_NODES + 1, 0) < 0 ? -errno : 0;
 }
 
-/* PAGEMAP_SCAN of linux/fs.h, which headers before 6.7 lack. */
+/* PAGEMAP_SCAN of linux/fs.h, missing in kernel headers before 6.7. */
 struct pagemap_region {
     uint64_t start, end, categories;
 };
@@ -340,7 +340,7 @@ void *efs_sys_aligned_alloc(size_t alignment, size_t bytes)
 
 int efs_sys_uring_init(struct io_uring *ring, unsigned depth)
 {
-    /* one thread submits and reaps: completions then need no interrupt of it; older kernels know neither flag */
+    /* One thread submits and reaps, so completions need not interrupt it. Older kernels reject the flags (-EINVAL). */
     int rc = io_uring_queue_init(depth, ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
     return rc == -EINVAL ? io_uring_queue_init(depth, ring, 0) : rc;
 }

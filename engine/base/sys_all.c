@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sys_all.c - reads, writes and syncs that go on until all is done; by sys.h alone, so that faults come in between. */
+/* sys_all.c - loops over short reads and writes, and other functions built on sys.h alone, so that tests can inject
+ * faults into each call. */
 #include "sys.h"
 
 #include <errno.h>

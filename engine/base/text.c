@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text.c - see text.h; sizes as people write them, names that come from outside. */
+/* text.c - see text.h; also parses sizes and escapes names. */
 #include "text.h"
 
 #include "expertfs-private.h"
@@ -26,7 +26,7 @@ void efs_text_string(struct efs_text *text, const char *string)
 
 void efs_text_number(struct efs_text *text, uint64_t value, unsigned digits)
 {
-    char line[20]; /* UINT64_MAX has as many */
+    char line[20]; /* digits of UINT64_MAX */
     size_t at = sizeof(line);
     do {
         line[--at] = (char)('0' + value % 10);
@@ -51,7 +51,8 @@ static bool is_plain(unsigned char c)
     return c >= 0x20 && c != '"' && c != '\\';
 }
 
-/* Eight bytes at once: a byte's high bit is set in the difference, and was not before, where it was less. */
+/* Tests eight bytes at once: (x - n) & ~x sets the high bit of each byte of x that is less than n. A borrow can also
+ * set it for the next byte; that byte then takes the slow path. */
 static bool are_plain(const char *bytes)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
@@ -83,9 +84,9 @@ void efs_text_json(struct efs_text *text, const char *prefix, const char *bytes,
     efs_text_bytes(text, "\"", 1);
 }
 
-/* ---- UTF-8 as RFC 3629 has it ---- */
+/* ---- UTF-8 (RFC 3629) ---- */
 
-/* The range of the second byte keeps out characters that have a shorter form, surrogates, and numbers past U+10FFFF. */
+/* The range of the second byte excludes overlong forms, surrogates and code points above U+10FFFF. */
 size_t efs_utf8_character(const char *text, size_t bytes)
 {
     if (bytes == 0)
@@ -146,7 +147,7 @@ errint_t efs_parse_size(const char *text, uint64_t *bytes)
         if (p[1] < '0' || p[1] > '9')
             return -EINVAL;
         for (p++; *p >= '0' && *p <= '9'; p++) {
-            if (scale < 1000000) { /* further digits are below a millionth */
+            if (scale < 1000000) { /* the seventh and later digits are ignored */
                 part = part * 10 + (uint64_t)(*p - '0');
                 scale *= 10;
             }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * thread.h - threads of the engine, and how large their stacks are. The budget counts EFS_STACK_BYTES for each; the
- * deepest that runs there, to decode or code a shard, takes a quarter of it (tests/engine/test_stack.c).
+ * thread.h - starts the engine's threads and defines their stack size. The budget counts EFS_STACK_BYTES for each; the
+ * deepest use, decoding or encoding a shard, takes a quarter of it (tests/engine/test_stack.c).
  */
 #ifndef EFS_THREAD_H
 #define EFS_THREAD_H
 
 #include "expertfs.h"
 
-#define EFS_STACK_BYTES (512u << 10) /* of every thread of the engine */
+#define EFS_STACK_BYTES (512u << 10) /* per thread */
 
 /*
- * glibc takes a thread's TLS from its stack. ThreadSanitizer keeps three quarters of a MiB there, and where that is
- * more than the stack leaves us 128 KiB; the other sanitizers make frames larger. What they take is not ours to count.
+ * glibc allocates a thread's TLS from its stack. ThreadSanitizer uses 768 KiB of TLS; if TLS does not fit, glibc leaves
+ * only 128 KiB of stack. The other sanitizers enlarge stack frames. The budget does not count this memory.
  */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define EFS_STACK_SANITIZER_BYTES (2u << 20)
@@ -25,7 +25,7 @@
 #define EFS_STACK_SANITIZER_BYTES 0u
 #endif
 
-/* Signals are blocked there; to be joined with pthread_join(). 0 or -errno. */
+/* Starts a thread with all signals blocked. The caller joins it with pthread_join(). 0 or -errno. */
 errint_t efs_thread_start(void *(*run)(void *), void *arg, const char *name, unsigned long *thread);
 
 #endif

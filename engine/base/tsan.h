@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tsan.h - reports to the thread sanitizer what kernels/ reads and writes. The kernels are compiled without it: it
- * takes most of the time of their inner loops. Empty in other builds.
+ * tsan.h - reports memory accesses of kernels/ to ThreadSanitizer. The kernels are compiled without it, because it
+ * would dominate the time of their inner loops. Empty in other builds.
  */
 #ifndef EFS_TSAN_H
 #define EFS_TSAN_H
