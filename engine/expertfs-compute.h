@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-compute.h - run the experts of a layer, from a store, a mount or the caller's memory. See expertfs.h.
+ * expertfs-compute.h - runs the experts of a layer, from a store, a mount or the caller's memory. See expertfs.h.
  */
 #ifndef EXPERTFS_COMPUTE_H
 #define EXPERTFS_COMPUTE_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* Threads that compute, with the calling one. A team runs one mixture at a time. */
+/* Compute threads, the calling thread included. A team runs one mixture at a time. */
 struct efs_team;
 EFS_API errint_t efs_team_new(unsigned threads, struct efs_team **team); /* 0: all cores; -ENOMEM, -EINVAL */
 EFS_API void efs_team_free(struct efs_team *team);                       /* NULL is fine */
@@ -20,9 +20,11 @@ EFS_API void efs_team_free(struct efs_team *team);                       /* NULL
  * Type of the vectors that are multiplied with the matrices.
  *
  * F32: the same bits on every processor.
+ *
  * BF16: x is BF16, and h is rounded to BF16 before down (to nearest, ties to even; a NaN stays one). Products have the
  * bits of ggml_vec_dot_bf16() of ggml (llama.cpp), as gcc compiles it for AVX-512 with BF16, or AVX2 without; other
  * processors sum as with F32.
+ *
  * F16, for matrices of F16: x is F16, h is rounded to F16. Sums as with F32, the same bits on every processor.
  */
 enum efs_activation { EFS_ACTIVATION_F32, EFS_ACTIVATION_BF16, EFS_ACTIVATION_F16 };
@@ -36,57 +38,55 @@ struct efs_route_to {
 };
 
 /*
- * y[t] = the sum over the experts of token t of weight * f(x[t]). The names of an expert's tensors choose f of three.
- * Matrices are [rows][columns], BF16 or F16, all of an expert alike; biases are F32,
- * BF16 or F16.
+ * y[t] = the sum over the experts of token t of weight * f(x[t]). The names of an expert's tensors select one of three
+ * f. Matrices are [rows][columns], BF16 or F16, with one type for all of an expert; biases are F32, BF16 or F16.
  *
  * - gate, up, down: f = down h, h = silu(gate x) * (up x).
- * - gate, up, down, each with a bias (gpt-oss as converters write it, with gate and up apart): f = down h + bias,
- *   g = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
+ * - gate, up, down, each with a bias (gpt-oss as converters write it, with separate gate and up): f = down h + bias, g
+ *   = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
  * - wi, wo (Switch): f = wo h, h = max(wi x, 0).
  */
 struct efs_mixture {
-    uint32_t expert_count; /* each expert once, all of one layer */
+    uint32_t expert_count; /* each once, all of one layer */
     const struct efs_route_to *experts;
     enum efs_activation activation;
     const void *x;             /* [tokens][x_stride], in the activation's type */
     uint32_t tokens, hidden;   /* hidden: columns of gate and up, rows of down */
     size_t x_stride, y_stride; /* elements from one token to the next */
-    float *y;                  /* [tokens][y_stride], overwritten; tokens of no expert get zeros */
+    float *y;                  /* [tokens][y_stride], overwritten; zeros for tokens without an expert */
     enum efs_form form;
 };
 
 /*
- * Run the experts of a layer: requests them as efs_client_begin() does, computes each as it arrives, on all threads of
- * the team, and adds up in the order of experts, so that the result is the same to the bit for every form, number of
- * threads and order of arrival, of a store and of a mount. Blocks. -EINVAL; -EOPNOTSUPP: the experts are of another
- * kind (err names the tensor), or of a codec that only the full form serves; the errors of efs_client_begin() and
- * efs_client_wait_any().
+ * Run the experts of a layer: requests them as efs_client_begin() does, computes each as it arrives on all threads of
+ * the team, and sums in the order of experts, so that the result has the same bits for every form, number of threads
+ * and order of arrival, from a store or a mount. Blocks. -EINVAL; -EOPNOTSUPP: experts with other tensors (err names
+ * the tensor), or a codec that only the full form supports; the errors of efs_client_begin() and efs_client_wait_any().
  *
- * EFS_FORM_CODED reads the chunks where they lie in the memory of the mount or store; EFS_FORM_ANY runs each expert as
- * it is there.
+ * EFS_FORM_CODED reads the chunks in place, in the memory of the mount or store; EFS_FORM_ANY runs each expert in the
+ * form that it has in memory.
  *
  * EFS_FORM_DEVICE (expertfs-gpu.h) runs experts of gate, up and down on the client's device, in its stream, without the
- * team. Activations are F32, sums too, in another order than a processor's. -EOPNOTSUPP: another kind or activation;
- * -ENOMEM: the tokens take more than 8 MiB there (x, y, and a row of h and y for each expert of a token), or pool G has
- * no room for an expert.
+ * team. Activations are F32 and so are sums, in another order than on the CPU. -EOPNOTSUPP: other tensors or another
+ * activation; -ENOMEM: the tokens take more than 8 MiB there (x, y, and a row of h and y for each expert of a token),
+ * or pool G has no room for an expert.
  *
- * EFS_FORM_SHARED runs some experts as EFS_FORM_DEVICE and the others meanwhile as EFS_FORM_ANY, so that both end at
- * about the same time: by what is in pool G, and by what running and bringing experts took so far with this client; the
- * first mixtures go to both. Experts without room on the device, or of a codec that it does not decode, are run by the
- * team; -ENOMEM then means the processor's memory. The last bits of the sums depend on the split and may differ from
- * call to call. -EIO: the device is lost, other forms work. At most EFS_ROUTING_EXPERTS experts. Of two mixtures of a
- * client the second begins when the first has ended.
+ * EFS_FORM_SHARED runs some experts as EFS_FORM_DEVICE and the rest concurrently as EFS_FORM_ANY, so that both finish
+ * at about the same time. The split depends on the content of pool G and on the measured times of running and loading
+ * experts with this client; the first mixtures use both. Experts without room on the device, or with a codec that it
+ * does not decode, are run by the team; -ENOMEM then means host memory. The last bits of the sums depend on the split
+ * and may differ from call to call. -EIO: the device is lost, other forms work. At most EFS_ROUTING_EXPERTS experts.
+ * Mixtures of one client run one after the other.
  */
 EFS_API errint_t efs_client_ffn(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
                                 const struct efs_mixture *mixture, struct efs_error *err);
 
 /*
- * Single products on the caller's threads, for runtimes that compute the rest of a layer themselves. Nothing here
- * blocks, starts a thread or keeps memory; threads share a product by its rows.
+ * Single products on the caller's threads, for runtimes that compute the rest of a layer themselves. These functions do
+ * not block, start threads or keep memory; threads share a product by rows.
  */
-#define EFS_VECTORS_MAX 256 /* of a product */
-/* Bytes of memory for count vectors of cols numbers in the layout of products; 0: out of range. */
+#define EFS_VECTORS_MAX 256 /* per product */
+/* Bytes for count vectors of cols numbers in the layout of products; 0: out of range. */
 EFS_API size_t efs_vectors_bytes(uint32_t cols, uint32_t count);
 /*
  * Lay out vectors: vector t is the F32 numbers from x + t * x_stride. EFS_ACTIVATION_BF16 rounds them to BF16 (to
@@ -95,13 +95,14 @@ EFS_API size_t efs_vectors_bytes(uint32_t cols, uint32_t count);
  */
 EFS_API errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, size_t x_stride, uint32_t cols,
                                      uint32_t count, void *memory);
-/* Bytes of scratch memory for efs_product(), aligned to 64, one for each thread; 0: not a matrix for it. */
+/* Bytes of scratch memory that each thread needs for efs_product(), aligned to 64; 0: efs_product() does not support
+ * the matrix. */
 EFS_API size_t efs_product_scratch_bytes(const struct efs_tensor *matrix);
 /*
  * Multiply rows [row_begin, row_end) of an expert's matrix (efs_client_tensors(), full or coded, BF16 or F16,
- * [rows][cols]) with the vectors: writes y[t * y_stride + row] of these rows alone. Sums are F32, with the same bits
- * for every form, split of the rows and number of vectors. -EOPNOTSUPP: not such a matrix, or of a codec that only the
- * full form serves; -EINVAL: rows or vectors do not fit; -EUCLEAN: damage, these rows of y are undefined; -ENOMEM.
+ * [rows][cols]) with the vectors: writes y[t * y_stride + row] of these rows only. Sums are F32, with the same bits for
+ * every form, split of the rows and number of vectors. -EOPNOTSUPP: another kind of tensor, or a codec that only the
+ * full form supports; -EINVAL: rows or vectors do not fit; -EUCLEAN: damage, these rows of y are undefined; -ENOMEM.
  */
 EFS_API errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint32_t row_begin, uint32_t row_end,
                              float *y, size_t y_stride, void *scratch, struct efs_error *err);

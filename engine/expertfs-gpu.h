@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-gpu.h - experts in memory of a graphics processor (CUDA), decoded there. See expertfs.h and expertfs-gpu(7).
+ * expertfs-gpu.h - experts in GPU memory (CUDA), decoded there. See expertfs.h and expertfs-gpu(7).
  *
- * With a device a client's requests take EFS_FORM_DEVICE: tensors then have addresses of the device, in its primary
- * context, which CUDA's runtime uses too. Chunks are copied coded and decoded by kernels. Decoded experts stay in pool
- * G, under a hard budget of its own, until they are evicted.
+ * With a device a client's requests accept EFS_FORM_DEVICE: tensors then have device addresses, in the device's primary
+ * context, which CUDA's runtime also uses. Chunks are copied coded and decoded by kernels. Decoded experts stay in pool
+ * G, under a separate hard budget, until they are evicted.
  */
 #ifndef EXPERTFS_GPU_H
 #define EXPERTFS_GPU_H
@@ -16,41 +16,43 @@ extern "C" {
 #endif
 
 struct efs_gpu_options {
-    uint32_t device;       /* its number, from 0 */
-    uint64_t budget_bytes; /* limit of all device memory, taken at once; 0: half of what is free now */
+    uint32_t device;       /* number, from 0 */
+    uint64_t budget_bytes; /* limit of all device memory, allocated at once; 0: half of what is free now */
     const char *policy;    /* eviction from pool G: "value" (NULL), "lru", "dali" */
-    /* Limit of experts in pool G that efs_hint() named and no request wanted yet, at most half of it. 0: none are
-     * loaded ahead. Takes 8 MiB more of the budget. */
+    /* Limit of the experts in pool G that efs_hint() named and no request has used yet, at most half of pool G. 0: no
+     * experts are prefetched. Takes 8 MiB more of the budget. */
     uint64_t ahead_bytes;
 };
 
 /*
- * Give a client a device until it is closed; once, before its first request of that form. options may be NULL. -ENODEV:
- * no driver, or no device of that number; -EOPNOTSUPP: the library was built without kernels; -EINVAL: the budget is
- * too small, or there is no such policy; -EEXIST: it has a device; -ENOMEM, -EIO.
+ * Attach a device to a client until the client is closed; once, before its first request in that form. options may be
+ * NULL. -ENODEV: no driver, or no device of that number; -EOPNOTSUPP: the library was built without kernels; -EINVAL:
+ * the budget is too small, or no such policy; -EEXIST: the client has a device; -ENOMEM, -EIO.
  *
  * efs_client_wait_any() reports an expert of EFS_FORM_DEVICE when all of it is decoded on the device and was found
  * well-formed: no stream has to wait for it. Its errors: -EIO: the device or a call of its driver failed, and all later
  * calls fail; -ENOMEM: requests hold too much of pool G: drop some and request the expert again (no request waits for
- * room, so none can deadlock); -EOPNOTSUPP: no kernel decodes its codec, and it cannot be had in full. Experts that are
- * in pool G already are not counted as uses by mount or store.
+ * room, so no request can deadlock); -EOPNOTSUPP: no kernel decodes its codec, and the full form is not available. The
+ * mount or store does not count the use of experts that are in pool G already.
  *
- * With ahead_bytes experts that efs_hint() names with a probability of at least 0.5 are copied to pool G one at a time
- * while no request is under way, if mount or store has them in memory; nothing is read from disk for them. To mount and
- * store they are requests. A request waits for one copied slot of 8 MiB at most. Such an expert takes free room, or
- * evicts by the policy one that is neither held nor named. A name is forgotten when experts of its layer are requested,
- * its sequence ends (count 0) or 512 others were named; loading stops while more names are wrong than right.
+ * With ahead_bytes, experts that efs_hint() names with a probability of at least 0.5 are copied to pool G one at a time
+ * while no request is in flight, if mount or store has them in memory; nothing is read from disk for them. Mount and
+ * store count them as requests. A request waits for the copy of at most one slot of 8 MiB. A prefetched expert takes
+ * free room, or evicts by the policy an expert that is neither held nor named. A name is dropped when experts of its
+ * layer are requested, when its sequence ends (count 0) or after 512 later names; prefetch pauses while more names are
+ * wrong than right.
  */
 EFS_API errint_t efs_client_gpu(struct efs_client *client, const struct efs_gpu_options *options,
                                 struct efs_error *err);
 /*
  * efs_client_drop() of an expert that a stream (CUstream, cudaStream_t; NULL: the default stream) still reads: its
- * memory is reused after the work that is in the stream now. efs_client_drop() and efs_client_release() are for work
- * that has ended. -EINVAL: not a request in EFS_FORM_DEVICE, or the expert is not loaded; -ENOMEM, -EIO: it stays held.
+ * memory is reused only after the work that is in the stream now. efs_client_drop() and efs_client_release() require
+ * that such work has completed. -EINVAL: not a request in EFS_FORM_DEVICE, or the expert is not loaded; -ENOMEM, -EIO:
+ * it stays held.
  */
 EFS_API errint_t efs_client_drop_after(struct efs_client_request *request, uint32_t index, void *stream);
 
-/* name, kind (counter or gauge), unit, help. Requested experts are g_hits + g_joined + g_brought + g_errors when all
+/* name, kind (counter or gauge), unit, help. Requested experts are g_hits + g_joined + g_brought + g_errors after all
  * were reported. */
 #define EFS_GPU_STATS(X)                                                                                               \
     X(g_hits, counter, "", "experts asked for that were in pool G")                                                    \

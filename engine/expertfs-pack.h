@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs-pack.h - pack a checkpoint into a store, check a store, unpack it. See expertfs.h.
+ * expertfs-pack.h - packs a checkpoint into a store, verifies a store, unpacks it. See expertfs.h.
  *
- * Calls block and start their own threads. Several may run at once, on different stores.
+ * The calls block and start their own threads. Several may run at once, on different stores.
  */
 #ifndef EXPERTFS_PACK_H
 #define EXPERTFS_PACK_H
@@ -13,8 +13,8 @@
 extern "C" {
 #endif
 
-/* Called by the calling thread, at most about ten times a second. Return true to cancel: the call then returns
- * -ECANCELED and leaves nothing behind. */
+/* Called on the thread that made the call, at most about ten times a second. Return true to cancel: the call then
+ * returns -ECANCELED and leaves no files. */
 typedef bool efs_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase);
 
 /* ---- packing ------------------------------------------------------------------------------------------------ */
@@ -26,21 +26,21 @@ struct efs_pack_options {
     enum efs_codec_choice codec;
     uint32_t shard_elements; /* 0: the default */
     bool force;              /* replace an existing store */
-    bool verify;             /* decode and compare everything before the store gets its name */
+    bool verify;             /* decode and compare all data before the store gets its name */
     efs_progress_fn *progress;
     void *progress_arg;
     uint64_t
-        reclaim_step_bytes; /* of `mkexpertfs --reclaim`: of the source in a step, about; 0: as free space allows */
-    bool weights;           /* -ENODATA if the source has no weights or lacks some of its parts */
+        reclaim_step_bytes; /* of `mkexpertfs --reclaim`: approximate source bytes per step; 0: by the free space */
+    bool weights;           /* fail with -ENODATA if the source has no weights or lacks parts of them */
 };
 
-/* One row of the closing table: all tensors of a dtype in a class ("expert", "dense", "other"). */
+/* One row of the final table: all tensors of a dtype in a class ("expert", "dense", "other"). */
 struct efs_pack_row {
     char tensor_class[8];
     char dtype[16];
     uint64_t tensors, raw_bytes, coded_bytes; /* coded: E and SM chunks with their padding */
     uint64_t elements;                        /* of formats with a coded exponent; else 0 */
-    double exponent_bits, entropy_bits;       /* mean per element: as coded, and the entropy of one table a tensor */
+    double exponent_bits, entropy_bits;       /* mean per element: as coded; entropy with one table per tensor */
     double bound_bytes;                       /* bytes at the entropy bound, per tensor */
 };
 
@@ -56,8 +56,8 @@ struct efs_pack_report {
 
 /*
  * Pack src (directory or file) into the store out, which gets its name when it is complete and synced; a failed or
- * cancelled run leaves nothing. Takes at most 512 MiB of memory. The bytes depend on source, codec and shard size
- * alone.
+ * cancelled run leaves no file. Takes at most 512 MiB of memory. The bytes of the store depend only on source, codec
+ * and shard size.
  */
 EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_pack_report *report, struct efs_error *err);
@@ -65,9 +65,9 @@ EFS_API errint_t efs_pack(const char *src, const char *out, const struct efs_pac
 /* ---- checking and unpacking ---------------------------------------------------------------------------------- */
 
 /*
- * Read all chunks and compare their checksums; with decode also decode them and compare the raw checksums. Each damaged
- * chunk is counted and reported to damage in a line (file, tensor, offset, chunk). 0; -EUCLEAN: there was damage; -EIO,
- * -ECANCELED, ...
+ * Read all chunks and compare their checksums; with decode also decode them and compare the checksums of the raw bytes.
+ * Each damaged chunk is counted and passed to damage as a line (file, tensor, offset, chunk). 0; -EUCLEAN: damage was
+ * found; -EIO, -ECANCELED, ...
  */
 typedef void efs_damage_fn(void *arg, const char *line);
 EFS_API errint_t efs_store_verify(struct efs_store *store, bool decode, unsigned threads, efs_progress_fn *progress,

@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-/* Which code decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU chooses, too). */
+/* The code path that decodes on this processor: "scalar", "avx2", "avx512", "neon" (EXPERTFS_CPU can select one). */
 const char *efs_cpu_path(void);
 /*
  * Memory that this process can allocate now. available_bytes: the least of MemAvailable of /proc/meminfo and, for each
@@ -26,7 +26,8 @@ struct efs_memory {
     uint64_t free_bytes;
 };
 void efs_memory(struct efs_memory *memory);
-/* What budget_bytes = 0 would choose now: half of what is available, which leaves the other half to the page cache. */
+/* The budget that budget_bytes = 0 would choose now: half of what is available, which leaves the other half to the page
+ * cache. */
 uint64_t efs_auto_budget(void);
 /* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
 errint_t efs_parse_size(const char *text, uint64_t *bytes);
@@ -35,14 +36,14 @@ errint_t efs_parse_size(const char *text, uint64_t *bytes);
 
 struct efs_options {
     unsigned workers;        /* decode threads L; 0: all cores */
-    uint64_t budget_bytes;   /* 0: auto (what cgroup and machine leave) */
+    uint64_t budget_bytes;   /* 0: auto (from what cgroup and machine have free) */
     uint64_t reserved_bytes; /* the caller's own fixed memory (reply buffers, stacks): counted in the budget */
-    uint64_t per_file_bytes; /* the same for each served file, such as its name */
+    uint64_t per_file_bytes; /* the same for each served file, such as for its name */
     bool full_pool;          /* keep leased experts in memfds (for passthrough and the client runtime) */
-    bool lease_wait;         /* without room a lease waits for a release; false: it fails with -ENOMEM */
-    bool prealloc;           /* take all memory of the pools in efs_open(); with full_pool, F is planned for at once */
-    bool no_direct;          /* read the store through the page cache (also chosen when O_DIRECT is refused) */
-    /* Texts as efs_set() takes them; NULL: the default. Needed during efs_open() only. */
+    bool lease_wait;         /* a lease without room waits for a release; false: it fails with -ENOMEM */
+    bool prealloc;  /* allocate all memory of the pools in efs_open(); with full_pool, the first plan has a pool F */
+    bool no_direct; /* read the store through the page cache (also done when the kernel refuses O_DIRECT) */
+    /* Values as for efs_set(); NULL: the default. Read only during efs_open(). */
     const char *policy, *pools, *plan, *goal, *prefetch;
     bool no_state; /* neither read nor write the state directory */
     bool warm;     /* read all experts into empty memory while the disk is idle, if all of them fit */
@@ -53,45 +54,45 @@ struct efs_options {
     bool chunk_windows;
 };
 
-/* Open store and start serving. -ENOMEM with the floor in err when the budget is below it. */
+/* Open a store and start serving it. -ENOMEM: the budget is below the minimum, which err names. */
 errint_t efs_open(const char *store_path, const struct efs_options *options, struct efs **fs, struct efs_error *err);
 /* Finish or cancel (-ECANCELED) all operations, join all threads, free everything. No other call may be active. */
 void efs_close(struct efs *fs);
-/* Add bytes to reserved_bytes. -ENOMEM with the floor in err: the budget is below it now, and all reads fail until it
- * is raised. */
+/* Add bytes to reserved_bytes. -ENOMEM: the budget is now below the minimum, which err names, and all reads fail until
+ * it is raised. */
 errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err);
-/* A checkpoint has an experts/ or a .expertfs of its own: experts have no files. */
+/* Whether the checkpoint itself contains experts/ or .expertfs, so that its experts have no files. */
 bool efs_view_hidden(const struct efs *fs);
-/* A client of a store that the caller has opened, and closes after the client. -ENOMEM. */
+/* A client of a store that the caller has opened, and must close after the client. -ENOMEM. */
 errint_t efs_client_new(struct efs *fs, struct efs_client **client, struct efs_error *err);
 
 /*
- * Lease an expert in full: decode its file into a memory file with the same offsets, which does not change until all
- * leases on it are released. done gets the lease, to be released once for each call, or an error. efs_close() ends the
- * leases that are left: memory files are closed, never changed.
+ * Lease a full expert: decode its file into a memory file with the same offsets, which does not change until all leases
+ * on it are released. done gets the lease, which must be released once for each call, or an error. efs_close() ends the
+ * remaining leases: their memory files are closed, never changed.
  */
 struct efs_lease;
 typedef void efs_leased_fn(void *arg, errint_t error, struct efs_lease *lease);
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg);
 /*
- * The memory file, for reading, owned by the engine until the last lease is released. A process that opens or maps it,
- * or splices its pages, sees this expert for as long as it holds them. It cannot be opened for writing. -EBUSY: it is a
- * window; -errno.
+ * The memory file, opened for reading, owned by the engine until the last lease is released. A process that opens or
+ * maps it, or splices its pages, sees this expert until it closes and unmaps them. It cannot be opened for writing.
+ * -EBUSY: the expert is in a window; -errno.
  */
 int efs_lease_fd(const struct efs_lease *lease);
 const void *efs_lease_data(const struct efs_lease *lease); /* mapped read-only in this process */
 void efs_lease_release(struct efs_lease *lease);
 
-/* Pin an expert, or all of its layer, to pool 'F' or 'C' ('-': not any more). -ENOENT, -EINVAL. */
+/* Pin an expert, or all of its layer, to pool 'F' or 'C'; '-' removes the pin. -ENOENT, -EINVAL. */
 errint_t efs_pin(struct efs *fs, struct efs_expert_id expert, bool whole_layer, char pool, struct efs_error *err);
 
 /* A pool of the cache (ZipMoE 3.4), 'F', 'C', 'S', 'E'; 'M': experts that are not kept. */
 struct efs_pool_info {
     uint64_t capacity_bytes, used_bytes, experts;
     uint64_t hits;    /* requested experts that were in memory in this form; 'M': misses */
-    uint64_t partial; /* of them, those of which a part had to be read */
+    uint64_t partial; /* hits that had to read some parts */
     uint64_t admitted, promoted, demoted, evicted;
-    uint64_t saved_bytes; /* that hits did not read from the store */
+    uint64_t saved_bytes; /* bytes that hits did not read from the store */
 };
 errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
 
@@ -101,32 +102,32 @@ bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset,
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Pack src into out in place of src, for a disk that cannot hold both. In each step some bytes are coded, synced, read
- * back from disk and compared, recorded in a journal, and freed in the source files by punching holes. The folder
- * OUT.reclaim holds the work. At any time source and folder together have all bytes, also after a crash of the process
- * or the machine. At the end out gets its name, and source and folder are removed. The store has the bytes of
- * efs_pack().
+ * Pack src into out in place of src, for a disk that cannot hold both. Each step codes some bytes, syncs them, reads
+ * them back from disk and compares them, records the step in a journal, and frees the bytes in the source files by
+ * punching holes. The folder OUT.reclaim has the intermediate files. At any time source and folder together have all
+ * bytes, also after a crash of the process or the machine. At the end out gets its name, and source and folder are
+ * removed. The store has the same bytes as one of efs_pack().
  *
  * Refused before anything changes: links in the source (-ELOOP, -EMLINK), files that another process has open (-EBUSY,
  * where the system reports it), a source on another filesystem than out (-EXDEV), a filesystem that cannot punch holes
  * (-EOPNOTSUPP), too little space (-ENOSPC), an existing out or OUT.reclaim (-EEXIST, also with options->force). No
- * other process may write to the source; -ESTALE if that is detected. An error or cancelling (-ECANCELED) before the
- * first step was freed leaves nothing; later OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks; takes at most 512
- * MiB.
+ * other process may write to the source; -ESTALE if a change is detected. After an error or cancellation (-ECANCELED)
+ * before the first step was freed no files are left; after it OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks;
+ * takes at most 512 MiB.
  */
 errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
                      struct efs_pack_report *report, struct efs_error *err);
 struct efs_reclaim_need {
     uint64_t source_bytes, files;
     uint64_t free_bytes; /* on the disk now */
-    uint64_t need_bytes; /* the most that is in use in addition to the source, if coding saves nothing */
+    uint64_t need_bytes; /* maximum in use in addition to the source, if coding saves nothing */
 };
 /* The checks of efs_reclaim() before it starts; changes nothing. need is valid when 0 is returned. */
 errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
                           struct efs_reclaim_need *need, struct efs_error *err);
 /*
- * Continue an interrupted efs_reclaim(). src: the present place of the source, NULL: its former one. Of options threads
- * and progress are used; codec and shard size are those of the first run. -ENOENT, -ENODATA: there is nothing to
+ * Continue an interrupted efs_reclaim(). src: the present path of the source; NULL: its former one. Of options only
+ * threads and progress are used; codec and shard size are those of the first run. -ENOENT, -ENODATA: nothing to
  * continue; -ESTALE: a source file was changed; -EWOULDBLOCK: another process works on it.
  */
 errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_pack_options *options,
@@ -138,15 +139,15 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
 /* Whether out has an OUT.reclaim. */
 bool efs_reclaim_unfinished(const char *out);
 
-/* What efs_pack() with options->weights refuses before it reads a weight: none are there, not all, some twice.
- * -ENODATA, -EUCLEAN, -ENOENT, ... */
+/* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
+ * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
 /* Whether OUT.reclaim of an interrupted efs_reclaim() has bytes that were freed in src. */
 bool efs_reclaim_is_of(const char *out, const char *src);
 
-/* JSON as Python's json module reads it, and so config.json and an index: with a byte order mark, NaN (null here),
+/* Parse JSON as Python's json module does, for config.json and index files: with a byte order mark, NaN (null here),
  * Infinity (1e308) and integers of any size (real where 64 bits do not hold them); the last of two members of a name
- * counts. The caller owns it; NULL: "line N: what is wrong" in err. */
+ * counts. The caller owns the result; NULL: err has "line N: reason". */
 struct json_t;
 struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error *err);
 
@@ -155,7 +156,7 @@ struct json_t *efs_json_python(const char *text, size_t bytes, struct efs_error 
 struct efs_team;
 struct efs_mixture;
 /* efs_client_ffn() for experts in the caller's memory, in BF16, row-major: gate and up [inner][hidden], down
- * [hidden][inner]. experts[i] is run for mixture->experts[i], whose expert is not read, nor is mixture->form. */
+ * [hidden][inner]. experts[i] is run for mixture->experts[i]; its number and mixture->form are ignored. */
 struct efs_plain_expert {
     const void *gate, *up, *down;
     uint32_t inner;
@@ -165,24 +166,24 @@ errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-/* "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value` lines, "predict" (what guesses
- * were worth) as such and a table, "sched" (the latest reads and decodes of experts) a line each, "trace" (the
- * latest requests as a .route trace, empty before there is a pass); to be freed by the caller. -ENODATA: no such thing;
+/* A text, which the caller frees: "plan", "profile" or "memory" (nodes and pages of the chunk pool) as `name: value`
+ * lines; "predict" (benefit of prefetch) as such lines and a table; "sched" (the latest reads and decodes of experts),
+ * a line each; "trace" (the latest requests as a .route trace, empty before the first pass). -ENODATA: no such text;
  * -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
-/* Print a path in such a line, or in a label of OpenMetrics: a newline as \n, and \ before " and \. */
+/* Print a path for such a line or a label of OpenMetrics: a newline as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
-/* The absolute path of an existing file, without symbolic links; for free(), NULL after an error. -EXDEV: only the path
- * that was given leads to it. What realpath(3) fails with. */
+/* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no
+ * other path than the given one leads to the file. Errors of realpath(3). */
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
 
-/* -ECHILD: fs was opened by the process from which this one was forked; efs_close() alone works. */
+/* -ECHILD: fs was opened by the process from which this one was forked; then only efs_close() works. */
 errint_t efs_served_check(const struct efs *fs, struct efs_error *err);
 
 /* ---- requests of one store --------------------------------------------------------------------------------------- */
 
-/* Replace the experts' numbers in the layer by their numbers in the store. -ENOENT with the reason in err: there is no
- * such layer or expert; some numbers have been replaced then. */
+/* Replace the experts' numbers in the layer by their numbers in the store. -ENOENT: no such layer or expert, which err
+ * names; some numbers may have been replaced. */
 errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t layer, struct efs_need *needs,
                           uint32_t count, struct efs_error *err);
 
@@ -190,27 +191,28 @@ errint_t efs_experts_find(const struct efs *fs, const char *stack, uint32_t laye
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers);
 
 struct efs_request;
-/* An expert of a request is loaded, and held until efs_request_drop(request, index); or it failed: request is NULL, and
- * it is not held. */
+/* Called when an expert of a request is loaded, and held until efs_request_drop(request, index); or when it has failed:
+ * request is then NULL, and the expert is not held. */
 typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 
-/* Zero: each expert is leased in full until it is dropped or the request is released. */
+/* All 0: each expert is leased in full until it is dropped or the request is released. */
 struct efs_request_how {
     enum efs_form form;
-    /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. In full up to
-     * a quarter of the budget, else coded; form is ignored. An expert that is being loaded so is not loaded twice. */
+    /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. Full up to a
+     * quarter of the budget, else coded; form is ignored. An expert that is being loaded this way is not loaded
+     * twice. */
     bool bring;
-    /* For other processes, as windows: called once for each expert, by any thread, also before the call returns. The
-     * request ends when the last expert is dropped. args[i] is the argument for expert i; NULL: that expert is loaded
-     * as with bring, in the requested form. */
+    /* For other processes, as windows: called once for each expert, on any thread, possibly before the call returns.
+     * The request ends when the last expert is dropped. args[i] is the argument for expert i; NULL: that expert is
+     * loaded as with bring, in the requested form. */
     efs_arrived_fn *arrived;
     void *const *args;
-    bool opened; /* with arrived: each is for an open of its file, in a memory file that is shown */
+    bool opened; /* with arrived: each expert is for an open of its file, in a memory file that other processes open */
 };
 /*
  * Request experts of one layer by their numbers in the store, each once. They are read and decoded in this order. Does
- * not block. -EINVAL: a number or a form is wrong, an expert twice or of another layer; -ENOMEM; after an error arrived
- * is not called. *request is the caller's; NULL with bring and with arrived.
+ * not block. -EINVAL: a wrong number or form, an expert twice or of another layer; -ENOMEM; after an error arrived is
+ * not called. The caller owns *request; it is NULL with bring and with arrived.
  */
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);
@@ -219,76 +221,76 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
 int efs_request_event(struct efs_request *request);
 /* As efs_client_wait(). */
 errint_t efs_request_wait(struct efs_request *request);
-/* An expert that arrived reported; or will report: request is NULL then, and arg is its argument. */
+/* An expert that arrived has reported; or has not yet: then request is NULL, and arg is its argument. */
 struct efs_request_held {
     struct efs_request *request;
     uint32_t index;
     const void *arg;
 };
-/* A client waits for all of these experts without dropping one: whether it waits for ever, because those that wait for
- * room have none while the others are held. false while one is being loaded. */
+/* For a client that waits for all of these experts without dropping one: whether it waits forever, because no expert is
+ * being loaded and those that wait for room have none while the loaded ones are held. */
 bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held, uint32_t count);
 /* As efs_client_tensors(). */
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
                              uint32_t *count);
 /* End the use of one expert. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
-/* In place of efs_request_drop(), for an expert that arrived reported: after efs_close(), or when its lease was passed
- * on.
- */
+/* Replaces efs_request_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
+ * on. */
 void efs_request_forget(struct efs_request *request, uint32_t index);
-/* End the use of all; loads in flight end by themselves. NULL is fine. Call before efs_close(). */
+/* End the use of all experts; loads in flight complete in the background. NULL is fine. Call before efs_close(). */
 void efs_request_release(struct efs_request *request);
-void efs_request_leave(struct efs_request *request); /* in its place, in a forked process */
+void efs_request_leave(struct efs_request *request); /* efs_request_release() in a forked process */
 
 /* ---- prefetch ---------------------------------------------------------------------------------------------------- */
 
-/* efs_observe() and efs_hint() for a store. who: an observer, or 0: the mount, with one sequence for all its clients
+/* efs_observe() and efs_hint() for a store. who: an observer, or 0: the mount, which has one sequence for all clients
  * without an observer. */
 errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *routing,
                           struct efs_error *err);
 /* Check routing as far as possible without a store, and copy it: stack is not NULL in the copy. */
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
-/* A new observer, 1 or more. */
+/* Returns a new observer, 1 or more. */
 uint32_t efs_routing_observer(struct efs *fs);
-/* It and its sequences end. */
+/* Ends the observer and its sequences. */
 void efs_routing_observer_end(struct efs *fs, uint32_t who);
 
 /* ---- experts as windows ---------------------------------------------------------------------------------------- */
 
 /*
  * A window is memory that other processes keep mapped. An expert in it does not change while it is held; after a drop
- * another one is decoded there. A process must hold an expert while it, or its I/O, reads it. Numbers of windows are
- * not reused. The calls are for an expert of that index which the request holds.
+ * the engine decodes another one there. A process must hold an expert while it, or its I/O, reads it. Numbers of
+ * windows are not reused. The calls take the index of an expert that the request holds.
  */
 struct efs_window {
     uint32_t number;
-    int fd;                     /* for reading; cannot be opened for writing. < 0: not open */
-    uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file, at the start of the window; else 0 */
+    int fd; /* for reading; cannot be reopened for writing. < 0: not open */
+    uint64_t bytes,
+        file_bytes; /* file_bytes: of a full expert's file, which starts at the start of the window; else 0 */
 };
 /* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
 bool efs_hands_out_coded(const struct efs *fs);
-/* FULL or CODED. */
+/* EFS_FORM_FULL or EFS_FORM_CODED. */
 enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
-/* The window of a full expert, which is not opened. -EBUSY: it was handed out by efs_lease_fd(), or this process has no
+/* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or this process has no
  * private tmpfs (CAP_SYS_ADMIN). */
 errint_t efs_request_window(const struct efs_request *request, uint32_t index, struct efs_window *window);
-/* The places of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP: the memory
- * cannot be mapped by other processes; -ENOMEM. */
+/* The windows and offsets of a coded expert's extents, in the order of its layout; the caller frees them. -EOPNOTSUPP:
+ * other processes cannot map the memory; -ENOMEM. */
 errint_t efs_request_places(const struct efs_request *request, uint32_t index, struct efs_export_place **places,
                             uint32_t *count);
-/* Open the window of a full expert, or one of the places of a coded one. The caller closes the descriptor. -EMFILE, ...
- */
+/* Open the window of a full expert, or one of the windows of a coded one. The caller closes the descriptor. -EMFILE,
+ * ... */
 errint_t efs_request_open_window(const struct efs_request *request, uint32_t index, uint32_t number,
                                  struct efs_window *window);
-/* The layout of a coded expert, constant while the store is served, as the protocol has it (struct efs_export_layout
- * and the arrays after it); the caller frees it. -ENOMEM. */
+/* The layout of a coded expert in the format of the protocol (struct efs_export_layout and the arrays after it),
+ * constant while the store is served; the caller frees it. -ENOMEM. */
 errint_t efs_request_layout(const struct efs_request *request, uint32_t index, struct efs_export_layout **layout,
                             size_t *bytes);
 
 /* ---- the chunk pool's memory ------------------------------------------------------------------------------------ */
 
-/* For code that registers segments with a driver: gone is called before a segment is released, mostly by a decode
+/* For code that registers segments with a driver: gone is called before a segment is released, mostly on a decode
  * thread, and never after efs_chunk_unwatch() has returned. It must not call the engine. */
 struct efs_chunk_watch {
     struct efs_chunk_watch *next;
@@ -297,26 +299,26 @@ struct efs_chunk_watch {
 };
 void efs_chunk_watch(struct efs *fs, struct efs_chunk_watch *watch);
 void efs_chunk_unwatch(struct efs *fs, struct efs_chunk_watch *watch);
-/* The segment that has a held chunk. false: none has. */
+/* The segment that contains a held chunk. false: no segment does. */
 bool efs_chunk_segment(struct efs *fs, const void *chunk, void **base, size_t *bytes);
 
 /* ---- routing traces (expertfs-route(5)) ------------------------------------------------------------------------ */
 
-/* What a record of a trace stands for. */
+/* The kind of a trace record. */
 enum efs_route_kind {
     EFS_ROUTE_UNKNOWN,
     EFS_ROUTE_PROMPT,  /* a token of a prompt */
-    EFS_ROUTE_DECODE,  /* one that was made */
-    EFS_ROUTE_SEVERAL, /* several at once, of a prompt or a batch: the experts of all of them */
+    EFS_ROUTE_DECODE,  /* a generated token */
+    EFS_ROUTE_SEVERAL, /* several tokens at once, of a prompt or a batch: the experts of all of them */
     EFS_ROUTE_KINDS
 };
 
 /* ---- the profile --------------------------------------------------------------------------------------------- */
 
 /*
- * What this machine takes to read and decode this store: u, rho and c of ZipMoE 3.3 and what else the planner and the
- * simulator go by. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB. Only tensors
- * of at least 1/25 of their expert count as tensors.
+ * Times and rates of this machine for reading and decoding this store: u, rho and c of ZipMoE 3.3 and further inputs of
+ * the planner and the simulator. Sizes are averages over the experts; read and kept sizes include the padding to 4 KiB.
+ * Only tensors of at least 1/25 of their expert count as tensors.
  */
 #define EFS_PROFILE_NUMBERS(X)                                                                                         \
     X(layers, "layers that have experts, those of all stacks")                                                         \
@@ -342,32 +344,32 @@ struct efs_profile {
 #define EFS_PROFILE_FIELD(name, help) double name;
     EFS_PROFILE_NUMBERS(EFS_PROFILE_FIELD)
 #undef EFS_PROFILE_FIELD
-    bool direct_io;    /* reads went past the page cache */
-    char cpu_path[16]; /* that decoded: efs_cpu_path() */
+    bool direct_io;    /* reads bypassed the page cache */
+    char cpu_path[16]; /* efs_cpu_path() when it was measured */
 };
 
 /*
- * Measure for about that many seconds (0.1 to 60): reads through the I/O thread of the engine, decodes by workers
- * (0: all cores) at once. Blocks; takes some 100 MiB of memory. -ENOENT: the store has no experts; -EIO, -EUCLEAN
- * (damage), -ENOMEM.
+ * Measure for about the given seconds (0.1 to 60): reads through an I/O thread as the engine's, decodes on workers
+ * threads in parallel (0: all cores). Blocks; takes some 100 MiB of memory. -ENOENT: the store has no experts; -EIO,
+ * -EUCLEAN (damage), -ENOMEM.
  */
 errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
                              struct efs_error *err);
 
-/* The file of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
+/* The path of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
  * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */
 errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
-/* Save it there, atomically; directories are made. */
+/* Save a profile at that path, atomically; creates missing directories. */
 errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *err);
-/* -ENOENT: there is none; -EUCLEAN: not a profile, or a number that cannot be. */
+/* Load a profile. -ENOENT: no such file; -EUCLEAN: not a profile, or a number out of range. */
 errint_t efs_profile_load(const char *path, struct efs_profile *profile, struct efs_error *err);
-/* As JSON, to be freed by the caller; NULL: no memory. */
+/* The profile as JSON; the caller frees it. NULL: no memory. */
 char *efs_profile_json(const struct efs_profile *profile);
 
 /* ---- the counts (expertfs-counts(5)) --------------------------------------------------------------------------- */
 
-/* Save the history of that store as the counts of its next mount, beside its profile; directories are made. Blocks
- * (fsync). Errors as the system says, with the path; the file from before stays then. */
+/* Save the history of a store as the counts for its next mount, in the directory of its profile; creates missing
+ * directories. Blocks (fsync). After an error, which err reports with the path, the previous file remains. */
 struct efs_history;
 errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err);
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * expertfs.h - libexpertfs: request experts from a mount or a store, read the files of a store, look into a store.
+ * expertfs.h - libexpertfs: request experts from a mount or a store, read the files of a store, inspect a store.
  *
- * Further headers: expertfs-pack.h makes, checks and unpacks stores; expertfs-compute.h runs experts; expertfs-gpu.h
- * loads them into memory of a graphics processor; expertfs-protocol.h is the socket of a mount, for programs without
- * the library.
+ * Further headers: expertfs-pack.h packs, verifies and unpacks stores; expertfs-compute.h runs experts; expertfs-gpu.h
+ * loads them into GPU memory; expertfs-protocol.h is the protocol of a mount's socket, for programs without the
+ * library.
  *
- * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. struct efs_error gets
- * one line with file, offset and the way out, for the caller to print once; it may be NULL.
+ * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. struct efs_error
+ * receives one line with the file, the offset and a way out, for the caller to print once; it may be NULL.
  *
  * Structs may change until release 1.0.0: build a program with the headers of its library. In a struct that the caller
- * fills zero is the default of every member.
+ * fills in, 0 selects the default of every member.
  *
  * Threads may use the same struct efs, efs_store, efs_stream, efs_client or efs_client_request at once. The call that
- * ends or frees an object is its last: no other call for it is active then. A team (expertfs-compute.h) runs one
- * mixture at a time.
+ * ends or frees an object must be the last on it, while no other call on it is active. A team (expertfs-compute.h) runs
+ * one mixture at a time.
  *
  * Objects belong to the process that opened them, except efs_store and efs_stream. In a child of fork(2) the calls that
  * end an object release the child's copy without waiting; efs_client_drop() does nothing, efs_stats() returns zeros,
@@ -47,7 +47,8 @@ EFS_API const char *efs_version(void); /* "0.1.0" */
 
 /* ---- element types ------------------------------------------------------------------------------------------- */
 
-/* dtypes as safetensors names them; a GGUF block type is EFS_DTYPE_GGML + its ggml number. Values are on disk. */
+/* dtypes as safetensors names them; a GGUF block type is EFS_DTYPE_GGML + its ggml number. The values are part of the
+ * store format. */
 enum efs_dtype {
     EFS_DTYPE_NONE = 0,
     EFS_DTYPE_BOOL,
@@ -82,13 +83,12 @@ EFS_API const char *efs_dtype_name(enum efs_dtype dtype);
 
 struct efs_store; /* an open store: its index in memory, read-only */
 
-/* Open a store and check superblock and index. -EUCLEAN: damaged; -EPROTONOSUPPORT: of another version, or with
+/* Open a store and check its superblock and index. -EUCLEAN: damaged; -EPROTONOSUPPORT: another format version, or
  * features that this library lacks. */
 EFS_API errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err);
 EFS_API void efs_store_close(struct efs_store *store); /* NULL is fine */
 
-/* Name of a codec by its number, as CODECS of expertfs-store(5) has them: "none", "cascade", ...; NULL: no such codec.
- */
+/* Name of a codec by its number (CODECS in expertfs-store(5)): "none", "cascade", ...; NULL: no such codec. */
 #define EFS_CODECS 16
 EFS_API const char *efs_codec_name(uint32_t codec);
 
@@ -99,9 +99,9 @@ struct efs_store_info {
     uint64_t codec_shards[EFS_CODECS], codec_raw_bytes[EFS_CODECS], codec_coded_bytes[EFS_CODECS]; /* by codec */
     uint64_t expert_raw_bytes, expert_coded_bytes;
     uint32_t version, shard_elements;
-    const char *report_json; /* measured by packing; valid as long as the store; not terminated */
+    const char *report_json; /* measured by packing; valid until the store is closed; not terminated */
     size_t report_bytes;
-    /* Of the store's file when it was opened: */
+    /* The store's file when it was opened: */
     bool direct;            /* it can be read with O_DIRECT */
     unsigned mode;          /* read permissions: bits of 0444, without those that an access control list may deny */
     unsigned group;         /* gid of its group */
@@ -116,19 +116,19 @@ struct efs_client;
 enum efs_log_level { EFS_LOG_ERROR, EFS_LOG_WARNING, EFS_LOG_INFO };
 #define EFS_KEEP_AUTO UINT64_MAX
 struct efs_client_options {
-    /* Of a mount. */
-    unsigned threads; /* files that are opened at once, at most 64; 0: 32 */
+    /* For a mount. */
+    unsigned threads; /* files opened in parallel, at most 64; 0: 32 */
     /*
      * Bytes of dropped experts that stay open and mapped, most recently used first: the next request for them makes no
      * system call. The mount cannot evict them, so keep less than its budget. 0: none. EFS_KEEP_AUTO: only experts that
      * the mount keeps full itself, up to seven eighths of them.
      */
     uint64_t keep_bytes;
-    /* Of a store, which is opened in this process. */
+    /* For a store, which is opened in this process. */
     unsigned workers;        /* decode threads; 0: all cores */
-    uint64_t budget_bytes;   /* limit of all memory of the store here; 0: half of what cgroup and machine have free */
+    uint64_t budget_bytes;   /* limit of all memory of this store; 0: half of what cgroup and machine have free */
     uint64_t reserved_bytes; /* memory of the caller that the budget includes */
-    bool coded_only;         /* keep no expert in full: EFS_FORM_FULL is refused */
+    bool coded_only;         /* keep no decoded experts: EFS_FORM_FULL is refused */
     bool no_state;           /* neither read nor write the state directory */
     bool warm;               /* read all experts into empty memory while the disk is idle, if all of them fit */
     const char *prefetch;    /* a value for efs_set(); NULL: off */
@@ -137,14 +137,14 @@ struct efs_client_options {
 };
 
 /*
- * Open the directory of a mount, or a store file. Experts of a mount come over its socket; without one the client's
- * threads open and map their files. options may be NULL. -ENODEV: a directory that is no mount; -ENOMEM: the budget is
- * below its floor, which err names; errors of efs_store_open() and of the system.
+ * Open the directory of a mount, or a store file. A mount hands out experts over its socket; without access to the
+ * socket, threads of the client open and map the files. options may be NULL. -ENODEV: a directory that is not a mount;
+ * -ENOMEM: the budget is below its minimum, which err names; errors of efs_store_open() and of the system.
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);
-/* Call after the last request was released. Reports uses to the mount and blocks until files being opened are open.
- * NULL is fine. */
+/* Call after the last request was released. Reports uses to the mount and blocks until files that are being opened are
+ * open. NULL is fine. */
 EFS_API void efs_client_close(struct efs_client *client);
 /* The store that is open in this process, owned by the client; NULL: a mount. */
 struct efs;
@@ -152,14 +152,14 @@ EFS_API struct efs *efs_client_fs(struct efs_client *client);
 
 struct efs_need {
     uint32_t expert; /* number in the layer */
-    uint32_t tokens; /* that are routed to it, 1 or more */
+    uint32_t tokens; /* routed to it, 1 or more */
 };
 enum efs_form {
     EFS_FORM_FULL,   /* decoded; refused by a store that was opened with coded_only */
-    EFS_FORM_CODED,  /* its chunks where they lie in the chunk pool, checked: for products on the coded form */
-    EFS_FORM_ANY,    /* each expert in the cheaper form: full if it is in memory in full, else coded */
-    EFS_FORM_DEVICE, /* decoded, in memory of a graphics processor: expertfs-gpu.h */
-    EFS_FORM_SHARED  /* for efs_client_ffn() alone: each expert on a graphics processor or here */
+    EFS_FORM_CODED,  /* its chunks in the chunk pool, checked: for products on the coded form */
+    EFS_FORM_ANY,    /* each expert in the cheaper form: full if it is decoded in memory, else coded */
+    EFS_FORM_DEVICE, /* decoded, in GPU memory: expertfs-gpu.h */
+    EFS_FORM_SHARED  /* only for efs_client_ffn(): each expert on the GPU or the CPU */
 };
 
 /* A shard of a tensor in coded form: e and sm are NULL where the shard has no such chunk. */
@@ -175,7 +175,7 @@ struct efs_tensor {
     uint32_t dims;
     uint64_t shape[8];                    /* slowest first */
     uint64_t bytes;                       /* raw */
-    const void *data;                     /* EFS_FORM_FULL: mapped read-only; EFS_FORM_DEVICE: an address there */
+    const void *data;                     /* EFS_FORM_FULL: mapped read-only; EFS_FORM_DEVICE: device address */
     const struct efs_coded_shard *shards; /* EFS_FORM_CODED */
     uint32_t shard_count, shard_elements;
 };
@@ -183,11 +183,11 @@ struct efs_tensor {
 struct efs_client_request;
 /*
  * Request experts of a layer by their numbers in it, each once, as in experts/L03/E017.safetensors. stack is "" for
- * models with one. They are read and decoded in the order of needs. Does not block. Each is leased and does not change
- * until it is dropped or the request is released. *request is the caller's.
+ * models with one. The experts are read and decoded in the order of needs. Does not block. Each expert is leased and
+ * does not change until it is dropped or the request is released. The caller owns *request.
  *
- * A mount is notified over its socket, else by .expertfs/want, where the caller may use it; if all experts are mapped
- * already, a moment later. It takes at most 512 experts in a request. Coded experts come over the socket alone.
+ * A mount is notified over its socket, or by .expertfs/want where the caller may write to it; if all experts are mapped
+ * already, with a delay. A mount takes at most 512 experts in a request. Coded experts need the socket.
  *
  * -EINVAL: an unknown form, no tokens, an expert twice, too many experts; -ENOENT: no such layer or expert (for a mount
  * without the view, efs_client_wait_any() reports it); -EOPNOTSUPP: EFS_FORM_CODED of a mount that hands out no experts
@@ -198,37 +198,38 @@ EFS_API errint_t efs_client_begin(struct efs_client *client, const char *stack, 
                                   struct efs_client_request **request, struct efs_error *err);
 /*
  * Wait for the next expert that is loaded or has failed. 1: *index is its index in needs, *status 0 or its error
- * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; of a mount also that of opening its file, and -EIO when the mount is gone). 0:
- * all were reported or dropped. -ETIMEDOUT: none in timeout_ms (< 0: no limit).
+ * (-ENOMEM, -EIO, -EUCLEAN, -ECANCELED; with a mount also the errors of opening its file, and -EIO after the daemon has
+ * ended). 0: all were reported or dropped. -ETIMEDOUT: none in timeout_ms (< 0: no limit).
  */
 EFS_API int efs_client_wait_any(struct efs_client_request *request, int timeout_ms, uint32_t *index, errint_t *status);
 /* An eventfd to poll: readable while efs_client_wait_any() would return at once. Owned by the request, the same at each
  * call. -EMFILE, ... */
 EFS_API int efs_client_event(struct efs_client_request *request);
 /*
- * Wait for all: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones into
- * half of the planned chunk pool. -EDEADLK: there is no room for the rest while this request holds the others (a mount
- * reports it over its socket); the request stays valid for efs_client_wait_any() and drops.
+ * Wait for all experts: 0, or the error of the first in needs that failed. All must fit into memory at once, coded ones
+ * into half of the planned chunk pool. -EDEADLK: the experts that are not loaded have no room while this request holds
+ * the loaded ones (a mount reports it over its socket); the request stays valid for efs_client_wait_any() and drops.
  */
 EFS_API errint_t efs_client_wait(struct efs_client_request *request);
-/* The tensors of a loaded expert, in the order of its file; valid until it is dropped. -EAGAIN: not loaded yet; its own
- * error; -EINVAL: no such index, or dropped; -ENOMEM. */
+/* The tensors of a loaded expert, in the order of its file; valid until it is dropped. -EAGAIN: not loaded yet; the
+ * expert's error if it failed; -EINVAL: no such index, or dropped; -ENOMEM. */
 EFS_API errint_t efs_client_tensors(struct efs_client_request *request, uint32_t index,
                                     const struct efs_tensor **tensors, uint32_t *count);
 /* End the use of one expert. */
 EFS_API void efs_client_drop(struct efs_client_request *request, uint32_t index);
-/* End the use of all; loads in flight end by themselves. NULL is fine. Call before efs_client_close(). */
+/* End the use of all experts; loads in flight complete in the background. NULL is fine. Call before
+ * efs_client_close(). */
 EFS_API void efs_client_release(struct efs_client_request *request);
 
 /* ---- prefetch ------------------------------------------------------------------------------------------------ */
 
-/* The experts of a layer for a sequence, which is the tokens of one text, numbered by the caller. */
+/* The experts of a layer for a sequence. A sequence is the tokens of one text; the caller numbers it. */
 #define EFS_ROUTING_EXPERTS 512u /* at most */
 struct efs_routing {
     uint32_t sequence;
-    const char *stack; /* NULL or "": of a model with one */
+    const char *stack; /* NULL or "": the only one of the model */
     uint32_t layer;
-    uint32_t tokens; /* of the sequence in this pass through the layers: 0 or 1, or those of a prompt */
+    uint32_t tokens; /* of the sequence in this pass through the layers: 0 or 1, or the tokens of a prompt */
     uint32_t count;
     const uint32_t *experts; /* [count] numbers in the layer, each once; the router's first choice first, if known */
     /* [count] or NULL. efs_observe(): the router's scores, 0 to 1e6; NULL: not known. efs_hint(): probabilities, 0 to
@@ -237,26 +238,27 @@ struct efs_routing {
 };
 /*
  * With the setting prefetch (efs_set()) experts of later layers are read in idle disk time. They are predicted from the
- * requests; with several sequences at once better from efs_observe(): report the router's choice for each layer in
- * order, before its experts are requested. count 0 ends the sequence. efs_hint() replaces the prediction for a layer of
- * a sequence by the caller's. Neither requests an expert, counts as a use or evicts what the policy keeps. On a client
- * with a device and efs_gpu_options.ahead_bytes, efs_hint() also loads experts there (expertfs-gpu.h), even when it
- * returns -EOPNOTSUPP.
+ * requests; with several concurrent sequences efs_observe() predicts better: report the router's choice for each layer
+ * in order, before its experts are requested. count 0 ends the sequence. efs_hint() replaces the prediction for a layer
+ * of a sequence by the caller's. Neither requests an expert, counts as a use or evicts experts that the policy keeps.
+ * On a client with a device and efs_gpu_options.ahead_bytes, efs_hint() also loads experts there (expertfs-gpu.h), even
+ * when it returns -EOPNOTSUPP.
  *
  * Neither blocks. 0, also while prefetch is off; -ENOENT: no such layer or expert (a mount logs it instead); -EINVAL:
  * an expert twice, too many, a weight out of range; -EOPNOTSUPP: a mount without a socket for this user, which predicts
- * from requests alone (efs_hint() then writes to .expertfs/hint, which has one sequence); -EPIPE: the mount is gone.
+ * from requests alone (efs_hint() then writes to .expertfs/hint, which has one sequence); -EPIPE: the daemon of the
+ * mount has ended.
  */
 EFS_API errint_t efs_observe(struct efs_client *client, const struct efs_routing *chosen, struct efs_error *err);
 EFS_API errint_t efs_hint(struct efs_client *client, const struct efs_routing *guessed, struct efs_error *err);
 
 /* ---- the store in this process ------------------------------------------------------------------------------- */
 
-/* struct efs: a store that is served here: I/O thread, decode threads, caches, one hard budget. */
+/* struct efs: a store served by this process: I/O thread, decode threads, caches, one hard budget. */
 EFS_API const struct efs_store *efs_get_store(const struct efs *fs);
 
-/* An expert by its number in the store: from 0 to efs_expert_count() - 1, through all layers of all stacks. A type of
- * its own, because the number in a layer is another one. */
+/* An expert by its number in the store, from 0 to efs_expert_count() - 1, across all layers of all stacks. A separate
+ * type, so that it is not confused with the number in a layer. */
 struct efs_expert_id {
     uint32_t number;
 };
@@ -267,9 +269,9 @@ static inline struct efs_expert_id efs_id(uint32_t number)
 }
 
 /*
- * Files by number from 0: the checkpoint's, then one safetensors file an expert: experts/L03/E017.safetensors, with a
- * stack experts/encoder-L03/E017.safetensors. A checkpoint that has an experts/ or .expertfs itself has no files of
- * experts; they can be requested.
+ * Files by number from 0: the files of the checkpoint, then one safetensors file for each expert:
+ * experts/L03/E017.safetensors, with a stack experts/encoder-L03/E017.safetensors. A checkpoint that itself contains
+ * experts/ or .expertfs has no expert files; its experts can be requested.
  */
 enum efs_file_kind { EFS_FILE_CHECKPOINT, EFS_FILE_EXPERT };
 struct efs_file_info {
@@ -283,23 +285,23 @@ EFS_API errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_f
 
 /*
  * A stream is a source of reads, such as an open file. Readers that go through a file in order are detected among the
- * reads of all streams, and extents are read ahead for them. Free a stream when no efs_read() begins with it any more;
- * NULL is fine to free. -EINVAL: no such hint; -ENOMEM.
+ * reads of all streams, and extents are read ahead for them. Free a stream after the last efs_read() on it has been
+ * called; NULL is fine to free. -EINVAL: no such hint; -ENOMEM.
  */
 enum efs_stream_hint {
     EFS_STREAM_SEQUENTIAL = 0,  /* detect sequential readers */
     EFS_STREAM_NO_READAHEAD = 1 /* the caller reads ahead itself: load only what is read */
 };
 struct efs_stream;
-EFS_API errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **stream); /* hints: some of these */
+EFS_API errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **stream); /* hints: bits of these */
 EFS_API void efs_stream_free(struct efs_stream *stream);
 
-/* error: 0 or -errno (-EIO a failed read, -EUCLEAN damage, -ECANCELED); bytes: number of bytes in dst. */
+/* error: 0 or -errno (-EIO failed read, -EUCLEAN damage, -ECANCELED); bytes: number of bytes in dst. */
 typedef void efs_done_fn(void *arg, errint_t error, size_t bytes);
 /*
  * Read up to len bytes of file at offset into dst: fewer at the end of the file, 0 past it. Never blocks on I/O. done
- * is called once, by this thread before the call returns (all was in memory) or by a decode thread; dst must stay valid
- * until then. stream may be NULL: no read-ahead.
+ * is called once: by this thread before the call returns (all bytes were in memory), or by a decode thread; dst must
+ * stay valid until then. stream may be NULL: no read-ahead.
  */
 EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
                       efs_done_fn *done, void *arg);
@@ -307,11 +309,11 @@ EFS_API void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, 
 struct efs_expert_info {
     char name[64]; /* "L03/E017", "encoder-L03/E017" */
     uint32_t layer, expert;
-    uint32_t file;         /* number of its file, UINT32_MAX: it has none */
+    uint32_t file;         /* number of its file; UINT32_MAX: none */
     char state;            /* in memory: 'F' full, 'C' all chunks, 'S' all SM, 'E' all E, 'P' some, 'M' none */
     char kept;             /* the pool in which the policy keeps it, 'F', 'C', 'S', 'E', 'M' */
     char pin;              /* 'F', 'C', '-' */
-    uint32_t leases, rank; /* rank in its layer, 0: most wanted */
+    uint32_t leases, rank; /* rank: in its layer, by the policy; 0: best */
     uint64_t count;        /* requests, as the policy counts them */
     uint64_t raw_bytes, coded_bytes, resident_bytes, touches;
 };
@@ -319,18 +321,18 @@ EFS_API uint32_t efs_expert_count(const struct efs *fs);
 EFS_API errint_t efs_expert_info(struct efs *fs, struct efs_expert_id expert, struct efs_expert_info *info);
 
 /*
- * Settings by name: budget ("8G", "auto"), pools (those allowed, some of "FCSE"), plan ("auto", or percents of the
- * pools: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), prefetch ("off",
- * "auto", "always"). A smaller budget evicts at once; *held_bytes (may be NULL) is what leases and readers still hold
- * above it. 0: err may have a note on the value. After an error nothing has changed: -EINVAL: err names the allowed
- * values; -ENOMEM: below the floor, which err names; -ENODATA: no such name.
+ * Settings by name: budget ("8G", "auto"), pools (the allowed ones, a subset of "FCSE"), plan ("auto", or percents of
+ * the pools: "F=10:C=70:S=10:E=10"), policy (zipmoe, lru, lfu, fifo, marking), goal ("io", "makespan"), prefetch
+ * ("off", "auto", "always"). A smaller budget evicts at once; *held_bytes (may be NULL) is the memory above it that
+ * leases and readers still hold. 0: err may have a note on the value. After an error nothing has changed: -EINVAL: err
+ * names the allowed values; -ENOMEM: below the minimum, which err names; -ENODATA: no such name.
  */
 EFS_API errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes,
                          struct efs_error *err);
 /* The value in the form that efs_set() takes. -ENODATA: no such name; -ERANGE: room is too small. */
 EFS_API errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room);
 
-/* name, kind (counter or gauge), unit, help. They add up as expertfs-proc(5) says. */
+/* name, kind (counter or gauge), unit, help. expertfs-proc(5) states the sums that hold between them. */
 #define EFS_STATS(X)                                                                                                   \
     X(reads, counter, "", "read requests of files")                                                                    \
     X(read_bytes, counter, "bytes", "bytes handed to readers by read requests")                                        \
