@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bounds.h - how early a request can end at all: the lower bounds of ZipMoE Lemma B.3.
+ * bounds.h - lower bounds of the time of a request: Lemma B.3 of ZipMoE.
  *
- * One correction. Definition B.2 gives a task that reads its E-chunks the critical path rho*u + max(K*c/min(K, L), u)
- * + p, as if no shard could be decoded before the last E-chunk is there. Decodes start with the first chunk (Figure 6),
- * so that the published Z can exceed the optimum: one S task, K = 2, L = 1, ends at rho*u/2 + 2c + p when c >= rho*u/2,
- * not at rho*u + 2c + p. path_ns is a true bound instead: shard i is there after i chunk reads, and K - i + 1 decodes
- * follow on L workers.
+ * One correction. Definition B.2 gives a task that reads its E-chunks the critical path rho*u + max(K*c/min(K, L), u) +
+ * p, as if no shard could be decoded before the last E-chunk is read. Decodes start with the first chunk (Figure 6), so
+ * the published Z can exceed the optimum: one S task with K = 2, L = 1 ends at rho*u/2 + 2c + p when c >= rho*u/2, not
+ * at rho*u + 2c + p. path_ns is a true bound: shard i is in memory after i chunk reads, and K - i + 1 decodes on L
+ * workers follow.
  */
 #ifndef BOUNDS_H
 #define BOUNDS_H
@@ -17,9 +17,9 @@ struct bounds {
     uint64_t io_ns;             /* I: all reads on one I/O thread */
     uint64_t decode_ns;         /* C/L: all decodes (and recoveries that workers do) on L workers, rounded up */
     uint64_t recover_ns;        /* all recoveries on the recovery stream; 0 when workers do them */
-    uint64_t run_ns;            /* P: all experts of the request on the executor, full ones too */
-    uint64_t path_ns;           /* Z: the longest critical path of a task, corrected as said above */
-    uint64_t path_published_ns; /* Z as Definition B.2 has it; no bound */
+    uint64_t run_ns;            /* P: all experts of the request on the executor, including those in state F */
+    uint64_t path_ns;           /* Z: the longest critical path of a task, corrected as described above */
+    uint64_t path_published_ns; /* Z of Definition B.2; not a bound */
     uint64_t lower_ns;          /* max(I, C/L, stream, P, Z): no schedule ends earlier */
 };
 
@@ -33,11 +33,11 @@ static inline uint64_t bounds_divide_up(uint64_t a, uint64_t b)
     return (a + b - 1) / b;
 }
 
-/* The least time in which one task alone can be read, decoded, recovered and its expert run. */
+/* The shortest time to read, decode and recover one task alone and to run its expert. */
 static inline uint64_t task_critical_path(const struct efs_graph *graph, const struct efs_task *task)
 {
     uint64_t workers = graph->workers, shards = task->shards;
-    /* Decodes of a fused graph wait for the SM-chunk, which is best read first. */
+    /* Decodes of a fused graph wait for the SM-chunk, so reading it first is the best order. */
     uint64_t before_ns = graph->fused ? task->sm_read_ns : 0;
     uint64_t decoded_ns = 0;
     for (uint64_t i = 1; i <= shards; i++)
@@ -47,7 +47,7 @@ static inline uint64_t task_critical_path(const struct efs_graph *graph, const s
     return bounds_larger(decoded_ns, read_ns) + task->recover_ns + task->run_ns;
 }
 
-/* Eq. 3 of the paper, K*c/min(K, L) rounded down, and its recovery, which the paper leaves out. */
+/* Eq. 3 of the paper, with K*c/min(K, L) rounded down, plus the recovery, which the paper omits. */
 static inline uint64_t task_published_path(const struct efs_graph *graph, const struct efs_task *task)
 {
     uint64_t shards = task->shards, threads = graph->workers < shards ? graph->workers : shards;
@@ -55,7 +55,7 @@ static inline uint64_t task_published_path(const struct efs_graph *graph, const 
            task->recover_ns + task->run_ns;
 }
 
-/* Compute all of them. Linear in the number of operations. */
+/* Computes all bounds. Linear in the number of operations. */
 static inline void bounds_compute(const struct efs_graph *graph, struct bounds *bounds)
 {
     uint64_t decode_ns = 0, recover_ns = 0;

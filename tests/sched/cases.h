@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cases.h - what the tests of the planner and the policies share: a random stream, inclusion probabilities.
+ * cases.h - shared by the tests of the planner and the policies: a random stream, inclusion probabilities.
  */
 #ifndef EFS_TEST_SCHED_CASES_H
 #define EFS_TEST_SCHED_CASES_H
@@ -19,7 +19,7 @@
             fail_msg("%s = %.17g, %s = %.17g, further apart than %g", #a, cases_a, #b, cases_b, cases_t);              \
     } while (0)
 
-/* Of so many experts, found in F, C, S and E; the rest are missing. */
+/* Makespan of a request for `chosen` experts: hits[p] of them are in pool p, the rest are missing. */
 static inline double cases_makespan(const struct efs_cost *cost, unsigned chosen, const unsigned hits[EFS_POOLS])
 {
     unsigned missing = chosen - hits[EFS_POOL_F] - hits[EFS_POOL_C] - hits[EFS_POOL_S] - hits[EFS_POOL_E];
@@ -35,7 +35,7 @@ static inline double cases_makespan(const struct efs_cost *cost, unsigned chosen
     return efs_makespan_of(cost, sum, missing || hits[EFS_POOL_S] || hits[EFS_POOL_E]);
 }
 
-/* A stream of random numbers (splitmix64), the same everywhere. */
+/* A stream of random numbers (splitmix64), the same on every machine. */
 struct cases {
     uint64_t seed;
 };
@@ -51,15 +51,15 @@ static inline double cases_uniform(struct cases *cases)
     return (double)(cases_next(cases) >> 11) * 0x1p-53;
 }
 
-/* 0 .. n - 1. */
+/* In 0 .. n - 1. */
 static inline uint32_t cases_below(struct cases *cases, uint32_t n)
 {
     return (uint32_t)(cases_next(cases) % n);
 }
 
 /*
- * Inclusion probabilities of n experts that sum to k, falling like rank^-skew, or random with that skew. Feasible by
- * construction: w / (1 + w) of scaled weights.
+ * Inclusion probabilities of n experts that sum to k: proportional to rank^-skew, or random with exponent skew. They
+ * are feasible by construction: w / (1 + w) of scaled weights.
  */
 static inline void cases_inclusion(struct cases *cases, double *f, unsigned n, unsigned k, double skew, bool random)
 {

@@ -2,12 +2,12 @@
 /*
  * optimum.h - the shortest makespan of a small request, by branch and bound over all schedules.
  *
- * Reads wait for nothing, so an optimal schedule reads without a pause: every order of the reads is tried. For each,
- * decodes are tried in every order of non-falling start times, each on the worker that is free first (on equal workers
- * with release times some such order is optimal; a worker may be left idle on purpose). The executor is the last stage:
- * first come first served is optimal. Recoveries must cost nothing, and decodes must not be fused.
+ * Reads depend on nothing, so an optimal schedule reads without a pause: the search tries every order of the reads. For
+ * each, it tries the decodes in every order of non-decreasing start times, each on the worker that is free first (on
+ * equal workers with release times one of these orders is optimal; a worker may be left idle on purpose). The executor
+ * is the last stage, where first come, first served is optimal. Recoveries must cost 0, and decodes must not be fused.
  *
- * E-chunk reads of a task are alike, and so are its decodes: one order of them stands for all.
+ * The E-chunk reads of a task are interchangeable, as are its decodes, so the search tries one order of them.
  */
 #ifndef OPTIMUM_H
 #define OPTIMUM_H
@@ -19,22 +19,22 @@
 
 struct optimum {
     const struct efs_graph *graph;
-    uint64_t best_ns;  /* no schedule that was tried ends earlier */
-    uint64_t lower_ns; /* none can */
-    bool prune;        /* false: try all, as a check of the pruning itself */
+    uint64_t best_ns;  /* the shortest makespan found */
+    uint64_t lower_ns; /* a lower bound for all schedules */
+    bool prune;        /* false: search exhaustively, to check the pruning */
     uint64_t leaves;
     /* reads */
     uint32_t e_left[OPTIMUM_TASKS], reads_left;
     bool sm_left[OPTIMUM_TASKS];
-    uint64_t e_ns[OPTIMUM_TASKS][OPTIMUM_SHARDS]; /* arrival of each chunk that is read */
+    uint64_t e_ns[OPTIMUM_TASKS][OPTIMUM_SHARDS]; /* when each chunk that was read arrived */
     uint64_t sm_ns[OPTIMUM_TASKS];
     /* decodes */
     uint32_t decoded[OPTIMUM_TASKS];
-    uint64_t decoded_ns[OPTIMUM_TASKS]; /* end of the last one so far */
+    uint64_t decoded_ns[OPTIMUM_TASKS]; /* end of the last decode placed */
     uint64_t worker_ns[EFS_TASK_MAX_WORKERS];
 };
 
-/* End of the last run when each task is decoded and joined by ready_ns. */
+/* End of the last run when the decodes and the SM-chunk of task i are complete at ready_ns[i]. */
 static inline uint64_t optimum_runs(const struct optimum *o, const uint64_t *ready_ns)
 {
     const struct efs_graph *graph = o->graph;
@@ -53,8 +53,8 @@ static inline uint64_t optimum_runs(const struct optimum *o, const uint64_t *rea
     return now_ns;
 }
 
-/* When task i is ready at the earliest: `now_ns` is the end of the reads so far; those left are thought to come next.
- */
+/* A lower bound for the time when task i is ready. now_ns: end of the reads placed; its remaining reads are assumed to
+ * come next. */
 static inline uint64_t optimum_ready(const struct optimum *o, uint32_t i, uint64_t now_ns)
 {
     const struct efs_task *task = &o->graph->tasks[i];
@@ -71,7 +71,7 @@ static inline uint64_t optimum_ready(const struct optimum *o, uint32_t i, uint64
     return bounds_larger(ready_ns, o->sm_left[i] ? now_ns + task->sm_read_ns : o->sm_ns[i]);
 }
 
-/* A decode is still to be done whose expert runs at least this long. */
+/* The shortest run time of the experts that still have decodes left; 0 when none has. */
 static inline uint64_t optimum_shortest_run(const struct optimum *o)
 {
     uint64_t run_ns = UINT64_MAX;
@@ -82,9 +82,9 @@ static inline uint64_t optimum_shortest_run(const struct optimum *o)
 }
 
 /*
- * The last decode can not end before this. Reading: the j-th of the chunks that are not read yet is there after j of
- * the shortest reads, and all decodes from the i-th arrival on share the workers. Decoding: the workers share what is
- * left on top of what they have done.
+ * A lower bound for the end of the last decode, the larger of two. By reads: the j-th of the unread chunks arrives
+ * after at least j of the shortest reads, and the workers share all decodes from the i-th arrival on. By decodes: the
+ * workers share the remaining decodes in addition to those already placed.
  */
 static inline uint64_t optimum_capacity(const struct optimum *o, uint64_t now_ns)
 {
@@ -129,7 +129,7 @@ static inline bool optimum_hopeless(const struct optimum *o, uint64_t now_ns)
     return optimum_runs(o, ready_ns) >= o->best_ns;
 }
 
-/* Tasks a and b of one expert are alike and neither was begun: only one of them need be tried next. */
+/* True if tasks a and b of one expert are equal and neither was started: only one of them needs to be tried next. */
 static inline bool optimum_alike(const struct optimum *o, uint32_t a, uint32_t b)
 {
     const struct efs_task *x = &o->graph->tasks[a], *y = &o->graph->tasks[b];
@@ -222,7 +222,8 @@ static inline void optimum_read(struct optimum *o, uint64_t now_ns)
 
 /*
  * The optimum of a graph of at most OPTIMUM_TASKS tasks. known_ns: the makespan of some schedule, or UINT64_MAX. The
- * search ends early only at lower_ns (a true bound) or when everything was tried.
+ * search stops early only at lower_ns, which must be a true lower bound. Adds the number of complete schedules to
+ * *leaves.
  */
 static inline uint64_t optimum_search(const struct efs_graph *graph, uint64_t known_ns, uint64_t lower_ns, bool prune,
                                       uint64_t *leaves)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_cases.h - what the tests of predictors share: a small model, its layers told one by one.
+ * predict_cases.h - shared by the tests of predictors: a small model, observations layer by layer.
  */
 #ifndef EFS_TEST_SCHED_PREDICT_CASES_H
 #define EFS_TEST_SCHED_PREDICT_CASES_H
@@ -10,8 +10,8 @@
 
 enum { LAYERS = 3, EXPERTS = 6, CHOSEN = 2, WIDTH = 2 };
 
-/* Routers by which expert e is the favourite of the direction e / EXPERTS of a turn: that many layers on another one.
- */
+/* Routers with six directions 60 degrees apart: expert e of layer 0 prefers direction e; each further layer shifts the
+ * experts by one direction. */
 static const float small_gates[LAYERS][EXPERTS][WIDTH] = {
     {{4, 0}, {2, 3.5F}, {-2, 3.5F}, {-4, 0}, {-2, -3.5F}, {2, -3.5F}},
     {{2, 3.5F}, {-2, 3.5F}, {-4, 0}, {-2, -3.5F}, {2, -3.5F}, {4, 0}},
@@ -37,13 +37,13 @@ static inline struct efs_predictor *predictor_new(const struct efs_predict_confi
     return p;
 }
 
-/* A layer chooses two experts, a with score `first` and b with the rest to 1; first 0: no scores. */
+/* Observes a layer that chooses experts a with score `first` and b with 1 - first; first 0: no scores. */
 static inline void see_scored(struct efs_predictor *p, uint64_t sequence, unsigned layer, unsigned a, unsigned b,
                               float first)
 {
     const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
     const float scores[] = {first, 1 - first};
-    const float *state = small_gates[layer % LAYERS][a % EXPERTS]; /* in the direction of the first */
+    const float *state = small_gates[layer % LAYERS][a % EXPERTS]; /* in the direction of a */
     struct efs_predict_seen seen = {
         .layer = layer, .experts = experts, .scores = first > 0 ? scores : NULL, .count = 2, .state = state};
 
@@ -55,14 +55,14 @@ static inline void see(struct efs_predictor *p, uint64_t sequence, unsigned laye
     see_scored(p, sequence, layer, a, b, 0);
 }
 
-/* An iteration: two experts of each layer. */
+/* Observes an iteration: two experts of each layer. */
 static inline void see_all(struct efs_predictor *p, uint64_t sequence, const uint8_t (*experts)[CHOSEN])
 {
     for (unsigned l = 0; l < LAYERS; l++)
         see(p, sequence, l, experts[l][0], experts[l][1]);
 }
 
-/* The probability of each expert. */
+/* Checks the probability of each expert. */
 static inline void assert_probable(struct efs_predictor *p, uint64_t sequence, unsigned distance,
                                    const double wanted[EXPERTS])
 {
@@ -75,13 +75,13 @@ static inline void assert_probable(struct efs_predictor *p, uint64_t sequence, u
 }
 
 /*
- * What a predictor says after some choices. Each step ends with a semicolon:
+ * A script of observations and expected probabilities. Each step ends with a semicolon:
  *
  *     begin S, end S       of a sequence
  *     S: 01 23 45          an iteration: it chooses experts 0 and 1 of layer 0, 2 and 3 of layer 1, 4 and 5 of layer 2
- *     S.L: 01              the same of layer L alone
- *     S+D = P...           the probabilities of the experts D layers ahead; those that are left out are 0
- *     still                from now on nothing is learned
+ *     S.L: 01              the same for layer L only
+ *     S+D = P...           the probabilities of the experts D layers ahead; experts that are not listed have 0
+ *     still                the predictor learns nothing from here on
  */
 struct predict_script {
     enum efs_predictor_kind kind;
@@ -125,7 +125,7 @@ static inline void predict_run(const struct predict_script *scripts, size_t coun
     }
 }
 
-/* Random iterations that have something to learn: an expert is mostly followed by its neighbour. */
+/* Observes random iterations with a pattern to learn: an expert is followed by its neighbour 7 times of 8. */
 static inline void see_random(struct efs_predictor *p, uint64_t sequence, const struct efs_predict_config *config,
                               unsigned iterations, uint64_t seed)
 {

@@ -22,20 +22,21 @@ static inline uint64_t random_next(uint64_t *state)
     return *state * UINT64_C(2685821657736338717);
 }
 
-/* from .. to, both possible. */
+/* In from .. to, both inclusive. */
 static inline uint64_t random_between(uint64_t *state, uint64_t from, uint64_t to)
 {
     return from + (random_next(state) >> 11) % (to - from + 1);
 }
 
 struct random_limits {
-    uint32_t experts, tensors, shards, workers;     /* at most; at least 1 */
-    uint64_t e_read, sm_read, decode, recover, run; /* at most */
-    uint64_t least;                                 /* of each time; a recover of at most 0 is 0 */
+    uint32_t experts, tensors, shards, workers;     /* upper limits; at least 1 */
+    uint64_t e_read, sm_read, decode, recover, run; /* upper limits */
+    uint64_t least;                                 /* lower limit of times; recovery is 0 if its upper limit is */
     bool same_tensors;                              /* all tensors cost the same, as in the paper */
 };
 
-/* A request within the limits, with states, sizes and times drawn evenly; the workers recover in one of three. */
+/* A request within the limits, with uniformly distributed states, sizes and times; one in three recovers on the
+ * workers. */
 static inline void random_request(uint64_t *state, const struct random_limits *limits, struct random_request *out)
 {
     out->request = (struct efs_task_request){.experts = out->experts,

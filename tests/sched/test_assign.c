@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_assign.c - who computes what: Algorithm 1 of DALI by hand, ours and the optimum against all assignments.
+ * test_assign.c - assignment of experts to devices: Algorithm 1 of DALI by hand, ours and the optimum against
+ * enumeration.
  */
 #include "test.h"
 #include "assign.h"
@@ -15,10 +16,10 @@ static struct efs_assign_problem two(const uint64_t *ns, uint32_t experts)
 
 TEST(algorithm_1_by_hand)
 {
-    /* differences 60, 5, 20, 5, 0: in the order 0, 2, 1, 3, and 4 that has no work */
+    /* differences 60, 5, 20, 5, 0: the order is 0, 2, 1, 3; expert 4 has no work */
     const uint64_t ns[] = {100, 35, 30, 10, 0, /* processor */ 40, 40, 50, 15, 0};
     const struct efs_assign_problem p = two(ns, 5);
-    /* 0: 40 <= 100, there; 2: 90 > 30, here; 1: 80 > 65, here (65); 3: 55 <= 75, there */
+    /* 0: 40 <= 100, GPU; 2: 90 > 30, CPU; 1: 80 > 65, CPU (65); 3: 55 <= 75, GPU */
     const uint8_t want[] = {1, 0, 0, 1, EFS_ASSIGN_NONE};
     struct efs_assign_sum sum;
     uint8_t device[5];
@@ -45,7 +46,7 @@ TEST(a_tie_goes_to_the_graphics_processor)
 
 TEST(algorithm_1_is_not_the_optimum)
 {
-    /* no differences, so they go as they come: 2, 2, 2 level out at first, and then come two of 3 */
+    /* all differences are 0, so they are assigned in order: 2, 2, 2 balance first, then two of 3 follow */
     const uint64_t ns[] = {2, 2, 2, 3, 3, 2, 2, 2, 3, 3};
     const struct efs_assign_problem p = two(ns, 5);
     struct efs_assign_sum greedy, best, ours;
@@ -69,14 +70,14 @@ TEST(memory_is_a_limit)
     p.room_bytes = room;
     assert_int_equal(efs_assign_greedy(&p, device, &sum), 0);
     assert_int_equal(device[0], 1);
-    assert_int_equal(device[1], 0); /* no room for it beside the first */
-    assert_int_equal(device[2], 1); /* is there already */
+    assert_int_equal(device[1], 0); /* no room in addition to the first */
+    assert_int_equal(device[2], 1); /* cached already */
     assert_int_equal(sum.makespan_ns, 100);
     const uint8_t all_there[] = {1, 1, 1};
     assert_int_equal(efs_assign_sum(&p, all_there, &sum), -ENOSPC);
     room[0] = 0;
     room[1] = 3;
-    assert_int_equal(efs_assign_greedy(&p, device, &sum), 0); /* nothing takes memory on the processor */
+    assert_int_equal(efs_assign_greedy(&p, device, &sum), 0); /* experts on the CPU need no device memory */
     const uint64_t both[] = {4, 4, 4, 4, 4, 4};
     p.bytes = both;
     assert_int_equal(efs_assign_greedy(&p, device, &sum), -ENOSPC);
@@ -195,7 +196,7 @@ TEST(optimum_says_when_it_is_too_much)
     assert_int_equal(efs_assign_optimum(&p, device, &sum), -E2BIG);
 }
 
-/* ---- one processor and one graphics processor ----------------------------------------------------------------- */
+/* ---- one CPU and one GPU -------------------------------------------------------------------------------------- */
 
 static struct efs_assign_expert expert(uint32_t tokens, bool cached, uint64_t cpu_ns)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_assign_costs.c - the split of a layer follows what was measured, and no side is ever given up.
+ * test_assign_costs.c - the split of a layer follows the measured costs, and each side is retried regularly.
  */
 #include "test.h"
 #include "assign_costs.h"
@@ -51,11 +51,11 @@ TEST(figures_of_tokens)
     efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 7, 2000); /* the same bucket */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 4), 1250);
     efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 64, 9000);
-    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 8), 1250);  /* nearer */
-    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 16), 1250); /* as near */
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 8), 1250);  /* the nearest bucket */
+    assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 16), 1250); /* as near as the other */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 32), 9000);
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, UINT32_MAX), 9000);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 64, 7); /* whatever the tokens */
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 64, 7); /* the cost of the link does not depend on the tokens */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_LINK, 1), 7);
     assert_true(costs.ns[EFS_ASSIGN_COST_LINK][0] > 0);
     efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, UINT32_MAX, UINT64_MAX);
@@ -67,7 +67,7 @@ TEST(the_first_layers_go_to_both)
     for (unsigned cached = 0; cached < 2; cached++) {
         struct efs_assign_costs costs = {0};
         assert_int_equal(decide(&costs, EXPERTS, 1, cached), EXPERTS / 2);
-        struct efs_assign_costs alone = {0}; /* a layer of one expert: by turns */
+        struct efs_assign_costs alone = {0}; /* layers of one expert alternate */
         uint32_t there = 0;
         for (unsigned i = 0; i < 2; i++)
             there += decide(&alone, 1, 1, cached);
@@ -78,19 +78,19 @@ TEST(the_first_layers_go_to_both)
 TEST(the_split_follows_what_was_measured)
 {
     struct efs_assign_costs costs = known(300, 100, 1000000);
-    assert_int_equal(decide(&costs, EXPERTS, 1, true), 6);  /* 600 beside 600 */
-    assert_int_equal(decide(&costs, EXPERTS, 1, false), 0); /* none is worth bringing */
-    for (unsigned i = 0; i < 40; i++)                       /* the processor has become slow */
+    assert_int_equal(decide(&costs, EXPERTS, 1, true), 6);  /* 600 on each */
+    assert_int_equal(decide(&costs, EXPERTS, 1, false), 0); /* no transfer pays off */
+    for (unsigned i = 0; i < 40; i++)                       /* the CPU becomes slow */
         efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, 100000000);
     assert_int_equal(decide(&costs, EXPERTS, 1, false), EXPERTS);
     costs = known(100, 100, 300);
-    assert_int_equal(decide(&costs, EXPERTS, 1, false), 2); /* 600 beside 600 */
-    for (unsigned i = 0; i < 40; i++)                       /* another has work for the device */
+    assert_int_equal(decide(&costs, EXPERTS, 1, false), 2); /* 600 on each */
+    for (unsigned i = 0; i < 40; i++)                       /* another process loads the device */
         efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
     assert_int_equal(decide(&costs, EXPERTS, 1, true), 0);
 }
 
-/* However bad a side is, each cost is measured anew again and again. */
+/* However slow a side is, each cost is measured again at regular intervals. */
 TEST(no_side_is_given_up)
 {
     static const uint64_t ns[][3] = {{1, 1000000, 1000000}, {1000000, 1, 1}, {100, 1, 1000000}};

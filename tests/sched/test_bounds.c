@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lemma B.3 and Theorem 3.1 of ZipMoE, against the optimum of small requests.
+ * Lemma B.3 and Theorem 3.1 of ZipMoE against the optimum of small requests.
  */
 #include "test.h"
 #include "bounds.h"
@@ -69,7 +69,7 @@ TEST(bounds_by_hand)
     assert_int_equal(b.recover_ns, 0);
 }
 
-/* The published Z exceeds what one S task needs; the corrected one meets it. */
+/* The published Z exceeds the optimum of one S task; the corrected one equals it. */
 TEST(published_path_is_no_bound)
 {
     struct efs_task_tensor tensor = {.state = EFS_TASK_S, .shards = 2, .e_read_ns = 5, .decode_ns = 8};
@@ -83,7 +83,7 @@ TEST(published_path_is_no_bound)
     assert_int_equal(makespan(&g, EFS_SCHEDULE_PAPER), best_ns);
 }
 
-/* One task alone: the critical path is exact for the model, fused or not where only one chunk kind is read. */
+/* For one task alone the critical path is exact, also when fused if only one kind of chunk is read. */
 TEST(path_is_exact_for_one_task)
 {
     uint64_t random = 5, published_too_large = 0;
@@ -101,7 +101,7 @@ TEST(path_is_exact_for_one_task)
         struct bounds b;
         bounds_compute(&g, &b);
         uint64_t end_ns = makespan(&g, EFS_SCHEDULE_REQUEST);
-        if (fused && tensor.state == EFS_TASK_M) /* E-chunks first is not the best order then */
+        if (fused && tensor.state == EFS_TASK_M) /* E-chunks first is not the best order here */
             assert_true(b.path_ns <= end_ns);
         else
             assert_int_equal(b.path_ns, end_ns);
@@ -110,7 +110,7 @@ TEST(path_is_exact_for_one_task)
     assert_true(published_too_large > 0);
 }
 
-/* The pruned search finds what trying everything finds. */
+/* The pruned search finds the same optimum as the exhaustive search. */
 TEST(search_prunes_nothing_good)
 {
     static const struct random_limits limits[] = {{3, 2, 2, 3, 4, 12, 9, 0, 12, 0, false},
@@ -145,7 +145,8 @@ static bool within_theorem(uint64_t makespan_ns, uint64_t best_ns, uint64_t work
     return makespan_ns * workers <= (3 * workers - 1) * best_ns;
 }
 
-/* Requests of one regime: every kind of schedule against the optimum. Adds to ratios, returns how many requests. */
+/* Compares every kind of schedule with the optimum, on requests of one regime. Adds to ratios, returns the number of
+ * requests. */
 static unsigned compare(uint64_t seed, const struct random_limits *limits, unsigned rounds, struct ratios *ratios,
                         unsigned *published_too_large)
 {
@@ -185,10 +186,10 @@ TEST(theorem_3_1)
 {
     static const struct random_limits regimes[] = {
         /* experts, tensors, shards, workers; E read, SM read, decode, recover, run; least; alike */
-        {4, 1, 2, 3, 5, 20, 10, 0, 20, 1, true},  /* as the paper has it: all tensors alike */
+        {4, 1, 2, 3, 5, 20, 10, 0, 20, 1, true},  /* as in the paper: all tensors alike */
         {4, 2, 2, 3, 2, 15, 20, 0, 5, 1, true},   /* bound by decoding */
-        {4, 2, 2, 3, 5, 20, 10, 0, 60, 1, false}, /* bound by running, tensors differ */
-        {4, 2, 2, 3, 20, 20, 20, 0, 20, 0, false} /* anything */
+        {4, 2, 2, 3, 5, 20, 10, 0, 60, 1, false}, /* bound by runs, tensors differ */
+        {4, 2, 2, 3, 20, 20, 20, 0, 20, 0, false} /* mixed */
     };
     struct ratios ratios[EFS_SCHEDULE_KINDS] = {{0}};
     unsigned count = 0, published_too_large = 0;
@@ -202,8 +203,8 @@ TEST(theorem_3_1)
                       100.0 * ratios[kind].optimal / count);
 }
 
-/* The theorem is about tensors that are all alike. These differ, and Algorithm 1 takes more than (3 - 1/L) times the
- * optimum; found by a search for the worst. */
+/* The theorem requires that all tensors are alike. These differ, and Algorithm 1 takes more than (3 - 1/L) times the
+ * optimum; found by a search for the worst case. */
 TEST(unlike_tensors_break_theorem)
 {
     struct efs_task_expert experts[] = {{1, 39}, {1, 67}, {2, 0}};

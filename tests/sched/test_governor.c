@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_governor.c - which guesses are worth a read and in which order, prompts, caps, and that time decides. */
+/* test_governor.c - which predictions are worth a read and in which order, prompts, caps, and decisions by measured
+ * time. */
 #include "test.h"
 #include "cases.h"
 #include "governor.h"
@@ -8,7 +9,7 @@
 
 enum { LAYERS = 4, EXPERTS = 32 };
 
-/* A millisecond for 1000 bytes. */
+/* 1 ms for 1000 bytes. */
 static const struct efs_governor_disk disk = {.bytes_per_second = 1e6};
 
 static struct efs_governor governor_of(enum efs_governor_mode mode)
@@ -25,7 +26,8 @@ static struct efs_governor_candidate candidate(unsigned expert, int64_t due, dou
         .layer = 1, .expert = (uint16_t)expert, .due = due, .probability = (float)p, .missing_bytes = 1000};
 }
 
-/* count requests of tokens, `every` nanoseconds apart, that read so much. */
+/* Passes `count` requests to the governor, `every` ns apart, each with `missing` bytes to read. Returns the last
+ * answer. */
 static enum efs_governor_now ask_for(struct efs_governor *g, unsigned count, uint64_t every, unsigned asked,
                                      unsigned tokens, uint64_t missing)
 {
@@ -55,7 +57,7 @@ TEST(guesses_are_weighed)
 
     assert_int_equal(ask(&g, 100, 4000000, 4, 1), EFS_GOVERNOR_GUESS);
     c[4].missing_bytes = 0;
-    c[5].victim_bytes = 1000; /* as likely wanted as the guess */
+    c[5].victim_bytes = 1000; /* as probable as the prediction */
     c[5].victim_probability = 0.5F;
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 6, guesses), 2);
     assert_int_equal(guesses[0].expert, 1);
@@ -67,8 +69,8 @@ TEST(guesses_are_weighed)
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, c, 6, guesses), 3);
 }
 
-/* By hand: requests every 4 ms, all of which read; a read takes 1 ms, so one in four meets a demand, which waits for
- * half of it on average: a cost of 1/8 ms, and p has to be above 1/8. */
+/* By hand: a request every 4 ms, each of which reads. A read takes 1 ms, so one in four delays a demand read, by 0.5 ms
+ * on average: a cost of 1/8 ms, so p must exceed 1/8. */
 TEST(demand_that_would_wait_is_a_cost)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
@@ -79,7 +81,7 @@ TEST(demand_that_would_wait_is_a_cost)
     ask(&g, 100, 4000000, 4, 1);
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, &above, 1, &guess), 1);
     assert_int_equal(efs_governor_weigh(&g, &disk, 0, &below, 1, &guess), 0);
-    pieces.piece_bytes = 100; /* demand waits for a tenth of it, and seldom: below 1/800 */
+    pieces.piece_bytes = 100; /* demand waits for a tenth of the read, and rarely: a cost below 1/800 */
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 1);
     below.probability = 0.001F;
     assert_int_equal(efs_governor_weigh(&g, &pieces, 0, &below, 1, &guess), 0);
@@ -97,8 +99,8 @@ TEST(what_is_hardly_probable_is_not_read)
     assert_int_equal(guesses[0].expert, 1);
 }
 
-/* A disk that others keep busy as well: demand takes 3.9 of 4 ms, and a piece 1 ms. Nothing of a guess comes in time,
- * and each would keep who asks next waiting. */
+/* A disk under load by other processes: demand takes 3.9 of 4 ms, and a piece 1 ms. No prefetch completes in time, and
+ * each would delay the next demand read. */
 TEST(a_busy_disk_is_left_alone)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
@@ -115,7 +117,7 @@ TEST(a_busy_disk_is_left_alone)
     assert_int_equal(efs_governor_weigh(&g, &busy, 0, sure, 2, guesses), 2);
 }
 
-/* Layers every half millisecond: of a read of one, half is done when the next one asks. */
+/* One layer every 0.5 ms: a prefetch for the next layer is half done when that layer is requested. */
 TEST(what_comes_too_late_saves_less)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
@@ -145,7 +147,8 @@ TEST(a_prompt_reads_the_next_layer_in_order)
     assert_true(guesses[0].worth > guesses[1].worth);
 }
 
-/* Iterations with guesses take `with` ns a layer, those without 1 ms. Returns the part of the last half with them. */
+/* Iterations with prefetch take with_ns a layer, those without 1 ms. Returns the fraction with prefetch in the last
+ * half. */
 static double play(struct efs_governor *g, unsigned iterations, uint64_t with_ns)
 {
     unsigned with = 0;
@@ -177,7 +180,7 @@ TEST(time_decides)
     assert_null(efs_governor_mode_name((enum efs_governor_mode)9));
 }
 
-/* What turns have found is there when guesses are switched on again; what passed meanwhile is not compared. */
+/* The measured ratio survives mode OFF; the time in mode OFF is not compared. */
 TEST(off_forgets_nothing)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
@@ -192,7 +195,8 @@ TEST(off_forgets_nothing)
     assert_true(play(&g, 12, 800000) > 0.8);
 }
 
-/* A part of the budget is for guesses that are made: not before, not where none is worth a read, or they are slower. */
+/* Prefetch has a share of the budget only while it reads: not before, not if no prediction is worth a read, and not if
+ * it slows the client down. */
 TEST(memory_follows_use)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
@@ -214,7 +218,7 @@ TEST(memory_follows_use)
     assert_false(efs_governor_has_share(&g));
 }
 
-/* Who does nothing for a second does not make what follows look slow. */
+/* A pause of 1 s by the client is not counted as slowness of the block around it. */
 TEST(pauses_are_not_measured)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
@@ -235,9 +239,9 @@ TEST(caps_follow_the_budget)
     efs_governor_caps(&g, 1000000, 1000, &caps);
     assert_int_equal(caps.held_bytes, (uint64_t)(1000000 * EFS_GOVERNOR_SHARE));
     assert_int_equal(caps.under_way_bytes, 1000);
-    efs_governor_caps(&g, 30000, 1000, &caps); /* two experts, whatever the share */
+    efs_governor_caps(&g, 30000, 1000, &caps); /* two experts, even above the share */
     assert_int_equal(caps.held_bytes, 2000);
-    efs_governor_caps(&g, 5000, 1000, &caps); /* but no more than a tenth */
+    efs_governor_caps(&g, 5000, 1000, &caps); /* but at most a tenth of the budget */
     assert_int_equal(caps.held_bytes, 500);
     efs_governor_set(&g, &(struct efs_governor_config){.share = 0.5});
     efs_governor_caps(&g, 100000, 1000, &caps);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_gpu_cache.c - Algorithm 2 of DALI by hand: when it exchanges, what for what, and when it does not. */
+/* test_gpu_cache.c - Algorithm 2 of DALI by hand: which experts it exchanges, and when it exchanges none. */
 #include "test.h"
 #include "cases.h"
 #include "gpu_cache.h"
@@ -11,9 +11,9 @@ TEST(exchanges_at_the_end_of_a_window)
     struct efs_gpu_cache cache = {.experts = 5, .window = 2, .swaps = 2, .cached = cached, .score = score};
     struct efs_gpu_swap swap[2];
     const uint32_t first[] = {3, 0, 1, 4, 0}, second[] = {3, 1, 1, 4, 0};
-    assert_int_equal(efs_gpu_cache_pass(&cache, first, swap), 0); /* not at the first pass, as printed */
+    assert_int_equal(efs_gpu_cache_pass(&cache, first, swap), 0); /* not at the first pass, as printed in the paper */
     assert_true(cached[0] && cached[1]);
-    /* sums 6 1 | 2 8 0: expert 3 for 1; then 2 for 0 would be for the worse */
+    /* sums 6 1 | 2 8 0: expert 3 replaces 1; replacing 0 by 2 would lower the sum */
     assert_int_equal(efs_gpu_cache_pass(&cache, second, swap), 1);
     assert_int_equal(swap[0].in, 3);
     assert_int_equal(swap[0].out, 1);
@@ -35,7 +35,7 @@ TEST(no_more_than_so_many)
     assert_int_equal(swap[0].out, 0);
     assert_int_equal(swap[1].in, 4);
     assert_int_equal(swap[1].out, 2);
-    assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 1); /* 7 for 1 */
+    assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 1); /* 7 replaces 1 */
     assert_int_equal(efs_gpu_cache_pass(&cache, tokens, swap), 0);
 }
 

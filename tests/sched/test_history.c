@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_history.c - histories count and never pass their bounds; the skew sums to what is chosen; drift is seen when
- * there is one and not when there is none.
+ * test_history.c - histories count within their bounds; the skew sums to the chosen experts; drift is reported when the
+ * workload changes and only then.
  */
 #include "test.h"
 #include "cases.h"
@@ -30,7 +30,7 @@ static void check_bounds(const struct efs_history *h)
     }
 }
 
-/* k distinct experts of n, expert i drawn with weight w[i]. */
+/* Draws k distinct experts of n, expert i with weight w[i]. */
 static void draw(struct cases *cases, const double *w, unsigned n, unsigned k, uint32_t *ids)
 {
     bool taken[512] = {false};
@@ -60,7 +60,7 @@ static void weights(double *w, unsigned n, double skew)
         w[i] = pow(i + 1, -skew);
 }
 
-/* Requests whose expert i is at rank i. */
+/* Records requests with weights rank^-skew; ranked: expert i is at rank i. */
 static void play(struct cases *cases, struct efs_history *h, unsigned passes, unsigned k, double skew, bool ranked)
 {
     double w[512];
@@ -83,7 +83,7 @@ TEST(counts_requests)
     assert_int_equal(efs_history_init(&before, LAYERS, EXPERTS), 0);
     assert_int_equal(efs_history_request(&h, 1, experts, ranks, 2), 0);
     assert_int_equal(efs_history_request(&h, 1, experts, NULL, 1), 0);
-    assert_int_equal(efs_history_request(&h, 2, experts, NULL, 0), 0); /* a layer that asks for nothing */
+    assert_int_equal(efs_history_request(&h, 2, experts, NULL, 0), 0); /* a layer without requested experts */
     assert_int_equal(h.passes[0], 0);
     assert_int_equal(h.passes[1], 2);
     assert_int_equal(h.ranked[1], 1);
@@ -148,7 +148,7 @@ TEST(adds_and_fades)
     for (unsigned i = 0; i < LAYERS * EXPERTS; i++)
         assert_int_equal(sum.counts[i], b.counts[i] / 10);
 
-    /* at the limit all halve, also when two at the limit meet */
+    /* at the limit all counters are halved, also when two histories at the limit are added */
     for (unsigned i = 0; i < EXPERTS; i++)
         a.counts[i] = a.at_rank[i] = b.counts[i] = b.at_rank[i] = 1u << (23 + i);
     a.passes[0] = a.ranked[0] = b.passes[0] = b.ranked[0] = EFS_HISTORY_MAX_PASSES;
@@ -167,7 +167,7 @@ TEST(adds_and_fades)
     efs_history_free(&a);
 }
 
-/* Every layer sums to chosen, within [0, 1]; the planner takes it. */
+/* Each layer sums to chosen, with values in [0, 1]; the planner accepts the skew. */
 static void check_skew(const struct efs_skew *skew)
 {
     for (unsigned l = 0; l <= skew->layers; l++) {
@@ -205,14 +205,14 @@ TEST(assumed)
         check_skew(&skew);
         for (unsigned r = 1; r < skew.experts; r++)
             assert_true(skew.mean[r] <= skew.mean[r - 1]);
-        if (skew.experts == 32) /* where nothing is cut to 1 it is Zipf's */
+        if (skew.experts == 32) /* where no value is clipped to 1 it is Zipf's law */
             assert_double_equal(skew.mean[3] / skew.mean[7], 2, 1e-9);
         efs_skew_free(&skew);
     }
     assert_int_equal(efs_skew_learn(&skew, NULL, 0, 4, 1), -EINVAL);
     assert_int_equal(efs_skew_learn(&skew, NULL, 4, EFS_HISTORY_MAX_EXPERTS + 1, 1), -EINVAL);
     efs_skew_free(&skew);
-    assert_int_equal(efs_skew_learn(&skew, NULL, 2, 8, NAN), 0); /* no number is one expert */
+    assert_int_equal(efs_skew_learn(&skew, NULL, 2, 8, NAN), 0); /* NaN becomes one expert */
     assert_int_equal(skew.chosen, 1);
     efs_skew_free(&skew);
 }
@@ -227,7 +227,7 @@ TEST(from_ranks)
     h.passes[0] = h.ranked[0] = 10;
     memcpy(h.at_rank, at_rank, sizeof(at_rank));
     memcpy(h.counts, (const uint32_t[]){2, 8, 6, 4}, sizeof(at_rank));
-    h.passes[2] = 10; /* without ranks; layer 1 was never asked */
+    h.passes[2] = 10; /* without ranks; layer 1 has no requests */
     memcpy(h.counts + 8, (const uint32_t[]){2, 8, 6, 4}, sizeof(at_rank));
     assert_int_equal(efs_skew_learn(&skew, &h, 0, 0, 0), 0);
     check_skew(&skew);
@@ -239,7 +239,7 @@ TEST(from_ranks)
         assert_double_equal(skew.inclusion[r], (at_rank[r] + 0.5) / 22 * 2, 1e-12);
         assert_double_equal(skew.inclusion[4 + r], (skew.inclusion[r] + skew.inclusion[8 + r]) / 2, 1e-12);
     }
-    /* counts alone: sorted, and less spread than they look */
+    /* counts without ranks: sorted, and shrunk towards uniform */
     for (unsigned r = 1; r < 4; r++)
         assert_true(skew.inclusion[8 + r] < skew.inclusion[8 + r - 1]);
     assert_true(skew.inclusion[8] < 0.8 && skew.inclusion[8] > 0.5);
@@ -247,7 +247,7 @@ TEST(from_ranks)
     efs_history_free(&h);
 }
 
-/* Half the sum of differences between two lists, over their sum. */
+/* Half the sum of absolute differences of two lists, divided by `sum`. */
 static double apart(const double *a, const double *b, unsigned n, double sum)
 {
     double all = 0;
@@ -257,7 +257,7 @@ static double apart(const double *a, const double *b, unsigned n, double sum)
     return all / 2 / sum;
 }
 
-/* Few passes of an even workload are flat and not skewed; many of a skewed one are as skewed as it is. */
+/* Few passes of a uniform workload give a nearly uniform skew; many passes of a skewed one give its skew. */
 TEST(from_counts)
 {
     struct cases cases = {5};
@@ -281,13 +281,13 @@ TEST(from_counts)
     play(&cases, &h, 20000, 4, 1, false);
     assert_int_equal(efs_skew_learn(&skew, &h, 0, 0, 0), 0);
     for (unsigned i = 0; i < 64; i++)
-        naive[i] = h.counts[i] / 20000.0; /* in order already: expert 0 is the most frequent */
+        naive[i] = h.counts[i] / 20000.0; /* sorted already: expert 0 is the most frequent */
     assert_true(apart(skew.mean, naive, 64, 4) < 0.01);
     efs_skew_free(&skew);
     efs_history_free(&h);
 }
 
-/* A plan from two passes would keep what these asked for: nothing is known before chance has less to say than drift. */
+/* A plan from two passes would fit their experts only: the history is not used until noise is smaller than drift. */
 TEST(too_few_passes)
 {
     static const unsigned needed[][3] = {{32, 4, 112}, {128, 8, 239}, {8, 2, 48}, {4, 4, 1}};
@@ -318,7 +318,7 @@ TEST(too_few_passes)
     }
 }
 
-/* Whatever was counted, the planner can use it. */
+/* The planner accepts the skew of any history. */
 TEST(any_history)
 {
     struct cases cases = {77};
@@ -367,7 +367,7 @@ TEST(drift)
     assert_double_equal(efs_history_drift(&planned, &other), 1, 0);
     assert_true(efs_history_drift(&planned, &past) < 0.001);
 
-    for (unsigned round = 0; round < 20; round++) { /* the same workload, seen for a while */
+    for (unsigned round = 0; round < 20; round++) { /* the same workload, for EFS_DRIFT_LEAST_PASSES passes */
         efs_history_clear(&seen);
         play(&cases, &seen, EFS_DRIFT_LEAST_PASSES, 4, 1, true);
         little = fmax(little, efs_history_drift(&planned, &seen));
@@ -382,10 +382,10 @@ TEST(drift)
     much = efs_history_drift(&planned, &seen);
     assert_true(much > 2 * EFS_DRIFT_REPLAN && much <= 1 && much > 3 * little);
 
-    efs_history_clear(&seen); /* twice as large requests */
+    efs_history_clear(&seen); /* requests twice as large */
     play(&cases, &seen, 1000, 8, 1, true);
     assert_true(efs_history_drift(&planned, &seen) > EFS_DRIFT_REPLAN);
-    efs_history_clear(&seen); /* without ranks nothing can be said */
+    efs_history_clear(&seen); /* without ranks the drift is unknown */
     play(&cases, &seen, 1000, 8, 1, false);
     assert_double_equal(efs_history_drift(&planned, &seen), 0, 0);
     assert_false(efs_history_drifted(&planned, &seen, 0));

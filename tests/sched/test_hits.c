@@ -6,7 +6,8 @@
 #include "cases.h"
 #include "hits.h"
 
-/* P(h[p] hits in pool p, for all p | k in total), pools being consecutive ranges: by all 2^n subsets. */
+/* P(h[p] hits in pool p for all p | k in total); pools are consecutive ranges of experts. By enumeration of all 2^n
+ * subsets. */
 static double pattern_by_enumeration(const double *q, unsigned n, unsigned k, const unsigned *size, const unsigned *h,
                                      unsigned pools)
 {
@@ -49,7 +50,7 @@ TEST(distribution_is_the_enumeration)
                 p *= set >> i & 1 ? q[i] : 1 - q[i];
             expected[__builtin_popcount(set)] += p;
         }
-        for (unsigned most = n; most > 0; most = most > 2 ? 2 : 0) { /* 2 is narrower: cut, not folded */
+        for (unsigned most = n; most > 0; most = most > 2 ? 2 : 0) { /* 2 is narrower than n: cut off, not folded */
             struct efs_hits_table *table = efs_hits_table_new(q, n, most);
             const double *phi = table ? efs_hits_range(table, 0, n) : NULL;
 
@@ -79,7 +80,7 @@ TEST(patterns_are_the_enumeration)
 
         struct efs_hits_table *table = efs_hits_table_new(q, n, k);
         assert_non_null(table);
-        for (unsigned code = 0; code < 625; code++) { /* hits of four pools, 0 .. 4 each; the rest are missing */
+        for (unsigned code = 0; code < 625; code++) { /* hits of four pools, 0 .. 4 each; the fifth is the misses */
             unsigned h[5] = {code % 5, code / 5 % 5, code / 25 % 5, code / 125, 0};
             unsigned sum = h[0] + h[1] + h[2] + h[3];
             double p = 1;

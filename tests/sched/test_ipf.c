@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_ipf.c - iterative proportional fitting against its constraints (C2 and C3 of Eq. 15), and the corners: certain
- * and impossible experts, ties, sums off by rounding.
+ * test_ipf.c - iterative proportional fitting against its constraints (C2 and C3 of Eq. 15), and edge cases: certain
+ * and impossible experts, ties, sums with rounding errors.
  */
 #include "test.h"
 #include "cases.h"
@@ -9,12 +9,13 @@
 
 #define CHOSEN_MOST 16
 
-/* The way back (Eq. 24) for many: how many of the others are drawn, counted anew for each expert. */
+/* Inclusion probabilities from fitted weights (Eq. 24), O(n^2 k): for each expert, the distribution of hits among the
+ * rest. */
 static void inclusion_by_counting(const double *q, unsigned n, unsigned k, double *f)
 {
     double all = 0;
 
-    for (unsigned out = 0; out <= n; out++) { /* n: none is left out, which gives the sum over all subsets */
+    for (unsigned out = 0; out <= n; out++) { /* out == n leaves out no expert, which gives the sum over all subsets */
         double phi[CHOSEN_MOST + 1] = {1};
 
         for (unsigned i = 0; i < n; i++) {
@@ -44,7 +45,7 @@ static void check_fit(const double *f, unsigned n, unsigned k)
         sum += got[i];
         sum_q += q[i];
     }
-    assert_double_equal(sum, k, 1e-9); /* with C2: P sums to 1 (C3), as every subset that counts has k experts */
+    assert_double_equal(sum, k, 1e-9); /* with C2: P sums to 1 (C3), because every subset that counts has k experts */
     assert_double_equal(sum_q, k, 1e-9);
 }
 
@@ -85,7 +86,7 @@ TEST(corners)
     check_fit(f, 8, 4);
     assert_int_equal(efs_ipf_fit(f, 8, 4, q), 0);
     assert_true(q[0] == 1 && q[7] == 1 && q[1] == 0 && q[6] == 0);
-    for (unsigned i = 2; i < 6; i++) /* ties stay ties */
+    for (unsigned i = 2; i < 6; i++) /* equal inputs give equal outputs */
         assert_true(q[i] == q[2]);
 
     for (unsigned i = 0; i < 8; i++)
@@ -106,7 +107,7 @@ TEST(corners)
     check_fit(nearly_all, 2, 2);
     check_fit(nearly_one, 2, 1);
 
-    double rounded[4] = {0.7000001, 0.6, 0.4, 0.3}; /* off by 1e-7: made right, and then met */
+    double rounded[4] = {0.7000001, 0.6, 0.4, 0.3}; /* off by 1e-7: corrected, and then met */
     double sum = 0;
     assert_int_equal(efs_ipf_fit(rounded, 4, 2, q), 0);
     inclusion_by_counting(q, 4, 2, w);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_place.c - who holds what: Prism's algorithms by hand, where the paper is silent too; coverage of all rules on
- * random cases; ours beside Prism's and the optimum; migration; the paper's bounds that do not hold.
+ * test_place.c - placement of experts on servers: Prism's algorithms by hand, also where the paper leaves a choice;
+ * coverage of all rules on random cases; ours against Prism's and the optimum; migration; the paper's bounds that do
+ * not hold.
  */
 #include "test.h"
 #include "cases.h"
@@ -13,7 +14,7 @@
 #define EXPERTS 6
 #define ALL (SERVERS * LAYERS * EXPERTS)
 
-/* A server with one processor of so many slots of 10 bytes. */
+/* A server with one GPU with `slots` slots of 10 bytes. */
 static struct efs_place_server server(uint64_t slots)
 {
     return (struct efs_place_server){.gpus = 1,
@@ -102,7 +103,7 @@ TEST(too_few_slots_are_refused)
         assert_int_equal(efs_place_by((enum efs_place_rule)rule, &p, 1, held), -ENOSPC);
     p.server = enough;
     assert_int_equal(efs_place_counts(&p, counts), 0);
-    /* A processor's rest is no slot: 15 and 15 bytes hold two experts of 10, not three. */
+    /* Memory is not split across GPUs: two with 15 bytes each hold two experts of 10, not three. */
     struct efs_place_server halves[] = {server(1), server(1)};
     halves[0].gpus = halves[1].gpus = 2;
     for (unsigned i = 0; i < 2; i++)
@@ -115,8 +116,8 @@ TEST(too_few_slots_are_refused)
 
 TEST(the_least_used_duplicate_gives_way)
 {
-    /* both take experts 0 and 1; 2 and 3 are uncovered. Both have two duplicates: server 0 goes first, gives 1 for 3,
-     * which it uses more than 2; then server 1 has one duplicate, 0, and gives it for 2. */
+    /* Both start with experts 0 and 1; 2 and 3 are uncovered. Both have two duplicates: server 0 is first and replaces
+     * 1 by 3, which it uses more than 2; then server 1 has one duplicate, 0, and replaces it by 2. */
     const double calls[] = {9, 8, 1, 2, 7, 9, 1, 2};
     const struct efs_place_server servers[] = {server(2), server(2)};
     const struct efs_place_problem p = problem(2, 1, 4, servers, calls);
@@ -129,8 +130,8 @@ TEST(the_least_used_duplicate_gives_way)
 
 TEST(fewest_duplicates_go_first)
 {
-    /* server 1 takes 0 alone, server 0 takes 0, 1, server 2 takes 0, 2: all have one duplicate, 0; the first that is
-     * asked gives it for 3, and the others have theirs still */
+    /* Server 1 has 0 only, server 0 has 0 and 1, server 2 has 0 and 2: each has one duplicate, 0; the first server
+     * replaces it by 3, and the other two keep theirs */
     const double calls[] = {9, 8, 0, 0, 9, 0, 0, 0, 9, 0, 8, 0};
     const struct efs_place_server servers[] = {server(2), server(1), server(2)};
     const struct efs_place_problem p = problem(3, 1, 4, servers, calls);
@@ -182,7 +183,7 @@ TEST(numbers_are_checked)
 /* ---- random cases -------------------------------------------------------------------------------------------------
  */
 
-/* Skewed calls that differ by server, memory for all experts once or more; sizes up to these. */
+/* Skewed calls that differ by server, and memory for all experts at least once; sizes up to the given limits. */
 static struct efs_place_problem random_problem(struct cases *c, uint32_t most_servers, uint32_t most_layers,
                                                uint32_t most_experts, struct efs_place_server *servers, double *calls)
 {
@@ -209,7 +210,7 @@ static struct efs_place_problem random_problem(struct cases *c, uint32_t most_se
     return p;
 }
 
-/* Is every expert held somewhere? */
+/* True if every expert is held by at least one server. */
 static bool covers(const struct efs_place_problem *p, const uint8_t *held)
 {
     size_t all = (size_t)p->layers * p->experts;
@@ -291,8 +292,8 @@ TEST(optimum_says_what_it_cannot_try)
 
 TEST(whole_layers_save_time)
 {
-    /* two servers that hold half of two layers, and call all four experts of each in most passes: by calls any half
-     * will do; whole layers serve half of the passes without waiting */
+    /* Two servers that hold half of two layers and call all four experts of each in most passes. By calls any half is
+     * equally good; with whole layers half of the passes need no remote call. */
     double calls[2 * 2 * 4];
     struct efs_place_server servers[] = {server(4), server(4)};
     const struct efs_place_problem p = problem(2, 2, 4, servers, calls);
@@ -319,7 +320,7 @@ TEST(packed_by_processor)
     servers[0].gpus = 2;
     servers[0].gpu_bytes[1] = 25;
     assert_int_equal(efs_place_pack(&p, held, NULL, gpu), 0);
-    const uint8_t want[] = {0, 1, 1, 0}; /* by load: 9 | 5, 5 + 4; then the rest where there is room */
+    const uint8_t want[] = {0, 1, 1, 0}; /* by load: 9 | 5, 5 + 4; then the last expert where it fits */
     assert_memory_equal(gpu, want, 4);
     assert_int_equal(efs_place_pack(&p, held, before, again), 0);
     const uint8_t stays[] = {1, 0, 1, 0};
@@ -331,7 +332,7 @@ TEST(packed_by_processor)
 
 TEST(migration_is_weighed_in_seconds)
 {
-    /* one expert more and one less, 10 bytes each at 10 bytes a second: two seconds */
+    /* one expert more and one less, 10 bytes each at 10 bytes a second: 2 s */
     const double calls[] = {5, 5.5, 0, 0};
     struct efs_place_server servers[] = {server(1), server(2)};
     const struct efs_place_problem p = problem(2, 1, 2, servers, calls);
@@ -349,8 +350,7 @@ TEST(migration_is_weighed_in_seconds)
     assert_false(efs_place_migrates(&p, after, after, gpu_after, gpu_after));
 }
 
-/* ---- what the paper says and does not hold
- * ---------------------------------------------------------------------------- */
+/* ---- claims of the paper that do not hold ------------------------------------------------------------------------ */
 
 /* Lemma 1: covering 1 - delta of the calls takes at least 2^(H - delta log2 E) experts. */
 TEST(lemma_1_fails)
@@ -359,11 +359,11 @@ TEST(lemma_1_fails)
     double entropy = -p[0] * log2(p[0]) - p[1] * log2(p[1]);
     double bound = pow(2, entropy - delta * log2(2));
     assert_true(p[0] >= 1 - delta); /* one expert is enough */
-    assert_true(bound > 1.29);      /* the lemma asks for more than one */
+    assert_true(bound > 1.29);      /* the lemma requires more than one */
 }
 
-/* Theorem 1: Algorithms 1 and 2 reach at least 1 - 1/e of the calls that could be here. A layer of one expert has no
- * entropy and so no slot, though all its calls go there. */
+/* Theorem 1: Algorithms 1 and 2 reach at least 1 - 1/e of the calls that could be local. A layer that only calls one
+ * expert has entropy 0 and so no slot, though it has calls. */
 TEST(theorem_1_fails)
 {
     enum { MANY = 64 };
@@ -387,7 +387,7 @@ TEST(theorem_1_fails)
     assert_true(here < (1 - exp(-1)) * could);
     assert_true(here < 0.05 * could);
     assert_int_equal(efs_place_by(EFS_PLACE_GAIN, &p, 1, held), 0);
-    assert_true(held[0]); /* ours holds it */
+    assert_true(held[0]); /* ours holds this expert */
 }
 
 TEST_MAIN(NULL, NULL)

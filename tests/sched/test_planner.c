@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_planner.c - Algorithm 4 against brute force: every split, every subset of experts; then each extension.
+ * test_planner.c - Algorithm 4 against brute force over every split and every subset of experts; then each extension.
  */
 #include "test.h"
 #include "cases.h"
@@ -46,7 +46,7 @@ static double expected_by_enumeration(const struct efs_plan_request *r, const do
     return sum / all;
 }
 
-/* The best split by brute force, in the order that the header promises. */
+/* The best split by brute force, with the tie order that the header specifies. */
 static double best_by_brute_force(const struct efs_plan_request *r, unsigned *best)
 {
     unsigned steps = (unsigned)lround(1 / r->step), n = 0;
@@ -106,7 +106,7 @@ TEST(grid_search_is_brute_force)
         r.step = round % 2 ? 0.2 : 0.25;
         r.cost.extended = round % 3 == 0;
         r.cost.request_ns = 11;
-        r.cost.decode_ns = round % 5 == 0 ? 60 : 9; /* once bound by decoding, too */
+        r.cost.decode_ns = round % 5 == 0 ? 60 : 9; /* one case in five is bound by decoding */
         least = best_by_brute_force(&r, best);
         assert_int_equal(plan_layer(&r, &plan), 0);
         assert_double_equal(plan.makespan_ns, least, 1e-9 * least);
@@ -136,7 +136,7 @@ TEST(numbers_of_a_plan)
     /* reads: an S hit 12 * 8 = 96, an E hit 300, a miss 396 */
     assert_double_equal(plan.io_ns, 0.3 * 96 + 0.2 * 300 + 0.1 * 396, 1e-9);
 
-    unsigned too_many[EFS_POOLS] = {4, 4, 4, 4}; /* cut to the six that there are */
+    unsigned too_many[EFS_POOLS] = {4, 4, 4, 4}; /* capped at the six experts that exist */
     assert_int_equal(efs_plan_evaluate(&r, too_many, &plan), 0);
     assert_int_equal(plan.capacity[EFS_POOL_F], 4);
     assert_int_equal(plan.capacity[EFS_POOL_C], 2);
@@ -151,7 +151,7 @@ TEST(nothing_and_everything)
     struct efs_plan plan;
 
     assert_int_equal(plan_layer(&r, &plan), 0);
-    assert_double_equal(plan.makespan_ns, 4 * 396, 1e-9); /* no memory: four misses, always */
+    assert_double_equal(plan.makespan_ns, 4 * 396, 1e-9); /* no memory: every request has four misses */
     r.budget_bytes = UINT64_C(1) << 62;
     assert_int_equal(plan_layer(&r, &plan), 0);
     assert_double_equal(plan.makespan_ns, 0, 0); /* all in F */
@@ -181,11 +181,11 @@ TEST(leftovers_are_used)
             used += filled.used_bytes[p];
         assert_true(used <= budget);
         if (filled.capacity[0] + filled.capacity[1] + filled.capacity[2] + filled.capacity[3] < 32)
-            assert_true(budget - used < bytes[EFS_POOL_E]); /* not even one more E fits */
+            assert_true(budget - used < bytes[EFS_POOL_E]); /* not even one more E expert fits */
     }
 }
 
-/* By hand: only C allowed, two and a half experts of it a layer. */
+/* By hand: only pool C, with memory for two and a half experts a layer. */
 TEST(shared_pools_need_no_whole_experts)
 {
     double f[6] = {0.7, 0.5, 0.3, 0.2, 0.2, 0.1};
@@ -227,7 +227,7 @@ TEST(shared_pools_are_no_worse)
         for (unsigned p = 0; p < EFS_POOLS; p++)
             sum += shared.pool_bytes[p];
         assert_true(sum <= 24 * budget);
-        assert_true(shared.makespan_ns <= before * 1.02); /* falls, as far as this coarse grid lets it */
+        assert_true(shared.makespan_ns <= before * 1.02); /* non-increasing, within the step of this coarse grid */
         before = shared.makespan_ns;
     }
 }
@@ -243,13 +243,13 @@ TEST(io_can_come_first)
         struct efs_plan makespan, io;
 
         r.fill = true;
-        r.cost.decode_ns = 40; /* slow enough that the makespan wants full experts */
+        r.cost.decode_ns = 40; /* slow enough that the shortest makespan needs full experts */
         assert_int_equal(plan_layer(&r, &makespan), 0);
         r.goal = EFS_PLAN_IO;
         assert_int_equal(plan_layer(&r, &io), 0);
         assert_true(io.io_ns <= makespan.io_ns * (1 + 1e-9) + 1e-6);
         assert_true(io.makespan_ns >= makespan.makespan_ns * (1 - 1e-9));
-        if (budget >= 32 * 667) /* nothing is read whatever is full, so the makespan decides */
+        if (budget >= 32 * 667) /* no reads with any number of full experts, so the makespan decides */
             assert_double_equal(io.io_ns, 0, 1e-6);
         if (budget >= 24000)
             assert_true(io.capacity[EFS_POOL_F] > 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_policy.c - the cache policies: the classic ones against plain models of them, the rules of the cache state under
- * random driving, the zipmoe policy by cases.
+ * test_policy.c - the cache policies: the classic ones against simple models, invariants of the cache state under
+ * random requests, the zipmoe policy by cases.
  */
 #include "test.h"
 #include "cases.h"
@@ -27,8 +27,7 @@ static struct efs_policy *open_policy(const struct efs_policy_config *config)
     return policy;
 }
 
-/* A whole request: asked, admitted, unpinned. Returns the moves. */
-/* Of pools that all layers share. */
+/* Bytes above the capacity of pools that all layers share. */
 static uint64_t over_bytes(const struct efs_policy *policy)
 {
     uint64_t over = 0;
@@ -42,6 +41,7 @@ static uint64_t over_bytes(const struct efs_policy *policy)
     return over;
 }
 
+/* Runs a whole request: places, admits, unpins. Returns the number of moves. */
 static size_t ask(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
                   struct efs_placement *placements, const struct efs_move **moves)
 {
@@ -65,7 +65,7 @@ static struct efs_placement ask_one(struct efs_policy *policy, unsigned layer, u
 
 /* ---- the classic policies ----------------------------------------------------------------------------------- */
 
-/* A plain model: all units in an array, the victim found by looking at all. */
+/* A simple model: all units in an array; the search for a victim scans all of them. */
 struct model {
     bool in[60];
     uint64_t used[60], entered[60], uses[60], clock;
@@ -104,7 +104,7 @@ TEST(classic_policies_are_their_models)
             struct efs_policy *policy;
             const unsigned room = 17;
 
-            config.capacity_bytes[pool] = room * sizes[0][pool] + 100; /* a crumb that fits nothing */
+            config.capacity_bytes[pool] = room * sizes[0][pool] + 100; /* 100 bytes in which no unit fits */
             policy = open_policy(&config);
             for (unsigned round = 0; round < 4000; round++) {
                 unsigned layer = cases_below(&cases, 3), unit;
@@ -140,7 +140,7 @@ TEST(classic_policies_are_their_models)
         }
 }
 
-/* Marking: a victim was not asked for since the phase began; a phase ends when all in the pool were. */
+/* Marking: a victim was not requested in this phase; a phase ends when every unit in the pool was. */
 TEST(marking_spares_the_marked)
 {
     struct cases cases = {42};
@@ -175,16 +175,16 @@ TEST(marking_spares_the_marked)
     }
     for (unsigned e = 0; e < 20; e++)
         used += victims[e] > 0;
-    assert_int_equal(used, 20); /* random: everyone's turn comes */
+    assert_int_equal(used, 20); /* random: every unit is evicted at some time */
     assert_true(phases > 10);
     efs_policy_free(policy);
 }
 
-/* ---- rules that hold whatever happens ----------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------------------------- */
 
 enum { LAYERS = 3, EXPERTS = 24, UNITS = LAYERS * EXPERTS };
 
-/* What a daemon would have in memory, moved only as it is told. */
+/* The memory contents of a daemon that only follows the policy's moves. */
 struct mirror {
     uint8_t pool[UNITS];
     unsigned pins[UNITS];
@@ -319,7 +319,7 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
         if (cases_below(cases, 100) == 0) { /* a new budget */
             random_capacity(cases, &mirror);
             efs_policy_resize(policy, mirror.capacity, &moves, &move_count);
-            memset(mirror.spare, 0xff, sizeof(mirror.spare)); /* pools shrink: over until the moves are done */
+            memset(mirror.spare, 0xff, sizeof(mirror.spare)); /* pools shrink: over until moved */
             for (unsigned d = 0; d < LAYERS; d++)
                 for (unsigned p = 0; p < EFS_POOLS; p++)
                     mirror.spare[d][p] = UINT64_MAX / 2;
@@ -357,7 +357,7 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
         }
         check_books(policy, &mirror);
     }
-    assert_true(found > asked / 8 && found < asked); /* both kinds of request were checked */
+    assert_true(found > asked / 8 && found < asked); /* hits and misses both occurred often */
     efs_policy_free(policy);
 }
 
@@ -423,13 +423,13 @@ TEST(what_is_held_stays)
         efs_policy_pin(policy, 0, 0);
         efs_policy_pin(policy, 0, 0);
         efs_policy_pin(policy, 0, 1);
-        for (unsigned i = 0; i < 9; i++) /* however often: no room */
+        for (unsigned i = 0; i < 9; i++) /* pinned units stay, so no request finds room */
             assert_int_equal(ask_one(policy, 0, 2).target, M);
         efs_policy_unpin(policy, 0, 1);
         assert_int_equal(ask_one(policy, 0, 2).target, C);
         assert_int_equal(efs_policy_state(policy, 0, 1), M);
         efs_policy_unpin(policy, 0, 0);
-        efs_policy_resize(policy, none, &moves, &count); /* the pin keeps one back */
+        efs_policy_resize(policy, none, &moves, &count); /* the pin keeps one unit */
         assert_int_equal(count, 1);
         assert_int_equal(moves[0].expert, 2);
         assert_int_equal(over_bytes(policy), 667);
@@ -455,7 +455,7 @@ TEST(pins_come_first)
         efs_policy_user_pin(policy, 0, 6, EFS_POOL_F);
         assert_int_equal(efs_policy_user_pinned(policy, 0, 5), C);
         for (uint32_t i = 0; i < 20; i++)
-            ask_one(policy, 0, i % 3);                     /* fill both pools, and count those three */
+            ask_one(policy, 0, i % 3);                     /* fill both pools, and count those three experts */
         assert_int_equal(ask_one(policy, 0, 5).target, C); /* to C, not to F, at its first use */
         assert_int_equal(ask_one(policy, 0, 6).target, F);
         for (uint32_t i = 0; i < 60; i++)
@@ -481,7 +481,7 @@ TEST(the_caller_knows_better)
 
     config.capacity_bytes[C] = 2000;
     policy = open_policy(&config);
-    /* two requests at once: the second one finds what the first one is to be given */
+    /* two concurrent requests: the second one finds the unit in the pool to which the first one admits it */
     assert_int_equal(efs_policy_request(policy, 1, &three, 1, first), 0);
     assert_int_equal(efs_policy_request(policy, 1, &three, 1, second), 0);
     assert_int_equal(second->found, M);
@@ -495,7 +495,7 @@ TEST(the_caller_knows_better)
     assert_int_equal(efs_policy_state(policy, 1, 3), M);
     assert_int_equal(over_bytes(policy), 0);
     for (unsigned e = 0; e < 4; e++)
-        efs_policy_set(policy, 0, e, EFS_POOL_C); /* found in memory from before: one too many */
+        efs_policy_set(policy, 0, e, EFS_POOL_C); /* already in memory at the start: one more than fits */
     assert_int_equal(over_bytes(policy), 4 * 667 - 2000);
     ask_one(policy, 1, 3);
     assert_int_equal(over_bytes(policy), 0);
@@ -525,17 +525,17 @@ TEST(published_dispatch_by_hand)
     assert_int_equal(ask_one(policy, 0, 3).target, E);
     assert_int_equal(ask_one(policy, 0, 4).target, M); /* beyond all thresholds */
     assert_int_equal(ask_one(policy, 0, 2).found, S);
-    for (unsigned i = 0; i < 60; i++) /* the last becomes the first, and the others move down */
+    for (unsigned i = 0; i < 60; i++) /* the last becomes the first, and the other experts move down */
         ask(policy, 0, &five, 1, placements, &moves);
     assert_int_equal(efs_policy_state(policy, 0, 5), F);
     assert_int_equal(efs_policy_rank(policy, 0, 5), 0);
     assert_int_equal(efs_policy_state(policy, 0, 0), C);
     assert_int_equal(efs_policy_state(policy, 0, 1), S);
     assert_int_equal(efs_policy_state(policy, 0, 2), M); /* S to E would need the disk */
-    efs_policy_seed(policy, 0, turned, 100);             /* by other counts, the last two are beyond the thresholds */
+    efs_policy_seed(policy, 0, turned, 100);             /* now the last two ranks are beyond the thresholds */
     assert_int_equal(ask_one(policy, 0, 5).target, M);   /* dropped after use */
     assert_int_equal(efs_policy_state(policy, 0, 5), M);
-    assert_int_equal(efs_policy_state(policy, 0, 0), C); /* nobody asked for this one, so it may stay */
+    assert_int_equal(efs_policy_state(policy, 0, 0), C); /* not requested since, so it may stay */
     struct efs_policy_pool info;
     efs_policy_pool(policy, EFS_POOL_F, &info);
     assert_int_equal(info.dropped, 1);
@@ -559,7 +559,7 @@ TEST(a_scan_does_not_wash_out_the_hot)
             struct efs_placement placements[9];
             const struct efs_move *moves;
 
-            asked[0] = round % 8; /* eight that come again and again, and eight of a long scan each time */
+            asked[0] = round % 8; /* eight experts that recur, and eight of a long scan each time */
             for (uint32_t i = 0; i < 8; i++)
                 asked[1 + i] = 8 + (8 * round + i) % 800;
             ask(policy, 0, asked, 9, placements, &moves);
@@ -567,12 +567,11 @@ TEST(a_scan_does_not_wash_out_the_hot)
         }
         efs_policy_free(policy);
     }
-    assert_int_equal(hits[1], 0); /* LRU forgets them every time */
+    assert_int_equal(hits[1], 0); /* LRU misses them every time */
     assert_true(hits[0] > 1900);
 }
 
-/* Two requests with hot sets of their own: after the change the new set is taken up at once, and seen without a word.
- */
+/* Two sequences with different hot sets: after the change the policy adapts to the new set without being notified. */
 TEST(a_new_request_is_seen)
 {
     unsigned misses[2] = {0};
@@ -611,7 +610,8 @@ static double reuse(struct efs_value *value, unsigned expert)
     return efs_value_reuse(efs_value_score(&view, expert));
 }
 
-/* Worth by its parts: uses raise it, passes without a use lower it; counts from elsewhere are the long run. */
+/* The value of an expert: uses raise it, passes without a use lower it; counts of earlier runs are the long-term
+ * rate. */
 TEST(worth_by_its_parts)
 {
     struct efs_value *value = efs_value_new(1, 16, 2, true);
@@ -625,7 +625,7 @@ TEST(worth_by_its_parts)
     for (unsigned i = 0; i < 100; i++)
         efs_value_request(value, 0, asked, 2);
     often = reuse(value, 3);
-    assert_true(often < once && often < 1); /* asked for in every pass */
+    assert_true(often < once && often < 1); /* requested in every pass */
     assert_true(reuse(value, 7) > 20);      /* never */
     for (unsigned i = 0; i < 100; i++) {
         double before = reuse(value, 3);
@@ -708,7 +708,7 @@ TEST(what_is_refused)
     assert_int_equal(efs_policy_request(policy, 0, beyond, 1, placements), -EINVAL);
     assert_int_equal(efs_policy_request(policy, 1, fine, 2, placements), -EINVAL);
     assert_int_equal(efs_policy_request(policy, 2, fine, 2, placements), -EINVAL);
-    assert_int_equal(policy->pins[2], 0); /* nothing of a refused request is pinned */
+    assert_int_equal(policy->pins[2], 0); /* a refused request pins nothing */
     efs_policy_free(policy);
     efs_policy_free(NULL);
 

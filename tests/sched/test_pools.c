@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_pools.c - the planner by its one door: the same numbers as by hand, within the budget, and other pools for a
- * client that computes on the coded form.
+ * test_pools.c - efs_pools_plan(): the same numbers as by hand, within the budget, and different pools for a client
+ * that computes on the coded form.
  */
 #include "test.h"
 #include "cases.h"
@@ -75,7 +75,8 @@ TEST(costs_by_hand)
     assert_int_equal(efs_pools_possible(&odd), EFS_PLAN_POOL(EFS_POOL_F) | EFS_PLAN_POOL(EFS_POOL_C));
 }
 
-/* Algorithm 3 for a client that computes: no decoding, each expert its product, the last one after all I/O. */
+/* Algorithm 3 for a client that computes on the coded form: no decoding; each expert costs its product; the product of
+ * the last one starts after all I/O. */
 TEST(products_by_hand)
 {
     struct efs_pools_costs with = costs;
@@ -87,11 +88,11 @@ TEST(products_by_hand)
     assert_double_equal(cases_makespan(&cost, 4, (const unsigned[]){0, 4, 0, 0}), 8e6, 1e-3);
     assert_double_equal(cases_makespan(&cost, 4, (const unsigned[]){4, 0, 0, 0}), 12e6, 1e-3);
     assert_double_equal(cases_makespan(&cost, 4, (const unsigned[]){3, 1, 0, 0}), 11e6, 1e-3);
-    /* one S hit: 1500 us of reading and 70 ns, then its product; the others need longer */
+    /* one S hit: 1500 us of reads and 70 ns, then its product; 1500 us + 2 ms is less than two products, 4 ms */
     assert_double_equal(cases_makespan(&cost, 2, (const unsigned[]){0, 1, 1, 0}), 4e6, 1e-3);
     /* one miss: 6000 us and 70 ns of reading, then its product */
     assert_double_equal(cases_makespan(&cost, 2, (const unsigned[]){0, 1, 0, 0}), 6e6 + 70 + 2e6, 1e-3);
-    /* not extended it is the paper's, whatever these say */
+    /* not extended: the paper's makespan, with these costs ignored */
     cost.extended = false;
     struct efs_cost paper = cost;
     paper.c_hit_ns = paper.f_hit_ns = 0;
@@ -156,7 +157,7 @@ TEST(ratios_as_said)
         assert_double_equal(plan.experts[EFS_POOL_C], n, 1e-9);
         assert_true(plan.io_ns < before);
         before = plan.io_ns;
-        r.budget_bytes += n < 16 ? 10 * 6000 / 4 : 10 * 6000; /* a quarter of the next; or more than there are */
+        r.budget_bytes += n < 16 ? 10 * 6000 / 4 : 10 * 6000; /* a quarter of the next expert, or more than all */
         assert_int_equal(efs_pools_plan(&r, &more), 0);
         check_plan(&r, &more);
         assert_double_equal(more.hits[EFS_POOL_C], plan.hits[EFS_POOL_C] + (n < 16 ? skew.mean[n] / 4 : 0), 1e-9);
@@ -179,7 +180,8 @@ TEST(ratios_as_said)
     efs_skew_free(&skew);
 }
 
-/* With memory for all of them full, a client that copies wants F, one that computes on the coded form C. */
+/* With memory for all full experts, a client that copies gets pool F, one that computes on the coded form gets pool
+ * C. */
 TEST(coded_clients_get_coded_pools)
 {
     struct efs_skew skew = zipf(8, 32, 4);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_predict.c - what holds for all predictors, and the baselines by hand: what was chosen last, counts, transitions,
- * pairs.
+ * test_predict.c - invariants of all predictors, and the baselines by hand: last choice, counts, transitions, pairs.
  */
 #include "test.h"
 #include "predict_cases.h"
@@ -67,7 +66,7 @@ TEST(refuses_what_cannot_be)
     }
 }
 
-/* Experts that there are, with probabilities, the most probable first, equal ones by number. */
+/* Checks that predictions are valid experts with probabilities, by falling probability, equal ones by expert number. */
 static void check_guesses(const struct efs_guess *guess, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -78,7 +77,7 @@ static void check_guesses(const struct efs_guess *guess, int count)
     }
 }
 
-/* Guesses are in order, none twice, probabilities are such; a layer that is left out or a prompt does no harm. */
+/* Predictions are sorted and distinct and have valid probabilities, also after an omitted layer or a prompt. */
 TEST(guesses_are_well_formed)
 {
     const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
@@ -142,7 +141,7 @@ TEST(same_calls_same_answers)
     }
 }
 
-/* What another sequence does between changes nothing but what is learned of it. */
+/* With learning off, observations of one sequence do not change the predictions of another. */
 TEST(sequences_are_apart)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
@@ -252,7 +251,8 @@ static void put_checksum(uint8_t *bytes, size_t size)
     memcpy(bytes + 56, &hash, 8);
 }
 
-/* What it loads from damaged bytes it may refuse or use, but never beyond its tables: sanitizers look. */
+/* A predictor may refuse damaged bytes or load them, but must not access memory outside its tables: sanitizers
+ * check. */
 static void use(struct efs_predictor *p)
 {
     struct efs_guess guess[EXPERTS];
@@ -288,13 +288,13 @@ TEST(damaged_bytes_are_refused)
             after = save(p, &size_after);
             assert_memory_equal(after, nothing, size);
             free(after);
-            put_checksum(bytes, size); /* as if it were meant */
+            put_checksum(bytes, size); /* damage with a valid checksum */
             rc = efs_predict_load(p, bytes, size);
             assert_true(rc == 0 || rc == -EUCLEAN || rc == -EINVAL);
             use(p);
             bytes[at] = was;
             put_checksum(bytes, size);
-            assert_int_equal(efs_predict_load(p, bytes, at), -EUCLEAN); /* cut short */
+            assert_int_equal(efs_predict_load(p, bytes, at), -EUCLEAN); /* truncated */
         }
         assert_int_equal(efs_predict_load(p, bytes, size), 0);
         free(bytes);
@@ -335,7 +335,7 @@ TEST(of_another_shape_is_refused)
 
 struct broken {
     const uint8_t *bytes;
-    uint64_t good; /* reads that succeed */
+    uint64_t good; /* reads that succeed before one fails */
 };
 
 static int read_some(void *from, uint64_t at, void *bytes, size_t size)
@@ -378,7 +378,7 @@ TEST(what_cannot_be_read_is_not_learned)
 /* ---- the baselines --------------------------------------------------------------------------------------------- */
 
 static const struct predict_script baselines[] = {
-    /* kept: (0 + 1) / (0 + 2); 1 of 2: (1 + 1) / (2 + 2); 3 of 4 */
+    /* deepspeed: (0 + 1) / (0 + 2); 1 of 2: (1 + 1) / (2 + 2); 3 of 4 */
     {EFS_PREDICT_DEEPSPEED, "deepspeed takes the last iteration",
      "begin 1; 1: 01 23 45; 1.0: 02; 1+1 = 0 0 .5 .5; 1.1: 24; 1.2: 01; 1+2 = 0 0 .5 0 .5; 1.0: 34; 1.1: 24; 1.2: 01;"
      "1+2 = 0 0 .6666667 0 .6666667;"},
@@ -386,19 +386,19 @@ static const struct predict_script baselines[] = {
      "begin 1; begin 2; 1.1: 01; 2.1: 12; 1.1: 15; 2.1: 35; 1.0: 01; 1+1 = .25 .75 .25 .25 0 .5; still; 1.1: 01; 1.0: "
      "01;"
      "1+1 = .25 .75 .25 .25 0 .5;"},
-    /* all: experts 0 and 1, each time; then 2 of 2 own iterations, and 4 of the prior */
+    /* prior: experts 0 and 1, each time; then 2 of 2 iterations of this request against a prior of 4 */
     {EFS_PREDICT_REQUEST, "request counts its own over a prior",
      "begin 1; 1: 01 01 01; end 1; still; begin 1; 1.0: 23; 1+1 = 1 1; end 1; begin 1; 1: 23 23 23; 1: 23 23 23; 1.0: "
      "23;"
      "1+1 = .6666667 .6666667 .3333333 .3333333;"},
-    /* layer 1 after 0: 2 of 2 times expert 2, 3 and 5 once each; after 1: 2 and 3, always. Layer 2, two ahead: after 0:
-     * 4, 5, 0 and 1 half of the times; after 1: 4 and 5. 4 and 1 were never seen. Over the border of tokens: in the
-     * next layer 0 came 0 and 2 after (2, 3), 0 and 1 after (2, 5) */
+    /* Layer 1 after 0: expert 2 in 2 of 2 cases, 3 and 5 once each; after 1: 2 and 3, always. Layer 2, two ahead: after
+     * 0: 4, 5, 0 and 1 half of the times; after 1: 4 and 5. 4 and 1 were never seen. Across tokens: in layer 0 of the
+     * next token, 0 and 2 came after (2, 3), 0 and 1 after (2, 5) */
     {EFS_PREDICT_TRANSITION, "transition follows experts",
      "begin 1; 1: 01 23 45; 1: 02 25 01; 1.0: 01; 1+1 = 0 0 1 .75 0 .25; 1+2 = .25 .25 0 0 .75 .75; 1.1: 41; 1+1 = 0;"
      "1.1: 23; 1+2 = 1 .25 .75;"},
-    /* of the pairs (1, 2), (1, 4), (3, 2), (3, 4) only the first was seen, once, before 4 and 5; (0, 2): before a's and
-     * b's last layers; no pair: counts of layer 2, 0 and 1 three times of 8, 4 and 5 once */
+    /* Of the pairs (1, 2), (1, 4), (3, 2), (3, 4) only the first was seen, once, before 4 and 5; (0, 2): before the
+     * last layers of both iterations; no pair: counts of layer 2, 0 and 1 three times of 8, 4 and 5 once */
     {EFS_PREDICT_EDGEMOE, "edgemoe goes by pairs",
      "begin 1; 1: 01 23 45; 1: 02 23 01; 1.0: 13; 1.1: 24; 1+1 = 0 0 0 0 1 1; 1.2: 01; 1.0: 05; 1.1: 20;"
      "1+1 = .5 .5 0 0 .5 .5; 1.2: 01; 1.0: 54; 1.1: 54; 1+1 = .75 .75 0 0 .25 .25;"},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_predict_gate.c - predictors by hidden states, by hand: routers read early, what layers add, scores in a moving
- * average, a linear one that learns.
+ * test_predict_gate.c - predictors that use hidden states, by hand: early router evaluation, residuals of layers,
+ * moving averages of scores, and a linear predictor that learns.
  */
 #include "test.h"
 #include "predict_cases.h"
@@ -67,7 +67,7 @@ TEST(states_are_numbers)
 
             assert_int_equal(efs_predict_observe(p, 1, &seen), -EINVAL);
         }
-        /* a layer without one: nothing is guessed from the state before it */
+        /* a layer without a state: the previous state predicts nothing */
         tell(p, 0, 1, 2, 4, 0);
         assert_int_equal(
             efs_predict_observe(p, 1, &(struct efs_predict_seen){.layer = 1, .experts = experts, .count = 2}), 0);
@@ -78,7 +78,7 @@ TEST(states_are_numbers)
     }
 }
 
-/* Routers of the layers to come on this state: the favourite of a direction is another one in each layer. */
+/* Applies the routers of later layers to this state: each layer has another favourite for the same direction. */
 TEST(routers_are_read_early)
 {
     static const enum efs_predictor_kind kinds[] = {EFS_PREDICT_OFFLOADING, EFS_PREDICT_HYBRIMOE, EFS_PREDICT_DALI,
@@ -97,7 +97,7 @@ TEST(routers_are_read_early)
             sum += probability[e];
         assert_true(fabsf(sum - CHOSEN) < 0.01F);
         tell(p, 2, 0, 1, 4, 0);
-        assert_int_equal(efs_predict_all(p, 1, 1, probability), 0); /* of the next token nothing is known */
+        assert_int_equal(efs_predict_all(p, 1, 1, probability), 0); /* no prediction for the next token */
         for (unsigned e = 0; e < EXPERTS; e++)
             assert_true(probability[e] == 0);
         efs_predictor_free(p);
@@ -124,7 +124,7 @@ TEST(hybrimoe_goes_by_scores_else)
     tell(p, 0, 1, 4, 4, 0);
     tell(p, 1, 0, 1, 4, 0);
     tell(p, 2, 0, 1, 4, 0);
-    /* S = 0.5 * 0.75 and 0.5 * 0.25, of which two are chosen */
+    /* S = 0.5 * 0.75 and 0.5 * 0.25; two are chosen */
     assert_probable(p, 1, 1, (double[EXPERTS]){0, 0.75, 0, 0, 0.25, 0});
     tell(p, 0, 1, 3, 4, 0);
     tell(p, 1, 0, 1, 4, 0);
@@ -145,14 +145,14 @@ TEST(dali_adds_what_layers_add)
     tell(p, 0, 0, 1, 4, 0);
     tell(stale, 0, 0, 1, 4, 0);
     assert_int_equal(favourite(stale, 1), 5);
-    assert_int_equal(favourite(p, 1), 0); /* (4, 3): 18.5 for (2, 3.5), 16 for (4, 0) */
+    assert_int_equal(favourite(p, 1), 0); /* state (4, 3): 18.5 for (2, 3.5), 16 for (4, 0) */
     assert_int_equal(favourite(stale, 2), 4);
-    assert_int_equal(favourite(p, 2), 0); /* (-4, 3): 18.5 for (-2, 3.5), 16 for (-4, 0) */
+    assert_int_equal(favourite(p, 2), 0); /* state (-4, 3): 18.5 for (-2, 3.5), 16 for (-4, 0) */
     efs_predictor_free(p);
     efs_predictor_free(stale);
 }
 
-/* What the router itself would not choose is learned, for each distance and for that state alone. */
+/* The predictor learns choices that the router itself would not make, separately for each distance and state. */
 TEST(linear_learns_what_follows)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_LINEAR);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_predict_mixed.c - the learned mixture: it learns each of the ways in which a choice can be foreseen, says
- * probabilities that come true, and follows a change.
+ * test_predict_mixed.c - the learned mixture: it learns each kind of dependence between choices, its probabilities are
+ * calibrated, and it adapts to a change.
  */
 #include "test.h"
 #include "predict_cases.h"
@@ -9,7 +9,7 @@
 static const struct efs_predict_config model = {
     .layers = 4, .experts = 16, .chosen = 2, .distances = 2, .sequences = 1, .tuning = {.maps = 64}};
 
-/* How a layer's experts follow: from those of the layer before, the same layer's last ones, or the request's own. */
+/* The dependence of a layer's experts: on the previous layer's, on the same layer's last ones, or on the request. */
 enum way { BY_LAYER, BY_LAST, BY_REQUEST, WAYS };
 
 static unsigned first_of(enum way way, struct cases *cases, const unsigned *chosen, unsigned layer, unsigned own)
@@ -24,7 +24,8 @@ static unsigned first_of(enum way way, struct cases *cases, const unsigned *chos
     }
 }
 
-/* Part of the experts one layer ahead that are among the first two guesses, over the last half of `iterations`. */
+/* Fraction of the experts one layer ahead that are among the first two predictions, in the last half of
+ * `iterations`. */
 static double recall(struct efs_predictor *p, enum way way, unsigned iterations, uint64_t seed)
 {
     struct cases cases = {seed};
@@ -32,7 +33,7 @@ static double recall(struct efs_predictor *p, enum way way, unsigned iterations,
     struct efs_guess guess[2];
 
     for (unsigned i = 0; i < iterations; i++) {
-        if (i % 20 == 0) { /* another request */
+        if (i % 20 == 0) { /* the next request */
             if (i)
                 assert_int_equal(efs_predict_end(p, seed), 0);
             assert_int_equal(efs_predict_begin(p, seed), 0);
@@ -78,7 +79,7 @@ TEST(follows_a_change)
     efs_predictor_free(p);
 }
 
-/* Of ten experts that come by chance, none is said to be more or less probable than it is by much. */
+/* Of ten experts chosen at random, the predicted probabilities must be close to the true ones. */
 TEST(probabilities_come_true)
 {
     struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
@@ -125,7 +126,7 @@ TEST(learns_nothing_when_told)
     efs_predictor_free(p);
 }
 
-/* Wide layers within little memory: fewer links and maps, and it still learns. */
+/* Wide layers within 40,000 bytes: fewer links and maps, and the predictor still learns. */
 TEST(learns_in_little_memory)
 {
     struct efs_predict_config config = model;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_predict_papers.c - MoE-Infinity and fMoE by hand: each of their formulas on cases with known answers.
+ * test_predict_papers.c - MoE-Infinity and fMoE by hand: each of their formulas on cases with known results.
  */
 #include "test.h"
 #include "predict_cases.h"
@@ -8,7 +8,7 @@
 static const uint8_t iteration_a[LAYERS][CHOSEN] = {{0, 1}, {0, 1}, {0, 1}};
 static const uint8_t iteration_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {2, 3}};
 
-/* A request of some iterations, from its beginning to its end. */
+/* A complete request of `iterations` equal iterations. */
 static void request(struct efs_predictor *p, unsigned iterations, const uint8_t (*experts)[CHOSEN])
 {
     assert_int_equal(efs_predict_begin(p, 99), 0);
@@ -20,16 +20,16 @@ static void request(struct efs_predictor *p, unsigned iterations, const uint8_t 
 /* ---- MoE-Infinity -------------------------------------------------------------------------------------------- */
 
 static const struct predict_script infinity[] = {
-    /* cosine of (0, 2) with a {3, 3}: 3 / (sqrt 18 sqrt 2) = .5, and the same with the other: the first stays. Then row
-     * 0 is 1, 0, 2, 0, 1: a 3 / (sqrt 18 sqrt 6), the other 6 / (sqrt 8 sqrt 6) */
+    /* Cosine of (0, 2) with {3, 3} of the first matrix: 3 / (sqrt 18 sqrt 2) = .5, and the same with the second: the
+     * first one is used. Then row 0 is 1, 0, 2, 0, 1: first 3 / (sqrt 18 sqrt 6), second 6 / (sqrt 8 sqrt 6) */
     {EFS_PREDICT_INFINITY, "the matrix most alike",
      "begin 9; 9: 01 01 01; 9: 01 01 01; 9: 01 01 01; end 9; begin 9; 9: 24 01 45; 9: 24 01 45; end 9; begin 1;"
      "1.0: 02; 1+2 = 1 1; 1.1: 01; 1.2: 40; 1.0: 24; 1+2 = 0 0 0 0 1 1;"},
-    /* like none: the first */
+    /* no match: the first one is used */
     {EFS_PREDICT_INFINITY, "part of the iterations",
      "begin 9; 9: 01 01 01; 9: 01 01 01; 9: 01 01 01; 9: 23 23 23; end 9; begin 1; 1.0: 45; 1+1 = .75 .75 .25 .25;"},
     {EFS_PREDICT_INFINITY, "by itself at first", "begin 1; 1: 01 01 01; 1.0: 01; 1+1 = .5 .5;"},
-    /* room for three */
+    /* the store has space for three */
     {EFS_PREDICT_INFINITY, "a fourth takes the place of the one most like it",
      "begin 9; 9: 01 01 01; end 9; begin 9; 9: 23 23 23; end 9; begin 9; 9: 45 45 45; end 9; begin 9; 9: 23 23 05;"
      "end 9; begin 1; 1.0: 23; 1+2 = 1 0 0 0 0 1; end 1; begin 1; 1.0: 01; 1+2 = 1 1;"},
@@ -44,7 +44,7 @@ TEST(infinity_by_hand)
 
 /* ---- fMoE ---------------------------------------------------------------------------------------------------- */
 
-/* Probability of an expert with a score: that one of K = 2 draws takes it. Scores are kept in 255ths. */
+/* Probability of an expert with this score: that one of K = 2 draws selects it. Scores are stored in 255ths. */
 static double taken(double score)
 {
     double kept = round(score * 255) / 255;
@@ -65,9 +65,9 @@ TEST(fmoe_matches_the_trajectory)
         see_scored(p, 1, l, l ? 4 : 0, l ? 5 : 1, 0.6F);
     assert_int_equal(efs_predict_end(p, 1), 0);
     assert_int_equal(efs_predict_begin(p, 1), 0);
-    /* layer 0 of both maps has experts 0 and 1: (.8, .2) and (.6, .4). For (.55, .45) the second is nearer */
+    /* In layer 0 both maps have experts 0 and 1: (.8, .2) and (.6, .4). (.55, .45) is nearer to the second */
     see_scored(p, 1, 0, 0, 1, 0.55F);
-    assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), 4); /* the other map's follow */
+    assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), 4); /* the first map's experts follow */
     assert_int_equal(picked, 2);
     assert_int_equal(guess[0].expert, 4);
     assert_int_equal(guess[1].expert, 5);
@@ -76,7 +76,7 @@ TEST(fmoe_matches_the_trajectory)
     assert_int_equal(guess[2].expert, 0);
     assert_true(guess[2].probability < guess[1].probability);
     assert_int_equal(efs_predict_end(p, 1), 0);
-    /* for (.9, .1) the first */
+    /* (.9, .1) is nearer to the first */
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_scored(p, 1, 0, 0, 1, 0.9F);
     assert_int_equal(efs_predict(p, 1, 1, guess, 1, NULL), 1);
@@ -84,7 +84,7 @@ TEST(fmoe_matches_the_trajectory)
     efs_predictor_free(p);
 }
 
-/* Without embeddings the first layers are what came after the iteration most like the last one. */
+/* Without embeddings the predictions for the first layers are those that followed the most similar iteration. */
 TEST(fmoe_takes_what_followed)
 {
     struct efs_predict_config config = small;
@@ -107,7 +107,7 @@ TEST(fmoe_takes_what_followed)
             assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
             assert_true(guess[0].expert == 2 && guess[1].expert == 3);
         }
-        /* It goes on like a, but by the map before it would be b. */
+        /* The iteration continues like a, but the map of the previous iteration predicts b. */
         see(p, 1, 0, 0, 1);
         assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
         assert_int_equal(guess[0].expert, match == EFS_MATCH_SEMANTIC ? 2 : 0);
@@ -115,7 +115,7 @@ TEST(fmoe_takes_what_followed)
     }
 }
 
-/* Where the gate's whole distribution is told, the less alike a map is, the more is fetched. */
+/* With the gate's whole distribution, the less similar the map, the more experts are fetched. */
 TEST(fmoe_fetches_until_delta)
 {
     static const uint16_t all[] = {0, 1, 2, 3, 4, 5};
@@ -134,7 +134,7 @@ TEST(fmoe_fetches_until_delta)
         assert_int_equal(efs_predict_begin(p, 1), 0);
         for (seen.layer = 0; seen.layer < LAYERS; seen.layer++)
             assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
-        seen.layer = 0; /* the same: score 1, delta 0, K experts */
+        seen.layer = 0; /* identical: score 1, delta 0, K experts */
         assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
         assert_int_equal(efs_predict(p, 1, 1, guess, EXPERTS, &picked), EXPERTS);
         assert_int_equal(picked, CHOSEN);
@@ -156,7 +156,7 @@ TEST(fmoe_fetches_until_delta)
     }
 }
 
-/* Room for two: of d = 2 of 3 layers ahead, RDY = 2/3 semantic + 1/3 trajectory. */
+/* A store of two maps; with d = 2 of 3 layers ahead, RDY = 2/3 semantic + 1/3 trajectory. */
 TEST(fmoe_gives_up_the_most_redundant)
 {
     static const uint8_t like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {4, 5}};
@@ -172,17 +172,17 @@ TEST(fmoe_gives_up_the_most_redundant)
     see(p, 1, 0, 2, 3);
     see(p, 1, 1, 2, 3);
     assert_int_equal(efs_predict(p, 1, 1, guess, 2, NULL), 2);
-    assert_int_equal(guess[0].expert, 4); /* b is gone */
+    assert_int_equal(guess[0].expert, 4); /* b was replaced */
     assert_int_equal(efs_predict_end(p, 1), 0);
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see(p, 1, 0, 0, 1);
     assert_int_equal(efs_predict(p, 1, 2, guess, 2, NULL), 2);
-    assert_int_equal(guess[0].expert, 0); /* a is not */
+    assert_int_equal(guess[0].expert, 0); /* a was not */
     efs_predictor_free(p);
 }
 
-/* A map that is replaced while another sequence is in the middle of an iteration is compared with all that it has seen:
- * products that are kept up are those of a store that was like this from the beginning. */
+/* When a map is replaced in the middle of an iteration of another sequence, its products cover the whole iteration:
+ * they equal those of a store that had this map from the start. */
 TEST(fmoe_products_are_kept_up)
 {
     struct efs_predict_config config = {
@@ -201,7 +201,7 @@ TEST(fmoe_products_are_kept_up)
         assert_int_equal(efs_predict_begin(p, 1), 0);
         see_random(p, 1, &config, 20, round);
         assert_int_equal(efs_predict_begin(p, 2), 0);
-        for (unsigned l = 0; l < layers; l++) { /* of 2, with iterations of 1 between */
+        for (unsigned l = 0; l < layers; l++) { /* of sequence 2, with iterations of sequence 1 in between */
             see_scored(p, 2, l, l, l + 3, 0.7F);
             if (l == before)
                 see_random(p, 1, &config, 2, round + 1000);
@@ -215,7 +215,7 @@ TEST(fmoe_products_are_kept_up)
             see_scored(q, 2, l, l, l + 3, 0.7F);
         assert_int_equal(efs_predict_all(q, 2, 1, other), 0);
         for (unsigned e = 0; e < 12; e++)
-            if (layers > before + 1) /* else the best were looked for before maps went */
+            if (layers > before + 1) /* otherwise the best maps were chosen before the replacement */
                 assert_true(mine[e] == other[e]);
         free(bytes);
         efs_predictor_free(p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_prefetch.c - the queue of guesses: who is read first and when not, what is raised, cancelled and dropped, caps,
- * and that every read is counted once.
+ * test_prefetch.c - the queue of predictions: read order, demand first, raise, cancel and drop, caps; and every read is
+ * counted once.
  */
 #include "test.h"
 #include "cases.h"
@@ -40,19 +40,20 @@ static struct efs_prefetch_counts counts_of(const struct efs_prefetch *q)
 /* ---- scripts ----------------------------------------------------------------------------------------------------- */
 
 /*
- * A step is a verb with what it takes, and the actions that come of it: R13: read expert 3 of layer 1; X13: cancel,
- * D13: drop, !13: raise. Steps end with a semicolon.
+ * A step is a verb with its arguments, and the actions that result: R13: read expert 3 of layer 1; X13: cancel, D13:
+ * drop, !13: raise. Steps end with a semicolon.
  *
- *     offer S@N GUESS...  sequence S at position N guesses; a GUESS is LAYER EXPERT = WORTH, *BYTES (10), /DUE (the
- *                         next position of its layer)
- *     next ACTIONS        nothing waits
- *     busy WAITING READS  next, while so much demand waits and is read: no action
- *     done LE ACTIONS     the read of expert E of layer L has ended; failed LE: it brought nothing
- *     asked S@N E ACTIONS sequence S asks for expert E of the layer at position N
- *     end S ACTIONS       sequence S is over
- *     lost LE             the cache has evicted it
- *     caps R H            bytes: under way, held
- *     count NAME N        a number of efs_prefetch_counts()
+ *     offer S@N GUESS...  predictions of sequence S at position N; a GUESS is LAYER EXPERT = WORTH, *BYTES (default
+ * 10),
+ *                         /DUE (default the next position of its layer)
+ *     next ACTIONS        no demand is waiting or being read
+ *     busy WAITING READS  next, with this number of waiting and running demand reads: no action
+ *     done LE ACTIONS     the read of expert E of layer L has completed; failed LE: it failed
+ *     asked S@N E ACTIONS sequence S requests expert E of the layer at position N
+ *     end S ACTIONS       sequence S has ended
+ *     lost LE             the cache has evicted the expert
+ *     caps R H            bytes in flight, bytes held
+ *     count NAME N        a counter of efs_prefetch_counts()
  */
 static const struct script {
     const char *what, *steps;
@@ -61,15 +62,15 @@ static const struct script {
      "offer 1@0 11=.2 12=.9 33=.5 24=.5; next R12; next R24; next R33; next R11; next;"
      "count issued 4; count issued_bytes 40;"},
     {"demand goes first", "offer 1@0 11=1; busy 1 0; busy 0 1; busy 3 2; next R11;"},
-    /* 11 is under way: it stays */
+    /* 11 is in flight: it stays */
     {"a new offer replaces the last one",
      "offer 1@0 11=.9 22=.5 33=.4; next R11; offer 1@0 22=.1 44=.2; next R44; next R22; next;"
      "count offered 5; count replaced 2; done 11; asked 1@1 1; count used 1;"},
-    /* done: it is the cache's. 12 was never begun */
+    /* done: the cache owns it. 12 was never started */
     {"a read that is asked for is raised", "offer 1@0 11=.9 12=.5; next R11; asked 1@1 1 !11; done 11; count late 1;"
                                            "count expired 1; next;"},
     {"a queued guess that is asked for is demand", "offer 1@0 11=.9; asked 1@1 1; next; count unread 1;"},
-    /* below what there is: nothing more is read, and what is held stays */
+    /* the cap is below the bytes held: no further reads, and the held expert stays */
     {"caps can change",
      "offer 1@0 21=.9 22=.8 33=.7; next R21; done 21; caps 1000 5; next; asked 1@2 1; count used 1;"},
     /* 12 was cancelled in time, 13 was not */
@@ -85,7 +86,7 @@ static const struct script {
                                            "count wasted 0; end 1; end 2 D11; end 3; count wasted 1;"},
     {"a failed read is not retried",
      "offer 1@0 11=.5; next R11; failed 11; next; count failed 1; asked 1@1 1; count used 0;"},
-    /* the first time it is not held */
+    /* the first time it is not held yet */
     {"what the cache evicts was in vain",
      "offer 1@0 11=.5; lost 11; next R11; done 11; lost 11; asked 1@1 1; count wasted 1;"
      "count used 0;"},
@@ -93,11 +94,12 @@ static const struct script {
     {"bytes under way are capped",
      "caps 25 1000; offer 1@0 11=.9 12=.5*20 13=.4; next R11; next R13; next; done 13; next;"
      "done 11; next R12;"},
-    /* 53 and 44 are due later, or no sooner, however much they are worth; 35 is under way then, and 21 sooner */
+    /* 53 and 44 are due later or at the same time and evict nothing, regardless of their worth; 35 replaces 42, which
+     * is due later */
     {"sooner ones are never evicted", "caps 1000 20; offer 1@0 21=.1 42=.2; next R42; next R21; done 42;"
                                       "offer 1@0 53=.9 44=.8; next; done 21; next; offer 1@0 35=.01; next D42R35;"
                                       "offer 1@0 36=.9; next; count wasted 1;"},
-    /* half of what 33 needs could be evicted; then it needs more than there can be */
+    /* only half of the bytes that 33 needs could be evicted; then it needs more than the cap */
     {"nothing is evicted in vain", "caps 1000 20; offer 1@0 11=.1 52=.2; next R52; next R11; done 52; done 11;"
                                    "offer 1@0 33=1*15; next; offer 1@0 33=1*21; next;"},
 };
@@ -231,7 +233,7 @@ TEST(refuses_bad_numbers)
     for (uint64_t s = 0; s < SEQUENCES; s++)
         assert_int_equal(efs_prefetch_offer(q, s, 5, NULL, 0), 0);
     assert_int_equal(efs_prefetch_offer(q, SEQUENCES, 0, NULL, 0), -ENOSPC);
-    assert_int_equal(efs_prefetch_offer(q, 1, 4, NULL, 0), -EINVAL); /* positions rise */
+    assert_int_equal(efs_prefetch_offer(q, 1, 4, NULL, 0), -EINVAL); /* positions must not decrease */
     assert_int_equal(efs_prefetch_asked(q, 1, 4, 0, NULL, 0, &actions, &count), -EINVAL);
     assert_int_equal(efs_prefetch_asked(q, 1, 5, LAYERS, NULL, 0, &actions, &count), -EINVAL);
     assert_int_equal(efs_prefetch_asked(q, 1, 5, 0, &beyond, 1, &actions, &count), -EINVAL);
@@ -251,7 +253,7 @@ struct world {
     uint64_t bytes[LAYERS * EXPERTS];
 };
 
-/* Do what is said, and see that it can be done. */
+/* Applies the actions to the model of the cache and checks that each is valid. */
 static void world_do(struct world *w, const struct efs_prefetch_action *actions, size_t count, bool may_read)
 {
     for (size_t i = 0; i < count; i++) {
@@ -301,7 +303,7 @@ static void world_ask(struct world *w, uint64_t sequence, int64_t now)
 
     assert_int_equal(efs_prefetch_asked(w->q, sequence, now, layer, experts, 2, &actions, &count), 0);
     world_do(w, actions, count, false);
-    for (unsigned i = 0; i < 2; i++) /* used at once, and gone: the cache is no part of this */
+    for (unsigned i = 0; i < 2; i++) /* the queue no longer holds a used expert: it is the cache's */
         if (w->units[layer * EXPERTS + experts[i]] == THERE_HELD)
             w->units[layer * EXPERTS + experts[i]] = THERE_NOT;
 }
@@ -374,7 +376,7 @@ TEST(every_read_is_counted_once)
         wasted += counts_of(w.q).wasted;
         efs_prefetch_free(w.q);
     }
-    assert_true(used > 20 && late > 20 && cancelled > 5 && wasted > 20); /* all of it happened */
+    assert_true(used > 20 && late > 20 && cancelled > 5 && wasted > 20); /* every outcome occurred */
 }
 
 TEST_MAIN(NULL, NULL)

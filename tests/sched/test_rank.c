@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_rank.c - the frequency list against sorting from scratch; its ageing.
+ * test_rank.c - the frequency list against a full sort; its ageing.
  */
 #include "test.h"
 #include "cases.h"
@@ -8,7 +8,7 @@
 
 enum { LAYERS = 3, EXPERTS = 20 };
 
-/* Ranks must be a permutation in falling order of count, and counts must be those of the model. */
+/* Ranks must be a permutation by falling count, and counts must be those of the model. */
 static void check_order(const struct efs_rank *rank, unsigned layer, const uint32_t *counts)
 {
     unsigned at[EXPERTS];
@@ -36,7 +36,7 @@ TEST(order_follows_the_counts)
         unsigned layer = cases_below(&cases, LAYERS);
         uint32_t asked[4];
 
-        for (unsigned i = 0; i < 4; i++) { /* skewed, without doubles */
+        for (unsigned i = 0; i < 4; i++) { /* skewed, without duplicates */
             asked[i] = (uint32_t)(EXPERTS * pow(cases_uniform(&cases), 2));
             for (unsigned j = 0; j < i; j++)
                 if (asked[j] == asked[i])
@@ -78,7 +78,7 @@ TEST(counts_age)
     efs_rank_request(rank, 1, &two, 1); /* the eighth request: 7 and 1 become 3 and 0 */
     counts[7] = 3;
     check_order(rank, 1, counts);
-    for (unsigned i = 0; i < 8; i++) /* what was hot before is overtaken within two half-lives */
+    for (unsigned i = 0; i < 8; i++) /* a formerly hot expert is overtaken within two half-lives */
         efs_rank_request(rank, 1, &two, 1);
     assert_int_equal(efs_rank_of(rank, 1, 2), 0);
     assert_int_equal(efs_rank_count(rank, 1, 2), 4);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_rates.c - rates come from what is put in: lines of bursts, how reads end, decodes by kind; and nothing that is
- * put in takes them out of their bounds.
+ * test_rates.c - rates follow the samples: a linear fit of bursts, how reads end, decodes by kind; no sample moves a
+ * rate out of its bounds.
  */
 #include "test.h"
 #include "cases.h"
@@ -11,7 +11,7 @@
 
 static const struct efs_rates_start start = {2e9, 1e5, 10e9};
 
-/* A burst of reads of 1 MiB on a disk of latency and ns a byte, a wave for each 16 MiB; together as in rates.h. */
+/* A burst of 1 MiB reads on a disk with this latency and ns per byte, one wave per 16 MiB; together: see rates.h. */
 static struct efs_rates_burst burst_of(uint64_t bytes, double latency_ns, double ns_per_byte, double together)
 {
     uint64_t waves = (bytes + 16 * MIB - 1) / (16 * MIB);
@@ -41,7 +41,7 @@ TEST(begins_as_measured)
     assert_double_equal(now.together, 0, 0);
 }
 
-/* Numbers that are none do not become a profile: the machine of the middle stays. */
+/* A profile with impossible numbers is ignored: the built-in defaults remain. */
 TEST(a_profile_must_be_possible)
 {
     const struct efs_rates_start bad[] = {{0}, {0, 1e5, 1e9}, {1e9, -1, 1e9}, {1e9, 1e5, NAN}, {INFINITY, 1e5, 1e9}};
@@ -59,7 +59,7 @@ TEST(a_profile_must_be_possible)
     }
 }
 
-/* A disk of 1 GB/s and 400 us, told by bursts of differing sizes, some of several waves: found to 3 and 15 %. */
+/* A disk of 1 GB/s and 400 us, sampled by bursts of different sizes, some of several waves: estimated to 3 and 15 %. */
 TEST(finds_bandwidth_and_latency)
 {
     struct efs_rates r;
@@ -77,7 +77,8 @@ TEST(finds_bandwidth_and_latency)
     assert_int_equal(r.bursts, 4000);
 }
 
-/* Bursts all of one size say nothing about the latency: the sum is right, the share is that of what was measured. */
+/* Bursts of one size do not determine the latency: the sum is correct, and the latency's share is that of the
+ * profile. */
 TEST(one_size_keeps_the_latency)
 {
     struct efs_rates r;
@@ -111,7 +112,7 @@ TEST(finds_how_reads_end)
     }
 }
 
-/* What is known of a machine of another speed is forgotten: to 8 % after 4000 bursts and 64 GiB. */
+/* Samples of the previous speed decay: the estimate is within 8 % after 4000 bursts and 64 GiB. */
 TEST(the_past_fades)
 {
     struct efs_rates r;
@@ -127,7 +128,7 @@ TEST(the_past_fades)
     efs_rates_now(&r, &now);
     assert_double_equal(now.disk_bytes_per_second, 2e9, 15e7);
     assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 16 * (double)MIB / 2e-3, 5e8);
-    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1); /* of which nothing was heard */
+    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1); /* no samples of this kind */
 }
 
 TEST(decodes_are_counted_apart)
@@ -146,7 +147,7 @@ TEST(decodes_are_counted_apart)
     assert_double_equal(now.decode_bytes_per_second, 8e9, 4e8); /* half of the bytes each */
 }
 
-/* A burst that hangs for a minute, a decode that was away for one: each counts as 8 times the usual at the most. */
+/* A burst or a decode that takes a minute counts as at most 8 times the usual time. */
 TEST(one_bad_sample_is_one_sample)
 {
     struct efs_rates r;
@@ -173,7 +174,7 @@ TEST(one_bad_sample_is_one_sample)
     assert_true(after.read_latency_ns + full / after.disk_bytes_per_second * 1e9 < 1.1 * ns);
 }
 
-/* Anything at all: what comes out is a number within its bounds. */
+/* For arbitrary samples the estimates stay within their bounds. */
 TEST(bounds_hold)
 {
     struct cases random = {7};
@@ -204,8 +205,8 @@ TEST(bounds_hold)
     }
 }
 
-/* A profile of a machine that was busy: the disk 17 times, decoding 4 times as fast now. Little known is no doubt, and
- * what is as the profile says neither. */
+/* A profile measured on a busy machine: the disk is 17 times and decoding 4 times as fast now. Few samples raise no
+ * doubt, nor do samples that agree with the profile. */
 TEST(samples_contradict_the_profile)
 {
     const struct efs_rates_start slow = {147e6, 1e5, 1e9};
@@ -236,7 +237,7 @@ TEST(samples_contradict_the_profile)
     efs_rates_doubt(&r, &doubt);
     assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk > 1);
     efs_rates_init(&r, &slow);
-    for (unsigned times = 0; times < 3; times++) { /* believed by steps, since samples are clipped */
+    for (unsigned times = 0; times < 3; times++) { /* corrected in steps, because samples are clipped */
         for (unsigned i = 0; i < 40; i++) {
             struct efs_rates_burst b = burst_of((1 + i % 8) * MIB, 1e5, 0.4, 0);
             efs_rates_burst(&r, &b);

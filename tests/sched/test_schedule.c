@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Schedules: Algorithm 1 by hand-worked cases, the shape of every kind on random requests.
+ * Schedules: Algorithm 1 by hand, invariants of every kind on random requests.
  */
 #include "test.h"
 #include "request_random.h"
@@ -55,7 +55,7 @@ static void check_order(const struct efs_graph *graph, enum efs_schedule_kind ki
 /*
  * L = 1, one M task and C tasks. The M task alone: reads until 12, decodes 2..5, charge 2. It is compute-dominant when
  * the decode thread ends at 14 or later. Each C task fits at the front without charge: the thread ends at 6, 9, 12, 15,
- * so four of them complete the block, and the fifth forms a last one.
+ * so four of them complete the block, and the fifth forms the last block.
  */
 TEST(blocks_by_hand)
 {
@@ -65,8 +65,8 @@ TEST(blocks_by_hand)
     check_order(&g, EFS_SCHEDULE_REQUEST, "0|1|2|3|4|5");
 }
 
-/* Two decode threads never catch up with the reads: everything joins the first block. 1 reads no E-chunk, so it fits at
- * the front; 2 and 0 fit nowhere and go behind those with p_i >= p_j. */
+/* Two decode threads never catch up with the reads: all tasks join the first block. 1 reads no E-chunk, so it fits at
+ * the front; 2 and 0 fit nowhere and follow those with p_i >= p_j. */
 TEST(one_block_when_disk_bound)
 {
     const uint64_t run_ns[] = {5, 7, 6, 8};
@@ -76,18 +76,18 @@ TEST(one_block_when_disk_bound)
     check_order(&g, EFS_SCHEDULE_PAPER, "");
 }
 
-/* With no Type-I task the Type-II tasks form blocks by themselves, in falling p_n; equal ones as asked for. */
+/* With no Type-I task the Type-II tasks form their own blocks, by falling p_n; equal ones in request order. */
 TEST(type_two_alone)
 {
     const uint64_t run_ns[] = {5, 7, 5, 8};
     struct efs_graph g = build_small("CCCC", run_ns, 1);
-    check_order(&g, EFS_SCHEDULE_PAPER, "3|1|0|2"); /* each alone is compute-dominant: nothing to read */
+    check_order(&g, EFS_SCHEDULE_PAPER, "3|1|0|2"); /* each one alone is compute-dominant: it has no reads */
     g = build_small("SSSS", run_ns, 1);
     /* 3 alone: reads until 2, decodes 2..5, dominant from 4 on. The next one reads until 4 and decodes 5..8. */
     check_order(&g, EFS_SCHEDULE_PAPER, "3|1|0|2");
 }
 
-/* Is list a permutation of the operations of these kinds? */
+/* Checks that list is a permutation of the operations of kinds a and b. */
 static void check_list(const struct efs_graph *graph, const struct efs_schedule *schedule, const uint32_t *list,
                        uint32_t count, enum efs_op_kind a, enum efs_op_kind b)
 {
@@ -105,7 +105,8 @@ static void check_list(const struct efs_graph *graph, const struct efs_schedule 
     }
 }
 
-/* Every task once, blocks in order, in each block all E-chunks before all SM-chunks, both in the order of tasks. */
+/* Checks that each task occurs once and blocks are in order, with all E-chunks of a block before its SM-chunks, both in
+ * task order. */
 static void check_schedule(const struct efs_graph *graph, const struct efs_schedule *s)
 {
     uint8_t seen[EFS_TASK_MAX_TASKS] = {0};
@@ -159,7 +160,7 @@ TEST(every_kind_is_sound)
             for (size_t i = 0; i < 64; i++)
                 assert_int_equal(((unsigned char *)memory)[bytes + i], 0x5a);
             check_schedule(&g, &s);
-            /* the same again in other memory */
+            /* the same result in other memory */
             memset(other_memory, 0xff, sizeof other_memory);
             assert_int_equal(efs_schedule_make(&g, kind, other_memory, sizeof other_memory, &again), 0);
             assert_memory_equal(s.io, again.io, s.io_count * sizeof *s.io);
@@ -179,7 +180,7 @@ TEST(wrong_calls_are_refused)
     assert_int_equal(efs_schedule_make(&g, EFS_SCHEDULE_PAPER, memory, efs_schedule_bytes(&g) - 1, &s), -ENOSPC);
 }
 
-/* As many experts and tensors as there can be, all missing: a prefill over a layer of 512 experts. */
+/* The maximum number of experts and tensors, all missing: a prefill over a layer of 512 experts. */
 TEST(largest_request)
 {
     static struct random_request r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The discrete-event model: hand-worked charts, and on random requests every operation once, no precedence broken, no
- * lane doing two things, no lane idle with work available to it, never a lower priority first.
+ * The discrete-event model: charts by hand, and on random requests: every operation once, no precedence violated, no
+ * lane with two operations at once, no idle lane with an operation ready for it, never a lower priority first.
  */
 #include "test.h"
 #include "request_random.h"
@@ -65,7 +65,7 @@ TEST(one_missing_tensor)
     check_time(5, 18, 20, 3);
     assert_int_equal(r.makespan_ns, 31);
 
-    request.fused = false; /* a worker recovers */
+    request.fused = false; /* recovery on the worker */
     request.recovery = EFS_RECOVER_WORKER;
     request.workers = 1;
     r = simulate(&request, EFS_SCHEDULE_REQUEST, &g, &s);
@@ -99,7 +99,7 @@ TEST(overlap)
     assert_int_equal(r.makespan_ns, 16);
 }
 
-/* All that costs nothing ends at once. */
+/* Operations of cost 0 end at time 0. */
 TEST(nothing_to_wait_for)
 {
     struct efs_task_expert expert = {.tensors = 2};
@@ -136,7 +136,7 @@ static bool lane_fits(const struct efs_graph *g, uint32_t op)
     }
 }
 
-/* The other operation is in the way of op in its time of waiting: how much of [from, to) it keeps its lane busy. */
+/* The part of [from, to), in which an operation waits, that `other` occupies its lane. */
 static uint64_t overlap_ns(const struct efs_sim_op *other, uint64_t from, uint64_t to)
 {
     uint64_t start = other->start_ns > from ? other->start_ns : from;
@@ -144,7 +144,7 @@ static uint64_t overlap_ns(const struct efs_sim_op *other, uint64_t from, uint64
     return end > start ? end - start : 0;
 }
 
-/* The laws of the model, from the times alone. strict: no operation takes no time, so that priority shows. */
+/* Checks the rules of the model from the times. strict: every operation takes time, so the order shows priorities. */
 static void check_chart(const struct efs_graph *g, const struct efs_schedule *s, const struct efs_sim_result *r,
                         bool strict)
 {
@@ -167,7 +167,7 @@ static void check_chart(const struct efs_graph *g, const struct efs_schedule *s,
             if (strict && times[other].start_ns >= from && times[other].start_ns < t->start_ns)
                 assert_true(s->rank[other] < s->rank[op]);
         }
-        assert_int_equal(waited_ns, lanes * (t->start_ns - from)); /* all lanes were busy as long as it waited */
+        assert_int_equal(waited_ns, lanes * (t->start_ns - from)); /* all lanes were busy while it waited */
     }
     assert_int_equal(r->makespan_ns, last);
     for (unsigned i = 0; i < EFS_RESOURCES; i++)
@@ -189,7 +189,7 @@ static void check_random(uint64_t seed, const struct random_limits *limits, unsi
     }
 }
 
-/* The task of one_missing_tensor while the disk is busy for 5: its reads come 5 later, and so does all that follows. */
+/* The task of one_missing_tensor with the disk busy for 5 ns: its reads and all that depend on them are 5 ns later. */
 TEST(a_busy_disk)
 {
     struct efs_graph g;

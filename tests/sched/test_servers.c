@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_servers.c - the simulator of servers: times by hand, order of arrival, reviews, the same result each time. */
+/* test_servers.c - the simulator of servers: times by hand, order of arrival, reviews, repeatable results. */
 #include "test.h"
 #include "cases.h"
 #include "servers.h"
 
-/* Two servers, one layer of four experts, two chosen; numbers that are easy to add. */
+/* Two servers, one layer of four experts, two chosen; round numbers. */
 static struct efs_servers_config config(void)
 {
     return (struct efs_servers_config){.servers = 2,
@@ -42,14 +42,14 @@ TEST(calls_elsewhere_wait_for_link_and_server)
     const struct efs_servers_request q = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = there},
                                      mixed = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = both};
     struct efs_servers_result r;
-    /* both messages are sent one after the other, 1 s each: there at 12 and 13; run until 14.5 and 17; back at 25.5 and
-     * 28 with the last second for the message */
+    /* The two messages are sent one after the other, 1 s each: they arrive at 12 and 13; the experts run until 14.5 and
+     * 17; the replies are back at 25.5 and 28, including 1 s of transfer. */
     assert_int_equal(efs_servers_run(&c, halves, &q, 1, &r), 0);
     assert_double_equal(r.latency_s, 28, 1e-9);
     assert_int_equal(r.local, 0);
     assert_double_equal(r.remote_s, (25.5 - 1 - 2.5) + (28 - 1 - 2.5), 1e-9);
     efs_servers_free(&r);
-    /* one here until 3.5 meanwhile: the slower counts */
+    /* the other expert runs locally until 3.5 meanwhile: the slower one counts */
     assert_int_equal(efs_servers_run(&c, halves, &mixed, 1, &r), 0);
     assert_double_equal(r.latency_s, 25.5, 1e-9);
     efs_servers_free(&r);
@@ -83,8 +83,7 @@ TEST(requests_wait_for_their_server)
     assert_int_equal(r.server_requests[0], 2);
     assert_double_equal(r.server_latency_s[0], 17, 1e-9);
     efs_servers_free(&r);
-    /* Loaded for the call: 7 s each. Redirected: the second goes to server 1, which has nothing waiting, and the third
-     * waits behind it or the first. */
+    /* LOAD: 7 s for each expert. REDIRECT: server 1 has an empty queue and gets the second request. */
     c.missing = EFS_SERVERS_LOAD;
     const struct efs_servers_request far = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = there};
     assert_int_equal(efs_servers_run(&c, halves, &far, 1, &r), 0);
@@ -126,8 +125,8 @@ TEST(a_review_changes_the_placement)
     assert_int_equal(efs_servers_run(&c, halves, q, 10, &r), 0);
     assert_int_equal(seen.times, 3);
     assert_int_equal(r.changes, 1);
-    assert_int_equal(r.local, 2 * 7); /* the third ends at 108, when it is reviewed; from 113 on all are here */
-    /* counts begin anew with the first review */
+    assert_int_equal(r.local, 2 * 7); /* reviewed when the third ends, at 108; local from 113 on */
+    /* the first review resets the counts */
     assert_double_equal(seen.calls, 6 + 4 + 10, 1e-9);
     efs_servers_free(&r);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole traces: totals by hand, a policy that keeps what was used, errors half way.
+ * Whole traces: totals by hand, a policy that keeps the used experts, errors in the middle of a trace.
  */
 #include "test.h"
 #include "request_random.h"
@@ -10,7 +10,7 @@
 #define LAYERS 3u
 #define EXPERTS 8u
 
-/* Every expert is one tensor: e = 2, K = 2, u = 10, c = 3; 4 and 10 bytes. After its use it is kept as `kept`. */
+/* Each expert is one tensor: e = 2, K = 2, u = 10, c = 3; 4 and 10 bytes. After its use it stays in state `kept`. */
 struct book {
     enum efs_task_state state[LAYERS][EXPERTS], kept;
     uint32_t begun, used, tensors, shards;
@@ -95,8 +95,8 @@ static int simulate(const struct efs_trace_config *config, const struct efs_trac
 static uint64_t next_piece(void *arg, uint64_t now_ns);
 
 /*
- * Token 7 asks layer 0 for expert 1 (missing): reads until 14, decoded by 7, recovered at 14, runs 2 * 3: 20. Then
- * layer 1 for the same: 1 token, 16. Token 8 finds both compressed: decoded at 3, runs 2: 5 each.
+ * Token 7 requests expert 1 of layer 0 (missing): reads until 14, decoded by 7, recovered at 14, runs 2 * 3: 20. Then
+ * the same expert of layer 1: 1 token, 16. Token 8 finds both compressed: decoded at 3, runs 2: 5 each.
  */
 TEST(totals_by_hand)
 {
@@ -128,7 +128,7 @@ TEST(totals_by_hand)
     assert_int_equal(book.used, 4);
 }
 
-/* What is kept decides what is read: nothing, SM-chunks, E-chunks or both. */
+/* The state of an expert determines its reads: none, SM-chunks, E-chunks or both. */
 TEST(states_decide_reads)
 {
     static const uint64_t second_bytes[EFS_TASK_STATES] = {0, 0, 4, 10, 14};
@@ -176,7 +176,7 @@ TEST(errors_end_it)
     assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
     book.shards = 2;
     const uint32_t many[] = {1, UINT32_MAX};
-    config.run_token_ns = EFS_TASK_MAX_NS; /* as long as can be */
+    config.run_token_ns = EFS_TASK_MAX_NS; /* the longest allowed time */
     requests[1].tokens = many;
     assert_int_equal(simulate(&config, requests, 2, &seen, &all), -EINVAL);
     assert_int_equal(all.requests, 1);
@@ -191,7 +191,7 @@ TEST(errors_end_it)
     bad.timeline = NULL;
     assert_int_equal(efs_trace_bytes(&bad), 0);
     bad = config;
-    bad.ahead.next = next_piece; /* and no done */
+    bad.ahead.next = next_piece; /* without a done function */
     assert_int_equal(efs_trace_bytes(&bad), 0);
     bad = config;
     bad.max_shards = EFS_TASK_MAX_SHARDS + 1;
@@ -201,7 +201,7 @@ TEST(errors_end_it)
     assert_int_equal(efs_trace_simulate(&bad, requests, 2, small, sizeof small, NULL, NULL, NULL), -EINVAL);
 }
 
-/* Guesses in pieces of 7: how many are left to begin, and what was told of them. */
+/* Prefetch in pieces of 7 ns: pieces left to start, and the number of callbacks. */
 struct guesses {
     unsigned left, begun, done;
     uint64_t last_ns;
@@ -212,7 +212,7 @@ static uint64_t next_piece(void *arg, uint64_t now_ns)
     struct guesses *guesses = arg;
     if (guesses->left == 0)
         return 0;
-    assert_int_equal(guesses->begun, guesses->done); /* one at a time */
+    assert_int_equal(guesses->begun, guesses->done); /* one piece at a time */
     guesses->left--;
     guesses->begun++;
     guesses->last_ns = now_ns;
@@ -226,8 +226,8 @@ static void piece_done(void *arg)
 }
 
 /*
- * The disk is idle for 100 until the first request comes: 15 pieces of 7, of which the last ends 5 later. The expert is
- * read in 14 then, decoded and run as without. From the end of that read on the disk is idle again.
+ * The disk is idle for 100 ns until the first request: 15 pieces of 7, the last of which ends 5 ns later. Then the
+ * expert is read in 14, and decoded and run as without prefetch. From the end of that read on the disk is idle again.
  */
 TEST(guesses_fill_the_time_of_the_disk)
 {
@@ -254,14 +254,14 @@ TEST(guesses_fill_the_time_of_the_disk)
     assert_int_equal(book.line.asked_ns, 100);
     assert_int_equal(book.line.disk_ns, 100 + 5 + 14);
     assert_int_equal(book.line.now_ns, seen.tokens[0].time_ns);
-    /* The next call goes on where this one ended: the last piece is told, then the disk fills the gap. */
+    /* The next call continues where this one ended: the last piece completes, then prefetch fills the gap. */
     uint64_t idle = book.line.now_ns + 100 - book.line.disk_ns, pieces = (idle + 6) / 7;
     assert_int_equal(simulate(&config, requests + 1, 1, &seen, &all), 0);
     assert_int_equal(guesses.begun, 15 + pieces);
     assert_int_equal(seen.tokens[0].time_ns, without.tokens[1].time_ns + 7 * pieces - idle);
 }
 
-/* Nothing to be guessed, or nothing to be read by the request: nothing takes longer. */
+/* With no pieces left, or no reads of the request, prefetch delays nothing. */
 TEST(an_idle_disk_makes_nothing_later)
 {
     const uint32_t expert[] = {1};
@@ -278,7 +278,7 @@ TEST(an_idle_disk_makes_nothing_later)
     assert_int_equal(simulate(&config, requests, 2, &seen, &all), 0);
     assert_int_equal(seen.tokens[0].time_ns, without.tokens[0].time_ns);
     assert_int_equal(guesses.done, 3);
-    guesses.left = 1000; /* the second finds all full */
+    guesses.left = 1000; /* the second request finds full experts only */
     assert_int_equal(simulate(&config, requests + 1, 1, &seen, &all), 0);
     assert_int_equal(seen.tokens[0].time_ns, without.tokens[1].time_ns);
     assert_true(guesses.begun > 3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Task graphs: Figure 6 for each state, the limits, and the shape of random graphs.
+ * Task graphs: Figure 6 for each state, the limits, and invariants of random graphs.
  */
 #include "test.h"
 #include "request_random.h"
@@ -161,7 +161,7 @@ TEST(limits_are_refused)
     assert_int_not_equal(efs_graph_bytes(&many), 0);
 }
 
-/* Edges lead forward only, every operation has as many coming in as it needs, and the counts are right. */
+/* Edges lead forward only, every operation has as many incoming edges as it needs, and the counts are correct. */
 TEST(random_graphs_are_sound)
 {
     uint64_t random = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_trial.c - what is faster is kept, what is slower left, and both again when they change places. */
+/* test_trial.c - the faster mode is kept, the slower one left, and both are reversed when the speeds are. */
 #include "test.h"
 #include "cases.h"
 #include "trial.h"
@@ -8,7 +8,7 @@
 
 enum { STEPS = 4 };
 
-/* Steps of 1000 ns without and `with` ns with, and noise of a part of that; returns how many were done with. */
+/* Steps of 1000 ns without and `with` ns with the mode, plus uniform noise. Returns the number of steps with it. */
 static unsigned play(struct efs_trial *t, unsigned steps, double with, double noise, uint64_t *random)
 {
     unsigned count = 0;
@@ -60,7 +60,7 @@ TEST(it_changes_its_mind)
     assert_true(play(&t, 2000, 800, 0.2, &random) > 1800);
 }
 
-/* All gets slower, whichever it is: that says nothing. */
+/* All steps get slower by the same factor, with and without: the ratio stays 1. */
 TEST(drift_is_no_difference)
 {
     struct efs_trial t;
@@ -72,7 +72,7 @@ TEST(drift_is_no_difference)
     assert_true(fabs(efs_trial_ratio(&t) - 1) < 0.01);
 }
 
-/* Blocks around other work are not compared: those with are slow here because it is other work. */
+/* Blocks interrupted by other work are not compared: here only that work makes those with the mode slow. */
 TEST(other_work_is_not_compared)
 {
     struct efs_trial t;
@@ -86,7 +86,7 @@ TEST(other_work_is_not_compared)
     assert_true(fabs(efs_trial_ratio(&t) - 1) < 1e-9);
 }
 
-/* A step's time is that of its work, 1 to 9 of it, and 10 % of that with. */
+/* A step's time depends on its work, 1 to 9 units, and is 10 % shorter with the mode. */
 TEST(work_that_differs_hides_nothing)
 {
     struct efs_trial t;
@@ -105,8 +105,8 @@ TEST(work_that_differs_hides_nothing)
     assert_true(fabs(efs_trial_ratio(&t) - 0.9) < 0.02);
 }
 
-/* As beside a process that keeps the disk busy: what guesses cost is lost in what tokens differ by, and must still
- * cost next to nothing. */
+/* As with another process that keeps the disk busy: the cost of prefetch is hidden in the variance of tokens, and must
+ * cost less than 1 % in total. */
 TEST(what_cannot_be_told_costs_hardly_anything)
 {
     for (unsigned slower = 1050; slower <= 1300; slower += 50) {
@@ -134,7 +134,7 @@ TEST(what_makes_no_difference_is_left)
     assert_true(t.decided && !t.better);
 }
 
-/* A disk that another process begins to use: the next blocks take longer, and it is looked at at once. */
+/* Another process starts to use the disk: blocks take longer, and the trial measures both modes again at once. */
 TEST(times_that_change_are_looked_at)
 {
     struct efs_trial t;
