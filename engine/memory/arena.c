@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * arena.c - see arena.h: blocks. A tree a node over the longest free runs of its segments leads to the first segment
- * with room in log(segments) steps; the run itself is found in the segment's bitmap (64 words for 16 MiB).
+ * arena.c - see arena.h: blocks. Each node has a tree over upper bounds of the longest free runs of its segments, which
+ * leads to the first candidate in log(segments) steps; the run is then found in the segment's bitmap (64 words for 16
+ * MiB).
  */
 #include "arena.h"
 
@@ -16,7 +17,7 @@ static bool alloc_in(struct efs_arena *arena, struct efs_arena_node *node, uint3
         struct efs_segment *s = &arena->segments[node->first + slot];
         uint32_t longest = 0;
         uint32_t g = s->retiring ? all : efs_runs_find(s->taken, all, need, from_high, &longest);
-        if (g == all) { /* the tree promised too much */
+        if (g == all) { /* the bound was too large */
             efs_arena_set_longest(node, slot, longest);
             continue;
         }

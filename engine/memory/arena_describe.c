@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena_describe.c - the arena's nodes and pages as lines of `name: value`. */
+/* arena_describe.c - prints the arena's nodes and pages as lines of `name: value`. */
 #include "arena.h"
 
 #include <errno.h>

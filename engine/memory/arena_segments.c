@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena_segments.c - see arena.h: where segments come from and go to. */
+/* arena_segments.c - see arena.h: adds, populates and drops segments. */
 #include "arena.h"
 
 #include "arena_tree.h"
@@ -14,7 +14,7 @@
 #define HUGE_PAGE (2u << 20)
 #define RESERVED (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
 
-/* Memory or addresses whose start lies on a huge page: map more and cut both ends off. NULL: none. */
+/* Maps memory or reserves addresses with a start aligned to 2 MiB: maps more and unmaps both ends. NULL on failure. */
 static uint8_t *map_aligned(size_t bytes, int prot, int flags)
 {
     uint8_t *p = efs_sys_mmap(NULL, bytes + HUGE_PAGE, prot, flags, -1, 0);
@@ -88,9 +88,10 @@ errint_t efs_arena_init(struct efs_arena *arena, size_t segment_bytes, uint32_t 
     return efs_arena_init_nodes(arena, segment_bytes, segment_max, &numa);
 }
 
-/* ---- segments come ---- */
+/* ---- adding segments ---- */
 
-/* With this segment the node keeps some memory for others: binding must not be what drives the system to kill. */
+/* Whether the node, after adding a segment, still has 1/64 of its memory available: bound allocations must not
+ * trigger the OOM killer. */
 static bool has_memory(const struct efs_arena *arena, const struct efs_arena_node *node)
 {
     if (!arena->available_bytes)
@@ -107,7 +108,7 @@ uint64_t efs_arena_nodes_with_memory(const struct efs_arena *arena)
     return with;
 }
 
-/* The node that has used the least of its share, of those. EFS_ANY_NODE: none. */
+/* Among `nodes` (bit mask), the one that has used the least of its slots. EFS_ANY_NODE: none has a free slot. */
 static uint32_t choose_node(const struct efs_arena *arena, uint64_t nodes)
 {
     uint32_t best = EFS_ANY_NODE;
@@ -140,8 +141,8 @@ bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_
     return true;
 }
 
-/* Memory for a segment at these reserved addresses or, NULL, anywhere: of a file that others may see, where such are
- * made, or our own. NULL: there is none. */
+/* Maps memory for a segment at the reserved address `at`, or anywhere if it is NULL: a window file if other
+ * processes may map segments and one can be created, else anonymous memory. NULL on failure. */
 static uint8_t *segment_map(const struct efs_arena *arena, uint8_t *at, struct efs_window_file *file)
 {
     size_t bytes = arena->segment_bytes;
@@ -164,9 +165,9 @@ errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segm
     coming->base = segment_map(arena, at, &coming->file);
     if (!coming->base)
         return -ENOMEM;
-    efs_sys_madvise(coming->base, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
-    /* Pages that a forked child shares are copied when they are written: that memory is not in the budget, and a read
-     * by O_DIRECT that is under way at the fork may end in the wrong copy (NOTES of open(2)). */
+    efs_sys_madvise(coming->base, bytes, MADV_HUGEPAGE); /* failure costs speed only */
+    /* Without MADV_DONTFORK, a write after fork(2) copies pages shared with the child: the copies are not counted in
+     * the budget, and an O_DIRECT read in flight at the fork may write to the wrong copy (open(2), NOTES). */
     efs_sys_madvise(coming->base, bytes, MADV_DONTFORK);
     if (arena->bind)
         coming->bind_error = coming->full ? -ENOMEM : arena->bind(coming->base, bytes, node->numa.id);
@@ -193,7 +194,8 @@ void efs_arena_add(struct efs_arena *arena, const struct efs_coming_segment *com
     arena->newest = coming->segment;
 }
 
-/* New, empty addresses in the place of the pages: that gives back locked ones, too, and forgets policy and advice. */
+/* Replaces the pages with an empty reservation, which also releases locked pages and resets memory policy and
+ * advice. */
 static void give_back(const struct efs_arena *arena, const struct efs_arena_node *node, uint8_t *base)
 {
     if (!node->base) {
@@ -265,7 +267,7 @@ void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool who
     atomic_store(&s->populating, false);
 }
 
-/* ---- and go ---- */
+/* ---- dropping segments ---- */
 
 void efs_arena_watch(struct efs_arena *arena, struct efs_chunk_watch *watch)
 {
@@ -308,7 +310,7 @@ void efs_arena_give_back(struct efs_arena *arena, uint32_t segment)
     s->given_back = true;
 }
 
-/* empty: who else has it mapped loses it, too. */
+/* empty: also remove the pages from mappings of other processes. */
 static void segment_drop(struct efs_arena *arena, uint32_t segment, bool empty)
 {
     struct efs_segment *s = &arena->segments[segment];
@@ -338,7 +340,7 @@ void efs_arena_destroy(struct efs_arena *arena)
 {
     for (uint32_t i = 0; arena->segment_count && i < arena->segment_max; i++)
         if (arena->segments[i].base)
-            segment_drop(arena, i, false); /* what others hold of it stays theirs */
+            segment_drop(arena, i, false); /* other processes keep the pages that they map */
     for (uint32_t n = 0; n < arena->node_count; n++) {
         if (arena->nodes[n].base)
             efs_sys_munmap(arena->nodes[n].base, arena->segment_bytes * arena->nodes[n].slots);

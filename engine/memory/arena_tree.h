@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arena_tree.h - of a node's segments, the first that may have a free run of some length. Shared by arena*.c alone. */
+/* arena_tree.h - a tree that finds the first segment of a node with a free run of some length. Used by arena*.c
+ * only. */
 #ifndef EFS_ARENA_TREE_H
 #define EFS_ARENA_TREE_H
 
@@ -10,8 +11,8 @@ static inline uint32_t efs_arena_granules(const struct efs_arena *arena)
     return (uint32_t)(arena->segment_bytes / EFS_GRANULE);
 }
 
-/* slot: the segment's number within its node. The tree's value may be too large (after an allocation), never too small;
- * 0: no memory, or no new blocks. */
+/* slot: the segment's index within its node. A value in the tree is an upper bound: it can be too large after an
+ * allocation. 0: the slot is unused, or the segment takes no new blocks. */
 static inline void efs_arena_set_longest(struct efs_arena_node *node, uint32_t slot, uint32_t granules)
 {
     uint32_t i = node->leaves + slot, *tree = node->longest;
@@ -19,7 +20,7 @@ static inline void efs_arena_set_longest(struct efs_arena_node *node, uint32_t s
         tree[i / 2] = tree[i] > tree[i ^ 1] ? tree[i] : tree[i ^ 1];
 }
 
-/* The first slot that may have need (at least 1) free granules in a row, or UINT32_MAX. */
+/* The first slot that may have `need` (at least 1) consecutive free granules, or UINT32_MAX. */
 static inline uint32_t efs_arena_first_with(const struct efs_arena_node *node, uint32_t need)
 {
     uint32_t i = 1;

@@ -2,8 +2,8 @@
 /*
  * memfile.c - see memfile.h.
  *
- * What is given out was opened through a clone of the tmpfs that is mounted read-only: who opens it again, by
- * /proc/self/fd or /proc/PID/fd, comes to the same clone and gets EROFS for whatever would change it, also as root. A
+ * Descriptors passed to other processes are opened through a read-only clone of the tmpfs mount: a process that reopens
+ * one by /proc/self/fd or /proc/PID/fd goes through the same mount and gets EROFS for any modification, also as root. A
  * memfd is sealed instead.
  */
 #include "memfile.h"
@@ -31,7 +31,7 @@ void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs)
     memfiles->reading = efs_sys_clone_reading(memfiles->tmpfs);
     if (memfiles->reading < 0)
         memfiles->reading = efs_sys_clone_reading_mounted(memfiles->tmpfs);
-    if (memfiles->reading < 0) { /* what is given out could be written to: memfds, then */
+    if (memfiles->reading < 0) { /* without it other processes could write: use memfds */
         efs_sys_close(memfiles->tmpfs);
         memfiles->tmpfs = -1;
     }
@@ -57,7 +57,7 @@ static struct memfile_name name_of(uint64_t number)
     return name;
 }
 
-/* A new file of the tmpfs, for writing. -errno. */
+/* Creates a file in the tmpfs, open for writing. -errno on failure. */
 static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
 {
     *name = atomic_fetch_add(&memfiles->named, 1) + 1;
@@ -66,7 +66,7 @@ static int tmpfs_create(struct efs_memfiles *memfiles, uint64_t *name)
 
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
-    /* a process that was forked has it mapped, too, and keeps nothing by that */
+    /* also frees the pages that a forked child maps */
     if (memfile->data && (memfile->empty || memfile->kind == EFS_MEMFILE_PRIVATE))
         efs_sys_madvise(memfile->data, memfile->bytes, MADV_REMOVE);
     if (memfile->data)
@@ -85,12 +85,12 @@ void efs_memfile_leave(const struct efs_memfile *memfile)
         efs_sys_close(memfile->fd);
 }
 
-/* In the tmpfs with huge pages, which are some ten times cheaper to get and to map. NULL: it cannot be. */
+/* Maps a new file of the tmpfs, whose huge pages are about ten times cheaper to allocate and map. NULL on failure. */
 static uint8_t *tmpfs_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, uint64_t *name)
 {
     struct rlimit limit;
     uint8_t *data = NULL;
-    /* beyond it the thread gets SIGXFSZ, which may be one of the program's */
+    /* ftruncate(2) beyond RLIMIT_FSIZE raises SIGXFSZ, perhaps in a thread of the program */
     bool may = memfiles->tmpfs >= 0 && (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur >= bytes);
     int fd = may ? tmpfs_create(memfiles, name) : -1;
     if (fd < 0)
@@ -146,8 +146,8 @@ errint_t efs_memfile_populate(struct efs_memfile *memfile)
 {
     volatile uint8_t *data = memfile->data;
     assert(memfile->kind == EFS_MEMFILE_PRIVATE);
-    /* Of a file not by MADV_POPULATE_WRITE: that keeps the address space locked while pages are cleared, and whoever
-     * maps or unmaps something waits for it. Touching a page that is there cannot fail. */
+    /* Not MADV_POPULATE_WRITE for a named file: it holds mmap_lock while it clears pages, and other threads' mmap(2)
+     * and munmap(2) wait. Touching a page that is allocated cannot fail. */
     errint_t rc = memfile_have_pages(memfile);
     for (size_t at = 0; rc == 0 && at < memfile->bytes; at += EFS_ALIGN)
         data[at] = 0;
@@ -164,21 +164,21 @@ static errint_t named_cut(const struct efs_memfile *memfile)
     return rc;
 }
 
-/* As long as its file is. -errno: it is as it was. */
+/* Truncates the file to file_bytes and opens it. On -errno its kind is unchanged. */
 static errint_t show_named(struct efs_memfile *memfile)
 {
     errint_t rc = memfile->kind == EFS_MEMFILE_SHOWN ? 0 : named_cut(memfile);
     int fd = rc < 0 ? rc : efs_sys_openat(memfile->memfiles->reading, name_of(memfile->name).text, O_RDONLY, 0);
     if (fd < 0)
         return fd;
-    /* a mistake of ours is a crash then, never a wrong byte; where that fails, it is right all the same */
+    /* A later write by mistake then faults instead of corrupting data. Failure of mprotect() is harmless. */
     efs_sys_mprotect(memfile->data, memfile->bytes, PROT_READ);
     memfile->fd = fd;
     memfile->kind = EFS_MEMFILE_SHOWN;
     return 0;
 }
 
-/* A copy in a memfd that nobody can write to, mapped in its place: who reads there sees the same bytes. */
+/* Copies the content to a sealed memfd and maps that in its place; readers of the mapping see the same bytes. */
 static errint_t show_anonymous(struct efs_memfile *memfile)
 {
     struct rlimit limit;
@@ -211,12 +211,12 @@ static errint_t memfile_show(struct efs_memfile *memfile)
     return memfile->name ? show_named(memfile) : show_anonymous(memfile);
 }
 
-/* The same. */
+/* memfiles->lock held. */
 static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     if (memfile->kind != EFS_MEMFILE_PRIVATE)
         return memfile->kind == EFS_MEMFILE_WINDOW ? 0 : -EBUSY;
-    if (!memfile->name) /* a sealed copy could not be emptied under those who keep it mapped */
+    if (!memfile->name) /* a sealed memfd cannot be punched while clients map it */
         return -EBUSY;
     memfile->kind = EFS_MEMFILE_WINDOW;
     memfile->window = atomic_fetch_add(&memfiles->windows, 1) + 1;

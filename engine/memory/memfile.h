@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memfile.h - memory for full experts: files in memory, mapped. Without efs.lock: each call is one or more of the
- * system. A memory file is its owner's, who is one at a time; only showing it may be asked for by several at once.
+ * memfile.h - memory files: mapped memory for decoded experts, which can be passed to other processes. The functions
+ * make system calls and are called without efs.lock. A memory file is used by one owner at a time; only
+ * efs_memfile_show() and efs_memfile_make_window() may be called concurrently.
  *
- * No descriptor is kept for one, since the process may have few (RLIMIT_NOFILE): it is a file of a tmpfs of our own,
- * opened by its name when that is needed, or anonymous memory that is mapped shared. A descriptor that was asked for
- * stays until efs_memfile_take_fd().
+ * A memory file keeps no descriptor open, because the process may have few (RLIMIT_NOFILE): it is a file of a private
+ * tmpfs that is opened by name when needed, or an anonymous shared mapping. The descriptor of a SHOWN file stays open
+ * until efs_memfile_take_fd().
  *
- * PRIVATE: nobody else has ever seen it. Filled, filled again for another expert, given back, as we like.
+ * PRIVATE: never passed to another process. It may be refilled with other experts and freed.
  *
- * SHOWN: its file was given out. Pages of it may be anywhere, in pipes, socket queues, under I/O that pinned them, in
- * opens that the kernel has yet to make. It is never written, truncated or punched again, and given back whole: the
- * kernel frees each page with its last user.
+ * SHOWN: its file was passed on. Its pages may be referenced from pipes, socket queues, I/O that pinned them, or opens
+ * that the kernel has not completed. So it is never written, truncated or punched again, and is freed as a whole: the
+ * kernel frees each page when its last user releases it.
  *
- * WINDOW: given out as a window, whose readers know that other experts come to stand in it. Filled again, but never
- * shown as a file.
+ * WINDOW: its descriptor was passed on as a window; readers expect its content to change to other experts. It is
+ * refilled, but never becomes SHOWN.
  *
- * PRIVATE -> SHOWN or PRIVATE -> WINDOW, for good. Anonymous memory becomes SHOWN by a copy in a sealed memfd, mapped
- * in its place, and never WINDOW.
+ * Transitions: PRIVATE -> SHOWN or PRIVATE -> WINDOW, both permanent. Anonymous memory becomes SHOWN by mapping a copy
+ * in a sealed memfd in its place, and never becomes a WINDOW.
  *
- * Beside these: files for segments of the chunk pool, which are windows from the start (efs_window_file).
+ * Segments of the chunk pool are window files from the start (struct efs_window_file).
  */
 #ifndef EFS_MEMFILE_H
 #define EFS_MEMFILE_H
@@ -35,71 +36,73 @@
 enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_SHOWN, EFS_MEMFILE_WINDOW };
 
 struct efs_memfile {
-    struct efs_memfile *next;            /* of the free ones */
-    const struct efs_memfiles *memfiles; /* where it was made */
-    enum efs_memfile_kind kind;          /* changed by memfile.c alone */
-    bool populated;                      /* all its pages are there */
-    bool empty;          /* WINDOW: when it is freed, who keeps it mapped loses its memory, too, and reads zeros */
-    int fd;              /* SHOWN: for reading, and for nothing else by whoever gets it; < 0: it is not open */
-    uint32_t window;     /* WINDOW: its number */
-    uint64_t name;       /* in the tmpfs; 0: anonymous */
-    uint8_t *data;       /* mapped; SHOWN: for reading */
+    struct efs_memfile *next;            /* in the list of free memory files */
+    const struct efs_memfiles *memfiles; /* its creator */
+    enum efs_memfile_kind kind;          /* changed only by memfile.c */
+    bool populated;                      /* all its pages are allocated */
+    bool empty; /* WINDOW: freeing it also removes the pages from mappings of other processes, which then read zeros */
+    int fd;     /* SHOWN: read-only descriptor that cannot be reopened for writing; < 0: not open */
+    uint32_t window;     /* WINDOW: its id */
+    uint64_t name;       /* file name in the tmpfs; 0: anonymous */
+    uint8_t *data;       /* mapping; SHOWN: read-only */
     size_t bytes;        /* whole pages */
-    uint64_t file_bytes; /* of the file that it is shown as */
+    uint64_t file_bytes; /* size of the file that it contains */
 };
 
-/* Where memfiles are made; made once. */
+/* Creates memory files; one per engine. */
 struct efs_memfiles {
-    int tmpfs, reading; /* the root of a tmpfs with huge pages, mounted nowhere, and of a clone of it that is read-only;
-                           < 0: there is none, memfds do */
+    int tmpfs, reading; /* root of a private, unmounted tmpfs with huge pages, and of its read-only clone; < 0: not
+                           available, memfds are used */
     _Atomic uint64_t named;
-    _Atomic uint32_t windows; /* number given last to one of them */
-    pthread_mutex_t lock;     /* guards kind while a memory file is shown */
+    _Atomic uint32_t windows; /* last id assigned to a window */
+    pthread_mutex_t lock;     /* guards kind during show and make_window */
 };
 
-/* tmpfs: try to have one. Before memfiles are made. */
+/* tmpfs: try to create a private tmpfs. Call it before creating memory files. */
 void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs);
-void efs_memfiles_close(struct efs_memfiles *memfiles); /* after all memfiles were freed */
-/* A PRIVATE memfile of bytes (whole pages), which nobody has counted yet. NULL: no memory. */
+void efs_memfiles_close(struct efs_memfiles *memfiles); /* call it after freeing all memory files */
+/* Creates a PRIVATE memory file of `bytes` bytes (whole pages), which the caller accounts for. NULL: no memory. */
 struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes);
-/* Give its memory back. */
+/* Frees the memory file. */
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
-/* In a forked process: what that one has of it; the memory is the parent's. */
+/* In a forked child: unmaps and closes the child's copy; the memory stays the parent's. */
 void efs_memfile_leave(const struct efs_memfile *memfile);
-/* It is to hold a file of that size, of as many pages as the memfile has, which comes next. Not SHOWN. */
+/* Sets the file size for the next content, which occupies all pages of the memory file. Not for SHOWN files. */
 void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
-/* Show it as a file, whose descriptor is in fd then, or as a window: 0, also if it is that already; -EBUSY: it is the
- * other, or cannot be it; -errno: it is what it was. */
+/* Makes it SHOWN, with fd open, or a WINDOW. 0, also if it has that kind already; -EBUSY: it has the other kind, or
+ * is anonymous and cannot become a WINDOW; other -errno: its kind is unchanged. */
 errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
-/* The descriptor of one that is SHOWN, to be closed by the caller: nobody uses it. < 0: it is not open. */
+/* Moves the descriptor of a SHOWN file that is not in use to the caller, which closes it. < 0: it was not open. */
 int efs_memfile_take_fd(struct efs_memfile *memfile);
-/* A descriptor of a window for somebody else, to be closed by the caller: for reading, and for nothing else by whoever
- * gets it. -EMFILE, ... */
+/* Opens a read-only descriptor of a WINDOW, to be passed to another process; it cannot be reopened for writing. The
+ * caller closes it. -errno (-EMFILE, ...) on failure. */
 int efs_memfile_open_window(const struct efs_memfile *memfile);
-/* It is to be filled: have the pages that it lacks, as large as they can be, and leave it to the fill to clear each of
- * them. A fault gets huge pages and, after the last whole one, pages of 4 KiB: of an expert of 9 MiB and a header that
- * is a mebibyte, and those 257 faults cost more than all the rest. In one call the end gets large pages, too. After
- * efs_memfile_resize(). Takes some 20 us. -ENOMEM: it cannot have them, and must not be written to. */
+/* Allocates missing pages of a PRIVATE file before it is filled, in the largest page sizes available; each page is
+ * cleared when the fill first touches it. Page faults would allocate huge pages, and 4 KiB pages after the last
+ * whole huge page: for an expert of 9 MiB and a header that is 1 MiB, and those 257 faults take longer than all
+ * earlier ones. One call allocates large pages for the end, too. Call it after efs_memfile_resize(). Takes some 20
+ * us. -ENOMEM: pages are not available, and the memory must not be written. */
 errint_t efs_memfile_reserve(struct efs_memfile *memfile);
-/* Have all its pages, whose content is anything then. PRIVATE. May take a millisecond for each MiB. */
+/* Allocates and clears all pages of a PRIVATE file; the content is undefined afterwards. May take 1 ms per MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);
 
 /*
- * Memory of many owners that is a window from the start, and is written all the time: a process that maps it may read
- * what it was given of it, for as long as it holds that, and nothing else. No descriptor of it is kept.
+ * A segment of the chunk pool as a file: a window from the start, with chunks of many extents, written continuously. A
+ * process that maps it may read only the chunks that it was granted, and only while it holds them. The descriptor is
+ * not kept open.
  */
 struct efs_window_file {
-    uint64_t name;   /* 0: it has no file, nobody else can see it */
-    uint32_t number; /* of the window */
+    uint64_t name;   /* 0: no file, other processes cannot map it */
+    uint32_t number; /* id of the window */
 };
-/* Bytes (whole pages) without pages yet, mapped for writing at `at`, where addresses are reserved, or, NULL, anywhere.
- * NULL: there is no tmpfs, no descriptor, no memory. */
+/* Maps `bytes` bytes (whole pages) for writing, at the reserved address `at`, or anywhere if it is NULL; pages are
+ * allocated on first access. NULL: no tmpfs, no descriptor or no memory. */
 uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t bytes, struct efs_window_file *file);
-/* A descriptor for somebody else, to be closed by the caller: for reading, and for nothing else by whoever gets it.
- * -EOPNOTSUPP: it has no file; -EMFILE, ... */
+/* Opens a read-only descriptor to be passed to another process; it cannot be reopened for writing. The caller closes
+ * it. -EOPNOTSUPP: no file; -EMFILE, ... */
 int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file);
-/* Its pages go, also for those who keep it mapped, and its name. It stays mapped here. */
+/* Removes its pages, also from mappings of other processes, and its name. The mapping at data stays. */
 void efs_window_file_empty(struct efs_memfiles *memfiles, const struct efs_window_file *file, uint8_t *data,
                            size_t bytes);
 

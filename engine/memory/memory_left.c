@@ -9,11 +9,11 @@
 #include <stddef.h>
 
 #define MIB (1ull << 20)
-#define MARGIN_SHARE 16u /* of a limit: for what is taken meanwhile, by us and by others */
+#define MARGIN_SHARE 16u /* 1/16 of the limit as margin for allocations between two checks */
 #define MARGIN_LEAST (8 * MIB)
 #define MARGIN_MOST (64 * MIB)
 
-/* ---- begin and end ---- */
+/* ---- open and close ---- */
 
 static void memory_left_close_group(struct efs_memory_group *g)
 {
@@ -55,7 +55,7 @@ void efs_memory_left_close(struct efs_memory_left *left)
     *left = (struct efs_memory_left){.machine = -1};
 }
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 static uint64_t memory_left_margin(uint64_t limit)
 {
@@ -68,22 +68,22 @@ static uint64_t memory_left_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What is left of it less the margin; of texts that may say anything. */
+/* bytes - used - margin, clamped against overflow: the numbers come from text files. */
 static int64_t memory_left_of(uint64_t bytes, uint64_t used, uint64_t margin)
 {
     uint64_t most = INT64_MAX / 2;
     return (int64_t)(bytes < most ? bytes : most) - (int64_t)(used < most ? used : most) - (int64_t)margin;
 }
 
-/* Above memory.high no process is killed, but all are slowed down until nothing goes on. Page cache is reclaimed on
- * demand, memfds and tmpfs are not. */
+/* The kernel throttles processes above memory.high until they make no progress, but kills none. It reclaims page
+ * cache on demand, but not tmpfs and memfds. */
 struct group_bytes {
-    uint64_t hard, limit; /* memory.max; the lower one of it and memory.high */
+    uint64_t hard, limit; /* memory.max; the lower of memory.max and memory.high */
     uint64_t usage, cache;
 };
 
-/* false: it has no limit. Its usage and memory.stat, which the kernel sums up over all its processors, are not read
- * then. */
+/* false: the cgroup has no limit; usage and memory.stat are then not read, because the kernel sums them over all
+ * CPUs. */
 static bool memory_left_look(const struct efs_memory_group *g, struct group_bytes *bytes)
 {
     char text[EFS_KERNEL_TEXT];
@@ -125,7 +125,7 @@ int64_t efs_memory_left_bytes(const struct efs_memory_left *left)
     return least;
 }
 
-/* ---- the memory that the machine and its cgroups have ---- */
+/* ---- memory of the machine and its cgroups ---- */
 
 static void lower(uint64_t *least, uint64_t bytes)
 {

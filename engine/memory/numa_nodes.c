@@ -69,7 +69,7 @@ static void real_nodes(struct efs_numa *numa)
     uint32_t count = 0;
     for (int n = 0; n <= numa_max_node() && count < EFS_NUMA_NODES_MAX; n++) {
         long long bytes = numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)n) ? numa_node_size64(n, NULL) : 0;
-        if (bytes > 0) /* a node of processors alone has no memory */
+        if (bytes > 0) /* skips nodes that have only CPUs */
             numa->nodes[count++] = (struct efs_numa_node){(uint32_t)n, cpus_of(n), (uint64_t)bytes};
     }
     if (count == 0)

@@ -2,7 +2,7 @@
 /* runs.c - see runs.h. */
 #include "runs.h"
 
-/* The first granule from `from` on that is taken (or is free), or all. */
+/* The first allocated (or free) granule at or after `from`, or `all`. */
 static uint32_t runs_next(const uint64_t *taken, uint32_t all, uint32_t from, bool is_taken)
 {
     uint64_t flip = is_taken ? 0 : UINT64_MAX, below = from % 64 ? (1ull << (from % 64)) - 1 : 0;
@@ -15,7 +15,7 @@ static uint32_t runs_next(const uint64_t *taken, uint32_t all, uint32_t from, bo
     return all;
 }
 
-/* One more than the last granule below `from` that is taken (or is free), or 0. */
+/* One past the last allocated (or free) granule below `from`, or 0. */
 static uint32_t runs_previous(const uint64_t *taken, uint32_t from, bool is_taken)
 {
     uint64_t flip = is_taken ? 0 : UINT64_MAX, within = from % 64 ? (1ull << (from % 64)) - 1 : UINT64_MAX;
