@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * counts.c - the history of a store as a file: little-endian, struct header, then
+ * counts.c - the file format of the request history: little-endian, struct header, then
  *
  *     u64 passes[layers], u64 ranked[layers], u32 counts[layers][experts], u32 at_rank[layers][experts]
  */
@@ -19,7 +19,7 @@
 #define MAGIC "EFSCOUNT"
 #define VERSION 1u
 
-/* As layout.h has the store's: little-endian hosts only. */
+/* Native byte order: the engine supports only little-endian hosts (layout.h). */
 struct header {
     char magic[8];
     uint32_t version, reserved;
@@ -30,7 +30,7 @@ struct header {
 };
 static_assert(sizeof(struct header) == 48, "header");
 
-/* Of a history, whose sizes are within its limits: some 34 MB at the most. */
+/* Size of the file. A history is within EFS_HISTORY_MAX_LAYERS and _EXPERTS: at most 34 MB. */
 static size_t file_bytes(const struct efs_history *h)
 {
     return sizeof(struct header) + 16 * (size_t)h->layers + 8 * (size_t)h->layers * h->experts;
@@ -41,7 +41,7 @@ errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct 
     return efs_state_path("counts", content_hash, "bin", path, room, err);
 }
 
-/* Between the file's arrays at data and those of the history. */
+/* Copies the history's arrays to the file's at data (out), or back. */
 static void copy_arrays(const struct efs_history *h, uint8_t *data, bool out)
 {
     size_t layers = h->layers, extents = layers * h->experts;
@@ -56,7 +56,7 @@ static void copy_arrays(const struct efs_history *h, uint8_t *data, bool out)
     }
 }
 
-/* ---- out ---------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------- */
 
 errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *history, struct efs_error *err)
 {
@@ -83,9 +83,9 @@ errint_t efs_counts_save(uint64_t content_hash, const struct efs_history *histor
     return rc;
 }
 
-/* ---- in ----------------------------------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------------------------------------------ */
 
-/* The header against what is expected, before anything else is read; NULL: it fits. */
+/* Checks the header before the arrays are used. Returns NULL, or the reason for refusing the file. */
 static const char *check_header(uint8_t *data, size_t bytes, uint64_t content_hash, struct efs_history *h)
 {
     struct header header;
@@ -109,7 +109,7 @@ static const char *check_header(uint8_t *data, size_t bytes, uint64_t content_ha
     return efs_hash(data, bytes) == hash ? NULL : "the checksum is wrong";
 }
 
-/* The numbers, each within what it is a part of: a checksum can be forged. */
+/* Checks the range of each number, because a checksum can be forged. */
 static const char *check_numbers(const struct efs_history *h)
 {
     for (unsigned l = 0; l < h->layers; l++) {
@@ -127,7 +127,7 @@ static const char *check_numbers(const struct efs_history *h)
     return NULL;
 }
 
-/* Into *data, which the caller frees. The file is no longer than it should be: nothing larger is read. */
+/* Reads the file into *data, which the caller frees, at most expected bytes. */
 static errint_t read_file(const char *path, size_t expected, uint8_t **data, size_t *bytes, struct efs_error *err)
 {
     struct stat st;
@@ -140,7 +140,7 @@ static errint_t read_file(const char *path, size_t expected, uint8_t **data, siz
     if (rc == 0)
         rc = efs_sys_pread_all(fd, *data, *bytes, 0);
     if (rc == 0 && (uint64_t)st.st_size > expected)
-        ++*bytes; /* too long: seen by check_header() after what says more */
+        ++*bytes; /* too long: check_header() refuses it, after its more specific reasons */
     efs_sys_close(fd);
     return rc < 0 ? efs_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }

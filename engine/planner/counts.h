@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * counts.h - the history that an earlier mount saved: a file beside the store's profile, named by its content hash.
+ * counts.h - the request history that an earlier mount saved: a file in the state directory, named by the store's
+ * content hash.
  *
- * Saved whole or not at all. What is read is checked before it is used: version, store, sizes, every number, a
- * checksum; a damaged or foreign file is refused with a reason and is no reason not to mount.
+ * The file is replaced atomically. Loading checks version, store, sizes, every number and a checksum; a damaged or
+ * foreign file is refused with a reason, and the mount goes on without it.
  */
 #ifndef EFS_COUNTS_H
 #define EFS_COUNTS_H
@@ -12,13 +13,13 @@
 
 #include "history.h"
 
-/* Beside efs_profile_path(), the same errors. */
+/* A path in the directory of efs_profile_path(), with the same errors. */
 errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err);
 
 /*
- * Load it, for a store of these layers and experts. history is initialised by this and freed by the caller, also after
- * an error. -ENOENT: none was saved; -EUCLEAN: damaged, of another version, of another store or of other sizes;
- * -ENOMEM; what the system says.
+ * Load the counts of a store with these numbers of layers and experts. Initialises history, which the caller frees,
+ * also after an error. -ENOENT: none were saved; -EUCLEAN: damaged, or of another version, store or size; -ENOMEM;
+ * errors of the system.
  */
 errint_t efs_counts_load(uint64_t content_hash, unsigned layers, unsigned experts, struct efs_history *history,
                          struct efs_error *err);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_thread.c - see plan_thread.h: what is known of the machine and of the workload, the pools that follow from it,
- * and the thread's life. */
+/* plan_thread.c - see plan_thread.h: the profile, the history, planning, and the thread. */
 #include "plan_thread.h"
 
 #include "budget.h"
@@ -25,34 +24,34 @@ struct efs_plan_thread {
     struct efs *fs;
     unsigned long thread;
     bool started;
-    pthread_cond_t wake, first; /* first: planned for the first time */
+    pthread_cond_t wake, first; /* first: signalled by the first plan */
     /* guarded by efs.lock */
     bool stop, asked, planned;
-    double product_ns[2];    /* of a full and of a coded expert, as clients ran them; 0: none did */
+    double product_ns[2];    /* mean ns to run a full and a coded expert, from clients; 0: not known */
     struct efs_history seen; /* since the last plan */
     uint64_t saw;
     uint32_t *ranks; /* scratch of efs_plan_thread_saw() */
-    /* the thread's own, changed with efs.lock held */
+    /* written only by the plan thread, with efs.lock held */
     enum efs_profile_source profile_source;
     struct efs_profile profile;
-    bool counts_loaded; /* known began with the counts file */
+    bool counts_loaded; /* known was loaded from the counts file */
     struct efs_history known;
     struct efs_skew skew;
     struct efs_pools plan;
-    uint64_t saved_saw; /* what it had seen when that was saved */
+    uint64_t saved_saw; /* value of saw at the last save */
     double drift;
     int64_t planned_at;
     errint_t plan_error;
-    unsigned pools; /* that were allowed */
+    unsigned pools; /* allowed by the last plan */
     enum efs_plan_goal goal;
     uint64_t plan_ns;
 };
 
-/* ---- profile and history ---- */
+/* ---- limits of measuring ---- */
 
 #define MEASURE_SECONDS 0.4
-#define MEASURE_BYTES (112u << 20) /* that efs_profile_measure() takes */
-#define MEASURE_SHARE 4            /* of what is free at most that part: readers come first */
+#define MEASURE_BYTES (112u << 20) /* memory of efs_profile_measure() */
+#define MEASURE_SHARE 4            /* measuring takes at most 1/4 of the free budget, the rest is for readers */
 
 /* ---- the profile ---- */
 
@@ -78,7 +77,7 @@ static void thread_assume(const struct efs *fs, struct efs_profile *p)
     p->e_bytes = sums[EFS_POOL_E] / n;
 }
 
-/* Measuring takes memory for a moment: only where the budget has it to spare. */
+/* Counts the memory for measuring in the budget. false: the free budget is too small, or the store is closing. */
 static bool reserve_for_measuring(struct efs *fs)
 {
     efs_lock(fs);
@@ -194,14 +193,14 @@ static void thread_save(struct efs_plan_thread *s)
     efs_history_free(&all);
 }
 
-/* ---- from what is known to the pools ---- */
+/* ---- planning ---- */
 
-#define KNOWN_PASSES 20000u /* of the history; what is older counts less */
-#define PLAN_WORTH 0.95     /* another cut of the pools must cost at most this part of the one that is there */
+#define KNOWN_PASSES 20000u /* per layer of the history; older passes are scaled down */
+#define PLAN_WORTH 0.95     /* a new plan replaces the current one if it costs less than this part of it */
 
 /*
- * Every other cut of the pools costs what it moves, and rates that are kept current are never quite the same: a plan
- * stays as long as it is nearly as good as the best. *plan: the best one, and then the one to go by.
+ * Replaces *plan, the best one, by the current ratios if those cost at most 1 / PLAN_WORTH of it: changing the ratios
+ * moves experts, and the measured rates vary from plan to plan.
  */
 static void prefer_what_is(const struct efs_plan_thread *s, struct efs_pools_request *request,
                            const struct efs_cache_tuning *tuning, unsigned pools, struct efs_pools *plan)
@@ -222,7 +221,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
                      double chosen, const double product_ns[2], struct efs_skew *skew, struct efs_pools *plan)
 {
     const struct efs_profile *p = &s->profile;
-    struct efs_rates_now rates; /* as it is by now; what is read is decoded in any plan, what is kept coded in some */
+    struct efs_rates_now rates; /* current; how much is kept coded and decoded later depends on the plan */
     efs_estimator_now(s->fs->estimator, &rates, NULL, NULL);
     int rc = efs_skew_learn(skew, &s->known, efs_cache_layers(s->fs), efs_cache_width(s->fs), chosen);
     if (rc < 0)
@@ -251,8 +250,8 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
     return rc;
 }
 
-/* F only for those who map or lease whole experts, or whose memory is taken before they come: others are served from
- * the page cache (rule 3). */
+/* Pool F only if clients map or lease experts, or memory is preallocated for them: other readers are served through the
+ * page cache. */
 static unsigned pools_now(struct efs *fs)
 {
     unsigned pools = efs_cache_tuning(fs)->pools;
@@ -272,7 +271,7 @@ static void thread_plan(struct efs_plan_thread *s)
     efs_history_add(&s->known, &s->seen);
     efs_history_clear(&s->seen);
     efs_history_fade(&s->known, KNOWN_PASSES);
-    efs_budget_cut(fs); /* what is left for the pools, at the ratios of before */
+    efs_budget_cut(fs); /* updates the bytes of the pools, with the previous ratios */
     struct efs_cache_tuning tuning = *now;
     uint64_t bytes = efs_cache_pools_bytes(fs);
     unsigned pools = pools_now(fs);
@@ -301,7 +300,7 @@ static void thread_plan(struct efs_plan_thread *s)
     s->plan_ns = took;
     s->planned = true;
     pthread_cond_broadcast(&s->first);
-    efs_again(fs, EFS_AGAIN_REST); /* there may be memory to fill */
+    efs_again(fs, EFS_AGAIN_REST); /* the new plan may leave memory for EFS_LOAD_WARM */
     efs_unlock(fs);
 }
 
@@ -309,12 +308,12 @@ static void thread_plan(struct efs_plan_thread *s)
 
 #define SAVE_SECONDS 300
 #define LOOK_NS 2000000000
-#define SETTLE_NS 50000000u /* changes that come one after the other are planned for at once */
-#define DRIFT_EVERY 256u    /* requests */
+#define SETTLE_NS 50000000u /* changes within 50 ms of each other lead to one plan */
+#define DRIFT_EVERY 256u    /* requests between checks for drift */
 #define LEASE_LOOK_NS 50000000
 #define MEMORY_LOOK_NS 500000000
 
-/* ---- what it hears ---- */
+/* ---- events ---- */
 
 void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
@@ -352,7 +351,7 @@ static bool has_drifted(struct efs_plan_thread *s)
     return efs_history_drifted(&s->skew, &s->seen, EFS_DRIFT_REPLAN);
 }
 
-/* Leases wait for room, or what was held when the budget became smaller is still above it. */
+/* Leases wait for room, or memory held since before the budget was reduced exceeds it. */
 static bool is_short(const struct efs *fs)
 {
     return fs->leases_waiting || efs_budget_used(fs) > fs->account.budget_bytes;
@@ -366,7 +365,8 @@ static void look_for_room(struct efs *fs)
     efs_unlock(fs);
 }
 
-/* Returns false when the thread has to stop, at once: each close of a store would wait for it otherwise. */
+/* Waits SETTLE_NS for further changes. Returns false immediately when the thread has to stop, so that closing a store
+ * does not wait. */
 static bool settle(struct efs_plan_thread *s)
 {
     const struct timespec until = efs_from_now(SETTLE_NS);
@@ -387,7 +387,7 @@ static void *plan_thread_run(void *arg)
     uint64_t saved = efs_now_ns(), looked = saved;
     efs_lock(fs);
     while (!s->stop) {
-        /* nobody tells when a mapping ends that outlived its lease: look now and then */
+        /* poll: the kernel does not report the end of a mapping that outlives its lease */
         const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : LOOK_NS);
         bool told = s->asked || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull;
@@ -413,7 +413,7 @@ static void *plan_thread_run(void *arg)
     return NULL;
 }
 
-/* The policy starts with what is known. */
+/* Initialises the policy's counts from the history. */
 static void plan_thread_seed(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
@@ -513,7 +513,7 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
     efs_unlock(fs);
 }
 
-/* ---- "plan", "profile" and "memory" for people ---- */
+/* ---- the texts "plan", "profile" and "memory" ---- */
 
 static const char *const profile_sources[] = {"assumed", "saved", "measured"};
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * profile.c - the profile of a machine and a store as a file: JSON out and in.
+ * profile.c - writes and reads the profile of a machine and a store as JSON.
  */
 #include "expertfs-private.h"
 
@@ -15,16 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NUMBER_MAX 1e18 /* no number of a profile is anywhere near */
+#define NUMBER_MAX 1e18 /* above any plausible number of a profile */
 
-/* ---- where -------------------------------------------------------------------------------------------------- */
+/* ---- path --------------------------------------------------------------------------------------------------- */
 
 errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct efs_error *err)
 {
     return efs_state_path("profile", content_hash, "json", path, room, err);
 }
 
-/* ---- out ---------------------------------------------------------------------------------------------------- */
+/* ---- saving ------------------------------------------------------------------------------------------------- */
 
 char *efs_profile_json(const struct efs_profile *p)
 {
@@ -58,9 +58,9 @@ errint_t efs_profile_save(const struct efs_profile *profile, struct efs_error *e
     return rc;
 }
 
-/* ---- in ----------------------------------------------------------------------------------------------------- */
+/* ---- loading ------------------------------------------------------------------------------------------------ */
 
-/* Numbers that a plan divides by, or that must be in reach of each other. */
+/* Checks the numbers that a plan divides by, and those with an upper limit. */
 static bool profile_plausible(const struct efs_profile *p)
 {
     return p->layers >= 1 && p->layers <= 65536 && p->experts >= 1 && p->experts <= 65536 && p->tensors >= 1 &&

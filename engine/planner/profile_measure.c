@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile_measure.c - measures a profile: the disk, and what decoding takes, by all workers at once, as then the memory
- * is shared as it is in service. */
+/* profile_measure.c - measures a profile: disk rates, and decoding on all workers in parallel, so that they share
+ * memory bandwidth as when a store is served. */
 #include "expertfs-private.h"
 
 #include "clock.h"
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Shards of one object that follow each other on disk, and where they are in memory. */
+/* Consecutive shards of an object that are adjacent on disk, and the memory that they are read to. */
 struct efs_measured_span {
     uint32_t object, first, count;
     struct efs_block e, sm;
@@ -35,7 +35,7 @@ struct efs_measure {
     struct efs_arena arena;
     struct efs_disk *disk;
     struct efs_stats_counters stats;
-    uint32_t *objects; /* of experts, shuffled */
+    uint32_t *objects; /* objects of experts, shuffled */
     uint32_t object_count, object_next;
     struct efs_measured_span *spans;
     uint32_t span_count;
@@ -47,7 +47,7 @@ struct efs_measure {
 
 /* ---- the disk ---- */
 
-#define SPAN_BYTES (8u << 20) /* of a tensor at most, coded */
+#define SPAN_BYTES (8u << 20) /* limit of coded bytes read of an object */
 #define LATENCY_READS 64
 
 struct read {
@@ -96,7 +96,8 @@ static errint_t measure_wait(struct efs_measure *m)
     return error;
 }
 
-/* Whether a chunk comes right behind what ends there; *end: its own end then. One without bytes has no place. */
+/* Whether a chunk is adjacent to the preceding bytes, which end at *end (0: none), with padding below EFS_ALIGN;
+ * advances *end. true for an empty chunk. */
 static bool span_append_chunk(uint64_t offset, uint32_t bytes, uint64_t *end)
 {
     if (bytes == 0)
@@ -107,8 +108,8 @@ static bool span_append_chunk(uint64_t offset, uint32_t bytes, uint64_t *end)
     return true;
 }
 
-/* From the object's first shard on: those that lie side by side; *e, *sm: bytes of the pages that their chunks touch.
- * false: it has none. */
+/* Finds the longest run of adjacent shards from the object's first, up to SPAN_BYTES; *e, *sm: bytes of the pages with
+ * its chunks. false: the object has no chunks. */
 static bool span_lay(const struct efs_store *store, uint32_t object, struct efs_measured_span *span, uint64_t *e,
                      uint64_t *sm)
 {
@@ -169,7 +170,7 @@ static errint_t measure_round(struct efs_measure *m, uint64_t *bytes)
     return rc < 0 ? rc : error;
 }
 
-/* The first round warms up (and pins the memory), unless it is all there is time for. */
+/* The first round is a warm-up (and pins the memory); it is measured only if it uses up the time. */
 static errint_t measure_disk(struct efs_measure *m, double seconds)
 {
     uint64_t bytes = 0, began = efs_now_ns(), start = began;
@@ -191,7 +192,7 @@ static int compare_u64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of lone reads of a page, at the begin of tensors. */
+/* Median time of single page reads at the start of objects, with no other read in flight. */
 static errint_t measure_latency(struct efs_measure *m, double seconds)
 {
     uint64_t times[LATENCY_READS], end = efs_now_ns() + (uint64_t)(seconds * 1e9);
@@ -218,9 +219,9 @@ static errint_t measure_latency(struct efs_measure *m, double seconds)
 
 /* ---- decoding ---- */
 
-#define TARGET_BYTES (16u << 20) /* a worker decodes to here, round and round: more than a core's caches */
+#define TARGET_BYTES (16u << 20) /* target of a worker, used as a ring: larger than a core's caches */
 
-/* One worker that decodes what was read, from a place of its own on, until the time is over. */
+/* A worker, which decodes the read spans cyclically from span `start` until end_ns. */
 struct decoder {
     const struct efs_measure *m;
     uint64_t end_ns, ran_ns, raw_bytes, shards;
@@ -230,10 +231,10 @@ struct decoder {
 
 static uint64_t shard_room(const struct efs_store *store)
 {
-    return efs_page_up((uint64_t)store->sb.shard_elements * 4); /* no format has larger elements */
+    return efs_page_up((uint64_t)store->sb.shard_elements * 4); /* 4: the largest element of all formats */
 }
 
-/* Decode the shards of a span; bytes of target go round. */
+/* Decodes the shards of a span into target from *at, wrapping around at its end. */
 static errint_t decoder_decode(struct decoder *d, const struct efs_measured_span *span, size_t *at,
                                struct efs_codec_scratch *scratch)
 {
@@ -273,7 +274,7 @@ static errint_t decoder_run(void *arg, struct efs_error *err)
     errint_t rc = efs_codec_scratch_new(d->m->store->sb.shard_elements, &scratch);
     if (rc < 0)
         return rc;
-    for (uint32_t i = d->start; rc == 0 && i < d->start + d->m->span_count; i++) /* warm up: touch the target */
+    for (uint32_t i = d->start; rc == 0 && i < d->start + d->m->span_count; i++) /* warm-up: touches the target */
         rc = decoder_decode(d, &d->m->spans[i % d->m->span_count], &at, scratch);
     d->raw_bytes = d->shards = 0;
     uint64_t began = efs_now_ns();
@@ -311,11 +312,11 @@ static errint_t measure_decode(struct efs_measure *m, unsigned workers, double s
     return rc;
 }
 
-#define POOL_BYTES (64u << 20) /* read in a round */
-#define PART_OF_EXPERT 25      /* a tensor counts from 1/25 of its expert */
+#define POOL_BYTES (64u << 20) /* memory for the reads of a round */
+#define PART_OF_EXPERT 25      /* a tensor counts if it has at least 1/25 of its expert's bytes */
 #define SHARDS_MAX 256         /* EFS_TASK_MAX_SHARDS */
 
-/* ---- what an expert is on average --------------------------------------------------------------------------- */
+/* ---- averages over the experts ------------------------------------------------------------------------------ */
 
 struct sums {
     uint64_t raw, e, sm, e_exact, exponent_raw;
@@ -343,7 +344,7 @@ static void sums_add_expert(const struct efs_store *store, const struct efs_disk
             }
         }
         const struct efs_disk_shard *first = &store->shards[object->shard_first];
-        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* pages are read: half of one more at each end, on average */
+        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* whole pages are read: on average half a page more at each end */
         sums->sm += first->sm_bytes ? EFS_ALIGN : 0;
     }
     sums->raw += raw;
@@ -372,7 +373,7 @@ static void measure_describe(const struct efs_measure *m)
     p->shards = p->shards < 1 ? 1 : p->shards > SHARDS_MAX ? SHARDS_MAX : p->shards;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------------------- */
+/* ---- the measurement ---------------------------------------------------------------------------------------- */
 
 static uint64_t measure_random(uint64_t *state)
 {
@@ -405,7 +406,7 @@ static errint_t measure_list_objects(struct efs_measure *m)
     return m->object_count ? 0 : -ENOENT;
 }
 
-/* u, v and c from the sizes and rates. */
+/* Computes u, v and c (ZipMoE 3.3) from sizes and rates. */
 static void profile_derive(struct efs_profile *p)
 {
     double chunks = p->tensors * p->shards;

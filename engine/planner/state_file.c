@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state_file.c - the state directory: where it is, and files that appear there whole.
+ * state_file.c - finds the state directory and replaces files in it atomically.
  */
 #include "state_file.h"
 
@@ -39,7 +39,7 @@ errint_t efs_state_path(const char *kind, uint64_t content_hash, const char *end
     return n >= 0 && (size_t)n < room ? 0 : efs_fail(err, -ENAMETOOLONG, "%s: the path is too long", base);
 }
 
-/* Open the directory part of path, which is cut off it; make what is missing. Returns a descriptor or -errno. */
+/* Cuts path to its directory part, creates missing directories and opens it. Returns a descriptor or -errno. */
 static int open_directory(char *path)
 {
     char *end = strrchr(path, '/');
