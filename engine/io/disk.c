@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk.c - see disk.h. Demand goes before read-ahead, and that before what only uses spare time; at most
- * EFS_DISK_WINDOW_BYTES are under way, so that a late demand read does not queue behind a long read-ahead.
+ * disk.c - see disk.h. Demand precedes read-ahead, and read-ahead precedes speculative reads (spare_time). At most
+ * about EFS_DISK_WINDOW_BYTES are in flight, so that a late demand read does not queue behind a long read-ahead.
  */
 #include "disk_queue.h"
 
@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 #define DEPTH 64
-#define GONE_MS 60000 /* a process that was forked may hold the ring for longer than its reads take */
-#define BURST_BYTES (4u * EFS_DISK_WINDOW_BYTES) /* of one burst; while there is always more to read */
+#define GONE_MS 60000 /* timeout: a forked child may keep the ring open after its reads have completed */
+#define BURST_BYTES (4u * EFS_DISK_WINDOW_BYTES) /* limit of a burst on a disk that is never idle */
 
-enum { FILE_DIRECT, FILE_BUFFERED, FILE_GONE, FILES }; /* registered with the ring */
+enum { FILE_DIRECT, FILE_BUFFERED, FILE_GONE, FILES }; /* index of the file in the ring */
 
 struct efs_disk {
     struct efs_disk_options o;
@@ -33,22 +33,22 @@ struct efs_disk {
     bool sleeping, stop, changed;
     int event_fd;
     unsigned long thread;
-    /* the I/O thread's own */
+    /* used by the I/O thread only: */
     struct io_uring ring;
     bool uring, pins, joins, wake_armed, direct;
-    errint_t refused; /* what io_uring was refused with; 0: it was not */
-    int gone;         /* a pipe, the other end of which the ring alone holds: it ends when the ring's last read has */
+    errint_t refused; /* error with which io_uring was rejected; 0: in use */
+    int gone;         /* read end of a pipe; only the ring holds the write end: POLLHUP after its last read */
     uint64_t wake_value, busy_since_ns;
     struct efs_disk_queue demand, ahead, spare;
-    size_t inflight_bytes, spare_bytes; /* spare_bytes: of these, in spare time */
+    size_t inflight_bytes, spare_bytes; /* spare_bytes: bytes of speculative reads among them */
     unsigned inflight, spare_inflight;
-    struct efs_disk_request *begun[DEPTH / 2]; /* those that are in flight */
-    struct efs_rates_burst burst;              /* since busy_since_ns */
+    struct efs_disk_request *begun[DEPTH / 2]; /* the reads in flight */
+    struct efs_rates_burst burst;              /* measured since busy_since_ns */
     bool burst_untold;
-    struct iovec buffers[EFS_DISK_JOIN_READS]; /* of the read that is begun */
+    struct iovec buffers[EFS_DISK_JOIN_READS]; /* of the joined read being submitted */
 };
 
-/* Where a read waits. One that was raised before it came in is demand from the start. */
+/* The queue for a read. A read raised before it was queued is demand from the start. */
 static struct efs_disk_queue *disk_queue_of(struct efs_disk *d, struct efs_disk_request *r)
 {
     if (atomic_load(&r->change) == EFS_DISK_RAISE)
@@ -70,13 +70,13 @@ static void disk_cancel(struct efs_disk *d, struct efs_disk_request *r)
     disk_finish(d, r, -ECANCELED);
 }
 
-/* The first of the queue; it may have been cancelled before it came in. */
+/* Whether the first read of the queue was cancelled, perhaps before it was queued. */
 static bool disk_is_cancelled(const struct efs_disk *d, const struct efs_disk_queue *q)
 {
     return q != &d->demand && atomic_load(&q->head->change) == EFS_DISK_CANCEL;
 }
 
-/* What is demand now goes behind the demand that is there, and before what comes in; what is cancelled ends. */
+/* Applies changes to the reads of a queue: raised reads are appended to the demand queue, cancelled reads complete. */
 static void disk_look_through(struct efs_disk *d, struct efs_disk_queue *q)
 {
     struct efs_disk_queue all = *q;
@@ -91,7 +91,8 @@ static void disk_look_through(struct efs_disk *d, struct efs_disk_queue *q)
             efs_disk_put(disk_queue_of(d, r), r);
 }
 
-/* Move what came in to its queue. Returns true when the thread may end. will_sleep: tell submitters to wake it. */
+/* Moves incoming requests to their queues. Returns true if the thread may exit. will_sleep: submitters must wake the
+ * thread. */
 static bool disk_collect(struct efs_disk *d, bool will_sleep)
 {
     struct efs_disk_request *r;
@@ -112,14 +113,14 @@ static bool disk_collect(struct efs_disk *d, bool will_sleep)
     return end;
 }
 
-/* What of it is read now. */
+/* Bytes of the request to read next. */
 static size_t disk_piece(const struct efs_disk_request *r)
 {
     size_t left = r->bytes - r->done;
     return r->spare_time && left > EFS_DISK_PIECE_BYTES ? EFS_DISK_PIECE_BYTES : left;
 }
 
-/* The queue whose first read is the next to begin; NULL: none is. */
+/* The queue whose first read is next; NULL: none may be submitted now. */
 static struct efs_disk_queue *disk_next(struct efs_disk *d)
 {
     if (d->demand.head || d->ahead.head)
@@ -129,7 +130,7 @@ static struct efs_disk_queue *disk_next(struct efs_disk *d)
     return d->spare.head && alone && fits ? &d->spare : NULL;
 }
 
-/* ---- bursts: from the first read that finds the disk idle until it is idle again, or has done much ---- */
+/* ---- bursts: from the first read on an idle disk until it is idle again, or until BURST_BYTES ---- */
 
 static void burst_read(struct efs_disk *d, size_t bytes, bool untold)
 {
@@ -156,7 +157,7 @@ static void burst_end(struct efs_disk *d)
     d->burst_untold = false;
 }
 
-/* ---- what is refused ---- */
+/* ---- fallbacks ---- */
 
 static void disk_tell_refused(struct efs_disk *d, const char *what, errint_t why)
 {
@@ -164,7 +165,8 @@ static void disk_tell_refused(struct efs_disk *d, const char *what, errint_t why
         d->o.fell_back(d->o.arg, what, why);
 }
 
-/* rc: of a call of io_uring. Once one is refused, by a seccomp filter, say, the thread leaves the ring. */
+/* rc: result of an io_uring call. After a failure other than EINTR, for example by a seccomp filter, the thread
+ * stops using the ring. */
 static bool disk_is_refused(struct efs_disk *d, int rc)
 {
     if (rc < 0 && rc != -EINTR && !d->refused)
@@ -172,9 +174,8 @@ static bool disk_is_refused(struct efs_disk *d, int rc)
     return d->refused < 0;
 }
 
-/* Whether a read that failed with this result is to be tried again in another way: through the page cache, then by
- * pread(2). FUSE filesystems let files be opened with O_DIRECT and refuse the reads; kernels before 5.6 lack the read.
- */
+/* Whether a failed read is to be retried by the next fallback: through the page cache, then by pread(2). FUSE file
+ * systems accept O_DIRECT at open(2) and reject the reads; kernels before 5.6 lack IORING_OP_READ. */
 static bool disk_other_way(struct efs_disk *d, const struct efs_disk_request *r, int result)
 {
     if (!efs_sys_no_direct(result))
@@ -195,7 +196,7 @@ static int disk_file(const struct efs_disk *d)
     return d->direct ? d->o.fd : d->o.buffered_fd;
 }
 
-/* The first of the queue unpins. What cannot be unpinned is unpinned when the ring is left. */
+/* The first request of the queue unpins a segment. If that fails, the segment is unpinned when the ring is closed. */
 static void disk_unpin(struct efs_disk *d, struct efs_disk_queue *q)
 {
     struct efs_segment *s = &d->o.arena->segments[q->head->segment];
@@ -205,14 +206,14 @@ static void disk_unpin(struct efs_disk *d, struct efs_disk_queue *q)
     disk_finish(d, efs_disk_take(q), 0);
 }
 
-/* Register the segment at its first read. Failing (RLIMIT_MEMLOCK) costs speed only. */
+/* Registers the segment at its first read. Failure (RLIMIT_MEMLOCK) costs speed only. */
 static void disk_pin(struct efs_disk *d, uint32_t segment)
 {
     struct efs_segment *s = &d->o.arena->segments[segment];
     if (!d->pins || s->pinned || atomic_load(&s->populating))
         return;
     if (efs_arena_populate(d->o.arena, segment) < 0)
-        return; /* it may later */
+        return; /* retried at the next read */
     if (efs_sys_uring_pin(&d->ring, segment, s->base, d->o.arena->segment_bytes) == 0)
         s->pinned = true;
     else
@@ -274,21 +275,22 @@ static void start_reads(struct efs_disk *d)
         disk_pin(d, r->segment);
         if (io_uring_sq_space_left(&d->ring) == 0)
             return;
-        /* the kernel copies the list of buffers when it takes the read, so there is one list: in use as long as
-         * reads wait for being taken */
+        /* d->buffers is in use until the kernel has taken the submitted read (IORING_FEAT_SUBMIT_STABLE), so a read
+         * is joined only if the submission queue is empty */
         if (d->joins && io_uring_sq_ready(&d->ring) == 0)
             efs_disk_take_joined(q);
         else
             efs_disk_take(q);
         disk_prepare(d, r);
-        /* each by itself: the kernel would make one large read of neighbours, done at its end */
+        /* submit each read separately: the kernel would merge adjacent reads into one, and all would complete at its
+         * end */
         int rc = efs_sys_uring_submit(&d->ring);
         disk_begun(d, r);
         disk_is_refused(d, rc);
     }
 }
 
-/* One of the disk's reads has ended. */
+/* Removes a completed read from those in flight. */
 static void disk_read_ended(struct efs_disk *d, const struct efs_disk_request *r, size_t bytes, bool untold)
 {
     unsigned i = 0;
@@ -300,7 +302,8 @@ static void disk_read_ended(struct efs_disk *d, const struct efs_disk_request *r
         burst_end(d);
 }
 
-/* What is whole ends; the rest is read again, each by itself, so that none fails for another. */
+/* Completes the requests that were read in full; retries the rest separately, so that none fails because of a
+ * different one. */
 static void disk_reap_joined(struct efs_disk *d, struct efs_disk_request *first, int result)
 {
     struct efs_disk_request *again[EFS_DISK_JOIN_READS];
@@ -335,16 +338,16 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
     }
     if (result == -EAGAIN || result == -EINTR || disk_other_way(d, r, result))
         result = 0;
-    else if (result == -EFAULT) /* the memory to read into cannot have its pages */
+    else if (result == -EFAULT) /* pages of the buffer could not be allocated */
         result = -ENOMEM;
     else if (result == 0)
-        result = -EIO; /* the store ended early: it was checked to be long enough */
+        result = -EIO; /* end of file, although the size was checked at open */
     if (result > 0) {
         r->done += (size_t)result;
         efs_count(d->o.stats, disk_bytes, result);
     }
     bool more = result >= 0 && r->done < r->bytes;
-    if (more && d->uring && !d->refused && !r->spare_time) { /* short: ask for the rest */
+    if (more && d->uring && !d->refused && !r->spare_time) { /* short read: submit the rest */
         if (disk_prepare(d, r))
             return;
         result = -EIO;
@@ -360,7 +363,7 @@ static void disk_reap(struct efs_disk *d, struct efs_disk_request *r, int result
         disk_finish(d, r, result < 0 ? result : 0);
 }
 
-/* Before the thread sleeps, or begins what takes long. */
+/* Called before the thread sleeps or starts an operation that may take long. */
 static void disk_tell_ended(struct efs_disk *d)
 {
     if (d->o.ended)
@@ -377,8 +380,8 @@ static void arm_wake(struct efs_disk *d)
     d->wake_armed = true;
 }
 
-/* Close the ring, and put what was in flight in line again. Reads that the kernel has begun still write to memory, so
- * they are waited for; entering the ring to do so may be what is refused. */
+/* Closes the ring and queues again the reads in flight. Reads that the kernel has started still write to memory:
+ * waits for them by the pipe, because entering the ring may be what is rejected. */
 static void leave_uring(struct efs_disk *d)
 {
     bool under_way = d->inflight + d->wake_armed > io_uring_sq_ready(&d->ring);
@@ -400,7 +403,7 @@ static void run_uring(struct efs_disk *d)
 {
     while (d->uring && !disk_collect(d, true)) {
         start_reads(d);
-        disk_tell_ended(d); /* some were cancelled */
+        disk_tell_ended(d); /* for reads that were cancelled */
         arm_wake(d);
         if (!d->refused)
             disk_is_refused(d, efs_sys_uring_wait(&d->ring));
@@ -483,13 +486,14 @@ static void open_ring(struct efs_disk *d)
 static void *disk_run(void *arg)
 {
     struct efs_disk *d = arg;
-    open_ring(d); /* here, since the ring belongs to the thread that made it */
+    open_ring(d); /* the ring belongs to the thread that creates it */
     if (d->uring)
         run_uring(d);
     if (!d->uring)
         run_pread(d);
     if (d->uring) {
-        /* else they stay pinned for some ms after the process has ended: who mounts again at once has less memory */
+        /* otherwise the kernel unpins them some ms after the process exits, and a mount started at once has less
+         * memory */
         io_uring_unregister_buffers(&d->ring);
         io_uring_queue_exit(&d->ring);
     }
@@ -528,7 +532,7 @@ errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk 
 static void disk_wake(struct efs_disk *d)
 {
     uint64_t one = 1;
-    ssize_t n = write(d->event_fd, &one, sizeof(one)); /* fails only when it is already readable */
+    ssize_t n = write(d->event_fd, &one, sizeof(one)); /* cannot fail: the counter never reaches its maximum */
     (void)n;
 }
 

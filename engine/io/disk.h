@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk.h - the one I/O thread: it owns an io_uring with the store's file and the chunk pool's segments registered, and
- * nobody else reads the store while it is served.
+ * disk.h - the I/O thread. It owns an io_uring, with the store's file and the chunk pool's segments registered, and is
+ * the only thread that reads the store while it is served.
  */
 #ifndef EFS_DISK_H
 #define EFS_DISK_H
@@ -9,60 +9,61 @@
 #include "arena.h"
 #include "expertfs.h"
 
-/* What has become of a read that waits behind others. */
+/* A change of a queued read. */
 enum efs_disk_change {
     EFS_DISK_AS_IT_IS,
-    EFS_DISK_RAISE, /* somebody waits for it: it is demand */
-    EFS_DISK_CANCEL /* nobody wants it: complete() is called with -ECANCELED */
+    EFS_DISK_RAISE, /* a thread waits for it: it becomes demand */
+    EFS_DISK_CANCEL /* no longer needed: complete() is called with -ECANCELED */
 };
 
-/* A read of the store, or the unpinning of a segment (bytes = 0). Owned by the caller until complete() is called, on
- * the I/O thread; complete() may free it and must not block. */
+/* A read of the store, or the unpinning of a segment (bytes = 0). The caller keeps it allocated until the I/O thread
+ * calls complete(), which may free it and must not block. */
 struct efs_disk_request {
     struct efs_disk_request *next;
-    struct efs_disk_request *joined; /* the I/O thread's: read with it, by disk_queue.h */
-    uint64_t offset;                 /* in the store, a multiple of 4 KiB */
+    struct efs_disk_request *joined; /* of the I/O thread: the next request of a joined read (disk_queue.h) */
+    uint64_t offset;                 /* in the store; a multiple of 4 KiB */
     size_t bytes;                    /* a multiple of 4 KiB; 0: unpin */
     uint8_t *data;                   /* inside segment */
     uint32_t segment;                /* index into the arena */
-    bool ahead;                      /* read-ahead: waits behind demand */
-    bool spare_time; /* read only while nothing else is under way or waits, in pieces of EFS_DISK_PIECE_BYTES, after
-                      * each of which others go first, and but EFS_DISK_SPARE_BYTES at once; tells nothing of what the
-                      * disk can do */
-    _Atomic uint8_t change; /* enum efs_disk_change: set by the caller while it owns the request, then efs_disk_look();
-                             * nothing comes of it once its last piece has begun */
-    bool alone;             /* the I/O thread's: what it was read with has failed, or ended early */
+    bool ahead;                      /* read-ahead: queued behind demand */
+    bool spare_time;                 /* speculative: read only while no other read is queued or in flight, in pieces of
+                                        EFS_DISK_PIECE_BYTES; a burst with such a read is not passed to the estimator */
+    _Atomic uint8_t change;          /* enum efs_disk_change: set by the caller before complete() is called, followed by
+                                        efs_disk_look(); without effect once its last piece is in flight */
+    bool alone; /* of the I/O thread: not joined again, because its joined read failed or was short */
     void (*complete)(struct efs_disk_request *request, errint_t error);
-    bool direct;               /* the I/O thread's: it was begun with O_DIRECT */
-    size_t done, begun;        /* the I/O thread's: bytes that are read; of them, when it was begun last */
-    uint64_t begin_ns, end_ns; /* when the read was begun, and had ended: for complete() */
+    bool direct;               /* of the I/O thread: submitted with O_DIRECT */
+    size_t done, begun;        /* of the I/O thread: bytes read; bytes read before the last submission */
+    uint64_t begin_ns, end_ns; /* start of the last submission, completion time; for complete() */
 };
 
 struct efs_disk;
 struct efs_disk_options {
-    int fd;                  /* the store, O_DIRECT where that works */
-    int buffered_fd;         /* without O_DIRECT, read where fd refuses reads; the same as fd if that has none */
-    struct efs_arena *arena; /* segments[i].base is read, segments[i].pinned written by the I/O thread */
+    int fd;                  /* the store; with O_DIRECT where that works */
+    int buffered_fd;         /* without O_DIRECT, used if reads of fd are rejected; equal to fd if fd has no O_DIRECT */
+    struct efs_arena *arena; /* the I/O thread reads segments[i].base and writes segments[i].pinned */
     struct efs_stats_counters *stats;
-    struct efs_estimator *estimator; /* hears of bursts of reads; NULL: none */
-    void (*ended)(void *arg); /* on the I/O thread, must not block: no more reads have ended by now; NULL: none */
-    /* On the I/O thread: `what` was refused with -errno, and is not used any more. Once for each; NULL: none. */
+    struct efs_estimator *estimator; /* gets the measured bursts of reads; may be NULL */
+    void (*ended)(void *arg); /* called on the I/O thread after it has completed a batch of reads, and before it sleeps;
+                                 must not block; may be NULL */
+    /* Called on the I/O thread when `what` ("O_DIRECT" or "io_uring") was rejected with error why and is no longer
+     * used. At most once for each; may be NULL. */
     void (*fell_back)(void *arg, const char *what, errint_t why);
     void *arg;
 };
-#define EFS_DISK_WINDOW_BYTES (16u << 20) /* under way at once: no more are begun from there on */
-#define EFS_DISK_SPARE_BYTES (4u << 20)   /* of spare time begun at once, or one read */
-#define EFS_DISK_PIECE_BYTES (1u << 20)   /* of such a read under way: who asks meanwhile waits for them */
-/* Start the thread. Where io_uring is refused, now or later, it serves by pread(2), one read at a time; where O_DIRECT
- * is refused, through the page cache. */
+#define EFS_DISK_WINDOW_BYTES (16u << 20) /* no read is submitted while this many bytes are in flight */
+#define EFS_DISK_SPARE_BYTES (4u << 20)   /* of speculative reads in flight, or one read */
+#define EFS_DISK_PIECE_BYTES (1u << 20)   /* a demand read waits for at most this much of it */
+/* Starts the thread. If io_uring is rejected, at the start or later, it uses pread(2), one read at a time; if
+ * O_DIRECT is rejected, it reads through the page cache. 0 or -errno. */
 errint_t efs_disk_start(const struct efs_disk_options *options, struct efs_disk **disk);
-/* Finishes all requests, then joins. NULL is fine. */
+/* Completes all requests, then joins the thread. NULL is allowed. */
 void efs_disk_stop(struct efs_disk *disk);
-/* In its place, in a forked process: close what that one has of it. NULL is fine. */
+/* Instead of efs_disk_stop() in a forked child: closes the child's copies and frees it. NULL is allowed. */
 void efs_disk_leave(struct efs_disk *disk);
-/* One, or a list by `next`, in that order. Any thread; never fails. */
+/* Submits one request or a list linked by `next`, in order. Any thread; cannot fail. */
 void efs_disk_submit(struct efs_disk *disk, struct efs_disk_request *requests);
-/* Requests have changed: those that are not begun are looked through. Any thread; does not wait for it. */
+/* Makes the I/O thread examine the `change` of all queued requests. Any thread; does not wait for it. */
 void efs_disk_look(struct efs_disk *disk);
 
 #endif

@@ -1,35 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk_queue.c - see disk_queue.h. Extents of an expert lie side by side in the store, and are mostly asked for
- * together: one read of them asks less of the disk, of which some count operations, than one for each component.
+ * disk_queue.c - see disk_queue.h. Extents of an expert are adjacent in the store and are usually requested together.
+ * One read for all of them costs less than one for each component, because some disks are limited by operations per
+ * second.
  */
 #include "disk_queue.h"
 
 #include <string.h>
 
-#define JOIN_LOOK 64u /* how far behind in the queue */
+#define JOIN_LOOK 64u /* queued requests that are examined */
 
 static uint64_t queue_end_of(const struct efs_disk_request *r)
 {
     return r->offset + r->bytes;
 }
 
-/* Who reads in order waits for the first of what is read ahead: where that was joined, 64 KiB at a time took 1.07 of
- * the time, else 1.02 (medians of six and four pairs on a busy machine). */
+/* Whether the request may be joined. Read-ahead is not: a sequential reader waits for its first extent, and joining
+ * it took 1.07 of the time at 64 KiB reads, otherwise 1.02 (medians of six and four pairs on a busy machine). */
 static bool queue_joins(const struct efs_disk_request *r)
 {
     return r->bytes && r->done == 0 && !r->alone && !r->ahead && !r->spare_time &&
            atomic_load(&r->change) != EFS_DISK_CANCEL;
 }
 
-/* Does it go on where that one ends? */
+/* Whether r continues last: it starts at its end, or in its last page. */
 static bool queue_goes_on(const struct efs_disk_request *last, const struct efs_disk_request *r)
 {
     uint64_t end = queue_end_of(last);
     return r->offset > last->offset && (r->offset == end || r->offset + EFS_GRANULE == end) && queue_end_of(r) > end;
 }
 
-/* Out of the queue, which goes on behind `last` and takes no more than that; NULL: there is none. */
+/* Removes from the queue a request of at most `most` bytes that continues `last`; NULL: none found. */
 static struct efs_disk_request *queue_take_next(struct efs_disk_queue *q, const struct efs_disk_request *last,
                                                 size_t most)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk_queue.h - reads that wait for the I/O thread, in order, and which of them are read as one. All of it belongs to
- * that thread.
+ * disk_queue.h - queues of reads, and joins adjacent reads into one. Used by the I/O thread only, without a lock.
  */
 #ifndef EFS_DISK_QUEUE_H
 #define EFS_DISK_QUEUE_H
@@ -42,16 +41,18 @@ static inline struct efs_disk_request *efs_disk_take(struct efs_disk_queue *q)
 }
 
 #define EFS_DISK_JOIN_BYTES                                                                                            \
-    (2u << 20) /* of what is read as one, at most; with 4 MiB a request of 8 experts took 4 %                          \
-                * longer, since less is under way at its end */
+    (2u << 20) /* limit of a joined read; with 4 MiB a request of 8 experts took 4 % longer, because fewer reads are   \
+                  in flight at its end */
 #define EFS_DISK_JOIN_READS 16u
 
-/* The first of the queue, with what waits there and goes on behind it in the store: joined, by request->joined. Extents
- * end anywhere in a page, so that the last page of one can be the first of the next. */
+/* Takes the first read of the queue and joins to it (request->joined) queued reads that continue it in the store.
+ * Extents can end anywhere in a page, so the last page of a read can be the first page of the next. */
 struct efs_disk_request *efs_disk_take_joined(struct efs_disk_queue *q);
-/* Where a joined read goes, EFS_DISK_JOIN_READS buffers at most; their number. A page of two is read for the first. */
+/* Fills buffers (at most EFS_DISK_JOIN_READS) for a joined read and returns their number. A page shared by two
+ * requests is read into the first. */
 unsigned efs_disk_joined_buffers(const struct efs_disk_request *first, struct iovec *buffers);
-/* So many bytes of it were read: each has its own of them (done), a page of two is copied. */
+/* Distributes `bytes` bytes of a joined read: sets done of each request, and copies shared pages to the second
+ * request. */
 void efs_disk_joined_done(struct efs_disk_request *first, size_t bytes);
 
 #endif

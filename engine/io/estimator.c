@@ -39,7 +39,7 @@ void efs_estimator_profile(struct efs_estimator *e, const struct efs_profile *pr
     pthread_mutex_unlock(&e->lock);
 }
 
-/* At once: this machine serves as it is now, whatever it was when it was measured. */
+/* Replaces the rates as soon as the samples contradict them: current behaviour counts more than the profile. */
 static void believe_samples(struct efs_rates *rates)
 {
     struct efs_rates_doubt doubt;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* workers.c - see workers.h. lock guards the queue. */
+/* workers.c - see workers.h. efs_workers.lock guards the queues, stop and idle. */
 #include "workers.h"
 
 #include "sys.h"
@@ -22,7 +22,7 @@ struct queue {
 struct efs_workers {
     pthread_mutex_t lock;
     pthread_cond_t ready;
-    struct queue jobs, low; /* low: only when there are no jobs */
+    struct queue jobs, low; /* low: taken only if jobs is empty */
     bool stop;
     unsigned count, idle;
     struct worker worker[EFS_WORKERS_MAX];
