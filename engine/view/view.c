@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view.c - see view.h: the headers of experts' files, the tables of virtual files, and what stands at an offset. A
- * safetensors header must describe its data without holes, so only the header is padded (with spaces) to 4 KiB; tensors
- * that are whole pages come first, then the data of all of them is aligned.
+ * view.c - see view.h: headers of experts' files, tables of virtual files, the segment at an offset. A safetensors
+ * header must describe its data without holes, so only the header is padded (with spaces) to 4 KiB. Tensors whose size
+ * is a multiple of 4 KiB precede the rest, so that each of them is aligned.
  */
 #include "view.h"
 
@@ -26,7 +26,7 @@ static const char *name_of(const struct efs_store *store, const struct efs_disk_
     return store->strings + t->name_offset;
 }
 
-/* By the names of the objects' tensors. */
+/* Compares the names of the objects' tensors. */
 static int compare_objects(const struct efs_store *store, uint32_t object_a, uint32_t object_b)
 {
     const struct efs_disk_tensor *a = tensor_of(store, object_a), *b = tensor_of(store, object_b);
@@ -64,8 +64,8 @@ static void put_tensor(struct efs_text *text, const struct efs_store *store, con
     efs_text_bytes(text, "]}", 2);
 }
 
-/* What safetensors cannot say of a tensor, as an entry of __metadata__: its ggml type and shape, or whose slice it is.
- */
+/* Writes what safetensors cannot express as an entry of __metadata__: the ggml type, the shape of the whole tensor and
+ * the index of the slice. Nothing for whole tensors of other types. */
 static void put_note(struct efs_text *text, const struct efs_store *store, const struct efs_disk_tensor *t, bool slice,
                      uint32_t expert)
 {
@@ -77,7 +77,7 @@ static void put_note(struct efs_text *text, const struct efs_store *store, const
     const char *type = efs_dtype_name((enum efs_dtype)t->dtype);
     if (strcmp(type, "ggml:unknown") != 0) {
         efs_text_string(text, type);
-    } else { /* by its number, which is all that a GGUF file says */
+    } else { /* an unknown type: its number in the GGUF file */
         efs_text_string(text, "ggml:");
         efs_text_number(text, t->dtype - EFS_DTYPE_GGML, 1);
     }
@@ -94,7 +94,8 @@ static void put_note(struct efs_text *text, const struct efs_store *store, const
     efs_text_bytes(text, "\"", 1);
 }
 
-/* Pad to whole pages and put the length in front. Returns the header's bytes. */
+/* Pads the header with spaces to a multiple of EFS_ALIGN and writes the length of the JSON to its first 8 bytes, if the
+ * buffer is large enough. Returns the padded size in bytes. */
 static size_t finish_header(struct efs_text *text)
 {
     size_t all = (text->bytes + EFS_ALIGN - 1) / EFS_ALIGN * EFS_ALIGN;
@@ -106,7 +107,7 @@ static size_t finish_header(struct efs_text *text)
     return all;
 }
 
-/* The header of an expert's file into out (NULL: only say how long it is). */
+/* Writes the header of an expert's file to out; out may be NULL. Returns its size in bytes. */
 static size_t header_text(const struct efs_view *view, uint32_t expert, char *out, size_t bytes)
 {
     const struct efs_store *store = view->store;
@@ -168,7 +169,7 @@ static int by_name(const void *pa, const void *pb, void *arg)
     return c ? c : (a->object > b->object) - (a->object < b->object);
 }
 
-/* Tensors that are whole pages come first: then the data of all of them begins at a page's start. */
+/* Orders tensors whose size is a multiple of EFS_ALIGN first, so that each of them starts at a page boundary. */
 static int by_pages(const void *pa, const void *pb, void *arg)
 {
     const struct efs_store *store = arg;
