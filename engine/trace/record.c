@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record.c - see record.h: the rings, as texts, and the requests as a routing trace. */
+/* record.c - see record.h: the rings, their text form, and requests converted to a routing trace. */
 #include "record.h"
 
 #include "efs.h"
@@ -15,7 +15,7 @@
 
 #define EFS_RECORD_OPERATIONS 4096u
 #define EFS_RECORD_REQUESTS 32768u
-#define EFS_RECORD_IDS (EFS_RECORD_REQUESTS * 4u) /* experts of these requests, together */
+#define EFS_RECORD_IDS (EFS_RECORD_REQUESTS * 4u) /* experts of all recorded requests */
 
 struct efs_recorded_operation {
     uint64_t begin_ns, end_ns;
@@ -26,7 +26,7 @@ struct efs_recorded_operation {
 };
 
 struct efs_recorded_request {
-    uint64_t first; /* in ids, counted from the start */
+    uint64_t first; /* of its experts in id and tokens, before the modulo EFS_RECORD_IDS */
     uint16_t layer, count;
     bool named;
 };
@@ -34,36 +34,38 @@ struct efs_recorded_request {
 struct efs_record {
     pthread_mutex_t lock;
     uint32_t layers, width;
-    uint64_t operations, requests, ids; /* so far */
+    uint64_t operations, requests, ids; /* recorded since the start */
     struct efs_recorded_operation operation[EFS_RECORD_OPERATIONS];
     struct efs_recorded_request request[EFS_RECORD_REQUESTS];
     uint16_t id[EFS_RECORD_IDS], tokens[EFS_RECORD_IDS];
 };
 
-/* The oldest request that is still there with all of its experts. */
+/* The oldest request of which neither the entry nor an expert was overwritten. */
 static inline uint64_t efs_record_oldest(const struct efs_record *record)
 {
     uint64_t at = record->requests > EFS_RECORD_REQUESTS ? record->requests - EFS_RECORD_REQUESTS : 0;
     while (at < record->requests && record->request[at % EFS_RECORD_REQUESTS].first + EFS_RECORD_IDS < record->ids)
-        at++; /* its experts were overwritten */
+        at++;
     return at;
 }
 
 /* ---- the requests as a routing trace ---- */
 
 /*
- * The requests of a served store as a routing trace, expertfs-route(5).
+ * Converts the requests of a served store to a routing trace, expertfs-route(5).
  *
- * A trace has a record for each token: of every layer the same number of experts. What was recorded are requests, in
- * order. They are put together to *passes* through the layers, a record each (for a batch, the union of its tokens):
+ * A trace has one record per token, with the same number of experts for each layer. The rings contain requests in
+ * order. The code groups them into *passes* through the layers and writes one record per pass (for a batch, the union
+ * of its tokens):
  *
- * - A pass ends when a request is of a lower layer than the one before; or of the same layer and either named or for an
- *   expert that the pass has there already. Requests that nobody named (leases, reads) may come one layer late.
- * - Experts of a layer are put in falling order of their tokens, and at most as many as the format takes are kept.
- * - A layer that asked for fewer than the widest repeats its last one: the set stays what was asked for.
- * - A layer that a pass did not ask for repeats what it asked for the time before (at the start: the time after). A
- *   pass with fewer than half of the layers is left out.
- * - A pass that told of several tokens for an expert is of several; of one that did not, nothing is known.
+ * - A request starts a new pass if its layer is below the highest layer of the pass; or if it is for that layer and
+ *   either named, or for an expert that the pass already has. An unnamed request (lease, read) may be one layer late:
+ *   in models of more than 2 layers, one layer below the highest counts as the same layer.
+ * - The experts of a layer are sorted by tokens, descending, and at most CHOSEN_MAX are kept.
+ * - A layer with fewer experts than the widest repeats its last one, which leaves the set unchanged.
+ * - A layer without requests in a pass repeats its experts of the previous pass (before its first request: of the
+ *   first). A pass with requests for fewer than half of the layers is dropped.
+ * - The kind of a pass is EFS_ROUTE_SEVERAL if an expert has more than one token, else EFS_ROUTE_UNKNOWN.
  */
 
 #define LAYERS_MAX 1024u
@@ -72,22 +74,22 @@ static inline uint64_t efs_record_oldest(const struct efs_record *record)
 #define HEADER_BYTES 48u
 #define NAME_MAX_BYTES 63u
 
-/* The pass that is being put together. */
+/* The pass under construction. */
 struct pass {
     uint32_t layers, width;
-    uint32_t *tokens; /* [layers][width]: 0: not asked for */
-    uint16_t *ids;    /* [layers][width], in the order in which they were asked for */
+    uint32_t *tokens; /* [layers][width]; 0: not requested */
+    uint16_t *ids;    /* [layers][width], in the order of the requests */
     uint16_t *count;  /* [layers] */
-    uint32_t asked;   /* layers */
-    bool several;     /* tokens of an expert */
+    uint32_t asked;   /* layers with a request */
+    bool several;     /* an expert has more than one token */
 };
 
-/* Passes that are complete, one after the other: the kind, then for each layer the count and as many ids. */
+/* Complete passes, concatenated: the kind, then for each layer the count and that many ids. */
 struct passes {
     uint16_t *data;
     size_t used, room;
     uint64_t count;
-    uint32_t chosen; /* the widest */
+    uint32_t chosen; /* largest count of a layer */
 };
 
 static errint_t trace_append(struct passes *all, const uint16_t *numbers, size_t count)
@@ -105,7 +107,7 @@ static errint_t trace_append(struct passes *all, const uint16_t *numbers, size_t
     return 0;
 }
 
-/* By falling tokens; those with as many stay in order. Cut to what the format takes. */
+/* Sorts by tokens, descending; stable. Returns count, at most CHOSEN_MAX. */
 static uint16_t put_in_order(uint16_t *ids, uint16_t count, const uint32_t *tokens)
 {
     for (uint16_t i = 1; i < count; i++)
@@ -203,7 +205,8 @@ static uint8_t *trace_put32(uint8_t *p, uint32_t n)
     return trace_put16(trace_put16(p, n & 0xffff), n >> 16);
 }
 
-/* The store's file, without folders and ".efs". */
+/* The file name of the store without directories and ".efs", at most NAME_MAX_BYTES, not terminated. Returns its length
+ * in bytes. */
 static size_t name_of(const char *path, char name[NAME_MAX_BYTES])
 {
     const char *slash = strrchr(path, '/');
@@ -216,7 +219,7 @@ static size_t name_of(const char *path, char name[NAME_MAX_BYTES])
     return n;
 }
 
-/* latest[l]: what layer l asked for last, or before that first: its count stands at this place of the data. */
+/* Sets latest[l], the experts that layer l repeats, to the first nonempty ones in all->data: points to their count. */
 static void find_first(const struct passes *all, uint32_t layers, const uint16_t **latest)
 {
     const uint16_t *at = all->data;
@@ -234,7 +237,7 @@ static uint8_t *put_records(const struct passes *all, uint32_t layers, const uin
 {
     const uint16_t *at = all->data;
     for (uint64_t t = 0; t < all->count; t++) {
-        p = trace_put32(p, 0); /* where one answer ends and the next begins is not known here */
+        p = trace_put32(p, 0); /* sequence: the rings do not record which requests belong to one answer */
         p = trace_put32(p, *at++);
         for (uint32_t l = 0; l < layers; l++) {
             if (*at)
@@ -298,7 +301,7 @@ static errint_t efs_record_trace(const struct efs *fs, const struct efs_record *
     }
     if (rc == 0 && all.count)
         rc = write_trace(fs, &all, data, bytes);
-    else if (rc == 0 && !(*data = efs_sys_calloc(1, 1))) /* nothing yet */
+    else if (rc == 0 && !(*data = efs_sys_calloc(1, 1))) /* no pass yet: an empty text */
         rc = -ENOMEM;
     free(all.data);
     return rc;
@@ -339,7 +342,7 @@ void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint
                 uint64_t begin_ns, uint64_t end_ns)
 {
     struct efs_record *r = fs->record;
-    static _Thread_local int32_t thread; /* gettid(2) is a system call */
+    static _Thread_local int32_t thread; /* cached: gettid(2) is a system call */
     if (!thread)
         thread = (int32_t)gettid();
     pthread_mutex_lock(&r->lock);
@@ -358,7 +361,7 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
 {
     struct efs_record *r = fs->record;
     if (count > UINT16_MAX || layer > UINT16_MAX || r->width > UINT16_MAX + 1u)
-        return; /* of a model that a trace does not take */
+        return; /* the model is too large for a trace */
     pthread_mutex_lock(&r->lock);
     r->request[r->requests++ % EFS_RECORD_REQUESTS] =
         (struct efs_recorded_request){r->ids, (uint16_t)layer, (uint16_t)count, named};
@@ -369,7 +372,7 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- for people and tools ---- */
+/* ---- output ---- */
 
 static void tell_operations(const struct efs *fs, const struct efs_record *r, FILE *out)
 {
@@ -405,7 +408,7 @@ errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size
     *text = NULL;
     if (!trace && strcmp(what, "sched") != 0)
         return -ENODATA;
-    struct efs_record *copy = efs_sys_malloc(sizeof(*copy)); /* so that no one waits while it is printed */
+    struct efs_record *copy = efs_sys_malloc(sizeof(*copy)); /* to format it without the lock */
     if (!copy)
         return -ENOMEM;
     pthread_mutex_lock(&fs->record->lock);

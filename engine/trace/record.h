@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.h - what was done when: the latest reads and decodes of experts, for a chart of a schedule as it went (ZipMoE
- * Figure 7), and the latest requests, for a trace. Rings of fixed size with a lock of their own, which is taken last.
+ * record.h - rings of the latest operations (reads and decodes of experts), for a chart of the schedule as executed
+ * (ZipMoE Figure 7), and of the latest requests, for a trace. Their size is fixed. Their lock is the innermost: no lock
+ * is taken while it is held.
  */
 #ifndef EFS_RECORD_H
 #define EFS_RECORD_H
@@ -15,21 +16,23 @@ enum efs_record_kind { EFS_RECORD_READ_E, EFS_RECORD_READ_SM, EFS_RECORD_DECODE 
 
 errint_t efs_record_build(struct efs *fs); /* -ENOMEM */
 void efs_record_destroy(struct efs *fs);
-uint64_t efs_record_bytes(void); /* that it holds */
+uint64_t efs_record_bytes(void); /* size of the rings */
 
-/* Layers of experts; width: experts of the largest. Before there are threads. */
+/* Sets the number of layers with experts, and width: the number of experts of the largest. Called before threads are
+ * started. */
 void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width);
-/* An operation on an extent of an expert, counted from its first, took place on the calling thread, or ended on it, at
- * these times of efs_now_ns(). */
+/* Records an operation that ran, or ended, on the calling thread. extent: counted from the expert's first; begin_ns and
+ * end_ns: of efs_now_ns(). */
 void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
                 uint64_t begin_ns, uint64_t end_ns);
-/* A request of a layer and its experts (numbers of the cache state), each once; tokens NULL: one each. named: they were
- * named together; else they are what leases or reads came for, and more of the same layer may follow. */
+/* Records a request of a layer for experts (numbers of the cache state), each at most once; tokens NULL: one token
+ * each. named: the request lists all experts of the layer; otherwise they come from leases or reads, and more of the
+ * layer may follow. Ignored if a trace cannot hold the numbers. */
 void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                         bool named);
 
-/* "sched": a line for each operation; "trace": the requests as a routing trace, nothing before there is a pass. As
- * efs_describe(). */
+/* "sched": one line per operation; "trace": the requests as a routing trace, empty before the first pass. Results and
+ * errors as efs_describe(). */
 errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 #endif
