@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune.c - efs_set(), efs_get(), efs_pin(): texts checked by tune_text.c, done by the cache and the plan thread. */
+/* tune.c - efs_set(), efs_get(), efs_pin(): tune_text.c parses the values; budget, cache and plan thread apply them. */
 #include "budget.h"
 #include "cache.h"
 #include "guess.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PLAN_WHOLE 1e-6 /* percent: what parts that sum to 100 may lack by rounding */
+#define PLAN_WHOLE 1e-6 /* percent: rounding error of parts that sum to 100 */
 
 struct setting {
     const char *name;
@@ -34,7 +34,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     efs_memory(&memory);
     efs_lock(fs);
     uint64_t held = efs_budget_used(fs);
-    if (automatic) /* what the pools have is ours to take again */
+    if (automatic) /* the pools' memory counts as free; efs_auto_budget() takes half of free memory */
         bytes += (held - fs->account.fixed_bytes) / 2;
     efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
@@ -81,7 +81,7 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
     struct efs_cache_tuning *t = efs_cache_tuning(fs);
     t->pools = pools;
     double sum = 0;
-    for (unsigned p = 0; p < EFS_POOLS; p++) /* what is not allowed any more goes at once */
+    for (unsigned p = 0; p < EFS_POOLS; p++) /* pools that are no longer allowed shrink now, not at the next plan */
         if (!t->fixed_plan)
             sum += t->ratio[p] = pools & EFS_PLAN_POOL(p) ? t->ratio[p] : 0;
     for (unsigned p = 0; p < EFS_POOLS && sum == 0 && !t->fixed_plan; p++)
@@ -170,7 +170,7 @@ static void tune_get_policy(struct efs *fs, char *text, size_t room)
     snprintf(text, room, "%s", efs_policy_name(efs_cache_tuning(fs)->policy));
 }
 
-/* ---- what is guessed ---- */
+/* ---- prefetch ---- */
 
 static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char pool_letters[] = "FCSE"; /* by enum efs_pool */
+static const char pool_letters[] = "FCSE"; /* indexed by enum efs_pool */
 
 static int plan_pool_of(char letter)
 {
@@ -17,9 +17,9 @@ static int plan_pool_of(char letter)
     return at ? (int)(at - pool_letters) : -1;
 }
 
-#define DECIMAL_PARTS 1e6 /* of one: what numbers are taken to, so that they are told as they are */
+#define DECIMAL_PARTS 1e6 /* numbers are rounded to 1/DECIMAL_PARTS: printing returns the same digits */
 
-/* A number in plain decimals, up to the character that cannot belong to one; NULL: there is none. */
+/* Parses an unsigned decimal number without exponent. Returns its end; NULL: no number, or over 31 characters. */
 static const char *decimal(const char *text, double *number)
 {
     size_t whole = strspn(text, "0123456789");
@@ -37,7 +37,7 @@ static const char *decimal(const char *text, double *number)
     return text + bytes;
 }
 
-/* As decimal() takes it, the same number again: no exponent, and no zeros behind the last digit of a fraction. */
+/* Prints a number as decimal() parses it: without exponent or trailing zeros of the fraction. */
 static void print_decimal(double number, char *text, size_t room)
 {
     char digits[EFS_TUNE_TEXT];
@@ -80,7 +80,8 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
     return 0;
 }
 
-/* One `F=10`, up to ',', ':' or the end. NULL: it is none, or the pool was said before. */
+/* Parses one share, such as `F=10`, and the separator after it, ',' or ':'. Returns the end; NULL: malformed, or the
+ * pool occurred before. */
 static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EFS_POOLS])
 {
     int pool = plan_pool_of(*text);
@@ -93,7 +94,7 @@ static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EF
     said[pool] = true;
     ratio[pool] = percent / 100;
     end += *end == '%';
-    if ((*end == ',' || *end == ':') && end[1]) /* a list of mount options has the comma for itself */
+    if ((*end == ',' || *end == ':') && end[1]) /* ':' because ',' separates mount options */
         return end + 1;
     return *end ? NULL : end;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tune_text.h - the texts of efs_set() and efs_get(): checked and turned into values, and back.
+ * tune_text.h - parses and prints the values of efs_set() and efs_get().
  *
- * Nothing here knows a served store. Numbers are taken to a millionth. Every refusal is -EINVAL and says in err (may be
- * NULL) what is allowed.
+ * Independent of a served store. Numbers are rounded to 1e-6. The parsers return 0 or -EINVAL; err (may be NULL) then
+ * lists the allowed values.
  */
 #ifndef EFS_TUNE_TEXT_H
 #define EFS_TUNE_TEXT_H
@@ -14,13 +14,13 @@
 #include "policy.h"
 #include "pools.h"
 
-/* What the pools may take, as the plan says it. */
+/* The tunable plan: shares of the memory of the pools. */
 struct efs_tune_plan {
     bool automatic;
-    double ratio[EFS_POOLS]; /* not automatic: shares, which sum to at most 1 */
+    double ratio[EFS_POOLS]; /* if not automatic; the sum is at most 1 */
 };
 
-#define EFS_TUNE_TEXT 128 /* room for any text that these make */
+#define EFS_TUNE_TEXT 128 /* bytes; enough for every text printed here */
 
 /* "auto" (*bytes = 0) or a size above 0. */
 errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err);
@@ -34,7 +34,7 @@ errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_er
 /* "off", "auto" or "always". */
 errint_t efs_tune_prefetch(const char *text, enum efs_governor_mode *mode, struct efs_error *err);
 
-/* Back to text, which the parsers above take; room is at least EFS_TUNE_TEXT. */
+/* Print a value in the form that the parser accepts. room: bytes of text, at least EFS_TUNE_TEXT. */
 void efs_tune_print_budget(uint64_t bytes, char *text, size_t room);
 void efs_tune_print_pools(unsigned pools, char *text, size_t room);
 void efs_tune_print_plan(const struct efs_tune_plan *plan, char *text, size_t room);
