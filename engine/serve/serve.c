@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve.c - start and stop serving a store; what it can tell of itself. */
+/* serve.c - opens and closes a served store, sizes its pools, reports its status. */
 #include "budget.h"
 
 #include "kernels.h"
@@ -23,13 +23,13 @@
 #define MIB (1ull << 20)
 #define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
 #define EXTENT_BYTES_MAX (4 * MIB)
-#define READAHEAD_BYTES_MAX (32 * MIB) /* for a sequential reader */
+#define READAHEAD_BYTES_MAX (32 * MIB) /* read-ahead of a sequential reader */
 #define SEGMENT_BYTES_MAX (16 * MIB)
 #define SEGMENT_BYTES_MIN (8 * MIB)
 #define HUGE_PAGE (2 * MIB)
-#define SEGMENTS_MAX 16384 /* memfiles of registered buffers */
+#define SEGMENTS_MAX 16384 /* IORING_MAX_REG_BUFFERS: each segment is a registered buffer */
 
-/* A store and what its rooms have for themselves: memory of one piece. */
+/* A store and the rooms' private state, in one allocation. */
 struct served {
     struct efs efs;
     struct efs_extents extents;
@@ -38,8 +38,7 @@ struct served {
     struct efs_leases leases;
 };
 
-/* What follows from a turn with the lock, in this order: room is made and given to who waits for it first, what nobody
- * waits for comes after. */
+/* Work that runs when the lock is released, in the order of enum efs_again; calls into rooms above the caller. */
 static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_follow,
                                                  [EFS_AGAIN_EXTENTS] = efs_extents_retry,
                                                  [EFS_AGAIN_MOVE] = efs_extents_move,
@@ -95,7 +94,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t extent)
     return (bytes + extent - 1) / extent * extent;
 }
 
-/* Chunks of the largest shard, as they lie in memory: in the pages that they touch. */
+/* Bytes of the pages that the chunks of a shard touch, for the largest shard. */
 static uint64_t largest_shard(const struct efs_store *store)
 {
     uint64_t most = 0;
@@ -116,12 +115,13 @@ static uint64_t fixed_bytes(const struct efs *fs)
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
            (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
-           (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* the planner's thread */
+           (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* stack of the plan thread */
            efs_record_bytes();
 }
 
-/* Sizes of extents and segments follow from the budget: small budgets take small bites, and there are memfiles for all
- * of a large one. Sets the size of extents, their count and what is fixed with it; returns the size of a segment. */
+/* Derives the sizes of segments and extents from the budget. A segment is 1/32 of the budget within SEGMENT_BYTES_MIN
+ * and SEGMENT_BYTES_MAX, but at least two shards and large enough that SEGMENTS_MAX segments cover the budget, rounded
+ * up to huge pages. Sets size and number of extents and account.fixed_bytes; returns the bytes of a segment. */
 static uint64_t size_extents(struct efs *fs, uint64_t budget)
 {
     uint64_t shard = largest_shard(fs->store), segment = budget / 32;
@@ -136,8 +136,8 @@ static uint64_t size_extents(struct efs *fs, uint64_t budget)
     return segment;
 }
 
-/* The floor is the least budget that serves. budget=auto becomes the floor where the memory limit allows it; else err
- * says what to do: ask for a larger budget, or give more memory. */
+/* Checks the budget against the floor, the smallest budget that can serve the store. An automatic budget is raised to
+ * the floor if the memory limit allows it. Otherwise -ENOMEM, with a hint in err: a larger budget, or more memory. */
 static errint_t reach_floor(struct efs *fs, uint64_t floor, const struct efs_memory *memory, struct efs_error *err)
 {
     const uint64_t whole = (floor + MIB - 1) / MIB, fixed = fs->account.fixed_bytes / MIB;
@@ -162,7 +162,8 @@ static errint_t reach_floor(struct efs *fs, uint64_t floor, const struct efs_mem
                     (unsigned long long)whole, (unsigned long long)fixed, (unsigned long long)(whole - fixed), hint);
 }
 
-/* The least budget, whole MiB, that is enough for the sizes that follow from it. */
+/* The smallest budget, in bytes, a multiple of 1 MiB, that covers fixed memory and one segment of the sizes derived
+ * from it. Leaves extents at those sizes. */
 static uint64_t floor_budget(struct efs *fs)
 {
     uint64_t least = 0, floor = MIB;
@@ -192,8 +193,8 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     fs->account.planned_segments = most;
     uint64_t room = most * segment / 4;
     efs_extents_set_window(fs, room < READAHEAD_BYTES_MAX ? room : READAHEAD_BYTES_MAX);
-    /* the budget may be raised later: as many segments as the whole store could fill; an object's two components may
-     * begin and end inside of pages that others use, too */
+    /* The budget may be raised later: reserve addresses for as many segments as the whole store could fill. Each of an
+     * object's two components may start and end in a page shared with other objects. */
     uint64_t pages = fs->store->sb.store_bytes + 4 * (uint64_t)EFS_ALIGN * fs->store->object_count;
     uint64_t whole = pages / segment * 9 / 8 + 4;
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
@@ -203,7 +204,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     return 0;
 }
 
-/* What the caller wants tuned from the start. */
+/* Applies the tunables in the options. */
 static errint_t served_tune(struct efs *fs, struct efs_error *err)
 {
     const struct efs_options *o = &fs->options;
@@ -312,8 +313,8 @@ static void served_stop(struct efs *fs)
     served_free(fs);
 }
 
-/* In a forked process. What the parent's threads may have been changing at the fork stays until this one ends; the
- * chunk pool is not mapped here. */
+/* Closes in a forked child. State that the parent's threads may have been changing at the fork stays allocated until
+ * the process exits; the chunk pool is not mapped in the child. */
 static void served_leave(struct efs *fs)
 {
     efs_disk_leave(fs->disk);
@@ -355,21 +356,21 @@ void efs_close(struct efs *fs)
     }
     efs_lock(fs);
     fs->closing = true;
-    efs_again(fs, EFS_AGAIN_EXTENTS); /* cancels those that wait */
+    efs_again(fs, EFS_AGAIN_EXTENTS); /* cancels the waiters */
     efs_again(fs, EFS_AGAIN_LEASES);
     efs_again(fs, EFS_AGAIN_CODED);
     efs_unlock(fs);
     efs_guess_stop(fs);
     efs_plan_thread_stop(fs);
     efs_lock(fs);
-    atomic_fetch_sub(&fs->active, 1); /* from now on the last that ends tells */
+    atomic_fetch_sub(&fs->active, 1); /* from here on the last active operation signals quiet */
     while (atomic_load(&fs->active))
         pthread_cond_wait(&fs->quiet, &fs->lock);
     efs_unlock(fs);
     served_stop(fs);
 }
 
-/* ---- what it tells ---- */
+/* ---- status ---- */
 
 const char *efs_cpu_path(void)
 {
@@ -424,7 +425,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
         *out = stats;
         return;
     }
-    uint32_t inflight = atomic_load(&fs->active) - 1; /* first: when nothing was, the counters below are of all */
+    uint32_t inflight = atomic_load(&fs->active) - 1; /* read first: if 0, the counters below are final */
 #define COPY(name, kind, extent, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
@@ -485,7 +486,7 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
     return rc == -ENODATA ? efs_record_describe(fs, what, text, bytes) : rc;
 }
 
-/* ---- the chunk pool's segments, for who registers them with another device ---- */
+/* ---- the chunk pool's segments, for registration with a device driver ---- */
 
 void efs_chunk_watch(struct efs *fs, struct efs_chunk_watch *watch)
 {
