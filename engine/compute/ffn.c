@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn.c - a layer's experts run by a team, each computed as it arrives. Threads take blocks of rows of whatever is
- * here: first of gate and up, then, when all of these are done, of down. One that finds nothing to do waits for the
- * next expert on behalf of all. Sums are made at the end, in the order of the mixture.
+ * ffn.c - runs a layer's experts on a team of threads, each expert when it arrives. Threads take blocks of rows of the
+ * experts that have arrived: first rows of gate and up, then, when all of these are done, rows of down. If there is no
+ * block to take, one thread waits for the next expert and the rest wait for that thread. The outputs are added at the
+ * end, in the order of the mixture.
  */
 #include "ffn.h"
 #include "expertfs-private.h"
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES (512u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
+#define BLOCK_BYTES (512u << 10) /* of a matrix; large against the cost of taking a block, small for balance */
 
 struct ffn {
     struct efs_ffn_source from;
@@ -25,16 +26,16 @@ struct ffn {
     struct efs_client_request *request; /* NULL: plain experts */
     struct efs_error *err;
     struct efs_team *team;
-    pthread_mutex_t lock; /* guards what follows, and the phases of experts */
+    pthread_mutex_t lock; /* guards the fields below and the experts' phases, here and over */
     pthread_cond_t changed;
-    _Atomic unsigned changes; /* counts how often that was told */
+    _Atomic unsigned changes; /* incremented at each broadcast of changed; efs_team_spin() polls it */
     bool fetching;            /* a thread waits for the next expert */
-    uint32_t left, come;      /* experts that are not over; that have come */
-    errint_t error;           /* the first; nothing more is begun then */
+    uint32_t left, come;      /* experts that are not finished; that were waited for */
+    errint_t error;           /* the first; threads then take no more blocks */
     struct efs_ffn_expert experts[];
 };
 
-/* ---- exponents of codecs that the kernels do not know ---- */
+/* ---- exponents of codecs without a kernel ---- */
 
 int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
 {
@@ -46,7 +47,8 @@ int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
 
 /* ---- one block ---- */
 
-/* What a thread has for itself: scratch of the products, and two ways to exponents (gate and up go together). */
+/* Resources of a thread for one block: scratch of the products, and two exponent decoders, because gate and up are
+ * computed together. */
 struct own {
     void *scratch;
     struct efs_ffn_exponents exponents[2];
@@ -75,7 +77,7 @@ static void own_free(struct own *own)
         efs_codec_scratch_free(own->exponents[i].scratch);
 }
 
-/* The matrix for this thread. */
+/* A copy of the matrix that decodes exponents to this thread's scratch. */
 static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs_coded_shard *coded,
                                     struct efs_ffn_exponents *x)
 {
@@ -87,7 +89,8 @@ static struct efs_matrix ffn_matrix(const struct efs_matrix *w, const struct efs
     return m;
 }
 
-/* Rows of h from their products, of the kinds whose products are not made into h at once. */
+/* Computes rows [begin, end) of h from the products: adds the biases, then clamped SwiGLU (if e->u) or ReLU. For
+ * EFS_FFN_SWIGLU the kernel computes h. */
 static void gate_rows(struct efs_ffn_expert *e, uint32_t begin, uint32_t end)
 {
     for (uint32_t t = 0; t < e->tokens; t++) {
@@ -141,7 +144,7 @@ static errint_t run_block(struct ffn *f, struct efs_ffn_expert *e, bool down, ui
     return rc;
 }
 
-/* ---- an expert's course; lock held unless said ---- */
+/* ---- progress of an expert; lock held unless stated ---- */
 
 static struct efs_ffn_phase phase_of(uint32_t rows, uint32_t cols, unsigned threads)
 {
@@ -149,7 +152,7 @@ static struct efs_ffn_phase phase_of(uint32_t rows, uint32_t cols, unsigned thre
     return (struct efs_ffn_phase){.rows = rows, .block = block < share ? block : share};
 }
 
-/* What x is given as (given), or h, which is F32. */
+/* The type of x (given) or of h, which is F32, for the kernels. */
 static enum efs_input_type input_type(const struct efs_ffn_expert *e, enum efs_activation activation, bool given)
 {
     switch (activation) {
@@ -163,7 +166,7 @@ static enum efs_input_type input_type(const struct efs_ffn_expert *e, enum efs_a
     return given ? EFS_INPUT_F16 : EFS_INPUT_F32_TO_F16;
 }
 
-/* Without lock: x of the tokens that are next, as the kernels want it. */
+/* Lock not held. Prepares x of the route's next tokens, at most EFS_TOKENS_MAX, and resets the phases. */
 static errint_t ffn_prepare(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_mixture *m = f->mixture;
@@ -174,7 +177,7 @@ static errint_t ffn_prepare(struct ffn *f, struct efs_ffn_expert *e)
     const void *x = (const uint8_t *)m->x + (size_t)token[0] * m->x_stride * number;
     size_t stride = m->x_stride;
     uint8_t *rows = NULL;
-    if (e->tokens > 1) { /* tokens stand anywhere in x: side by side for the kernel */
+    if (e->tokens > 1) { /* the kernel needs contiguous rows */
         rows = efs_sys_malloc((size_t)e->tokens * m->hidden * number);
         for (uint32_t t = 0; rows && t < e->tokens; t++)
             memcpy(rows + (size_t)t * m->hidden * number,
@@ -226,7 +229,7 @@ static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
     return 0;
 }
 
-/* Without lock: an expert has come. */
+/* Lock not held. Takes the matrices of an expert that arrived, allocates its buffers and prepares its first tokens. */
 static errint_t ffn_arrive(struct ffn *f, struct efs_ffn_expert *e)
 {
     uint32_t hidden = f->mixture->hidden, tokens = most_tokens(e);
@@ -249,7 +252,8 @@ static void ffn_tell(struct ffn *f)
     pthread_cond_broadcast(&f->changed);
 }
 
-/* Nothing to do: mostly another thread is about to end a phase. The lock is given up meanwhile. */
+/* Waits until another thread changes something. Spins first, because another thread is usually about to finish a phase.
+ * Releases the lock meanwhile. */
 static void ffn_rest(struct ffn *f)
 {
     unsigned seen = atomic_load(&f->changes);
@@ -266,11 +270,12 @@ static void ffn_failed(struct ffn *f, errint_t error)
         f->error = error;
 }
 
-/* The last block of a phase is done; the lock is given up meanwhile. */
+/* Ends a phase whose last block is done: prepares h, or the next tokens, or finishes the expert. Releases the lock
+ * meanwhile. */
 static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
 {
     errint_t rc = 0;
-    e->here = false; /* nobody takes of it meanwhile */
+    e->here = false; /* no thread takes a block of it meanwhile */
     pthread_mutex_unlock(&f->lock);
     if (!down) {
         rc = efs_input_prepare(input_type(e, f->mixture->activation, false), e->h, e->inner, e->inner, e->tokens,
@@ -280,7 +285,7 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
         rc = ffn_prepare(f, e);
     } else {
         rc = 1;
-        /* others may begin in what it gives back, which takes time and locks: ours is not held */
+        /* The released memory may admit waiting experts, which takes time and other locks. */
         if (f->request)
             efs_client_drop(f->request, e->index);
     }
@@ -295,7 +300,7 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
     ffn_tell(f);
 }
 
-/* A block to do: of the experts in order of arrival hardly more than one is not given out wholly. */
+/* Takes a block of the first expert in the order of the mixture that has arrived and has untaken rows. NULL: none. */
 static struct efs_ffn_expert *ffn_take(struct ffn *f, bool *down, uint32_t *begin, uint32_t *end)
 {
     for (uint32_t i = 0; i < f->mixture->expert_count && f->error == 0; i++) {
@@ -314,7 +319,7 @@ static struct efs_ffn_expert *ffn_take(struct ffn *f, bool *down, uint32_t *begi
     return NULL;
 }
 
-/* Wait for the next expert; the lock is given up meanwhile. */
+/* Waits for the next expert and prepares it. Releases the lock meanwhile; fetching keeps other threads out. */
 static void ffn_fetch(struct ffn *f)
 {
     uint32_t index = f->come;
@@ -323,7 +328,7 @@ static void ffn_fetch(struct ffn *f)
     errint_t rc = 0;
     int got = f->request ? efs_client_wait_any(f->request, -1, &index, &rc) : 1;
     if (got < 1)
-        rc = -EINVAL; /* cannot be: each is waited for once */
+        rc = -EINVAL; /* cannot happen: each expert is waited for once */
     if (rc == 0)
         rc = ffn_arrive(f, &f->experts[index]);
     pthread_mutex_lock(&f->lock);
@@ -373,7 +378,7 @@ static void ffn_work(void *arg, unsigned thread)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* ---- the whole ---- */
+/* ---- the mixture ---- */
 
 static void add_up(const struct ffn *f)
 {
@@ -430,7 +435,7 @@ static void ffn_end(struct ffn *f)
     free(f);
 }
 
-/* As which they were run: ANY if not all alike. */
+/* The form in which the experts were run; EFS_FORM_ANY if they differ. */
 static enum efs_form form_of(const struct ffn *f)
 {
     uint32_t full = 0;
@@ -439,7 +444,7 @@ static enum efs_form form_of(const struct ffn *f)
     return full == 0 ? EFS_FORM_CODED : full == f->mixture->expert_count ? EFS_FORM_FULL : EFS_FORM_ANY;
 }
 
-/* What it took, told to the planner and to who wants to know. */
+/* Reports the measured times to the planner and, if from.ns is set, to the caller. */
 static void ffn_measured(const struct ffn *f)
 {
     const struct efs_mixture *m = f->mixture;

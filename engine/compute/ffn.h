@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ffn.h - what ffn.c and its parts share: an expert of a mixture under way. */
+/* ffn.h - private to compute/: an expert of a mixture that is being run. */
 #ifndef EFS_FFN_H
 #define EFS_FFN_H
 
@@ -8,69 +8,71 @@
 #include "expertfs-private.h"
 #include "matvec.h"
 
-/* Rows of a product that threads take block by block. */
+/* The rows of a product: the size of a block, the next row to take, the number of rows that are done. */
 struct efs_ffn_phase {
     uint32_t rows, block, next, done;
 };
 
-/* What an expert computes: h from the products of gate and up with x, and down h. */
+/* How h follows from the products of gate and up with x. The output of an expert is down h. */
 enum efs_ffn_kind {
     EFS_FFN_SWIGLU,  /* h = silu(gate x) * (up x) */
     EFS_FFN_CLAMPED, /* gpt-oss: with biases, and efs_swiglu_clamped() */
-    EFS_FFN_RELU     /* Switch: h = max(gate x, 0); there is no up */
+    EFS_FFN_RELU     /* Switch: h = max(gate x, 0); without up */
 };
 
-/* An expert that is here: its matrices and its tokens, at most EFS_TOKENS_MAX of them at a time. */
+/* An expert of a mixture: its matrices and its current tokens, at most EFS_TOKENS_MAX. */
 struct efs_ffn_expert {
     const struct efs_route_to *route;
     uint32_t index; /* in the request */
     enum efs_ffn_kind kind;
     struct efs_matrix gate, up, down;
     float *bias[3];                         /* of gate, up and down; NULL: none */
-    struct efs_matrix_shard *shards;        /* of the three */
-    const struct efs_coded_shard *coded[3]; /* the same as the library has them; NULL: full */
-    uint32_t inner, first_token, tokens;    /* of the route: those that are computed now */
-    void *input, *middle;                   /* prepared: x of these tokens, h of these tokens */
+    struct efs_matrix_shard *shards;        /* of the three matrices */
+    const struct efs_coded_shard *coded[3]; /* of gate, up and down, from the client; NULL: full */
+    uint32_t inner, first_token, tokens;    /* first_token, tokens: part of the route that is computed now */
+    void *input, *middle;                   /* inputs of the kernels: x of these tokens, h of these tokens */
     float *h, *out;                         /* [tokens][inner]; [count][hidden], all tokens of the route */
-    float *u;                               /* [tokens][inner]: up's product; NULL: h takes it at once */
+    float *u; /* [tokens][inner]: product of up; NULL: not needed, or the kernel merges it into h */
     struct efs_ffn_phase up_phase, down_phase;
-    uint32_t shard_elements; /* of its shards, at most */
-    bool asks;               /* some shard, not always a tensor's first, has exponents that the kernels do not decode */
-    uint64_t busy_ns;        /* of all threads */
+    uint32_t shard_elements; /* of its coded matrices, the largest */
+    bool asks;               /* some shard, maybe not a tensor's first, has exponents that the kernels do not decode */
+    uint64_t busy_ns;        /* sum over the threads */
     bool here, over;
 };
 
-/* Where the experts are: one of these. */
+/* Source of the experts: a client's layer, or plain matrices. */
 struct efs_ffn_source {
-    struct efs_client *client; /* of this stack and layer */
+    struct efs_client *client; /* with stack and layer; NULL: plain */
     const char *stack;
     uint32_t layer;
-    const struct efs_plain_expert *plain; /* in the caller's memory */
-    /* What the caller's thread does between two blocks; NULL: nothing. No lock is held. */
+    const struct efs_plain_expert *plain; /* [experts], in the caller's memory */
+    /* The caller's thread calls this before each of its blocks, without a lock held. May be NULL. */
     void (*between)(void *arg);
     void *arg;
-    uint64_t *ns; /* [experts]: gets what each took, on all threads at once; NULL: not wanted */
+    uint64_t *ns; /* [experts]: receives each expert's time, as if all threads ran it together. May be NULL. */
 };
 
-/* Run the mixture, which was checked, on the team. Not in forms of a device. */
+/* Runs the mixture on the team. The caller has checked the mixture; its form is none of a device. */
 errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
                      struct efs_error *err);
 
-/* Take the matrices out of the tensors of an expert. -EOPNOTSUPP with err, -EINVAL (shapes do not fit), -ENOMEM. */
+/* Finds the matrices and biases of an expert among its tensors. The caller frees e->shards and e->bias, also after an
+ * error. -EOPNOTSUPP (unknown kind or coding), -EINVAL (shapes do not fit), -EUCLEAN or -ENOMEM, with err. */
 errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                           struct efs_error *err);
 
-/* efs_client_ffn() in EFS_FORM_DEVICE and in EFS_FORM_SHARED; the mixture was checked. */
+/* efs_client_ffn() in EFS_FORM_DEVICE and in EFS_FORM_SHARED. The caller has checked the mixture. */
 errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
                         struct efs_error *err);
 errint_t efs_ffn_share(struct efs_client *client, struct efs_team *team, const char *stack, uint32_t layer,
                        const struct efs_mixture *m, struct efs_error *err);
 
-/* A tensor as the matrix that the kernels know; shards has room for those of the tensor. -EOPNOTSUPP with err. */
+/* Describes a tensor as a matrix for the kernels, which points to the tensor's memory. shards: room for the tensor's
+ * shard_count. -EOPNOTSUPP or -EUCLEAN, with err. */
 errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, const struct efs_tensor *t,
                         struct efs_error *err);
 
-/* A shard of a coded tensor as its codec takes it. */
+/* A shard of a coded tensor, as input of its codec. */
 static inline struct efs_shard_view efs_ffn_shard_view(const struct efs_coded_shard *s, enum efs_format format)
 {
     return (struct efs_shard_view){.format = format,
@@ -82,12 +84,13 @@ static inline struct efs_shard_view efs_ffn_shard_view(const struct efs_coded_sh
                                    .sm_bytes = s->sm_bytes};
 }
 
-/* Exponents of codecs that the kernels do not know: exponents() of a matrix whose user is this, one for each thread. */
+/* Decoder of exponents of codecs without a kernel. efs_ffn_exponents() is the exponents() of a matrix, with this struct
+ * as its user; one per thread. */
 struct efs_ffn_exponents {
     const struct efs_coded_shard *shards; /* of the tensor */
     enum efs_format format;
     struct efs_codec_scratch *scratch;
-    uint8_t *e; /* room for a shard's */
+    uint8_t *e; /* room for the exponents of a shard */
 };
 int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ffn_calls.c - efs_client_ffn() and efs_plain_ffn(): check the arguments, then call what runs this form. */
+/* ffn_calls.c - efs_client_ffn() and efs_plain_ffn(): check the arguments and dispatch by form. */
 #include "device_ops.h"
 #include "ffn.h"
 #include "team.h"

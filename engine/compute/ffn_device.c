@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn_device.c - efs_client_ffn() in EFS_FORM_DEVICE: experts are computed where they come to, each when it is there.
- * Those that found no room are asked for again when others were computed and dropped. In EFS_FORM_SHARED some experts
- * run on the device, the others meanwhile on the team.
+ * ffn_device.c - efs_client_ffn() in EFS_FORM_DEVICE: runs each expert on the device when it is loaded. Experts that
+ * did not fit in pool G are requested again after those that did were computed and dropped. In EFS_FORM_SHARED some
+ * experts run on the device and the rest on the team, in parallel.
  */
 #include "device_ops.h"
 #include "device_run.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The client's device, which the mixture may run on: -EINVAL: there is none; -EOPNOTSUPP: not with its activations. */
+/* The client's device. -EINVAL: it has none; -EOPNOTSUPP: activations are not F32. */
 static errint_t device_of(const struct efs_client *client, const struct efs_mixture *m, struct efs_device **device,
                           struct efs_error *err)
 {
@@ -26,7 +26,7 @@ static errint_t device_of(const struct efs_client *client, const struct efs_mixt
     return 0;
 }
 
-/* The matrices of gate, up and down, which are not looked into: they are the device's. */
+/* The matrices of gate, up and down, by their device addresses. */
 static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count, uint32_t hidden,
                                 struct efs_device_matrices *out, struct efs_error *err)
 {
@@ -43,8 +43,8 @@ static errint_t device_matrices(const struct efs_tensor *tensors, uint32_t count
     return rc;
 }
 
-/* An expert of a request that is there begins. What efs_device_run_expert() tells: nothing of it was begun with
- * -ENOMEM; -EOPNOTSUPP: not of gate, up and down. */
+/* Launches a loaded expert of the request. The errors of efs_device_run_expert() (-ENOMEM: nothing was launched);
+ * -EOPNOTSUPP: its tensors are not gate, up and down. */
 static errint_t device_launch(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
                               uint32_t of_mixture, uint32_t hidden, struct efs_error *err)
 {
@@ -57,17 +57,19 @@ static errint_t device_launch(struct efs_device_run *run, struct efs_client_requ
     return rc < 0 ? rc : efs_device_run_expert(run, of_mixture, &matrices, err);
 }
 
-/* Drop it after that, or with an error: it may go with its request then. error, or that of efs_client_drop_after(). */
+/* Drops the expert after the launched work. On an error, waits for that work instead, so that the caller may release
+ * the request. Returns error or that of efs_client_drop_after(). */
 static errint_t device_drop(struct efs_device_run *run, struct efs_client_request *request, uint32_t index,
                             errint_t error)
 {
     const errint_t rc = error < 0 ? error : efs_client_drop_after(request, index, efs_device_run_stream(run));
-    if (rc < 0) /* it is dropped with its request, and some of it may be under way */
+    if (rc < 0) /* efs_client_release() drops it; launched work may still read it */
         efs_device_run_wait(run);
     return rc;
 }
 
-/* Of needs those that find room; the others are needs[count] then, and of the mixture experts[count]. */
+/* Requests needs[0 .. *count) and runs the experts that fit in pool G. Moves the rest to the front of needs, and their
+ * indices in the mixture to the front of experts, and sets *count. -ENOMEM: none fitted. */
 static errint_t device_round(struct efs_client *client, const char *stack, uint32_t layer, const struct efs_mixture *m,
                              struct efs_device_run *run, struct efs_need *needs, uint32_t *experts, uint32_t *count,
                              struct efs_error *err)
@@ -82,7 +84,7 @@ static errint_t device_round(struct efs_client *client, const char *stack, uint3
         if (status == 0) {
             rc = device_launch(run, request, index, experts[index], m->hidden, err);
             rc = device_drop(run, request, index, rc);
-            needs[index].tokens = 0; /* it is over */
+            needs[index].tokens = 0; /* it was run */
         } else if (status != -ENOMEM) {
             rc = status;
         }
@@ -125,8 +127,8 @@ errint_t efs_ffn_device(struct efs_client *client, const char *stack, uint32_t l
 /*
  * ---- shared with the processor ----
  *
- * What the device has is begun at once, what comes there by the caller's thread between two blocks of the processor's
- * part, and after it. What finds no room there is the processor's, too.
+ * The caller's thread launches the device's experts: those in pool G before the processor's part, the rest as they are
+ * loaded, between two blocks of that part and after it. The processor also runs those that did not fit in pool G.
  */
 
 struct share {
@@ -136,14 +138,14 @@ struct share {
     uint32_t layer;
     const struct efs_mixture *mixture;
     struct efs_device *device;
-    struct efs_route_to *here, *there;     /* [experts]: the processor's, and the device's */
-    uint32_t here_count, there_count, ran; /* ran: of here */
+    struct efs_route_to *here, *there;     /* [experts]: run by the processor, by the device */
+    uint32_t here_count, there_count, ran; /* ran: number of here that were run */
     uint64_t *ns;                          /* [experts] */
-    float *part;                           /* [tokens][hidden]: sums of one part */
+    float *part;                           /* [tokens][hidden]: output of one part */
     struct efs_mixture on_device;
-    struct efs_device_run *run;         /* NULL: nothing is there */
-    struct efs_client_request *request; /* of run */
-    errint_t rc;                        /* of the device's part */
+    struct efs_device_run *run;         /* NULL: no expert is on the device */
+    struct efs_client_request *request; /* for the experts of run */
+    errint_t rc;                        /* result of the device's part */
     struct efs_error err;
 };
 
@@ -170,14 +172,14 @@ static errint_t share_deal(struct share *s, struct efs_error *err)
     return rc;
 }
 
-/* The device cannot run it now: no error. */
+/* Moves an expert that the device cannot run now to the processor. Not an error. */
 static void share_to_here(struct share *s, uint32_t index)
 {
     s->err.text[0] = '\0';
     s->here[s->here_count++] = s->there[index];
 }
 
-/* Tokens go to the device, for as many experts as its memory for running has room for. */
+/* Begins the device's part. On -ENOMEM moves half of its experts to the processor and retries. */
 static errint_t share_begin_run(struct share *s, struct efs_error *err)
 {
     s->on_device = *s->mixture;
@@ -210,7 +212,7 @@ static errint_t share_begin(struct share *s, struct efs_error *err)
     return rc;
 }
 
-/* Begin what has come to the device; with a timeout below 0, all of it. */
+/* Launches the experts that are loaded; with timeout_ms < 0 waits for and launches all. */
 static void share_take(struct share *s, int timeout_ms)
 {
     uint32_t index;
@@ -241,7 +243,7 @@ static void share_add(const struct share *s)
             m->y[t * m->y_stride + c] += s->part[(size_t)t * m->hidden + c];
 }
 
-/* The processor runs what it has not run yet. */
+/* Runs here[ran .. here_count) on the team and adds the result to y. */
 static errint_t share_run_here(struct share *s, struct efs_error *err)
 {
     const struct efs_ffn_source from = {

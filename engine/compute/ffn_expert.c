@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn_expert.c - from the tensors of an expert to the matrices of what it computes, by their names: gate is gate_proj,
- * w1 or ffn_gate_exps, up is up_proj, w3 or ffn_up_exps, down is down_proj, w2 or ffn_down_exps. Biases make it the
- * clamped kind of gpt-oss: no other family that is known has any. wi and wo alone are Switch's two matrices.
+ * ffn_expert.c - finds the matrices of an expert by the names of its tensors: gate is gate_proj, w1 or ffn_gate_exps,
+ * up is up_proj, w3 or ffn_up_exps, down is down_proj, w2 or ffn_down_exps. Biases select the clamped kind of gpt-oss,
+ * the only known family that has any. wi and wo alone are the two matrices of Switch.
  */
 #include "ffn.h"
 
@@ -25,7 +25,7 @@ static const char *const names[ROLES][3] = {
     {"wo"},
 };
 
-/* Is `part` one of the parts of a name between dots, the last or the last but ".weight"? */
+/* Whether name, without a trailing ".weight", ends with a dot and part. */
 static bool is_named(const char *name, const char *part)
 {
     size_t bytes = strlen(part), end = strlen(name);
@@ -43,7 +43,7 @@ static int role_of(const char *name)
     return -1;
 }
 
-/* Is the tensor cut as it is said to be? A mount may have said it. */
+/* Whether the sizes of the shards match shard_elements. A mount may have sent them, so they are not trusted. */
 static bool is_cut_right(const struct efs_tensor *t, uint64_t elements)
 {
     if (t->shard_elements == 0 || t->shard_count != (elements + t->shard_elements - 1) / t->shard_elements)
@@ -54,7 +54,7 @@ static bool is_cut_right(const struct efs_tensor *t, uint64_t elements)
     return true;
 }
 
-/* Shards of BF16 or F16 numbers in two halves, or (small tensors) one of bytes as they are. */
+/* Takes shards of split BF16 or F16 numbers, or, of a small tensor, one shard of uncoded bytes. */
 static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, const struct efs_tensor *t)
 {
     const uint64_t numbers = (uint64_t)w->rows * w->cols;
@@ -67,8 +67,7 @@ static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, 
     const enum efs_format format = w->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16;
     for (uint32_t i = 0; i < t->shard_count; i++) {
         const struct efs_coded_shard *s = &t->shards[i];
-        if (!s->e || !s->sm ||
-            s->sm_bytes != efs_sm_bytes(format, s->elements)) /* bytes coded as they are, not split */
+        if (!s->e || !s->sm || s->sm_bytes != efs_sm_bytes(format, s->elements)) /* bytes coded without the split */
             return -EOPNOTSUPP;
         out[i] = (struct efs_matrix_shard){.e = s->e,
                                            .sm = s->sm,
@@ -97,7 +96,7 @@ errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, c
                           : 0;
 }
 
-/* A bias of count numbers, full or coded, as floats; owned. */
+/* Reads a bias of count numbers, full or coded, as floats. The caller frees *bias, also after an error. */
 static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t count, struct efs_error *err)
 {
     const size_t number = t->dtype == EFS_DTYPE_F32 ? 4 : 2;
@@ -116,7 +115,7 @@ static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t cou
         rc = efs_codec_scratch_new(t->shard_elements, &scratch);
     for (uint32_t i = 0; i < t->shard_count && rc == 0 && !t->data; i++) {
         const struct efs_coded_shard *s = &t->shards[i];
-        const bool split = s->e && s->sm; /* else bytes, coded or as they are */
+        const bool split = s->e && s->sm; /* else bytes, coded or not */
         const struct efs_shard_view view = efs_ffn_shard_view(s, split ? format : EFS_FORMAT_BYTES);
         const size_t bytes = !s->e ? s->sm_bytes : s->elements * (split ? number : 1);
         if (bytes > t->bytes - at || s->elements > t->shard_elements)
@@ -136,7 +135,7 @@ static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t cou
     return rc < 0 ? efs_fail(err, rc, "%s: %s", t->name, strerror(-rc)) : 0;
 }
 
-/* Which kind of expert these tensors make; in[]: the tensors of gate, up and down. */
+/* The kind of expert that these tensors form, and in[]: its gate, up and down, or NULL. -EOPNOTSUPP: no known kind. */
 static errint_t kind_of(const struct efs_tensor *const of[ROLES], const struct efs_tensor *in[3],
                         enum efs_ffn_kind *kind)
 {
@@ -150,7 +149,7 @@ static errint_t kind_of(const struct efs_tensor *const of[ROLES], const struct e
     return two ? (any || bias ? -EOPNOTSUPP : 0) : three && !of[ROLE_IN] && !of[ROLE_OUT] ? 0 : -EOPNOTSUPP;
 }
 
-/* Shapes, and one dtype. */
+/* Checks the shapes, and that the matrices have one dtype. */
 static errint_t check_matrices(const struct efs_ffn_expert *e, const char *name, uint32_t hidden, struct efs_error *err)
 {
     const bool two = e->kind == EFS_FFN_RELU;

@@ -21,9 +21,9 @@ errint_t efs_vectors_prepare(enum efs_activation activation, const float *x, siz
     return efs_input_prepare(types[activation], x, x_stride, cols, count, memory);
 }
 
-/* Scratch holds the kernel's, the matrix's shards, and exponents of a shard, each from a multiple of 64 bytes on. */
+/* Layout of scratch: the kernel's scratch, the matrix's shards, exponents of one shard, each aligned to 64 bytes. */
 struct product_scratch {
-    size_t shards, exponents, bytes; /* where they begin, and where they end; bytes == 0: no such matrix */
+    size_t shards, exponents, bytes; /* offsets and the total; bytes == 0: not a valid matrix */
 };
 
 static struct product_scratch product_layout(const struct efs_tensor *t)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* team.c - see team.h. Threads sleep between runs; as layers follow each other closely, not at once. */
+/* team.c - see team.h. Between runs threads spin for SPIN_NS, then sleep: layers follow each other closely. */
 #include "team.h"
 
 #include "clock.h"
@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #define THREADS_MAX 256u
-#define SPIN_NS 50000u /* hardly more than to be woken takes */
-#define SPIN_LOOKS 32u /* between two looks at the clock */
+#define SPIN_NS 50000u /* about the time that it takes to wake a thread */
+#define SPIN_LOOKS 32u /* loads between two reads of the clock */
 
 struct member {
     struct efs_team *team;
@@ -27,13 +27,13 @@ struct member {
 
 struct efs_team {
     struct efs_owner owner;
-    pthread_mutex_t runs; /* one run at a time */
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t runs; /* held during a run: one at a time */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t begin, end;
-    _Atomic unsigned run; /* number of the run that is on, or was last; written with the lock, like busy */
+    _Atomic unsigned run; /* number of the current or last run; written with the lock, like busy */
     _Atomic unsigned busy;
     bool stop;
-    bool spins; /* there is a core for each thread; does not change */
+    bool spins; /* each thread has a core; constant */
     void (*work)(void *arg, unsigned thread);
     void *arg;
     unsigned threads, started;
