@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guess.c - see guess.h: on and off, and what guesses were worth, for people. */
+/* guess.c - see guess.h: switches prefetch on and off, and formats its statistics. */
 #include "guess_core.h"
 
 #include "budget.h"
@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PREDICTOR_SHARE 64u /* of the budget; as much for the copy that is saved */
+#define PREDICTOR_SHARE 64u /* 1/64 of the budget; the same again for the copy that is saved */
 #define PREDICTOR_LEAST (1u << 20)
 #define PREDICTOR_MOST (64u << 20)
-#define QUEUE_UNIT_BYTES 64u /* of an expert, in the queue and here */
+#define QUEUE_UNIT_BYTES 64u /* per expert, in the queue and in efs_guessing.experts */
 
 errint_t efs_guess_build(struct efs *fs)
 {
@@ -56,8 +56,8 @@ struct efs_governor_config efs_guess_tuning(const struct efs *fs)
     return fs->guessing->tuning;
 }
 
-/* Memory that a predictor may take in this budget: a power of two, as what was saved is loaded with the same one alone,
- * and the budget may not be quite the same. */
+/* Memory limit of the predictor. A power of two: saved tables load only with the same limit, and the budget may differ
+ * slightly at the next mount. */
 static uint64_t predictor_bytes(uint64_t budget_bytes)
 {
     uint64_t bytes = PREDICTOR_LEAST;
@@ -66,20 +66,20 @@ static uint64_t predictor_bytes(uint64_t budget_bytes)
     return bytes;
 }
 
-/* Guesses of a sequence, and candidates at once. */
+/* Limit of predictions per sequence, and of candidates per call. */
 static uint32_t guess_room(const struct efs *fs)
 {
     return efs_cache_width(fs) > EFS_GUESS_CANDIDATES ? efs_cache_width(fs) : EFS_GUESS_CANDIDATES;
 }
 
-/* The tables, which stay once they are there: made (lock held), or freed. */
+/* Allocates the tables (with lock held), which stay allocated while the store is open; or frees them. */
 static errint_t guess_tables(struct efs *fs, bool make)
 {
     struct efs_guessing *g = fs->guessing;
     const uint32_t experts = make ? fs->store->expert_count : 0, width = make ? efs_cache_width(fs) : 0;
     const uint32_t room = make ? guess_room(fs) : 0;
     const struct {
-        void *at; /* of a pointer */
+        void *at; /* address of the pointer */
         size_t count, bytes;
     } tables[] = {{&g->experts, experts, sizeof(*g->experts)},
                   {&g->held, experts, sizeof(*g->held)},
@@ -127,7 +127,7 @@ static uint64_t guess_largest_expert(const struct efs *fs)
     return most;
 }
 
-/* What the budget counts: the predictor, the queue, the tables above, the thread. */
+/* Bytes that the budget counts: predictor, queue, tables, thread stack. */
 static uint64_t guess_memory(const struct efs *fs)
 {
     uint64_t room = guess_room(fs), copies = fs->options.no_state ? 1 : 2;
@@ -138,7 +138,7 @@ static uint64_t guess_memory(const struct efs *fs)
            room * (sizeof(struct efs_governor_candidate) + sizeof(struct efs_prefetch_guess)) + EFS_GUESS_THREAD_BYTES;
 }
 
-/* Lock held. */
+/* Switches prefetch on, with this queue. Lock held. */
 static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_error *err)
 {
     struct efs_guessing *g = fs->guessing;
@@ -157,7 +157,8 @@ static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_
     return 0;
 }
 
-/* Lock held: the queue, which is to be freed. What is under way for it ends by itself. */
+/* Switches prefetch off. Lock held. Returns the queue, which the caller frees. Loads in flight complete in the
+ * background. */
 static struct efs_prefetch *guess_off(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
@@ -174,7 +175,7 @@ static struct efs_prefetch *guess_off(struct efs *fs)
     return queue;
 }
 
-/* Lock held: settings that are allowed are taken. *queue: in, one that may be used; out, one to be freed. */
+/* Applies settings. Lock held. *queue: in, a queue to use; out, one that the caller frees. */
 static errint_t guess_set(struct efs *fs, const struct efs_governor_config *tuning, struct efs_prefetch **queue,
                           struct efs_error *err)
 {
@@ -192,7 +193,7 @@ static errint_t guess_set(struct efs *fs, const struct efs_governor_config *tuni
     if (!on && was)
         *queue = guess_off(fs);
     g->tuning = *tuning;
-    g->budget_bytes = 0; /* caps anew */
+    g->budget_bytes = 0; /* recompute the caps */
     if (on)
         efs_guess_share(fs);
     if (on != was)
@@ -244,7 +245,7 @@ errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning
     return rc;
 }
 
-/* ---- "predict" for people ---- */
+/* ---- the text "predict" ---- */
 
 #define U(x) ((unsigned long long)(x))
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guess_core.h - what the files of guessing share: guess.c (its life, and texts), guess_sequences.c (what is observed
- * and hinted), guess_queue.c (what is read, and what becomes of it), guess_thread.c (the predictor).
+ * guess_core.h - shared by the files of prefetch: guess.c (settings and texts), guess_sequences.c (observations and
+ * hints), guess_queue.c (the queue and its reads), guess_thread.c (the predictor).
  */
 #ifndef EFS_GUESS_CORE_H
 #define EFS_GUESS_CORE_H
@@ -10,21 +10,21 @@
 
 #include "cache.h"
 
-#define EFS_GUESS_SEQUENCES 16u /* at once; the one that was silent longest ends for another */
-#define EFS_GUESS_DISTANCES 4u  /* layers ahead */
-#define EFS_GUESS_LINE 32u      /* observations that wait for the thread */
-#define EFS_GUESS_IDS 512u      /* of an observation, those after them are left out */
+#define EFS_GUESS_SEQUENCES 16u /* at most; a new one replaces the least recently observed one */
+#define EFS_GUESS_DISTANCES 4u  /* layers ahead, at most */
+#define EFS_GUESS_LINE 32u      /* pending observations, at most */
+#define EFS_GUESS_IDS 512u      /* per observation; further ones are dropped */
 #define EFS_GUESS_CANDIDATES 256u
-#define EFS_GUESS_HINTS EFS_GUESS_CANDIDATES                           /* of a sequence */
-#define EFS_GUESS_AT_ONCE (EFS_GUESS_CANDIDATES / EFS_GUESS_DISTANCES) /* of a layer */
+#define EFS_GUESS_HINTS EFS_GUESS_CANDIDATES                           /* per sequence */
+#define EFS_GUESS_AT_ONCE (EFS_GUESS_CANDIDATES / EFS_GUESS_DISTANCES) /* predictions per layer */
 #define EFS_GUESS_NOWHERE (-1)
 
-/* What the thread is to learn of. */
+/* An observation for the thread. */
 struct efs_guess_observation {
     uint64_t sequence;
-    int64_t now; /* position; EFS_GUESS_NOWHERE: it is over */
+    int64_t now; /* position; EFS_GUESS_NOWHERE: the sequence has ended */
     uint32_t layer, count;
-    bool scored, guess; /* guess: offer what follows from it */
+    bool scored, guess; /* guess: submit the predictions that follow */
 };
 
 struct efs_guess_hinted {
@@ -35,30 +35,30 @@ struct efs_guess_hinted {
 
 struct efs_guess_sequence {
     bool used;
-    uint64_t id;       /* who, and its number */
-    int64_t now;       /* position observed last */
-    int64_t hinted_at; /* position when a hint came last; own guesses are not made for an iteration */
+    uint64_t id;       /* observer << 32 | number */
+    int64_t now;       /* last observed position */
+    int64_t hinted_at; /* position at the last hint; the predictor is not used for an iteration after it */
     uint64_t clock;
     uint32_t hint_count;
     struct efs_guess_hinted hints[EFS_GUESS_HINTS];
 };
 
-/* An expert that was read for a guess, by number in the store. */
+/* State of an expert as prefetched, by number in the store. */
 struct efs_guess_expert {
-    uint8_t distance; /* of the guess that it is, or is to be, read for; 0: none */
-    bool read;        /* its reads were begun */
-    bool again;       /* none could be begun in that turn */
-    bool observed;    /* chosen by the layer that it was read for, of the sequence observer, and not asked for since */
-    uint16_t pending; /* loads under way */
-    errint_t error;   /* of them */
-    uint64_t bytes;   /* that were read */
-    uint64_t missing; /* bytes of it, when loads were begun last */
+    uint8_t distance; /* layers ahead of the prediction that it is read for; 0: hinted, or none */
+    bool read;        /* prefetch has started reading it, and no request has taken it */
+    bool again;       /* no load could be started in this turn: retry in the next */
+    bool observed;    /* its layer has chosen it in sequence `observer`, and no request has taken it */
+    uint16_t pending; /* loads in flight */
+    errint_t error;   /* first error of these loads */
+    uint64_t bytes;   /* bytes read */
+    uint64_t missing; /* missing bytes when loads were last started */
     uint64_t observer;
 };
 
-/* What became of guesses, by distance from 1 on. */
+/* Results of predictions, by distance from 1. */
 struct efs_guess_scores {
-    uint64_t layers, chosen, hits_k, hits_2k, named_k; /* of the predictor: named_k: guesses that hits_k is of */
+    uint64_t layers, chosen, hits_k, hits_2k, named_k; /* named_k: predictions among the first k */
     uint64_t read, read_bytes;                         /* experts */
     uint64_t covered, late, wasted, wasted_bytes;
 };
@@ -69,72 +69,72 @@ struct efs_guessing {
     bool started, stop;
     pthread_cond_t wake;
     struct efs_governor_config tuning;
-    bool on;                    /* the memory below is counted in the budget */
-    uint64_t memory_bytes;      /* that is counted for the predictor and the queue */
-    uint64_t budget_bytes;      /* for which the caps are */
-    struct efs_prefetch *queue; /* NULL: nothing is guessed */
+    bool on;                    /* memory_bytes is counted in the budget */
+    uint64_t memory_bytes;      /* of the predictor, the queue and the tables */
+    uint64_t budget_bytes;      /* the caps were computed for this budget */
+    struct efs_prefetch *queue; /* NULL: prefetch is off */
     struct efs_governor governor;
-    enum efs_governor_now now;    /* what it said of the layer that was asked for last */
-    uint64_t asked_missing_bytes; /* of the layer that is being asked for */
-    uint64_t asked_ahead_bytes;   /* of it: here, since it was guessed */
-    bool has_share;               /* guesses have their part of the chunk pool */
-    uint64_t expert_bytes;        /* of the largest expert, coded */
-    bool fills;                   /* the store is open, with option warm */
-    uint64_t fill_bytes;          /* of all experts, coded */
-    uint32_t fill_expert;         /* those before it are in memory, or were */
-    uint64_t fill_segments;       /* of the plan for which that is said */
+    enum efs_governor_now now;    /* its decision for the last requested layer */
+    uint64_t asked_missing_bytes; /* missing bytes of the layer that is being requested */
+    uint64_t asked_ahead_bytes;   /* bytes of that layer in memory due to prefetch */
+    bool has_share;               /* prefetch has a share of the chunk pool */
+    uint64_t expert_bytes;        /* coded bytes of the largest expert */
+    bool fills;                   /* filling is allowed: the store is open, with option warm */
+    uint64_t fill_bytes;          /* coded bytes of all experts */
+    uint32_t fill_expert;         /* filling has handled the experts before this one */
+    uint64_t fill_segments;       /* planned_segments for which fill_expert is valid */
     struct efs_guess_expert *experts;
-    uint32_t *held; /* [held_count] numbers of experts that were read, and asked for by nobody yet; some more */
+    uint32_t *held; /* [held_count] experts that were read and not requested yet; may have stale entries */
     uint32_t held_count;
-    bool again; /* of any expert */
+    bool again; /* set if `again` of any expert is */
     struct efs_guess_sequence *sequences;
     uint64_t clock;
-    uint32_t observers; /* numbers given so far */
-    bool told;          /* a client tells of sequences of its own */
-    /* requests that come expert by expert, until another layer is asked for */
+    uint32_t observers; /* number of the last observer */
+    bool told;          /* a client reports sequences */
+    /* experts of a layer that are requested one by one, until another layer is requested */
     uint32_t pending_layer, pending_count, pending_tokens;
     uint32_t *pending;
-    /* the line to the thread */
+    /* ring of pending observations for the thread */
     struct efs_guess_observation line[EFS_GUESS_LINE];
     uint16_t *line_ids;  /* [EFS_GUESS_LINE][EFS_GUESS_IDS] */
-    float *line_weights; /* the same */
+    float *line_weights; /* [EFS_GUESS_LINE][EFS_GUESS_IDS] */
     uint64_t line_put, line_taken, line_lost;
-    /* what it tells of itself */
-    struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1]; /* [0]: hints, of which no distance is known */
-    uint64_t observed, missed;                      /* layers; experts that were not in memory when asked for */
-    unsigned chosen;                                /* of the predictor; 0: there is none yet */
-    uint64_t predictor_bytes, predictor_most_bytes; /* most: that the budget counts, since guesses are on */
+    /* statistics */
+    struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1]; /* [0]: hints, whose distance is not recorded */
+    uint64_t observed, missed; /* layers; requested experts that were not in memory or only by prefetch */
+    unsigned chosen;           /* experts per token, as the predictor assumes; 0: no predictor yet */
+    uint64_t predictor_bytes, predictor_most_bytes; /* most: limit, as counted in the budget */
     errint_t predictor_error;
     /* scratch */
-    struct efs_governor_candidate *candidates; /* [width, or EFS_GUESS_CANDIDATES if that is more] */
-    uint8_t *distances;                        /* of these; 0: hinted */
-    struct efs_prefetch_guess *guesses;        /* the same */
-    uint16_t *ids;                             /* [width, or EFS_GUESS_IDS] */
+    struct efs_governor_candidate *candidates; /* [width, or EFS_GUESS_CANDIDATES if larger] */
+    uint8_t *distances;                        /* of the candidates; 0: hinted */
+    struct efs_prefetch_guess *guesses;        /* of the candidates */
+    uint16_t *ids;                             /* [width, or EFS_GUESS_IDS if larger] */
 };
 
 /* ---- with efs.lock held ---- */
 /* guess_queue.c */
-/* The first candidates, with layer, expert, due and probability, and their distances, of a sequence at now: weighed,
- * and those that are worth it wait to be read. */
+/* Submits candidates[0 .. count), of which layer, expert, due and probability are set, with their distances, for a
+ * sequence at position now: the governor weighs them and queues those worth a read. */
 void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count);
-/* All of the layer after this one is wanted. */
+/* Submits all experts of the layer after position now. */
 void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now);
-/* A layer asks for these. */
+/* A layer requests these experts: their reads become demand, prefetched ones count as used. */
 void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
-/* The sequence is at now, where its layer has chosen these; or it is over. */
+/* The sequence is at position now, where its layer has chosen these; or it has ended. */
 void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
                       uint32_t count);
 void efs_guess_over(struct efs *fs, uint64_t sequence);
-/* The memory that guesses may have follows the budget and what the governor has found. */
+/* Adjusts the share of the chunk pool and the queue's limits to the budget and the governor. */
 void efs_guess_share(struct efs *fs);
 
 /* guess_sequences.c */
 struct efs_guess_sequence *efs_guess_find(struct efs_guessing *g, uint64_t id);
-/* All are over. */
+/* Ends all sequences. */
 void efs_guess_forget(struct efs *fs);
 
 /* guess_thread.c */
 void *efs_guess_thread(void *guessing);
-#define EFS_GUESS_THREAD_BYTES (256u << 10) /* that it holds beside the predictor */
+#define EFS_GUESS_THREAD_BYTES (256u << 10) /* memory of the thread in addition to the predictor */
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guess_queue.c - see guess.h: what is read for guesses, in which memory, and what becomes of it. */
+/* guess_queue.c - see guess.h: reads what the queue selects, tracks prefetched experts until they are used or dropped,
+ * and fills empty memory. */
 #include "guess_core.h"
 
 #include "budget.h"
@@ -9,7 +10,7 @@
 
 #include <errno.h>
 
-#define NOBODY UINT64_MAX /* no sequence has that number */
+#define NOBODY UINT64_MAX /* not the id of any sequence */
 
 static struct efs_guess_expert *expert_of(struct efs *fs, uint32_t number)
 {
@@ -30,10 +31,10 @@ static void expert_wasted(struct efs_guessing *g, struct efs_guess_expert *e)
     g->scores[e->distance].wasted_bytes += e->bytes;
 }
 
-/* ---- what the queue says ---- */
+/* ---- actions of the queue ---- */
 
-/* Begin what is missing of it. false: nothing is, or there is no memory that nobody keeps. What a turn must not get
- * with the lock comes with the next one: then it is begun again, if it may wait. */
+/* Starts loads of the missing extents. false: none are missing, or no memory is free or evictable. Memory that can only
+ * be allocated without the lock is available in the next turn: with may_wait the loads are retried then. */
 static bool begin_loads(struct efs *fs, uint32_t number, bool may_wait)
 {
     struct efs_guess_expert *e = expert_of(fs, number);
@@ -65,7 +66,7 @@ static void read_expert(struct efs *fs, const struct efs_prefetch_action *a)
     g->scores[e->distance].read_bytes += bytes;
 }
 
-/* A read, if there is one, is the last of them. */
+/* If actions contain a read, it is the last of them. */
 static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -79,7 +80,7 @@ static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_
             break;
         case EFS_PREFETCH_CANCEL:
             efs_extents_guess_cancel(fs, number);
-            expert_of(fs, number)->read &= expert_of(fs, number)->pending > 0; /* it is not begun again */
+            expert_of(fs, number)->read &= expert_of(fs, number)->pending > 0; /* no retry */
             break;
         case EFS_PREFETCH_DROP:
             efs_extents_guess_drop(fs, number);
@@ -95,7 +96,7 @@ static bool expert_is_here(const struct efs *fs, uint32_t number)
     return state == 'F' || state == 'C';
 }
 
-/* One that was used and is read again may stand there still. */
+/* Adds an expert to the list, which may still contain it from an earlier read. */
 static void hold(struct efs_guessing *g, uint32_t number)
 {
     uint32_t i = 0;
@@ -105,7 +106,7 @@ static void hold(struct efs_guessing *g, uint32_t number)
         g->held[g->held_count++] = number;
 }
 
-/* Nothing of it is under way any more. */
+/* All loads of the expert have completed. */
 static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
 {
     struct efs_guessing *g = fs->guessing;
@@ -114,11 +115,11 @@ static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
     uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
     size_t count;
     bool here = e->error == 0 && expert_is_here(fs, number);
-    /* Memory was short for all of it at once: the rest, unless what came meanwhile went for it. */
+    /* Not all of it fitted into memory: load the rest, if the last attempt loaded some. */
     bool more = !may_wait || efs_extents_missing(fs, number) < e->missing;
     if (!here && e->error == 0 && e->read && more && g->queue && begin_loads(fs, number, may_wait))
         return;
-    e->read = e->read && here && g->queue; /* switched off meanwhile: nobody asks for what is held */
+    e->read = e->read && here && g->queue; /* without a queue, prefetch is off and no request would take it */
     if (e->read)
         hold(g, number);
     else
@@ -137,7 +138,7 @@ void efs_guess_ended(struct efs *fs, uint32_t number, errint_t error)
         expert_ended(fs, number, true);
 }
 
-/* What could not be begun in the turn before. */
+/* Retries loads that could not be started in the previous turn. */
 static void begin_again(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
@@ -151,7 +152,7 @@ static void begin_again(struct efs *fs)
         }
 }
 
-/* What went for lack of memory, or was used, is not held any more. */
+/* Removes experts from the list that were evicted or used. */
 static void look_at_held(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
@@ -169,19 +170,19 @@ static void look_at_held(struct efs *fs)
     }
 }
 
-/* ---- what nobody has asked for ---- */
+/* ---- idle reads ---- */
 
-/* Nobody waits for the disk or for memory, and none is on its way out. */
+/* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
 static bool all_rests(const struct efs *fs)
 {
     return efs_extents_are_quiet(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
            fs->account.segments_leaving == 0;
 }
 
-#define FILL_AT_ONCE 2u     /* extents under way: a read that is wanted waits for little */
-#define FILL_FREE_SHARE 16u /* of the chunk pool stays empty, so that what is wanted finds holes of its size */
+#define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
+#define FILL_FREE_SHARE 16u /* 1/16 of the chunk pool stays empty, so that demand reads find holes of their size */
 
-/* Is there empty memory for so many bytes, within the plan, or room to have it? */
+/* Whether bytes fit into empty memory of the planned chunk pool, in its segments or in one that can be added now. */
 static bool fill_has_empty(struct efs *fs, uint64_t bytes)
 {
     uint64_t segment = fs->arena.segment_bytes, planned = fs->account.planned_segments * segment;
@@ -191,7 +192,7 @@ static bool fill_has_empty(struct efs *fs, uint64_t bytes)
     return after <= now - now / FILL_FREE_SHARE || efs_budget_has_segment(fs);
 }
 
-/* The next extent that is not in memory, in the order of the store; EFS_NONE: there is none. */
+/* The next extent that is not in memory, in the order of the store; EFS_NONE: none. */
 static uint32_t fill_next(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
@@ -230,7 +231,8 @@ static void fill(struct efs *fs)
     }
 }
 
-/* What came goes first when memory is needed; after an error, which the log tells, there are no more with this plan. */
+/* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
+ * planned segments changes. */
 void efs_guess_filled(struct efs *fs, uint32_t extent, errint_t error)
 {
     if (error < 0)
@@ -267,14 +269,14 @@ void efs_guess_go_on(struct efs *fs)
     fill(fs);
 }
 
-/* ---- offers ---- */
+/* ---- predictions ---- */
 
 void efs_guess_share(struct efs *fs)
 {
     struct efs_guessing *g = fs->guessing;
     uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
-    /* without a share guesses take what is free anyway */
+    /* without a share prefetch uses free and evictable memory, at most a segment */
     bool has = efs_governor_has_share(&g->governor);
     struct efs_prefetch_config caps;
     if (budget == g->budget_bytes && has == g->has_share)
@@ -292,7 +294,8 @@ void efs_guess_share(struct efs *fs)
     efs_budget_cut(fs);
 }
 
-/* The next to leave memory for a guess: it is free, or evictable, and of these any is as good as the mean. */
+/* Estimates what a prefetch evicts: nothing while memory is free or marked to be evicted first, else an evictable
+ * expert with the mean probability of a request. */
 static void victim_of(const struct efs *fs, struct efs_governor_candidate *c)
 {
     const struct efs_guessing *g = fs->guessing;
@@ -342,7 +345,7 @@ void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
     efs_again(fs, EFS_AGAIN_REST);
 }
 
-/* ---- what is asked for ---- */
+/* ---- requests ---- */
 
 void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
@@ -372,8 +375,8 @@ void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_
         act(fs, actions, n);
 }
 
-/* What a layer of the sequence (of all layers: EFS_NONE) chose the last time, and nobody has asked for since: its token
- * has passed. For the queue it was used. */
+/* Drops experts that a layer of the sequence (EFS_NONE: any layer) chose for its previous token and no request has
+ * taken: for the queue they were used. */
 static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
 {
     struct efs_guessing *g = fs->guessing;

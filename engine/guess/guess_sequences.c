@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guess_sequences.c - see guess.h: where each sequence is, what is observed of it, what is hinted. */
+/* guess_sequences.c - see guess.h: positions of sequences, their observations and hints. */
 #include "guess_core.h"
 
 #include "expertfs-private.h"
@@ -19,8 +19,8 @@ struct efs_guess_sequence *efs_guess_find(struct efs_guessing *g, uint64_t id)
     return NULL;
 }
 
-/* For the thread: one more of the line. Its numbers are filled in by the caller. NULL: the thread is behind, and one
- * layer less is learned from. */
+/* Appends an observation for the thread, which the caller fills in. NULL: the ring is full, and the predictor misses
+ * this layer. */
 static struct efs_guess_observation *line_put(struct efs_guessing *g, uint16_t **ids, float **weights)
 {
     if (g->line_put - g->line_taken == EFS_GUESS_LINE) {
@@ -58,7 +58,7 @@ void efs_guess_forget(struct efs *fs)
     g->pending_count = 0;
 }
 
-/* The one of that number, or a new one, for which that ends which was silent longest. */
+/* The sequence with this id, or a new one. If the table is full, ends the least recently observed sequence. */
 static struct efs_guess_sequence *sequence_of(struct efs *fs, uint64_t id)
 {
     struct efs_guessing *g = fs->guessing;
@@ -81,20 +81,20 @@ static struct efs_guess_sequence *sequence_of(struct efs *fs, uint64_t id)
     return s;
 }
 
-/* The first position of a layer after now. */
+/* First position of a layer after now. */
 static int64_t position_after(const struct efs *fs, int64_t now, uint32_t layer)
 {
     int64_t layers = efs_cache_layers(fs), first = now < 0 ? 0 : now / layers * layers;
     return first + layer > now ? first + layer : first + layers + layer;
 }
 
-/* A runtime that hints knows better: for an iteration nothing else is guessed for its sequence. */
+/* For an iteration after a hint the hints of the runtime replace the predictor for its sequence. */
 static bool sequence_is_hinted(const struct efs *fs, const struct efs_guess_sequence *s)
 {
     return s->hinted_at >= 0 && s->now - s->hinted_at < (int64_t)efs_cache_layers(fs);
 }
 
-/* Its hints, those that are still to come. */
+/* Submits the sequence's hints for later positions. */
 static void offer_hints(struct efs *fs, struct efs_guess_sequence *s)
 {
     struct efs_guessing *g = fs->guessing;
@@ -113,7 +113,7 @@ static void offer_hints(struct efs *fs, struct efs_guess_sequence *s)
     efs_guess_offer(fs, s->id, s->now, count);
 }
 
-/* Lock held: one layer of a sequence. */
+/* Handles a layer of a sequence. Lock held. */
 static void observe(struct efs *fs, uint64_t id, const struct efs_guess_layer *l)
 {
     struct efs_guessing *g = fs->guessing;
@@ -156,7 +156,7 @@ void efs_guess_observe(struct efs *fs, const struct efs_guess_layer *l)
     efs_unlock(fs);
 }
 
-/* Lock held: all that a layer needs is asked for. */
+/* A layer has requested all its experts. Lock held. */
 static void layer_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t tokens, uint32_t count)
 {
     struct efs_guessing *g = fs->guessing;
@@ -184,7 +184,7 @@ static void pending_asked(struct efs *fs)
         layer_asked(fs, g->pending_layer, g->pending, g->pending_tokens, count);
 }
 
-/* Experts that come one by one are of one layer until another is asked for. */
+/* Collects experts that are requested one by one, until another layer is requested. */
 static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t tokens)
 {
     struct efs_guessing *g = fs->guessing;
@@ -194,7 +194,7 @@ static void pending_add(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
         uint32_t at = 0;
         while (at < g->pending_count && g->pending[at] != ids[i])
             at++;
-        if (at < g->pending_count) { /* again: another pass has begun, of a model with one layer */
+        if (at < g->pending_count) { /* requested twice: the next pass of a model with one layer */
             pending_asked(fs);
             at = 0;
         }
@@ -223,7 +223,7 @@ void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const 
 
 /* ---- hints ---- */
 
-/* What was hinted of this layer before is not held any more. */
+/* Replaces the earlier hints for this position. */
 static void hints_replace(struct efs_guess_sequence *s, const struct efs_guess_layer *l, int64_t due)
 {
     uint32_t kept = 0;
@@ -243,7 +243,7 @@ void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *l)
     struct efs_guessing *g = fs->guessing;
     uint64_t id = sequence_id(l->who, l->sequence);
     efs_lock(fs);
-    if (g->queue && !efs_guess_find(g, id)) /* one that only hints is known by its requests */
+    if (g->queue && !efs_guess_find(g, id)) /* a client that only hints is observed by its requests */
         id = sequence_id(EFS_GUESS_OWN, 0);
     if (g->queue) {
         struct efs_guess_sequence *s = sequence_of(fs, id);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guess_thread.c - see guess.h: the thread that owns the predictor. It learns of layers one by one, compares them with
- * what it had said of them, and offers what it says of those to come. What takes longer than a layer is late: then the
- * line to it runs over, and layers are left out.
+ * guess_thread.c - see guess.h: the thread that owns the predictor. For each observed layer it trains the predictor,
+ * scores earlier predictions and submits new ones. If it is slower than the layers, the ring of observations fills up
+ * and layers are dropped.
  */
 #include "guess_core.h"
 
@@ -18,9 +18,9 @@
 #define NAMED (2 * EFS_PREDICT_MAX_CHOSEN)
 #define LEAST_PROBABILITY 0.01F
 #define SAVE_NS 300000000000
-#define SAVE_PASSES 16u /* that it has learned from, at least */
+#define SAVE_PASSES 16u /* fewest learned passes that are saved */
 
-/* What was said of the layer at a position. */
+/* The predictions for a position. */
 struct said {
     bool used;
     uint64_t sequence;
@@ -29,18 +29,18 @@ struct said {
     uint32_t count;
     uint16_t ids[NAMED];
 };
-#define SAID 128u /* of four sequences and more */
+#define SAID 128u /* enough for 8 concurrent sequences: a layer adds up to 4, for up to 4 layers ahead */
 _Static_assert(SAID * sizeof(struct said) <= EFS_GUESS_THREAD_BYTES / 2, "what the budget counts");
 
 struct guesser {
     struct efs_guessing *g;
     struct efs_predictor *predictor;
     unsigned chosen, distances;
-    uint32_t window, window_most; /* layers since the last look at how many are chosen; the most of these */
-    uint64_t learned, saved_ns;   /* layers that were learned from since it was saved; when that was */
+    uint32_t window, window_most; /* layers in this pass; most experts requested by one of them */
+    uint64_t learned, saved_ns;   /* layers learned since the last save; time of the last save */
     uint32_t said_next;
     struct said said[SAID];
-    struct efs_guess_observation o; /* the one at hand */
+    struct efs_guess_observation o; /* the current observation */
     uint16_t ids[EFS_GUESS_IDS];
     float weights[EFS_GUESS_IDS];
     struct efs_guess guesses[EFS_GUESS_CANDIDATES];
@@ -49,11 +49,11 @@ struct guesser {
 _Static_assert(sizeof(struct guesser) <= EFS_GUESS_THREAD_BYTES, "what the budget counts");
 
 /*
- * What it has learned, from one mount to the next: a file of the state directory.
+ * The predictor's tables are saved in the state directory for the next mount:
  *
- *     0  "EFSLEARN"    8  u64 content hash, little-endian    16  what efs_predict_save() makes, with its checksum
+ *     0  "EFSLEARN"    8  u64 content hash, little-endian    16  output of efs_predict_save(), with its checksum
  *
- * No lock is held; failures are logged.
+ * Without lock; errors are logged.
  */
 #define MAGIC "EFSLEARN"
 #define HEADER_BYTES 16u
@@ -108,7 +108,8 @@ static errint_t guess_read(const struct efs *fs, int fd, uint64_t bytes, struct 
     return rc < 0 ? rc : efs_predict_load_from(predictor, guess_read_piece, &fd, bytes - HEADER_BYTES);
 }
 
-/* Into one that has no sequence. Without the file, or with one that does not fit, it has learned nothing. */
+/* Loads saved tables into a predictor without sequences. If the file is missing or does not fit, the predictor stays
+ * empty. */
 static void guess_load(struct efs *fs, struct efs_predictor *predictor)
 {
     char path[EFS_STATE_PATH_BYTES];
@@ -132,7 +133,7 @@ static void guess_load(struct efs *fs, struct efs_predictor *predictor)
                 rc == -EUCLEAN ? "damaged; it is replaced when the store is closed" : strerror(-rc));
 }
 
-/* No lock. */
+/* Saves the tables if SAVE_PASSES passes were learned since the last save. Without lock. */
 static void guesser_save(struct guesser *t)
 {
     struct efs *fs = t->g->fs;
@@ -151,14 +152,14 @@ static void guesser_forget(struct guesser *t)
     memset(t->said, 0, sizeof(t->said));
 }
 
-/* No lock: a predictor for so many of a layer. */
+/* Replaces the predictor by one for this number of experts per token. Without lock. */
 static void guesser_new(struct guesser *t, unsigned chosen)
 {
     struct efs_guessing *g = t->g;
     struct efs *fs = g->fs;
     guesser_forget(t);
     efs_lock(fs);
-    uint64_t bytes = g->predictor_most_bytes; /* whatever the budget is by now */
+    uint64_t bytes = g->predictor_most_bytes; /* the budget may have changed since */
     efs_unlock(fs);
     t->chosen = chosen;
     t->distances = efs_cache_layers(fs) < EFS_GUESS_DISTANCES ? efs_cache_layers(fs) : EFS_GUESS_DISTANCES;
@@ -185,8 +186,8 @@ static void guesser_new(struct guesser *t, unsigned chosen)
 }
 
 /*
- * How many experts a token chooses is seen from the layers: the most that any of a pass asks for, if that is less than
- * what was seen before, which was of a prompt then.
+ * Estimates the number of experts per token: the most experts that a layer of a pass requests. The estimate only falls,
+ * because passes of a prompt request more.
  */
 static void guesser_count(struct guesser *t)
 {
@@ -200,7 +201,7 @@ static void guesser_count(struct guesser *t)
         guesser_new(t, most);
 }
 
-/* ---- what it had said ---- */
+/* ---- scores of earlier predictions ---- */
 
 static bool was_chosen(const struct guesser *t, uint16_t id)
 {
@@ -223,7 +224,8 @@ static void compare(const struct guesser *t, const struct said *said)
         }
 }
 
-/* Lock held. Of a prompt nothing is told: its layers want nearly all. */
+/* Scores the predictions for this position. Lock held. Layers of a prompt are not scored: they request nearly all
+ * experts. */
 static void compare_all(struct guesser *t)
 {
     for (uint32_t i = 0; i < SAID; i++) {
@@ -248,10 +250,10 @@ static void remember(struct guesser *t, uint8_t distance, const struct efs_guess
         said->ids[i] = guesses[i].expert;
 }
 
-/* ---- what it says ---- */
+/* ---- predictions ---- */
 
-/* The predictor takes all layers to be as wide as the widest: guesses of experts that a layer does not have are
- * dropped. Returns how many stay. */
+/* Drops predictions of experts that a layer does not have: the predictor assumes the width of the widest layer. Returns
+ * the number that remain. */
 static int guesser_drop_missing(const struct guesser *t, struct efs_guess *guesses, int count)
 {
     int kept = 0;
@@ -261,7 +263,7 @@ static int guesser_drop_missing(const struct guesser *t, struct efs_guess *guess
     return kept;
 }
 
-/* No lock. Returns how many guesses there are. */
+/* Predicts the next layers. Without lock. Returns the number of predictions. */
 static uint32_t guesser_guess(struct guesser *t)
 {
     uint32_t count = 0, room = 4 * t->chosen < EFS_GUESS_AT_ONCE ? 4 * t->chosen : EFS_GUESS_AT_ONCE;
@@ -301,12 +303,12 @@ static void guesser_begin(struct guesser *t)
 {
     if (efs_predict_begin(t->predictor, t->o.sequence) != -ENOSPC)
         return;
-    guesser_new(t, t->chosen); /* ends that the line had no room for */
+    guesser_new(t, t->chosen); /* the predictor has stale sequences: their ends did not fit into the ring */
     if (t->predictor)
         efs_predict_begin(t->predictor, t->o.sequence);
 }
 
-/* No lock: one layer of a sequence. */
+/* Handles an observation. Without lock. */
 static void guesser_take(struct guesser *t)
 {
     struct efs *fs = t->g->fs;
