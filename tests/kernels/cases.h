@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cases.h - what the kernels' tests share: inputs, buffers with guard pages, the walk over code paths.
+ * cases.h - shared by the kernels' tests: inputs, buffers with guard pages, the names of code paths.
  */
 #ifndef EFS_TESTS_KERNELS_CASES_H
 #define EFS_TESTS_KERNELS_CASES_H
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Every path that may exist; the first is the reference. */
+/* Every path that may exist on a CPU; the first one is the reference. */
 static const char *const path_names[] = {"scalar", "avx2", "avx512", "neon"};
 #define PATH_COUNT (sizeof(path_names) / sizeof(path_names[0]))
 
@@ -28,15 +28,15 @@ static inline uint32_t random_below(uint64_t *state, uint32_t limit)
     return (uint32_t)((random_u64(state) >> 32) * limit >> 32);
 }
 
-/* Values that an E byte can take. */
+/* Number of values that an E byte can take. */
 static inline unsigned format_symbols(enum efs_format format)
 {
     return format == EFS_FORMAT_F16 || format == EFS_FORMAT_E5M2 ? 32 : format == EFS_FORMAT_E4M3 ? 16 : 256;
 }
 
-/* Memory whose last byte is followed by a page that must not be touched, and whose first page is preceded by one. */
+/* A buffer that ends at an inaccessible page, in a mapping that starts with one. */
 struct guarded {
-    uint8_t *map, *data; /* data: bytes bytes up to the guard page */
+    uint8_t *map, *data; /* data: `bytes` bytes up to the guard page */
     size_t map_bytes, bytes;
 };
 
@@ -75,12 +75,12 @@ enum symbol_kind {
     SYMBOLS_FF,
     SYMBOLS_UNIFORM,
     SYMBOLS_SAWTOOTH,
-    SYMBOLS_WEIGHTS,    /* as normal weights have them */
-    SYMBOLS_LAST_ALONE, /* three symbols, and another one at the very end */
+    SYMBOLS_WEIGHTS,    /* exponents of normally distributed weights */
+    SYMBOLS_LAST_ALONE, /* three symbols, and a fourth in the last place only */
     SYMBOLS_FIRST_ALONE,
     SYMBOLS_RUNS,
-    SYMBOLS_DEEP,     /* each rank half as frequent as the one before, over 17 symbols */
-    SYMBOLS_TRIPLES,  /* each level halves what is left, evenly within the level: 5 levels pay */
+    SYMBOLS_DEEP,     /* 17 symbols, each half as frequent as the one before */
+    SYMBOLS_TRIPLES,  /* each level halves the remaining symbols, evenly within the level: 5 levels pay */
     SYMBOLS_DISTINCT, /* DISTINCT + k: k + 1 symbols equally frequent */
     SYMBOLS_KINDS = SYMBOLS_DISTINCT + 18
 };
@@ -98,7 +98,7 @@ static inline uint8_t symbol_of(enum symbol_kind kind, size_t i, size_t n, uint6
         return (uint8_t)r;
     case SYMBOLS_SAWTOOTH:
         return (uint8_t)i;
-    case SYMBOLS_WEIGHTS: { /* exponent of a sum of uniforms */
+    case SYMBOLS_WEIGHTS: { /* exponent of a sum of uniform numbers */
         int32_t sum = -4 * 32768;
         for (int k = 0; k < 4; k++)
             sum += (int32_t)(r >> 16 * k & 0xffff);
@@ -126,8 +126,7 @@ static inline void symbols_fill(enum symbol_kind kind, uint8_t *symbols, size_t 
         symbols[i] = symbol_of(kind, i, n, state);
 }
 
-/* Sizes around everything that a vector or a block could get wrong: 0..299 and the edges of blocks and
- * spans. */
+/* Sizes at the edges of vectors and blocks: 0..299, and around multiples of blocks and spans. */
 #define SMALL_SIZES 300
 static const size_t edge_sizes[] = {
     511,

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_twin.h - the kernels of a graphics processor run as plain C, block of threads by block of threads, on memory
- * that is aligned as a device wants it and ends at guard pages.
+ * gpu_twin.h - the GPU kernels compiled as C and run one block of threads after another, on memory with the alignment
+ * that a device needs, which ends at guard pages.
  */
 #ifndef EFS_TESTS_KERNELS_GPU_TWIN_H
 #define EFS_TESTS_KERNELS_GPU_TWIN_H
 
 #include "cases.h"
 
-/* Another order of threads each time: where two of them meet in one step, some order shows it. */
+/* Another thread order on each run: a race between two threads of a step changes the result in some order. */
 static unsigned gpu_twin_order;
 #define EFS_GPU_TURN(turn) ((turn) ^ gpu_twin_order)
 
 #include "cuda/gpu_decode.h"
 #include "cuda/gpu_recover.h"
 
-/* Memory of at least bytes bytes that begins at a multiple of EFS_GPU_ALIGN; what is too many is 0x5c. */
+/* Allocates at least `bytes` bytes aligned to EFS_GPU_ALIGN; the excess is filled with 0x5c. */
 static inline struct guarded gpu_twin_new(const void *from, size_t bytes)
 {
     struct guarded g = guarded_new((bytes + EFS_GPU_ALIGN - 1) / EFS_GPU_ALIGN * EFS_GPU_ALIGN);
@@ -27,8 +27,8 @@ static inline struct guarded gpu_twin_new(const void *from, size_t bytes)
     return g;
 }
 
-/* Runs the kernel on one shard: decode, or recover where e is not a chunk. out takes the elements. Returns the status
- * that decode tells. */
+/* Runs the kernel on one shard: decode, or recover where e is not a chunk. Writes the elements to out. Returns the
+ * status of decode. */
 static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const uint8_t *e, size_t e_bytes,
                                     const uint8_t *sm, size_t n, uint8_t *out)
 {
@@ -39,9 +39,9 @@ static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const u
     uint32_t status = EFS_GPU_FINE;
 
     gpu_twin_order = (gpu_twin_order + 89) % EFS_GPU_THREADS;
-    for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* some that the shard does not have */
+    for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* two more blocks than the shard has */
         struct efs_gpu_decode state;
-        memset(&state, 0xb7, sizeof(state)); /* shared memory holds anything */
+        memset(&state, 0xb7, sizeof(state)); /* shared memory is not initialised */
         if (decode)
             efs_gpu_decode_block(&shard, b, &state, &status);
         else
@@ -57,7 +57,7 @@ static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const u
     return status;
 }
 
-/* A chunk and its SM, decoded and merged as the CPU does it: raw. */
+/* Checks that a chunk and its SM decode and merge to raw, as on the CPU. */
 static inline void gpu_twin_decodes(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
                                     size_t n, const uint8_t *raw)
 {

@@ -14,12 +14,12 @@
  */
 
 enum number_kind {
-    NUMBERS_WEIGHTS, /* about normal */
-    NUMBERS_WIDE,    /* exponents all over, so that sums are rounded hard; no sum overflows */
+    NUMBERS_WEIGHTS, /* approximately normal */
+    NUMBERS_WIDE,    /* a wide range of exponents, so that sums lose many bits; no sum overflows */
     NUMBERS_SPECIAL, /* NaN, infinities, subnormals, zeros of both signs, among weights */
     NUMBERS_ZEROS,   /* of both signs */
-    NUMBERS_TINY,    /* subnormals and what multiplies to them */
-    NUMBERS_BITS,    /* anything */
+    NUMBERS_TINY,    /* subnormals and numbers with subnormal products */
+    NUMBERS_BITS,    /* arbitrary bits */
     NUMBERS_KINDS
 };
 
@@ -67,7 +67,7 @@ static inline float widened(uint16_t bf16)
     return f;
 }
 
-/* An F16 number by the definition of the format. */
+/* Converts an F16 number by the definition of the format. */
 static inline float widened_f16(uint16_t f16)
 {
     int exponent = f16 >> 10 & 0x1f, mantissa = f16 & 0x3ff;
@@ -102,7 +102,7 @@ static inline uint16_t f16_of(enum number_kind kind, uint64_t *state)
     }
 }
 
-/* The same to the bit; any NaN is like any other. */
+/* True if the bits are equal, or both are NaN. */
 static inline bool same_float(float a, float b)
 {
     return (a != a && b != b) || memcmp(&a, &b, 4) == 0;
@@ -113,7 +113,7 @@ static inline bool same_float(float a, float b)
 
 enum matrix_form { FORM_PLAIN, FORM_CASCADE, FORM_BYTES, FORM_ASK, FORM_MIXED, FORMS };
 
-/* A matrix whose every piece ends at a page that must not be touched. */
+/* A matrix each piece of which ends at a guard page. */
 struct matrix {
     struct efs_matrix w;
     struct guarded plain, *e, *sm, asked;
@@ -128,7 +128,7 @@ static inline size_t matrix_shard_elements(const struct matrix *m, size_t s)
     return left < m->w.shard_elements ? left : m->w.shard_elements;
 }
 
-/* exponents(): decodes what the shard's chunk is, which the kernels were not told, into a buffer of its own size. */
+/* exponents(): decodes the shard's chunk, which the kernels do not see, to a buffer of its exact size. */
 static inline int matrix_asked(void *user, size_t shard, const uint8_t **e)
 {
     struct matrix *m = user;
@@ -221,7 +221,7 @@ static inline void matrix_free(struct matrix *m)
 /* ---- products ------------------------------------------------------------------------------------------------------
  */
 
-/* One product, straight from the text of matvec.h. */
+/* One product as specified in matvec.h. */
 static inline float product_by_the_text(bool f16, const uint16_t *row, const float *x, uint32_t cols)
 {
     static const unsigned bf16_bits[] = {0, 4, 3, 2, 1}, f16_bits[] = {4, 3, 2, 1, 0};
@@ -241,7 +241,8 @@ static inline float product_by_the_text(bool f16, const uint16_t *row, const flo
     return sums[0];
 }
 
-/* All rows of m times the input, by `splits` calls with a part of the rows each, into y with a canary around it. */
+/* Computes all rows of m times the input in `splits` calls, each with a part of the rows, to y; checks the bytes around
+ * the output. */
 static inline int multiply_split(const struct matrix *m, const void *input, uint32_t tokens, unsigned splits, float *y)
 {
     size_t stride = m->w.rows + 3u, all = stride * tokens + 1;
@@ -253,7 +254,7 @@ static inline int multiply_split(const struct matrix *m, const void *input, uint
     assert_true(scratch_bytes > 0 && scratch_bytes % EFS_MATVEC_ALIGN == 0);
     for (size_t i = 0; i < all; i++)
         out[i] = 12345;
-    for (unsigned part = splits; part-- > 0;) { /* in no order that helps */
+    for (unsigned part = splits; part-- > 0;) { /* the last part first */
         struct guarded scratch = guarded_new(scratch_bytes);
         uint32_t begin = (uint32_t)((uint64_t)m->w.rows * part / splits);
         uint32_t end = (uint32_t)((uint64_t)m->w.rows * (part + 1) / splits);

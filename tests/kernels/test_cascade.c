@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_cascade.c - the cascade coder: chunks as kernels.h describes them, the same on every path, decoded whole, in
- * part and merged with any format.
+ * test_cascade.c - the cascade coder: chunks as kernels.h specifies them, equal on every path, decoded whole, in part
+ * and merged with each format.
  */
 #include "test.h"
 #include "gpu_twin.h"
@@ -18,14 +18,14 @@ static unsigned get_u16(const uint8_t *p)
     return p[0] + 256u * p[1];
 }
 
-/* Where code i of n in planes at p is. */
+/* Code i of n in the planes at p. */
 static unsigned code_at(const uint8_t *p, size_t n, size_t i)
 {
     size_t width = (n + 3) / 4;
     return p[i % width] >> (2 * (i / width)) & 3;
 }
 
-/* A span straight from the text of kernels.h: symbol after symbol, a cursor a level. */
+/* Decodes a span as specified in kernels.h: symbol by symbol, with a cursor for each level. */
 static void decode_span_by_the_text(const uint8_t *header, const uint8_t *code, size_t n, uint8_t *out)
 {
     unsigned levels = header[20];
@@ -54,7 +54,7 @@ static void decode_span_by_the_text(const uint8_t *header, const uint8_t *code, 
     }
     for (unsigned l = 0; l < levels; l++) /* every escape was used */
         assert_int_equal(cursor[l + 1], entering[l + 1]);
-    for (size_t b = (n + 8191) / 8192; b < 4; b++) /* blocks that are not there */
+    for (size_t b = (n + 8191) / 8192; b < 4; b++) /* blocks past the end of the span */
         assert_int_equal(get_u16(header + 14 + 2 * (b - 1)), levels > 0 ? entering[1] : 0);
 }
 
@@ -125,8 +125,8 @@ TEST(every_kind_and_size)
     free(symbols);
 }
 
-/* A level is there if with it, and those before it, a span is more than 16 bytes shorter than with the best of fewer
- * ones: recomputed here from the definition of the sizes. */
+/* A level exists if with it, and those before it, a span is more than 16 bytes shorter than the best with fewer levels:
+ * recomputed here from the definition of the sizes. */
 TEST(levels_that_pay)
 {
     uint8_t symbols[32768];
@@ -162,7 +162,7 @@ TEST(levels_that_pay)
     }
 }
 
-/* Elements of format whose exponents are `symbols` (as far as the format has room), all other bits random. */
+/* Elements of the format with these exponents, cut to the format's width; all other bits are random. */
 static void make_elements(enum efs_format format, const uint8_t *symbols, size_t n, uint8_t *raw, uint64_t *rng)
 {
     size_t sm_bytes = efs_sm_bytes(format, n);
@@ -211,7 +211,7 @@ static void shard_free(struct shard *s)
     free(s->chunk);
 }
 
-/* A range of the shard into dst at an offset from an aligned address, with bytes around it that must stay. */
+/* Merges a range of the shard to dst at an offset from an aligned address; the bytes around it must not change. */
 static void check_range(const struct shard *s, const uint8_t *chunk, const uint8_t *sm, size_t first, size_t count,
                         size_t offset, bool stream)
 {
@@ -290,7 +290,7 @@ TEST(merge_every_kind)
     }
 }
 
-/* Every alignment of the destination, aligned and streaming, over more than one block. */
+/* Every alignment of the destination, with streaming stores, over more than one block. */
 TEST(merge_every_alignment)
 {
     uint64_t rng = 15;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_damage.c - damaged and forged chunks: every path, and the twin of the device's kernel, says -EUCLEAN or decodes
- * the same bytes as the reference, and touches nothing outside the chunk, the SM and the destination, which all end at
+ * test_damage.c - damaged and forged chunks: every path and the twin of the GPU kernel return -EUCLEAN or decode the
+ * same bytes as the reference, and access no memory outside the chunk, the SM and the destination, which all end at
  * guard pages.
  */
 #include "test.h"
@@ -32,7 +32,7 @@ static void buffers_free(struct buffers *b)
     free(b->expected);
 }
 
-/* The twin says what the reference says, but that a chunk of more elements than are wanted is damaged for it. */
+/* The twin returns the same as the reference, except that it also refuses a chunk with more elements than requested. */
 static void check_twin(struct buffers *b, const struct guarded *chunk, int expected)
 {
     uint32_t symbols = 0;
@@ -45,7 +45,7 @@ static void check_twin(struct buffers *b, const struct guarded *chunk, int expec
         assert_memory_equal(b->out.data, b->expected, b->out.bytes);
 }
 
-/* Decode the chunk on every path: all say the same. Returns what they say. */
+/* Decodes the chunk on every path; all return the same value, which is the result. */
 static int check_chunk(struct buffers *b, const struct guarded *chunk, bool stream)
 {
     int expected = 0;
@@ -95,24 +95,24 @@ TEST(truncated)
     for (size_t bytes = 0; bytes < whole.bytes; bytes++) {
         struct guarded cut = guarded_copy(whole.data, bytes);
         assert_int_equal(check_chunk(&b, &cut, false), -EUCLEAN);
-        if (bytes >= 16) { /* and with a header that says so */
+        if (bytes >= 16) { /* and with a header that has the cut size */
             put_u32(cut.data + 8, (uint32_t)bytes);
             assert_int_equal(check_chunk(&b, &cut, false), -EUCLEAN);
         }
         guarded_free(&cut);
     }
-    struct guarded longer = guarded_new(whole.bytes + 100); /* what a later version may put there is passed over */
+    struct guarded longer = guarded_new(whole.bytes + 100); /* bytes after the code, for later versions, are ignored */
     memset(longer.data, 0xee, longer.bytes);
     memcpy(longer.data, whole.data, whole.bytes - EFS_CASCADE_SLACK);
     assert_int_equal(check_chunk(&b, &longer, false), 0);
-    put_u32(longer.data + 8, (uint32_t)whole.bytes); /* but spans end where the code does */
+    put_u32(longer.data + 8, (uint32_t)whole.bytes); /* but spans must end where the code does */
     assert_int_equal(check_chunk(&b, &longer, false), -EUCLEAN);
     guarded_free(&longer);
     guarded_free(&whole);
     buffers_free(&b);
 }
 
-/* Every bit of small chunks with every number of levels; the tables and padding are the only bits that may pass. */
+/* Flips every bit of small chunks with each number of levels; only flips in the tables and the padding may pass. */
 TEST(every_bit)
 {
     static const enum symbol_kind kinds[] = {SYMBOLS_WEIGHTS, SYMBOLS_UNIFORM, SYMBOLS_TRIPLES, SYMBOLS_ZERO};
@@ -127,7 +127,7 @@ TEST(every_bit)
             chunk.data[bit / 8] ^= mask;
             int r = check_chunk(&b, &chunk, false);
             refused += r != 0;
-            assert_true(r != 0 || bit >= 8 * (16 + 4)); /* no bit of the header or the offset is idle */
+            assert_true(r != 0 || bit >= 8 * (16 + 4)); /* each bit of the header and the offset is checked */
             chunk.data[bit / 8] ^= mask;
         }
         assert_true(refused >= 8 * (16 + 4 + 12));
@@ -162,7 +162,7 @@ TEST(random_flips)
     assert_true(refused > 0 && passed > 0);
 }
 
-/* Planes that say escape everywhere, while the sizes allow few: the most that a decoder could be led to read. */
+/* Planes with only escapes, while the sizes allow few: the most bytes that a decoder could be made to read. */
 TEST(all_escapes)
 {
     static const size_t sizes[] = {100, 300, 900, 2700, 8100, 8192, 24576, 30000, 32768};
@@ -177,14 +177,14 @@ TEST(all_escapes)
         memset(chunk.data + code, 0xff, chunk.bytes - EFS_CASCADE_SLACK - code);
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
         assert_int_equal(check_chunk(&b, &chunk, true), -EUCLEAN);
-        memset(chunk.data + code, 0, chunk.bytes - EFS_CASCADE_SLACK - code); /* and no escape at all */
+        memset(chunk.data + code, 0, chunk.bytes - EFS_CASCADE_SLACK - code); /* and without any escape */
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
         guarded_free(&chunk);
         buffers_free(&b);
     }
 }
 
-/* One field at a time gets a value that some check must catch. Spans' headers are at 16, 52 and 88. */
+/* Sets one field at a time to a value that a check must catch. Spans' headers are at 16, 52 and 88. */
 TEST(forged_fields)
 {
     static const struct {
@@ -206,15 +206,15 @@ TEST(forged_fields)
         assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
         put_u32(chunk.data + forged[i].offset, old);
     }
-    /* Two spans that both are the first one. */
+    /* Two headers with the code of the first span. */
     memcpy(chunk.data + 52, chunk.data + 16, 4);
     assert_int_equal(check_chunk(&b, &chunk, false), -EUCLEAN);
     guarded_free(&chunk);
     buffers_free(&b);
 }
 
-/* Sizes that grow from level to level, more levels than there are, entries that fall, that are more than a block has
- * symbols, that are not those of the planes. */
+/* Sizes that grow from level to level, more levels than allowed, entries that decrease, exceed a block's symbols, or
+ * differ from the escapes in the planes. */
 TEST(forged_span)
 {
     static const struct {
@@ -238,7 +238,7 @@ TEST(forged_span)
     buffers_free(&b);
 }
 
-/* A block whose symbols of level 1 all escape, into a level of ten symbols, at the very end of the chunk: who believed
+/* A block whose symbols of level 1 all escape to a level of ten symbols at the end of the chunk: a decoder that trusted
  * the planes would read far past it. */
 TEST(escapes_past_the_rest)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_dispatch.c - EXPERTFS_CPU chooses the path of the first call, a path that is not here falls back to the best.
+ * test_dispatch.c - EXPERTFS_CPU selects the path at the first call; a path that this CPU lacks falls back to the best.
  */
 #include "test.h"
 #include "cases.h"
 
 #include <sys/wait.h>
 
-/* The path that a new process with this EXPERTFS_CPU (NULL: none) uses, as its number in path_names. */
+/* Returns the path that a new process with this EXPERTFS_CPU (NULL: unset) uses, as an index into path_names. */
 static size_t path_with(const char *wanted)
 {
     pid_t child = fork();
@@ -41,7 +41,7 @@ TEST(environment)
         chosen[p] = path_with(path_names[p]);
     for (size_t p = 0; p < PATH_COUNT; p++)
         assert_int_equal(chosen[p], efs_cpu_force(path_names[p]) ? p : best);
-    assert_int_equal(chosen[0], 0); /* scalar is everywhere */
+    assert_int_equal(chosen[0], 0); /* every CPU has scalar */
 }
 
 TEST(force)

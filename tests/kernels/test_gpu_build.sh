@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/gpu: without nvcc nothing is built, which is said and no failure; with one every kernel is, without a warning.
+# tools/gpu: without nvcc it reports that it builds nothing and succeeds; with nvcc every kernel builds without a
+# warning.
 set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)

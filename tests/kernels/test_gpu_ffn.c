@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_gpu_ffn.c - experts run by the twin of the device's kernels: what the CPU's products give but for the order of
+ * test_gpu_ffn.c - experts run by the twin of the GPU kernels: equal to the CPU's products except for the order of
  * sums, on memory that ends at guard pages.
  */
 #include "test.h"
@@ -13,7 +13,7 @@
 #define TOKENS_MOST 9
 #define ROUTES_MOST (EXPERTS * TOKENS_MOST)
 
-/* A layer with its routes, and what it is to give. */
+/* A layer with its routes and matrices. */
 struct layer {
     struct efs_gpu_expert experts[EXPERTS];
     struct efs_gpu_mixture m;
@@ -34,7 +34,8 @@ static struct guarded numbers_new(bool f16, size_t n, uint64_t *rng)
     return g;
 }
 
-/* Tokens choose experts at random, expert 1 has none, token 4 chooses none; all others have at least expert 0. */
+/* Tokens choose experts at random; expert 1 has no token, token 4 no expert; all other tokens choose at least expert
+ * 0. */
 static void layer_new(struct layer *l, bool f16, uint32_t hidden, uint32_t inner, uint32_t tokens, uint64_t *rng)
 {
     memset(l, 0, sizeof(*l));
@@ -92,7 +93,7 @@ static void layer_free(struct layer *l)
     guarded_free(&l->y);
 }
 
-/* As the host launches it; some blocks have no rows. */
+/* Launches the kernels as the host does, with some blocks past the last row. */
 static void layer_run(struct layer *l)
 {
     struct efs_gpu_ffn state;
@@ -118,7 +119,7 @@ static void *product_memory(size_t bytes)
     return memory;
 }
 
-/* One route by the CPU: adds to y. */
+/* Computes one route on the CPU and adds it to y. */
 static void route_by_cpu(const struct layer *l, const struct efs_gpu_expert *e, uint32_t route, float *y)
 {
     const uint32_t hidden = l->m.hidden, inner = l->m.inner, most = hidden > inner ? hidden : inner;
@@ -142,7 +143,7 @@ static void route_by_cpu(const struct layer *l, const struct efs_gpu_expert *e, 
     free(out);
 }
 
-/* Both have sums of F32, in another order: they differ by far less than the BF16 that the matrices are of. */
+/* Both sum in F32, in different order: the difference is far below the precision of the BF16 matrices. */
 static void check_layer(const struct layer *l)
 {
     float *y = product_memory(4 * (size_t)l->m.hidden);
@@ -183,7 +184,7 @@ TEST(every_shape)
     }
 }
 
-/* Every number of 16 bits is what the CPU takes it for. */
+/* The GPU widens every 16-bit number to the same value as the CPU. */
 TEST(every_number)
 {
     static uint16_t numbers[2 * 65536];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_matvec.c - products of BF16 and F16 matrices: what matvec.h says, to the bit, from every form of a matrix, on
- * every path, for every split of the rows. No tolerance: the order of additions is fixed and a fused multiply-add is
- * the same everywhere. Only by the BF16 dot product paths differ; there forms and splits agree to the bit, and the
- * value within what rounding may do.
+ * test_matvec.c - products of BF16 and F16 matrices: exactly the bits that matvec.h specifies, from every form of a
+ * matrix, on every path, for every split of the rows. No tolerance: the order of additions is fixed, and a fused
+ * multiply-add has one correct result. Only the BF16 dot product differs between paths; there forms and splits agree to
+ * the bit, and the value is within the rounding error.
  */
 #include "test.h"
 #include "matvec_cases.h"
@@ -20,7 +20,7 @@ static void check_same(const float *y, const float *right, size_t n)
         assert_true(same_float(y[i], right[i]));
 }
 
-/* Every form on every path against the text. */
+/* Compares every form on every path with the product as specified in matvec.h. */
 static void check_format(const struct product_case *c, bool f16, unsigned splits, uint64_t *rng)
 {
     size_t n = (size_t)c->rows * c->cols, products = (size_t)c->rows * c->tokens;
@@ -60,7 +60,7 @@ static void check_case(const struct product_case *c, unsigned splits, uint64_t *
     check_format(c, true, splits, rng);
 }
 
-/* Columns around vectors, groups, blocks; rows so that several blocks and shards are crossed at all places. */
+/* Columns around vectors, groups and blocks; numbers of rows with which block and shard borders fall at all places. */
 TEST(every_shape)
 {
     static const uint32_t cols[] = {1,    2,    3,    7,    8,    15,   16,   17,   31,   32,   33,    63,    64,
@@ -109,10 +109,10 @@ TEST(every_number)
     }
 }
 
-/* Exponents of every kind that the coder knows: all numbers of levels, all symbols. */
+/* Exponents of every kind of the coder's tests: each number of levels, all symbols. */
 TEST(every_code)
 {
-    const uint32_t rows = 40, cols = 448; /* two blocks and a bit */
+    const uint32_t rows = 40, cols = 448; /* two blocks and a part of a third */
     uint8_t *e = malloc((size_t)rows * cols), *sm = malloc((size_t)rows * cols);
     uint16_t *numbers = malloc((size_t)rows * cols * 2);
     float x[448], y[40], right[40];
@@ -144,7 +144,7 @@ TEST(every_code)
     free(numbers);
 }
 
-/* As 1 to 8 threads and more would share the rows. */
+/* Splits as for 1 to 9 threads that share the rows. */
 TEST(every_split)
 {
     static const uint32_t shapes[][2] = {{97, 320}, {64, 2880}, {53, 1001}, {3, 8192}, {5, 20480}, {400, 3}};
@@ -161,7 +161,7 @@ TEST(every_split)
     }
 }
 
-/* BF16 inputs are what their F32 values are; strides are honoured. */
+/* BF16 inputs give the same products as their F32 values; strides are honoured. */
 TEST(inputs)
 {
     enum { COLS = 203, TOKENS = 3, STRIDE = 211 };
@@ -189,7 +189,7 @@ TEST(inputs)
     free(b);
 }
 
-/* All F16 numbers as inputs; F32 numbers are rounded to the nearest of them, ties to even. */
+/* All F16 numbers as inputs; F32 numbers are rounded to the nearest F16, ties to even. */
 TEST(f16_inputs)
 {
     const uint16_t one = 0x3c00;
@@ -205,7 +205,7 @@ TEST(f16_inputs)
         assert_int_equal(efs_matvec(&unit, input, 0, 1, &y, 1, scratch), 0);
         assert_true(same_float(y, value) || (y == 0 && value == 0));
         free(input);
-        if ((i & 0x7fff) >= 0x7bff) /* the largest, infinity, NaN */
+        if ((i & 0x7fff) >= 0x7bff) /* the largest number, infinity, NaN */
             continue;
         for (int side = -1; side <= 1; side++) {
             const float x = side == 0 ? middle : nextafterf(middle, side < 0 ? value : widened_f16(next));
@@ -228,7 +228,7 @@ TEST(f16_inputs)
     }
 }
 
-/* Inputs of the other kind. */
+/* Inputs of the wrong type for the matrix are refused. */
 TEST(refused)
 {
     const uint16_t one = 0x3c00;
@@ -246,7 +246,7 @@ TEST(refused)
         }
 }
 
-/* The product as it is, and the sum of its terms' sizes, to tell how far off a sum in F32 may be. */
+/* The product in F64, and the sum of the magnitudes of its terms, which bounds the error of a sum in F32. */
 static double exact(const uint16_t *row, const float *x, uint32_t cols, double *size)
 {
     double sum = 0;
@@ -259,7 +259,7 @@ static double exact(const uint16_t *row, const float *x, uint32_t cols, double *
     return sum;
 }
 
-/* Every form on every path, tokens alone and together, split and whole: the same bits on one path. */
+/* Compares every form on every path, tokens alone and together, split and whole: equal bits on one path. */
 static void check_dot(uint32_t rows, uint32_t cols, uint32_t tokens, enum number_kind kind, uint64_t *rng)
 {
     size_t products = (size_t)rows * tokens;
@@ -270,7 +270,7 @@ static void check_dot(uint32_t rows, uint32_t cols, uint32_t tokens, enum number
     for (size_t i = 0; i < (size_t)rows * cols; i++)
         numbers[i] = bf16_of(kind, rng);
     for (size_t i = 0; i < (size_t)cols * tokens; i++)
-        x[i] = widened(bf16_of(kind, rng)); /* so that nothing is rounded */
+        x[i] = widened(bf16_of(kind, rng)); /* BF16 values, so that no input is rounded */
     for (size_t p = 0; p < PATH_COUNT; p++) {
         if (!efs_cpu_force(path_names[p]))
             continue;
@@ -294,7 +294,7 @@ static void check_dot(uint32_t rows, uint32_t cols, uint32_t tokens, enum number
             double size, right = exact(numbers + i % rows * cols, x + i / rows * cols, cols, &size);
             if (right != right || isinf(right))
                 assert_true(right != right ? first[i] != first[i] : (double)first[i] == right);
-            else /* a rounding for each of a sum's terms; what is too small for F32 may be lost in each */
+            else /* one rounding for each term; each may also lose a value too small for F32 */
                 assert_true(fabs((double)first[i] - right) <= (size * 0x1p-24 + 0x1p-126) * (cols + 8));
         }
     }
@@ -320,7 +320,7 @@ TEST(dot_products)
     check_dot(70, 320, 4, NUMBERS_WIDE, &rng);
 }
 
-/* ---- ggml's order of sums: the text of ggml_vec_dot_bf16() in our words ---- */
+/* ---- ggml's order of sums: ggml_vec_dot_bf16() reimplemented ---- */
 
 static float dot_avx2(const uint16_t *row, const float *x, uint32_t cols)
 {
@@ -374,7 +374,7 @@ __attribute__((target("avx512f,avx512bf16"))) static float dot_avx512bf16(const 
 }
 #endif
 
-/* On each path, from every form, for one token and for more: the bits that ggml's variant for it gives. */
+/* On each path, from every form, for one token and for several: the same bits as ggml's variant for the path. */
 TEST(dot_is_as_ggml)
 {
     static const uint32_t cols[] = {1, 31, 32, 33, 63, 64, 65, 95, 96, 127, 128, 320, 1000, 1440, 1472, 1536, 2880};
@@ -411,7 +411,7 @@ TEST(dot_is_as_ggml)
     assert_true(efs_cpu_force("auto"));
 }
 
-/* NaN and infinities come through the dot product; what is rounded to BF16 is rounded to nearest even. */
+/* NaN and infinities propagate through the dot product; inputs are rounded to the nearest BF16, ties to even. */
 TEST(dot_special)
 {
     enum { COLS = 128 };
@@ -452,7 +452,7 @@ static double silu(double v)
     return v / (1 + exp(-v));
 }
 
-/* silu(gate x) * up x: the same to the bit on every path and from every form; silu itself within 1e-6 of its value. */
+/* silu(gate x) * up x: equal bits on every path and from every form; silu itself within 1e-6 of its value. */
 TEST(swiglu)
 {
     enum { ROWS = 41, COLS = 640, TOKENS = 3 };
@@ -498,7 +498,7 @@ TEST(swiglu)
     }
 }
 
-/* silu over its whole range: one by one matrices, up = 1. */
+/* silu over its whole range, with matrices of one element and up = 1. */
 TEST(silu_everywhere)
 {
     static const float at[] = {-INFINITY, -1e15f, -1000, -89, -88.5f, -88,   -87, -20, -1,    -1e-3f,   -1e-30f, -0.0f,

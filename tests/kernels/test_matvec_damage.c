@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_matvec_damage.c - chunks that are not well formed give an error, whatever the split of the rows, and nothing
- * outside of them is read: each lies before a page that must not be touched. What the checks cannot know, a symbol
- * for another one, is for the store's checksums.
+ * test_matvec_damage.c - malformed chunks give an error for every split of the rows, and no byte outside them is read:
+ * each ends at a guard page. A symbol replaced by another one is not detected here; the store's checksums detect it.
  */
 #include "test.h"
 #include "matvec_cases.h"
 
 enum { ROWS = 60, TOKENS_MAX = 3 };
 
-static const uint32_t columns[] = {448, 449}; /* straight from the code, and through a tile */
+static const uint32_t columns[] = {448, 449}; /* directly from the code, and via a tile */
 
 struct victim {
     struct matrix *m;
@@ -42,7 +41,8 @@ static void victim_free(struct victim *v)
     free(v->input[1]);
 }
 
-/* The same answer, 0 or -EUCLEAN, on every path, for one token and for several, for 1 part of the rows and for 4. */
+/* The result, 0 or -EUCLEAN, must be equal on every path, for one and several tokens, for 1 part of the rows and for
+ * 4. */
 static int verdict(struct victim *v)
 {
     float y[ROWS * TOKENS_MAX];
@@ -85,7 +85,7 @@ TEST(random_flips)
     assert_true(refused > 0 && passed > 0);
 }
 
-/* Planes that say escape everywhere, or nowhere. */
+/* Planes with only escapes, or none. */
 TEST(all_escapes)
 {
     uint64_t rng = 42;
@@ -93,7 +93,7 @@ TEST(all_escapes)
     for (size_t c = 0; c < 2; c++) {
         struct victim v = victim_new(columns[c], FORM_CASCADE, &rng);
         struct guarded *chunk = &v.m->e[0];
-        size_t planes = chunk->bytes - EFS_CASCADE_SLACK - 2 * 2048; /* of level 1, of two blocks: the last part */
+        size_t planes = chunk->bytes - EFS_CASCADE_SLACK - 2 * 2048; /* of level 1, two blocks: the last part */
         assert_true(chunk->data[16 + 20] > 0);
         memset(chunk->data + planes, 0xff, 2048);
         assert_int_equal(verdict(&v), -EUCLEAN);
@@ -103,7 +103,7 @@ TEST(all_escapes)
     }
 }
 
-/* Sizes that contradict each other or the matrix. */
+/* Sizes that contradict each other or the matrix are refused. */
 TEST(forged_sizes)
 {
     uint64_t rng = 43;
@@ -131,7 +131,7 @@ TEST(forged_sizes)
             *shard = kept;
             shard->e = NULL;
             assert_int_equal(verdict(&v), -EUCLEAN);
-            *shard = v.m->shards[0]; /* a good shard with fewer or more elements than this one has */
+            *shard = v.m->shards[0]; /* a valid shard with another number of elements */
             if (matrix_shard_elements(v.m, 1) != matrix_shard_elements(v.m, 0))
                 assert_int_equal(verdict(&v), -EUCLEAN);
             victim_free(&v);
@@ -165,7 +165,7 @@ TEST(errors_of_the_caller)
     assert_int_equal(efs_matvec(&w, v.input[0], 0, ROWS, y, ROWS, NULL), -EINVAL);
     assert_int_equal(efs_matvec(&w, NULL, 0, ROWS, y, ROWS, scratch), -EINVAL);
     assert_int_equal(efs_matvec(&w, memory, 0, ROWS, y, ROWS, scratch), -EINVAL);
-    w.cols = 449; /* not the input's */
+    w.cols = 449; /* different from the input's */
     assert_int_equal(efs_matvec(&w, v.input[0], 0, 1, y, ROWS, scratch), -EINVAL);
     w.cols = 448;
     assert_int_equal(efs_matvec_swiglu(&w, &v.m->w, v.input[0], 0, ROWS, y, ROWS, scratch), 0);
@@ -177,7 +177,7 @@ TEST(errors_of_the_caller)
     w = v.m->w;
     w.exponents = NULL;
     assert_int_equal(efs_matvec(&w, v.input[0], 0, ROWS, y, ROWS, scratch), -EINVAL);
-    w.exponents = refuses; /* brings nothing for shard 0 */
+    w.exponents = refuses; /* returns success without a buffer for shard 0 */
     assert_int_equal(efs_matvec(&w, v.input[0], 0, ROWS, y, ROWS, scratch), -EINVAL);
     assert_int_equal(efs_matvec(&w, v.input[0], ROWS - 1, ROWS, y, ROWS, scratch), -EIO);
 

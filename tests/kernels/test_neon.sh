@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The kernels on 64-bit Arm: built by a cross compiler, run under qemu's user emulation. EXPERTFS_NEON=all runs every test
-# of the kernels, otherwise test_cascade alone.
-# Exit status 0 and "OK", 77 with a reason when something is missing here, 1 when a test fails.
+# Builds the kernels for 64-bit Arm with a cross compiler and runs their tests under qemu's user emulation.
+# EXPERTFS_NEON=all runs every test of the kernels, otherwise test_cascade only.
+# Exit status 0 and "OK", 77 with a reason when a tool is missing, 1 when a test fails.
 set -eu
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

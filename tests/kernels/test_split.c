@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_split.c - split and merge: the layout that kernels.h promises, every value of the small formats, every path.
+ * test_split.c - split and merge: the layout that kernels.h specifies, every value of the small formats, every path.
  */
 #include "test.h"
 #include "gpu_twin.h"
@@ -16,7 +16,7 @@ static uint32_t plane_value(const uint8_t *planes, size_t m, unsigned bits, size
     return (uint32_t)planes[i % width] >> (i / width * bits) & ((1u << bits) - 1);
 }
 
-/* The element that e and the block's SM say, by the definition. */
+/* The element with exponent e and the block's SM, by the definition. */
 static uint32_t element(enum efs_format format, uint32_t e, const uint8_t *sm, size_t m, size_t i)
 {
     const uint8_t *planes = format == EFS_FORMAT_F16 ? sm + m : sm;
@@ -52,7 +52,7 @@ static void check_layout(enum efs_format format, const uint8_t *raw, size_t n, c
     }
 }
 
-/* Split and merge on one path with guard pages on every buffer, compared with what the reference gave. */
+/* Splits and merges on one path with guard pages on every buffer; compares with the reference. */
 static void check_path(enum efs_format format, const uint8_t *raw, size_t n, const uint8_t *e, const uint8_t *sm)
 {
     size_t raw_bytes = n * efs_format_bytes(format), sm_bytes = efs_sm_bytes(format, n);
@@ -70,7 +70,7 @@ static void check_path(enum efs_format format, const uint8_t *raw, size_t n, con
     guarded_free(&back);
 }
 
-/* What the device's recovery kernel makes of e and sm. */
+/* Checks that the GPU's recovery kernel makes raw from e and sm. */
 static void check_twin(enum efs_format format, const uint8_t *raw, size_t n, const uint8_t *e, const uint8_t *sm)
 {
     uint8_t *out = malloc(n * efs_format_bytes(format) + 1);
@@ -177,7 +177,7 @@ TEST(histogram)
             struct guarded in = guarded_copy(data, n);
             uint64_t counts[256];
             for (size_t s = 0; s < 256; s++)
-                counts[s] = s; /* it adds */
+                counts[s] = s; /* efs_histogram() adds to counts */
             efs_histogram(in.data, n, counts);
             assert_memory_equal(counts, expected, sizeof(counts));
             guarded_free(&in);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmocka.h - as much of cmocka as the kernels' tests use, so that they build with a cross compiler and nothing else.
+ * cmocka.h - the part of cmocka that the kernels' tests use, so that they build with a cross compiler only.
  *
- * A failed assertion prints where, and ends the program with status 1.
+ * A failed assertion prints its place and ends the program with status 1.
  */
 #ifndef EFS_TESTS_NEON_CMOCKA_H
 #define EFS_TESTS_NEON_CMOCKA_H
