@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * signalled.c - linked with sys_fault.c and the objects of mkexpertfs: a mkexpertfs that sends itself a signal before
- * the nth call that changes files, so that tests stop it where they mean to and not where a clock does.
- * EXPERTFS_TEST_SIGNAL=NUMBER@N sends that signal at the nth call. EXPERTFS_TEST_CALLS=FILE counts the calls: FILE gets
- * their number when the program exits.
+ * its nth call that changes files, so that tests stop it at a fixed place and not after a time.
+ * EXPERTFS_TEST_SIGNAL=NUMBER@N sends signal NUMBER at call N. EXPERTFS_TEST_CALLS=FILE counts the calls: the program
+ * writes their number to FILE when it exits.
  */
 #include "sys_fault.h"
 

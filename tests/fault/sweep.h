@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sweep.h - fault after fault of one kind, until an operation no longer meets one: the first call fails, the second,
- * ...
+ * sweep.h - repeats an operation with its first, second, ... call of one kind failing, until the operation makes no
+ * call that fails.
  */
 #ifndef EFS_FAULT_SWEEP_H
 #define EFS_FAULT_SWEEP_H
@@ -10,18 +10,19 @@
 #include "fixture.h"
 #include "sys_fault.h"
 
-#define SWEEP_MOST 4000 /* calls of one kind in one operation: more is a loop that never ends */
+#define SWEEP_MOST 4000 /* more calls of one kind in one operation mean an endless loop */
 
 struct sweep {
     const char *what;
-    errint_t (*operation)(struct efs_error *err); /* meets the faults; it checks by itself what counts as success */
-    /* Without faults, NULL for nothing: before each; and after each, where less than 0 is a failure that err tells. */
+    errint_t (*operation)(struct efs_error *err); /* runs with the faults; checks itself that a success is correct */
+    /* Both run without faults and may be NULL: before() precedes each run, after() follows it; a negative return of
+     * after() is a failure, described in err. */
     void (*before)(void);
     errint_t (*after)(const struct sweep *sweep, struct efs_error *err);
 };
 
-/* An operation that fails has met a fault and says something, and no descriptor stays open, whatever came. Returns how
- * often it met a fault and succeeded nevertheless. */
+/* Checks that an operation fails only with a fault and with a message, and that no descriptor leaks. Returns the number
+ * of runs that succeeded in spite of a fault. */
 static inline unsigned sweep_calls(const struct sweep *s, enum fault_call call, int error, bool forever)
 {
     unsigned fds = fixture_open_fds(), failed = 0, nth = 1;
@@ -55,7 +56,7 @@ static inline unsigned sweep(const struct sweep *s, enum fault_call call, int er
     return sweep_calls(s, call, error, false);
 }
 
-/* Every later call of the kind fails too. */
+/* As sweep(), but all later calls of the kind fail too. */
 static inline unsigned sweep_forever(const struct sweep *s, enum fault_call call, int error)
 {
     return sweep_calls(s, call, error, true);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sys_fault.c - see sys_fault.h: functions that fail on demand, or call the one that they stand for. */
+/* sys_fault.c - see sys_fault.h: wrappers that fail as planned, or call the real function. */
 #include "sys_fault.h"
 
 #include <errno.h>
@@ -121,14 +121,14 @@ static bool fails(enum fault_call call)
     {                                                                                                                  \
         return fails(FAULT_##kind) ? -plan.error : __real_##call arguments;                                            \
     }
-/* One that changes files. */
+/* A call that changes files. */
 #define FAILING_CHANGE(call, kind, parameters, arguments)                                                              \
     WRAPPED(int, call, parameters)                                                                                     \
     {                                                                                                                  \
         power_step();                                                                                                  \
         return fails(FAULT_##kind) ? -plan.error : __real_##call arguments;                                            \
     }
-/* One that returns memory, or NULL with errno. */
+/* A call that returns memory, or NULL with errno. */
 #define FAILING_MEMORY(call, kind, parameters, arguments)                                                              \
     WRAPPED(void *, call, parameters)                                                                                  \
     {                                                                                                                  \
@@ -266,7 +266,7 @@ static struct {
     int fd;
 } tmpfs;
 
-/* One that is made without a size can be given none later. */
+/* A tmpfs mounted without a size cannot get one later, so it is mounted with 1 TiB. */
 WRAPPED(int, fsconfig, (int context, unsigned command, const char *key, const void *value, int number))
 {
     return __real_fsconfig(context, command, key, tmpfs.sized && key && strcmp(key, "size") == 0 ? "1t" : value,
@@ -285,7 +285,7 @@ void fault_tmpfs_room(uint64_t bytes)
     tmpfs.sized = true;
     if (tmpfs.fd <= 0 || fstatvfs(tmpfs.fd, &now) < 0)
         return;
-    if (bytes != UINT64_MAX) { /* 0 would be no limit */
+    if (bytes != UINT64_MAX) { /* size=0 would mean unlimited */
         unsigned long long used = (now.f_blocks - now.f_bfree) * now.f_bsize;
         snprintf(size, sizeof(size), "%llu", used + bytes ? used + bytes : 1ull);
     }

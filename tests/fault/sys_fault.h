@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_fault.h - the engine's system calls with faults put in: wrapped around those of engine/base/sys.c by the linker
- * (--wrap).
+ * sys_fault.h - injects faults into the engine's system calls, the functions of engine/base/sys.c, which the linker
+ * wraps (--wrap).
  */
 #ifndef EFS_SYS_FAULT_H
 #define EFS_SYS_FAULT_H
@@ -29,7 +29,7 @@
     X(FREE_BYTES, "free bytes") /* error 0: nothing is free */                                                         \
     X(CLONE_READING, "clone reading")                                                                                  \
     X(CLONE_READING_MOUNTED, "clone reading, mounted")                                                                 \
-    X(CLOSE, "close") /* the descriptor is closed all the same, as Linux does */                                       \
+    X(CLOSE, "close") /* the descriptor is closed nevertheless, as on Linux */                                         \
     X(UNLINK, "unlink")                                                                                                \
     X(MKDIR, "mkdir")                                                                                                  \
     X(MUNMAP, "munmap")                                                                                                \
@@ -37,7 +37,7 @@
     X(WRITEBACK, "writeback")                                                                                          \
     X(RENAME, "rename")                                                                                                \
     FAULT_KINDS_OF_READING(X)
-/* Calls that are not counted by fault_disk_calls(): the ring's, and what the registration of a segment takes. */
+/* Calls that fault_disk_calls() does not count: those of the ring, and those that register a segment. */
 #define FAULT_KINDS_OF_READING(X)                                                                                      \
     X(URING_INIT, "uring init")                                                                                        \
     X(URING_FILES, "uring files")                                                                                      \
@@ -57,33 +57,33 @@ enum fault_call {
 };
 extern const char *const fault_names[FAULT_CALLS];
 
-/* The nth call (from 1) of that kind fails with -error; error 0: it is short (reads and writes do half). Every
- * later call works again, unless forever. */
+/* The nth call (from 1) of the kind fails with -error; with error 0 it is short (reads and writes transfer half). Later
+ * calls work again, unless forever. */
 void fault_plan(enum fault_call call, unsigned nth, int error, bool forever);
 void fault_none(void);
 bool fault_happened(void); /* since fault_plan() */
-/* The next call of that kind does this first, once, and works. */
+/* The next call of the kind first calls what(), once, and then works. */
 void fault_meanwhile(enum fault_call call, void (*what)(void));
-/* Calls that the I/O thread has made, but for the ring's and those that registering a segment takes, since this was
- * asked last. */
+/* Number of calls by the I/O thread since the last call of this function, without those of the ring and those that
+ * register a segment. */
 unsigned fault_disk_calls(void);
-/* From now on there are no files without a name (O_TMPFILE), as on filesystems that have none. */
+/* While on, O_TMPFILE fails, as on filesystems without it. */
 void fault_named_files(bool on);
-/* From now on only what is mounted somewhere can be cloned, as before Linux 6.15. */
+/* While on, only mounted filesystems can be cloned, as before Linux 6.15. */
 void fault_old_kernel(bool on);
 
-/* A tmpfs of our own that is made from now on has a size, and so much of it is free now; less has no room for a page.
- * UINT64_MAX: enough for all. */
+/* Sets the free bytes of the engine's tmpfs, which must have been mounted after the first call; less than a page: no
+ * page can be allocated. UINT64_MAX: a size of 1 TiB. */
 void fault_tmpfs_room(uint64_t bytes);
 
-/* From now on the process ends, with POWER_EXIT, at the nth call that changes files; lose: as when the power fails,
- * with what was not synced lost. nth 0: calls are only counted. */
+/* From now on the process exits with POWER_EXIT at the nth call that changes files. lose: unsynced changes are undone
+ * first, as in a power failure. nth 0: calls are only counted. */
 #define POWER_EXIT 99
 void fault_power(unsigned nth, bool lose);
-/* Of what was not synced some reaches the disk all the same, by this seed; 0: nothing does. */
+/* Keeps a part of the unsynced changes, chosen by this seed; 0: none. */
 void fault_power_some(uint64_t seed);
-/* In place of the end the process sends itself a signal; 0: the end again. */
+/* Sends this signal to the process instead of exiting; 0: exits. */
 void fault_power_signal(int number);
-unsigned fault_power_calls(void); /* so far; no more of it from now on */
+unsigned fault_power_calls(void); /* calls since fault_power(); stops counting */
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sys_power.h - part of sys_fault.c: the process ends at the nth call that changes files, and what was not synced by
- * then is lost, as when the power fails: all of it, or, by a seed, any part of it, also parts of writes, since a disk
- * may have done some of what nobody waited for, in any order. Files that were written have their old bytes and size
- * again, names that were given are taken back, what was named over has its name. Holes that were punched stay, which is
- * the worst that can be; removed names stay removed.
+ * sys_power.h - part of sys_fault.c: simulates a power failure. The process exits at the nth call that changes files,
+ * and its unsynced changes are undone: all, or, with a seed, any subset of them, including parts of writes, because a
+ * disk may have done some unsynced writes in any order. Written files get back their old bytes and size, new names are
+ * removed, and replaced names get back their file. Punched holes stay, which is the worst case; removed names stay
+ * removed.
  */
 #ifndef EFS_SYS_POWER_H
 #define EFS_SYS_POWER_H
@@ -18,14 +18,14 @@
 
 #define POWER_UNDO_MOST 20000
 
-/* What takes back one call that was not synced yet, newest last. */
+/* How to undo one unsynced call; the newest is last. */
 struct power_undo {
     dev_t dev;
-    ino_t ino;   /* of the file, or of the directory that a name was made in */
-    int fd;      /* a copy: files may be closed by then */
-    char *name;  /* a name that was made; else bytes or a size */
-    char *saved; /* another name of what had that name, while it is not sure whether it has it again; or NULL */
-    uint64_t offset, length, bytes, size; /* length: of what was written; bytes: of old; size: of the file before */
+    ino_t ino;   /* of the file, or of the directory of the new name */
+    int fd;      /* a duplicate, because the file may be closed by then */
+    char *name;  /* a new name; NULL: a write or a change of the size */
+    char *saved; /* second name of the file that was replaced, until the rename is synced; or NULL */
+    uint64_t offset, length, bytes, size; /* length: of the written range; bytes: of `old`; size: of the file before */
     unsigned char *old;
     bool done, cut; /* cut: a change of the size */
 };
@@ -33,8 +33,8 @@ struct power_undo {
 static struct {
     unsigned nth, seen;
     bool armed, lose;
-    int number;    /* of a signal; 0: none */
-    uint64_t seed; /* 0: all is lost */
+    int number;    /* signal to send; 0: exit */
+    uint64_t seed; /* 0: all changes are undone */
     struct power_undo undo[POWER_UNDO_MOST];
     unsigned count;
     pthread_mutex_t lock;
@@ -87,7 +87,7 @@ static void power_synced(int fd)
     pthread_mutex_unlock(&power.lock);
 }
 
-/* Before a name is given to another file: what has it gets a second one. To be remembered when that was done. */
+/* Called before a name is replaced: gives its file a second name. Returns that name, for power_remember_rename(). */
 static char *power_save(int dir, const char *name)
 {
     char saved[300];
@@ -113,13 +113,13 @@ static uint64_t power_random(void)
     return power.seed;
 }
 
-/* What a write has made, of which some reached the disk. */
+/* The bytes of a write that reached the disk although it was not synced. */
 struct power_kept {
     unsigned char *data;
     uint64_t bytes, size;
 };
 
-/* The change is taken back; kept: how it was, if some of it is to come again. */
+/* Undoes the change; kept: first saves the part that is to be written again. */
 static void power_undo(const struct power_undo *u, struct power_kept *kept)
 {
     struct stat st;
@@ -171,7 +171,7 @@ static void power_fail(void)
     _exit(POWER_EXIT);
 }
 
-/* Before each call that changes something. */
+/* Called before each call that changes a file. */
 static void power_step(void)
 {
     if (!power.armed)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arena when the system refuses addresses, memory, binding: it goes on with less, or says -ENOMEM and goes on. */
+/* The arena when the system refuses addresses, memory or binding: it uses less, or returns -ENOMEM and stays usable. */
 #include "test.h"
 #include "arena.h"
 #include "sys_fault.h"
@@ -22,7 +22,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* All of the arena can be written and read, then it goes. */
+/* Writes and reads all of the arena, then destroys it. */
 static void use_and_destroy(struct efs_arena *arena, uint32_t segments)
 {
     struct efs_block blocks[16] = {0};
@@ -46,7 +46,7 @@ static bool mapped(const void *address)
     return mincore((void *)(uintptr_t)address, 4096, &page) == 0;
 }
 
-/* Without addresses segments are mapped one by one, on one node or on both. */
+/* Without reserved addresses segments are mapped one by one, on one node or on both. */
 TEST_WITH(test_reservation, NULL, teardown)
 {
     struct efs_numa numa = two_nodes();
@@ -62,7 +62,7 @@ TEST_WITH(test_reservation, NULL, teardown)
             assert_int_equal(efs_arena_grow(&arena), 0);
         for (uint32_t s = 0; s < 4; s++)
             assert_int_equal((uintptr_t)arena.segments[s].base % (2u << 20), 0);
-        uint32_t alone = nth == 2 ? 2 : 0; /* a segment that has its own mapping */
+        uint32_t alone = nth == 2 ? 2 : 0; /* a segment with a separate mapping */
         const uint8_t *base = arena.segments[alone].base;
         arena.segments[alone].base[5] = 1;
         efs_arena_drop(&arena, alone);
@@ -107,9 +107,9 @@ TEST_WITH(test_tables, NULL, teardown)
         assert_int_equal(rc, fault_happened() ? -ENOMEM : 0);
         fault_none();
         if (rc < 0)
-            assert_null(arena.segments); /* nothing is left to be destroyed */
+            assert_null(arena.segments); /* no memory is left allocated */
     }
-    assert_int_equal(nth, 6); /* segments, nodes, a tree a node */
+    assert_int_equal(nth, 6); /* segments, nodes, one tree per node */
     efs_arena_destroy(&arena);
 }
 
@@ -134,7 +134,7 @@ TEST_WITH(test_binding, NULL, teardown)
     use_and_destroy(&arena, 3);
 }
 
-/* A node that does not say what it has is taken to have enough. */
+/* A node whose free memory cannot be read counts as having enough. */
 TEST_WITH(test_available, NULL, teardown)
 {
     fault_plan(FAULT_OPEN, 1, EMFILE, false);
@@ -144,7 +144,7 @@ TEST_WITH(test_available, NULL, teardown)
     fault_none();
 }
 
-/* The pages go even where new addresses cannot be put in their place. */
+/* The pages are freed even if the addresses cannot be mapped again. */
 TEST_WITH(test_drop, NULL, teardown)
 {
     struct efs_numa numa = two_nodes();

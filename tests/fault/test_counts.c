@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts while system calls fail: an error that says where, and the old file or the new one, nothing in between. */
+/* Saving and loading counts while system calls fail: an error with the path, and the old file or the new one. */
 #include "test.h"
 #include "counts.h"
 #include "fixture.h"
@@ -75,7 +75,7 @@ TEST_WITH(saving, setup, teardown)
             assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), 0);
             assert_int_equal(loaded.counts[2], rc == 0 ? before + 1 : before);
             efs_history_free(&loaded);
-            if (rc < 0) /* so that what is there and what is here agree again */
+            if (rc < 0) /* so that the file and the counts in memory are equal again */
                 assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
             failed += rc < 0;
             well += hit && rc == 0;
@@ -109,7 +109,7 @@ TEST_WITH(loading, setup, teardown)
         assert_int_equal(fixture_open_fds(), fds);
         efs_history_free(&loaded);
     }
-    fault_plan(FAULT_PREAD, 1, 0, false); /* a short read is read on */
+    fault_plan(FAULT_PREAD, 1, 0, false); /* a short read is continued */
     assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), 0);
     assert_true(fault_happened());
     efs_history_free(&loaded);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The I/O thread when a call of io_uring, or O_DIRECT, is refused, at once or later: every read ends with the right
- * bytes, what was pinned is unpinned, and each fall-back is told once.
+ * The I/O thread when a call of io_uring, or O_DIRECT, is refused, at once or later: every read completes with the
+ * correct bytes, all pinned memory is unpinned, and each fallback is logged once.
  */
 #include "test.h"
 #include "arena.h"
@@ -16,7 +16,7 @@
 
 #define SEGMENT (8u << 20)
 #define READS 48u              /* more than are in flight at once */
-#define READ_BYTES (64u << 10) /* and more than what is joined to one */
+#define READ_BYTES (64u << 10) /* and more than one joined read */
 
 struct line {
     struct efs_disk *disk;
@@ -58,7 +58,7 @@ static void line_begin(struct line *l)
     sem_init(&l->ended, 0, 0);
     l->buffered_fd = mkstemp(path);
     assert_true(l->buffered_fd >= 0);
-    l->fd = open(path, O_RDONLY | O_CLOEXEC); /* another descriptor is what counts: not every filesystem has O_DIRECT */
+    l->fd = open(path, O_RDONLY | O_CLOEXEC); /* a second descriptor suffices: not every filesystem has O_DIRECT */
     unlink(path);
     uint64_t *words = malloc(SEGMENT);
     assert_non_null(words);
@@ -93,7 +93,7 @@ static void wait_for(struct line *l, unsigned count)
         count -= sem_wait(&l->ended) == 0;
 }
 
-/* All reads at once, in twos that are neighbours; half of them in spare time. */
+/* Submits all reads at once, as pairs of neighbours; a quarter of them with spare_time. */
 static void read_all(struct line *l)
 {
     memset(l->arena.segments[0].base, 0, READS * (size_t)READ_BYTES);
@@ -137,7 +137,7 @@ static bool has_ring(void)
     return has;
 }
 
-/* At each place in turn, from then on. */
+/* The nth call and all later ones fail. */
 TEST(test_entering)
 {
     static const enum fault_call calls[] = {FAULT_URING_SUBMIT, FAULT_URING_WAIT};
@@ -186,7 +186,7 @@ TEST(test_direct)
     line_end(&l);
     assert_string_equal(l.told, fault_happened() ? "O_DIRECT -22;" : "");
 
-    fault_plan(FAULT_URING_RESULT, 5, EOPNOTSUPP, true); /* and without O_DIRECT, too */
+    fault_plan(FAULT_URING_RESULT, 5, EOPNOTSUPP, true); /* and O_DIRECT fails first */
     line_begin(&l);
     read_all(&l);
     line_end(&l);
@@ -194,7 +194,7 @@ TEST(test_direct)
     fault_none();
 }
 
-/* pread(2) is all that there is. */
+/* Only pread(2) is left. */
 TEST(test_direct_without_ring)
 {
     struct line l;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every system call of the engine fails in turn - the first time, the second time, ... until serving or unpacking no
- * longer reaches it; of packing, see test_pack_fallbacks.c. Each time: a clean error that says something, or the right
- * bytes; nothing left behind; and it works again.
+ * Every system call of the engine fails in turn - the first, the second, ... - until serving or unpacking makes no call
+ * that fails; for packing, see test_pack_fallbacks.c. Each time: an error with a message, or the correct bytes; no file
+ * or descriptor left behind; and the next attempt works.
  */
 #include "test.h"
 #include "fixture.h"
@@ -82,7 +82,7 @@ static errint_t serve_all(struct efs_error *err)
     errint_t leased = lease_one(fs);
     rc = rc ? rc : leased;
     bool hit = fault_happened();
-    if (rc < 0 && hit) { /* the fault is over: the same again must work */
+    if (rc < 0 && hit) { /* without the fault the same calls must work */
         fault_none();
         assert_int_equal(read_whole(fs), 0);
         assert_int_equal(lease_one(fs), 0);
@@ -121,7 +121,7 @@ static errint_t unpack_once(struct efs_error *err)
 
 static const struct sweep serving = {"serve", serve_all, NULL, NULL}, unpacking = {"unpack", unpack_once, NULL, NULL};
 
-/* What is refused is done in another way. */
+/* A fallback replaces the refused call, so no reader sees an error. */
 static errint_t serve_well(struct efs_error *err)
 {
     errint_t rc = serve_all(err);
@@ -142,7 +142,7 @@ TEST(test_serve_without_io_uring)
             sweep(&refusing, calls[i], errors[e]);
             sweep_forever(&refusing, calls[i], errors[e]);
         }
-    sweep(&refusing, FAULT_URING_RESULT, EINVAL); /* a read that the kernel does not know */
+    sweep(&refusing, FAULT_URING_RESULT, EINVAL); /* an operation that the kernel does not support */
     sweep_forever(&refusing, FAULT_URING_RESULT, EINVAL);
 }
 
@@ -163,12 +163,12 @@ TEST(test_serve)
     sweep(&serving, FAULT_FTRUNCATE, EIO);
     sweep(&serving, FAULT_MMAP, ENOMEM);
     sweep(&serving, FAULT_MPROTECT, ENOMEM);
-    sweep_forever(&serving, FAULT_MPROTECT, ENOMEM);           /* no segment comes any more: errors, and an end */
-    assert_true(sweep(&serving, FAULT_FALLOCATE, ENOMEM) > 0); /* a full expert's pages are asked for as one; or not */
+    sweep_forever(&serving, FAULT_MPROTECT, ENOMEM);           /* no further segments: errors, and a clean close */
+    assert_true(sweep(&serving, FAULT_FALLOCATE, ENOMEM) > 0); /* one call for a full expert's pages, or a fallback */
     sweep(&serving, FAULT_MBIND, EPERM);
     sweep(&serving, FAULT_HUGE_BYTES, ENOTTY);
     sweep(&serving, FAULT_MADVISE, ENOMEM);
-    sweep_forever(&serving, FAULT_MADVISE, EINVAL); /* an older kernel */
+    sweep_forever(&serving, FAULT_MADVISE, EINVAL); /* as on an older kernel */
     sweep(&serving, FAULT_MUNMAP, ENOMEM);
     sweep(&serving, FAULT_CLOSE, EIO);
     sweep(&serving, FAULT_THREAD, EAGAIN);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files in memory that full experts are given out by, in each way that they are made: below a read-only clone of a
- * tmpfs of our own, cloned at once or, as kernels before 6.15 want it, from a namespace where it is mounted; and
- * memfds, where there is no such tmpfs, or no clone of it. Whoever has one opens it for reading only, also as root, and
- * finds the expert's bytes in it.
+ * The files that back full experts in clients, created in each possible way: in a read-only clone of the engine's own
+ * tmpfs, cloned directly or, for kernels before 6.15, from a namespace in which it is mounted; or as memfds, where the
+ * tmpfs or the clone is not available. A client can open the file only for reading, also as root, and finds the
+ * expert's bytes in it.
  */
 #include "test.h"
 #include "fixture.h"
@@ -46,7 +46,7 @@ static struct efs *open_store(void)
         &model, (struct efs_options){.budget_bytes = 64 * MIB, .workers = 2, .full_pool = true, .no_state = true});
 }
 
-/* Every way to write to the file of a descriptor that somebody else was given. */
+/* Tries every way to write to the file of a descriptor that was passed to a client. */
 static void check_reading_only(int fd)
 {
     static const int flags[] = {O_RDWR, O_WRONLY, O_RDONLY | O_TRUNC, O_RDWR | O_APPEND};
@@ -57,7 +57,7 @@ static void check_reading_only(int fd)
         int granted = again < 0 ? -1 : flags[i] & O_TRUNC ? 0 : (int)pwrite(again, "x", 1, 0);
         void *p = again < 0 ? MAP_FAILED : mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0);
         if (again >= 0)
-            close(again); /* a memfd can be opened for writing, and then written to by nobody */
+            close(again); /* a memfd can be opened for writing, but its seals prevent writes */
         assert_true(granted < 0);
         assert_ptr_equal(p, MAP_FAILED);
     }
@@ -84,8 +84,8 @@ static void check_bytes(struct efs *fs, uint32_t file, uint64_t bytes, int fd)
     free(want);
 }
 
-/* Give out every expert, as a file or as a window, and look at what one can do with it. Returns how many were memfds;
- * *refused: how many cannot be a window, as memfds cannot. */
+/* Passes out every expert, as a file or as a window, and checks the possible accesses. Returns the number of memfds;
+ * *refused: the number of experts that cannot be a window, as memfds cannot. */
 static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
 {
     struct efs_file_info info;
@@ -97,7 +97,7 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
         struct efs_lease *lease;
         struct efs_window window = {.fd = -1};
         assert_int_equal(lease_wait(fs, file, &lease), 0);
-        fds = fds ? fds : fixture_open_fds(); /* by now the I/O thread has its ring */
+        fds = fds ? fds : fixture_open_fds(); /* the I/O thread has set up its ring by now */
         errint_t rc = as_window ? efs_lease_open_window(lease, &window) : 0;
         int fd = as_window ? window.fd : efs_lease_fd(lease);
         experts++;
@@ -115,7 +115,7 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
             check_reading_only(fd);
             check_bytes(fs, file, info.bytes, fd);
             const void *data = efs_lease_data(lease);
-            if (!as_window) { /* once more, when it was closed */
+            if (!as_window) { /* again after it was closed */
                 efs_lease_release(lease);
                 assert_int_equal(lease_wait(fs, file, &lease), 0);
                 assert_ptr_equal(efs_lease_data(lease), data);
@@ -130,11 +130,11 @@ static unsigned give_out_all(struct efs *fs, bool as_window, unsigned *refused)
         efs_lease_release(lease);
     }
     assert_int_equal(experts, EXPERTS);
-    assert_int_equal(fixture_open_fds(), fds); /* what was given out was closed with its lease */
+    assert_int_equal(fixture_open_fds(), fds); /* all descriptors were closed with their leases */
     return memfds;
 }
 
-/* As files, and in an engine of its own as windows. Returns how many files were memfds. */
+/* Passes out all experts as files, and in a second engine as windows. Returns the number of memfds. */
 static unsigned give_out(unsigned *refused)
 {
     unsigned fds = fixture_open_fds(), none;
@@ -150,7 +150,7 @@ static unsigned give_out(unsigned *refused)
     return memfds;
 }
 
-/* A tmpfs of one's own is for those who may mount. */
+/* A tmpfs of the engine needs the right to mount. */
 static void need_tmpfs(void)
 {
     int tmpfs = efs_sys_huge_tmpfs();
@@ -175,7 +175,7 @@ TEST_WITH(test_clone, NULL, reset)
     assert_int_equal(refused, 0);
 }
 
-/* Mounts can be made private from where one is mounted on, which the root of a chroot need not be. */
+/* Mounts can only be made private from a mount point, which the root of a chroot need not be. */
 static void need_root_of_mount(void)
 {
     struct statx root;
@@ -196,7 +196,7 @@ TEST_WITH(test_clone_in_namespace, NULL, reset)
     fault_old_kernel(true);
     assert_int_equal(give_out(&refused), 0);
     assert_int_equal(refused, 0);
-    /* where it was mounted meanwhile, everybody else sees what was there before */
+    /* the mount in the namespace does not change /tmp for other processes */
     struct efs *fs = open_store();
     assert_int_equal(stat("/tmp", &after), 0);
     assert_true(before.st_dev == after.st_dev && before.st_ino == after.st_ino);
@@ -222,7 +222,7 @@ TEST_WITH(test_memfd, NULL, reset)
     assert_int_equal(refused, EXPERTS);
 }
 
-/* What cannot be sealed is not given out: whoever got it could write to it. */
+/* A file that cannot be sealed is not passed out, because a client could write to it. */
 TEST_WITH(test_no_seals, NULL, reset)
 {
     unsigned given = 0, refused = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * No space in the tmpfs that full experts and the chunk pool live in, as where the system promises no more memory than
- * it has (vm.overcommit_memory=2): whoever reads, leases or asks gets the bytes or an error, nothing is killed by
- * SIGBUS, and with space again all is as before.
+ * No space in the tmpfs of full experts and the chunk pool, as with strict overcommit (vm.overcommit_memory=2): reads,
+ * leases and requests get the bytes or an error, no process is killed by SIGBUS, and with space again all works as
+ * before.
  */
 #include "test.h"
 #include "expertfs-private.h"
@@ -81,7 +81,7 @@ static unsigned read_all(struct efs *fs)
     return good;
 }
 
-/* All held at once. */
+/* Leases all experts at the same time. */
 static unsigned lease_all(struct efs *fs)
 {
     struct efs_lease *leases[ALL];
@@ -154,14 +154,14 @@ TEST(test_from_the_start)
     }
 }
 
-/* Demoted, and moved to other segments: that has to have pages, too. */
+/* Demotion and moves to other segments, which allocate pages as well. */
 TEST(test_demoted)
 {
     for (unsigned r = 0; r < ROOMS; r++) {
         struct efs *fs = open_store("F=90,C=10");
         assert_int_equal(lease_all(fs), ALL);
-        fixture_set_and_plan(fs, "plan", "F=90");  /* the chunks are nobody's ... */
-        fixture_set_and_plan(fs, "budget", "80M"); /* ... and go */
+        fixture_set_and_plan(fs, "plan", "F=90");  /* no pool owns the chunks now ... */
+        fixture_set_and_plan(fs, "budget", "80M"); /* ... and they are freed */
         fixture_set_and_plan(fs, "budget", "256M");
         fault_tmpfs_room(rooms[r]);
         fixture_set_and_plan(fs, "plan", "C=100");

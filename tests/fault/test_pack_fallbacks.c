@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every system call of the packer fails in turn, and filesystems cannot do all that it would like: no nameless files
- * (O_TMPFILE), no O_DIRECT although open took it, no hard links, short writes. There is an error and no store, or the
- * store is the same; and no temporary file stays behind.
+ * Every system call of the packer fails in turn, and filesystems lack features: no nameless files (O_TMPFILE), no
+ * O_DIRECT although open(2) accepted it, no hard links, short writes. The result is an error and no store, or the same
+ * store; and no temporary file stays.
  */
 #include "test.h"
 #include "fixture.h"
@@ -62,7 +62,7 @@ static void check_store(const char *path)
     free(data);
 }
 
-/* As the next that writes there does. */
+/* Cleans up as the next writer in this directory does. */
 static void clean(void)
 {
     fault_none();
@@ -71,7 +71,7 @@ static void clean(void)
     close(dir);
 }
 
-/* The store, or an error and what was there before. */
+/* The result is the store, or an error and the file that was there before. */
 static errint_t pack_to(bool force, struct efs_error *err)
 {
     struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .verify = true, .force = force};
@@ -99,7 +99,7 @@ static errint_t pack_over(struct efs_error *err)
     return pack_to(true, err);
 }
 
-/* Something to be replaced. */
+/* Creates a file to be replaced. */
 static void put_old(void)
 {
     FILE *old = fopen(out, "w");
@@ -158,7 +158,7 @@ TEST(short_writes)
     assert_true(sweep(&over, FAULT_PWRITE, 0) > 0);
 }
 
-/* ENOSPC may come from any write, EIO from any sync, and naming may fail. */
+/* ENOSPC can come from any write, EIO from any sync, and link or rename can fail. */
 TEST(failing_writes)
 {
     assert_int_equal(sweep(&new, FAULT_PWRITE, ENOSPC), 0);
@@ -168,8 +168,8 @@ TEST(failing_writes)
     fault_named_files(false);
 }
 
-/* Filesystems that have no hard links say so with one error or another, of nameless files, too: that is tried before
- * the first byte is written, and rename(2) does it. */
+/* Filesystems without hard links return various errors, also for nameless files: the packer tries a link before it
+ * writes the first byte, and falls back to rename(2). */
 TEST(no_links)
 {
     static const int errors[] = {EIO, EACCES, EXDEV, EINVAL, EPERM, EOPNOTSUPP, EMLINK, ENOSYS, EROFS};
@@ -182,7 +182,7 @@ TEST(no_links)
                 fail_msg("link fails with %s: %s", strerror(errors[i]), err.text);
             assert_true(fault_happened());
             assert_int_equal(pack_over(&err), 0);
-            struct efs_newfile late; /* what has the name by then is not replaced */
+            struct efs_newfile late; /* a file that got the name meanwhile is not replaced */
             int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
             assert_int_equal(efs_newfile_open(&late, dir, O_RDWR), 0);
             assert_int_equal(efs_newfile_name(&late, "out.efs", false), -EEXIST);
@@ -197,7 +197,7 @@ TEST(no_links)
 
 /* ---- errors that the kernel reports once ---- */
 
-/* A store of 96 MiB that is written through the page cache, as where there is no O_DIRECT. */
+/* Writes a store of 96 MiB through the page cache, as without O_DIRECT. */
 static errint_t write_buffered(struct efs_error *err)
 {
     static unsigned char piece[8u << 20];
@@ -220,8 +220,8 @@ static errint_t write_buffered(struct efs_error *err)
 
 static const struct sweep buffered = {"store through the page cache", write_buffered, NULL, away};
 
-/* sync_file_range(2) reports an error of writing that fsync(2) then does not report again. Other errors say that it is
- * not to be had. */
+/* sync_file_range(2) may report a write error that fsync(2) does not report again. Other errors mean that the call is
+ * not supported. */
 TEST(failing_writeback)
 {
     static const int errors[] = {EIO, ENOSPC, EDQUOT}, absent[] = {ENOSYS, EINVAL, ESPIPE, EPERM};
@@ -231,18 +231,18 @@ TEST(failing_writeback)
         assert_true(sweep_forever(&buffered, FAULT_WRITEBACK, absent[i]) > 0);
 }
 
-/* A filesystem without fsync(2) packs; where close(2) fails as well, there is no store. */
+/* Packing works on a filesystem without fsync(2); if close(2) also fails, it creates no store. */
 TEST(no_fsync)
 {
     assert_true(sweep(&new, FAULT_FSYNC, EINVAL) > 0);
     assert_true(sweep_forever(&new, FAULT_FSYNC, EINVAL) > 0);
-    /* but for the two directories, which are closed last */
+    /* except at the two directories, which are closed last */
     assert_int_equal(sweep_forever(&new, FAULT_CLOSE, EDQUOT), 2);
 }
 
 /* ---- killed ---- */
 
-/* Nobody can do anything about this one. */
+/* SIGKILL cannot be handled. */
 static bool die(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
 {
     (void)arg, (void)done_bytes, (void)total_bytes;
@@ -251,7 +251,7 @@ static bool die(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char
     return false;
 }
 
-/* A packer without nameless files is killed, as by kill -9. */
+/* Runs a packer without nameless files that is killed by SIGKILL. */
 static void kill_a_packer(void)
 {
     pid_t child = fork();
@@ -289,8 +289,8 @@ static void pack_once(void)
     check_store(out);
 }
 
-/* What a killed packer leaves is taken away by the next, nameless files or not; what is not ours, or is being written,
- * stays. */
+/* The next packer removes the files of a killed one, with and without nameless files; files of other programs and files
+ * being written stay. */
 TEST(killed)
 {
     static const char *const others[] = {".expertfs-1-0.tmp.bak", ".expertfs-x-0.tmp", ".expertfs-01-0.tmp",
@@ -306,7 +306,7 @@ TEST(killed)
         assert_false(has_temporary(model.directory));
         unlink(out);
     }
-    put_empty(".expertfs-1-0.tmp"); /* as if it were being written by another: it holds the lock */
+    put_empty(".expertfs-1-0.tmp"); /* as if another process were writing it: that process holds the lock */
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         put_empty(others[i]);
     char path[400];

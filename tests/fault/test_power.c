@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The power fails at each call that changes files, and of what was not synced all is lost, or some by a seed: a store
- * that is packed over another is then the old one, whole, or the new one, or, where there was none, none; so are files
- * of the state directory. SEED: the first seed (1); EXPERTFS_POWER: how many (3).
+ * The power fails at each call that changes files, and all unsynced changes are lost, or some, chosen by a seed: a
+ * store packed over another one is then the complete old store or the new one, or no file where none was before; the
+ * same for files of the state directory. SEED: the first seed (default 1); EXPERTFS_POWER: number of seeds (default 3).
  */
 #include "test.h"
 #include "counts.h"
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CALLS_MOST 1000 /* more is a loop that never ends */
+#define CALLS_MOST 1000 /* more calls mean an endless loop */
 
 static struct fixture model, other;
 static unsigned char *old_store, *new_store;
@@ -50,7 +50,7 @@ static errint_t save_again(void)
     return save(2);
 }
 
-/* The file is one of these two; a: NULL: it may also not be there. */
+/* True if the file has one of these two contents; a NULL: or does not exist. */
 static bool is_one_of(const char *path, const unsigned char *a, size_t a_bytes, const unsigned char *b, size_t b_bytes)
 {
     if (access(path, F_OK) < 0)
@@ -73,14 +73,14 @@ static void put(const char *path, const unsigned char *data, size_t bytes)
     close(fd);
 }
 
-/* Before: a file with old's bytes, or none (NULL). */
+/* old: the bytes of the file before, or NULL for no file. */
 static void power_lost(const char *what, const char *path, errint_t (*operation)(void), const unsigned char *old,
                        size_t old_size, const unsigned char *made, size_t made_size)
 {
     const char *given = getenv("SEED"), *many = getenv("EXPERTFS_POWER");
     uint64_t first = given ? strtoull(given, NULL, 10) : 1, count = many ? strtoull(many, NULL, 10) : 3;
     unsigned places = 0;
-    for (uint64_t seed = 0; seed <= count; seed++) /* the first time all is lost */
+    for (uint64_t seed = 0; seed <= count; seed++) /* seed 0: all unsynced changes are lost */
         for (unsigned nth = 1;; nth++) {
             int status;
             assert_true(nth < CALLS_MOST);
@@ -160,7 +160,7 @@ static int teardown(void **state)
 
 int main(void)
 {
-    if (access("/dev/shm", W_OK) == 0) /* thousands of syncs */
+    if (access("/dev/shm", W_OK) == 0) /* for thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
     return TEST_RUN(setup, teardown);
 }

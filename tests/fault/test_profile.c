@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring and saving a profile while system calls fail: an error that says something, or a profile; nothing stays. */
+/* Measuring and saving a profile while system calls fail: an error with a message, or a profile; no temporary file
+ * stays. */
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
@@ -7,7 +8,7 @@
 
 #include <dirent.h>
 
-#define MEASURES 8u /* calls of a kind that fail in turn while measuring: it reads on as long as there is time */
+#define MEASURES 8u /* calls of a kind that fail in turn while measuring, which reads until its time is up */
 
 static struct fixture model;
 
@@ -50,7 +51,7 @@ TEST(measuring)
     efs_store_close(store);
 }
 
-/* Files of the state directory, whatever they are called. */
+/* Number of profiles and temporary files in the state directory. */
 static unsigned profiles(void)
 {
     DIR *d = opendir(model.directory);
@@ -90,7 +91,7 @@ TEST(saving)
             hit = fault_happened();
             fault_none();
             assert_true(rc == 0 || (hit && strstr(err.text, "profile-")) || (hit && strstr(err.text, path)));
-            assert_int_equal(profiles(), 1); /* the old one or the new one, and nothing else */
+            assert_int_equal(profiles(), 1); /* the old one or the new one, and no other file */
             assert_int_equal(efs_profile_load(path, &loaded, &err), 0);
             assert_int_equal(fixture_open_fds(), fds);
             failed += rc < 0;

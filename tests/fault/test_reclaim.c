@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packing in the place of the source is killed, and the power fails, at each call that changes a file; then it is gone
- * on with, which must give the store, or undone, which must give the source. The same when calls fail.
+ * Packing with the source reclaimed is killed, or the power fails, at each call that changes a file; then it is
+ * resumed, which must give the store, or undone, which must give the source. The same when calls fail.
  */
 #include "test.h"
 #include "fixture.h"
@@ -11,13 +11,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define KILLS_MOST 1000 /* more is a loop that never ends */
+#define KILLS_MOST 1000 /* more calls mean an endless loop */
 
 static struct fixture model;
 static char out[320], folder[340], copy[300];
 static struct efs_pack_report report;
 
-/* Besides the files of all: one of which steps free the beginning long before they read its end. */
+/* In addition to the common files: one where steps free the start long before they read the end. */
 static int setup(void **state)
 {
     static const struct fixture_tensor dense[] = {
@@ -53,11 +53,11 @@ static void begin_anew(void)
     assert_int_equal(run("cp -a '%s' '%s'", copy, model.source, ""), 0);
 }
 
-/* ---- what is killed ------------------------------------------------------------------------------------------- */
+/* ---- operations that are killed ------------------------------------------------------------------------------- */
 
-static uint64_t told_bytes; /* last; where little goes on it is told again and again */
+static uint64_t told_bytes; /* the last reported value; without progress the same value is reported again */
 
-/* Of steps, not of calls: on a busy machine there were seven before the first step. */
+/* Counts steps, not calls: on a busy machine there were seven calls before the first step. */
 static bool cancel_after(void *arg, uint64_t done, uint64_t total, const char *phase)
 {
     unsigned *left = arg;
@@ -108,7 +108,7 @@ static void some_steps(void)
     assert_int_equal(efs_reclaim(model.source, out, &options, &report, &err), -ECANCELED);
 }
 
-/* ---- what comes after ----------------------------------------------------------------------------------------- */
+/* ---- recovery ------------------------------------------------------------------------------------------------- */
 
 static bool source_is_whole(void)
 {
@@ -120,14 +120,14 @@ static bool is_packed(void)
     return run("cmp -s '%s' '%s' && ! [ -e '%s' ]", out, model.store, folder) == 0 && access(model.source, F_OK) < 0;
 }
 
-static uint64_t some_seed; /* of what was not synced some is lost, by this; 0: all is */
+static uint64_t some_seed; /* seed that selects which unsynced changes are lost; 0: all */
 
-/* What the user can do; then all is stored, or all is back, and no third thing. */
+/* Runs the operation that the user can run; then the store is complete, or the source is. */
 static void finish(errint_t (*operation)(struct efs_error *), const char *what, unsigned nth)
 {
     struct efs_error err = {""}, again = {""};
     errint_t rc = operation(&err);
-    if (rc < 0 && access(out, F_OK) == 0) /* undone too late: tidied up */
+    if (rc < 0 && access(out, F_OK) == 0) /* too late to undo: the rest is cleaned up */
         rc = resume(&again);
     if (rc < 0 && rc != -ENOENT && rc != -ENODATA && rc != -EEXIST)
         fail_msg("%s, killed at call %u, SEED=%" PRIu64 ": %s; %s", what, nth, some_seed, err.text, again.text);
@@ -137,8 +137,8 @@ static void finish(errint_t (*operation)(struct efs_error *), const char *what, 
         fail_msg("%s, killed at call %u, SEED=%" PRIu64 ": bytes are lost", what, nth, some_seed);
 }
 
-/* Every other place; all of them with EXPERTFS_POWER. A sanitizer makes each of hundreds of forks and packings many
- * times as long: there, one in five. */
+/* Kills at every second place; at every place with EXPERTFS_POWER. With a sanitizer each of hundreds of forks and
+ * packings takes several times as long, so there at one in five. */
 static unsigned kill_each(void)
 {
     if (SANITIZED)
@@ -195,8 +195,8 @@ TEST(power_lost_forward)
     assert_true(killed("reclaim, then undo", nothing, forward, undo, true) > 60);
 }
 
-/* A disk may have done any part of what nobody waited for. SEED: the first (1); EXPERTFS_POWER: how many, at all places
- * (1, at one in five). */
+/* A disk may have done any part of the unsynced changes. SEED: the first seed (default 1); EXPERTFS_POWER: number of
+ * seeds, at all places (default 1, at one in five). */
 TEST(power_lost_in_part)
 {
     const char *seed = getenv("SEED"), *count = getenv("EXPERTFS_POWER");
@@ -280,7 +280,7 @@ TEST(failing_reads)
 {
     sweep(&packing, FAULT_PREAD, EIO);
     sweep(&packing, FAULT_OPEN, EIO);
-    if (!SANITIZED) { /* as many places again, to the same end */
+    if (!SANITIZED) { /* as many places again, with the same handling */
         sweep(&packing, FAULT_PREAD, 0);
         sweep(&packing, FAULT_PREAD, EINVAL);
         sweep(&packing, FAULT_OPEN, EINVAL);
@@ -299,7 +299,7 @@ TEST(no_memory)
     sweep(&going_back, FAULT_MEMORY, ENOMEM);
 }
 
-/* Holes that cannot be punched are told before anything is done. */
+/* A filesystem without holes is reported before any file is changed. */
 TEST(no_holes)
 {
     struct efs_error err = {""};
@@ -313,7 +313,7 @@ TEST(no_holes)
     assert_true(source_is_whole());
 }
 
-/* A full disk is told before anything is done, and later ends it so that it can go on. */
+/* A full disk is reported before any file is changed; later it stops the packing in a state that can be resumed. */
 TEST(no_room)
 {
     struct efs_error err = {""};
@@ -335,7 +335,7 @@ TEST(no_room)
 
 int main(void)
 {
-    if (access("/dev/shm", W_OK) == 0) /* thousands of syncs */
+    if (access("/dev/shm", W_OK) == 0) /* for thousands of syncs */
         setenv("TMPDIR", "/dev/shm", 0);
     return TEST_RUN(setup, fixture_teardown);
 }

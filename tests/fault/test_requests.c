@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests for a layer's experts while memory and system calls fail in turn: in process, full and coded; named ahead;
- * by the client of a mount, for which a folder stands. Each time: an error that says something, or the right bytes;
- * nothing leaks, nothing stays leased; and the same works again.
+ * Requests for a layer's experts while memory and system calls fail in turn: in process, full and coded; prefetched by
+ * name; by a client of a mount, which is a plain directory here. Each time: an error with a message, or the correct
+ * bytes; no leak and no lease left; and the same works again.
  */
 #include "test.h"
 #include "fixture_mount.h"
@@ -58,7 +58,7 @@ static void idle(struct efs *fs)
 
 static const struct efs_need needs[EXPERTS] = {{2, 1}, {0, 3}, {3, 1}, {1, 2}};
 
-/* All experts; the first error, and the right bytes of all that came. */
+/* Requests all experts. Returns the first error; checks the bytes of all that arrived. */
 static errint_t request(enum efs_form form, struct efs_error *err)
 {
     struct efs_request *r;
@@ -94,7 +94,7 @@ static errint_t coded_once(struct efs_error *err)
     return request(EFS_FORM_CODED, err);
 }
 
-/* What was named ahead may fail silently: who comes for it tries again. */
+/* A prefetch by name may fail silently: the later request retries. */
 static errint_t want_once(struct efs_error *err)
 {
     static const struct efs_need named[] = {{0, 1}, {1, 2}, {2, 1}, {3, 1}};
@@ -129,7 +129,7 @@ static void open_warm(void)
     assert_int_equal(full_once(&err), 0);
 }
 
-/* Nothing is leased or under way; the same works now, and again nothing is. */
+/* Waits until no lease is left and no read is in flight, repeats the operation without faults, and closes. */
 static errint_t again_and_close(const struct sweep *sweep, struct efs_error *err)
 {
     idle(served);
@@ -162,8 +162,8 @@ TEST(test_reads)
     sweep(&ahead, FAULT_URING_RESULT, EIO);
 }
 
-/* Reads that the kernel does not take at once, it takes together later: each goes where it belongs. EINTR, since any
- * other error ends the use of io_uring (test_disk_refused). */
+/* Reads that the kernel does not accept at once are submitted together later, each to its destination. EINTR, because
+ * any other error ends the use of io_uring (test_disk_refused). */
 TEST(test_submit)
 {
     struct efs_error err = {""};
@@ -195,7 +195,7 @@ TEST(test_room)
     sweep(&coded, FAULT_MADVISE, ENOMEM);
 }
 
-/* ---- of a mount ---- */
+/* ---- clients of a mount ---- */
 
 static errint_t client_once(struct efs_error *err)
 {
@@ -253,9 +253,9 @@ TEST(test_client)
     sweep(&client, FAULT_MEMORY, ENOMEM);
 }
 
-/* Opening fails, or what nobody asked for: who asks then gets the right bytes. */
+/* Opening fails, or warming does: later requests get the correct bytes. */
 static struct {
-    unsigned met, while_read; /* faults, in all and of those that read by then */
+    unsigned met, while_read; /* runs with a fault; of these, runs in which warming had read extents */
     bool io_uring;
 } warming;
 
@@ -265,7 +265,7 @@ static errint_t warm_once(struct efs_error *err)
     const struct efs_options options = options_of(true);
     struct efs_stats s = {0};
     errint_t rc = efs_open(model.store, &options, &served, err);
-    /* a plan that failed does not come; warming begins a little later than the plan is counted */
+    /* a plan that failed does not appear; warming starts shortly after the plan is counted */
     for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) &&
                              (s.plans == 0 || s.inflight || (s.warmed_extents == 0 && !fault_happened()));
          tries++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a turn with the lock needs is got beside it: a look at memory is no use for what came free while it was taken,
- * work that finds none of it is done later and not given up, and the I/O thread gets nothing at all.
+ * Work with the engine's lock held uses memory that was obtained without the lock: a check of free memory does not
+ * count for memory freed while it ran, work that finds no memory is done later and not dropped, and the I/O thread
+ * allocates nothing.
  */
 #include "test.h"
 #include "budget.h"
@@ -82,7 +83,7 @@ static unsigned count_state(char state)
     return n;
 }
 
-/* Nobody has looked how much memory is left: who asks first is told to come again. */
+/* Resets the last check of free memory: the first caller that needs one has to retry. */
 static void nobody_looked(void)
 {
     struct efs_supply *s = &served->budget->supply;
@@ -92,7 +93,7 @@ static void nobody_looked(void)
     efs_unlock(served);
 }
 
-/* ---- a look at memory ---- */
+/* ---- checks of free memory ---- */
 
 static pthread_t freeing;
 
@@ -103,7 +104,7 @@ static void *free_some(void *arg)
     return NULL;
 }
 
-/* In the middle of a look: memory comes free. */
+/* Frees memory in the middle of a check. */
 static void free_meanwhile(void)
 {
     struct efs_supply *s = &served->budget->supply;
@@ -118,13 +119,13 @@ TEST(test_freed_while_looking)
     struct efs_supply *s = &served->budget->supply;
     quiet();
     efs_supply(served, false);
-    atomic_store(&s->seen, atomic_load(&s->freed)); /* what was before is of no interest */
+    atomic_store(&s->seen, atomic_load(&s->freed)); /* ignore memory freed earlier */
     nobody_looked();
     atomic_store(&s->asked_ns, efs_now_ns());
     fault_meanwhile(FAULT_PREAD, free_meanwhile);
     efs_supply(served, false);
     pthread_join(freeing, NULL);
-    assert_int_equal(atomic_load(&s->seen), atomic_load(&s->freed)); /* who freed it has had it looked at again */
+    assert_int_equal(atomic_load(&s->seen), atomic_load(&s->freed)); /* the thread that freed it caused another check */
     efs_close(served);
 }
 
@@ -136,9 +137,9 @@ TEST(test_demotion_without_a_look)
         (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
     lease_all();
     struct efs_stats before = quiet();
-    set("plan", "F=90"); /* the chunks are nobody's ... */
+    set("plan", "F=90"); /* no pool owns the chunks now ... */
     set_budget(before.fixed_bytes + before.full_pool_bytes + 10 * MIB);
-    set_budget(before.fixed_bytes + 110 * MIB); /* ... and are gone; the floor of the chunk pool is small */
+    set_budget(before.fixed_bytes + 110 * MIB); /* ... and they are freed; the minimum of the chunk pool is small */
     before = quiet();
     unsigned full = count_state('F');
     assert_true(full > ALL / 2);
@@ -150,7 +151,7 @@ TEST(test_demotion_without_a_look)
         struct efs_file_info file;
         assert_int_equal(efs_expert_info(served, efs_id(e), &info), 0);
         assert_int_equal(efs_file_info(served, info.file, &file), 0);
-        if (info.state == 'F') /* no extent was left out */
+        if (info.state == 'F') /* no extent is missing */
             assert_true(info.resident_bytes >= file.bytes + info.coded_bytes);
     }
     assert_int_equal(count_state('F'), full);
@@ -162,7 +163,8 @@ TEST(test_demotion_without_a_look)
 
 /* ---- the I/O thread ---- */
 
-/* Much is read with little memory: segments and full experts come and go, as parts of them are read. */
+/* Reads much with little memory: segments and full experts are allocated and freed while parts of them are being
+ * read. */
 TEST(test_completions_get_nothing)
 {
     fault_disk_calls();
@@ -180,7 +182,7 @@ TEST(test_completions_get_nothing)
     assert_int_equal(fault_disk_calls(), 0);
 }
 
-/* The same for reads that fail: who is told of it may block. */
+/* The same for reads that fail: the log callback may block, so the I/O thread must not call it. */
 static _Atomic unsigned told, told_by_disk;
 
 static void hear(void *arg, enum efs_log_level level, const char *line)
