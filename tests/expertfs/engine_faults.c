@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine_faults.c - the daemon's calls of the engine, of libfuse and of ioctl(2), late or failing as the environment
- * says. Linked by --wrap into tests/expertfs/expertfs-faults, which is the daemon otherwise.
+ * engine_faults.c - the daemon's calls of the engine, of libfuse and of ioctl(2), delayed or failing as the environment
+ * specifies. Linked by --wrap into tests/expertfs/expertfs-faults, which is otherwise the daemon.
  *
- *   EFS_FAULT_DELAY_US=N   every other read and lease is answered N microseconds late
- *   EFS_FAULT_LATE_AT=N, EFS_FAULT_LATE_US=N  reads of byte N of any file are answered that late
+ *   EFS_FAULT_DELAY_US=N   every second read and lease completes N microseconds late
+ *   EFS_FAULT_LATE_AT=N, EFS_FAULT_LATE_US=M  reads at byte N of any file complete M microseconds late
  *   EFS_FAULT_LEASES=N     only N experts can be leased at a time
  *   EFS_FAULT_LEASE_ERRNO=N  every lease fails with errno N
  *   EFS_FAULT_DIE=1        the daemon is killed while it opens the store
- *   EFS_FAULT_BACKING_ERRNO=N  every other registration of a backing file fails with errno N, but for the probe
+ *   EFS_FAULT_BACKING_ERRNO=N  every second registration of a backing file fails with errno N, except the probe
  *   EFS_FAULT_GAPS_US=N    a pause before and after two of three answers to opens and registrations: a release, another
  *                          open or the end of the opening process overtakes them
  */
@@ -37,7 +37,7 @@ static unsigned number(const char *name, unsigned otherwise)
 
 struct answer {
     efs_done_fn *done;
-    efs_leased_fn *leased; /* of a lease; else NULL */
+    efs_leased_fn *leased; /* of a lease; otherwise NULL */
     void *arg;
     unsigned late_us;
     errint_t error;
@@ -112,7 +112,7 @@ WRAPPED(errint_t, efs_open,
     return __real_efs_open(path, options, fs, err);
 }
 
-/* A late lease is answered while the engine that it is of is still open. */
+/* Delayed leases complete before their engine is closed. */
 WRAPPED(void, efs_close, (struct efs * fs))
 {
     while (atomic_load(&unanswered))
@@ -167,7 +167,7 @@ WRAPPED(int, fuse_reply_open, (fuse_req_t req, const struct fuse_file_info *file
     return rc;
 }
 
-/* Answers of the length of an open's: those that name a backing file. */
+/* An answer of 16 bytes has the length of an open's, which names a backing file. */
 WRAPPED(int, fuse_reply_buf, (fuse_req_t req, const char *data, size_t bytes))
 {
     if (bytes == 16)

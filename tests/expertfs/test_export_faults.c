@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each system call of the daemon's socket fails in turn: a client gets its experts' bytes, or an error, or is cut off;
- * it never waits for ever. The next one is served as ever, and nothing stays held or open. The daemon's socket over an
- * engine and a small store, as the fuzzer has it; the calls are put before those of the C library, and fail in the
- * daemon's threads alone.
+ * Each system call of the daemon's socket fails in turn: a client gets its experts' bytes, an error or a closed
+ * connection, and never hangs. The next client is served normally, and no lease or descriptor is left. The daemon's
+ * socket runs over an engine and a small store, as in the fuzzer; the wrappers precede the C library's functions and
+ * fail in the daemon's threads only.
  */
 #include "test.h"
 #include "../fuzz/fuzz_export.c"
@@ -82,7 +82,7 @@ struct window {
     size_t bytes;
 };
 
-/* Both forms of both experts; their answers. How many are right; -1: it was cut off. */
+/* Requests both forms of both experts and reads the answers. Returns the number of correct ones; -1: disconnected. */
 static int run_client(int fd, const char *what)
 {
     static union {
@@ -159,7 +159,7 @@ static void check_served(void)
     assert_int_equal(run_client(connect_client(), "no fault"), 2 * SMALL_EXPERTS);
 }
 
-/* Its thread may be about to close the last client's socket. */
+/* The daemon's thread may be about to close the last client's socket. */
 static void check_open_fds(unsigned fds)
 {
     for (unsigned i = 0; i < GONE_SECONDS * 100 && fixture_open_fds() != fds; i++)
@@ -167,7 +167,7 @@ static void check_open_fds(unsigned fds)
     assert_int_equal(fixture_open_fds(), fds);
 }
 
-/* One call after the other fails, with some of those that follow. */
+/* Each call fails in turn, with the `many` - 1 calls after it. */
 static void sweep(enum call call, int error, unsigned many)
 {
     unsigned fds = fixture_open_fds(), nth = 1, cut = 0;
@@ -205,7 +205,7 @@ TEST(every_call)
                 sweep(all[i].call, all[i].errors[e], many);
 }
 
-/* There was no room for an answer, and that it is to be told of room fails. */
+/* The socket has no room for an answer, and the epoll_ctl that would wait for room fails. */
 TEST(nobody_waits_for_room_in_vain)
 {
     unsigned fds = fixture_open_fds();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the log leaves out: of each kind of message the rest and what is the same, until it tells how many they were;
- * and the messages that its output does not take. */
+/* Log lines that are suppressed: repeated lines and those above the limit of a kind, until the log reports their
+ * number; and lines that do not fit into the output. */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #define THREADS 4
 #define LINES_A_THREAD 5000
 
-static FILE *told; /* what goes to stderr */
+static FILE *told; /* the file that stderr goes to */
 static int terminal;
 
 static int log_to_file(void **state)
@@ -29,7 +29,7 @@ static int log_to_file(void **state)
 static int log_to_terminal(void **state)
 {
     (void)state;
-    efsd_log_left_out(); /* the next test begins anew */
+    efsd_log_left_out(); /* resets the limits for the next test */
     fflush(stderr);
     dup2(terminal, STDERR_FILENO);
     close(terminal);
@@ -37,7 +37,7 @@ static int log_to_terminal(void **state)
     return 0;
 }
 
-/* How many lines were told since the last call; those told of others are not among them, but added to left_out. */
+/* Number of lines with `what` since the last call, without reports of suppressed lines, which are added to left_out. */
 static unsigned lines_told(const char *what, unsigned long long *left_out)
 {
     char line[1024];
@@ -100,7 +100,7 @@ TEST_WITH(changes_always, log_to_file, log_to_terminal)
 TEST_WITH(more_kinds_than_places, log_to_file, log_to_terminal)
 {
     unsigned long long left_out = 0;
-    static char formats[2 * EFSD_LOG_KINDS][16]; /* each a kind */
+    static char formats[2 * EFSD_LOG_KINDS][16]; /* each one is a kind */
     for (unsigned i = 0; i < 2 * EFSD_LOG_KINDS; i++) {
         snprintf(formats[i], sizeof(formats[i]), "kind %u %%d", i);
         efsd_log(EFS_LOG_ERROR, formats[i], 1);
@@ -145,7 +145,7 @@ static void *put_lines(void *arg)
     return NULL;
 }
 
-/* Nobody reads the pipe until all threads have logged: they end, and each line is written or reported as lost. */
+/* The pipe is not read until all threads have logged: they finish, and each line is written or reported as lost. */
 TEST(output_that_blocks)
 {
     pthread_t threads[THREADS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The -o options: sizes, choices, what mount(8) passes, what is refused and how the refusal reads. */
+/* The -o options: sizes, choices, options that mount(8) passes, refused ones and their messages. */
 
 #include "test.h"
 #include "options.h"
@@ -10,7 +10,7 @@ static errint_t parse(struct efsd_options *options, const char *list, struct efs
     return efsd_options_parse(options, list, err);
 }
 
-/* What efs_set() is given for this name. */
+/* The value that the daemon passes to efs_set() for this name. */
 static const char *tuned(const struct efsd_options *options, const char *name)
 {
     for (size_t i = 0; i < EFSD_TUNABLES; i++)

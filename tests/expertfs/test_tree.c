@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names of the mount: look-up, order, counts, paths that must be refused, 20,000 experts within their memory. */
+/* The names of the mount: lookup, order, counts, paths that are refused, memory for 20,000 experts. */
 
 #include "test.h"
 #include "tree.h"
@@ -61,7 +61,7 @@ TEST(children_are_neighbours_in_order)
 {
     struct efsd_tree tree = {0};
     char path[64];
-    for (uint32_t i = 0; i < 1000; i++) { /* in an order that is not theirs */
+    for (uint32_t i = 0; i < 1000; i++) { /* in shuffled order */
         uint32_t k = i * 617 % 1000;
         snprintf(path, sizeof(path), "d%u/f%u", k % 7, k);
         add(&tree, path, k);

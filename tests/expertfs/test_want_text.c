@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests as text: what is taken, line by line, and what is refused. */
+/* Requests as text: accepted lines and refused ones. */
 
 #include "test.h"
 #include "want_text.h"
@@ -13,7 +13,7 @@ static int next(const char **text, size_t *bytes, struct efsd_want *want)
     return got;
 }
 
-/* Taken off a copy without terminator, so that sanitizers see what is read behind its end. */
+/* Parses a copy without terminator, so that sanitizers detect reads past its end. */
 static int one(const char *line, struct efsd_want *want)
 {
     size_t bytes = strlen(line), left = bytes;
@@ -158,7 +158,7 @@ TEST(hints)
             fail_msg("\"%s\" was taken", bad[i]);
 }
 
-/* Any bytes: it comes to an end, and never reads behind them. */
+/* Arbitrary bytes: the parser terminates and does not read past them. */
 TEST(noise)
 {
     static const char letters[] = "0123456789999:* \n\tL-x";
