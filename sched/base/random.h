@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.h - splitmix64: a stream of random numbers, the same everywhere. */
+/* random.h - splitmix64: a stream of pseudo-random numbers, the same on every machine. */
 #ifndef EFS_RANDOM_H
 #define EFS_RANDOM_H
 

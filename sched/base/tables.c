@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tables.c - see tables.h. Each array is an allocation of its own, so that ASan sees an access beyond its end. */
+/* tables.c - see tables.h. Each array is a separate allocation, so that ASan detects accesses past its end. */
 #include "tables.h"
 
 #include <errno.h>

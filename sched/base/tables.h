@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tables.h - the arrays of one owner: allocated one by one, checked once, freed together.
+ * tables.h - the arrays of one owner: allocated one by one, checked for failure once, freed together.
  *
  *     EFS_TABLE(&x->tables, x->count, cells);
  *     EFS_TABLE(&x->tables, x->order, cells);
@@ -14,20 +14,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Zeroed at first. May be copied; the copy that is freed last must be the only one in use. */
+/* Initialise to zero. May be copied; then only the newest copy may allocate, and only that copy may be freed. */
 struct efs_tables {
     struct efs_tables_entry *last;
     bool failed;
 };
 
-/* count zeroed elements, at least one; aligned for any type. NULL: no memory, and efs_tables_error() says so. */
+/* Returns count zeroed elements, or one element if count is 0, aligned for any type. NULL: out of memory;
+ * efs_tables_error() then returns -ENOMEM. */
 void *efs_table(struct efs_tables *tables, size_t count, size_t size);
 #define EFS_TABLE(tables, pointer, count) ((pointer) = efs_table(tables, count, sizeof(*(pointer))))
 
-/* 0, or -ENOMEM when an allocation has failed. */
+/* 0, or -ENOMEM if any allocation has failed. */
 int efs_tables_error(const struct efs_tables *tables);
 
-/* Frees them all; the owner may begin again. */
+/* Frees all arrays and zeroes *tables, which can be used again. */
 void efs_tables_free(struct efs_tables *tables);
 
 #endif
