@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.c - the life of a request through a cache policy: counted, admitted, unpinned.
+ * policy.c - the public functions of a cache policy: requests, admission, pins, capacities, queries.
  */
 #include "policy_core.h"
 
@@ -30,7 +30,7 @@ enum efs_policy_kind efs_policy_by_name(const char *name)
     return kind;
 }
 
-/* ---- making one --------------------------------------------------------------------------------------------- */
+/* ---- construction ---- -------------------------------------------------------------------------------------- */
 
 static bool policy_config_valid(const struct efs_policy_config *config)
 {
@@ -43,7 +43,7 @@ static bool policy_config_valid(const struct efs_policy_config *config)
         const uint64_t *bytes = config->bytes[i];
         bool none = !bytes[0] && !bytes[1] && !bytes[2] && !bytes[3];
 
-        for (unsigned p = 0; p < EFS_POOLS; p++) /* sums of all units stay below 2^64 */
+        for (unsigned p = 0; p < EFS_POOLS; p++) /* so that sums over all units stay below 2^64 */
             if (bytes[p] > UINT64_C(1) << 40 || (!bytes[p] && (!none || config->same_bytes)))
                 return false;
     }
@@ -108,7 +108,7 @@ int efs_policy_new(const struct efs_policy_config *config, struct efs_policy **o
                                   .seed = config->seed,
                                   .tuning = config->tuning};
     rc = policy_allocate(policy, config);
-    for (uint32_t unit = 0; !rc && unit < policy->units; unit++) /* a layer may have less experts than the widest */
+    for (uint32_t unit = 0; !rc && unit < policy->units; unit++) /* a layer may have fewer experts than the widest */
         policy->info[EFS_POOL_M].experts += efs_unit_bytes(policy, unit, EFS_POOL_F) != 0;
     if (!rc) {
         policy_set_capacity(policy, config->capacity_bytes);
@@ -132,7 +132,7 @@ void efs_policy_free(struct efs_policy *policy)
     free(policy);
 }
 
-/* ---- a request ---------------------------------------------------------------------------------------------- */
+/* ---- requests ---- ------------------------------------------------------------------------------------------ */
 
 void efs_policy_pin(struct efs_policy *policy, unsigned layer, unsigned expert)
 {
@@ -151,7 +151,7 @@ void efs_policy_unpin(struct efs_policy *policy, unsigned layer, unsigned expert
     efs_policy_order_unit(policy, unit, true);
 }
 
-/* Each once, all there are. Who is in the request is marked as frozen for a moment. */
+/* Whether all experts exist and are distinct. Uses frozen as a mark during the call. */
 static bool policy_request_valid(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {
     unsigned marked = 0;
@@ -191,7 +191,7 @@ int efs_policy_request(struct efs_policy *policy, unsigned layer, const uint32_t
     return 0;
 }
 
-/* Those worth most are admitted first, so that they get what room there is. */
+/* Sorts placements by falling worth, so that the most worthwhile are admitted first. */
 static void policy_sort_by_worth(struct efs_policy *policy, unsigned layer, const struct efs_placement *placements,
                                  unsigned count)
 {
@@ -216,13 +216,13 @@ static void policy_sort_by_worth(struct efs_policy *policy, unsigned layer, cons
     }
 }
 
-/* The paper's drop after use: beyond all thresholds, and nobody else has it. */
+/* The paper's drop after use: the unit ranks below all thresholds, and only this request pins it. */
 static bool policy_is_to_drop(struct efs_policy *policy, uint32_t unit)
 {
     if (!policy->tuning.published || !policy->order->entitled || policy->pool[unit] == EFS_POOL_M ||
         policy->pins[unit] > 1 || policy->user_pin[unit] != EFS_POOL_M)
         return false;
-    return !policy->order->entitled(policy, unit, EFS_POOL_E); /* the last threshold is the widest */
+    return !policy->order->entitled(policy, unit, EFS_POOL_E); /* the threshold of the last pool is the largest */
 }
 
 static void policy_count_placement(struct efs_policy *policy, const struct efs_placement *placement)
@@ -252,7 +252,7 @@ void efs_policy_admit(struct efs_policy *policy, unsigned layer, struct efs_plac
         if (placement->target == placement->found && policy_is_to_drop(policy, unit))
             placement->target = EFS_POOL_M;
     }
-    for (unsigned i = 0; i < count; i++) { /* what is dropped makes room for others from the next call on */
+    for (unsigned i = 0; i < count; i++) { /* room of dropped experts is available from the next call on */
         if (placements[i].target > placements[i].found)
             efs_policy_set_pool(policy, layer * policy->experts + placements[i].expert, EFS_POOL_M);
         policy_count_placement(policy, &placements[i]);
@@ -260,7 +260,7 @@ void efs_policy_admit(struct efs_policy *policy, unsigned layer, struct efs_plac
     efs_policy_call_end(policy, moves, move_count);
 }
 
-/* ---- what the caller says besides --------------------------------------------------------------------------- */
+/* ---- changes by the caller ---- ----------------------------------------------------------------------------- */
 
 void efs_policy_user_pin(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
 {
@@ -299,7 +299,7 @@ void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *
         policy->order->seed(policy, layer, counts, passes);
 }
 
-/* ---- looking at it ------------------------------------------------------------------------------------------ */
+/* ---- queries ---- ------------------------------------------------------------------------------------------- */
 
 enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, unsigned expert)
 {

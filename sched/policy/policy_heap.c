@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_heap.c - the classic policies: possible victims of each pool in a heap, ordered by one number.
+ * policy_heap.c - the classic policies: eviction candidates of each pool in a heap with one key.
  *
  *     lru      clock of the last request
- *     lfu      how often asked for, then the clock
- *     fifo     clock when admitted from the disk
- *     marking  random among the unmarked; asked for means marked; when none is unmarked, a new phase begins
+ *     lfu      number of requests, then the clock
+ *     fifo     clock of the admission from the disk
+ *     marking  random among the unmarked; a request marks; when none is unmarked, a new phase starts
  */
 #include "policy_core.h"
 #include "random.h"
@@ -16,8 +16,8 @@
 
 struct heap {
     uint64_t *key;               /* [units] */
-    uint32_t *at;                /* [units] place in the heap of its pool and domain */
-    uint32_t *unit[EFS_POOLS];   /* [units]: domain d begins at d * experts */
+    uint32_t *at;                /* [units] index in the heap of its pool and domain */
+    uint32_t *unit[EFS_POOLS];   /* [units]: domain d starts at d * experts */
     uint32_t *length[EFS_POOLS]; /* [layers] */
     uint64_t random;
 };
@@ -113,7 +113,7 @@ static uint32_t heap_lowest(struct efs_policy *policy, unsigned domain, enum efs
     return heap->length[pool][domain] ? heap_of(policy, domain, pool)[0] : EFS_NO_UNIT;
 }
 
-/* ---- what they go by: keys are set while a unit is pinned, so not in a heap ------------------------------------ */
+/* ---- keys: set while a unit is pinned, so while it is in no heap ---- ------------------------------------------ */
 
 static void lru_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {
@@ -123,7 +123,7 @@ static void lru_request(struct efs_policy *policy, unsigned layer, const uint32_
         heap->key[layer * policy->experts + expert[i]] = policy->clock + i;
 }
 
-/* Count in the upper bits, clock in the lower 40 (10^12 requests). */
+/* Count in the upper 24 bits, clock in the lower 40 (10^12 requests). */
 static void lfu_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {
     struct heap *heap = policy->state;
@@ -172,7 +172,7 @@ static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum 
 
     if (!length)
         return EFS_NO_UNIT;
-    if (heap->key[units[0]] & MARKED) { /* all are: a new phase, in which the random order is a new one */
+    if (heap->key[units[0]] & MARKED) { /* all units are marked: start a new phase with a new random order */
         for (uint32_t i = 0; i < length; i++)
             heap->key[units[i]] = marking_draw(heap);
         for (uint32_t i = length / 2; i-- > 0;)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_room.c - room in pools: victims, where they fall, and the order of moves.
+ * policy_room.c - makes room in pools: chooses victims and their next pools, and orders the moves.
  *
- * A victim falls to the first lower pool whose state can be made from its own without the disk, that its rank entitles
- * it to, and that has or makes room; else it is dropped. Room is made in the lowest pool first, so that a move finds
- * its room free when its turn comes. An expert moves once in a call.
+ * A victim moves to the first lower pool that can be made from its state without the disk, to which its rank entitles
+ * it, and that has or can make room; else it is evicted. Room is made in the lowest pool first, so that each move finds
+ * its room free. An expert moves at most once in a call.
  */
 #include "policy_core.h"
 
-#define MOST_VICTIMS 64 /* for one unit; larger differences between the sizes of experts make no room */
+#define MOST_VICTIMS 64 /* for one unit. A unit that needs more victims is not admitted */
 
 void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on)
 {
@@ -61,7 +61,7 @@ void efs_policy_call_end(struct efs_policy *policy, const struct efs_move **move
     *move_count = policy->move_count;
 }
 
-/* Can one state be made from the other by dropping, splitting and coding? */
+/* Whether state `to` can be made from `from` by dropping, splitting and coding. */
 static bool pool_reachable(const struct efs_policy *policy, enum efs_pool from, enum efs_pool to)
 {
     switch (from) {
@@ -76,7 +76,7 @@ static bool pool_reachable(const struct efs_policy *policy, enum efs_pool from, 
 
 static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
 
-/* Find a place for a victim, which is taken out of its pool's bytes already. */
+/* Moves a victim to a lower pool or to M. Its bytes are already subtracted from its pool. */
 static void victim_fall(struct efs_policy *policy, uint32_t unit)
 {
     enum efs_pool from = policy->pool[unit], to = EFS_POOL_M;
@@ -86,7 +86,7 @@ static void victim_fall(struct efs_policy *policy, uint32_t unit)
         if (pool_reachable(policy, from, p) && (!policy->order->entitled || policy->order->entitled(policy, unit, p)) &&
             pool_make_room(policy, unit, p))
             to = p;
-    policy->used[domain][from] += efs_unit_bytes(policy, unit, from); /* efs_policy_set_pool() takes it off again */
+    policy->used[domain][from] += efs_unit_bytes(policy, unit, from); /* efs_policy_set_pool() subtracts them again */
     efs_policy_set_pool(policy, unit, to);
     policy->moves[policy->move_count++] = (struct efs_move){.layer = efs_unit_layer(policy, unit),
                                                             .expert = unit % policy->experts,
@@ -98,7 +98,7 @@ static void victim_fall(struct efs_policy *policy, uint32_t unit)
         policy->info[from].demoted++;
 }
 
-/* Take a victim out of its pool's order and bytes; put it back. */
+/* Removes a victim from the candidates and the bytes of its pool; the next function undoes this. */
 static void victim_take_out(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
 {
     efs_policy_order_unit(policy, victim, false);
@@ -113,7 +113,7 @@ static void victim_put_back(struct efs_policy *policy, uint32_t victim, enum efs
     efs_policy_order_unit(policy, victim, true);
 }
 
-/* Make room for unit in a pool by victims that it beats. All or nothing. */
+/* Makes room for unit in a pool by moving victims that it beats. False: not possible, nothing has changed. */
 static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool)
 {
     unsigned domain = efs_unit_domain(policy, unit), count = 0;
@@ -135,7 +135,7 @@ static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_po
         victim_take_out(policy, victim, pool);
         victims[count++] = victim;
     }
-    /* Reserved, so that the victims that fall do not take it. */
+    /* Reserve the room, so that falling victims do not take it. */
     policy->used[domain][pool] += need;
     for (unsigned i = 0; i < count; i++)
         victim_fall(policy, victims[i]);
@@ -143,7 +143,7 @@ static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_po
     return true;
 }
 
-/* The best pool above limit that has or makes room for unit; else limit. */
+/* The best pool above `limit` that has or can make room for unit; else limit. */
 static enum efs_pool unit_find_pool(struct efs_policy *policy, uint32_t unit, enum efs_pool limit)
 {
     enum efs_pool pinned = policy->user_pin[unit];
@@ -151,7 +151,7 @@ static enum efs_pool unit_find_pool(struct efs_policy *policy, uint32_t unit, en
     if (pinned < limit && pool_make_room(policy, unit, pinned))
         return pinned;
     if (pinned != EFS_POOL_M && pinned >= limit)
-        return limit; /* it is in that pool already, or in a better one */
+        return limit; /* already in that pool, or in a better one */
     for (enum efs_pool p = pinned == EFS_POOL_M ? EFS_POOL_F : pinned; p < limit; p++)
         if ((!policy->order->entitled || policy->order->entitled(policy, unit, p)) && pool_make_room(policy, unit, p))
             return p;
@@ -163,7 +163,7 @@ enum efs_pool efs_policy_promote(struct efs_policy *policy, uint32_t unit)
     enum efs_pool from = policy->pool[unit], to;
     uint64_t *leaves = from == EFS_POOL_M ? NULL : &policy->used[efs_unit_domain(policy, unit)][from];
 
-    if (leaves) /* a victim may take the place that it leaves */
+    if (leaves) /* a victim may take the room that the unit leaves */
         *leaves -= efs_unit_bytes(policy, unit, from);
     to = unit_find_pool(policy, unit, from);
     if (leaves)
@@ -177,7 +177,7 @@ void efs_policy_trim(struct efs_policy *policy)
 {
     for (unsigned domain = 0; domain < policy->domains; domain++) {
         for (enum efs_pool p = EFS_POOL_M;
-             p-- > EFS_POOL_F;) { /* lowest first, so that victims of the others find room */
+             p-- > EFS_POOL_F;) { /* lowest first, so that victims of higher pools find room */
             while (policy->used[domain][p] > policy->capacity[domain][p]) {
                 uint32_t victim = policy->order->lowest(policy, domain, p);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_value.c - rates, ages and the change of requests, in whole numbers.
+ * policy_value.c - rates, ages and the detection of new requests, in integers.
  */
 #include "policy_value.h"
 
@@ -11,43 +11,44 @@
 #include "rank.h"
 #include "tables.h"
 
-#define USE 64u             /* what one use adds to a rate */
-#define RATE_WEIGHT 0.8     /* exponent of the rate; these as found on the history trace */
+#define USE 64u             /* increment of a rate per use */
+#define RATE_WEIGHT 0.8     /* exponent of the rate; this and the next fitted on the history trace */
 #define AGE_WEIGHT 0.4      /* exponent of the passes since the last use */
-#define SMOOTH 4            /* passes at the long-run rate that a request begins with */
+#define SMOOTH 4            /* weight of the long-run rate at the start of a request, in passes */
 #define HALF_LIFE 256       /* of the rate within a request, in passes */
-#define CHANGE_BITS 2.9     /* that two passes must lose together for a new request to be seen */
-#define FADE_STEP 0.75      /* rates fade in steps, as fading one means new logarithms for its layer */
-#define FADE_PASSES 106u    /* between two of them: so they are halved in HALF_LIFE */
-#define LONG_RUN 40u        /* passes of the uniform rate that the long-run rate begins with */
-#define LONG_RUN_MAX 65536u /* passes after which long-run counts are halved */
-#define STEADY_PASSES 8u    /* passes after a change in which no other is looked for */
+#define CHANGE_BITS 2.9     /* bits by which two consecutive passes must be less likely to indicate a new request */
+#define FADE_STEP 0.75      /* rates fade in steps: each recomputes the logarithms of the layer */
+#define FADE_PASSES 106u    /* between steps: 0.75^(256/106) = 1/2, so HALF_LIFE */
+#define LONG_RUN 40u        /* weight of the uniform rate at the start of the long-run rate, in passes */
+#define LONG_RUN_MAX 65536u /* passes of a layer after which its long-run counts are halved */
+#define STEADY_PASSES 8u    /* passes after a change during which no other is detected */
 
 struct efs_value {
     struct efs_tables tables;
     unsigned layers, experts;
     double chosen;
     bool steady;
-    uint32_t *rate;    /* [layer][expert] uses in this request, times USE, faded */
-    uint32_t *prior;   /* [layer][expert] what the long-run rate adds */
-    int32_t *log_rate; /* [layer][expert] weighted logarithm of their sum, in units */
-    uint32_t *last;    /* [layer][expert] visit of the layer at the last use */
+    uint32_t *rate;    /* [layer][expert] uses in this request times USE, faded */
+    uint32_t *prior;   /* [layer][expert] contribution of the long-run rate */
+    int32_t *log_rate; /* [layer][expert] RATE_WEIGHT * log2(rate + prior), in EFS_VALUE_UNIT */
+    uint32_t *last;    /* [layer][expert] number of the layer's visit that used it last */
     uint32_t *total;   /* [layer][expert] long-run uses */
     struct layer {
         uint32_t visits, total_visits, since_fade;
         double passes; /* of this request, faded */
         int32_t log_passes;
-        bool stale; /* logarithms are to be taken again */
+        bool stale; /* log_rate and log_passes must be recomputed */
     } * layer;
     int32_t age_cost[EFS_VALUE_AGES + 1];
     int32_t log_table[257];
-    /* The change of requests: bits of surprise by pass. */
+    /* Detection of new requests: bits of likelihood per pass. */
     int64_t bits;
     uint32_t bits_of, requests, steady_passes;
     double slow, last_loss;
 };
 
-/* log2 in units, of x >= 1, exact to about one unit: table of the top 8 bits of the fraction, linear between. */
+/* log2(x) in EFS_VALUE_UNIT, for x >= 1, with an error of about one unit: table over the top 8 bits of the fraction,
+ * linear interpolation between. */
 static int32_t value_log2(const struct efs_value *value, uint32_t x)
 {
     unsigned top = 31 - (unsigned)__builtin_clz(x);
@@ -93,7 +94,7 @@ struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen
         return NULL;
     }
     for (unsigned l = 0; l < layers; l++) {
-        value->layer[l].visits = EFS_VALUE_AGES; /* so that what was never used is EFS_VALUE_AGES old */
+        value->layer[l].visits = EFS_VALUE_AGES; /* so that an unused expert has age EFS_VALUE_AGES */
         value->layer[l].stale = true;
     }
     return value;
@@ -112,7 +113,7 @@ static void value_set_log(struct efs_value *value, size_t at)
     value->log_rate[at] = value_age_weight(value, value->rate[at] + value->prior[at]);
 }
 
-/* All that depends on the long-run rates and on the fading of this layer. */
+/* Recomputes all values that depend on the long-run rates and on the fading of this layer. */
 static void value_refresh_layer(struct efs_value *value, unsigned l)
 {
     struct layer *layer = &value->layer[l];
@@ -147,7 +148,7 @@ static void value_fade_layer(struct efs_value *value, unsigned l)
     layer->stale = true;
 }
 
-/* A new request begins: its rates start again from the long-run ones. */
+/* A new request starts: resets its rates to the long-run ones. */
 static void value_begin(struct efs_value *value)
 {
     memset(value->rate, 0, (size_t)value->layers * value->experts * sizeof(*value->rate));
@@ -161,8 +162,8 @@ static void value_begin(struct efs_value *value)
 }
 
 /*
- * A pass of all layers has ended: were its experts much less likely than those of the passes before? Two passes are
- * looked at together, since one odd token is no new request.
+ * Called at the end of a pass over all layers. True if its experts were much less likely than those of the passes
+ * before. Adds up two passes, because a single unusual token does not indicate a new request.
  */
 static bool value_find_change(struct efs_value *value)
 {
@@ -199,7 +200,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
     value->bits_of += count;
     if (++value->requests >= value->layers && !value->steady && value->bits_of)
         changed = value_find_change(value);
-    if (layer->visits == UINT32_MAX) { /* four thousand million passes: all ages begin anew */
+    if (layer->visits == UINT32_MAX) { /* after 2^32 passes all ages restart */
         layer->visits = EFS_VALUE_AGES;
         memset(value->last + base, 0, value->experts * sizeof(*value->last));
     }
@@ -225,7 +226,7 @@ bool efs_value_request(struct efs_value *value, unsigned l, const uint32_t *expe
 void efs_value_seed(struct efs_value *value, unsigned l, const uint32_t *counts, uint64_t passes)
 {
     size_t base = (size_t)l * value->experts;
-    /* Of a long history keep the proportions. */
+    /* Scales a long history down and keeps its proportions. */
     uint64_t cut = passes / LONG_RUN_MAX + 1;
 
     for (unsigned e = 0; e < value->experts; e++)
@@ -248,5 +249,5 @@ struct efs_value_view efs_value_look(struct efs_value *value, unsigned l)
 
 double efs_value_reuse(int32_t score)
 {
-    return exp2(-(double)score / EFS_VALUE_UNIT) * 0.44932896411722156; /* e^-0.8: fitted on the history trace */
+    return exp2(-(double)score / EFS_VALUE_UNIT) * 0.44932896411722156; /* e^-0.8, fitted on the history trace */
 }

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_value.h - what it is worth to keep an expert: an estimate of when its layer will ask for it again.
+ * policy_value.h - worth of keeping an expert: an estimate of the time until its layer requests it again.
  *
- * The paper ranks experts by counts (rank.h). On real traces each sequence has a hot set of its own, and recency within
- * it matters: long-run counts do worse than LRU. On the gpt-oss-20b history the chance that an expert is asked for soon
- * fits a product well,
+ * The paper ranks experts by counts (rank.h). In real traces each sequence has its own hot set, and recency within the
+ * sequence matters: long-run counts do worse than LRU. On the gpt-oss-20b history the probability of a request for an
+ * expert within a few passes fits the product
  *
  *     p  ~  (its rate within the present request)^0.8  *  (passes since its last use)^-0.4,
  *
- * where the rate begins as the expert's long-run rate. "Request" is one sequence here. A new one is
- * detected: two passes in a row ask for experts that were much less likely than those before.
+ * where the rate starts as the expert's long-run rate. "Request" means one sequence here. The start of a new one is
+ * detected when two consecutive passes request experts that were much less likely than those before.
  *
- * Integers but for the estimate that compares layers, so that the same requests give the same order everywhere. A pass
- * is one visit of a layer. Not thread-safe.
+ * Computed in integers, except for the estimate that compares layers, so that the same requests give the same order on
+ * every machine. A pass is one visit of a layer. Not thread-safe.
  */
 #ifndef EFS_POLICY_VALUE_H
 #define EFS_POLICY_VALUE_H
@@ -22,25 +22,26 @@
 
 struct efs_value;
 
-/* chosen: experts that a layer asks for at once, on average. steady: new requests are not looked for. NULL: no memory,
- * or sizes 0 or above those of rank.h. */
+/* chosen: mean number of experts in a visit. steady: does not detect new requests. NULL: out of memory, or a size is 0
+ * or above the limits of rank.h. */
 struct efs_value *efs_value_new(unsigned layers, unsigned experts, double chosen, bool steady);
-void efs_value_free(struct efs_value *value); /* NULL is fine */
+void efs_value_free(struct efs_value *value); /* NULL is allowed */
 
-/* A layer asks for experts. True: a new request was seen to have begun (before the pass that just ended). */
+/* A layer requests experts. True: a new request was detected, which started at the latest with the pass that just
+ * ended. */
 bool efs_value_request(struct efs_value *value, unsigned layer, const uint32_t *expert, unsigned count);
 
-/* Long-run counts of a layer from a trace or an earlier mount, made in passes visits of it. */
+/* Sets the long-run counts of a layer, accumulated over `passes` visits of it, from a trace or an earlier mount. */
 void efs_value_seed(struct efs_value *value, unsigned layer, const uint32_t *counts, uint64_t passes);
 
 /*
- * Worth of an expert, in 1/4096 of a factor of two: higher is sooner. Comparable within a layer until the layer is
- * visited again, and between layers by efs_value_reuse.
+ * Score of an expert, in units of 1/4096 of a factor of two: a higher score means an earlier use. Scores are comparable
+ * within a layer until its next visit; efs_value_reuse() makes them comparable between layers.
  */
 #define EFS_VALUE_UNIT 4096
-#define EFS_VALUE_AGES 4096u /* an expert not used for longer counts as this old */
+#define EFS_VALUE_AGES 4096u /* ages above this count as this */
 
-/* What the scores of a layer are made of, for many of them at once; good until the next request. */
+/* Inputs of the scores of a layer, to compute many of them; valid until the next request. */
 struct efs_value_view {
     const int32_t *log_rate, *age_cost;
     const uint32_t *last;
@@ -56,7 +57,7 @@ static inline int32_t efs_value_score(const struct efs_value_view *view, unsigne
     return view->log_rate[expert] - view->log_passes - view->age_cost[age < EFS_VALUE_AGES ? age : EFS_VALUE_AGES];
 }
 
-/* Expected passes until an expert of this score is asked for again. */
+/* Expected passes until the next request for an expert of this score. */
 double efs_value_reuse(int32_t score);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_zipmoe.c - rank-based dispatch (ZipMoE 3.4), and what beats it.
+ * policy_zipmoe.c - rank-based dispatch (ZipMoE 3.4), and a variant with a better hit rate.
  *
- * Published: a unit's rank is its place in the frequency list of its layer; it is entitled to the pools whose threshold
- * is above its rank; the unit with the lowest count is the victim. Otherwise the rank is by expected time until the
- * next use (policy_value.h), over all layers together, so that a layer with a flat distribution does not waste what a
- * skewed one could use; a unit is entitled to every pool, and gets the first in which it beats the one that is worth
- * least.
+ * Published: the rank of a unit is its place in the frequency list of its layer; it is entitled to the pools whose
+ * threshold is above its rank; the unit with the lowest count is the victim. Default: the rank is by expected time
+ * until the next use (policy_value.h), over all layers together, so that a layer with a flat distribution does not
+ * occupy memory that a skewed one could use better. A unit is then entitled to every pool, and enters the first pool in
+ * which it beats the unit of least worth.
  *
- * Layers are visited in turn, and only a visit changes the scores of a layer: the few units of each pool that are worth
- * least are kept by layer, so a victim costs a look at one unit a layer, and now and then a scan of a layer.
+ * Layers are visited in turn, and only a visit changes the scores of a layer. So each layer keeps the TAIL units of
+ * least worth of each pool: to find a victim costs one comparison per layer, and sometimes a scan of a layer.
  */
 #include "policy_core.h"
 #include "policy_value.h"
@@ -17,9 +17,9 @@
 #include <errno.h>
 #include <math.h>
 
-#define PROMOTE_MARGIN 6 /* an expert takes the place of another in F if it is wanted this many times sooner */
+#define PROMOTE_MARGIN 6 /* to replace an expert in F, the next use must be this many times sooner */
 
-/* The units of a layer and pool that are worth least, the least first. */
+/* The units of least worth in a layer and pool, the least first. */
 #define TAIL 4u
 struct tail {
     uint32_t unit[TAIL];
@@ -32,16 +32,16 @@ struct zipmoe {
     struct efs_rank *rank;          /* published */
     struct efs_value *value;        /* otherwise */
     int32_t *score;                 /* [experts] scratch of ranks */
-    uint16_t *evictable;            /* [layer][i] experts that may be victims, in any order */
-    uint16_t *place;                /* [unit] where in evictable */
-    uint16_t *evictables;           /* [layer] how many */
+    uint16_t *evictable;            /* [layer][i] experts that are eviction candidates, unordered */
+    uint16_t *place;                /* [unit] index in evictable */
+    uint16_t *evictables;           /* [layer] number of them */
     struct tail *tail[EFS_POOLS];   /* [layer] */
-    double *least_worth[EFS_POOLS]; /* [layer] of the first of the tail, without the layer's turn; INFINITY: none */
-    bool *known;                    /* [layer] the tails are right */
-    uint16_t *unknown;              /* the layers whose tails are not */
-    uint16_t *unknown_at;           /* [layer] where in unknown */
+    double *least_worth[EFS_POOLS]; /* [layer] of the first of the tail, without the turn; INFINITY: none */
+    bool *known;                    /* [layer] the tails are valid */
+    uint16_t *unknown;              /* the layers whose tails are not valid */
+    uint16_t *unknown_at;           /* [layer] index in unknown */
     unsigned unknowns;
-    double *turn; /* [2 * layers] passes until the turn of a layer: from turn + layers - 1 - last layer asked for on */
+    double *turn; /* [2 * layers] passes until the visit of l: [layers - 1 - (last requested) + l] */
 };
 
 static void zipmoe_close(struct efs_policy *policy)
@@ -93,7 +93,7 @@ static int zipmoe_open(struct efs_policy *policy)
         z->known[l] = true;
         tail_forget(z, l);
     }
-    /* The layer after the one asked for last is the next: no wait; that one itself waits longest. */
+    /* The layer after the last requested one is next, with 0; the last requested one has the largest wait. */
     for (unsigned i = 0; i < 2 * policy->layers; i++)
         z->turn[i] = z->published ? 0 : (double)(i % policy->layers) / policy->layers;
     return 0;
@@ -124,7 +124,7 @@ static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_
 
 /* ---- worth -------------------------------------------------------------------------------------------------- */
 
-/* Worth within the layer: less the expected passes until the next use; published: the count, equals by rank. */
+/* Worth within the layer: minus the expected passes until the next use; published: the count, ties by rank. */
 static double zipmoe_worth_in_layer(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
@@ -149,7 +149,7 @@ static double zipmoe_worth(struct efs_policy *policy, uint32_t unit)
     return zipmoe_worth_in_layer(policy, unit) - zipmoe_turns(policy)[efs_unit_layer(policy, unit)];
 }
 
-/* The first of a tail is another one: what is it worth? */
+/* The first of a tail has changed: stores its worth. */
 static void tail_note_least(struct efs_policy *policy, unsigned layer, enum efs_pool pool)
 {
     struct zipmoe *z = policy->state;
@@ -162,7 +162,7 @@ static void tail_add(struct tail *tail, uint32_t unit, int32_t score)
 {
     unsigned at = tail->count < TAIL ? tail->count++ : TAIL - 1;
 
-    /* Equals by their numbers, so that the order in which units are looked at does not count. */
+    /* Ties by unit number, so that the result does not depend on the order of the scan. */
     for (; at > 0 && (tail->score[at - 1] > score || (tail->score[at - 1] == score && tail->unit[at - 1] > unit));
          at--) {
         tail->unit[at] = tail->unit[at - 1];
@@ -260,7 +260,7 @@ static void zipmoe_leave(struct efs_policy *policy, uint32_t unit)
         tail->unit[i] = tail->unit[i + 1];
         tail->score[i] = tail->score[i + 1];
     }
-    if (!tail->count) /* there may be others, which were not in the tail */
+    if (!tail->count) /* the layer may have candidates that were not in the tail */
         tail_forget(z, layer);
     else if (at == 0)
         tail_note_least(policy, layer, pool);
@@ -273,7 +273,7 @@ static bool zipmoe_beats(struct efs_policy *policy, uint32_t unit, uint32_t vict
     const struct zipmoe *z = policy->state;
     double mine = zipmoe_worth(policy, unit), theirs = zipmoe_worth(policy, victim);
 
-    /* To leave F costs coding again: that the two do not change places at every use, ask for a margin. */
+    /* An expert that leaves F must be coded again: the margin avoids two experts that alternate at every use. */
     if (pool == EFS_POOL_F && !z->published && policy->recode)
         return mine * PROMOTE_MARGIN > theirs;
     return mine > theirs;

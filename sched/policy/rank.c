@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank.c - counts in falling order with a binary search for the first of equals, so that one more is one swap.
+ * rank.c - counts in falling order; a binary search finds the first of equal counts, so an increment is one swap.
  */
 #include "rank.h"
 #include "tables.h"
@@ -12,9 +12,9 @@ struct efs_rank {
     unsigned layers, experts, half_life;
     struct efs_tables tables;
     uint32_t *count; /* [layer][expert] */
-    uint16_t *place; /* [layer][expert]: its rank */
-    uint16_t *order; /* [layer][rank]: the expert there */
-    uint32_t *age;   /* [layer] requests since the counts were halved */
+    uint16_t *place; /* [layer][expert] rank */
+    uint16_t *order; /* [layer][rank] expert */
+    uint32_t *age;   /* [layer] requests since the counts were last halved */
 };
 
 struct efs_rank *efs_rank_new(unsigned layers, unsigned experts, unsigned half_life)
@@ -49,7 +49,7 @@ void efs_rank_free(struct efs_rank *rank)
     free(rank);
 }
 
-/* The first rank whose expert has no more than count; there is one. */
+/* The first rank whose expert has at most `count`, or `last`. */
 static unsigned rank_first_of(const uint32_t *counts, const uint16_t *order, unsigned last, uint32_t count)
 {
     unsigned low = 0, high = last;
@@ -102,7 +102,7 @@ void efs_rank_seed(struct efs_rank *rank, unsigned layer, const uint32_t *counts
     uint16_t *order = rank->order + base;
 
     memcpy(rank->count + base, counts, rank->experts * sizeof(*counts));
-    /* By insertion: this is done once, on a few hundred experts, and keeps equal counts in order. */
+    /* Insertion sort: runs once, on a few hundred experts, and is stable. */
     for (unsigned i = 0; i < rank->experts; i++) {
         unsigned at = i;
 
