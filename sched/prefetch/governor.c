@@ -4,10 +4,10 @@
 
 #include <math.h>
 
-#define BLOCK_ITERATIONS 2u /* of a trial */
-#define MEMORY 256u         /* requests that means go by */
-#define PAUSE 16            /* times the mean interval: nobody works */
-#define SELDOM 0.02         /* of requests: what is offered after fewer needs no memory of its own */
+#define BLOCK_ITERATIONS 2u /* in a block of the trial */
+#define MEMORY 256u         /* requests: window of the moving means */
+#define PAUSE 16            /* an interval longer than this many mean intervals is a pause */
+#define SELDOM 0.02         /* fraction of requests with an offer; above it prefetching gets its share of the budget */
 
 const char *efs_governor_mode_name(enum efs_governor_mode mode)
 {
@@ -50,7 +50,7 @@ bool efs_governor_has_share(const struct efs_governor *g)
            (g->config.mode == EFS_GOVERNOR_AUTO && !efs_trial_is_left(&g->trial) && g->offering > SELDOM);
 }
 
-/* ---- what is measured ------------------------------------------------------------------------------------------- */
+/* ---- measurement ------------------------------------------------------------------------------------------------ */
 
 static void follow(const struct efs_governor *g, double *mean, double value)
 {
@@ -67,7 +67,7 @@ static void time_request(struct efs_governor *g, const struct efs_governor_reque
         g->interval_ns = g->requests == 1 ? (double)interval_ns : 0;
     } else if (r->tokens != g->last_tokens || (double)interval_ns > PAUSE * g->interval_ns) {
         efs_trial_break(&g->trial);
-        /* A pause does not say how long layers take, but if it goes on they take longer now. */
+        /* A pause says nothing about the time of a layer, so it is capped; if intervals stay long, the mean follows. */
         follow(g, &g->interval_ns, fmin((double)interval_ns, PAUSE * g->interval_ns));
     } else {
         follow(g, &g->interval_ns, (double)interval_ns);
@@ -95,14 +95,14 @@ enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct ef
     return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_GUESS : EFS_GOVERNOR_NOTHING;
 }
 
-/* ---- what is worth a read --------------------------------------------------------------------------------------- */
+/* ---- which reads pay -------------------------------------------------------------------------------------------- */
 
 static double read_ns(const struct efs_governor_disk *disk, uint64_t bytes)
 {
     return disk->latency_ns + (disk->bytes_per_second > 0 ? (double)bytes / disk->bytes_per_second * 1e9 : 0);
 }
 
-/* Of the time from one request to the next what demand leaves of the disk's; all of it where cost does not matter. */
+/* Mean disk time between two requests that demand reads leave idle; in mode `always` the whole interval. */
 static double idle_ns(const struct efs_governor *g, const struct efs_governor_disk *disk)
 {
     double read =
@@ -111,7 +111,7 @@ static double idle_ns(const struct efs_governor *g, const struct efs_governor_di
     return g->config.mode == EFS_GOVERNOR_ALWAYS ? g->interval_ns : fmax(g->interval_ns - read, 0);
 }
 
-/* What who asks for the next layer waits, at most, for a piece that was begun in that time: mean. */
+/* Mean time that the next request waits for a piece whose read starts within `idle`, at most. */
 static double wait_ns(double piece_ns, double idle)
 {
     return piece_ns < idle ? piece_ns * piece_ns / (2 * idle) : piece_ns - idle / 2;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * governor.h - whether to read what is guessed: between a predictor and the queue of prefetch.h.
+ * governor.h - decides which predictions to read: between a predictor and the queue of prefetch.h.
  *
- *     efs_governor_caps    what the queue may read and hold
- *     efs_governor_asked   a layer asks for its experts: what is to be done for those to come
- *     efs_governor_weigh   which guesses are worth a read, and how much, for efs_prefetch_offer
- *     efs_governor_layer   the same where all of the next layer is wanted: a prompt
+ *     efs_governor_caps    how many bytes the queue may read and hold
+ *     efs_governor_asked   records a request of a layer and returns whether to prefetch for the next ones
+ *     efs_governor_weigh   selects the predictions that are worth a read, and their worth, for efs_prefetch_offer
+ *     efs_governor_layer   the same for all experts of the next layer: in a prompt
  *
- * A guess is read only while the disk has nothing else to do, so that it costs two things: who asks meanwhile waits for
- * the piece that is being read, and what leaves memory for it may be asked for. It is worth a read if
+ * A prediction is read only while the disk is idle, so it has two costs: a request that arrives during the read waits
+ * for the current piece, and the evicted expert may be requested again. The read is worth it if
  *
- *     p * time saved  >  q * time to read the victim again  +  P(demand comes meanwhile) * time of a piece / 2
+ *     p * time saved  >  q * time to read the victim again  +  P(demand arrives during a piece) * time of a piece / 2
  *
- * where the time saved is what of its read can be done before its layer comes, in the time that demand leaves the disk
- * (with a disk that others keep busy there is hardly any). Then those with the largest p * time saved / time to read go
- * first; with `always` all time is taken for idle. Whether all that is of use is measured (trial.h): iterations with
- * guesses and without take turns, and what is not faster is left.
+ * where the time saved is the part of the read that fits before the layer's request, into the time that demand leaves
+ * the disk idle (with a disk that other processes keep busy that is close to 0). The queue reads predictions by falling
+ * p * (part of the read that fits before the layer's request on an idle disk) / time to read. In mode `always` the disk
+ * counts as idle all the time. In mode `auto` a trial (trial.h) measures whether prefetching helps: iterations with and
+ * without it alternate, and it stays off unless it is faster.
  *
- * Pure: no clock, thread, I/O or memory of its own. Not thread-safe.
+ * Pure: no clock, threads, I/O or allocation. Not thread-safe.
  */
 #ifndef EFS_GOVERNOR_H
 #define EFS_GOVERNOR_H
@@ -30,103 +31,105 @@ extern "C" {
 #endif
 
 enum efs_governor_mode {
-    EFS_GOVERNOR_AUTO,   /* as long as it is faster */
-    EFS_GOVERNOR_ALWAYS, /* whatever it costs */
+    EFS_GOVERNOR_AUTO,   /* while the trial finds it faster */
+    EFS_GOVERNOR_ALWAYS, /* without a trial; the disk counts as idle */
     EFS_GOVERNOR_OFF
 };
-/* "auto", ...; NULL for no mode. */
+/* "auto", "always" or "off"; NULL for an invalid mode. */
 const char *efs_governor_mode_name(enum efs_governor_mode mode);
 
-/* Zeroes are the defaults. */
+/* Fields that are 0 mean the defaults. */
 struct efs_governor_config {
     enum efs_governor_mode mode;
-    double share; /* of the budget that may hold guesses, up to 1; 0: EFS_GOVERNOR_SHARE */
-    double least; /* probability below which nothing is read; 0: EFS_GOVERNOR_LEAST */
+    double share; /* fraction of the budget that may hold prefetched experts, up to 1; 0: EFS_GOVERNOR_SHARE */
+    double least; /* minimum probability for a read; 0: EFS_GOVERNOR_LEAST */
 };
-/* What is held for guesses is taken from the cache: a few experts are enough for layers that are near, and more cost
- * more hits than they bring. Experts that are missing are asked for less often than a predictor says, since the cache
- * has those that are likely; below the least probability most of what is read is in vain. */
+/* Memory for prefetched experts reduces the cache: a few experts suffice for the next layers, and more would cost more
+ * hits than they gain. A missing expert is requested less often than the predictor says, because the cache holds the
+ * likely ones; below the minimum probability most reads are wasted. */
 #define EFS_GOVERNOR_SHARE 0.005
 #define EFS_GOVERNOR_LEAST 0.3
 
-/* The fields are the governor's. */
+/* All fields are private. */
 struct efs_governor {
     unsigned layers;
     struct efs_governor_config config;
     struct efs_trial trial;
     uint64_t requests, last_ns, last_work;
     unsigned last_tokens;
-    double interval_ns, reading;    /* means of a request: time to the next one, whether it reads */
-    double missing_bytes, offering; /* offering: whether something was found worth a read, while guesses are made */
-    bool offered;                   /* since the last request */
+    double interval_ns, reading;    /* means over requests: time between two, fraction that reads */
+    double missing_bytes, offering; /* offering: fraction of requests with an offer, while prefetching is on */
+    bool offered;                   /* efs_governor_weigh() selected a prediction since the last request */
 };
 
-/* layers: positions of an iteration, 1 or more. */
+/* layers: requests per iteration, 1 or more. */
 void efs_governor_init(struct efs_governor *governor, unsigned layers, const struct efs_governor_config *config);
-/* New settings; a mode that has changed begins its trial anew, but for off, which keeps what was found. */
+/* Changes the settings. A switch between auto and always restarts the trial; a switch to or from off keeps its
+ * result. */
 void efs_governor_set(struct efs_governor *governor, const struct efs_governor_config *config);
 
 /*
- * Guesses have their part of the budget. Auto: where they are of use or tried, and something is worth a read now and
- * then. The cache is smaller for that with guesses and without, so that no turn shows what it costs.
+ * Whether prefetching has its share of the budget. In mode auto: while it is faster or on trial, and more than 2 % of
+ * requests had a prediction worth a read. The share is reserved in blocks with and without prefetching, so the trial
+ * does not measure its cost.
  */
 bool efs_governor_has_share(const struct efs_governor *governor);
 
 /*
- * Fill in caps->under_way_bytes and held_bytes for a budget and the size of the largest expert as it is read. Two
- * experts may be held whatever the share, if they are no more than a tenth of the budget. Where not one fits nothing is
- * read.
+ * Sets caps->under_way_bytes and caps->held_bytes for a budget and the size of the largest expert as it is read. The
+ * held cap is the share, but at least the smaller of two experts and a tenth of the budget. If it is less than one
+ * expert, nothing is read.
  */
 void efs_governor_caps(const struct efs_governor *governor, uint64_t budget_bytes, uint64_t expert_bytes,
                        struct efs_prefetch_config *caps);
 
-/* A layer asks for its experts. */
+/* A request of a layer for its experts. */
 struct efs_governor_request {
-    uint64_t now_ns;         /* any clock that only rises */
-    unsigned tokens;         /* for which it asks, of all its sequences; 1 where it is not known */
-    unsigned asked, experts; /* how many it asks for, of how many */
-    uint64_t missing_bytes;  /* what is to be read for them, or is being read */
-    uint64_t ahead_bytes;    /* what would be to be read, but for guesses */
+    uint64_t now_ns;         /* of a monotonic clock */
+    unsigned tokens;         /* of all sequences in the request; 1 if unknown */
+    unsigned asked, experts; /* number of experts in the request and in the layer */
+    uint64_t missing_bytes;  /* bytes to read for them, including reads in flight */
+    uint64_t ahead_bytes;    /* bytes that prefetching already read, or reads now, for them */
 };
 
 /*
- * A layer is read whole only where nearly all of it is asked for. With half of it, as decoding in batches of 16 does,
- * what the cache lacks is what is seldom asked for: a quarter of it was right, and it cost time.
+ * A whole layer is read only if a request needs nearly all of it. With half of it, as in decoding in batches of 16, the
+ * cache lacks only experts that are seldom requested: a quarter of what was read was used, and it cost time.
  */
 enum efs_governor_now {
-    EFS_GOVERNOR_NOTHING, /* offer nothing */
-    EFS_GOVERNOR_GUESS,   /* weigh and offer guesses */
-    EFS_GOVERNOR_LAYER    /* more than three quarters of this layer were asked for: offer all of the next one */
+    EFS_GOVERNOR_NOTHING, /* offer no predictions */
+    EFS_GOVERNOR_GUESS,   /* call efs_governor_weigh() and offer the result */
+    EFS_GOVERNOR_LAYER    /* more than 3/4 of this layer requested: offer all of the next, with or without a trial */
 };
 enum efs_governor_now efs_governor_asked(struct efs_governor *governor, const struct efs_governor_request *request);
 
-/* What the disk can do now. */
+/* Current performance of the disk. */
 struct efs_governor_disk {
     double bytes_per_second;
-    double latency_ns;    /* of a read */
-    uint64_t piece_bytes; /* read at once: demand waits for it; 0: all of an expert */
+    double latency_ns;    /* of one read */
+    uint64_t piece_bytes; /* size of one read, for which demand has to wait; 0: the whole expert */
 };
 
-/* An expert that a predictor names and of which something is missing. */
+/* A predicted expert with missing components. */
 struct efs_governor_candidate {
     uint16_t layer, expert;
-    int64_t due;              /* position of its layer */
+    int64_t due;              /* position of its layer's request */
     float probability;        /* p, 0 to 1 */
-    uint64_t missing_bytes;   /* to be read: the components that are not in memory; 0: it is left out */
-    float victim_probability; /* q: that what leaves memory for it is asked for while the guess has its place */
-    uint64_t victim_bytes;    /* what of that would be read again; 0: memory is free */
+    uint64_t missing_bytes;   /* bytes to read: the components that are not in memory; 0: the candidate is skipped */
+    float victim_probability; /* q: P(the expert evicted for it is requested while the prediction is held) */
+    uint64_t victim_bytes;    /* bytes that a request for the victim would read; 0: memory is free */
 };
 
 /*
- * Which candidates of a sequence that is at position now are worth a read; the layer at now has asked at the request
- * told last. guesses: room for count. Returns how many there are.
+ * Selects the candidates that are worth a read, for a sequence at position now, whose last efs_governor_asked() was for
+ * the layer at now. The caller provides room for count guesses. Returns how many it filled in.
  */
 unsigned efs_governor_weigh(struct efs_governor *governor, const struct efs_governor_disk *disk, int64_t now,
                             const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses);
 
-/* All of a layer, in the order of candidates, which should be that of the file; probabilities are not looked at. As
- * above. */
+/* Takes all candidates with missing bytes; worth falls in their order, which should be that of the file. Ignores
+ * probabilities. Room and result as above. */
 unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, unsigned count,
                             struct efs_prefetch_guess *guesses);
 

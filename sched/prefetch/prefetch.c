@@ -2,8 +2,8 @@
 /*
  * prefetch.c - see prefetch.h.
  *
- * An expert of a layer is a unit. Each unit has a state; each sequence has a list of wishes, and a unit is wanted as
- * long as a wish names it. Lists are short, tens of guesses, and are gone through.
+ * A unit is an expert of a layer. Each unit has a state; each sequence has a list of wishes. A unit is wanted while a
+ * wish refers to it. Lists have tens of entries and are searched linearly.
  */
 #include "prefetch.h"
 
@@ -22,13 +22,13 @@ enum unit_state {
     UNIT_NONE,
     UNIT_QUEUED,
     UNIT_UNDER_WAY,
-    UNIT_CANCELLED, /* still under way, wanted by nobody */
+    UNIT_CANCELLED, /* the read is in flight, but no wish refers to the unit */
     UNIT_HELD
 };
 
 struct unit {
     uint8_t state;
-    bool skipped; /* of this efs_prefetch_next */
+    bool skipped; /* does not fit, in this call of efs_prefetch_next */
     uint64_t bytes;
 };
 
@@ -51,11 +51,11 @@ struct efs_prefetch {
     struct efs_prefetch_config config;
     struct unit *units;
     struct sequence *sequences;
-    struct wish *wishes; /* of all sequences */
-    uint32_t *held;      /* [units] in any order */
+    struct wish *wishes; /* [sequences * guesses], sliced into the sequences' lists */
+    uint32_t *held;      /* [units], unordered */
     size_t held_count;
     uint64_t held_bytes, under_way_bytes;
-    struct efs_prefetch_action *actions; /* [units + 1]: a unit is in a call's at most once, but for the one read */
+    struct efs_prefetch_action *actions; /* [units + 1]: one call has at most one action per unit, and one READ */
     size_t action_count;
     struct efs_prefetch_counts counts;
 };
@@ -121,7 +121,7 @@ static void tell(struct efs_prefetch *q, const struct efs_prefetch_action **acti
     *count = q->action_count;
 }
 
-/* Positions until somebody wants it, NEVER if nobody does. */
+/* Fewest positions until a sequence is predicted to request the unit; NEVER if none is. */
 static int64_t unit_due(const struct efs_prefetch *q, uint32_t unit)
 {
     int64_t soonest = NEVER;
@@ -156,7 +156,7 @@ static void hold(struct efs_prefetch *q, uint32_t unit)
     q->held_bytes += q->units[unit].bytes;
 }
 
-/* It is not held any more. */
+/* Ends UNIT_HELD. */
 static void release(struct efs_prefetch *q, uint32_t unit)
 {
     size_t i = 0;
@@ -174,7 +174,7 @@ static void waste(struct efs_prefetch *q, uint32_t unit)
     q->counts.wasted_bytes += q->units[unit].bytes;
 }
 
-/* Whose last wish is gone without it having been asked for. */
+/* The last wish for the unit was removed before a request for it. */
 static void abandon(struct efs_prefetch *q, uint32_t unit)
 {
     switch (q->units[unit].state) {
@@ -221,7 +221,7 @@ static struct sequence *begin(struct efs_prefetch *q, uint64_t id)
 
 /* ---- offers ----------------------------------------------------------------------------------------------------- */
 
-/* Wishes that nothing was read for make room for the new ones. */
+/* Removes the sequence's wishes for queued units, to make room for new predictions. */
 static void drop_queued(struct efs_prefetch *q, struct sequence *sequence)
 {
     for (unsigned i = sequence->count; i-- > 0;) {
@@ -294,7 +294,7 @@ int efs_prefetch_offer(struct efs_prefetch *q, uint64_t id, int64_t now, const s
 
 /* ---- reads ------------------------------------------------------------------------------------------------------ */
 
-/* The queued wish that is worth most, of those not skipped; the one due sooner of equals. */
+/* The queued wish with the largest worth that is not skipped; of equal ones, the one due sooner. */
 static const struct wish *best_wish(const struct efs_prefetch *q)
 {
     const struct wish *best = NULL;
@@ -319,7 +319,7 @@ static const struct wish *best_wish(const struct efs_prefetch *q)
     return best;
 }
 
-/* The held unit that is due last, if that is later than due. */
+/* The held unit that is due last, if it is due later than `due`. */
 static bool latest_held(const struct efs_prefetch *q, int64_t due, uint32_t *unit)
 {
     bool found = false;
@@ -336,7 +336,7 @@ static bool latest_held(const struct efs_prefetch *q, int64_t due, uint32_t *uni
     return found;
 }
 
-/* Bytes that held units due later have. */
+/* Bytes of held units that are due later than `due`. */
 static uint64_t later_bytes(const struct efs_prefetch *q, int64_t due)
 {
     uint64_t bytes = 0;
@@ -347,7 +347,7 @@ static uint64_t later_bytes(const struct efs_prefetch *q, int64_t due)
     return bytes;
 }
 
-/* Make room below the cap of what is held. false: only what is due sooner could make it. */
+/* Drops held units until `bytes` fit below the cap. False, without a drop, if units due later are not enough. */
 static bool make_room(struct efs_prefetch *q, uint64_t bytes, int64_t due)
 {
     uint64_t there = q->held_bytes + q->under_way_bytes, cap = q->config.held_bytes;
@@ -414,7 +414,7 @@ void efs_prefetch_done(struct efs_prefetch *q, unsigned layer, unsigned expert, 
     if (layer >= q->config.layers || expert >= q->config.experts)
         return;
     u = &q->units[unit];
-    if (u->state != UNIT_UNDER_WAY && u->state != UNIT_CANCELLED) /* it was raised: demand's affair */
+    if (u->state != UNIT_UNDER_WAY && u->state != UNIT_CANCELLED) /* a request raised it: the read is demand now */
         return;
     q->under_way_bytes -= u->bytes;
     if (u->state == UNIT_CANCELLED) {
@@ -435,7 +435,7 @@ void efs_prefetch_done(struct efs_prefetch *q, unsigned layer, unsigned expert, 
     tell(q, actions, count);
 }
 
-/* ---- what became of them ---------------------------------------------------------------------------------------- */
+/* ---- requests and expiry ---------------------------------------------------------------------------------------- */
 
 static void ask(struct efs_prefetch *q, uint32_t unit)
 {
@@ -463,7 +463,7 @@ static void ask(struct efs_prefetch *q, uint32_t unit)
     remove_wishes(q, unit);
 }
 
-/* Wishes that are due at `now` or before it, or all. */
+/* Removes the wishes that are due at `now` or before; all with NEVER. */
 static void expire(struct efs_prefetch *q, struct sequence *sequence, int64_t now)
 {
     for (unsigned i = sequence->count; i-- > 0;) {

@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetch.h - what is guessed to be asked for, until it is read, asked for, or too late: a queue beside the demand.
+ * prefetch.h - the queue of predicted experts, from prediction to read, request or expiry, with lower priority than
+ * demand.
  *
- * It reads nothing itself: a daemon or a simulator asks it what to read next, does that, and tells what became of it.
+ * The queue does no I/O: a daemon or a simulator calls it for the next read, does the read, and reports its end.
  *
- *     efs_prefetch_offer   a sequence's guesses; they take the place of those it made before and that are not read yet
- *     efs_prefetch_next    what to read now, if the disk has nothing better to do
- *     efs_prefetch_done    that read has ended
- *     efs_prefetch_asked   a layer asks for its experts: which reads are demand now, what came in vain
- *     efs_prefetch_end     a sequence is over
- *     efs_prefetch_lost    what had been read is not in memory any more
+ *     efs_prefetch_offer   predictions of a sequence; replaces its earlier ones that are still queued
+ *     efs_prefetch_next    the next read, if no demand waits
+ *     efs_prefetch_done    a read has completed
+ *     efs_prefetch_asked   a layer requests its experts: which reads become demand, which are wasted
+ *     efs_prefetch_end     a sequence has ended
+ *     efs_prefetch_lost    a prefetched expert was evicted
  *
- * An expert that is guessed is, in this order, *queued*, *under way*, and *held*: in memory, and not asked for yet. A
- * *position* is a step of a sequence that only rises, one a layer; a guess is *due* at the position of its layer, and
- * sooner than another by fewer positions to go.
+ * A predicted expert is, in this order, *queued*, *under way* (its read is in flight), and *held*: in memory, not
+ * requested yet. A *position* is a step of a sequence, which only increases, by one for each layer. A prediction is
+ * *due* at the position of its layer; the fewer positions to go, the sooner it is due.
  *
- * What holds:
+ * Invariants:
  *
- * - demand first: nothing is to be read while demand waits or reads;
- * - a guess whose position has passed is not read; if it is under way it is to be cancelled, unless another sequence
- *   still waits for it;
- * - no more bytes than the caps: under way, and held;
- * - where held bytes are at their cap, a guess is read only in the place of held ones that are due later.
+ * - demand first: no prefetch starts while demand waits or reads;
+ * - a prediction whose position has passed is not read; if its read is in flight, it is cancelled, unless another
+ *   sequence still predicts the expert;
+ * - bytes under way and bytes held do not exceed the caps when a read starts;
+ * - when held bytes are at their cap, a read may only replace held experts that are due later.
  *
- * What is asked for leaves the queue, and is the cache's then. Only what is neither in memory nor read already should
- * be offered.
+ * A requested expert leaves the queue and belongs to the cache. The caller should offer only experts that are neither
+ * in memory nor being read.
  *
- * Pure: no I/O, clock or thread; memory only in efs_prefetch_new. Not thread-safe.
+ * Pure: no I/O, clock or threads; only efs_prefetch_new allocates. Not thread-safe.
  */
 #ifndef EFS_PREFETCH_H
 #define EFS_PREFETCH_H
@@ -41,29 +42,29 @@ extern "C" {
 
 struct efs_prefetch_config {
     unsigned layers, experts;
-    unsigned sequences;       /* under way at once, at most */
-    unsigned guesses;         /* of a sequence, at most */
-    uint64_t under_way_bytes; /* caps; 0: nothing is read */
-    uint64_t held_bytes;      /* held and under way together */
+    unsigned sequences;       /* limit of concurrent sequences */
+    unsigned guesses;         /* limit of predictions per sequence */
+    uint64_t under_way_bytes; /* caps; 0: no reads */
+    uint64_t held_bytes;      /* cap of held and under way together */
 };
 
 struct efs_prefetch_guess {
     uint16_t layer, expert;
     int64_t due;    /* position */
-    float worth;    /* 0 or above; larger: read first. As p * time saved / time to read */
-    uint64_t bytes; /* to be read: of what is missing */
+    float worth;    /* 0 or more; the largest is read first. Such as p * time saved / time to read */
+    uint64_t bytes; /* size of the read: the missing components; 1 byte to 1 TiB */
 };
 
-/* What the disk has to do for those who wait. */
+/* Demand reads of the disk. */
 struct efs_prefetch_demand {
-    unsigned waiting, under_way; /* reads */
+    unsigned waiting, under_way; /* number of reads */
 };
 
 enum efs_prefetch_what {
-    EFS_PREFETCH_READ,   /* read it */
-    EFS_PREFETCH_RAISE,  /* somebody waits: its read is demand now */
-    EFS_PREFETCH_CANCEL, /* nobody wants it: cancel its read, if it has not begun */
-    EFS_PREFETCH_DROP    /* nobody wants it: its memory is free to take */
+    EFS_PREFETCH_READ,   /* read the expert */
+    EFS_PREFETCH_RAISE,  /* a request waits for it: raise its read to demand priority */
+    EFS_PREFETCH_CANCEL, /* no sequence predicts it any more: cancel its read unless it has started */
+    EFS_PREFETCH_DROP    /* its memory may be freed: no prediction left, or replaced by one due sooner */
 };
 
 struct efs_prefetch_action {
@@ -72,55 +73,56 @@ struct efs_prefetch_action {
 };
 
 struct efs_prefetch_counts {
-    uint64_t offered, replaced; /* guesses; those that a new offer took away before they were read */
+    uint64_t offered, replaced; /* predictions; those that a later offer replaced while queued */
     uint64_t issued, issued_bytes;
-    uint64_t used;                 /* asked for, and held */
-    uint64_t late;                 /* asked for while under way */
-    uint64_t unread;               /* asked for while queued */
-    uint64_t expired;              /* queued when their position passed */
-    uint64_t cancelled;            /* under way when it passed, and never read */
-    uint64_t wasted, wasted_bytes; /* read, and never asked for */
+    uint64_t used;                 /* requested while held */
+    uint64_t late;                 /* requested while under way */
+    uint64_t unread;               /* requested while queued */
+    uint64_t expired;              /* queued when their position passed or their sequence ended */
+    uint64_t cancelled;            /* under way at that time, and not read */
+    uint64_t wasted, wasted_bytes; /* read, and never requested */
     uint64_t failed;
 };
 
 struct efs_prefetch;
 
-/* 0, -EINVAL: a number out of range; -ENOMEM. *queue is the caller's. */
+/* 0, -EINVAL: a number out of range; -ENOMEM. The caller owns *queue. */
 int efs_prefetch_new(const struct efs_prefetch_config *config, struct efs_prefetch **queue);
-void efs_prefetch_free(struct efs_prefetch *queue); /* NULL is fine */
-/* Other caps, as of config; what is under way or held above them stays until it is asked for or in vain. */
+void efs_prefetch_free(struct efs_prefetch *queue); /* NULL is allowed */
+/* Changes the two caps. Experts under way or held above a lower cap stay until they are requested or dropped. */
 void efs_prefetch_set_caps(struct efs_prefetch *queue, const struct efs_prefetch_config *caps);
 
 /*
- * The guesses of a sequence that is at position now; the most worth first, what is beyond the limit is left out. A
- * sequence that is not known begins. -EINVAL: a number out of range; -ENOSPC: as many sequences as can be; then nothing
- * has changed.
+ * Predictions of a sequence at position now, by falling worth. Ignored: those past config.guesses, those due at now or
+ * before, and experts whose cancelled read is still in flight. An unknown sequence is created. -EINVAL: a number out of
+ * range, or now below the sequence's position; -ENOSPC: config.sequences sequences exist; in both cases nothing has
+ * changed.
  */
 int efs_prefetch_offer(struct efs_prefetch *queue, uint64_t sequence, int64_t now,
                        const struct efs_prefetch_guess *guesses, unsigned count);
 
 /*
- * What is to be done now, in this order: any number of DROP, and one READ at the end; none when nothing is to be read.
- * *actions is valid until the next call, as below.
+ * Returns the actions to do now, in this order: any number of DROP, then at most one READ. *actions is valid until the
+ * next call with this queue; the same for the functions below.
  */
 void efs_prefetch_next(struct efs_prefetch *queue, const struct efs_prefetch_demand *demand,
                        const struct efs_prefetch_action **actions, size_t *count);
 
-/* A read has ended, or was cancelled: read says whether the expert is in memory. May say DROP. */
+/* A read has completed or was cancelled; read: the expert is in memory. Can return DROP. */
 void efs_prefetch_done(struct efs_prefetch *queue, unsigned layer, unsigned expert, bool read,
                        const struct efs_prefetch_action **actions, size_t *count);
 
-/* At its position now, a sequence asks for these experts of a layer, each a number below experts. May say RAISE,
- * CANCEL, DROP. */
+/* At position now, a sequence requests these experts of a layer. Can return RAISE, CANCEL and DROP. -EINVAL: a number
+ * out of range, or now below the sequence's position; then nothing has changed. */
 int efs_prefetch_asked(struct efs_prefetch *queue, uint64_t sequence, int64_t now, unsigned layer,
                        const uint16_t *experts, unsigned count, const struct efs_prefetch_action **actions,
                        size_t *action_count);
 
-/* Its guesses are nobody's. May say CANCEL, DROP. */
+/* Removes a sequence and its predictions. Can return CANCEL and DROP. */
 void efs_prefetch_end(struct efs_prefetch *queue, uint64_t sequence, const struct efs_prefetch_action **actions,
                       size_t *count);
 
-/* The cache has evicted it. */
+/* The cache has evicted a held expert. */
 void efs_prefetch_lost(struct efs_prefetch *queue, unsigned layer, unsigned expert);
 
 void efs_prefetch_counts(const struct efs_prefetch *queue, struct efs_prefetch_counts *counts);

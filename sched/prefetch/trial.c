@@ -4,17 +4,17 @@
 
 #include <math.h>
 
-#define FEW 4u      /* comparisons, of which a clear difference decides */
-#define MANY 32u    /* these decide in any case */
-#define MEMORY 16u  /* comparisons, and blocks of the line, that means go by */
-#define CLEAR 2.5   /* standard errors */
-#define AGAINST 3u  /* comparisons in a row that say otherwise */
+#define FEW 4u      /* comparisons after which a clear difference decides */
+#define MANY 32u    /* comparisons after which the trial decides in any case */
+#define MEMORY 16u  /* comparisons, and blocks of the line: window of the moving means */
+#define CLEAR 2.5   /* standard errors that make a difference clear */
+#define AGAINST 3u  /* contrary comparisons in a row that reopen a decision */
 #define REST_MIN 7u /* blocks */
 #define REST_MAX 15u
-#define LONGER 0.4 /* log of a block's time over what its work takes: times have changed */
-#define LEAST 0.25 /* of the mean time of a block, that any takes by the line */
-#define COST 0.005 /* of all time, that pays off debt */
-#define CREDIT 0.1 /* of a block: debt up to which is tried */
+#define LONGER 0.4 /* log of a block's time over the line's: conditions have changed */
+#define LEAST 0.25 /* lower bound of the line's time for a block, as a fraction of the mean time */
+#define COST 0.005 /* fraction of all time that pays off debt */
+#define CREDIT 0.1 /* of the mean time of a block: while the debt is at most this, blocks may use the option */
 
 void efs_trial_init(struct efs_trial *t, unsigned steps)
 {
@@ -33,7 +33,7 @@ void efs_trial_break(struct efs_trial *t)
     t->known = 0;
 }
 
-/* ---- what work takes -------------------------------------------------------------------------------------------- */
+/* ---- time as a function of work --------------------------------------------------------------------------------- */
 
 static void line_add(struct efs_trial *t, const struct efs_trial_block *b)
 {
@@ -46,7 +46,7 @@ static void line_add(struct efs_trial *t, const struct efs_trial_block *b)
     t->work_ns = keep * t->work_ns + b->work * b->ns;
 }
 
-/* log of a block's time over that of the line. */
+/* log of a block's time over the time that the line gives for its work. */
 static double line_residual(const struct efs_trial *t, const struct efs_trial_block *b)
 {
     double work = t->work / t->blocks, ns = t->ns / t->blocks;
@@ -56,14 +56,14 @@ static double line_residual(const struct efs_trial *t, const struct efs_trial_bl
     return log((b->ns + 1) / (fmax(ns + fmax(slope, 0) * (b->work - work), LEAST * ns) + 1));
 }
 
-/* ---- what is better --------------------------------------------------------------------------------------------- */
+/* ---- comparison ------------------------------------------------------------------------------------------------- */
 
 static double standard_error(const struct efs_trial *t)
 {
     return sqrt(t->variance / (t->compared < MEMORY ? t->compared : MEMORY));
 }
 
-/* Some blocks in a row say that the other kind is better: what was measured is of other times. */
+/* Whether AGAINST comparisons in a row contradict the decision, so that it is out of date. Also sets the next rest. */
 static bool trial_doubts(struct efs_trial *t, double difference)
 {
     bool against = t->better ? difference > 0 : difference < 0;
@@ -88,7 +88,7 @@ static void trial_judge(struct efs_trial *t, double difference)
     }
 }
 
-/* difference: log(with / without) of neighbours. */
+/* difference: log(with / without) of adjacent blocks. */
 static void trial_compare(struct efs_trial *t, double difference)
 {
     double weight, off = difference - t->mean;
@@ -100,7 +100,7 @@ static void trial_compare(struct efs_trial *t, double difference)
     trial_judge(t, difference);
 }
 
-/* What the better kind takes is no debt. */
+/* Adds the time lost by a block with the option to the debt. The debt is 0 while the option is the better kind. */
 static void trial_pay(struct efs_trial *t, double with_ns, double difference)
 {
     t->debt_ns = fmax(0, t->debt_ns + (1 - exp(-difference)) * with_ns);
@@ -108,7 +108,7 @@ static void trial_pay(struct efs_trial *t, double with_ns, double difference)
         t->debt_ns = 0;
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------------------ */
+/* ---- alternation ------------------------------------------------------------------------------------------------ */
 
 static bool trial_may_try(const struct efs_trial *t)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * trial.h - is it faster with or without? Measured by turns, while work goes on.
+ * trial.h - is work faster with or without an option? Measured by alternation while the work goes on.
  *
- * Steps of the same kind of work are timed, some of them with, some without, in blocks that take turns: each block is
- * compared with the two next to it, so that what changes slowly (a disk's rate, what is cached) tells nothing. How much
- * work a step is differs, and would hide the difference: times are compared after dividing by what so much work takes,
- * a line fitted to the blocks of late.
+ * The caller times steps of the same kind of work. Blocks of steps run with the option and without it, alternately. The
+ * trial compares each block with its two neighbours, so that slow changes (the disk's rate, the contents of the cache)
+ * cancel out. The amount of work differs between blocks and would hide the difference, so each time is first divided by
+ * the time for that work on a line fitted to the recent blocks.
  *
- * What is faster is kept on; now and then a block of the other says whether that still holds, more and more seldom, and
- * at once when blocks take longer than they did. Where neither is faster it is left. What trying has cost is a debt,
- * which a small part of all time pays off: beyond some of it nothing is tried, so that whatever is measured, and
- * however much that differs, trying costs no more than that part.
+ * The faster kind stays in use; single blocks of the other kind check the decision, at growing distances, and at once
+ * when blocks take longer than the line predicts. If neither is faster, the option stays off. The time lost by trying
+ * is a debt, which a small fraction of all time (0.5 %) pays off; above a limit no block tries the option. So trials
+ * cost at most that fraction of the time.
  *
- * Pure; no memory of its own.
+ * Pure; allocates nothing.
  */
 #ifndef EFS_TRIAL_H
 #define EFS_TRIAL_H
@@ -24,38 +24,38 @@
 extern "C" {
 #endif
 
-/* A block of steps. */
+/* Consecutive steps of the same kind. */
 struct efs_trial_block {
     bool with;
     double ns, work;
 };
 
-/* The fields are the trial's. */
+/* All fields are private, except `with` for reading. */
 struct efs_trial {
-    unsigned steps;       /* of a block */
-    bool with;            /* the block under way */
-    bool decided, better; /* better: with is */
-    unsigned done;        /* steps of this block */
+    unsigned steps;       /* in a block */
+    bool with;            /* kind of the current block */
+    bool decided, better; /* better: the option is faster */
+    unsigned done;        /* in the current block */
     struct efs_trial_block now;
-    struct efs_trial_block last[2];              /* the older one first */
-    unsigned known;                              /* of them */
-    unsigned rest, rest_max;                     /* blocks of the better kind until the other is tried; at most, now */
-    unsigned compared, against;                  /* against: in a row say that the other is better */
+    struct efs_trial_block last[2];              /* the two blocks before, the older one first */
+    unsigned known;                              /* how many of them are valid */
+    unsigned rest, rest_max;                     /* rest: blocks until the other kind runs; rest_max: its start */
+    unsigned compared, against;                  /* against: consecutive comparisons that contradict the decision */
     double mean, variance;                       /* of log(with / without) */
-    double blocks, work, ns, work_work, work_ns; /* of late: their number, and sums of products */
+    double blocks, work, ns, work_work, work_ns; /* of recent blocks: decayed number, sums and sums of products */
     double debt_ns;
 };
 
-/* A block has that many steps, 1 or more. It begins without. */
+/* steps: length of a block, 1 or more. The first block is without. */
 void efs_trial_init(struct efs_trial *trial, unsigned steps);
-/* A step took that long, for so much work, in any unit: what would have been to be done without. After it trial->with
- * says how to do the next. */
+/* Records that a step took ns for `work`: the work that the step would have had without the option, in any unit. Sets
+ * trial->with to the kind of the next step. */
 void efs_trial_step(struct efs_trial *trial, uint64_t ns, uint64_t work);
-/* Other work came between: the block under way and its neighbours are not compared. */
+/* Other work intervened: discards the current block, and does not compare its neighbours. */
 void efs_trial_break(struct efs_trial *trial);
-/* It was slower, or trying has cost enough for now: nothing is done with, but for a block now and then. */
+/* The option is off, except for single blocks: it was not faster, or the debt of trials is at its limit. */
 bool efs_trial_is_left(const struct efs_trial *trial);
-/* Time with over time without, as far as it is known; 1 at first. */
+/* exp of the mean log(with / without); 1 at first. */
 double efs_trial_ratio(const struct efs_trial *trial);
 
 #ifdef __cplusplus
