@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simulate_trace.c - layer after layer, on one timeline: describe, schedule, simulate, account.
+ * simulate_trace.c - layer by layer, on one timeline: describe, schedule, simulate, account.
  */
 #include "simulate_trace.h"
 
 #include <errno.h>
 
-/* What one layer needs; lies at the front of the caller's memory, the graph, schedule and run behind it. */
+/* Input of one layer; at the start of the caller's memory, before the graph, schedule and run. */
 struct layer {
     struct efs_task_expert experts[EFS_TASK_MAX_EXPERTS];
     struct efs_task_tensor tensors[EFS_TASK_MAX_TASKS];
@@ -14,7 +14,7 @@ struct layer {
     uint64_t read_bytes;
 };
 
-/* A graph at least as large as any that the configuration allows: only its counts are looked at. */
+/* A graph at least as large as any that the configuration allows; used only for its counts. */
 static struct efs_graph trace_largest_graph(const struct efs_trace_config *config)
 {
     uint32_t tasks = EFS_TASK_MAX_TASKS;
@@ -55,7 +55,7 @@ size_t efs_trace_bytes(const struct efs_trace_config *config)
     return trace_config_valid(config) ? trace_lay_out(config).end : 0;
 }
 
-/* Ask the policy about the experts of a request. */
+/* Gets the states and costs of the experts of a request from the policy. */
 static int layer_describe(const struct efs_trace_config *config, const struct efs_trace_request *request,
                           struct layer *layer, struct efs_task_request *out)
 {
@@ -100,7 +100,7 @@ static int layer_describe(const struct efs_trace_config *config, const struct ef
     return 0;
 }
 
-/* The disk reads what is guessed until the next request comes; it may be busy beyond that. */
+/* The disk reads predicted experts until the next request arrives; the last read may end later. */
 static void layer_fill_disk(const struct efs_trace_config *config, uint64_t until_ns, struct efs_trace_totals *totals)
 {
     struct efs_trace_timeline *line = config->timeline;
