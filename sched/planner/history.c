@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history.c - the counts of a workload: what was asked for, and at which ranks.
+ * history.c - the counts of a workload: by expert, and by rank.
  */
 #include "history.h"
 
@@ -44,7 +44,7 @@ void efs_history_clear(struct efs_history *h)
     h->sequences = 0;
 }
 
-/* All numbers of a layer times part / whole, rounded down, so that none passes the number that bounds it. */
+/* Multiplies all numbers of a layer by part / whole, rounded down, so that no count exceeds the passes. */
 static void history_shrink_layer(struct efs_history *h, unsigned layer, uint64_t part, uint64_t whole)
 {
     uint32_t *counts = h->counts + (size_t)layer * h->experts, *at_rank = h->at_rank + (size_t)layer * h->experts;
@@ -90,7 +90,7 @@ int efs_history_add(struct efs_history *h, const struct efs_history *other)
 {
     if (!history_same_shape(h, other))
         return -EINVAL;
-    for (size_t i = 0; i < history_units(h); i++) { /* below 2^31: each is at most EFS_HISTORY_MAX_PASSES */
+    for (size_t i = 0; i < history_units(h); i++) { /* no overflow: each is at most EFS_HISTORY_MAX_PASSES, 2^30 */
         h->counts[i] += other->counts[i];
         h->at_rank[i] += other->at_rank[i];
     }

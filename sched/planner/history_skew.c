@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * history_skew.c - from counts to inclusion probabilities by rank, and how far they drift.
+ * history_skew.c - inclusion probabilities by rank from counts, and their drift.
  */
 #include "history.h"
 #include "planner.h"
@@ -16,7 +16,7 @@ const char *efs_skew_source_name(enum efs_skew_source source)
     return names[source];
 }
 
-/* Scale a layer's list so that it sums to chosen with nothing above 1. */
+/* Scales a layer's list to the sum chosen, with no value above 1. */
 static void skew_scale(double *inclusion, unsigned experts, unsigned chosen)
 {
     for (unsigned round = 0; round < 64; round++) {
@@ -43,8 +43,8 @@ static int compare_falling(const void *a, const void *b)
 }
 
 /*
- * Sorted frequencies, drawn together: each has the variance of a binomial share by chance alone; the spread of all is
- * made smaller by that (method of moments), so that a few passes of an even workload do not look skewed.
+ * Sorted frequencies, shrunk towards their mean: each has the variance of a binomial share by chance; the spread of all
+ * is reduced by that (method of moments), so that a few passes of an even workload do not look skewed.
  */
 static void skew_from_counts(const uint32_t *counts, uint64_t passes, unsigned experts, double *inclusion)
 {
@@ -70,7 +70,7 @@ static void skew_from_ranks(const uint32_t *at_rank, uint64_t passes, unsigned e
         inclusion[i] = (at_rank[i] + 0.5) / ((double)passes + 1);
 }
 
-/* Fill in one layer by itself; false: nothing is known of it. */
+/* Fills in a layer from its own data; false: no data. */
 static bool skew_learn_layer(struct efs_skew *skew, const struct efs_history *h, unsigned layer, unsigned tally[3])
 {
     size_t first = (size_t)layer * h->experts;
@@ -89,7 +89,7 @@ static bool skew_learn_layer(struct efs_skew *skew, const struct efs_history *h,
     return true;
 }
 
-/* ---- all of them -------------------------------------------------------------------------------------------- */
+/* ---- all layers ---- ---------------------------------------------------------------------------------------- */
 
 static void skew_count_chosen(struct efs_skew *skew, const struct efs_history *h, double assumed)
 {
@@ -105,9 +105,9 @@ static void skew_count_chosen(struct efs_skew *skew, const struct efs_history *h
 }
 
 /*
- * Passes of all layers together from which a plan follows that chance alone does not make: the mean size of the error
- * of the shares, as efs_history_drift() reckons it, is below what would have another plan made. For an even workload,
- * whose errors are the largest.
+ * Number of passes over all layers together from which a plan differs from one made by chance: the mean error of the
+ * shares, computed as in efs_history_drift(), is below the threshold for a new plan. For an even workload, which has
+ * the largest errors.
  */
 static double skew_passes_needed(unsigned experts, unsigned chosen)
 {
@@ -117,7 +117,8 @@ static double skew_passes_needed(unsigned experts, unsigned chosen)
     return root * root;
 }
 
-/* The layers of which nothing is known: as the mean of the others (known of them), or assumed. */
+/* Fills in the layers without data: with the mean of the layers that have data (their number is known), or as
+ * assumed. */
 static void skew_fill_unknown(struct efs_skew *skew, const struct efs_history *h, unsigned known)
 {
     unsigned experts = skew->experts;
@@ -154,7 +155,7 @@ int efs_skew_learn(struct efs_skew *skew, const struct efs_history *h, unsigned 
     }
     skew_count_chosen(skew, h, chosen);
     if ((double)skew->passes < skew_passes_needed(experts, skew->chosen))
-        skew->passes = 0; /* too few to say anything */
+        skew->passes = 0; /* too few to use */
     for (unsigned l = 0; skew->passes && l < layers; l++)
         known += skew_learn_layer(skew, h, l, tally);
     if (known < layers)
@@ -164,7 +165,7 @@ int efs_skew_learn(struct efs_skew *skew, const struct efs_history *h, unsigned 
     for (size_t i = 0; i < (size_t)layers * experts; i++)
         skew->mean[i % experts] += skew->inclusion[i] / layers;
     for (unsigned r = 0; r < experts; r++)
-        skew->mean[r] = skew->mean[r] < 1 ? skew->mean[r] : 1; /* ones may sum to a rounding more */
+        skew->mean[r] = skew->mean[r] < 1 ? skew->mean[r] : 1; /* rounding may exceed 1 */
     skew->source = !known                                            ? EFS_SKEW_ASSUMED
                    : tally[EFS_SKEW_RANKS] >= tally[EFS_SKEW_COUNTS] ? EFS_SKEW_RANKS
                                                                      : EFS_SKEW_COUNTS;
@@ -195,7 +196,7 @@ double efs_history_drift(const struct efs_skew *planned, const struct efs_histor
             there += seen->at_rank[(size_t)l * seen->experts + r];
         there /= passes;
         apart += fabs(there - plan);
-        chance += sqrt(2 / M_PI * there * (1 - there) / passes); /* mean size of a binomial share's error */
+        chance += sqrt(2 / M_PI * there * (1 - there) / passes); /* mean absolute error of a binomial share */
         of_plan += plan;
         of_seen += there;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hits.c - Algorithm 2 of ZipMoE, and its rows kept for the planner.
+ * hits.c - Algorithm 2 of ZipMoE, and a cache of its rows for the planner.
  */
 #include "hits.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ipf.c - iterative proportional fitting (ZipMoE appendix D). See ipf.h for why the sums below are exact enough.
+ * ipf.c - iterative proportional fitting (ZipMoE appendix D). ipf.h explains the accuracy of the sums below.
  */
 #include "ipf.h"
 
@@ -19,11 +19,11 @@
 
 /* The experts that are neither certain nor impossible, and the tables of Eq. 24 over them. */
 struct fit {
-    unsigned count;  /* of them */
-    unsigned chosen; /* k less the certain ones */
+    unsigned count;  /* number of these experts */
+    unsigned chosen; /* k minus the certain ones */
     double *f, *q, *w, *got, *without;
     double *prefix; /* [count + 1][chosen + 1]: P(j of the first i are drawn) */
-    double *suffix; /* the same of those from i on */
+    double *suffix; /* [count + 1][chosen + 1]: the same for the experts from i on */
     void *memory;
 };
 
@@ -42,8 +42,8 @@ static int fit_alloc(struct fit *fit, unsigned experts, unsigned chosen)
     return 0;
 }
 
-/* Scale w so that the probabilities w s / (1 + w s) sum to k: the count that is conditioned on is then the likely one.
- */
+/* Scales w by s so that the probabilities w s / (1 + w s) sum to k: then k is the most likely number of drawn
+ * experts. */
 static void fit_rescale(struct fit *fit)
 {
     double scale = 1;
@@ -60,7 +60,7 @@ static void fit_rescale(struct fit *fit)
         }
         double off = fit->chosen - sum;
 
-        /* Newton in log scale; a step is kept short where the slope says little (all q near 0 or 1). */
+        /* Newton in log scale; steps are limited because the slope is unreliable where all q are near 0 or 1. */
         if (fabs(off) <= 1e-13 * fit->chosen || slope <= 0)
             break;
         scale *= exp(fmax(-2, fmin(2, off / slope)));
@@ -69,8 +69,8 @@ static void fit_rescale(struct fit *fit)
         fit->w[i] *= scale;
 }
 
-/* got[i] = P(i is drawn | chosen are drawn), without[i] = 1 - got[i] without cancellation, for the present q. false
- * when chosen cannot be drawn. */
+/* got[i] = P(i is drawn | chosen are drawn), without[i] = 1 - got[i] without cancellation, for the current q. False if
+ * P(chosen are drawn) is 0. */
 static bool fit_forward(struct fit *fit)
 {
     unsigned n = fit->count, k = fit->chosen;
@@ -112,7 +112,7 @@ static double fit_worst_error(const struct fit *fit)
     return worst;
 }
 
-/* Make the sum of f exactly k by scaling; a value that would pass 1 stays just below it. */
+/* Scales f to the sum k exactly; a value that would exceed 1 stays just below it. */
 static void fit_normalise(struct fit *fit)
 {
     for (unsigned round = 0; round < 8; round++) {
@@ -137,7 +137,7 @@ static int ipf_check(const double *value, unsigned experts, unsigned chosen)
     return 0;
 }
 
-/* What is taken out: below and above these f the expert never or always belongs to the choice. */
+/* Experts to remove: with an f below or above these bounds the expert is never or always chosen. */
 static bool ipf_is_never(double f)
 {
     return f < DBL_MIN;
@@ -147,7 +147,7 @@ static bool ipf_is_always(double f)
     return f >= 1 - DBL_EPSILON;
 }
 
-/* The weights' fixed point, from w = f / (1 - f), which is near it when k is not small. */
+/* Iterates the weights to the fixed point, from w = f / (1 - f), which is close to it unless k is small. */
 static int fit_iterate(struct fit *fit)
 {
     for (unsigned i = 0; i < fit->count; i++)
@@ -190,11 +190,11 @@ int efs_ipf_fit(const double *inclusion, unsigned experts, unsigned chosen, doub
             always++;
         else if (!ipf_is_never(inclusion[i]))
             fit.f[fit.count++] = inclusion[i];
-    fit.chosen = chosen - always; /* the sum says that neither this nor count - this is negative */
+    fit.chosen = chosen - always; /* not negative and at most count, because of the sum */
     if (fit.chosen > 0 && fit.chosen < fit.count) {
         fit_normalise(&fit);
         rc = fit_iterate(&fit);
-    } else { /* what is left is a crumb of rounding: all of them never, or all of them always */
+    } else { /* only rounding errors are left: choose all of them or none */
         for (unsigned i = 0; i < fit.count; i++)
             fit.q[i] = fit.chosen ? 1 : 0;
     }

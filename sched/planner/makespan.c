@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * makespan.c - Algorithm 3 of ZipMoE, and its extension by measured costs.
+ * makespan.c - Algorithm 3 of ZipMoE, and its extension with measured costs.
  */
 #include "makespan.h"
 
@@ -9,7 +9,7 @@ static double at_least_one(unsigned n)
     return n ? n : 1;
 }
 
-/* The client computes on experts, full or coded, and what it takes is known. */
+/* Whether the client computes on experts, full or coded, with known times. */
 static bool cost_has_products(const struct efs_cost *cost)
 {
     return cost->extended && cost->c_hit_ns > 0;

@@ -2,8 +2,8 @@
 /*
  * makespan.h - the estimated time of a sparse layer when its experts are found in given pools.
  *
- * ZipMoE appendix C, Algorithm 3: the larger of the I/O time and of the decoding time shared out over L threads. What
- * running the experts takes is the same for every plan and left out.
+ * ZipMoE appendix C, Algorithm 3: the larger of the I/O time and of the decoding time divided among L threads. The time
+ * to run the experts is the same for every plan and omitted.
  *
  * Pure; times in nanoseconds.
  */
@@ -18,42 +18,43 @@
 extern "C" {
 #endif
 
-/* What a machine, a store and a model cost. Averages over the tensors of the experts. */
+/* Costs of a machine, a store and a model. Averages over the tensors of the experts. */
 struct efs_cost {
     double sm_read_ns; /* u: read one SM-chunk (one tensor) */
     double e_read_ns;  /* v: read one E-chunk (one shard) */
-    double decode_ns;  /* c: decode one E-chunk; with merging and writing it out, as measured, if extended */
+    double decode_ns;  /* c: decode one E-chunk; if extended, as measured, with merging and writing the result */
     unsigned threads;  /* L */
     unsigned shards;   /* K: E-chunks of a tensor */
     unsigned tensors;  /* n: tensors of an expert */
 
     /*
-     * Beyond the paper. Algorithm 3 charges a worker for the reads of the E-chunks that it decodes, takes a hit in F
-     * as free and the rest as perfectly overlapped. Extended, the CPU pays for decoding as measured; reads are charged
-     * to the disk alone, with a fixed cost for each request to it; and the last shard read is decoded after all I/O.
+     * Beyond the paper. Algorithm 3 charges a worker for the reads of the E-chunks that it decodes, treats a hit in F
+     * as free, and assumes that everything else overlaps perfectly. Extended, decoding costs the measured CPU time;
+     * reads are charged only to the disk, plus a fixed cost for each read; and the last shard read is decoded after all
+     * I/O.
      */
     bool extended;
     double request_ns; /* of each separate read: an S or E hit or a miss makes one per expert */
 
     /*
-     * For a client that computes on the coded form (extended only): the measured time of an expert's product, all
-     * threads on it; what is not full is then never decoded, and the last expert read runs after all I/O. 0: it is
-     * decoded. f_hit_ns, the product of a full expert, matters only beside it.
+     * For a client that computes on the coded form (extended only): the measured time of an expert's product on all
+     * threads. Experts that are not full are then never decoded, and the last expert read runs after all I/O. 0: such
+     * experts are decoded. f_hit_ns, the product of a full expert, is used only if c_hit_ns is set.
      */
     double c_hit_ns, f_hit_ns;
 };
 
 /*
  * Algorithm 3. Both workloads are sums over the chosen experts, so an expert found in pool p (EFS_POOL_M: missing) has
- * its own share of each. A planner scales them where experts differ in size. threads, shards and tensors of 0 count as
- * 1.
+ * its own share of each. A planner scales the shares where experts differ in size. threads, shards and tensors of 0
+ * count as 1.
  */
 struct efs_share {
     double io_ns, cpu_ns; /* cpu_ns is already divided by L */
 };
 struct efs_share efs_makespan_share(const struct efs_cost *cost, enum efs_pool pool);
 
-/* The makespan of summed shares; reads: whether any expert of the sum reads something. */
+/* The makespan of summed shares; reads: whether any expert of the sum reads from the disk. */
 double efs_makespan_of(const struct efs_cost *cost, struct efs_share sum, bool reads);
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Splits that round to the same experts cost the same: a set of those seen. */
+/* Set of capacities already added: splits that round to the same experts cost the same. */
 struct seen {
     uint64_t *slot; /* 0: free; else the four capacities, 15 bits each, and the top bit */
     size_t mask;
@@ -31,7 +31,8 @@ static bool seen_before(struct seen *seen, const unsigned capacity[EFS_POOLS])
     }
 }
 
-/* Splits of steps into the allowed pools: at most C(steps + 3, 3). Twice that and more, as a power of two. */
+/* There are at most C(steps + 3, 3) splits of steps into the allowed pools. Allocates a power of two of slots, at least
+ * twice that. */
 static int seen_new(struct seen *seen, unsigned steps)
 {
     size_t splits = (size_t)(steps + 1) * (steps + 2) * (steps + 3) / 6, slots = 64;
@@ -43,7 +44,7 @@ static int seen_new(struct seen *seen, unsigned steps)
     return seen->slot ? 0 : -ENOMEM;
 }
 
-/* Lines 6 to 12: the most experts that fit each pool's share, packed onto the ranks. */
+/* Lines 6 to 12: the most experts that fit into each pool's share, assigned to the ranks in order. */
 static void capacity_pack(const struct efs_plan_layer_state *layer, uint64_t budget, const unsigned parts[EFS_POOLS],
                           unsigned capacity[EFS_POOLS])
 {
@@ -59,7 +60,7 @@ static void capacity_pack(const struct efs_plan_layer_state *layer, uint64_t bud
     }
 }
 
-/* Give what the rounding left to the first allowed pools that one more expert fits. */
+/* Assigns memory left by rounding to the first allowed pools in which another expert fits. */
 static void capacity_fill(const struct efs_plan_layer_state *layer, uint64_t budget, unsigned capacity[EFS_POOLS])
 {
     const struct efs_plan_request *r = layer->request;
@@ -79,31 +80,31 @@ static void capacity_fill(const struct efs_plan_layer_state *layer, uint64_t bud
     }
 }
 
-/* A split to be judged. */
+/* A candidate split. */
 struct split {
     uint16_t capacity[EFS_POOLS];
-    double io_ns;    /* 0 when I/O is not the goal */
-    double bound_ns; /* the makespan is not below this */
+    double io_ns;    /* 0 unless I/O is the goal */
+    double bound_ns; /* lower bound of the makespan */
 };
 
 struct search {
     struct efs_plan_layer_state *layer;
     uint64_t budget;
     struct seen seen;
-    struct split *splits; /* those that differ, in order */
+    struct split *splits; /* the distinct ones, in order */
     size_t count, room;
     double least_io_ns, least_ns;
     const struct split *best;
 };
 
-/* Not for a difference that is only rounding: the first of equals stays. */
+/* By more than rounding, so that the first of equal splits is kept. */
 static bool is_clearly_less(double a, double b)
 {
     return a < b * (1 - 1e-12) - 1e-9;
 }
 
-/* Note a split, if another did not round to the same, with the least that it can cost: a mean of maxima is no less than
- * the maximum of the means. */
+/* Adds a split, unless an earlier one rounded to the same experts, with a lower bound of its cost: a mean of maxima is
+ * at least the maximum of the means. */
 static int search_add_split(struct search *search, const unsigned parts[EFS_POOLS])
 {
     const struct efs_plan_request *request = search->layer->request;
@@ -143,7 +144,7 @@ static int search_judge(struct search *search, const struct split *split, double
     return efs_plan_expect(search->layer, capacity, ns);
 }
 
-/* The one that reads least, and of those with the least bound: it cannot be far from the best. */
+/* The split with the least I/O, and of those with the least bound: close to the best. */
 static const struct split *search_likely(const struct search *search)
 {
     const struct split *best = search->splits;
@@ -155,7 +156,7 @@ static const struct split *search_likely(const struct search *search)
     return best;
 }
 
-/* Judge all that could be the best. */
+/* Evaluates every split that can be the best. */
 static int search_choose(struct search *search)
 {
     const struct split *guess = search_likely(search);
@@ -176,7 +177,7 @@ static int search_choose(struct search *search)
     return rc;
 }
 
-/* Line 5: all splits of the steps left over the pools from pool on. */
+/* Line 5: enumerates the splits of the remaining steps over the pools from `pool` on. */
 static int search_each_split(struct search *search, unsigned pool, unsigned left, unsigned parts[EFS_POOLS])
 {
     unsigned allowed = search->layer->request->pools >> pool;
@@ -186,7 +187,7 @@ static int search_each_split(struct search *search, unsigned pool, unsigned left
         parts[pool] = 0;
         return search_each_split(search, pool + 1, left, parts);
     }
-    if (allowed == 1) { /* the last allowed one takes the rest */
+    if (allowed == 1) { /* the last allowed pool takes the rest */
         parts[pool] = left;
         for (unsigned p = pool + 1; p < EFS_POOLS; p++)
             parts[p] = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * planner.h - how much of the memory each cache pool gets: the split with the smallest expected makespan.
+ * planner.h - divides the memory among the cache pools: the split with the smallest expected makespan.
  *
  * ZipMoE 3.4 and appendix C, Algorithm 4. A layer's experts are ordered by how often they are chosen; F takes the first
- * ranks, then C, S and E; what is left is missing. Every split of the budget in steps is tried, its expected makespan
- * is the sum over all hit patterns of their probability (hits.h) times their makespan (makespan.h).
+ * ranks, then C, S and E; the rest is missing. The planner tries every split of the budget in steps; the expected
+ * makespan of a split is the sum over all hit patterns of their probability (hits.h) times their makespan (makespan.h).
  *
- * Beyond the paper, each by a switch: leftovers of the rounding to whole experts are used (fill), layers share their
+ * Beyond the paper, each by a switch: memory left by the rounding to whole experts is used (fill), layers share their
  * pools (efs_plan_share), costs as measured (efs_cost.extended).
  *
  * Pure; times in nanoseconds. Allocates scratch and frees it.
@@ -31,36 +31,36 @@ extern "C" {
 #define EFS_PLAN_POOL(pool) (1u << (pool))
 #define EFS_PLAN_ALL_POOLS 15u
 
-/* What a plan is to make small. */
+/* The quantity that a plan minimises. */
 enum efs_plan_goal {
     EFS_PLAN_MAKESPAN, /* the paper's: the expected makespan */
-    EFS_PLAN_IO        /* the expected I/O time; of splits that read alike, the makespan */
+    EFS_PLAN_IO        /* the expected I/O time; of splits with equal I/O, the makespan */
 };
 
-/* One layer. What it points to is borrowed for the call. */
+/* One layer. The caller owns inclusion, which must stay valid during the call. */
 struct efs_plan_request {
     const double *inclusion;          /* f_r by rank, the most frequent first; sums to chosen (ipf.h) */
     unsigned experts, chosen;         /* N, k */
     uint64_t budget_bytes;            /* of this layer */
-    uint64_t expert_bytes[EFS_POOLS]; /* of an average expert in F, C, S, E: none 0 */
+    uint64_t expert_bytes[EFS_POOLS]; /* of an average expert in F, C, S, E: each at least 1 */
     unsigned pools;                   /* allowed: Lambda, bits EFS_PLAN_POOL */
     double step;                      /* grid size delta, 0.01 to 1; ratios are multiples of 1 / round(1 / step) */
     enum efs_plan_goal goal;
-    bool fill;            /* what rounding leaves goes to the first allowed pools that it fits */
+    bool fill;            /* memory left by rounding goes to the first allowed pools in which another expert fits */
     struct efs_cost cost; /* u and v of an average expert */
 };
 
 struct efs_plan {
     unsigned capacity[EFS_POOLS];   /* S_p: experts */
-    uint64_t used_bytes[EFS_POOLS]; /* what these take */
+    uint64_t used_bytes[EFS_POOLS]; /* of these experts */
     double makespan_ns;             /* expected, of the layer */
-    double io_ns;                   /* expected I/O part of it */
-    double hits[EFS_POOLS];         /* expected hits in each pool; chosen less their sum are misses */
+    double io_ns;                   /* its expected I/O part */
+    double hits[EFS_POOLS];         /* expected hits in each pool; the rest of chosen are misses */
 };
 
 /*
- * What a split is expected to cost. capacity is cut to the experts that there are. -EINVAL: a count, size, step or pool
- * set out of range; -EDOM, -ELOOP: the inclusion probabilities (ipf.h); -ENOMEM.
+ * Computes the expected costs of a split. The capacities are limited to experts in total. -EINVAL: a count, size, step
+ * or pool set out of range; -EDOM, -ELOOP: the inclusion probabilities (ipf.h); -ENOMEM.
  */
 int efs_plan_evaluate(const struct efs_plan_request *request, const unsigned capacity[EFS_POOLS],
                       struct efs_plan *plan);
@@ -74,11 +74,11 @@ struct efs_plan_shared {
 };
 
 /*
- * Plan for layers that share their pools: then a layer need not hold whole experts of a pool on average, and what
- * rounding to whole experts leaves over in one layer serves another. The layer is planned for budgets around its mean
- * share, and the two of these plans are mixed that cost least together at just the budget. request: the average layer
- * (its budget_bytes is ignored); budget_bytes: of all. About 17 times the work of
- * Algorithm 4. Errors as of efs_plan_evaluate().
+ * Plans pools that layers share: a layer then need not hold whole experts of a pool on average, and memory left by
+ * rounding to whole experts in one layer serves another. Plans the layer for budgets around its mean share, and mixes
+ * the two of these plans that together cost least at exactly the budget. request: the average layer (its budget_bytes
+ * is ignored); budget_bytes: of all layers. Takes about 17 times the time of Algorithm 4. Errors as in
+ * efs_plan_evaluate().
  */
 int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint64_t budget_bytes,
                    struct efs_plan_shared *plan);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * planner_layer.c - one layer made ready for the grid search, and what a split of its memory is expected to cost.
+ * planner_layer.c - prepares one layer for the grid search, and computes the expected cost of a split of its memory.
  */
 #include "planner_layer.h"
 
@@ -11,7 +11,7 @@
 
 #include "ipf.h"
 
-/* A store of 2^50 bytes per expert is no store; sums of 4096 of them and products with 100 steps stay in 64 bits. */
+/* 16 TiB is more than any expert; sums over 4096 experts and products with 100 steps then fit in 64 bits. */
 #define MAX_EXPERT_BYTES (UINT64_C(1) << 44)
 
 static bool is_time(double ns)
@@ -38,7 +38,7 @@ static int plan_request_check(const struct efs_plan_request *r)
     return 0;
 }
 
-/* Prefix sums, so that any range of ranks costs one subtraction. */
+/* Prefix sums, so that the sum over any range of ranks is one subtraction. */
 static int layer_lay_out(struct efs_plan_layer_state *layer)
 {
     const struct efs_plan_request *r = layer->request;
@@ -89,14 +89,14 @@ void efs_plan_close(struct efs_plan_layer_state *layer)
     memset(layer, 0, sizeof(*layer));
 }
 
-/* A pool as the sum over hit patterns sees it. */
+/* A pool in the sum over hit patterns. */
 struct interval {
     const double *phi;
     struct efs_share share; /* of one hit */
-    unsigned most;          /* hits that it can have */
+    unsigned most;          /* upper bound of the hits */
 };
 
-/* Cut the ranks into the pools' intervals, the missing ones last. */
+/* Divides the ranks into the pools' intervals, the missing ones last. */
 static int layer_cut(struct efs_plan_layer_state *layer, const unsigned capacity[EFS_POOLS],
                      struct interval interval[EFS_POOLS + 1])
 {

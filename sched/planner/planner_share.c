@@ -3,14 +3,14 @@
  * planner_share.c - pools that all layers share: the best mix of two plans of whole experts.
  *
  * With whole experts the time of a layer falls in steps as its memory grows. Layers that share a pool need not all be
- * on the same step: if some have a little more and the others a little less, the average is anywhere between, on the
- * lower convex hull of the steps.
+ * on the same step: if some have slightly more memory and the rest slightly less, the average is on the lower convex
+ * hull of the steps.
  */
 #include "planner_layer.h"
 
 #include <errno.h>
 
-#define AROUND 8u /* budgets tried below and above the mean, an eighth of a full expert apart */
+#define AROUND 8u /* number of budgets tried below the mean, and above it, an eighth of a full expert apart */
 #define POINTS (2 * AROUND + 1)
 
 static double plan_used_bytes(const struct efs_plan *plan)
@@ -29,11 +29,11 @@ static uint64_t pool_bytes_sum(const uint64_t bytes[EFS_POOLS])
 
 static double plan_cost_ns(const struct efs_plan_request *request, const struct efs_plan *plan)
 {
-    /* I/O first means first: the makespan only decides between plans that read alike. */
+    /* The factor makes the makespan decide only between plans with equal I/O. */
     return request->goal == EFS_PLAN_IO ? plan->io_ns + 1e-9 * plan->makespan_ns : plan->makespan_ns;
 }
 
-/* Some layers have the pools of plan b, part of all, and the others those of a. */
+/* A fraction `part` of the layers has the pools of plan b, the rest those of plan a. */
 struct mix {
     const struct efs_plan *a, *b;
     double part;
@@ -44,7 +44,7 @@ static double mixed(const struct mix *mix, double a, double b)
     return (1 - mix->part) * a + mix->part * b;
 }
 
-/* So much of b that both together use mean bytes a layer; a uses no more than that. */
+/* The part of b with which both together use mean bytes per layer; a alone uses at most that. */
 static struct mix mix_of(const struct efs_plan *a, const struct efs_plan *b, double mean)
 {
     double used_a = plan_used_bytes(a), used_b = plan_used_bytes(b);
@@ -53,7 +53,7 @@ static struct mix mix_of(const struct efs_plan *a, const struct efs_plan *b, dou
     return (struct mix){a, b, between ? (mean - used_a) / (used_b - used_a) : 0};
 }
 
-/* The mix that costs least, the first of several. */
+/* The mix of least cost, the first of equal ones. */
 static struct mix mix_best(const struct efs_plan_request *request, const struct efs_plan *plans, unsigned count,
                            double mean)
 {
@@ -78,8 +78,8 @@ static struct mix mix_best(const struct efs_plan_request *request, const struct 
     return best;
 }
 
-/* Plans for a layer whose budget is the mean, and for up to a full expert less and more. Returns how many; below 0 an
- * error. */
+/* Plans for a layer with the mean budget, and with up to a full expert less and more. Returns their number or
+ * -errno. */
 static int plans_around(const struct efs_plan_request *request, uint64_t mean_bytes, struct efs_plan plans[POINTS])
 {
     const uint64_t step = request->expert_bytes[EFS_POOL_F] / AROUND;
@@ -116,7 +116,7 @@ int efs_plan_share(const struct efs_plan_request *request, unsigned layers, uint
         shared->pool_bytes[p] =
             (uint64_t)(layers * mixed(&mix, (double)mix.a->used_bytes[p], (double)mix.b->used_bytes[p]));
     }
-    for (unsigned p = 0; p < EFS_POOLS; p++) /* a byte too many by rounding of the mix */
+    for (unsigned p = 0; p < EFS_POOLS; p++) /* rounding of the mix may exceed the budget by bytes */
         while (shared->pool_bytes[p] && pool_bytes_sum(shared->pool_bytes) > budget_bytes)
             shared->pool_bytes[p]--;
     shared->makespan_ns = mixed(&mix, mix.a->makespan_ns, mix.b->makespan_ns);

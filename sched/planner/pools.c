@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pools.c - one call from costs, skew and budget to pools.
+ * pools.c - the planner as one call: costs, skew and budget in, pools out.
  */
 #include "pools.h"
 #include "task.h"
@@ -11,7 +11,7 @@
 
 #define STEP 0.05
 #define MAX_BYTES (UINT64_C(1) << 40) /* of an expert */
-#define NO_E_BYTES 4                  /* an expert whose E-chunks take less has none */
+#define NO_E_BYTES 4                  /* an expert with fewer bytes of E-chunks has none */
 
 static uint64_t round_within(double number, uint64_t least, uint64_t most)
 {
@@ -48,7 +48,7 @@ unsigned efs_pools_possible(const struct efs_pools_costs *costs)
     return costs->e_bytes >= NO_E_BYTES ? EFS_PLAN_ALL_POOLS : EFS_PLAN_POOL(EFS_POOL_F) | EFS_PLAN_POOL(EFS_POOL_C);
 }
 
-/* The average layer. */
+/* The request for the average layer. */
 static struct efs_plan_request pools_layer_request(const struct efs_pools_request *r)
 {
     unsigned possible = efs_pools_possible(&r->costs);
@@ -64,7 +64,7 @@ static struct efs_plan_request pools_layer_request(const struct efs_pools_reques
     return request;
 }
 
-/* Pools that all layers share, from the mean of their lists. */
+/* Plans pools shared by all layers, from the mean of the layers' inclusion lists. */
 static int pools_plan_shared(const struct efs_pools_request *r, struct efs_pools *plan)
 {
     struct efs_plan_request request = pools_layer_request(r);
@@ -81,9 +81,9 @@ static int pools_plan_shared(const struct efs_pools_request *r, struct efs_pools
     return 0;
 }
 
-/* ---- pools as said ------------------------------------------------------------------------------------------ */
+/* ---- pools with given ratios ---- --------------------------------------------------------------------------- */
 
-/* Sum of the first inclusion probabilities, of which there may be a part of one. */
+/* Sum of the first `count` inclusion probabilities; count may have a fraction. */
 static double inclusion_sum(const double *inclusion, unsigned experts, double count)
 {
     double sum = 0;
@@ -94,8 +94,8 @@ static double inclusion_sum(const double *inclusion, unsigned experts, double co
     return r < experts ? sum + (count - r) * inclusion[r] : sum;
 }
 
-/* What capacities of part experts cost: layers that have one less and layers that have one more, mixed so that their
- * I/O is as it must be. */
+/* Makespan of fractional capacities: a mix of layers with one expert fewer and layers with one more, so that their I/O
+ * is io_ns. */
 static int pools_mix(const struct efs_plan_request *request, const double end[EFS_POOLS], double io_ns,
                      double *makespan_ns)
 {
@@ -109,7 +109,7 @@ static int pools_mix(const struct efs_plan_request *request, const double end[EF
 
         fewer[p] = (unsigned)(floor(end[p]) - floor(before));
         more[p] = (unsigned)(ceil(end[p]) - ceil(before));
-        part = frac > part ? frac : part; /* if the I/O does not tell */
+        part = frac > part ? frac : part; /* used if both have the same I/O */
     }
     rc = efs_plan_evaluate(request, fewer, &a);
     if (rc == 0)
@@ -157,7 +157,7 @@ static int pools_plan_ratio(const struct efs_pools_request *r, struct efs_pools 
     return rc;
 }
 
-/* ---- all of it ---------------------------------------------------------------------------------------------- */
+/* ---- the public function ---- ------------------------------------------------------------------------------- */
 
 static bool pools_request_valid(const struct efs_pools_request *r)
 {

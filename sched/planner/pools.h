@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pools.h - the bytes of each pool, from the costs of machine and store, the skew of the workload and the budget.
+ * pools.h - computes the bytes of each pool from the costs of machine and store, the skew of the workload and the
+ * budget.
  *
- * Daemon and simulator call the planner (planner.h) by this alone. Pure; times in nanoseconds. Allocates scratch
+ * Daemon and simulator call the planner (planner.h) only through this. Pure; times in nanoseconds. Allocates scratch
  * and frees it.
  */
 #ifndef EFS_POOLS_H
@@ -15,31 +16,30 @@
 extern "C" {
 #endif
 
-/* As measured (a profile has these numbers by the same names); averages over the experts. */
+/* Measured (a profile has these numbers under the same names); averages over the experts. */
 struct efs_pools_costs {
-    double full_bytes, coded_bytes, sm_bytes, e_bytes; /* of an expert in F, C, S, E; e_bytes 0: it has no E-chunks */
+    double full_bytes, coded_bytes, sm_bytes, e_bytes; /* of an expert in F, C, S, E; e_bytes 0: no E-chunks */
     double tensors, shards, workers;                   /* n, K, L */
     double disk_bytes_per_second, read_latency_ns, decode_bytes_per_second;
-    /* For a client that computes: the product of a full expert, and of one in coded form, with all workers on it. Both
-     * 0: a full expert is handed out for nothing and a coded one is decoded first. */
+    /* For a client that computes: the time of the product of a full expert, and of one in coded form, with all workers
+     * on it. Both 0: a hit in F is free, and a coded expert is decoded first. */
     double f_hit_ns, c_hit_ns;
 };
-/* To the costs of Algorithm 3 (extended), and whole bytes. */
+/* Converts to the costs of Algorithm 3 (extended), and to whole bytes. */
 struct efs_cost efs_pools_cost(const struct efs_pools_costs *costs, uint64_t expert_bytes[EFS_POOLS]);
-/* Pools that make sense at these sizes: F and C alone where experts have no E-chunks. */
+/* Pools that make sense at these sizes: only F and C if experts have no E-chunks. */
 unsigned efs_pools_possible(const struct efs_pools_costs *costs);
 
 enum efs_pools_how {
     EFS_POOLS_SHARED, /* planned, shared by all layers (efs_plan_share) */
-    EFS_POOLS_RATIO   /* as said in ratio: shares of the budget, which sum to at most 1 */
+    EFS_POOLS_RATIO   /* given in ratio: fractions of the budget, which sum to at most 1 */
 };
 
 struct efs_pools_request {
     struct efs_pools_costs costs;
-    const struct efs_skew *skew; /* borrowed */
+    const struct efs_skew *skew; /* owned by the caller */
     uint64_t budget_bytes;       /* over all layers */
-    unsigned pools;              /* allowed, bits EFS_PLAN_POOL; 0: all that are possible. A set of which none is
-                                  * possible is -EINVAL */
+    unsigned pools; /* allowed, bits EFS_PLAN_POOL; 0: all possible ones; -EINVAL if none of them is possible */
     enum efs_plan_goal goal;
     double step; /* of the grid; 0: 0.05 */
     enum efs_pools_how how;
@@ -50,14 +50,14 @@ struct efs_pools {
     uint64_t pool_bytes[EFS_POOLS]; /* over all layers; sums to at most the budget */
     unsigned layers;
     double ratio[EFS_POOLS];    /* pool_bytes over the budget */
-    double experts[EFS_POOLS];  /* that these hold, of a layer, on average */
-    double hits[EFS_POOLS + 1]; /* expected of a request, on average; the last: misses. They sum to chosen */
-    double io_ns, makespan_ns;  /* expected of one pass through all layers */
+    double experts[EFS_POOLS];  /* capacity in experts of a layer, on average */
+    double hits[EFS_POOLS + 1]; /* expected hits of a request, on average; the last: misses. They sum to chosen */
+    double io_ns, makespan_ns;  /* expected, of one pass through all layers */
 };
 
 /*
- * Plan. -EINVAL: a number out of range, no pool possible; -ENOMEM; -E2BIG: more layers than EFS_PLAN_MAX_LAYERS; -EDOM,
- * -ELOOP: the skew is none (planner.h).
+ * Plans. -EINVAL: a number out of range, no pool possible; -ENOMEM; -E2BIG: more layers than EFS_PLAN_MAX_LAYERS;
+ * -EDOM, -ELOOP: invalid skew (ipf.h).
  */
 int efs_pools_plan(const struct efs_pools_request *request, struct efs_pools *plan);
 

@@ -4,24 +4,25 @@
 
 #include <math.h>
 
-#define BURSTS_LATELY 1024.0               /* a burst's weight falls to 1/e after so many more */
-#define LOAD_BURSTS_LATELY 16.0            /* the same while bursts are much faster: what was before was load */
-#define DECODED_LATELY (16.0 * (1u << 30)) /* as do decodes after that many bytes */
-#define PRIOR_BURSTS 3.0 /* what was measured first counts as that many empty and that many full ones */
+#define BURSTS_LATELY 1024.0               /* a burst's weight falls to 1/e after this number of bursts */
+#define LOAD_BURSTS_LATELY 16.0            /* the same for bursts much faster than the start: load has ended */
+#define DECODED_LATELY (16.0 * (1u << 30)) /* a decode's weight falls to 1/e after this number of bytes */
+#define PRIOR_BURSTS 3.0                   /* weight of the start: empty bursts, and as many full ones */
 #define PRIOR_BURST_BYTES (8.0 * (1u << 20))
 #define PRIOR_DECODED (1.0 * (1u << 30))
-#define DOUBT_BURSTS 32 /* from so many on they are known, and from so many bytes decodes */
+#define DOUBT_BURSTS 32 /* waves and bytes of samples from which doubt is computed */
 #define DOUBT_DECODED (64.0 * (1u << 20))
-#define FELT 0.25 /* of the time of samples: a latency below that is not what they contradict */
-#define BURST_BYTES_MOST (64.0 * (1u << 20)) /* of a request's reads; what is longer is a stream */
-#define SERIAL_SHARE 0.2 /* the rest of a burst after its first read must be that part of it to tell how they end */
+#define FELT 0.25                            /* the latency is corrected, too, from this fraction of the time on */
+#define BURST_BYTES_MOST (64.0 * (1u << 20)) /* limit of a request's reads; a longer burst is a stream */
+#define SERIAL_SHARE 0.2                     /* least part of a burst after its first read, to update `together` */
 
 static double clamp(double value, double least, double most)
 {
     return !(value > least) ? least : value < most ? value : most;
 }
 
-/* One measurement counts for no more than so many times what was expected: load makes slower, nothing makes faster. */
+/* Limits a measurement to EFS_RATES_CLIP times its expected time: load makes samples slower, but nothing makes them
+ * faster. */
 static double clip(double measured, double expected)
 {
     return fmin(measured, expected * EFS_RATES_CLIP);
@@ -50,7 +51,7 @@ void efs_rates_from(struct efs_rates *r, const struct efs_rates_start *start)
         r->start = *start;
 }
 
-/* ns of a burst: waves * latency_ns + bytes * ns_per_byte. */
+/* Fits the time of a burst, in ns: waves * latency_ns + bytes * ns_per_byte. */
 static void rates_fit(const struct efs_rates *r, double *latency_ns, double *ns_per_byte)
 {
     double first = r->start.read_latency_ns, slope = 1e9 / r->start.disk_bytes_per_second, x = PRIOR_BURST_BYTES;
@@ -60,11 +61,11 @@ static void rates_fit(const struct efs_rates *r, double *latency_ns, double *ns_
 
     *ns_per_byte = clamp((ww * xy - wx * wy) / (ww * xx - wx * wx), slope / EFS_RATES_BOUND, slope * EFS_RATES_BOUND);
     *latency_ns = clamp((wy - *ns_per_byte * wx) / ww, first / EFS_RATES_BOUND, first * EFS_RATES_BOUND);
-    /* a latency at its bound is not what the bursts say: the bandwidth that goes with it */
+    /* if the latency was clamped, the bandwidth that fits it */
     *ns_per_byte = clamp((wy - *latency_ns * ww) / wx, slope / EFS_RATES_BOUND, slope * EFS_RATES_BOUND);
 }
 
-/* How the reads of a burst ended, if it tells. */
+/* Updates `together` from the first completion of a burst, if the burst is suitable. */
 static void rates_add_together(struct efs_rates *r, const struct efs_rates_burst *b, double latency_ns, double keep)
 {
     double rest = (double)b->ns - latency_ns, serial;
@@ -140,7 +141,8 @@ void efs_rates_now(const struct efs_rates *r, struct efs_rates_now *now)
     now->decode_bytes_per_second = rates_rate(r, bytes, ns);
 }
 
-/* Samples alone, without what the profile counts as; each was clipped when it came, so that one says little. */
+/* From samples alone, without the weight of the start; each sample was clipped on arrival, so that a single one has
+ * little effect. */
 void efs_rates_doubt(const struct efs_rates *r, struct efs_rates_doubt *doubt)
 {
     double bytes = 0, ns = 0;
