@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict.c - the predictors by their kind: making one, and the best of what it guesses for a layer.
+ * predict.c - dispatches to the predictors by kind: construction, and the most probable experts of a layer.
  */
 #include "predict_core.h"
 
@@ -41,7 +41,7 @@ bool efs_predictor_needs_states(enum efs_predictor_kind kind)
     return (unsigned)kind < EFS_PREDICTORS && kinds[kind]->states;
 }
 
-/* ---- making one ------------------------------------------------------------------------------------------------ */
+/* ---- construction ---- ----------------------------------------------------------------------------------------- */
 
 static bool config_valid(const struct efs_predict_config *c)
 {
@@ -132,7 +132,7 @@ void efs_predict_learn(struct efs_predictor *p, bool on)
     p->learn = on;
 }
 
-/* ---- guesses --------------------------------------------------------------------------------------------------- */
+/* ---- predictions ---- ------------------------------------------------------------------------------------------ */
 
 static int predict_score(struct efs_predictor *p, uint64_t id, unsigned distance, float *probability, unsigned *s,
                          unsigned *picked)
@@ -158,7 +158,8 @@ int efs_predict_all(struct efs_predictor *p, uint64_t id, unsigned distance, flo
     return predict_score(p, id, distance, probability, &s, &picked);
 }
 
-/* Put an expert among the best so far, which are in order; count of them, at most room. */
+/* Inserts an expert into the sorted list of the best, which has `count` entries, at most room. Returns the new
+ * count. */
 static unsigned best_insert(const struct efs_predictor *p, unsigned expert, uint16_t *best, unsigned count,
                             unsigned room)
 {

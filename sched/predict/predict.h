@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict.h - which experts the layers to come will ask for, guessed from those that layers have asked for.
+ * predict.h - predicts the experts of the next layers from those that earlier layers chose.
  *
- * One table of functions, a predictor behind it. The life of a sequence (a request's tokens, one after the other):
+ * One set of functions for all predictors. The life of a sequence (a request's tokens, one after the other):
  *
- *     efs_predict_begin    a sequence, by a number of the caller's
- *     efs_predict_observe  a layer has chosen its experts; the predictor learns from it, unless it is told not to
- *     efs_predict          the experts that the layer `distance` after the one observed last will choose
- *     efs_predict_end      it is over
+ *     efs_predict_begin    starts a sequence; the caller chooses its id
+ *     efs_predict_observe  a layer has chosen its experts; the predictor learns from it, unless learning is off
+ *     efs_predict          the experts that the layer `distance` after the last observed one will choose
+ *     efs_predict_end      ends the sequence
  *
- * An *iteration* is one pass through all layers. Layers are observed in rising order; one that is not above the one
- * before begins the next iteration. Layers may be left out. A layer after the last is one of the next iteration, so
- * that the first layers of a token are guessed from the token before.
+ * An *iteration* is one pass through all layers. Layers are observed in rising order; a layer that is not above the one
+ * before starts the next iteration. Layers may be skipped. A layer past the last belongs to the next iteration, so the
+ * first layers of a token are predicted from the token before.
  *
  * The predictors:
  *
- *     deepspeed     what the last iteration chose (DeepSpeed Inference)
- *     brainstorm    counts of all that was seen (BrainStorm; popularity)
- *     request       counts of this sequence, those of all where it has few yet
- *     transition    how often an expert followed an expert so many layers before
- *     edgemoe       the same for pairs: given what two earlier layers chose (EdgeMoE)
- *     moe-infinity  the activation matrix of a request most alike, nearer layers first (MoE-Infinity)
- *     fmoe          the expert map of an iteration most alike (fMoE)
- *     mixed         nearest maps x transitions x rate x recency, exponents learned as it goes
+ *     deepspeed     the experts of the last iteration (DeepSpeed Inference)
+ *     brainstorm    counts over all sequences (BrainStorm; popularity)
+ *     request       counts of this sequence, with those of all sequences as prior
+ *     transition    how often one expert followed another, by number of layers between them
+ *     edgemoe       the same for pairs: given the choices of two earlier layers (EdgeMoE)
+ *     moe-infinity  the activation matrix of the most similar request, nearer layers first (MoE-Infinity)
+ *     fmoe          the expert map of the most similar iteration (fMoE)
+ *     mixed         nearest maps x transitions x rate x recency, with exponents learned online
  *
- * These need the experts that were chosen, and no more; fmoe uses the gate's scores where they are told. The others
- * need what the routers read, and the routers (predict_gate.c):
+ * These need only the chosen experts; fmoe uses the gate's scores if the caller provides them. The other predictors
+ * need the inputs of the routers, and the routers (predict_gate.c):
  *
- *     mixtral-offloading  the router of the layer to come, on this layer's state (Mixtral-Offloading)
- *     hybrimoe            the same three layers ahead; a moving average of scores else (HybriMoE)
- *     dali                the same on the state and the mean of what layers add to it (DALI)
- *     linear              a linear one, which begins as the first and learns
+ *     mixtral-offloading  the router of the later layer, on this layer's state (Mixtral-Offloading)
+ *     hybrimoe            the same up to three layers ahead; a moving average of scores otherwise (HybriMoE)
+ *     dali                the same on the state plus the mean increments of the layers between (DALI)
+ *     linear              a linear function, which starts as the first one and learns
  *
- * Pure: no I/O, clock or thread; the same calls give the same answers. Memory only in efs_predictor_new, never more
- * than memory_bytes: tables that would be larger are made smaller, or it says -E2BIG. Not thread-safe. Layers and
- * experts are numbers from 0.
+ * Pure: no I/O, clock or threads; the same calls give the same results. Only efs_predictor_new allocates, at most
+ * memory_bytes: larger tables are reduced, or it fails with -E2BIG. Not thread-safe. Layers and experts are numbered
+ * from 0.
  */
 #ifndef EFS_PREDICT_H
 #define EFS_PREDICT_H
@@ -69,91 +69,92 @@ enum efs_predictor_kind {
     EFS_PREDICT_LINEAR,
     EFS_PREDICTORS
 };
-/* "deepspeed", ...; NULL for no kind. And back: EFS_PREDICTORS for no name. */
+/* "deepspeed", ...; NULL for an invalid kind. efs_predictor_by_name() returns EFS_PREDICTORS for an unknown name. */
 const char *efs_predictor_name(enum efs_predictor_kind kind);
 enum efs_predictor_kind efs_predictor_by_name(const char *name);
-/* It needs the config's gates, and states in what is observed. */
+/* Whether the kind needs the config's gates, and states in its observations. */
 bool efs_predictor_needs_states(enum efs_predictor_kind kind);
 
-/* By what fmoe finds a map: the layers of this iteration, the iteration before, or as published: the layers, and the
- * iteration before for the first layers. */
+/* How fmoe finds a map: by the layers of this iteration, by the iteration before, or both as published: the layers, and
+ * the iteration before for the first layers. */
 enum efs_predict_match { EFS_MATCH_BOTH, EFS_MATCH_TRAJECTORY, EFS_MATCH_SEMANTIC };
 
-/* Zeroes are the defaults. */
+/* Fields that are 0 mean the defaults. */
 struct efs_predict_tuning {
-    unsigned maps;     /* fmoe, mixed: iterations that are kept, at most; 16384 */
-    unsigned requests; /* moe-infinity: requests that are kept, at most; 512 */
-    unsigned width;    /* fmoe: experts of a layer that a map has a score of; those that are chosen */
+    unsigned maps;     /* fmoe, mixed: limit of stored iterations; default 16384 */
+    unsigned requests; /* moe-infinity: limit of stored requests; default 512 */
+    unsigned width;    /* fmoe: experts per layer with a score in a map; default chosen */
     enum efs_predict_match match;
-    bool no_delta; /* fmoe: fetch as many as are chosen, whatever the similarity */
+    bool no_delta; /* fmoe: pick exactly `chosen` experts, at any similarity */
 };
 
 struct efs_predict_config {
     enum efs_predictor_kind kind;
-    unsigned layers, experts, chosen; /* experts of the widest layer; chosen for a token */
-    unsigned distances;               /* the farthest layer ahead that is asked for, at most layers */
-    unsigned sequences;               /* that are under way at once, at most */
-    uint64_t memory_bytes;            /* 0: EFS_PREDICT_MEMORY */
-    unsigned state_width;             /* of the states that routers read, at most 65536; 0: they are not told */
-    const float *gates; /* [layers][experts][state_width], of the routers; the caller's, for the predictor's life */
+    unsigned layers, experts, chosen; /* experts of the widest layer; chosen per token */
+    unsigned distances;    /* maximum distance in efs_predict: at most layers, and EFS_PREDICT_MAX_DISTANCE */
+    unsigned sequences;    /* limit of concurrent sequences */
+    uint64_t memory_bytes; /* 0: EFS_PREDICT_MEMORY */
+    unsigned state_width;  /* of the routers' inputs, at most EFS_PREDICT_MAX_WIDTH; 0: no states */
+    const float
+        *gates; /* [layers][experts][state_width], of the routers; the caller's, valid until efs_predictor_free */
     struct efs_predict_tuning tuning;
 };
 #define EFS_PREDICT_MEMORY (UINT64_C(64) << 20)
 
-/* What a layer has chosen. */
+/* The choice of a layer. */
 struct efs_predict_seen {
     unsigned layer;
-    const uint16_t *experts; /* [count, or scored], each once; the gate's favourite first, if that is known */
-    const float *scores;     /* the same number, of the gate, 0 or above; NULL: not known */
-    unsigned count;          /* that are chosen: the first ones; at most the experts of a layer */
-    unsigned scored;         /* 0: count; more where the gate's scores of others are known, too */
-    const float *state;      /* [state_width]: what the router read, after the norm; NULL: not known */
+    const uint16_t *experts; /* [count, or scored], distinct; best score first, if scores are known */
+    const float *scores;     /* the gate's scores of these, 0 to 1e6; NULL: unknown */
+    unsigned count;          /* chosen experts, the first in the list; at most the layer's experts */
+    unsigned scored;         /* length of the list, if it has further experts with scores; 0: count */
+    const float *state;      /* [state_width]: the input of the router, after the norm; NULL: unknown */
 };
 
 struct efs_guess {
     uint16_t layer, expert;
-    float probability; /* that the layer asks for it */
+    float probability; /* that the layer requests the expert */
 };
 
 struct efs_predictor;
 
-/* 0; -EINVAL: a number is out of range; -ENODATA: the kind needs gates; -E2BIG: memory_bytes is too little; -ENOMEM.
- * *predictor is the caller's. */
+/* 0; -EINVAL: a number is out of range; -ENODATA: the kind needs gates; -E2BIG: memory_bytes is too small; -ENOMEM. The
+ * caller owns *predictor. */
 int efs_predictor_new(const struct efs_predict_config *config, struct efs_predictor **predictor);
-void efs_predictor_free(struct efs_predictor *predictor); /* NULL is fine */
+void efs_predictor_free(struct efs_predictor *predictor); /* NULL is allowed */
 
-/* -EEXIST: it is under way already; -ENOSPC: as many as can be are. */
+/* -EEXIST: the sequence exists; -ENOSPC: config.sequences exist. */
 int efs_predict_begin(struct efs_predictor *predictor, uint64_t sequence);
-/* -ENOENT: no such sequence; -EINVAL: a number out of range or an expert twice, and nothing has changed. */
+/* -ENOENT: no such sequence; -EINVAL: a number out of range or a duplicate expert; then nothing has changed. */
 int efs_predict_observe(struct efs_predictor *predictor, uint64_t sequence, const struct efs_predict_seen *seen);
 /*
- * Guesses, the most probable first, equal ones by number; at most room. Experts of whom nothing speaks are not among
- * them. *picked (may be NULL): as many of the first as the predictor itself would fetch. Returns their number, 0 also
- * when nothing was observed yet; -ENOENT; -EINVAL: the distance is 0 or farther than the config's.
+ * Predictions, the most probable first, ties by expert; at most room. Experts without any evidence are omitted. *picked
+ * (may be NULL): how many of the first ones the predictor itself would fetch. Returns the number of predictions, 0 if
+ * nothing was observed yet; -ENOENT; -EINVAL: the distance is 0 or above config.distances.
  */
 int efs_predict(struct efs_predictor *predictor, uint64_t sequence, unsigned distance, struct efs_guess *guesses,
                 unsigned room, unsigned *picked);
-/* Probabilities of all experts of that layer, in [experts] of the caller's, instead. 0 or as above. */
+/* Writes the probabilities of all experts of that layer to probability[experts]. 0 or an error as above. */
 int efs_predict_all(struct efs_predictor *predictor, uint64_t sequence, unsigned distance, float *probability);
-/* -ENOENT. */
+/* 0 or -ENOENT. */
 int efs_predict_end(struct efs_predictor *predictor, uint64_t sequence);
 
-/* Off: what is learned over sequences stays as it is; a sequence still has its own counts. On at first. */
+/* Off: freezes data learned over sequences; a sequence still has its own counts. Initially on. */
 void efs_predict_learn(struct efs_predictor *predictor, bool on);
 
-/* Memory that it holds. */
+/* Allocated bytes. */
 uint64_t efs_predict_bytes(const struct efs_predictor *predictor);
 
 /*
- * What was learned, without the sequences, as bytes: little-endian, with a checksum. efs_predict_save returns their
- * number; they were written only if they fit into room. efs_predict_load takes them in a predictor of the same config
- * that has no sequence: 0; -EBUSY: it has one; -EINVAL: they are of another config; -EUCLEAN: they are damaged. After
- * an error the predictor has learned nothing.
+ * Saves and restores the learned data, without the sequences, in little-endian bytes with a checksum. efs_predict_save
+ * returns their number, and writes them only if they fit into room. efs_predict_load needs a predictor with the same
+ * config and without sequences. 0; -EBUSY: it has a sequence, and nothing has changed; -EINVAL: bytes of another
+ * config; -EUCLEAN: damaged bytes. After the last two, the predictor has no learned data.
  */
 size_t efs_predict_save(const struct efs_predictor *predictor, void *bytes, size_t room);
 int efs_predict_load(struct efs_predictor *predictor, const void *bytes, size_t size);
-/* The same, table by table from a function: of the bytes those from at on, as many as size; 0, or an error that
- * efs_predict_load_from returns. */
+/* The same from a function, which efs_predict_load_from calls for each table: it reads size bytes from offset `at`, and
+ * returns 0 or an error, which efs_predict_load_from returns. */
 typedef int efs_predict_read_fn(void *from, uint64_t at, void *bytes, size_t size);
 int efs_predict_load_from(struct efs_predictor *predictor, efs_predict_read_fn *read, void *from, uint64_t size);
 

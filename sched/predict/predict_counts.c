@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_counts.c - by how often an expert was chosen so far: by all (BrainStorm's counts of the model, popularity),
- * or by this sequence.
+ * predict_counts.c - counts of the chosen experts: over all sequences (BrainStorm's counts of the model, popularity),
+ * or of this sequence.
  */
 #include "predict_core.h"
 
-#define PRIOR_PASSES 4.0F /* the counts of all stand in for so many iterations of a sequence */
+#define PRIOR_PASSES 4.0F /* weight of the counts over all sequences, in iterations */
 
 struct counts {
     uint32_t *chosen; /* [layers][experts] */
@@ -31,7 +31,7 @@ static void counts_observe(struct efs_predictor *p, unsigned s, const struct efs
 
     if (!p->learn)
         return;
-    if (c->passes[layer] == UINT32_MAX) { /* half of all keeps the shares */
+    if (c->passes[layer] == UINT32_MAX) { /* halving keeps the proportions */
         c->passes[layer] /= 2;
         for (unsigned e = 0; e < p->experts; e++)
             chosen[e] /= 2;
@@ -61,7 +61,7 @@ static unsigned request_score(struct efs_predictor *p, unsigned s, int64_t targe
     const struct efs_predict_sequence *q = &p->sequences[s];
     unsigned layer = efs_predict_layer(p, target);
     const uint32_t *wanted = q->wanted + (size_t)layer * p->experts;
-    /* The layer may have been observed in this iteration already, which is not complete. */
+    /* The layer may already be observed in this iteration, which is not complete. */
     uint64_t passes =
         q->passes + (layer <= efs_predict_layer(p, q->now) && efs_predict_layer(p, q->now) != p->layers - 1);
 

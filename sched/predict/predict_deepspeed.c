@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_deepspeed.c - what a layer chose in the last iteration, it will choose again (DeepSpeed Inference).
+ * predict_deepspeed.c - predicts that a layer repeats its choice of the last iteration (DeepSpeed Inference).
  *
- * How probable that is, it counts: of the experts of an iteration, those that the next one chose too.
+ * The probability is measured: the fraction of an iteration's experts that the next iteration chose again.
  */
 #include "predict_core.h"
 

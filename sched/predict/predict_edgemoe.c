@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_edgemoe.c - statistics given what the two layers before have chosen, as EdgeMoE keeps them.
+ * predict_edgemoe.c - statistics conditional on the choices of the two layers before, as in EdgeMoE.
  *
- * EdgeMoE has one expert a layer; with several, each pair of an expert of layer l - 1 and one of layer l has a row of
- * counts of what layer l + d chose, and the rows of a token's pairs are added up. All pairs are too many for wide
- * layers, so rows stand in a table of fixed size, by a hash of their pair: a row that another pair wants gives way when
- * it has been missed as often as it was used. Where no pair is known: the counts of all.
+ * EdgeMoE has one expert per layer; with several, each pair of an expert of layer l - 1 and one of layer l has a row of
+ * counts of the choices of layer l + d, and the rows of a token's pairs are added up. Wide layers have too many pairs,
+ * so rows are in a hash table of fixed size, without chaining: a pair replaces the row of another pair when that row
+ * has had as many misses as uses. If no pair is known, the prediction uses the counts over all sequences.
  */
 #include "predict_core.h"
 
@@ -37,7 +37,7 @@ static int edgemoe_open(struct efs_predictor *p)
     return efs_predict_table_error(p);
 }
 
-/* Its number, never 0, and where its row stands. */
+/* Returns the key of a pair, never 0, and its row. */
 static uint64_t edgemoe_pair(const struct efs_predictor *p, unsigned distance, int64_t target, unsigned before,
                              unsigned last, size_t *row)
 {
@@ -48,10 +48,10 @@ static uint64_t edgemoe_pair(const struct efs_predictor *p, unsigned distance, i
     pair = (pair + before) * p->experts + last;
     hash = pair * UINT64_C(0x9E3779B97F4A7C15);
     *row = (size_t)(hash >> 32) & (m->rows - 1);
-    return pair; /* distance is 1 or more */
+    return pair; /* not 0, because distance is at least 1 */
 }
 
-/* The row becomes that of a pair. false: another pair keeps it. */
+/* Claims the row for a pair. False: it still belongs to another pair. */
 static bool edgemoe_take(struct efs_predictor *p, uint64_t pair, size_t row)
 {
     struct edgemoe *m = p->state;
@@ -60,7 +60,7 @@ static bool edgemoe_take(struct efs_predictor *p, uint64_t pair, size_t row)
     if (m->pair[row] != pair) {
         if (m->seen[row] > 0) {
             m->seen[row]--;
-            for (unsigned e = 0; e < p->experts; e++) /* no count is above that of its row */
+            for (unsigned e = 0; e < p->experts; e++) /* keep counts at most seen */
                 together[e] = together[e] < m->seen[row] ? together[e] : m->seen[row];
             return false;
         }

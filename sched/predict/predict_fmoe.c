@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_fmoe.c - fMoE: the expert map of an iteration that was most like this one so far says what comes.
+ * predict_fmoe.c - fMoE: predicts from the stored expert map of the iteration most similar to the current one.
  *
- * A map has the gate's distribution P_l for each layer; where only the chosen experts' scores are known, only those. By
- * trajectory: the layers of this iteration against the same layers of each map, by their cosine; the best map's P_{l+d}
- * is the guess. The first layers have no trajectory yet: the paper matches the embedding of the input. There are none
- * here, so the key is the map before: the best matches of the last iteration tell what came after them.
+ * A map has the gate's distribution P_l for each layer; if only the scores of the chosen experts are known, only those.
+ * By trajectory: the cosine between the layers of this iteration and the same layers of each map; the prediction is
+ * P_{l+d} of the best map. The first layers have no trajectory yet: the paper compares the embedding of the input. This
+ * code has no embeddings and uses the map of the iteration before as the key: the prediction is the map that followed
+ * the best matches of the last iteration.
  *
- * Products are kept up as layers come, O(C K) a layer for C maps. A sparse map has no more experts than were chosen;
- * those of the next best maps follow, behind all of its own.
+ * Products are updated with each layer, O(C K) per layer for C maps. A sparse map has only as many experts as were
+ * chosen; the experts of the next best maps follow after all of its own.
  *
- * A full store gives up the map that says most of what the new one says (RDY).
+ * A full store replaces the map that is most redundant with the new one (RDY).
  */
 #include "predict_maps.h"
 
@@ -24,13 +25,13 @@ struct fmoe_best {
     float score[BEST]; /* cosine */
 };
 
-/* Of one sequence. */
+/* State of one sequence. */
 struct fmoe_sequence {
-    uint32_t *product;        /* [room] with this iteration so far */
+    uint32_t *product;        /* [room] dot product of each map with this iteration, up to the current layer */
     uint32_t *square;         /* [room] of the map's same layers with themselves */
-    float *semantic;          /* [room] cosine of the iterations before, this sequence's and the map's */
-    uint32_t own;             /* square of this iteration so far */
-    uint32_t last;            /* map of the iteration before + 1; 0: none */
+    float *semantic;          /* [room] cosine between the iterations before this one and before the map */
+    uint32_t own;             /* square of this iteration, up to the current layer */
+    uint32_t last;            /* index + 1 of the map of the iteration before; 0: none */
     struct fmoe_best nearest; /* by trajectory */
     struct fmoe_best follow;  /* by the iteration before */
 };
@@ -72,7 +73,7 @@ static int fmoe_open(struct efs_predictor *p)
     return 0;
 }
 
-/* ---- alike ------------------------------------------------------------------------------------------------------ */
+/* ---- similarity ---- -------------------------------------------------------------------------------------------- */
 
 static void fmoe_restart(struct fmoe_sequence *q, unsigned room)
 {
@@ -93,7 +94,7 @@ static void fmoe_begin(struct efs_predictor *p, unsigned s)
     q->follow.count = 0;
 }
 
-/* Inlined for a width that models have, so that the loop over a row is gone. */
+/* Always inlined, so that the compiler unrolls the inner loop for a constant width. */
 static inline __attribute__((always_inline)) void fmoe_multiply(const uint16_t *experts, const uint8_t *scores,
                                                                 const uint32_t *weights, uint32_t *product,
                                                                 uint32_t *square, unsigned count, unsigned width)
@@ -110,7 +111,7 @@ static inline __attribute__((always_inline)) void fmoe_multiply(const uint16_t *
     }
 }
 
-/* Eight numbers of 16 bits: two maps of four experts a layer. */
+/* Eight 16-bit lanes: two maps with four experts per layer. */
 #define LANES 8u
 typedef uint16_t fmoe_lanes __attribute__((vector_size(16)));
 typedef uint32_t fmoe_pairs __attribute__((vector_size(16)));
@@ -127,8 +128,8 @@ static inline fmoe_fours fmoe_sum_fours(fmoe_lanes lanes)
 }
 
 /*
- * The same for four experts of a layer, which are compared with the row's in place of a table that is looked up. An
- * expert is once in a row, so that a product has 16 bits. Returns how many maps were done: one may be left.
+ * The same for four experts per layer: compares the experts with those of the row instead of a table look-up. An expert
+ * occurs once in a row, so a product fits in 16 bits. Returns the number of maps processed; one may be left.
  */
 static unsigned fmoe_multiply_fours(const uint16_t *experts, const uint8_t *scores, const struct efs_predict_row *row,
                                     const uint8_t *row_scores, uint32_t *product, uint32_t *square, unsigned count)
@@ -162,7 +163,8 @@ static unsigned fmoe_multiply_fours(const uint16_t *experts, const uint8_t *scor
     return m;
 }
 
-/* Maps [from, to) of a layer by the row whose scores stand in f->scores, and in f->weights by expert. */
+/* Adds the products of maps [from, to) in a layer with the row whose scores are in f->scores, and by expert in
+ * f->weights. */
 static void fmoe_multiply_layer(struct fmoe *f, struct fmoe_sequence *q, const struct efs_predict_row *row,
                                 unsigned layer, unsigned from, unsigned to)
 {
@@ -182,7 +184,7 @@ static void fmoe_multiply_layer(struct fmoe *f, struct fmoe_sequence *q, const s
                   square + done, to - from - done, width);
 }
 
-/* The products of maps [from, to) with a row. Returns the row's own. */
+/* Adds the products of maps [from, to) with a row. Returns the row's square. */
 static uint32_t fmoe_add(struct fmoe *f, struct fmoe_sequence *q, const struct efs_predict_row *row, unsigned layer,
                          unsigned from, unsigned to)
 {
@@ -207,7 +209,7 @@ static float fmoe_cosine(const struct fmoe_sequence *q, unsigned m)
     return square > 0 ? (float)q->product[m] / sqrtf(square) : 0;
 }
 
-/* Where a map of this cosine belongs among the best, the first of equals first. */
+/* Inserts a map by falling cosine; of equal ones, the first inserted stays first. */
 static void fmoe_insert(struct fmoe_best *best, uint32_t map, float score)
 {
     unsigned at = best->count;
@@ -230,8 +232,8 @@ typedef int32_t fmoe_ints __attribute__((vector_size(16)));
 typedef float fmoe_floats __attribute__((vector_size(16)));
 #define AT_ONCE 4u
 
-/* One of so many maps from m on has a larger squared cosine than product * product / square. Numbers are below 2^31: of
- * a layer at most 255 * 255. */
+/* Whether any of AT_ONCE maps from m on has a squared cosine above product * product / square. Values are below 2^31:
+ * at most 255 * 255 per layer. */
 static bool fmoe_any_beats(const struct fmoe_sequence *q, unsigned m, float product, float square)
 {
     fmoe_ints products, squares, beats;
@@ -245,8 +247,8 @@ static bool fmoe_any_beats(const struct fmoe_sequence *q, unsigned m, float prod
     return beats[0] | beats[1] | beats[2] | beats[3];
 }
 
-/* The best of all maps, or of those that another came after. A map is compared by its squared cosine without a division
- * and only one that beats the last of the best is looked at closer. */
+/* Finds the best of all maps, or, with followed, of those with a successor. Compares squared cosines without division,
+ * and computes the cosine only for maps that beat the last of the best. */
 static void fmoe_find(const struct fmoe *f, const struct fmoe_sequence *q, bool followed, struct fmoe_best *best)
 {
     float product = 0, square = 1;
@@ -280,9 +282,9 @@ static void fmoe_observe(struct efs_predictor *p, unsigned s, const struct efs_p
     fmoe_find(f, q, false, &q->nearest);
 }
 
-/* ---- the store -------------------------------------------------------------------------------------------------- */
+/* ---- storage ---- ----------------------------------------------------------------------------------------------- */
 
-/* Where the new map goes: a free place, or that of the most redundant one. */
+/* The index for the new map: a free one, or that of the most redundant map. */
 static unsigned fmoe_place(const struct efs_predictor *p, const struct fmoe *f, const struct fmoe_sequence *q)
 {
     unsigned place = 0;
@@ -313,7 +315,7 @@ static void fmoe_forget_map(struct fmoe_best *best, uint32_t map)
     best->count = kept;
 }
 
-/* Another map stands at m: for a sequence in the middle of an iteration. */
+/* Updates a sequence, possibly within an iteration, after map m was replaced. */
 static void fmoe_recount(struct efs_predictor *p, unsigned s, unsigned m)
 {
     struct fmoe *f = p->state;
@@ -326,7 +328,7 @@ static void fmoe_recount(struct efs_predictor *p, unsigned s, unsigned m)
         q->last = 0;
     fmoe_forget_map(&q->nearest, m);
     fmoe_forget_map(&q->follow, m);
-    if (q->own == 0) /* its iteration is over */
+    if (q->own == 0) /* no layer of this iteration observed yet */
         return;
     for (int64_t position = first; position <= now; position++) {
         struct efs_predict_row row = efs_predict_at(p, s, position);
@@ -343,7 +345,7 @@ static void fmoe_store(struct efs_predictor *p, unsigned s)
     uint32_t before = q->last == place + 1 ? 0 : q->last;
 
     efs_maps_put(&f->maps, p, s, p->sequences[s].now, place, before);
-    q->product[place] = q->square[place] = 0; /* it is not to be found by itself */
+    q->product[place] = q->square[place] = 0; /* so that the map does not match itself */
     for (unsigned other = 0; other < p->config.sequences; other++)
         if (p->sequences[other].used && other != s)
             fmoe_recount(p, other, place);
@@ -367,9 +369,9 @@ static void fmoe_iteration(struct efs_predictor *p, unsigned s)
     fmoe_restart(q, f->maps.room);
 }
 
-/* ---- guesses ---------------------------------------------------------------------------------------------------- */
+/* ---- predictions ---- ------------------------------------------------------------------------------------------- */
 
-/* The maps that speak of a position, the best first. */
+/* The maps that predict a position, the best first. */
 static struct fmoe_best fmoe_maps_for(const struct efs_predictor *p, unsigned s, int64_t target)
 {
     const struct fmoe *f = p->state;
@@ -382,15 +384,15 @@ static struct fmoe_best fmoe_maps_for(const struct efs_predictor *p, unsigned s,
         return over && p->config.tuning.match == EFS_MATCH_TRAJECTORY ? best : q->follow;
     if (same)
         return q->nearest;
-    /* The next iteration, in the middle of this one: what came after those that are like it so far. */
+    /* The target is in the next iteration: use the successors of the maps nearest to this one. */
     for (unsigned i = 0; i < q->nearest.count && p->config.tuning.match != EFS_MATCH_TRAJECTORY; i++)
         if (f->maps.after[q->nearest.map[i]])
             fmoe_insert(&best, f->maps.after[q->nearest.map[i]] - 1, q->nearest.score[i]);
     return best;
 }
 
-/* How many of a map's experts are to be fetched: by falling p until the sum is delta = 1 - score, the less alike the
- * map is the more; at least as many as are chosen. */
+/* Number of a map's experts to fetch: by falling p until the sum reaches delta = 1 - score, so more for a less similar
+ * map; at least as many as are chosen. */
 static unsigned fmoe_picked(const struct efs_predictor *p, const uint8_t *scores, unsigned width, float score)
 {
     float delta = 1 - score, sum = 0;
@@ -410,13 +412,13 @@ static unsigned fmoe_score(struct efs_predictor *p, unsigned s, int64_t target, 
 
     for (unsigned b = 0; b < best.count; b++) {
         size_t at = efs_maps_at(&f->maps, layer, best.map[b]);
-        float scale = b ? 0.5F * least : 1; /* behind all that is there */
+        float scale = b ? 0.5F * least : 1; /* below all probabilities so far */
 
         if (b == 0)
             picked = fmoe_picked(p, f->maps.scores + at, f->maps.width, best.score[0]);
         for (unsigned i = 0; i < f->maps.width && f->maps.scores[at + i]; i++) {
             float score = (float)f->maps.scores[at + i] / EFS_MAPS_ONE;
-            /* that one of as many draws as are chosen takes it */
+            /* that at least one of `chosen` draws selects the expert */
             float probable = scale * (1 - powf(score < 1 ? 1 - score : 0, (float)p->chosen));
             unsigned expert = f->maps.experts_of[at + i];
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_gate.c - guesses from hidden states: the router of a layer to come, read early.
+ * predict_gate.c - predictions from hidden states: the router of a later layer, evaluated early.
  *
- * h^l is what the router of layer l reads, G^l its weights. For layer l + d of the same iteration:
+ * h^l is the input of the router of layer l, G^l its weights. For layer l + d of the same iteration:
  *
  *     mixtral-offloading  G^{l+d} h^l (Eliseev and Mazur, speculative loading)
- *     hybrimoe            the same up to three layers ahead; for all others the score S = a TopP(s) + (1 - a) S of each
+ *     hybrimoe            the same up to three layers ahead; otherwise the score S = a TopP(s) + (1 - a) S of each
  *                         expert, where TopP keeps the gate's best 2 K scores (HybriMoE, sections 4.3 and 4.4). The
- *                         paper leaves a open: it is 0.5
+ *                         paper does not specify a: it is 0.5
  *     dali                G^{l+d} (h^l + res^l + ... + res^{l+d-1}), res^l the mean of h^{l+1} - h^l (DALI, residual
- *                         prefetch). It is learned from all that is seen, not from a calibration set alone
- *     linear              (G^{l+d} + D) h^l + b: ours; D and b are learned as it goes, by normalised steps on the
- *                         likelihood of what was chosen, from 0 on, so that it begins as the first one
+ *                         prefetch). Learned from all observations, not only from a calibration set
+ *     linear              (G^{l+d} + D) h^l + b: not from a paper; D and b are learned online, by normalised steps on
+ *                         the likelihood of the choices, starting from 0, so that it starts as the first one
  *
- * Nothing of an iteration speaks for the next one, but S: another token has another state.
+ * Except for S, states of one iteration do not predict the next: another token has another state.
  *
- * Routers give logits; an expert's probability of being among K chosen is taken as 1 / (1 + exp(c - logit)), with the c
- * for which they add up to K.
+ * Routers return logits; the probability that an expert is among K chosen is estimated as 1 / (1 + exp(c - logit)),
+ * with the c for which the probabilities sum to K.
  */
 #include "predict_core.h"
 
@@ -26,17 +26,17 @@
 #define HYBRIMOE_SHARE 0.5F
 #define LINEAR_STEP 2.0F /* of the first update, in logits for an error of 1 */
 #define LINEAR_STEP_LEAST 0.1F
-#define LINEAR_HALF 4000.0F /* updates after which a step is half of the first */
+#define LINEAR_HALF 4000.0F /* updates after which the step is half of the first */
 #define NEWTON_STEPS 20u
 
 struct gate {
     float *states;       /* [sequences][layers][width] */
-    int64_t *seen;       /* [sequences][layers]: the position that a state is of, + 1; 0: there is none */
+    int64_t *seen;       /* [sequences][layers]: position of the state + 1; 0: none */
     float *logits;       /* [experts] */
     float *inclusion;    /* [experts] */
     float *moved;        /* [width] */
     float *residual;     /* dali: [layers][width], sums of h^{l+1} - h^l */
-    uint32_t *residuals; /* dali: [layers] of how many */
+    uint32_t *residuals; /* dali: [layers] number of terms */
     float *recent;       /* hybrimoe: [layers][experts], S */
     float *learned;      /* linear: [distances][layers][experts][width + 1] */
     uint32_t *updates;   /* linear: [distances][layers] */
@@ -104,7 +104,7 @@ static bool gate_valid_dali(struct efs_predictor *p)
 {
     const struct gate *g = p->state;
 
-    /* Each is a sum of differences of states, which are at most 1e6. */
+    /* Each is a sum of differences of states, which are at most 1e6 in magnitude. */
     for (unsigned l = 0; l < p->layers; l++)
         for (unsigned i = 0; i < gate_width(p); i++)
             if (!(fabsf(g->residual[(size_t)l * gate_width(p) + i]) <= 2.1e6F * (float)g->residuals[l]))
@@ -141,7 +141,7 @@ static void gate_begin(struct efs_predictor *p, unsigned s)
     memset(g->seen + (size_t)s * p->layers, 0, p->layers * sizeof(*g->seen));
 }
 
-/* What the router of a position read; NULL: not known. */
+/* The router's input at a position; NULL: unknown. */
 static const float *gate_state(const struct efs_predictor *p, unsigned s, int64_t position)
 {
     const struct gate *g = p->state;
@@ -191,8 +191,7 @@ static void gate_read(const struct efs_predictor *p, unsigned layer, const float
         logits[e] = gate_dot(weights + (size_t)e * gate_width(p), state, gate_width(p));
 }
 
-/* Probabilities of being among the K chosen, which add up to K: Newton's steps on the c that they share, kept between
- * bounds. */
+/* Inclusion probabilities, which sum to K: Newton iterations for their common c, within bounds. */
 static void gate_inclusion(const struct efs_predictor *p, const float *logits, float *probability)
 {
     float low = INFINITY, high = -INFINITY, c;
@@ -206,7 +205,7 @@ static void gate_inclusion(const struct efs_predictor *p, const float *logits, f
             probability[e] = 1;
         return;
     }
-    /* With all of them at K / E the odds are K / (E - K): c is that far from a logit, at most. */
+    /* If all probabilities are K / E, the odds are K / (E - K): so c is between the extreme logits plus this offset. */
     c = logf((float)(p->experts - p->chosen) / (float)p->chosen);
     low += c;
     high += c;
@@ -227,7 +226,7 @@ static void gate_inclusion(const struct efs_predictor *p, const float *logits, f
     }
 }
 
-/* The state from which a position of this iteration may be guessed, or NULL. */
+/* The state for the prediction of a position in this iteration, or NULL. */
 static const float *gate_source(const struct efs_predictor *p, unsigned s, int64_t target)
 {
     int64_t now = p->sequences[s].now;
@@ -271,7 +270,7 @@ static unsigned gate_score_hybrimoe(struct efs_predictor *p, unsigned s, int64_t
     if (target - p->sequences[s].now <= HYBRIMOE_AHEAD && gate_source(p, s, target))
         return gate_score(p, s, target, probability);
     for (unsigned e = 0; e < p->experts; e++)
-        probability[e] = fminf(1, (float)p->chosen * recent[e]); /* scores of a layer add up to 1 */
+        probability[e] = fminf(1, (float)p->chosen * recent[e]); /* scores of a layer sum to 1 */
     return 0;
 }
 
@@ -336,7 +335,7 @@ static void gate_infer(const struct efs_predictor *p, unsigned distance, unsigne
     gate_inclusion(p, g->logits, probability);
 }
 
-/* A step that takes a logit as far as its error says, whatever the size of the state. */
+/* One step, normalised by the size of the state, so that a logit changes in proportion to its error. */
 static void gate_update(struct efs_predictor *p, unsigned distance, unsigned layer, const float *state,
                         const struct efs_predict_row *row)
 {
@@ -362,7 +361,7 @@ static void gate_observe_linear(struct efs_predictor *p, unsigned s, const struc
 {
     int64_t now = p->sequences[s].now;
 
-    /* The experts of a prompt's many tokens are of many states. */
+    /* Skips prompts: their experts are those of many tokens, with different states. */
     for (unsigned d = 1; p->learn && row->count == p->chosen && d <= p->distances; d++) {
         const float *state = gate_state(p, s, now - d);
 

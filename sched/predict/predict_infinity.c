@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * predict_infinity.c - MoE-Infinity: the expert activation matrix (EAM) of a request, and a collection of those of
- * requests before.
+ * earlier requests.
  *
- * An EAM has a count for each expert of each layer: iterations of the request that chose it. The one of the collection
- * that is most alike (the sum over layers of the cosine of both rows) says how probable the experts of a layer are.
- * Cosines are kept up as layers come: one sum over the chosen experts for each matrix, O(C K) a layer.
+ * An EAM has a count for each expert of each layer: the iterations of the request that chose it. The most similar
+ * matrix of the collection (by the sum over layers of the cosine of both rows) gives the probabilities of a layer's
+ * experts. Cosines are updated with each layer: one sum over the chosen experts for each matrix, O(C K) per layer.
  *
- * The paper is silent on which matrix a full collection gives up for a new one: here the one most alike, as what it
- * says is said by the new one. Without a collection the request's own matrix stands in.
+ * The paper does not say which matrix of a full collection a new one replaces: here the most similar one, because the
+ * new one represents it. Without a collection the request's own matrix is used.
  */
 #include "predict_core.h"
 
@@ -19,13 +19,13 @@
 
 struct infinity {
     unsigned room;
-    uint32_t *count;      /* [1] matrices that there are */
+    uint32_t *count;      /* [1] number of stored matrices */
     uint32_t *iterations; /* [room] of the request */
     uint16_t *matrix;     /* [room][layers][experts] */
-    float *length;        /* [room][layers] of a row */
-    float *product;       /* [sequences][room][layers] of a row with the sequence's */
-    float *square;        /* [sequences][layers] of the sequence's row with itself */
-    unsigned *best;       /* [sequences] the matrix most alike */
+    float *length;        /* [room][layers] norm of a row */
+    float *product;       /* [sequences][room][layers] dot product of a row with the sequence's */
+    float *square;        /* [sequences][layers] square of the sequence's row */
+    unsigned *best;       /* [sequences] the most similar matrix */
 };
 
 static uint16_t *infinity_row(const struct efs_predictor *p, unsigned r, unsigned layer)
@@ -76,7 +76,7 @@ static void infinity_measure(struct efs_predictor *p, unsigned r)
     }
 }
 
-/* Mean over layers of the cosines of rows; a row of zeros is like none. */
+/* Mean over layers of the cosines of rows; a row of zeros contributes 0. */
 static float infinity_likeness(const struct efs_predictor *p, unsigned s, unsigned r)
 {
     const struct infinity *m = p->state;
@@ -132,7 +132,7 @@ static void infinity_observe(struct efs_predictor *p, unsigned s, const struct e
     infinity_choose(p, s);
 }
 
-/* Another matrix stands at r: what a sequence has in common with it. */
+/* Recomputes the products of a sequence with matrix r, which was replaced. */
 static void infinity_recount(struct efs_predictor *p, unsigned s, unsigned r)
 {
     for (unsigned l = 0; l < p->layers; l++) {
@@ -159,7 +159,7 @@ static void infinity_end(struct efs_predictor *p, unsigned s)
         for (unsigned e = 0; e < p->experts; e++) {
             uint64_t count = q->wanted[(size_t)l * p->experts + e];
 
-            count = count * most / q->passes; /* above UINT16_MAX iterations the matrix is scaled */
+            count = count * most / q->passes; /* scaled down above UINT16_MAX iterations */
             infinity_row(p, r, l)[e] = (uint16_t)(count < most ? count : most);
         }
     m->iterations[r] = (uint32_t)most;

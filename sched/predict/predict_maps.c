@@ -40,7 +40,7 @@ void efs_maps_quantise(const struct efs_predict_row *row, unsigned width, uint8_
     for (unsigned i = 0; i < count; i++) {
         float score = sum > 0 ? (row->scores ? row->scores[i] : 1) / sum : 0;
 
-        /* What was chosen is never nothing. */
+        /* A chosen expert has a score of at least 1. */
         scores[i] = (uint8_t)(score * EFS_MAPS_ONE + 0.5F);
         if (scores[i] == 0 && i < row->count)
             scores[i] = 1;

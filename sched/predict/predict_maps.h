@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_maps.h - expert maps: what each layer of an iteration chose, with the gate's scores, for many iterations.
+ * predict_maps.h - expert maps: the choices of each layer in an iteration, with the gate's scores, for many iterations.
  *
- * Sparse: `width` experts of a layer, a score of 8 bits each, 3 bytes an expert. A map knows which one was the
- * iteration before and after it of the same sequence, as long as both are there.
+ * Sparse: `width` experts per layer, 3 bytes each including a score of 8 bits. A map links to the maps of the
+ * iterations before and after it in the same sequence, while both are stored.
  */
 #ifndef EFS_PREDICT_MAPS_H
 #define EFS_PREDICT_MAPS_H
@@ -11,27 +11,29 @@
 #include "predict_core.h"
 
 #define EFS_MAPS_DEFAULT 16384u
-#define EFS_MAPS_ONE 255u /* a score of 1 */
+#define EFS_MAPS_ONE 255u /* represents a score of 1 */
 
 struct efs_maps {
     unsigned layers, experts, width, room;
-    uint32_t *count;      /* [1] maps that there are */
+    uint32_t *count;      /* [1] number of stored maps */
     uint16_t *experts_of; /* [layers][room][width] */
     uint8_t *scores;      /* [layers][room][width]; 0: no expert */
-    uint32_t *before;     /* [room] a map's number + 1; 0: none */
+    uint32_t *before;     /* [room] index of a map + 1; 0: none */
     uint32_t *after;      /* [room] */
 };
 
 /* Bytes of one map. */
 size_t efs_maps_each(const struct efs_predictor *p);
-/* Tables for as many maps as are asked for, as far as memory goes when each takes `beside` bytes more. */
+/* Allocates tables for the configured number of maps, or fewer if memory does not suffice; the caller needs `beside`
+ * further bytes per map. 0, -E2BIG, -ENOMEM. */
 int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside);
-/* Map m becomes that of the sequence's iteration whose last layer is position `last`, after the map `before`. */
+/* Sets map m to the sequence's iteration that ends at position `last`, and links it to the map with index before - 1
+ * (0: none). */
 void efs_maps_put(struct efs_maps *maps, const struct efs_predictor *p, unsigned s, int64_t last, unsigned m,
                   uint32_t before);
 bool efs_maps_valid(const struct efs_maps *maps);
 
-/* The scores of a row as a map would hold them: they sum to about EFS_MAPS_ONE. */
+/* The scores of a row in the format of a map: they sum to about EFS_MAPS_ONE. */
 void efs_maps_quantise(const struct efs_predict_row *row, unsigned width, uint8_t *scores);
 
 static inline size_t efs_maps_at(const struct efs_maps *maps, unsigned layer, unsigned m)

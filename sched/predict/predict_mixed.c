@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_mixed.c - nearest maps x transitions x rate x recency, each to an exponent, all learned as layers come.
+ * predict_mixed.c - nearest maps x transitions x rate x recency, each with an exponent, all learned online.
  *
- * The odds that expert e of layer t is chosen, seen from d layers before, are a product; its logarithm is a sum:
+ * The odds that expert e of layer t is chosen, predicted from d layers before, are a product; its logarithm is a sum:
  *
- *     bias[e] + sum of link[i][e] over the experts i chosen lately + sum of exponent[f] * log(feature f of e)
+ *     bias[e] + sum of link[i][e] over the recently chosen experts i + sum of exponent[f] * log(feature f of e)
  *
- * - link: a table for each layer and distance. The experts chosen by the layer observed last, by t itself in the
- *   iteration before, and by up to three layers more. What transition counts do, but so that links do not say the same
- *   twice. Tables of wide layers are large: as many of these inputs are taken as memory holds.
- * - nearest: which part of the maps most like the last layers has e, weighted by exp(sharpness * likeness). Likeness
- *   counts common experts, older layers less, and what is left of the map before.
- * - rate: how often this sequence has chosen e in layer t, over a prior; recency: the same, older ones fading.
+ * - link: a table for each layer and distance. Its inputs are the experts chosen by the last observed layer, by t
+ *   itself in the iteration before, and by up to three earlier layers. Similar to transition counts, but fitted
+ *   jointly, so that correlated links are not counted twice. Tables of wide layers are large: the number of inputs is
+ *   limited by memory.
+ * - nearest: the weighted fraction of the maps nearest to the last layers that contain e, with weight exp(sharpness *
+ *   likeness). Likeness counts common experts, decays with each layer, and carries a part over from the map before.
+ * - rate: how often this sequence chose e in layer t, with a prior; recency: the same with exponential decay.
  *
- * Each layer that is observed is compared with what would have been said of it: a step down the gradient of the
- * logarithmic loss, whose size for a weight falls with the squares it has seen (AdaGrad). Hence what it says are
- * probabilities, and the exponents follow the workload.
+ * Each observed layer is compared with its prediction: one gradient step on the logarithmic loss, with a step size for
+ * each weight that falls with its accumulated squared gradients (AdaGrad). So the results are probabilities, and the
+ * exponents follow the workload.
  */
 #include "predict_maps.h"
 
@@ -23,43 +24,43 @@
 
 enum mixed_feature { MIXED_NEAREST, MIXED_RATE, MIXED_RECENCY, MIXED_FEATURES };
 
-#define INPUTS 5u       /* layer now, t an iteration before, layers now - 1, now - 2, now - 3 */
-#define NEAREST 24u     /* maps that vote */
-#define FADE 0.85F      /* of likeness, a layer */
-#define CARRY 0.3F      /* of likeness, into the next iteration */
-#define SHARPNESS 20.0F /* of votes */
-#define RECENCY 0.8F    /* fading, an iteration */
-#define PRIOR 4.0F      /* iterations */
-#define FLOOR 0.02F     /* added to features: log(0) */
+#define INPUTS 5u       /* layer now, t one iteration before, layers now - 1, now - 2, now - 3 */
+#define NEAREST 24u     /* number of voting maps */
+#define FADE 0.85F      /* decay of likeness per layer */
+#define CARRY 0.3F      /* part of likeness carried into the next iteration */
+#define SHARPNESS 20.0F /* of the vote weights */
+#define RECENCY 0.8F    /* decay per iteration */
+#define PRIOR 4.0F      /* weight of the prior, in iterations */
+#define FLOOR 0.02F     /* added to features, to avoid log(0) */
 #define LINK_STEP 0.1F
 #define EXPONENT_STEP 0.05F
 #define BIAS_STEP 0.02F
-#define SHRINK 0.02F /* of links, towards 0, a step */
+#define SHRINK 0.02F /* decay of links towards 0 per step */
 #define BIAS_FIRST 1.5F
 static const float first_exponents[MIXED_FEATURES] = {1.2F, 0.3F, 0.3F};
 
-/* Of one sequence. */
+/* State of one sequence. */
 struct mixed_sequence {
     float *likeness; /* [room] */
     float *recent;   /* [layers][experts] */
-    float *votes;    /* [distances + 1 positions][distances][experts] log(share + FLOOR), as seen from a position */
-    float weight;    /* likeness that a map would have that is like this one in all */
-    uint32_t last;   /* map of the iteration before + 1; 0: none */
+    float *votes;    /* [distances + 1 positions][distances][experts] log(share + FLOOR), predicted at a position */
+    float weight;    /* likeness of a map with the same experts in all layers */
+    uint32_t last;   /* index + 1 of the map of the iteration before; 0: none */
 };
 
 struct mixed {
     struct efs_maps maps;
     unsigned inputs;
     size_t rows;         /* distances * layers */
-    uint32_t *next;      /* [1] the place of the next map */
+    uint32_t *next;      /* [1] index of the next map to write */
     float *link;         /* [rows][inputs][experts i][experts e] */
-    float *link_squares; /* [rows][inputs][experts i] mean over e */
-    float *bias;         /* [rows][experts], from BIAS_FIRST */
-    float *exponent;     /* [rows][MIXED_FEATURES], from first_exponents */
+    float *link_squares; /* [rows][inputs][experts i] squared gradients, mean over e */
+    float *bias;         /* [rows][experts], relative to BIAS_FIRST */
+    float *exponent;     /* [rows][MIXED_FEATURES], relative to first_exponents */
     float *exponent_squares;
     struct mixed_sequence *sequences;
     float *feature;  /* [MIXED_FEATURES][experts] scratch */
-    float *odds;     /* [experts] scratch, logarithms; then slopes */
+    float *odds;     /* [experts] scratch: log odds, then gradients */
     float *carried;  /* [room] scratch */
     uint8_t *wanted; /* [experts] all 0 between calls */
 };
@@ -92,7 +93,7 @@ static int mixed_links_and_maps(struct efs_predictor *p, struct mixed *x)
     float *likeness;
     int rc;
 
-    /* A quarter of what is left is for maps. */
+    /* A quarter of the remaining memory is for maps. */
     x->inputs = p->room_bytes / 4 * 3 / input < INPUTS ? (unsigned)(p->room_bytes / 4 * 3 / input) : INPUTS;
     x->link = efs_predict_learned(p, rows * x->inputs * p->experts, sizeof(*x->link));
     x->link_squares = efs_predict_learned(p, rows * x->inputs, sizeof(*x->link_squares));
@@ -142,9 +143,9 @@ static void mixed_begin(struct efs_predictor *p, unsigned s)
     q->last = 0;
 }
 
-/* ---- the sum ---------------------------------------------------------------------------------------------------- */
+/* ---- the sum ---- ----------------------------------------------------------------------------------------------- */
 
-/* What an input has chosen, for target seen from now. */
+/* The experts of an input, for a target predicted from now. */
 static struct efs_predict_row mixed_input(const struct efs_predictor *p, unsigned s, unsigned input, int64_t now,
                                           int64_t target)
 {
@@ -165,7 +166,7 @@ static void mixed_features(const struct efs_predictor *p, unsigned s, int64_t no
     size_t layer = efs_predict_layer(p, target), unit = layer * p->experts;
     const float *votes = mixed_votes(p, s, now, (unsigned)(target - now));
     const float *recent = x->sequences[s].recent + unit;
-    /* Iterations that observed the layer so far: all before the target's. */
+    /* Iterations before the target's, plus the prior. */
     float passes = (float)(target / p->layers) + PRIOR;
 
     for (unsigned e = 0; e < p->experts; e++) {
@@ -187,7 +188,7 @@ static size_t mixed_link(const struct efs_predictor *p, size_t row, unsigned inp
     return (row * x->inputs + input) * p->experts + expert;
 }
 
-/* Logarithms of odds in x->odds, of a target seen from now; x->feature is filled. */
+/* Computes the log odds of a target predicted from now into x->odds; fills x->feature. */
 static void mixed_sum(const struct efs_predictor *p, unsigned s, int64_t now, int64_t target)
 {
     const struct mixed *x = p->state;
@@ -219,7 +220,7 @@ static float mixed_probability(float odds)
     return 1 / (1 + expf(-odds));
 }
 
-/* ---- learning --------------------------------------------------------------------------------------------------- */
+/* ---- learning ---- ---------------------------------------------------------------------------------------------- */
 
 static void mixed_learn_links(struct efs_predictor *p, unsigned s, int64_t now, int64_t target)
 {
@@ -244,7 +245,7 @@ static void mixed_learn_links(struct efs_predictor *p, unsigned s, int64_t now, 
     }
 }
 
-/* One step towards what the position `target` has chosen, as it was seen from now. */
+/* One gradient step for the choice of position `target`, predicted from now. */
 static void mixed_step(struct efs_predictor *p, unsigned s, int64_t now, int64_t target,
                        const struct efs_predict_row *chosen)
 {
@@ -255,7 +256,7 @@ static void mixed_step(struct efs_predictor *p, unsigned s, int64_t now, int64_t
     for (unsigned i = 0; i < chosen->count; i++)
         x->wanted[chosen->experts[i]] = 1;
     for (unsigned e = 0; e < p->experts; e++) {
-        x->odds[e] = mixed_probability(x->odds[e]) - x->wanted[e]; /* the slope */
+        x->odds[e] = mixed_probability(x->odds[e]) - x->wanted[e]; /* the gradient */
         x->bias[row * p->experts + e] -= BIAS_STEP * x->odds[e];
     }
     for (unsigned i = 0; i < chosen->count; i++)
@@ -276,7 +277,7 @@ static void mixed_step(struct efs_predictor *p, unsigned s, int64_t now, int64_t
 struct mixed_nearest {
     unsigned count;
     uint32_t map[NEAREST];
-    float likeness[NEAREST]; /* falling */
+    float likeness[NEAREST]; /* in falling order */
 };
 
 static inline __attribute__((always_inline)) void mixed_compare(const uint16_t *experts, const uint8_t *scores,
@@ -341,7 +342,7 @@ static void mixed_find(const struct mixed *x, const struct mixed_sequence *q, st
     }
 }
 
-/* What the nearest maps say of a position ahead. */
+/* Computes the votes of the nearest maps for a position ahead. */
 static void mixed_vote(const struct efs_predictor *p, unsigned s, const struct mixed_nearest *near, unsigned distance)
 {
     const struct mixed *x = p->state;
@@ -385,7 +386,7 @@ static void mixed_observe(struct efs_predictor *p, unsigned s, const struct efs_
         mixed_vote(p, s, &near, d);
 }
 
-/* The oldest map gives way to that of this iteration. */
+/* Replaces the oldest map by that of this iteration. */
 static void mixed_store(struct efs_predictor *p, unsigned s)
 {
     struct mixed *x = p->state;
@@ -430,7 +431,7 @@ static unsigned mixed_score(struct efs_predictor *p, unsigned s, int64_t target,
     return 0;
 }
 
-/* ---- loaded ----------------------------------------------------------------------------------------------------- */
+/* ---- check after a load ---- ------------------------------------------------------------------------------------ */
 
 static bool mixed_all_within(const float *values, size_t count, float least)
 {

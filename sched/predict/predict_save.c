@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_save.c - what was learned as bytes, and back: a header, then the learned tables as they are in memory.
+ * predict_save.c - saves and loads the learned data: a header, then the learned tables in their memory layout.
  *
  *     u8[8]  "EFSGUESS"
  *     u32    version (2), kind, layers, experts, chosen, distances, sequences; maps, requests and width of the tuning
  *     u64    memory_bytes
  *     u64    checksum of the tables: FNV-1a of 64 bits
  *
- * The header says how many tables follow and how long each is. Numbers are little-endian, as processors that expertfs
- * runs on have them.
+ * The header determines the number and lengths of the tables. Numbers are little-endian, as on all processors that
+ * expertfs supports.
  */
 #include "predict_core.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_sequence.c - the sequences under way: what their layers chose, kept for all predictors, and told to one.
+ * predict_sequence.c - the active sequences: stores the choices of their layers, and passes them to the predictor.
  */
 #include "predict_core.h"
 
@@ -49,7 +49,7 @@ struct efs_predict_row efs_predict_at(const struct efs_predictor *p, unsigned s,
     const struct efs_predict_sequence *q = &p->sequences[s];
     size_t row, at;
 
-    /* Rows are kept of two iterations: of q->now's, and of the one before. */
+    /* Only the rows of two iterations are stored: that of q->now and the one before. */
     if (position < 0 || position > q->now || position / p->layers < q->now / p->layers - 1)
         return (struct efs_predict_row){NULL, NULL, 0, 0};
     row = sequence_row(p, position);
@@ -65,7 +65,7 @@ static void sequence_end_iteration(struct efs_predictor *p, unsigned s)
     p->sequences[s].passes++;
 }
 
-/* Go on to a position; what was left out on the way has chosen nothing. */
+/* Advances to a position; skipped positions have no experts. */
 static void sequence_advance(struct efs_predictor *p, unsigned s, int64_t position)
 {
     struct efs_predict_sequence *q = &p->sequences[s];

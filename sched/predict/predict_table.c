@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_table.c - the memory of a predictor: tables within its bound, and which of them hold what was learned.
+ * predict_table.c - allocates the tables of a predictor within its memory limit, and registers those with learned data.
  */
 #include "predict_core.h"
 
@@ -41,7 +41,7 @@ void efs_predict_count(const struct efs_predictor *p, uint16_t *seen, uint16_t *
                        const struct efs_predict_row *chosen)
 {
     together += row * p->experts;
-    if (++seen[row] == UINT16_MAX) { /* half of all keeps the shares */
+    if (++seen[row] == UINT16_MAX) { /* halving keeps the proportions */
         seen[row] /= 2;
         for (unsigned e = 0; e < p->experts; e++)
             together[e] /= 2;

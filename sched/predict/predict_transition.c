@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_transition.c - how often expert e of layer l + d was chosen where expert i of layer l was: a table for each
- * distance. Of several experts i the mean.
+ * predict_transition.c - how often expert e of layer l + d was chosen when expert i of layer l was: a table for each
+ * distance. With several experts i, their mean.
  */
 #include "predict_core.h"
 
