@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * counters.h - what the daemon itself did; the engine counts the rest (EFS_STATS). Shown with the prefix "fuse_".
+ * counters.h - counters of the daemon, shown with the prefix "fuse_"; the engine has its own (EFS_STATS).
  *
- * They add up: opens = opens_passthrough + opens_direct + opens_cached + opens_control + open_errors +
- * open_interrupts + those under way.
+ * opens = opens_passthrough + opens_direct + opens_cached + opens_control + open_errors + open_interrupts + opens in
+ * flight.
  */
 #ifndef EFSD_COUNTERS_H
 #define EFSD_COUNTERS_H

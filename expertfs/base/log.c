@@ -15,26 +15,24 @@
 
 #define LINE_BYTES 1536
 
-/*
- * So that a disk that fails and is asked again and again does not fill the log: of each kind the first EFSD_LOG_LINES
- * different lines, each once, until efsd_log_left_out(). The others are counted.
- */
+/* Rate limit, so that repeated reads from a failing disk do not fill the log: of each kind the first EFSD_LOG_LINES
+ * different lines are logged, each once, until efsd_log_left_out() resets it. Other lines are counted. */
 struct log_kind {
-    const void *key; /* the same address for all lines of a kind, such as their format; NULL: not in use */
+    const void *key; /* address that is the same for all lines of a kind, such as the format; NULL: unused */
     int priority;
     uint32_t told;
-    uint64_t hashes[EFSD_LOG_LINES]; /* of the lines that were told */
+    uint64_t hashes[EFSD_LOG_LINES]; /* of the lines that were logged */
     uint64_t left_out;
-    char last[512]; /* left out, its begin */
+    char last[512]; /* start of the last suppressed line */
 };
 
 static struct {
     bool to_syslog;
-    _Atomic bool starting; /* who started it waits at its terminal */
-    pthread_mutex_t lock;  /* guards what follows */
-    bool held;             /* libfuse's messages are kept, not written */
+    _Atomic bool starting; /* the mount is not ready, stderr is still in use */
+    pthread_mutex_t lock;  /* guards the fields below */
+    bool held;             /* libfuse's messages are not logged */
     char last[512];
-    struct log_kind kinds[EFSD_LOG_KINDS]; /* the last is of all kinds that have no place */
+    struct log_kind kinds[EFSD_LOG_KINDS]; /* the last is shared by all kinds that found no free element */
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void log_write_stderr(const char *line)
@@ -52,7 +50,7 @@ static void log_write_line(int priority, const char *line)
         log_write_stderr(line);
 }
 
-/* With the lock. */
+/* Lock held. True: the line may be logged; false: it was counted as suppressed. */
 static bool kind_take(const void *key, int priority, const char *line)
 {
     struct log_kind *kind = log_state.kinds, *last = kind + EFSD_LOG_KINDS - 1;
@@ -75,7 +73,7 @@ static bool kind_take(const void *key, int priority, const char *line)
     return take;
 }
 
-/* What is done (LOG_INFO) is told always, what goes wrong as often as its kind lets it. */
+/* LOG_INFO is always logged, warnings and errors within the limit of their kind. */
 static bool log_may_write(const void *key, int priority, const char *line)
 {
     if (priority > LOG_WARNING)
@@ -91,7 +89,7 @@ static void log_from_fuse(enum fuse_log_level level, const char *format, va_list
     char line[512];
     vsnprintf(line, sizeof(line), format, arguments);
     line[strcspn(line, "\n")] = '\0';
-    if (level >= FUSE_LOG_INFO) { /* -d: each request */
+    if (level >= FUSE_LOG_INFO) { /* option -d: every request */
         efsd_log_queue_put(EFSD_LOG_STDERR, line);
         return;
     }
@@ -120,7 +118,7 @@ static void log_tell(const void *key, enum efs_log_level level, const char *line
     if (!log_may_write(key, priority, line))
         return;
     if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
-        log_write_stderr(line); /* else who asked for too much would only see it in the log */
+        log_write_stderr(line); /* also to the terminal, where the user waits for the mount */
     log_write_line(priority, line);
 }
 
@@ -159,7 +157,7 @@ void efsd_log_left_out(void)
 void efsd_log_started(void)
 {
     if (log_state.to_syslog)
-        efsd_log_queue_flush(); /* warnings, as long as the terminal is there */
+        efsd_log_queue_flush(); /* write queued warnings before stderr is redirected */
     log_state.starting = false;
 }
 

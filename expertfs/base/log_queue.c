@@ -20,21 +20,21 @@ struct queue_line {
 };
 
 static struct {
-    pthread_mutex_t lock;   /* guards all of it */
+    pthread_mutex_t lock;   /* guards the whole struct */
     pthread_cond_t changed; /* a line was added, or the last one was written */
     bool started;
     struct queue_line *first, *last; /* the first is being written */
     size_t bytes;
-    uint64_t lost, reported; /* lines: all that were lost, and those of them that the log has reported */
-    int lost_priority;       /* of the last one */
+    uint64_t lost, reported; /* lines lost, and of these, lines that the log has reported as lost */
+    int lost_priority;       /* of the last lost line */
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* write(2) in place of stdio: a thread that is blocked here must not hold a lock that exit() takes. */
+/* write(2) instead of stdio: a thread that blocks here must not hold a lock that exit() takes. */
 static bool stderr_write(const char *text, size_t bytes)
 {
     while (bytes) {
         ssize_t n = write(STDERR_FILENO, text, bytes);
-        if (n < 0 && errno == EAGAIN) { /* whoever started the daemon set O_NONBLOCK */
+        if (n < 0 && errno == EAGAIN) { /* inherited with O_NONBLOCK */
             struct pollfd wait = {.fd = STDERR_FILENO, .events = POLLOUT};
             poll(&wait, 1, -1);
         } else if (n < 0 && errno != EINTR) {
@@ -80,7 +80,7 @@ static void queue_append(int priority, const char *text)
     pthread_cond_broadcast(&queue.changed);
 }
 
-/* Lock held: the queue is empty, and lines were lost. */
+/* Lock held. The queue is empty, and lines were lost. */
 static void queue_report_lost(void)
 {
     char text[128];
@@ -104,7 +104,7 @@ static void *queue_run(void *arg)
         bool written = line_write(line->priority, line->text);
         pthread_mutex_lock(&queue.lock);
         queue.lost += !written;
-        queue.reported += !written; /* a report of it would fail, too */
+        queue.reported += !written; /* a report of this loss would fail, too */
         queue.first = line->next;
         queue.bytes -= line->bytes;
         free(line);

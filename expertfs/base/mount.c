@@ -25,7 +25,7 @@ bool efsd_may_tune(const struct efsd *daemon, fuse_req_t req)
     return uid == 0 || uid == daemon->uid;
 }
 
-/* What a disk says when it cannot be read, ENOTCONN or ESTALE, would tell a reader that this mount is gone. */
+/* Errors of the store's disk become EIO: ENOTCONN or ESTALE would look like a dead mount to the reader. */
 static int errno_of_read(errint_t error)
 {
     return error == -EUCLEAN || error == -ENOMEM ? -error : EIO;

@@ -18,7 +18,7 @@ errint_t efsd_mounts_open(struct efsd_mounts *mounts)
     return mounts->table ? 0 : -errno;
 }
 
-/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
+/* Replaces the escapes of mountinfo (\\040 for a blank) in place. */
 static void unescape(char *text)
 {
     char *to = text;
@@ -115,7 +115,7 @@ int efsd_mount_open(const char *path, int *id)
     return fd;
 }
 
-/* The daemon of a user may not unmount; fusermount3, which is set-user-ID, does it by path. */
+/* A daemon without CAP_SYS_ADMIN cannot unmount; fusermount3, which is set-user-ID, unmounts by path. */
 static errint_t detach_by_helper(const char *path)
 {
     const char *const arguments[] = {"fusermount3", "-u", "-z", "-q", "--", path, NULL};

@@ -8,14 +8,14 @@
 #include <string.h>
 
 enum take {
-    TAKE_SIZE,    /* uint64_t bytes, not 0; or auto: 0 */
+    TAKE_SIZE,    /* uint64_t bytes, greater than 0; "auto" sets 0 */
     TAKE_COUNT,   /* uint64_t, 1 to COUNT_MOST */
     TAKE_CHOICE,  /* unsigned: position in values */
     TAKE_FLAG,    /* bool */
     TAKE_CLEAR,   /* bool, cleared */
     TAKE_STRING,  /* char * */
-    TAKE_MOUNT,   /* handed to the kernel's mount */
-    TAKE_TUNABLE, /* handed to the engine */
+    TAKE_MOUNT,   /* passed to the kernel's mount */
+    TAKE_TUNABLE, /* passed to the engine */
 };
 
 #define COUNT_MOST 1024u
@@ -24,7 +24,7 @@ struct option {
     const char *name;
     enum take take;
     uint16_t at;        /* offset in struct efsd_options */
-    const char *values; /* as the help shows them; choices are separated by '|'. NULL: the option takes no value */
+    const char *values; /* as printed by the help; choices are separated by '|'. NULL: the option takes no value */
     const char *help;   /* NULL: not listed */
 };
 
@@ -57,7 +57,7 @@ const char *const efsd_tunables[EFSD_TUNABLES] = {
     [EFSD_TUNE_POLICY] = "policy", [EFSD_TUNE_GOAL] = "goal",   [EFSD_TUNE_PREFETCH] = "prefetch",
 };
 
-/* Options of earlier versions, and what to do without them. */
+/* Options of earlier versions, and their replacement. */
 static const struct {
     const char *name, *use;
 } gone[] = {
@@ -77,10 +77,10 @@ static const struct {
     {"warm", "prefetch=auto fills free memory, too, if all experts fit"},
 };
 
-/* Accepted because mount(8), fstab and systemd pass them: always so here (nosuid, nodev), for programs before us, or
- * about times and writes that a file system that never changes does not have. */
+/* Accepted without effect because mount(8), fstab and systemd pass them: always in force here (nosuid, nodev), handled
+ * by these programs, or about timestamps and writes, which a read-only file system does not have. */
 static const char *const ignored[] = {
-    /* what mount(8) finds in the table of a mount that it remounts */
+    /* mount(8) copies these from the mount table for a remount */
     "user_id",     "group_id",      "max_read",
     "suid",        "nosuid",        "dev",
     "nodev",       "exec",          "user",
@@ -184,7 +184,7 @@ static errint_t option_take_string(char **at, const char *value, struct efs_erro
     return 0;
 }
 
-/* A name that efs_set() takes. False: it is none. */
+/* Stores the value of a setting of efs_set(); *rc: 0 or -errno. False: name is not such a setting. */
 static bool option_take_tunable(struct efsd_options *options, const char *name, const char *value,
                                 struct efs_error *err, errint_t *rc)
 {

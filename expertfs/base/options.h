@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.h - the command line and the -o options of mount(8), from one table that parses, checks and explains them.
+ * options.h - the -o options of mount(8): one table for parsing, checks and help; and the parsed command line.
  */
 #ifndef EFSD_OPTIONS_H
 #define EFSD_OPTIONS_H
@@ -11,7 +11,7 @@
 
 enum efsd_direct_io { EFSD_DIRECT_IO_AUTO, EFSD_DIRECT_IO_ON, EFSD_DIRECT_IO_OFF };
 
-/* Names for efs_set(): extended attributes of the root, and mount options. */
+/* Settings of efs_set(), which are also extended attributes of the root and mount options. */
 enum efsd_tunable {
     EFSD_TUNE_BUDGET,
     EFSD_TUNE_POOLS,
@@ -24,30 +24,30 @@ enum efsd_tunable {
 extern const char *const efsd_tunables[EFSD_TUNABLES];
 
 struct efsd_options {
-    char *store; /* as given; main makes both absolute */
+    char *store; /* store and mountpoint as given; main makes both absolute */
     char *mountpoint;
     bool foreground, debug;
-    bool nonempty;           /* mount over what the directory holds */
-    bool remount, read_only; /* read_only: of a remount; all mounts begin as rw */
+    bool nonempty;           /* mount on a directory that is not empty */
+    bool remount, read_only; /* read_only is used only by a remount: mounts start rw */
     uint64_t budget_bytes;   /* 0: auto */
     uint64_t workers;        /* decode threads; 0: all cores */
     unsigned direct_io;      /* enum efsd_direct_io */
     bool no_passthrough;
-    bool prealloc;             /* take all memory of the budget at the mount */
-    char *mount;               /* options for the kernel's mount, comma-separated; NULL when there are none */
-    char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. That of budget is budget_bytes */
-    bool no_state;             /* neither read nor write profile, counts and what guesses learned */
+    bool prealloc;             /* allocate the whole budget when mounting */
+    char *mount;               /* options for the kernel's mount, comma-separated; NULL: none */
+    char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: see budget_bytes */
+    bool no_state;             /* neither load nor save the profile, the counts and the state of the predictor */
     char *fsname;              /* shown as the mount's source; NULL: the store's path */
     char *subtype;             /* NULL: "expertfs" */
 };
 
-/* Set the defaults. */
+/* Sets the defaults. */
 void efsd_options_init(struct efsd_options *options);
 void efsd_options_free(struct efsd_options *options);
-/* Is this option (of those that the kernel's mount is given) among them? */
+/* True if the options for the kernel's mount contain the flag name. */
 bool efsd_options_mounts_with(const struct efsd_options *options, const char *name);
-/* Take one comma-separated list as -o has it. -EINVAL with the reason in err. */
+/* Parses one comma-separated list, the argument of -o. -EINVAL or -ENOMEM with the reason in err. */
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
-/* One line for each -o option: name, values, what it does. */
+/* Prints one line for each -o option: name, values, description. */
 void efsd_options_help(FILE *out);
 #endif

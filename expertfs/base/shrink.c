@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shrink.c - memory goes where it saves more reads. What is read through the page cache is kept there decoded; coded
- * chunks of the same experts in our pools help only after the page cache has dropped them, and it would have dropped
- * less with their memory. Simulated with routing of gpt-oss-20b and a memory limit of half of the file: a page cache
- * with all the memory misses 9 % of the bytes, one beside pools of the same size 32 %; and a miss costs more than its
- * disk read, in faults, copies and reclaim.
+ * shrink.c - divides memory between the engine's pools and the page cache. Data that is read through the page cache
+ * stays there decoded. Coded chunks of the same experts in the pools are used only after the page cache has evicted
+ * them, and it would evict less with the memory of the pools. Simulated with routing of gpt-oss-20b and a memory limit
+ * of half of the file: a page cache with all the memory misses 9 % of the bytes, a page cache next to pools of the same
+ * size 32 %; and a miss costs more than its disk read, in faults, copies and reclaim.
  *
- * So under budget=auto, while reads come for the page cache and it fills the memory of the cgroups or of the machine,
- * the pools keep only what reads under way need. Where the page cache leaves memory free, because its readers have
- * limits of their own or little to read, the chunks stay. When experts are opened with leases, or read past the page
- * cache, the budget is automatic again.
+ * So under budget=auto, while reads are for the page cache and it fills the memory of the cgroups or of the machine,
+ * the pools keep only the memory that reads in flight need. Where the page cache leaves memory free, because its
+ * readers have limits of their own or read little, the pools keep their chunks. When experts are opened with leases or
+ * read uncached, the budget is automatic again.
  */
 #include "shrink.h"
 
@@ -19,12 +19,13 @@
 #include "daemon.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define LOOK_BYTES (64 * MIB)  /* between two looks: one takes less than 1 % of the time of reading so much */
-#define LEAST_BYTES (96 * MIB) /* what is left to the pools: reads under way, and what the kernel reads ahead */
-#define DIRECT_SHARE 8u        /* more than this part past the page cache: the pools are in use */
-#define SPARE_SHARE 6u         /* less than this part of the memory that there is: the page cache has filled it */
+#define LOOK_BYTES (64 * MIB)  /* bytes read between two checks; a check takes < 1 % of the time to read them */
+#define LEAST_BYTES (96 * MIB) /* minimum for the pools: reads in flight and the kernel's read-ahead */
+#define DIRECT_SHARE 8u        /* more than 1/8 of the bytes since the last check were uncached: the pools are in use */
+#define SPARE_SHARE 6u         /* at most 1/6 of the available memory is free: the page cache has filled it */
 
-/* Has the page cache filled the memory that is available to it and to us? Enough was read, and little is free. */
+/* True if the page cache has filled the memory available to it and to this process: at least 5/6 of it was read for the
+ * page cache, and at most 1/6 of it is free. */
 static bool pagecache_is_filled(const struct efsd *daemon)
 {
     struct efs_memory memory;
@@ -33,7 +34,7 @@ static bool pagecache_is_filled(const struct efsd *daemon)
     return atomic_load(&daemon->shrink.cached_bytes) >= memory.available_bytes - spare && memory.free_bytes <= spare;
 }
 
-/* Set the budget, and remember the text by which the engine shows it. */
+/* Sets the budget (0: auto), and stores it as efs_get() returns it, to detect changes by users. */
 static void shrink_set_budget(struct efsd *daemon, uint64_t bytes)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
@@ -49,7 +50,7 @@ static void shrink_set_budget(struct efsd *daemon, uint64_t bytes)
     }
 }
 
-/* Was enough read since the budget was set for the page cache to fill the memory that it got? */
+/* True if the bytes read for the page cache since the budget was set could fill the available memory. */
 static bool shrink_had_time(const struct efsd *daemon)
 {
     return atomic_load(&daemon->shrink.cached_bytes) - daemon->shrink.set_bytes >= efsd_memory_bytes();
@@ -64,7 +65,7 @@ static void shrink_look(struct efsd *daemon, bool in_use)
     bool small = atomic_load(&shrink->small) && strcmp(budget, shrink->budget) == 0;
     atomic_store(&shrink->small, small);
     if (!small && strcmp(budget, "auto") != 0)
-        return; /* someone has set it */
+        return; /* a user has set the budget */
     bool wanted = !in_use && (pagecache_is_filled(daemon) || (small && !shrink_had_time(daemon)));
     if (small == wanted)
         return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shrink.h - memory that the pools leave to the page cache.
+ * shrink.h - reduces the engine's budget while the page cache needs the memory.
  */
 #ifndef EFSD_SHRINK_H
 #define EFSD_SHRINK_H
@@ -12,19 +12,19 @@
 struct efsd;
 
 struct efsd_shrink {
-    _Atomic uint64_t cached_bytes; /* read for the page cache */
-    _Atomic uint64_t direct_bytes; /* read past it, since the last look */
-    _Atomic uint64_t look_bytes;   /* cached_bytes at which to look again */
-    _Atomic bool leased;           /* an expert was opened since the last look */
-    _Atomic bool small;            /* the budget is ours, and small */
-    _Atomic bool looking;          /* guards the rest, and changes of small */
-    uint64_t set_bytes;            /* cached_bytes when it was set last */
-    char budget[64];               /* what we set it to, as efs_get() shows it */
+    _Atomic uint64_t cached_bytes; /* bytes read for the page cache */
+    _Atomic uint64_t direct_bytes; /* bytes read uncached since the last check */
+    _Atomic uint64_t look_bytes;   /* cached_bytes at the last check */
+    _Atomic bool leased;           /* an expert was leased since the last check */
+    _Atomic bool small;            /* the budget was reduced by this file */
+    _Atomic bool looking;          /* try-lock; guards the fields below, and changes of small */
+    uint64_t set_bytes;            /* cached_bytes when the budget was last set */
+    char budget[64];               /* the reduced budget, as efs_get() returns it */
 };
 
-/* A read of a file: for the page cache, or past it. */
+/* Counts a read of a file, for the page cache or uncached, and checks the budget every 64 MiB. */
 void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached);
-/* An expert is opened with a lease: the memory is wanted back. */
+/* An expert was opened with a lease or requested over the export socket: restores budget=auto. */
 void efsd_shrink_leased(struct efsd *daemon);
 
 #endif

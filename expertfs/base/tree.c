@@ -15,7 +15,7 @@ struct efsd_entry {
     uint8_t kind;
 };
 
-/* parts: how many it has. */
+/* False: not a valid path. *parts: number of its parts. */
 static bool path_is_sound(const char *path, size_t bytes, size_t *parts)
 {
     *parts = 0;
@@ -82,7 +82,7 @@ errint_t efsd_tree_add(struct efsd_tree *tree, const char *path, enum efsd_kind 
     return 0;
 }
 
-/* Order in which a directory's entries are neighbours: '/' sorts before every other byte. */
+/* Sort order that makes the entries of each directory adjacent: '/' sorts before every other byte. */
 static int compare_entries(const void *a, const void *b, void *text_arg)
 {
     const struct efsd_entry *x = a, *y = b;
@@ -91,7 +91,7 @@ static int compare_entries(const void *a, const void *b, void *text_arg)
     size_t n = x->path_bytes < y->path_bytes ? x->path_bytes : y->path_bytes;
     size_t i = 0;
     while (i + sizeof(uint64_t) <= n && memcmp(p + i, q + i, sizeof(uint64_t)) == 0)
-        i += sizeof(uint64_t); /* neighbours have most of their path in common */
+        i += sizeof(uint64_t); /* adjacent entries share most of their path */
     for (; i < n; i++) {
         if (p[i] != q[i]) {
             unsigned c = p[i] == '/' ? 0 : (unsigned char)p[i];
@@ -102,7 +102,7 @@ static int compare_entries(const void *a, const void *b, void *text_arg)
     return x->path_bytes < y->path_bytes ? -1 : x->path_bytes > y->path_bytes;
 }
 
-/* Bytes of the part of entry's path that begins at depth. */
+/* Length of the part of entry's path that starts at byte depth. */
 static size_t entry_part_bytes(const char *text, const struct efsd_entry *entry, size_t depth)
 {
     const char *part = text + entry->path + depth;
@@ -118,8 +118,8 @@ static errint_t entry_fail_twice(const struct efsd_tree *tree, const struct efsd
 }
 
 /*
- * Append the children of directory at, which has for now in first and count the entries below it, and in bytes the
- * length of their common prefix. One name is one child: a run of entries that share their part at this depth.
+ * Appends the children of the directory at index `at`. On entry its first and count are the range of entries below it,
+ * and its bytes is the length of their common prefix. Each child is a run of entries with the same part at this depth.
  */
 static errint_t tree_add_children(struct efsd_tree *tree, uint32_t at, struct efs_error *err)
 {
@@ -171,7 +171,7 @@ errint_t efsd_tree_build(struct efsd_tree *tree, struct efs_error *err)
 {
     if (tree->entry_count)
         qsort_r(tree->entries, tree->entry_count, sizeof(*tree->entries), compare_entries, tree->text);
-    tree->nodes = calloc(1 + tree->part_count, sizeof(*tree->nodes)); /* the rest is given back below */
+    tree->nodes = calloc(1 + tree->part_count, sizeof(*tree->nodes)); /* upper bound, shrunk below */
     if (!tree->nodes)
         return efs_fail(err, -ENOMEM, "no memory for the names of %u files", tree->entry_count);
     tree->nodes[EFSD_ROOT] =
