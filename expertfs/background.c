@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* background.c - see background.h. What goes through the pipe: one byte, '+' for ready or '-' and the reason. */
+/* background.c - see background.h. The pipe carries '+' for ready, or '-' followed by the reason. */
 #include "background.h"
 
 #include <errno.h>
@@ -31,13 +31,13 @@ static void pipe_write_all(int fd, const char *text, size_t bytes)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return; /* the parent is gone: nobody to tell */
+            return; /* the parent has exited */
         text += n;
         bytes -= (size_t)n;
     }
 }
 
-static volatile pid_t to_tell; /* a signal handler has nowhere else to look */
+static volatile pid_t to_tell; /* the daemon; global because a signal handler reads it */
 
 static void signal_pass_on(int number)
 {
@@ -51,14 +51,14 @@ void efsd_signals_handle(void (*handler)(int number))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
     for (size_t i = 0; i < ENDING; i++)
-        if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
+        if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* ignored by nohup(1) */
             sigaction(ending[i], &action, NULL);
 }
 
 __attribute__((noreturn)) static void parent(pid_t child, int fd, const sigset_t *mask)
 {
     char text[2048];
-    to_tell = child; /* in a session of its own: what is meant to end us, as from a terminal, ends it, and it says so */
+    to_tell = child; /* setsid() in the child keeps signals of the terminal from it: forward them */
     efsd_signals_handle(signal_pass_on);
     sigprocmask(SIG_SETMASK, mask, NULL);
     ssize_t bytes = pipe_read_all(fd, text, sizeof(text) - 1);
@@ -87,7 +87,7 @@ errint_t efsd_background_begin(int *status_fd, struct efs_error *err)
     if (pipe2(ends, O_CLOEXEC))
         return efs_fail(err, -errno, "pipe: %s", strerror(errno));
     fflush(NULL);
-    sigset_t all, mask; /* blocked, so that none ends the parent alone */
+    sigset_t all, mask; /* blocked until parent() has installed its handler: no signal kills the parent alone */
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &mask);
     pid_t child = fork();

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon.h - one mount: what its rooms share.
+ * daemon.h - struct efsd, the state of one mount, shared by all rooms of the daemon.
  *
  *   options -> engine -> tree -> session (mount, INIT) -> receiving threads -> ops -> reads | opens | control
  *
- * Threads: main (starts, waits for signals, stops), receiving threads (take requests from the kernel; answer all that
- * needs no disk; may wait for a reply buffer, never for the disk), and the engine's workers (answer reads and opens
- * when the bytes are there). None of them makes calls on the mount: it would wait for itself, and could not be killed.
- * After daemon_start() everything here is constant but what names a lock or is atomic.
+ * Threads: main (starts the mount, waits for signals, stops it), receiving threads (read requests of the kernel and
+ * answer those that need no disk; may block on a reply buffer, never on the disk), the engine's workers (complete reads
+ * and opens when the data is in memory), the export thread (export.c) and the log thread (log_queue.c). No thread
+ * accesses files of the mount: the request would wait for this daemon, which could then not be killed.
+ *
+ * After daemon_start() all fields are constant except those that name a lock or are atomic.
  */
 #ifndef EFSD_DAEMON_H
 #define EFSD_DAEMON_H
@@ -30,7 +32,7 @@ struct efsd {
     struct efsd_options options;
     struct efs *fs;
     struct efs_store_info info;
-    struct efs_stream *streams[2]; /* by hints, for all readers of whom that is known */
+    struct efs_stream *streams[2]; /* indexed by EFS_STREAM_*; shared by all readers */
     uint32_t expert_count;
     struct efsd_tree tree;
     struct efsd_buffers buffers;
@@ -40,26 +42,26 @@ struct efsd {
     struct efsd_counters counters;
     struct efsd_shrink shrink;
     struct efsd_tuning tuning;
-    struct efsd_export *export; /* NULL: there is none */
-    const char *export_address; /* the path of its socket, or "-" */
+    struct efsd_export *export; /* NULL: no export socket */
+    const char *export_address; /* path of the socket, or "-" */
     struct fuse_session *session;
-    int fuse_fd;                     /* the session's */
-    int stop_fd;                     /* eventfd: readable when receiving threads shall end */
-    int ended_fd;                    /* eventfd: readable when one has ended because the mount is gone */
-    unsigned threads;                /* receiving threads */
-    unsigned started_threads;        /* main's own: those to join */
-    struct efsd_receiver *receivers; /* session.c */
-    struct timespec mtime;           /* of all files: the store's */
+    int fuse_fd;                     /* FUSE device of session */
+    int stop_fd;                     /* eventfd: readable when receiving threads must exit */
+    int ended_fd;                    /* eventfd: readable after a receiving thread has exited, as on unmount */
+    unsigned threads;                /* number of receiving threads */
+    unsigned started_threads;        /* receiving threads to join; used by main only */
+    struct efsd_receiver *receivers; /* array of threads; defined in session.c */
+    struct timespec mtime;           /* of all files: the mtime of the store */
     uid_t uid;
-    gid_t gid;                /* the store's */
-    mode_t mode;              /* of files: who may read the store, bits of 0444 */
-    bool restricted;          /* others may come, and some of them may not read: the kernel judges by mode */
-    dev_t device;             /* st_dev of the mount; 0: not known */
-    uint32_t generation;      /* of all nodes but the root, in file handles: see entry_fill() in ops.c */
-    bool direct_io;           /* plain opens use direct_io */
-    uint64_t readahead_bytes; /* in force in the kernel; 0: not known */
-    char readahead_note[160]; /* why it is not as asked; "" when it is */
-    char path_note[400];      /* why there is no better path than serving_path, for people */
+    gid_t gid;                /* group of the store */
+    mode_t mode;              /* permissions of files, bits of 0444: see daemon_set_owner() */
+    bool restricted;          /* allow_other, and not all users may read the store: the kernel checks modes */
+    dev_t device;             /* st_dev of the mount; 0: unknown */
+    uint32_t generation;      /* of all nodes except the root, in file handles: see entry_fill() in ops.c */
+    bool direct_io;           /* opens without passthrough use direct_io */
+    uint64_t readahead_bytes; /* current value of the kernel; 0: unknown */
+    char readahead_note[160]; /* why it could not be set; "" if it was set */
+    char path_note[400];      /* text for users: why serving_path was chosen */
     time_t started;
 };
 

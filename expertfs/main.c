@@ -58,7 +58,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     }
 }
 
-/* The list of -o options, from the table that parses them, below argp's own. */
+/* Appends the list of -o options, from the table that parses them, to the help of argp. */
 static char *help_filter(int key, const char *text, void *input)
 {
     (void)input;
@@ -80,8 +80,8 @@ static void print_version(FILE *out, struct argp_state *state)
     fprintf(out, "expertfs %s (libfuse %s)\n", efs_version(), fuse_pkgversion());
 }
 
-/* Make *path absolute, for a daemon whose directory is "/". A path that is not there is told with its name and
- * what is wanted there. */
+/* Makes *path absolute, because the daemon changes to "/". If path does not exist, err has its name followed by
+ * `wanted`. */
 static errint_t make_absolute(char **path, const char *wanted, struct efs_error *err)
 {
     char *absolute;
@@ -106,11 +106,9 @@ static int report_failure(const struct efs_error *err, int status_fd)
     return EXIT_FAILURE;
 }
 
-/*
- * Standard files that are closed are opened on /dev/null: else the FUSE device would be one of them, and get messages,
- * or be closed when the daemon leaves its terminal. A limit on the size of files (ulimit -f) becomes an error in place
- * of a signal: memory files are files.
- */
+/* Opens closed standard descriptors on /dev/null: otherwise the FUSE device could get one of their numbers, and receive
+ * messages or be closed when the daemon detaches from its terminal. Ignores SIGXFSZ, so that memfds over the limit of
+ * file sizes (ulimit -f) cause an error instead of a signal. */
 static void prepare_process(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -119,7 +117,7 @@ static void prepare_process(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/* What to do where there is no store of that name. */
+/* Hint for a store that does not exist. */
 static const char *store_hint(const char *store)
 {
     char *begun;
@@ -167,8 +165,8 @@ int main(int argc, char **argv)
         return failed ? report_failure(&err, status_fd) : 0;
     }
     errint_t rc = find_paths(&options, &err);
-    closefrom(STDERR_FILENO + 1); /* the caller's: a lock or a pipe would be held until the mount ends */
-    efsd_log_open(true);          /* until the daemon is ready, its terminal is still there */
+    closefrom(STDERR_FILENO + 1); /* inherited locks and pipes would stay open until the mount ends */
+    efsd_log_open(true);          /* errors before the fork go to stderr */
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         if (!rc)

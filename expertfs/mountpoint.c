@@ -20,14 +20,14 @@
 #define LOCK_TRIES 1000
 #define LOCK_PAUSE_US 10000
 
-/* What is mounted on path; false: nothing is, or it is not known. */
+/* Type and source of the topmost mount at path. false: no mount, or the mount table cannot be read. */
 static bool mountpoint_has(const char *path, char type[64], char source[512])
 {
     struct efsd_mounts table;
     struct efsd_mount mount;
     bool found = false;
     efsd_mounts_open(&table);
-    while (efsd_mounts_next(&table, &mount)) { /* the last one is on top */
+    while (efsd_mounts_next(&table, &mount)) { /* the last match is the topmost mount */
         if (strcmp(mount.path, path) != 0)
             continue;
         found = true;
@@ -38,8 +38,9 @@ static bool mountpoint_has(const char *path, char type[64], char source[512])
     return found;
 }
 
-/* Of several daemons that start at once here the others wait until this one has mounted or failed, but not for ever: a
- * user who may read the directory can lock it, too. A descriptor, or -1 where that is not possible. */
+/* Serialises daemons that mount on the same path: each waits until the previous one has mounted or failed, but at most
+ * LOCK_TRIES * LOCK_PAUSE_US, because any user who can read the directory can lock it. Returns a descriptor, after a
+ * timeout without the lock, or -1 if the directory cannot be opened. */
 static int mountpoint_lock(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -51,7 +52,7 @@ static int mountpoint_lock(const char *path)
     return fd;
 }
 
-/* A directory that cannot be read counts as empty: its owner may mount on it. */
+/* A directory that cannot be read counts as empty, because its owner may mount on it. */
 static bool mountpoint_is_empty(const char *path)
 {
     DIR *directory = opendir(path);
@@ -64,7 +65,7 @@ static bool mountpoint_is_empty(const char *path)
     return empty;
 }
 
-/* Where the dead mount is that path is in, for free(). NULL: it is not found. */
+/* Path of the dead mount that contains path; the caller frees it. NULL: not found. */
 static char *dead_mount(const char *path)
 {
     struct efsd_mounts table;
@@ -90,7 +91,7 @@ errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err)
     if (mount)
         efs_fail(err, -ENOTCONN, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s", path,
                  mount);
-    else /* a symbolic link leads below it */
+    else /* path leads into it through a symbolic link */
         efs_fail(err, -ENOTCONN,
                  "%s: a mount whose daemon died is on the way there; findmnt names it, fusermount3 -u removes it",
                  path);
@@ -103,11 +104,12 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
     struct stat st;
     struct statvfs fs;
     char type[64], source[512];
-    /* Who looks into a place that is mounted on demand waits for the mount that this is. */
+    /* Opening the root of an autofs mount blocks until the mount that triggers it, this one, is done. */
     bool on_demand = mountpoint_has(path, type, source) && strcmp(type, "autofs") == 0;
     *lock = on_demand ? -1 : mountpoint_lock(path);
     bool mounted = mountpoint_has(path, type, source);
-    /* statvfs() asks the daemon of a mount that is there already, where stat() is answered from the kernel's memory. */
+    /* statvfs() sends a request to the daemon of an existing mount; stat() may be answered from the kernel's attribute
+     * cache. */
     if (stat(path, &st) || (!on_demand && statvfs(path, &fs))) {
         errint_t rc = -errno;
         return rc == -ENOTCONN ? efsd_mountpoint_dead(path, err) : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
@@ -137,7 +139,7 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
         struct efsd_mount mount;
         struct statfs fs;
         int id, fd = efsd_mount_open(path, &id);
-        dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may be answered by the kernel */
+        dead = fd >= 0 && fstatfs(fd, &fs) < 0 && errno == ENOTCONN; /* fstat() may use the attribute cache */
         if (fd >= 0)
             close(fd);
         bool ours = dead && efsd_mounts_find(&table, id, &mount) && mount_is_ours(&mount, subtype);

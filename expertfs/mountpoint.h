@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mountpoint.h - may a store be mounted here? */
+/* mountpoint.h - checks of a mountpoint, removal of dead mounts, remount. */
 #ifndef EFSD_MOUNTPOINT_H
 #define EFSD_MOUNTPOINT_H
 
 #include "options.h"
 
 /*
- * path is absolute. Refused with the way out in err: what is not a directory, a mount whose daemon died, and, unless
- * nonempty, a directory that holds something, which a mount would hide: another mount of a store, too. May block on
- * the daemon of a mount that is there. Until the caller closes *lock, which may be negative, other daemons that come
- * here wait for it, some seconds at most.
+ * Checks that a store can be mounted on path, which is absolute. Errors, with a hint in err: -ENOTDIR; -ENOTCONN: a
+ * mount whose daemon has died; unless nonempty, -EBUSY: a FUSE mount with entries, or -ENOTEMPTY: any other directory
+ * with entries, which the mount would hide; or the error of stat(2) or statvfs(3). May block on the daemon of an
+ * existing mount. Always sets *lock to a descriptor that locks the directory, or to -1. Until the caller closes it,
+ * other daemons that call this function for path wait, for at most 10 s.
  */
 errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struct efs_error *err);
 
-/* -ENOTCONN, in err the dead mount that path is in and how to remove it. */
+/* Returns -ENOTCONN; err names the dead mount that contains path, and the command that removes it. */
 errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err);
 
-/* Unmount the top mount at path while it is of type fuse.SUBTYPE (NULL: expertfs) and its daemon has died. */
+/* Unmounts mounts from the top of path while their type is fuse.SUBTYPE (NULL: expertfs) and their daemon has died. */
 void efsd_mountpoint_recover(const char *path, const char *subtype);
 
-/* mount -o remount: make the mount of this type that is on top at options->mountpoint ro or rw. The daemon takes no
- * part in it, and other options have no effect. */
+/* mount -o remount: applies ro or rw, and noexec, to the topmost mount at options->mountpoint, which must have the type
+ * that options give. Other options are ignored. The daemon of the mount is not involved. */
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
 
 #endif

@@ -9,11 +9,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/*
- * SYS_ADMIN mounts, unmounts, hands backing files to the kernel and makes file systems of our own; DAC_READ_SEARCH and
- * DAC_OVERRIDE open stores, sockets and state directories of others, as root is used to; IPC_LOCK pins the chunk pool
- * for io_uring, however little the limit is. expertfs@.service leaves the first three, and no limit.
- */
+/* SYS_ADMIN: mount, unmount, register backing files with the kernel, create private file systems. DAC_READ_SEARCH and
+ * DAC_OVERRIDE: open stores, sockets and state directories of other users. IPC_LOCK: register the chunk pool with
+ * io_uring regardless of RLIMIT_MEMLOCK. expertfs@.service grants the first three and sets no limit. */
 static const uint64_t kept = UINT64_C(1) << CAP_SYS_ADMIN | UINT64_C(1) << CAP_DAC_READ_SEARCH |
                              UINT64_C(1) << CAP_DAC_OVERRIDE | UINT64_C(1) << CAP_IPC_LOCK;
 
@@ -25,7 +23,7 @@ errint_t efsd_privileges_drop(struct efs_error *err)
         return efs_fail(err, -errno, "capget: %s", strerror(errno));
     if (now[0].permitted == 0 && now[1].permitted == 0)
         return 0;
-    /* First the set that bounds what programs can gain, which needs SETPCAP: without it there is none to lose. */
+    /* The bounding set first: this needs CAP_SETPCAP, which capset() drops. EPERM, without it, is no error. */
     for (unsigned long c = 0; prctl(PR_CAPBSET_READ, c) >= 0; c++)
         if (!(kept >> c & 1) && prctl(PR_CAPBSET_DROP, c) < 0 && errno != EPERM)
             return efs_fail(err, -errno, "capability %lu cannot be dropped: %s", c, strerror(errno));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve.c - the life of one mount: engine, tree, session, until a signal or an unmount ends it. */
+/* serve.c - runs one mount: engine, tree, session, until a signal or an unmount ends it. */
 #include "serve.h"
 
 #include <errno.h>
@@ -24,26 +24,26 @@
 
 #define BUFFERS_MOST 32u
 #define BUFFERS_LEAST 4u
-#define THREAD_BYTES (256u << 10) /* what a receiving thread touches of its stack and its buffer, generously */
-#define NAMES_BYTES (256u << 10)  /* set aside for directories and open files, and */
-#define NAME_BYTES 224u           /* for each file, of the tree */
+#define THREAD_BYTES (256u << 10) /* upper bound of the stack and the buffer of a receiving thread */
+#define NAMES_BYTES (256u << 10)  /* reserved for directories and open files, */
+#define NAME_BYTES 224u           /* and per file for the tree */
 #define MIB (UINT64_C(1) << 20)
 
-/* Receiving threads: half of the cores, within bounds. */
+/* Receiving threads: half of the online cores, 2 to 8. */
 static unsigned thread_count(void)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
 }
 
-/* Reply buffers: a 64th of the budget, within bounds. */
+/* Reply buffers: 1/64 of the budget, BUFFERS_LEAST to BUFFERS_MOST. */
 static size_t buffer_count(uint64_t budget_bytes)
 {
     uint64_t count = budget_bytes / 64 / MIB;
     return (size_t)(count < BUFFERS_LEAST ? BUFFERS_LEAST : count > BUFFERS_MOST ? BUFFERS_MOST : count);
 }
 
-/* One budget for both: the engine counts the daemon's own memory as fixed. */
+/* The budget covers the engine and the daemon: the engine counts the daemon's memory as fixed. */
 static errint_t daemon_open_engine(struct efsd *daemon, struct efs_error *err)
 {
     const struct efsd_options *options = &daemon->options;
@@ -93,7 +93,8 @@ static errint_t daemon_add_control_files(struct efsd *daemon)
     return 0;
 }
 
-/* Is path the control directory, or below it? A checkpoint that has one of its own is served without ours. */
+/* True if path is the control directory or below it. A checkpoint that contains such a path is served without control
+ * files. */
 static bool is_control_path(const char *path)
 {
     size_t n = strlen(EFSD_CONTROL_DIRECTORY);
@@ -128,10 +129,9 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
     return efs_reserve(daemon->fs, names_bytes > said ? names_bytes - said : 0, err);
 }
 
-/*
- * Who may read the store may read the mount: who mounted it, the store's group and others as its mode says. Those who
- * are shut out by the owner's part of it stay out, as the owner may be one of the others here.
- */
+/* Users who can read the store can read the mount: the owner is the user who mounts, the permissions of group and other
+ * are those of the store. If the store's mode denies its owner, only the owner of the mount has access, because the
+ * store's owner would be in group or other here. */
 static void daemon_set_owner(struct efsd *daemon)
 {
     const unsigned store = daemon->info.mode, all = 0444;
@@ -143,7 +143,7 @@ static void daemon_set_owner(struct efsd *daemon)
     daemon->restricted = daemon->mode != all && efsd_options_mounts_with(&daemon->options, "allow_other");
 }
 
-/* After INIT: how plain opens are served, and the words for it. */
+/* After INIT: chooses how opens without passthrough are served, and sets path_note. */
 static void daemon_choose_path(struct efsd *daemon)
 {
     const struct efsd_options *options = &daemon->options;
@@ -159,11 +159,11 @@ static void daemon_choose_path(struct efsd *daemon)
              plain);
 }
 
-/* Without the socket clients open files. */
+/* An error is only logged: without the socket clients open files. */
 static void daemon_open_export(struct efsd *daemon)
 {
     struct efs_error err = {.text = ""};
-    if (daemon->options.no_passthrough || !efsd_kernel_privileged()) /* there is no full pool */
+    if (daemon->options.no_passthrough || !efsd_kernel_privileged()) /* no full pool, so no expert can be exported */
         return;
     if (efsd_export_open(daemon, &daemon->export, &err))
         efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", err.text);
@@ -181,13 +181,13 @@ static void daemon_start_export(struct efsd *daemon)
     daemon->export_address = efsd_export_address(daemon->export);
 }
 
-static int caught[2] = {-1, -1}; /* a pipe of signals; a signal handler has nowhere else to look */
+static int caught[2] = {-1, -1}; /* pipe of signal numbers; global because a signal handler writes to it */
 
 static void signal_note(int number)
 {
     const int before = errno;
     const char byte = (char)number;
-    ssize_t n = write(caught[1], &byte, 1); /* full: others came before */
+    ssize_t n = write(caught[1], &byte, 1); /* fails if the pipe is full of earlier signals */
     (void)n;
     errno = before;
 }
@@ -202,7 +202,7 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
     int lock;
     errint_t rc = efsd_mountpoint_check(daemon->options.mountpoint, daemon->options.nonempty, &lock, err);
     if (!rc)
-        rc = efsd_session_check(daemon, err); /* before the disk and the processor are measured */
+        rc = efsd_session_check(daemon, err); /* before the engine measures the disk and the processor */
     if (!rc)
         rc = daemon_open_engine(daemon, err);
     if (!rc)
@@ -233,7 +233,7 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
     return efsd_session_start(daemon, err);
 }
 
-/* Until a signal asks for the end, or the mount is gone. */
+/* Returns after a signal or after a receiving thread has exited, as on unmount. */
 static void daemon_wait(struct efsd *daemon)
 {
     struct pollfd wait[2] = {{.fd = caught[0], .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
@@ -246,11 +246,11 @@ static void daemon_wait(struct efsd *daemon)
 }
 
 /*
- * The order matters. The mount is detached while it is still served: the engine saves its state when it closes, and a
- * state directory below the mountpoint would be a call on the mount that is never answered. Receiving threads end
- * before the engine closes, so that no call into it is active. The engine answers what is in flight, so the device must
- * still be open; then readers of what is still open get errors. Leases are not released before: the kernel may still
- * serve their pages to an open file.
+ * The order matters. The mount is detached while receiving threads still serve it: the engine saves its state when it
+ * closes, and if the state directory is below the mountpoint, its requests would never be answered. Receiving threads
+ * exit before the engine closes, so that no call into it is active. The engine completes what is in flight, so the FUSE
+ * device must still be open; then the session ends, and reads of open files fail. Leases are not released before that:
+ * the kernel may still serve their pages.
  */
 static void daemon_end(struct efsd *daemon)
 {
