@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deferred.h - efs.lock, and what follows from a turn with it. Functions that hold the lock put what is to follow here;
- * leaving the lock works it off, in one order, so that no change has to know what it means for others:
+ * deferred.h - efs.lock, and the work that is deferred until it is released. A *turn* is one hold of the lock.
+ * Functions that hold the lock queue deferred work here; efs_unlock() runs it in a fixed order, so that the code that
+ * changes state need not know what depends on it:
  *
- *   with the lock   who waits for what may have changed looks again (EFS_AGAIN_...), until nothing new comes of it
- *   without         reads are submitted, jobs pushed, memory given back, full experts and fetches begun, leases
- *                   answered
+ *     with the lock      retries of all waiters that a change may affect (EFS_AGAIN_...), until no retry is pending
+ *     without the lock   free memory, submit reads, push jobs, start loads of full experts and fetches, answer leases
  *
- * What a turn may need of the system is got before it begins (supply()), but for turns of the I/O thread. Where that
- * was not enough, who needs more waits in a line and looks again after the next supply.
+ * Memory that a turn may need is allocated before the turn (efs_hooks.supply), except for turns of the I/O thread. If
+ * that was not enough, the waiter stays queued and is retried after the next supply.
  *
- * What is worked off without the lock may come to take it, and may call the user: nobody who leaves efs.lock holds
- * another lock that these need.
+ * Deferred work that runs without the lock may take it, and may call callbacks of the user: a thread must not release
+ * efs.lock while it holds another lock that these need.
  */
 #ifndef EFS_DEFERRED_H
 #define EFS_DEFERRED_H
@@ -27,7 +27,7 @@ struct efs_full_waiter;
 struct efs_job;
 struct efs_memfile;
 
-/* A list that keeps the order in which its elements came, linked by their `next`. */
+/* A FIFO list, linked by the elements' `next`. */
 #define EFS_QUEUE(type)                                                                                                \
     struct {                                                                                                           \
         type *head, **tail;                                                                                            \
@@ -36,54 +36,53 @@ struct efs_memfile;
 #define EFS_QUEUE_PUT(queue, element)                                                                                  \
     ((element)->next = NULL, *(queue)->tail = (element), (queue)->tail = &(element)->next)
 
-/* Who looks again, in this order. */
+/* Retries, in the order in which they run. */
 enum efs_again {
-    EFS_AGAIN_BUDGET,   /* what is above the budget goes */
+    EFS_AGAIN_BUDGET,   /* evict memory above the budget */
     EFS_AGAIN_EXTENTS,  /* extents that wait for memory */
-    EFS_AGAIN_MOVE,     /* what nobody uses in segments that leave */
-    EFS_AGAIN_SEGMENTS, /* segments that leave and may be empty now */
-    EFS_AGAIN_PREFAULT, /* something was wanted that was not there: the pool may soon want more segments */
-    EFS_AGAIN_REST,     /* the disk may rest: what is guessed is read, empty memory filled */
+    EFS_AGAIN_MOVE,     /* move or drop unused extents in retiring segments */
+    EFS_AGAIN_SEGMENTS, /* release retiring segments that are empty */
+    EFS_AGAIN_PREFAULT, /* a load was started: the pool may soon need more segments */
+    EFS_AGAIN_REST,     /* the disk may be idle: read predicted experts, fill empty memory */
     EFS_AGAIN_LEASES,   /* leases that wait for room */
-    EFS_AGAIN_CODED,    /* coded experts that do */
-    EFS_AGAIN_PLAN,     /* what a plan depends on has changed */
+    EFS_AGAIN_CODED,    /* coded experts that wait for room */
+    EFS_AGAIN_PLAN,     /* an input of the plan has changed */
     EFS_AGAIN_COUNT
 };
 
-enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS }; /* as workers.h has them */
+enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS }; /* priorities of workers.h */
 
 struct efs_deferred {
-    bool any;       /* of what follows but for again */
-    bool supply;    /* who waits for memory looks again after the next supply */
+    bool any;       /* any member below is set, except `again` */
+    bool supply;    /* retry waiters for memory after the next supply */
     unsigned again; /* bits by enum efs_again */
     EFS_QUEUE(struct efs_disk_request) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
     EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed */
-    uint64_t memfile_bytes;                  /* that they have */
-    EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be brought: begun as one batch with ... */
+    uint64_t memfile_bytes;                  /* bytes of these memory files */
+    EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be loaded: started as one batch with ... */
     EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
     EFS_QUEUE(struct efs_full_waiter) answers;
-    bool look;       /* reads under way are demand now, or cancelled */
-    bool from_lines; /* some fetches are of leases or coded experts that waited */
+    bool look;       /* priorities of reads have changed, or reads were cancelled */
+    bool from_lines; /* some of fills and fetches come from the queues for room */
 };
 
-/* What the rooms ask of those above them, set once by who knows all rooms (serve.c). With lock held but for the last
- * four. */
+/* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held, except supply, free_memfiles, begin
+ * and answer. */
 struct efs_hooks {
     void (*again[EFS_AGAIN_COUNT])(struct efs *fs);
     /* efs_budget_add_segment(), efs_budget_has_segment() */
     errint_t (*add_segment)(struct efs *fs);
     bool (*has_segment)(struct efs *fs);
-    /* a layer asks for these (numbers in the policy's layer); before the policy hears of it */
+    /* a layer requests these experts (numbers in the policy's layer); called before the policy counts it */
     void (*saw)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
-    void (*warmed)(struct efs *fs, uint32_t extent, errint_t error); /* a load of warming has ended */
-    /* before each turn: what it may need and must not get with the lock. freed: there is more memory than a moment ago
-     */
+    void (*warmed)(struct efs *fs, uint32_t extent, errint_t error); /* a load of class EFS_LOAD_WARM has completed */
+    /* before each turn: allocates memory that the turn may need. gone_bytes: see efs_supply() */
     void (*supply)(struct efs *fs, uint64_t gone_bytes);
-    /* a load of efs_extents_guess() has ended, whoever wanted it in the end; cancelled: -ECANCELED */
+    /* a load of efs_extents_guess() has completed, also if it became demand; cancelled: -ECANCELED */
     void (*guessed)(struct efs *fs, uint32_t expert, errint_t error);
-    /* a layer asks for these, and for how many tokens (NULL: one each); named: for all that it needs, else for others
-     * one by one. Before memory changes for them */
+    /* a layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs,
+     * else further ones may follow. Called before memory changes for the request */
     void (*asked)(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                   bool named);
     void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
@@ -93,8 +92,8 @@ struct efs_hooks {
 
 void efs_lock(struct efs *fs);
 void efs_unlock(struct efs *fs);
-/* The same in a completion on the I/O thread, which must not block: nothing is got of the system before the turn, and
- * of what follows without the lock reads are submitted and jobs pushed; a worker does the rest. */
+/* The same for completions on the I/O thread, which must not block: nothing is allocated before the turn, and after it
+ * only reads are submitted and jobs pushed; a worker does the other deferred work. */
 void efs_lock_completion(struct efs *fs);
 void efs_unlock_completion(struct efs *fs);
 
@@ -102,12 +101,12 @@ void efs_unlock_completion(struct efs *fs);
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_again(struct efs *fs, enum efs_again who);
 void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
-void efs_defer_look(struct efs *fs); /* efs_disk_look() */
-/* Something that supply() gets is wanting. -EAGAIN: who waits for memory looks again when it was there; -ENOMEM: the
- * system did not have it the last time. */
+void efs_defer_look(struct efs *fs); /* defers efs_disk_look() */
+/* The turn lacks memory of efs_hooks.supply. -EAGAIN: waiters for memory are retried after the next supply; -ENOMEM:
+ * the last supply failed. */
 errint_t efs_defer_supply(struct efs *fs);
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
-/* Rooms put what is of their own types on these by EFS_DEFER; bytes: of memory files. */
+/* Appends an element of a room's own type to a queue of efs_deferred. */
 #define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUT(&(fs)->deferred.queue, element))
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs.h - what the rooms that serve a store share: the store, its threads, one lock, what follows from a turn with it,
- * and the numbers of the budget. What a room has for itself is behind its pointer.
+ * efs.h - shared by the rooms that serve a store: the store, its threads, one lock, the deferred work, and the numbers
+ * of the budget. A room's own state is behind its pointer.
  *
- * One lock (efs.lock) guards all but what is set once at the start; it is never held over I/O, decoding or a callback.
+ * One lock (efs.lock) guards all members that change after the start and are not atomic; it is never held during I/O,
+ * decoding or a callback.
  */
 #ifndef EFS_EFS_H
 #define EFS_EFS_H
@@ -31,22 +32,22 @@ struct efs {
     struct efs_stats_counters stats;
     struct efs_workers *workers;
     struct efs_disk *disk;
-    struct efs_estimator *estimator; /* what reads and decodes take now */
+    struct efs_estimator *estimator; /* current rates of reads and decodes */
 
-    pthread_mutex_t lock; /* by efs_lock() and efs_unlock() */
+    pthread_mutex_t lock; /* use efs_lock() and efs_unlock() */
     struct efs_deferred deferred;
     const struct efs_hooks *hooks;
-    struct efs_job rest_job;    /* what follows from turns of the I/O thread and is not for it */
-    bool rest_pushed;           /* that job is */
-    bool lines_begin;           /* a thread begins what waited in a line */
-    bool supply_failed;         /* the system did not have it; once told, it is tried again */
-    _Atomic bool supply_wanted; /* before the next turn */
+    struct efs_job rest_job;    /* deferred work of the I/O thread's turns that may block */
+    bool rest_pushed;           /* rest_job is queued */
+    bool lines_begin;           /* a thread starts loads from the queues for room */
+    bool supply_failed;         /* the last supply failed; cleared when reported, then retried */
+    _Atomic bool supply_wanted; /* supply allocates before the next turn */
     pthread_cond_t quiet;       /* signalled when active reaches 0 while closing */
-    _Atomic unsigned active;    /* loads, reads and leases under way, and one until it is closed */
+    _Atomic unsigned active;    /* loads, reads and leases in flight, and 1 until the store is closed */
     bool closing;
-    bool budget_auto;                       /* the user left the budget to us */
-    uint32_t leases_waiting, coded_waiting; /* for room */
-    struct efs_arena arena;                 /* the chunk pool's memory */
+    bool budget_auto;                       /* budget=auto */
+    uint32_t leases_waiting, coded_waiting; /* waiters for room */
+    struct efs_arena arena;                 /* memory of the chunk pool */
     struct efs_account account;
 
     struct efs_extents *extents;
@@ -65,8 +66,8 @@ static inline bool efs_is_here(const struct efs *fs)
     return efs_owner_is_here(&fs->owner);
 }
 
-/* One more, one fewer thing under way: efs_close() waits for them. To end one is the last that is done with efs,
- * without lock. */
+/* Starts or ends an operation that efs_close() waits for. Ending it must be the caller's last use of efs.
+ * efs_active_end() without lock. */
 void efs_active_begin(struct efs *fs);
 void efs_active_end(struct efs *fs);
 void efs_active_end_locked(struct efs *fs);
