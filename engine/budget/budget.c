@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * budget.c - one budget for everything that the engine holds: fixed memory, the chunk pool's segments, the full pool's
- * memfds. It decides who gives way. All with efs.lock held, but for giving a segment back and efs_budget_wait().
+ * budget.c - one budget for all memory of the engine: fixed memory, the chunk pool's segments, the full pool's memory
+ * files. Chooses what to evict. All functions with efs.lock held, except the release of a segment and
+ * efs_budget_wait().
  */
 #include "budget.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* budget.h - one budget for all that is held, and who gives way to whom in it. */
+/* budget.h - enforces one budget for all memory of the engine: admits memory to it and chooses what to evict. */
 #ifndef EFS_BUDGET_H
 #define EFS_BUDGET_H
 
@@ -7,42 +7,42 @@
 #include "memfile.h"
 #include "memory_left.h"
 
-struct efs_retirement { /* the segment that is being unpinned, to be returned */
+struct efs_retirement { /* the segment that is being released: unregistered by the I/O thread, then freed by a worker */
     struct efs_disk_request request;
     struct efs_job job;
     struct efs *fs;
     bool busy;
 };
 
-struct efs_next_segment { /* of the chunk pool, whose pages are being made */
+struct efs_next_segment { /* the chunk pool's next segment, while a worker populates its pages */
     struct efs_job job;
     struct efs *fs;
     uint32_t segment;
     size_t done;
-    unsigned left; /* to be made after it */
+    unsigned left; /* segments to populate after it */
     bool busy;
 };
 
 #define EFS_SUPPLY_SEGMENTS 2u
 
 struct efs_supply {
-    pthread_mutex_t lock;                 /* one thread at a time gets it */
-    _Atomic uint64_t asked_ns, looked_ns; /* how much memory is left; 0: never */
-    _Atomic uint32_t freed, seen; /* how often memory came free; the same when the last look began, which is no use for
-                                   * what came after */
+    pthread_mutex_t lock;                 /* serialises supply; taken before efs.lock */
+    _Atomic uint64_t asked_ns, looked_ns; /* last use by a turn, last reading of free memory; 0: never */
+    _Atomic uint32_t freed, seen; /* freed: counts frees of memory; seen: its value at the start of the last reading,
+                                     which is stale if they differ */
     /* guarded by efs.lock */
-    struct efs_coming_segment segments[EFS_SUPPLY_SEGMENTS]; /* ready */
+    struct efs_coming_segment segments[EFS_SUPPLY_SEGMENTS]; /* ready to be added */
     unsigned count;
-    uint64_t left_bytes; /* more than efs_account.taken_bytes: may be taken */
-    bool is_new;         /* nobody has gone by it yet */
-    bool has_found;      /* all that we may hold together was found, and nobody has followed it: ... */
+    uint64_t left_bytes; /* free memory at the last reading, plus taken_bytes then: limit of efs_account.taken_bytes */
+    bool is_new;         /* left_bytes was not used yet */
+    bool has_found;      /* found_bytes is new: efs_budget_follow() has not used it */
     uint64_t found_bytes;
 };
 
-struct efs_effective {              /* what of the budget can be had, as it was found last: effective.c */
-    bool is_less;                   /* than what is asked for: ... */
-    uint64_t bytes;                 /* ... this */
-    uint64_t least_bytes, since_ns; /* the least that was found since then, while it is less */
+struct efs_effective {              /* the effective budget (effective.c) */
+    bool is_less;                   /* than the requested budget: ... */
+    uint64_t bytes;                 /* ... by memory pressure: the effective budget */
+    uint64_t least_bytes, since_ns; /* minimum found since since_ns, while is_less */
 };
 
 struct efs_budget {
@@ -56,7 +56,7 @@ struct efs_budget {
 
 /* ---- budget.c ---- */
 /* With lock held: */
-/* What is held, if the chunk pool had so many segments, should it have fewer. */
+/* Bytes in use, if the chunk pool had at least this number of segments. */
 static inline uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
 {
     uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
@@ -67,72 +67,74 @@ static inline uint64_t efs_budget_used(const struct efs *fs)
 {
     return efs_budget_used_with(fs, 0);
 }
-/* The chunk pool gets one more segment, but not from a full expert that is kept. 0; -EAGAIN: it is on its way; -ENOMEM.
- */
+/* Adds a segment to the chunk pool; evicts full experts if the pool is below its plan, or needs more for coded experts,
+ * and the budget is used up. 0; -EAGAIN: memory is being freed or allocated, retry; -ENOMEM. */
 errint_t efs_budget_add_segment(struct efs *fs);
-/* Is there room for one more segment as it is, within the plan, with nothing that must go? */
+/* Whether the chunk pool can get a segment within plan, budget and free memory, without evictions. */
 bool efs_budget_has_segment(struct efs *fs);
-/* Bytes of chunks that clients may hold at once: half of what the chunk pool has by the plan or, should the plan
- * give it little, a quarter of the budget, for which full experts give way. */
+/* Limit of the chunks that clients hold: half of the planned chunk pool, but at least a quarter of the budget that is
+ * not fixed; full experts are evicted for it. */
 uint64_t efs_budget_coded(const struct efs *fs);
-/* Make room for a memfile of bytes more, or leave a free one for that use: gives up free memfiles, segments above the
- * plan, evictable experts, kept ones that nobody holds, then segments down to the floor. What goes leaves later
- * (-EAGAIN: waiting leases are then tried again; -EBUSY: it is under way and takes a moment); -ENOMEM: everything is
- * held. */
+/* Makes room for another memory file of this size, or a free one for this use. Frees, in this order: free memory files,
+ * segments above the plan, evictable full experts, kept full experts without leases, segments down to the floor.
+ * -EAGAIN: segments are being released, waiting leases are retried afterwards; -EBUSY: memory is being freed, retry
+ * soon; -ENOMEM: all memory is held. */
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use);
-/* A place for a memfile of that size, not SHOWN: *memfile is a free one, PRIVATE or, if that is the
- * use, a WINDOW; NULL: a new one is to be made and is counted already. As efs_budget_reserve_full() else. */
+/* Reserves a memory file of this size: *memfile is a free one, PRIVATE or, if use is WINDOW, possibly a WINDOW, never
+ * SHOWN; NULL: the caller allocates one, which is already counted. Errors of efs_budget_reserve_full(). */
 errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
-/* A budget of at least the floor is asked for: what of it can be had (efs_account.budget_bytes), and what follows from
- * that: segments that the chunk pool always keeps, how far to read ahead. */
+/* Sets the requested budget, which is at least the minimum, and from it the effective budget
+ * (efs_account.budget_bytes), the floor of the chunk pool and the limit of read-ahead. */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
-/* Cut the budget into pools by the tuning of the cache state; victims go. */
+/* Cuts the budget into pools by the cache's tuning; evicts the victims. */
 void efs_budget_cut(struct efs *fs);
-/* A new budget of at least the floor: shrinking evicts at once; what is leaving then, efs_budget_wait() waits for. */
+/* Changes the budget, which is at least the minimum. A smaller one evicts at once; efs_budget_wait() waits until that
+ * memory is freed. */
 void efs_budget_change(struct efs *fs, uint64_t bytes);
-/* Without lock: shrink, and wait until all has gone that is not leased (at most some seconds). Bytes still above what
- * was asked for. */
+/* Shrinks to the budget and waits until all memory that is not held is freed, for at most about 5 s. Without lock.
+ * Returns the bytes still above the requested budget. */
 uint64_t efs_budget_wait(struct efs *fs);
-/* The budget or the plan is smaller now: what is above it goes, as far as nobody holds it. */
+/* Evicts what exceeds the budget or the plan and is not held. */
 void efs_budget_shrink(struct efs *fs);
-/* Without lock, before there are threads and after. */
+/* Without lock, before threads are started and after they have ended. */
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
-void efs_budget_leave(struct efs *fs); /* in its place, in a forked process */
-/* EFS_AGAIN_SEGMENTS: of those that were to leave and are empty now, begin to give one back. */
+void efs_budget_leave(struct efs *fs); /* efs_budget_destroy() in a forked process */
+/* EFS_AGAIN_SEGMENTS: starts to release a retiring segment that is empty. */
 void efs_budget_retire(struct efs *fs);
-bool efs_budget_is_retiring(const struct efs *fs); /* one is being given back just now */
+bool efs_budget_is_retiring(const struct efs *fs); /* a segment is being released */
 
 /* ---- effective.c ---- */
-/* EFS_AGAIN_BUDGET: what can be had follows what was found last, at once down, some seconds later and by a step up;
- * what is above it goes, as efs_budget_shrink(). */
+/* EFS_AGAIN_BUDGET: adjusts the effective budget to the last reading of free memory: down at once, up in steps after 3
+ * s; then efs_budget_shrink(). */
 void efs_budget_follow(struct efs *fs);
 
 /* ---- budget_check.c ---- */
-/* Without lock, with full.c's and arena's tables built: may a budget that somebody named be taken? held: bytes of it
- * that this process has already. -ENOMEM, with the limit and the way out in err: it is above what processes may have
- * here, and the store is large enough to take it. 0: err says whether it is above what is
- * available now, or is left as it was. */
+/* Checks a budget that the user requested. Without lock, after full.c's and the arena's tables were built. held: bytes
+ * of it that this process has allocated already. -ENOMEM, with the limit and a way out in err: it exceeds the memory
+ * limit of this process, and the store is large enough to use it up. 0: err has a note if it exceeds the memory
+ * available now, else it is unchanged. */
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
 /* ---- supply.c ---- */
-/* Without lock: get what turns may need; see efs_hooks. May wait for another thread that does. gone_bytes: so much of
- * what is counted as held has just been given back to the system; who says so takes it off both counts then. */
+/* Allocates memory that turns may need; see efs_hooks. Without lock. May wait for another thread in it. gone_bytes:
+ * bytes that the caller has just freed and that are still counted as in use; the caller subtracts them from gone_bytes
+ * and from that count afterwards. */
 void efs_supply(struct efs *fs, uint64_t gone_bytes);
-/* Without lock: look how much memory is left, though nobody asks for it. */
+/* Reads how much memory is free, also when no turn has asked. Without lock. */
 void efs_supply_look(struct efs *fs);
-/* With lock held, both: -EAGAIN: as efs_defer_supply(), not now. */
-/* The chunk pool has one more segment, which the caller has room for: 0, -EAGAIN, -ENOMEM. */
+/* Both with lock held. -EAGAIN: as efs_defer_supply(). */
+/* Adds a segment to the chunk pool, for which the caller has reserved room: 0, -EAGAIN, -ENOMEM. */
 errint_t efs_supply_segment(struct efs *fs);
-/* Is there memory for so much more, whatever the budget says? 0, -EAGAIN, -ENOMEM. */
+/* Whether the system has bytes free, independently of the budget: memory that clients still map is charged to the
+ * cgroup but not counted in the budget, so the budget alone cannot prevent an OOM kill. 0, -EAGAIN, -ENOMEM. */
 errint_t efs_supply_memory(struct efs *fs, uint64_t bytes);
 
 /* ---- prefault.c ---- */
-/* EFS_AGAIN_PREFAULT: something was wanted that was not there. If the chunk pool will soon want more segments, have
- * their pages ready. */
+/* EFS_AGAIN_PREFAULT: populates the chunk pool's next segments if less than 4 segments of it are free. */
 void efs_prefault(struct efs *fs);
 
 /* ---- prealloc.c ---- */
-void efs_prealloc(struct efs *fs); /* without lock, before anybody reads, and after the first plan */
+void efs_prealloc(struct efs *fs); /* without lock, after the first plan, before the first read */
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* budget_check.c - a budget that was asked for, beside the memory that there is: one above it ends with a killed
- * process. */
+/* budget_check.c - compares a requested budget with the memory limits: above them the process would be killed (OOM). */
 #include "budget.h"
 #include "full.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * budget_cut.c - the budget cut into pools.
+ * budget_cut.c - cuts the budget into pools.
  *
- * The budget is: what is fixed, a segment or two for chunks on their way, what experts have that are guessed to be
- * asked for, as much as leases on experts outside of F held at once, lately, and the rest for the pools. F is memory
- * files; C, S and E share the chunk pool, of which blocks of differing sizes leave some unused.
+ * The budget consists of: fixed memory; one or two segments for chunks that are read and not kept; the share of
+ * prefetch; the recent peak of leases on experts outside of F; and the pools. F is memory files; C, S and E share the
+ * chunk pool, of which 3 % stay unused between blocks of different sizes.
  */
 #include "budget.h"
 

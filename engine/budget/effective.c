@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * effective.c - the effective budget: what can be had of the budget that was asked for. The pools are cut from it and
- * held to it. Cut from what is asked for and not to be had, they would be given segments that never come, and lose what
- * the plan counts on: a quarter of a model, in a cgroup of 8 MiB above it, read 200 MB a token in place of 169.
+ * effective.c - the effective budget: the part of the requested budget that the system can provide. The pools are
+ * planned for it. Planned for the requested budget, they would count on segments that are never allocated and lose
+ * experts that the plan keeps: with a quarter of a model, in a cgroup of 8 MiB above it, 200 MB were read per token
+ * instead of 169.
  *
- * It falls at once, by whole segments: the memory is others' already, or will be refused. It rises when a step more
- * could be had all of some seconds, and then leaves half a step, so that what comes and goes moves no pools.
+ * It falls at once, by whole segments: the memory is used by other processes already, or would be refused. It rises
+ * when a step more was available for 3 s, and then leaves half a step, so that short changes of free memory do not
+ * resize the pools.
  */
 #include "budget.h"
 

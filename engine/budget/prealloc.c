@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prealloc.c - all memory of the pools is taken when the store is opened, so that no reader waits for the system to
- * find and clear pages: in a virtual machine whose host takes back what is free, that can be slower than the disk.
+ * prealloc.c - allocates all memory of the pools when the store is opened, so that no reader waits for the kernel to
+ * find and clear pages: in a virtual machine whose host reclaims free memory, that can be slower than the disk.
  *
- * Segments of the chunk pool and memory for full experts as the first plan has them, within the budget, by as many
- * threads as decode. Where the system has no more, the rest is taken when it is needed, as without this.
+ * Allocates the segments of the chunk pool and the memory files of the first plan, within the budget, on as many
+ * threads as decode. When the system has no more memory, the rest is allocated on demand, as without this option.
  */
 #include "budget.h"
 #include "thread.h"

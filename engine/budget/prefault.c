@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefault.c - the chunk pool's next segments get their pages before they are needed. Pages are cleared by the
- * kernel, and in a virtual machine may first have to come from the host: a read that waited for that would leave the
- * disk idle.
+ * prefault.c - populates the pages of the chunk pool's next segments before they are needed. The kernel clears pages,
+ * and in a virtual machine may first have to get them from the host: a read that waited for that would leave the disk
+ * idle.
  *
- * One segment at a time, within budget and plan, by decode workers that have nothing else to do, a huge page a job; no
- * more than some times what is in use, so that a store of which little is read stays small.
+ * One segment at a time, within budget and plan, by idle decode workers, a huge page per job; free memory of the pool
+ * stays below 4 times the used memory, so that a store of which little is read stays small.
  */
 #include "budget.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * supply.c - what turns with efs.lock may need of the system, got before they begin: segments of the chunk pool that
- * are usable but for being in the table, structs for loads, and how much memory is left. A turn takes of it; what is
- * taken is replaced before the next turn, and where a turn needs more than there is, it waits for the next supply.
+ * supply.c - allocates memory that turns with efs.lock may need before they start: segments of the chunk pool that are
+ * ready to be added to its table, structs for loads, and the reading of free memory. A turn takes from this supply; it
+ * is replenished before the next turn, and a turn that needs more waits for the next supply.
  *
- * How much memory is left is looked at as long as turns ask for it, and is as of a moment ago; what was taken since is
- * counted.
+ * While turns use the amount of free memory, it is read again when the reading is 20 ms old or memory was freed since.
+ * Bytes allocated since the last reading are subtracted.
  */
 #include "budget.h"
 
