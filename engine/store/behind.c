@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* behind.c - a ring of memory between who makes bytes and the disk. */
+/* behind.c - the ring buffer and the thread that writes it. */
 #include "behind.h"
 
 #include "layout.h"
@@ -19,16 +19,16 @@ struct efs_behind {
     efs_behind_write *write;
     void *arg;
     uint8_t *ring;
-    uint64_t base; /* offset of the ring's first byte at first; a page */
+    uint64_t base; /* file offset of the ring's first byte, page-aligned */
     bool threaded;
     unsigned long thread;
-    pthread_mutex_t lock;   /* guards what follows */
-    pthread_cond_t work;    /* a piece is full, or flushing, or stop */
-    pthread_cond_t written; /* a piece was written, or failed */
-    uint64_t end;           /* of what was put */
-    uint64_t done;          /* what is before is written; a page */
+    pthread_mutex_t lock;   /* guards the following members */
+    pthread_cond_t work;    /* signalled if a piece is full, and for flushing and stop */
+    pthread_cond_t written; /* signalled after each write */
+    uint64_t end;           /* file offset after the last byte put */
+    uint64_t done;          /* file offset up to which all is written, page-aligned */
     bool flushing, stop;
-    errint_t rc; /* of the first write that failed */
+    errint_t rc; /* of the first failed write */
     struct efs_error err;
 };
 
@@ -37,7 +37,7 @@ static uint8_t *behind_at(const struct efs_behind *b, uint64_t offset)
     return b->ring + (offset - b->base) % EFS_BEHIND_BYTES;
 }
 
-/* Where the next write ends; done: there is none to make now. */
+/* End of the next write; b->done if no write is due. */
 static uint64_t next_end(const struct efs_behind *b)
 {
     uint64_t piece = b->done + EFS_BEHIND_PIECE - (b->done - b->base) % EFS_BEHIND_PIECE;
@@ -48,7 +48,7 @@ static uint64_t next_end(const struct efs_behind *b)
     return b->flushing ? efs_page_down(b->end) : b->done;
 }
 
-/* Lock held; it is let go of meanwhile. */
+/* Called with the lock held; releases it during the write. */
 static void write_next(struct efs_behind *b, uint64_t end)
 {
     uint64_t begin = b->done;
@@ -79,7 +79,7 @@ static void *write_thread(void *arg)
     return NULL;
 }
 
-/* Lock held. Have the thread go on, or do what it would. */
+/* Lock held. Wakes the thread if a write is due; without a thread, performs the writes. */
 static void go_on(struct efs_behind *b)
 {
     uint64_t end = next_end(b);
@@ -106,7 +106,7 @@ errint_t efs_behind_start(uint64_t begin, efs_behind_write *write, void *arg, st
         free(b);
         return -ENOMEM;
     }
-    efs_sys_madvise(b->ring, EFS_BEHIND_BYTES, MADV_HUGEPAGE); /* fewer faults, fewer pages to pin; as well without */
+    efs_sys_madvise(b->ring, EFS_BEHIND_BYTES, MADV_HUGEPAGE); /* optional: fewer page faults, fewer pages to pin */
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->work, NULL);
     pthread_cond_init(&b->written, NULL);

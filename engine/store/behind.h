@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * behind.h - bytes that are written behind their writer's back: it copies them into a ring of memory and goes on, a
- * thread takes them to the disk in large pieces.
+ * behind.h - write-behind: the producer copies bytes into a ring buffer and continues; a thread writes them to the disk
+ * in large pieces.
  *
- * One thread at a time calls these. Which writes are made does not depend on time: pieces end where they would always.
+ * Only one thread at a time may call these functions. The sequence of writes does not depend on timing: pieces end at
+ * fixed offsets.
  */
 #ifndef EFS_BEHIND_H
 #define EFS_BEHIND_H
@@ -13,28 +14,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EFS_BEHIND_BYTES (32u << 20) /* of memory, as far as it is used */
-#define EFS_BEHIND_PIECE (8u << 20)  /* of one write, at most */
+#define EFS_BEHIND_BYTES (32u << 20) /* size of the ring; pages are allocated on first use */
+#define EFS_BEHIND_PIECE (8u << 20)  /* limit of one write */
 
 struct efs_behind;
-/* Write bytes bytes, whole pages from memory that is aligned to one, at the file's offset at. By the thread. */
+/* Writes `bytes` bytes (whole pages, from page-aligned memory) at file offset `at`. Called on the write-behind
+ * thread. */
 typedef errint_t efs_behind_write(void *arg, const uint8_t *data, size_t bytes, uint64_t at, struct efs_error *err);
 
 /*
- * What is put first is for the file's offset begin. Its page may have bytes before it: efs_behind_page() is where they
- * belong. write is called with arg by no more than one thread at a time. -ENOMEM. Without a thread to be had, writes
- * are made by who puts.
+ * The first byte put is for file offset `begin`. If begin is inside a page, the caller stores the page's earlier bytes
+ * in efs_behind_page(). write(arg) is called by one thread at a time; if no thread can be started, efs_behind_put() and
+ * efs_behind_flush() call it. 0 or -ENOMEM.
  */
 errint_t efs_behind_start(uint64_t begin, efs_behind_write *write, void *arg, struct efs_behind **behind);
-/* Copy bytes bytes, zeros where data is NULL; waits for room. An error of an earlier write. */
+/* Copies `bytes` bytes into the ring, zeros if data is NULL; blocks while the ring is full. Returns the error of an
+ * earlier write, if any. */
 errint_t efs_behind_put(struct efs_behind *behind, const uint8_t *data, size_t bytes, struct efs_error *err);
-/* Wait until all whole pages of what was put are written; no write is under way then. */
+/* Blocks until all whole pages in the ring are written; no write is in flight then. Returns the error of an earlier
+ * write, if any. */
 errint_t efs_behind_flush(struct efs_behind *behind, struct efs_error *err);
-/* After a start or a flush: the memory of the page that is filled next, EFS_ALIGN bytes, those behind free to use. */
+/* After a start or a flush: the page in the ring that is filled next (EFS_ALIGN bytes). The bytes after the last one
+ * put are scratch space for the caller. */
 uint8_t *efs_behind_page(struct efs_behind *behind);
-/* After a flush that left no part of a page: what is put next is for the file's offset begin, a page. */
+/* After a flush that left no partial page: the next byte put is for file offset `begin`, a multiple of EFS_ALIGN. */
 void efs_behind_move(struct efs_behind *behind, uint64_t begin);
-/* What was not written is forgotten. NULL is fine. */
+/* Discards bytes that are not written yet and frees it. NULL is allowed. */
 void efs_behind_stop(struct efs_behind *behind);
 
 #endif

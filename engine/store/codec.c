@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codec.c - working memory of a thread; a shard's two chunks back to its raw bytes. */
+/* codec.c - working memory of a thread; decodes a shard's two chunks to its raw bytes. */
 #include "codec_table.h"
 
 #include "sys.h"
@@ -75,7 +75,8 @@ void efs_codec_scratch_free(struct efs_codec_scratch *s)
 
 /* ---- decoding ---- */
 
-/* Elements [first, first + count) of block-aligned E and SM into dst; blocks that are cut go through scratch. */
+/* Merges elements [first, first + count) of E and SM (both block-aligned) into dst; partial blocks are merged in
+ * scratch first. */
 static void merge_range(const struct efs_shard_view *shard, const uint8_t *e, size_t first, size_t count, uint8_t *dst,
                         struct efs_codec_scratch *scratch)
 {
@@ -85,7 +86,7 @@ static void merge_range(const struct efs_shard_view *shard, const uint8_t *e, si
         size_t left = shard->elements - begin, whole = left < EFS_BLOCK ? left : EFS_BLOCK;
         const uint8_t *sm = shard->sm + block * block_sm;
         size_t n;
-        if (skip == 0 && count >= whole) { /* as many whole blocks as there are; the shard's end is one, too */
+        if (skip == 0 && count >= whole) { /* all whole blocks, and the shard's last */
             n = begin + count == shard->elements ? count : count & ~(size_t)(EFS_BLOCK - 1);
             efs_merge(shard->format, e + begin, sm, n, dst);
         } else {
@@ -99,7 +100,7 @@ static void merge_range(const struct efs_shard_view *shard, const uint8_t *e, si
     }
 }
 
-/* The codec of a shard whose sizes are right, as far as they do not depend on what the chunks hold; else NULL. */
+/* The shard's codec if format, codec and sizes are consistent (without reading the chunks); else NULL. */
 static const struct efs_codec *codec_that_fits(const struct efs_shard_view *shard)
 {
     bool fits = shard->codec == EFS_CODEC_NONE

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codec_encode.c - a shard's raw bytes to its two chunks, by the codec that serves best. */
+/* codec_encode.c - encodes a shard's raw bytes to its two chunks and selects the codec. */
 #include "codec_table.h"
 
 #include "tsan.h"
@@ -8,20 +8,21 @@
 #include <math.h>
 #include <string.h>
 
-/* Bytes that hold no float must shrink by this part at least to be coded: block-quantised weights (3.8 of 4 bits a
- * code, 7.7 of 8 a byte) are stored raw, their scales are coded. */
+/* A BYTES shard is encoded only if that saves at least this fraction: block-quantised weights (3.8 of 4 bits a code,
+ * 7.7 of 8 a byte) are stored raw, their scales are encoded. */
 #define BYTES_GAIN_MIN (1.0 / 16)
-/* Less than this is read in one page whatever it is coded by. */
+/* Smaller shards are stored raw: they are read with one page in any encoding. */
 #define BYTES_MIN 4096u
-/* Of coded floats, E and SM together: another codec is taken instead of the cascade when it leaves less than this part.
- * The cascade decodes several times as fast, and in parts; experts are run as they are coded only by it. */
+/* Another codec replaces the cascade for floats only if E and SM together are smaller than this fraction of the
+ * cascade's size. The cascade decodes several times as fast and with random access, and experts can be run from
+ * coded form only with it. */
 #define FLOATS_GAIN 0.96
-/* A codec codes a whole shard only where its cost on a sample, decoding included, is at least this part below the
- * sample's size, and at most SAMPLE_SLACK of that size above the cost of the best codec. */
+/* A codec encodes a whole shard only if its cost on a sample, decoding included, is at least SAMPLE_GAIN_MIN below
+ * the sample's size, and at most SAMPLE_SLACK of that size above the cost of the best codec. */
 #define SAMPLE_GAIN_MIN 0.02
 #define SAMPLE_SLACK 0.125
-#define SAMPLE_BYTES EFS_CODEC_SAMPLE_BYTES /* as many as a span of the cascade */
-#define SAMPLE_PIECES 4u                    /* spread over the shard, coded as one */
+#define SAMPLE_BYTES EFS_CODEC_SAMPLE_BYTES /* the size of a cascade span */
+#define SAMPLE_PIECES 4u                    /* taken at equal distances, encoded as one */
 #define WAYS_MAX (2 * EFS_CODEC_COUNT)
 
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements)
@@ -67,7 +68,7 @@ double efs_entropy_bits(const uint64_t counts[256])
 
 typedef size_t encode_fn(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room);
 
-/* One encoder of a codec. decode_cost: of a byte, in bytes read; 0 where only the size counts. */
+/* One encoder of a codec. decode_cost: cost of decoding a byte, in bytes read; 0 if only the size counts. */
 struct way {
     uint32_t codec;
     encode_fn *encode;
@@ -164,7 +165,7 @@ static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbol
     double sm = (double)coded->sm_bytes;
     limit = FLOATS_GAIN * (sm + (double)coded->e_bytes) - sm;
     if (choice != EFS_CHOOSE_AUTO || efs_entropy_bits(coded->counts) / 8 >= limit)
-        return; /* nothing that codes single symbols can reach that */
+        return; /* no codec of single symbols can get below the entropy */
     count = keep_promising(ways, count, symbols, n, limit, s);
     for (unsigned i = 0; i < count; i++)
         try_way(&ways[i], symbols, n, &limit, e, coded, s);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codec_table.c - the codecs of E-chunks, by their numbers on disk and by what users call them. */
+/* codec_table.c - the codecs of E-chunks by their numbers on disk. */
 #include "codec_table.h"
 
 #include "sys.h"
 
-#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode; a library without it says so at run time */
+#define ZSTD_STATIC_LINKING_ONLY /* for ZSTD_c_literalCompressionMode; a library may lack it */
 #include <errno.h>
 #include <lz4.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
-/* ---- none: chunks that hold the bytes as they are ---- */
+/* ---- none: stores the bytes unchanged ---- */
 
 static errint_t none_decode_range(const struct efs_shard_view *shard, size_t first, size_t count, void *dst,
                                   bool stream)
@@ -27,7 +27,7 @@ static const struct efs_codec efs_codec_none = {
     .decode_range = none_decode_range,
 };
 
-/* ---- the cascade of kernels/: any range of a shard at once, by vectors ---- */
+/* ---- cascade (kernels/): vectorized, random access within a shard ---- */
 
 static errint_t cascade_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
 {
@@ -67,9 +67,9 @@ static const struct efs_codec efs_codec_cascade = {
     .encode = cascade_encode,
 };
 
-/* ---- one zstd frame, by the library: Huffman-only for exponents, an ordinary level for other bytes ---- */
+/* ---- zstd: one frame; Huffman-only for exponents, an ordinary level for other bytes ---- */
 
-#define REPEATS_LEVEL 3 /* zstd's level for text and other bytes */
+#define REPEATS_LEVEL 3 /* zstd level for text and other bytes */
 
 static void *zstd_decoder_new(void)
 {
@@ -98,9 +98,9 @@ static void zstd_encoder_free(void *encoder)
 }
 
 /*
- * Huffman-only: a match finder that all but never looks (7-byte matches, a table of 64 entries, steps of 128 KiB)
- * leaves the literals' Huffman coder, which is all that exponents need. literalCompressionMode is experimental and may
- * be missing: then a little slower and larger.
+ * Huffman-only: a match finder that is almost disabled (7-byte matches, a table of 64 entries, steps of 128 KiB) leaves
+ * the Huffman coder of literals, which is all that exponents need. literalCompressionMode is experimental; without it
+ * the result is slightly slower and larger.
  */
 static size_t zstd_encode(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room)
 {
@@ -138,7 +138,7 @@ static const struct efs_codec efs_codec_zstd = {
     .encode_repeats = zstd_encode_repeats,
 };
 
-/* ---- one LZ4 block, by the library ---- */
+/* ---- LZ4: one block ---- */
 
 static errint_t lz4_decode(void *decoder, const uint8_t *coded, size_t bytes, uint8_t *symbols, size_t n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hash.c - XXH3_64 by the library, which on x86 chooses the widest vectors that the processor has. */
+/* hash.c - XXH3_64 of libxxhash, which on x86 selects the widest vectors that the CPU supports. */
 #include "hash.h"
 
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hash.h - XXH3_64 of memory: the checksum of chunks, tables and raw shards. Part of the store format.
+ * hash.h - XXH3_64 of memory: the checksum of chunks, tables and raw shards. It is part of the store format.
  */
 #ifndef EFS_HASH_H
 #define EFS_HASH_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* XXH3_64bits, seed 0, of bytes bytes at data. The same on every processor. */
+/* XXH3_64bits with seed 0 of `bytes` bytes at data. The result is the same on every CPU. */
 uint64_t efs_hash(const void *data, size_t bytes);
 
 #endif

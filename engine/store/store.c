@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store.c - open a store, read its index, name its parts. */
+/* store.c - opens a store, reads and checks its superblock and index. */
 #include "store.h"
 
 #include "hash.h"
@@ -134,8 +134,9 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     return efs_store_check(store, err);
 }
 
-/* The same file, whatever has its name by now: an index and chunks of two stores would be wrong bytes. FUSE filesystems
- * may let it be opened with O_DIRECT and refuse the reads. -1: without. */
+/* Opens the same file with O_DIRECT even if path was replaced since: an index and chunks of two stores would give
+ * wrong bytes. FUSE file systems may accept O_DIRECT at open(2) and reject the reads, so one page is read. -1:
+ * O_DIRECT is not available. */
 static int open_direct(struct efs_store *store)
 {
     int fd = efs_regular_reopen(store->fd, store->path, O_RDONLY | O_DIRECT);
@@ -154,7 +155,7 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
 {
     const struct stat *st = &store->seen;
     store->fd = efs_regular_open_path(store->path, &store->seen, err);
-    if (store->fd == -EISDIR) { /* what users have in place of a store is the checkpoint, or the mount */
+    if (store->fd == -EISDIR) { /* users often pass the checkpoint's directory or the mount point */
         char *config = NULL;
         int fd = asprintf(&config, "%s/.expertfs/config", store->path) < 0 ? -ENOMEM : efs_sys_open(config, O_PATH, 0);
         free(config);

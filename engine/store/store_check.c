@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_check.c - every rule that an index must keep before anything in it is believed. One function a table; each
- * error names the table and the record.
+ * store_check.c - checks every rule of the index before it is used. One function per table; each error names the table
+ * and the record.
  */
 #include "codec_table.h"
 #include "kernels.h"
@@ -26,7 +26,8 @@ static bool range_fits(uint32_t first, uint32_t count, uint32_t all)
     return first <= all && count <= all - first;
 }
 
-/* Relative, no empty part, no "." or "..", no NUL, at most 1023 bytes: it can only name something below the mount. */
+/* Whether the path is relative, at most 1023 bytes, without NUL, and each component is 1 to 255 bytes and not "." or
+ * "..": it can only name a file below the mount. */
 static bool path_is_sane(const char *path, uint32_t bytes)
 {
     if (bytes == 0 || bytes > 1023 || memchr(path, 0, bytes))
@@ -183,7 +184,8 @@ static errint_t check_groups(const struct efs_store *store, struct efs_error *er
     return 0;
 }
 
-/* Whole pages around it lie in the store's data, too, since that begins and ends with a page. */
+/* Whether a chunk is inside the store's data. The data starts and ends at page boundaries, so the chunk's whole
+ * pages are inside, too. */
 static bool chunk_fits(const struct efs_store *store, uint64_t offset, uint32_t bytes)
 {
     uint64_t end = store->sb.tables[0].offset;
@@ -192,7 +194,8 @@ static bool chunk_fits(const struct efs_store *store, uint64_t offset, uint32_t 
     return offset % EFS_CHUNK_ALIGN == 0 && offset >= sizeof(store->sb) && offset <= end && bytes <= end - offset;
 }
 
-/* The bound of an E-chunk. Nearly all shards have as many elements as the one before, and there are 600,000. */
+/* A one-entry cache of efs_shard_e_bound(): nearly all of up to 600,000 shards have as many elements as the previous
+ * one. */
 struct e_bound {
     size_t elements, bytes;
 };
@@ -211,7 +214,7 @@ static errint_t check_shard(const struct efs_store *store, const struct efs_disk
     size_t elements = efs_store_shard_elements(store, o, i);
     enum efs_format format = (enum efs_format)o->format;
     const struct efs_codec *codec = efs_codec_of(s->codec);
-    if (!codec) /* checksums are right and features known: no damage, but a writer that forgot to name its feature */
+    if (!codec) /* not damage: the writer failed to set a feature bit */
         return efs_fail(err, -EPROTONOSUPPORT,
                         "%s: index table shards, record %u: codec %u is not known to this program: a later expertfs "
                         "made it, use that",
@@ -270,7 +273,7 @@ static errint_t check_objects(const struct efs_store *store, struct efs_error *e
                : efs_fail(err, -EUCLEAN, "%s: objects do not cover all shards", store->path);
 }
 
-/* One part, which is this file. Others would lie elsewhere, and need a feature bit. */
+/* Requires one part, the store's file. More parts would need a feature bit. */
 static errint_t check_parts(const struct efs_store *store, struct efs_error *err)
 {
     const struct efs_disk_part *p = store->parts;

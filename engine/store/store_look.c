@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_look.c - see store.h: what an open store is asked for: sizes, places by name, sums. */
+/* store_look.c - see store.h: queries of an open store: sizes, names of chunks, totals. */
 #include "store.h"
 
 #include "codec.h"
@@ -17,7 +17,8 @@ uint32_t efs_store_shard_elements(const struct efs_store *store, const struct ef
     return left < store->sb.shard_elements ? (uint32_t)left : store->sb.shard_elements;
 }
 
-/* Where byte `offset` of an object lies: a tensor says so, an object without one is looked for in all files. */
+/* The file and file offset of byte `offset` of an object: from its tensor, or for a blob by a search of all extents.
+ * NULL: not found. */
 static const struct efs_disk_file *place_of(const struct efs_store *store, const struct efs_disk_object *o,
                                             uint64_t offset, uint64_t *file_offset)
 {
@@ -52,7 +53,8 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
              (unsigned long long)(sm ? s->sm_offset : s->e_offset), sm ? s->sm_bytes : s->e_bytes);
 }
 
-/* An access control list may give the group and others less than the mode says: they get nothing then. */
+/* Permissions to read the store. An ACL can restrict group and other below the mode; if the file has one, only the
+ * owner's bit is reported. */
 static unsigned may_read(const struct efs_store *store)
 {
     unsigned mode = store->seen.st_mode & 0444;

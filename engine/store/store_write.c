@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_write.c - a nameless file, aligned writes, then a name. */
+/* store_write.c - see store_write.h: aligned writes to a nameless file. */
 #include "store_write.h"
 
 #include "behind.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Buffered writes: at most twice so many bytes are dirty at a time. */
+/* Without O_DIRECT, at most twice this many bytes are dirty at a time. */
 #define WRITEBACK_BYTES (32u << 20)
 
 static errint_t writer_fail(const struct efs_store_writer *w, errint_t rc, const char *what, struct efs_error *err)
@@ -33,7 +33,7 @@ static errint_t open_directory(struct efs_store_writer *w, struct efs_error *err
     return rc;
 }
 
-/* An existing file is replaced only if asked for, and only if it is a file. */
+/* Rejects an existing path unless force is set and it is a regular file or a symbolic link. */
 static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err)
 {
     struct stat st;
@@ -56,7 +56,7 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
     return 0;
 }
 
-/* The filesystem took O_DIRECT at open and refuses it now: go on without. */
+/* Reopens the file without O_DIRECT: the file system accepted it at open(2) and rejects it now. */
 static errint_t leave_direct(struct efs_store_writer *w)
 {
     errint_t rc = efs_newfile_reopen(&w->file, O_RDWR);
@@ -65,28 +65,28 @@ static errint_t leave_direct(struct efs_store_writer *w)
     return rc;
 }
 
-/* Keep what is dirty in memory bounded: start the writing of this window, wait for the one before. An error that this
- * reports is one that fsync(2) does not report again. */
+/* Bounds dirty memory: starts writeback of the current window and waits for that of the previous one. fsync(2) does
+ * not report again an error that this reports. */
 static errint_t bound_dirty(struct efs_store_writer *w, uint64_t written, struct efs_error *err)
 {
     while (!w->direct && written - w->synced >= 2 * (uint64_t)WRITEBACK_BYTES) {
         int rc = efs_sys_writeback(w->file.fd, w->synced + WRITEBACK_BYTES, WRITEBACK_BYTES, 0);
         int waited = efs_sys_writeback(w->file.fd, w->synced, WRITEBACK_BYTES, 1);
         rc = rc < 0 ? rc : waited;
-        if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT) /* others: not to be had here, fsync(2) will do */
+        if (rc == -EIO || rc == -ENOSPC || rc == -EDQUOT) /* else unsupported: fsync(2) reports */
             return writer_fail(w, rc, "write", err);
         w->synced += WRITEBACK_BYTES;
     }
     return 0;
 }
 
-/* Write whole pages at the file's offset at. */
+/* Writes whole pages at file offset `at`. */
 static errint_t write_pages(struct efs_store_writer *w, const uint8_t *data, size_t bytes, uint64_t at,
                             struct efs_error *err)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = efs_sys_pwrite(w->file.fd, data + done, bytes - done, at + done);
-        if (n > 0 && w->direct) { /* cut short inside a page: write the page again */
+        if (n > 0 && w->direct) { /* short write inside a page: write that page again */
             n -= n % (ssize_t)EFS_ALIGN;
             n = n == 0 ? -EINVAL : n;
         }
@@ -138,7 +138,7 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
     return rc;
 }
 
-/* The written part of the page that is to be filled further. */
+/* Reads the written part of the page that is filled next. */
 static errint_t load_page(struct efs_store_writer *w)
 {
     uint64_t page = efs_page_down(w->offset);
@@ -195,7 +195,7 @@ errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char
     return rc;
 }
 
-/* data NULL: zeros. */
+/* data NULL: puts zeros. */
 static errint_t writer_put(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
 {
     w->offset += bytes;
@@ -228,7 +228,7 @@ errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err
 {
     size_t filled = w->offset % EFS_ALIGN;
     errint_t rc = efs_behind_flush(w->behind, err);
-    if (rc == 0 && filled > 0) { /* the last page is written again when it is full */
+    if (rc == 0 && filled > 0) { /* the partial page, written again when it is full */
         uint8_t *page = efs_behind_page(w->behind);
         memset(page + filled, 0, EFS_ALIGN - filled);
         rc = write_pages(w, page, EFS_ALIGN, w->offset - filled, err);
@@ -245,7 +245,7 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
     errint_t rc = efs_store_writer_page(w, err);
     if (rc < 0)
         return rc;
-    uint8_t *page = efs_behind_page(w->behind); /* free: all was written */
+    uint8_t *page = efs_behind_page(w->behind); /* unused: all pages were flushed */
     memcpy(page, sb, sizeof(*sb));
     rc = write_pages(w, page, sizeof(*sb), 0, err);
     if (rc < 0)
@@ -264,11 +264,11 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
     if (rc < 0)
         return writer_fail(w, rc, "name the finished store", err);
     rc = efs_sys_fsync(w->dir);
-    rc = rc == -EINVAL ? 0 : rc; /* a filesystem whose directories cannot be synced */
+    rc = rc == -EINVAL ? 0 : rc; /* the file system cannot sync directories */
     const char *what = rc < 0 ? "sync its directory" : "close";
     errint_t closed = efs_newfile_close(&w->file);
     rc = rc < 0 ? rc : closed;
-    if (rc < 0 && !w->force) /* what it replaced is gone already: better this one than none */
+    if (rc < 0 && !w->force) /* with force the replaced file is already lost: keep the new one */
         efs_sys_unlinkat(w->dir, w->name, 0);
     return rc < 0 ? writer_fail(w, rc, what, err) : 0;
 }

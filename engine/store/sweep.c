@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sweep.c - threads that each take the next shards, read their chunks with one or two large reads, hand them on. */
+/* sweep.c - see sweep.h: each thread takes the next batch of shards, reads their chunks with one or two large reads
+ * and calls the callback. */
 #include "sweep.h"
 
 #include "parallel.h"
@@ -9,23 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which shards are next, and the large reads that bring their chunks. store_check.c has made sure that the pages
- * of every chunk lie inside the store ---- */
+/* ---- batches of shards, and the large reads of their chunks. store_check.c has checked that the pages of every
+ * chunk are inside the store ---- */
 
-/* The next shard; groups in the order in which they lie on disk. */
+/* The next shard, with groups in disk order. */
 struct efs_sweep_cursor {
-    uint32_t *sorted; /* owned; NULL: order is the caller's */
+    uint32_t *sorted; /* owned; NULL: part.order is the caller's */
     struct efs_sweep_part part;
 };
 
-/* A part of the store, [begin, end), padding included; empty: begin == end. */
+/* A page-aligned range [begin, end) of the store; empty: begin == end. */
 struct efs_sweep_window {
     uint64_t begin, end;
 };
 
 #define EFS_SWEEP_SHARDS 256
 struct efs_sweep_batch {
-    /* All E-chunks lie in one window and all SM-chunks in the other; one window (sm empty) when they are close. */
+    /* All E-chunks are in window e and all SM-chunks in window sm; if they are close, all are in e and sm is empty. */
     struct efs_sweep_window e, sm;
     uint32_t count;
     struct {
@@ -33,14 +34,14 @@ struct efs_sweep_batch {
     } shards[EFS_SWEEP_SHARDS];
 };
 
-#define GAP_BYTES (64u << 10) /* between two windows that are read as one */
+#define GAP_BYTES (64u << 10) /* largest gap between two windows that are read as one */
 
 static uint64_t window_bytes(const struct efs_sweep_window *w)
 {
     return w->end - w->begin;
 }
 
-/* The smallest window that holds both. */
+/* The smallest window that contains both. */
 static struct efs_sweep_window sweep_join(struct efs_sweep_window a, struct efs_sweep_window b)
 {
     if (a.begin == a.end)
@@ -62,7 +63,7 @@ static bool sweep_near(struct efs_sweep_window a, struct efs_sweep_window b)
     return a.begin == a.end || b.begin == b.end || (a.begin <= b.end + GAP_BYTES && b.begin <= a.end + GAP_BYTES);
 }
 
-/* Bytes to read for both. */
+/* Bytes to read for both windows. */
 static uint64_t sweep_cost(struct efs_sweep_window e, struct efs_sweep_window sm)
 {
     struct efs_sweep_window both = sweep_join(e, sm);
@@ -75,7 +76,7 @@ static size_t sweep_room(const struct efs_disk_shard *s)
     return (size_t)(window_bytes(&e) + window_bytes(&sm)) + GAP_BYTES;
 }
 
-/* Where a group begins on disk. */
+/* Store offset of a group's first chunk; UINT64_MAX for a group without objects. */
 static uint64_t group_offset(const struct efs_store *store, uint32_t group)
 {
     const struct efs_disk_group *g = &store->groups[group];
@@ -202,7 +203,7 @@ static void shard_at(const struct efs_store *store, const struct efs_sweep_batch
     };
 }
 
-/* The pages of a chunk to where they were to come by the batch. */
+/* Reads the pages of one chunk to their place in the batch's buffer. */
 static errint_t read_chunk(const struct efs_store *store, uint64_t offset, uint32_t bytes, const uint8_t *to)
 {
     struct efs_sweep_window pages = sweep_chunk(offset, bytes);
@@ -216,22 +217,22 @@ static void read_shard_again(const struct efs_store *store, struct efs_sweep_sha
     const struct efs_disk_shard *s = &store->shards[shard->shard];
     shard->e_error = read_chunk(store, s->e_offset, s->e_bytes, shard->view.e);
     shard->sm_error = read_chunk(store, s->sm_offset, s->sm_bytes, shard->view.sm);
-    if (shard->sm_error && !shard->e_error) /* what failed may have been in the page where E ends */
+    if (shard->sm_error && !shard->e_error) /* the failed read may have overwritten the page that E shares with SM */
         shard->e_error = read_chunk(store, s->e_offset, s->e_bytes, shard->view.e);
 }
 
 /* ---- the threads ---- */
 
 #define THREADS_MAX 256u
-#define READING_THREADS 2u /* some wait for the disk */
+#define READING_THREADS 2u /* additional threads, because some wait for the disk */
 #define MEMORY_BYTES (192u << 20)
 #define BUFFER_BYTES_MAX (8u << 20)
 
 struct sweep {
     const struct efs_sweep *asked;
     uint64_t total_bytes;
-    size_t raw_bytes, buffer_bytes; /* of each thread, the former twice */
-    struct efs_parallel parallel;   /* its lock guards cursor */
+    size_t raw_bytes, buffer_bytes; /* per thread; raw_bytes twice */
+    struct efs_parallel parallel;   /* its lock also guards cursor */
     struct efs_sweep_cursor cursor;
 };
 
@@ -274,7 +275,8 @@ static errint_t sweep_work(void *arg, struct efs_error *err)
     return 0;
 }
 
-/* Memory for the largest shard, and as much to read at once as MEMORY_BYTES leaves to each thread. */
+/* Sizes the buffers for the largest shard, enlarges the read buffers within MEMORY_BYTES, and returns the number of
+ * threads. */
 static unsigned size_threads(struct sweep *s, unsigned asked)
 {
     const struct efs_store *store = s->asked->store;

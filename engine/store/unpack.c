@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unpack.c - every shard decoded, checked, and written to wherever files show it. Directories are made as needed; each
- * file gets its name when it is complete (newfile.h), all of it is removed when the unpacking fails. */
+/* unpack.c - decodes and checks every shard and writes it to its files. Creates directories as needed; each file
+ * gets its name when it is complete (newfile.h). If unpacking fails, all new files and directories are removed. */
 #include "sweep.h"
 
 #include "hash.h"
@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the files. Directories below the target are entered without following symbolic links, so that nothing is written
+/* ---- files. Directories below the target are opened without following symbolic links, so that nothing is written
  * outside of it ---- */
 
-#define DIRECT_MIN_BYTES (256u << 10) /* of a file, and of a write: less gains nothing by O_DIRECT */
+#define DIRECT_MIN_BYTES (256u << 10) /* minimum size of a file and of a write: O_DIRECT does not pay off below */
 #define PATH_ROOM 1024                /* store_check.c: at most 1023 bytes */
 
 struct made_directory {
@@ -27,7 +27,7 @@ struct made_directory {
 
 struct out_file {
     struct efs_newfile file;
-    int direct; /* the same file by O_DIRECT; -1: not */
+    int direct; /* the same file with O_DIRECT; -1: none */
     uint64_t left_bytes;
     unsigned writers;
     bool named, replaced;
@@ -38,9 +38,9 @@ struct unpack_files {
     char *root_path;
     int root;
     bool force, made_root;
-    pthread_mutex_t lock;        /* guards all that follows */
-    struct made_directory *made; /* the last first */
-    struct stat cleaned;         /* the directory that efs_newfile_clean() was in last */
+    pthread_mutex_t lock;        /* guards the following members */
+    struct made_directory *made; /* most recent first */
+    struct stat cleaned;         /* the last directory passed to efs_newfile_clean() */
     struct out_file files[];
 };
 
@@ -61,14 +61,14 @@ static void remember_directory(struct unpack_files *u, const char *path)
 {
     size_t bytes = strlen(path) + 1;
     struct made_directory *made = efs_sys_malloc(sizeof(*made) + bytes);
-    if (!made) /* it stays behind then, empty, if the unpacking fails */
+    if (!made) /* then an empty directory remains if unpacking fails */
         return;
     memcpy(made->path, path, bytes);
     made->next = u->made;
     u->made = made;
 }
 
-/* The directory that holds path, to be closed. make: make what is missing. -errno. */
+/* Opens the parent directory of path; the caller closes it. make: create missing directories. -errno on failure. */
 static int open_parent(struct unpack_files *u, const char *path, bool make, const char **name)
 {
     char part[PATH_ROOM];
@@ -116,7 +116,7 @@ static errint_t check_absent(struct unpack_files *u, uint32_t file, struct efs_e
     return u->force ? 0 : efs_fail(err, -EEXIST, "%s/%s: exists already; --force replaces it", u->root_path, path);
 }
 
-/* No need to begin what cannot be ended: files that replace none need at least their size. */
+/* Fails early with -ENOSPC: files that replace none need at least their size. */
 static errint_t check_room(const struct unpack_files *u, struct efs_error *err)
 {
     uint64_t free_bytes, bytes = 0;
@@ -131,10 +131,10 @@ static errint_t check_room(const struct unpack_files *u, struct efs_error *err)
                     (unsigned long long)(free_bytes >> 20));
 }
 
-/* keep false: remove what was made. Frees files. NULL is fine. */
+/* keep false: removes everything that was created. Frees files. NULL is allowed. */
 static void unpack_files_end(struct unpack_files *files, bool keep);
 
-/* Open directory, made if missing. -EEXIST: it has one of the files and force is not set. */
+/* Opens `directory`, creating it if missing. -EEXIST: one of the files exists and force is not set. */
 static errint_t unpack_files_begin(const struct efs_store *store, const char *directory, bool force,
                                    struct unpack_files **out, struct efs_error *err)
 {
@@ -169,7 +169,8 @@ static errint_t unpack_files_begin(const struct efs_store *store, const char *di
     return 0;
 }
 
-/* Room for all of it, and a way past the page cache for a large one: copying into it is what would take longest. */
+/* Allocates the file's blocks and opens a large file with O_DIRECT, because copying to the page cache would take
+ * longest. */
 static int unpack_prepare(struct out_file *f, uint64_t bytes)
 {
     int rc = bytes ? efs_sys_fallocate(f->file.fd, 0, 0, bytes) : 0;
@@ -192,7 +193,7 @@ static errint_t unpack_create(struct unpack_files *u, uint32_t file, struct efs_
     int dir = open_parent(u, path_of(u, file, path), true, &name);
     if (dir < 0)
         return unpack_fail(u, path, dir, "open its directory", err);
-    struct stat st; /* files come in the order of their names: a directory is cleaned about once */
+    struct stat st; /* files are created in name order, so each directory is cleaned about once */
     if (efs_sys_fstat(dir, &st) == 0 && (st.st_ino != u->cleaned.st_ino || st.st_dev != u->cleaned.st_dev)) {
         efs_newfile_clean(dir);
         u->cleaned = st;
@@ -229,15 +230,15 @@ static errint_t unpack_finish(struct unpack_files *u, uint32_t file, struct efs_
     f->named = rc == 0;
     int dir = f->file.dir;
     if (rc == 0)
-        efs_sys_fsync(dir); /* a name that a crash takes back is no damage */
+        efs_sys_fsync(dir); /* ignored: losing the name in a crash is harmless */
     int closed = efs_newfile_close(&f->file);
     efs_sys_close(dir);
     rc = rc < 0 ? rc : closed;
     return rc < 0 ? unpack_fail(u, path, rc, "finish", err) : 0;
 }
 
-/* Whole blocks by O_DIRECT where memory and file are aligned alike; what is left at both ends, and everything else,
- * through the page cache. */
+/* Writes whole blocks with O_DIRECT if memory and file offset have the same alignment; both ends, and everything
+ * else, through the page cache. */
 static int write_range(struct out_file *f, const uint8_t *data, size_t bytes, uint64_t offset)
 {
     size_t head = (size_t)(-offset % EFS_ALIGN);
@@ -255,8 +256,8 @@ static int write_range(struct out_file *f, const uint8_t *data, size_t bytes, ui
     return rc;
 }
 
-/* The file gets its name with its last byte, synced. Fastest where data and offset leave the same remainder by
- * EFS_ALIGN. Blocks. */
+/* Writes a range of a file. The write of its last byte syncs the file and gives it its name. Fastest if data and
+ * offset are equal modulo EFS_ALIGN. Blocks. */
 static errint_t unpack_files_write(struct unpack_files *u, uint32_t file, const void *data, size_t bytes,
                                    uint64_t offset, struct efs_error *err)
 {
@@ -344,7 +345,7 @@ static void unpack_files_end(struct unpack_files *u, bool keep)
 struct unpack {
     const struct efs_store *store;
     struct unpack_files *files;
-    uint32_t *extent_file;              /* the file of each extent */
+    uint32_t *extent_file;              /* file index of each extent */
     uint32_t *object_first, *by_object; /* extents of object o: by_object[object_first[o] .. object_first[o + 1]) */
 };
 
@@ -359,7 +360,8 @@ static errint_t index_extents(struct unpack *u)
     for (uint32_t f = 0; f < s->file_count; f++)
         for (uint32_t i = 0; i < s->files[f].extent_count; i++)
             u->extent_file[s->files[f].extent_first + i] = f;
-    /* Counting sort; counts stand two places up, so that filling leaves the first of each object one place up. */
+    /* Counting sort. Counts are at index object + 2, so that after filling, object_first[o] is the first extent of
+     * object o. */
     for (uint32_t i = 0; i < s->extent_count; i++)
         if (s->extents[i].object + 2 <= s->object_count)
             u->object_first[s->extents[i].object + 2]++;
@@ -396,7 +398,7 @@ static errint_t unpack_shard(void *arg, const struct efs_sweep_shard *shard, str
     (void)other;
     uint32_t first = u->object_first[shard->object];
     uint64_t begin = shard->object_offset, end = begin + shard->raw_bytes;
-    if (first < u->object_first[shard->object + 1]) { /* aligned as in the file, so that it is written from here */
+    if (first < u->object_first[shard->object + 1]) { /* the same alignment as in the file, for O_DIRECT */
         const struct efs_disk_extent *x = &store->extents[u->by_object[first]];
         raw += (x->file_offset + begin - x->object_offset) % EFS_ALIGN;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c - read every chunk, check it, tell what is damaged and go on. */
+/* verify.c - reads and checks every chunk and reports all damaged ones. */
 #include "hash.h"
 #include "kernels.h"
 #include "store.h"
@@ -15,9 +15,9 @@ struct verify {
     bool decode;
     efs_damage_fn *damage;
     void *damage_arg;
-    pthread_mutex_t lock; /* guards the counts, and makes calls of damage one at a time */
+    pthread_mutex_t lock; /* guards damaged_chunks and read_error, and serializes calls of damage() */
     uint64_t damaged_chunks;
-    errint_t read_error; /* the first, if any */
+    errint_t read_error; /* the first one other than -EUCLEAN; or 0 */
 };
 
 static void verify_tell(struct verify *v, const struct efs_sweep_shard *shard, bool sm, errint_t rc, const char *what)
@@ -42,7 +42,7 @@ static bool padding_is_zero(const uint8_t *chunk, size_t bytes)
     return true;
 }
 
-/* false: told. */
+/* false: the chunk is damaged and was reported. */
 static bool chunk_is_well(struct verify *v, const struct efs_sweep_shard *shard, bool sm)
 {
     const struct efs_disk_shard *s = &v->store->shards[shard->shard];
