@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device.c - what all parts need of a device: its context, its thread woken, its end; experts that are named ahead. */
+/* device.c - context, wake-up and loss of a device, for all of engine/gpu/; the names of hinted experts. */
 #include "device_core.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ void efs_device_wake(struct efs_device *device)
 {
     uint64_t one = 1;
     ssize_t n = write(device->wake, &one, sizeof(one));
-    (void)n; /* it is readable already */
+    (void)n; /* fails only if the eventfd is readable already */
 }
 
 void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result)
@@ -35,7 +35,7 @@ void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result 
 
 /* ---- names ---- */
 
-#define LEAST 0.5f /* probability: below it a name is wrong more often than right */
+#define LEAST 0.5f /* probability; names below it would be wrong more often than right */
 
 struct efs_ahead_name *efs_ahead_find(struct efs_ahead *ahead, const struct efs_expert_key *key)
 {
@@ -45,7 +45,8 @@ struct efs_ahead_name *efs_ahead_find(struct efs_ahead *ahead, const struct efs_
     return NULL;
 }
 
-/* It is believed no more, unless another sequence names it, too. */
+/* Removes a name. If no other sequence names the expert, it may be evicted for a prefetch and, if prefetched, is
+ * wasted. */
 static void ahead_forget(struct efs_ahead *ahead, struct efs_vram *vram, uint32_t i)
 {
     const struct efs_expert_key key = ahead->name[i].key;
@@ -55,7 +56,7 @@ static void ahead_forget(struct efs_ahead *ahead, struct efs_vram *vram, uint32_
     if (!expert || efs_ahead_find(ahead, &key))
         return;
     expert->named = false;
-    if (expert->state == EFS_VRAM_HERE) /* on its way it is given up by who brings it */
+    if (expert->state == EFS_VRAM_HERE) /* in flight: device_ahead.c removes it */
         efs_vram_waste(vram, expert);
 }
 
@@ -134,7 +135,7 @@ void efs_ahead_asked(struct efs_ahead *ahead, struct efs_vram *vram, const char 
 
 struct efs_ahead_name *efs_ahead_next(struct efs_ahead *ahead, const struct efs_vram *vram)
 {
-    const uint32_t mean = vram->placed ? vram->used_granules / vram->placed : 0; /* of an expert */
+    const uint32_t mean = vram->placed ? vram->used_granules / vram->placed : 0; /* granules per expert */
     if (vram->ahead_granules + (uint64_t)mean > vram->ahead_most)
         return NULL;
     if (ahead->wrong > ahead->right && ahead->right + ahead->wrong >= EFS_AHEAD_TRIED)

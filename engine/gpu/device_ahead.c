@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_ahead.c - what is brought to pool G before it is asked for, one expert at a time, by a slot and a stream of
- * its own. It is begun only while nothing that was asked for is under way, and goes on only while nothing that was
- * asked for is on the link: who asks waits for no more than the slot that is being copied. It does go on while what was
- * asked for waits in the store or mount, since that may wait for memory that this one has there. Only what stands in
- * memory of the store or mount is brought, so that the disk does nothing for it; it takes places that are free, or
- * those of others that are neither held nor named, and that no stream reads any more, so that no work waits for a place
- * that it took. Who asks for it while it is on its way has it brought as any other.
+ * device_ahead.c - prefetches hinted experts to pool G, one at a time, with its own slot and stream.
+ *
+ * A prefetch starts only while no request is in flight and copies only while no request uses the link, so a request
+ * waits at most for the slot that is being copied. It continues while requests wait for the store or mount, because
+ * they may wait for memory that the prefetched expert occupies there. Only experts in memory of the store or mount are
+ * prefetched, so the disk is not used. They take free memory of pool G, or evict experts that are neither held nor
+ * named and that no stream reads, so that a prefetch never makes a stream wait for readers. A request for an expert
+ * whose prefetch is in flight turns it into a demand load.
  */
 #include "device_core.h"
 
@@ -38,10 +39,10 @@ static enum ahead_wish ahead_wish(struct efs_device *device, const struct efs_vr
     return wish;
 }
 
-/* It is given up, unless somebody has asked for it. */
+/* Removes a prefetched expert. false: it was requested meanwhile and stays. */
 static bool ahead_remove(struct efs_device *device, struct efs_vram_expert *expert)
 {
-    struct efs_vram_after *after = NULL; /* nobody could read it yet */
+    struct efs_vram_after *after = NULL; /* stays empty: no stream could read it yet */
     pthread_mutex_lock(&device->lock);
     bool gone = expert->ahead;
     if (gone)
@@ -60,7 +61,7 @@ static void ahead_leave(struct efs_device *device, struct efs_bring *bring)
 
 /* ---- the next name ---- */
 
-/* Lock held: this name is still to be begun. NULL: it is not, or there is no memory. */
+/* Lock held. Adds the expert if it is still named and not in pool G. NULL: it is not, or no memory. */
 static struct efs_vram_expert *ahead_add(struct efs_device *device, const struct efs_expert_key *key)
 {
     struct efs_ahead_name *name = efs_ahead_find(&device->names, key);
@@ -86,11 +87,12 @@ static errint_t ahead_ask(struct efs_device *device, const struct efs_expert_key
     source->expert[0] = expert;
     errint_t rc = efs_device_ask(device, key->stack, key->layer, &need, source, NULL);
     if (rc < 0 && !ahead_remove(device, expert))
-        efs_bring_tell(device, source, expert, rc); /* somebody has joined */
+        efs_bring_tell(device, source, expert, rc); /* a request has joined */
     return rc;
 }
 
-/* Begin with the next name that can be had without the disk. false: there is none. */
+/* Starts the prefetch of the next name, if the store or mount has it in memory. true: call again; false: no name, or no
+ * memory. */
 static bool ahead_begin(struct efs_device *device)
 {
     struct efs_expert_key key;
@@ -104,7 +106,7 @@ static bool ahead_begin(struct efs_device *device)
     const char state = efs_client_state(device->client, &key);
     const bool coded = device->form == EFS_FORM_CODED;
     if (state != 'F' && !(coded && state == 'C'))
-        return true; /* the next one */
+        return true;
     struct efs_bring_source *source = efs_sys_calloc(1, sizeof(*source) + sizeof(source->expert[0]));
     if (!source)
         return false;
@@ -120,9 +122,9 @@ static bool ahead_begin(struct efs_device *device)
     return true;
 }
 
-/* ---- one that is on its way ---- */
+/* ---- the prefetch in flight ---- */
 
-/* Lock held: does no stream read it any more? */
+/* Lock held. Whether work of a stream that may read the expert has not ended. */
 static bool ahead_is_read(struct efs_device *device, const struct efs_vram_expert *expert)
 {
     for (const struct efs_vram_after *one = expert->after; one; one = one->next)
@@ -151,7 +153,7 @@ static errint_t ahead_place(struct efs_device *device, struct efs_bring *bring)
     return rc;
 }
 
-/* What is in its slot is done. */
+/* The slot is free: puts the next part of the expert into it, or finishes or gives up the prefetch. */
 static bool ahead_go_on(struct efs_device *device, struct efs_bring *bring)
 {
     const enum ahead_wish wish = ahead_wish(device, bring->expert);
@@ -186,7 +188,7 @@ bool efs_device_ahead_waits(struct efs_device *device, const struct efs_bring_so
            (ahead_wish(device, source->expert[0]) != AHEAD_NAMED || !device_link_is_busy(device));
 }
 
-/* Asked for, and not taken yet. */
+/* The source is submitted to the client: takes the expert if it is reported, or cancels an unnamed one. */
 static bool ahead_take(struct efs_device *device, struct efs_bring_source *source)
 {
     uint32_t index;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_bring.c - an expert on its way, asked for or brought ahead: it is taken from the client, gets its place in
- * pool G, goes there slot by slot, and is told of. A slot's chunks are copied to the device side by side, then decoded
- * and merged to where the expert stands, by one kernel for all of them; what is plain already is copied there itself.
+ * device_bring.c - loads an expert, demanded or prefetched: takes it from the client, allocates its memory in pool G,
+ * copies it slot by slot, and completes it. The chunks of a slot are copied to contiguous device memory; one kernel
+ * decodes and merges all of them to the expert's memory. Uncoded parts are copied there directly.
  */
 #include "device_core.h"
 
@@ -13,8 +13,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define CHUNK_ALIGN 64u /* of a chunk in a slot, as in the store: neighbours there are neighbours here */
-#define SEGMENT_ALIGN ((uintptr_t)2 << 20) /* where segments of the chunk pool begin: arena.h */
+#define CHUNK_ALIGN 64u /* of chunks in a slot, as in the store, so that adjacent chunks stay adjacent */
+#define SEGMENT_ALIGN ((uintptr_t)2 << 20) /* of segments of the chunk pool: arena.h */
 
 static size_t chunk_room(size_t bytes)
 {
@@ -32,11 +32,12 @@ static size_t slot_room(void)
     return EFS_SLOT_BYTES - EFS_SLOT_TABLE - EFS_CASCADE_SLACK;
 }
 
-/* Of a shard: its plain bytes, 0 when what it says of itself cannot be. */
+/* Computes the decoded bytes of a shard. -EUCLEAN: its fields are inconsistent; -EOPNOTSUPP: no kernel decodes it, or
+ * it exceeds a slot; *bytes is set then. */
 static errint_t shard_plain(const struct efs_tensor *t, const struct efs_coded_shard *s, uint64_t *bytes)
 {
     const enum efs_format format = s->sm ? efs_object_format(t->dtype, EFS_CHOOSE_AUTO) : EFS_FORMAT_BYTES;
-    if (!s->e) { /* as it is */
+    if (!s->e) { /* uncoded */
         *bytes = s->sm_bytes;
         return s->sm ? 0 : -EUCLEAN;
     }
@@ -57,7 +58,7 @@ static errint_t bring_check(const struct efs_tensor *tensors, uint32_t count)
             errint_t one = shard_plain(t, &t->shards[k], &bytes);
             if (one == -EUCLEAN || __builtin_add_overflow(all, bytes, &all))
                 return -EUCLEAN;
-            /* Kernels store 16 bytes at once: a shard begins where the blocks before it end. */
+            /* Kernels store 16 bytes at once, so every shard but the last must have a multiple of that. */
             if (k + 1 < t->shard_count && t->shards[k].e && bytes % EFS_GPU_ALIGN != 0)
                 one = -EOPNOTSUPP;
             rc = one < 0 ? one : rc;
@@ -68,7 +69,7 @@ static errint_t bring_check(const struct efs_tensor *tensors, uint32_t count)
     return rc;
 }
 
-/* ---- copies, neighbours as one ---- */
+/* ---- copies; adjacent ones are merged ---- */
 
 struct copy_run {
     struct efs_device *device;
@@ -77,7 +78,7 @@ struct copy_run {
     efs_cu_address to;
     size_t bytes;
     uint64_t all;
-    const char *call; /* that failed */
+    const char *call; /* the failed call, or NULL */
     efs_cu_result result;
 };
 
@@ -94,8 +95,8 @@ static void copy_flush(struct copy_run *run)
 static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes)
 {
     const uintptr_t next = (uintptr_t)from, end = (uintptr_t)run->from + run->bytes;
-    /* What lies between two chunks of one line of memory is no page of its own. The driver copies of one registered
-     * segment at a time. */
+    /* The gap between adjacent chunks is shorter than CHUNK_ALIGN, so copying it touches no other page. A copy must not
+     * cross segments, which the driver has registered separately. */
     if (run->bytes && next >= end && next - end < CHUNK_ALIGN && next % CHUNK_ALIGN == 0 && next % SEGMENT_ALIGN != 0 &&
         to - run->to == next - (uintptr_t)run->from) {
         run->bytes = next - (uintptr_t)run->from + bytes;
@@ -109,7 +110,8 @@ static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, 
 
 /* ---- a slot ---- */
 
-/* The shards that go into this slot: those of the table, with addresses of the host for now. */
+/* Selects the parts of the expert that fit in this slot: fills the table with coded shards, at host addresses for now,
+ * and adds the copies of uncoded parts. Returns the number of shards. */
 static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct copy_run *run)
 {
     size_t room = slot_room();
@@ -129,7 +131,7 @@ static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct
         for (; bring->shard < t->shard_count && !t->data; bring->shard++) {
             const struct efs_coded_shard *s = &t->shards[bring->shard];
             uint64_t bytes = 0;
-            (void)shard_plain(t, s, &bytes); /* was checked */
+            (void)shard_plain(t, s, &bytes); /* bring_check() has checked it */
             if (!s->e) {
                 if (plain_room == 0)
                     return shards;
@@ -159,7 +161,7 @@ static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct
     return shards;
 }
 
-/* Copy the chunks: all of E, then all of SM, since each lie side by side. */
+/* Copies the chunks, all of E and then all of SM, because each are adjacent in the store; then the table. */
 static void slot_copy(struct efs_slot *slot, uint32_t shards, struct copy_run *run)
 {
     efs_cu_address at = slot->memory + EFS_SLOT_TABLE;
@@ -214,7 +216,7 @@ bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs
     const struct efs_driver *cu = &device->driver;
     struct copy_run run = {.device = device, .stream = slot->copying};
     uint32_t shards = slot_take(slot, bring, &run);
-    /* From here on the slot is under way, also when a call fails: what was begun may still be. */
+    /* From here the slot is in flight even if a call fails, because earlier calls may have started work. */
     slot->shards = shards;
     slot->bring = bring;
     bring->slots++;
@@ -244,7 +246,8 @@ bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs
 
 /* ---- from the client to pool G ---- */
 
-/* What is to be written over waits for those who still read it; their events are free then. */
+/* Makes the streams that write to pool G wait for the events of readers of the evicted memory. Puts the events on the
+ * free list. */
 static void device_wait_for(struct efs_device *device, struct efs_vram_after *after)
 {
     while (after) {
@@ -274,7 +277,7 @@ void efs_source_end_one(struct efs_device *device, struct efs_bring_source *sour
         at = &(*at)->next;
     *at = source->next;
     pthread_mutex_lock(&device->lock);
-    efs_ahead_again(&device->names); /* what is named may be in memory by now */
+    efs_ahead_again(&device->names); /* a named expert may be in memory by now */
     pthread_mutex_unlock(&device->lock);
     efs_client_release(source->request);
     free(source);
@@ -289,7 +292,7 @@ void efs_bring_tell(struct efs_device *device, const struct efs_bring_source *so
         for (uint32_t i = 0; i < expert->tensor_count; i++)
             device->stats.g_plain_bytes += expert->tensors[i].bytes;
     device->stats.g_brought += error == 0 && !source->ahead;
-    device->stats.g_errors += error < 0 && !source->ahead; /* who asked for it has joined */
+    device->stats.g_errors += error < 0 && !source->ahead; /* a request has joined */
     efs_device_told(device, expert, error, &after);
     pthread_mutex_unlock(&device->lock);
     device_wait_for(device, after);
@@ -328,7 +331,7 @@ bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone)
     return true;
 }
 
-/* The device cannot decode its chunks: the same expert in full, in place of them. */
+/* No kernel can decode the expert: requests it again in the full form. */
 static errint_t bring_again(struct efs_device *device, struct efs_vram_expert *expert, bool ahead)
 {
     struct efs_bring_source *source = efs_sys_calloc(1, sizeof(*source) + sizeof(source->expert[0]));
@@ -340,7 +343,7 @@ static errint_t bring_again(struct efs_device *device, struct efs_vram_expert *e
     errint_t rc = efs_device_ask(device, expert->key.stack, expert->key.layer, &need, source, NULL);
     if (rc < 0) {
         free(source);
-        return rc == -EINVAL ? -EOPNOTSUPP : rc; /* there is no full pool */
+        return rc == -EINVAL ? -EOPNOTSUPP : rc; /* the store has no full pool */
     }
     source->next = device->sources;
     device->sources = source;
@@ -372,15 +375,15 @@ void efs_device_take(struct efs_device *device, struct efs_bring_source *source,
     efs_source_end_one(device, source, index);
 }
 
-/* Does what is brought ahead have a place in pool G that it leaves, or will have used, soon? What nobody has asked for
- * is given up. */
+/* Whether a prefetch in flight has memory in pool G, which is freed or evictable when it ends. Removes its name, so
+ * that it is given up unless a request has joined. */
 static bool ahead_yields(struct efs_device *device)
 {
     const struct efs_bring *bring = device->ahead_bring;
     if (!bring || !bring->placed)
         return false;
     pthread_mutex_lock(&device->lock);
-    bring->expert->named = false; /* it means something only as long as nobody has asked for it */
+    bring->expert->named = false; /* has no effect on a requested expert */
     pthread_mutex_unlock(&device->lock);
     return true;
 }

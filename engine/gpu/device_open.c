@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_open.c - a device is opened for a client, with all of its memory, and closed. */
+/* device_open.c - opens a device for a client, allocates all of its memory, closes it. */
 #include "device_core.h"
 
 #include "sys.h"
@@ -11,9 +11,9 @@
 
 #define POOL_MIN_BYTES ((uint64_t)1 << 20)
 
-/* ---- opening, step by step; what was made is undone by device_close() ---- */
+/* ---- opening; device_close() undoes completed steps ---- */
 
-/* Make a call of the driver; on failure return from the function with it. */
+/* Makes a driver call; on failure returns its error from the function. */
 #define DEVICE_CALL(name, made)                                                                                        \
     do {                                                                                                               \
         efs_cu_result made_result = (made);                                                                            \
@@ -74,7 +74,7 @@ static errint_t device_make_slot(struct efs_device *device, uint32_t number, str
     return 0;
 }
 
-/* The part of pool G for what is named ahead. */
+/* Sets the share of pool G for prefetched experts. */
 static errint_t device_share(struct efs_device *device, uint64_t ahead_bytes, struct efs_error *err)
 {
     const uint64_t most = (uint64_t)device->vram.granules * EFS_VRAM_GRANULE / 2;
@@ -85,7 +85,7 @@ static errint_t device_share(struct efs_device *device, uint64_t ahead_bytes, st
     return 0;
 }
 
-/* All of the budget at once, so that nobody else takes it. */
+/* Allocates the whole budget now, so that no other process can take that memory. */
 static errint_t device_take_memory(struct efs_device *device, uint64_t budget_bytes, enum efs_vram_order_kind policy,
                                    struct efs_error *err)
 {
@@ -157,7 +157,7 @@ static void device_free_after(struct efs_device *device, struct efs_vram_after *
     }
 }
 
-/* What the driver has given; of a device that is lost, as far as it still answers. */
+/* Releases the driver's objects. Errors, as of a lost device, are ignored. */
 static void device_free(struct efs_device *device)
 {
     const struct efs_driver *cu = &device->driver;
@@ -196,7 +196,7 @@ static void device_free(struct efs_device *device)
 
 static void device_close(struct efs_device *device)
 {
-    if (efs_client_check(device->client, NULL) < 0) { /* a forked process: the driver does not work there */
+    if (efs_client_check(device->client, NULL) < 0) { /* a forked child: CUDA does not work there */
         efs_sys_close(device->wake);
         free(device);
         return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_request.c - requests in EFS_FORM_DEVICE, as who makes them sees them. */
+/* device_request.c - requests in EFS_FORM_DEVICE: the calls of expertfs.h. */
 #include "device_core.h"
 
 #include "clock.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what there is to tell; lock held ---- */
+/* ---- items to report; lock held ---- */
 
 static bool device_request_coming(const struct efs_device_request *request)
 {
@@ -30,7 +30,7 @@ static struct efs_device_item *device_request_untold(struct efs_device_request *
     return NULL;
 }
 
-/* Is the event readable when waiting would not wait? */
+/* The event is readable if device_wait_any() would return at once. */
 static void device_request_set_event(struct efs_device_request *request)
 {
     if (request->event.fd >= 0)
@@ -65,9 +65,9 @@ void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, 
         efs_vram_waste(&device->vram, expert);
 }
 
-/* ---- beginning ---- */
+/* ---- starting a request ---- */
 
-/* Lock held: what is there, what is coming, and what is to be asked for: these needs go to misses. -ENOMEM. */
+/* Lock held. Holds the experts of the request; adds missing ones to pool G, to source and to misses. -ENOMEM. */
 static errint_t device_look(struct efs_device *device, struct efs_device_request *request, const char *stack,
                             uint32_t layer, const struct efs_need *needs, struct efs_bring_source *source,
                             struct efs_need *misses)
@@ -79,7 +79,7 @@ static errint_t device_look(struct efs_device *device, struct efs_device_request
         device->stats.g_hits += expert && expert->state == EFS_VRAM_HERE;
         device->stats.g_joined += expert && expert->state == EFS_VRAM_COMING;
         if (expert && expert->ahead && expert->state == EFS_VRAM_COMING)
-            efs_device_wake(device); /* it goes on as one that was asked for */
+            efs_device_wake(device); /* to continue it as a demand load */
         if (expert)
             efs_vram_use_ahead(&device->vram, expert);
         if (!expert) {
@@ -101,7 +101,7 @@ static errint_t device_look(struct efs_device *device, struct efs_device_request
     return 0;
 }
 
-/* Lock held: an item has nothing more to do with its expert. */
+/* Lock held. Releases the expert of an item, which is DROPPED afterwards. */
 static void device_item_leave(struct efs_device *device, struct efs_device_item *item)
 {
     struct efs_vram_expert *expert = item->expert;
@@ -117,10 +117,10 @@ static void device_item_leave(struct efs_device *device, struct efs_device_item 
     item->state = EFS_DEVICE_DROPPED;
 }
 
-/* Nothing of the source will come: all who wait for its experts are told, others that have joined, too. */
+/* Lock held. Fails all experts of the source, for every request that waits for them. */
 static void device_fail_source(struct efs_device *device, struct efs_bring_source *source, errint_t error)
 {
-    struct efs_vram_after *after = NULL; /* none of them has a place */
+    struct efs_vram_after *after = NULL; /* stays empty: none has memory in pool G */
     device->stats.g_errors += source->count;
     for (uint32_t i = 0; i < source->count; i++)
         efs_device_told(device, source->expert[i], error, &after);
@@ -131,7 +131,7 @@ errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t l
 {
     errint_t rc =
         efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
-    if (rc == -EOPNOTSUPP && source->form == EFS_FORM_CODED) { /* a mount that hands out none coded */
+    if (rc == -EOPNOTSUPP && source->form == EFS_FORM_CODED) { /* a mount without coded experts */
         device->form = source->form = EFS_FORM_FULL;
         rc = efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
     }
@@ -174,7 +174,7 @@ static struct efs_device_request *device_request_new(struct efs_device *device, 
     return request;
 }
 
-/* The request looks at pool G, and its misses are asked for. */
+/* Takes the experts in pool G and requests the missing ones from the client. Takes ownership of source. */
 static errint_t device_start(struct efs_device *device, struct efs_device_request *request, const char *stack,
                              uint32_t layer, const struct efs_need *needs, struct efs_bring_source *source,
                              struct efs_need *misses, struct efs_error *err)
@@ -220,7 +220,7 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
     struct efs_need *misses = efs_sys_calloc(count, sizeof(*misses));
     if (request && source && misses) {
         source->form = device->form;
-        rc = device_start(device, request, stack, layer, needs, source, misses, err); /* takes source */
+        rc = device_start(device, request, stack, layer, needs, source, misses, err); /* takes ownership of source */
     } else {
         free(source);
         rc = efs_fail(err, -ENOMEM, "no memory for a request");
@@ -232,10 +232,10 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
         return rc;
     }
     pthread_mutex_lock(&device->lock);
-    efs_vram_asked(&device->vram, stack, layer, needs, count); /* now that there are such experts */
+    efs_vram_asked(&device->vram, stack, layer, needs, count); /* the experts exist now */
     if (device->names.count) {
         efs_ahead_asked(&device->names, &device->vram, stack, layer, needs, count);
-        efs_device_wake(device); /* what is on its way in vain */
+        efs_device_wake(device); /* to cancel a prefetch that is not needed */
     }
     pthread_mutex_unlock(&device->lock);
     *out = request;
@@ -320,7 +320,7 @@ static void device_drop(struct efs_device_request *request, uint32_t index)
     pthread_mutex_unlock(&request->device->lock);
 }
 
-/* Lock held: the event that tells of this stream, so that there is one of each. NULL: none could be made. */
+/* Lock held. The expert's event for this stream, created if missing. NULL: no memory, or a driver error in *result. */
 static struct efs_vram_after *device_after(struct efs_device *device, struct efs_vram_expert *expert,
                                            efs_cu_stream stream, efs_cu_result *result)
 {

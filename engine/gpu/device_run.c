@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_run.c - see device_run.h, and kernels/cuda/gpu_ffn.h for what is launched. */
+/* device_run.c - see device_run.h; kernels/cuda/gpu_ffn.h has the kernels. */
 #include "device_run.h"
 
 #include "device_core.h"
@@ -9,20 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOKENS_MOST 65535u /* of a grid */
+#define TOKENS_MOST 65535u /* limit of a grid in y */
 #define PART_ALIGN 256u
 
 struct efs_device_run {
     struct efs_device *device;
     const struct efs_mixture *mixture;
-    uint32_t routes, *first;       /* [experts]: of each expert's routes */
-    uint32_t inner;                /* 0: no expert has come yet */
-    uint32_t ran;                  /* experts */
-    uint32_t timed, timed_tokens;  /* which of them is timed; with so many tokens, 0: it was not run yet */
-    uint8_t *host;                 /* what is copied there, then y */
-    struct efs_gpu_expert *expert; /* [experts] there */
-    size_t host_bytes, x, token, weight, token_begin, token_route, experts, y, part, h, end; /* places in scratch */
-    struct efs_gpu_mixture there;                                                            /* as kernels take it */
+    uint32_t routes, *first;       /* [experts]: index of each expert's first route */
+    uint32_t inner;                /* 0: no expert was launched yet */
+    uint32_t ran;                  /* number of experts launched */
+    uint32_t timed, timed_tokens;  /* number of the launched expert to time; its tokens, 0: not launched yet */
+    uint8_t *host;                 /* staging buffer: input of the device, later y */
+    struct efs_gpu_expert *expert; /* [experts], in host; count 0: not launched */
+    size_t host_bytes, x, token, weight, token_begin, token_route, experts, y, part, h, end; /* offsets in scratch */
+    struct efs_gpu_mixture there; /* argument of the kernels */
 };
 
 static size_t run_place(size_t *end, uint64_t count, size_t bytes)
@@ -32,7 +32,8 @@ static size_t run_place(size_t *end, uint64_t count, size_t bytes)
     return at;
 }
 
-/* Where all but h stands. Numbers are 32 bits each, and there are few: 64 bits hold their sums. */
+/* Computes all offsets but that of h. The factors have 32 bits and EFS_SCRATCH_BYTES bounds routes, so no sum overflows
+ * 64 bits. */
 static void run_places(struct efs_device_run *r)
 {
     const struct efs_mixture *m = r->mixture;
@@ -49,7 +50,7 @@ static void run_places(struct efs_device_run *r)
     r->end = end;
 }
 
-/* The routes of each token in the order of experts, of all or of those that were run. */
+/* Lists the routes of each token in the order of experts, of all experts or only of launched ones. */
 static void run_fill_routes(struct efs_device_run *r, bool all)
 {
     const struct efs_mixture *m = r->mixture;
@@ -60,14 +61,14 @@ static void run_fill_routes(struct efs_device_run *r, bool all)
             begin[m->experts[e].token[i] + 1]++;
     for (uint32_t t = 0; t < m->tokens; t++)
         begin[t + 1] += begin[t];
-    for (uint32_t e = 0; e < m->expert_count; e++) /* each begin moves to the next one's place, */
+    for (uint32_t e = 0; e < m->expert_count; e++) /* advances each begin to that of the next token, */
         for (uint32_t i = 0; i < m->experts[e].count && (all || r->expert[e].count); i++)
             route[begin[m->experts[e].token[i]]++] = r->first[e] + i;
-    memmove(begin + 1, begin, m->tokens * sizeof(*begin)); /* and back */
+    memmove(begin + 1, begin, m->tokens * sizeof(*begin)); /* which is undone here */
     begin[0] = 0;
 }
 
-/* Tokens side by side, the routes of each expert, and those of each token. */
+/* Fills the staging buffer: contiguous tokens, the routes of each expert and of each token. */
 static void run_fill(struct efs_device_run *r)
 {
     const struct efs_mixture *m = r->mixture;
@@ -106,7 +107,7 @@ static errint_t run_prepare(struct efs_device_run *r, struct efs_error *err)
     r->routes = (uint32_t)routes;
     if (m->tokens <= TOKENS_MOST && routes <= EFS_SCRATCH_BYTES)
         run_places(r);
-    /* Who can go elsewhere learns before anything is brought that h will not fit. */
+    /* In a shared mixture, fail before experts are loaded if h cannot fit, so that the processor can run them. */
     const uint64_t h = m->form == EFS_FORM_SHARED ? routes * r->device->inner * sizeof(float) : 0;
     if (m->tokens > TOKENS_MOST || routes > EFS_SCRATCH_BYTES || r->end + h > EFS_SCRATCH_BYTES)
         return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once", m->tokens,
@@ -115,7 +116,7 @@ static errint_t run_prepare(struct efs_device_run *r, struct efs_error *err)
     if (!r->host)
         return efs_fail(err, -ENOMEM, "no memory for a mixture");
     r->expert = (void *)(r->host + r->experts);
-    memset(r->expert, 0, m->expert_count * sizeof(r->expert[0])); /* none was run */
+    memset(r->expert, 0, m->expert_count * sizeof(r->expert[0])); /* none was launched */
     run_fill(r);
     r->there = (struct efs_gpu_mixture){.hidden = m->hidden,
                                         .x = (const void *)(uintptr_t)(scratch + r->x),
@@ -162,7 +163,7 @@ void efs_device_run_wait(const struct efs_device_run *r)
     (void)r->device->driver.stream_synchronize(r->device->running);
 }
 
-/* With the first expert it is known how wide h is. */
+/* The first expert sets inner, and thus the size of h; later ones must match. */
 static errint_t run_widths(struct efs_device_run *r, const struct efs_device_matrices *matrices, struct efs_error *err)
 {
     if (r->inner && (matrices->inner != r->inner || matrices->f16 != r->there.f16))
@@ -220,11 +221,11 @@ errint_t efs_device_run_expert(struct efs_device_run *r, uint32_t index, const s
     return call ? run_failed(r, call, result, err) : 0;
 }
 
-/* Experts that were not run have no part in the sums. */
+/* Excludes experts that were not launched from the sums. */
 static errint_t run_leave_out(struct efs_device_run *r, struct efs_error *err)
 {
     struct efs_device *device = r->device;
-    efs_cu_result result = device->driver.stream_synchronize(device->running); /* it may still copy from there */
+    efs_cu_result result = device->driver.stream_synchronize(device->running); /* copies may still read host */
     if (result != 0)
         return run_failed(r, "cuStreamSynchronize", result, err);
     run_fill_routes(r, false);
@@ -233,7 +234,7 @@ static errint_t run_leave_out(struct efs_device_run *r, struct efs_error *err)
     return result == 0 ? 0 : run_failed(r, "cuMemcpyHtoDAsync", result, err);
 }
 
-/* All has ended well. */
+/* After success: counts the experts and records the time of the timed one. */
 static errint_t run_measured(struct efs_device_run *r, struct efs_error *err)
 {
     struct efs_device *device = r->device;
@@ -261,7 +262,7 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
         if (result != 0)
             error = run_failed(r, "cuLaunchKernel", result, err);
     }
-    if (error == 0) { /* x is not needed any more */
+    if (error == 0) { /* reuses the memory of x */
         efs_cu_result result = device->driver.copy_out(r->host + r->x, device->scratch + r->y, bytes, device->running);
         if (result != 0)
             error = run_failed(r, "cuMemcpyDtoHAsync", result, err);
@@ -284,7 +285,8 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
 
 /* ---- processor or device ---- */
 
-/* Lock held: what experts took that came since the last time. Of all that came: they share the link. */
+/* Lock held. Records the mean time of the experts loaded since the last call. They share the link, so that it is the
+ * time with slots in flight, divided by their number. */
 static void deal_learn_link(struct efs_device *device)
 {
     const uint64_t brought = device->stats.g_brought - device->learnt_brought;
@@ -295,7 +297,8 @@ static void deal_learn_link(struct efs_device *device)
     device->bring_ns = 0;
 }
 
-/* Lock held: what is in pool G. Returns the room for others, an expert taken as large as those that are there. */
+/* Lock held. Sets tokens, cached and bytes (in granules) of experts. Returns the granules of pool G that the rest may
+ * use; all experts are assumed to have the mean size of those in the pool. */
 static uint64_t deal_look(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_mixture *m,
                           struct efs_assign_expert *experts)
 {

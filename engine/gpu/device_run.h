@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_run.h - experts run where they are: a mixture's tokens go to the device, each expert is computed when it has
- * come, and the sums come back. All of it in one stream, in memory of the device that is kept for it.
+ * device_run.h - runs experts of a mixture on the device: copies the tokens there, computes each expert when it is in
+ * pool G, copies the sums back. All work is in one stream and in scratch memory allocated with the device.
  *
- * One mixture at a time: who begins another waits for the first to end.
+ * One mixture at a time: efs_device_run_begin() takes device.run_lock, efs_device_run_end() releases it.
  */
 #ifndef EFS_DEVICE_RUN_H
 #define EFS_DEVICE_RUN_H
@@ -13,34 +13,38 @@
 struct efs_device;
 struct efs_device_run;
 
-/* An expert that stands there: gate and up [inner][hidden], down [hidden][inner]; h = silu(gate x) * (up x). */
+/* An expert in pool G: gate and up [inner][hidden], down [hidden][inner]; h = silu(gate x) * (up x). */
 struct efs_device_matrices {
-    const void *gate, *up, *down; /* addresses of the device */
+    const void *gate, *up, *down; /* device addresses */
     uint32_t inner;
     bool f16; /* else BF16 */
 };
 
-/* The mixture was checked, has F32 activations, and stays as it is. To be ended by this thread. -ENOMEM, -EIO. */
+/* Waits for the mixture of another thread, then copies the tokens. The caller has checked the mixture, which has F32
+ * activations, and keeps it unchanged until efs_device_run_end(), called on the same thread. -ENOMEM (also: too many
+ * tokens for the scratch memory), -EIO. */
 errint_t efs_device_run_begin(struct efs_device *device, const struct efs_mixture *mixture, struct efs_device_run **run,
                               struct efs_error *err);
-/* The expert of that index in the mixture. It may be dropped after what is in the stream now. -ENOMEM: there is no room
- * for so many tokens at once; -EINVAL: not of the size of those before; -EIO. */
+/* Launches the expert with that index in the mixture. The caller may drop it after the work that is then in the stream.
+ * -ENOMEM: too many tokens for the scratch memory; -EINVAL: its size or dtype differs from the earlier experts'; -EIO.
+ */
 errint_t efs_device_run_expert(struct efs_device_run *run, uint32_t index, const struct efs_device_matrices *matrices,
                                struct efs_error *err);
 void *efs_device_run_stream(const struct efs_device_run *run);
-/* What was launched has ended. */
+/* Blocks until all launched work has ended. */
 void efs_device_run_wait(const struct efs_device_run *run);
-/* Sums into the mixture's y, if all went well so far (error: 0). Blocks. error, or -EIO. */
+/* Adds up the outputs of the experts that were run and writes the sums to the mixture's y, unless error is < 0. Waits
+ * for the stream and frees run. Returns error, or -EIO. */
 errint_t efs_device_run_end(struct efs_device_run *run, errint_t error, struct efs_error *err);
 
-/* Who runs which expert of a mixture, processor or device, by what both have taken so far
- * (sched/assign/assign_costs.h). The device's own times, and those of the link, it takes by itself. */
+/* Division of a mixture between processor and device by measured costs (sched/assign/assign_costs.h). Times of the
+ * device and of the link are measured in engine/gpu/. */
 
-/* on_device[experts], by what is in pool G now: nothing is held, and it is no use. -EIO: the device is lost; -EINVAL:
- * more than EFS_ROUTING_EXPERTS; -ENOENT, -ENOMEM. */
+/* Sets on_device[expert_count], by the experts in pool G now. Holds none of them and does not count as a use. -EIO: the
+ * device is lost; -EINVAL: more than EFS_ROUTING_EXPERTS experts; -ENOENT: the stack's name is too long; -ENOMEM. */
 errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t layer,
                          const struct efs_mixture *mixture, bool *on_device, struct efs_error *err);
-/* The processor has run an expert with so many tokens, of one. */
+/* Reports that the processor ran an expert with that many tokens in ns nanoseconds. */
 void efs_device_ran_here(struct efs_device *device, uint32_t tokens, uint64_t ns);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_thread.c - the thread efs-gpu: takes experts from the client as they come, has them copied and decoded slot by
- * slot, and tells who waits. A call of the driver that fails ends all of it: what was begun is waited for, so that no
- * memory is given back that the device still reads, and everybody is told.
+ * device_thread.c - the thread efs-gpu: takes experts from the client when they are reported, copies and decodes them
+ * slot by slot, and wakes the requests that wait. After a failed driver call the device is lost: the thread waits for
+ * its streams, so that no memory is released that the device still reads, and fails all requests.
  */
 #include "device_core.h"
 
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define LOST_AFTER_MS 200 /* a lost device calls nobody: so often it is asked */
-#define POLLED 64u        /* sources that are listened to at once: the others' turn comes */
+#define LOST_AFTER_MS 200 /* poll timeout with slots in flight: a lost device may not call slot_told() */
+#define POLLED 64u        /* sources in one poll(); with more, the timeout bounds the wait for the rest */
 
 static bool device_is_lost(struct efs_device *device)
 {
@@ -24,7 +24,7 @@ static bool device_is_lost(struct efs_device *device)
     return lost;
 }
 
-/* The time in which slots were under way, before their number changes. */
+/* Adds the time with slots in flight to bring_ns. Called before the number of slots changes. */
 static void device_count_time(struct efs_device *device)
 {
     const uint64_t now = efs_now_ns();
@@ -34,7 +34,7 @@ static void device_count_time(struct efs_device *device)
     device->counted_at = now;
 }
 
-/* Slots that are done, oldest first. gone: whatever the device says, they are. */
+/* Completes finished slots, oldest first. gone: the streams were synchronized, all are finished. */
 static void device_reap(struct efs_device *device, bool gone)
 {
     while (device->busy) {
@@ -50,7 +50,7 @@ static void device_reap(struct efs_device *device, bool gone)
     }
 }
 
-/* ---- what comes from the client ---- */
+/* ---- experts from the client ---- */
 
 static void device_take_fresh(struct efs_device *device, bool *closing)
 {
@@ -65,7 +65,7 @@ static void device_take_fresh(struct efs_device *device, bool *closing)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* The next expert that is there, of any source. false: none is. */
+/* Takes an expert that the client reports, of any source. false: none. */
 static bool device_next(struct efs_device *device)
 {
     for (struct efs_bring_source *source = device->sources, *next; source; source = next) {
@@ -82,7 +82,7 @@ static bool device_next(struct efs_device *device)
     return false;
 }
 
-/* Fill slots while there are free ones, and something to put there. */
+/* Fills free slots until none is free or no expert is ready. */
 static void device_feed(struct efs_device *device)
 {
     while (device->busy < EFS_SLOTS && !device_is_lost(device)) {
@@ -112,7 +112,8 @@ static void device_feed(struct efs_device *device)
 
 /* ---- the thread ---- */
 
-/* Until something is fresh, a slot is done, or the client has an expert for a free slot. */
+/* Blocks until efs_device_wake() is called or the client reports an expert for a free slot; at most LOST_AFTER_MS with
+ * slots in flight. */
 static void device_sleep(struct efs_device *device)
 {
     struct pollfd fds[1 + POLLED] = {{.fd = device->wake, .events = POLLIN}};
@@ -121,7 +122,7 @@ static void device_sleep(struct efs_device *device)
     uint64_t number;
     const bool takes = !device->bring && device->busy < EFS_SLOTS;
     for (struct efs_bring_source *source = device->sources; source; source = source->next) {
-        if (source->told == source->count) /* its event stays readable */
+        if (source->told == source->count) /* all reported: its event stays readable */
             continue;
         if (!(source->ahead ? efs_device_ahead_waits(device, source) : takes))
             continue;
@@ -135,7 +136,7 @@ static void device_sleep(struct efs_device *device)
         (void)!read(device->wake, &number, sizeof(number));
 }
 
-/* Nothing more goes to the device, and nothing that it reads is given back before it has ended. */
+/* Waits for the streams, then fails all experts in flight and all sources with error. */
 static void device_abandon(struct efs_device *device, errint_t error)
 {
     bool closing;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ISO C has no way from an object's pointer to a function's; POSIX promises that they are alike. */
+/* ISO C cannot convert an object pointer to a function pointer; POSIX guarantees the same representation. */
 static bool driver_symbol(void *library, const char *name, void *call, size_t bytes)
 {
     void *symbol = dlsym(library, name);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * driver.h - CUDA's driver API, as far as it is used: libcuda.so.1, which comes with the driver of a graphics
- * processor, is looked for when it is asked for, so that one build serves machines with and without.
+ * driver.h - the calls of CUDA's driver API that are used. libcuda.so.1, which is part of the GPU driver, is loaded at
+ * run time, so that one build runs on machines with and without it.
  *
- * The types are those of the driver's ABI, which is stable: handles are pointers, addresses of the device 64 bits.
- * EXPERTFS_CUDA names another library, or "off".
+ * The types are those of the driver's ABI, which is stable: handles are pointers, device addresses have 64 bits. The
+ * environment variable EXPERTFS_CUDA names another library, or "off".
  */
 #ifndef EFS_DRIVER_H
 #define EFS_DRIVER_H
 
 #include "expertfs.h"
 
-typedef int efs_cu_result; /* 0 or an error's number */
+typedef int efs_cu_result; /* 0 or a CUDA error number */
 typedef int efs_cu_device;
 typedef uint64_t efs_cu_address;
 typedef void *efs_cu_context, *efs_cu_module, *efs_cu_function, *efs_cu_stream, *efs_cu_event;
@@ -19,12 +19,12 @@ typedef void efs_cu_host_fn(void *arg);
 
 #define EFS_CU_OUT_OF_MEMORY 2
 #define EFS_CU_NOT_READY 600
-#define EFS_CU_STREAM_NON_BLOCKING 1u /* its work does not wait for that of the default stream */
-#define EFS_CU_HOST_PORTABLE 1u       /* registered for all contexts */
+#define EFS_CU_STREAM_NON_BLOCKING 1u /* not ordered with the default stream */
+#define EFS_CU_HOST_PORTABLE 1u       /* the registration is valid in all contexts */
 #define EFS_CU_EVENT_TIMING 0u
-#define EFS_CU_EVENT_NO_TIMING 2u /* an event that only orders */
+#define EFS_CU_EVENT_NO_TIMING 2u /* an event for ordering only */
 
-/* Name here, name of the symbol, arguments. */
+/* Name of the field, name of the symbol, arguments. */
 #define EFS_CU_CALLS(X)                                                                                                \
     X(init, "cuInit", (unsigned flags))                                                                                \
     X(device_count, "cuDeviceGetCount", (int *count))                                                                  \
@@ -69,17 +69,17 @@ struct efs_driver {
 #undef EFS_CU_FIELD
 };
 
-/* -ENODEV: no driver, or one too old for what is needed here; err says which. */
+/* Loads the library and all symbols. -ENODEV, with err: no driver, or a symbol is missing (an older driver). */
 errint_t efs_driver_open(struct efs_driver *driver, struct efs_error *err);
-void efs_driver_close(struct efs_driver *driver); /* one that is not open is fine */
+void efs_driver_close(struct efs_driver *driver); /* no effect if it is not open */
 /* The name of an error, never NULL. */
 const char *efs_driver_error(const struct efs_driver *driver, efs_cu_result result);
-/* A call has failed: -ENOMEM or -EIO, and err names it. */
+/* Puts call and result into err. -ENOMEM for EFS_CU_OUT_OF_MEMORY, else -EIO. */
 errint_t efs_driver_fail(const struct efs_driver *driver, const char *call, efs_cu_result result,
                          struct efs_error *err);
 
-/* The kernels of kernels/cuda/ as nvcc makes them (fatbin, PTX of the oldest architecture among it), in the library;
- * nothing, where it was built without nvcc. image.c has them. */
+/* The kernels of kernels/cuda/ as built by nvcc (a fatbin, with PTX of the oldest architecture), linked into the
+ * library by image.c. Empty if it was built without nvcc. */
 extern const unsigned char efs_gpu_image[];
 extern const uint64_t efs_gpu_image_bytes;
 

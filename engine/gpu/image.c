@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* image.c - the kernels in the library, see driver.h. The Makefile defines EFS_GPU_IMAGE, the path of the image, when
- * there is one. */
+/* image.c - links the kernels into the library, see driver.h. The Makefile defines EFS_GPU_IMAGE, the path of the
+ * image, if it was built. */
 #include "driver.h"
 
 #ifdef EFS_GPU_IMAGE

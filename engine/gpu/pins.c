@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-/* A segment goes. What stood there was copied: who copies holds it. */
+/* The engine is about to release a segment: unregisters it. No copy from it is in flight, because a copy holds its
+ * chunk. */
 static void pins_gone(void *arg, void *base)
 {
     struct efs_pins *pins = arg;
@@ -67,7 +68,7 @@ void efs_pins_take(struct efs_pins *pins, const void *chunk)
     if (!pin)
         return;
     if (!efs_chunk_segment(pins->fs, chunk, &pin->base, &pin->bytes)) {
-        free(pin); /* of the full pool */
+        free(pin); /* the chunk is in the full pool */
         return;
     }
     pin->registered = pins->driver->host_register(pin->base, pin->bytes, EFS_CU_HOST_PORTABLE) == 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pins.h - the chunk pool's segments, registered with the driver, so that it copies from them by itself (DMA) and does
- * not go by way of a buffer of its own. It is the memory that io_uring has registered, too, and counts once.
+ * pins.h - registers the chunk pool's segments with the driver, so that the device copies from them by DMA instead of
+ * through a staging buffer. The pages are those that io_uring has registered, too.
  *
- * Of a store in this process alone. What a mount lets clients map is not registered: the driver would hold its pages
- * when the mount gives them back to the system.
+ * Only for a store served in this process. Windows of a mount are not registered: the driver would keep their pages
+ * pinned after the mount released them.
  */
 #ifndef EFS_PINS_H
 #define EFS_PINS_H
@@ -18,24 +18,24 @@ struct efs_pin {
     struct efs_pin *next;
     void *base;
     size_t bytes;
-    bool registered; /* else the driver would not have it: it is not asked again */
+    bool registered; /* false: the driver refused; not retried */
 };
 
 struct efs_pins {
     const struct efs_driver *driver;
     efs_cu_context context;
-    struct efs *fs; /* NULL: there is nothing to register */
+    struct efs *fs; /* NULL: no segments are registered */
     struct efs_chunk_watch watch;
     pthread_mutex_t lock; /* guards the list */
     struct efs_pin *list;
 };
 
-/* fs: NULL of a mount. The driver and its context are the caller's. */
+/* fs: NULL for a client of a mount. driver and context must outlive pins. */
 void efs_pins_init(struct efs_pins *pins, const struct efs_driver *driver, efs_cu_context context, struct efs *fs);
-/* No copy is under way. */
+/* Unregisters all segments. No copy from them may be in flight. */
 void efs_pins_end(struct efs_pins *pins);
-/* A chunk that is held is to be copied: its segment is registered, if it was not and can be. By one thread, in the
- * device's context. May take milliseconds. */
+/* Registers the segment of a held chunk that is to be copied, unless this was tried before or the chunk is in no
+ * segment. Called by one thread, in the device's context. May take milliseconds. */
 void efs_pins_take(struct efs_pins *pins, const void *chunk);
 
 #endif

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which expert goes first ---- */
+/* ---- eviction order ---- */
 
 #define LAYERS_FIRST 64u
 #define EXPERTS_FIRST 128u
-#define WINDOW 4u /* DALI's w_size and u_size, as moe-replay assign has them */
+#define WINDOW 4u /* DALI's w_size and u_size; the same as in moe-replay assign */
 #define SWAPS 2u
 
 static const char *const order_names[EFS_VRAM_ORDERS] = {
@@ -43,7 +43,7 @@ void efs_vram_order_free(struct efs_vram_order *order)
     *order = (struct efs_vram_order){.kind = order->kind};
 }
 
-/* Tables of that room in place of those that there are; layers keep their numbers. chosen: experts of a request. */
+/* Replaces the tables by tables of that size; layers keep their indices. chosen: experts of a request. */
 static errint_t order_make(struct efs_vram_order *order, uint32_t layers, uint32_t experts, double chosen)
 {
     struct efs_vram_order made = {.kind = order->kind, .layers = layers, .experts = experts, .known = order->known};
@@ -78,7 +78,7 @@ static errint_t order_make(struct efs_vram_order *order, uint32_t layers, uint32
     return 0;
 }
 
-/* The number of a layer; known: there is none. */
+/* The index of a layer; order->known if it has none. */
 static uint32_t order_layer(const struct efs_vram_order *order, const char *stack, uint32_t layer)
 {
     uint32_t l = 0;
@@ -87,7 +87,7 @@ static uint32_t order_layer(const struct efs_vram_order *order, const char *stac
     return l;
 }
 
-/* Room for a layer and for experts up to this number. */
+/* Grows the tables to hold this many layers, and experts up to the number most. -EINVAL: above the limits. */
 static errint_t order_room(struct efs_vram_order *order, uint32_t layers, uint32_t most, double chosen)
 {
     uint32_t all_layers = order->layers ? order->layers : LAYERS_FIRST;
@@ -114,7 +114,7 @@ static void order_window(struct efs_vram_order *order, uint32_t l, const struct 
     memset(order->tokens, 0, order->experts * sizeof(*order->tokens));
     for (uint32_t i = 0; i < count; i++) {
         order->tokens[needs[i].expert] = needs[i].tokens;
-        if (busy < share && !window->cached[needs[i].expert]) { /* the first that come fill it */
+        if (busy < share && !window->cached[needs[i].expert]) { /* initially the first requested ones */
             window->cached[needs[i].expert] = true;
             busy++;
         }
@@ -134,7 +134,7 @@ void efs_vram_order_pass(struct efs_vram_order *order, const char *stack, uint32
         return;
     if (l == order->known) {
         order->layer[l].layer = layer;
-        strcpy(order->layer[l].stack, stack); /* the caller has looked at how long it is */
+        strcpy(order->layer[l].stack, stack); /* the caller has checked the length */
         order->known++;
     }
     if (order->kind == EFS_VRAM_DALI) {
@@ -260,7 +260,8 @@ void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, co
     efs_vram_order_pass(&vram->order, stack, layer, needs, count, (uint32_t)(fit / layers));
 }
 
-/* Who goes first of those that may, for what is ahead, or asked for. NULL: nobody may. */
+/* The expert to evict first, for a prefetch (ahead) or a request. NULL: all are held, in flight or, for a prefetch,
+ * named. */
 static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool ahead)
 {
     struct efs_vram_expert *victim = NULL;
@@ -278,7 +279,7 @@ static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool ahead)
     return victim;
 }
 
-/* Bytes of all tensors, each aligned; UINT64_MAX: out of range. names: of their names. */
+/* Sum of the bytes of the tensors, each aligned; UINT64_MAX: overflow. names: bytes of their names. */
 static uint64_t vram_bytes(const struct efs_tensor *tensors, uint32_t count, size_t *names)
 {
     uint64_t bytes = 0;
@@ -293,7 +294,7 @@ static uint64_t vram_bytes(const struct efs_tensor *tensors, uint32_t count, siz
     return bytes;
 }
 
-/* The tensors as who asked for them sees them. */
+/* Fills expert->tensors, which requests return: device addresses, and copies of the names. */
 static void vram_tell(const struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *from,
                       uint32_t count)
 {
@@ -313,7 +314,7 @@ static void vram_tell(const struct efs_vram *vram, struct efs_vram_expert *exper
     expert->tensor_count = count;
 }
 
-/* How many granules these tensors take, and room to tell of them. */
+/* Computes the granules of these tensors and allocates expert->tensors. */
 static errint_t vram_prepare(const struct efs_vram *vram, struct efs_vram_expert *expert,
                              const struct efs_tensor *tensors, uint32_t count, uint32_t *granules)
 {
@@ -322,13 +323,13 @@ static errint_t vram_prepare(const struct efs_vram *vram, struct efs_vram_expert
     if (bytes > (uint64_t)vram->granules * EFS_VRAM_GRANULE)
         return -EFBIG;
     *granules = (uint32_t)((bytes + EFS_VRAM_GRANULE - 1) / EFS_VRAM_GRANULE);
-    *granules = *granules ? *granules : 1; /* also an expert without bytes is somewhere */
+    *granules = *granules ? *granules : 1; /* an expert of 0 bytes gets an address, too */
     if (!expert->tensors)
         expert->tensors = efs_sys_malloc(count * sizeof(*expert->tensors) + names + 1);
     return expert->tensors ? 0 : -ENOMEM;
 }
 
-/* false: there is no such run. */
+/* Allocates a run of granules. false: no free run is long enough. */
 static bool vram_take(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
                       uint32_t count, uint32_t granules)
 {
@@ -359,7 +360,7 @@ errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, c
     return rc;
 }
 
-/* ---- what is brought ahead ---- */
+/* ---- prefetch ---- */
 
 errint_t efs_vram_place_ahead(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
                               uint32_t count, struct efs_vram_expert **victim)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vram.h - pool G: which experts are in memory of the device, and where. Plain, one run of granules an expert.
+ * vram.h - pool G: the experts in device memory and their addresses. Experts are plain; each has one contiguous run of
+ * granules.
  *
- * What is here is bookkeeping, nothing is copied and no call of the driver made; the device's lock guards it.
+ * Bookkeeping only: nothing is copied, the driver is not called. The device's lock guards it.
  */
 #ifndef EFS_VRAM_H
 #define EFS_VRAM_H
@@ -12,17 +13,19 @@
 #include "driver.h"
 
 /*
- * Who goes first from pool G.
+ * Eviction order of pool G.
  *
- *     lru     who was used longest ago
- *     value   who is expected latest, by what sched/policy/policy_value.h has learnt of the layers' requests
- *     dali    who is not of the busy ones of its layer: DALI 4.3, Algorithm 2 (sched/assign/gpu_cache.h). At the end of
- *             a window the busiest of the others take the places of the idlest of these, once they are asked for again.
- *             A layer's share is that of its experts in the pool. Among equals, who was used longest ago.
+ *     lru     least recently used first
+ *     value   furthest expected next use first, learned from the requests (sched/policy/policy_value.h)
+ *     dali    experts outside their layer's busy set first: DALI 4.3, Algorithm 2 (sched/assign/gpu_cache.h)
  *
- * Layers and experts are not told of before they are asked for. Where that is more than there was room for, tables are
- * made anew, twice as large, and what was learnt is lost: this ends with the first pass through the layers. The
- * device's lock guards it.
+ * Ties: least recently used first. DALI: at the end of a window the busiest experts outside the set replace the idlest
+ * in it; they are loaded when they are next requested. The size of the set is the number of experts that the pool
+ * holds, divided by the layers.
+ *
+ * Layers and experts are unknown until they are requested. When their number exceeds the tables, the tables are
+ * reallocated with at least twice the size and lose what was learned; this ends with the first pass through the layers.
+ * The device's lock guards the order.
  */
 enum efs_vram_order_kind { EFS_VRAM_LRU, EFS_VRAM_VALUE, EFS_VRAM_DALI, EFS_VRAM_ORDERS };
 
@@ -35,34 +38,34 @@ struct efs_value;
 struct efs_gpu_cache;
 struct efs_vram_order {
     enum efs_vram_order_kind kind;
-    uint32_t layers, experts;     /* room of the tables; 0: there are none */
-    uint32_t known;               /* layers */
+    uint32_t layers, experts;     /* size of the tables; 0: not allocated */
+    uint32_t known;               /* layers seen */
     struct efs_vram_layer *layer; /* [layers] */
     struct efs_value *value;
     struct efs_gpu_cache *window; /* [layers] */
-    bool *busy;                   /* [layers][experts]: cached of each window */
-    uint64_t *score;              /* [layers][experts], the same */
-    uint32_t *tokens, *expert;    /* [experts]: of a pass */
+    bool *busy;                   /* [layers][experts]: cached[] of each window */
+    uint64_t *score;              /* [layers][experts]: score[] of each window */
+    uint32_t *tokens, *expert;    /* [experts]: scratch of a pass */
 };
 
-/* By its name, EFS_VRAM_ORDERS: there is no such. NULL: the default, value. */
+/* By name; EFS_VRAM_ORDERS: no such name. NULL: the default, value. */
 enum efs_vram_order_kind efs_vram_order_by_name(const char *name);
-/* One with nothing but its kind needs no more. */
+/* Frees the tables; kind stays set. An order with only kind set needs no call. */
 void efs_vram_order_free(struct efs_vram_order *order);
-/* A layer asks for experts. share: how many of a layer the pool has room for, those of DALI's cache. Without memory for
- * it nothing is learnt of it. */
+/* Records a request of a layer. share: experts per layer that fit in the pool, the size of DALI's busy set. Without
+ * memory for the tables the request is ignored. */
 void efs_vram_order_pass(struct efs_vram_order *order, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, uint32_t share);
-/* The larger, the later an expert goes; used_at, when it was used, is below 2^52. */
+/* The expert with the smallest worth is evicted first. used_at: time of its last use, below 2^52. */
 double efs_vram_order_worth(struct efs_vram_order *order, const struct efs_expert_key *key, uint64_t used_at);
 
 #define EFS_VRAM_GRANULE (64u << 10)
-#define EFS_VRAM_ALIGN 256u /* of a tensor */
+#define EFS_VRAM_ALIGN 256u /* alignment of a tensor, bytes */
 #define EFS_VRAM_BUCKETS 4096u
 
 enum efs_vram_state { EFS_VRAM_COMING, EFS_VRAM_HERE };
 
-/* Work of a user's stream that still reads an expert; the driver's event tells of it. */
+/* An event after the work of a caller's stream that may still read an expert. */
 struct efs_vram_after {
     struct efs_vram_after *next;
     efs_cu_stream stream;
@@ -71,63 +74,65 @@ struct efs_vram_after {
 
 struct efs_device_item;
 struct efs_vram_expert {
-    struct efs_vram_expert *next; /* of its bucket */
+    struct efs_vram_expert *next; /* in its bucket */
     struct efs_expert_key key;
     enum efs_vram_state state;
-    uint32_t holders;                /* items of requests */
-    uint32_t first, granules;        /* none while nothing is placed */
-    uint64_t used_at;                /* by the clock of the pool */
-    struct efs_device_item *waiting; /* while it is COMING */
+    uint32_t holders;                /* number of request items that hold it */
+    uint32_t first, granules;        /* granules 0: no memory allocated */
+    uint64_t used_at;                /* value of vram.clock at its last use */
+    struct efs_device_item *waiting; /* items that wait for it while it is COMING */
     struct efs_vram_after *after;
-    struct efs_tensor *tensors; /* names are behind them */
+    struct efs_tensor *tensors; /* followed by their names, in one allocation */
     uint32_t tensor_count;
-    bool named; /* device.c: its layer will ask for it */
-    bool ahead; /* it was begun because of that, and nobody has asked for it yet */
+    bool named; /* efs_hint() named it (device.c) */
+    bool ahead; /* prefetched, and not requested yet */
 };
 
 struct efs_vram {
     efs_cu_address base;
     uint32_t granules, used_granules, experts, held;
     uint64_t clock, evicted;
-    uint64_t *taken;                     /* a bit a granule */
-    uint32_t placed;                     /* experts that have a place */
-    uint32_t ahead_most, ahead_granules; /* of experts that are ahead: at most, now */
+    uint64_t *taken;                     /* one bit per granule */
+    uint32_t placed;                     /* experts with memory */
+    uint32_t ahead_most, ahead_granules; /* granules of prefetched experts: limit, current */
     uint64_t ahead_used, ahead_late, ahead_wasted;
     struct efs_vram_order order;
     struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
 };
 
-/* bytes from base on, a multiple of granules. -ENOMEM. */
+/* Manages bytes from base, rounded down to granules. -ENOMEM, -EFBIG. */
 errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t bytes, enum efs_vram_order_kind kind);
-/* All experts go; events are no more. */
+/* Frees all experts and tables. The caller has destroyed the events. */
 void efs_vram_destroy(struct efs_vram *vram);
 
 struct efs_vram_expert *efs_vram_find(const struct efs_vram *vram, const struct efs_expert_key *key);
-/* A new one, COMING, without a place. NULL: no memory. */
+/* Adds an expert, COMING, without memory. NULL: no host memory. */
 struct efs_vram_expert *efs_vram_add(struct efs_vram *vram, const struct efs_expert_key *key);
-/* Nobody holds it or waits for it. What its memory has to wait for goes to *after. */
+/* Removes and frees an expert that no request holds or waits for. Adds to *after the events that its memory's next user
+ * must wait for. */
 void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_after **after);
 void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert);
 void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert);
 
-/* A layer asks for experts, which are. */
+/* Records a request of a layer in the order, after its missing experts were added. */
 void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
                     uint32_t count);
 
 /*
- * A place for an expert of these tensors, which are copied, and get their addresses. Others that nobody holds go for
- * it, in this order; what their memory has to wait for goes to *after. -EFBIG: larger than the
- * pool; -EAGAIN: all is held; -ENOMEM: of the host; it has no place then.
+ * Allocates memory for an expert and sets expert->tensors to copies of tensors with device addresses. Evicts experts
+ * that are not held, in the eviction order, and adds to *after the events that must pass before the memory is
+ * overwritten; *after is set also on failure. -EFBIG: larger than the pool; -EAGAIN: no expert can be evicted; -ENOMEM:
+ * no host memory.
  */
 errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
                         uint32_t count, struct efs_vram_after **after);
 /*
- * The same for an expert that is ahead. None goes for it by itself: -EAGAIN, and *victim may, which is neither held nor
- * named, or there is none (NULL), or no room in the part of the pool that such experts may take.
+ * The same for a prefetched expert, but evicts nothing. -EAGAIN: no memory; *victim, neither held nor named, may be
+ * removed before a retry; NULL: none, or the share of prefetched experts is exhausted.
  */
 errint_t efs_vram_place_ahead(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
                               uint32_t count, struct efs_vram_expert **victim);
-/* What is ahead is asked for, or was brought in vain; of others nothing changes. */
+/* A prefetched expert was requested, or will not be: updates the counters. No effect on other experts. */
 void efs_vram_use_ahead(struct efs_vram *vram, struct efs_vram_expert *expert);
 void efs_vram_waste(struct efs_vram *vram, struct efs_vram_expert *expert);
 
