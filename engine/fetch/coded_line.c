@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coded_line.c - coded experts of requests wait in one line for the part of the budget that may be handed out coded,
- * efs_budget_coded(): chunks that are referenced cannot be evicted, so the others come as these are dropped.
+ * coded_line.c - the queue of coded experts that wait for room: at most efs_budget_coded() bytes may be held coded,
+ * because chunks with references cannot be evicted. The queue advances as experts are dropped.
  */
 #include "request_core.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fetch.c - see fetch.h. A batch lives until its last part is done. */
+/* fetch.c - see fetch.h. A batch is freed when its last part is done. */
 #include "fetch.h"
 
 #include "container.h"

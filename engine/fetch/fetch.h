@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fetch.h - experts are brought to memory in the order in which they were asked for: reads in that order, decodes by
- * whichever worker is free, the first available in that order. An expert that is brought is a *fetch*.
+ * fetch.h - loads experts in the order in which they were requested: reads are submitted in that order, and an idle
+ * worker decodes the first shard of that order that is in memory. A *fetch* loads one expert, full or coded; a *batch*
+ * is the fetches that are started together.
  *
  * ZipMoE's Algorithm 1 (sched/schedule/) is not used here: on a real disk it takes no less time than this order.
  */
@@ -19,20 +20,20 @@ struct efs_fetch_part {
     struct efs_extent_waiter waiter;
     struct efs_fetch *fetch;
     struct efs_batch *batch;
-    uint64_t file_offset, object_offset; /* where its raw bytes stand in the expert's file, and in the object */
+    uint64_t file_offset, object_offset; /* of its raw bytes, in the expert's file and in the object */
     size_t bytes;
-    uint32_t place; /* in the batch */
+    uint32_t place; /* index in the batch */
     uint32_t shards, next_shard, done_shards;
-    bool ready;                       /* the extent is here and referenced, or failed */
-    struct efs_disk_request *read[2]; /* E, SM: while the batch is put together */
+    bool ready;                       /* the extent is in memory and referenced, or failed */
+    struct efs_disk_request *read[2]; /* E, SM: set while the batch is built */
 };
 
 struct efs_fetch {
-    struct efs_fetch *next; /* of those that are to be begun */
+    struct efs_fetch *next; /* in a list of fetches to start */
     struct efs *fs;
     uint32_t expert;
-    struct efs_memfile *memfile; /* to be decoded into; NULL: the chunks are wanted, each extent stays referenced */
-    void (*ended)(struct efs_fetch *fetch); /* from any thread; owns the fetch then */
+    struct efs_memfile *memfile; /* destination of the decoded expert; NULL: coded, each extent stays referenced */
+    void (*ended)(struct efs_fetch *fetch); /* called once, on any thread; takes ownership of the fetch */
     void *owner;
     _Atomic uint32_t remaining;
     _Atomic errint_t error;
@@ -41,11 +42,11 @@ struct efs_fetch {
     struct efs_fetch_part parts[];
 };
 
-/* Not begun yet; to be freed with free(). NULL: no memory. */
+/* A fetch that is not started; free with free(). NULL: no memory. */
 struct efs_fetch *efs_fetch_new(struct efs *fs, uint32_t expert);
-/* Begin all of this list (no lock held); each ends once. */
+/* Starts all fetches of the list as a batch. Without lock. */
 void efs_fetch_submit(struct efs *fs, struct efs_fetch *fetches);
-/* With lock held: give back the extents of a fetch without memfile, those that came. */
+/* Drops the references on the extents of a coded fetch, of those that were loaded. With lock held. */
 void efs_fetch_unref(struct efs_fetch *fetch);
 
 #endif

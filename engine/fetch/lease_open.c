@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease_open.c - leases for opens of experts' files. What is full, or comes, is answered by itself; opens that come at
- * about the same time and find their experts not full are gathered, and those of a layer are one request: a reader that
- * opens a layer's experts one by one gets them as if it had named them at once (ZipMoE 3.3).
+ * lease_open.c - leases for opens of experts' files. An expert that is full or being filled is leased at once; opens of
+ * other experts that arrive at about the same time are collected, and those of a layer become one request: a reader
+ * that opens a layer's experts one by one is served as if it had requested them at once (ZipMoE 3.3).
  */
 #include "lease.h"
 #include "container.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * read.c - a read request: cut into parts, one an extent; each part is served from where its bytes are. All are asked
- * for in one turn with the lock. Parts that are in memory are done at once on the calling thread; the others by a
- * worker when their extent has come. No part waits while holding another's memory, so readers cannot block each other.
+ * read.c - read requests: splits a request into parts, one per extent, and serves each part from where its bytes are.
+ * All extents are requested in one turn with the lock. Parts that are in memory are finished on the calling thread, the
+ * other parts by a worker when their extent is loaded. No part waits while it holds another part's memory, so readers
+ * cannot deadlock.
  */
 #include "extent.h"
 

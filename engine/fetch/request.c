@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request.c - the life of a request, from where it was begun (request_begin.c): its experts come, are told of, waited
- * for and dropped.
+ * request.c - the life of a request after it was started (request_begin.c): experts are loaded, reported, waited for
+ * and dropped.
  */
 #include "request_core.h"
 

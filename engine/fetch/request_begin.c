@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request_begin.c - a layer's experts, named at once (ZipMoE 3.3): as leases on full ones, or as references on their
- * chunks. All memory that beginning takes is got first: once the cache state was told of a request, nothing of it
- * fails.
+ * request_begin.c - starts requests of a layer's experts (ZipMoE 3.3): as leases on full ones, or as references on
+ * their chunks. All memory is allocated first: after the cache state has counted a request, starting it cannot fail.
  */
 #include "request_core.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request_core.h - what the files of requests share. */
+/* request_core.h - shared by the files of requests. */
 #ifndef EFS_REQUEST_CORE_H
 #define EFS_REQUEST_CORE_H
 
@@ -9,21 +9,21 @@
 
 enum efs_item_state { EFS_ITEM_COMING, EFS_ITEM_HERE, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
 
-/* One expert of a request. It has a lease (full) or a fetch whose extents are referenced (coded). */
+/* An expert of a request. When loaded it has a lease (full), or a fetch whose extents are referenced (coded). */
 struct efs_request_item {
     struct efs_request *request;
-    struct efs_request_item *next_waiting; /* coded: for room */
+    struct efs_request_item *next_waiting; /* coded: in the queue for room */
     uint32_t expert;
-    void *arg; /* for arrived of the request */
+    void *arg; /* argument of request->arrived */
     enum efs_form form;
     enum efs_item_state state;
-    uint8_t again;   /* coded: times that it was begun again */
-    bool for_nobody; /* it is let go of when it is here */
+    uint8_t again;   /* coded: retries after -ENOMEM */
+    bool for_nobody; /* without a holder: released when it is loaded */
     bool told;
     errint_t error;
     struct efs_lease *lease;
     struct efs_fetch *fetch;
-    uint64_t bytes; /* coded: that it holds */
+    uint64_t bytes; /* coded: bytes of its chunks */
     struct efs_tensor *tensors;
     struct efs_coded_shard *shards;
     char *names;
@@ -32,36 +32,36 @@ struct efs_request_item {
 
 struct efs_request {
     struct efs *fs;
-    pthread_mutex_t lock; /* guards items and refs; taken after efs.lock if both */
+    pthread_mutex_t lock; /* guards items and refs; taken after efs.lock */
     pthread_cond_t changed;
-    struct efs_event event; /* for who waits by poll(2) */
-    uint32_t refs;          /* items that are coming, and one for the caller */
-    bool over;              /* the caller has released it */
-    efs_arrived_fn
-        *arrived; /* items are for other processes: each is told, and holds a reference until it is dropped */
-    bool begun;   /* some of its coded items were given room; guarded by efs.lock */
+    struct efs_event event;  /* for efs_request_event() */
+    uint32_t refs;           /* items that are being loaded, and one for the caller */
+    bool over;               /* the caller has released it */
+    efs_arrived_fn *arrived; /* the request is for other processes: each item holds a reference until dropped */
+    bool begun;              /* loads of its coded items have started; guarded by efs.lock */
     uint32_t count;
     struct efs_request_item items[];
 };
 
-/* An item that came in full, as its lease, or coded (request.c). */
+/* Completions of an item: its lease (full), or its fetch (coded) (request.c). */
 void efs_item_leased(void *item, errint_t error, struct efs_lease *lease);
 void efs_item_brought(struct efs_fetch *fetch);
-/* One of its references is given back. */
+/* Drops a reference. */
 void efs_request_unref(struct efs_request *request);
-/* An expert that nobody comes for comes once, however often it is named meanwhile: else who names on and on would have
- * lines without end. false: it does already. */
+/* Marks an expert as being loaded without a holder. false: it is already, and must not be loaded again, which bounds
+ * the queues. */
 bool efs_brought_begin(struct efs *fs, uint32_t expert, enum efs_form form);
 void efs_brought_end(struct efs *fs, uint32_t expert, enum efs_form form);
 
-/* With efs.lock (coded_line.c): an item waits in line for room, or is the next in it; those that there is room for
- * begin; what an expert that was begun took of the room, so many bytes, is given back. */
+/* With efs.lock (coded_line.c): appends an item to the queue for room, or puts it at the head; starts the items that
+ * have room; releases the room of a started expert. */
 void efs_coded_wait(struct efs *fs, struct efs_request_item *item);
 void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item);
 void efs_coded_take(struct efs *fs, bool from_line);
 void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes);
 
-/* Without lock: all that is still coming waits for room, and does not fit beside what the request holds. */
+/* Whether all experts that are not loaded wait for room, and do not fit while the request holds the loaded ones.
+ * Without lock. */
 bool efs_request_is_stuck(struct efs_request *request);
 errint_t efs_item_tensors(struct efs_request_item *item);
 void efs_item_free_tensors(struct efs_request_item *item);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request_stuck.c - waits that nobody but the waiting one could end: what he waits for has no room beside what he holds
- * and will not drop before all is there.
+ * request_stuck.c - detects waits that only the waiter itself could end: the experts that it waits for have no room
+ * while it holds the loaded ones, and it drops none before all are loaded.
  */
 #include "request_core.h"
 

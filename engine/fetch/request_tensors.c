@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request_tensors.c - the tensors of an expert that is in memory, by name, with pointers to where they lie. */
+/* request_tensors.c - the tensors of an expert in memory, with their names and addresses. */
 #include "request_core.h"
 #include "extent_core.h"
 

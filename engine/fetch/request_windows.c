@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request_windows.c - experts that a request holds, as other processes see them: the window of a full one, of a coded
- * one the places of its extents and what is in these. Without lock: what is held stays where it is.
+ * request_windows.c - experts of a request for other processes: the window of a full expert; the windows, offsets and
+ * layout of a coded one's extents. Without lock: held experts do not move.
  */
 #include "request_core.h"
 

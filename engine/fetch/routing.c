@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routing.c - what layers choose, or will choose, as a caller tells it: checked, and handed on to who guesses. */
+/* routing.c - chosen and predicted experts that a caller reports: checked, and passed to prefetch. */
 #include "expertfs-private.h"
 
 #include "cache.h"
