@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * catalog.h - what a checkpoint on disk consists of: files, tensors, experts. Made by source_*.c, used by the packer.
+ * catalog.h - the contents of a checkpoint: files, tensors, experts. Filled by source_*.c, used by the packer.
  *
- * The catalogue holds names and places, never weights. All offsets were checked against the files' sizes: every
- * tensor lies inside its file, tensors of one file do not overlap, and sizes agree with dtype and shape.
+ * The catalogue has names and file offsets, but no weights. All offsets are checked: every tensor is inside its file,
+ * tensors of one file do not overlap, and sizes agree with dtype and shape.
  */
 #ifndef EFS_CATALOG_H
 #define EFS_CATALOG_H
@@ -11,71 +11,71 @@
 #include "layout.h"
 #include "expertfs.h"
 
-/* One file of the checkpoint. Tensor files and all others alike. */
+/* One file of the checkpoint, with or without tensors. */
 struct efs_source_file {
-    char *path; /* relative to the source, '/' between parts */
+    char *path; /* relative to the source, components separated by '/' */
     uint64_t bytes;
-    bool has_tensors; /* its format was understood */
-    bool gguf;        /* as that of GGUF */
-    bool apart;       /* its tensors are not of the model whose experts are in the catalogue */
-    uint32_t index;   /* the index that names it, that of its model if several do; EFS_NONE: none */
-    bool names_all;   /* an index, and all files that it names are there */
-    char *missing;    /* an index: the first file that it names and that is not there, or NULL */
-    /* What the user should know of it: "PATH: REASON"; NULL: nothing. */
+    bool has_tensors; /* its tensors were parsed */
+    bool gguf;        /* parsed as GGUF */
+    bool apart;       /* its tensors do not belong to the model whose experts are in the catalogue */
+    uint32_t index;   /* the index that names it, preferably its model's; EFS_NONE: none */
+    bool names_all;   /* an index whose files all exist */
+    char *missing;    /* an index: the first missing file that it names; or NULL */
+    /* A notice for the user: "PATH: REASON"; or NULL. */
     char *note;
     enum efs_source_state {
         EFS_SOURCE_WHOLE,
-        EFS_SOURCE_UNREAD, /* a file of weights that is not understood: its bytes are carried */
-        EFS_SOURCE_BROKEN  /* it looks like a download that failed */
+        EFS_SOURCE_UNREAD, /* a file of weights that cannot be parsed: stored as plain bytes */
+        EFS_SOURCE_BROKEN  /* looks like a failed download */
     } state;
-    bool copy;         /* it has the bytes of another file and no tensors here: pack_same.c */
-    uint32_t original; /* of a copy */
+    bool copy;         /* has the same bytes as another file and no tensors in the catalogue: pack_same.c */
+    uint32_t original; /* of a copy: the index of the other file */
 };
 
 enum efs_tensor_class {
-    EFS_CLASS_EXPERT, /* belongs to one expert */
-    EFS_CLASS_FUSED,  /* slowest dimension counts experts */
+    EFS_CLASS_EXPERT, /* part of one expert */
+    EFS_CLASS_FUSED,  /* its slowest dimension is the expert number */
     EFS_CLASS_DENSE
 };
 
 struct efs_source_tensor {
     char *name;
-    /* What a safetensors file says of a tensor that no dtype or shape here fits: "dtype":"F8_E3M4","shape":[2,3]. It is
-     * one dimension of U8 here. NULL: dtype and shape are the file's. */
+    /* The header's type of a safetensors tensor whose dtype or shape is not supported:
+     * "dtype":"F8_E3M4","shape":[2,3]. Such a tensor has one dimension of U8 here. NULL: dtype and shape are the
+     * file's. */
     char *type;
-    enum efs_dtype dtype; /* of a ggml type that is not known EFS_DTYPE_GGML + its number, as of others */
+    enum efs_dtype dtype; /* a ggml type without a plain equivalent: EFS_DTYPE_GGML + its number, also if unknown */
     enum efs_tensor_class tensor_class;
     uint32_t file;
     uint32_t dims;
     uint64_t shape[EFS_MAX_DIMS]; /* slowest first */
-    uint64_t offset, bytes;       /* in the file; bytes may be 0 */
-    uint32_t expert_first;        /* EXPERT, FUSED: index into experts[] (FUSED: of slice 0; slices follow in order) */
+    uint64_t offset, bytes;       /* offset in the file; bytes may be 0 */
+    uint32_t expert_first; /* EXPERT: index into experts[]; FUSED: the index for slice 0, the other slices follow */
 };
 
-/* An expert of the model; experts[] is sorted by (stack, layer, expert) and has no duplicates. */
+/* An expert of the model. experts[] is sorted by (stack, layer, expert) without duplicates. */
 struct efs_source_expert {
     char *stack; /* "", "encoder", "decoder", "mtp", ...: at most 31 bytes of [A-Za-z0-9_-] */
     uint32_t layer, expert;
 };
 
 struct efs_catalog {
-    char *root;                    /* directory that the paths are relative to */
+    char *root;                    /* the directory to which paths are relative */
     struct efs_source_file *files; /* sorted by path (bytes) */
     size_t file_count;
     struct efs_source_tensor *tensors; /* sorted by (file, offset) */
     size_t tensor_count;
     struct efs_source_expert *experts;
     size_t expert_count;
-    char *skipped; /* the first .git that the walk did not enter; NULL: there was none */
-    char *family;  /* "qwen-moe", "mixtral", "gguf", ..., "dense": for the report */
+    char *skipped; /* the first .git that was skipped; NULL: none */
+    char *family;  /* for the report: "qwen-moe", "mixtral", "gguf", ..., or "dense" */
 };
 
 /*
- * Reads SRC: a directory (every regular file below it, subdirectories too; safetensors and GGUF files are parsed) or
- * one file. A file that violates its format is one without tensors, with a note of file, offset and what is wrong.
- * A .git below SRC is not entered. Symbolic links to files are followed (as hub caches use them), links that lead
- * nowhere are an error, special files are refused. Blocks on I/O. 0 or -errno with err: -ESTALE for a file that
- * changed, -ENOENT, -EACCES, ... for what the system says.
+ * Reads src: a directory (every regular file in its tree; safetensors and GGUF files are parsed) or one file. A file
+ * that violates its format has no tensors, and a note with file, offset and reason. Directories and files named .git
+ * below src are skipped. Symbolic links are followed (hub caches use them); dangling links and special files are
+ * rejected. Blocks on I/O. 0 or -errno with err: -ESTALE: a file changed; -ENOENT, -EACCES, ... of system calls.
  */
 errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct efs_error *err);
 void efs_catalog_free(struct efs_catalog *catalog);

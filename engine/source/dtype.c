@@ -31,8 +31,8 @@ static const struct efs_dtype_info plain[EFS_DTYPE_COUNT] = {
 };
 
 /*
- * By ggml's number. Gaps: types that ggml withdrew, plain ones (below), and Q8_1 (9), which is no file type and whose
- * block has 36 bytes for ggml but 40 for the gguf package: its bytes are carried unread, as those of unknown types.
+ * By ggml's number. Gaps: withdrawn types, plain ones (below), and Q8_1 (9), which is no file type and whose block has
+ * 36 bytes in ggml but 40 in the gguf package: its bytes are stored unparsed, as those of unknown types.
  */
 #define BLOCK(name, elements, bytes)                                                                                   \
     {                                                                                                                  \

@@ -2,8 +2,8 @@
 /*
  * dtype.h - element types: names and sizes of every safetensors dtype and every ggml type.
  *
- * A type is a run of blocks: block_elements elements take block_bits bits. Plain types have blocks of one element;
- * block_bits is a multiple of 8 for all types but F4 and F6.
+ * A type is a sequence of blocks: block_elements elements take block_bits bits. Plain types have one element per block.
+ * block_bits is a multiple of 8 for all types except F4 and F6.
  */
 #ifndef EFS_DTYPE_H
 #define EFS_DTYPE_H
@@ -16,17 +16,17 @@ struct efs_dtype_info {
     uint32_t block_bits;
 };
 
-/* What is known of a type; NULL for one that is not known. */
+/* Name and sizes of a type; NULL if it is unknown. */
 const struct efs_dtype_info *efs_dtype_info(enum efs_dtype dtype);
-/* The type that safetensors calls name; EFS_DTYPE_NONE when there is none. */
+/* The type with this safetensors name; EFS_DTYPE_NONE if unknown. */
 enum efs_dtype efs_dtype_from_safetensors(const char *name);
-/* The type that GGUF calls by this number; EFS_DTYPE_NONE when it is unknown or was withdrawn. */
+/* The type with this ggml number; EFS_DTYPE_NONE if it is unknown or withdrawn. */
 enum efs_dtype efs_dtype_from_ggml(uint32_t type);
 
 /*
- * Bytes of a tensor of shape[0..dims), slowest dimension first; dims = 0 is a scalar. -EUCLEAN: an unknown type, the
- * fastest dimension is not whole blocks, the bits are not whole bytes; -EOVERFLOW: more than 64 bits can count. The
- * dimensions are multiplied in order and each product must fit, as the reference reader of safetensors does it.
+ * Bytes of a tensor of shape[0..dims), slowest dimension first; dims = 0 is a scalar. -EUCLEAN: unknown type, the
+ * fastest dimension is not a multiple of block_elements, or the size is not whole bytes; -EOVERFLOW: more than 64 bits.
+ * Dimensions are multiplied in order and each product must fit, as in the reference reader of safetensors.
  */
 errint_t efs_dtype_tensor_bytes(enum efs_dtype dtype, uint32_t dims, const uint64_t *shape, uint64_t *bytes);
 

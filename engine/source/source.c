@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* source.c - a checkpoint on disk to a catalogue: walk, parse each tensor file, find the experts. */
+/* source.c - builds the catalogue of a checkpoint: walks the directory, parses each file of weights, names the
+ * experts. */
 #include "source.h"
 
 #include "sys.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Move the tensors of a file to the end of the catalogue's, but for those that no record fits. */
+/* Moves the tensors of a file to the catalogue, except those that no record can represent. */
 static errint_t take_tensors(struct efs_catalog *catalog, size_t *capacity, struct efs_source_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -35,7 +36,7 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
 
     if (asprintf(&path, "%s/%s", catalog->root, f->path) < 0)
         return efs_fail(err, -ENOMEM, "%s: out of memory", f->path);
-    /* The name may have come to mean a FIFO since the walk: opening must not wait for a writer. */
+    /* The path may have been replaced by a FIFO since the walk: O_NONBLOCK, so that open does not wait for a writer. */
     int fd = efs_sys_open(path, O_RDONLY | O_NONBLOCK, 0);
     free(path);
     if (fd < 0)
@@ -52,7 +53,7 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
     return 0;
 }
 
-/* Tell of a file that its bytes alone are carried. */
+/* Marks a file as stored as plain bytes, with a note. */
 static errint_t carry_plain(const struct efs_catalog *catalog, struct efs_source_file *file,
                             enum efs_source_state state, const char *note, struct efs_error *err)
 {
@@ -65,7 +66,8 @@ static errint_t carry_plain(const struct efs_catalog *catalog, struct efs_source
     return file->note ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", file->path);
 }
 
-/* One file of weights. What violates its format is carried as it is: one bad file must not stop all others. */
+/* Parses one file of weights. A file that violates its format is stored as plain bytes: one bad file must not
+ * prevent packing. */
 static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_input *in, bool gguf, size_t *capacity,
                            struct efs_error *err)
 {
@@ -89,7 +91,7 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
     return ret;
 }
 
-/* Look at a file's first bytes, and parse it when it has weights. */
+/* Reads a file's first bytes, and parses the file if it has weights. */
 static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capacity, struct efs_error *err)
 {
     struct efs_source_file *f = &catalog->files[file];
@@ -102,7 +104,7 @@ static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capa
         return 0;
     errint_t ret = open_input(catalog, file, &in, err);
     if (ret < 0)
-        return named ? ret : 0; /* packing reads it, and says what is wrong; to look at weights nobody needs it */
+        return named ? ret : 0; /* not needed as weights; packing reads the file later and reports the error */
     ret = efs_source_read(&in, 0, head, bytes, err);
     const struct efs_source_kind kind = efs_source_kind(f->path, named, head, ret == 0 ? bytes : 0);
     if (ret < 0 && !named) {

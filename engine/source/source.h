@@ -1,43 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source.h - what the readers of the source formats share: one open file to read from, a list to put tensors in.
+ * source.h - shared by the readers of the source formats: input files, lists of tensors, and the steps of
+ * efs_catalog_read().
  *
- * source.c        efs_catalog_read(): walk, parse, name
- * source_kind.c   which format a file has
- * source_index.c  which files an index names
- * source_models.c which files are those of the model
- * source_list.c   reading, lists of tensors
- * source_dir.c    which files there are
- * source_safetensors.c, source_gguf.c   the tensors of one file
- * source_names.c  which tensors are whose expert
+ *   source.c         efs_catalog_read(): walks the directory, parses files, names experts
+ *   source_kind.c    detects the format of a file
+ *   source_index.c   files named by an index
+ *   source_models.c  which files belong to the model
+ *   source_list.c    reading, lists of tensors
+ *   source_dir.c     lists the files
+ *   source_safetensors.c, source_gguf.c   parse the tensors of one file
+ *   source_names.c   assigns tensors to experts
  */
 #ifndef EFS_SOURCE_H
 #define EFS_SOURCE_H
 
 #include "catalog.h"
 
-/* Limits of what a checkpoint may be; beyond them it is refused (-E2BIG, -ENAMETOOLONG) or is not an expert. */
+/* Limits of a checkpoint. Beyond them it is rejected (-E2BIG, -ENAMETOOLONG), or a tensor does not count as an
+ * expert's. */
 #define EFS_SOURCE_MAX_FILES 1000000u
-#define EFS_SOURCE_MAX_TENSORS 640000u /* the packer's index has room for fewer: pack_plan.c */
-#define EFS_SOURCE_MAX_PATH 1023u      /* bytes; struct efs_file_info has room for so many */
-#define EFS_SOURCE_MAX_DEPTH 64u       /* directories in each other */
+#define EFS_SOURCE_MAX_TENSORS 640000u /* the packer's index may limit it further: pack_plan.c */
+#define EFS_SOURCE_MAX_PATH 1023u      /* bytes; the capacity in struct efs_file_info */
+#define EFS_SOURCE_MAX_DEPTH 64u       /* nested directories */
 #define EFS_SOURCE_MAX_NAME 65535u     /* bytes of a tensor's name */
 
-/* A file being parsed. bytes is what it had when it was found; reads stay inside. Nothing here is owned. */
+/* A file being parsed. `bytes` is its size at the directory walk; reads stay below it. Owns nothing. */
 struct efs_source_input {
-    int fd;              /* looked at where data is NULL */
-    const uint8_t *data; /* all of its bytes in memory */
-    const char *path;    /* as messages name it */
+    int fd;              /* used if data is NULL */
+    const uint8_t *data; /* the whole file in memory */
+    const char *path;    /* for messages */
     uint64_t bytes;
     uint32_t file; /* index into the catalogue's files */
 };
 
-/* Read exactly len bytes at offset. Blocks. -EUCLEAN: not inside the file; -ESTALE: it became shorter; -EIO, ... */
+/* Reads exactly len bytes at offset. Blocks. -EUCLEAN: outside of the file; -ESTALE: the file was truncated; -EIO,
+ * ... */
 errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
                          struct efs_error *err);
 
-/* A tensor as its file describes it. known: the size of its type is known, or it has a type as text. Tensors of unknown
- * ggml types reach to the next one. Others that are not known are carried as bytes of their file alone. */
+/* A tensor as described by its file. known: the size of its type is known, or its type is kept as text. A tensor of
+ * an unknown ggml type extends to the next tensor. Other unknown tensors are not in the catalogue: their bytes are
+ * stored with the file. */
 struct efs_source_entry {
     struct efs_source_tensor tensor;
     bool known;
@@ -46,75 +50,78 @@ struct efs_source_entry {
 struct efs_source_list {
     struct efs_source_entry *entries;
     size_t count, capacity;
-    size_t before; /* tensors of other files, which count towards EFS_SOURCE_MAX_TENSORS */
-    bool cut;      /* after -EUCLEAN: the file ends before what its header describes, as a download that broke off */
+    size_t before; /* tensors of other files, counted for EFS_SOURCE_MAX_TENSORS */
+    bool cut;      /* after -EUCLEAN: the file is shorter than its header describes */
 };
 
-void efs_source_tensor_free(struct efs_source_tensor *tensor); /* what it owns */
-/* Is there room for more tensors of a file? -E2BIG, with the file, the number and the limit. */
+void efs_source_tensor_free(struct efs_source_tensor *tensor); /* frees name and type */
+/* Checks that `more` further tensors of a file stay within the limit. 0, or -E2BIG with file, number and limit in
+ * err. */
 errint_t efs_source_list_room(const struct efs_source_list *list, uint64_t more, const char *path,
                               struct efs_error *err);
-/* Append. The list owns entry->tensor.name and type from then on, also when this fails. -ENOMEM. */
+/* Appends an entry. The list takes ownership of entry->tensor.name and type, also on failure. 0 or -ENOMEM. */
 errint_t efs_source_list_add(struct efs_source_list *list, const struct efs_source_entry *entry);
 void efs_source_list_free(struct efs_source_list *list);
-/* Order by place: (offset, bytes, name). */
+/* Sorts by (offset, bytes, name). */
 void efs_source_list_sort(struct efs_source_list *list);
 
-/* Parse one file; entries come sorted by place and checked: inside the file, no overlap. -EUCLEAN, -ENOMEM, -EIO,
- * -ESTALE: the file became shorter. */
+/* Parse one file; the entries are sorted by offset and checked: inside the file, no overlap. -EUCLEAN: bad format;
+ * -ESTALE: the file was truncated; -E2BIG, -ENOMEM, -EIO. */
 errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err);
 errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err);
 
-/* Fill catalog's root and files. */
+/* Fills root and files of the catalogue. */
 errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct efs_error *err);
-/* Whether the file's name is one of weights: it ends with .safetensors or .gguf. */
+/* Whether the name is that of a file of weights: it ends with .safetensors or .gguf. */
 bool efs_source_named_weights(const char *path);
 
-#define EFS_SOURCE_HEAD 64u /* bytes of a file that tell its kind */
+#define EFS_SOURCE_HEAD 64u /* bytes from the start of a file that efs_source_kind() examines */
 struct efs_source_kind {
     enum { EFS_SOURCE_PLAIN, EFS_SOURCE_SAFETENSORS, EFS_SOURCE_GGUF } format;
-    const char *what; /* of a plain file: what it is in place of weights, as a clause without subject, or NULL */
-    bool broken;      /* what: is left by a download that failed */
+    const char *what; /* of a plain file named as weights: its actual kind, a predicate; or NULL */
+    bool broken;      /* what: it is the result of a failed download */
 };
-/* The kind of a file by its first bytes: EFS_SOURCE_HEAD of them, or all; and by its name. weights: an index names it,
- * or its name is one of weights. */
+/* Detects the kind of a file from its first EFS_SOURCE_HEAD bytes (or all, if it is shorter) and its name. weights:
+ * an index names it, or its name is that of a file of weights. */
 struct efs_source_kind efs_source_kind(const char *path, bool weights, const uint8_t *head, size_t bytes);
 
-/* PREFIX-00002-of-00003.safetensors, or .gguf: one file of several; "-OF-", too. They are counted from 0 or from 1. */
+/* A file name of a split model: PREFIX-00002-of-00003.safetensors or .gguf, also with "-OF-". Numbers start at 0 or
+ * 1. */
 struct efs_source_part {
     int prefix_bytes, digits;
     unsigned long number, count;
-    const char *end; /* "-of-" and what follows */
+    const char *end; /* "-of-" and the rest */
 };
 bool efs_source_part(const char *path, struct efs_source_part *part);
 
-/* Bytes of the folder that a path begins with, its slash too; 0: there is none. */
+/* Length of the directory part of a path, including the last slash; 0: no directory. */
 size_t efs_source_folder(const char *path);
-/* The file of this path; NULL: there is none. */
+/* The file with this path; NULL: not in the catalogue. */
 struct efs_source_file *efs_source_find(const struct efs_catalog *catalog, const char *path);
-/* Whether the file's name is that of an index. */
+/* Whether the name is that of an index. */
 bool efs_source_is_index(const char *path);
-/* The map of an index, from tensors to files; owned by the caller. NULL: why says why there is none. */
+/* The map of an index from tensors to files; the caller owns it. NULL on failure, with the reason in why. */
 struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index,
                                     struct efs_error *why);
-/* The path in the catalogue of a file that an index names, for free(). It begins with "/" or "../" where the file lies
- * outside of the checkpoint. NULL without memory. */
+/* The catalogue path of a file named by an index; the caller frees it. It starts with "/" or "../" if the file is
+ * outside of the checkpoint. NULL: no memory. */
 char *efs_source_index_path(const struct efs_source_file *index, const char *name);
-/* Read an index: fill its names_all and missing, and index of the files that it names; or its note. -ENOMEM. */
+/* Reads an index: sets its names_all and missing, and the index member of the files that it names; if it cannot be
+ * read, sets its note. 0 or -ENOMEM. */
 errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number);
-/* Read all of them. -ENOMEM. */
+/* Reads all indexes. 0 or -ENOMEM. */
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /*
- * Choose the model whose experts the store has: fills apart of the catalogue's files, and notes. expert_bytes: of each
- * file, of its tensors with names of experts. *index: the file that is the model's index, EFS_NONE: it has none.
- * -ENOMEM.
+ * Chooses the model whose experts the store gets: sets apart and note of files. expert_bytes: for each file, bytes of
+ * tensors with expert names. *index: the file of the model's index, or EFS_NONE. 0 or -ENOMEM.
  */
 errint_t efs_source_choose_model(struct efs_catalog *catalog, const uint64_t *expert_bytes, uint32_t *index);
 
-/* Give each tensor its class, and fill catalog's experts and family. tensors must be sorted. -ENOMEM, -E2BIG. */
+/* Sets the class of each tensor, and the catalogue's experts and family. tensors must be sorted. 0, -ENOMEM or
+ * -E2BIG. */
 errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err);
 
-/* Make room for one more of element_bytes in *array: doubles *capacity. -ENOMEM. */
+/* Ensures room for one more element of element_bytes in *array; doubles *capacity. 0 or -ENOMEM. */
 errint_t efs_source_grow(void **array, size_t count, size_t *capacity, size_t element_bytes);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_dir.c - which files a checkpoint has: every regular file below a directory, links followed.
+ * source_dir.c - lists the files of a checkpoint: every regular file below a directory, following links.
  *
- * Hub caches keep checkpoints as links to blobs, so a link counts as what it leads to. A directory that a link leads
- * back into is refused, as is a link that leads nowhere: the packed tree would not be the tree.
+ * Hub caches store checkpoints as links to blobs, so a link counts as its target. A link to a directory that contains
+ * it and a dangling link are rejected: the packed tree would differ from the checkpoint.
  */
 #include "source.h"
 
@@ -40,11 +40,11 @@ static errint_t add_file(struct walk *walk, const char *path, const struct stat 
     return 0;
 }
 
-/* A link whose target cannot be found. */
+/* Reports a link whose target cannot be found. */
 static errint_t fail_link(const struct walk *walk, const FTSENT *entry, const char *path)
 {
     struct stat st;
-    errint_t ret = stat(entry->fts_accpath, &st) < 0 ? -errno : -EAGAIN; /* it was there by now */
+    errint_t ret = stat(entry->fts_accpath, &st) < 0 ? -errno : -EAGAIN; /* the target exists now */
 
     return efs_fail(walk->err, ret, "%s: %s", path,
                     ret == -ENOENT  ? "the symbolic link leads nowhere"
@@ -52,7 +52,7 @@ static errint_t fail_link(const struct walk *walk, const FTSENT *entry, const ch
                                     : strerror(-ret));
 }
 
-/* One entry below the root: a file is added, a directory entered, anything else refused. */
+/* Handles one entry below the root: adds a file, accepts a directory, rejects anything else. */
 static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *path)
 {
     if (strlen(path) > EFS_SOURCE_MAX_PATH)
@@ -82,7 +82,7 @@ static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *p
     }
 }
 
-/* A clone's history has each file that Git LFS fetched a second time, and old ones. */
+/* A clone's .git has a second copy of each file that Git LFS fetched, and old versions. */
 static bool is_history(const FTSENT *entry)
 {
     return entry->fts_level > 0 && strcmp(entry->fts_name, ".git") == 0;
@@ -114,7 +114,7 @@ static errint_t walk_all(struct walk *walk)
     return ret;
 }
 
-/* A single file: its directory becomes the root, its name stays as it was given. */
+/* A single file: its directory is the root, its name is the last component of src. */
 static errint_t walk_file(struct walk *walk, const char *src, const struct stat *st)
 {
     const char *slash = strrchr(src, '/');

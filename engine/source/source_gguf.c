@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_gguf.c - the header of a GGUF file to tensors with checked places.
+ * source_gguf.c - parses the header of a GGUF file to tensors with checked offsets.
  *
- * A file is: "GGUF", u32 version, u64 tensors, u64 metadata entries; the metadata (key, type, value); the tensors
- * (name, dimensions, type, offset from the data's start); padding to the alignment; the data. Versions 2 and 3,
- * little-endian. Checked as ggml's reader and the gguf package do, but gaps between tensors and any order of them are
- * accepted (the package does too), arrays of arrays as well, and types that are not known, whose bytes are carried
- * unread. A model split over several files is several files.
+ * A file consists of: "GGUF", u32 version, u64 number of tensors, u64 number of metadata entries; the metadata (key,
+ * type, value); the tensors (name, dimensions, type, offset from the start of the data); padding to the alignment; the
+ * data. Versions 2 and 3, little-endian. The checks are those of ggml's reader and the gguf package, except that gaps
+ * between tensors and any order of tensors are accepted (as by the package), and also nested arrays and unknown types,
+ * whose bytes are stored unparsed. Each file of a split model is parsed separately.
  */
 #include "source.h"
 
@@ -27,34 +27,34 @@
 #define ALIGNMENT_DEFAULT 32u
 #define ALIGNMENT_KEY "general.alignment"
 #define METADATA_MAX 1000000u
-#define KEY_BYTES_MAX 65535u /* as the specification has it */
-#define ARRAY_DEPTH_MAX 8u   /* arrays in arrays; the specification names no limit */
-/* The fewest bytes that one of them takes: what bounds their counts. */
+#define KEY_BYTES_MAX 65535u /* limit of the specification */
+#define ARRAY_DEPTH_MAX 8u   /* nesting limit; the specification has none */
+/* Minimum sizes, which bound the counts. */
 #define METADATA_BYTES_MIN 13u
 #define TENSOR_BYTES_MIN 24u
 
-/* Types of metadata values, and their bytes; 0: not of fixed size. */
+/* Types of metadata values and their sizes; 0: variable size. */
 enum { VALUE_U32 = 4, VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
 static const uint8_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* ---- a window that moves over the file from front to back, little-endian, never past its end ---- */
+/* ---- a buffered reader: little-endian, front to back, never past the end of the file ---- */
 
 #define CURSOR_WINDOW (64u << 10)
 
 struct cursor {
     const struct efs_source_input *in;
     struct efs_error *err;
-    uint64_t offset; /* of the next byte; at most in->bytes */
+    uint64_t offset; /* of the next byte; <= in->bytes */
     uint64_t window_offset;
     size_t window_bytes;
     uint8_t *window; /* owned */
-    bool cut;        /* something that the file describes is past its end */
-    /* What is being read, for messages: "tensor 5 at offset 4000". */
+    bool cut;        /* the file ends before data that it describes */
+    /* The part being read, for messages: "tensor 5 at offset 4000". */
     const char *part;
     uint64_t part_number, part_offset;
 };
 
-#define CURSOR_ONLY UINT64_MAX /* a part of which there is but one: no number */
+#define CURSOR_ONLY UINT64_MAX /* the part is unique: no number */
 
 static errint_t cursor_open(struct cursor *cursor, const struct efs_source_input *in, struct efs_error *err)
 {
@@ -69,7 +69,7 @@ static void cursor_close(struct cursor *cursor)
     cursor->window = NULL;
 }
 
-/* Name what begins here, with its number among its like, for messages. */
+/* Sets the part that starts at the current offset, and its number, for messages. */
 static void cursor_part(struct cursor *cursor, const char *part, uint64_t number)
 {
     cursor->part = part;
@@ -77,7 +77,7 @@ static void cursor_part(struct cursor *cursor, const char *part, uint64_t number
     cursor->part_offset = cursor->offset;
 }
 
-/* -EUCLEAN with "FILE: PART NUMBER at offset OFFSET: REASON". */
+/* Returns -EUCLEAN with the message "FILE: PART NUMBER at offset OFFSET: REASON". */
 __attribute__((format(printf, 2, 3))) static errint_t cursor_fail(const struct cursor *cursor, const char *format, ...)
 {
     char reason[512], number[24] = "";
@@ -107,7 +107,7 @@ static errint_t check_left(struct cursor *cursor, uint64_t bytes)
                        bytes, cursor->offset, cursor->in->bytes);
 }
 
-/* The next bytes, at most CURSOR_WINDOW, in the window. */
+/* Ensures that the next `bytes` bytes (<= CURSOR_WINDOW) are in the window. */
 static errint_t fill_window(struct cursor *cursor, size_t bytes)
 {
     uint64_t end = cursor->window_offset + cursor->window_bytes;
@@ -212,7 +212,7 @@ static errint_t read_header(struct cursor *cursor, struct header *header)
     return 0;
 }
 
-/* A string of at most max bytes, terminated; the caller frees *text. */
+/* Reads a string of at most max bytes and terminates it; the caller frees *text. */
 static errint_t take_string(struct cursor *cursor, uint32_t max, char **text, size_t *bytes)
 {
     uint64_t length;
@@ -251,7 +251,7 @@ static errint_t skip_array(struct cursor *cursor, unsigned depth)
         return ret;
     if (type >= VALUE_TYPES)
         return cursor_fail(cursor, "an array of the unknown type %" PRIu32, type);
-    /* Every element takes a byte at least: this bounds the loop and the product. */
+    /* Every element takes at least one byte: bounds the loop and the product. */
     uint64_t each = value_bytes[type] ? value_bytes[type] : 8;
     if (count > cursor_left(cursor) / each) {
         cursor->cut = true;
@@ -296,7 +296,7 @@ static int compare_hashes(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Keys are compared by hash: the metadata of a hostile file must not fill the memory. */
+/* Rejects duplicate keys. Compares hashes, so that a hostile file's metadata cannot exhaust memory. */
 static errint_t check_keys(const struct cursor *cursor, uint64_t *hashes, size_t count)
 {
     qsort(hashes, count, sizeof(*hashes), compare_hashes);
@@ -335,7 +335,8 @@ static errint_t read_metadata(struct cursor *cursor, struct header *header)
     return ret;
 }
 
-/* Name, dimensions, type; *offset is from the data's start. The caller owns the name, also after a failure. */
+/* Reads a tensor's name, dimensions, type and offset from the start of the data. The caller frees the name, also on
+ * failure. */
 static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry, uint64_t *offset)
 {
     struct efs_source_tensor *tensor = &entry->tensor;
@@ -352,7 +353,7 @@ static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry,
     if (tensor->dims > EFS_MAX_DIMS)
         return cursor_fail(cursor, "\"%.200s\" has %" PRIu32 " dimensions; %d are the most", tensor->name, tensor->dims,
                            EFS_MAX_DIMS);
-    /* GGUF names the fastest dimension first. */
+    /* GGUF stores the fastest dimension first. */
     for (uint32_t i = tensor->dims; i-- > 0;)
         if ((ret = cursor_u64(cursor, &tensor->shape[i])) < 0)
             return ret;
@@ -374,7 +375,7 @@ static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry,
     return 0;
 }
 
-/* The tensors' descriptions. Their offsets stay relative until the end of all descriptions is known. */
+/* Reads the descriptions of all tensors. Offsets remain relative until the end of the descriptions is known. */
 static errint_t read_infos(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
     errint_t ret = 0;
@@ -421,10 +422,11 @@ static errint_t check_names(const struct cursor *cursor, const struct efs_source
     return ret;
 }
 
-/* Places in the file, each inside the data and past the one before. A tensor of unknown type reaches to the next. */
+/* Checks that each tensor is inside the data and after the previous one, and makes offsets relative to the file. A
+ * tensor of unknown type extends to the next one. */
 static errint_t place_tensors(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
-    cursor->cut = header->data_bytes > 0; /* no data at all: a file of metadata, with nothing to be cut */
+    cursor->cut = header->data_bytes > 0; /* without data the file is metadata only, not truncated */
     efs_source_list_sort(list);
     for (size_t i = 0; i < list->count; i++) {
         struct efs_source_tensor *tensor = &list->entries[i].tensor;
@@ -453,12 +455,12 @@ static errint_t place_tensors(struct cursor *cursor, const struct header *header
     return 0;
 }
 
-/* Where the data begins: behind the descriptions, aligned. A file without tensors need not have it. */
+/* Sets the start of the data: after the descriptions, aligned. It may be past the end of a file without tensors. */
 static errint_t find_data(struct cursor *cursor, struct header *header)
 {
     uint64_t mask = (uint64_t)header->alignment - 1;
 
-    header->data_offset = (cursor->offset + mask) & ~mask; /* both are far below 2^63 */
+    header->data_offset = (cursor->offset + mask) & ~mask; /* cannot overflow: both are far below 2^63 */
     if (header->tensors > 0 && header->data_offset > cursor->in->bytes)
         return efs_fail(cursor->err, -EUCLEAN,
                         "%s: data at offset %" PRIu64 ": it begins past the end of the file (%" PRIu64 " bytes)",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_index.c - NAME.safetensors.index.json, which has the file of each tensor in its "weight_map": which files it
- * names, and whether they are all there. An index that cannot be read is none, with a note.
+ * source_index.c - reads NAME.safetensors.index.json, whose "weight_map" has the file of each tensor: which files it
+ * names, and whether all of them exist. An index that cannot be read is ignored, with a note.
  */
 #include "source.h"
 
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_BYTES_MAX (128u << 20) /* 100 bytes a tensor */
-#define INDEX_VALUES_MAX 1000000u    /* one of 3 bytes takes 100 and more of memory; a store has fewer tensors */
+#define INDEX_BYTES_MAX (128u << 20) /* about 100 bytes per tensor */
+#define INDEX_VALUES_MAX 1000000u    /* a parsed value takes over 100 bytes; a store has fewer tensors */
 #define INDEX_END ".safetensors.index.json"
 
 bool efs_source_is_index(const char *path)
@@ -44,7 +44,7 @@ struct efs_source_file *efs_source_find(const struct efs_catalog *catalog, const
     return bsearch(path, catalog->files, catalog->file_count, sizeof(catalog->files[0]), compare_path);
 }
 
-/* The bytes of a file of the catalogue, for free(). */
+/* Reads a file of the catalogue into *text, which the caller frees. */
 static errint_t index_read(const struct efs_catalog *catalog, const struct efs_source_file *file, char **text)
 {
     char *path;
@@ -62,7 +62,7 @@ static errint_t index_read(const struct efs_catalog *catalog, const struct efs_s
     return ret;
 }
 
-/* The index's JSON; NULL: why has the reason. */
+/* The parsed JSON of an index; NULL: failed, with the reason in why. */
 static json_t *index_json(const struct efs_catalog *catalog, const struct efs_source_file *index, struct efs_error *why)
 {
     char *text = NULL;
@@ -110,10 +110,10 @@ json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs
     return map;
 }
 
-/* Resolves empty parts, "." and ".." in place; ".." that lead out of the checkpoint stay. */
+/* Resolves empty components, "." and ".." in place; ".." that lead out of the checkpoint remain. */
 static void normalise(char *path)
 {
-    char *begin = path + (*path == '/'), *to = begin, *floor = begin; /* behind ".." that stay */
+    char *begin = path + (*path == '/'), *to = begin, *floor = begin; /* after the ".." that remain */
     bool last = false;
 
     for (const char *part = begin, *end; !last; part = end + 1) {
@@ -145,7 +145,7 @@ char *efs_source_index_path(const struct efs_source_file *index, const char *nam
     return path;
 }
 
-/* A file of the map: its index is set, or missing. -ENOMEM. */
+/* Sets the index member of a file that the map names, or `missing` of the index. 0 or -ENOMEM. */
 static errint_t take_name(struct efs_catalog *catalog, uint32_t number, const char *name)
 {
     struct efs_source_file *index = &catalog->files[number];
@@ -163,7 +163,7 @@ static errint_t take_name(struct efs_catalog *catalog, uint32_t number, const ch
     return 0;
 }
 
-/* The index is as if it were not there, and the note says so. */
+/* Ignores the index, with a note. */
 static errint_t leave_index(struct efs_source_file *index, const char *why)
 {
     if (index->note)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_kind.c - what a file is: by its first bytes, and by its name only where a format has no magic (safetensors);
- * and the names of parts.
+ * source_kind.c - detects the kind of a file by its first bytes, and by its name only if the format has no magic
+ * (safetensors); parses names of split models.
  *
- * Ollama stores GGUF files as "sha256-...", a clone without Git LFS has pointers that are called as the weights are,
- * and macOS puts an AppleDouble file "._NAME" beside each NAME on filesystems of others.
+ * Ollama stores GGUF files as "sha256-...", a clone without Git LFS has pointer files with the names of the weights,
+ * and macOS creates an AppleDouble file "._NAME" for each NAME on foreign file systems.
  */
 #include "source.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGITS_MAX 7 /* of a part's number */
+#define DIGITS_MAX 7 /* digits of a part's number */
 
-/* What weights are not, but files with the names of weights are. */
+/* Files that are not weights but can have the names of weights. */
 static const struct {
     const char *bytes;
     size_t count;
@@ -37,9 +37,9 @@ bool efs_source_named_weights(const char *path)
     return ends_with(path, ".safetensors") || ends_with(path, ".gguf");
 }
 
-/* What servers answer in place of a file (a web page, "Entry not found"), and room that was never written to. No
- * weights begin so: safetensors files have a number of 1 to 10^8 in 8 bytes, GGUF files their magic. NULL: nothing of
- * this. */
+/* Detects error pages of servers saved as files (HTML, "Entry not found") and blocks that were never written.
+ * Weights cannot start like this: a safetensors file starts with a number of 1 to 10^8 in 8 bytes, a GGUF file with
+ * its magic. NULL: not detected. */
 static const char *broken_start(const uint8_t *head, size_t bytes)
 {
     size_t zeros = 0, text = 0;
@@ -49,7 +49,7 @@ static const char *broken_start(const uint8_t *head, size_t bytes)
         text +=
             head[i] >= ' ' ? head[i] != 0x7F && head[i] < 0xF8 : head[i] == '\n' || head[i] == '\r' || head[i] == '\t';
     }
-    if (bytes <= 8) /* the formats' readers have the words for it */
+    if (bytes <= 8) /* the format's reader reports it */
         return NULL;
     if (zeros == bytes)
         return "begins with zeros, as a file does whose download did not end";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* source_list.c - see source.h: reading a part of a file, lists of tensors. */
+/* source_list.c - see source.h: reads ranges of a file; lists of tensors. */
 #include "source.h"
 
 #include "sys.h"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_models.c - a checkpoint may hold several models: a draft model beside its own, the original format, one
- * quantisation a file. Experts are those of one of them; the others' files are packed as dense, and told.
+ * source_models.c - chooses one of several models in a checkpoint: it may contain a draft model, the original format,
+ * or several quantisations. Only the chosen model has experts; files of the other models are packed as dense, with a
+ * note.
  *
- * A folder with a config.json or an index is a model, and so is a GGUF file, or all parts of one. Of a model with an
- * index those files count that the index names; without an index, where files with tensors lie beside its config.json,
- * these, or model.safetensors alone if it is there: an adapter or another format may lie beside it. The model is the
- * one with experts that is nearest to the top; of several there the largest.
+ * A directory with a config.json or an index is a model, and so is a GGUF file, or all parts of a split one. The files
+ * of a model with an index are those that the index names. The files of a model without an index are those next to its
+ * config.json, or only model.safetensors if that exists, because an adapter or another format may be stored there, too;
+ * or all, if no file with tensors is next to config.json. The chosen model is the one with experts and the smallest
+ * directory depth; among several, the largest.
  */
 #include "source.h"
 
@@ -21,15 +23,16 @@
 #define SINGLE_NAME "model.safetensors"
 
 struct model {
-    const char *path; /* of its first file */
-    size_t key_bytes; /* of path: the folder with its slash, or a GGUF file without the number of its part */
+    const char *path; /* path of its first file */
+    size_t key_bytes; /* prefix of path that identifies the model: the directory with its slash, or a GGUF file name
+                         without its part number */
     bool gguf;
-    bool config, beside; /* a config.json; files with tensors beside it */
-    bool single;         /* one of these is model.safetensors */
-    uint32_t index;      /* whose files are all there; EFS_NONE: none */
-    uint64_t bytes;      /* of tensors with names of experts, in files that count */
+    bool config, beside; /* has a config.json; has files with tensors in the same directory */
+    bool single;         /* one of those is model.safetensors */
+    uint32_t index;      /* an index whose files all exist; EFS_NONE: none */
+    uint64_t bytes;      /* of tensors with expert names, in the model's files */
     uint32_t first_file;
-    bool others; /* experts in files that do not count */
+    bool others; /* has experts in files that do not count as the model's */
 };
 
 struct member {
@@ -39,11 +42,11 @@ struct member {
 
 struct choice {
     struct efs_catalog *catalog;
-    const uint64_t *expert_bytes; /* of each file */
-    struct member *members;       /* files with tensors, models together */
+    const uint64_t *expert_bytes; /* for each file */
+    struct member *members;       /* files with tensors, grouped by model */
     size_t member_count;
     struct model *models;
-    uint32_t *model_of; /* of each member */
+    uint32_t *model_of; /* for each member */
     uint32_t model_count;
 };
 
@@ -56,7 +59,7 @@ static bool folder_has(const struct efs_catalog *catalog, const char *path, size
     return found;
 }
 
-/* Bytes of the path that name its model. */
+/* Length of the path's prefix that identifies its model. */
 static size_t model_key(const struct efs_catalog *catalog, const struct efs_source_file *file)
 {
     struct efs_source_part part;
@@ -88,7 +91,7 @@ static int compare_members(const void *pa, const void *pb, void *arg)
     return a->file < b->file ? -1 : a->file > b->file;
 }
 
-/* The index of a model, the one of the usual name rather than others. */
+/* Finds the index of a model, preferably the one of the usual name. */
 static void find_index(const struct efs_catalog *catalog, struct model *model)
 {
     for (uint32_t f = 0; f < catalog->file_count && !model->gguf; f++) {
@@ -105,8 +108,8 @@ static bool is_single(const struct model *model, const struct efs_source_file *f
     return strcmp(file->path + model->key_bytes, SINGLE_NAME) == 0;
 }
 
-/* Several indexes may name a file, those of models in each other or of one model in two formats: what the index of a
- * model names is the model's. Models further down come later. */
+/* Several indexes may name a file: those of nested models, or of one model in two formats. A file named by its
+ * model's index is assigned to that index. Nested models are processed after the models that contain them. */
 static errint_t take_indexes(struct choice *choice)
 {
     uint32_t indexes = 0;
@@ -152,7 +155,7 @@ static errint_t find_models(struct choice *choice)
     return take_indexes(choice);
 }
 
-/* Whether a file of a model counts as one. */
+/* Whether a file counts as one of the model's. */
 static bool file_counts(const struct model *model, const struct efs_source_file *file)
 {
     if (model->gguf)
@@ -194,7 +197,8 @@ static const struct model *model_choose(struct choice *choice)
     return best;
 }
 
-/* Why the experts of a file are none here: one line for each other model, and for each file that does not count. */
+/* Sets the note why a file's experts are not used: one for each other model, and one for each file of the chosen
+ * model that does not count. */
 static errint_t put_note(const struct choice *choice, const struct model *model, bool is_best, uint32_t file)
 {
     struct efs_source_file *f = &choice->catalog->files[file];

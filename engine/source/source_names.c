@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_names.c - which tensors are whose expert, by their names.
+ * source_names.c - assigns tensors to experts by their names.
  *
- * A name is a prefix (which part of the model), then what the table describes. The prefix names the stack: parts that
- * every checkpoint uses ("model", "language_model") are dropped, so that "model.layers.3..." is of stack "" and
- * "encoder.block.3..." of stack "encoder".
+ * A name consists of a prefix (a part of the model) and a rest that matches a pattern of the table. The prefix gives
+ * the stack: common parts ("model", "language_model") are dropped, so "model.layers.3..." is in stack "" and
+ * "encoder.block.3..." in stack "encoder".
  *
- * Patterns: {L} and {E} are decimal numbers without leading zeros, {a|b} is one of the words, a * at the end is one
- * character or more, everything else is itself. The first row that fits decides.
+ * Patterns: {L} and {E} are decimal numbers without leading zeros, {a|b} is one of the words, * at the end is one
+ * character or more, any other character matches itself. The first matching row is used.
  */
 #include "source.h"
 
@@ -20,11 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYER_MAX 99999u /* larger numbers are not taken for layers and experts */
+#define LAYER_MAX 99999u /* a larger number does not match */
 #define EXPERT_MAX 999999u
 #define FUSED_EXPERTS_MAX 65536u
 #define EXPERTS_MAX (1u << 24)
-#define STACK_BYTES_MAX 31u /* with layer and expert it makes a file name */
+#define STACK_BYTES_MAX 31u /* with layer and expert it forms a file name */
 #define STACKS_MAX 256u
 
 enum row_kind { ROW_EXPERT, ROW_FUSED };
@@ -35,8 +35,8 @@ struct row {
     const char *pattern;
 };
 
-/* Families whose names say more come before those whose names are a part of theirs: a checkpoint is named by its
- * first. */
+/* More specific rows precede more general ones: the family of a checkpoint is that of the first row that any of its
+ * tensors matches. */
 static const struct row table[] = {
     {"mixtral", ROW_EXPERT, "layers.{L}.block_sparse_moe.experts.{E}.*"},
     {"switch", ROW_EXPERT, "block.{L}.layer.{1|2}.mlp.experts.expert_{E}.*"},
@@ -53,7 +53,7 @@ static const struct row table[] = {
 };
 #define ROWS (sizeof(table) / sizeof(table[0]))
 
-/* Parts of a prefix that do not tell one stack from another. */
+/* Parts of a prefix that do not distinguish stacks. */
 static const char *const common_parts[] = {"model", "language_model", "transformer"};
 
 struct match {
@@ -62,7 +62,7 @@ struct match {
     char stack[STACK_BYTES_MAX + 1];
 };
 
-/* A number of at most max, without leading zeros; returns what follows it or NULL. */
+/* Matches a number of at most max without leading zeros; returns the text after it, or NULL. */
 static const char *match_number(const char *text, uint32_t max, uint32_t *number)
 {
     uint64_t n = 0;
@@ -78,8 +78,8 @@ static const char *match_number(const char *text, uint32_t max, uint32_t *number
     return text;
 }
 
-/* One of the words of "{a|b}" (pattern points behind the brace) that text begins with; returns what follows it. A
- * word that begins another comes after it in the table. */
+/* Matches one of the words of "{a|b}" (pattern points after the brace) at the start of text; returns the text after
+ * it, or NULL. In the table, a word precedes any word that is its prefix. */
 static const char *match_word(const char *pattern, const char *text)
 {
     while (*pattern != '}') {
@@ -122,7 +122,8 @@ static bool is_common_part(const char *part, size_t bytes)
     return false;
 }
 
-/* "model.encoder." to "encoder", "thinker.model." to "thinker". False: it would not do as a part of a file name. */
+/* Converts a prefix to a stack: "model.encoder." to "encoder", "thinker.model." to "thinker". false: not usable in a
+ * file name. */
 static bool stack_of(const char *prefix, size_t bytes, char stack[STACK_BYTES_MAX + 1])
 {
     size_t used = 0;
@@ -147,7 +148,7 @@ static bool stack_of(const char *prefix, size_t bytes, char stack[STACK_BYTES_MA
     return true;
 }
 
-/* The first row that fits the name behind any prefix of whole parts. */
+/* Finds the first row that matches the name after any prefix of whole parts. */
 static bool match_name(const char *name, struct match *match)
 {
     for (const char *text = name; text; text = strchr(text, '.'), text = text ? text + 1 : NULL)
@@ -160,7 +161,7 @@ static bool match_name(const char *name, struct match *match)
     return false;
 }
 
-/* A fused tensor that can be cut: at least two dimensions, whole bytes an expert. */
+/* Whether a fused tensor can be split: at least two dimensions, and whole bytes per expert. */
 static bool can_cut(const struct efs_source_tensor *tensor)
 {
     const struct efs_dtype_info *info = efs_dtype_info(tensor->dtype);
@@ -172,7 +173,7 @@ static bool can_cut(const struct efs_source_tensor *tensor)
            tensor->bytes % experts == 0 && tensor->bytes / experts == slice;
 }
 
-/* The experts that one tensor holds, or one expert. count 0: none, the tensor is dense. */
+/* The experts of one tensor (count 0: none, the tensor is dense), or one expert. */
 struct holding {
     const struct row *row;
     uint32_t stack; /* index into stacks */
@@ -181,16 +182,16 @@ struct holding {
 
 struct naming {
     struct efs_catalog *catalog;
-    struct holding *holdings; /* one a tensor */
+    struct holding *holdings; /* one per tensor */
     char **stacks;
     size_t stack_count, stack_capacity;
-    struct holding *experts; /* one an expert; doubles until they are sorted */
+    struct holding *experts; /* one per expert; has duplicates until sorted */
     size_t expert_count, expert_capacity;
-    const struct row *first_row; /* the first row that any tensor fits */
-    uint32_t index;              /* file of the model's index, EFS_NONE: none */
+    const struct row *first_row; /* the first row that any tensor matches */
+    uint32_t index;              /* file of the model's index; EFS_NONE: none */
 };
 
-/* The number of a stack, added if it is new. STACKS_MAX when there are too many. */
+/* The index of a stack, which is added if it is new. STACKS_MAX if there are too many. */
 static errint_t stack_index(struct naming *naming, const char *stack, uint32_t *index)
 {
     for (*index = 0; *index < naming->stack_count; ++*index)
@@ -209,7 +210,7 @@ static errint_t stack_index(struct naming *naming, const char *stack, uint32_t *
     return 0;
 }
 
-/* Class of one tensor, and what it holds. */
+/* Sets the class of one tensor and its holding. */
 static errint_t names_classify(struct naming *naming, struct efs_source_tensor *tensor, struct holding *holding)
 {
     struct match match;
@@ -234,7 +235,7 @@ static void make_dense(struct naming *naming, struct efs_source_tensor *tensor)
     naming->holdings[tensor - naming->catalog->tensors].count = 0;
 }
 
-/* Of several models in the catalogue one has experts; tensors of the others are dense. */
+/* Chooses the model that has experts; tensors of the other models become dense. */
 static errint_t choose_model(struct naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
@@ -244,7 +245,7 @@ static errint_t choose_model(struct naming *naming)
         return -ENOMEM;
     for (size_t i = 0; i < catalog->tensor_count; i++)
         if (naming->holdings[i].count)
-            expert_bytes[catalog->tensors[i].file] += catalog->tensors[i].bytes + 1; /* an empty one is one, too */
+            expert_bytes[catalog->tensors[i].file] += catalog->tensors[i].bytes + 1; /* + 1 for empty tensors */
     errint_t ret = efs_source_choose_model(catalog, expert_bytes, &naming->index);
     free(expert_bytes);
     for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
@@ -262,7 +263,7 @@ static unsigned path_depth(const char *path)
     return depth;
 }
 
-/* By name, then those nearest to the top first. */
+/* By name, then by directory depth, smallest first. */
 static int compare_names(const void *a, const void *b, void *arg)
 {
     const struct efs_catalog *catalog = arg;
@@ -275,7 +276,8 @@ static int compare_names(const void *a, const void *b, void *arg)
     return order ? order : x < y ? -1 : x > y;
 }
 
-/* Which of count tensors of one name counts: that whose file the index has for it, else the first. */
+/* Chooses one of `count` tensors with the same name: the one in the file that the index has for the name, else the
+ * first. */
 static size_t choose_double(const struct naming *naming, json_t **map, struct efs_source_tensor *const *same,
                             size_t count)
 {
@@ -294,8 +296,8 @@ static size_t choose_double(const struct naming *naming, json_t **map, struct ef
 }
 
 /*
- * A file has a tensor that another has, too, and there is no index: parts of a model have each
- * tensor once, so the file is of another model, and so are those in its folder if the model is elsewhere.
+ * Called if two files have the same tensor and the model has no index. Parts of a model have each tensor once, so
+ * `other` belongs to a different model; so do all files in its directory, unless `chosen` is in that directory, too.
  */
 static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_file *chosen,
                           struct efs_source_file *other)
@@ -319,7 +321,7 @@ static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_f
     return other->note ? 0 : -ENOMEM;
 }
 
-/* Tensors that count as the model's, by name, or those of experts alone; for free(). */
+/* The model's tensors (experts: only those of experts) sorted by name; the caller frees *sorted. */
 static errint_t sort_by_name(const struct naming *naming, bool experts, struct efs_source_tensor ***sorted,
                              size_t *count)
 {
@@ -335,7 +337,7 @@ static errint_t sort_by_name(const struct naming *naming, bool experts, struct e
     return *sorted ? 0 : -ENOMEM;
 }
 
-/* How many of the tensors from the first on have its name. */
+/* The number of tensors from sorted[0] on that have its name. */
 static size_t count_same(struct efs_source_tensor *const *sorted, size_t count)
 {
     size_t same = 1;
@@ -345,7 +347,7 @@ static size_t count_same(struct efs_source_tensor *const *sorted, size_t count)
     return same;
 }
 
-/* One tensor that another file has in its place: its bytes stay in its file, it is no tensor. */
+/* Removes a tensor that the index has in a different file; its bytes remain in its file. */
 static errint_t drop_tensor(struct efs_catalog *catalog, struct efs_source_tensor *tensor)
 {
     struct efs_source_file *file = &catalog->files[tensor->file];
@@ -360,7 +362,8 @@ static errint_t drop_tensor(struct efs_catalog *catalog, struct efs_source_tenso
     return file->note ? 0 : -ENOMEM;
 }
 
-/* Files of a model may have tensors that its index has elsewhere, as where an overlay replaces some of the base. */
+/* Removes tensors that the model's index has in a different file, for example in an overlay that replaces part of
+ * the base. */
 static errint_t drop_superseded(struct naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
@@ -386,7 +389,7 @@ static errint_t drop_superseded(struct naming *naming)
     return ret;
 }
 
-/* An expert has one tensor of a name. */
+/* Without an index: keeps one expert tensor of each name; the other ones become dense. */
 static errint_t drop_doubles(struct naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
@@ -422,7 +425,7 @@ static int compare_experts(const void *a, const void *b, void *arg)
     return x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
-/* All experts of all tensors, sorted, each once. */
+/* Collects the experts of all tensors, sorted, without duplicates. */
 static errint_t collect_experts(struct naming *naming)
 {
     size_t count = 0;
@@ -451,7 +454,7 @@ static errint_t collect_experts(struct naming *naming)
     return 0;
 }
 
-/* Where in the sorted experts this one is. */
+/* Index of an expert in the sorted experts. */
 static uint32_t find_expert(const struct naming *naming, const struct holding *expert)
 {
     size_t low = 0, high = naming->expert_count;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_safetensors.c - the header of a safetensors file to tensors with checked places.
+ * source_safetensors.c - parses the header of a safetensors file to tensors with checked offsets.
  *
- * A file is: u64 length of the header, the header (a JSON object: name -> dtype, shape, data_offsets, and
- * "__metadata__": string -> string), the data. The data is covered by tensors without gap or overlap, in any order.
- * What the reference reader refuses is refused here, and so are doubled names and a header that does not begin with
- * '{', which its specification forbids and its reader lets pass. Accepted here alone: dtypes that are not known
- * (yet), whose bytes are carried unread. A file whose header is followed by no data at all is one of metadata, not one
- * that was cut.
+ * A file consists of: u64 length of the header; the header (a JSON object: name -> dtype, shape, data_offsets, and
+ * "__metadata__": string -> string); the data. Tensors cover the data without gap or overlap, in any order. The parser
+ * rejects everything that the reference reader rejects, and also duplicate names and a header that does not start with
+ * '{', which the specification forbids but the reference reader accepts. It also accepts unknown dtypes, whose bytes
+ * are stored unparsed. A file with a header but no data at all is metadata only, not truncated.
  */
 #include "source.h"
 
@@ -21,23 +20,23 @@
 #include <string.h>
 
 #define LENGTH_BYTES 8u
-#define HEADER_BYTES_MAX 100000000u /* as the reference reader has it */
+#define HEADER_BYTES_MAX 100000000u /* limit of the reference reader */
 
-/* The file, and where its data begins. */
+/* The file and the location of its data. */
 struct layout {
     const struct efs_source_input *in;
     uint64_t data_offset, data_bytes;
-    bool *cut; /* the file ends before what it describes */
+    bool *cut; /* the file ends before data that its header describes */
     struct efs_error *err;
 };
 
-/* The refusal of one tensor: "FILE: header at offset 8: tensor "NAME": REASON". */
+/* Rejects one tensor: "FILE: header at offset 8: tensor "NAME": REASON". */
 #define REFUSE(layout, name, ...) REFUSE_(layout, name, __VA_ARGS__, "")
 #define REFUSE_(layout, name, format, ...)                                                                             \
     efs_fail((layout)->err, -EUCLEAN, "%s: header at offset 8: tensor \"%.200s\": " format "%s", (layout)->in->path,   \
              name, __VA_ARGS__)
 
-/* A JSON number that counts something: an integer, not negative. */
+/* Reads a JSON integer that is not negative. */
 static bool get_count(const json_t *value, uint64_t *count)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -46,7 +45,7 @@ static bool get_count(const json_t *value, uint64_t *count)
     return true;
 }
 
-/* data_offsets: [begin, end] from the start of the data. */
+/* Reads data_offsets: [begin, end] from the start of the data. */
 static errint_t get_place(const struct layout *layout, const char *name, const json_t *offsets,
                           struct efs_source_tensor *tensor)
 {
@@ -68,7 +67,7 @@ static errint_t get_place(const struct layout *layout, const char *name, const j
     return 0;
 }
 
-/* A type or a shape that the catalogue has no place for: bytes, and the description as text. */
+/* Keeps an unsupported type or shape as text; the tensor becomes U8 [bytes]. */
 static errint_t keep_type(const struct layout *layout, const json_t *info, struct efs_source_tensor *tensor)
 {
     char *dtype = json_dumps(json_object_get(info, "dtype"), JSON_ENCODE_ANY | JSON_COMPACT);
@@ -86,7 +85,7 @@ static errint_t keep_type(const struct layout *layout, const json_t *info, struc
     return 0;
 }
 
-/* Shape and dtype, and that they agree with the place. *fits: the catalogue has a place for both. */
+/* Reads shape and dtype and checks that they agree with data_offsets. *fits: the catalogue can represent both. */
 static errint_t get_type(const struct layout *layout, const char *name, const json_t *shape, const char *dtype,
                          struct efs_source_tensor *tensor, bool *fits)
 {
@@ -148,7 +147,7 @@ static errint_t add_tensor(const struct layout *layout, const char *name, const 
     return ret < 0 ? efs_fail(layout->err, ret, "%s: out of memory", layout->in->path) : 0;
 }
 
-/* "__metadata__": strings by name, or null. */
+/* Checks "__metadata__": null, or an object of strings. */
 static errint_t check_metadata(const struct layout *layout, const json_t *metadata)
 {
     const char *key;
@@ -166,7 +165,7 @@ static errint_t check_metadata(const struct layout *layout, const json_t *metada
     return 0;
 }
 
-/* Sorted tensors must follow each other from the first byte of the data to its last. */
+/* Checks that the sorted tensors cover the data from its first byte to its last, without gap or overlap. */
 static errint_t check_cover(const struct layout *layout, const struct efs_source_list *list)
 {
     uint64_t next = 0;
@@ -201,7 +200,8 @@ static errint_t read_tensors(const struct layout *layout, json_t *root, struct e
 
     if (!json_is_object(root))
         return efs_fail(layout->err, -EUCLEAN, "%s: header at offset 8: not a JSON object", layout->in->path);
-    ret = efs_source_list_room(list, json_object_size(root), layout->in->path, layout->err); /* names with escapes */
+    ret =
+        efs_source_list_room(list, json_object_size(root), layout->in->path, layout->err); /* exact, without escapes */
     if (ret < 0)
         return ret;
     json_object_foreach(root, name, info)
@@ -214,7 +214,8 @@ static errint_t read_tensors(const struct layout *layout, json_t *root, struct e
     return check_cover(layout, list);
 }
 
-/* Tensors of a header, before it is parsed, which takes memory and time. One with this word for a name counts twice. */
+/* Counts the tensors of a header without parsing it, which would take memory and time. A tensor that has this word
+ * in its name may be counted twice. */
 static uint64_t count_tensors(const char *header, uint64_t header_bytes)
 {
     static const char word[] = "\"data_offsets\"";
@@ -226,7 +227,7 @@ static uint64_t count_tensors(const char *header, uint64_t header_bytes)
     return count;
 }
 
-/* The header's JSON. The caller owns *root. */
+/* Reads and parses the header. The caller owns *root. */
 static errint_t load_header(const struct efs_source_input *in, uint64_t header_bytes,
                             const struct efs_source_list *list, json_t **root, struct efs_error *err)
 {
@@ -271,7 +272,7 @@ errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_so
         return efs_fail(err, -EUCLEAN, "%s: offset 0: a header of %" PRIu64 " bytes; %u are the most", in->path,
                         header_bytes, HEADER_BYTES_MAX);
     if (header_bytes > in->bytes - LENGTH_BYTES) {
-        list->cut = start[LENGTH_BYTES] == '{'; /* else these bytes are the length of nothing */
+        list->cut = start[LENGTH_BYTES] == '{'; /* else the 8 bytes are not the length of a header */
         return efs_fail(err, -EUCLEAN,
                         "%s: offset 0: a header of %" PRIu64 " bytes is past the end of the file (%" PRIu64 " bytes)",
                         in->path, header_bytes, in->bytes);
