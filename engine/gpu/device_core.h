@@ -36,7 +36,7 @@ struct efs_device_item { /* an expert of a request; guarded by the device's lock
     struct efs_device_item *next_waiting;
     enum efs_device_item_state state;
     errint_t error;
-    bool told;
+    bool told; /* efs_client_wait_any() has reported it */
 };
 
 struct efs_device_request {
@@ -180,6 +180,7 @@ struct efs_device {
 /* Pushes the device's context on the calling thread, and pops it. Any thread. 0 or the driver's result. */
 efs_cu_result efs_device_enter(struct efs_device *device);
 void efs_device_leave(struct efs_device *device);
+/* Wakes efs-gpu from poll(2). Any thread. */
 void efs_device_wake(struct efs_device *device);
 /* Marks the device as lost after a driver call failed; the first call becomes the error message. Lock not held. */
 void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result result);

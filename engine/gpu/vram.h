@@ -111,6 +111,7 @@ struct efs_vram_expert *efs_vram_add(struct efs_vram *vram, const struct efs_exp
 /* Removes and frees an expert that no request holds or waits for. Adds to *after the events that its memory's next user
  * must wait for. */
 void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_after **after);
+/* A request item begins or ends to hold an expert, which is not evicted meanwhile. */
 void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert);
 void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert);
 
