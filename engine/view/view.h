@@ -41,6 +41,7 @@ struct efs_view {
     size_t memory_bytes;               /* size of experts and parts */
 };
 
+/* Builds the tables; store must outlive the view. -ENOMEM; efs_view_destroy() is due also after an error. */
 errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, struct efs_error *err);
 void efs_view_destroy(struct efs_view *view);
 errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_file_info *info);
