@@ -37,7 +37,7 @@ struct efs_ffn_expert {
     uint32_t shard_elements; /* of its coded matrices, the largest */
     bool asks;               /* some shard, maybe not a tensor's first, has exponents that the kernels do not decode */
     uint64_t busy_ns;        /* sum over the threads */
-    bool here, over;
+    bool here, over;         /* arrived, so that threads may take blocks; finished */
 };
 
 /* Source of the experts: a client's layer, or plain matrices. */
