@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.c - the files below .expertfs, each made when it is opened, so that one open sees one moment.
- * expertfs-proc(5) describes them; names are never reused for something else.
+ * control.c - the files below .expertfs, each generated at open, so that all reads of an open see the same text.
+ * expertfs-proc(5) describes them; names are never reused with another meaning.
  */
 #include "control.h"
 
@@ -40,7 +40,7 @@ static void render_paths(struct efsd *daemon, FILE *out)
     fprintf(out, "direct_io_mmap: %s\n", yes_no(kernel->direct_mmap));
 }
 
-/* Texts that the engine makes. One that it does not have now is empty. */
+/* Writes a text that the engine generates; nothing if the engine has none now. */
 static void render_described(struct efsd *daemon, FILE *out, const char *what)
 {
     char *text;
@@ -51,7 +51,7 @@ static void render_described(struct efsd *daemon, FILE *out, const char *what)
     }
 }
 
-/* A size twice: bytes for programs, and as people read it. */
+/* A size in two lines: NAME_bytes for programs, NAME_size for people. */
 static void render_size(FILE *out, const char *name, uint64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -89,7 +89,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "budget_option: %s\n", options->budget_bytes ? "size" : "auto");
     render_size(out, "budget", stats.budget_bytes);
     render_size(out, "effective_budget", stats.effective_budget_bytes);
-    for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* as they are set now */
+    for (size_t i = 0; i < EFSD_TUNABLES; i++) { /* current values */
         char value[sizeof(daemon->tuning.at_mount[i])];
         if (efs_get(daemon->fs, efsd_tunables[i], value, sizeof(value)) == 0)
             fprintf(out, "%s: %s\n", efsd_tunables[i], value);
@@ -125,7 +125,7 @@ static void render_stat(struct efsd *daemon, FILE *out)
     fprintf(out, "fuse_log_lost: %llu\n", U(efsd_log_queue_lost()));
 }
 
-/* A row of what is no pool of experts: bytes that it may take, and takes. */
+/* A row for memory that is not a pool of experts: capacity and used bytes. */
 static void other_row(FILE *out, const char *name, const char *capacity, uint64_t used, const char *experts)
 {
     fprintf(out, "%-6s %15s %15llu %8s", name, capacity, U(used), experts);
@@ -187,7 +187,7 @@ static void render_experts(struct efsd *daemon, FILE *out)
     }
 }
 
-/* A shell that wrote a wrong line has only the errno's words: the file has the reason. */
+/* Includes the reason of the last refusal: a shell that writes an invalid line prints only strerror(). */
 static void render_messages(struct efsd *daemon, const struct efsd_messages *messages, FILE *out)
 {
     pthread_mutex_lock(&daemon->tuning.lock);
@@ -214,7 +214,7 @@ static void render_handout(struct efsd *daemon, FILE *out)
 
 static const struct {
     const char *name;
-    void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine makes it, efs_describe() */
+    void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine generates it, efs_describe() */
 } files[EFSD_CONTROL_COUNT] = {
     [EFSD_CONTROL_VERSION] = {"version", render_version},
     [EFSD_CONTROL_CONFIG] = {"config", render_config},
@@ -225,7 +225,7 @@ static const struct {
     [EFSD_CONTROL_PROFILE] = {"profile", NULL},
     [EFSD_CONTROL_WANT] = {"want", render_want},
     [EFSD_CONTROL_SCHED] = {"sched", NULL},
-    [EFSD_CONTROL_TRACE] = {"trace", NULL}, /* not text */
+    [EFSD_CONTROL_TRACE] = {"trace", NULL}, /* binary */
     [EFSD_CONTROL_METRICS] = {"metrics", efsd_render_metrics},
     [EFSD_CONTROL_HANDOUT] = {"handout", render_handout},
     [EFSD_CONTROL_HINT] = {"hint", render_hint},

@@ -30,10 +30,10 @@ enum efsd_control {
 };
 #define EFSD_CONTROL_DIRECTORY ".expertfs"
 const char *efsd_control_name(enum efsd_control file);
-/* The file's text as of now, for free(). 0 or -ENOMEM. */
+/* Generates the file's text, to be freed by the caller. 0 or -ENOMEM. */
 errint_t efsd_control_render(struct efsd *daemon, enum efsd_control file, char **text, size_t *bytes);
 
-#define EFSD_POOLS "FCSEM"                                /* for efs_pool_info() */
+#define EFSD_POOLS "FCSEM"                                /* pools of efs_pool_info() */
 void efsd_render_metrics(struct efsd *daemon, FILE *out); /* control_metrics.c */
 
 #endif

@@ -36,7 +36,7 @@ static void metric_print(FILE *out, const char *prefix, const char *name, const 
         fprintf(out, "%s%s %llu\n", family, counter ? "_total" : "", U(value));
 }
 
-/* What efs_pool_info tells, a family each with a sample for each pool. M: what is not kept. */
+/* Values of efs_pool_info(): a family per value, with a sample per pool. M: experts in no pool. */
 static void render_pool_metrics(struct efsd *daemon, FILE *out)
 {
     static const struct {

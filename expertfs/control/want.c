@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * want.c - .expertfs/want and .expertfs/hint: what a runtime says that it needs, and what it guesses that it will need,
- * as lines written to the files.
+ * want.c - .expertfs/want and .expertfs/hint: requests and predictions of a runtime, written to the files as lines.
  *
- * A write(2) is one message: all of its lines are taken, or none. Nothing is kept between writes; where in the file a
- * write goes does not matter.
+ * A write(2) is one message. All lines of a request are checked before the first is submitted; lines of a hint take
+ * effect up to the first invalid one. No state is kept between writes, and the offset of a write is ignored.
  */
 #include "want.h"
 
@@ -25,7 +24,8 @@ bool efsd_is_written(const struct efsd *daemon, uint32_t node)
     return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
 }
 
-/* Count a message; if it is refused, give the reason to the log and to the files that users read. */
+/* Counts a message; if it was refused, logs the reason and stores it in refused_last and user.expertfs.answer. Returns
+ * the errno of the reply. */
 static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messages *messages, errint_t rc,
                              const struct efs_error *err)
 {
@@ -40,7 +40,7 @@ static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messag
         efsd_log(EFS_LOG_WARNING, "invalid request of user %u: %s", (unsigned)user, why);
         efsd_answer(daemon, why);
     }
-    return rc == -ENOENT ? -EINVAL : rc; /* a layer or an expert is missing, not the file */
+    return rc == -ENOENT ? -EINVAL : rc; /* ENOENT would mean that the file does not exist */
 }
 
 errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
@@ -54,10 +54,10 @@ errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const stru
     return message_done(daemon, user, &daemon->tuning.hints, rc, err);
 }
 
-/* All lines of a message, each a request whose experts are known. */
+/* A parsed message: one request per line, with the experts' numbers in the store. */
 struct message {
-    struct efs_need *needs; /* those of all requests, one behind the other */
-    uint32_t *counts;       /* of each request */
+    struct efs_need *needs; /* of all requests, concatenated */
+    uint32_t *counts;       /* number of experts of each request */
     uint32_t requests, experts;
 };
 
@@ -87,8 +87,8 @@ static errint_t message_parse(struct efsd *daemon, const char *text, size_t byte
     *m = (struct message){.needs = NULL};
     if (bytes > EFS_WANT_BYTES)
         return efs_fail(err, -EINVAL, "%zu bytes of requests at once; at most %u are taken", bytes, EFS_WANT_BYTES);
-    m->needs = calloc(bytes / 2 + 1, sizeof(*m->needs));   /* "3:1 2 4": an expert takes two bytes at least, */
-    m->counts = calloc(bytes / 3 + 1, sizeof(*m->counts)); /* a line three */
+    m->needs = calloc(bytes / 2 + 1, sizeof(*m->needs));   /* an expert takes at least two bytes ("3:1 2 4"), */
+    m->counts = calloc(bytes / 3 + 1, sizeof(*m->counts)); /* a line at least three */
     if (!m->needs || !m->counts)
         return efs_fail(err, -ENOMEM, "no memory for a request");
     while (rc == 0 && (got = efsd_want_next(&text, &bytes, &want, err)) > 0)
@@ -96,7 +96,7 @@ static errint_t message_parse(struct efsd *daemon, const char *text, size_t byte
     return rc ? rc : got;
 }
 
-/* All of it is checked before anything is asked for. */
+/* Checks all lines before it submits the first request. */
 static errint_t want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
     const struct efs_request_how how = {.bring = true};
@@ -111,7 +111,7 @@ static errint_t want_take(struct efsd *daemon, uid_t user, const char *text, siz
     return efsd_want_told(daemon, user, rc, &err);
 }
 
-/* A line at a time: those before one that is refused are taken. */
+/* Processes line by line: lines before a refused one have taken effect. */
 static errint_t hint_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
     struct efs_error err = {.text = ""};
@@ -138,7 +138,7 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
     uint32_t node;
     (void)offset;
     if (!efsd_node_of(daemon, ino, &node) || !efsd_is_written(daemon, node) || file->writepage) {
-        fuse_reply_err(req, EROFS); /* writepage: through a mapping, in pieces that nobody chose */
+        fuse_reply_err(req, EROFS); /* writepage: written through a mapping, without message boundaries */
         return;
     }
     bool hint = daemon->tree.nodes[node].id == EFSD_CONTROL_HINT;

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * want.h - what is written to a mount: requests of a layer's experts, by .expertfs/want, and guesses of what will be
- * asked for, by .expertfs/hint.
+ * want.h - the writable files: .expertfs/want takes requests for experts of a layer, .expertfs/hint takes predictions
+ * of later requests.
  */
 #ifndef EFSD_WANT_H
 #define EFSD_WANT_H
 
 #include "mount.h"
 
-/* Is it .expertfs/want or .expertfs/hint, the two files that can be written? By those who may tune. */
+/* True if node is .expertfs/want or .expertfs/hint. Users who may tune the mount can write to these files; no other
+ * files are writable. */
 bool efsd_is_written(const struct efsd *daemon, uint32_t node);
-/* Count what a user has asked for; why it was refused, rc < 0, goes to the log. Returns the answer. */
+/* Counts a request of user; if it was refused (rc < 0), logs the reason and stores it for control files and xattrs.
+ * Returns the errno of the reply: rc, or -EINVAL in place of -ENOENT. */
 errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
-/* The same for hints, and for what layers chose. */
+/* The same for hints and for observed routing. */
 errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err);
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
                      struct fuse_file_info *file);

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* What is left of a line. */
+/* The unparsed rest of a line. */
 struct line {
     const char *at, *end;
 };
@@ -54,7 +54,7 @@ static bool line_take_layer(struct line *line, char stack[EFSD_WANT_STACK], uint
     return line_take(line, ':');
 }
 
-/* Between experts: blanks, or the end of the line. */
+/* True at the end of a word: at a blank, or at the end of the line. Skips blanks. */
 static bool line_ends_word(struct line *line)
 {
     bool ends = line->at == line->end || *line->at == ' ' || *line->at == '\t';
@@ -74,7 +74,7 @@ static bool line_take_need(struct line *line, void *into, uint32_t n)
     return good;
 }
 
-/* "0.62", "1", "1.000": at most six places */
+/* "0.62", "1", "1.000": at most six decimal places */
 static bool line_take_probability(struct line *line, float *probability)
 {
     uint32_t whole, part = 0, scale = 1;
@@ -114,7 +114,7 @@ static errint_t line_refuse(const char *begin, const char *end, const char *form
                     n < bytes ? "..." : "", form, EFSD_WANT_EXPERTS, EFS_WANT_LINE_BYTES);
 }
 
-/* The next line that is not blank. false: there is none left. */
+/* Finds the next line that is not blank. false: no line left. */
 static bool line_next(const char **text, size_t *bytes, struct line *line, const char **begin)
 {
     do {
@@ -131,7 +131,7 @@ static bool line_next(const char **text, size_t *bytes, struct line *line, const
     return true;
 }
 
-/* A layer and its experts, each taken into place n of `into`. */
+/* Parses a layer and its experts; take() parses one expert into element n of `into`. */
 static int message_next(const char **text, size_t *bytes, char stack[EFSD_WANT_STACK], uint32_t *layer, uint32_t *count,
                         bool (*take)(struct line *line, void *into, uint32_t n), void *into, const char *form,
                         struct efs_error *err)

@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * want_text.h - requests as a runtime writes them, a line each: the layer, and its experts with the tokens that each
- * gets (1 if not said).
+ * want_text.h - syntax of a runtime's requests, one per line: the layer, and its experts, each with its number of
+ * tokens (default 1).
  *
  *     3: 17*12 4 9*2
- *     encoder-L03: 17          of a model with several stacks, as the folder below experts/ is called
+ *     encoder-L03: 17          a model with several stacks: the name of the directory below experts/
  *
- * And hints: what a layer to come will need, each expert with how probable that is (1 if not said).
+ * And of hints: the predicted experts of a later layer, each with its probability (default 1).
  *
  *     5: 17?0.62 4?0.3
  *
- * Syntax alone: whether there is such a layer or expert is for the caller to see.
+ * Checks the syntax only: the caller checks that the layer and the experts exist.
  */
 #ifndef EFSD_WANT_TEXT_H
 #define EFSD_WANT_TEXT_H
 
 #include "expertfs.h"
 
-#define EFSD_WANT_EXPERTS 512u /* in a line */
+#define EFSD_WANT_EXPERTS 512u /* maximum per line */
 #define EFSD_WANT_STACK 32u
 
 struct efsd_want {
-    char stack[EFSD_WANT_STACK];              /* "" when only a number was said */
+    char stack[EFSD_WANT_STACK];              /* "" if the line has only a number */
     uint32_t layer, count;                    /* count is 1 or more; no expert twice */
-    struct efs_need needs[EFSD_WANT_EXPERTS]; /* by their numbers in the layer */
+    struct efs_need needs[EFSD_WANT_EXPERTS]; /* experts by their numbers in the layer */
 };
 
-/*
- * Take the next line off *text (of *bytes, no terminator needed; the last line may lack its newline); blank lines are
- * skipped. 1: *want is filled in; 0: there is none left; -EINVAL: what the line may look like is in err.
- */
+/* Parses the next line of *text, which has *bytes bytes and needs no terminator, and advances both. Skips blank lines;
+ * the last line may lack its newline. 1: *want is filled in; 0: no line left; -EINVAL: err has the line and the
+ * expected syntax. */
 int efsd_want_next(const char **text, size_t *bytes, struct efsd_want *want, struct efs_error *err);
 
 struct efsd_hint {

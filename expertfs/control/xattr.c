@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xattr.c - the xattrs user.expertfs.*, by which a mount is tuned while it serves:
+ * xattr.c - the extended attributes user.expertfs.*, which tune a mount while it is in use:
  *
- *     the root          budget, pools, plan, policy, ...: texts for efs_set(); to read: effective_budget, what can be
- *                       had of the budget; answer, what became of the last change
- *     a layer's folder  pin, of all its experts
- *     an expert's file  pin; state, kept, rank, count, bytes, leases: to read
- *     all of these      names, to read: those above
+ *     the root             budget, pools, plan, policy, ...: settings of efs_set(); read-only: effective_budget, the
+ *                          available part of the budget; answer, the result of the last change
+ *     a layer's directory  pin, of all its experts
+ *     an expert's file     pin; read-only: state, kept, rank, count, bytes, leases
+ *     all of these         read-only: names, the list of the above
  *
- * listxattr(2) lists none of them: cp -a, rsync -X and tar --xattrs would write them to copies.
+ * listxattr(2) returns none of them: cp -a, rsync -X and tar --xattrs would write them to copies.
  *
- * Everybody may read them; the user who mounted and root may change them. Removing one sets it back to what it was when
- * the mount began. Why a value is refused is in the log and in user.expertfs.answer.
+ * All users may read them; root and the user who mounted may change them. Removing one restores the value that it had
+ * when the file system was mounted (pin: -). The reason of a refusal is logged and stored in user.expertfs.answer.
  */
 #include "xattr.h"
 
@@ -23,23 +23,23 @@
 #include "log.h"
 
 #define PREFIX "user.expertfs."
-#define VALUE_MOST 255u /* bytes of a value */
+#define VALUE_MOST 255u /* maximum length of a value, bytes */
 
 static const char *const root_names[] = {"effective_budget", "answer"};
 static const char *const expert_names[] = {"pin", "state", "kept", "rank", "count", "bytes", "leases"};
 static const char *const layer_names[] = {"pin"};
 
-/* What an inode stands for. */
+/* Kind of object that an inode represents. */
 enum object { OBJECT_OTHER, OBJECT_ROOT, OBJECT_LAYER, OBJECT_EXPERT };
 
 struct target {
     struct efsd *daemon;
     enum object object;
     uint32_t node;
-    uint32_t expert; /* OBJECT_EXPERT, and the first one of an OBJECT_LAYER */
+    uint32_t expert; /* OBJECT_EXPERT: its number; OBJECT_LAYER: the number of its first expert */
 };
 
-/* A folder is a layer's if there are only experts in it, which are then all of the layer. */
+/* A directory is a layer's if it has only experts, which then are all experts of the layer. */
 static enum object node_object(const struct efsd_tree *tree, uint32_t node, uint32_t *expert)
 {
     const struct efsd_node *n = &tree->nodes[node];
@@ -74,7 +74,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t count)
 }
 #define IS_ONE_OF(name, names) is_one_of(name, names, sizeof(names) / sizeof(*(names)))
 
-/* Is there such an xattr here (name without prefix), and can it be set? */
+/* True if the target has the attribute name (without prefix); *writable: it can be set. */
 static bool target_has(const struct target *target, const char *name, bool *writable)
 {
     *writable = false;
@@ -96,7 +96,7 @@ static bool target_has(const struct target *target, const char *name, bool *writ
 
 /* ---- reading ------------------------------------------------------------------------------------------------ */
 
-/* 'F', 'C', '-', or 'M' for mixed: what the experts of a layer's folder have in common. */
+/* Pin of a layer's directory: 'F', 'C' or '-' if all its experts have the same, else 'M' (mixed). */
 static errint_t target_layer_pin(const struct target *target, char *pin)
 {
     const struct efsd_tree *tree = &target->daemon->tree;
@@ -120,7 +120,7 @@ static errint_t target_expert_value(const struct target *target, const char *nam
         return rc;
     const struct {
         const char *name;
-        char letter; /* or, if 0, the number */
+        char letter; /* 0: use number */
         uint64_t number;
     } values[] = {
         {"pin", info.pin, 0},     {"state", info.state, 0},          {"kept", info.kept, 0},     {"rank", 0, info.rank},
@@ -146,7 +146,7 @@ static void add_names(char *text, size_t room, const char *const *names, size_t 
 }
 #define ADD_NAMES(text, room, names) add_names(text, room, names, sizeof(names) / sizeof(*(names)))
 
-/* The names of its attributes, with blanks between them. */
+/* Writes the names of the target's attributes, separated by blanks. */
 static void target_names(const struct target *target, char *text, size_t room)
 {
     *text = '\0';
@@ -190,7 +190,7 @@ static errint_t target_value(const struct target *target, const char *name, char
     return efs_get(target->daemon->fs, name, value, room);
 }
 
-/* bytes of text to who asked for its size (room 0) or for the text. */
+/* Replies with the length of the value (room 0) or with the value; ERANGE if it exceeds room. */
 static void reply_xattr(fuse_req_t req, const char *text, size_t bytes, size_t room)
 {
     if (!room)
@@ -222,7 +222,7 @@ void efsd_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t room
     reply_xattr(req, value, strlen(value), room);
 }
 
-/* None: see above. */
+/* Returns an empty list: see the head of this file. */
 void efsd_listxattr(fuse_req_t req, fuse_ino_t ino, size_t room)
 {
     uint32_t node;
@@ -254,8 +254,7 @@ static errint_t target_set(const struct target *target, const char *name, const 
     errint_t rc = target->object == OBJECT_ROOT ? efs_set(target->daemon->fs, name, value, &held_bytes, err)
                                                 : target_set_pin(target, value, err);
     if (rc == -ENOMEM && strcmp(name, "budget") == 0)
-        rc = -ERANGE; /* setfattr has only the errno's words: it is the number that does not fit, not memory that lacks
-                       */
+        rc = -ERANGE; /* setfattr(1) prints strerror(): the value is out of range */
     if (!rc && held_bytes) {
         efs_fail(err, 0, "%s=%s: open experts and readers still hold %llu bytes above it", name, value,
                  (unsigned long long)held_bytes);
@@ -263,7 +262,7 @@ static errint_t target_set(const struct target *target, const char *name, const 
     return rc;
 }
 
-/* Set, and say in log and answer what became of it. */
+/* Sets a value; writes the result to the log and to user.expertfs.answer. */
 static errint_t target_change(const struct target *target, fuse_req_t req, const char *name, const char *value)
 {
     struct efs_error err = {.text = ""};
@@ -281,7 +280,7 @@ static errint_t target_change(const struct target *target, fuse_req_t req, const
     return rc;
 }
 
-/* What stands against setting or removing name here, before its value is looked at. 0, or an errno. */
+/* Checks name and permission for setting or removing, before the value. 0, or a positive errno. */
 static int target_refusal(const struct target *target, fuse_req_t req, const char *name, bool removing)
 {
     bool ours = strncmp(name, PREFIX, strlen(PREFIX)) == 0, writable;
@@ -323,7 +322,7 @@ void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char 
         fuse_reply_err(req, error);
         return;
     }
-    if (bytes > VALUE_MOST || memchr(value, '\0', bytes)) { /* no value can be so */
+    if (bytes > VALUE_MOST || memchr(value, '\0', bytes)) { /* never valid: shorten it for the message */
         snprintf(text, sizeof(text), "%.*s...", (int)(bytes > 32 ? 32 : strnlen(value, bytes)), value);
     } else {
         memcpy(text, value, bytes);

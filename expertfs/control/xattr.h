@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xattr.h - tuning by xattrs.
+ * xattr.h - tuning through extended attributes.
  */
 #ifndef EFSD_XATTR_H
 #define EFSD_XATTR_H
@@ -10,19 +10,19 @@
 #include "mount.h"
 #include "options.h"
 
-/* Messages written to a file, or sent over the socket. */
+/* Counts of the messages that were written to a file or sent over the socket. */
 struct efsd_messages {
     uint64_t taken, refused;
-    char refused_last[400]; /* why; "": none was */
+    char refused_last[400]; /* reason of the last refusal; "": none */
 };
 
 struct efsd_tuning {
-    char at_mount[EFSD_TUNABLES][128]; /* what removing an xattr goes back to */
-    pthread_mutex_t lock;              /* guards what is below */
-    char answer[1400];                 /* what became of the last change or wrong request: "ok", or why not */
+    char at_mount[EFSD_TUNABLES][128]; /* values that removexattr(2) restores */
+    pthread_mutex_t lock;              /* guards the fields below */
+    char answer[1400];                 /* result of the last change or invalid request: "ok", a note, or the error */
     struct efsd_messages wants, hints;
 };
-/* What is set now is what removing an xattr goes back to. */
+/* Stores the current settings as the values that removexattr(2) restores. 0 or -errno. */
 errint_t efsd_tuning_init(struct efsd *daemon);
 void efsd_answer(struct efsd *daemon, const char *text);
 
