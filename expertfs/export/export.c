@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export.c - see export.h: the socket, and the thread that receives what clients ask. */
+/* export.c - see export.h: the listening socket, and the export thread, which receives packets of clients. */
 #include "export_core.h"
 
 #include <errno.h>
@@ -26,11 +26,9 @@ static void export_listen(struct efsd_export *h, bool on)
     h->paused = !on;
 }
 
-/*
- * No descriptor is left for a client that connects. Not accepted, it would wake us again and again and wait for ever.
- * So it is accepted with a descriptor that is kept for this and disconnected: it opens files instead. If that fails,
- * too, the socket is not polled for a while.
- */
+/* No descriptor is left for a new connection. If it were left in the backlog, epoll_wait() would return again at once,
+ * and the client would wait forever. So it is accepted with a descriptor reserved for this, and disconnected: the
+ * client opens files instead. If this fails, too, the listening socket is not polled for PAUSE_MS. */
 static void export_refuse(struct efsd_export *h)
 {
     if (h->spare >= 0)
@@ -80,7 +78,7 @@ static void *export_run(void *arg)
 {
     struct efsd_export *h = arg;
     struct epoll_event event;
-    for (;;) { /* one at a time: what one event ends is not in a list of others */
+    for (;;) { /* one event per call, so that no other event refers to a session that was freed */
         int n = epoll_wait(h->epoll, &event, 1, h->paused ? PAUSE_MS : -1);
         if (h->paused && n == 0)
             export_listen(h, true);
@@ -102,7 +100,7 @@ static void *export_run(void *arg)
     }
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------ */
+/* ---- start and stop ----------------------------------------------------------------------------------------- */
 
 static errint_t export_watch(const struct efsd_export *h, int fd, void *what)
 {
@@ -155,7 +153,7 @@ void efsd_export_stop(struct efsd_export *h)
         return;
     h->started = write(h->stop, &one, sizeof(one)) != (ssize_t)sizeof(one);
     pthread_join(h->thread, NULL);
-    /* What clients hold stays as it is until the engine ends: they may be reading it. */
+    /* Experts of clients stay held until the engine is closed: clients may be reading them. */
     pthread_mutex_lock(&h->lock);
     for (struct efsd_session *s = h->sessions; s; s = s->next)
         shutdown(s->fd, SHUT_RDWR);
@@ -170,7 +168,7 @@ void efsd_export_free(struct efsd_export *h)
         struct efsd_session *s = h->sessions;
         h->sessions = s->next;
         for (uint32_t tag = 0; tag < s->tags; tag++)
-            if (s->held[tag]) { /* the engine has ended: there is nothing to drop */
+            if (s->held[tag]) { /* the engine is closed: nothing to drop */
                 const struct efsd_drop drop = efsd_held_free(s->held[tag]);
                 efs_request_forget(drop.request, drop.index);
             }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_answer.c - see export_core.h. With the lock held unless said otherwise. */
+/* export_answer.c - see export_core.h. Lock held, unless stated otherwise. */
 #include "export_core.h"
 
 #include <assert.h>
@@ -50,7 +50,7 @@ static errint_t session_answer_full(struct efsd_session *s, const struct efsd_he
     return rc;
 }
 
-/* -EAGAIN; -EBUSY and others: it cannot be handed out. */
+/* 0; -EAGAIN: the socket is full; -EBUSY and other errors: the expert cannot be sent. */
 static errint_t session_answer_held(struct efsd_session *s, struct efsd_held *held)
 {
     return efs_request_form(held->request, held->index) == EFS_FORM_CODED ? efsd_session_answer_coded(s, held)
@@ -60,7 +60,7 @@ static errint_t session_answer_held(struct efsd_session *s, struct efsd_held *he
 static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     struct efsd_late *late = s->late_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*late)) : NULL;
-    if (!late) { /* it asks and does not listen; nothing that it waits for may be lost without a word */
+    if (!late) { /* the client does not read its answers, or no memory: disconnect it, it would wait forever */
         shutdown(s->fd, SHUT_RDWR);
         return;
     }
@@ -71,19 +71,20 @@ static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t erro
     efsd_session_watch(s, true);
 }
 
-/* Say that a tag holds nothing. What it holds is not looked at: it may be another expert by now, asked for under the
- * same tag before this could be said. */
+/* Reports that a tag is free. Does not look up the tag: the client may have used it for another request before this
+ * error could be sent. */
 static void session_refuse(struct efsd_session *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
     errint_t rc = session_answer_error(s, tag, error);
     if (rc == -EAGAIN)
         session_put_late(s, tag, error);
-    else if (rc < 0) /* no memory for a packet: it would wait for ever for what it is not told */
+    else if (rc < 0) /* no memory for a packet: the client would wait forever */
         shutdown(s->fd, SHUT_RDWR);
 }
 
-/* Answer for an expert that is HELD; if it cannot be handed out, its tag is free, and it is to be dropped. */
+/* Answers for an expert that is HELD. If the expert cannot be sent, frees its tag, reports the error, and returns the
+ * expert for the caller to drop. */
 static struct efsd_drop session_answer(struct efsd_session *s, struct efsd_held *held)
 {
     uint32_t tag = held->tag;
@@ -123,7 +124,7 @@ void efsd_export_flush(struct efsd_session *s)
         struct efsd_held *held = efsd_held_of(s, one->tag);
         if (one->error)
             session_refuse(s, one->tag, one->error);
-        else if (held && held->request) /* else it was dropped meanwhile */
+        else if (held && held->request) /* else the client has dropped it meanwhile */
             drop = session_answer(s, held);
         free(one);
         if (drop.request) {
@@ -148,7 +149,7 @@ void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request,
     held->request = request;
     held->index = index;
     if (held->dropped) {
-        drop = efsd_held_free(held); /* its tag was given up when it was dropped */
+        drop = efsd_held_free(held); /* its tag was freed when the client dropped it */
     } else if (error) {
         assert(s->held[tag] == held);
         s->held[tag] = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_coded.c - see export_core.h. A coded expert stands in several places of the chunk pool: its windows that the
- * client lacks are sent first, then where it is in them. With the lock held.
+ * export_coded.c - see export_core.h. A coded expert is stored in several places of the chunk pool. First the windows
+ * that the client lacks are sent, then the places in them. Lock held.
  */
 #include "export_core.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is to be told of it. */
+/* Builds the payload: the layout, if requested, and the places. */
 static errint_t held_tell(struct efsd_held *held, const struct efs_export_place *places, uint32_t count)
 {
     struct efs_export_layout *layout = NULL;
@@ -88,7 +88,7 @@ errint_t efsd_session_answer_coded(struct efsd_session *s, struct efsd_held *hel
         rc = session_send_part(s, held);
     if (rc == 0)
         efsd_count(&s->export->daemon->counters.handouts_coded, 1);
-    if (rc == 0 || held->sent_bytes == 0) { /* one that a client does not take yet is made again then */
+    if (rc == 0 || held->sent_bytes == 0) { /* no part was sent: built again by the next call */
         free(held->body);
         held->body = NULL;
     }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_core.h - what the files of the export share.
+ * export_core.h - declarations shared by the files of the export.
  *
- *   export.c          the socket and the thread that receives
- *   export_session.c  what a client asks; its end
- *   export_held.c     what it holds and has, packets to it
- *   export_answer.c   what it is told, from whichever thread the engine calls when an expert is there
- *   export_coded.c    the same of a coded one
- *   export_list.c     which experts are kept full, told by the thread that receives
+ *   export.c          the listening socket and the export thread, which receives packets
+ *   export_session.c  requests of a client; the end of its session
+ *   export_held.c     the experts and windows of a session; sending packets
+ *   export_answer.c   answers, sent by the thread on which the engine completes a request
+ *   export_coded.c    answers for coded experts
+ *   export_list.c     the list of experts that are kept full, sent by the export thread
  *
- *   tag free -> COMING (asked for) -> HELD (answered) -> free (dropped)
+ *   tag free -> COMING (requested) -> HELD (answered) -> free (dropped)
  */
 #ifndef EFSD_EXPORT_CORE_H
 #define EFSD_EXPORT_CORE_H
@@ -21,98 +21,100 @@
 
 struct efsd_held {
     struct efsd_session *session;
-    struct efsd_held *next_drop; /* of a session that is over */
-    struct efs_request *request; /* that holds it, by index; NULL: COMING */
+    struct efsd_held *next_drop; /* next expert to drop, of a session that has ended */
+    struct efs_request *request; /* completed request, whose expert `index` this is; NULL: COMING */
     uint32_t index, tag;
-    bool with_layout; /* if it comes coded */
-    bool dropped;     /* while it was coming */
-    uint8_t *body;    /* coded: what struct efs_export_coded tells of it, until all was sent */
+    bool with_layout; /* include the layout if the expert is coded */
+    bool dropped;     /* the client dropped it while it was COMING */
+    uint8_t *body;    /* coded: payload of the struct efs_export_coded packets, until all were sent */
     uint32_t layout_bytes, body_bytes, sent_bytes;
 };
 
-/* What is to be dropped when no lock is held. */
+/* An expert that is to be dropped after the lock was released. */
 struct efsd_drop {
-    struct efs_request *request; /* NULL: nothing */
+    struct efs_request *request; /* NULL: none */
     uint32_t index;
 };
 
-/* An answer that the client's socket had no room for. */
+/* An answer that did not fit into the client's socket. */
 struct efsd_late {
     struct efsd_late *next;
     uint32_t tag;
-    errint_t error; /* of one that is held no more, else 0 */
+    errint_t error; /* the tag is free: the error to report; else 0 */
 };
 
 struct efsd_session {
     struct efsd_export *export;
     struct efsd_session *next;
-    int fd; /* < 0: it is over */
+    int fd; /* < 0: the session has ended */
     uid_t user;
-    uint32_t references;     /* the list's, and one for each that is coming */
+    uint32_t references;     /* one of the list of sessions, one of each expert that is COMING */
     struct efsd_held **held; /* by tag */
-    uint32_t tags;           /* that there is room for */
-    uint8_t *has;            /* bits, by number of window: the client has it */
-    uint32_t windows;        /* that there is room for */
+    uint32_t tags;           /* allocated elements of held */
+    uint8_t *has;            /* bitmap by window number: the client has the window */
+    uint32_t windows;        /* allocated bytes of has */
     struct efsd_late *late, **late_end;
     uint32_t late_count;
-    uint32_t observer; /* the thread's: by which the engine knows whose sequences it is told of; 0: of none */
-    uint32_t list_at;  /* the thread's: the next expert to be listed; UINT32_MAX: no list is under way */
+    uint32_t observer; /* export thread: id of the client as an observer of routing; 0: none */
+    uint32_t list_at;  /* export thread: next expert of the list; UINT32_MAX: no list in progress */
 };
 
 struct efsd_export {
     struct efsd *daemon;
-    pthread_mutex_t lock; /* guards sessions and what is in them */
+    pthread_mutex_t lock; /* guards sessions and their contents */
     struct efsd_session *sessions;
     uint32_t session_count;
     struct efsd_socket socket;
     int epoll, stop;
-    int spare;   /* given up to turn a client away when there are no more descriptors */
-    bool paused; /* the thread's: the socket is not looked at for a moment */
+    int spare;   /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
+    bool paused; /* export thread: the listening socket is not polled, for PAUSE_MS */
     pthread_t thread;
     bool started;
 };
 
 /* ---- export_held.c ---- */
-/* Lock held: one reference less. */
+/* Lock held. Drops a reference; the last one frees the session. */
 void efsd_session_unref(struct efsd_session *session);
-/* Lock held: what is held under the tag, or NULL. */
+/* Lock held. The COMING or HELD expert of the tag, or NULL. */
 struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
-/* Lock held: it is let go of: what it holds is to be dropped. */
+/* Frees held, which no tag refers to any more. The caller drops the returned expert without the lock. */
 struct efsd_drop efsd_held_free(struct efsd_held *held);
-/* Lock held: the array with room for index, whatever it was before; what is new is zero. NULL: no memory, it is as it
- * was. */
+/* Lock held. Grows an array so that it has an element index; new elements are zero. NULL: no memory, the array is
+ * unchanged. */
 void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
-/* Lock held: has the client that window? It has it now. -ENOMEM. */
+/* Lock held. Whether the client has the window; efsd_session_have() marks it so. -ENOMEM. */
 bool efsd_session_has(const struct efsd_session *session, uint32_t window);
 errint_t efsd_session_have(struct efsd_session *session, uint32_t window);
-/* Send a packet; fd < 0: none goes with it. 0, -EAGAIN: no room now; other errors: the client is as good as gone. */
+/* Sends a packet without blocking, with a descriptor unless fd < 0. 0; -EAGAIN: the socket is full; other errors: the
+ * client is treated as disconnected. */
 errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
-/* Look whether the client sends; room: also whether its socket has room. If that cannot be, it is cut off. */
+/* Polls the client for input and, if room, for space in its socket. If polling for space fails, disconnects the
+ * client. */
 void efsd_session_watch(const struct efsd_session *session, bool room);
 
 /* ---- export_session.c ---- */
-/* The client has sent something, or is gone: the session may be gone then. */
+/* Receives packets of the client. May end and free the session. */
 void efsd_export_receive(struct efsd_session *session);
-/* The session is over; what it held is released. */
+/* Ends the session, which may free it, and drops its experts. */
 void efsd_export_end(struct efsd_session *session);
 
-/* ---- export_list.c: by the thread that receives, without lock ---- */
-/* The client asks which experts are kept full: it is told all over. */
+/* ---- export_list.c: export thread, without lock ---- */
+/* Starts the list of experts that are kept full, from the first expert. */
 void efsd_export_list(struct efsd_session *session);
-/* Tell more of them, if there are more. */
+/* Continues the list, until it is complete or the client's socket is full. */
 void efsd_export_list_on(struct efsd_session *session);
 
 /* ---- export_answer.c ---- */
-/* As efs_arrived_fn: arg is a struct efsd_held, and holds a reference on its session. */
+/* An efs_arrived_fn. arg is a struct efsd_held; drops its reference on the session. */
 void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index);
-/* Without lock. */
+/* Drops an expert, if any. Call without lock. */
 void efsd_export_drop(struct efsd_drop drop);
-/* The client's socket has room again. */
+/* Sends the answers that did not fit, after the client's socket has space again. */
 void efsd_export_flush(struct efsd_session *session);
 
 /* ---- export_coded.c ---- */
-/* Lock held: tell where a coded expert is, or go on with it. 0: all was sent; -EAGAIN: no room now; other errors: it
- * cannot be handed out. */
+/* Lock held. Sends the places of a coded expert, or continues after -EAGAIN. 0: all was sent; -EAGAIN: the socket is
+ * full; other errors: the expert cannot be sent. */
 errint_t efsd_session_answer_coded(struct efsd_session *session, struct efsd_held *held);
 
 #endif

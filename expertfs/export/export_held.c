@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_held.c - see export_core.h: what a client holds and has, packets to it. With the lock held but for packets. */
+/* export_held.c - see export_core.h: the experts and windows of a session, sending packets. */
 #include "export_core.h"
 
 #include <errno.h>
@@ -89,5 +89,5 @@ void efsd_session_watch(const struct efsd_session *s, bool room)
 {
     struct epoll_event event = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = (void *)(uintptr_t)s};
     if (epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event) < 0 && room)
-        shutdown(s->fd, SHUT_RDWR); /* it would wait for ever */
+        shutdown(s->fd, SHUT_RDWR); /* the client would wait forever */
 }

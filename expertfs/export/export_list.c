@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_list.c - see export_core.h. A list goes out a layer, or a part of one, at a time, as the client takes it. What
- * is kept may change meanwhile: clients ask again now and then.
+ * export_list.c - see export_core.h. The list is sent in packets of one layer or a part of a layer, as fast as the
+ * client reads. It may change meanwhile: clients request it again from time to time.
  */
 #include "export_core.h"
 #include "expertfs-private.h"
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define LOOK 64u /* experts that the engine is asked for at once */
+#define LOOK 64u /* experts per call of efs_experts_kept_full() */
 
 static void kept_begin(struct efs_export_kept *p)
 {
@@ -24,7 +24,7 @@ static errint_t kept_send(const struct efsd_session *s, struct efs_export_kept *
     return efsd_session_send(s, &p->head, -1);
 }
 
-/* One more. false: it is of another layer, or the packet is full. */
+/* Adds an expert. false: it is of another layer than the packet, or the packet is full. */
 static bool kept_add(struct efs_export_kept *p, const struct efs_expert_info *info)
 {
     char stack[sizeof(p->stack)] = "";
@@ -42,7 +42,8 @@ static bool kept_add(struct efs_export_kept *p, const struct efs_expert_info *in
     return true;
 }
 
-/* One packet, from the expert *at on; *at: the one after its last. true: all were looked at. */
+/* Fills a packet with experts from *at on, and sets *at to the first one that is not in it. true: no experts are
+ * left. */
 static bool kept_fill(struct efsd_session *s, struct efs_export_kept *p, uint32_t *at)
 {
     const struct efsd *daemon = s->export->daemon;
@@ -74,7 +75,7 @@ void efsd_export_list_on(struct efsd_session *s)
             efsd_session_watch(s, true);
             return;
         }
-        s->list_at = rc || last ? UINT32_MAX : next; /* a client that is gone ends with what it sends next */
+        s->list_at = rc || last ? UINT32_MAX : next; /* efsd_export_receive() ends a failed session */
     }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_session.c - see export_core.h. What a session holds is released when it ends, however the client ended. */
+/* export_session.c - see export_core.h. The experts of a session are dropped when it ends, also if the client was
+ * killed. */
 #include "export_core.h"
 
 #include <errno.h>
@@ -12,11 +13,11 @@
 #include "log.h"
 #include "want.h"
 
-#define PACKETS 16u /* of a session in a row, before others have their turn */
+#define PACKETS 16u /* packets of a session per event, so that other sessions are served in between */
 
 /* ---- sessions ----------------------------------------------------------------------------------------------- */
 
-/* Lock held: the session is over. What it held, to be dropped without lock. */
+/* Lock held. Ends the session, which may free it. Returns the HELD experts, for the caller to drop without lock. */
 static struct efsd_held *session_end(struct efsd_session *s)
 {
     struct efsd_session **at = &s->export->sessions;
@@ -44,7 +45,7 @@ static struct efsd_held *session_end(struct efsd_session *s)
 
 void efsd_export_end(struct efsd_session *s)
 {
-    struct efsd_export *h = s->export; /* s may be gone when it has ended */
+    struct efsd_export *h = s->export; /* session_end() may free s */
     uint32_t observer = s->observer;
     pthread_mutex_lock(&h->lock);
     struct efsd_held *drops = session_end(s);
@@ -58,13 +59,13 @@ void efsd_export_end(struct efsd_session *s)
     }
 }
 
-/* ---- asks --------------------------------------------------------------------------------------------------- */
+/* ---- requests ----------------------------------------------------------------------------------------------- */
 
-/* Lock held. NULL: it is not free, or out of range, or there is no memory. */
+/* Lock held. NULL: the tag is in use or out of range, too many experts are COMING, or no memory. */
 static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t asked)
 {
     uint32_t tag = asked & ~EFS_EXPORT_WITH_LAYOUT;
-    /* those that were dropped while they come count, too: who asks and drops may not go on without end */
+    /* experts dropped while COMING count, too, to limit a client that requests and drops in a loop */
     bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag) && s->references <= EFS_EXPORT_TAGS;
     struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
     if (all)
@@ -78,7 +79,7 @@ static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t asked
     return held;
 }
 
-/* Take the tags of an ask. false: one cannot be had; the client is wrong, and cut off. */
+/* Takes the tags of a request. false: a tag is not available; the caller disconnects the client. */
 static bool session_take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
                               struct efsd_held *coming[EFS_EXPORT_ITEMS])
 {
@@ -113,7 +114,7 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
         needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
     for (uint32_t i = 0; i < ask->head.count; i++)
-        args[i] = coming[i]; /* of what the client holds already there is nothing to answer */
+        args[i] = coming[i]; /* NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
     const bool may = efs_hands_out_coded(daemon->fs);
     const struct efs_request_how how = {
         .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_arrived, .args = args};
@@ -156,7 +157,8 @@ static void session_take_drop(struct efsd_session *s, const struct efs_export_as
     }
 }
 
-/* Somebody waits for all of these. One that is not known has failed, which he is told by itself. */
+/* A thread of the client waits for all of these tags. A tag that is free has failed, and its error is sent
+ * separately. */
 static bool session_take_wait(struct efsd_session *s, const struct efs_export_wait *wait, size_t bytes)
 {
     struct efs_request_held all[EFS_EXPORT_ROUTED];
@@ -174,8 +176,8 @@ static bool session_take_wait(struct efsd_session *s, const struct efs_export_wa
     const struct efs_export_wait stuck = {
         .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, 0},
         .number = wait->number};
-    if (efs_requests_are_stuck(s->export->daemon->fs, all, count)) /* what is held is dropped by this thread alone */
-        efsd_session_send(s, &stuck.head, -1);                     /* without room for it he asks again */
+    if (efs_requests_are_stuck(s->export->daemon->fs, all, count)) /* only this thread drops HELD experts */
+        efsd_session_send(s, &stuck.head, -1); /* if the socket is full, the client sends the request again */
     return true;
 }
 
@@ -190,7 +192,8 @@ static void session_take_unmapped(struct efsd_session *s, const struct efs_expor
     pthread_mutex_unlock(&s->export->lock);
 }
 
-/* What a layer has chosen, or will choose. One that is no layer or expert is refused, and told in the log. */
+/* Observed or predicted routing of a layer. false: the packet is malformed. An unknown layer or expert is logged as a
+ * refused hint. */
 static bool session_take_routing(struct efsd_session *s, const struct efs_export_routing *r, size_t bytes)
 {
     struct efsd *daemon = s->export->daemon;
@@ -227,7 +230,7 @@ union packet {
     struct efs_export_wait wait;
 };
 
-/* One packet of so many bytes. false: the client is wrong. */
+/* Processes a packet. false: it is malformed; the caller disconnects the client. */
 static bool session_take(struct efsd_session *s, const union packet *packet, size_t bytes)
 {
     const struct efs_export_head *head = &packet->head;

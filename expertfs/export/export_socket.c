@@ -20,9 +20,9 @@
 #define BACKLOG 64
 #define TRIES 16
 
-/* ---- the directory of all mounts ---------------------------------------------------------------------------- */
+/* ---- the directory of all mounts of the user ---------------------------------------------------------------- */
 
-/* Nobody but us may put names there, or exchange them. */
+/* 0 if only this user can create, rename or remove files in the directory; else -EPERM, or -errno of fstat(2). */
 static errint_t socket_is_ours(int fd)
 {
     struct stat st;
@@ -73,7 +73,7 @@ static errint_t socket_choose_base(struct efsd_socket *s, struct efs_error *err)
     return s->base < 0 ? s->base : 0;
 }
 
-/* ---- those of mounts that were killed ----------------------------------------------------------------------- */
+/* ---- directories of mounts that were killed ----------------------------------------------------------------- */
 
 static bool socket_lock(int fd)
 {
@@ -81,7 +81,7 @@ static bool socket_lock(int fd)
     return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
-/* "PID-NUMBER", as ours are called. */
+/* True if name has the form of such a directory: "PID-NUMBER". */
 static bool socket_is_name(const char *name)
 {
     int pid;
@@ -115,9 +115,9 @@ static void socket_clean(int base)
         closedir(names);
 }
 
-/* ---- our own ------------------------------------------------------------------------------------------------ */
+/* ---- the directory of this mount ---------------------------------------------------------------------------- */
 
-/* One that is new and that we have locked: until then it may be taken for one of the dead. */
+/* Creates and locks a new directory. Before it is locked, another daemon may remove it: then tries again. */
 static errint_t socket_make_directory(struct efsd_socket *s)
 {
     for (unsigned i = 0; i < TRIES; i++) {
@@ -146,7 +146,7 @@ static errint_t socket_listen(struct efsd_socket *s)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t used = strlen(s->path);
-    /* The name as clients have it may be longer than an address can be; this way to it never is. */
+    /* The path that clients use may be longer than sun_path; the one through /proc/self/fd never is. */
     snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/" SOCKET_NAME, s->directory);
     snprintf(s->path + used, sizeof(s->path) - used, "/%s/" SOCKET_NAME, s->name);
     s->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

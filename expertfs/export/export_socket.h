@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_socket.h - where the export socket is: in a directory of its own, which only the user who mounted may enter,
- * below one for all mounts of the user ($EXPERTFS_RUN; else /run/expertfs, $XDG_RUNTIME_DIR/expertfs,
- * /tmp/expertfs-UID). Nobody else can connect, or fill its queue. A lock says that the daemon lives; the directories of
- * those that were killed are taken away by the next.
+ * export_socket.h - the export socket. It is in a directory of mode 0700 for this mount, below a directory for all
+ * mounts of the user ($EXPERTFS_RUN; else /run/expertfs for root, $XDG_RUNTIME_DIR/expertfs, or /tmp/expertfs-UID).
+ * Other users, except root, can neither connect nor fill its queue. The daemon holds a lock on the directory; a later
+ * daemon removes directories without lock, whose daemons were killed.
  */
 #ifndef EFSD_EXPORT_SOCKET_H
 #define EFSD_EXPORT_SOCKET_H
@@ -13,15 +13,15 @@
 #include "expertfs.h"
 
 struct efsd_socket {
-    int listening; /* not blocking; the rest is the file's own */
+    int listening; /* non-blocking; the fields below are private */
     int base, directory;
-    char name[48]; /* of the directory, in base */
+    char name[48]; /* name of directory in base */
     char path[PATH_MAX];
 };
 
-/* Make the directory and listen. 0, or -errno with nothing left behind and the reason in err. */
+/* Creates the directory and the socket, and listens. 0, or -errno with all removed and the reason in err. */
 errint_t efsd_socket_open(struct efsd_socket *socket, struct efs_error *err);
-/* Take socket and directory away. Also of one that could not be opened. */
+/* Removes socket and directory. Allowed after efsd_socket_open() failed. */
 void efsd_socket_close(struct efsd_socket *socket);
 
 #endif
