@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to change a file that nobody may change. attempts.py MOUNT NAME prints what came of them, for users who may not
+"""Ways to change a file that no user may change. attempts.py MOUNT NAME prints the result of each, for users who cannot
 read e2e.py."""
 import ctypes
 import errno
@@ -17,8 +17,8 @@ def call(function, *arguments):
 
 
 def of_a_file(path, then_write=False):
-    """{what: a way to change it}, and those by a descriptor that is open to read, which that forbids first. then_write: to
-    open it is none, to write to it then is."""
+    """({name: a function that tries to change the file}, the same for ways that use a descriptor opened for reading,
+    which the open mode forbids first). then_write: opening for writing is no change, writing then is."""
     long = ctypes.c_long
 
     def opened(flags):
@@ -57,7 +57,7 @@ def of_a_file(path, then_write=False):
 
 
 def in_a_mount(mount, name):
-    """The same for the file `name` of a mount, and ways to make a file beside it or to take it away."""
+    """The same for the file `name` of a mount, with ways to create a file next to it or to remove it."""
     path, new, folder = f"{mount}/{name}", f"{mount}/new", f"{mount}/experts"
     other = f"{mount}/{'config.json' if name != 'config.json' else 'extra/odd.bin'}"
     raw = os.fsencode(path)
@@ -93,7 +93,7 @@ def in_a_mount(mount, name):
 
 
 def results(ways, closed):
-    """{what: its error}; that a descriptor is not open to be written is EROFS, too."""
+    """{name: its error}; EBADF or EINVAL for a descriptor not open for writing counts as EROFS, too."""
     found = {}
     for what, way in {**ways, **closed}.items():
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A crowd on a mount: processes, each a reader of one kind, that compare all they get, and hold some of it (mappings,
-pipes, pages under way) to compare it later, also when the mount is gone. One process a reader, so that any of them can
-be killed, and so that a fault of a mapping whose daemon is dead ends one alone."""
+"""A crowd on a mount: processes, each a reader of one kind, that compare all bytes they get and keep some of them
+(mappings, pipes, pages in flight) to compare them later, also after the mount is gone. One process for each reader, so
+that each can be killed, and so that a fault on a mapping whose daemon is dead ends only one reader."""
 import multiprocessing
 import socket
 
@@ -12,7 +12,7 @@ PIPE = 128 << 10
 fork = multiprocessing.get_context("fork")
 libc = ctypes.CDLL(None, use_errno=True)
 libc.vmsplice.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
-# What reading, opening and mapping may end with when the daemon dies.
+# Errors with which read, open and mmap may fail when the daemon dies.
 DYING = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR, errno.ENOENT, errno.EPIPE, errno.ENODEV,
          errno.EFAULT}
 
@@ -28,14 +28,14 @@ def same(got, want, what):
 
 
 def part_of(want, generator, most=1 << 20):
-    """(offset, bytes): anywhere, of any length, also odd ones"""
+    """(offset, bytes): any range, also of odd length"""
     at = generator.randrange(len(want))
     count = generator.choice((1, 511, 4096, 65536, 70001, 1 << 20, 3 << 20))
     return at, min(count, most, len(want) - at)
 
 
 def pages_of(want, generator, most):
-    """(offset, bytes), the offset that of a page"""
+    """(offset, bytes), with a page-aligned offset"""
     at = generator.randrange(len(want)) // 4096 * 4096
     return at, min(most, len(want) - at)
 
@@ -48,7 +48,7 @@ def drained(end):
     return data
 
 
-# ---- kinds of readers: kind(path, want, generator) reads and compares, or gives what is to be called later for that ----
+# ---- kinds of readers: kind(path, want, generator) reads and compares, or returns a function to call later ----
 
 def pread(path, want, generator):
     at, count = part_of(want, generator)
@@ -92,7 +92,7 @@ def direct(path, want, generator):
 
 
 def unaligned(path, want, generator):
-    """O_DIRECT where it is not to be: served, or refused as the system may."""
+    """O_DIRECT with unaligned offset or length: the kernel serves or refuses it."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         at, count = generator.choice(((1, 4096), (4096, 100), (513, 513)))
@@ -166,7 +166,7 @@ def mapping(path, want, generator):
 
 
 def private_mapping(path, want, generator):
-    """Written to: what is written stays its own."""
+    """Writes to a private mapping: the rest of it keeps the file's bytes."""
     with open(path, "rb", buffering=0) as file:
         view = mmap.mmap(file.fileno(), len(want), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     at, count = part_of(want, generator, 70001)
@@ -196,7 +196,7 @@ def vmsplice(path, want, generator):
 
 
 def to_disk(path, want, generator):
-    """Past the page cache, from a mapping, to a file."""
+    """Writes a mapping to a file with O_DIRECT."""
     at, count = pages_of(want, generator, 1 << 20)
     count = count // 4096 * 4096
     source = Mapping(path)
@@ -231,7 +231,7 @@ def ring_read(path, want, generator):
 
 
 def ring_write(path, want, generator):
-    """A ring writes a mapping to a pipe, which goes meanwhile."""
+    """A ring writes a mapping, which is unmapped meanwhile, to a pipe."""
     at, count = pages_of(want, generator, PIPE)
     source, ring = Mapping(path), uring.Ring()
     out, into = os.pipe()
@@ -250,7 +250,7 @@ def ring_write(path, want, generator):
 
 
 def advised(path, want, generator):
-    """Read ahead by who says so, then dropped from the page cache."""
+    """Reads a file with posix_fadvise(2), then drops it from the page cache."""
     at, count = part_of(want, generator)
     with open(path, "rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), at, count, generator.choice((os.POSIX_FADV_WILLNEED, os.POSIX_FADV_SEQUENTIAL,
@@ -261,7 +261,7 @@ def advised(path, want, generator):
 
 
 def looker(path, want, generator):
-    """Looks at names, sizes and what the mount says of itself."""
+    """Reads names, sizes and the mount's control files."""
     if os.stat(path).st_size != len(want):
         raise Wrong(f"size {os.stat(path).st_size} of {len(want)}")
     root = path[:path.index("/", len(crowd_mount))]
@@ -281,8 +281,8 @@ crowd_folder = crowd_mount = ""
 # ---- processes -----------------------------------------------------------------------------------------------------------
 
 class Reader:
-    """A process of one kind until `stop`; or of one `ask`, which is called again and again with a generator (a client
-    of the library). dying: errors of a daemon that is killed end it, and are none."""
+    """A process that runs one kind of reader until `stop`, or calls `ask` with a generator repeatedly (a client of the
+    library). dying: errors of a killed daemon end the process and are no failure."""
 
     def __init__(self, kind, mount, want, seed, stop, dying=False, ask=None):
         self.kind, self.want, self.seed, self.stop, self.dying, self.ask = kind, want, seed, stop, dying, ask
@@ -303,7 +303,7 @@ class Reader:
                     if self.ask:
                         self.ask(generator)
                     else:
-                        # some are asked for more than others
+                        # some names are requested more often
                         name = names[min(int(generator.expovariate(4 / len(names))), len(names) - 1)]
                         late = self.kind(f"{self.mount}/{name}", self.want[name], generator)
                         if late:
@@ -321,14 +321,14 @@ class Reader:
                 except OSError as error:
                     if not self.dying or error.errno not in DYING:
                         raise
-        except Exception as error:  # whatever it is, it is a finding
+        except Exception as error:  # any exception is a finding
             problem = f"{self.name}: {type(error).__name__} {error}"
         pipe.send((did, problem))
         pipe.close()
-        os._exit(0)  # what is mapped still need not be closed in order
+        os._exit(0)  # mappings need not be closed in order
 
     def ended(self, deadline):
-        """(times it did its thing, problem or None, the signal that ended it); a hang is a problem."""
+        """(number of repetitions, problem or None, the signal that ended it); a hang is a problem."""
         try:
             if self.pipe.poll(max(deadline - time.monotonic(), 0)):
                 did, problem = self.pipe.recv()
@@ -345,7 +345,7 @@ class Reader:
 
 
 def each_kind(mount, want, folder, threads=12):
-    """Each of the threads is a reader of every kind, one after the other. What is wrong."""
+    """Each of the threads runs every kind of reader once, in random order. Returns the problems."""
     global crowd_folder, crowd_mount
     crowd_folder, crowd_mount = folder, mount.path
     problems = []
@@ -358,7 +358,7 @@ def each_kind(mount, want, folder, threads=12):
                 late = kind(f"{mount.path}/{name}", want[name], generator)
                 if late:
                     late()
-            except Exception as error:  # whatever it is, it is a finding
+            except Exception as error:  # any exception is a finding
                 problems.append(f"{kind.__name__} of {name}: {type(error).__name__} {error}")
 
     if not in_threads(reader, range(threads)):
@@ -367,7 +367,7 @@ def each_kind(mount, want, folder, threads=12):
 
 
 def start(mount, want, count, seed, folder, dying=False, asks=()):
-    """(readers, the event that ends them): `count` of all kinds in turn, and one for each of asks."""
+    """(readers, the event that ends them): `count` of all kinds in turn, and one for each of `asks`."""
     global crowd_folder, crowd_mount
     crowd_folder, crowd_mount = folder, mount.path
     mount_path, stop = mount.path, fork.Event()
@@ -377,7 +377,7 @@ def start(mount, want, count, seed, folder, dying=False, asks=()):
 
 
 def join(readers, seconds=60):
-    """(times all did their things, problems, [(name, signal)] of those that a signal ended)"""
+    """(sum of repetitions, problems, [(name, signal)] of readers that a signal ended)"""
     deadline, total, problems, signals = time.monotonic() + seconds, 0, [], []
     for reader in readers:
         did, problem, number = reader.ended(deadline)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests share: a scratch folder, checkpoints and stores, mounts that are always cleaned up.
+"""Shared by the end-to-end tests: a scratch folder, checkpoints and stores, mounts that are always cleaned up.
 
-A test is a script that imports all of this, the modules of Python below included, calls check("what holds", condition)
-and ends with done(). Programs come from $BUILD. Everything that is started here is ended here, also when the test fails.
+A test is a script that imports * from here, including the modules of Python imported below, calls check("property",
+condition) and ends with done(). Programs come from $BUILD. All processes and mounts started here are ended here, also
+when the test fails.
 """
 import atexit
 import ctypes
@@ -27,9 +28,9 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 SCRATCH = tempfile.mkdtemp(prefix="expertfs-e2e-")
 FAULTS = "tests/expertfs/expertfs-faults"
 SANITIZED = bool(re.search("address|thread", os.path.basename(BUILD)))
-# What programs load that are not ours, which have no sanitizer in them: from here, where it is built without
+# Libraries for other projects' programs, which have no sanitizer: from the build without one
 PLAIN = os.path.join(ROOT, "build") if SANITIZED else BUILD
-TSAN = "thread" in os.path.basename(BUILD)  # decodes at a tenth of the speed, and takes some 200 MiB a daemon
+TSAN = "thread" in os.path.basename(BUILD)  # decodes at a tenth of the speed, and a daemon takes some 200 MiB
 
 MNT_FORCE = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,7 +39,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _mounts = []
 _failures = 0
-os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # what mounts keep, of this test alone
+os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # state of the mounts of this test only
 
 
 def _clean():
@@ -48,8 +49,8 @@ def _clean():
 
 
 atexit.register(_clean)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a time-out cleans up too
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # of nohup(1), whose daemons ignore it, too
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a timeout cleans up too
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # undo nohup(1): daemons would inherit its ignored SIGHUP
 
 
 def check(what, good, detail=""):
@@ -65,7 +66,7 @@ def note(what):
 
 
 class Signalled:
-    """mkexpertfs that sends itself a signal before the nth of its calls that change files: tests/fault/signalled.c."""
+    """A mkexpertfs that sends itself a signal before its nth call that changes files: tests/fault/signalled.c."""
 
     def __init__(self, nth, *arguments, number=signal.SIGKILL):
         self.counted = tempfile.mktemp(dir=SCRATCH)
@@ -74,14 +75,14 @@ class Signalled:
             text=True, env={**os.environ, "EXPERTFS_TEST_SIGNAL": f"{int(number)}@{nth}", "EXPERTFS_TEST_CALLS": self.counted})
 
     def end(self):
-        """Its exit status and what it printed. A signal that was due was sent, whatever the program made of it."""
+        """Its exit status and output. Sets `calls` to the number of calls, None if it was killed."""
         said = self.process.communicate(timeout=120)[0]
         self.calls = int(open(self.counted).read()) if os.path.exists(self.counted) else None
         return self.process.returncode, said
 
 
 def calls_of(*arguments):
-    """How many calls of mkexpertfs change files."""
+    """The number of mkexpertfs's calls that change files."""
     whole = Signalled(0, *arguments)
     status, said = whole.end()
     if status:
@@ -100,7 +101,7 @@ def contents(folder):
 
 
 def experts_by_the_daemon(store):
-    """{name below the mount: bytes} of all experts, from a mount whose kernel serves none of them."""
+    """{name below the mount: bytes} of all experts, from a mount without passthrough."""
     plain = Mount(store, "nopassthrough")
     read = {name: open(plain / name, "rb").read() for name in plain.experts()}
     plain.unmount()
@@ -132,7 +133,8 @@ def need_fuse():
 
 
 def memory_cgroup(limit_bytes):
-    """It ends with the test, and so do the processes in it. OSError: there is none to be had."""
+    """A cgroup with a memory limit, removed at the end of the test together with its processes. OSError: not
+    available."""
     sys.path.insert(0, os.path.join(ROOT, "tools/bench"))
     from cgroup import Cgroup
     group = Cgroup(limit_bytes)
@@ -159,7 +161,7 @@ def need_cgroup(limit_bytes):
 
 
 class Hog:
-    """A process of a cgroup that takes memory when it is told to."""
+    """A process of a cgroup that allocates memory on request."""
 
     def __init__(self, group):
         self.process = subprocess.Popen([*group.prefix, sys.executable, "-c", "import sys\nkept = []\nfor line in sys.stdin:\n"
@@ -167,7 +169,7 @@ class Hog:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def take(self):
-        """8 MiB. Whether it could."""
+        """Allocates 8 MiB. Returns whether it succeeded."""
         self.process.stdin.write("more\n")
         self.process.stdin.flush()
         return self.process.stdout.readline() == "taken\n"
@@ -191,7 +193,7 @@ def scratch(name):
 
 
 def error_of(function, *arguments, **more):
-    """The name of the error that a call ends with; "none"."""
+    """The name of the error that a call raises, or "none"."""
     try:
         function(*arguments, **more)
         return "none"
@@ -200,7 +202,7 @@ def error_of(function, *arguments, **more):
 
 
 def in_threads(function, arguments, seconds=60):
-    """Call it with each of the arguments, all at once. Whether all have ended in time."""
+    """Calls the function with each of the arguments, all at once. Returns whether all calls have ended in time."""
     threads = [threading.Thread(target=function, args=(argument,), daemon=True) for argument in arguments]
     for thread in threads:
         thread.start()
@@ -210,7 +212,7 @@ def in_threads(function, arguments, seconds=60):
 
 
 def as_user(uid, groups, action):
-    """What an action in a process of another user comes to: its value as text, or the name of its error."""
+    """Runs an action in a process of another user: its value as text, or the name of its error."""
     if uid:
         os.chmod(SCRATCH, 0o755)
     read, write = os.pipe()
@@ -235,7 +237,7 @@ def as_user(uid, groups, action):
 
 
 def run_as_nobody(*command):
-    """Of what may be run by others, as nobody, who may enter the scratch folder."""
+    """Runs a command that other users may run, as nobody, with access to the scratch folder."""
     os.chmod(SCRATCH, 0o755)
     return subprocess.run(command, capture_output=True, text=True, user="nobody", group="nogroup", extra_groups=[], cwd="/",
                           timeout=60)
@@ -247,16 +249,16 @@ def run(*command, **more):
 
 
 def as_nobody(commands, *arguments, before=(), device="666"):
-    """The shell's commands run as nobody, in a mount namespace with a /dev/fuse of this mode (666: all may use it): $1 is
-    the daemon, $2 a folder of nobody's, $3 and on the arguments. before: a command that root runs there first, and that
-    runs the rest. What came of it; None, and a note, where this cannot be."""
+    """Runs commands of the shell as nobody, in a mount namespace with a /dev/fuse of this mode (666: for all users): $1
+    is the daemon, $2 a folder owned by nobody, $3 and on are the arguments. before: a command that root runs first
+    there, and that executes the rest. Returns the result; None, with a note, where this is not possible."""
     if os.geteuid() or not shutil.which("fusermount3") or run("unshare", "-m", "setpriv", "true").returncode:
         note("left out: needs root to become nobody, fusermount3, setpriv and unshare -m")
         return None
     os.chmod(SCRATCH, 0o755)
     copied, path, script = scratch("expertfs-copy"), scratch("nobody"), scratch("nobody.sh")
     shutil.copy(program("expertfs"), copied + ".new")
-    os.replace(copied + ".new", copied)  # a daemon of the last time may still be about to end
+    os.replace(copied + ".new", copied)  # a daemon of the previous call may still be ending
     for folder in (path, path + ".state"):
         os.makedirs(folder, exist_ok=True)
         shutil.chown(folder, "nobody")
@@ -277,8 +279,8 @@ def as_nobody(commands, *arguments, before=(), device="666"):
 
 
 def without_calls(error, *numbers):
-    """What to put before a command so that system calls of these numbers fail in it; None, and a note, where that
-    cannot be."""
+    """A command prefix with which system calls of these numbers fail with `error`; None, with a note, where that is not
+    possible."""
     if os.geteuid() or os.uname().machine not in ("x86_64", "aarch64"):
         note("left out: filters of system calls are set by root, on x86-64 and 64-bit Arm")
         return None
@@ -291,7 +293,7 @@ def without_calls(error, *numbers):
     return prefix
 
 
-# Shapes of checkpoints that several tests share
+# Shapes of checkpoints shared by several tests
 SMALL = ("-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "3", "--vocab", "1000", "--shard-size", "9MB")
 NARROW = ("-F", "qwen3-moe", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
 WIDE = ("-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "8", "-l", "2", "--vocab", "500")
@@ -301,8 +303,8 @@ MIXTRAL = ("-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--v
 
 
 def shared(shape=SMALL, *pack_options):
-    """(checkpoint, store) to read alone. $EXPERTFS_SHARED names the folder in which the tests of a run share them;
-    tests/run compares their checksums when all have ended. Without it they are this test's own."""
+    """(checkpoint, store), both read-only. $EXPERTFS_SHARED names the folder in which the tests of a run share them;
+    tests/run compares their checksums after all tests. Without it they belong to this test."""
     folder = os.environ.get("EXPERTFS_SHARED") or SCRATCH
     words = (*shape, *pack_options)
     path = os.path.join(folder, "-".join(re.sub(r"\W", "", word) for word in words), "model")
@@ -320,7 +322,7 @@ def shared(shape=SMALL, *pack_options):
 
 
 def make_model(name="model", *options):
-    """A small checkpoint of this test's own with some files beside the weights; returns its folder."""
+    """A small checkpoint of this test with some additional files; returns its folder."""
     path = scratch(name)
     result = run(program("mkmodel"), *(options or SMALL), path)
     if result.returncode:
@@ -345,7 +347,7 @@ def make_store(model, *options):
 
 
 def flip(path, at, bits=1, count=1):
-    """Change these bits of `count` bytes of a file."""
+    """Flips these bits of `count` bytes of a file."""
     with open(path, "r+b") as file:
         file.seek(at)
         data = file.read(count)
@@ -354,7 +356,7 @@ def flip(path, at, bits=1, count=1):
 
 
 def files_below(folder):
-    """Names of files, without links to them."""
+    """Names of files, without symbolic links."""
     found = []
     for base, _, names in os.walk(folder):
         found += [os.path.relpath(os.path.join(base, name), folder) for name in names
@@ -363,7 +365,7 @@ def files_below(folder):
 
 
 def minor_of(path):
-    """The minor number of what is mounted at path, by which the kernel names a connection of FUSE; None: nothing."""
+    """The minor number of the mount at path, which is the kernel's name of a FUSE connection; None: not mounted."""
     with open("/proc/self/mountinfo") as table:
         found = [line.split()[2] for line in table if line.split()[4].encode().decode("unicode_escape") == path]
     return found[-1].split(":")[1] if found else None
@@ -383,7 +385,8 @@ def wait_until(condition, seconds=30):
 
 
 def is_blocked(number):
-    """Does the process or thread wait in the kernel for a daemon's answer, for who does, or for pages that are read?"""
+    """True if the process or thread waits in the kernel for the daemon's answer, for another thread that does, or for
+    page reads."""
     try:
         with open(f"/proc/{number}/wchan") as function:
             return bool(re.search("request_wait|fuse_lock_inode|folio_wait", function.read()))
@@ -392,7 +395,7 @@ def is_blocked(number):
 
 
 class Mapping:
-    """A file mapped by the system call itself: mmap of Python keeps a descriptor, and tells no address."""
+    """A file mapped by mmap(2) itself: Python's mmap keeps a descriptor and has no address."""
 
     def __init__(self, path, protection=mmap.PROT_READ, flags=mmap.MAP_SHARED):
         fd = os.open(path, os.O_RDONLY)
@@ -410,9 +413,9 @@ class Mapping:
 
 
 class Mount:
-    """A daemon in the foreground, so that what it prints is seen; stop() or unmount() checks how it ends.
+    """A daemon in the foreground, so that its output is seen; stop() or unmount() checks how it ends.
 
-    faults: {"DELAY_US": 5000} for the daemon of tests/expertfs/engine_faults.c with EFS_FAULT_DELAY_US=5000."""
+    faults: {"DELAY_US": 5000} runs the daemon of tests/expertfs/engine_faults.c with EFS_FAULT_DELAY_US=5000."""
 
     def __init__(self, store, options="", faults=None, environment=None, name="mnt", wait=True, prefix=(), arguments=(),
                  stderr=None):
@@ -446,11 +449,11 @@ class Mount:
             return file.read()
 
     def told(self, name):
-        """{name: value} of the lines of a control file that have a name."""
+        """{name: value} of the `name: value` lines of a control file."""
         return dict(line.split(": ", 1) for line in self.control(name).splitlines() if ": " in line)
 
     def table(self, name):
-        """{first column: {column: value}} of a control file of rows."""
+        """{first column: {column: value}} of a control file with rows."""
         head, *rows = [row.split() for row in self.control(name).splitlines()]
         return {row[0]: dict(zip(head, row)) for row in rows}
 
@@ -473,7 +476,7 @@ class Mount:
         return check("the budget holds", held <= budget, (held, budget))
 
     def all_at_rest(self):
-        """Nothing is leased, coded or under way: at once, or soon."""
+        """Waits until no expert is leased or coded and no read is in flight."""
         return wait_until(lambda: not any(self.count(name) for name in ("inflight", "leased_experts", "coded_experts")))
 
     def experts(self):
@@ -483,7 +486,7 @@ class Mount:
         return self.told("config")
 
     def refusal(self, name, value):
-        """Set an attribute that is to be refused: the name of the error, "" if it is taken, and the daemon's answer."""
+        """Sets an attribute that must be refused: (name of the error or "" if accepted, the daemon's answer)."""
         try:
             os.setxattr(self.path, "user.expertfs." + name, value.encode())
             error = ""
@@ -495,7 +498,8 @@ class Mount:
         return self.config()["passthrough"] == "yes"
 
     def ended(self, what, seconds=60):
-        """The daemon ends by itself, with status 0, no mount and no complaint of a sanitizer."""
+        """Checks that the daemon ends without a signal from here, with status 0, no mount left and no report of a
+        sanitizer."""
         try:
             status = self.daemon.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -520,18 +524,18 @@ class Mount:
         return self.ended(what)
 
     def threads(self):
-        """{number: (its state, what it waits for in the kernel)} of the daemon's threads"""
+        """{thread id: (state, kernel stack)} of the daemon's threads"""
         found, folder = {}, f"/proc/{self.daemon.pid}/task"
         for number in os.listdir(folder) if os.path.isdir(folder) else ():
             try:
                 with open(f"{folder}/{number}/stat") as stat, open(f"{folder}/{number}/stack") as stack:
                     found[number] = (stat.read().rsplit(")", 1)[1].split()[0], stack.read())
             except OSError:
-                pass  # it has ended, or others may not look
+                pass  # it has ended, or this user lacks the permission
         return found
 
     def stand_still(self):
-        """Stop the daemon. Its threads stop one by one, and each may answer one more request before."""
+        """Stops the daemon. Its threads stop one by one, and each may answer one more request before."""
         self.daemon.send_signal(signal.SIGSTOP)
         if not wait_until(lambda: all(state == "T" for state, _ in self.threads().values())):
             check("the daemon's threads stop", False, self.threads())
@@ -540,7 +544,7 @@ class Mount:
         self.daemon.send_signal(signal.SIGCONT)
 
     def killed(self, what="SIGKILL", seconds=60):
-        """Killed, it dies by itself, whatever its threads wait for."""
+        """Kills the daemon; checks that it dies, also with threads that wait in the kernel."""
         self.daemon.kill()
         try:
             self.daemon.wait(seconds)
@@ -551,10 +555,10 @@ class Mount:
         return True
 
     def abort(self):
-        """End the connection: all that waits for the daemon gets an error."""
+        """Aborts the connection: all requests that wait for the daemon get an error."""
         connection = f"/sys/fs/fuse/connections/{minor_of(self.path)}/abort"
         if is_mounted(self.path):
-            _libc.umount2(os.fsencode(self.path), MNT_FORCE)  # not umount(8), which might ask the mount first
+            _libc.umount2(os.fsencode(self.path), MNT_FORCE)  # not umount(8), which might access the mount first
         if os.access(connection, os.W_OK):
             with open(connection, "w") as file:
                 file.write("1")
@@ -571,8 +575,8 @@ class Mount:
 
 
 def read_pieces(mount, want, piece=1 << 20, errors=(errno.EUCLEAN, errno.EIO)):
-    """Read files of a mount piece by piece: how many pieces are right, [(name, offset)] of those that give one of these
-    errors, [what is wrong]. offset None: it was not opened."""
+    """Reads files of a mount piece by piece: (number of correct pieces, [(name, offset)] of pieces with one of these
+    errors, [wrong ones]). offset None: open failed."""
     right, refused, wrong = 0, [], []
     for name, data in want.items():
         try:
@@ -583,7 +587,7 @@ def read_pieces(mount, want, piece=1 << 20, errors=(errno.EUCLEAN, errno.EIO)):
         for offset in range(0, len(data), piece):
             at, end = offset, min(offset + piece, len(data))
             try:
-                while at < end:  # the page cache may give sound pages before it gives the error
+                while at < end:  # the page cache may return valid pages before the error
                     got = os.pread(fd, end - at, at)
                     if not got or got != data[at:at + len(got)]:
                         wrong.append((name, at, len(got)))

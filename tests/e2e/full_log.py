@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of a blocked log share: fill its output, then check that the mount serves, is tuned, and counts lost lines."""
+"""Shared by tests of a blocked log: fill its output, then check that the mount serves, accepts settings, and counts
+lost lines."""
 from socket import MSG_DONTWAIT
 
 from e2e import *
 
-SETS = 1500  # lines of the log, more than its queue holds
+SETS = 1500  # log lines, more than its queue holds
 
 
 def damage(store):
-    """Change a byte of a chunk, so that readers log errors."""
+    """Changes a byte of a chunk, so that readers log errors."""
     flip(store, os.path.getsize(store) // 2)
 
 
 def fill_pipe(fd):
-    """Through an open file of its own, so that the daemon's stays blocking."""
+    """Fills the pipe via another open file description, so that the daemon's stays blocking."""
     own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
     try:
         while True:
@@ -31,7 +32,7 @@ def fill_socket(socket):
 
 
 def ends(what, path, pid, *command):
-    """Whether the command ends. Else the daemon is killed, so that the test can end."""
+    """Checks that the command ends; otherwise kills the daemon, so that the test can end."""
     process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         printed, _ = process.communicate(timeout=60)
@@ -46,7 +47,7 @@ def ends(what, path, pid, *command):
 
 
 def serves(path, pid):
-    """Tune and read a mount whose log is blocked."""
+    """Changes settings of a mount whose log is blocked, and reads it."""
     tune = f"import os, sys\nfor _ in range({SETS}): os.setxattr(sys.argv[1], 'user.expertfs.policy', b'lru')"
     ends(f"{SETS} settings end", path, pid, sys.executable, "-c", tune, path)
     ends("expertctl set ends", path, pid, program("expertctl"), "set", path, "policy=zipmoe")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packets of a mount's socket (expertfs-proc(5), SOCKET), by hand."""
+"""Builds and parses the packets of a mount's socket (expertfs-proc(5), SOCKET)."""
 import array
 import mmap
 import os
@@ -19,7 +19,7 @@ def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=
 
 
 def routing(kind, items, layer=0, sequence=0, tokens=1, weighed=1, version=VERSION, stack=b"", count=None, length=None):
-    """What a layer has chosen (OBSERVE), or will choose (HINT): items are (expert, weight)."""
+    """The routing of a layer (OBSERVE), or a prediction of it (HINT): items are (expert, weight)."""
     body = struct.pack("<4I32s", layer, sequence, tokens, weighed, stack) + b"".join(struct.pack("<If", *item) for item in items)
     return struct.pack("<4I", 16 + len(body) if length is None else length, version, kind,
                        len(items) if count is None else count) + body
@@ -35,7 +35,7 @@ def address_of(mount):
 
 
 class Client:
-    """Asks, and keeps the descriptors of windows beside their mappings."""
+    """Requests experts, and keeps the descriptors of windows with their mappings."""
 
     def __init__(self, mount):
         self.windows, self.fds = {}, {}
@@ -47,7 +47,8 @@ class Client:
         self.socket.send(packet(*args, **more))
 
     def stuck(self, tags, number, seconds=30):
-        """Who waits for all of these: does the mount say that they do not come? Nothing else is to come meanwhile."""
+        """Waits for all of these tags: returns whether the mount reports that they cannot all come. No other packet may
+        arrive."""
         self.socket.settimeout(seconds)
         self.socket.send(wait_for(tags, number))
         try:
@@ -58,7 +59,7 @@ class Client:
             self.socket.settimeout(30)
 
     def answer(self):
-        """(tag, error, window, bytes of the file); None: it was cut off."""
+        """(tag, error, window, bytes of the file); None: disconnected."""
         data, ancillary, _, _ = self.socket.recvmsg(4096, socket.CMSG_SPACE(4))
         if not data:
             return None
@@ -69,8 +70,8 @@ class Client:
         return tag, error, window, file_bytes
 
     def coded(self):
-        """(tag, error, layout, places): of an expert that comes coded; windows that come before it are kept. An error has
-        neither. None: it was cut off."""
+        """(tag, error, layout, places) of an expert in coded form; stores the windows that come before it. With an
+        error both are None. None: disconnected."""
         body = {}
         while True:
             data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4))
@@ -93,7 +94,7 @@ class Client:
                 return tag, 0, layout, list(struct.iter_unpack("<2I2Q", places))
 
     def chunks(self, layout, places):
-        """Of each tensor its shards: (elements, codec, E-chunk, SM-chunk); and the header of the expert's file."""
+        """For each tensor its shards: (elements, codec, E-chunk, SM-chunk); and the header of the expert's file."""
         _, header_bytes, tensors, extents, shards, _, _ = struct.unpack("<Q6I", layout[:32])
         assert extents == len(places)
         at = 32 + header_bytes
@@ -113,7 +114,7 @@ class Client:
         return found, layout[32:32 + header_bytes]
 
     def kept(self):
-        """What the mount keeps full: (stack, layer, expert), and its bytes."""
+        """The experts that the mount keeps full: {(stack, layer, expert)}, and their bytes."""
         self.send(LIST, [])
         found, total = set(), 0
         while True:
@@ -126,7 +127,7 @@ class Client:
                 return found, total
 
     def cut_off(self):
-        """It is, before anything else comes."""
+        """Whether the connection is closed before another packet arrives."""
         try:
             return self.socket.recv(4096) == b""
         except ConnectionError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client runtime of libexpertfs on a mount, whose answers are compared with the checkpoint."""
+"""The client runtime of libexpertfs on a mount; its answers are compared with the checkpoint."""
 import crowd
 from e2e import *
 
@@ -22,7 +22,7 @@ class Client:
             raise OSError(-rc, error.text.decode())
 
     def begin(self, layer, experts):
-        """A request, to be released; OSError."""
+        """Begins a request, which the caller must release; OSError."""
         needs, request, error = (api.Need * len(experts))(*((e, 2) for e in experts)), ctypes.c_void_p(), api.Error()
         rc = library.efs_client_begin(self.handle, b"", layer, needs, len(needs), api.FORM_FULL,
                                       ctypes.byref(request), ctypes.byref(error))
@@ -31,7 +31,7 @@ class Client:
         return request
 
     def ask(self, layer, experts, look=True):
-        """Differences and errors of a request."""
+        """Runs a request. Returns the differences from the checkpoint and the errors."""
         try:
             request = self.begin(layer, experts)
         except OSError as error:
@@ -56,8 +56,8 @@ class Client:
 
 
 def asking(mount, originals, layers, experts, keeps):
-    """For a reader of crowd.py: a client that asks for some experts of a layer, each time it is called. keeps: one of these
-    is what it keeps. An expert that fails is an OSError, other bytes are crowd.Wrong."""
+    """Returns a function for crowd.py's readers: a client that requests some experts of a layer each time it is called.
+    keeps: one of these is its keep_bytes. A failed expert is an OSError, wrong bytes are crowd.Wrong."""
     clients = []
 
     def client(generator):
@@ -66,5 +66,5 @@ def asking(mount, originals, layers, experts, keeps):
         for problem in clients[0].ask(generator.randrange(layers), generator.sample(range(experts), generator.choice((1, 2, 3, 4)))):
             if isinstance(problem, tuple):
                 raise OSError(-problem[2], "an expert")
-            raise crowd.Wrong(problem) if isinstance(problem, bytes) else OSError(errno.EPIPE, problem)  # the request itself
+            raise crowd.Wrong(problem) if isinstance(problem, bytes) else OSError(errno.EPIPE, problem)  # the request
     return client

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * oddfs.c - FOLDER MNT [QUIRK[=ERRNO]]...: a FUSE filesystem that shows FOLDER, and is odd as others are:
+ * oddfs.c - FOLDER MNT [QUIRK[=ERRNO]]...: a FUSE filesystem that shows FOLDER, with quirks of other filesystems:
  *
- *   flush    close(2) of a file that was written fails, and the file is gone, as where an upload fails; there is no
- *            fsync(2), for which the kernel returns 0
- *   direct   open(2) takes O_DIRECT, and reads and writes then fail
+ *   flush    close(2) of a written file fails, and the file is removed, as where an upload fails; there is no fsync(2),
+ *            for which the kernel returns 0
+ *   direct   open(2) accepts O_DIRECT, but reads and writes then fail
  *   link     link(2) fails
  *   rename   rename(2) fails
- *   inodes   each stat(2) gives another inode number
- *   late     "direct" from the first SIGUSR1 on
+ *   inodes   each stat(2) returns another inode number
+ *   late     "direct" after the first SIGUSR1
  */
 #define FUSE_USE_VERSION 35
 #include <dirent.h>
@@ -27,7 +27,7 @@
 
 enum quirk { FLUSH, DIRECT, LINK, RENAME, INODES, LATE, QUIRKS };
 static const char *const names[QUIRKS] = {"flush", "direct", "link", "rename", "inodes", "late"};
-static int quirks[QUIRKS]; /* the error; 0: not odd */
+static int quirks[QUIRKS]; /* the error; 0: no quirk */
 static int root;
 static volatile sig_atomic_t signalled;
 
@@ -108,7 +108,7 @@ static int odd_flush(const char *path, struct fuse_file_info *fi)
 {
     if (!quirks[FLUSH] || (fcntl((int)fi->fh, F_GETFL) & O_ACCMODE) == O_RDONLY)
         return 0;
-    if (path) /* it has a name still */
+    if (path) /* the file still has a name */
         unlinkat(root, below(path), 0);
     return -quirks[FLUSH];
 }

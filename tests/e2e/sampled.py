@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a daemon holds, sampled from outside, and settings that change meanwhile: was any sample above the budget in force?"""
+"""Samples of a daemon's memory, taken from outside while settings change: was any above the budget in force?"""
 import bisect
 import os
 import random
@@ -9,20 +9,20 @@ import time
 
 
 def resident(pid):
-    """Bytes of anonymous memory, of shared memory that is mapped."""
+    """Bytes of anonymous memory, and of mapped shared memory."""
     with open(f"/proc/{pid}/status") as text:
         found = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", text.read(), re.M))
     return int(found["RssAnon"]) << 10, int(found["RssShmem"]) << 10
 
 
 def memory_files(pid, *folders):
-    """{file: (bytes it takes, bytes it could take)} of files that are nowhere to be found: those that are open ("fd"),
-    mapped ("map_files"), or either."""
+    """{file: (allocated bytes, size in bytes)} of files without a visible name: those that are open ("fd"), mapped
+    ("map_files"), or either."""
     seen = {}
     for path in [f"/proc/{pid}/{folder}/{name}" for folder in folders or ("fd", "map_files")
                  for name in os.listdir(f"/proc/{pid}/{folder}")]:
         try:
-            link = os.readlink(path)  # a file that was never shown has a name, in a filesystem that is mounted nowhere
+            link = os.readlink(path)  # a file in a filesystem that is mounted nowhere has a name that does not resolve
             if link.endswith("(deleted)") or not os.path.lexists(link):
                 there = os.stat(path)
                 if modes.S_ISREG(there.st_mode):
@@ -33,8 +33,8 @@ def memory_files(pid, *folders):
 
 
 def sampler(pid, stop, pipe):
-    """(begin, end, bytes) again and again. Files are looked at one after the other, while some go and others come. A
-    file grows until it goes: what it had before and has after is there in between, when the rest is looked at."""
+    """Appends (begin, end, bytes) repeatedly. Files are examined one after the other while some are freed and others
+    created. A file only grows until it is freed: the smaller of its sizes before and after was allocated throughout."""
     samples = []
     while not stop.is_set():
         begin = time.monotonic()
@@ -48,8 +48,8 @@ def sampler(pid, stop, pipe):
     pipe.close()
 
 
-SEGMENT = 16 << 20  # of the chunk pool, at most: one always stays
-OPENED = 3 << 20  # the largest expert that is being opened when the budget falls, of one reader in four
+SEGMENT = 16 << 20  # of the chunk pool, maximum: one segment is never freed
+OPENED = 3 << 20  # the largest expert that may be in an open when the budget falls, for one reader in four
 
 CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,E=50", "F=30,S=70")),
            ("pools", ("FCSE", "CSE", "C", "FC", "SE")), ("policy", ("zipmoe", "lru", "lfu", "fifo", "marking")),
@@ -57,11 +57,11 @@ CHANGES = (("plan", ("auto", "C=100", "F=50,C=20,S=20,E=10", "F=80,C=20", "S=50,
 
 
 class Tuner:
-    """Changes settings, and remembers from when to when which budget was in force."""
+    """Changes settings and records the budgets with the times at which they were in force."""
 
     def __init__(self, mount, budget_bytes, layers, readers, seed=7):
         self.mount, self.generator, self.layers, self.slack = mount, random.Random(seed), layers, readers // 4 * OPENED
-        self.times, self.limits = [0.0], [budget_bytes]  # limits[i] from times[i] on
+        self.times, self.limits = [0.0], [budget_bytes]  # limits[i] is in force from times[i] on
         self.problems, self.more_than_leased = [], []
 
     def set(self, name, value, path=""):
@@ -87,7 +87,7 @@ class Tuner:
             self.more_than_leased.append((value, held >> 20, excuse >> 20))
 
     def limit(self, begin, end):
-        """The highest that was in force at any time from begin to end."""
+        """The highest limit in force at any time from begin to end."""
         first, last = bisect.bisect_right(self.times, begin) - 1, bisect.bisect_right(self.times, end)
         return max(self.limits[first:last])
 
@@ -110,11 +110,11 @@ def open_files(pid):
 
 
 def over(samples, tuner):
-    """(bytes above the budget, MiB held, MiB of the budget, seconds since the first) of each sample"""
+    """(bytes above the budget, MiB held, MiB of the budget, seconds since the first sample) of each sample"""
     return [(held - tuner.limit(begin, end), held >> 20, tuner.limit(begin, end) >> 20, round(begin - samples[0][0], 2))
             for begin, end, held in samples]
 
 
 def too_much(found):
-    """Of these, what is above by more than 1 % or 16 MiB."""
+    """The samples that are more than 1 % or 16 MiB above, whichever is larger."""
     return [entry for entry in found if entry[0] > max(16 << 20, (entry[2] << 20) // 100)]

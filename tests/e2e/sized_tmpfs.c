@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sized_tmpfs.c - preloaded by test_no_space.py: a tmpfs is made with the size $EFS_TEST_TMPFS, which can be changed
- * then; one that was made without a limit can be given none later. */
+/* sized_tmpfs.c - preloaded by test_no_space.py: a tmpfs is mounted with the size $EFS_TEST_TMPFS, which can then be
+ * changed; a tmpfs mounted without a limit cannot get one later. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>

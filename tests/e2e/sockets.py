@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections whose readers come late, for tests of what the kernel keeps of a file that was sent."""
+"""Connections whose readers are late, for tests of the file pages that the kernel keeps for sent data."""
 import os
 import socket
 
@@ -7,7 +7,7 @@ _listening = socket.create_server(("127.0.0.1", 0))
 
 
 def connection(room):
-    """(sender, receiver), with room for so many bytes that were sent and not read yet"""
+    """(sender, receiver), with a send buffer of `room` bytes"""
     sender = socket.socket()
     sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
     sender.connect(_listening.getsockname())
@@ -16,7 +16,8 @@ def connection(room):
 
 
 def send_and_close(sender, path, size):
-    """As much of the file as goes without its reader, by sendfile: how much. What is queued goes on."""
+    """Sends as much of the file by sendfile(2) as fits without its reader, and closes; returns the bytes sent. Queued
+    data is still delivered."""
     sender.setblocking(False)
     sent = 0
     with open(path, "rb", buffering=0) as file:
@@ -30,7 +31,7 @@ def send_and_close(sender, path, size):
 
 
 def receive(receiver):
-    """All that comes until the end, which closes it."""
+    """All data until the end of the stream; closes the receiver."""
     data = b""
     while piece := receiver.recv(1 << 20):
         data += piece

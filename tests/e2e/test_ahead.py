@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads past the page cache that go on where the last one ended: the next block is decoded before it is asked for, and
-whoever asks for it, late, early, never or twice, gets the file's bytes."""
+"""Sequential reads past the page cache: the next block is decoded before it is requested, and a reader gets the file's
+bytes whether it requests that block late, early, never or twice."""
 from e2e import *
 
 need_fuse()
 model = make_model()
-store = make_store(model, "--codec", "cascade")  # decoded by whoever has the request
+store = make_store(model, "--codec", "cascade")  # decoded by the thread that has the request
 names = [name for name in files_below(model) if os.path.getsize(f"{model}/{name}") > 3 << 20]
 source = contents(model)
 BLOCK = 1 << 20
@@ -15,8 +15,8 @@ PACE = 32 << 10
 
 
 def in_order(mount, name, block, first=0, most=None, paced=False):
-    """Wrong blocks of a file that is read block by block from first on, at most to most, to the begin of a page. paced:
-    waits at least each PACE bytes until what was begun is decoded, as a reader does that computes on what it reads."""
+    """Reads a file block by block from `first` up to `most`, into page-aligned memory; returns wrong blocks. paced:
+    waits at least every PACE bytes until started decodes are complete, as for a reader that computes on the data."""
     fd, want, bad, pages = os.open(mount / name, os.O_RDONLY), source[name], [], mmap.mmap(-1, block)
     for at in range(first, min(len(want), most or len(want)), block):
         if pages[:os.preadv(fd, [pages], at)] != want[at:at + block]:
@@ -34,7 +34,7 @@ def sums(mount):
             stat["read_errors"] == stat["fuse_reply_errors"] + stat["fuse_ahead_errors"])
 
 
-for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
+for options in ("", ",budget=64M"):  # the second one has one buffer for such blocks
     print(f"-- {options or 'default'}")
     mount = Mount(store, "nostate,direct_io=on,nopassthrough,plan=C=100" + options)
     bad = [wrong for name in names for wrong in in_order(mount, name, BLOCK)]
@@ -48,7 +48,7 @@ for options in ("", ",budget=64M"):  # the last: one buffer for such blocks
     before = mount.numbers()
     bad = []
     cut = memoryview(mmap.mmap(-1, BLOCK + 4096))[32:32 + BLOCK]
-    for name in names:  # into memory that does not begin with a page: the kernel cuts off the last few bytes
+    for name in names:  # into memory that is not page-aligned: the kernel shortens the read by a few bytes
         fd = os.open(mount / name, os.O_RDONLY)
         for at in range(0, len(source[name]), BLOCK):
             bad += [at] if cut[:os.preadv(fd, [cut], at)] != source[name][at:at + BLOCK] else []

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store is on a disk that loses its end, stands still, or is gone: readers of every kind get right bytes or an error,
-what is in memory is served on, the mount is told of and ends; and when the disk is well again, so is the mount. The disk
-is another mount, of a checkpoint beside which the store lies, or the store's file is cut."""
+"""The store is on a disk that is truncated, hangs, or is gone: readers of every kind get correct bytes or an error,
+resident data is still served, the mount reports the failure and ends; and when the disk recovers, so does the mount.
+The disk is another mount, of a checkpoint with the store in it, or the store's file is truncated."""
 import contextlib
 
 import crowd
 from e2e import *
 
 need_fuse()
-model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", "16", "-l", "5", "--vocab", "500")  # coded, more than 64 MiB
+model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", "16", "-l", "5", "--vocab", "500")  # over 64 MiB
 store = make_store(model)
 folder, disk = scratch("copies"), scratch("disk")
 os.mkdir(folder)
@@ -38,7 +38,7 @@ def waits(*processes):
 
 
 def crowd_meanwhile(mount, what, seconds=0.8):
-    """A crowd, in the midst of which what(readers) is done; what is wrong."""
+    """Runs a crowd and calls what(readers) in the middle; returns the problems."""
     crowd.DYING |= ERRORS
     readers, stop = crowd.start(mount, want, READERS, 7, folder, dying=True)
     time.sleep(seconds / 3)
@@ -119,11 +119,11 @@ os._exit(libc.pread(fd, room, 4096, ctypes.c_long(os.fstat(fd).st_size // 2)) !=
 trace = ctypes.CDLL(None, use_errno=True).ptrace
 trace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 plain = max((name for name in want if name not in experts), key=lambda name: len(want[name]))
-for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # of budget there is a reply buffer each 64 MiB
+for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # one reply buffer for each 64 MiB of budget
     print(f"-- stands still, and readers are ended, {options}")
     under = Mount(disk_store, "nopassthrough", name="under")
     mount = Mount(under / "whole.efs", options)
-    with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, what it describes is not
+    with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, the tensors are not
         file.read(4096)
     under.stand_still()
     for name in (plain, sorted(experts)[-1]):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before there is a mount: a signal ends expertfs, also while it looks for a path on a file system that
-does not answer; and nothing that it opens between mount(2) and its first answer is on the mount itself."""
+"""Before the mount exists: a signal ends expertfs, also while it looks up a path on a filesystem that does not answer;
+and no path that it opens between mount(2) and its first answer is on the mount itself."""
 from e2e import *
 
 need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-l", "1", "-e", "2", "-d", "64", "-i", "64", "--vocab", "320")
 plain = make_store(model)
-inner = scratch("inner")  # a checkpoint with folders that nobody has looked for, so that the kernel asks the daemon
+inner = scratch("inner")  # a checkpoint with folders that were never looked up, so that the kernel asks the daemon
 shutil.copytree(model, inner)
 for folder in range(6):
     os.makedirs(os.path.join(inner, str(folder)))
@@ -15,7 +15,7 @@ outer = Mount(make_store(inner))
 
 
 def in_a_call(pid):
-    """It, or a child, waits for an answer of a FUSE daemon."""
+    """True if the process, or a child, waits for the answer of a FUSE daemon."""
     try:
         with open(f"/proc/{pid}/stack") as stack, open(f"/proc/{pid}/task/{pid}/children") as children:
             return "fuse" in stack.read() or any(in_a_call(child) for child in children.read().split())
@@ -24,7 +24,8 @@ def in_a_call(pid):
 
 
 def ends(what, number, background, store, path, *options):
-    """Start it while the outer mount stands still, wait until it waits for that, and send it a signal."""
+    """Starts the daemon while the outer mount is stopped, waits until it blocks on that mount, and sends it a
+    signal."""
     outer.stand_still()
     process = subprocess.Popen([program("expertfs"), *([] if background else ["-f"]), *options, store, path],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -57,7 +58,7 @@ else:
 outer.stop()
 
 
-for below in ("", "folder"):  # the second one is made by the daemon
+for below in ("", "folder"):  # the daemon creates the second one
     mount = Mount(plain, environment={"EXPERTFS_RUN": os.path.join(scratch("run0"), below).rstrip("/")}, name="run")
     what = f"EXPERTFS_RUN is {'below ' if below else ''}the mountpoint"
     check(f"{what}: the mount serves", mount.ready and os.path.exists(mount / "config.json"), mount.printed())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same experts as files and over the socket, at the same time and by turns, under a budget that makes each give way:
-a mapped file never changes, a window has what it was handed out for, and the daemon lives."""
+"""The same experts as files and over the socket, concurrently and in turn, under a budget in which each evicts the
+other: a mapped file never changes, a window keeps the expert for which it was passed, and the daemon survives."""
 import crowd
 from e2e import *
 from handout import ASK, DROP, Client
@@ -20,7 +20,7 @@ def name_of(layer, number):
 
 
 def at_once(layer):
-    """An expert is asked for, and its file opened at the same moment; its mapping is looked at when others came and went."""
+    """Requests an expert and opens its file at the same time; checks the mapping after other experts were read."""
     held, clients = [], []
 
     def both(generator):
@@ -67,7 +67,7 @@ for turn in range(40):
         if mapping.bytes() != files[name_of(layer, number)]:
             check(f"turn {turn}: a mapped file is its expert", False, (layer, number))
         mapping.close()
-        # the last one closed it: it can be had as a window now
+        # its last close was the last reference: it can be passed as a window now
         wait_until(lambda: mount.count("leased_experts") <= 1, 5)
         client.send(ASK, [(number, 1, 5)], layer=layer)
         answer = client.answer()
@@ -78,7 +78,7 @@ for turn in range(40):
         wait_until(lambda: mount.count("leased_experts") <= 1, 5)
 for *_, mapping in held:
     mapping.close()
-# not all: one that is being coded again just then stays where it is
+# not all: an expert that is being demoted at that moment stays where it is
 check(f"of 40 whose window no client holds the kernel serves {by_kernel}", by_kernel > 10)
 client.close()
 mount.budget_holds()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A budget beside the memory cgroup's limit: one that cannot be had is refused, with the limit and the way out, at the
-mount and later; one above what is available is told; one that the store can never fill is taken. Of a budget that can
-be had in part the pools are planned for that part, which follows what others take and give back, and the limit."""
+"""A budget and the memory cgroup's limit: a budget that can never fit is refused, with the limit and a way out, at
+mount time and later; one above the available memory is reported; one larger than the store is accepted. When only a
+part of a budget fits, the pools are planned for that part, which follows the memory that other processes take and free,
+and the limit."""
 from e2e import *
 
 need_fuse()
@@ -25,12 +26,12 @@ def refused(what, store, options, *says):
 
 
 def advised(text):
-    """The options that a refusal advises."""
+    """The options that a refusal suggests."""
     return [found.rstrip(".") for found in re.findall(r"budget=(?:auto|\d+M)", text.split(": ", 2)[-1])]
 
 
 def ends_well(store, options, within):
-    """Does each piece of advice lead to a mount, or to the advice to raise the limit, by at most three refusals?"""
+    """Does each suggestion lead to a mount, or to the suggestion to raise the limit, after at most three refusals?"""
     tried, left = {}, [options]
     while left:
         options = left.pop()
@@ -68,7 +69,7 @@ def in_little():
 
 
 def automatic():
-    """budget=auto: what the group leaves, also when its limit changes, and never below the floor."""
+    """budget=auto: the group's free memory, also when its limit changes, and never below the minimum."""
     print("-- budget=auto in 400 MiB")
     group = need_cgroup(400 << 20)
     mount = Mount(large, "budget=auto,nostate", prefix=group.prefix)
@@ -122,7 +123,7 @@ mount = Mount(large, "budget=100M", prefix=inside)
 check("one that fits is taken without a word", "budget" not in mount.printed(), mount.printed())
 mount.unmount()
 print("-- of which a part can be had")
-neighbour = Hog(group)  # without it all of the budget fits: what is fixed is not all touched
+neighbour = Hog(group)  # without it the whole budget fits: fixed memory is not all touched
 check("a neighbour has 24 MiB", all(neighbour.take() for _ in range(3)))
 mount = Mount(large, "budget=156M,policy=lru,plan=C=100", prefix=inside)
 
@@ -138,12 +139,13 @@ def read_all():
 
 
 def settled(least_mib, most_mib):
-    """What can be had is that, and all that is held is within it."""
+    """Waits until the effective budget is in this range and all memory held is within it."""
     return wait_until(lambda: least_mib << 20 <= effective() <= most_mib << 20 and mount.held() <= effective())
 
 
 def less(what, mib):
-    """The kernel kills if the next 8 MiB go before the daemon has given up memory, which it does within 2 seconds."""
+    """The kernel kills a process if the next 8 MiB are allocated before the daemon has freed memory, which takes it up
+    to 2 seconds."""
     free = wait_until(lambda: group.free_bytes() >= 12 << 20)
     return check(f"{what}: what can be had falls", free and settled(had - mib - 24, had - mib + 24),
                  (had, effective(), group.free_bytes()))
@@ -159,7 +161,7 @@ check("some of the limit stays free", settled(112, 148), effective())
 asked = mount.count("budget_bytes")
 check("what was asked for is told beside it", asked == 156 << 20 and
       f"effective_budget_bytes: {effective()}" in open(mount / ".expertfs/plan").read(), asked)
-# Memory that is being filled counts twice for a moment, so the effective budget may fall by a segment more.
+# Memory that is being filled counts twice for a moment, so the effective budget may fall by one more segment.
 rounds = []
 wait_until(lambda: rounds.append(round_memory_short()) or rounds[-2:] == [0, 0], 60)
 check("nothing that is planned is refused", rounds[-2:] == [0, 0], rounds)

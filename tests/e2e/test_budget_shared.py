@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daemons whose budgets do not fit in their memory cgroup together, though each does alone: readers of both get the right
-bytes, nobody is killed, what can be had of the budgets falls, and rises again when one ends. And a budget near the limit
-of which clients hold coded experts, which nobody can evict, while others of the group take memory."""
+"""Daemons whose budgets do not fit in their memory cgroup together, though each one fits alone: readers of both get the
+correct bytes, no process is killed, the effective budgets fall, and rise again when one daemon ends. And a budget near
+the limit with coded experts held by clients, which cannot be evicted, while other processes of the group take
+memory."""
 import select
 
 from e2e import *
@@ -18,7 +19,7 @@ with open(store, "rb") as file:
 
 
 class Readers:
-    """Threads outside of the group, that read experts until they are stopped."""
+    """Threads outside of the group that read experts until they are stopped."""
 
     def __init__(self, mount, seed, count=2):
         self.mount, self.stop, self.wrong, self.read = mount, threading.Event(), [], 0
@@ -88,7 +89,7 @@ else:
     readers = [Readers(mount, 4)]
     for layer, client in enumerate(clients):
         client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
-    while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the others wait for room
+    while wait_until(lambda: select.select([c.socket for c in clients], [], [], 0)[0], 2):  # the rest waits for memory
         for client in clients:
             if select.select([client.socket], [], [], 0)[0]:
                 tag, error, layout, places = client.coded()
@@ -101,7 +102,7 @@ else:
     other = Hog(group)
     for mib in range(8, 72, 8):
         check(f"another takes {mib} MiB", other.take())
-        # the kernel kills if the next 8 MiB go before the daemon has given up memory
+        # the kernel kills a process if the next 8 MiB are allocated before the daemon has freed memory
         check("less can be had", wait_until(lambda: group.free_bytes() >= 12 << 20) and wait_until(lambda: had(mount) < before - (mib - 24 << 20)), (before, had(mount)))
     alive("what is held stays", mount)
     check("and is what it was", all(client.chunks(layout, places)[0] == tensors for client, layout, places, tensors in got))

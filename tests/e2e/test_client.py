@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client runtime on real mounts: what it hands out is what was packed, each use is counted once, what it keeps gives
-way, and killed clients and unmounting in the middle leave nothing behind."""
+"""The client runtime on real mounts: it returns the packed bytes, counts each use once and evicts kept experts, and
+killed clients and unmounting during requests leave nothing behind."""
 import functools
 import multiprocessing
 import resource
@@ -61,14 +61,14 @@ if passthrough:
 
 
 def handed_out(experts):
-    """How many of these, asked for one by one, came from the mount and not from what is kept."""
+    """The number of these experts, requested one by one, that came from the mount and not from the kept ones."""
     before = opens(mount) + mount.count("fuse_handouts")
     wrong = sum((client.ask(2, [expert]) for expert in experts), [])
     return opens(mount) + mount.count("fuse_handouts") - before if not wrong else wrong
 
 
 if passthrough:
-    # an answer that took long makes what is kept stand back: it is kept again
+    # after a slow answer the client keeps less for a while: wait until it keeps them again
     check("the last five are kept", wait_until(lambda: handed_out(range(8)) and handed_out(range(3, 8)) == 0))
 client.close()
 mount.unmount("keeping")
@@ -140,7 +140,7 @@ print("-- killed clients")
 
 
 def asks_on_and_on(path, ready):
-    """Another process: it waits for about half of what it asks for."""
+    """Runs in another process: waits for about half of the experts that it requests."""
     client, generator = Client(path, keep_bytes=1 << 30), random.Random()
     ready.set()
     while True:
@@ -154,7 +154,7 @@ def asks_on_and_on(path, ready):
 
 
 def children(mount, count):
-    """Processes that had no client of their parent's."""
+    """Processes without a client inherited from their parent."""
     found = []
     for _ in range(count):
         ready = processes.Event()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real clients on a real mount: the safetensors and gguf packages read every family, whole and by experts/; llama.cpp
+"""Real clients on a real mount: the safetensors and gguf packages read every family, whole and via experts/; llama.cpp
 and mlx-lm, and transformers where it is installed, compute the same logits from the mount as from the files, mapped and
-read; with passthrough and without, the runtimes by turns."""
+read; with passthrough and without, with half of the runtimes each."""
 import e2e
 from e2e import *
 
@@ -11,7 +11,7 @@ missing = []
 
 
 def client(name, *arguments):
-    """Run tests/clients/NAME.py. Exit 77 (its package is not there, or cannot load this family) is noted."""
+    """Runs tests/clients/NAME.py. Exit status 77 (its package is missing, or does not support this family) is noted."""
     ran = run(PYTHON, os.path.join(ROOT, f"tests/clients/{name}.py"), *arguments, timeout=400)
     last = (ran.stdout.strip().splitlines() or [""])[-1]
     if ran.returncode == 77:
@@ -28,7 +28,7 @@ FAMILIES = [(f"{family}{suffix}", [f"--preset=tiny-{family}", *options], runtime
                 ("deepseek-v2", "-fp8", ["--dtype=fp8"], ""), ("qwen3-moe", "-gguf", ["--format=gguf"], "llama"),
                 ("mixtral", "-gguf", ["--format=gguf"], "llama"))]
 torch = run(PYTHON, "-c", "import torch, transformers")
-if torch.returncode:  # it is large, and no part of tools/setup-python
+if torch.returncode:  # it is large, and not installed by tools/setup-python
     note(f"left out: {torch.stderr.strip().splitlines()[-1]}; pip install torch transformers")
 
 for family, (name, options, runtimes) in enumerate(FAMILIES):
@@ -38,7 +38,7 @@ for family, (name, options, runtimes) in enumerate(FAMILIES):
         print(f"-- {name}, {how}", flush=True)
         mount = Mount(store, how)
         client("read_all", mount.path, model)
-        for runtime in runtimes if (family + way) % 2 else ():  # they take long: by turns
+        for runtime in runtimes if (family + way) % 2 else ():  # they are slow: half of them each way
             file = "model.gguf" if runtime == "llama" else ""
             if runtime != "transformers" or not torch.returncode:
                 client("runtimes", runtime, mount / file, os.path.join(model, file))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files below .expertfs: their names and form, one moment per open, numbers that add up, OpenMetrics that a
-scraper accepts."""
+"""The files below .expertfs: their names and format, a consistent snapshot per open, numbers that add up, OpenMetrics
+that a scraper accepts."""
 from e2e import *
 
 need_fuse()
@@ -87,7 +87,7 @@ check("bytes sent are bytes read", grown["fuse_reply_bytes"] == read_bytes + pla
 check("reads are counted alike by daemon and engine", grown["fuse_reads"] + spare["s"] == grown["reads"], grown)
 opens = sum(after[f"fuse_{name}"] for name in ("opens_passthrough", "opens_direct", "opens_cached", "opens_control",
                                                "open_errors", "open_interrupts"))
-check("every open is counted once", opens == after["fuse_opens"] - 1, (opens, after["fuse_opens"]))  # less this one
+check("every open is counted once", opens == after["fuse_opens"] - 1, (opens, after["fuse_opens"]))  # without this one
 if backed:
     check("five experts are leased", after["leased_experts"] == 5 and after["leased_bytes"] > 0 and
           grown["fuse_opens_passthrough"] == 5 == grown["leases"], after)

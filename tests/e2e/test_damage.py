@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One wrong byte in a store: whoever reads what it touches gets an error, everybody else the right bytes, nobody a
-wrong one. Read in pieces, mapped, and as experts with and without passthrough."""
+"""One wrong byte in a store: a reader of the data that it belongs to gets an error, all other readers the correct
+bytes, and none a wrong byte. Read in pieces, mapped, and as experts with and without passthrough."""
 from e2e import *
 
 need_fuse()
@@ -30,7 +30,7 @@ def mapped(path, origin, offset, length):
 generator = random.Random(7)
 hurt = damaged = fallbacks = 0
 for turn in range(16):
-    at = generator.randrange(4096, size * 9 // 10)  # behind are the index tables
+    at = generator.randrange(4096, size * 9 // 10)  # the index tables follow
     broken = scratch("broken.efs")
     shutil.copy(store, broken)
     flip(broken, at, 1 << generator.randrange(8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertctl get, set, list, doctor and status on a mount: values, and errors in words."""
+"""expertctl get, set, list, doctor and status on a mount: values and error messages."""
 from e2e import *
 
 need_fuse()
@@ -73,7 +73,7 @@ for name in ("L00/E000", "L00/E001", "L00/E000"):
 
 
 def listed(result, *mounts):
-    """Lines of these mounts; others of the machine may be there."""
+    """Lines of these mounts; the machine may have further ones."""
     return result.returncode == 0 and [line for line in result.stdout.splitlines() for m in mounts if line.endswith(m.path)] == [
         f"{m.config()['store']} on {m.path}" for m in mounts]
 
@@ -98,7 +98,7 @@ if root:
         while True:
             try:
                 os.read(device, 1 << 20)
-            except OSError:  # it is gone
+            except OSError:  # the mount has ended
                 return
 
     taker = threading.Thread(target=take_all, daemon=True)
@@ -110,7 +110,7 @@ if root:
     os.close(device)
 odd = Mount(store, "budget=64M", name="odd\nname")
 result = ctl("list")
-lines = [line for line in result.stdout.splitlines() if "name" in line]  # of other mounts there may be more
+lines = [line for line in result.stdout.splitlines() if "name" in line]  # other mounts may have further lines
 check("list: a line end in a path is none", len(lines) == 1 and lines[0].endswith(odd.path.replace("\n", "?")), result)
 odd.unmount()
 if root:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon over an engine whose answers are late or fail, or that has no room for leases: readers get right bytes,
-nothing hangs, and the daemon ends cleanly with requests in flight."""
+"""The daemon over an engine whose answers are late or fail, or that has no memory for leases: readers get correct
+bytes, no reader hangs, and the daemon ends cleanly with requests in flight."""
 from e2e import *
 
 need_fuse()
@@ -14,7 +14,7 @@ largest = max(want, key=lambda name: len(want[name]))
 
 
 def read_by_many(mount, threads=8, rounds=3):
-    """(wrong, errors) of that many readers of all files"""
+    """(wrong, errors) of `threads` readers of all files"""
     wrong, errors = [], []
 
     def reader(seed):
@@ -77,7 +77,7 @@ for room in (1, 3, 100):
     for options in ("", "nopassthrough,direct_io=off"):
         mount = Mount(store, options, faults={"GAPS_US": 2000, "LEASES": room})
         workers, wrong, errors = read_by_many(mount, 6, 2)
-        for _ in range(10):  # who opens ends meanwhile
+        for _ in range(10):  # the opening process ends meanwhile
             opener = subprocess.Popen(["cat", *(mount / name for name in experts)], stdout=subprocess.DEVNULL,
                                       stderr=subprocess.DEVNULL)
             time.sleep(0.004)

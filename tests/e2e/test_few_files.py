@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon may open few files, from 8 up (RLIMIT_NOFILE): it refuses to start and says why, or serves every kind of
-reader the right bytes, does without what it cannot have, lets go of all of it, and ends well."""
+"""A daemon with a low RLIMIT_NOFILE, from 8 up: it refuses to start with a reason, or serves every kind of reader the
+correct bytes, disables what it has no descriptors for, closes all of them, and ends normally."""
 import crowd
 from e2e import *
 
@@ -32,7 +32,7 @@ for most in (8, 16, *range(20, 42, 2), 48, 64, 128):
     served.append(most)
     mount.unmount(f"{most} files")
 check("with few it is refused, with more it serves", {64, 128} <= set(served), (refused, served))
-for most in (52, 64):  # more experts than that are open when the end comes
+for most in (52, 64):  # more experts than that are open when the daemon is stopped
     mount = Mount(store, "budget=96M", prefix=("prlimit", f"--nofile={most}:{most}"))
     experts = [open(mount / name, "rb") for name in want if name.startswith("experts/L")]
     for file in experts:

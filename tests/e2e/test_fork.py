@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process with a client forks, as multiprocessing and DataLoader do: every call of the child fails with ECHILD, none
-hangs, the parent's tensors stay what they are while the mount's memory is used for others, and both can go on: the
-parent with its client, the child with one that it opens."""
+hangs, the parent's tensors do not change while the mount reuses its memory for other experts, and both can continue:
+the parent with its client, the child with a new one."""
 import multiprocessing
 
 from e2e import *
@@ -38,7 +38,7 @@ def changed(tensors):
 
 
 def child(client, request, tensors, path, closes):
-    """What a forked child may do; ends with a status that names what is wrong."""
+    """The permitted actions of a forked child; exits with a status that names the failure."""
     index, status, count, found = ctypes.c_uint32(), ctypes.c_int(), ctypes.c_uint32(), ctypes.POINTER(api.Tensor)()
     errors = {"begin": begin(client, 0, [1])[0],
               "wait_any": library.efs_client_wait_any(request, -1, ctypes.byref(index), ctypes.byref(status)),
@@ -52,7 +52,7 @@ def child(client, request, tensors, path, closes):
     if closes:
         library.efs_client_drop(request, 0)
         library.efs_client_release(request)
-        if begin(client, 0, [2])[0] != -errno.ECHILD:  # with it would go what is given back
+        if begin(client, 0, [2])[0] != -errno.ECHILD:  # must not send the releases
             wrong["begin, after what was released"] = True
         library.efs_client_close(client.handle)
         left = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")]
@@ -111,8 +111,8 @@ for options in ("", ",nopassthrough"):
         forks(f"mount{options}", mount.path, closes, read_all)
     check("nothing is leased when they have closed", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
 
-    # A child that lives on keeps what it was forked with open. What its parent closes comes free all the same, but for
-    # files, of which the kernel tells the mount when the last process has closed them.
+    # A child that lives on keeps the descriptors that it was forked with. Experts that its parent releases are freed
+    # nevertheless, except files, which the kernel reports as closed when the last process has closed them.
     if mount.passthrough():
         client = library_client.Client(mount, originals)
         rc, request, text = begin(client, 1, HELD)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp with libggml-expertfs.so: the same logits as without it, to the bit (of BF16 experts), from a store that is opened in the
-process and from a mount, for prompts and single tokens, on one thread and two, in two contexts at once; experts are not
-read from the mapped file; what is not the store's is left to the processor; damage and a mount that goes are a failed
-decode, never another token."""
+"""llama.cpp with libggml-expertfs.so: the same logits as without it, bit by bit (for BF16 experts), from a store opened
+in the process and from a mount, for prompts and single tokens, on one thread and two, in two contexts at once; the
+mapped file's experts are not read; layers that are not in the store are computed by the CPU backend; damage and a lost
+mount make the decode fail, never another token."""
 from e2e import *
 
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 PLUGIN = os.path.join(PLAIN, "libggml-expertfs.so")
-PRELOADED = scratch(os.path.basename(PLUGIN))  # blanks stand between names in LD_PRELOAD
+PRELOADED = scratch(os.path.basename(PLUGIN))  # names in LD_PRELOAD are separated by blanks
 os.symlink(PLUGIN, PRELOADED)
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
 LOADS = os.path.join(ROOT, "tests", "clients", "ggml_loads.py")
@@ -18,7 +18,7 @@ PROMPTS = "1,7,64,700"
 
 
 def need_plugin(sanitized=False):
-    """sanitized: a part of the test runs with a sanitizer in the daemon."""
+    """sanitized: a part of the test uses the daemon with its sanitizer."""
     if not os.path.exists(PLUGIN):
         skip("libggml-expertfs.so is not built: the headers of ggml are not there (tools/setup-python runtimes)")
     if SANITIZED and not sanitized:
@@ -37,7 +37,7 @@ def surroundings(store, budget="192M", prefetch="off"):
 
 
 def client(file, *options, store=None, plugin="path", name="out", **more):
-    """What came of ggml.py; its logits are at scratch(name + ".npz")."""
+    """Runs ggml.py; its logits are in scratch(name + ".npz")."""
     environment = surroundings(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
     if plugin:
         environment.update({"GGML_BACKEND_PATH": PLUGIN} if plugin == "path" else {"LD_PRELOAD": PRELOADED})
@@ -52,7 +52,7 @@ def client(file, *options, store=None, plugin="path", name="out", **more):
 
 
 def compare(name, want):
-    """Say how the arrays of two runs differ; empty: not at all."""
+    """Describes how the arrays of two runs differ; empty: not at all."""
     code = """
 import sys
 import numpy as np
@@ -67,7 +67,7 @@ for n in a:
 
 
 def same(what, result, name, want, taken=True):
-    """The run went well and brought the same bits; taken: by products of ours."""
+    """Checks that the run succeeded with the same bits; taken: computed by the plugin."""
     text = result.stdout + result.stderr
     if not check(f"{what}: runs", result.returncode == 0, text[-2000:]):
         return
@@ -86,7 +86,7 @@ def number(what, result):
 
 
 def drop(path):
-    """Nothing of the file is in the page cache."""
+    """Drops the file from the page cache."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -94,7 +94,7 @@ def drop(path):
 
 
 def pages(model, store):
-    """Experts are nearly all of the file: the loader brings and maps all of it, with us neither of both."""
+    """Experts are nearly all of the file: the loader reads and maps all of it; with the plugin it does neither."""
     size = os.path.getsize(model)
     drop(model)
     plain = client(model, plugin=None, name="pages")
@@ -114,8 +114,8 @@ def pages(model, store):
 
 
 def loads(model, store):
-    """A model that is loaded while a context of another is made; one whose loading is given up; a library that is
-    preloaded, and a copy of it that GGML_BACKEND_PATH names."""
+    """A model loaded while another model's context is created; one whose loading is aborted; the library preloaded and
+    a copy of it named in GGML_BACKEND_PATH."""
     other, file, copy = scratch("other.gguf"), scratch("file"), scratch("libggml-expertfs-copy.so")
     shutil.copy(model, other)
     shutil.copy(PLUGIN, copy)
@@ -138,8 +138,9 @@ def loads(model, store):
 
 
 def halves():
-    """F16: sums are of another order than ggml's. Against the same weights in F32, whose vectors are not rounded, the
-    error is no more than 1.1 of llama.cpp's, and the likeliest token is the same where that is no matter of errors."""
+    """F16: the order of sums differs from ggml's. Compared with the same weights in F32, whose vectors are not rounded,
+    the error is at most 1.1 times llama.cpp's, and the most probable token is the same where errors do not decide
+    it."""
     folder = make_model("model-f16", *SHAPE, "--dtype", "f16")
     model, store, wide = os.path.join(folder, "model.gguf"), make_store(folder), scratch("wide.gguf")
     made = run(PYTHON, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import runmoe; runmoe.as_f32(*sys.argv[2:])",
@@ -186,8 +187,8 @@ def without_store_or_plugin(model, store):
 
 
 def budgets(model, store):
-    """Without a budget, a file that fits into memory is left to the processor, and read by the loader as ever; with an
-    automatic one it is held small until a context decodes."""
+    """Without a budget, a file that fits into memory is left to the CPU backend, and the loader reads it as usual; with
+    an automatic one the budget stays small until a context decodes."""
     drop(model)
     result = client(model, "--prompts", "7,64", store=store, budget=None, plugin="preload", name="spared")
     same("a file that fits", result, "spared", "plain", taken=False)
@@ -204,7 +205,8 @@ def budgets(model, store):
 
 
 def other_weights(store):
-    """A file with the names and shapes of the store's, and other weights: none of the store's may be used."""
+    """A file with the names and shapes of the store's tensors and other weights: the store's weights must not be
+    used."""
     other = os.path.join(make_model("other-model", *SHAPE, "--seed", "5"), "model.gguf")
     client(other, plugin=None, name="plain-other")
     result = client(other, store=store, name="other-weights")
@@ -213,13 +215,13 @@ def other_weights(store):
 
 
 def damaged(model, store):
-    """A store with damaged experts: those that loading looks at, the last ones of layers, are left whole, or their
-    layers would be left to the processor."""
+    """A store with damaged experts. Those that loading verifies, the last ones of each layer, stay undamaged; otherwise
+    the plugin would leave their layers to the CPU backend."""
     bad = scratch("bad.efs")
     shutil.copy(store, bad)
     size = os.path.getsize(bad)
     with open(bad, "r+b") as file:
-        for layer in range(4):  # some 23 % of the store each
+        for layer in range(4):  # about 23 % of the store each
             for part in range(12):
                 file.seek(int(size * (0.04 + 0.234 * (layer + 0.05 + part / 16))))
                 file.write(bytes(64))
@@ -247,7 +249,7 @@ def mounted(model, store):
     same("hints to a mount", client(hinting / os.path.basename(model), "--prompts", "7,64", name="mount"), "mount",
          "plain")
     told = int(re.search("^observed: ([0-9]+)$", hinting.control("predict"), re.M).group(1))
-    # requests of loading and of the first prompt count, too, as long as nobody tells of a sequence; there are two a layer
+    # requests of loading and of the first prompt also count until a sequence is reported; there are two per layer
     check("hints to a mount: told once for each layer of each token", 2 * 8 * 4 <= told < 2 * 2 * 8 * 4, told)
     hinting.stop()
     waiting = client(file, "--wait", "--tokens", "40", name="gone", start=True)
@@ -261,14 +263,14 @@ def mounted(model, store):
     rest, _ = waiting.communicate("\n", timeout=120)
     check("a mount that goes: no tokens", waiting.returncode != 0 and not re.search("^tokens:", rest, re.M),
           rest[-1500:])
-    # a page of the file that is not in memory is gone, too: SIGBUS
+    # a page of the file that is not in memory is lost, too: SIGBUS
     check("a mount that goes: a failed decode, said", waiting.returncode < 0 or
           "decode failed" in rest and "expertfs: " in rest, f"{waiting.returncode} {rest[-1500:]}")
     mount.abandon()
 
 
 def unknown_versions():
-    """A library that claims to be another ggml, and one that is none."""
+    """A library that claims to be another ggml version, and one that is not ggml."""
     source, library = scratch("fake.c"), scratch("libfake.so")
     with open(source, "w") as file:
         file.write("""
@@ -312,7 +314,7 @@ def unknown_versions():
 
 
 def large():
-    """An expert of 48 MiB, of which the budget while loading would not hold one, if it were a mere share."""
+    """An expert of 48 MiB, larger than a fixed share of the budget while loading would be."""
     try:
         cgroup = need_cgroup(500 << 20)
     except SystemExit:
@@ -338,7 +340,7 @@ def main():
     if not check("llama.cpp by itself runs", plain.returncode == 0, plain.stderr[-1500:]):
         done()
     client(model, "--prompts", "7,64", plugin=None, name="plain")
-    if SANITIZED:  # of all else nothing has a sanitizer in it
+    if SANITIZED:  # no other part runs code with a sanitizer
         mounted(model, store)
         done()
     for threads in (1, 2):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp built with GGML_BACKEND_DL, which looks for backends by itself: its own programs take libggml-expertfs.so
-by GGML_BACKEND_PATH alone. Perplexity with it is that without it: of BF16 the same figure, of F16 to four digits.
-`make test-long` runs this (EXPERTFS_LLAMA=DIR): llama.cpp is fetched from the source package of llama-cpp-python and
-compiled in DIR, where it stays; some 10 minutes on 2 cores."""
+"""llama.cpp built with GGML_BACKEND_DL, which searches for backends: its own programs load libggml-expertfs.so via
+GGML_BACKEND_PATH only. Perplexity equals that without the plugin: for BF16 in all digits, for F16 in four. `make
+test-long` runs this (EXPERTFS_LLAMA=DIR): llama.cpp is downloaded from the source package of llama-cpp-python and
+compiled in DIR, which is kept; some 10 minutes on 2 cores."""
 import glob
 import tarfile
 
@@ -13,18 +13,18 @@ from test_ggml import PLUGIN, PYTHON, SHAPE, need_plugin, surroundings
 FOLDER = os.environ.get("EXPERTFS_LLAMA", "")
 PROGRAMS = ("llama-perplexity", "llama-bench")
 TEXT = os.path.join(ROOT, "ARCHITECTURE.md")
-# what `gcc -march=native` would take, named: such builds refuse the word native
+# the features that `gcc -march=native` would use, by name: such builds refuse GGML_NATIVE
 FLAGS = {"avx512f": "AVX512", "avx512vbmi": "AVX512_VBMI", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16"}
 
 
 def needed(result, what):
-    """What the test cannot do without, and does not test."""
+    """Skips the test when a step that it needs, but does not test, has failed."""
     if result.returncode:
         skip(f"{what}: {(result.stdout + result.stderr).strip().splitlines()[-1:]}")
 
 
 def sources():
-    """The folder of llama.cpp's sources, fetched once."""
+    """The folder of llama.cpp's sources, downloaded once."""
     folder = os.path.join(FOLDER, "src")
     if os.path.exists(os.path.join(folder, "CMakeLists.txt")):
         return folder
@@ -39,7 +39,7 @@ def sources():
             _, found, rest = member.name.partition("/vendor/llama.cpp/")
             if not found or not member.isfile() or ".." in rest.split("/"):
                 continue
-            path = os.path.join(part, rest)  # extract() has a safe way only since Python 3.11.4
+            path = os.path.join(part, rest)  # extract() has a safe mode only since Python 3.11.4
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with archive.extractfile(member) as packed, open(path, "wb") as plain:
                 shutil.copyfileobj(packed, plain)
@@ -48,7 +48,7 @@ def sources():
 
 
 def build():
-    """Where its programs are."""
+    """The folder of its programs."""
     out = os.path.join(FOLDER, "dl")
     if not shutil.which("cmake"):
         skip("cmake is missing")
@@ -72,7 +72,7 @@ def start(name, model, *options, store=None):
 
 
 def perplexity(what, model, store=None):
-    for _ in range(8):  # now and then it ends with 0 before its log has been written to the end, without ours, too
+    for _ in range(8):  # it sometimes exits with 0 before its log is written completely, also without the plugin
         result = start("llama-perplexity", model, "-f", TEXT, "-c", "128", "--chunks", "8", "-v", store=store)
         text = result.stdout + result.stderr
         told = re.search(r"Final estimate: PPL = ([0-9.]+)", text)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""llama.cpp with libggml-expertfs.so on other kinds of models than test_ggml has, to the bit as without it: experts with
-biases and the clamped SwiGLU of gpt-oss, whose layers have windows by turns; experts of two matrices (nomic-bert-moe:
-llama.cpp has no Switch); weights drawn from those of a checkpoint, whose exponents are not what a generator makes."""
+"""llama.cpp with libggml-expertfs.so on model families that test_ggml does not have, bit by bit as without it: experts
+with biases and the clamped SwiGLU of gpt-oss, where every second layer has a sliding window; experts of two matrices
+(nomic-bert-moe: llama.cpp has no Switch); weights sampled from a checkpoint, whose exponents differ from generated
+ones."""
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, need_plugin, same
 
@@ -10,7 +11,7 @@ MAKER = os.path.join(ROOT, "tests", "clients", "gguf_model.py")
 
 
 def kind(family, prompts, *options):
-    """The same bits on one thread and two."""
+    """Compares the bits on one thread and two."""
     model = scratch(family + ".gguf")
     made = run(PYTHON, MAKER, family, model)
     if made.returncode == 77:
@@ -31,8 +32,8 @@ def kind(family, prompts, *options):
 
 
 def drawn():
-    """Values as often as a trained model has them, if `tools/bench/run size` has fetched one; else as a checkpoint of
-    this generator, with heavy tails."""
+    """Weights distributed as in a trained model, if `tools/bench/run size` has downloaded one; otherwise as in a
+    generated checkpoint with heavy tails."""
     given = os.path.join(ROOT, "build", "bench", "trained", "model.safetensors")
     if not os.path.exists(given):
         note("no trained model is at hand (tools/bench/run size fetches one): drawn from a generated one")

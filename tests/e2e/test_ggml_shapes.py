@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Products of libggml-expertfs.so one by one, beside those of ggml's CPU, on the shapes that ggml tests its own backends
-with: numbers of experts, of those used, of rows, columns and tokens; one input for all experts of a token, or one each;
-BF16 to the bit, F16 by its error; one, two and three threads."""
+"""Single products of libggml-expertfs.so against those of ggml's CPU backend, on the shapes with which ggml tests its
+own backends: numbers of experts, of experts used, of rows, columns and tokens; one input for all experts of a token, or
+one each; BF16 bit by bit, F16 by its error; one, two and three threads."""
 from e2e import *
 from test_ggml import PLUGIN, PYTHON, need_plugin, surroundings
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File handles, as NFS servers keep them: one of a store opens the same file of that store, also after the store was mounted
-again, and gives ESTALE where another store is mounted. A node's number alone would open a file of the other store."""
+"""File handles, as NFS servers keep them: a handle of a store opens the same file of that store, also after a remount,
+and gives ESTALE where another store is mounted. The node's number alone would open a file of the other store."""
 from e2e import *
 
 HANDLE_BYTES = 128
@@ -30,7 +30,7 @@ def open_handle(mount, handle, flags=os.O_RDONLY):
 
 
 def opened(mount, handle):
-    """The first bytes of the handle's file, or the names of its folder; the name of the error where it does not open."""
+    """The first bytes of the handle's file, or the names in its folder, or the name of the error."""
     try:
         fd = open_handle(mount, handle)
     except OSError as error:
@@ -57,15 +57,15 @@ first = make_model("first", *MIXTRAL)
 stores = {"first": make_store(first)}
 # The same names and sizes, other weights: a new version of the model.
 stores["other weights"] = make_store(make_model("weights", *MIXTRAL, "--seed", "7"))
-# A name more, which sorts first: each number is that of another file.
+# One more name, which sorts first: each number is that of another file.
 os.link(f"{first}/config.json", f"{first}/added.json")
 os.rename(f"{first}", scratch("more"))
 stores["a file more"] = make_store(scratch("more"))
 os.unlink(scratch("more/added.json"))
-# The same bytes below other names.
+# The same bytes under other names.
 os.rename(scratch("more/extra/deeper"), scratch("more/extra/moved"))
 stores["a folder renamed"] = make_store(scratch("more"))
-# So few files that most numbers are not used.
+# So few files that most numbers are unused.
 os.mkdir(scratch("few"))
 shutil.copy(scratch("more/config.json"), scratch("few"))
 stores["few files"] = make_store(scratch("few"), "--any")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket that hands experts out without files: its packets by hand, right and wrong ones, and what is left behind by
-clients that die, mounts that go, and readers who open the same experts as files."""
+"""The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
+that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
 from handout import AS_CODED, ASK, DROP, LIST, NOTIFY, STUCK, UNMAPPED, WITH_LAYOUT, Client, packet, wait_for
 
@@ -69,7 +69,7 @@ def kept():
 
 
 check("the list is that of experts", wait_until(lambda: one.kept() == kept() and len(kept()[0]) >= 3), (one.kept(), kept()))
-one.send(DROP, [(0, 0, tag) for tag in (7, 8)]) # what is held stays where it is, whatever the plan
+one.send(DROP, [(0, 0, tag) for tag in (7, 8)])  # a leased expert stays where it is under any plan
 check("nothing is held", wait_until(lambda: mount.count("leased_experts") == 0), mount.count("leased_experts"))
 os.setxattr(mount.path, "user.expertfs.plan", b"C=100")
 for name in ("L01/E002", "L01/E005", "L02/E007"):
@@ -132,7 +132,7 @@ answer = one.answer()
 by_kernel = mount.count("fuse_opens_passthrough") > before
 check("one that is open as a file is not handed out", answer[:2] == (2, -16) or not by_kernel, answer)
 one.send(DROP, [(0, 0, 2)])
-for turn in range(3):  # others take over the memory of windows; a mapped file never changes
+for turn in range(3):  # other experts reuse the memory of windows; a mapped file never changes
     for layer in (0, 1):
         one.send(ASK, [(n, 1, 10 + n) for n in range(1, 8)], layer=layer)
         for _ in range(7):
@@ -169,7 +169,7 @@ one.send(DROP, [(0, 0, 20)])
 check("and are given back", wait_until(lambda: mount.count("leased_experts") == 0))
 
 deaf = Socket(mount)
-try:  # asks for what is not there, and never reads an answer
+try:  # requests an expert that does not exist, and never reads an answer
     for _ in range(2000):
         deaf.send(ASK, [(99, 1, tag) for tag in range(64)])
     said = "it was taken"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coded experts over the socket, by hand: chunks as the store has them, in windows that nobody can write to; what they
-take of the budget; clients that are greedy or killed; and segments that leave while clients keep them mapped."""
+"""Coded experts over the socket, by hand: chunks as in the store, in windows that clients cannot write to; their share
+of the budget; clients that request too much or are killed; and segments that are freed while clients still map them."""
 from e2e import *
 from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
 
@@ -13,7 +13,7 @@ model, store = shared(WIDE)
 
 
 def coded(client, numbers, layer=0, form=AS_CODED, tags=100, layout=True):
-    """Ask for these; {number: (layout, places)} or, of one that failed, its error."""
+    """Requests these experts: {number: (layout, places)}, or the error of one that failed."""
     client.send(ASK, [(n, 1, tags + n | (WITH_LAYOUT if layout else 0)) for n in numbers], layer=layer, form=form)
     answers = [client.coded() for _ in numbers]
     return {tag - tags: error or (layout, places) for tag, error, layout, places in answers}
@@ -99,7 +99,7 @@ check("killed: what it held comes back", wait_until(lambda: numbers_of(mount, "c
 pid = os.fork()
 if pid == 0:
     child = Client(mount)
-    for turn in range(400):  # asks and never listens
+    for turn in range(400):  # sends requests and never reads
         try:
             child.socket.settimeout(1)
             child.send(ASK, [(n, 1, turn * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], form=AS_CODED)
@@ -114,7 +114,7 @@ os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
 check("and leaves nothing", mount.all_at_rest(), mount.stat())
 late = Client(mount)
-for turn in range(60):  # more than the socket holds: the rest waits until it is taken
+for turn in range(60):  # more than the socket holds: the rest waits until it is read
     late.send(ASK, [(n, 1, turn * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], form=AS_CODED)
 taken = [late.coded() for _ in range(60 * EXPERTS)]
 check("late answers come whole, each once", sorted(tag for tag, *_ in taken) == list(range(60 * EXPERTS)) and all(
@@ -135,7 +135,7 @@ for layer in (0, 1):
     one.send(ASK, [(n, 1, layer * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
 two.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=1, form=AS_CODED)
 most, right = 0, True
-for _ in range(2 * EXPERTS):  # each is given back when it was seen
+for _ in range(2 * EXPERTS):  # each one is released after its check
     tag, error, layout, places = one.coded()
     most = max(most, mount.count("coded_bytes"))
     right = right and error == 0 and files[divmod(tag, EXPERTS)].startswith(one.chunks(layout, places)[1])
@@ -174,7 +174,8 @@ check("nothing is held", mount.all_at_rest(), mount.stat())
 
 
 def library_waits(form):
-    """What a wait of the library for a layer says; then its experts are taken one by one: how many came."""
+    """Waits with the library for a whole layer, then for its experts one by one: (result of the first wait, experts
+    received)."""
     client, request, error = ctypes.c_void_p(), ctypes.c_void_p(), api.Error()
     needs, index, status, came = (api.Need * EXPERTS)(*((n, 1) for n in range(EXPERTS))), ctypes.c_uint32(), ctypes.c_int(), 0
     if library.efs_client_open(mount.path.encode(), None, ctypes.byref(client), ctypes.byref(error)) or library.efs_client_begin(
@@ -192,7 +193,7 @@ def library_waits(form):
 library = api.load(program("libexpertfs.so.0", PLAIN))
 for form in (api.FORM_FULL, api.FORM_CODED):
     said = library_waits(form)
-    expected = 0 if form == api.FORM_FULL else -errno.EDEADLK  # full experts without room are read as files
+    expected = 0 if form == api.FORM_FULL else -errno.EDEADLK  # full experts without memory are read as files
     check(f"form {form}: the library gets all of them, one by one", said == (expected, EXPERTS), said)
 check("nothing is held", mount.all_at_rest(), mount.stat())
 
@@ -201,7 +202,7 @@ for layer in (0, 1):
     one.send(ASK, [(n, 1, layer * EXPERTS + n) for n in range(EXPERTS)], layer=layer, form=AS_CODED)
 check("there is no room for all", wait_until(lambda: mount.count("coded_waits") > 0 and mount.count("coded_experts") > 0), mount.stat())
 before = mount.count("inflight")
-for turn in range(2000):  # of experts that two does not hold
+for turn in range(2000):  # of experts that client two does not hold
     two.send(ASK, [(n, 1, NOTIFY) for n in range(EXPERTS)], layer=turn % 2, form=AS_CODED)
 two.send(ASK, [(99, 1, 5)], form=AS_CODED)
 check("all of it was taken", two.coded()[:2] == (5, -22))

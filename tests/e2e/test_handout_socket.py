@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hand-out's socket: its place, who may get there, what a killed daemon leaves, long paths, and a daemon that has no
-descriptor left for those who come."""
+"""The socket that passes experts: its path, access to it, files left by a killed daemon, long paths, and a daemon that
+has no descriptor left for new clients."""
 import resource
 import socket
 import stat
@@ -24,7 +24,7 @@ def connect(path):
 
 
 def is_served(path):
-    """A wrong packet is answered by cutting us off, not before."""
+    """Whether the daemon serves the connection: it does not close it within 0.5 s."""
     s = connect(path)
     s.settimeout(0.5)
     try:
@@ -63,7 +63,7 @@ strange = [os.path.join(base, name) for name in ("mine", "1-2", "x-0000000000000
 for path in strange:
     os.mkdir(path)
 mount.abandon()
-mount = Mount(store, "nostate")  # nothing is measured: it has the same descriptors all the time
+mount = Mount(store, "nostate")  # no measurement: the number of its descriptors does not change
 check("the next mount takes it away, and nothing else",
       sorted(os.listdir(base)) == sorted([os.path.basename(os.path.dirname(address_of(mount)))] + [os.path.basename(path) for path in strange]),
       os.listdir(base))
@@ -97,7 +97,7 @@ def numbers():
 
 
 held = [connect(address_of(mount))]
-wait_until(lambda: mount.count("fuse_handout_clients") >= 2)  # is_served() was one
+wait_until(lambda: mount.count("fuse_handout_clients") >= 2)  # is_served() was one client
 while max(numbers()) + 1 > len(numbers()) and len(held) < 14:
     clients = mount.count("fuse_handout_clients")
     held.append(connect(address_of(mount)))
@@ -114,7 +114,7 @@ for s in late:
         got.append(error)
 check("who comes then is turned away, not left waiting", all(g == b"" or isinstance(g, ConnectionError) for g in got), got)
 check("nobody spins", wait_until(lambda: state() == "S", 5), state())
-limit(3)  # not even the one that is kept for this: a new descriptor would be 3 or more
+limit(3)  # not even the reserved one: a new descriptor would be 3 or more
 more = [connect(address_of(mount)) for _ in range(3)]
 check("nor with none at all", wait_until(lambda: state() == "S", 5) and wait_until(lambda: state() == "S", 5), state())
 limit(before)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that hold hundreds of MiB of pages of experts in pipes and socket queues, which the daemon's cgroup was charged
-for: the daemon is not killed, the bytes stay right, and what they let go is used again."""
+"""Clients that hold hundreds of MiB of experts' pages in pipes and socket queues, charged to the daemon's cgroup: the
+daemon is not killed, the bytes stay correct, and released pages are reused."""
 import resource
 
 from crowd import drained
@@ -25,7 +25,7 @@ def alive(when):
 
 
 def in_pipes(name):
-    """Pages of the file in pipes, a page of each 2 MiB and then some: [(end, offset, bytes)]"""
+    """Puts 64 KiB of the file at every MiB into a pipe each: [(end, offset, bytes)]"""
     held = []
     with open(mount / name, "rb", buffering=0) as file:
         for offset in range(0, size, 1 << 20):
@@ -60,7 +60,7 @@ wrong = set()
 
 
 def by_the_kernel():
-    """Of 16 experts that are opened, those that the kernel serves."""
+    """The number of 16 opened experts that the kernel serves."""
     before = mount.count("fuse_opens_passthrough")
     for name in names[:16]:
         with open(mount / name, "rb") as file:
@@ -69,7 +69,7 @@ def by_the_kernel():
     return mount.count("fuse_opens_passthrough") - before
 
 
-# what a cgroup counts as in use may be seconds old
+# the cgroup's memory usage may be seconds old
 check("let go: all are served by the kernel again", wait_until(lambda: by_the_kernel() == 16) and not wrong, wrong)
 
 print("-- queues of sockets")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guesses: lines written to .expertfs/hint are read ahead of their use and are none; what is refused; what .expertfs/predict
-tells, off and on; predicted from requests."""
+"""Predictions: the lines written to .expertfs/hint are read ahead and are no requests; refused lines; the contents of
+.expertfs/predict, with prefetch off and on; predictions from requests."""
 from e2e import *
 
 need_fuse()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon is killed, EXPERTFS_KILLS times: while it serves a crowd of every kind of reader and clients of the library,
-while it begins, while it ends. Nobody hangs or gets a wrong byte; mappings and pipes that the kernel holds stay right;
-the store is mounted again at once, in the same place, with the same state, and what an earlier daemon left is taken."""
+"""The daemon is killed, EXPERTFS_KILLS times: while it serves a crowd of every kind of reader and clients of the
+library, while it starts, while it ends. No reader hangs or gets a wrong byte; mappings and pipes that the kernel holds
+stay correct; the store is mounted again at once, at the same place, with the same state, and accepts the files of an
+earlier daemon."""
 import crowd
 from e2e import *
 from library_client import asking
@@ -14,8 +15,8 @@ READERS = 2 * len(crowd.KINDS)
 OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
            "budget=64M,nopassthrough,direct_io=off",
            "budget=96M,prealloc,prefetch=auto")
-# Who may meet a fault of a mapping whose file nobody can serve any more. A client of the library maps experts' files
-# where the mount hands none out.
+# Readers that may fault on a mapping whose file has no daemon any more. A client of the library maps experts' files
+# when the mount does not pass experts.
 MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice", "client"}
 model, store = shared()
 folder = scratch("copies")
@@ -26,14 +27,14 @@ originals = experts_of(model)
 
 
 def dead(mount):
-    """Take away what a killed daemon leaves."""
+    """Removes the mount of a killed daemon."""
     mount.abandon()
     wait_until(lambda: not is_mounted(mount.path))
     return not is_mounted(mount.path)
 
 
 def serving(generator, options):
-    """Killed while it serves; what is wrong."""
+    """Kills the daemon while it serves; returns the problems."""
     mount = Mount(store, options, name="killed")
     readers, stop = crowd.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=[asking(mount, originals, 3, 8, (0, 1 << 20)) for _ in range(2)])
     time.sleep(generator.uniform(0, 1.0))
@@ -78,7 +79,7 @@ for number in range(KILLS):
     way = serving if number % 4 < 2 else generator.choice((beginning, ending, serving))
     ways[way.__name__] = ways.get(way.__name__, 0) + 1
     problems = way(generator, options)
-    after = Mount(store, "budget=64M", name="killed")  # finds the state that the dead one left
+    after = Mount(store, "budget=64M", name="killed")  # loads the state of the killed daemon
     if generator.random() < 0.5:
         name = generator.choice(sorted(want))
         if open(after / name, "rb").read() != want[name]:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon is killed while a page of a mapped file is not answered: it dies at once, and its readers get errors."""
+"""The daemon is killed while the read of a mapped file's page is unanswered: it dies at once, and its readers get
+errors."""
 from e2e import *
 
 need_fuse()
 store = make_store(make_model())
-LATE = 5 << 20  # the byte that is answered late: of the first shard, with larger reads before it
+LATE = 5 << 20  # the byte that is answered late: in the first shard, with larger reads before it
 
-# Goes through the mapped file in order, or uses one page.
+# Reads the mapped file in order, or only one page.
 READER = """
 import mmap, sys
 path, late, alone = sys.argv[1], int(sys.argv[2]), len(sys.argv) > 3

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mount of 20,000 experts whose chunks lie up to 9 TiB into the store, in a file of 6 GB: listed, read and mapped at
-the far end, served by passthrough and by the daemon. Expert n has the bytes of expert n % 12 (tests/common/large_store.h):
-what the far end gives is what the near end gives; tests/engine/test_large.c holds both to what was packed."""
+"""A mount of 20,000 experts with chunks at offsets of up to 9 TiB in the store, a sparse file of 6 GB: listed, read and
+mapped at the far end, by passthrough and by the daemon. Expert n has the bytes of expert n % 12
+(tests/common/large_store.h), so the far end must equal the near end; tests/engine/test_large.c compares both with the
+packed bytes."""
 from e2e import *
 
 need_fuse()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open experts: one lease for all opens of one, kept by mappings, given back by the last; what happens when there is
-no room for another. In random order, by many: test_soak.py."""
+"""Open experts: one lease for all opens of an expert, kept by mappings, released by the last; and opens without memory
+for another lease. In random order, by many readers: test_soak.py."""
 from e2e import *
 
 need_fuse()
@@ -30,7 +30,7 @@ for handle in handles[1:]:
 check("19 closed: still leased, still right", leased() == 1 and handles[0].read() == want[experts[0]])
 view = mmap.mmap(handles[0].fileno(), 0, prot=mmap.PROT_READ)
 handles[0].close()
-open(mount / experts[1], "rb").close()  # released behind it
+open(mount / experts[1], "rb").close()  # released after the mapping
 check("a mapping keeps it", wait_until(lambda: leased() == 1) and view[:] == want[experts[0]])
 view.close()
 check("unmapped: given back", none_leased())

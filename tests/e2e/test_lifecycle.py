@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a mount begins and ends: readiness and failure told to the parent, exit statuses, signals with open files,
-umount, mount(8) with -t fuse.expertfs. Of an unprivileged user: test_permissions.py."""
+"""Start and end of a mount: readiness and failure reported to the parent, exit statuses, signals with open files,
+umount, mount(8) with -t fuse.expertfs. For an unprivileged user: test_permissions.py."""
 from e2e import *
 
 need_fuse()
@@ -127,7 +127,7 @@ def signals():
         for file, name, want in zip(files, ("a file", "an expert"), (source[large], expert_bytes)):
             try:
                 data = file.read(1 << 20)
-                good = data and data == want[4096:4096 + len(data)]  # as far as the kernel has them
+                good = data and data == want[4096:4096 + len(data)]  # as much as the kernel has
                 outcome = "its own bytes" if good else f"wrong bytes ({len(data)})"
             except OSError as error:
                 good, outcome = True, error.strerror
@@ -199,7 +199,7 @@ def by_mount():
     if not root or not os.path.exists("/sbin/mount.fuse3") or run("unshare", "-m", "true").returncode:
         note("left out: needs root, /sbin/mount.fuse3 and unshare -m")
         return
-    # mount(8) hands an empty environment on, so the program must be where sh looks; a mount namespace of our own has
+    # mount(8) passes an empty environment, so the program must be in sh's default path; a separate mount namespace has
     # it there, and ends with all its mounts
     path = scratch("by mount(8)")
     os.mkdir(path)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store or a disk that fails, and readers that ask again and again, do not fill the log: of each kind of message some are
-told, the same one once, and then how many were left out, so that the log and the counters agree."""
+"""A store or a disk that fails, with readers that retry, does not flood the log: a limited number of each kind of
+message is logged, repeated ones once, and then the number of suppressed ones, so that the log and the counters
+agree."""
 from e2e import *
 
 need_fuse()
@@ -10,7 +11,7 @@ READS = 200
 
 
 def read_error(path, offset):
-    """The error of a read of a page; 0: none."""
+    """The errno of a read of a page; 0: success."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.pread(fd, 4096, offset)
@@ -22,14 +23,15 @@ def read_error(path, offset):
 
 
 def told(lines, pattern):
-    """(lines told of what has the pattern, those that were left out)"""
+    """(logged lines with the pattern, suppressed ones)"""
     of_it = [line for line in lines if re.search(pattern, line)]
     left = [int(n) for line in of_it for n in re.findall(r"(\d+) more messages like this one were left out: ", line)]
     return len(of_it) - len(left), sum(left)
 
 
 def ends_when_killed(path):
-    """Where a page cannot be read, mmap(MAP_POPULATE) tries until the process is killed. Whether that ends it."""
+    """Where a page cannot be read, mmap(MAP_POPULATE) retries until the process is killed. Returns whether that ends
+    it."""
     code = """import mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
 mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)"""
@@ -44,7 +46,7 @@ mmap.mmap(fd, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)"""
 
 
 def damaged_places(mount):
-    """(name, offset) of pages that give an error"""
+    """(name, offset) of pages whose read fails"""
     return [(name, at) for name in names for at in range(0, os.path.getsize(mount / name), 32768)
             if read_error(mount / name, at)]
 
@@ -66,7 +68,7 @@ for options in ("nopassthrough", "nopassthrough,direct_io=off"):
     check(f"{READS} reads of it give EUCLEAN or EIO", errors <= {errno.EUCLEAN, errno.EIO}, errors)
     if hasattr(mmap, "MAP_POPULATE"):
         check("who maps it with MAP_POPULATE can be killed", ends_when_killed(mount / places[0][0]))
-    def at_rest():  # the kernel may still read ahead for the one who was killed
+    def at_rest():  # the kernel may still read ahead for the killed process
         before = mount.count("chunks_damaged")
         return mount.count("inflight") == 0 and mount.count("chunks_damaged") == before
 

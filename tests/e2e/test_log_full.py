@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon in the foreground whose standard error blocks: a pipe or a socket that nobody reads, a terminal stopped by
-Ctrl-S. The daemon serves, is tuned and ends; it counts and reports the lines that it could not write."""
+"""A daemon in the foreground whose standard error blocks: a pipe or a socket without a reader, a terminal stopped by
+Ctrl-S. The daemon serves, accepts settings and ends; it counts and reports the lines that it could not write."""
 import pty
 import select
 import socket
@@ -28,7 +28,7 @@ class Pipe:
 
 
 class Socket(Pipe):
-    """As systemd gives a service, to the journal."""
+    """As systemd connects a service to the journal."""
 
     def __init__(self):
         self.ends = socket.socketpair()
@@ -55,7 +55,7 @@ class Terminal(Pipe):
 
 
 def read_until(output, pattern):
-    """What is read until there is such a line, or nothing comes for long."""
+    """Reads until a line matches, or no data arrives for 30 s."""
     text = ""
     while not re.search(pattern, text) and select.select([output.read_fd], [], [], 30)[0]:
         text += os.read(output.read_fd, 65536).decode(errors="replace")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are mapped: who maps one later finds what is in the page cache, and takes nothing from others; a reader of
-single experts is not read ahead for; under a memory limit the daemon leaves its memory to the page cache, and takes it
-back for leases."""
+"""Files that are mapped: a later mapping uses the page cache of the first, and does not evict other data; a reader of
+single experts gets no read-ahead; under a memory limit the daemon leaves its memory to the page cache, and reclaims it
+for leases."""
 from e2e import *
 
 need_fuse()
 
-# Maps a file, reads every page of parts of it, says so, and waits for the end of its input
+# Maps a file, reads every page of parts of it, prints their sum, and waits for the end of its input
 READER = """
 import mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -42,7 +42,7 @@ def name_of(model):
 
 
 def mapped_again(store, model, options, again):
-    """Does a second mapping ask the daemon again?"""
+    """Does a second mapping read from the daemon again?"""
     mount = Mount(store, options)
     path, want = mount / name_of(model), sum_of(os.path.join(model, name_of(model)))
     first = Reader(path)
@@ -53,7 +53,7 @@ def mapped_again(store, model, options, again):
     if again:
         check(f"{options}: a second mapping reads again", more > 0)
     else:
-        # read() of the control files apart, nothing comes to the daemon but perhaps a page that the kernel gave up
+        # apart from reads of the control files, the daemon only gets reads of a few pages that the kernel dropped
         check(f"{options}: a second mapping finds what the first has left", more * 20 < os.path.getsize(path), more)
         check(f"{options}: its open goes through the page cache",
               mount.count("fuse_opens_cached") > cached or "direct_io=off" in options)
@@ -72,7 +72,7 @@ mapped_again(store, model, "budget=256M,direct_io=off", False)
 if direct:
     mapped_again(store, model, "budget=256M,direct_io=on", True)
 
-# Some experts of a file, each a MiB: what is read of the store is near what was asked for, not 32 MiB more each time
+# Some experts of a file, a MiB each: the bytes read from the store are near those requested, not 32 MiB more each time
 big = make_model("big", "-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "16", "-l", "3", "--vocab", "4096",
                  "--format=gguf")
 big_store = make_store(big)
@@ -85,12 +85,12 @@ size = os.path.getsize(os.path.join(big, "model.gguf"))
 parts = [f"{at}:{at + (1 << 20)}" for at in range(40 << 20, size - (4 << 20), 60 << 20)]
 before = mount.count("disk_bytes")
 check("parts of a mapping", sum_of(mount / "model.gguf", *parts) == sum_of(os.path.join(big, "model.gguf"), *parts))
-# a MiB, and what the kernel reads around it, lie in two or three extents of at most 4 MiB
+# a MiB, and the kernel's read-around, span two or three extents of at most 4 MiB
 read = mount.count("disk_bytes") - before
 check("a mapping read here and there is not read ahead for", read <= len(parts) * (12 << 20), (read, len(parts)))
 mount.unmount()
 
-# Under a limit
+# Under a memory limit
 try:
     limited = memory_cgroup(400 << 20)
 except OSError as error:
@@ -99,7 +99,7 @@ except OSError as error:
 mount = Mount(big_store, "budget=auto", prefix=limited.prefix)
 auto = mount.count("budget_bytes")
 check("auto is about half of the limit", auto <= 200 << 20, auto)
-# the page cache is found once a second
+# the daemon checks the page cache once a second
 def ceded():
     Reader(mount / "model.gguf", join=limited.join).end()
     return mount.count("budget_bytes") < auto * 7 // 8

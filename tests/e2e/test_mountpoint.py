@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mountpoint: a daemon unmounts its own mount and no other one, wherever it is by then; mounts at once, over a dead
-one, remounts, bind mounts. In a mount namespace of its own: `expertctl list` of other tests would find its dead mounts."""
+"""The mountpoint: a daemon unmounts only its own mount, at whatever path it is by then; concurrent mounts, mounts over
+a dead one, remounts, bind mounts. In a separate mount namespace: `expertctl list` of other tests would find its dead
+mounts."""
 import os
 import shlex
 import subprocess
@@ -15,14 +16,15 @@ from e2e import *
 need_fuse()
 if INSIDE not in os.environ:
     skip("needs root and unshare -m")
-with open("/proc/self/mountinfo") as table:  # those of other tests, which would not end while they are mounted here
+with open("/proc/self/mountinfo") as table:  # mounts of other tests, which would not end while they are mounted here
     for line in table:
         if " - fuse." in line:
             subprocess.run(["umount", "-l", line.split()[4].encode().decode("unicode_escape")], stderr=subprocess.DEVNULL)
 model, store = shared(NARROW)
 expertfs = program("expertfs")
 large = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
-# All mounts are below one whose mounts are private: others could not be moved. It goes with all that is below it.
+# All mounts are below a private mount, because mounts below a shared one cannot be moved. Unmounting it unmounts all of
+# them.
 below = scratch("below")
 os.mkdir(below)
 if run("mount", "-t", "tmpfs", "below", below).returncode:
@@ -32,7 +34,7 @@ run("mount", "--make-private", below)
 
 
 def mounted_on(path):
-    """The types of what is mounted on path, from below to the top."""
+    """The filesystem types mounted on path, from the bottom to the top."""
     with open("/proc/self/mountinfo") as table:
         lines = [line.split() for line in table]
     return [line[line.index("-") + 1] for line in lines if line[4].encode().decode("unicode_escape") == path]
@@ -44,7 +46,7 @@ def new_folder(name):
 
 
 def mount_other(path):
-    """A file system of others on path, with a file."""
+    """Mounts another filesystem with a file on path."""
     run("mount", "-t", "tmpfs", "other", path)
     open(f"{path}/theirs", "w").close()
 
@@ -118,7 +120,7 @@ def bound():
 
 
 def at_once(what, stores, path, names=None, before=()):
-    """Daemons that are started together on one mountpoint: one mounts, the others name the store that is mounted."""
+    """Starts daemons concurrently on one mountpoint: one mounts, the rest name the mounted store."""
     print(f"-- four daemons at once: {what}")
     daemons = [subprocess.Popen([expertfs, one, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
@@ -156,7 +158,8 @@ def all_at_once():
 
 
 def other_sources(place, there, hidden, covered):
-    """What other programs do with such paths. A --reclaim of one must not pack and remove the folder of that name here."""
+    """How other programs handle such paths. `mkexpertfs --reclaim` of one must not pack and remove the folder with that
+    name here."""
     weights, out = files_below(model), f"{place}/out.efs"
     served = Mount(store, name="below/place/mnt")
     reclaim, tuned = ("mkexpertfs", "--reclaim", "--yes"), ("expertctl", "get")
@@ -221,7 +224,7 @@ def other_places():
 
 
 def dead(path, *options):
-    """Leave a mount there whose daemon was killed."""
+    """Leaves a mount at path whose daemon was killed."""
     result = run(expertfs, store, path, *options)
     pid = int(re.search(r"^pid: (\d+)", open(f"{path}/.expertfs/config").read(), re.M)[1])
     os.kill(pid, signal.SIGKILL)
@@ -272,7 +275,7 @@ def by_the_unit(options):
     conf = {"$$": "$", "${MOUNTPOINT}": path, "${STORE}": kept, "${OPTIONS}": options, "@BINDIR@": BUILD}
 
     def start():
-        """As systemd does: a line is split into words by its quotes, then variables are replaced in each word."""
+        """As systemd does: splits a line into words by its quotes, then replaces variables in each word."""
         for name, line in lines:
             result = run(*[re.sub(r"\$\$|\$\{\w+\}|@\w+@", lambda found: conf[found.group()], word)
                            for word in shlex.split(line.lstrip("-"))])
@@ -315,7 +318,7 @@ def tunes(path):
 def remounted():
     print("-- remount")
     mount = Mount(store, "noexec", name="below/remounted")
-    table = "nosuid,nodev,relatime,user_id=0,group_id=0,max_read=1048576"  # what mount(8) adds
+    table = "nosuid,nodev,relatime,user_id=0,group_id=0,max_read=1048576"  # added by mount(8)
     others = new_folder("not ours")
     mount_other(others)
 

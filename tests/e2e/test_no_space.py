@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No space in the tmpfs that a daemon has its memory in: readers, mappings and clients of the socket get the right bytes or
-an error, the daemon lives, and with space again all is as before."""
+"""No space in the tmpfs of a daemon's memory: readers, mappings and clients of the socket get the correct bytes or an
+error, the daemon survives, and with space again all works as before."""
 from e2e import *
 from handout import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
 
@@ -20,7 +20,7 @@ mount = Mount(store, "budget=128M", environment={"LD_PRELOAD": preload, "EFS_TES
 
 
 def roots():
-    """Descriptors of the daemon's tmpfs."""
+    """Paths of the daemon's descriptors of its tmpfs."""
     folder = f"/proc/{mount.daemon.pid}/fd"
     return [f"{folder}/{n}" for n in os.listdir(folder) if os.readlink(f"{folder}/{n}") == "/" and
             os.statvfs(f"{folder}/{n}").f_blocks << 12 == 1 << 40]
@@ -33,7 +33,7 @@ root = roots()[0]
 
 
 def leave(room):
-    """So many bytes of the tmpfs are free."""
+    """Leaves `room` bytes of the tmpfs free; None: all."""
     now = os.statvfs(root)
     size = 1 << 40 if room is None else (now.f_blocks - now.f_bfree) * now.f_bsize + room
     context = libc.fspick(-100, root.encode(), 1)
@@ -43,14 +43,14 @@ def leave(room):
 
 
 def read_all(what):
-    """Whether all experts were read; no error is another one, and no byte is wrong."""
+    """Whether all experts were read; checks that no other error occurs and no byte is wrong."""
     right, refused, wrong = read_pieces(mount, want, 1 << 30, (errno.ENOMEM, errno.EIO))
     check(f"{what}: {right} of {len(want)} experts read, no byte is wrong", not wrong, wrong)
     return not refused
 
 
 def ask_all(what):
-    """The same for coded ones of a client."""
+    """The same for coded experts of a client."""
     client, good, wrong = Client(mount), 0, []
     for layer in range(2):
         client.send(ASK, [(n, 1, n | WITH_LAYOUT) for n in range(EXPERTS)], layer=layer, form=AS_CODED)

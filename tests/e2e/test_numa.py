@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chunk pool on the machine's memory nodes, on mocked ones, and on none: the same bytes, and config says where they
-are kept."""
+"""The chunk pool on the machine's memory nodes, on simulated ones, and without any: the same bytes, and config reports
+their nodes."""
 from e2e import *
 
 need_fuse()

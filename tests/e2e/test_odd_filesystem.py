@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store, its target or its source is on a filesystem that is odd (oddfs.c): close() fails where there is no
-fsync(), O_DIRECT can be opened and not read, link() is refused, inode numbers change."""
+"""The store, its target or its source is on a filesystem with quirks (oddfs.c): close() fails where there is no
+fsync(), O_DIRECT can be opened but not read, link() is refused, inode numbers change."""
 from e2e import *
 
 need_fuse()
@@ -20,7 +20,7 @@ def wrong(folder):
 
 
 class Odd:
-    """oddfs over a folder of its own; with files copied to the folder first."""
+    """oddfs over a new folder, with files copied to the folder first."""
 
     count = 0
 
@@ -43,7 +43,7 @@ class Odd:
         return sorted(os.listdir(self.folder))
 
     def signalled(self):
-        """It has handled its signal: none is pending."""
+        """Whether it has handled its signal: none is pending."""
         with open(f"/proc/{self.process.pid}/status") as status:
             return not re.search("^(ShdPnd|SigPnd):.*[1-9a-f]", status.read(), re.M)
 
@@ -94,7 +94,7 @@ odd = Odd(f"link={errno.EIO}", f"rename={errno.EIO}")
 refused("mkexpertfs", run(program("mkexpertfs"), "-q", model, odd / "out.efs"), "Input/output error", odd)
 odd.end()
 
-# not EOPNOTSUPP later: the kernel then issues a read of io_uring again and again (seen with Linux 6.18)
+# not EOPNOTSUPP later: the kernel then reissues a read of io_uring without end (seen with Linux 6.18)
 for quirk, error in (("direct", errno.EINVAL), ("direct", errno.EOPNOTSUPP), ("late", errno.EINVAL)):
     print(f"-- {'from some time on, ' if quirk == 'late' else ''}reads with O_DIRECT fail with {errno.errorcode[error]}")
     odd = Odd(f"{quirk}={error}", files=(store,))

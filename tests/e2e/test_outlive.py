@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of an expert's file that outlive its last close: in pipes, in socket queues, under writes of a mapping that are
-still on their way, pinned by io_uring, mapped. Whatever is opened meanwhile under a small budget, they stay the expert's
-bytes."""
+"""Pages of an expert's file that outlive its last close: in pipes, in socket queues, under writes from a mapping in
+flight, pinned by io_uring, mapped. They keep the expert's bytes while other experts are opened under a small budget."""
 import socket
 
 import crowd
@@ -23,7 +22,7 @@ need_passthrough(mount)
 
 
 def others(but, turns=2):
-    """Open, read a little of, and close all other experts: more than the budget has room for."""
+    """Opens, reads a little of, and closes all other experts: more than the budget can hold."""
     for _ in range(turns):
         for name in names:
             if name not in but:
@@ -69,7 +68,8 @@ print("-- writes of mappings that are still on their way")
 
 
 def written_late(path, name):
-    """Asynchronous O_DIRECT writes from a mapping that is gone before they have ended; what the file holds then."""
+    """Asynchronous O_DIRECT writes from a mapping that is unmapped before they complete; returns whether the file is
+    correct."""
     PIECE = 64 << 10
     mapping = Mapping(mount / name)
     context = ctypes.c_ulong(0)
@@ -106,8 +106,8 @@ print("-- io_uring")
 
 
 def by_ring(begin):
-    """begin(ring, name, mapping) begins something, and returns what gives the bytes that arrive of it once the mapping is
-    gone, and where in the file they are from; names of which wrong bytes came, or none for all of them."""
+    """begin(ring, name, mapping) starts an operation, and returns a function that gives the bytes that arrive after the
+    mapping is unmapped, and their offset in the file. Returns the names with wrong bytes."""
     wrong, arrived = [], 0
     for name in some:
         ring = uring.Ring()
@@ -124,7 +124,7 @@ def by_ring(begin):
 
 
 def sent_by_ring(ring, address, operation, **more):
-    """Send an expert to a socket whose reader is late: what receives it."""
+    """Sends an expert to a socket whose reader is late; returns the function that receives it."""
     sender, receiver = connection(8 << 20)
     ring.submit(operation, sender.fileno(), address, size, **more)
 
@@ -144,13 +144,14 @@ def sent_by_ring(ring, address, operation, **more):
 
 
 def written_by_ring(ring, address, operation, **more):
-    """Write an expert into a pipe whose reader is late, and that is full meanwhile: what reads it."""
+    """Writes an expert to a pipe whose reader is late, and that is full meanwhile; returns the function that reads
+    it."""
     out, into = os.pipe()
     fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, 256 << 10)
     ring.submit(operation, into, address, size, **more)
 
     def receive_all():
-        data = os.read(out, 256 << 10)  # what was put in at once; the rest has no mapping to come from, or pinned pages
+        data = os.read(out, 256 << 10)  # written at once; the rest has no mapping left, or pinned pages
         result = []
         reader = threading.Thread(target=lambda: result.append(drained(out)))
         reader.start()
@@ -162,7 +163,7 @@ def written_by_ring(ring, address, operation, **more):
 
 
 def written_to_disk_by_ring(ring, name, mapping):
-    """Write what whole pages an expert has past the page cache: what the file holds then."""
+    """Writes the whole pages of an expert with O_DIRECT; returns the function that reads the file."""
     pages = size // 4096 * 4096
     file = os.open(scratch("copy"), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
     os.posix_fallocate(file, 0, pages)
@@ -189,7 +190,7 @@ def spliced_by_ring(ring, name, _):
 
 
 def registered(protection, flags):
-    """Can a ring pin such a mapping as a buffer? The error, or None."""
+    """Whether a ring can pin such a mapping as a buffer: the error, or None."""
     ring, mapping = uring.Ring(), Mapping(mount / names[0], protection, flags)
     try:
         ring.register(mapping.address, size)
@@ -201,7 +202,7 @@ def registered(protection, flags):
 
 
 def by_registered(begin, operation, protection, flags, **more):
-    """The buffer is pinned, and the mapping gone, before anything is begun."""
+    """The buffer is pinned and its mapping unmapped before the operation starts."""
     def begin_late(ring, name, _):
         mapping = Mapping(mount / name, protection, flags)
         ring.register(mapping.address, size)
@@ -231,7 +232,7 @@ else:
                                     ("private", mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE)):
         error = registered(protection, flags)
         if error:
-            # the kernel pins buffers for writing: of a shared mapping of a read-only mount it pins none
+            # the kernel pins buffers for writing, so it pins none of a shared mapping of a read-only mount
             note(f"left out: a {what} mapping as registered buffer: {error}")
             continue
         wrong = by_registered(sent_by_ring, uring.OP_SEND_ZC, protection, flags, ioprio=uring.SEND_FIXED)

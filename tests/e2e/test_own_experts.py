@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that have an experts/ or .expertfs/ of their own, or experts of more than 64 tensors: all experts can be
-asked for, by requests, settings and clients, and a file of the checkpoint is never taken for an expert."""
+"""Checkpoints with their own experts/ or .expertfs/, or with experts of more than 64 tensors: all experts are available
+to requests, settings and clients, and a file of the checkpoint is never mistaken for an expert."""
 from e2e import *
 
 need_fuse()
@@ -20,7 +20,7 @@ def safetensors(tensors):
 
 
 def checkpoint(name, per_expert, own):
-    """A model of 2 layers of 3 experts in a folder, with the files of own, packed: (tensors, store)."""
+    """A model of 2 layers of 3 experts in a folder, with the additional files of `own`, packed: (tensors, store)."""
     tensors = {"model.norm.weight": generator.randbytes(258)}
     for layer in range(2):
         for expert in range(3):

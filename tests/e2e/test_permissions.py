@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With allow_other others may come, but see and read no more than the store's own mode lets them: files, folders,
-control files, xattrs and the socket. The daemon has given up what it does not need."""
+"""With allow_other other users have access, but see and read no more than the store's mode permits: files, folders,
+control files, xattrs and the socket. The daemon has dropped the capabilities that it does not need."""
 import socket
 import stat
 
@@ -16,7 +16,7 @@ store = shutil.copy(store, scratch("own.efs"))
 
 
 def actions(mount):
-    """name -> what it tries; each gives something else than an errno where it is allowed."""
+    """name -> the attempt; its result is no errno where it is permitted."""
     def read(name):
         return lambda: len(open(mount / name, "rb").read(16))
     return {
@@ -29,7 +29,7 @@ def actions(mount):
     }
 
 
-# The root of a mount can be looked at, and its own xattrs are the mount's: reading them is judged as for any file.
+# The root of a mount can be accessed, and its xattrs are those of the mount: reads of them are checked as for any file.
 large = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}"))
 expert = "experts/L01/E002.safetensors"
 for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o644, True, True), (0o604, False, True),
@@ -122,7 +122,7 @@ os.chmod(store, 0o644)
 acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, bits, who) for tag, bits, who in (
     (1, 6, 0xFFFFFFFF), (2, 0, NOBODY), (4, 4, 0xFFFFFFFF), (16, 4, 0xFFFFFFFF), (32, 4, 0xFFFFFFFF)))
 try:
-    os.setxattr(store, "system.posix_acl_access", acl)  # a user who may not, though others may
+    os.setxattr(store, "system.posix_acl_access", acl)  # denies a user that the mode permits
 except OSError as error:
     note(f"left out: no access control lists here ({error.strerror})")
 else:

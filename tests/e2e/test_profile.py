@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A saved profile that does not hold any more: rates follow what is served; a profile of another
-processor is measured again by the next mount that has the memory for it."""
+"""A saved profile that is no longer valid: rates follow measured service; the next mount with enough memory measures a
+profile of another processor again."""
 from e2e import *
 
 need_fuse()
@@ -14,7 +14,7 @@ def saved():
 
 
 def change(**numbers):
-    """Save the profile with other numbers, of an hour ago; what it was."""
+    """Saves the profile with other numbers and a time an hour ago; returns the previous one."""
     with open(saved()) as file:
         profile = json.load(file)
     with open(saved(), "w") as file:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file comes back byte for byte, however it is read: whole, and by many readers of all kinds at once; with each way
-of serving and with little memory."""
+"""Every file is read back byte for byte: whole, and by many concurrent readers of all kinds; with each way of serving
+and with little memory."""
 import crowd
 from e2e import *
 
@@ -19,7 +19,7 @@ def same_files(mount):
 
 
 def same_experts(mount):
-    """Their files, once the tensors in them are the checkpoint's."""
+    """The experts' files, after a comparison of their tensors with the checkpoint."""
     files, seen, bad = {name: open(mount / name, "rb").read() for name in mount.experts()}, {}, []
     for name, data in files.items():
         header, base = safetensors_header(data)

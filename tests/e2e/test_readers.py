@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cold file is read by all kinds of readers: pread, read, readv, sendfile, a mapping; into buffers that begin with a
-page and that do not; by one thread, by several that take turns on one descriptor, by several of their own. Each gets the
-file's bytes, each byte of the store is read about once, and none takes more memory than the read-ahead of its streams."""
+"""A cold file read by all kinds of readers: pread, read, readv, sendfile, a mapping; into buffers that are page-aligned
+and that are not; by one thread, by several that take turns on one descriptor, by several with a descriptor each. Each
+gets the file's bytes, each byte of the store is read about once, and none takes more memory than the read-ahead of its
+streams."""
 from e2e import *
 
 need_fuse()
@@ -11,13 +12,13 @@ name = max(files_below(model), key=lambda name: os.path.getsize(f"{model}/{name}
 want = open(f"{model}/{name}", "rb").read()
 store_bytes = os.path.getsize(store)
 OPTIONS = "nostate,nopassthrough,direct_io=on,budget=256M"
-WINDOW = 32 << 20  # the engine's read-ahead; under a smaller budget it has less
-MEMORY = 2 * WINDOW  # of what its streams have in passing, however many they are
-BEFORE = WINDOW // 3 + (4 << 20)  # what one has read, in coded bytes, before it is known for a scan
+WINDOW = 32 << 20  # the engine's read-ahead; less with a smaller budget
+MEMORY = 2 * WINDOW  # of all streams together, in passing
+BEFORE = WINDOW // 3 + (4 << 20)  # coded bytes read before a reader is recognised as a scan
 
 
 class Readers:
-    """Threads that read one file together, and remember what was wrong."""
+    """Threads that read one file together, and record errors."""
 
     def __init__(self, mount, kind, block, shift, threads, own):
         self.path, self.kind, self.block, self.shift = mount / name, kind, block, shift
@@ -40,7 +41,7 @@ class Readers:
             got = os.readv(fd, [view])
         elif self.kind == "readv":
             got = os.preadv(fd, [view[:count // 3], view[count // 3:count // 2], view[count // 2:]], at)
-        else:  # sendfile, into a file of memory
+        else:  # sendfile, to a memfd
             os.lseek(self.sink, 0, os.SEEK_SET)
             got = os.sendfile(self.sink, fd, at, count)
             os.preadv(self.sink, [view], 0)
@@ -74,18 +75,18 @@ class Readers:
 seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 generator = random.Random(seed)
 note(f"SEED={seed} repeats the choice of cells")
-cells = [("pread", 1 << 20, shift, 1, True) for shift in (0, 16, 1)]  # those first that were read five times slower
+cells = [("pread", 1 << 20, shift, 1, True) for shift in (0, 16, 1)]  # first those that were once five times slower
 everything = [(kind, block, shift, threads, own)
               for kind in ("pread", "read", "readv", "sendfile") for block in (64 << 10, 1 << 20, 8 << 20, 777777)
               for shift in (0, 16, 1) for threads in (1, 2, 8) for own in (True, False)
               if kind != "sendfile" or not own or threads == 1
-              if kind != "read" or own]  # read() of one descriptor by several: who gets what is not known
+              if kind != "read" or own]  # read() on one descriptor by several threads: the parts are unknown
 cells += generator.sample(everything, 4 if SANITIZED else 12)
 Readers.sink = os.memfd_create("sink")
 for cell in cells:
     kind, block, shift, threads, own = cell
     if kind == "sendfile" and threads > 1:
-        threads = 1  # one sink
+        threads = 1  # there is one sink
     mount = Mount(store, OPTIONS)
     readers = Readers(mount, kind, block, shift, threads, own)
     wait_until(lambda: mount.count("inflight") == 0)
@@ -94,7 +95,7 @@ for cell in cells:
           not readers.wrong and readers.bytes == len(want), (readers.wrong[:5], readers.bytes))
     most = (WINDOW if threads == 1 else MEMORY) + BEFORE * min(threads, 4)
     check("each chunk was read about once", stat["disk_bytes"] <= store_bytes * 1.15, (stat["disk_bytes"], store_bytes))
-    if kind != "sendfile":  # goes through the page cache, whose readers are followed only after a long run
+    if kind != "sendfile":  # goes through the page cache, where a reader is recognised only after a long run
         check("most of it ahead", stat["readahead_extents"] * 3 > stat["disk_reads"], stat)
         check("little memory", stat["chunk_used_bytes"] <= most, (stat["chunk_used_bytes"], most))
     mount.unmount()

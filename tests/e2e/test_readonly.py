@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing of a mount can be changed, though the kernel does not know it: every way to write gives EROFS, to root, to
-other users, and on a mount of an unprivileged user to its owner; what stat and access tell."""
+"""No file of a mount can be changed, although the kernel does not mount it read-only: every way to write gives EROFS,
+to root, to other users, and on a mount of an unprivileged user to its owner; the results of stat and access."""
 import stat as stat_module
 
 from attempts import in_a_mount, results
@@ -13,7 +13,7 @@ source = contents(model)
 large = max(source, key=lambda name: len(source[name]))
 expert = "experts/L01/E002.safetensors"
 NOBODY = 65534
-PYTHON = "/usr/bin/python3"  # for users who may not enter this one's folder
+PYTHON = "/usr/bin/python3"  # for users who cannot enter this interpreter's folder
 
 
 def all_refused(who, found):

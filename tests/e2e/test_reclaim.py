@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint packed in its own place on disks of its own: one that cannot hold both, killed and gone on with, undone;
-the disk full in between; other filesystems, and one that cannot do it. When the power fails: fault/test_reclaim.c.
+"""A checkpoint packed with its space reclaimed, on separate disks: one too small for both, killed and resumed, undone;
+the disk full in between; other filesystems, and one that does not support it. For power failures: fault/test_reclaim.c.
 
-Needs root and loop devices. EXPERTFS_TEST_DISK=DIR: where the disks' files are made (2.5 GB), else in the scratch folder.
+Needs root and loop devices. EXPERTFS_TEST_DISK=DIR: folder for the disks' files (2.5 GB), otherwise /var/tmp.
 """
 import hashlib
 import shlex
@@ -54,7 +54,7 @@ class Disk:
 
 
 class Watch(threading.Thread):
-    """The most that a disk holds meanwhile."""
+    """The maximum that a disk holds meanwhile."""
 
     def __init__(self, disk):
         super().__init__()
@@ -86,8 +86,8 @@ def mkexpertfs(*arguments, **more):
 
 
 def killed(nth, *arguments, number=signal.SIGKILL):
-    """Runs it and sends a signal before the nth call that changes files. What it printed; None if it was done before, which
-    takes fewer calls."""
+    """Runs mkexpertfs and sends a signal before its nth call that changes files. Returns its output; None if it
+    completed with fewer calls."""
     process = Signalled(nth, *arguments, number=number)
     status, said = process.end()
     if status == 0:
@@ -174,7 +174,7 @@ for kind, size, options in (("ext4", 256, ("-q",)), ("xfs", 320, ("-q",)), ("btr
         said = killed(rounds * rounds + random.randrange(rounds), *again)
     check(f"{kind}: killed {rounds - 1} times, the store is the one that is packed beside the source", rounds > 4 and
           os.path.exists(f"{place}/out.efs") and digest(f"{place}/out.efs") == want_store)
-    mkexpertfs("--resume", f"{place}/out.efs")  # it may have been killed while it tidied up
+    mkexpertfs("--resume", f"{place}/out.efs")  # it may have been killed while it cleaned up
     check(f"{kind}: nothing else is left", sorted(set(os.listdir(place)) - {"lost+found"}) == ["out.efs"], os.listdir(place))
     if disk:
         disk.gone()
@@ -249,7 +249,7 @@ most = watch.end()
 check("undone", told.returncode == 0 and digests(disk / "model") == whole, told.stderr)
 note(f"most that undoing took beside the source: {(most - began) / 2**20:.0f} MiB")
 
-# Somebody else fills the disk: it ends cleanly, and goes on when there is room again.
+# Another process fills the disk: mkexpertfs ends cleanly, and can be resumed when there is space again.
 stopped = Signalled(100, "--reclaim", "--yes", disk / "model", disk / "out.efs", number=signal.SIGSTOP)
 os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
 with open(disk / "filler", "wb") as filler:
@@ -258,7 +258,7 @@ with open(disk / "filler", "wb") as filler:
             filler.write(bytes(1 << 20))
             filler.flush()
     except OSError:
-        pass  # it is full
+        pass  # the disk is full
 stopped.process.send_signal(signal.SIGCONT)
 status, said = stopped.end()
 check("a disk that others fill: it ends with 1 and tells how to go on", status == 1 and "--resume" in said and

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of io_uring are refused by a seccomp filter: one of them, all but io_uring_setup(2), from the start or when a store
-is being served. Readers get the right bytes, SIGTERM ends the daemon, and it is said once."""
+"""A seccomp filter refuses calls of io_uring: one of them, all but io_uring_setup(2), from the start or while a store
+is served. Readers get the correct bytes, SIGTERM ends the daemon, and the refusal is reported once."""
 import uring
 from e2e import *
 

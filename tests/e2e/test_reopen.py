@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors that leave the daemon, and those that it keeps of what others see, cannot be opened again for writing: not
-by root, not by who mounted. And a client that asks again under a tag whose error still waits in line."""
+"""Descriptors that the daemon passes to clients, and those that it keeps of the same files, cannot be reopened for
+writing, neither by root nor by the mounting user. And a client that reuses a tag whose error is still queued."""
 import stat as modes
 
 from attempts import of_a_file, results
@@ -14,7 +14,8 @@ KEEP_BYTES = ("chmod", "fchmod", "utime", "utime to a time", "setxattr", "trunca
 
 
 def attempts(links):
-    """What whoever has such links, /proc/.../fd/N, can do to their files: what was granted, or failed in another way."""
+    """What a process with such links, /proc/.../fd/N, can do to their files: the attempts that succeeded or failed with
+    an unexpected error."""
     granted = []
     for link in links:
         ways, closed = of_a_file(link, then_write=True)
@@ -30,7 +31,7 @@ def memory_of(mount):
     base = f"/proc/{mount.daemon.pid}/fd"
     for fd in os.listdir(base):
         link = f"{base}/{fd}"
-        if not os.path.lexists(link):  # one of those that come and go
+        if not os.path.lexists(link):  # closed meanwhile
             continue
         try:
             target, there = os.readlink(link), os.stat(link)
@@ -42,7 +43,8 @@ def memory_of(mount):
 
 
 def window_attempts(mount, form):
-    """By the descriptors of windows: of full experts, and of the chunk pool, which the daemon writes to all the time."""
+    """Attempts via the descriptors of windows: of full experts, and of the chunk pool, which the daemon writes to
+    continuously."""
     client, layout = Client(mount), WITH_LAYOUT if form == AS_CODED else 0
     client.send(ASK, [(n, 1, n | layout) for n in range(3)], form=form)
     answers = [client.coded() if form == AS_CODED else client.answer() for _ in range(3)]
@@ -132,7 +134,7 @@ if prefix:
     check(f"the daemon has {len(links)} of them", len(links) >= 3 and
           all(os.readlink(link).startswith("/memfd:") for link in links), [os.readlink(link) for link in links])
     grants_nothing("files", lambda: file_attempts(mount))
-    # a seal is on the bytes alone: its owner may change a memfd's mode and times
+    # seals protect the bytes only: the owner may change a memfd's mode and times
     grants_nothing("by the daemon's own descriptors, but for what changes no bytes", lambda: [
         (what, error) for what, error in attempts(links) if what not in KEEP_BYTES])
     check("all is what it was", all(file.read() == want[n] for n, file in enumerate(held)))
@@ -151,13 +153,13 @@ for turn in range(4):
     asked = 0
     client.socket.setblocking(False)
     try:
-        while asked < 8000:  # more errors than the socket holds: the last ones wait in line
+        while asked < 8000:  # more errors than the socket holds: the last ones are queued
             client.send(ASK, [(99, 1, asked % 8000 + i) for i in range(50)])
             asked += 50
     except BlockingIOError:
         pass
     client.socket.settimeout(30)
-    # all tags whose errors wait are asked for again, and come only when there is room
+    # all tags with queued errors are requested again, and are answered only when there is space
     for tag in range(max(0, asked - 150), asked, 50):
         client.send(ASK, [(n, 1, tag + n) for n in range(8)])
     errors = 0

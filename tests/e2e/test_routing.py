@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OBSERVE and HINT packets by hand: the first that a client says, in any order, of any length, with any values, floods of
-them, clients that are killed in the middle. Those of no sense have the client cut off, wrong values are refused and
-counted, nothing is answered, and the mount serves on."""
+"""OBSERVE and HINT packets by hand: as a client's first packet, in any order, of any length, with any values, in
+floods, from clients that are killed while sending. Malformed packets disconnect the client, wrong values are refused
+and counted, no packet is answered, and the mount continues to serve."""
 from e2e import *
 from handout import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
 
@@ -18,7 +18,7 @@ def told():
 
 
 def counts():
-    """(taken, refused)"""
+    """(accepted, refused)"""
     lines = mount.told("hint")
     return int(lines["taken"]), int(lines["refused"])
 
@@ -28,12 +28,12 @@ def state(name):
 
 
 def sent(*packets):
-    """By a client that says nothing else. Whether it is cut off."""
+    """Sends packets from a client that sends nothing else. Returns whether it is disconnected."""
     client = Client(mount)
     try:
         for data in packets:
             client.socket.send(data)
-        client.send(ASK, [(99, 1, 7)])  # is answered behind all of them
+        client.send(ASK, [(99, 1, 7)])  # is answered after all of them
         cut = client.answer() is None
     except (ConnectionError, BrokenPipeError):
         cut = True
@@ -43,7 +43,7 @@ def sent(*packets):
 
 print("-- as they should be")
 one = Client(mount)
-one.socket.send(routing(HINT, [(3, 0.9), (4, 0.8)], layer=1))  # the first that it says
+one.socket.send(routing(HINT, [(3, 0.9), (4, 0.8)], layer=1))  # the client's first packet
 check("a hint is taken, and read", wait_until(lambda: state("L01/E003") == state("L01/E004") == "C"), mount.control("predict"))
 observed = int(told()["observed"])
 for turn in range(10):
@@ -53,7 +53,7 @@ check("what layers chose is taken", wait_until(lambda: int(told()["observed"]) =
 one.socket.send(routing(OBSERVE, [], sequence=7))
 check("a sequence that is over is gone", wait_until(lambda: counts() == (2 + 10 * LAYERS, 0)) and told()["sequences"] in "01", told())
 one.socket.send(routing(OBSERVE, [(n, 1.0) for n in range(EXPERTS)], weighed=0, layer=2, tokens=0xFFFFFFFF, sequence=0xFFFFFFFF))
-one.socket.send(routing(HINT, [(n, float("nan")) for n in range(EXPERTS)], weighed=0, layer=0, tokens=0))  # weights are not looked at
+one.socket.send(routing(HINT, [(n, float("nan")) for n in range(EXPERTS)], weighed=0, layer=0, tokens=0))  # no weights
 check("all of a layer, any number of tokens", wait_until(lambda: counts() == (4 + 10 * LAYERS, 0)), counts())
 one.socket.settimeout(0.2)
 try:
@@ -95,7 +95,7 @@ for kind, name in ((OBSERVE, "observe"), (HINT, "hint")):
     wrong = []
     for length in sorted({*range(1, len(whole)), len(whole) + 1, len(whole) + 8}):
         data = (whole + bytes(8))[:length]
-        if not sent(data) or length >= 4 and not sent(struct.pack("<I", length) + data[4:]):  # it says so itself
+        if not sent(data) or length >= 4 and not sent(struct.pack("<I", length) + data[4:]):  # in the header, too
             wrong.append(length)
     check(f"{name} of any other length", not wrong, wrong)
     for what, data in {"another version": routing(kind, [(1, 0.5)], version=3),
@@ -113,7 +113,7 @@ check("a good one alone is fine", not sent(good))
 print("-- floods")
 before = mount.count("fixed_bytes")
 for turn in range(200):
-    for sequence in range(4 * SEQUENCES):  # more than there are
+    for sequence in range(4 * SEQUENCES):  # more than the daemon has space for
         one.socket.send(routing(OBSERVE, [((turn + sequence) % EXPERTS, 1.0)], layer=turn % LAYERS, sequence=sequence))
 one.send(ASK, [(99, 1, 3)])
 check("all of it was taken", one.answer()[:2] == (3, -22))
@@ -122,7 +122,7 @@ check("and no more memory", mount.count("fixed_bytes") == before and
       mount.count("chunk_pool_bytes") + mount.count("full_pool_bytes") + before <= mount.count("budget_bytes"), mount.stat())
 generator = random.Random(SEED)
 note(f"SEED={SEED} repeats this order")
-for turn in range(2000):  # in any order, of any sequence, refused ones between
+for turn in range(2000):  # in random order, of random sequences, with invalid ones in between
     kind = generator.choice((OBSERVE, HINT))
     items = [(n, generator.choice((0.0, 0.5, 1.0))) for n in generator.sample(range(EXPERTS + 1), generator.randrange(6))]
     one.socket.send(routing(kind, items, layer=generator.randrange(LAYERS + 1), sequence=generator.randrange(40),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""expertctl run: a program on a store that is mounted for it, on a mount, or on a store that it opens itself; what it is
-told, its status, its signals; nothing is left, however it ends. llama.cpp run so gets its experts from the backend and
-makes the same tokens."""
+"""expertctl run: a program on a store that is mounted for it, on a mount, or on a store that it opens itself; its
+arguments and environment, its status, its signals; nothing is left behind, however it ends. llama.cpp run this way gets
+its experts from the backend and generates the same tokens."""
 from e2e import *
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml.py")
@@ -25,7 +25,7 @@ def ran(*arguments, **more):
 
 
 def left():
-    """What a run has left: folders, mounts, daemons and keepers."""
+    """Folders, mounts, daemons and supervisors that a run has left behind."""
     found = os.listdir(TEMPORARY)
     with open("/proc/mounts") as table:
         found += [line for line in table if TEMPORARY in line]
@@ -52,7 +52,7 @@ def ends(what, result, status, *words):
 
 
 def begun(process):
-    """The program has said so: the mount's path."""
+    """Waits until the program prints its first line: the mount's path."""
     return process.stdout.readline().strip()
 
 
@@ -127,7 +127,7 @@ def signals(store):
     check("SIGTERM ends it, and the run with 143", run_.wait(60) == 143)
     run_.communicate()
     nothing_left("SIGTERM")
-    for pause in (0, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05):  # some while it is mounted
+    for pause in (0, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05):  # some arrive while it mounts
         run_ = started(store, "true", "{}", "-o")
         time.sleep(pause)
         run_.terminate()
@@ -137,7 +137,8 @@ def signals(store):
 
 
 def keeper_killed(store):
-    """The supervisor is killed: the run cleans up in its place. The daemon goes: the program learns it by its files."""
+    """The supervisor is killed: the run cleans up in its place. The daemon is killed: the program gets errors for its
+    files."""
     for what, daemon_goes in (("keeper", False), ("daemon", True)):
         run_ = started(store, "sh", "-c", "echo {}; read line; exit 3", stdin=subprocess.PIPE)
         path = begun(run_)
@@ -168,7 +169,8 @@ def on_a_mount(store):
 
 
 def llama(model, store):
-    """The same tokens from llama.cpp by itself, with the backend on a store and on a mount, preloaded and looked for."""
+    """The same tokens from llama.cpp without the backend and with it, on a store and on a mount, preloaded and found by
+    name."""
     if not os.path.exists(PLUGIN) or SANITIZED:
         note("left out: llama.cpp: libggml-expertfs.so is not built, or has a sanitizer in it")
         return
@@ -195,7 +197,7 @@ def llama(model, store):
 
 
 def preloaded():
-    """A ggml that has no backend inside loads all that are files before ours, one that has some loads ours alone; once."""
+    """A ggml without built-in backends loads all backend files before ours, one that has some loads ours only; once."""
     if not os.path.exists(PLUGIN) or SANITIZED:
         return
     source, library, binary = scratch("fake.c"), scratch("libfake.so"), scratch("fake")
@@ -229,7 +231,7 @@ def preloaded():
 
 
 def line_of_python(model, store):
-    """The one of expertfs-ggml(7), as it stands there."""
+    """Runs the Python line of expertfs-ggml(7) as printed there."""
     page = open(os.path.join(ROOT, "man", "expertfs-ggml.7")).read()
     lines = re.search(r"^(import ctypes.*?)^\.Ed", page, re.M | re.S).group(1)
     lines = lines.replace("/usr/local/lib/libggml-expertfs.so", PLUGIN)
@@ -240,7 +242,7 @@ def line_of_python(model, store):
 
 
 def expert_reads(model, store):
-    """A read of a file is told apart by whether it touches an expert; with the backend, none does once a model is
+    """Reads of a file are counted separately if they touch an expert; with the backend, none does once a model is
     loaded."""
     mount = Mount(store, "budget=192M")
 
@@ -271,7 +273,7 @@ def expert_reads(model, store):
             process.communicate()
             mount.unmount()
             return
-        more()  # while it is loaded, what stands beside experts may bring some
+        more()  # loading may read pages that hold parts of experts
         rest, _ = process.communicate("\n", timeout=240)
         check("40 tokens: no expert is read from the file", "tokens:" in rest and more() == 0, rest[-500:])
         check("40 tokens: experts come over the socket", mount.count("fuse_handouts") > 0, mount.stat())

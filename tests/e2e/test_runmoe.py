@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example runtime: the same logits as llama.cpp on the same weights, whatever the budget, threads and batches; what
-it cannot run is refused."""
+"""The example runtime: the same logits as llama.cpp on the same weights, for every budget, number of threads and batch
+size; unsupported models are refused."""
 import math
 
 import e2e
@@ -20,7 +20,7 @@ def said(result):
 
 
 def compare(name, shape, *options):
-    """A model's store; its logits are compared with llama.cpp's, or it is told what is missing for that."""
+    """Packs a model and compares its logits with llama.cpp's: (store, the reason if the comparison was skipped)."""
     packed, twin = make_store(make_model(name, *shape)), make_model(name + "-twin", *shape, "--format=gguf")
     compared = subprocess.run([os.environ.get("PYTHON", "/usr/bin/python3"), CLIENT, RUNMOE, packed,
                                os.path.join(twin, "model.gguf"), *options], capture_output=True, text=True)
@@ -29,7 +29,7 @@ def compare(name, shape, *options):
     return packed, compared.returncode == 77 and compared.stdout.strip()
 
 
-# one layer: whatever meets BF16 weights is rounded where llama.cpp rounds, and nowhere else
+# one layer: vectors that are multiplied by BF16 weights are rounded where llama.cpp rounds them, and only there
 compare("one", [("1" if before == "-l" else word) for before, word in zip(("", *SHAPE), SHAPE)], "--rounded-within", "1e-5")
 store, missing = compare("model", SHAPE)
 
@@ -116,7 +116,7 @@ def positions(numbers):
 
 
 def nearly(one, other):
-    """The same choice at each position, and numbers that differ by the order of sums alone."""
+    """The same choice at each position, and numbers that differ only by the order of sums."""
     return len(one) == len(other) and all(
         max(range(700), key=a.__getitem__) == max(range(700), key=b.__getitem__) and
         max(abs(x - y) for x, y in zip(a, b)) < 1e-4 * max(map(abs, a)) for a, b in zip(positions(one), positions(other)))
@@ -160,7 +160,7 @@ else:
 check("without a device", "no graphics processor" in run(RUNMOE, store, "--gpu", "36M", env={**os.environ, "EXPERTFS_CUDA": "off"}).stderr
       or "built without kernels" in ran.stderr)
 
-# several prompts, each a sequence of its own; what they chose, and by what, as a routing trace
+# several prompts, each a separate sequence; their routing as a trace
 ran = runmoe(store, "-p", prompt, "-p", "7,8", "-p", prompt, "-n", 6)
 lines = [line for line in ran.stdout.splitlines() if line.startswith("tokens: ")]
 check("a prompt does not know those before it", lines[0] == lines[2] != lines[1] and lines[0][8:] in results, lines)

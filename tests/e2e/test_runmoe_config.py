@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example runtime and config.json: each key is obeyed as an independent implementation does, has no effect, or is
-refused by its name; so are tensors that it has no use for."""
+"""The example runtime and config.json: each key is handled as by an independent implementation, has no effect, or is
+refused by name; the same for unsupported tensors."""
 from e2e import *
 
 CLIENT = os.path.join(ROOT, "tests/clients/qwen3_moe.py")
@@ -36,7 +36,7 @@ def variant(name, keys, tensors={}, without=()):
         body += raw
     text = json.dumps(ours).encode()
     text += b" " * (-len(text) % 8)
-    os.remove(os.path.join(path, "model.safetensors"))  # a link to the base's, perhaps
+    os.remove(os.path.join(path, "model.safetensors"))  # may be a link to the base's file
     with open(os.path.join(path, "model.safetensors"), "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + body)
     return path, make_store(path)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tens of thousands of tensors or files of a few bytes each: read by pages and not one by one; each still has its own
-bytes, its own checksum and its own error."""
+bytes, checksum and error."""
 import os
 import sys
 
@@ -35,8 +35,8 @@ def write(name, data):
 
 
 def served(what, name, options, sharing):
-    """All files of a source come back, and for less reading than a page each. `sharing` small objects at least share an
-    extent on the average."""
+    """All files of a source are read back, with less than one page read for each. On average at least `sharing` small
+    objects share an extent."""
     source, store = scratch(name), scratch(f"{name}.efs")
     count = len(read_store.Store(store).objects)
     mount = Mount(store, options)
@@ -76,7 +76,7 @@ for options in "budget=128M", "budget=56M":
                 check(f"scales: bytes from {some} on", False)
     mount.stop()
 
-# One that is damaged fails, its neighbours do not
+# A damaged one fails, its neighbours do not
 store = read_store.Store(scratch("scales.efs"))
 number = next(number for number, shard in enumerate(store.shards) if number > 100 and shard[6] == 4)
 first_shards = {o[4]: i for i, o in enumerate(store.objects)}
@@ -96,7 +96,7 @@ with open(mount / "model.safetensors", "rb") as file:
     check("the damaged one is told", wait_until(lambda: "checksum differs" in mount.printed()), mount.printed())
 mount.stop()
 
-# Norms, biases and scalars of all sizes up to a page, large tensors between them
+# Norms, biases and scalars of all sizes up to a page, with large tensors in between
 data, places = safetensors([(f"t{i}", *(("F32", 4, 4 * chance.randrange(1, 100)) if i % 7 else
                                         ("BF16", 2, chance.choice((64, 4094, 4096, 9000, 20000)))))
                             for i in range(6000)])

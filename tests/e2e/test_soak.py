@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything at once on a mount, EXPERTFS_SOAK_SECONDS long (15): readers of every kind, clients of the library
-beside them on the same experts, requests and hints, a writer of budgets, plans, pins and policies, and readers and clients
-that are killed and come again. All bytes are compared; the daemon's memory is sampled against the budget in force; when
-all are gone its counters add up and nothing is held. `make soak MINUTES=N` is this for longer."""
+"""All kinds of clients at once on a mount, for EXPERTFS_SOAK_SECONDS (15): readers of every kind, clients of the
+library on the same experts, requests and hints, a writer of budgets, plans, pins and policies, and readers and clients
+that are killed and replaced. All bytes are compared; the daemon's memory is sampled against the budget in force; after
+all have ended its counters add up and no lease is left. `make soak MINUTES=N` runs this for longer."""
 import crowd
 from e2e import *
 from library_client import asking
@@ -13,10 +13,11 @@ SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "15"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 note(f"SEED={SEED} EXPERTFS_SOAK_SECONDS={SECONDS:g} repeats this, but for the order in which processes run")
 READERS, LAYERS, EXPERTS = 4 * len(crowd.KINDS), 4, 16
-ROUND = 300  # seconds; then all end, the sums are looked at, and a new mount begins
-# Little room: who holds experts waits for nobody, but reads through the daemon what has no room to be opened.
+ROUND = 300  # seconds; then all readers end, the sums are checked, and a new mount starts
+# Little memory: readers that hold experts never wait for each other, but read through the daemon where no lease is
+# available.
 MOUNTS = (("budget=96M", 96, (64, 80, 96, 128)), ("budget=400M,prefetch=always", 400, (300, 400, 500)),
-          ("budget=1G,direct_io=off", 1024, (112, 160, 256, 400)),  # made small and large again
+          ("budget=1G,direct_io=off", 1024, (112, 160, 256, 400)),  # shrunk and grown again
           ("budget=128M,nopassthrough,direct_io=on", 128, (64, 96, 128)), ("budget=96M,nopassthrough,direct_io=off", 96, (64, 96)))
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS), "--vocab", "1000",
                    "--shard-size", "20MB")
@@ -28,7 +29,7 @@ originals = experts_of(model)
 
 
 def telling(mount):
-    """What a runtime that reads files writes."""
+    """Writes the files that a runtime with file access writes."""
     def writer(generator):
         experts = generator.sample(range(EXPERTS), 4)
         with open(mount / ".expertfs/want", "w") as file:
@@ -40,7 +41,7 @@ def telling(mount):
 
 
 def sums(stat):
-    """Which of expertfs-proc(5)'s sums do not hold, nobody being there but who asks."""
+    """The names of expertfs-proc(5)'s sums that do not hold when this reader is the only client."""
     held = {"leases": stat["leases"] == sum(stat[f"leases_{way}"] for way in ("f", "c", "m", "shared")) + stat["lease_errors"],
             "coded": stat["coded"] == stat["coded_c"] + stat["coded_m"] + stat["coded_errors"],
             "reads": stat["reads"] == stat["fuse_reads"] + stat["fuse_aheads"] - stat["fuse_ahead_hits"],
@@ -79,7 +80,7 @@ def soak(number, seconds):
         time.sleep(generator.choice((0.05, 0.2, 0.5)))
         tuner.change(budgets, experts)
         changes += 1
-        if generator.random() < 0.3:  # one is killed wherever it is, and another comes
+        if generator.random() < 0.3:  # one is killed at a random time, and replaced
             at = generator.randrange(len(readers))
             old = readers[at]
             old.process.kill()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is no file where a file is expected: FIFOs, sockets, devices and directories are refused at once, with a message
-that names them and exit status 1; so are sources that the kernel makes as they are read, whose size says nothing."""
+"""Special files where a regular file is expected: FIFOs, sockets, devices and directories are refused at once, with a
+message that names them and exit status 1; the same for sources that the kernel generates on read, whose size is
+meaningless."""
 import glob
 import socket
 
@@ -22,7 +23,7 @@ if os.geteuid() == 0:
 
 
 def refused(what, says, *command, status=1):
-    """It ends by itself, at once, with a message."""
+    """Checks that the program ends on its own, at once, with a message."""
     try:
         result = run(*command, timeout=30)
     except subprocess.TimeoutExpired:
@@ -48,7 +49,7 @@ for kind, path in kinds:
         refused("mkexpertfs, as source", "neither a file nor a directory", pack, path, scratch("out.efs"))
         refused("mkexpertfs -f, as store", "is not a regular file" if not os.path.islink(path) else "", pack, "-f", model, path,
                 status=0 if os.path.islink(path) else 1)
-        if path == link:  # it is replaced, not what it leads to
+        if path == link:  # the link is replaced, not its target
             os.remove(link)
             os.symlink(fifo, link)
         inside = scratch("inside")
@@ -63,7 +64,7 @@ check("what a link led to is still there", all(os.path.lexists(path) for _, path
 
 print("-- files that the kernel makes as they are read")
 made = [("/proc/self/status", "procfs"), ("/proc/filesystems", "procfs"), ("/sys/kernel/uevent_seqnum", "sysfs"),
-        ("/sys/kernel/notes", "sysfs")]  # of no bytes, it says; of a page; of as many as it has
+        ("/sys/kernel/notes", "sysfs")]  # with a reported size of 0; of a page; of its contents
 made += [(path, "of another kind") for path in glob.glob("/sys/fs/cgroup/**/cgroup.procs", recursive=True)[:1]]
 for path, kind in made:
     if not os.access(path, os.R_OK):

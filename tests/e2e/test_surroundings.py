@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are started in odd surroundings: standard files that are closed, a limit on the size of files
-(test_few_files.py: on their number). Nothing is written where it does not belong, and what cannot be done is an error, not a death."""
+"""Programs that are started in unusual environments: closed standard files, a limit on the size of files
+(test_few_files.py: on their number). No data is written to a wrong file, and an impossible operation is an error, not a
+crash."""
 import resource
 
 from e2e import *
@@ -13,7 +14,7 @@ names = list(source)
 
 
 def started(command, closed=(), limits=()):
-    """Run it in the background of a shell, with files closed and limits set; its exit status."""
+    """Runs it with files closed and limits set; returns its exit status."""
     def prepare():
         for what, soft in limits:
             resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of the stores of tests/engine/test_sweep.c through a mount: fields of superblock, tables and chunks that were
-changed. With their checksums left such a store is not mounted, or whoever reads gets the right bytes or an error. With
-the checksums made right again by who changed it, the daemon survives what is read, and ends well."""
+"""A sample of the stores of tests/engine/test_sweep.c through a mount: changed fields of the superblock, tables and
+chunks. With unchanged checksums such a store is not mounted, or readers get the correct bytes or an error. With
+recomputed checksums the daemon survives all reads, and ends normally."""
 import glob
 
 from e2e import *
@@ -15,7 +15,7 @@ check("stores are made", made.returncode == 0, made.stdout + made.stderr)
 
 
 def read(path):
-    """Its bytes, None for an error that tells of damage."""
+    """Its bytes, or None for an error that reports damage."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = b""

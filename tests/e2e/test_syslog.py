@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mount in the background tells what goes wrong to syslog(3), which the journal listens to as well: here a socket of
-the test's own, in a mount namespace where /dev/log is that."""
+"""A mount in the background reports errors to syslog(3), which the journal receives as well: here a socket of the test,
+in a mount namespace where it is /dev/log."""
 import os
 import socket
 import subprocess
@@ -41,7 +41,7 @@ log.settimeout(30)
 
 
 def told(pattern):
-    """The first message from now on that has it, with its priority."""
+    """The next message that matches, with its priority."""
     try:
         while True:
             line = log.recv(65536).decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: lines written to .expertfs/want; what is taken, what is refused and changes nothing. Who may:
+"""Requests: lines written to .expertfs/want; accepted ones, and refused ones, which have no effect. For permissions:
 test_permissions.py."""
 from e2e import *
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mount with prefetch that has room for all experts: they are in memory before anybody asks for them, as packed, within
-the budget; and a mount that is ended meanwhile ends as any other."""
+"""A mount with prefetch that has memory for all experts: they are in memory before any request, as packed, within the
+budget; and a mount that is ended meanwhile ends normally."""
 from e2e import *
 
 need_fuse()
@@ -8,7 +8,7 @@ model, store = shared()
 
 
 def rests(mount):
-    """Nothing is under way, and nothing has been read for a while."""
+    """Waits until no read is in flight and the disk was idle for 0.5 s."""
     before, since = -1, time.monotonic()
     while time.monotonic() - since < 0.5:
         stat = mount.stat()

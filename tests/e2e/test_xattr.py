@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning by xattrs: which are where, what is refused and told, what removing does, and that the bytes stay the same while
-it happens. Who may: test_permissions.py."""
+"""Tuning by xattrs: their places, refused values and the daemon's answers, the effect of removal, and that the bytes
+stay the same meanwhile. For permissions: test_permissions.py."""
 from e2e import *
 
 need_fuse()
@@ -111,7 +111,7 @@ check("what only tells: EPERM", error_of(remove, "state", EXPERT) == "EPERM" and
 
 print("-- what is refused: of values more in engine/test_tune_text.c")
 before = {name: get(name) for name in tunables}
-told = 0  # the log tells 16 lines of a kind a minute
+told = 0  # the log limits a kind to 16 lines a minute
 for name, value, path, error, says in (
         ("budget", "", "", "EINVAL", "8G"), ("budget", b"64M\0", "", "EINVAL", "8G"),
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
@@ -151,8 +151,8 @@ COLUMNS = {"state": "state", "kept": "kept", "rank": "rank", "bytes": "resident_
 
 
 def look():
-    """What xattrs and table say; True where the table was the same before and after: the kernel tells the daemon of a
-    close some time later, and then a lease ends, and plans come when they are made."""
+    """Reads the xattrs and the table; True if the table was the same before and after: the kernel reports a close with
+    a delay, which then ends the lease, and plans are made in the background."""
     global row, xattrs
     row = mount.table("experts")["L02/E000"]
     xattrs = {name: get(name, OTHER) for name in COLUMNS}

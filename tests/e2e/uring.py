@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""io_uring from Python, as far as the tests need it: one request at a time is put in, and completions are waited for."""
+"""io_uring from Python for the tests: submits one request at a time, and waits for completions."""
 import ctypes
 import mmap
 import os
@@ -22,7 +22,7 @@ def _call(number, *arguments):
 
 
 class Ring:
-    """OSError: there is none to be had."""
+    """OSError: io_uring is not available."""
 
     def __init__(self):
         params = ctypes.create_string_buffer(120)
@@ -35,12 +35,13 @@ class Ring:
         self.sqes = mmap.mmap(self.fd, 64 * entries, offset=0x10000000)
 
     def register(self, address, size):
-        """Pin this memory as buffer 0, until the ring is closed."""
+        """Pins this memory as buffer 0 until the ring is closed."""
         iovec = ctypes.create_string_buffer(struct.pack("QQ", address, size), 16)
         _call(REGISTER, self.fd, 0, iovec, 1)
 
     def submit(self, operation, fd, address, size, offset=0, how=0, ioprio=0, other=0):
-        """Begin it. how: its flags; other: of a splice, the descriptor that it reads from, at address."""
+        """Submits an operation. how: its flags; other: for a splice, the descriptor that it reads from, at offset
+        `address`."""
         tail, = struct.unpack_from("I", self.sq_ring, self.sq[1])
         mask, = struct.unpack_from("I", self.sq_ring, self.sq[2])
         index = tail & mask
@@ -51,7 +52,7 @@ class Ring:
         _call(ENTER, self.fd, 1, 0, 0, 0, 0)
 
     def completion(self, wait=True):
-        """(result, flags) of the next one; None: there is none yet."""
+        """(result, flags) of the next completion; None: none yet."""
         head, = struct.unpack_from("I", self.cq_ring, self.cq[0])
         if wait and struct.unpack_from("I", self.cq_ring, self.cq[1])[0] == head:
             _call(ENTER, self.fd, 0, 1, 1, 0, 0)  # IORING_ENTER_GETEVENTS

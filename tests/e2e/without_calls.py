@@ -11,8 +11,8 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def forbid(numbers, error, threads=False):
-    """A filter of the calls by number, for this process and all that it starts. Needs CAP_SYS_ADMIN. threads: for those
-    that run already, too."""
+    """Installs a filter that fails these calls, for this process and its children. Needs CAP_SYS_ADMIN. threads: also
+    for the threads that already run."""
     load, jump_if, give = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
     program = [(load, 0, 0, 4), (jump_if, 1, 0, ARCHITECTURES[platform.machine()]), (give, 0, 0, 0x7FFF0000),
                (load, 0, 0, 0)]
