@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client.c - one set of calls for a mount and for a store in this process: each is handed on to whom it is for. */
+/* client.c - one set of calls for a mount, a store in this process and a device: each is forwarded to the right one. */
 #include "device_ops.h"
 #include "mount.h"
 #include "expertfs-private.h"

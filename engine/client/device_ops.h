@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_ops.h - requests in EFS_FORM_DEVICE are those of engine/gpu/, which stands above the client: it says here who
- * serves them. Each function is what the call of expertfs.h of that name promises.
+ * device_ops.h - the functions of engine/gpu/ that serve requests in EFS_FORM_DEVICE; the client calls them through
+ * this table, because gpu/ is above it. Each implements the call of that name in expertfs.h.
  */
 #ifndef EFS_DEVICE_OPS_H
 #define EFS_DEVICE_OPS_H
@@ -22,20 +22,20 @@ struct efs_device_ops {
                         uint32_t *count);
     void (*drop)(struct efs_device_request *request, uint32_t index);
     void (*release)(struct efs_device_request *request);
-    void (*leave)(struct efs_device_request *request); /* the same in a forked process, which closes its descriptors */
-    void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but for whether it exists */
+    void (*leave)(struct efs_device_request *request); /* release in a forked process: closes the child's descriptors */
+    void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but may name no expert */
 };
 
-/* The client closes the device before anything else. -EEXIST: it has one. Before its first request of that form, by one
- * thread. */
+/* Attaches a device, which the client closes first when it is closed. Call it on one thread, before the client's first
+ * request in that form. -EEXIST: the client has a device. */
 errint_t efs_client_attach(struct efs_client *client, struct efs_device *device, const struct efs_device_ops *ops,
                            void (*close)(struct efs_device *device));
-/* -ECHILD: it was opened in the process from which this one was forked. */
+/* -ECHILD: the client was opened by the process from which this one was forked. */
 errint_t efs_client_check(const struct efs_client *client, struct efs_error *err);
-/* How much of an expert is in memory of the store or mount, as efs_expert_info.state; 'M' where it does not tell. It
- * may have changed by now. Of a mount it is asked for, by the kernel. */
+/* The parts of an expert that are in memory of the store or mount, as efs_expert_info.state; 'M' if not known. The
+ * state may have changed already. For a mount this is a getxattr(2). */
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key);
 struct efs_device *efs_client_device(const struct efs_client *client);                          /* NULL: none */
-struct efs_device_request *efs_client_device_request(const struct efs_client_request *request); /* NULL: not one */
+struct efs_device_request *efs_client_device_request(const struct efs_client_request *request); /* NULL: none */
 
 #endif

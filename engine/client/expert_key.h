@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expert_key.h - an expert of a mount, as users know it: by this files, layouts and what is kept are found. */
+/* expert_key.h - the key of an expert of a mount: stack, layer, number and form. Files, layouts and the set of kept
+ * experts are found by it. */
 #ifndef EFS_EXPERT_KEY_H
 #define EFS_EXPERT_KEY_H
 
@@ -7,15 +8,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#define EFS_STACK_NAME_BYTES 32u /* of a stack's name, its end included */
+#define EFS_STACK_NAME_BYTES 32u /* of a stack's name, including the terminator */
 
 struct efs_expert_key {
     uint32_t layer, expert;
-    bool coded;                       /* it is held in coded form */
-    char stack[EFS_STACK_NAME_BYTES]; /* "" of models with one; zeros behind the name */
+    bool coded;                       /* in coded form */
+    char stack[EFS_STACK_NAME_BYTES]; /* "" for models with one; padded with zeros */
 };
 
-/* In full. stack is shorter than EFS_STACK_NAME_BYTES. */
+/* The key of the full form. stack is shorter than EFS_STACK_NAME_BYTES. */
 static inline struct efs_expert_key efs_expert_key(const char *stack, uint32_t layer, uint32_t expert)
 {
     struct efs_expert_key key = {.layer = layer, .expert = expert};
@@ -30,13 +31,13 @@ static inline bool efs_expert_key_is(const struct efs_expert_key *a, const struc
 
 static inline uint32_t efs_expert_key_hash(const struct efs_expert_key *key)
 {
-    uint32_t hash = 2166136261u; /* FNV-1a, over numbers and name */
+    uint32_t hash = 2166136261u; /* FNV-1a over numbers and name */
     hash = (hash ^ key->layer) * 16777619u;
     hash = (hash ^ key->expert) * 16777619u;
     hash = (hash ^ key->coded) * 16777619u;
     for (const char *p = key->stack; *p; p++)
         hash = (hash ^ (uint8_t)*p) * 16777619u;
-    return hash ^ hash >> 15; /* buckets are taken by the low bits */
+    return hash ^ hash >> 15; /* the low bits select the bucket */
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - see export.h: packets. A mount that does not answer as it should is not asked any more: files are opened
+ * export.c - see export.h: packets. After an unexpected packet the socket is not used any more; files are opened
  * instead.
  */
 #include "export_core.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.h - experts that the mount hands out over its socket, in windows that stay mapped: see expertfs-protocol.h.
- * No file is opened or mapped for one. With the lock of the mount held, unless said otherwise.
+ * export.h - experts that a mount hands out over its socket, in windows that stay mapped (expertfs-protocol.h), without
+ * opening or mapping files. With efs_mount.lock held, unless stated otherwise.
  */
 #ifndef EFS_EXPORT_H
 #define EFS_EXPORT_H
@@ -18,55 +18,56 @@ struct efs_export;
 
 #define EFS_NO_TAG EFS_EXPORT_NOTIFY
 
-/* What an expert is handed out as. */
+/* The tag and memory of an expert that was handed out. */
 struct efs_handed {
-    uint32_t tag;                      /* EFS_NO_TAG: it is not handed out */
-    struct efs_export_window *window;  /* full: the one that it is in */
-    struct efs_export_window **places; /* coded: those that it is in */
+    uint32_t tag;                      /* EFS_NO_TAG: not handed out */
+    struct efs_export_window *window;  /* full: its window */
+    struct efs_export_window **places; /* coded: its windows */
     uint32_t place_count;
-    uint8_t *body;                   /* coded, while it comes: what its parts tell; NULL: there was no memory */
-    uint32_t body_bytes, body_total; /* that have come; of all */
+    uint8_t *body;                   /* coded: the received parts, until all are received; NULL: no memory */
+    uint32_t body_bytes, body_total; /* body_bytes: received; body_total: of all parts */
 };
 
-/* Connect to the mount's socket. NULL: there is none for us; files do. Without lock. */
+/* Connects to the mount's socket. NULL: not accessible to this process; files are used. Without lock. */
 struct efs_export *efs_export_connect(int root);
-/* Without lock, when nothing is used any more. NULL is fine. */
+/* Closes the socket and unmaps all windows, after the last use. Without lock. NULL is fine. */
 void efs_export_free(struct efs_export *export);
-/* The same in a forked process: its descriptors are closed, and with whole, its windows unmapped. NULL is fine. */
+/* The same in a forked process: closes the child's descriptors and, with whole, unmaps its windows. NULL is fine. */
 void efs_export_leave(struct efs_export *export, bool whole);
-/* May it be asked for more? */
+/* Whether the socket works. */
 bool efs_export_works(const struct efs_export *export);
-/* Does the mount hand out coded experts? */
+/* Whether the mount hands out coded experts. */
 bool efs_export_hands_out_coded(const struct efs_export *export);
 
-/* A tag for a file that is to be asked for. false: no memory, or too many. */
+/* Assigns a tag to a file before it is requested. false: no memory, or too many tags. */
 bool efs_export_take_tag(struct efs_export *export, struct efs_expert_file *file);
-/* The file is used no more: what it was handed out as is given back with the next packet. */
+/* Releases the tag and memory of a file that is no longer used; the mount is notified with the next packet. */
 void efs_export_drop(struct efs_export *export, struct efs_expert_file *file);
-/* It does not come coded any more, or is used no more: what that takes. */
+/* Releases the memory of a coded expert, received or not. */
 void efs_export_end_coded(struct efs_handed *handed);
-/* Is an expert on its way that nobody waits for any more? */
+/* Whether an expert without users is in flight. */
 bool efs_export_has_orphans(const struct efs_export *export);
-/* A layer's experts that are held already are used: told with the next packet. false: there is no room for it now. */
+/* Queues a notification that experts of a layer, which are held already, are used; it is sent with the next packet.
+ * false: the queue is full. */
 bool efs_export_notify(struct efs_export *export, const char *stack, uint32_t layer, const struct efs_need *needs,
                        uint32_t count, enum efs_form form);
-/* Is there something to be told, or given back? */
+/* Whether notifications or drops are pending. */
 bool efs_export_has_news(const struct efs_export *export);
 
-/* An empty packet of that kind; and what its head has to say of its length, once its items are in. Without lock. */
+/* Returns an empty packet of this kind; sets the sizes in its head after its items were added. Without lock. */
 struct efs_export_ask efs_export_packet(enum efs_export_kind kind);
 void efs_export_packet_end(struct efs_export_ask *packet);
-/* With efs_mount.telling held and without lock: tell, give back what was dropped, then ask (NULL: do not), whose end is
- * set here. <0: it does not work any more. */
+/* Sends pending notifications and drops, then ask (NULL: nothing more), whose sizes this call sets. With
+ * efs_mount.telling held, without lock. < 0: the socket does not work any more. */
 errint_t efs_export_send(struct efs_mount *m, struct efs_export_ask *ask);
-/* The same with a packet of any kind, which is complete. */
+/* The same with a complete packet of any kind. */
 errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *last);
-/* The same, then ask which experts the mount keeps full: efs_full_set_take() gets the answer. */
+/* The same, then requests the list of experts that the mount keeps full; efs_full_set_take() handles the answer. */
 errint_t efs_export_send_list(struct efs_mount *m);
-/* End the wait of who receives: something else has come. */
+/* Interrupts efs_export_receive(), because a file has arrived another way. */
 void efs_export_kick(const struct efs_export *export);
-/* Wait for answers until then (NULL: for ever) and take them; the lock is given up while it waits. By one thread at a
- * time, which comes back early at a kick. -ETIMEDOUT. */
+/* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
+ * a time; returns early after a kick. -ETIMEDOUT. */
 errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until);
 
 #endif

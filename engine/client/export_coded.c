@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_coded.c - see export.h: experts that come coded. They stand in windows of the mount's chunk pool, at places
- * that each answer tells; what is there may be read until the expert is dropped.
+ * export_coded.c - see export.h: coded experts. They are in windows of the mount's chunk pool, at places that each
+ * answer states, and may be read until the expert is dropped.
  */
 #include "coded_layout.h"
 #include "export_core.h"

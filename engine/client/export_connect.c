@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_connect.c - see export.h: the mount's socket, beginning and end. */
+/* export_connect.c - see export.h: connecting to the mount's socket, and closing it. */
 #include "export_core.h"
 
 #include "mount.h"

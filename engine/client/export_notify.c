@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_notify.c - see export.h: requests whose experts the client has already. Nothing is waited for, so they are
- * told some at a time: a packet each, as if they were asked for, before the next that is.
+ * export_notify.c - see export.h: notifications for requests whose experts the client holds already. They need no
+ * answer, so they are queued, one packet per request, and sent before the next packet that needs one.
  */
 #include "export_core.h"
 

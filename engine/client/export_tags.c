@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_tags.c - see export.h. A tag stands for a file from the ask to the drop, so that an answer always finds the
- * file that it is for.
+ * export_tags.c - see export.h. A tag identifies a file from the request to the drop, so that each answer finds its
+ * file.
  */
 #include "export_core.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_windows.c - see export.h: memory of the mount that stays mapped, by number. What is in a window changes; who
- * was handed an expert in it has a lease on that until it is dropped.
+ * export_windows.c - see export.h: windows, memory of the mount that stays mapped, by number. Their content changes; a
+ * client that was handed an expert in a window holds a lease on it until the drop.
  */
 #include "export_core.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.c - see mount.h. A file that nobody uses is kept by last use, up to a number of bytes, and then closed. */
+/* files.c - see mount.h. Files without users are kept in the order of last use, up to a limit of bytes, and then
+ * closed. */
 #include "mount.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * full_set.c - see mount.h. Which experts the mount keeps full: others are closed when nobody uses them, since what is
- * open takes memory from what the mount wants to keep.
+ * full_set.c - see mount.h. The set of experts that the mount keeps full. The client closes other files when they have
+ * no users, because open files take memory from the experts that the mount keeps.
  *
- * It tells by its socket; without one nothing is kept. It is asked again now and then, so that telling takes a
- * hundredth of the time at most.
+ * The mount sends the list over its socket; without a socket no file is kept. The client requests the list again at
+ * intervals of at least 100 ms and 100 times the duration of the last answer.
  */
 #include "mount.h"
 

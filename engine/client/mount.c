@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount.c - see mount.h: beginning and end. */
+/* mount.c - see mount.h: creation and end. */
 #include "mount.h"
 
 #include "sys.h"

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.h - the experts of a mount, for client.c: files that are opened and mapped by threads of their own, shared by
- * requests, and kept for a while.
+ * mount.h - the experts of a mount, for client.c: handed out over its socket, or as files that worker threads open and
+ * map; shared by requests, and kept for reuse.
  *
- *   mount.c          its beginning and end
- *   mount_begin.c, mount_wait.c, mount_watch.c    requests: begun, waited for, with an event for poll(2)
- *   needs.c          what a request may name
- *   mount_tell.c     what was used, told by .expertfs/want; mount_routing.c: what layers choose
- *   reaper.c         the thread that closes and tells
- *   open_workers.c   the threads that open
- *   export*.c        experts that the mount hands out without a file, where it does
- *   files.c          which files there are, who uses them, what is kept
- *   full_set.c       which the mount keeps full, and so are worth to be kept
- *   known.c          layouts of files that were open before
- *   mapping.c        one file; file_layout.c, coded_layout.c, notes.c: what stands where in it
+ *     mount.c          creation and end
+ *     mount_begin.c, mount_wait.c, mount_watch.c    requests: start, waiting, events for poll(2)
+ *     needs.c          checks of a request
+ *     mount_tell.c     notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
+ *     reaper.c         the thread that closes files and sends notifications
+ *     open_workers.c   the threads that open files
+ *     export*.c        experts that the mount hands out over its socket
+ *     files.c          the table of files, their users, those that are kept
+ *     full_set.c       the experts that the mount keeps full, which are worth keeping
+ *     known.c          layouts of files that were open before
+ *     mapping.c        one file; file_layout.c, coded_layout.c, notes.c: its layout
  *
- * One lock (efs_mount.lock) guards all of it; it is never held over a call of the system that may wait.
+ * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
  */
 #ifndef EFS_CLIENT_MOUNT_H
 #define EFS_CLIENT_MOUNT_H
@@ -27,82 +27,84 @@
 
 #define EFS_MOUNT_BUCKETS 1024u
 #define EFS_MOUNT_OPEN_WORKERS 64u
-#define EFS_MOUNT_EXPERTS 512u /* of a request: what a line of .expertfs/want takes */
+#define EFS_MOUNT_EXPERTS 512u /* per request: the limit of a line of .expertfs/want */
 
-#define EFS_PATIENCE_NS 100000000 /* that a wait leaves what is kept alone; opens may be waiting for its room */
+#define EFS_PATIENCE_NS 100000000 /* longer waits close kept files: the mount may need their memory */
 
-struct efs_mount_waiter { /* for all of a request */
+struct efs_mount_waiter { /* a thread in efs_mount_wait() */
     struct efs_mount_waiter *next;
     uint32_t number;
-    bool stuck; /* the mount says that not all can be there at once */
+    bool stuck; /* the mount has reported that this wait cannot end */
 };
 
 enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
 
 struct efs_expert_file {
-    struct efs_expert_file *next_hashed, *next_queued; /* in open workers' or the reaper's queue */
-    struct efs_expert_file *newer, *older;             /* among those that are kept */
-    uint32_t hash, refs;                               /* refs: items of requests */
+    struct efs_expert_file *next_hashed, *next_queued; /* next_queued: in the open workers' or the reaper's queue */
+    struct efs_expert_file *newer, *older;             /* in the list of kept files */
+    uint32_t hash, refs;                               /* refs: number of items of requests */
     enum efs_expert_file_state state;
     bool kept, hashed;
-    bool any; /* asked for as the mount likes, and expected coded */
+    bool any; /* requested in EFS_FORM_ANY; assumed coded until it is received */
     errint_t error;
     struct efs_mapped_file mapped;
-    struct efs_handed handed; /* by the mount's socket, instead of opened */
+    struct efs_handed handed; /* set if received over the socket, instead of opened */
     struct efs_expert_key key;
 };
 
-/* Experts by their hashes, sorted once they are all there: two that share one are kept, or not, together. */
+/* A set of experts by hash, sorted when complete: experts with the same hash are treated alike. */
 struct efs_full_set {
     uint32_t *hashes, count, room;
-    uint64_t bytes; /* of these experts, decoded */
+    uint64_t bytes; /* decoded bytes of these experts */
 };
 
 struct efs_mount {
-    int root, want;            /* directory; .expertfs/want, < 0: not for us to write */
-    struct efs_export *export; /* NULL: files are opened */
-    bool no_view;              /* experts/ is the checkpoint's own: nothing in it is an expert's file */
-    bool receiving;            /* a thread waits for what it sends */
-    bool keep_auto;            /* keeps what the mount keeps full, as full_set.c sees it */
+    int root, want;            /* descriptors of the directory and .expertfs/want; < 0: not writable */
+    struct efs_export *export; /* NULL: no socket, files are opened */
+    bool no_view;              /* experts/ belongs to the checkpoint and has no expert files */
+    bool receiving;            /* a thread is in efs_export_receive() */
+    bool keep_auto;            /* EFS_KEEP_AUTO: keep the experts that the mount keeps full (full_set.c) */
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
-    pthread_cond_t arrived, to_open, to_keep; /* for those who wait, open workers, the reaper */
+    pthread_cond_t arrived, to_open, to_keep; /* for waiting threads, open workers, the reaper */
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
     struct efs_known *known[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *newest, *oldest;
-    uint64_t keep_bytes, kept_bytes;  /* at most, now */
-    struct efs_full_set full, listed; /* of keep_auto: what the mount keeps full; what it is listing now */
-    bool listing;                     /* the mount was asked for a list, which has not come whole */
-    uint64_t asked_ns, look_ns;       /* when it was asked last; when to ask again, */
-    bool rested;                      /* and whether something came to rest since the last time */
-    uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads for arrived */
-    uint32_t open_files, closing; /* open, or being opened or closed: each has a descriptor; threads that close some */
-    struct efs_mount_request *watched; /* whose users wait by poll(2), not by a thread */
-    struct efs_mount_waiter *waiters;  /* for all of a request */
-    uint32_t waiter_number;            /* of the last of these */
+    uint64_t keep_bytes, kept_bytes;  /* keep_bytes: limit; kept_bytes: now */
+    struct efs_full_set full, listed; /* for keep_auto: the set in use; the list being received */
+    bool listing;                     /* a list was requested and is not complete */
+    uint64_t asked_ns, look_ns;       /* times of the last request of a list, and of the next, ... */
+    bool rested;                      /* ... which is sent only if a file has lost its last user since */
+    uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
+    uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
+    struct efs_mount_request *watched; /* requests with an event for poll(2) */
+    struct efs_mount_waiter *waiters;  /* threads in efs_mount_wait() */
+    uint32_t waiter_number;            /* number of the last waiter */
     bool reaper_sleeps, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], reaper;
     bool reaper_there;
 
-    pthread_mutex_t telling; /* guards what the mount is told, by want or its socket; taken before lock */
-    size_t told_bytes;       /* of text; guarded by lock, like it */
+    pthread_mutex_t telling; /* serialises writes to want and the socket; taken before lock */
+    size_t told_bytes;       /* pending bytes in text; both guarded by lock */
     char text[EFS_WANT_BYTES];
 };
 
 /* ---- open_workers.c ---- */
 errint_t efs_open_workers_start(struct efs_mount *m);
-/* Without lock, also when none was started. What is queued to be opened is not; what is being opened is waited for. */
+/* Ends the open workers, also if none was started; waits for files that are being opened and leaves queued ones
+ * unopened. Without lock. */
 void efs_open_workers_stop(struct efs_mount *m);
-/* Lock held: there is more to open. */
+/* More files are queued to be opened. Lock held. */
 void efs_mount_wake_open_workers(struct efs_mount *m);
 
 /* ---- reaper.c ---- */
 errint_t efs_reaper_start(struct efs_mount *m);
-/* Without lock, when open workers have ended, also when it was not started: all is closed and told. */
+/* Ends the reaper, also if it was not started, after the open workers have ended: closes all files and sends all
+ * notifications. Without lock. */
 void efs_reaper_stop(struct efs_mount *m);
-/* Lock held: there is more to close or tell. */
+/* More files must be closed or notifications sent. Lock held. */
 static inline void efs_mount_wake_reaper(struct efs_mount *m)
 {
     if (m->reaper_sleeps)
@@ -110,76 +112,78 @@ static inline void efs_mount_wake_reaper(struct efs_mount *m)
 }
 
 /* ---- mount_tell.c ---- */
-/* Lock held: put a line to what the mount is told soon. false: there is no room for it now. */
+/* Queues a line for .expertfs/want. Lock held. false: no room now. */
 bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
-/* Without lock: tell it now, after all that was to be told. */
+/* Writes the queued lines and this one to .expertfs/want. Without lock. */
 void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
 
 /* ---- files.c: with lock held ---- */
-/* The file of that expert, if there is one that did not fail; certain: and that cannot come in the other form. */
+/* The file of an expert that has not failed; NULL: none. certain: only if its form is known. */
 struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key, bool certain);
-/* A new one, whose memory was got by the caller; to be queued, or asked for. */
+/* Adds a file that the caller has allocated; it must then be queued or requested. */
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
-/* It is expected in full from now on, in place of coded. */
+/* Changes the expected form from coded to full. */
 void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
-/* To the open workers, who want to be woken. */
+/* Queues a file for the open workers, which the caller wakes. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
-/* It is not handed out, for that reason: it is to be opened, for which open workers want to be woken, or, coded, it has
- * failed. It has no tag any more. */
+/* Handles a file that the mount did not hand out, with this error: a full one is queued to be opened, and the caller
+ * wakes the open workers; a coded one fails. The file has no tag any more. */
 void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
-/* Free a queue of files that nobody knows; without lock. */
+/* Frees a list of files that are not in the table. Without lock. */
 void efs_files_free(struct efs_expert_file *queue);
-/* Something has come, or nothing comes any more: those who wait look again. */
+/* Wakes all waiters after a file has arrived or failed. */
 void efs_mount_wake_waiters(struct efs_mount *m);
-/* The mount says so of the waiter of that number, if it is still there. */
+/* Marks the waiter with this number, if it still waits, as stuck. */
 void efs_mount_stuck(struct efs_mount *m, uint32_t number);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
-/* It was opened, or not. Frees it if nobody wants it any more. */
+/* Completes the open of a file, which succeeded or failed. Frees it if it failed and has no users. */
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
-/* In a forked process: close, unmap and free all that are listed. */
+/* In a forked process: closes, unmaps and frees all files. */
 void efs_files_leave(struct efs_mount *m);
-/* What nobody uses goes to the reaper until no more than that is kept. true: something went. */
+/* Passes the least recently used files without users to the reaper until at most keep_bytes are kept. true: some were
+ * passed. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
-/* Close those that went, now; the lock is given up meanwhile. */
+/* Closes these files on the calling thread; releases the lock meanwhile. */
 void efs_mount_close_files(struct efs_mount *m);
-/* The one that was used least recently goes. false: none is kept. */
+/* Passes the least recently used kept file to the reaper. false: none is kept. */
 bool efs_files_let_oldest_go(struct efs_mount *m);
-/* The same with those that are not worth it any more (full_set.c), and with what is above keep_bytes. */
+/* The same with all kept files that are not in the full set, and those above keep_bytes. */
 void efs_files_let_others_go(struct efs_mount *m);
 
 /* ---- known.c: with lock held ---- */
-/* The layout that the file had when it was open last, until the mount is let go; NULL: it was not. */
+/* The layout that the file had when it was last open; NULL: not known. Valid until the mount is freed. */
 const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_key *key,
                                              uint32_t hash);
-/* Take over what was learned when the file was opened. Without memory the file keeps it. */
+/* Takes over the layout that was parsed when the file was opened. Without memory the file keeps it. */
 void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
 void efs_known_free(struct efs_mount *m);
 
 /* ---- full_set.c: with lock held ---- */
-#define EFS_KEEP_PARTS 8u /* of what the mount keeps full all but one of so many parts may be kept open */
-/* May a file that nobody uses stay open? */
+#define EFS_KEEP_PARTS 8u /* the client keeps at most 7/8 of the bytes that the mount keeps full */
+/* Whether a file without users may stay open. */
 bool efs_full_set_has(const struct efs_mount *m, uint32_t hash);
-/* A packet of what the mount keeps full; with the last, it is in force. false: the mount was not asked. */
+/* Handles a packet of the list of experts that the mount keeps full; the last packet replaces the previous list. false:
+ * no list was requested. */
 bool efs_full_set_take(struct efs_mount *m, const struct efs_export_kept *packet);
-/* Nothing is listed any more: nothing is to be kept. */
+/* Empties the set: no file is kept then. */
 void efs_full_set_lose(struct efs_mount *m);
 void efs_full_set_free(struct efs_full_set *set);
 
 /* ---- mount_watch.c: with lock held ---- */
 struct efs_mount_request;
-/* Something has come, or is not waited for any more: the events of requests that are watched. */
+/* Updates the events of all watched requests. */
 void efs_mount_tell_events(struct efs_mount *m);
-/* Is one of them still waited for? The reaper does then what a thread that waits would do. */
+/* Whether a watched request has files in flight: the reaper then receives and trims in place of a waiting thread. */
 bool efs_mount_is_watching(const struct efs_mount *m);
 
 /* ---- mount.c ---- */
-/* root is taken over, also when this fails. */
+/* Takes over root, also after an error. */
 errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct efs_mount **mount,
                        struct efs_error *err);
 void efs_mount_free(struct efs_mount *mount);
-/* The same in a process that was forked from the one that opened it: this process's descriptors and mappings are
- * closed, the mount is told nothing, threads are not waited for. */
+/* efs_mount_free() in a forked process: closes the child's descriptors and mappings; does not notify the mount or wait
+ * for threads. */
 void efs_mount_leave(struct efs_mount *mount);
 
 /* ---- mount_begin.c, mount_wait.c, mount_watch.c: as the calls of expertfs.h ---- */
@@ -197,7 +201,7 @@ void efs_mount_request_leave(struct efs_mount_request *request); /* in a forked 
 /* ---- mount_routing.c ---- */
 /* efs_client_state(). Without lock. */
 char efs_mount_state(const struct efs_mount *m, const struct efs_expert_key *key);
-/* efs_observe(), efs_hint(): checked by efs_routing_check(). */
+/* efs_observe() and efs_hint(), after efs_routing_check(). */
 errint_t efs_mount_routing(struct efs_mount *m, const struct efs_routing *routing, bool hint, struct efs_error *err);
 
 #endif

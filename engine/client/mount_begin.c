@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_begin.c - see mount.h: beginning a request of a mount. */
+/* mount_begin.c - see mount.h: starts requests of a mount. */
 #include "mount_core.h"
 
 #include "needs.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount_core.h - a request of a mount, for the files that begin it (mount_begin.c), wait for it (mount_wait.c) and
- * signal its event (mount_watch.c).
+ * mount_core.h - a request of a mount, shared by the files that start it (mount_begin.c), wait for it (mount_wait.c)
+ * and signal its event (mount_watch.c).
  */
 #ifndef EFS_CLIENT_MOUNT_CORE_H
 #define EFS_CLIENT_MOUNT_CORE_H
@@ -18,18 +18,19 @@ struct efs_mount_item {
 struct efs_mount_request {
     struct efs_mount *mount;
     struct efs_mount_request *next_watched;
-    struct efs_event event; /* for who waits by poll(2) */
+    struct efs_event event; /* for efs_mount_event() */
     uint32_t count;
     struct efs_mount_item items[];
 };
 
 /* ---- mount_watch.c: with lock held ---- */
 bool efs_mount_item_is_coming(const struct efs_mount_item *item);
-/* One that is there or failed, and was not told yet; NULL: there is none. *coming: others are not there. */
+/* The first item that is loaded or failed and was not reported yet; NULL: none, and *coming is whether items are in
+ * flight. */
 struct efs_mount_item *efs_mount_untold(struct efs_mount_request *request, bool *coming);
-/* The event, where there is one, is readable when waiting would not wait. */
+/* Makes the event, if the request has one, readable when efs_mount_wait_any() would not block. */
 void efs_mount_tell_event(struct efs_mount_request *request);
-/* Close the event, where there is one. */
+/* Closes the event, if the request has one. */
 void efs_mount_unwatch(struct efs_mount_request *request);
 
 #endif

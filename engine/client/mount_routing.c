@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_routing.c - what layers choose, or will choose, told to the mount: by its socket, hints else by a file; and
- * what of it is in memory there. */
+/* mount_routing.c - see mount.h: sends chosen and predicted experts to the mount, over its socket, or hints by
+ * .expertfs/hint; reads which parts of an expert are in its memory. */
 #include "mount.h"
 
 #include "export.h"

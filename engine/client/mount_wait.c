@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_wait.c - see mount.h: waiting for a request's experts, their tensors, dropping them. */
+/* mount_wait.c - see mount.h: waits for a request's experts, returns their tensors, drops them. */
 #include "mount_core.h"
 
 #include "clock.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_watch.c - see mount.h: requests whose users wait by poll(2), for an event in place of a call. */
+/* mount_watch.c - see mount.h: requests with an event for poll(2). */
 #include "mount_core.h"
 
 bool efs_mount_item_is_coming(const struct efs_mount_item *item)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* needs.h - what a request of a client names: for mounts and for memory of a device. */
+/* needs.h - checks the experts of a client's request, for mounts and GPU memory. */
 #ifndef EFS_NEEDS_H
 #define EFS_NEEDS_H
 
 #include "expertfs.h"
 
-/* Pure. 1 to most experts, each once and with tokens; layer is for the message. 0; -EINVAL. */
+/* Checks 1 to `most` experts, each once and with tokens; layer is for the message. 0; -EINVAL. */
 errint_t efs_needs_check(uint32_t layer, const struct efs_need *needs, uint32_t count, uint32_t most,
                          struct efs_error *err);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* open_workers.c - see mount.h. An open waits until the mount has brought its expert, so each has a thread. */
+/* open_workers.c - see mount.h. An open blocks until the mount has loaded the expert, so each runs on its own
+ * thread. */
 #include "mount.h"
 
 #include "thread.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reaper.c - see mount.h. Closing a file makes room for opens that wait, so that it must not stand behind them: a
- * thread does it, which also tells the mount what was used, and receives where nobody else does.
+ * reaper.c - see mount.h. Closing a file frees memory for pending opens, so it must not be queued behind them: it has a
+ * thread, which also sends notifications to the mount and receives packets when no other thread does.
  */
 #include "mount.h"
 
