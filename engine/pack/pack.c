@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack.c - efs_pack(): read the catalogue, plan, run, index, verify, name. */
+/* pack.c - efs_pack(): reads the catalogue, plans, packs, writes the index, verifies, names the store. */
 #include "pack.h"
 #include "clock.h"
 #include "sys.h"
@@ -110,7 +110,7 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     uint64_t began = efs_now_ns();
     *report = (struct efs_pack_report){0};
     errint_t rc = efs_pack_check_options(options, err);
-    if (rc == 0) /* first: it may refuse out, and looking through a large checkpoint takes long */
+    if (rc == 0) /* first: it may reject out, and reading a large checkpoint's catalogue takes long */
         rc = efs_store_writer_open(&j.writer, out, options->force, err);
     if (rc == 0)
         rc = efs_catalog_read(src, &j.catalog, err);

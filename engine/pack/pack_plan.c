@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_plan.c - from the catalogue to the index tables: groups, objects, shards, extents, and their order on disk. */
+/* pack_plan.c - converts the catalogue to index tables: groups, objects, shards, extents, and their order on disk. */
 #include "kernels.h"
 #include "pack.h"
 #include "source.h"
@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What store_check.c accepts in a path; a longer one could be packed but not opened. */
+/* The limit of store_check.c; a longer path could be packed but not opened. */
 #define PATH_BYTES_MAX 1023u
-#define SMALL_BYTES_MAX 4095u /* of a tensor that is not split: it is read in a page or two whatever is saved */
+#define SMALL_BYTES_MAX 4095u /* a slice up to this is not split: read with one or two pages in any encoding */
 #define NAME_BYTES_MAX 65535u
 
 struct counts {
@@ -24,7 +24,7 @@ static uint64_t object_shards(const struct efs_pack_plan *plan, enum efs_format 
     return elements / plan->shard_elements + (elements % plan->shard_elements != 0);
 }
 
-/* A small object is not split: one read, nothing to decode. */
+/* Small objects are stored as BYTES: one read, nothing to decode. */
 static enum efs_format tensor_format(const struct efs_pack_plan *plan, const struct efs_source_tensor *t,
                                      uint64_t bytes)
 {
@@ -54,7 +54,7 @@ static errint_t check_tensor(const struct efs_catalog *c, const struct efs_sourc
     return 0;
 }
 
-/* Bytes of a file that no tensor has: an object without a tensor, in a group of its own. */
+/* Bytes of a file outside of all tensors: a blob object in its own group. */
 static void count_gap(const struct efs_pack_plan *plan, uint64_t bytes, struct counts *n)
 {
     n->groups++;
@@ -63,7 +63,7 @@ static void count_gap(const struct efs_pack_plan *plan, uint64_t bytes, struct c
     n->shards += object_shards(plan, EFS_FORMAT_BYTES, bytes);
 }
 
-/* A tensor of all experts of a layer is cut in an object an expert. */
+/* A fused tensor becomes one object per expert. */
 static void count_tensor(const struct efs_pack_plan *plan, const struct efs_source_tensor *t, struct counts *n)
 {
     uint64_t parts = plan_slices(t), part = t->bytes / parts;
@@ -73,7 +73,7 @@ static void count_tensor(const struct efs_pack_plan *plan, const struct efs_sour
     n->shards += parts * object_shards(plan, tensor_format(plan, t, part), part);
 }
 
-/* A file that is no copy, its tensors, of which *at is the next one, and the gaps between these. */
+/* Counts a file that is not a copy: its tensors, of which *at is the next one, and the gaps between them. */
 static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t *at, struct counts *n,
                            struct efs_error *err)
 {
@@ -102,7 +102,7 @@ static errint_t count_file(const struct efs_pack_plan *plan, size_t file, size_t
     return 0;
 }
 
-/* How large the tables will be. Files and tensors are sorted alike. */
+/* Computes the sizes of the tables. Files and tensors are sorted in the same order. */
 static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct efs_error *err)
 {
     const struct efs_catalog *c = plan->catalog;
@@ -135,7 +135,8 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
 }
 
 #define OBJECT_BYTES (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *))
-/* More tensors than the source's readers take have no room here, if they have bytes and a name. */
+/* EFS_SOURCE_MAX_TENSORS tensors with bytes and names exceed EFS_PACK_INDEX_BYTES, so the readers' limit rejects no
+ * source that would fit. */
 static_assert(EFS_SOURCE_MAX_TENSORS * (1 + sizeof(struct efs_disk_tensor) + sizeof(struct efs_disk_extent) +
                                         sizeof(struct efs_disk_shard) + OBJECT_BYTES) >
                   EFS_PACK_INDEX_BYTES,
@@ -180,7 +181,7 @@ static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n
     return 0;
 }
 
-/* count_all() counted every string that is put. */
+/* Has room: count_all() counted every string. */
 static void put_string(struct efs_pack_plan *plan, const char *text, uint32_t *offset, uint32_t *bytes)
 {
     *bytes = (uint32_t)strlen(text);
@@ -189,7 +190,7 @@ static void put_string(struct efs_pack_plan *plan, const char *text, uint32_t *o
     plan->string_bytes += *bytes;
 }
 
-/* Behind the name, as struct efs_disk_tensor says. */
+/* Appends a type after the name, as described at struct efs_disk_tensor. */
 static void put_type(struct efs_pack_plan *plan, const char *type)
 {
     uint32_t offset, bytes;
@@ -205,8 +206,8 @@ static void put_group(struct efs_disk_group *g, uint32_t kind)
     *g = (struct efs_disk_group){.kind = kind, .layer = EFS_NONE, .expert = EFS_NONE};
 }
 
-/* Experts in the catalogue's order, then a group for each dense tensor, then one for each blob: kinds and the number of
- * objects, then the first object of each. */
+/* Fills the groups: experts in the catalogue's order, then one for each dense tensor, then one for each blob. Sets
+ * kinds and object counts first, then object_first. */
 static void make_groups(struct efs_pack_plan *plan, uint32_t *dense_first, uint32_t *blob_first)
 {
     const struct efs_catalog *c = plan->catalog;
@@ -250,12 +251,12 @@ static void make_groups(struct efs_pack_plan *plan, uint32_t *dense_first, uint3
 
 struct filler {
     struct efs_pack_plan *plan;
-    uint32_t *filled; /* objects of each group so far */
+    uint32_t *filled; /* objects added to each group */
     uint32_t extent, dense, blob;
     uint32_t file;
 };
 
-/* One more object of group, and the extent of its file that shows it. */
+/* Adds an object to a group, and the extent of its file. */
 static void put_object(struct filler *fill, uint32_t group, uint32_t tensor, uint64_t tensor_offset, uint64_t offset,
                        uint64_t bytes, enum efs_format format)
 {
@@ -294,7 +295,7 @@ static void put_tensor(struct filler *fill, uint32_t index)
     }
 }
 
-/* Extents of copies, when those of all originals are known. */
+/* Copies the extents of originals to their copies, after those of all originals are set. */
 static void fill_copies(struct efs_pack_plan *plan)
 {
     for (uint32_t f = 0; f < plan->file_count; f++)
@@ -336,7 +337,8 @@ static void fill_files(struct filler *fill)
     fill_copies(plan);
 }
 
-/* As their first bytes appear in the files: a group's objects are in file order, so the first object tells. */
+/* Compares the first bytes of groups by position in the files. The objects of a group are in file order, so the
+ * first object is compared. Groups without objects are last. */
 static int compare_first_bytes(const void *a, const void *b, void *arg)
 {
     const struct efs_pack_plan *plan = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_report.c - the end of a packing: what was measured, the tables and the superblock. */
+/* pack_report.c - the report, the index tables and the superblock. */
 #include "pack.h"
 
 #include "codec_table.h"
@@ -15,13 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NOTES_MAX 16 /* of files, each told with a line of its own */
+#define NOTES_MAX 16 /* notes of files that are listed one by one */
 
 enum { CLASS_COPY = EFS_GROUP_BLOB + 1 };
 static const char *const classes[] = {
     [EFS_GROUP_EXPERT] = "expert", [EFS_GROUP_DENSE] = "dense", [EFS_GROUP_BLOB] = "other", [CLASS_COPY] = "copy"};
 
-/* The row of a class and dtype; types beyond the table's room share the last row. */
+/* The row of a class and dtype; types beyond EFS_PACK_ROWS share the last row. */
 static struct efs_pack_row *row_of(struct efs_pack_report *report, uint32_t kind, const char *dtype)
 {
     struct efs_pack_row *row = report->rows;
@@ -36,7 +36,7 @@ static struct efs_pack_row *row_of(struct efs_pack_report *report, uint32_t kind
     return row;
 }
 
-/* Adds up; exponent_bits and entropy_bits hold sums until finish_row(). */
+/* Adds an object to its row; exponent_bits and entropy_bits are sums until finish_row(). */
 static void add_object(const struct efs_pack_plan *plan, uint32_t object, double entropy_bits,
                        struct efs_pack_report *report)
 {
@@ -44,7 +44,7 @@ static void add_object(const struct efs_pack_plan *plan, uint32_t object, double
     const char *dtype =
         o->tensor == EFS_NONE ? "bytes" : efs_dtype_name((enum efs_dtype)plan->tensors[o->tensor].dtype);
     struct efs_pack_row *row = row_of(report, plan->groups[o->group].kind, dtype);
-    row->tensors += o->tensor_offset == 0; /* the first slice of a fused tensor stands for all */
+    row->tensors += o->tensor_offset == 0; /* counts a fused tensor once, at its first slice */
     row->raw_bytes += o->bytes;
     uint64_t e_bytes = 0, sm_bytes = 0;
     for (uint32_t s = o->shard_first; s < o->shard_first + o->shard_count; s++) {
@@ -54,13 +54,12 @@ static void add_object(const struct efs_pack_plan *plan, uint32_t object, double
         row->coded_bytes += efs_chunk_up(shard->e_bytes) + efs_chunk_up(shard->sm_bytes);
     }
     enum efs_format format = (enum efs_format)o->format;
-    if (format == EFS_FORMAT_BYTES) { /* no bound is known but what was reached */
+    if (format == EFS_FORMAT_BYTES) { /* no lower bound is known: use the size reached */
         row->bound_bytes += (double)(e_bytes + sm_bytes);
         return;
     }
     uint64_t elements = o->bytes / efs_format_bytes(format);
-    double rest =
-        (double)efs_sm_bytes(format, (size_t)elements); /* what the exponents take is all but sign and mantissa */
+    double rest = (double)efs_sm_bytes(format, (size_t)elements); /* sign and mantissa */
     row->elements += elements;
     row->exponent_bits += fmax(0, 8 * ((double)(e_bytes + sm_bytes) - rest));
     row->entropy_bits += entropy_bits;
@@ -77,13 +76,13 @@ static void finish_row(struct efs_pack_row *row)
 
 static int compare_rows(const void *a, const void *b)
 {
-    static const char order[] = "edoc"; /* experts, dense, other, copies */
+    static const char order[] = "edoc"; /* first letters: expert, dense, other, copy */
     const struct efs_pack_row *p = a, *q = b;
     long c = strchr(order, p->tensor_class[0]) - strchr(order, q->tensor_class[0]);
     return c ? (c > 0) - (c < 0) : strcmp(p->dtype, q->dtype);
 }
 
-/* One more line. */
+/* Appends a line to the notice. */
 static void __attribute__((format(printf, 2, 3))) add_notice(struct efs_pack_report *report, const char *format, ...)
 {
     size_t at = strlen(report->notice);
@@ -95,7 +94,7 @@ static void __attribute__((format(printf, 2, 3))) add_notice(struct efs_pack_rep
     va_end(args);
 }
 
-/* Files that are stored once under several names. */
+/* Reports files that are stored once under several names. */
 static void report_copies(const struct efs_catalog *catalog, struct efs_pack_report *report)
 {
     const struct efs_source_file *first = NULL;
@@ -120,7 +119,7 @@ static void report_copies(const struct efs_catalog *catalog, struct efs_pack_rep
                    (unsigned long long)files - 1);
 }
 
-/* Files whose bytes alone are carried, and other models. */
+/* Lists the notes of files: files stored as plain bytes, and files of other models. */
 static void notice_files(const struct efs_catalog *catalog, struct efs_pack_report *report)
 {
     size_t told = 0;
@@ -222,7 +221,7 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
     char *json = efs_pack_report_json(report);
     if (!json)
         return efs_fail(err, -ENOMEM, "%s: no memory for the report", writer->path);
-    struct efs_disk_part part = {0}; /* the store's file, when its size is known */
+    struct efs_disk_part part = {0}; /* bytes is set below, when the store's size is known */
     const struct table tables[EFS_TABLE_COUNT] = {
         [EFS_TABLE_STRINGS] = {plan->strings, 1, plan->string_bytes},
         [EFS_TABLE_FILES] = {plan->files, sizeof(*plan->files), plan->file_count},
@@ -258,7 +257,7 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
     free(json);
     if (rc < 0)
         return rc;
-    sb.store_bytes = report->store_bytes = part.bytes; /* whole pages, so that O_DIRECT reaches the last byte */
+    sb.store_bytes = report->store_bytes = part.bytes; /* whole pages, so that O_DIRECT can read the last byte */
     sb.content_hash = efs_hash(hashes, sizeof(hashes));
     sb.hash = efs_hash(&sb, offsetof(struct efs_disk_superblock, hash));
     return efs_store_writer_finish(writer, &sb, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pack_run.c - the pipeline. Coding threads each take a batch, read it, code it; a few more of them than may code at a
- * time, so that some wait for the disk meanwhile. One thread writes finished runs.
+ * pack_run.c - the pipeline. Each packing thread takes a batch, reads it, and encodes it. More threads run than may
+ * encode at a time, so that some can wait for the disk. One thread writes encoded runs.
  */
 #include "pack.h"
 
@@ -17,7 +17,7 @@
 /* ---- exponent counts of objects ---- */
 
 struct efs_pack_tally {
-    uint32_t left; /* shards to come */
+    uint32_t left; /* shards not added yet */
     uint64_t counts[256];
 };
 
@@ -91,7 +91,7 @@ static errint_t efs_pack_tally(struct efs_pack_tallies *t, uint32_t object, uint
     return rc;
 }
 
-/* ---- what the threads share ---- */
+/* ---- shared state of the threads ---- */
 
 static void pipe_wake(void *owner)
 {
@@ -110,7 +110,7 @@ static void pipe_begin(struct efs_pack_pipe *p, unsigned coding)
     p->last = &p->first;
 }
 
-/* When no thread runs any more. */
+/* Call it after all threads have exited. */
 static void pipe_end(struct efs_pack_pipe *p)
 {
     while (p->first) {
@@ -125,7 +125,7 @@ static void pipe_end(struct efs_pack_pipe *p)
     sem_destroy(&p->may_code);
 }
 
-/* ---- the writing thread: chunks of runs in the order of the disk, one right after the other ---- */
+/* ---- the writing thread: appends the chunks of runs in disk order ---- */
 
 static errint_t pack_append(struct efs_store_writer *writer, const uint8_t *chunk, size_t bytes, uint64_t *offset,
                             struct efs_error *err)
@@ -145,7 +145,7 @@ static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_r
     return rc;
 }
 
-/* Wait until the first run is coded and take it off the queue. NULL: no more. */
+/* Waits until the first run is encoded and removes it from the queue. NULL: no more runs, or stopped. */
 static struct efs_pack_run *take_coded(struct efs_pack_pipe *p)
 {
     struct efs_pack_run *run = NULL;
@@ -180,11 +180,11 @@ static errint_t write_work(void *arg, struct efs_error *err)
     return 0;
 }
 
-/* ---- the coding threads ---- */
+/* ---- the packing threads ---- */
 
 #define THREADS_MAX 256u
-#define READING_THREADS 4u          /* more than may code: what keeps the disk busy while it is written, too */
-#define BUFFER_BYTES_MAX (4u << 20) /* of one read */
+#define READING_THREADS 4u          /* in addition to the encoding threads: keep the disk busy */
+#define BUFFER_BYTES_MAX (4u << 20) /* limit of one read */
 
 struct thread {
     struct efs_pack_pipe *pipe;
@@ -237,7 +237,7 @@ static errint_t pack_work(void *arg, struct efs_error *err)
                                            batch->bytes, t->buffer, &data, err);
         if (rc < 0)
             return rc;
-        while (sem_wait(&p->may_code) < 0) /* EINTR */
+        while (sem_wait(&p->may_code) < 0) /* retry on EINTR */
             ;
         for (uint32_t i = 0; rc == 0 && i < batch->count; i++)
             rc = code_part(t, &batch->parts[i], data + (batch->parts[i].offset - batch->begin), err);
@@ -300,7 +300,7 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
     coding = coding < THREADS_MAX ? coding : THREADS_MAX;
     pipe_begin(&pipe, coding);
     pipe.parallel.done_bytes = state->done_bytes;
-    pipe.buffer_bytes = efs_pack_source_room(largest_shard_bytes(plan)); /* a shard has at most 16 MiB: 4 threads fit */
+    pipe.buffer_bytes = efs_pack_source_room(largest_shard_bytes(plan)); /* at most 16 MiB: 4 threads fit */
     unsigned count = efs_parallel_fit(EFS_PACK_WORK_BYTES, efs_codec_scratch_encoding_bytes(plan->shard_elements),
                                       &pipe.buffer_bytes, BUFFER_BYTES_MAX, coding + READING_THREADS);
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));

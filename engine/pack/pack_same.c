@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pack_same.c - finds files with the same bytes, such as a checkpoint and its copy in a store of blobs. They are stored
- * once: the copy's extents are those of the original.
+ * pack_same.c - finds files with the same bytes, such as a checkpoint and its copy in a blob store. They are stored
+ * once: a copy has the extents of its original.
  *
- * Files of one size are sampled, those with equal samples are compared byte by byte: a checksum of 64 bits would do by
- * chance but not against intent, and reads as much.
+ * Files of equal size are sampled, and files with equal samples are compared byte by byte. A 64-bit checksum would
+ * protect against accidental collisions but not against deliberate ones, and would read as many bytes.
  */
 #include "hash.h"
 #include "pack.h"
@@ -16,13 +16,13 @@
 #include <string.h>
 
 #define PIECE_BYTES 4096u
-#define PIECES 8u /* of a sample, from the first bytes to the last */
+#define PIECES 8u /* pieces of a sample, evenly spaced from the first bytes to the last */
 #define COMPARE_BYTES (4u << 20)
 
 struct candidate {
     const struct efs_source_file *file;
     uint64_t hash; /* of the sample */
-    bool experts;  /* the file has tensors of experts */
+    bool experts;  /* the file has expert tensors */
     unsigned depth;
 };
 
@@ -32,7 +32,7 @@ struct search {
     const struct efs_pack_options *options;
     struct candidate *candidates;
     size_t count;
-    uint8_t *buffers[2]; /* for COMPARE_BYTES */
+    uint8_t *buffers[2]; /* each for COMPARE_BYTES */
     uint64_t done_bytes, total_bytes;
 };
 
@@ -44,8 +44,8 @@ static int compare_sizes(const void *pa, const void *pb)
     return a->hash < b->hash ? -1 : a->hash > b->hash;
 }
 
-/* Equal samples together; the first of them becomes the original: experts, then tensors, then files of the model, then
- * the shortest path. */
+/* Sorts equal samples together. The first of them becomes the original: files with experts first, then files with
+ * tensors, then files of the model, then the smallest directory depth. */
 static int compare_samples(const void *pa, const void *pb)
 {
     const struct candidate *a = pa, *b = pb;
@@ -86,7 +86,7 @@ static errint_t find_candidates(struct search *s)
         experts[c->tensors[t].file] |= c->tensors[t].tensor_class != EFS_CLASS_DENSE;
     for (size_t f = 0; experts && s->candidates && f < c->file_count; f++) {
         if (c->files[f].bytes < PIECE_BYTES)
-            continue; /* takes less than a page */
+            continue; /* smaller than a page */
         struct candidate *new = &s->candidates[s->count++];
         *new = (struct candidate){.file = &c->files[f], .experts = experts[f]};
         for (const char *at = c->files[f].path; (at = strchr(at, '/')); at++)
@@ -139,7 +139,7 @@ static errint_t compare_files(struct search *s, const struct candidate *a, const
     return rc;
 }
 
-/* The original of a candidate is one of those before it with an equal sample. */
+/* Finds a candidate's original among the previous candidates with an equal sample. */
 static errint_t find_original(struct search *s, size_t first, size_t at, struct efs_error *err)
 {
     const struct candidate *copy = &s->candidates[at];
@@ -153,7 +153,7 @@ static errint_t find_original(struct search *s, size_t first, size_t at, struct 
     return rc;
 }
 
-/* Tensors of a copy are those of its original. */
+/* Removes the tensors of copies: their originals have them. */
 static void drop_tensors(struct efs_catalog *c)
 {
     size_t kept = 0;
@@ -179,7 +179,7 @@ static errint_t search_copies(struct search *s, struct efs_error *err)
     for (size_t i = 1; rc == 0 && i < s->count; i++)
         if (compare_sizes(&s->candidates[first], &s->candidates[i]) != 0)
             first = i;
-        else if (!s->candidates[i].experts) /* experts of its own: it is another part of the model */
+        else if (!s->candidates[i].experts) /* a file with its own experts is another part of the model */
             rc = find_original(s, first, i, err);
     drop_tensors(s->catalog);
     return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_take.c - deal out shards in the order of the disk, a batch at a time, with memory for their chunks. */
+/* pack_take.c - hands out shards in disk order, a batch at a time, with memory for their chunks. */
 #include "kernels.h"
 #include "pack.h"
 #include "sys.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* ---- memory of coded chunks that wait for the disk ---- */
+/* ---- memory of encoded chunks that are to be written ---- */
 
 errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes)
 {
@@ -16,7 +16,7 @@ errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes)
     ring->base = efs_sys_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!ring->base)
         return -ENOMEM;
-    efs_sys_madvise(ring->base, bytes, MADV_HUGEPAGE); /* fewer faults; as well without */
+    efs_sys_madvise(ring->base, bytes, MADV_HUGEPAGE); /* optional: fewer page faults */
     return 0;
 }
 
@@ -27,13 +27,14 @@ void efs_pack_ring_free(struct efs_pack_ring *ring)
     ring->base = NULL;
 }
 
-/* bytes contiguous bytes (a multiple of EFS_CHUNK_ALIGN), or NULL: no room now. *end: give it back with this. */
+/* Allocates `bytes` contiguous bytes (a multiple of EFS_CHUNK_ALIGN). NULL: no room now. *end: to be passed to
+ * efs_pack_ring_give(). */
 static uint8_t *ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end)
 {
     if (ring->begin == ring->end)
         ring->begin = ring->end = 0;
     uint64_t at = ring->end;
-    if (at % ring->bytes + bytes > ring->bytes) /* not cut at the top: begin again at the bottom */
+    if (at % ring->bytes + bytes > ring->bytes) /* would wrap: continue at the start of the ring */
         at += ring->bytes - at % ring->bytes;
     if (at + bytes - ring->begin > ring->bytes)
         return NULL;
@@ -48,10 +49,10 @@ void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end)
 
 /* ---- shards ---- */
 
-/* A gap in the file that is read along rather than read around. */
+/* Largest gap in a file that is read through instead of skipped. */
 #define GAP_BYTES (64u << 10)
-/* Runs that begin in one batch, but for its first: a small part of the ring, so that a batch that waits for room never
- * waits for itself. */
+/* Memory of the runs that start in one batch after its first: a small part of the ring, so that a batch cannot wait
+ * for memory that it holds itself. */
 #define BATCH_ROOM (EFS_PACK_RING_BYTES / 16)
 
 static size_t e_room(const struct efs_disk_object *o, size_t elements)
@@ -62,13 +63,13 @@ static size_t e_room(const struct efs_disk_object *o, size_t elements)
     return efs_chunk_up(room);
 }
 
-/* BYTES use only one of the two. */
+/* 0 for BYTES, which use one of the two buffers. */
 static size_t sm_room(const struct efs_disk_object *o, size_t elements)
 {
     return o->format == EFS_FORMAT_BYTES ? 0 : efs_chunk_up(efs_sm_bytes((enum efs_format)o->format, elements));
 }
 
-/* The first group at or after cursor.order that has objects. */
+/* Moves the cursor to the first group at or after at->order that has objects. */
 static void enter_group(const struct efs_pack_plan *plan, struct efs_pack_cursor *at)
 {
     while (!efs_pack_cursor_at_end(plan, at) && plan->groups[plan->order[at->order]].object_count == 0)
@@ -101,7 +102,7 @@ void efs_pack_cursor_step(const struct efs_pack_plan *plan, struct efs_pack_curs
     enter_group(plan, at);
 }
 
-/* Nothing more is to be taken in this call. */
+/* Whether this call has no more shards to hand out. */
 static bool at_end(const struct efs_pack_pipe *p)
 {
     return p->full || efs_pack_cursor_at_end(p->plan, &p->cursor);
@@ -112,7 +113,7 @@ struct run_size {
     size_t e_bytes, sm_bytes;
 };
 
-/* The run that begins at the cursor: shards of its group while they fit. */
+/* Measures the run that starts at the cursor: shards of one group within the limits. */
 static struct run_size measure_run(const struct efs_pack_pipe *p)
 {
     const struct efs_pack_plan *plan = p->plan;
@@ -136,7 +137,7 @@ static struct run_size measure_run(const struct efs_pack_pipe *p)
     return size;
 }
 
-/* Waits until the ring has room. NULL: stopped. */
+/* Blocks until the ring has room. NULL: stopped. */
 static uint8_t *take_room(struct efs_pack_pipe *p, size_t bytes, uint64_t *end)
 {
     uint8_t *memory = NULL;
@@ -187,7 +188,7 @@ static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
     return true;
 }
 
-/* Whether the shard at the cursor can be read along with the batch; widens the batch then. */
+/* Whether the shard at the cursor can be read with the batch; if so, extends the batch. */
 static bool take_join(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, uint64_t offset, uint64_t bytes)
 {
     uint32_t file = p->plan->places[p->cursor.object].file;

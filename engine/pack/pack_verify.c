@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_verify.c - the written store, still without its name, decoded and compared with the files it was made from. */
+/* pack_verify.c - decodes the written store, before it has its name, and compares it with the source files. */
 #include "hash.h"
 #include "pack.h"
 #include "sweep.h"
@@ -17,7 +17,7 @@ struct compare {
     const char *path;
 };
 
-/* Chunk checksums are those of the index that readers will use; decoded bytes are those of the source. */
+/* Checks a shard: its chunks match the checksums in the index, and its decoded bytes match the source. */
 static errint_t compare_shard(void *arg, const struct efs_sweep_shard *shard, struct efs_codec_scratch *scratch,
                               uint8_t *raw, uint8_t *decoded, struct efs_error *err)
 {
@@ -77,7 +77,7 @@ errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_sourc
 
 /* ---- files whose inode number changed ---- */
 
-#define SAMPLE_OBJECTS 16u /* of a file, with one shard each */
+#define SAMPLE_OBJECTS 16u /* objects sampled per file, one shard each */
 
 static errint_t compare_source(const struct efs_pack_plan *plan, struct efs_pack_source *source, uint32_t object,
                                struct efs_error *err)

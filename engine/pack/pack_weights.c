@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_weights.c - is this a checkpoint, and all of one? By the names of its files, and those in its index: no weight
- * is read. */
+/* pack_weights.c - checks that a source is a complete checkpoint, from file names and indexes only: reads no
+ * weights. */
 #include "pack.h"
 #include "expertfs-private.h"
 #include "source.h"
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Is a part of several there, by its number with as many digits, or with no more than it needs? *path: its name. */
+/* Whether a part of a split model exists, with its number in the same number of digits or without leading zeros.
+ * *other: the first name tried, if it was NULL; the caller frees it. */
 static bool has_part(const struct efs_catalog *catalog, const char *path, const struct efs_source_part *part,
                      unsigned long number, char **other)
 {
@@ -30,8 +31,8 @@ static bool has_part(const struct efs_catalog *catalog, const char *path, const 
 }
 
 /*
- * The parts before and after one of several are there; so all are, when this holds for each. What an index names needs
- * no such guess.
+ * Checks that the parts before and after this one exist; if that holds for each part, all exist. Files named by an
+ * index are checked by check_index().
  */
 static errint_t check_parts(const char *src, const struct efs_catalog *catalog, const struct efs_source_file *file,
                             struct efs_error *err)
@@ -39,7 +40,7 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
     struct efs_source_part part;
     char *other = NULL;
     bool weights =
-        file->has_tensors || file->state != EFS_SOURCE_WHOLE; /* else it is called as a part, like AppleDouble */
+        file->has_tensors || file->state != EFS_SOURCE_WHOLE; /* else only its name is that of a part (AppleDouble) */
     if (!weights || file->index != EFS_NONE || !efs_source_part(file->path, &part))
         return 0;
     unsigned long first = has_part(catalog, file->path, &part, 0, &other) ? 0 : 1, last = first + part.count - 1;
@@ -52,7 +53,7 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
             continue;
         if (!other)
             rc = efs_fail(err, -ENOMEM, "%s: no memory", src);
-        else if (strcmp(catalog->root, src) != 0) /* a single file */
+        else if (strcmp(catalog->root, src) != 0) /* src is a single file */
             rc = efs_fail(err, -ENODATA,
                           "%s: is one part of %lu: pack the folder that has them all; --any packs it alone", src,
                           part.count);

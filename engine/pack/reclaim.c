@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the order of the work, and what of it is left
- * when it ends early. */
+/* reclaim.c - efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the sequence of steps, and cleanup after
+ * failures. */
 #include "reclaim.h"
 #include "expertfs-private.h"
 #include "clock.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/file.h>
 
-/* ---- places -------------------------------------------------------------------------------------------------- */
+/* ---- paths --------------------------------------------------------------------------------------------------- */
 
 static errint_t reclaim_begin(struct efs_reclaim *r, const char *out, const struct efs_pack_options *options,
                               struct efs_error *err)
@@ -69,7 +69,7 @@ static const char *folder_name(const struct efs_reclaim *r)
     return slash ? slash + 1 : r->folder;
 }
 
-/* The folder and its journal, locked. -ENOENT: there is none. */
+/* Opens and locks the directory OUT.reclaim and opens its journal, if it exists. -ENOENT: no such directory. */
 static errint_t open_folder(struct efs_reclaim *r, struct efs_error *err)
 {
     r->dir = efs_sys_openat(r->parent, folder_name(r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
@@ -96,7 +96,7 @@ static bool store_stat(const struct efs_reclaim *r, int dir, const char *name, s
     return there;
 }
 
-/* Whether the store has its name already, so that only removing is left. */
+/* Whether the store has its name, so that only removals are left. */
 static bool is_named(const struct efs_reclaim *r)
 {
     struct stat store, out;
@@ -106,7 +106,8 @@ static bool is_named(const struct efs_reclaim *r)
            (store.st_ino == out.st_ino && store.st_dev == out.st_dev);
 }
 
-/* A folder whose journal tells of nothing: nothing was freed then, or all is done. Else -EEXIST. */
+/* Removes a directory whose journal has no records: nothing was freed, or everything is done. -EUCLEAN: it has a
+ * store with content that has no other name. */
 static errint_t clear_folder(struct efs_reclaim *r, struct efs_error *err)
 {
     struct stat store = {0};
@@ -116,9 +117,9 @@ static errint_t clear_folder(struct efs_reclaim *r, struct efs_error *err)
     return efs_reclaim_remove_folder(r, err);
 }
 
-/* ---- a new one ----------------------------------------------------------------------------------------------- */
+/* ---- start --------------------------------------------------------------------------------------------------- */
 
-/* What an earlier run left: nothing, or it is in the way. */
+/* Checks for an earlier run: removes its directory if it did nothing, else -EEXIST. */
 static errint_t check_earlier(struct efs_reclaim *r, struct efs_error *err)
 {
     struct stat st;
@@ -161,12 +162,13 @@ static errint_t make_folder(struct efs_reclaim *r, struct efs_error *err)
     return 0;
 }
 
-/* The catalogue is on disk, under names that are on disk, before anything else happens. */
+/* Writes the catalogue to the journal and syncs it and both directories before any other change. */
 static errint_t begin_journal(struct efs_reclaim *r, struct efs_error *err)
 {
     struct efs_bytes record = {0};
     efs_reclaim_put_begin(r, &record);
-    /* room for the steps' records, so that a full disk never keeps one from being written; not all filesystems can */
+    /* reserve disk space for the records of all steps, so that a full disk cannot prevent writing one; not all file
+     * systems support it */
     uint64_t shards = r->plan.shard_count * (sizeof(*r->plan.shards) + sizeof(double));
     int rc = efs_sys_fallocate(r->journal, FALLOC_FL_KEEP_SIZE, 0, record.count + shards + 4 * EFS_ALIGN);
     if (rc == -ENOSPC) {
@@ -195,7 +197,7 @@ static errint_t go_on(struct efs_reclaim *r, struct efs_pack_report *report, str
     errint_t rc = 0;
     while (rc == 0 && !efs_pack_cursor_at_end(&r->plan, &r->state.cursor))
         rc = efs_reclaim_forward(r, err);
-    /* What no step tells of only takes room. But a record that may have reached the disk keeps what it tells of. */
+    /* Drop the part of the store that no step covers; but keep it if a record that covers it may be on disk. */
     if (rc < 0 && !r->journal_unsure)
         efs_sys_ftruncate(r->writer.file.fd, written_end(r));
     if (rc == 0)
@@ -255,16 +257,16 @@ errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_opt
         if (rc == 0)
             rc = go_on(&r, report, err);
         if (rc < 0 && r.dir >= 0 && r.step_count == 0 && !r.journal_unsure)
-            efs_reclaim_remove_folder(&r, NULL); /* nothing was freed */
+            efs_reclaim_remove_folder(&r, NULL); /* no source byte was freed */
     }
     report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     reclaim_end(&r);
     return rc;
 }
 
-/* ---- again --------------------------------------------------------------------------------------------------- */
+/* ---- resume -------------------------------------------------------------------------------------------------- */
 
-/* What the folder tells of, with the sources as they are now. src: where they are, NULL: where they were. */
+/* Loads an interrupted run and opens its sources. src: their current path; NULL: the path in the journal. */
 static errint_t open_again(struct efs_reclaim *r, const char *src, const char *out,
                            const struct efs_pack_options *options, struct efs_error *err)
 {
@@ -279,7 +281,7 @@ static errint_t open_again(struct efs_reclaim *r, const char *src, const char *o
     }
     if (src) {
         struct efs_catalog found = {0};
-        if (efs_source_walk(src, &found, NULL) == 0) /* else it may be gone: all of it was stored */
+        if (efs_source_walk(src, &found, NULL) == 0) /* else it may be removed: use the journal's path */
             rc = efs_absolute_path(found.root, &r->root, err);
         efs_catalog_free(&found);
     }
@@ -295,8 +297,8 @@ static errint_t open_again(struct efs_reclaim *r, const char *src, const char *o
     return 0;
 }
 
-/* What the last step was interrupted in left files with a time that is not theirs. It is put back before they are read,
- * since a reader takes files for changed whose time does not stay what it was when the reader began. */
+/* An interrupted last step may have left files with a wrong modification time. Restores it before the files are
+ * opened for reading, because the reader rejects a file whose time changes while it is open. */
 static errint_t settle_again(struct efs_reclaim *r, struct efs_error *err)
 {
     errint_t rc = 0;
@@ -313,7 +315,7 @@ static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
 {
     for (size_t f = 0; f < r->catalog.file_count; f++)
         r->files[f].touched = false;
-    if (r->step_count) /* the last step may have been at its files when it was interrupted */
+    if (r->step_count) /* the last step may have been interrupted in its files */
         efs_reclaim_touch(r, &r->steps[r->step_count - 1]);
     errint_t rc = efs_reclaim_check_files(r, err);
     if (rc == 0)
@@ -329,7 +331,8 @@ static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
     return rc == 0 ? open_writer(r, err) : rc;
 }
 
-/* The last step's freeing may have been cut short: once more. Those before it were finished when it was told of. */
+/* Frees the ranges of the last step again, because an earlier run may have been interrupted. Earlier steps were
+ * freed completely before the last one was recorded. */
 static errint_t free_again(struct efs_reclaim *r, struct efs_error *err)
 {
     if (r->step_count == 0)
@@ -338,7 +341,7 @@ static errint_t free_again(struct efs_reclaim *r, struct efs_error *err)
     return rc == 0 ? efs_reclaim_free(r, true, err) : rc;
 }
 
-/* The store has its name: the sources go, if it is what it should be. */
+/* The store has its name: checks that it is the right one, then removes the sources. */
 static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_store *store;
@@ -389,7 +392,7 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
                       out);
     if (rc == 0)
         rc = check_again(&r, err);
-    for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* files are read now and then: none stays open */
+    for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* so that no file stays open between reads */
         efs_pack_source_skip(r.source, r.plan.places[o].file, r.plan.objects[o].bytes - r.stored[o]);
     while (rc == 0 && r.step_count > 0)
         if (options->progress && options->progress(options->progress_arg, r.plan.source_bytes - r.state.done_bytes,
@@ -413,7 +416,7 @@ bool efs_reclaim_unfinished(const char *out)
     return there;
 }
 
-/* By number: it may lie elsewhere than it did. */
+/* Compares inode numbers: the file may have been moved. */
 static bool is_file(const char *path, const struct efs_reclaim_file *file, dev_t device)
 {
     struct stat st;
@@ -426,7 +429,7 @@ bool efs_reclaim_is_of(const char *out, const char *src)
     struct efs_pack_options options = {0};
     struct stat st = {0};
     errint_t rc = reclaim_begin(&r, out, &options, NULL);
-    if (rc == 0 && store_stat(&r, r.parent, folder_name(&r), &st)) /* unlocked: another may be at it just now */
+    if (rc == 0 && store_stat(&r, r.parent, folder_name(&r), &st)) /* not locked: may be in use */
         r.dir = efs_sys_openat(r.parent, folder_name(&r), O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
     if (r.dir >= 0)
         r.journal = efs_sys_openat(r.dir, EFS_RECLAIM_JOURNAL, O_RDONLY | O_NOFOLLOW, 0);

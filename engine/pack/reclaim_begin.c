@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_begin.c - what is looked at before anything is done, and how much room it takes. */
+/* reclaim_begin.c - checks before the start, and the disk space needed. */
 #include "reclaim.h"
 
 #include "expertfs-private.h"
@@ -70,7 +70,8 @@ errint_t efs_reclaim_check_alone(struct efs_reclaim *r, struct efs_error *err)
     return 0;
 }
 
-/* What one file is like. A name that others may have, too, is refused: what goes here would go there. */
+/* Records the state of one file. Rejects symbolic links and files with several hard links: freeing bytes would
+ * affect the other names. */
 static errint_t look_at(struct efs_reclaim *r, uint32_t file, dev_t device, struct efs_error *err)
 {
     const char *path = r->catalog.files[file].path;
@@ -114,7 +115,7 @@ static int compare_inodes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* No file under two paths, as a bind mount would show it. */
+/* Checks that no file appears under two paths, for example through a bind mount. */
 static errint_t check_inodes(const struct efs_reclaim *r, struct efs_error *err)
 {
     size_t count = r->catalog.file_count;
@@ -133,7 +134,7 @@ static errint_t check_inodes(const struct efs_reclaim *r, struct efs_error *err)
     return rc;
 }
 
-/* Whether the filesystem of the sources and the store can punch holes, tried on a file of our own. */
+/* Checks that the file system of the sources and the store can punch holes, with a temporary file. */
 static errint_t check_holes(const struct efs_reclaim *r, struct efs_error *err)
 {
     struct efs_newfile file;
@@ -164,9 +165,9 @@ static errint_t check_holes(const struct efs_reclaim *r, struct efs_error *err)
                   : 0;
 }
 
-/* ---- room ---------------------------------------------------------------------------------------------------- */
+/* ---- disk space ---------------------------------------------------------------------------------------------- */
 
-/* The most that steps of step_bytes take beside the sources, as if nothing were saved by coding. */
+/* Upper bound of the additional disk space used with steps of step_bytes, assuming that encoding saves nothing. */
 static uint64_t peak_bytes(struct efs_reclaim *r, uint64_t step_bytes, uint32_t block)
 {
     uint64_t used = 0, peak = 0, freed = 0;
@@ -186,7 +187,7 @@ static uint64_t peak_bytes(struct efs_reclaim *r, uint64_t step_bytes, uint32_t 
     return peak;
 }
 
-/* The largest step for which there is room. */
+/* Chooses the largest step for which the disk has room. */
 static errint_t find_room(struct efs_reclaim *r, struct efs_reclaim_need *need, struct efs_error *err)
 {
     uint64_t room, step = r->step_bytes;
@@ -206,7 +207,7 @@ static errint_t find_room(struct efs_reclaim *r, struct efs_reclaim_need *need, 
     return 0;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------------- */
+/* ---- prepare ------------------------------------------------------------------------------------------------- */
 
 errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_reclaim_need *need,
                              struct efs_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_end.c - the finished store gets its name, and only then names disappear: the sources', the folder's. */
+/* reclaim_end.c - names the finished store; only then removes the sources and the directory OUT.reclaim. */
 #include "newfile.h"
 #include "reclaim.h"
 #include "store.h"
@@ -12,7 +12,7 @@
 
 #define PATH_ROOM 1100
 
-/* The index as it is on disk, read by those who will read it. */
+/* Opens the store as a reader would, with its index read from disk. */
 static errint_t check_store(const struct efs_reclaim *r, struct efs_error *err)
 {
     char self[40];
@@ -45,7 +45,7 @@ errint_t efs_reclaim_name(struct efs_reclaim *r, struct efs_pack_report *report,
     return rc == 0 ? give_name(r, err) : rc;
 }
 
-/* The file, if it is the one that was packed. */
+/* Removes a source file if it is the one that was packed. */
 static errint_t remove_source(const struct efs_reclaim *r, uint32_t file, struct efs_error *err)
 {
     struct stat st;
@@ -61,7 +61,7 @@ static errint_t remove_source(const struct efs_reclaim *r, uint32_t file, struct
     return rc < 0 ? efs_fail(err, rc, "%s/%s: is stored, and cannot be removed: %s", r->root, path, strerror(-rc)) : 0;
 }
 
-/* Directories that are empty now, from the innermost out. */
+/* Removes directories that are empty now, innermost first. */
 static void remove_directories(const struct efs_reclaim *r)
 {
     char path[PATH_ROOM];
@@ -87,11 +87,11 @@ errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err
     if (rc < 0 && rc != -EINVAL)
         return efs_fail(err, rc, "%s: cannot sync: %s", r->root, strerror(-rc));
     if (r->whole_directory)
-        efs_sys_unlinkat(AT_FDCWD, r->root, AT_REMOVEDIR); /* it stays if it has something that came later */
+        efs_sys_unlinkat(AT_FDCWD, r->root, AT_REMOVEDIR); /* fails, and it stays, if it has newer files */
     return 0;
 }
 
-/* A part of a store that has no other name, and is no longer needed, is empty before its journal goes. */
+/* Truncates a store that has no other name and is no longer needed, before its journal is removed. */
 static int empty_store(const struct efs_reclaim *r)
 {
     struct stat st;
@@ -112,7 +112,7 @@ errint_t efs_reclaim_remove_folder(struct efs_reclaim *r, struct efs_error *err)
 {
     const char *slash = strrchr(r->folder, '/');
     int rc = empty_store(r);
-    if (rc == 0) /* then the journal: a folder without one holds nothing that is needed */
+    if (rc == 0) /* then the journal: nothing in a directory without one is needed */
         rc = efs_sys_unlinkat(r->dir, EFS_RECLAIM_JOURNAL, 0);
     if (rc == 0 || rc == -ENOENT)
         rc = efs_sys_fsync(r->dir);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_files.c - source files, opened and put back; walks over shards. */
+/* reclaim_files.c - opens and restores source files; iterates over shards. */
 #include "reclaim.h"
 #include "sys.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- source files, opened and put back ---- */
+/* ---- source files ---- */
 
 errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
                           struct efs_error *err)
@@ -73,7 +73,7 @@ uint64_t efs_reclaim_run_most(const struct efs_pack_plan *plan, struct efs_pack_
         efs_pack_cursor_step(plan, at);
     }
     *raw_bytes += raw;
-    return raw + raw / 64 + shards * 2 * EFS_ALIGN; /* at most */
+    return raw + raw / 64 + shards * 2 * EFS_ALIGN; /* upper bound */
 }
 
 size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)

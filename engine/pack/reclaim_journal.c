@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reclaim_journal.c - records one after the other, each synced before the next: a header of 64 bytes, the payload,
- * zeros up to the next multiple of 512; what they hold, and how it is taken in again.
+ * reclaim_journal.c - writes and reads the journal's records. Each record is synced before the next is written: a
+ * header of 64 bytes, the payload, and zeros up to the next multiple of 512.
  *
- * A crash can cut the last record short, and that record then never counted. A record that is damaged with another one
- * behind it is damage: what it told of is freed in the sources, so nothing may go on without it.
+ * A crash can truncate the last record, which is then ignored: no byte was freed because of it. A damaged record with a
+ * later one is an error: its bytes may be freed in the sources, so the run cannot continue without it.
  */
 #include "reclaim.h"
 
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- numbers and strings in a row of bytes; the first error lasts ---- */
+/* ---- serialization of numbers and strings; the first error is kept ---- */
 
 static void efs_bytes_put(struct efs_bytes *b, const void *data, size_t count)
 {
@@ -100,9 +100,9 @@ struct header {
     char magic[8];
     uint64_t number; /* from 0 */
     uint64_t type;
-    uint64_t bytes, hash; /* of the payload */
+    uint64_t bytes, hash; /* size and hash of the payload */
     uint64_t reserved[2];
-    uint64_t header_hash; /* of what is before it */
+    uint64_t header_hash; /* of the preceding 56 bytes */
 };
 static_assert(sizeof(struct header) == 64, "header");
 
@@ -137,7 +137,7 @@ errint_t efs_reclaim_journal_add(struct efs_reclaim *r, enum efs_reclaim_record 
     return 0;
 }
 
-/* Whether a record begins at data, of which left bytes are there. */
+/* Whether data, with `left` bytes, starts with a valid header. */
 static bool is_header(const uint8_t *data, uint64_t left, struct header *h)
 {
     if (left < sizeof(*h))
@@ -201,9 +201,9 @@ static errint_t efs_reclaim_journal_read(struct efs_reclaim *r, efs_reclaim_reco
     return rc;
 }
 
-/* ---- what they hold ---- */
+/* ---- payloads ---- */
 
-/* Raised when a record's form changes, or how a plan is made of a catalogue. */
+/* Incremented when the format of a record changes, or the way in which a plan is made from a catalogue. */
 #define RECORD_VERSION 4u
 
 static void put_tensor(struct efs_bytes *b, const struct efs_source_tensor *t)
@@ -405,7 +405,7 @@ static void get_cursor(struct efs_bytes *b, struct efs_pack_cursor *cursor)
     cursor->shard = (uint32_t)efs_bytes_get_u64(b);
 }
 
-/* Whether a cursor is on a shard of the plan, or at its end. */
+/* Whether the cursor is at a shard of the plan, or at the plan's end. */
 static bool in_plan(const struct efs_pack_plan *plan, const struct efs_pack_cursor *at)
 {
     if (at->order >= plan->group_count)
@@ -458,7 +458,7 @@ static void reclaim_apply(struct efs_reclaim *r, struct efs_reclaim_step *step, 
     }
 }
 
-/* Into plan, state and stored. */
+/* Reads a step into plan, state and stored. */
 static errint_t record_get_step(struct efs_reclaim *r, struct efs_reclaim_step *step, bool last, struct efs_error *err)
 {
     struct efs_bytes *b = &step->record;

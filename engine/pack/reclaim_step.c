@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_step.c - a step forward: pack, sync, read back and compare, journal, free; and the way back: its bytes are
- * written to the source files again. In this order, since each is only safe when those before it are on disk. */
+/* reclaim_step.c - a step forward: pack, sync, read back and compare, journal, free; and a step back, which writes
+ * the bytes to the source files again. The order matters: each operation is safe only after the previous ones are on
+ * disk. */
 #include "reclaim.h"
 
 #include "hash.h"
@@ -15,14 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the shards of a step: a sweep over them ---- */
+/* ---- a sweep over the shards of a step ---- */
 
 struct work {
     struct efs_reclaim *r;
     enum efs_reclaim_check check;
-    const struct efs_store *store; /* what is written of it */
+    const struct efs_store *store; /* the written part */
     const struct efs_reclaim_step *step;
-    int *files; /* for writing; -1: not open */
+    int *files; /* source files open for writing; -1: not open */
 };
 
 static errint_t shards_differs(const struct work *w, const struct efs_sweep_shard *shard, const char *what,
@@ -84,7 +85,7 @@ static bool is_written(const struct work *w, uint64_t offset, uint32_t bytes)
     return bytes == 0 || (offset >= EFS_ALIGN && offset <= w->step->store_end && bytes <= w->step->store_end - offset);
 }
 
-/* What the journal says may be damaged. */
+/* The journal may be damaged: checks that all chunks of the step are inside the written part of the store. */
 static errint_t check_places(const struct work *w, struct efs_error *err)
 {
     const struct efs_pack_plan *plan = &w->r->plan;
@@ -98,8 +99,8 @@ static errint_t check_places(const struct work *w, struct efs_error *err)
     return 0;
 }
 
-/* The store as far as it is written: whole pages, read from the disk and not from memory, as what the page cache holds
- * says nothing of what a crash would leave. */
+/* Opens the written part of the store, in whole pages, to be read from disk: the page cache can hold data that a
+ * crash would lose. */
 static errint_t open_store(const struct work *w, struct efs_store *store, struct efs_error *err)
 {
     const struct efs_reclaim *r = w->r;
@@ -141,7 +142,7 @@ static errint_t open_files(struct work *w, struct efs_error *err)
     return 0;
 }
 
-/* What was written back is on disk before anyone counts on it. */
+/* Closes the files; after success, restores their times and syncs them first. */
 static errint_t close_files(struct work *w, errint_t rc, struct efs_error *err)
 {
     for (uint32_t f = 0; w->files && f < w->r->catalog.file_count; f++)
@@ -178,16 +179,16 @@ errint_t efs_reclaim_shards(struct efs_reclaim *r, const struct efs_reclaim_step
     return rc;
 }
 
-/* ---- which ranges of the sources can go, and their going ---- */
+/* ---- ranges of the sources that can be freed ---- */
 
 #define BLOCK_MIN 4096u
 #define BLOCK_MAX (1u << 20)
 
-/* A stretch of a file that is stored, and the part of it that was not freed yet. */
+/* A contiguous stored range of a file, and the part of it that is not freed yet. */
 struct stretch {
     uint64_t begin, end;
-    uint64_t new_begin, new_end; /* equal: nothing is new */
-    uint32_t first, last;        /* its extents, last not included */
+    uint64_t new_begin, new_end; /* equal: all is freed */
+    uint32_t first, last;        /* its extents, last excluded */
 };
 
 static uint64_t free_up(uint64_t at, uint32_t block)
@@ -205,7 +206,7 @@ static uint32_t sane_block(uint32_t block)
     return block >= BLOCK_MIN && block <= BLOCK_MAX && (block & (block - 1)) == 0 ? block : BLOCK_MIN;
 }
 
-/* The next stretch of the file at or after extent `at`; false: there is none. */
+/* The next stretch of the file at or after extent `at`; false: none. */
 static bool next_stretch(const struct efs_reclaim *r, uint32_t file, uint32_t at, struct stretch *s)
 {
     const struct efs_pack_plan *plan = &r->plan;
@@ -232,7 +233,7 @@ static bool next_stretch(const struct efs_reclaim *r, uint32_t file, uint32_t at
     return true;
 }
 
-/* What of the stretch goes: whole blocks that have something new. */
+/* Returns the size of the range to free, in whole blocks that contain new bytes, and sets *begin. */
 static uint64_t range_of(const struct efs_reclaim *r, uint32_t file, const struct stretch *s, uint32_t block,
                          uint64_t *begin)
 {
@@ -320,9 +321,9 @@ uint64_t efs_reclaim_would_free(struct efs_reclaim *r, uint32_t block)
 
 /* ---- forward ---- */
 
-#define REPORT_BYTES (256u << 10) /* more than the report in the index takes */
+#define REPORT_BYTES (256u << 10) /* upper bound of the report's size in the index */
 
-/* The index behind the chunks, and what the journal is still to hold. */
+/* Bytes of the index after the chunks, and of journal records not written yet. */
 static uint64_t reserved_bytes(const struct efs_pack_plan *p)
 {
     uint64_t index = p->string_bytes + p->file_count * sizeof(*p->files) + p->extent_count * sizeof(*p->extents) +
@@ -356,7 +357,7 @@ static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct 
     uint64_t free_bytes;
     uint32_t block;
     errint_t rc = efs_reclaim_room(r, &room, &free_bytes, &block, err);
-    if (rc == 0 && room < run + r->step_bytes) { /* some filesystems give freed blocks back late */
+    if (rc == 0 && room < run + r->step_bytes) { /* some file systems release freed blocks only after a sync */
         efs_sys_syncfs(r->root_dir);
         rc = efs_reclaim_room(r, &room, &free_bytes, &block, err);
     }
@@ -367,13 +368,13 @@ static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct 
                         (unsigned long long)(run >> 20) + 1, (unsigned long long)(room >> 20));
     uint64_t most = room - run;
     *limit = most < r->step_bytes ? most : r->step_bytes;
-    *limit -= *limit / 32; /* padding */
+    *limit -= *limit / 32; /* margin for padding */
     if (*limit == 0)
         *limit = 1;
     return 0;
 }
 
-/* Nothing wrote to the step's files since the start. */
+/* Checks that the step's files did not change since the start. */
 static errint_t check_touched(struct efs_reclaim *r, struct efs_error *err)
 {
     for (uint32_t f = 0; f < r->catalog.file_count; f++) {
@@ -427,8 +428,8 @@ errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err)
     return rc;
 }
 
-/* ---- back: written to the source files, synced, read back and checked; then the journal forgets it, and the store is
- * cut ---- */
+/* ---- back: write to the source files, sync, read back and check; then record the undo in the journal and truncate
+ * the store ---- */
 
 errint_t efs_reclaim_back(struct efs_reclaim *r, struct efs_error *err)
 {
@@ -448,6 +449,6 @@ errint_t efs_reclaim_back(struct efs_reclaim *r, struct efs_error *err)
         r->state.done_bytes -= bytes;
     }
     r->step_count--;
-    efs_sys_ftruncate(r->writer.file.fd, step->store_begin); /* else it goes with the folder */
+    efs_sys_ftruncate(r->writer.file.fd, step->store_begin); /* on failure the directory's removal deletes it */
     return 0;
 }
