@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attributes.c - see ops.h: modes, and what they let whom do. */
+/* attributes.c - see ops.h: attributes of nodes, and access(2). */
 #include "ops.h"
 
 #include <errno.h>
@@ -14,8 +14,8 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     bool directory = n->kind == EFSD_DIRECTORY;
     mode_t mode = daemon->mode;
     if (directory)
-        mode |= mode >> 2; /* who may read may enter */
-    /* Where the kernel judges by mode, who mounted needs this to set xattrs; files are refused by us all the same. */
+        mode |= mode >> 2; /* search permission where there is read permission */
+    /* If the kernel checks modes, the owner needs write permission to set xattrs; writes to files still get EROFS. */
     if (efsd_is_written(daemon, node) || (daemon->restricted && daemon->uid != 0))
         mode |= 0200;
     *st = (struct stat){

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * buffers.h - the fixed pool of reply buffers; the first of them are blocks of decode_ahead.h.
+ * buffers.h - the fixed pool of reply buffers. The slots of decode_ahead.h are taken from it at the start.
  */
 #ifndef EFSD_BUFFERS_H
 #define EFSD_BUFFERS_H
@@ -12,36 +12,36 @@
 
 struct efsd_open;
 
-#define EFSD_CUT_BYTES (128u << 10) /* of this length a request may be one that was cut */
+#define EFSD_CUT_BYTES (128u << 10) /* a request of at least this length may be part of a longer read */
 
-/* A buffer and the read that it answers; owned by whoever took it. */
+/* A reply buffer and the read that it answers. The read that took it owns it. */
 struct efsd_buffer {
     uint8_t *data;  /* EFSD_IO_BYTES, page-aligned */
-    uint8_t *begin; /* of the answer, in data */
+    uint8_t *begin; /* start of the reply, in data */
     struct efsd_buffer *next;
     struct efsd *daemon;
     struct efsd_open *open;
-    _Atomic(fuse_req_t) req; /* who takes it answers; NULL: was answered, the buffer is not free yet */
+    _Atomic(fuse_req_t) req; /* the thread that takes it replies; NULL: answered, buffer still in use */
 };
 
 struct efsd_buffers {
-    pthread_mutex_t lock; /* guards free, the slots of ahead, and guesses */
+    pthread_mutex_t lock; /* guards free, ahead, turn, reader, and each open's struct efsd_guess */
     pthread_cond_t given;
-    struct efsd_buffer *free; /* last given first: it is warm */
+    struct efsd_buffer *free; /* a stack: the buffer used last is in the processor's cache */
     struct efsd_buffer *all;
     uint8_t *memory;
-    size_t count; /* with those of ahead */
+    size_t count; /* all buffers, including those of ahead */
     struct efsd_decode_ahead ahead[EFSD_DECODE_AHEADS];
     size_t ahead_count;
     uint64_t turn;
-    const struct efsd_open *reader; /* of the last large read; maybe gone: only compared */
+    const struct efsd_open *reader; /* open of the last uncached read; may be freed, only compared */
 };
 
 /*
- * Where the answer to a request begins in a buffer. The kernel cuts a long read where a page of the reader's buffer
- * ends: the length tells how far behind a page that begins. An answer that begins as far behind one is copied whole
- * pages at a time; else each is copied in two parts, which is slow where they are a byte or two apart. Any place is
- * right.
+ * Offset of the reply to a request in its buffer. The kernel cuts a long read where a page of the reader's buffer ends,
+ * so the length of the request gives the offset in a page at which that buffer starts. If the reply has the same offset
+ * in a page, the kernel copies whole pages; otherwise it copies each page in two parts, which is slow if the offsets
+ * differ by a byte or two. Every offset is correct.
  */
 static inline size_t efsd_answer_begin(size_t bytes)
 {
@@ -50,8 +50,9 @@ static inline size_t efsd_answer_begin(size_t bytes)
 
 errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count);
 void efsd_buffers_close(struct efsd_buffers *buffers);
-/* Waits while all are taken; *waited says whether it did. Who holds a buffer never waits for a receiving thread, so
- * the wait ends. Meanwhile further requests stay in the kernel's queue, where a killed reader can take them back. */
+/* Takes a buffer, and blocks while none is free; *waited: it did block. A read that holds a buffer never waits for a
+ * receiving thread, so the wait ends. Meanwhile further requests stay in the kernel's queue, from which the kernel
+ * removes those of killed readers. */
 struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited);
 void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decode_ahead.c - for a reader in order past the page cache: the thread that sent a block decodes the next one into
- * one of a few slots, while the reader copies the first. The next request is answered from the slot, or, if it comes
- * before the block is decoded, by that thread when it is. Only from memory: the engine reads ahead from the disk.
+ * decode_ahead.c - for a sequential uncached reader: the thread that answered with a block decodes the next one into
+ * one of a few slots, while the reader copies the first. The next request is answered from the slot or, if it arrives
+ * before the block is decoded, by the decoding thread. This is done only while blocks come from memory: the engine does
+ * read-ahead from the disk.
  *
- * Small requests, as of copying programs and of C and C++ streams, share a block that is larger than they are: for each
- * of them the engine's locks and tables would take longer than the decoding.
+ * Small requests, as of cp and of C and C++ streams, share a block that is larger than a request: for each of them the
+ * engine's locks and tables would take longer than the decoding.
  *
- * A slot never becomes wrong, since files never change.
+ * Slots are never invalidated, because files never change.
  */
 #include "decode_ahead.h"
 
@@ -16,18 +17,18 @@
 #include "caller.h"
 #include "daemon.h"
 
-#define LARGE_BYTES (128u << 10) /* a block for each such read; smaller ones share one */
-#define BLOCK_BYTES (256u << 10) /* for small reads; the next one is begun when half of it was read */
-#define SMALL_SURE 4u            /* so many in a row: the reader goes on */
+#define LARGE_BYTES (128u << 10) /* a read of at least this size has its own block; smaller ones share blocks */
+#define BLOCK_BYTES (256u << 10) /* for small reads; the next block is decoded when half of this one was read */
+#define SMALL_SURE 4u            /* consecutive small reads that make a reader sequential */
 
 enum state {
-    FREE,    /* nothing */
-    COMING,  /* is being decoded */
-    AWAITED, /* the same, and its reader has asked for it: whoever decodes it answers */
-    HERE     /* decoded */
+    FREE,    /* unused */
+    COMING,  /* being decoded */
+    AWAITED, /* being decoded, and requested: the thread that decodes it replies */
+    HERE     /* decoded, not yet sent to the end */
 };
 
-/* Set by whoever answers a request: in this thread, inside efs_read(). */
+/* True: the current request was answered on this thread, possibly inside efs_read(). */
 static _Thread_local bool answered;
 
 void efsd_decode_ahead_answered(void)
@@ -35,7 +36,7 @@ void efsd_decode_ahead_answered(void)
     answered = true;
 }
 
-/* Lock held. A slot that has or will have all of this. */
+/* Lock held. The slot whose block contains the whole range, or NULL. */
 static struct efsd_decode_ahead *ahead_find(struct efsd_buffers *buffers, uint32_t node, uint64_t offset, size_t bytes)
 {
     for (size_t i = 0; i < buffers->ahead_count; i++) {
@@ -47,13 +48,13 @@ static struct efsd_decode_ahead *ahead_find(struct efsd_buffers *buffers, uint32
     return NULL;
 }
 
-/* Of the slot, from offset on. */
+/* Address in the slot of the byte at offset in the file. */
 static const uint8_t *ahead_bytes_at(const struct efsd_decode_ahead *a, uint64_t offset)
 {
     return a->data + efsd_answer_begin(a->bytes) + (offset - a->offset);
 }
 
-/* Lock held. It was sent up to end: with the last part the slot is free. */
+/* Lock held. A reply up to end was sent. Frees the slot if the end of the block was sent and no reply is in flight. */
 static void ahead_sent(struct efsd_decode_ahead *a, uint64_t end)
 {
     a->sending--;
@@ -62,14 +63,15 @@ static void ahead_sent(struct efsd_decode_ahead *a, uint64_t end)
         a->state = FREE;
 }
 
-/* To the end of the file at most. */
+/* Returns bytes, limited to the end of the file. */
 static size_t file_bytes_within(const struct efsd *daemon, uint32_t node, uint64_t offset, size_t bytes)
 {
     uint64_t size = daemon->tree.nodes[node].bytes, left = offset < size ? size - offset : 0;
     return left < bytes ? (size_t)left : bytes;
 }
 
-/* Who waits for the block is ended; it may stand still with the disk. */
+/* The caller of the request that waits for a block was interrupted. If it is being killed, replies EINTR: the block may
+ * wait for the disk without limit. */
 static void ahead_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
@@ -97,21 +99,21 @@ bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, 
     fuse_req_interrupt_func(req, ahead_interrupted, daemon);
     pthread_mutex_lock(&buffers->lock);
     struct efsd_decode_ahead *a = bytes ? ahead_find(buffers, node, offset, bytes) : NULL;
-    /* a read of a part does not wait: the rest may be damaged; nor does one whose interrupt came before */
+    /* a request for part of a block does not wait, the rest may be damaged; nor does one already interrupted */
     bool coming = a && a->state == COMING && a->bytes == bytes && !fuse_req_interrupted(req),
          here = a && a->state == HERE;
     if (coming) {
         a->state = AWAITED;
         a->req = req;
     } else if (here) {
-        a->sending++; /* it stays while it is sent */
+        a->sending++; /* keeps the slot until the reply was sent */
     }
     pthread_mutex_unlock(&buffers->lock);
     if (!coming && !here)
         return false;
     efsd_count(&daemon->counters.ahead_hits, 1);
     efsd_count(&daemon->counters.ahead_hit_bytes, here ? bytes : 0);
-    answered = true; /* or will be: go on meanwhile */
+    answered = true; /* or will be: decode the next block meanwhile */
     if (here) {
         efsd_reply_read(daemon, req, 0, ahead_bytes_at(a, offset), bytes);
         pthread_mutex_lock(&buffers->lock);
@@ -129,9 +131,9 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     pthread_mutex_lock(&buffers->lock);
     bool awaited = a->state == AWAITED;
     fuse_req_t req = a->req;
-    a->req = NULL; /* ahead_interrupted() does not find it any more */
+    a->req = NULL; /* ahead_interrupted() can no longer find it */
     if (!awaited)
-        a->state = error ? FREE : HERE; /* the reader tries again itself */
+        a->state = error ? FREE : HERE; /* after an error the reader's request goes to the engine */
     pthread_mutex_unlock(&buffers->lock);
     efsd_count(&daemon->counters.ahead_bytes, bytes);
     if (!awaited) {
@@ -146,7 +148,7 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     pthread_mutex_unlock(&buffers->lock);
 }
 
-/* Lock held. What the reader is expected to ask for and no slot has. false: nothing. */
+/* Lock held. The predicted range, if no slot has it. false: no prediction. */
 static bool ahead_expected(struct efsd *daemon, const struct efsd_open *open, uint64_t *offset, size_t *bytes)
 {
     const struct efsd_guess *g = &open->guess;
@@ -163,7 +165,8 @@ static bool ahead_expected(struct efsd *daemon, const struct efsd_open *open, ui
     return g->small_run >= SMALL_SURE && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
 }
 
-/* A slot for it: one that is free, else the one whose block has waited longest. NULL: none, or nothing is expected. */
+/* Takes a slot for the predicted range: a free one, else the decoded block that was started first. NULL: no slot, or no
+ * prediction. */
 static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct efsd_open *open)
 {
     struct efsd_buffers *buffers = &daemon->buffers;
@@ -192,7 +195,7 @@ static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct e
     return slot;
 }
 
-/* Lock held. Do small reads follow each other, with no other reader in between? */
+/* Lock held. True after SMALL_SURE small reads, each adjacent to the last one, with no other reader in between. */
 static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offset, size_t bytes)
 {
     bool follows = alone && offset == g->small_end;
@@ -203,15 +206,16 @@ static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offse
 }
 
 /*
- * Lock held. A large read is expected to be as long as the last one and to begin as far behind it as that began behind
- * the one before: for a buffer that does not begin with a page the kernel asks for most of 1 MiB and for a few bytes in
- * turns. The guess is used only if the last one came true and there is one reader: several keep the processors busy.
+ * Lock held. The next large read is predicted to have the length of this one, and to start as far after its end as this
+ * one started after the end of the last one: for a buffer that is not page-aligned the kernel alternates between
+ * requests of almost 1 MiB and of a few bytes. The prediction is used only if the last one was right and there is only
+ * one reader: several readers keep the processors busy.
  */
 static bool guess_large_follows(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset,
                                 size_t bytes)
 {
     struct efsd_guess *g = &open->guess;
-    uint64_t gap = offset - g->end; /* wraps where it does not go on */
+    uint64_t gap = offset - g->end; /* wraps around for a seek backwards */
     bool begins = offset == 0 && g->end == 0 && bytes % 4096 == 0;
     bool came = alone && offset == g->offset && file_bytes_within(daemon, open->node, offset, bytes) == g->bytes;
     g->end = offset + bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * decode_ahead.h - blocks decoded before they are asked for, for readers in order past the page cache. All functions
- * are called on the thread that received the request.
+ * decode_ahead.h - decodes blocks before they are requested, for sequential uncached readers. All functions are called
+ * on the thread that received the request.
  */
 #ifndef EFSD_DECODE_AHEAD_H
 #define EFSD_DECODE_AHEAD_H
@@ -10,36 +10,38 @@
 
 struct efsd_open;
 
-/* A slot; guarded by efsd_buffers.lock. */
+/* A slot for one block; guarded by efsd_buffers.lock. */
 struct efsd_decode_ahead {
     uint8_t *data; /* EFSD_IO_BYTES; constant */
     struct efsd *daemon;
     uint64_t offset, turn;
     size_t bytes;
     uint32_t node;
-    unsigned state, sending; /* sending: answers from it that are on their way */
-    bool through;            /* its end was sent: nothing more is asked of it */
-    fuse_req_t req;          /* the request that waits for all of it */
+    unsigned state, sending; /* sending: replies from the slot in flight */
+    bool through;            /* the end of the block was sent: no more requests are expected */
+    fuse_req_t req;          /* the request that waits for the whole block */
 };
 #define EFSD_DECODE_AHEADS 4u
 
-/* What a reader will ask for next; guarded by efsd_buffers.lock. */
+/* Prediction of a reader's next request; guarded by efsd_buffers.lock. */
 struct efsd_guess {
     uint64_t offset, end; /* end: of the last large read */
-    size_t bytes;         /* or more, at the end of the file */
-    bool sure;            /* the last guess came true */
-    bool small;           /* the last read was a small one, and the rest of this tells what is next */
+    size_t bytes;         /* expected length; less at the end of the file */
+    bool sure;            /* the last prediction was right, or the last read was the first one, at offset 0 */
+    bool small;           /* the last read was small: the fields below predict the next one */
     uint64_t small_end;   /* of the last small read */
-    uint32_t small_run;   /* small reads in a row that followed each other */
+    uint32_t small_run;   /* consecutive adjacent small reads, up to a limit */
 };
 
-/* A read past the page cache has come: is it the one that was expected? */
+/* Updates the prediction with an uncached read. True if the read was predicted. */
 bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes);
-/* Answer from a block that is decoded, or later from one that is being decoded. false: there is none. */
+/* Answers from a decoded block, or registers the request with a block that is being decoded, which answers it later.
+ * false: no such block. */
 bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes);
-/* A request was answered by this thread. */
+/* Records that the current request was answered on this thread. */
 void efsd_decode_ahead_answered(void);
-/* If it was: decode what follows it, as long as the reader comes for it meanwhile. open lives until the return. */
+/* If it was: decodes the blocks that follow, each only if the previous one was requested before it was decoded. The
+ * caller holds a reference on open. */
 void efsd_decode_ahead_go_on(struct efsd *daemon, struct efsd_open *open);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * opens.c - open and release. All opens of an expert share one lease and one backing file, from the first open to the
- * last release; in between they are all of one kind, because the kernel does not mix them (see passthrough.c).
+ * last release, and are of one kind meanwhile, because the kernel does not mix them (see passthrough.c).
  *
- *   first open -> FILLING (the engine decodes the expert into a memfd; opens queue up)
- *              -> BACKED  (they are answered with the backing; later ones at once)
- *              -> PLAIN   (no lease to be had: they are answered as ordinary files, which the engine reads)
- *   last release: the backing is closed, the lease released, the share gone
+ *   first open -> FILLING (the engine decodes the expert into a memfd; opens are queued)
+ *              -> BACKED  (queued opens are answered with the backing file; later ones at once)
+ *              -> PLAIN   (the lease failed: opens are answered as ordinary files, which the engine reads)
+ *   last release: closes the backing file, releases the lease, frees the share
  */
 #include "opens.h"
 
@@ -27,7 +27,7 @@ struct efsd_share {
     struct efsd *daemon;
     enum share_state state;
     uint32_t expert;
-    uint32_t users;          /* opens that wait or were answered, and the filling */
+    uint32_t users;          /* opens, waiting or answered, and one while FILLING */
     struct efs_lease *lease; /* BACKED */
     int backing_id;          /* BACKED */
 };
@@ -40,7 +40,7 @@ errint_t efsd_opens_init(struct efsd *daemon)
     return daemon->opens.shares && daemon->opens.mapped ? 0 : -ENOMEM;
 }
 
-/* An open is in one of the lists, from open_new() to efsd_open_release(). */
+/* Each open is in one of the two lists, from open_new() to efsd_open_release(). */
 static void open_list_add(struct efsd_open **head, struct efsd_open *open)
 {
     assert(!open->link && !open->after);
@@ -63,7 +63,7 @@ static void open_list_remove(struct efsd_open *open)
     open->after = NULL;
 }
 
-/* With the lock held, or when no other thread is left. Its lease is there as long as its backing, and nothing else. */
+/* Lock held, or no other thread left. A share has a lease and a backing file if and only if it is BACKED. */
 static void share_check(const struct efsd_share *share)
 {
     assert(share->users > 0);
@@ -99,7 +99,7 @@ void efsd_open_unref(struct efsd_open *open)
     uint32_t before = atomic_fetch_sub_explicit(&open->references, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before == 1) {
-        assert(!open->link); /* nobody can find it any more */
+        assert(!open->link); /* it is in no list */
         free(open->text);
         free(open);
     }
@@ -112,7 +112,7 @@ void efsd_opens_free(struct efsd *daemon)
     opens->mapped = NULL;
     if (!opens->shares)
         return;
-    assert(!opens->waiting); /* the engine has answered all leases */
+    assert(!opens->waiting); /* the engine has completed all leases */
     while (opens->answered) {
         struct efsd_open *open = opens->answered;
         open_list_remove(open);
@@ -131,16 +131,17 @@ void efsd_opens_free(struct efsd *daemon)
     *opens = (struct efsd_opens){0};
 }
 
-/* One user less. The last one closes the backing and releases the lease; no open can find the share any more then. */
+/* Drops one user. The last one closes the backing file and releases the lease, after the share was removed from the
+ * table. */
 static void share_leave(struct efsd_share *share)
 {
     struct efsd *daemon = share->daemon;
     struct efsd_share **at = &daemon->opens.shares[share->expert];
     pthread_mutex_lock(&daemon->opens.lock);
     share_check(share);
-    assert(*at == share || share->state == SHARE_PLAIN); /* refused: others try again with a share of their own */
+    assert(*at == share || share->state == SHARE_PLAIN); /* PLAIN: it was refused and removed */
     bool last = --share->users == 0;
-    assert(!last || share->state != SHARE_FILLING); /* the filling is a user */
+    assert(!last || share->state != SHARE_FILLING); /* FILLING counts as a user */
     if (last && *at == share)
         *at = NULL;
     pthread_mutex_unlock(&daemon->opens.lock);
@@ -179,9 +180,10 @@ void efsd_opens_mapped(struct efsd *daemon, uint32_t node)
 }
 
 /*
- * Does a read() of this open go past the page cache? Whoever maps a file that was opened so empties its page cache
- * first, for all others who have it mapped, too. So files of the checkpoint that are known to be mapped are opened the
- * other way, unless the option says on. Experts stay as they are: the kernel does not mix pages and backing files.
+ * True if read() of this open bypasses the page cache. Mapping a file that was opened with direct_io first drops its
+ * cached pages, for all processes that have it mapped. So files of the checkpoint that are known to be mapped are
+ * opened without direct_io, unless the option is direct_io=on. This does not apply to experts: the kernel does not mix
+ * page cache and backing files.
  */
 static bool open_is_direct(const struct efsd *daemon, const struct efsd_open *open)
 {
@@ -191,12 +193,12 @@ static bool open_is_direct(const struct efsd *daemon, const struct efsd_open *op
     return daemon->direct_io && !learned;
 }
 
-/* Answer an open; the state of its share, if it has one, does not change any more. */
+/* Answers an open. Its share, if any, is BACKED or PLAIN, and stays so. */
 static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *open)
 {
     struct efsd_counters *counters = &daemon->counters;
     assert(!open->share || open->share->state != SHARE_FILLING);
-    assert(!open->req); /* whoever answers it has taken it from those that wait */
+    assert(!open->req); /* opens_take_waiting() has cleared it */
     bool backed = open->share && open->share->state == SHARE_BACKED;
     bool control = open->text != NULL, direct = control || open_is_direct(daemon, open);
     efsd_count(backed    ? &counters->opens_passthrough
@@ -208,11 +210,12 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
     atomic_store_explicit(&open->references, 1, memory_order_release); /* pairs with efsd_open_ref() */
     struct fuse_file_info file = {.fh = handle, .direct_io = direct, .keep_cache = !control, .noflush = 1};
     int rc = backed ? efsd_reply_backed(req, handle, open->share->backing_id) : fuse_reply_open(req, &file);
-    if (rc == -ENOENT) /* the caller gave up: no release will come */
+    if (rc == -ENOENT) /* the open was interrupted: no release will follow */
         efsd_open_release(daemon, open);
 }
 
-/* Take an open that waits for share, or with request wanted (one of them is NULL). The caller answers it, as *req. */
+/* Removes an open that waits for share, or the open of request wanted, from the waiting list (one of the two is NULL).
+ * The caller answers it, as *req. NULL: no such open. */
 static struct efsd_open *opens_take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted,
                                             fuse_req_t *req)
 {
@@ -231,8 +234,8 @@ static struct efsd_open *opens_take_waiting(struct efsd *daemon, const struct ef
     return open;
 }
 
-/* An expert whose lease failed is opened as an ordinary file, also a damaged or unreadable one: its sound parts can be
- * read, the others give the error. Only when the engine closes are its opens refused. */
+/* Completion of a lease. If it failed, the expert is opened as an ordinary file, also if it is damaged or unreadable:
+ * reads of its intact parts succeed, other reads fail. Opens are refused only when the engine closes (-ECANCELED). */
 static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
 {
     struct efsd_share *share = arg;
@@ -246,7 +249,7 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
     const bool refuse = error == -ECANCELED;
     if (error && !refuse) {
         efsd_count(&daemon->counters.lease_fallbacks, 1);
-        if (error != -ENOMEM && error != -EBUSY) { /* busy: handed out by the socket */
+        if (error != -ENOMEM && error != -EBUSY) { /* -EBUSY: exported over the socket */
             efsd_log(EFS_LOG_WARNING, "expert %u is read without passthrough, its lease failed: %s", share->expert,
                      strerror(-error));
         }
@@ -257,7 +260,7 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
     share->state = error ? SHARE_PLAIN : SHARE_BACKED;
     share->lease = error ? NULL : lease;
     share->backing_id = error ? 0 : backing_id;
-    if (refuse) /* later opens try again */
+    if (refuse) /* later opens create a new share */
         daemon->opens.shares[share->expert] = NULL;
     pthread_mutex_unlock(&daemon->opens.lock);
     struct efsd_open *open;
@@ -270,10 +273,8 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
     share_leave(share);
 }
 
-/*
- * The caller of an open that waits was interrupted. libfuse calls this with the request locked, before or after the
- * request was answered; it is answered here only if it still waits.
- */
+/* The caller of a waiting open was interrupted. libfuse calls this with the request locked, before or after the request
+ * was answered; it is answered here only if it still waits and its caller is being killed. */
 static void open_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
@@ -289,10 +290,9 @@ static void open_interrupted(fuse_req_t req, void *arg)
 
 enum joined { JOINED_DECIDED, JOINED_WAITING, JOINED_INTERRUPTED };
 
-/*
- * Join the share of an expert, or begin it with fresh. DECIDED: the open can be answered now; WAITING: share_leased()
- * or open_interrupted() will answer it, it may be gone already; INTERRUPTED: the caller gave up before it could wait.
- */
+/* Joins the share of an expert, or creates it from fresh. DECIDED: the caller can answer the open; WAITING:
+ * share_leased() or open_interrupted() answers it, and may already have freed it; INTERRUPTED: the caller of the open
+ * was killed before it was queued. */
 static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, struct efsd_share *fresh,
                               bool *begun)
 {

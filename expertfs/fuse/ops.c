@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops.c - what the kernel asks about names and attributes, and the table of all operations. */
+/* ops.c - operations on names and attributes, and the table of all operations. */
 #include "ops.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
                          FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT;
     conn->want = (conn->want & ~no) | (conn->capable & yes);
     conn->max_read = EFSD_IO_BYTES;
-    conn->max_write = EFSD_IO_BYTES; /* more than is ever taken; libfuse derives the size of reads from it */
+    conn->max_write = EFSD_IO_BYTES; /* more than is ever accepted; libfuse derives the size of reads from it */
     conn->max_readahead = UINT32_MAX;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
@@ -52,14 +52,14 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct efsd *daemon = daemon_of(req);
-    struct fuse_entry_param entry = {.entry_timeout = EFSD_KEEP_SECONDS}; /* ino 0: there is no such name */
+    struct fuse_entry_param entry = {.entry_timeout = EFSD_KEEP_SECONDS}; /* ino 0: no such name */
     uint32_t directory, node = EFSD_ROOT;
     if (!efsd_node_of(daemon, parent, &directory)) {
         fuse_reply_err(req, ENOENT);
         return;
     }
     bool found = true;
-    if (strcmp(name, ".") == 0) /* "." and "..": from NFS export */
+    if (strcmp(name, ".") == 0) /* NFS export looks up "." and ".." */
         node = directory;
     else if (strcmp(name, "..") == 0)
         node = daemon->tree.nodes[directory].parent;
@@ -106,7 +106,8 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
     fuse_reply_open(req, file);
 }
 
-/* One entry at p, position in the directory: 0 ".", 1 "..", then the children. Bytes that it needs. */
+/* Adds the entry of a position in the directory (0 ".", 1 "..", then the children) at p, if it fits. Returns the bytes
+ * that it needs. */
 static size_t directory_add_entry(fuse_req_t req, const struct efsd *daemon, uint32_t directory, off_t position,
                                   bool plus, char *p, size_t room)
 {
@@ -127,7 +128,7 @@ static size_t directory_add_entry(fuse_req_t req, const struct efsd *daemon, uin
     if (!plus)
         return fuse_add_direntry(req, p, room, name, &entry.attr, position + 1);
     if (position < 2)
-        entry.ino = 0; /* not a look-up */
+        entry.ino = 0; /* the kernel counts no look-up */
     return fuse_add_direntry_plus(req, p, room, name, &entry, position + 1);
 }
 
@@ -179,7 +180,7 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
     fuse_reply_statfs(req, &st);
 }
 
-/* Those who may tune may write to it; it is opened as if to be read. */
+/* Opens want or hint, for writing only by users who may tune. The open is then the same as one for reading. */
 static void open_want(struct efsd *daemon, fuse_req_t req, uint32_t node, int flags)
 {
     if ((flags & O_ACCMODE) != O_RDONLY && !efsd_may_tune(daemon, req)) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * passthrough.c - the one shim around libfuse 3.14, which knows neither FUSE passthrough (Linux 6.9) nor mappings of
- * files opened with direct_io (Linux 6.6).
+ * passthrough.c - a shim around libfuse 3.14, which supports neither FUSE passthrough (Linux 6.9) nor mappings of files
+ * opened with direct_io (Linux 6.6).
  *
- * The session's writes pass through this file, so that the INIT reply can ask for both; open replies that name a
- * backing file are put together here; backing files are registered by ioctl. The protocol is the kernel's
- * (include/uapi/linux/fuse.h); what the headers of older systems lack is defined below. libfuse 3.17 and later could do
- * the same by itself; the shim works there too, because the kernel sees the same bytes.
+ * The session's writes pass through this file, so that the INIT reply can request both; open replies with a backing
+ * file are built here; backing files are registered by ioctl. The protocol is the kernel's (include/uapi/linux/fuse.h);
+ * definitions that older headers lack are below. libfuse 3.17 and later support both; the shim works there too, because
+ * the kernel sees the same bytes.
  *
- * The kernel's rules for backing files: all opens of an inode name the same backing, or none does; an inode that is
- * mapped through the page cache cannot be opened with a backing; FOPEN_KEEP_CACHE and a backing exclude each other.
- * opens.c keeps them. The kernel forgets an inode's backing before it sends the last RELEASE.
+ * The kernel's rules for backing files: all opens of an inode name the same backing file, or none does; an inode that
+ * is mapped through the page cache cannot be opened with a backing file; FOPEN_KEEP_CACHE and a backing file exclude
+ * each other. opens.c observes them. The kernel drops an inode's backing file before it sends the last RELEASE.
  */
 #include "passthrough.h"
 
@@ -65,7 +65,7 @@ static ssize_t device_read(int fd, void *buffer, size_t bytes, void *userdata)
     return read(fd, buffer, bytes);
 }
 
-/* Ask in the INIT reply for what the kernel offers and the options allow. */
+/* Requests in the INIT reply the features that the kernel offers and the options allow. */
 static void init_edit(struct efsd *daemon, struct init_out *out)
 {
     struct efsd_kernel *kernel = &daemon->kernel;
@@ -94,7 +94,7 @@ static ssize_t device_write(int fd, struct iovec *iov, int count, void *userdata
     struct init_out out = {0};
     struct iovec edited[2] = {iov[0], {.iov_base = &out, .iov_len = sizeof(out)}};
     if (header->error || count != 2 || iov[1].iov_len != sizeof(out))
-        return writev(fd, iov, count); /* a refusal, or the short form of a kernel before 2.6.39 */
+        return writev(fd, iov, count); /* an error, or the short form of a kernel before 2.6.39 */
     memcpy(&out, iov[1].iov_base, sizeof(out));
     init_edit(daemon, &out);
     ssize_t written = writev(fd, edited, 2);

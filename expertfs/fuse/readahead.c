@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * readahead.c - the mount's own read-ahead. A FUSE mount begins with the system's 128 KiB, and INIT can only lower it;
- * the file below /sys/class/bdi raises it. It serves mappings and cached reads; direct reads have the engine's.
+ * readahead.c - the mount's read-ahead. A FUSE mount starts with the system's 128 KiB, and INIT can only lower it;
+ * read_ahead_kb below /sys/class/bdi raises it. It applies to mappings and cached reads; for uncached reads the engine
+ * does read-ahead.
  *
- * How much: the kernel reads around each fault in a mapping, half of it before the fault.
- * Where the page cache holds the whole checkpoint, what was not wanted yet is wanted later, and a reader who goes
- * through a file gets it faster by larger requests: cold files were mapped at 1.9 GB/s and sent at 2.2 with 512 KiB, at
- * 1.0 and 0.8 with 256; 1 MiB was no faster and less even. Where it does not, what was not wanted pushes out what is:
- * with llama.cpp in a quarter of the memory that its file takes, 256 KiB brought 1.22 times the bytes of 128 KiB, 2.3
- * times the bytes that were not wanted. 64 KiB saved 0.06 of the bytes more, for 1.7 times the requests.
+ * The size: the kernel reads around each fault in a mapping, half of it before the fault.
+ *
+ * If the page cache holds the whole checkpoint, bytes that were not needed yet are needed later, and sequential readers
+ * are faster with larger requests: cold files were mapped at 1.9 GB/s and sent at 2.2 with 512 KiB, at 1.0 and 0.8 with
+ * 256; 1 MiB was no faster and less even. If it does not, bytes that are not needed evict those that are: with
+ * llama.cpp in a quarter of the memory that its file takes, 256 KiB read 1.22 times the bytes of 128 KiB, 2.3 times the
+ * bytes that were not needed. 64 KiB saved another 6 % of the bytes, with 1.7 times the requests.
  */
 #include <errno.h>
 #include <fcntl.h>

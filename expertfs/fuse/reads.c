@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reads.c - a read request: a reply buffer, the engine, the answer from the thread that has the bytes. */
+/* reads.c - a read request: takes a reply buffer, reads through the engine, replies on the thread that has the
+ * bytes. */
 #include <errno.h>
 
 #include "caller.h"
@@ -7,15 +8,17 @@
 #include "expertfs-private.h"
 #include "ops.h"
 
-#define FAULTS_APART_BYTES (4u << 20) /* faults of several threads, and read-ahead, come a little out of order */
-#define FAULTS_SCAN_BYTES (64u << 20) /* longer than what a layer has in a row: the file is read in order */
-/* The same for a run from the file's begin, where no expert lies: longer than a header with its vocabulary. */
+#define FAULTS_APART_BYTES (4u << 20) /* maximum gap in a run: faults of threads and read-ahead are out of order */
+#define FAULTS_SCAN_BYTES (64u << 20) /* longer than contiguous data of a layer: the file is read sequentially */
+/* The same for a run from the start of the file, which has no experts: longer than a header with its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
-/* While this thread is in fuse_req_interrupt_func(): what is answered in there is unlocked after it was freed. */
+/* State of fuse_req_interrupt_func() on this thread, which may call read_interrupted(). A request that is answered
+ * inside is freed, and then unlocked by libfuse: so the reply is sent after it returns. */
 static _Thread_local enum { ARMED, ARMING, CAME_BEFORE } arming;
 
-/* The caller is ended: the disk may never answer. What is read goes to its buffer all the same. */
+/* If the caller is being killed, replies EINTR, because the disk may never respond. The read in flight still writes to
+ * its buffer. */
 static void read_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd_buffer *buffer = arg;
@@ -42,7 +45,7 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     efsd_open_unref(open);
 }
 
-/* Control files: from the text that was made when the file was opened. */
+/* Control files: replies from the text that was generated at open. */
 static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes, uint64_t offset)
 {
     size_t at = offset < open->text_bytes ? (size_t)offset : open->text_bytes;
@@ -51,10 +54,10 @@ static void read_text(fuse_req_t req, const struct efsd_open *open, size_t bytes
 }
 
 /*
- * Reads for the page cache come from faults in mappings, where the kernel reads around each fault and a little ahead:
- * three reads in a row say nothing of the next 32 MiB, and a read at the edge of an expert nothing of that expert. So
- * the engine reads ahead for such a reader only after a long run. Before, it gets a stream that is sequential (so that
- * nothing else of the expert is read) and without read-ahead.
+ * Stream of a read for the page cache. Such reads are caused by faults in mappings, where the kernel reads around each
+ * fault and a little ahead: three consecutive reads do not predict the next 32 MiB, and a read at the edge of an expert
+ * does not predict the rest of the expert. So the engine does read-ahead only after a long run. Before, the stream is
+ * EFS_STREAM_NO_READAHEAD, which loads only the bytes of each read.
  */
 static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_open *open, size_t bytes, uint64_t offset)
 {
@@ -92,7 +95,7 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
 }
 
-/* Either way one reference to open is given up. */
+/* Drops one reference on open, now or when the read in flight is answered. */
 static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *open, size_t bytes, uint64_t offset,
                       bool cached)
 {
@@ -113,12 +116,12 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
 
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)
 {
-    if (bytes > EFSD_IO_BYTES) { /* max_read forbids it; a short answer would look like the end of the file */
+    if (bytes > EFSD_IO_BYTES) { /* more than max_read; a short reply would look like the end of the file */
         fuse_reply_err(req, EINVAL);
         return;
     }
-    /* One reference for the read in flight, given up by read_done(), and one for us: read_done() may be called inside
-     * efs_read(), and the file may be closed at once. */
+    /* One reference for the read in flight, dropped by read_done(), and one for this function: read_done() may be
+     * called inside efs_read(), and the reader may close the file at once. */
     struct efsd_open *open = efsd_open_ref(file, 2);
     efsd_count(&daemon->counters.reads, !open->text);
     if (!open->text && efs_file_holds_expert(daemon->fs, daemon->tree.nodes[open->node].id, offset, bytes))
@@ -127,7 +130,7 @@ void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info 
         read_text(req, open, bytes, offset);
         efsd_open_unref(open);
     } else {
-        /* a read() past the page cache has a lock owner, a read for the page cache has none */
+        /* an uncached read() has a lock owner, a read for the page cache has none */
         read_file(daemon, req, open, bytes, offset, file->lock_owner == 0);
     }
     efsd_open_unref(open);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * refusals.c - what a mount that never changes answers to who would change it.
+ * refusals.c - replies to requests that would change the mount, which is never written.
  *
- * The kernel does not know that nothing can be written: to a mount with the option ro it would also refuse the xattrs
- * and the file `want`, which tune it. So every request that would change a file or a name comes here and gets EROFS,
- * whoever asks. For the same reason the daemon, not the kernel, judges by modes (no default_permissions): who is not
- * root would get EACCES before EROFS, and the owner could not set the xattrs of files that are 0444. Only where others
- * may use the mount (allow_other) and not all of them may read the store does the kernel judge: it knows all groups of
- * who asks, and names and sizes that it has looked up before are kept from those who may not see them, too.
+ * It is mounted rw: with ro the kernel would also refuse the xattrs and the files want and hint, which tune the mount.
+ * So every request that would change a file or a name arrives here and gets EROFS, from every user. For the same reason
+ * the daemon, not the kernel, checks modes (no default_permissions): users other than root would get EACCES before
+ * EROFS, and the owner could not set xattrs of files with mode 0444. Only if all users may use the mount (allow_other)
+ * and not all of them may read the store does the kernel check modes: it knows all groups of the caller, and hides
+ * names and sizes that it has cached from users who may not see them.
  */
 #include <errno.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, stru
     struct efsd *daemon = fuse_req_userdata(req);
     uint32_t node;
     (void)file;
-    /* `>want` of a shell cuts the file before it writes */
+    /* `>want` in a shell truncates the file before it writes */
     bool cut = (set & FUSE_SET_ATTR_SIZE) && st->st_size == 0 &&
                !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
     if (!efsd_node_of(daemon, ino, &node) || !efsd_is_written(daemon, node) || !cut) {

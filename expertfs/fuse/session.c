@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * session.c - the connection to the kernel: mount, the INIT exchange, receiving threads, unmount.
+ * session.c - the connection to the kernel: mount, INIT exchange, receiving threads.
  *
- * The device is read without blocking, and threads sleep until it or stop_fd has something, so that they can be ended
- * at any time without signals and without closing the device under them. Each has an epoll of its own: with poll() a
- * request would wake all of them, of which one finds it.
+ * The FUSE device is non-blocking, and receiving threads wait for it and for stop_fd, so that they can be stopped at
+ * any time without signals and without closing the device. Each has its own epoll instance, with EPOLLEXCLUSIVE: with
+ * poll() a request would wake all threads.
  */
 #include "session.h"
 
@@ -22,7 +22,7 @@
 #include "log.h"
 #include "ops.h"
 
-/* The kernel insists on room for the largest write, though none comes; what is not touched takes no memory. */
+/* The kernel requires space for a write of max_write; untouched pages take no memory. */
 #define RECEIVE_BYTES (EFSD_IO_BYTES + 65536u)
 #define INIT_SECONDS 30
 
@@ -39,7 +39,7 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
     char fixed[128];
     char *list = NULL, *name = NULL;
-    /* rw, and default_permissions only where somebody must be kept out: see refusals.c */
+    /* rw; default_permissions only if the mount is restricted: see refusals.c */
     snprintf(fixed, sizeof(fixed), "rw,nosuid,nodev,max_read=%u%s", EFSD_IO_BYTES,
              daemon->restricted ? ",default_permissions" : "");
     bool ok = asprintf(&name, "fsname=%s", options->fsname ? options->fsname : options->store) >= 0 &&
@@ -87,7 +87,7 @@ errint_t efsd_session_check(const struct efsd *daemon, struct efs_error *err)
     return 0;
 }
 
-/* Why a mount failed: libfuse's or fusermount3's words, where none of the usual reasons holds. */
+/* The reason why a mount failed: one found by efsd_session_check(), else the last message of libfuse or fusermount3. */
 static errint_t session_mount_failed(const struct efsd *daemon, struct efs_error *err)
 {
     char why[512];
@@ -98,12 +98,12 @@ static errint_t session_mount_failed(const struct efsd *daemon, struct efs_error
                          *why ? why : "fusermount3 refused; its message is above");
 }
 
-/* Take one request and answer it, or begin to. 1: done, 0: nothing there, -ENODEV: unmounted, -errno. */
+/* Receives one request and processes it. 1: done, 0: no request, -ENODEV: unmounted, or -errno. */
 static int session_take_request(struct efsd *daemon, void *memory)
 {
     ssize_t n = read(daemon->fuse_fd, memory, RECEIVE_BYTES);
     if (n < 0) {
-        /* ENOENT: the request was taken back before we read it */
+        /* ENOENT: the request was aborted before it was read */
         return errno == EAGAIN ? 0 : errno == EINTR || errno == ENOENT ? 1 : -errno;
     }
     struct fuse_buf buf = {.size = (size_t)n, .mem = memory};
@@ -118,7 +118,7 @@ static void *receiver_memory(void)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* The kernel sends INIT first and nothing else before the answer. */
+/* The kernel sends INIT first, and no other request before the reply. */
 static errint_t session_exchange_init(struct efsd *daemon, struct efs_error *err)
 {
     void *memory = receiver_memory();
@@ -170,7 +170,7 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     return 0;
 }
 
-/* An epoll that wakes for a request that no other thread was woken for, and for the end. */
+/* Returns an epoll descriptor for stop_fd, and for requests for which no other thread was woken; or -errno. */
 static int receiver_epoll_new(const struct efsd *daemon)
 {
     struct epoll_event request = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.fd = daemon->fuse_fd};
@@ -186,7 +186,7 @@ static int receiver_epoll_new(const struct efsd *daemon)
     return fd;
 }
 
-/* 1: there may be a request, 0: it is over, -errno. */
+/* 1: there may be a request, 0: stop, or -errno. */
 static int receiver_wait(const struct efsd *daemon, int wait)
 {
     struct epoll_event events[2];
@@ -197,12 +197,12 @@ static int receiver_wait(const struct efsd *daemon, int wait)
     return n < 0 && errno != EINTR ? -errno : 1;
 }
 
-/* A receiving thread, and what it needs; the array is main's. */
+/* A receiving thread and its resources. main owns the array. */
 struct efsd_receiver {
     struct efsd *daemon;
     pthread_t id;
     void *memory; /* RECEIVE_BYTES, for one request */
-    int wait;     /* its epoll */
+    int wait;     /* its epoll descriptor */
 };
 
 static void *receiver_run(void *arg)
@@ -229,7 +229,7 @@ static void receiver_free(struct efsd_receiver *receiver)
         munmap(receiver->memory, RECEIVE_BYTES);
 }
 
-/* All that can be missing is there before the mount is said to be ready. */
+/* Allocates all resources of the thread, so that it cannot fail after the mount is reported as ready. */
 static errint_t receiver_start(struct efsd *daemon, struct efsd_receiver *receiver)
 {
     *receiver =

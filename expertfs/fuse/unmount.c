@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unmount.c - the end of the mount. The path that it was mounted on may be another mount's by now: one was mounted over
- * it, or it was moved (mount --move). So the mount table is searched for its device, and a path is used only while our
- * mount is on top there.
+ * unmount.c - unmount. The path of the mount may belong to another mount by now: one was mounted over it, or it was
+ * moved (mount --move). So the mount is found by its device in the mount table, and a path is used only while this
+ * mount is topmost there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 #include "mounts.h"
 #include "session.h"
 
-#define SPARE_FILES 6u /* three are open at once; a thread that serves may take others */
+#define SPARE_FILES 6u /* three are open at once; receiving threads may open some meanwhile */
 
 static void limit_files(rlim_t spare)
 {
@@ -52,7 +52,7 @@ void efsd_session_identify(struct efsd *daemon)
     limit_files(SPARE_FILES);
 }
 
-/* All mounts of the file system: bind mounts of it would only give errors from now on. */
+/* Unmounts all mounts of the file system, also bind mounts, which would only return errors from now on. */
 static void unmount_all(const struct efsd *daemon)
 {
     struct efsd_mounts table;
@@ -74,10 +74,9 @@ static void unmount_all(const struct efsd *daemon)
     efsd_mounts_close(&table);
 }
 
-/*
- * Close the device, which ends the connection, and have libfuse forget the path: it unmounts what is mounted there
- * unless poll() says of its descriptor that the connection is over. A pipe without a reader says so.
- */
+/* Closes the device, which ends the connection, and keeps libfuse from unmounting by path: fuse_session_unmount()
+ * unmounts unless poll() of its descriptor reports that the connection has ended. A pipe without a reader reports the
+ * same. */
 static void session_disconnect(struct efsd *daemon)
 {
     int ends[2];
@@ -92,7 +91,7 @@ static void session_disconnect(struct efsd *daemon)
 
 void efsd_session_detach(const struct efsd *daemon)
 {
-    /* Once the connection is over the number of the device may be that of another file system. */
+    /* After the connection has ended, another file system may get the number of the device. */
     struct pollfd device = {.fd = daemon->fuse_fd};
     if (daemon->session && daemon->device && poll(&device, 1, 0) == 0) {
         limit_files(0);
@@ -107,7 +106,7 @@ void efsd_session_end(struct efsd *daemon)
     if (daemon->device)
         session_disconnect(daemon);
     else
-        fuse_session_unmount(daemon->session); /* by the path: without /proc nothing else is known */
+        fuse_session_unmount(daemon->session); /* by path: without /proc the device is not known */
     fuse_session_destroy(daemon->session);
     daemon->session = NULL;
 }
