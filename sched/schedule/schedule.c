@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * schedule.c - from an order of tasks to an order of operations.
+ * schedule.c - computes the order of operations from an order of tasks.
  */
 #include "schedule.h"
 
@@ -41,7 +41,7 @@ static void schedule_list_runs(const struct efs_graph *graph, struct efs_schedul
         schedule->rank[graph->first_run + schedule->run[i]] = i;
 }
 
-/* Fill io, worker, rank, run, and the counts of a schedule from its order. */
+/* Computes io, worker, rank, run, and the counts of a schedule from its order. */
 static void schedule_list(const struct efs_graph *graph, struct efs_schedule *schedule)
 {
     const struct efs_order *order = &schedule->order;
@@ -53,7 +53,7 @@ static void schedule_list(const struct efs_graph *graph, struct efs_schedule *sc
     }
     for (uint32_t i = 0; i < order->count; i++) {
         const struct efs_task *task = &graph->tasks[order->task[i]];
-        for (uint32_t k = 0; k <= task->shards; k++) /* the recovery comes behind the last decode */
+        for (uint32_t k = 0; k <= task->shards; k++) /* the recovery follows the last decode */
             schedule->worker[schedule->worker_count++] = task->decode + k;
     }
     for (uint32_t i = 0; i < schedule->io_count; i++)
@@ -63,7 +63,7 @@ static void schedule_list(const struct efs_graph *graph, struct efs_schedule *sc
     schedule_list_runs(graph, schedule);
 }
 
-/* The parts of the memory for a schedule; with base NULL only their sum counts. */
+/* Allocates parts of the memory for a schedule; with base NULL it only adds up their sizes. */
 struct parts {
     uint8_t *base;
     size_t used;
@@ -93,7 +93,7 @@ size_t efs_schedule_bytes(const struct efs_graph *graph)
     return parts.used;
 }
 
-/* Expert after expert as asked for, one block each. */
+/* The order of the request, one block per expert. */
 static void order_request(const struct efs_graph *graph, struct efs_order *order)
 {
     order->count = graph->task_count;

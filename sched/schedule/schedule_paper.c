@@ -2,29 +2,29 @@
 /*
  * schedule_paper.c - Algorithm 1 (cache-affinity scheduling) of ZipMoE appendix A, with Definition A.1.
  *
- * Line 13 inserts a task "at the earliest position" of the block that adds no idle time. Mostly that is the very front,
- * so that each task overtakes those with more tokens, against the order of sigma: the schedule is slower than the order
- * of the request on average.
+ * Line 13 inserts a task "at the earliest position" of the block that adds no idle time. In most cases that is the
+ * front, so each task overtakes those with more tokens, against the order of sigma: on average the schedule is slower
+ * than the order of the request.
  *
- * Where the paper leaves a choice:
- *  - "introduces no additional idle period on any thread": the charge of Definition B.1 (idle time of a decode thread
- *    before a decode), summed over all decodes of the block, does not grow. Threads are interchangeable, so an
- *    operation goes to the free thread that has waited least, which keeps the charge smallest (remark to Lemma B.6).
- *  - "compute-dominant": the l-th earliest decode thread ends at least l E-chunk reads after the I/O thread, for
- *    1 <= l <= min(L, K), as 3.3 says in words; where tensors differ, the longest E-chunk read and the largest K.
- *  - "append to the tail of any Type-II job with p_i >= p_j": after the last one in the block; a block without one
- *    (of such p) takes the last such Type-I job.
- *  - Type-II tasks that remain when no Type-I task is left form last blocks in the same way.
- *  - The search has a fixed effort, counted in simulated decodes, which requests of usual size do not reach; when it is
- *    spent, all that is left joins the last block, each task where one without a good position goes.
+ * Choices where the paper is not specific:
+ *
+ * - "introduces no additional idle period on any thread": the charge of Definition B.1 (idle time of a decode thread
+ *   before a decode), summed over all decodes of the block, does not grow. Threads are interchangeable, so an operation
+ *   runs on the free thread that has waited least, which minimises the charge (remark to Lemma B.6).
+ * - "compute-dominant": the l-th earliest decode thread ends at least l E-chunk reads after the I/O thread, for 1 <= l
+ *   <= min(L, K), as 3.3 says in words; where tensors differ, the longest E-chunk read and the largest K.
+ * - "append to the tail of any Type-II job with p_i >= p_j": after the last one in the block; in a block without one
+ *   (of such p), after the last such Type-I job.
+ * - Type-II tasks that remain after the last Type-I task form final blocks in the same way.
+ * - The search has a fixed effort, counted in simulated decodes, which requests of usual size do not reach. After that,
+ *   all remaining tasks join the last block, each at the position for tasks without a good one.
  */
 #include "schedule.h"
 
-/* Decodes that it may simulate, about 13 ns each. For 8 experts x 3 tensors x 3 shards it wants some 2,000, 15,600 at
- * the most. */
+/* Limit of simulated decodes, about 13 ns each. 8 experts x 3 tensors x 3 shards need about 2,000, at most 15,600. */
 #define EFFORT 20000u
 
-/* Where the threads stand at the end of a block. */
+/* State of the threads at the end of a block. */
 struct timeline {
     uint64_t io_ns, charge_ns;
     uint64_t thread_ns[EFS_TASK_MAX_WORKERS];
@@ -43,7 +43,8 @@ static bool task_type_one(const struct efs_task *task)
     return task->state == EFS_TASK_M || task->state == EFS_TASK_E;
 }
 
-/* Task numbers by non-increasing p_n, tasks of an expert together, ties as asked for. sorted: task_count entries. */
+/* Task numbers by non-increasing p_n, tasks of an expert together, ties in the order of the request. sorted: task_count
+ * entries. */
 static void order_sort(const struct efs_graph *graph, uint16_t *sorted)
 {
     uint16_t experts[EFS_TASK_MAX_EXPERTS];
@@ -64,10 +65,10 @@ static void order_sort(const struct efs_graph *graph, uint16_t *sorted)
             sorted[out++] = (uint16_t)t;
 }
 
-/* Positions of a block that have a decode available, as a bitmap. */
+/* Positions of a block with an available decode, as a bitmap. */
 struct open {
     uint64_t bits[EFS_TASK_MAX_TASKS / 64];
-    uint16_t chunks[EFS_TASK_MAX_TASKS]; /* decodes available now, by position */
+    uint16_t chunks[EFS_TASK_MAX_TASKS]; /* available decodes, by position */
 };
 
 static void open_add(struct open *open, uint32_t position, uint32_t chunks)
@@ -76,7 +77,7 @@ static void open_add(struct open *open, uint32_t position, uint32_t chunks)
     open->chunks[position] = (uint16_t)(open->chunks[position] + chunks);
 }
 
-/* Take one decode of the first position that has one; count when none has. */
+/* Removes one decode of the first position with one and returns the position; count if no position has any. */
 static uint32_t open_take(struct open *open, uint32_t count)
 {
     for (uint32_t w = 0; w * 64 < count; w++) {
@@ -91,7 +92,7 @@ static uint32_t open_take(struct open *open, uint32_t count)
 }
 
 /*
- * The thread that does a decode which can start at `from` at the earliest: among those free by then the one that was
+ * The thread for a decode that can start at `from` at the earliest: among the threads free by then the one that was
  * busy longest (least charge), else the one that is free first.
  */
 static uint32_t timeline_pick_thread(const struct timeline *line, uint32_t workers, uint64_t from)
@@ -113,7 +114,7 @@ static uint64_t timeline_first_free(const struct timeline *line, uint32_t worker
     return free_ns;
 }
 
-/* Run a block of tasks from where the threads stand: reads and decodes, as the work-conserving threads would. */
+/* Simulates a block of tasks from the state of the threads: reads and decodes on work-conserving threads. */
 static void block_run(struct builder *builder, const uint16_t *tasks, uint32_t count, const struct timeline *start,
                       struct timeline *line)
 {
@@ -134,7 +135,7 @@ static void block_run(struct builder *builder, const uint16_t *tasks, uint32_t c
     }
     builder->effort = builder->effort > left ? builder->effort - left : 0;
 
-    /* E-chunks come in the order of the block: position and chunk are the next one, arrival_ns when it is there. */
+    /* E-chunks arrive in the order of the block: position and chunk are the next one, arrival_ns its arrival. */
     uint64_t arrival_ns = start->io_ns, now_ns = 0;
     for (position = 0; position < count && all[tasks[position]].read_e == EFS_OP_NONE; position++)
         ;
@@ -157,7 +158,7 @@ static void block_run(struct builder *builder, const uint16_t *tasks, uint32_t c
             taken = open_take(&open, count);
             if (taken < count)
                 break;
-            now_ns = arrival_ns; /* nothing to decode: wait for the next chunk */
+            now_ns = arrival_ns; /* no decode available: wait for the next chunk */
         }
         uint32_t thread = timeline_pick_thread(line, workers, now_ns);
         line->charge_ns += now_ns - line->thread_ns[thread];
@@ -189,7 +190,8 @@ static void block_insert(uint16_t *block, uint32_t count, uint32_t position, uin
     block[position] = task;
 }
 
-/* Behind the last Type-II task of the block with p_i >= p_j, or else behind the last such Type-I task. */
+/* The position after the last Type-II task of the block with p_i >= p_j, or else after the last such Type-I task, or
+ * else the end. */
 static uint32_t block_tail_position(const struct efs_task *all, const uint16_t *block, uint32_t count, uint16_t task)
 {
     uint32_t type_one = count, type_two = 0;
@@ -209,7 +211,7 @@ static uint32_t block_tail_position(const struct efs_task *all, const uint16_t *
     return found_one ? type_one : count;
 }
 
-/* Insert a task into a block of count tasks whose timeline is *line, which is brought up to date. */
+/* Inserts a task into a block of count tasks with timeline *line, and updates the timeline. */
 static void block_place(struct builder *builder, uint16_t *block, uint32_t count, uint16_t task,
                         const struct timeline *start, struct timeline *line)
 {
@@ -227,7 +229,7 @@ static void block_place(struct builder *builder, uint16_t *block, uint32_t count
             block[position + 1] = task;
         }
     }
-    /* No such position: take it out again, wherever the search left it, and put it at the tail. */
+    /* No such position: remove the task from where the search left it, and insert it at the tail. */
     uint32_t at = 0;
     while (block[at] != task)
         at++;
@@ -238,7 +240,7 @@ static void block_place(struct builder *builder, uint16_t *block, uint32_t count
         block_run(builder, block, count + 1, start, line);
 }
 
-/* The tasks of one type that are not in a block yet, in their order. */
+/* The tasks of one type that are in no block yet, in order. */
 struct queue {
     uint16_t task[EFS_TASK_MAX_TASKS];
     uint32_t next, count;

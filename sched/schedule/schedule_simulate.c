@@ -6,11 +6,11 @@
 
 #include <string.h>
 
-/* ---- what may start ------------------------------------------------------------------------------------------- */
+/* ---- available operations ---------------------------------------------------------------------------------------- */
 
-/* The operations that could start now, by rank: a bitmap with a second level above it. */
+/* A set of available operations by rank: a bitmap with a summary level. */
 struct ready {
-    uint64_t *bits;    /* bit r: rank r is in */
+    uint64_t *bits;    /* bit r: the set contains rank r */
     uint64_t *summary; /* bit w: bits[w] is not 0 */
     uint32_t words, summary_words;
 };
@@ -20,7 +20,7 @@ static uint32_t ready_words(uint32_t ranks)
     return ranks / 64 + 1;
 }
 
-/* u64 words of memory for a set of ranks 0 .. ranks - 1. */
+/* Number of uint64_t of memory for a set of ranks 0 .. ranks - 1. */
 static uint32_t ready_memory(uint32_t ranks)
 {
     return ready_words(ranks) + ready_words(ready_words(ranks));
@@ -41,7 +41,7 @@ static void ready_put(struct ready *ready, uint32_t rank)
     ready->summary[rank / 4096] |= UINT64_C(1) << rank / 64 % 64;
 }
 
-/* Take the lowest rank out; EFS_OP_NONE when the set is empty. */
+/* Removes and returns the lowest rank; EFS_OP_NONE if the set is empty. */
 static uint32_t ready_take(struct ready *ready)
 {
     for (uint32_t s = 0; s < ready->summary_words; s++) {
@@ -57,14 +57,14 @@ static uint32_t ready_take(struct ready *ready)
     return EFS_OP_NONE;
 }
 
-/* What is done and what may start, of one request under one schedule. */
+/* Progress of one request under one schedule. */
 struct run {
     const struct efs_graph *graph;
     const struct efs_schedule *schedule;
-    uint16_t *needs; /* of every operation: what it still waits for */
+    uint16_t *needs; /* of every operation: number of unfinished predecessors */
     struct ready worker, stream, executor;
     uint32_t io_next;
-    uint32_t left; /* operations not done */
+    uint32_t left; /* unfinished operations */
 };
 
 static uint32_t run_worker_ranks(const struct efs_graph *graph)
@@ -97,7 +97,7 @@ static void run_make_available(struct run *run, uint32_t op)
         ready_put(&run->executor, rank);
         break;
     default:
-        break; /* reads wait for nothing: io_next says which are left */
+        break; /* reads have no predecessors: io_next is the next one */
     }
 }
 
@@ -119,7 +119,7 @@ static void run_init(struct run *run, const struct efs_graph *graph, const struc
     }
 }
 
-/* The first operation available to a resource, which the caller must then do; EFS_OP_NONE: none now. */
+/* The first operation available to a resource, which the caller must then execute; EFS_OP_NONE: none available. */
 static uint32_t run_take(struct run *run, enum efs_resource resource)
 {
     const struct efs_schedule *schedule = run->schedule;
@@ -150,11 +150,11 @@ static void run_done(struct run *run, uint32_t op)
             run_make_available(run, done->successor + i);
 }
 
-/* ---- lanes ------------------------------------------------------------------------------------------------------ */
+/* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
 struct lanes {
     uint32_t count;
-    uint64_t busy_ns;               /* of the I/O thread: it begins no read before */
+    uint64_t busy_ns;               /* the I/O thread starts no read before this time */
     uint32_t op[EFS_SIM_LANES];     /* EFS_OP_NONE: idle */
     uint64_t end_ns[EFS_SIM_LANES]; /* UINT64_MAX: idle */
 };
@@ -168,7 +168,7 @@ static enum efs_resource lane_resource(uint32_t lane, uint32_t workers)
     return lane == workers + 1 ? EFS_ON_STREAM : EFS_ON_EXECUTOR;
 }
 
-/* Give every idle lane the first operation available to it. */
+/* Assigns to every idle lane the first operation available to it. */
 static void lanes_dispatch(struct run *run, struct lanes *lanes, uint64_t now_ns, struct efs_sim_op *times)
 {
     const struct efs_op *ops = run->graph->ops;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * task.c - build the task graph of a request (ZipMoE Figure 6).
+ * task.c - builds the task graph of a request (ZipMoE Figure 6).
  */
 #include "task.h"
 
@@ -31,7 +31,7 @@ static bool tensor_valid(const struct efs_task_tensor *tensor)
            tensor->recover_ns <= EFS_TASK_MAX_NS;
 }
 
-/* Check the request against the limits of task.h and count what it needs. */
+/* Checks the request against the limits of task.h and counts its operations. */
 static bool request_measure(const struct efs_task_request *request, struct sizes *sizes)
 {
     *sizes = (struct sizes){0};
@@ -78,7 +78,7 @@ static void graph_add_op(struct efs_graph *graph, struct efs_op op)
     graph->ops[graph->op_count++] = op;
 }
 
-/* The operations of one task, in the order E reads, SM read, decodes, recovery. */
+/* Adds the operations of one task, in the order E reads, SM read, decodes, recovery. */
 static void graph_add_task(struct efs_graph *graph, const struct efs_task_tensor *tensor, uint32_t index,
                            uint32_t expert, uint64_t run_ns)
 {
