@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.c - see place.h: placements checked, valued, packed, compared. */
+/* place.c - see place.h: validates, evaluates, packs and compares placements. */
 #include "place_core.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ void efs_place_sort(struct efs_place_item *items, size_t count)
     qsort(items, count, sizeof(*items), compare_items);
 }
 
-/* ---- checks --------------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 uint64_t efs_place_slots(const struct efs_place_problem *p, uint32_t server)
 {
@@ -28,7 +28,7 @@ uint64_t efs_place_slots(const struct efs_place_problem *p, uint32_t server)
     uint64_t slots = 0, most = (uint64_t)p->layers * p->experts;
     for (uint32_t g = 0; g < s->gpus; g++)
         slots += s->gpu_bytes[g] / p->expert_bytes;
-    return slots < most ? slots : most; /* more are of no use */
+    return slots < most ? slots : most; /* more are useless */
 }
 
 static bool is_number(double x)
@@ -81,7 +81,7 @@ bool efs_place_fits(const struct efs_place_problem *p, const uint8_t *held)
     return true;
 }
 
-/* ---- what it is worth ------------------------------------------------------------------------------------------- */
+/* ---- cost of a placement ----------------------------------------------------------------------------------------- */
 
 static double server_remote_calls(const struct efs_place_problem *p, const uint8_t *held, uint32_t server)
 {
@@ -116,7 +116,7 @@ double efs_place_wait_s(const struct efs_place_problem *p, const uint8_t *held)
     return sum;
 }
 
-/* ---- on processors ----------------------------------------------------------------------------------------------- */
+/* ---- GPUs -------------------------------------------------------------------------------------------------------- */
 
 static void pack_server(const struct efs_place_problem *p, uint32_t n, const uint8_t *held, const uint8_t *before,
                         uint8_t *gpu)
@@ -145,7 +145,7 @@ static void pack_server(const struct efs_place_problem *p, uint32_t n, const uin
                 if (room[g] > 0 && (best == s->gpus || load[g] < load[best]))
                     best = g;
             if (best == s->gpus)
-                return; /* more is held than fits: efs_place_pack() has refused it */
+                return; /* held exceeds the slots: efs_place_pack() has refused it */
             gpu[i] = (uint8_t)best;
             load[best] += p->calls[i];
             room[best]--;
@@ -169,7 +169,7 @@ double efs_place_migration_s(const struct efs_place_problem *p, const uint8_t *b
 {
     double sum = 0;
     for (uint32_t n = 0; n < p->servers; n++) {
-        uint64_t changes = 0; /* of z: an expert that goes to another processor is two */
+        uint64_t changes = 0; /* of z: an expert that moves to another GPU counts twice */
         for (size_t i = efs_place_at(p, n, 0, 0); i < efs_place_at(p, n + 1, 0, 0); i++)
             if (before[i] != after[i])
                 changes += (before[i] != EFS_PLACE_NOWHERE ? 1u : 0u) + (after[i] != EFS_PLACE_NOWHERE ? 1u : 0u);

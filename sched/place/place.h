@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place.h - who holds what: experts placed on servers that compute for each other, after Prism.
+ * place.h - assigns experts to servers that compute for each other, after Prism.
  *
- * Each server has its own users and room for a part of the experts; what it does not hold is computed by a server that
- * does. A placement has to hold every expert somewhere (coverage) and each server no more than fits (Prism III-B).
- * Experts are equally large, so a graphics processor has whole slots for them.
+ * Each server has its own users and memory for a part of the experts; it calls other servers for the experts that it
+ * does not hold. A placement must hold every expert on at least one server (coverage) and no more on a server than fits
+ * (Prism III-B). All experts have the same size, so a GPU has a whole number of slots.
  *
  * Arrays of a placement, and the counts of calls, are [servers][layers][experts].
  *
- * Pure; what is allocated inside is freed inside.
+ * Pure; every function frees what it allocates.
  */
 #ifndef EFS_PLACE_H
 #define EFS_PLACE_H
@@ -28,11 +28,12 @@ extern "C" {
 
 struct efs_place_server {
     uint32_t gpus;                          /* 1 to EFS_PLACE_GPUS_MAX */
-    uint64_t gpu_bytes[EFS_PLACE_GPUS_MAX]; /* for experts; what is no whole expert is left empty */
-    double load_bytes_per_second;           /* of each: bringing experts into it */
-    double passes;                          /* of layers by its own users, in the window; each calls some experts */
-    double remote_s;                        /* a call elsewhere over one here, as measured: Prism goes by it */
-    /* The same in two parts, by which ours goes: what any call elsewhere adds to a pass, and what each adds. */
+    uint64_t gpu_bytes[EFS_PLACE_GPUS_MAX]; /* for experts; memory below a whole expert is not used */
+    double load_bytes_per_second;           /* of each GPU: rate of loading experts */
+    double passes;   /* forward passes of its own users in the window; every layer of a pass calls several experts */
+    double remote_s; /* extra time of a remote call over a local one, as measured: used by Prism */
+    /* The same in two parts, used by our rules: time added to a layer of a pass by remote calls, regardless of their
+     * number, and by each of them. */
     double pass_s, call_s;
 };
 
@@ -40,7 +41,7 @@ struct efs_place_problem {
     uint32_t servers, layers, experts; /* 1 to the limits above */
     uint64_t expert_bytes;             /* m_e, above 0 */
     const struct efs_place_server *server;
-    const double *calls; /* f: how often a server's own users called each expert in the window, 0 or more */
+    const double *calls; /* f: calls of each expert by the server's own users in the window, 0 or more */
 };
 
 static inline size_t efs_place_at(const struct efs_place_problem *p, uint32_t server, uint32_t layer, uint32_t expert)
@@ -48,58 +49,59 @@ static inline size_t efs_place_at(const struct efs_place_problem *p, uint32_t se
     return ((size_t)server * p->layers + layer) * p->experts + expert;
 }
 
-/* Experts that a server has room for. */
+/* Number of experts that fit on a server. */
 uint64_t efs_place_slots(const struct efs_place_problem *problem, uint32_t server);
-/* 0; -EINVAL: out of bounds, or a number that cannot be; -ENOSPC: all servers together have too few slots. All that
- * places returns these, and -ENOMEM. */
+/* 0; -EINVAL: out of bounds, or an invalid number; -ENOSPC: the servers together have fewer slots than there are
+ * experts. All functions that place return these errors, and -ENOMEM. */
 int efs_place_check(const struct efs_place_problem *problem);
 
 /*
- * Prism, Algorithm 1: counts[servers][layers]. Where the paper is silent: too few slots in all are refused; a server
- * gets no more of a layer than there are experts; slots that rounding down left go to the largest remainders; a layer
- * that lacks experts borrows only from layers that have more than they need; a server whose entropies are all 0 gives
+ * Prism, Algorithm 1: counts[servers][layers]. Choices where the paper is not specific: too few slots in total are an
+ * error; a server gets at most all experts of a layer; slots left by rounding down go to the largest remainders; a
+ * layer that lacks experts borrows only from layers with more than they need; a server whose entropies are all 0 gives
  * its layers equal parts.
  */
 int efs_place_counts(const struct efs_place_problem *problem, uint32_t *counts);
-/* Prism, Algorithm 2: the experts to these counts, each layer's at least its experts in all. A server that has no
- * duplicate is passed over. */
+/* Prism, Algorithm 2: the experts for these counts, which must cover each layer. Servers without duplicates are
+ * skipped. */
 int efs_place_assign(const struct efs_place_problem *problem, const uint32_t *counts, uint8_t *held);
 
 enum efs_place_rule {
-    EFS_PLACE_UNIFORM,    /* one copy of each, dealt out at random by room */
-    EFS_PLACE_REDUNDANCE, /* the same, and copies at random up to the room */
-    EFS_PLACE_SMARTMOE,   /* one copy of each, loads level */
-    EFS_PLACE_EPLB,       /* replicas where loads are highest, packed so that loads are level */
-    EFS_PLACE_GREEDY,     /* each server what it calls most, then coverage as in Algorithm 2 */
+    EFS_PLACE_UNIFORM,    /* one copy of each, at random in proportion to memory */
+    EFS_PLACE_REDUNDANCE, /* the same, then random copies until the memory is full */
+    EFS_PLACE_SMARTMOE,   /* one copy of each, with balanced loads */
+    EFS_PLACE_EPLB,       /* replicas of the experts with the highest loads, packed to balance the loads */
+    EFS_PLACE_GREEDY,     /* on each server its most called experts, then coverage as in Algorithm 2 */
     EFS_PLACE_PRISM,      /* Algorithms 1 and 2 */
-    EFS_PLACE_GAIN,       /* ours by calls saved: see place_gain.c */
-    EFS_PLACE_TIME,       /* ours by time saved: see place_time.c */
+    EFS_PLACE_GAIN,       /* by calls saved: see place_gain.c */
+    EFS_PLACE_TIME,       /* by time saved: see place_time.c */
     EFS_PLACE_RULES
 };
 const char *efs_place_rule_name(enum efs_place_rule rule); /* "uniform", ..., "ours-calls", "ours" */
-/* seed: of random choices. */
+/* seed: for random choices. */
 int efs_place_by(enum efs_place_rule rule, const struct efs_place_problem *problem, uint64_t seed, uint8_t *held);
 
-/* ---- what a placement is worth ---- */
+/* ---- cost of a placement ----------------------------------------------------------------------------------------- */
 
 bool efs_place_fits(const struct efs_place_problem *problem, const uint8_t *held);
-/* Eq. 2, each call by its remote_s. */
+/* Eq. 2: remote calls, weighted by remote_s. */
 double efs_place_remote_s(const struct efs_place_problem *problem, const uint8_t *held);
-/* By both parts: pass_s for each pass with a call elsewhere, as if experts were called independently of each other, and
- * call_s for each call. */
+/* In both parts: pass_s for each layer of a pass with a remote call, assuming independent calls of the experts, and
+ * call_s for each remote call. */
 double efs_place_wait_s(const struct efs_place_problem *problem, const uint8_t *held);
 
-/* ---- on processors, and from one placement to another ---- */
+/* ---- GPUs, and migration ----------------------------------------------------------------------------------------- */
 
 #define EFS_PLACE_NOWHERE UINT8_MAX
-/* Which graphics processor holds it: gpu gets a number where held is set, else EFS_PLACE_NOWHERE. before (may be NULL):
- * what stays on a server stays where it is; the others go where their layer has the least calls. */
+/* Chooses the GPU for each held expert: gpu gets its number, or EFS_PLACE_NOWHERE where held is 0. before (may be
+ * NULL): an expert that stays on a server keeps its GPU if it has room; other experts go to the GPU with the fewest
+ * calls of their layer. */
 int efs_place_pack(const struct efs_place_problem *problem, const uint8_t *held, const uint8_t *before, uint8_t *gpu);
 
-/* Prism, Eq. 3: the time of all changes, packed. */
+/* Prism, Eq. 3: the time of all changes between two packed placements. */
 double efs_place_migration_s(const struct efs_place_problem *problem, const uint8_t *before, const uint8_t *after);
-/* Eq. 4 in seconds, where the paper adds calls to seconds: C(after) + T_mig < C(before), C by efs_place_remote_s of the
- * window's calls. */
+/* Eq. 4 in seconds, where the paper adds calls to seconds: C(after) + T_mig < C(before), with C = efs_place_remote_s of
+ * the window's calls. */
 bool efs_place_migrates(const struct efs_place_problem *problem, const uint8_t *held_before, const uint8_t *held_after,
                         const uint8_t *gpu_before, const uint8_t *gpu_after);
 

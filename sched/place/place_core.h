@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_core.h - what the ways to place share. Not for others. */
+/* place_core.h - functions shared by the placement rules. Private to sched/place/. */
 #ifndef EFS_PLACE_CORE_H
 #define EFS_PLACE_CORE_H
 
@@ -7,17 +7,17 @@
 #include "random.h"
 #include "tables.h"
 
-/* Copies of each expert: [layers][experts]. */
+/* Number of holders of each expert: [layers][experts]. */
 void efs_place_count_holders(const struct efs_place_problem *problem, const uint8_t *held, uint32_t *holders);
 
-/* An expert and what it is worth; sorted by falling worth, equal ones by number. */
+/* An expert and its worth; sorted by falling worth, ties by number. */
 struct efs_place_item {
     double worth;
     uint32_t item; /* layer * experts + expert, or an expert */
 };
 void efs_place_sort(struct efs_place_item *items, size_t count);
 
-/* Replaces held by the placement of another rule if that costs less. -ENOMEM, or the error of the rule. */
+/* Replaces held by the placement of another rule if that costs less. 0, -ENOMEM, or the error of the rule. */
 int efs_place_keep_better(const struct efs_place_problem *problem,
                           int (*place)(const struct efs_place_problem *, uint8_t *),
                           double (*cost)(const struct efs_place_problem *, const uint8_t *), uint8_t *held);

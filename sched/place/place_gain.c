@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place_gain.c - ours by calls: what one more copy saves, per byte, with coverage.
+ * place_gain.c - our rule by calls: places each copy where it saves most calls, under coverage.
  *
- * Experts are equally large, so a server's best is what it calls most. What nobody holds then is put, the most called
- * first, where it costs least: its own gain there counts, and the least gain among the server's duplicates is lost.
- * Then single copies move, or change places with others, while that saves more. Prism's placement, were it better, is
- * taken.
+ * All experts have the same size, so the best set for a server is its most called experts. Experts without a holder are
+ * then placed, the most called first, on the server where that costs least: the loss of the server's least duplicate
+ * minus the expert's own gain there. Then single copies move to other servers, or are exchanged, while that saves more.
+ * If Prism's placement is better, the rule returns that.
  */
 #include "place_core.h"
 
 #include <errno.h>
 
-#define ROUNDS_MAX 8 /* of moves and exchanges; few are needed */
+#define ROUNDS_MAX 8 /* of moves and exchanges; usually few are needed */
 
 struct gain {
     struct efs_tables tables;
@@ -20,7 +20,7 @@ struct gain {
     uint8_t *held;
     uint32_t *holders;
     struct efs_place_item *order; /* [servers][all]: by falling gain */
-    size_t *low, *top;            /* [servers]: places in order: no duplicate behind low, nothing free before top */
+    size_t *low, *top;            /* [servers]: indices in order where the searches of this round continue */
     struct efs_place_item *ours, *theirs;
 };
 
@@ -57,7 +57,8 @@ static void gain_rewind(struct gain *g)
     }
 }
 
-/* The server's least duplicate, or all. Within a round duplicates only become fewer behind the place. */
+/* The server's duplicate of least gain below low, or all. Duplicates that appear at or after low are found in the next
+ * round. */
 static size_t gain_low(struct gain *g, uint32_t n)
 {
     while (g->low[n] > 0) {
@@ -69,7 +70,7 @@ static size_t gain_low(struct gain *g, uint32_t n)
     return g->all;
 }
 
-/* The best that the server does not hold, or all. */
+/* The missing expert of most gain from top on, or all. */
 static size_t gain_top(struct gain *g, uint32_t n)
 {
     while (g->top[n] < g->all && g->held[n * g->all + g->order[n * g->all + g->top[n]].item])
@@ -107,14 +108,15 @@ static void gain_cover(struct gain *g)
                 best_cost = cost;
             }
         }
-        if (best == p->servers) /* efs_place_check() knows that there are slots for all */
+        if (best == p->servers) /* efs_place_check() has ensured slots for all experts */
             return;
         gain_set(g, best, gain_low(g, best), false);
         gain_set(g, best, item, true);
     }
 }
 
-/* A single copy to another server, in the place of its least duplicate; the best of what is free comes here. */
+/* Moves the only copy of an expert to the server with the best total gain, where it replaces the least duplicate; the
+ * old server gets its best missing expert. False: no move has a gain. */
 static bool gain_move(struct gain *g, uint32_t from, size_t item)
 {
     const struct efs_place_problem *p = g->problem;
@@ -149,7 +151,7 @@ static bool gain_moves(struct gain *g)
     return any;
 }
 
-/* Single copies of one server that the other would have more of, best first. */
+/* The single copies on one server, by falling gain of a transfer to the other. */
 static size_t gain_wanted(const struct gain *g, uint32_t from, uint32_t to, struct efs_place_item *items)
 {
     size_t count = 0;

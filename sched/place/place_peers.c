@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_peers.c - placements that Prism is compared with. */
+/* place_peers.c - the placement rules that are baselines for Prism. */
 #include "place_core.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static void shuffle(struct efs_place_item *items, size_t count, uint64_t *seed)
 
 /* ---- uniform, redundance ----------------------------------------------------------------------------------------- */
 
-/* The server that has most room left; servers: none has. Dealing to it keeps all filled to the same part. */
+/* The server with most free slots; servers: none has any. Repeated use fills all servers in proportion. */
 static uint32_t most_room(const uint64_t *room, uint32_t servers)
 {
     uint32_t best = 0;
@@ -49,7 +49,7 @@ int efs_place_uniform(const struct efs_place_problem *p, bool fill, uint64_t see
     if (items && room) {
         for (uint32_t n = 0; n < p->servers; n++)
             room[n] = efs_place_slots(p, n);
-        for (uint32_t l = 0; l < p->layers; l++) { /* layer by layer, so that each server has a part of each */
+        for (uint32_t l = 0; l < p->layers; l++) { /* by layer, so that each server gets a part of each */
             for (uint32_t e = 0; e < p->experts; e++)
                 items[e] = (struct efs_place_item){0, e};
             shuffle(items, p->experts, &seed);
@@ -68,15 +68,15 @@ int efs_place_uniform(const struct efs_place_problem *p, bool fill, uint64_t see
     return rc;
 }
 
-/* ---- levelled loads ---------------------------------------------------------------------------------------------- */
+/* ---- balanced loads ---------------------------------------------------------------------------------------------- */
 
-struct level { /* one layer's packing */
+struct level { /* packing of one layer */
     struct efs_tables tables;
     const struct efs_place_problem *problem;
-    uint64_t *room;  /* [servers]: of all layers */
-    uint64_t *quota; /* [servers]: of this layer */
-    double *load;    /* [servers]: of this layer */
-    double *calls;   /* [experts]: of all servers */
+    uint64_t *room;  /* [servers]: free slots for all layers */
+    uint64_t *quota; /* [servers]: free slots for this layer */
+    double *load;    /* [servers]: in this layer */
+    double *calls;   /* [experts]: over all servers */
     uint32_t *copies;
     struct efs_place_item *items;
     size_t items_room;
@@ -110,8 +110,8 @@ static void level_begin(struct level *v, uint32_t l)
         v->copies[e] = 1;
 }
 
-/* Each copy, heaviest first, to the server with the least load that has room of its quota and not this expert. One that
- * finds none goes where there is room at all, if it is the only one. */
+/* Places each copy, the heaviest first, on the least loaded server with quota left that does not hold the expert. If no
+ * server has quota, an expert without any copy goes to the least loaded server with a free slot. */
 static void level_pack(struct level *v, uint32_t l, uint8_t *held)
 {
     const struct efs_place_problem *p = v->problem;
@@ -140,8 +140,8 @@ static void level_pack(struct level *v, uint32_t l, uint8_t *held)
     }
 }
 
-/* Equal counts: a server's room in equal parts over the layers that are left, but so that the layers to come find room
- * for a copy of each. Returns how many copies of the layer there may be. */
+/* Equal counts: a server's free slots are divided equally among the remaining layers. Returns the number of copies for
+ * this layer, limited so that the later layers have room for one copy of each expert. */
 static uint64_t level_quota(struct level *v, uint32_t l, bool one_each)
 {
     const struct efs_place_problem *p = v->problem;
@@ -193,10 +193,9 @@ int efs_place_eplb(const struct efs_place_problem *p, uint8_t *held)
     return rc;
 }
 
-/* ---- greedy by frequency ------------------------------------------------------------------------------------------
- */
+/* ---- greedy by frequency ----------------------------------------------------------------------------------------- */
 
-/* The least used duplicate of a server gives way; out: all: it has none. */
+/* The least called duplicate on a server; all: it has none. */
 static size_t least_duplicate(const struct efs_place_problem *p, uint32_t n, const uint8_t *held,
                               const uint32_t *holders)
 {
@@ -224,7 +223,7 @@ int efs_place_greedy(const struct efs_place_problem *p, uint8_t *held)
     if (rc == 0)
         efs_place_count_holders(p, held, holders);
     uint32_t n = 0;
-    for (size_t i = 0; rc == 0 && i < all; i++) /* what nobody took, to one server after the other */
+    for (size_t i = 0; rc == 0 && i < all; i++) /* experts without a holder, to one server after the other */
         while (holders[i] == 0) {
             size_t out = least_duplicate(p, n, held, holders);
             if (out < all) {

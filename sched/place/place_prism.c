@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_prism.c - Algorithms 1 and 2 of Prism, and what the paper leaves open in them. */
+/* place_prism.c - Algorithms 1 and 2 of Prism, with choices where the paper is not specific. */
 #include "place_core.h"
 
 #include <errno.h>
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Algorithm 1: counts --------------------------------------------------------------------------------------- */
+/* ---- Algorithm 1: counts ----------------------------------------------------------------------------------------- */
 
-/* v of a server's layer, in bits; 0 where nothing was called. */
+/* v of a server's layer, in bits; 0 without any calls. */
 static double layer_entropy(const struct efs_place_problem *p, uint32_t n, uint32_t l)
 {
     const double *f = p->calls + efs_place_at(p, n, l, 0);
@@ -19,10 +19,10 @@ static double layer_entropy(const struct efs_place_problem *p, uint32_t n, uint3
     for (uint32_t e = 0; e < p->experts; e++)
         if (f[e] > 0)
             entropy -= f[e] / sum * log2(f[e] / sum);
-    return entropy > 0 ? entropy : 0; /* rounding may leave it below */
+    return entropy > 0 ? entropy : 0; /* rounding may make it negative */
 }
 
-/* A server's slots by entropy, rounded down, and what that left by the largest remainders. */
+/* Divides a server's slots by entropy, rounded down; the remaining slots go to the largest remainders. */
 static void share_slots(const struct efs_place_problem *p, uint32_t n, uint32_t *count, struct efs_place_item *rest)
 {
     uint64_t slots = efs_place_slots(p, n), left = slots;
@@ -45,7 +45,7 @@ static void share_slots(const struct efs_place_problem *p, uint32_t n, uint32_t 
             }
 }
 
-/* Step 2: layers that lack experts borrow, server by server, from the layer that has most. */
+/* Step 2: layers that lack experts borrow, server by server, from the layer with the most. */
 static void borrow_slots(const struct efs_place_problem *p, uint32_t *counts, uint64_t *total,
                          const struct efs_place_item *by_memory)
 {
@@ -98,7 +98,7 @@ struct layer_state { /* of one layer */
     uint32_t layer, uncovered;
     uint8_t *held;
     uint32_t *holders;            /* [experts] */
-    struct efs_place_item *items; /* room for all experts and all servers */
+    struct efs_place_item *items; /* room for all experts or all servers */
 };
 
 static void take_top(struct layer_state *s, uint32_t n, uint32_t count)
@@ -121,7 +121,7 @@ static uint32_t count_duplicates(const struct layer_state *s, uint32_t n)
     return count;
 }
 
-/* The least used duplicate gives way to the most frequent uncovered expert; a server without one is passed over. */
+/* Replaces the least used duplicate by the most frequent uncovered expert; skips a server without a duplicate. */
 static void cover_one(struct layer_state *s, uint32_t n)
 {
     const struct efs_place_problem *p = s->problem;
@@ -150,7 +150,7 @@ static void assign_layer(struct layer_state *s, const uint32_t *counts)
     s->uncovered = p->experts;
     for (uint32_t n = 0; n < p->servers; n++)
         take_top(s, n, counts[(size_t)n * p->layers + s->layer]);
-    while (s->uncovered > 0) { /* as many slots as experts: where one is uncovered, another is held twice */
+    while (s->uncovered > 0) { /* ends: an uncovered expert implies a duplicate */
         for (uint32_t n = 0; n < p->servers; n++)
             s->items[n] = (struct efs_place_item){-(double)count_duplicates(s, n), n};
         efs_place_sort(s->items, p->servers);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_rule.c - see place.h: placements by the name of their rule. */
+/* place_rule.c - see place.h: dispatches to the placement rules. */
 #include "place_core.h"
 
 #include <errno.h>

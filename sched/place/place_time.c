@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place_time.c - ours by time: what one more copy saves of a pass that waits for its slowest expert.
+ * place_time.c - our rule by time: the time that a copy saves of a pass, which waits for its slowest expert.
  *
- * A layer waits as soon as one of its experts is elsewhere, so that the last expert of a layer saves more than the
- * first: a server with room for a third of everything serves a third of its layers without waiting if it holds these
- * whole, and hardly any if it holds a third of each. So a layer's experts, most called first, are taken in stretches:
- * those of the concave hull over what 1, 2, ... of them save. Servers take the best stretches that fit; layers that
- * nobody took whole are put, what is missing of them at once, where most is saved for what has to go. Of this and the
- * placement by calls the better one is taken, by efs_place_wait_s().
+ * A layer waits if any one of its experts is remote, so the last expert of a layer saves more than the first: a server
+ * with room for a third of all experts processes a third of its layers without waiting if it holds these completely,
+ * but almost none if it holds a third of each. So the experts of a layer, the most called first, are divided into
+ * stretches: the edges of the concave hull over the time saved by 1, 2, ... of them. Servers take the best stretches
+ * that fit. Experts without a holder are then placed, all of a layer at once, where they save most relative to the
+ * duplicates they replace. The result is the best of this, the placement by calls and Prism's, by efs_place_wait_s().
  */
 #include "place_core.h"
 
 #include <stdlib.h>
 
 struct stretch {
-    double density; /* seconds saved by each of its experts */
+    double density; /* seconds saved per expert */
     uint32_t layer, begin, end;
 };
 
@@ -23,14 +23,14 @@ struct time_state {
     const struct efs_place_problem *problem;
     uint8_t *held;
     uint32_t *holders;             /* [layers][experts] */
-    struct efs_place_item *sorted; /* [layers][experts]: of one server */
+    struct efs_place_item *sorted; /* [layers][experts]: for one server */
     double *saved;                 /* [experts + 1] */
     struct stretch *stretches;     /* [layers * experts] */
-    double *loss;                  /* [servers][layers]: of its duplicates there, all of them */
+    double *loss;                  /* [servers][layers]: waiting time added if all duplicates are dropped */
     uint32_t *duplicates;          /* [servers][layers] */
 };
 
-/* What a server's layer waits, with what it holds. */
+/* Waiting time of a server's layer, with the experts that it holds. */
 static double layer_wait(const struct efs_place_problem *p, const uint8_t *held, uint32_t n, uint32_t l)
 {
     const struct efs_place_server *s = &p->server[n];
@@ -44,7 +44,7 @@ static double layer_wait(const struct efs_place_problem *p, const uint8_t *held,
     return s->passes * s->pass_s * (1 - all_here) + calls * s->call_s;
 }
 
-/* saved[m]: by the m most called experts of a layer. */
+/* saved[m]: time saved by the m most called experts of a layer. */
 static void fill_saved(struct time_state *t, uint32_t n, const struct efs_place_item *sorted)
 {
     const struct efs_place_problem *p = t->problem;
@@ -69,7 +69,7 @@ static int compare_stretches(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* The edges of the hull; each begins where the one before ended, and saves no more by an expert. */
+/* Adds the edges of the hull; each starts at the end of the one before, with at most its density. */
 static size_t add_stretches(struct time_state *t, uint32_t l, size_t count)
 {
     const struct efs_place_problem *p = t->problem;
@@ -99,7 +99,8 @@ static void take_stretches(struct time_state *t, uint32_t n)
         count = add_stretches(t, l, count);
     }
     qsort(t->stretches, count, sizeof(*t->stretches), compare_stretches);
-    /* One that does not fit is left out, and all behind it in its layer: then what is left is filled as it comes. */
+    /* First pass: stretches that fit, skipping later ones of a layer after one that does not. Second pass: fill the
+     * rest. */
     for (unsigned whole = 0; whole < 2; whole++)
         for (size_t i = 0; i < count && room > 0; i++) {
             const struct stretch *s = &t->stretches[i];
@@ -115,8 +116,7 @@ static void take_stretches(struct time_state *t, uint32_t n)
         }
 }
 
-/* ---- coverage ------------------------------------------------------------------------------------------------------
- */
+/* ---- coverage ---------------------------------------------------------------------------------------------------- */
 
 static void weigh_duplicates(struct time_state *t, uint32_t n, uint32_t l)
 {
@@ -134,7 +134,7 @@ static void weigh_duplicates(struct time_state *t, uint32_t n, uint32_t l)
     t->loss[at] = count ? layer_wait(p, without, n, l) - layer_wait(p, held, n, l) : 0;
 }
 
-/* The layer whose duplicates are lost most cheaply, each by itself; layers: there are none. */
+/* The layer with the least loss per duplicate; layers: no duplicates. */
 static uint32_t cheapest_layer(const struct time_state *t, uint32_t n, const uint8_t *skip)
 {
     const struct efs_place_problem *p = t->problem;
@@ -153,7 +153,8 @@ static uint32_t cheapest_layer(const struct time_state *t, uint32_t n, const uin
     return best;
 }
 
-/* What it costs a server to make so much room, less what the layer's uncovered experts save it. */
+/* Cost for a server of room for the layer's missing experts, minus the time that these save it. *room: slots it can
+ * free. */
 static double cost_of_cover(struct time_state *t, uint32_t n, uint32_t l, uint32_t missing, uint32_t *room)
 {
     const struct efs_place_problem *p = t->problem;
@@ -179,7 +180,7 @@ static double cost_of_cover(struct time_state *t, uint32_t n, uint32_t l, uint32
     return cost - (layer_wait(p, held, n, l) - layer_wait(p, with, n, l));
 }
 
-/* A duplicate of the cheapest layer goes, the least called first. */
+/* Drops the least called duplicate of the cheapest layer. */
 static bool drop_duplicate(struct time_state *t, uint32_t n)
 {
     const struct efs_place_problem *p = t->problem;
@@ -193,7 +194,7 @@ static bool drop_duplicate(struct time_state *t, uint32_t n)
     t->held[efs_place_at(p, n, l, out)] = 0;
     if (--t->holders[(size_t)l * p->experts + out] > 1)
         weigh_duplicates(t, n, l);
-    else /* a single copy now, wherever it is */
+    else /* only one copy is left, on any server */
         for (uint32_t m = 0; m < p->servers; m++)
             weigh_duplicates(t, m, l);
     return true;
@@ -219,7 +220,7 @@ static void cover_layer(struct time_state *t, uint32_t l)
             }
         }
         if (best == p->servers)
-            return; /* efs_place_check() knows that there are slots for all */
+            return; /* efs_place_check() has ensured slots for all experts */
         for (uint32_t e = 0; e < p->experts; e++) {
             uint32_t *holders = &t->holders[(size_t)l * p->experts + e];
             if (*holders > 0 || !drop_duplicate(t, best))
@@ -232,7 +233,7 @@ static void cover_layer(struct time_state *t, uint32_t l)
     }
 }
 
-/* Layers that lack most first: they need the most room in one place. */
+/* Layers that lack most experts first: they need the most room on one server. */
 static void cover_layers(struct time_state *t)
 {
     const struct efs_place_problem *p = t->problem;
@@ -240,7 +241,7 @@ static void cover_layers(struct time_state *t)
     for (uint32_t n = 0; n < p->servers; n++)
         for (uint32_t l = 0; l < p->layers; l++)
             weigh_duplicates(t, n, l);
-    struct efs_place_item *layers = t->sorted; /* not needed any more; has room for layers * experts */
+    struct efs_place_item *layers = t->sorted; /* no longer needed; has room for layers * experts */
     for (uint32_t l = 0; l < p->layers; l++) {
         uint32_t missing = 0;
         for (uint32_t e = 0; e < p->experts; e++)
@@ -252,8 +253,7 @@ static void cover_layers(struct time_state *t)
         cover_layer(t, layers[k].item);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------
- */
+/* ---- the rule ---------------------------------------------------------------------------------------------------- */
 
 static int time_open(struct time_state *t, const struct efs_place_problem *p, uint8_t *held)
 {

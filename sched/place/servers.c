@@ -2,9 +2,9 @@
 /*
  * servers.c - the event-driven simulator of servers.
  *
- * An event is the next layer of the request that a server works on, or its end, so there is one for each server that is
- * busy. The clock of computing is a backlog: work begins when what was there before is done, and what it adds counts
- * from now on, though the message may still be under way; else a server would wait for work that has not come yet.
+ * An event is the next layer of a server's current request, or its end, so each busy server has one event. The compute
+ * clock is a backlog: work starts after the work queued before it, and its length is added at the time of the call,
+ * even if the message is still in flight; otherwise a server would idle until the message arrives.
  */
 #include "servers.h"
 
@@ -13,21 +13,21 @@
 #include <string.h>
 
 #define EVENTS_BETWEEN_STOPS 65536u
-#define HOLDERS_LOOKED_AT 4u /* for the one with the least backlog; they take turns in being looked at */
+#define HOLDERS_LOOKED_AT 4u /* holders compared by backlog; the first one rotates */
 
 struct event {
     double at_s;
     uint32_t server;
 };
 
-struct work {                      /* of a server */
+struct work {                      /* state of a server */
     double compute_s, out_s, in_s; /* its clocks */
-    uint64_t layer_number;         /* that called it last, and when it is done with that */
+    uint64_t layer_number;         /* last layer that called this server, and the end of that work */
     double layer_done_s;
-    size_t head, tail; /* requests that wait for it, as a list through next */
+    size_t head, tail; /* its waiting requests, a list through next */
     size_t waiting;
     bool busy;
-    uint32_t token, layer, width; /* where its request is: tokens [token, token + width) */
+    uint32_t token, layer, width; /* position of its request: tokens [token, token + width) */
 };
 
 #define NO_REQUEST SIZE_MAX
@@ -42,18 +42,18 @@ struct simulation {
     size_t *next; /* [requests] */
     struct event *heap;
     uint32_t heap_count;
-    uint8_t *held, *coming; /* coming: from coming_s on */
+    uint8_t *held, *coming; /* coming: the placement from coming_s on */
     double coming_s, review_s;
     bool is_coming;
-    uint32_t *holders, *first; /* servers that hold an expert; first[item] to first[item + 1] */
+    uint32_t *holders, *first; /* servers that hold an expert: holders[first[item]] up to first[item + 1] */
     uint32_t turn;
-    uint64_t layer_number; /* layers that were run, the one that is on among them */
+    uint64_t layer_number; /* number of layers started */
     double *calls, *passes;
     uint32_t *tokens; /* [experts], all 0 between layers */
-    uint16_t *seen;   /* experts of a layer */
+    uint16_t *seen;   /* distinct experts of a layer */
 };
 
-/* ---- events ---------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static bool event_before(const struct event *a, const struct event *b)
 {
@@ -89,7 +89,7 @@ static struct event event_pop(struct simulation *s)
     return first;
 }
 
-/* ---- placement -------------------------------------------------------------------------------------------------- */
+/* ---- placement --------------------------------------------------------------------------------------------------- */
 
 static int list_holders(struct simulation *s)
 {
@@ -130,7 +130,7 @@ static int placement_now(struct simulation *s, double now_s)
     return 0;
 }
 
-/* Of a few holders the one with the least backlog. */
+/* Of up to HOLDERS_LOOKED_AT holders, the one with the least backlog. */
 static uint32_t choose_holder(struct simulation *s, size_t item)
 {
     uint32_t count = s->first[item + 1] - s->first[item], at = count > 1 ? s->turn++ % count : 0;
@@ -151,7 +151,7 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-/* Work of that length on a processor, there from ready_s on and asked for at now_s. */
+/* Queues work of length_s on a processor, requested at now_s and ready at ready_s. Returns its end. */
 static double on_processor(struct work *w, double now_s, double ready_s, double length_s)
 {
     double begin_s = later(ready_s, w->compute_s);
@@ -159,13 +159,13 @@ static double on_processor(struct work *w, double now_s, double ready_s, double 
     return begin_s + length_s;
 }
 
-/* A server's link is its request's alone: messages of a layer follow each other exactly. */
+/* Only one request uses a server's link, so the messages of a layer are sent one after the other. */
 static double on_link(double *clock, double ready_s, double length_s)
 {
     return *clock = later(ready_s, *clock) + length_s;
 }
 
-/* Calls of the same layer to the same server follow each other, too. */
+/* Calls of one layer to the same server also run one after the other. Returns the arrival of the answer. */
 static double call_elsewhere(struct simulation *s, struct work *home, double now_s, size_t item, double run_s,
                              double message_s)
 {
@@ -179,7 +179,7 @@ static double call_elsewhere(struct simulation *s, struct work *home, double now
     return back_s;
 }
 
-/* When the layer is done. */
+/* Simulates a layer and returns its end. */
 static double run_layer(struct simulation *s, uint32_t server, double now_s)
 {
     const struct efs_servers_config *c = s->c;
@@ -213,8 +213,7 @@ static double run_layer(struct simulation *s, uint32_t server, double now_s)
     return end_s;
 }
 
-/* ---- requests ------------------------------------------------------------------------------------------------------
- */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 static void begin_request(struct simulation *s, uint32_t server, double now_s)
 {
@@ -259,7 +258,7 @@ static void end_request(struct simulation *s, uint32_t server, double now_s)
         begin_request(s, server, now_s);
 }
 
-/* One layer of a server's request, or its end. */
+/* Processes one layer of a server's request, or its end. */
 static void event_handle(struct simulation *s, struct event event)
 {
     struct work *w = &s->work[event.server];
@@ -276,8 +275,7 @@ static void event_handle(struct simulation *s, struct event event)
     event_push(s, (struct event){end_s, event.server});
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------
- */
+/* ---- the public functions ---------------------------------------------------------------------------------------- */
 
 static bool is_time(double x)
 {
