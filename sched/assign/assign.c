@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign.c - Algorithm 1 of DALI, on any number of devices, within their memory. */
+/* assign.c - Algorithm 1 of DALI, on any number of devices, with limited memory. */
 #include "assign_order.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ bool efs_assign_valid(const struct efs_assign_problem *p)
     return all <= EFS_ASSIGN_NS_MAX;
 }
 
-/* Two runs become one; without a branch on what is compared, which no processor could guess. */
+/* Merges two runs without a branch on the compared values, which would be mispredicted half of the time. */
 static void merge_runs(const uint64_t *in, size_t begin, size_t middle, size_t end, uint64_t *out)
 {
     size_t a = begin, b = middle;

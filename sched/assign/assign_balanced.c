@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_balanced.c - better than Algorithm 1 in the time that a layer has for deciding.
+ * assign_balanced.c - better than Algorithm 1 in the time that a layer allows for the decision.
  *
  * Where Algorithm 1 loses: it takes the experts with the largest difference first, which are those that belong on the
- * faster device, and has none left to level with at the end. Here starts are made level by moves and exchanges from the
- * device that is done last; on two devices a tree of assignments is then searched for a better one.
+ * faster device, and has none left for balancing at the end. Here each start is improved by moves and exchanges from
+ * the device that finishes last; on two devices a search in the tree of assignments follows.
  */
 #include "assign_order.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* At moves and exchanges, of a start: some microseconds. */
+/* Limit of evaluated moves and exchanges for one start: a few microseconds. */
 #define LOOKS_MAX 6000u
 #define LOOKS_MAX_MANY 1200u /* on more than two devices, where sorting and the first start take most of the time */
 
-/* ---- a tree of assignments to two devices ---------------------------------------------------------------------- */
+/* ---- a tree of assignments to two devices ------------------------------------------------------------------------ */
 
-#define NODES_MAX 2100u /* some microseconds; all assignments of EFS_ASSIGN_FEW experts have fewer */
+#define NODES_MAX 2100u /* a few microseconds; the full tree of EFS_ASSIGN_FEW experts has fewer */
 _Static_assert((2u << EFS_ASSIGN_FEW) <= NODES_MAX, "few experts are tried in all ways");
 
 /*
- * Better than what is known, expert by expert. For any weight w from 0 to 1 no makespan is below w times the time of
- * device 0 and 1 - w times that of device 1; with w from the fractional optimum that is a close bound when each expert
- * that is left takes the smaller of both. Those with most to lose by the other device are decided first, so that what
- * is left at the leaves are those that do not matter much where they are.
+ * Searches for an assignment better than the best known, expert by expert. For any weight w from 0 to 1 the makespan is
+ * at least w times the time of device 0 plus 1 - w times that of device 1; with w from the fractional optimum and the
+ * smaller of both for each undecided expert, that is a close bound. Experts that lose most on the other device are
+ * decided first, so that the experts at the leaves matter least.
  */
 struct tree {
     const struct efs_assign_problem *problem;
     uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
-    double rest_ns[EFS_ASSIGN_EXPERTS_MAX + 1]; /* [at]: what order[at...] add to the bound at least */
+    double rest_ns[EFS_ASSIGN_EXPERTS_MAX + 1]; /* [at]: lower bound of what order[at...] add */
     uint32_t count, nodes;
     double weight;
     uint64_t best_ns, room_bytes[2];
-    uint8_t *device, *now; /* the best; as far as it was decided */
+    uint8_t *device, *now; /* the best assignment; the current partial one */
     bool found;
 };
 
@@ -65,7 +65,7 @@ static void tree_from(struct tree *t, uint32_t at, const uint64_t ns[2], const u
     }
 }
 
-/* device and best_ns: what is known, which changes if something better is found. */
+/* device and best_ns: the best known assignment; device is updated if the search finds a better one. */
 static bool search_tree(const struct efs_assign_problem *p, double weight, uint64_t *key, uint64_t best_ns,
                         uint8_t *device)
 {
@@ -90,16 +90,16 @@ static bool search_tree(const struct efs_assign_problem *p, double weight, uint6
     return t.found;
 }
 
-/* ---- starts ------------------------------------------------------------------------------------------------- */
+/* ---- starts ------------------------------------------------------------------------------------------------------ */
 
-/* How many times as fast device 1 is, in parts that sort. */
+/* Speed of device 1 relative to device 0, as a sort key in units of 2^-20. */
 static uint64_t ratio_key(uint64_t ns0, uint64_t ns1)
 {
     double ratio = ns1 == 0 ? 0x1p60 : (double)ns0 / (double)ns1 * 0x1p20;
     return ratio < 0x1p52 ? (uint64_t)ratio : UINT64_C(1) << 52;
 }
 
-/* Of all ways to cut the experts in order of the ratio, the one that ends first. What has no room goes to device 0. */
+/* The best of all splits of the experts in order of the ratio. Experts without room on device 1 go to device 0. */
 static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted, double *weight)
 {
     const struct efs_assign_problem *p = state->problem;
@@ -117,7 +117,7 @@ static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *
         best = makespan_ns < best_ns ? i + 1 : best;
         best_ns = makespan_ns < best_ns ? makespan_ns : best_ns;
     }
-    if (count > 0) { /* the expert at the cut costs the same on both devices */
+    if (count > 0) { /* at this weight the expert at the split costs the same on both devices */
         uint32_t at = order[best < count ? best : count - 1];
         double ns0 = (double)efs_assign_ns(p, 0, at), ns1 = (double)efs_assign_ns(p, 1, at);
         *weight = ns1 / (ns0 + ns1);
@@ -131,7 +131,7 @@ static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *
     return 0;
 }
 
-/* The expert first that takes longest on the device where it takes least. */
+/* Takes experts in order of falling time on their fastest device. */
 static int longest_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted)
 {
     const struct efs_assign_problem *p = state->problem;
@@ -147,12 +147,12 @@ static int longest_start(struct efs_assign_state *state, uint64_t *key, uint16_t
     return rc;
 }
 
-/* ---- moves and exchanges ------------------------------------------------------------------------------------- */
+/* ---- moves and exchanges ----------------------------------------------------------------------------------------- */
 
 struct change {
-    uint64_t ns; /* the later of both devices then; what there is to beat before one was found */
+    uint64_t ns; /* later end of both devices after the change; initially the value to beat */
     uint32_t device;
-    uint16_t expert, other; /* other: EFS_ASSIGN_EXPERTS_MAX: a move */
+    uint16_t expert, other; /* other: EFS_ASSIGN_EXPERTS_MAX for a move */
 };
 
 static void look_at_moves(const struct efs_assign_state *state, uint32_t last, uint16_t i, struct change *best)
@@ -191,7 +191,7 @@ static void make_change(struct efs_assign_state *state, uint32_t last, const str
     efs_assign_put(state, c->expert, c->device);
 }
 
-/* Each change makes both devices that it is about end before the one that was last, so it ends by itself. */
+/* Terminates even without the limit: after each change both devices end before the time of the one that was last. */
 static void make_level(struct efs_assign_state *state, const uint16_t *order, uint32_t count)
 {
     const struct efs_assign_problem *p = state->problem;
@@ -218,7 +218,7 @@ static void make_level(struct efs_assign_state *state, const uint16_t *order, ui
     }
 }
 
-/* A start that was found is made level, and kept if it ends before what is known. */
+/* Improves a valid start, and keeps it if it ends before the best known assignment. */
 static void keep_better(int rc, struct efs_assign_state *start, const uint16_t *order, uint32_t count, bool *known,
                         uint8_t *device, struct efs_assign_sum *sum)
 {
@@ -246,7 +246,7 @@ int efs_assign_balanced(const struct efs_assign_problem *p, uint8_t *device, str
     efs_assign_begin(&state, p, start);
     int rc = efs_assign_greedy_start(&state, key, order, &count);
     keep_better(rc, &state, order, count, &known, device, sum);
-    if (p->devices == 2 || !known) { /* the time of a second start is better spent on the first where there are more */
+    if (p->devices == 2 || !known) { /* with more devices a second start gains less */
         efs_assign_begin(&state, p, start);
         rc = p->devices == 2 ? split_start(&state, key, order, &count, &weight)
                              : longest_start(&state, key, order, &count);

@@ -43,7 +43,7 @@ static void set_times(const struct efs_assign_costs *costs, struct efs_assign_ex
     e->transfer_ns = efs_assign_costs_ns(costs, EFS_ASSIGN_COST_LINK, e->tokens);
 }
 
-/* Is this expert on that device one of which that cost can be measured? */
+/* Whether the cost can be measured on this expert if it is on that device. */
 static bool shows(enum efs_assign_cost what, const struct efs_assign_expert *e, uint8_t device)
 {
     return what == EFS_ASSIGN_COST_CPU ? device == EFS_ASSIGN_CPU
@@ -59,7 +59,7 @@ static bool is_given(enum efs_assign_cost what, const struct efs_assign_expert *
     return false;
 }
 
-/* The expert that costs least by it goes to the other side. false: none shows what is due. */
+/* Moves the expert with the least extra time to the side where `what` can be measured. False: no such expert. */
 static bool give_one(enum efs_assign_cost what, const struct efs_assign_expert *experts, uint32_t count,
                      uint8_t *device)
 {
@@ -94,7 +94,7 @@ int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert
     int rc = efs_assign_by(EFS_ASSIGN_BALANCED, &pair, device, &sum);
     if (rc < 0)
         return rc;
-    /* One a layer, or two that are due would take turns with a layer's only expert. */
+    /* At most one per layer: otherwise two costs that are due would alternate on a layer's only expert. */
     for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_COSTS; what++)
         if (costs->rest[what] == 0 && !is_given(what, experts, count, device) && give_one(what, experts, count, device))
             break;

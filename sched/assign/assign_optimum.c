@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_optimum.c - the best assignment to two devices, for what others are measured against.
+ * assign_optimum.c - the optimum on two devices, as the reference for the other rules.
  *
- * Expert by expert, all pairs of sums that can be reached are kept, but for those that cannot become the best: another
- * pair takes no more on either device and no more memory; or even with what is left shared out without a rest it would
- * not end before the assignment that is known. Experts with large times come first, so that the known one cuts early.
+ * Expert by expert, the search keeps all reachable pairs of sums, except those that cannot become the best: another
+ * pair has at most the same times and memory; or, even with the remaining experts divided exactly, the pair would not
+ * end before the best known assignment. Experts are in order of falling times, so that the bound prunes early.
  */
 #include "assign_order.h"
 
@@ -13,14 +13,14 @@
 
 struct partial {
     uint64_t ns[2], bytes;        /* bytes: taken on device 1 */
-    uint32_t before, on_device_1; /* the partial assignment one expert shorter */
+    uint32_t before, on_device_1; /* index of the partial assignment without the last expert; its device */
 };
 
 struct search {
     const struct efs_assign_problem *problem;
     uint16_t order[EFS_ASSIGN_EXPERTS_MAX];
     uint32_t count;
-    uint64_t least_ns[EFS_ASSIGN_EXPERTS_MAX + 1]; /* [at]: order[at...], each where it takes least */
+    uint64_t least_ns[EFS_ASSIGN_EXPERTS_MAX + 1]; /* [at]: sum over order[at...] of the smaller time */
     struct partial *level[EFS_ASSIGN_EXPERTS_MAX + 1];
     size_t size[EFS_ASSIGN_EXPERTS_MAX + 1];
     size_t kept;
@@ -33,18 +33,19 @@ static bool can_be_better(const struct search *s, uint32_t at, uint64_t ns0, uin
     return more < s->known_ns && (ns0 + ns1 + s->least_ns[at] + 1) / 2 < s->known_ns;
 }
 
-/* A partial assignment that rises in device 0's time goes behind those that are there, if none of them is as good. */
+/* Appends a partial assignment, in order of device 0's time, unless it cannot become the best or one of the last three
+ * dominates it. */
 static void add_partial(struct search *s, uint32_t at, struct partial *out, size_t *size, const struct partial *p)
 {
     if (!can_be_better(s, at, p->ns[0], p->ns[1]))
         return;
-    for (size_t i = *size; i-- > 0 && i + 4 > *size;) /* the nearest are the likeliest */
+    for (size_t i = *size; i-- > 0 && i + 4 > *size;) /* the nearest dominate most often */
         if (out[i].ns[1] <= p->ns[1] && out[i].bytes <= p->bytes)
             return;
     out[(*size)++] = *p;
 }
 
-/* Both ways to put the next expert: two rows in order of device 0's time, merged. */
+/* Both choices for the next expert: merges two lists in order of device 0's time. */
 static int next_level(struct search *s, uint32_t at)
 {
     const struct efs_assign_problem *p = s->problem;
@@ -80,7 +81,7 @@ static int next_level(struct search *s, uint32_t at)
     return s->kept > EFS_ASSIGN_STATES_MAX ? -E2BIG : 0;
 }
 
-/* The last level's best, followed back; nothing there: what was known is the best. */
+/* Traces back the best of the last level; without one the known assignment is the optimum. */
 static void follow_back(const struct search *s, uint8_t *device)
 {
     const struct partial *last = s->level[s->count];
@@ -140,7 +141,7 @@ int efs_assign_optimum(const struct efs_assign_problem *p, uint8_t *device, stru
     return rc < 0 ? rc : efs_assign_sum(p, device, sum);
 }
 
-/* The fractional optimum fills device 1 in order of the ratio until both end together. */
+/* The fractional optimum fills device 1 in order of the ratio until both devices end together. */
 uint64_t efs_assign_bound_ns(const struct efs_assign_problem *p)
 {
     uint64_t key[EFS_ASSIGN_EXPERTS_MAX];
@@ -160,7 +161,7 @@ uint64_t efs_assign_bound_ns(const struct efs_assign_problem *p)
         if (there + ns1 >= here - ns0) { /* divide this one: there + part * ns1 = here - part * ns0 */
             double part = ns0 + ns1 > 0 ? (here - there) / (ns0 + ns1) : 0;
             double ns = there + part * ns1;
-            return (uint64_t)(ns * (1 - 1e-6)); /* keys are rounded: not above the true bound */
+            return (uint64_t)(ns * (1 - 1e-6)); /* keys are rounded: keeps the result at most the true bound */
         }
         there += ns1;
         here -= ns0;

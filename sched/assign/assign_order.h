@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_order.h - what the ways to assign share: checks, experts in order, room. Not for others. */
+/* assign_order.h - functions shared by the assignment rules. Private to sched/assign/. */
 #ifndef EFS_ASSIGN_ORDER_H
 #define EFS_ASSIGN_ORDER_H
 
@@ -7,10 +7,11 @@
 
 bool efs_assign_valid(const struct efs_assign_problem *problem);
 
-/* The experts with work by key, falling, equal ones by number; returns how many. Keys from 2^53 on are equal. */
+/* Sorts the experts with work by falling key, ties by number; returns their number. Keys of 2^53 - 1 and above are
+ * equal. */
 uint32_t efs_assign_sorted(const struct efs_assign_problem *problem, const uint64_t *key, uint16_t *order);
 
-/* An assignment as it grows. */
+/* A partial assignment. */
 struct efs_assign_state {
     const struct efs_assign_problem *problem;
     uint8_t *device;
@@ -43,10 +44,10 @@ static inline void efs_assign_take(struct efs_assign_state *state, uint32_t expe
     state->device[expert] = EFS_ASSIGN_NONE;
 }
 
-/* To the device that is done first then; -ENOSPC. */
+/* Adds an expert to the device that then finishes first. 0 or -ENOSPC. */
 int efs_assign_put_first_done(struct efs_assign_state *state, uint32_t expert);
-/* Algorithm 1 on a state that has begun; key and order are scratch for all experts; order and
- * *sorted are as efs_assign_sorted() left them. -ENOSPC. */
+/* Algorithm 1 on an empty state; key and order are scratch for all experts; order and *sorted are as
+ * efs_assign_sorted() left them. 0 or -ENOSPC. */
 int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted);
 uint64_t efs_assign_makespan(const struct efs_assign_state *state);
 void efs_assign_end(const struct efs_assign_state *state, struct efs_assign_sum *sum);

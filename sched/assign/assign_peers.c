@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_peers.c - one processor and one graphics processor: the rules of other systems.
+ * assign_peers.c - one CPU and one GPU: the rules of other systems.
  *
- * HybriMoE, from its published description: three queues play against each other in time. The processor takes experts
- * that are not cached, the lightest first; the link brings such experts, the heaviest first; the graphics processor
- * runs what is cached or has come. Whoever would be done first takes next. Cached experts stay where they are.
+ * HybriMoE, from its published description: a simulation of three queues. The CPU takes experts that are not cached,
+ * the lightest first; the link transfers such experts, the heaviest first; the GPU runs experts that are cached or
+ * transferred. The queue that would finish first takes the next expert. Cached experts stay on the GPU.
  */
 #include "assign_order.h"
 

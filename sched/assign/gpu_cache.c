@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_cache.c - Algorithm 2 of DALI, without its slips. */
+/* gpu_cache.c - Algorithm 2 of DALI, with the corrections listed in gpu_cache.h. */
 #include "gpu_cache.h"
 
 #include <string.h>
 
-/* The busiest that is not cached, or the idlest that is; experts: there is none. */
+/* The busiest expert that is not cached, or the least busy cached one; experts: none. */
 static uint32_t find_extreme(const struct efs_gpu_cache *cache, bool cached)
 {
     uint32_t best = cache->experts;
@@ -25,7 +25,7 @@ uint32_t efs_gpu_cache_pass(struct efs_gpu_cache *cache, const uint32_t *tokens,
         cache->score[e] += tokens[e];
     if (++cache->passes < cache->window)
         return 0;
-    /* What was exchanged is never the idlest or busiest of its new side again: the next ones only get closer. */
+    /* An exchanged expert is never selected again: later pairs have closer scores. */
     while (made < cache->swaps) {
         uint32_t in = find_extreme(cache, false), out = find_extreme(cache, true);
         if (in == cache->experts || out == cache->experts || cache->score[in] <= cache->score[out])

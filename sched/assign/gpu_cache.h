@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_cache.h - which experts of a layer stay in the memory of a graphics processor: DALI 4.3, Algorithm 2.
+ * gpu_cache.h - chooses the experts of a layer to keep in GPU memory: DALI 4.3, Algorithm 2.
  *
- * Over a window of passes each expert's tokens are added up; at its end the busiest experts that are not cached take
- * the places of the idlest that are, up to so many, and the sums begin anew. As printed the algorithm already exchanges
- * at its first pass (0 is a multiple of every window), lets the busiest of the cached ones go (line 11 takes the
- * largest), and exchanges even for the worse. Here the first window is a whole one, the idlest go, and only for busier
- * ones.
+ * The cache adds up each expert's tokens over a window of passes. At its end the busiest experts that are not cached
+ * replace the least busy cached ones, up to a limit, and the sums restart. The algorithm as printed exchanges already
+ * at its first pass (0 is a multiple of every window), evicts the busiest of the cached experts (line 11 takes the
+ * largest), and also exchanges for less busy experts. Here the first window is complete, the least busy experts are
+ * evicted, and only for busier ones.
  *
- * Pure; nothing is allocated.
+ * Pure; allocates nothing.
  */
 #ifndef EFS_GPU_CACHE_H
 #define EFS_GPU_CACHE_H
@@ -26,18 +26,18 @@ struct efs_gpu_swap {
     uint32_t in, out; /* experts */
 };
 
-/* A layer; the caller fills it in and owns what it points to. */
+/* State of a layer; the caller initialises it and owns the arrays. */
 struct efs_gpu_cache {
     uint32_t experts;
     uint32_t window; /* w_size: passes, 1 or more */
-    uint32_t swaps;  /* u_size: exchanges at the end of one, at most EFS_GPU_SWAPS_MAX */
+    uint32_t swaps;  /* u_size: limit of exchanges per window, at most EFS_GPU_SWAPS_MAX */
     bool *cached;    /* [experts] */
-    uint64_t *score; /* [experts], all 0 at first */
-    uint32_t passes; /* of the window, that were seen; 0 at first */
+    uint64_t *score; /* [experts], initially 0 */
+    uint32_t passes; /* passes in this window; initially 0 */
 };
 
-/* A pass gave expert e tokens[e]. Exchanges go to swap (room for cache->swaps) and are made in cached; returns how
- * many: 0 but at the end of a window. */
+/* Records a pass with tokens[e] tokens for each expert e. At the end of a window exchanges experts in cached and lists
+ * the exchanges in swap (room for cache->swaps). Returns their number, 0 within a window. */
 uint32_t efs_gpu_cache_pass(struct efs_gpu_cache *cache, const uint32_t *tokens, struct efs_gpu_swap *swap);
 
 #ifdef __cplusplus
