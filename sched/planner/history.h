@@ -58,7 +58,7 @@ int efs_history_copy(struct efs_history *to, const struct efs_history *from);
 /* Scales each layer with more passes down to most_passes, and keeps its proportions, so that old passes count less. */
 void efs_history_fade(struct efs_history *history, uint64_t most_passes);
 
-/* ---- skew and drift ---- ------------------------------------------------------------------------------------ */
+/* ---- skew and drift ---------------------------------------------------------------------------------------------- */
 
 enum efs_skew_source {
     EFS_SKEW_ASSUMED, /* no data: Zipf, f_r ~ 1 / (r + 1) */

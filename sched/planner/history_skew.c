@@ -33,7 +33,7 @@ static void skew_scale(double *inclusion, unsigned experts, unsigned chosen)
     }
 }
 
-/* ---- one layer ---------------------------------------------------------------------------------------------- */
+/* ---- one layer --------------------------------------------------------------------------------------------------- */
 
 static int compare_falling(const void *a, const void *b)
 {
@@ -89,7 +89,7 @@ static bool skew_learn_layer(struct efs_skew *skew, const struct efs_history *h,
     return true;
 }
 
-/* ---- all layers ---- ---------------------------------------------------------------------------------------- */
+/* ---- all layers -------------------------------------------------------------------------------------------------- */
 
 static void skew_count_chosen(struct efs_skew *skew, const struct efs_history *h, double assumed)
 {
@@ -179,7 +179,7 @@ void efs_skew_free(struct efs_skew *skew)
     *skew = (struct efs_skew){0};
 }
 
-/* ---- drift -------------------------------------------------------------------------------------------------- */
+/* ---- drift ------------------------------------------------------------------------------------------------------- */
 
 double efs_history_drift(const struct efs_skew *planned, const struct efs_history *seen)
 {

@@ -81,7 +81,7 @@ static int pools_plan_shared(const struct efs_pools_request *r, struct efs_pools
     return 0;
 }
 
-/* ---- pools with given ratios ---- --------------------------------------------------------------------------- */
+/* ---- pools with given ratios ------------------------------------------------------------------------------------- */
 
 /* Sum of the first `count` inclusion probabilities; count may have a fraction. */
 static double inclusion_sum(const double *inclusion, unsigned experts, double count)
@@ -157,7 +157,7 @@ static int pools_plan_ratio(const struct efs_pools_request *r, struct efs_pools 
     return rc;
 }
 
-/* ---- the public function ---- ------------------------------------------------------------------------------- */
+/* ---- the public function ----------------------------------------------------------------------------------------- */
 
 static bool pools_request_valid(const struct efs_pools_request *r)
 {

@@ -30,7 +30,7 @@ enum efs_policy_kind efs_policy_by_name(const char *name)
     return kind;
 }
 
-/* ---- construction ---- -------------------------------------------------------------------------------------- */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static bool policy_config_valid(const struct efs_policy_config *config)
 {
@@ -132,7 +132,7 @@ void efs_policy_free(struct efs_policy *policy)
     free(policy);
 }
 
-/* ---- requests ---- ------------------------------------------------------------------------------------------ */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 void efs_policy_pin(struct efs_policy *policy, unsigned layer, unsigned expert)
 {
@@ -260,7 +260,7 @@ void efs_policy_admit(struct efs_policy *policy, unsigned layer, struct efs_plac
     efs_policy_call_end(policy, moves, move_count);
 }
 
-/* ---- changes by the caller ---- ----------------------------------------------------------------------------- */
+/* ---- changes by the caller --------------------------------------------------------------------------------------- */
 
 void efs_policy_user_pin(struct efs_policy *policy, unsigned layer, unsigned expert, enum efs_pool pool)
 {
@@ -299,7 +299,7 @@ void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *
         policy->order->seed(policy, layer, counts, passes);
 }
 
-/* ---- queries ---- ------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, unsigned expert)
 {

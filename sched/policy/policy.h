@@ -86,7 +86,8 @@ struct efs_policy_config {
     struct efs_policy_tuning tuning;
 };
 
-/* Pool of a requested expert before and after efs_policy_admit(). */
+/* Pool of a requested expert before and after efs_policy_admit(). The room of a dropped expert is available from the
+ * next admit on. */
 struct efs_placement {
     uint32_t expert;
     uint8_t found;  /* enum efs_pool, before */
@@ -142,7 +143,7 @@ void efs_policy_fit(struct efs_policy *policy, const struct efs_move **moves, si
 /* Sets the counts of a layer's experts, accumulated over `passes` requests of it, from a trace or an earlier mount. */
 void efs_policy_seed(struct efs_policy *policy, unsigned layer, const uint32_t *counts, uint64_t passes);
 
-/* ---- queries ---- ------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 enum efs_pool efs_policy_state(const struct efs_policy *policy, unsigned layer, unsigned expert);
 enum efs_pool efs_policy_user_pinned(const struct efs_policy *policy, unsigned layer, unsigned expert);
@@ -151,7 +152,7 @@ unsigned efs_policy_rank(struct efs_policy *policy, unsigned layer, unsigned exp
 /* Ranks of several experts of a layer, for about the cost of one. */
 void efs_policy_ranks(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count,
                       uint32_t *ranks);
-/* Number of requests for it, from efs_policy_seed() on. */
+/* Number of requests for it, plus its count of the last efs_policy_seed(); not aged. */
 uint32_t efs_policy_count(const struct efs_policy *policy, unsigned layer, unsigned expert);
 
 struct efs_policy_pool {

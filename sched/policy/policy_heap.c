@@ -113,7 +113,7 @@ static uint32_t heap_lowest(struct efs_policy *policy, unsigned domain, enum efs
     return heap->length[pool][domain] ? heap_of(policy, domain, pool)[0] : EFS_NO_UNIT;
 }
 
-/* ---- keys: set while a unit is pinned, so while it is in no heap ---- ------------------------------------------ */
+/* ---- keys: set while a unit is pinned, so while it is in no heap ------------------------------------------------- */
 
 static void lru_request(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count)
 {

@@ -122,7 +122,7 @@ static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_
         efs_value_seed(z->value, layer, counts, passes);
 }
 
-/* ---- worth -------------------------------------------------------------------------------------------------- */
+/* ---- worth ------------------------------------------------------------------------------------------------------- */
 
 /* Worth within the layer: minus the expected passes until the next use; published: the count, ties by rank. */
 static double zipmoe_worth_in_layer(struct efs_policy *policy, uint32_t unit)
@@ -266,7 +266,7 @@ static void zipmoe_leave(struct efs_policy *policy, uint32_t unit)
         tail_note_least(policy, layer, pool);
 }
 
-/* ---- entitlement -------------------------------------------------------------------------------------------- */
+/* ---- entitlement ------------------------------------------------------------------------------------------------- */
 
 static bool zipmoe_beats(struct efs_policy *policy, uint32_t unit, uint32_t victim, enum efs_pool pool)
 {

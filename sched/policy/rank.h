@@ -26,7 +26,8 @@ struct efs_rank *efs_rank_new(unsigned layers, unsigned experts, unsigned half_l
 void efs_rank_free(struct efs_rank *rank); /* NULL is allowed */
 
 /*
- * A layer requests count distinct experts, each below experts. Of equal counts, the one reached first ranks first.
+ * A layer requests count distinct experts, each below experts. An expert that reaches a count ranks after those that
+ * have it already; the first of the experts that it passes takes its old rank.
  */
 void efs_rank_request(struct efs_rank *rank, unsigned layer, const uint32_t *expert, unsigned count);
 

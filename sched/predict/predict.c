@@ -41,7 +41,7 @@ bool efs_predictor_needs_states(enum efs_predictor_kind kind)
     return (unsigned)kind < EFS_PREDICTORS && kinds[kind]->states;
 }
 
-/* ---- construction ---- ----------------------------------------------------------------------------------------- */
+/* ---- construction ------------------------------------------------------------------------------------------------ */
 
 static bool config_valid(const struct efs_predict_config *c)
 {
@@ -132,7 +132,7 @@ void efs_predict_learn(struct efs_predictor *p, bool on)
     p->learn = on;
 }
 
-/* ---- predictions ---- ------------------------------------------------------------------------------------------ */
+/* ---- predictions ------------------------------------------------------------------------------------------------- */
 
 static int predict_score(struct efs_predictor *p, uint64_t id, unsigned distance, float *probability, unsigned *s,
                          unsigned *picked)

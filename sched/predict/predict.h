@@ -75,8 +75,8 @@ enum efs_predictor_kind efs_predictor_by_name(const char *name);
 /* Whether the kind needs the config's gates, and states in its observations. */
 bool efs_predictor_needs_states(enum efs_predictor_kind kind);
 
-/* How fmoe finds a map: by the layers of this iteration, by the iteration before, or both as published: the layers, and
- * the iteration before for the first layers. */
+/* How fmoe finds a map. TRAJECTORY: by the layers of this iteration; SEMANTIC: by the iteration before; BOTH, as
+ * published: by the layers, and for the first layers by the iteration before. */
 enum efs_predict_match { EFS_MATCH_BOTH, EFS_MATCH_TRAJECTORY, EFS_MATCH_SEMANTIC };
 
 /* Fields that are 0 mean the defaults. */
@@ -95,8 +95,7 @@ struct efs_predict_config {
     unsigned sequences;    /* limit of concurrent sequences */
     uint64_t memory_bytes; /* 0: EFS_PREDICT_MEMORY */
     unsigned state_width;  /* of the routers' inputs, at most EFS_PREDICT_MAX_WIDTH; 0: no states */
-    const float
-        *gates; /* [layers][experts][state_width], of the routers; the caller's, valid until efs_predictor_free */
+    const float *gates;    /* [layers][experts][state_width]; the caller's, until efs_predictor_free() */
     struct efs_predict_tuning tuning;
 };
 #define EFS_PREDICT_MEMORY (UINT64_C(64) << 20)
@@ -104,7 +103,7 @@ struct efs_predict_config {
 /* The choice of a layer. */
 struct efs_predict_seen {
     unsigned layer;
-    const uint16_t *experts; /* [count, or scored], distinct; best score first, if scores are known */
+    const uint16_t *experts; /* [count, or scored], distinct; the gate's best first, if the order is known */
     const float *scores;     /* the gate's scores of these, 0 to 1e6; NULL: unknown */
     unsigned count;          /* chosen experts, the first in the list; at most the layer's experts */
     unsigned scored;         /* length of the list, if it has further experts with scores; 0: count */

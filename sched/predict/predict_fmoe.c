@@ -9,7 +9,7 @@
  * the best matches of the last iteration.
  *
  * Products are updated with each layer, O(C K) per layer for C maps. A sparse map has only as many experts as were
- * chosen; the experts of the next best maps follow after all of its own.
+ * chosen; the experts of the next best maps follow with lower probabilities.
  *
  * A full store replaces the map that is most redundant with the new one (RDY).
  */
@@ -73,7 +73,7 @@ static int fmoe_open(struct efs_predictor *p)
     return 0;
 }
 
-/* ---- similarity ---- -------------------------------------------------------------------------------------------- */
+/* ---- similarity -------------------------------------------------------------------------------------------------- */
 
 static void fmoe_restart(struct fmoe_sequence *q, unsigned room)
 {
@@ -282,7 +282,7 @@ static void fmoe_observe(struct efs_predictor *p, unsigned s, const struct efs_p
     fmoe_find(f, q, false, &q->nearest);
 }
 
-/* ---- storage ---- ----------------------------------------------------------------------------------------------- */
+/* ---- storage ----------------------------------------------------------------------------------------------------- */
 
 /* The index for the new map: a free one, or that of the most redundant map. */
 static unsigned fmoe_place(const struct efs_predictor *p, const struct fmoe *f, const struct fmoe_sequence *q)
@@ -369,7 +369,7 @@ static void fmoe_iteration(struct efs_predictor *p, unsigned s)
     fmoe_restart(q, f->maps.room);
 }
 
-/* ---- predictions ---- ------------------------------------------------------------------------------------------- */
+/* ---- predictions ------------------------------------------------------------------------------------------------- */
 
 /* The maps that predict a position, the best first. */
 static struct fmoe_best fmoe_maps_for(const struct efs_predictor *p, unsigned s, int64_t target)
@@ -391,8 +391,8 @@ static struct fmoe_best fmoe_maps_for(const struct efs_predictor *p, unsigned s,
     return best;
 }
 
-/* Number of a map's experts to fetch: by falling p until the sum reaches delta = 1 - score, so more for a less similar
- * map; at least as many as are chosen. */
+/* Number of a map's experts to fetch, at least config.chosen: by falling p until the sum reaches delta = 1 - score, so
+ * more for a less similar map. */
 static unsigned fmoe_picked(const struct efs_predictor *p, const uint8_t *scores, unsigned width, float score)
 {
     float delta = 1 - score, sum = 0;
@@ -412,7 +412,7 @@ static unsigned fmoe_score(struct efs_predictor *p, unsigned s, int64_t target, 
 
     for (unsigned b = 0; b < best.count; b++) {
         size_t at = efs_maps_at(&f->maps, layer, best.map[b]);
-        float scale = b ? 0.5F * least : 1; /* below all probabilities so far */
+        float scale = b ? 0.5F * least : 1; /* below all probabilities of better maps */
 
         if (b == 0)
             picked = fmoe_picked(p, f->maps.scores + at, f->maps.width, best.score[0]);

@@ -47,7 +47,7 @@ static unsigned gate_width(const struct efs_predictor *p)
     return p->config.state_width;
 }
 
-/* ---- tables ----------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static int gate_open(struct efs_predictor *p)
 {
@@ -132,7 +132,7 @@ static bool gate_valid_linear(struct efs_predictor *p)
     return true;
 }
 
-/* ---- hidden states ---------------------------------------------------------------------------------------------- */
+/* ---- hidden states ----------------------------------------------------------------------------------------------- */
 
 static void gate_begin(struct efs_predictor *p, unsigned s)
 {
@@ -168,7 +168,7 @@ static bool gate_same_iteration(const struct efs_predictor *p, int64_t a, int64_
     return a / p->layers == b / p->layers;
 }
 
-/* ---- routers ---------------------------------------------------------------------------------------------------- */
+/* ---- routers ----------------------------------------------------------------------------------------------------- */
 
 static float gate_dot(const float *a, const float *b, unsigned count)
 {
@@ -246,7 +246,7 @@ static unsigned gate_score(struct efs_predictor *p, unsigned s, int64_t target, 
     return 0;
 }
 
-/* ---- hybrimoe --------------------------------------------------------------------------------------------------- */
+/* ---- hybrimoe ---------------------------------------------------------------------------------------------------- */
 
 static void gate_observe_hybrimoe(struct efs_predictor *p, unsigned s, const struct efs_predict_row *row)
 {
@@ -274,7 +274,7 @@ static unsigned gate_score_hybrimoe(struct efs_predictor *p, unsigned s, int64_t
     return 0;
 }
 
-/* ---- dali ------------------------------------------------------------------------------------------------------- */
+/* ---- dali -------------------------------------------------------------------------------------------------------- */
 
 static void gate_keep_dali(struct efs_predictor *p, unsigned s, const float *state)
 {
@@ -314,7 +314,7 @@ static unsigned gate_score_dali(struct efs_predictor *p, unsigned s, int64_t tar
     return 0;
 }
 
-/* ---- linear ----------------------------------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
 
 static float *gate_learned(const struct efs_predictor *p, unsigned distance, unsigned layer)
 {

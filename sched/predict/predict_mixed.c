@@ -65,7 +65,7 @@ struct mixed {
     uint8_t *wanted; /* [experts] all 0 between calls */
 };
 
-/* ---- tables ----------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static int mixed_tables(struct efs_predictor *p, struct mixed *x)
 {
@@ -143,7 +143,7 @@ static void mixed_begin(struct efs_predictor *p, unsigned s)
     q->last = 0;
 }
 
-/* ---- the sum ---- ----------------------------------------------------------------------------------------------- */
+/* ---- the sum ----------------------------------------------------------------------------------------------------- */
 
 /* The experts of an input, for a target predicted from now. */
 static struct efs_predict_row mixed_input(const struct efs_predictor *p, unsigned s, unsigned input, int64_t now,
@@ -220,7 +220,7 @@ static float mixed_probability(float odds)
     return 1 / (1 + expf(-odds));
 }
 
-/* ---- learning ---- ---------------------------------------------------------------------------------------------- */
+/* ---- learning ---------------------------------------------------------------------------------------------------- */
 
 static void mixed_learn_links(struct efs_predictor *p, unsigned s, int64_t now, int64_t target)
 {
@@ -272,7 +272,7 @@ static void mixed_step(struct efs_predictor *p, unsigned s, int64_t now, int64_t
     mixed_learn_links(p, s, now, target);
 }
 
-/* ---- nearest maps ----------------------------------------------------------------------------------------------- */
+/* ---- nearest maps ------------------------------------------------------------------------------------------------ */
 
 struct mixed_nearest {
     unsigned count;
@@ -431,7 +431,7 @@ static unsigned mixed_score(struct efs_predictor *p, unsigned s, int64_t target,
     return 0;
 }
 
-/* ---- check after a load ---- ------------------------------------------------------------------------------------ */
+/* ---- check after a load ------------------------------------------------------------------------------------------ */
 
 static bool mixed_all_within(const float *values, size_t count, float least)
 {

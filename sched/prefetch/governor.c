@@ -50,7 +50,7 @@ bool efs_governor_has_share(const struct efs_governor *g)
            (g->config.mode == EFS_GOVERNOR_AUTO && !efs_trial_is_left(&g->trial) && g->offering > SELDOM);
 }
 
-/* ---- measurement ------------------------------------------------------------------------------------------------ */
+/* ---- measurement ------------------------------------------------------------------------------------------------- */
 
 static void follow(const struct efs_governor *g, double *mean, double value)
 {
@@ -95,7 +95,7 @@ enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct ef
     return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_GUESS : EFS_GOVERNOR_NOTHING;
 }
 
-/* ---- which reads pay -------------------------------------------------------------------------------------------- */
+/* ---- which reads pay --------------------------------------------------------------------------------------------- */
 
 static double read_ns(const struct efs_governor_disk *disk, uint64_t bytes)
 {

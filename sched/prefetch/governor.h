@@ -116,13 +116,13 @@ struct efs_governor_candidate {
     int64_t due;              /* position of its layer's request */
     float probability;        /* p, 0 to 1 */
     uint64_t missing_bytes;   /* bytes to read: the components that are not in memory; 0: the candidate is skipped */
-    float victim_probability; /* q: P(the expert evicted for it is requested while the prediction is held) */
+    float victim_probability; /* q: P(request for the expert evicted for it, while the prediction is held) */
     uint64_t victim_bytes;    /* bytes that a request for the victim would read; 0: memory is free */
 };
 
 /*
  * Selects the candidates that are worth a read, for a sequence at position now, whose last efs_governor_asked() was for
- * the layer at now. The caller provides room for count guesses. Returns how many it filled in.
+ * the layer at now. The caller provides an array for count results. Returns how many it filled in.
  */
 unsigned efs_governor_weigh(struct efs_governor *governor, const struct efs_governor_disk *disk, int64_t now,
                             const struct efs_governor_candidate *candidates, unsigned count,

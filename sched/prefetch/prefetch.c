@@ -51,7 +51,7 @@ struct efs_prefetch {
     struct efs_prefetch_config config;
     struct unit *units;
     struct sequence *sequences;
-    struct wish *wishes; /* [sequences * guesses], sliced into the sequences' lists */
+    struct wish *wishes; /* of all sequences, in equal slices */
     uint32_t *held;      /* [units], unordered */
     size_t held_count;
     uint64_t held_bytes, under_way_bytes;
@@ -107,7 +107,7 @@ void efs_prefetch_counts(const struct efs_prefetch *q, struct efs_prefetch_count
     *counts = q->counts;
 }
 
-/* ---- units and wishes ------------------------------------------------------------------------------------------- */
+/* ---- units and wishes -------------------------------------------------------------------------------------------- */
 
 static void act(struct efs_prefetch *q, uint32_t unit, enum efs_prefetch_what what)
 {
@@ -219,7 +219,7 @@ static struct sequence *begin(struct efs_prefetch *q, uint64_t id)
     return NULL;
 }
 
-/* ---- offers ----------------------------------------------------------------------------------------------------- */
+/* ---- offers ------------------------------------------------------------------------------------------------------ */
 
 /* Removes the sequence's wishes for queued units, to make room for new predictions. */
 static void drop_queued(struct efs_prefetch *q, struct sequence *sequence)
@@ -292,7 +292,7 @@ int efs_prefetch_offer(struct efs_prefetch *q, uint64_t id, int64_t now, const s
     return 0;
 }
 
-/* ---- reads ------------------------------------------------------------------------------------------------------ */
+/* ---- reads ------------------------------------------------------------------------------------------------------- */
 
 /* The queued wish with the largest worth that is not skipped; of equal ones, the one due sooner. */
 static const struct wish *best_wish(const struct efs_prefetch *q)
@@ -435,7 +435,7 @@ void efs_prefetch_done(struct efs_prefetch *q, unsigned layer, unsigned expert, 
     tell(q, actions, count);
 }
 
-/* ---- requests and expiry ---------------------------------------------------------------------------------------- */
+/* ---- requests and expiry ----------------------------------------------------------------------------------------- */
 
 static void ask(struct efs_prefetch *q, uint32_t unit)
 {

@@ -33,7 +33,7 @@ void efs_trial_break(struct efs_trial *t)
     t->known = 0;
 }
 
-/* ---- time as a function of work --------------------------------------------------------------------------------- */
+/* ---- time as a function of work ---------------------------------------------------------------------------------- */
 
 static void line_add(struct efs_trial *t, const struct efs_trial_block *b)
 {
@@ -56,7 +56,7 @@ static double line_residual(const struct efs_trial *t, const struct efs_trial_bl
     return log((b->ns + 1) / (fmax(ns + fmax(slope, 0) * (b->work - work), LEAST * ns) + 1));
 }
 
-/* ---- comparison ------------------------------------------------------------------------------------------------- */
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
 
 static double standard_error(const struct efs_trial *t)
 {
@@ -108,7 +108,7 @@ static void trial_pay(struct efs_trial *t, double with_ns, double difference)
         t->debt_ns = 0;
 }
 
-/* ---- alternation ------------------------------------------------------------------------------------------------ */
+/* ---- alternation ------------------------------------------------------------------------------------------------- */
 
 static bool trial_may_try(const struct efs_trial *t)
 {

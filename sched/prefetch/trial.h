@@ -7,10 +7,10 @@
  * cancel out. The amount of work differs between blocks and would hide the difference, so each time is first divided by
  * the time for that work on a line fitted to the recent blocks.
  *
- * The faster kind stays in use; single blocks of the other kind check the decision, at growing distances, and at once
+ * The faster kind stays in use; single blocks of the other kind check the decision, after 7 to 15 blocks, and at once
  * when blocks take longer than the line predicts. If neither is faster, the option stays off. The time lost by trying
  * is a debt, which a small fraction of all time (0.5 %) pays off; above a limit no block tries the option. So trials
- * cost at most that fraction of the time.
+ * cost at most about that fraction of the time.
  *
  * Pure; allocates nothing.
  */
