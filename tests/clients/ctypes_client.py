@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ctypes_client.py LIBRARY STORE|MOUNT DIRECTORY: libexpertfs.so from Python, with nothing but ctypes.
+"""ctypes_client.py LIBRARY STORE|MOUNT DIRECTORY: libexpertfs.so from Python, with ctypes only.
 
-Asks for every expert, layer by layer, of STORE or of a store that is mounted on MOUNT, and compares its tensors with
-those of the checkpoint in DIRECTORY, which it was packed from. Of STORE also reads every expert's file and config.json.
-Exit 0: all equal, 1: not."""
+Requests every expert, layer by layer, of STORE or of the store mounted on MOUNT, and compares its tensors with those of
+the checkpoint in DIRECTORY, from which the store was packed. For STORE it also reads every expert's file and
+config.json. Exit status 0: all equal, 1: a difference."""
 import ctypes
 import json
 import queue
@@ -76,12 +76,12 @@ def opened(library, path, budget_bytes=256 << 20):
 
 
 class Files:
-    """Those of the store that a client has opened."""
+    """The files of the store that a client has opened."""
 
     def __init__(self, library, client):
         self.library, self.handle = library, c_void_p(library.efs_client_fs(client))
         self.answers = queue.Queue()
-        # kept here: the library calls it
+        # keeps a reference, because the library calls it
         self.done = Done(lambda arg, error, size: self.answers.put((error, size)))
 
     def files(self):
@@ -107,7 +107,7 @@ def tensors(data):
 
 
 def compare(files, originals):
-    """Experts, tensors and differences of the experts' files."""
+    """The numbers of experts, tensors and differences in the experts' files."""
     experts = [(number, path, size) for number, path, size, kind in files.files() if kind == FILE_EXPERT]
     count = different = 0
     for number, path, size in experts:
@@ -130,7 +130,7 @@ def layers_of(originals):
 
 
 def ask(library, client, originals):
-    """Every layer's experts as one request: experts, tensors and differences."""
+    """Requests every layer's experts in one request each: the numbers of experts, tensors and differences."""
     error = Error()
     experts = count = different = 0
     for layer, numbers in sorted(layers_of(originals).items()):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ggml.py FILE OUT: llama.cpp on a GGUF file, with the backend that is preloaded or that GGML_BACKEND_PATH names.
+"""ggml.py FILE OUT: llama.cpp on a GGUF file, with the backend that is preloaded or named in GGML_BACKEND_PATH.
 
-Writes the logits (--embeddings: embeddings) of prompts and of the tokens that follow them into OUT (numpy, an array a prompt). Prints how many
-bytes of the file are in the page cache, before the model is loaded and after it, "begun" after the first prompt's first
-token, and at the end the tokens, and how much of the file is mapped to pages. Exit 0; 1: a decode failed; 77:
-llama-cpp-python is missing."""
+Writes the logits (--embeddings: embeddings) of prompts and of the generated tokens to OUT (numpy, one array per
+prompt). Prints how many bytes of the file are in the page cache, before and after the model is loaded, "begun" after
+the first token of the first prompt, and at the end the tokens, and how many bytes of the file are mapped. Exit status
+0; 1: a decode failed; 77: llama-cpp-python is missing."""
 import argparse
 import ctypes
 import json
@@ -23,13 +23,13 @@ except (ImportError, OSError, RuntimeError) as missing:
 
 
 def load_backends():
-    """The wheel's CPU is compiled in, so that llama.cpp itself does not look for others."""
+    """The wheel's CPU backend is compiled in, so llama.cpp does not search for further ones itself."""
     if os.environ.get("GGML_BACKEND_PATH"):
         ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
 
 
 def cached_bytes(path):
-    """Of the file, what is in the page cache."""
+    """Bytes of the file in the page cache."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE) as pages:
@@ -40,7 +40,7 @@ def cached_bytes(path):
 
 
 def mapped_bytes(path):
-    """Of the file, what page tables have."""
+    """Bytes of the file in this process's page tables."""
     with open("/proc/self/smaps") as file:
         lines, ours, total = file.read().splitlines(), False, 0
     for line in lines:
@@ -52,7 +52,7 @@ def mapped_bytes(path):
 
 
 def generate(model, arguments, results):
-    """{prompt: (tokens, logits)}: prompts are drawn with a fixed seed, what follows is the likeliest."""
+    """{prompt: (tokens, logits)}: prompts are drawn with a fixed seed and continued with the most probable tokens."""
     try:
         for length in arguments.prompts:
             tokens = np.random.default_rng(length).integers(3, model.n_vocab(), length).tolist()
@@ -70,7 +70,7 @@ def generate(model, arguments, results):
 
 
 def embed(model, arguments, results):
-    """The same of a model of embeddings: vectors of a prompt's tokens."""
+    """The same for an embedding model: vectors of a prompt's tokens."""
     try:
         for length in arguments.prompts:
             tokens = np.random.default_rng(length).integers(3, model.n_vocab(), length).tolist()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ggml_loads.py MODEL OTHER FILE: what a preloaded backend keeps of models' mappings while they are loaded.
+"""ggml_loads.py MODEL OTHER FILE: how a preloaded backend changes the mappings of models while they are loaded.
 
-MODEL and OTHER are GGUF files of the store. Prints how many backends of ours there are; how many bytes of OTHER are in
-the page cache before, and at most while it is loaded and contexts of MODEL are made by other threads; and whether FILE,
-mapped where a model was whose loading was given up, is read ahead when the program asks for it."""
+MODEL and OTHER are GGUF files of the store. Prints the number of expertfs backends; how many bytes of OTHER are in the
+page cache before, and at most while it is loaded and other threads create contexts of MODEL; and whether FILE, mapped
+at the address of a model whose loading was aborted, is read ahead on request of the program."""
 import ctypes
 import mmap
 import os
@@ -23,7 +23,7 @@ MAP_FIXED_NOREPLACE, MADV_WILLNEED, DEADLINE_S = 0x100000, 3, 60
 
 
 def load(path, during=None):
-    """The model; None: it was given up, since during(part that is loaded) was False."""
+    """The model, or None: during(loaded part) returned False, which aborted the loading."""
     params = llama_cpp.llama_model_default_params()
     if during:
         params.progress_callback = llama_cpp.llama_progress_callback(lambda part, _: during(part))
@@ -62,15 +62,15 @@ def mapping_of(path):
 
 
 def at_once(model, other):
-    """The contexts are made while OTHER is loaded, part for part."""
+    """Creates the contexts while OTHER is being loaded."""
     first, contexts, cached = load(model), [], []
 
     def during(_):
         if not contexts:
-            drop(other)  # what was read ahead with its header
+            drop(other)  # the part that was read ahead with its header
         if len(contexts) < 10:
             in_thread(lambda: contexts.append(context(first)))
-            time.sleep(0.1)  # what was begun to be read is there, or this finds nothing
+            time.sleep(0.1)  # wait until started reads are complete; otherwise this would find nothing
             cached.append(cached_bytes(other))
         return True
 

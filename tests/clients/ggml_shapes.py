@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """ggml_shapes.py make FILE | run FILE PLUGIN THREADS: single MUL_MAT_ID operations by libggml-expertfs.so and by ggml's
-CPU, on the shapes of MUL_MAT_ID that ggml's own test-backend-ops has for plain types.
+CPU backend, on the shapes that ggml's test-backend-ops has for MUL_MAT_ID with plain types.
 
-make writes a GGUF file that has their weights. run maps it, as llama.cpp does, and computes each operation with the
-backend and with the CPU; EXPERTFS_STORE names the store of the file. Of BF16 it compares bits, on x86-64. Of F16, whose
-sums are of another order, the error against sums of doubles is to be no more than 1.1 of the CPU's, where it is more than rounding.
-Prints a line for each operation that differs, and how many were compared. Exit 0; 1: some differ; 77: something is
-missing."""
+make writes a GGUF file with their weights. run maps it, as llama.cpp does, and computes each operation with the backend
+and with the CPU; EXPERTFS_STORE names the store of the file. For BF16 it compares bits, on x86-64. For F16, where the
+order of sums differs, the error against sums in doubles must be at most 1.1 times the CPU's, or at most rounding.
+Prints a line for each operation that differs, and the number of operations. Exit status 0; 1: a difference; 77: a
+package is missing."""
 import ctypes
 import glob
 import mmap
@@ -48,12 +48,12 @@ def cases():
     yield 32, 2, False, 72, 32, 2880, 1
     yield 28, 10, False, 64, 1, 4096, 1
     yield 4, 2, False, 64, 16, 3, 1
-    for tokens in (16, 32, 64):  # a number that F16 cannot have
+    for tokens in (16, 32, 64):  # out of the range of F16
         yield 8, 2, False, 512, tokens, 256, 1e5
 
 
 def weights():
-    """The matrices that they need: (type, experts, rows, columns), a layer each, which has gate and up of that shape."""
+    """The matrices of these cases: (type, experts, rows, columns), one layer each, with gate and up of that shape."""
     shapes = sorted({(experts, rows, columns) for experts, _, _, rows, _, columns, _ in cases()})
     return [(kind, *shape) for kind in TYPES for shape in shapes]
 
@@ -79,7 +79,7 @@ class InitParams(ctypes.Structure):
 
 
 def load_ggml():
-    """ggml of llama-cpp-python, with the types of the calls that are used here."""
+    """ggml of llama-cpp-python, with the types of the functions used here."""
     try:
         import llama_cpp
     except (ImportError, OSError, RuntimeError) as missing:
@@ -125,7 +125,7 @@ def array_at(address, dtype, shape):
 
 
 class Operations:
-    """The weights of a mapped file in a buffer of the backend, and two backends that multiply with them."""
+    """The weights of a mapped file in a buffer of the backend, and the two backends."""
 
     def __init__(self, ggml, path, plugin, threads):
         self.ggml = ggml
@@ -133,7 +133,7 @@ class Operations:
         if not self.registry:
             sys.exit("the backend is not loaded")
         self.device = ggml.backend_reg_dev_get(self.registry, 0)
-        with open(path, "rb") as file:  # as it is mapped for writing, numpy tells where it is
+        with open(path, "rb") as file:  # mapped for reading only: numpy gives the address
             self.mapped = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         address = np.frombuffer(self.mapped, np.uint8).ctypes.data
         self.buffer = ggml.backend_dev_buffer_from_host_ptr(self.device, address, len(self.mapped), len(self.mapped))
@@ -160,7 +160,7 @@ class Operations:
         self.ggml.free(self.context)
 
     def compute(self, names, case, random):
-        """(ids, x, what ours made, what the CPU made) of the products with these weights, which share ids and x."""
+        """(ids, x, the plugin's results, the CPU's) of the products with these weights, which share ids and x."""
         ggml, (experts, used, shared, rows, tokens, columns, largest) = self.ggml, case
         per_token = 1 if shared else used
         room = 4 * tokens * (experts + per_token * columns + len(names) * used * rows) + (1 << 20)
@@ -182,7 +182,7 @@ class Operations:
         for backend in (self.ours, self.cpu):
             outputs = [array_at(ggml.get_data(product), np.float32, (tokens, used, rows)) for product in products]
             for output in outputs:
-                output[:] = np.nan  # what is not written shows
+                output[:] = np.nan  # unwritten elements show
             if ggml.backend_graph_compute(backend, graph) != 0:
                 sys.exit(f"{names}: not computed")
             made.append([output.copy() for output in outputs])
@@ -191,7 +191,7 @@ class Operations:
         return kept
 
     def view_is_left(self, name):
-        """Weights that are a part of the tensor are not the experts that the store knows: not taken."""
+        """Returns whether the backend refuses a view of a part of a tensor, which is not an expert of the store."""
         ggml = self.ggml
         experts, rows, columns = self.values[name].shape
         context = ggml.init(InitParams(1 << 20, None, False))
@@ -204,7 +204,7 @@ class Operations:
 
 
 def exact(values, ids, x):
-    """The sums, in doubles."""
+    """The sums in doubles."""
     made = np.empty((*ids.shape, values.shape[1]))
     x = np.broadcast_to(x, (*ids.shape, x.shape[2])).astype(np.float64)
     for expert in np.unique(ids):
@@ -214,7 +214,7 @@ def exact(values, ids, x):
 
 
 def differ(kind, values, ids, x, ours, cpu):
-    """What is wrong, as text; empty: nothing."""
+    """Describes the difference; empty: none."""
     if kind == "BF16" and os.uname().machine == "x86_64":
         return "" if np.array_equal(ours.view(np.uint32), cpu.view(np.uint32)) else f"by {np.abs(ours - cpu).max()}"
     finite = np.isfinite(cpu)

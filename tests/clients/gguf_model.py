@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gguf_model.py FAMILY OUT: a small GGUF file with random weights, of families that mkmodel does not write as GGUF, by
-Python's package gguf. gpt-oss: BF16 experts with biases, a sliding window in every other layer, sinks. nomic-bert-moe:
-experts of two matrices in every other layer; a model of embeddings, the only family of llama.cpp with such experts that
-has attention in all layers."""
+"""gguf_model.py FAMILY OUT: a small GGUF file with random weights, of families that mkmodel does not write as GGUF,
+using Python's gguf package. gpt-oss: BF16 experts with biases, a sliding window in every second layer, sinks.
+nomic-bert-moe: experts of two matrices in every second layer; an embedding model, the only family of llama.cpp with
+such experts that has attention in all layers."""
 import argparse
 import sys
 
@@ -46,7 +46,7 @@ class Model:
         self.writer.add_tensor(name + ".weight", weights.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
 
     def floats(self, name, *shape, around=0.0):
-        """A vector, a bias or a router, as converters leave them: in F32."""
+        """A vector, a bias or a router: converters leave them in F32."""
         self.writer.add_tensor(name, self.random.normal(around, 0.1, shape).astype(np.float32))
 
     def attention(self, layer, biases):

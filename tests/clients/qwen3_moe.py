@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""qwen3_moe.py TOKENS CHECKPOINT=LOGITS...: compare logits of runmoe with an independent Qwen3-MoE in numpy and F64.
+"""qwen3_moe.py TOKENS CHECKPOINT=LOGITS...: compares logits of runmoe with an independent Qwen3-MoE in numpy and F64.
 
 CHECKPOINT is a folder with config.json and model.safetensors, LOGITS the file that `runmoe --logits` wrote for TOKENS.
-mlx-lm is a second reference where it is installed and supports the config. Two
-checkpoints with equal logits are an error: a key had no effect. Exit status: 0 equal, 1 different, 77 numpy is missing."""
+mlx-lm is a second reference where it is installed and supports the config. Two checkpoints with equal logits are an
+error, because a key had no effect. Exit status 0: equal, 1: different, 77: numpy is missing."""
 import json
 import os
 import struct
@@ -21,7 +21,7 @@ try:
 except (ImportError, OSError):
     mx = None
 
-WITHIN = 2e-5  # of the largest logit: F32 beside F64
+WITHIN = 2e-5  # relative to the largest logit: F32 against F64
 
 
 def load(path):
@@ -40,7 +40,7 @@ def load(path):
 
 
 def rope(config, dim):
-    """Radians a position of each pair, and the factor of cosine and sine."""
+    """The angle per position of each pair, in radians, and the factor of cosine and sine."""
     given = {"rope_theta": config.get("rope_theta", 1e4), **config.get("rope_scaling", {}), **config.get("rope_parameters", {})}
     kind, base, factor = given.get("rope_type", given.get("type", "default")), given["rope_theta"], given.get("factor", 1)
     trained = given.get("original_max_position_embeddings", config.get("max_position_embeddings"))
@@ -99,7 +99,7 @@ def forward(config, tensors, tokens):
 
 
 def forward_mlx(config, tensors, tokens):
-    """None where mlx-lm is missing, or does not read a key of this config."""
+    """None where mlx-lm is missing, or ignores a key of this config."""
     rope_keys = config.get("rope_parameters", config.get("rope_scaling", {}))
     kind = rope_keys.get("rope_type", rope_keys.get("type", "default"))
     if mx is None or "attention_factor" in rope_keys or \
@@ -111,7 +111,7 @@ def forward_mlx(config, tensors, tokens):
     whole["rope_theta"] = rope_keys.get("rope_theta", whole["rope_theta"])
     model = qwen3_moe.Model(qwen3_moe.ModelArgs.from_dict(whole))
     model.load_weights(list(model.sanitize({name: mx.array(tensor) for name, tensor in tensors.items()}).items()))
-    for layer in model.model.layers:  # of its own accord it reads rope_theta alone
+    for layer in model.model.layers:  # by default it reads rope_theta only
         layer.self_attn.rope = rope_utils.initialize_rope(whole["head_dim"], whole["rope_theta"], False, rope_keys or None,
                                                           whole["max_position_embeddings"])
     model.eval()

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""read_all.py [--no-view] MOUNT ORIGINAL: read a checkpoint with the packages that others read it with.
+"""read_all.py [--no-view] MOUNT ORIGINAL: reads a checkpoint with the usual packages.
 
-Every safetensors file is opened with the safetensors package, every GGUF file with the gguf package; each tensor of
-MOUNT must have the name, type, shape and bytes that it has in ORIGINAL. So must each tensor of the files of
-MOUNT/experts, or each slice of a fused one.
-Exit 0: all equal, 1: a difference, 77: a package is missing."""
+Opens every safetensors file with the safetensors package, every GGUF file with the gguf package; each tensor of MOUNT
+must have the name, type, shape and bytes that it has in ORIGINAL. The same for each tensor of the files in
+MOUNT/experts, or each slice of a fused one. Exit status 0: all equal, 1: a difference, 77: a package is missing."""
 import argparse
 import re
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 try:
     import numpy as np
-    import ml_dtypes  # noqa: F401  (teaches numpy bfloat16)
+    import ml_dtypes  # noqa: F401  (adds bfloat16 to numpy)
     import safetensors
     import gguf
 except ImportError as missing:
@@ -29,7 +28,7 @@ class Tensor:
 
 
 class Safetensors:
-    """A safetensors file; tensors are read when asked for."""
+    """A safetensors file; tensors are read on access."""
 
     def __init__(self, path):
         self.path = path
@@ -86,7 +85,7 @@ def open_file(path):
 
 
 class Checkpoint:
-    """All tensors of a directory (or of one file) by name, each from the file that has it."""
+    """All tensors of a directory (or of one file) by name, each from the file that contains it."""
 
     def __init__(self, root):
         self.root = root
@@ -112,7 +111,7 @@ class Checkpoint:
 
 
 def weight_files(root):
-    """The safetensors and GGUF files of a checkpoint, not those of its experts' view."""
+    """The safetensors and GGUF files of a checkpoint, without those of experts/."""
     if root.is_file():
         return [root]
     found = [path for path in root.rglob("*") if path.suffix in (".safetensors", ".gguf") and path.is_file()]
@@ -166,7 +165,8 @@ def compare_files(mount, original, report):
 
 
 def compare_named(name, ours, theirs, where, report):
-    """A tensor of the view with its original. GGUF block types stand there as U8, so only others' types must agree."""
+    """Compares a tensor of experts/ with its original. experts/ has GGUF block types as U8, so only other types must
+    agree."""
     blocks = ours.dtype == "U8" and theirs.dtype != "U8"
     if not blocks and (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         report.differ(f"{where}: {name}: {ours.dtype} {ours.shape} but {theirs.dtype} {theirs.shape} in the original")
@@ -176,12 +176,13 @@ def compare_named(name, ours, theirs, where, report):
         report.equal(ours)
 
 
-# Tensors of experts by their names: Hugging Face, GGUF, MLX.
+# Names of expert tensors in Hugging Face, GGUF and MLX files.
 OF_EXPERTS = re.compile(r"(?<!shared_)experts[._]|_exps\.|switch_mlp\.")
 
 
 def compare_slices(path, root, original, report, seen):
-    """An expert's file: its tensors whole, or the expert's slice of a fused one. seen: the bytes of each, by name."""
+    """Compares an expert's file: its tensors whole, or the expert's slice of a fused one. seen: bytes compared, by
+    name."""
     number = re.fullmatch(r"E(\d+)", path.stem)
     file = Safetensors(path)
     report.files += 1
@@ -201,7 +202,7 @@ def compare_slices(path, root, original, report, seen):
 
 
 def compare_view(mount, original_root, report):
-    """MOUNT/experts: a safetensors file an expert, and in them every tensor of experts."""
+    """Compares MOUNT/experts: one safetensors file per expert, and in them every expert tensor."""
     original, seen = Checkpoint(original_root), {}
     for path in sorted((mount / "experts").rglob("E*.safetensors")):
         compare_slices(path, mount / "experts", original, report, seen)

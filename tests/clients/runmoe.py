@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""runmoe.py RUNMOE STORE GGUF_FILE: the same weights in runmoe and in llama.cpp, with the same tokens.
+"""runmoe.py RUNMOE STORE GGUF_FILE: compares runmoe and llama.cpp on the same weights and tokens.
 
-STORE is packed from the safetensors that have the seed of GGUF_FILE. The logits of all positions are compared: the
-largest difference, how alike the tokens are ranked, and at how many positions the most likely token is the same.
-llama.cpp rounds activations to BF16 where weights are BF16. A sum whose last bit differs, as it does wherever sums are
-made in another order, is now and then rounded to the BF16 number beside, and more such follow, so BF16 weights are
-compared twice: rounded in both programs, as they are in GGUF_FILE, and in neither, with the same weights as F32 in a
-copy of GGUF_FILE. The latter must agree at --least of the positions, the former at --least-rounded of them; what is to
-be expected there is told by llama.cpp beside itself, which sums in other orders when it takes one token at a time.
-In a model of one layer hardly any sum meets such a number: --rounded-within holds the median difference to it.
-Exit 0: they agree, 1: not, 77: llama-cpp-python or gguf is missing."""
+STORE is packed from the safetensors with the seed of GGUF_FILE. The logits of all positions are compared: the largest
+difference, the correlation of the tokens' ranks, and the number of positions with the same most probable token.
+llama.cpp rounds activations to BF16 where weights are BF16. Sums in another order differ in their last bit, which
+sometimes rounds to the next BF16 number, and more such differences follow, so BF16 weights are compared twice: rounded
+in both programs, with GGUF_FILE, and in neither, with the same weights as F32 in a copy of GGUF_FILE. The second must
+agree at --least of the positions, the first at --least-rounded of them; llama.cpp compared with itself, one token at a
+time, which changes the order of its sums, shows what to expect. In a model of one layer hardly any sum is near such a
+border: --rounded-within limits its median difference. Exit status 0: they agree, 1: they do not, 77: llama-cpp-python
+or gguf is missing."""
 import argparse
 import os
 import subprocess
@@ -48,7 +48,7 @@ def runmoe_logits(arguments, tokens, activations, path):
 
 
 def as_f32(path, copy):
-    """The same model with BF16 and F16 weights as F32. How many there were."""
+    """Writes the same model with BF16 and F16 weights as F32. Returns their number."""
     reader, count = gguf.GGUFReader(path), 0
     writer = gguf.GGUFWriter(copy, reader.fields["general.architecture"].contents())
     for field in reader.fields.values():
@@ -81,8 +81,8 @@ def ranks(logits):
 
 
 def compare(what, ours, theirs, least, within=None):
-    """Print, also by how much each program prefers its own token where they differ; whether the best token is the same
-    often enough, and the median difference within what it is held to."""
+    """Prints the differences, also how much each program prefers its own token where they differ. Returns whether the
+    best token agrees often enough and the median difference is within the limit."""
     if ours.shape != theirs.shape or not np.isfinite(ours).all() or not np.isfinite(theirs).all() or not np.ptp(theirs):
         print(f"runmoe: {what}: logits of {ours.shape} and {theirs.shape} are no numbers to compare")
         return False

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""runtimes.py mlx|transformers|llama OURS ORIGINAL: a runtime on a checkpoint of a mount, and on the original: a directory,
-of llama.cpp a GGUF file. The logits of a prompt and the greedily chosen tokens must be the same, bit for bit; llama.cpp
-with the file mapped and with it read.
+"""runtimes.py mlx|transformers|llama OURS ORIGINAL: a runtime on a mounted checkpoint and on the original: directories,
+for llama.cpp GGUF files. The logits of a prompt and the greedily chosen tokens must be equal, bit for bit; for
+llama.cpp with the file mapped and read.
 runtimes.py agree DIRECTORY GGUF_FILE: the same weights, in F32, as safetensors in mlx-lm and as GGUF in llama.cpp. Two
-runtimes that share no code must tokenise a prompt alike and give nearly the same logits: their sums are rounded in
-different orders.
-Exit 0: the same, 1: not, 77: a package is missing, or does not know the family."""
+runtimes that share no code must tokenise a prompt equally and give nearly the same logits: the order of their sums
+differs.
+Exit status 0: equal, 1: not, 77: a package is missing, or does not support the family."""
 import importlib
 import json
 import sys
@@ -35,7 +35,7 @@ def known_to_mlx(path):
 
 
 def of_mlx(path, count=TOKENS):
-    """Tokens, and logits of the prompt and of those chosen. In float32, as mlx's kernels for the processor need it."""
+    """The tokens, and the logits of the prompt and of the chosen tokens. In float32, which mlx's CPU kernels need."""
     mx, load = need("mlx.core"), need("mlx_lm").load
     known_to_mlx(path)
     model, tokenizer = load(path)
@@ -68,9 +68,9 @@ def of_llama(path, count=TOKENS, mapped=True, **more):
 
 
 def of_transformers(path, count=TOKENS):
-    """The logits are the prompt's."""
+    """The tokens, and the logits of the prompt."""
     torch, transformers = need("torch"), need("transformers")
-    torch.set_num_threads(1)  # sums in one order
+    torch.set_num_threads(1)  # a fixed order of sums
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="auto")
     asked = transformers.AutoTokenizer.from_pretrained(path)(PROMPT, return_tensors="pt")
     with torch.no_grad():
@@ -95,7 +95,7 @@ def agree(directory, gguf_file):
         print(f"agree: the tokens differ: {tokens[:-1]} and {others}")
         return False
     error, spread = float(np.abs(ours - theirs).max()), float(theirs.std())
-    # NaN must fail, too
+    # NaN must fail as well
     good = error < 1e-3 * spread and np.array_equal(ours.argmax(1), theirs.argmax(1))
     print(f"agree: {len(others)} tokens, logits of spread {spread:.2f} differ by {error:.1e} at most: "
           f"{'good' if good else 'TOO MUCH'}")
