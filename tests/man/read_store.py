@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""read_store.py STORE DIR: restore the files of a store below DIR, in plain Python.
+"""read_store.py STORE DIR: restores the files of a store below DIR, in plain Python.
 
-Written from expertfs-store(5) alone, and slow: it proves that the page says enough. It checks every rule that the page
+Written only from expertfs-store(5), and slow: it proves that the page is complete. It checks every rule that the page
 gives to readers. zstd, LZ4 and XXH3 come from the C libraries, which every machine that runs expertfs has.
 """
 import ctypes
@@ -11,7 +11,7 @@ import struct
 import sys
 
 PAGE = 4096
-STEP = 64  # of chunks and tables
+STEP = 64  # alignment of chunks and tables
 PLACES = 16  # for tables
 BLOCK = 8192
 SPAN = 4 * BLOCK
@@ -87,7 +87,7 @@ def lz4(data, count):
 
 
 def most_bytes(count):
-    """An E-chunk of count elements is not larger."""
+    """The maximum size of an E-chunk of count elements."""
     lib = library("zstd")
     lib.ZSTD_compressBound.restype = ctypes.c_size_t
     lib.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
@@ -95,7 +95,7 @@ def most_bytes(count):
                library("lz4").LZ4_compressBound(count))
 
 
-# ---- bytes, many at a time -------------------------------------------------------------------------------------------
+# ---- operations on many bytes ----------------------------------------------------------------------------------------
 
 def each(function):
     """A table for bytes.translate()."""
@@ -103,12 +103,12 @@ def each(function):
 
 
 def either(a, b):
-    """Bitwise or of two strings of bytes."""
+    """Bitwise or of two byte strings of equal length."""
     return (int.from_bytes(a, "little") | int.from_bytes(b, "little")).to_bytes(len(a), "little")
 
 
 def planes(data, count, bits):
-    """count values of so many bits."""
+    """The count values of `bits` bits in plane streams, one byte each."""
     mask = (1 << bits) - 1
     values = b"".join(data.translate(each(lambda byte: byte >> shift & mask)) for shift in range(0, 8, bits))
     return values[:count]
@@ -246,7 +246,7 @@ class Store:
                 self.chunks_end = offset
             end, hashes = offset + size, hashes + wanted.to_bytes(8, "little")
         need(checksum(hashes) == content_hash, "checksum of the tables' checksums")
-        self.strict = compat == 0  # else reserved fields may be in use
+        self.strict = compat == 0  # otherwise reserved fields may be in use
         self.unused(*self.data[64 + 32 * len(RECORDS):64 + 32 * PLACES], *self.data[64 + 32 * PLACES:PAGE - 8])
         need(len(self.parts) == 1, "parts")
         address, size, name_offset, name_bytes, reserved = self.parts[0]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of expertfs-gpu(7) run on a driver that has no device, the one in C after it was compiled without a
-warning, the one in Python with tensors that are what was packed; what the page says of budgets is what the library
-does."""
+"""Runs the examples of expertfs-gpu(7) on a driver without a device: the one in C, compiled without a warning, and the
+one in Python, whose tensors must equal the packed ones; checks the page's statements on budgets against the library."""
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ examples = re.search(r"^\.Sh EXAMPLES\n(.*?)^\.Sh", page, re.M | re.S).group(1)
 for name, example in zip(("example.c", "example.py"), re.findall(r"^\.Bd -literal[^\n]*\n(.*?)^\.Ed", examples, re.M | re.S)):
     with open(scratch(name), "w") as file:
         file.write(example.replace("\\e", "\\").replace("\\-", "-").replace("\\&", ""))
-# The library may have been built without kernels: an image of the test's own stands for them, as in test_gpu.c.
+# The library may have been built without kernels: an image of this test replaces them, as in test_gpu.c.
 with open(scratch("image.c"), "w") as file:
     file.write("#include <stdint.h>\nconst unsigned char efs_gpu_image[] = {0x50, 0xed, 0x55, 0xba};\n"
                "const uint64_t efs_gpu_image_bytes = sizeof(efs_gpu_image);\n")
@@ -57,7 +56,7 @@ check("an expert that is not there", wrong.returncode == 1 and "99" in wrong.std
 none = run(scratch("example"), store, "1", env={**environment, "EXPERTFS_CUDA": "off"})
 check("no device", none.returncode == 1 and "no graphics processor" in none.stderr, none)
 
-# In Python, with a PyTorch of our own: memory of the fake's device is the processor's, so numpy may have it
+# In Python, with a substitute for PyTorch: the fake device's memory is host memory, so numpy can access it
 TORCH = """
 import ctypes, sys, types
 import numpy

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command of expertfs-guide(7) is run as it stands there: in a mount namespace of its own, where /srv is a scratch
-folder and what is written to /etc goes to another. Commands whose packages are not installed are noted and left out."""
+"""Runs every command of expertfs-guide(7) as printed, in a separate mount namespace where /srv is a scratch folder and
+files written to /etc go to another one. Commands whose packages are not installed are noted and skipped."""
 import os
 import re
 import sys
@@ -35,7 +35,7 @@ os.rename(make_model("model", "--preset=tiny-qwen3-moe"), f"{srv}/model")
 gguf = make_model("gguf", "--preset=tiny-qwen3-moe", "--format=gguf")
 os.rename(f"{gguf}/model.gguf", f"{srv}/model.gguf")
 
-# Programs by their names: ours, python with the runtimes, and a systemctl that does what the unit's lines say.
+# Programs by name: those of this tree, python with the runtimes, and a systemctl that runs the unit's commands.
 for name in ("expertfs", "mkexpertfs", "expertctl"):
     os.symlink(program(name), scratch(f"bin/{name}"))
 python = os.environ.get("PYTHON", sys.executable)
@@ -64,7 +64,7 @@ os.environ["PATH"] = scratch("bin") + ":" + os.environ["PATH"]
 NEEDS = {"from transformers": "torch, transformers", "from mlx_lm": "mlx_lm", "from llama_cpp": "llama_cpp"}
 script = [f"mount --make-rprivate / && mount --bind '{srv}' /srv", "set -e",
           f"mount -t overlay overlay -o lowerdir=/etc,upperdir='{etc}',workdir='{scratch('work')}' /etc || exit 77",
-          # mount(8) looks only in the system's folders for the program of a type
+          # mount(8) looks for the program of a type in the system's folders only
           f"mount -t overlay overlay -o lowerdir='{scratch('bin')}':/usr/local/bin /usr/local/bin || exit 77",
           "gone() { for n in $(seq 200); do mountpoint -q \"$1\" || return 0; sleep 0.05; done; echo \"$1 stays\"; return 1; }"]
 left_out = []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libexpertfs(3) tells the prototypes of the headers; its example is compiled against what `make install` puts down,
-with the shared library and the archive, and run; C++ and ctypes use the same; the shared library shows nothing else."""
+"""libexpertfs(3) has the prototypes of the headers; its example is compiled against the files of `make install`, with
+the shared library and the archive, and run; the headers work from C++ and ctypes; the shared library exports no other
+symbol."""
 import glob
 import os
 import re
@@ -12,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "e2e"))
 from e2e import *
 
 os.environ["EXPERTFS_STATE"] = scratch("state")
-PREFIX = "/opt/expertfs"  # a folder that no compiler looks into by itself
+PREFIX = "/opt/expertfs"  # a folder that compilers do not search by default
 ROOM = scratch("installed")
 HEADERS = sorted(header for header in glob.glob(os.path.join(ROOT, "engine/*.h")) if "private" not in header)
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
@@ -30,7 +31,7 @@ def header_prototypes(header):
 
 def page_prototypes(page):
     functions = re.search(r"^\.Sh FUNCTIONS\n(.*?)^\.Sh ", page, re.M | re.S).group(1)
-    functions = re.sub(r"/\*.*?\*/", " ", functions, flags=re.S)  # what a call does
+    functions = re.sub(r"/\*.*?\*/", " ", functions, flags=re.S)  # the description of a call
     blocks = "\n".join(re.findall(r"^\.Bd -literal\n(.*?)^\.Ed", functions, re.M | re.S))
     return {squeeze(one) for one in blocks.split(";") if one.strip()}
 
@@ -139,7 +140,7 @@ if shutil.which("g++"):
                     "-o", scratch("plus"), *flags("--libs")):
             check("C++ opens the store", re.fullmatch(r"\d+ files\n", runs("the C++ program", scratch("plus"), store)))
 
-for header in sorted(headers): # each stands by itself
+for header in sorted(headers):  # each one compiles alone
     for compiler, standard in (("cc", "-xc -std=c11"), ("cc", "-xc -std=gnu11"), ("g++", "-xc++ -std=c++11"), ("g++", "-xc++ -std=c++20")):
         if shutil.which(compiler):
             with open(scratch("alone.c"), "w") as file:

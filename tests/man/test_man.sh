@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The man pages are well formed, refer to each other, and carry the version of the programs; README names only files
-# and make targets that there are.
+# The man pages are well-formed, refer to each other, and have the version of the programs; README only names existing
+# files and make targets.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
@@ -24,7 +24,7 @@ else
     lint_skipped=1
 fi
 
-# A page is what its name says; a reference to one of ours leads somewhere; lines fit the source's width
+# The title equals the file's name; references to our pages resolve; lines fit the source's width
 for page in man/*.[1-8]; do
     name=${page##*/}
     title=$(sed -n 's/^\.Dt //p' "$page")
@@ -50,7 +50,7 @@ for program in mkexpertfs expertfs expertctl moe-replay; do
     [[ " $said " == *" $version "* ]] || complain "$program --version says \"$said\", the Makefile $version"
 done
 
-# README: what it names exists
+# README: the files and targets that it names exist
 if [ -e README.md ]; then
     while read -r path; do
         [ -e "$path" ] || complain "README.md links to $path"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs' --help and their man pages tell the same options, -o options, commands and JSON names; whatever a page
-tells is accepted."""
+"""The programs' --help and their man pages list the same options, -o options, commands and JSON names; the programs
+accept all that the pages list."""
 import json
 import os
 import re
@@ -21,7 +21,7 @@ def page_of(name):
 
 
 def part(page, *names):
-    """The text of a section (Sh) or subsection (Ss) up to the next one of its kind or above."""
+    """The text of a section (Sh) or subsection (Ss) up to the next one of its level or above."""
     for macro, name in names:
         ends = r"\.Sh" if macro == "Sh" else r"\.S[hs]"
         found = re.search(rf"^\.{macro} {re.escape(name)}\n(.*?)(?=^{ends} |\Z)", page, re.M | re.S)
@@ -48,7 +48,7 @@ def options_of_help(text):
 
 
 def options_of_page(text):
-    """The same of the .It Fl lines of a section: `.It Fl t Ar N , Fl -threads Ns = Ns Ar N`."""
+    """The same from the .It Fl lines of a section: `.It Fl t Ar N , Fl -threads Ns = Ns Ar N`."""
     found = set()
     for line in re.findall(r"^\.It (Fl .*)$", text, re.M):
         names, value = [], None
@@ -62,7 +62,7 @@ def options_of_page(text):
 
 
 def spellings(names, value):
-    """Ways to give an option on a command line."""
+    """Ways to write an option on a command line."""
     for name in names:
         if value is None:
             yield [name]
@@ -104,7 +104,7 @@ for name in ("mkexpertfs", "expertfs", "moe-replay"):
     page, help_text = page_of(f"{name}.1"), run(program(name), "--help").stdout
     options = options_of_page(part(page, ("Sh", "OPTIONS")))
     told = options_of_help(help_text)
-    if name == "expertfs":  # its argument is told as OPTION[,OPTION...] there
+    if name == "expertfs":  # --help shows its argument as OPTION[,OPTION...]
         options = {(names, "MOUNT" if names == ("-o",) else value) for names, value in options}
         told = {(names, "MOUNT" if names == ("-o",) else value) for names, value in told}
     same(f"{name}: the page and --help", options, told)

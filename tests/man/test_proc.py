@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertfs-proc(5) and a real mount name the same things: files, values, counters and gauges, columns, metrics; and the
-numbers add up as the page says."""
+"""expertfs-proc(5) and a real mount have the same names: files, values, counters and gauges, columns, metrics; and the
+numbers add up as the page states."""
 import os
 import re
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertfs-store(5) says enough and says it right: its tables agree with engine/store/layout.h, its example is what the
+"""expertfs-store(5) is complete and correct: its tables agree with engine/store/layout.h, its example is what the
 programs write, and a reader written from it restores every kind of checkpoint and refuses damage."""
 import json
 import os
@@ -23,7 +23,7 @@ mkexpertfs = program("mkexpertfs")
 
 
 def rows(head):
-    """The rows of the literal table whose head row begins like this."""
+    """The rows of the literal table whose first row starts with `head`."""
     begin = page.index("\n" + head) + len(head)
     lines = page[page.index("\n", begin) + 1:].splitlines()
     return [line.split() for line in lines[:lines.index(".Ed")]]
