@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Every C file looks as .clang-format says. Other versions of clang-format than the pinned one do not agree with it.
+# Every C file is formatted as .clang-format specifies, by the pinned version: other versions give other results.
 set -u
 cd "$(dirname "$0")/../.."
 format=$(dirname "${PYTHON:-/usr/bin/python3}")/clang-format

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The rules of the house (README, "the map"): who may include whom, and which symbols a room may use.
+# The rules of the tree (README, "the map"): which rooms may include which headers, and which symbols a room may use.
 set -u
 cd "$(dirname "$0")/../.."
 bad=0
@@ -8,7 +8,7 @@ complain() { echo "$1"; bad=1; }
 
 quoted='include[[:space:]]*"([^"]*)"'
 includes() { grep -HnE '^[[:space:]]*#[[:space:]]*include' "$@" 2>/dev/null; }
-# $1 room, $2 files, $3 pattern of quoted includes that are allowed besides the room's own
+# $1 room, $2 pattern of quoted includes that are allowed in addition to the room's own
 room() {
     local room=$1 allowed=$2 line file header
     while IFS= read -r line; do
@@ -45,7 +45,7 @@ rooms_known() { # $1 engine, sched or expertfs, $2 the rooms that have a rule
         [[ " $2 " == *" $(basename "$room") "* ]] || complain "$room: no rule says what it may include"
     done
 }
-# Rooms of the engine, each with those below it whose headers it may include. Of what serves a store, lowest first.
+# Rooms of the engine, each with the lower rooms whose headers it may include. Those that serve a store, lowest first.
 served='core trace cache budget planner guess fetch control serve'
 below_served='base store source memory io view'
 engine_room() { inner_room engine "$@"; }
@@ -64,7 +64,7 @@ for room in $served; do
     lower="$lower $room"
 done
 engine_room compute $lower client gpu
-# What a room has for itself is behind a pointer of struct efs, and nobody else goes there.
+# A room's private state is behind a pointer of struct efs, which no other room may dereference.
 owner_of() { # ROOM FIELD
     local line
     while IFS= read -r line; do complain "$line: only engine/$1/ may touch fs->$2"; done < <(
@@ -79,12 +79,12 @@ owner_of planner plan_thread
 owner_of guess guessing
 owner_of fetch leases
 owner_of trace record
-while IFS=: read -r file at line; do # nor includes the header that has it, where that is one by itself
+while IFS=: read -r file at line; do # nor include the header that declares it, if that is a separate one
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
 done < <(includes engine/*/*.[ch] | grep '_core\.h"' | grep -v '"extent_core\.h"')
 rooms_known engine "base store source pack memory io view client gpu compute $served"
-# Rooms of sched, lowest first. What is kept, and in which order a request is served, are decided apart.
+# Rooms of sched, lowest first. What to keep, and the order in which a request is served, are decided separately.
 inner_room sched base
 inner_room sched policy base
 inner_room sched schedule
@@ -98,8 +98,8 @@ rooms_known sched "base policy schedule planner simulate assign place predict pr
 includes engine/*.h engine/*/*.[ch] | grep -i fuse && complain "engine/ must not know FUSE"
 public='expertfs(-[a-z]+)?\.h'
 room expertfs "$public"
-# Rooms of the daemon, lowest first. Their files include daemon.h for struct efsd, which has a part of each, so that
-# symbols are looked at, too.
+# Rooms of the daemon, lowest first. Their files include daemon.h for struct efsd, which has a member for each room, so
+# symbols are checked as well.
 expertfs_rooms='base control export fuse'
 expertfs_below() {
     case $1 in
@@ -116,9 +116,9 @@ includes $(ls engine/*.h | grep -v private) | grep 'private' && complain "what i
 for tool in tools/*/; do
     tool=${tool%/}
     case $tool in
-    tools/bench_kernels) ok="$public|(kernels|matvec)\.h" ;; # the kernels' own benches
+    tools/bench_kernels) ok="$public|(kernels|matvec)\.h" ;; # the kernels' benchmarks
     tools/expertctl) ok="$public|catalog\.h" ;; # info_checkpoint.c: the engine's checked readers
-    tools/moe-replay) ok="$public|catalog\.h|regular\.h" ;; # live/raw.c; base/route.c: opening what a user names
+    tools/moe-replay) ok="$public|catalog\.h|regular\.h" ;; # live/raw.c; base/route.c: opens files named by the user
     *) ok=$public ;;
     esac
     while IFS= read -r line; do
@@ -141,11 +141,11 @@ inner_room $replay assign base compute
 inner_room $replay place base
 rooms_known $replay "base report predict sim compute live assign place"
 
-# symbols: kernels/ and sched/ neither allocate (kernels), nor do I/O, nor start threads, nor read clocks
+# symbols: kernels/ and sched/ do no I/O, start no threads and read no clocks; kernels/ do not allocate either
 forbidden='open|openat|read|write|pread|pwrite|mmap|ioctl|socket|pthread_create|clock_gettime|gettimeofday|time|nanosleep|printf|fprintf|puts|fopen|fwrite'
 objects=${BUILD:-build}/obj
 [ -d "$objects/kernels" ] || complain "$objects: nothing is built, so that no symbol can be looked at"
-names() { (cd "$objects" && nm "$@"); } # of objects by their names there, whatever the folders above are called
+names() { (cd "$objects" && nm "$@"); } # objects by their names below $objects, whose own path may have blanks
 check_symbols() { # ROOM PATTERN
     local object symbol
     while read -r object symbol; do
@@ -154,8 +154,8 @@ check_symbols() { # ROOM PATTERN
 }
 check_symbols kernels "$forbidden|malloc|calloc|realloc|free"
 check_symbols sched "$forbidden"
-# What each room of the daemon takes from others.
-objects_of() { # a folder's objects, without those whose source is gone
+# The symbols of other rooms that each room of the daemon uses.
+objects_of() { # a folder's objects, without those whose source was removed
     local source object
     for source in "$1"/*.c; do
         object=${source%.c}.o
@@ -170,7 +170,7 @@ for room in $expertfs_rooms; do
         [[ " $room $(expertfs_below "$room") " == *" $owner "* ]] || complain "expertfs/$room/ uses $symbol of expertfs/$owner/"
     done < <(join <(names -u $(objects_of "expertfs/$room") | awk '$1 == "U" { print $2 }' | sort -u) <(echo "$defined"))
 done
-# What a room of the engine calls is its own, or of a room that it may include.
+# A room of the engine only calls its own functions and those of rooms that it may include.
 declare -A room_of
 while read -r object symbol; do
     object=${object#engine/}
@@ -190,7 +190,7 @@ for room in $served; do
     calls "$room" $lower
     lower="$lower $room"
 done
-# Files of a room do not call each other in a circle: what they share has a file of its own, below them.
+# Files of a room do not call each other in a cycle: shared functions are in a separate, lower file.
 symbols() { # FLAG PATTERN FILE...: symbol and object
     local flag=$1 pattern=$2
     shift 2
@@ -203,11 +203,11 @@ for room in $(find engine expertfs sched kernels tools -name '*.c' -printf '%h\n
         join <(symbols -u U "${files[@]}") <(symbols --defined-only '^[TDBR]$' "${files[@]}") |
             awk '$2 != $3 { print $2, $3 }' | sort -u | tsort 2>&1 >/dev/null | awk '$2 ~ /\.o$/ { print $2 }' | sort -u)
 done
-# `make check T=ROOM` knows each room.
+# `make check T=ROOM` has a row for each room.
 for room in engine/*/ expertfs/*/ sched/*/ tools/*/; do
     [ "$(tests/reach "${room%/}")" != "${room%/}" ] || complain "${room%/}: no row in tests/reach says which tests cover it"
 done
-# Every source file says under which licence it is.
+# Every source file names its licence.
 while IFS= read -r file; do complain "$file: no SPDX line"; done < <(
     git ls-files -z '*.c' '*.h' '*.cu' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')
 

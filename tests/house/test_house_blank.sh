@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The checks of symbols find what is wrong, also in a folder whose name has a blank: objects of one room stand under the
-# names of another's in a copy of the tree, and each must be complained of.
+# The checks of symbols detect violations, also in a folder with a blank in its name: in a copy of the tree, objects of
+# one room get the names of another room's, and each must be reported.
 set -u
 cd "$(dirname "$0")/../.."
 objects=${BUILD:-build}/obj
