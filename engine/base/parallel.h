@@ -20,7 +20,7 @@ struct efs_parallel {
     pthread_cond_t changed;    /* signalled when a thread exits and when stop is set */
     void (*wake)(void *owner); /* wakes threads that wait on other conditions, called with lock held; may be NULL */
     void *owner;
-    uint64_t done_bytes; /* for progress */
+    uint64_t done_bytes; /* passed to progress() */
     unsigned count, running;
     bool stop;
     errint_t rc; /* the first error */

@@ -11,7 +11,7 @@
 struct efs_text {
     char *data;      /* NULL: only counts */
     size_t capacity; /* of data */
-    size_t bytes;    /* appended so far, including bytes that did not fit */
+    size_t bytes;    /* appended, including bytes that did not fit */
 };
 
 void efs_text_bytes(struct efs_text *text, const char *bytes, size_t count);

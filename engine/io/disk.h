@@ -30,7 +30,7 @@ struct efs_disk_request {
                                         EFS_DISK_PIECE_BYTES; a burst with such a read is not passed to the estimator */
     _Atomic uint8_t change;          /* enum efs_disk_change: set by the caller before complete() is called, followed by
                                         efs_disk_look(); without effect once its last piece is in flight */
-    bool alone; /* of the I/O thread: not joined again, because its joined read failed or was short */
+    bool alone; /* of the I/O thread: its joined read failed or was short, so it is read separately */
     void (*complete)(struct efs_disk_request *request, errint_t error);
     bool direct;               /* of the I/O thread: submitted with O_DIRECT */
     size_t done, begun;        /* of the I/O thread: bytes read; bytes read before the last submission */

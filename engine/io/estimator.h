@@ -19,7 +19,8 @@ void efs_estimator_profile(struct efs_estimator *estimator, const struct efs_pro
 /* efs_rates_burst() and efs_rates_decode() with the lock. Any thread. */
 void efs_estimator_burst(struct efs_estimator *estimator, const struct efs_rates_burst *burst);
 void efs_estimator_decode(struct efs_estimator *estimator, enum efs_rates_decode kind, uint64_t raw_bytes, uint64_t ns);
-/* Current rates. bursts, decoded_bytes: number of samples behind them; may be NULL. */
+/* Current rates. bursts, decoded_bytes: the number of bursts and of decoded bytes that they are based on; may be
+ * NULL. */
 void efs_estimator_now(struct efs_estimator *estimator, struct efs_rates_now *now, uint64_t *bursts,
                        uint64_t *decoded_bytes);
 

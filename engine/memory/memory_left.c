@@ -34,7 +34,7 @@ static void memory_left_add_group(void *arg, const char *directory, const struct
                                  .stat = efs_kernel_open(directory, "memory.stat"),
                                  .cache = files->cache,
                                  .shared = files->shared};
-    if (g.limit < 0) /* the root of a hierarchy */
+    if (g.limit < 0) /* the root of a hierarchy has no limit file */
         memory_left_close_group(&g);
     else
         left->groups[left->count++] = g;

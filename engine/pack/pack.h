@@ -228,7 +228,7 @@ void efs_pack_state_free(const struct efs_pack_plan *plan, struct efs_pack_state
 errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source, struct efs_store_writer *writer,
                       const struct efs_pack_options *options, struct efs_pack_state *state, uint64_t limit_bytes,
                       struct efs_error *err);
-/* ---- end ---------------------------------------------------------------------------------------------------- */
+/* ---- completion --------------------------------------------------------------------------------------------- */
 
 /* Fills report's counts and rows; entropy_bits: result of efs_pack_run(). */
 void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report);

@@ -19,7 +19,7 @@
 
 struct efs_behind;
 /* Writes `bytes` bytes (whole pages, from page-aligned memory) at file offset `at`. Called on the write-behind
- * thread. */
+ * thread, if it could be started. */
 typedef errint_t efs_behind_write(void *arg, const uint8_t *data, size_t bytes, uint64_t at, struct efs_error *err);
 
 /*

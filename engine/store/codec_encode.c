@@ -75,7 +75,7 @@ struct way {
     double decode_cost;
 };
 
-/* Codes src one way and keeps the result if it costs less than *limit bytes, which it lowers to that cost. */
+/* Encodes src in one way and keeps the result if it costs less than *limit bytes; lowers *limit to that cost. */
 static void try_way(const struct way *way, const uint8_t *src, size_t n, double *limit, uint8_t *e,
                     struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {

@@ -47,7 +47,7 @@ enum efs_table {
     EFS_TABLE_GROUPS,  /* struct efs_disk_group: experts first, in (stack, layer, expert) order */
     EFS_TABLE_OBJECTS, /* struct efs_disk_object, groups in order */
     EFS_TABLE_SHARDS,  /* struct efs_disk_shard, objects in order */
-    EFS_TABLE_REPORT,  /* bytes: JSON, what packing measured; informational */
+    EFS_TABLE_REPORT,  /* bytes: JSON, the report of packing; informational */
     EFS_TABLE_PARTS,   /* struct efs_disk_part, by address */
     EFS_TABLE_COUNT
 };

@@ -42,7 +42,7 @@ static inline bool efs_store_knows_all(const struct efs_disk_superblock *sb)
     return ((sb->incompat & ~EFS_INCOMPAT_KNOWN) | (sb->compat & ~EFS_COMPAT_KNOWN)) == 0;
 }
 /* Reads whole pages of the store with pread(2), with O_DIRECT if possible. begin, to and bytes are multiples of
- * EFS_ALIGN. 0 or -errno; -EIO at end of file. */
+ * EFS_ALIGN. Blocks. 0 or -errno; -EIO at end of file. */
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes);
 /* Number of elements of shard `shard` (index into shards) of object. */
 uint32_t efs_store_shard_elements(const struct efs_store *store, const struct efs_disk_object *object, uint32_t shard);
