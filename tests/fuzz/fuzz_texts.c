@@ -19,7 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define COUNTS_HASH_AT 40 /* same value as HASH_AT in counts.c */
+#define COUNTS_HASH_AT 40 /* offset of header.hash in planner/counts.c */
 
 /* A parser returns 0, or a negative error with a message in err. */
 static void answered(errint_t rc, const struct efs_error *err)
