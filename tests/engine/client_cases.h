@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client_cases.h - what the tests of the client runtime share: a model, its store and a folder that stands for a mount,
- * clients of either, and what each is asked for.
+ * client_cases.h - shared by the tests of the client runtime: a model, its store, a directory with the files of a
+ * mount, and functions that request experts from a client of either and check them.
  */
 #ifndef EFS_TEST_CLIENT_CASES_H
 #define EFS_TEST_CLIENT_CASES_H
@@ -17,7 +17,7 @@
 #define MIB (1ull << 20)
 
 static struct fixture model;
-static struct fixture_mount mount; /* two layers: expert e of layer l is its number l * EXPERTS + e */
+static struct fixture_mount mount; /* expert e of layer l has index l * EXPERTS + e */
 
 static inline int setup(void **state)
 {
@@ -52,7 +52,7 @@ static inline void check_tensors(struct efs_client_request *r, uint32_t index, u
         assert_non_null(strstr(tensors[i].name, words));
 }
 
-/* Each expert comes once and is right, asked for in several ways. */
+/* Requests experts with all calls of the client. Each expert must be reported once and have the right bytes. */
 static inline void all_of(struct efs_client *client)
 {
     struct efs_client_request *r;
@@ -95,7 +95,7 @@ static inline void all_of(struct efs_client *client)
     check_tensors(r, 4, 1, 4);
     efs_client_release(r);
     efs_client_release(NULL);
-    efs_client_release(fixture_ask(client, 0, needs, 2, EFS_FORM_FULL)); /* nobody waited */
+    efs_client_release(fixture_ask(client, 0, needs, 2, EFS_FORM_FULL)); /* released without a wait */
 }
 
 /* ---- many threads ---- */
@@ -132,7 +132,7 @@ static inline void *one_of_many(void *arg)
     return NULL;
 }
 
-/* ---- processes that are forked ---- */
+/* ---- forked processes ---- */
 
 static inline int child_status(pid_t child)
 {

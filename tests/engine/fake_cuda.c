@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The names are those of the driver, which no header of ours declares. */
+/* The functions have the names of the driver's; the project has no header that declares them. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 #define SHOWN __attribute__((visibility("default")))
@@ -33,7 +33,7 @@ enum {
 #define ALLOCATIONS 64
 
 static struct {
-    pthread_mutex_t lock; /* guards all */
+    pthread_mutex_t lock; /* guards all of fake */
     pthread_cond_t changed;
     bool begun, lost;
     unsigned calls, fail_at, damage_at, slow_us, left, streams, held;
@@ -46,7 +46,7 @@ static struct {
         int device;
     } allocation[ALLOCATIONS];
     size_t used[FAKE_CUDA_DEVICES];
-    int lost_device_result[FAKE_CUDA_DEVICES]; /* not FINE: it is lost */
+    int lost_device_result[FAKE_CUDA_DEVICES]; /* not FINE: the device is lost */
     struct {
         void *base;
         size_t bytes;
@@ -54,11 +54,11 @@ static struct {
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .random = 7};
 
 #define CONTEXTS 8
-static __thread unsigned contexts;    /* pushed by this thread, */
-static __thread int pushed[CONTEXTS]; /* and of which device each is */
+static __thread unsigned contexts;    /* number of contexts pushed by this thread */
+static __thread int pushed[CONTEXTS]; /* device of each */
 static int the_contexts[FAKE_CUDA_DEVICES], the_module;
 
-/* Of the context that is current; there is one. */
+/* Device of the current context, which must exist. */
 static int device_now(void)
 {
     return pushed[contexts - 1];
@@ -135,7 +135,8 @@ SHOWN bool fake_cuda_owns(const void *address, size_t bytes)
     return fake_cuda_device_of(address, bytes) >= 0;
 }
 
-/* Every call begins with it: counted, failed when its turn has come, and refused without a context. */
+/* Called first by every call of the driver: counts it, makes it fail if it is the chosen one, and refuses it without a
+ * context. */
 static int call_begin(bool needs_context)
 {
     int result = FINE;
@@ -163,7 +164,8 @@ static int call_begin(bool needs_context)
         if (begun != FINE)                                                                                             \
             return begun;                                                                                              \
     } while (0)
-/* What gives something back does so also where it fails: so that a test sees what was forgotten alone. */
+/* Calls that release a resource do so even if they fail, so that fake_cuda_left() counts only what was never released.
+ */
 #define END(needs_context) int ended = call_begin(needs_context)
 
 static void count_left(int more)
@@ -353,9 +355,9 @@ FAKE cuMemHostUnregister(void *memory)
 /* ---- streams and events ---- */
 
 struct event {
-    uint64_t recorded, done; /* how often: begun, and reached by the stream */
+    uint64_t recorded, done; /* number of records queued; the last one that a stream has executed */
     bool timing;
-    struct timespec at; /* when it was reached */
+    struct timespec at; /* time of the last executed record */
 };
 
 enum work_kind { WORK_COPY, WORK_KERNEL, WORK_RECORD, WORK_WAIT, WORK_HOST };
@@ -367,7 +369,7 @@ struct work {
     const void *from;
     size_t bytes;
     struct event *event;
-    uint64_t turn; /* of the event */
+    uint64_t turn; /* value of event->recorded for this record or wait */
     void (*host)(void *arg);
     void *arg;
     int kernel;
@@ -380,7 +382,7 @@ struct stream {
     pthread_t thread;
     struct work *first, **last;
     bool busy, ended;
-    unsigned bit; /* of fake.held */
+    unsigned bit; /* in fake.held */
     int device;
 };
 
@@ -415,13 +417,13 @@ static void run_kernel(const struct work *work)
         }
 }
 
-/* Lock held. */
+/* Lock held by the caller. */
 static bool is_lost(int device)
 {
     return fake.lost || fake.lost_device_result[device] != FINE;
 }
 
-/* Lock held; given up while it works. */
+/* Lock held by the caller; released during copies, kernels and host functions. */
 static void do_work(const struct work *work, int device)
 {
     unsigned rest_us = 0;
@@ -473,7 +475,7 @@ static void *stream_run(void *arg)
     return NULL;
 }
 
-/* Takes work over. The default stream does it at once. */
+/* Queues a copy of *what. The default stream (NULL) executes it before the return. */
 static int stream_add(struct stream *stream, const struct work *what)
 {
     if (stream && stream->device != device_now())
@@ -605,13 +607,13 @@ FAKE cuLaunchHostFunc(struct stream *stream, void (*function)(void *), void *arg
     return stream_add(stream, &work);
 }
 
-/* Is all of it memory of the current context's device? */
+/* true: the whole range is memory of the current context's device. */
 static bool here(const void *address, size_t bytes)
 {
     return fake_cuda_device_of(address, bytes) == device_now();
 }
 
-/* What is copied is all of one registered range, or of none. */
+/* true: the range is inside one registered range or overlaps none. The driver refuses other copies. */
 static bool is_of_one(const uint8_t *from, size_t bytes)
 {
     bool good = true;
@@ -680,7 +682,7 @@ FAKE cuModuleGetFunction(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-/* A kernel that takes shards gets only memory of the device, of which each is as large as it says. */
+/* true: the arrays of shards and of their status are memory of the current device. */
 static bool kernel_owns(const struct work *work)
 {
     const struct efs_gpu_shard *shards = work->first;

@@ -17,7 +17,7 @@
 
 #define MIB (1ull << 20)
 
-/* In place of the library's own, so that tests need no nvcc: the fake looks at its begin alone. */
+/* Replaces the library's image, so that tests do not need nvcc. The fake checks only these first 4 bytes. */
 const unsigned char efs_gpu_image[] = {0x50, 0xed, 0x55, 0xba};
 const uint64_t efs_gpu_image_bytes = sizeof(efs_gpu_image);
 
@@ -134,12 +134,12 @@ void gpu_each_call_fails(bool (*life)(void), unsigned least)
     } ways[] = {{EFS_CU_OUT_OF_MEMORY, false}, {700, true}};
     for (unsigned w = 0; w < 2; w++) {
         unsigned failed = 0, fine = 0;
-        for (unsigned number = 1; fine < 3 && number<1000; number += failed> 40 ? 4 : 1) { /* the same ones again */
+        for (unsigned number = 1; fine < 3 && number<1000; number += failed> 40 ? 4 : 1) { /* later ones repeat */
             gpu_fake.fails(number, ways[w].result, ways[w].for_ever);
             bool one = life();
             assert_int_equal(gpu_fake.left(), 0);
             failed += one;
-            fine = one ? 0 : fine + 1; /* a call of the end, or of none any more */
+            fine = one ? 0 : fine + 1; /* the failed call was part of the close, or none failed */
         }
         gpu_fake.fails(0, 0, false);
         assert_true(failed > least);

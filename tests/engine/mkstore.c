@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mkstore.c - write a store of any size that takes little disk (tests/common/large_store.h), for tests and benches. */
+/* mkstore.c - writes a store of any logical size that takes little disk space (tests/common/large_store.h), for tests
+ * and benchmarks. */
 #include "expertfs-private.h"
 #include "large_store.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sweep_fields.h - every field of a store, for tests that change one at a time: the superblock, a record of each table,
- * and what each codec puts in front of its code. The places in a cascade chunk are those that kernels.h gives.
+ * and the headers of a cascade chunk and of its spans, with the offsets that kernels.h documents.
  */
 #ifndef EFS_SWEEP_FIELDS_H
 #define EFS_SWEEP_FIELDS_H
@@ -14,7 +14,7 @@
 
 struct sweep_field {
     const char *name;
-    size_t offset; /* in its record */
+    size_t offset; /* from the start of the record */
     unsigned bytes;
 };
 
@@ -89,7 +89,7 @@ static const struct sweep_field part_fields[] = {
     SWEEP_FIELD(part, address),    SWEEP_FIELD(part, bytes),    SWEEP_FIELD(part, name_offset),
     SWEEP_FIELD(part, name_bytes), SWEEP_FIELD(part, reserved),
 };
-/* Bytes of text: some of them. */
+/* Two samples of the bytes of a table of text. */
 static const struct sweep_field string_fields[] = {{"strings byte", 0, 1}, {"strings word", 0, 4}};
 
 #define SWEEP_COUNT(fields) (sizeof(fields) / sizeof((fields)[0]))
@@ -107,8 +107,8 @@ static const struct {
 
 static const struct sweep_field cascade_chunk_fields[] = {
     {"cascade symbols", 0, 4}, {"cascade spans", 4, 4}, {"cascade code_bytes", 8, 4}, {"cascade zero", 12, 4}};
-#define SWEEP_CASCADE_SPANS 16 /* where the headers of spans begin */
-#define SWEEP_CASCADE_SPAN 36  /* bytes of one */
+#define SWEEP_CASCADE_SPANS 16 /* offset of the first span header */
+#define SWEEP_CASCADE_SPAN 36  /* bytes of a span header */
 static const struct sweep_field cascade_span_fields[] = {
     {"span offset", 0, 4},    {"span count 1", 4, 2},   {"span count 2", 6, 2},   {"span count 3", 8, 2},
     {"span count 4", 10, 2},  {"span count 5", 12, 2},  {"span entry 1", 14, 2},  {"span entry 2", 16, 2},
@@ -119,7 +119,7 @@ static const struct sweep_field cascade_span_fields[] = {
     {"span table 14", 35, 1},
 };
 
-/* How a field is changed. */
+/* Changes that are made to a field. */
 #define SWEEP_CHANGES 8
 static const char *const sweep_change_names[SWEEP_CHANGES] = {"zero",    "ones", "high bit", "middle bit",
                                                               "low bit", "+1",   "-1",       "random"};

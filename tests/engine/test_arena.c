@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arena against a plain model on 1, 2 and 4 nodes: blocks never overlap, each is where first fit bit by bit puts
- * it, what is freed can be had again, segments come and go.
+ * The arena compared with a simple model on 1, 2 and 4 nodes: blocks never overlap, each is at the position that
+ * bitwise first fit gives, freed memory can be allocated again, segments are added and dropped.
  */
 #include "test.h"
 #include "arena.h"
@@ -76,7 +76,7 @@ static void model_mark(struct model *m, struct place place, uint32_t count, bool
     }
 }
 
-/* ---- the walk ---- */
+/* ---- random walk ---- */
 
 struct walk {
     struct efs_arena arena;
@@ -148,7 +148,7 @@ static void drop(struct walk *w)
     if (!w->model.segments[s].there)
         return;
     w->arena.segments[s].retiring = w->model.segments[s].retiring = true;
-    for (uint32_t i = 0; i < BLOCKS && pick(w, 20); i++) /* some users stay: the drop comes later */
+    for (uint32_t i = 0; i < BLOCKS && pick(w, 20); i++) /* sometimes blocks stay allocated */
         if (w->blocks[i].data && w->blocks[i].segment == s)
             give(w, i);
     if (efs_arena_segment_empty(&w->arena, s)) {
@@ -212,7 +212,7 @@ static void walk(const char *topology, uint64_t seed)
 TEST(test_one_node)
 {
     walk("fake:1", 1);
-    walk(NULL, 2); /* the machine's own */
+    walk(NULL, 2); /* the nodes of this machine */
 }
 
 TEST(test_two_nodes)
@@ -227,14 +227,14 @@ TEST(test_four_nodes)
     walk("fake:4", 6);
 }
 
-/* ---- by hand ---- */
+/* ---- single cases ---- */
 
 TEST(test_whole_segment)
 {
     struct efs_arena arena;
     struct efs_block all = {0}, one = {0};
     assert_int_equal(efs_arena_init(&arena, SEGMENT, 1), 0);
-    assert_false(efs_arena_alloc(&arena, 1, false, &one)); /* no segment yet */
+    assert_false(efs_arena_alloc(&arena, 1, false, &one)); /* no segment was added yet */
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(efs_arena_grow(&arena), -ENOMEM);
     assert_false(efs_arena_alloc(&arena, 0, false, &all));
@@ -249,11 +249,11 @@ TEST(test_whole_segment)
     assert_int_equal(arena.segment_count, 0);
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_true(efs_arena_alloc(&arena, 1, true, &one));
-    assert_ptr_equal(one.data, arena.segments[0].base + SEGMENT - EFS_GRANULE); /* from the high end */
+    assert_ptr_equal(one.data, arena.segments[0].base + SEGMENT - EFS_GRANULE); /* high: from the end of the segment */
     efs_arena_destroy(&arena);
 }
 
-/* Both blocks of an extent come from one node, and extents spread over the nodes. */
+/* Both blocks of an extent are on the same node, and the extents are spread over the nodes. */
 TEST(test_pairs)
 {
     struct efs_arena arena;
@@ -285,7 +285,7 @@ TEST(test_wrong_sizes)
     assert_int_equal(efs_arena_init(&arena, SEGMENT + EFS_GRANULE, 1), -EINVAL);
     assert_int_equal(efs_arena_init(&arena, SEGMENT, 0), -EINVAL);
     assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 1, &none), -EINVAL);
-    efs_arena_destroy(&arena); /* harmless */
+    efs_arena_destroy(&arena); /* does nothing after a failed init */
 }
 
 TEST_MAIN(NULL, NULL)

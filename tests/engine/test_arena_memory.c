@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the arena's segments are: addresses that stay, pages that come and go, shares and bindings of nodes. */
+/* Memory of the arena's segments: addresses are stable, pages are allocated and returned, slots and bindings per node.
+ */
 #include "test.h"
 #include "arena.h"
 #include "sys.h"
@@ -9,7 +10,7 @@
 
 #define SEGMENT (4u << 20)
 
-/* ---- a machine of the test's own ---- */
+/* ---- a mock machine ---- */
 
 static struct {
     unsigned calls;
@@ -17,7 +18,7 @@ static struct {
     uint32_t id[32];
     errint_t result;
 } binds;
-static uint64_t available[8]; /* by id */
+static uint64_t available[8]; /* by node id */
 
 static errint_t note_bind(void *memory, size_t bytes, uint32_t id)
 {
@@ -49,7 +50,7 @@ static uint64_t resident_bytes(void *memory, size_t bytes)
     unsigned char pages[SEGMENT / 4096];
     uint64_t n = 0;
     assert_true(bytes <= SEGMENT);
-    assert_int_equal(mincore(memory, bytes, pages), 0); /* ENOMEM: no such addresses */
+    assert_int_equal(mincore(memory, bytes, pages), 0); /* ENOMEM if the range is not mapped */
     for (size_t i = 0; i < bytes / 4096; i++)
         n += (pages[i] & 1u) * 4096u;
     return n;
@@ -64,9 +65,9 @@ TEST(test_shares)
     struct efs_arena arena;
     assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 16, &numa), 0);
     assert_string_equal(arena.numa_kind, "mock");
-    assert_int_equal(arena.nodes[0].slots, 11); /* 0.749.. of 16 */
+    assert_int_equal(arena.nodes[0].slots, 11); /* 16 * 0.749, rounded down */
     assert_int_equal(arena.nodes[1].slots, 4);
-    assert_int_equal(arena.nodes[2].slots, 1); /* the rest */
+    assert_int_equal(arena.nodes[2].slots, 1); /* the remaining slot */
     for (unsigned i = 0; i < 16; i++)
         assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(efs_arena_grow(&arena), -ENOMEM);
@@ -109,7 +110,7 @@ TEST(test_addresses)
     struct efs_block middle = {first[1] + SEGMENT, SEGMENT / EFS_GRANULE, 4};
     efs_arena_free(&arena, &middle);
     efs_arena_drop(&arena, 4);
-    assert_int_equal(resident_bytes(first[1] + SEGMENT, SEGMENT), 0); /* the addresses stay, the pages went */
+    assert_int_equal(resident_bytes(first[1] + SEGMENT, SEGMENT), 0); /* pages freed, addresses reserved */
     assert_int_equal(resident_bytes(first[1], SEGMENT), SEGMENT);
     assert_int_equal(resident_bytes(first[1] + 2 * (size_t)SEGMENT, SEGMENT), SEGMENT);
     assert_int_equal(arena.nodes[1].segment_count, 2);
@@ -117,13 +118,13 @@ TEST(test_addresses)
     assert_true(efs_arena_alloc(&arena, SEGMENT, false, &block));
     assert_ptr_equal(block.data, first[1] + SEGMENT);
     for (size_t b = 0; b < SEGMENT; b += 4096)
-        assert_int_equal(block.data[b], 0); /* new pages */
+        assert_int_equal(block.data[b], 0); /* fresh pages */
     efs_arena_destroy(&arena);
     unsigned char page;
-    assert_int_equal(mincore(first[0], 4096, &page), -1); /* the addresses are gone, too */
+    assert_int_equal(mincore(first[0], 4096, &page), -1); /* the destroyed arena has unmapped its addresses */
 }
 
-/* 20 GiB of slots take addresses, but no memory. */
+/* 20 GiB of slots reserve addresses, but use no memory. */
 TEST(test_large)
 {
     struct efs_arena arena;
@@ -149,13 +150,13 @@ TEST(test_binding)
     assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 12, &numa), 0);
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(efs_arena_grow(&arena), 0);
-    assert_int_equal(binds.calls, 2); /* in turn */
+    assert_int_equal(binds.calls, 2); /* round robin */
     assert_int_equal(binds.id[0], 1);
     assert_int_equal(binds.id[1], 3);
     assert_ptr_equal(binds.memory[1], arena.nodes[1].base);
     assert_true(arena.segments[0].bound && arena.segments[6].bound);
 
-    available[1] = (1u << 20) + SEGMENT - 1; /* node 1 keeps 1/64 of its memory for others: not enough by a byte */
+    available[1] = (1u << 20) + SEGMENT - 1; /* node 1 keeps 1/64 of its memory free: one byte too few */
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(arena.nodes[1].segment_count, 2);
     assert_ptr_equal(binds.memory[2], arena.nodes[1].base + SEGMENT);
@@ -164,7 +165,7 @@ TEST(test_binding)
     assert_int_equal(arena.nodes[0].segment_count, 2);
     assert_int_equal(arena.nodes[0].bind_error, 0);
 
-    available[1] = available[3] = 0; /* nowhere: from where there is any */
+    available[1] = available[3] = 0; /* all nodes are full: the segment is not bound */
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(binds.calls, 4);
     assert_int_equal(arena.nodes[0].segment_count, 3);
@@ -173,7 +174,7 @@ TEST(test_binding)
     assert_false(arena.segments[2].bound);
 
     available[1] = available[3] = UINT64_MAX;
-    binds.result = -EPERM; /* refused: used all the same */
+    binds.result = -EPERM; /* the segment is used without the binding */
     assert_int_equal(efs_arena_grow(&arena), 0);
     assert_int_equal(arena.nodes[1].bind_error, -EPERM);
     assert_int_equal(arena.nodes[1].bound_count, 2);
@@ -196,7 +197,7 @@ TEST(test_binding)
     efs_arena_destroy(&arena);
 }
 
-/* What the kernel says of a segment's policy, when it is used, dropped and used again. */
+/* get_mempolicy(2) of a segment when it is in use, dropped, and in use again. */
 TEST(test_real_binding)
 {
     struct efs_arena arena;
@@ -234,7 +235,7 @@ TEST(test_real_binding)
 
 /* ---- huge pages ---- */
 
-/* AnonHugePages of the mapping that holds the address, as smaps says; whole mappings are only a segment here. */
+/* AnonHugePages in /proc/self/smaps of the mapping that contains address. Here a mapping is a single segment. */
 static uint64_t huge_by_smaps(const void *address)
 {
     FILE *f = fopen("/proc/self/smaps", "re");
@@ -271,11 +272,11 @@ TEST(test_huge_pages)
     if (!arena.huge_unknown) {
         uint64_t before = huge_by_smaps(base);
         int64_t huge = efs_sys_huge_bytes(base, SEGMENT);
-        if (before == huge_by_smaps(base)) /* else khugepaged came by */
+        if (before == huge_by_smaps(base)) /* unless khugepaged changed the pages in between */
             assert_int_equal(huge, before);
         assert_true(arena.huge_bytes <= SEGMENT && arena.huge_bytes % (2u << 20) == 0);
         print_message("%" PRIu64 " of %u KiB are huge pages\n", arena.huge_bytes / 1024, SEGMENT / 1024);
-        /* and where it is sure: a range of small pages, a range without pages */
+        /* two ranges without huge pages: without pages, and with small pages only */
         assert_int_equal(madvise(base, SEGMENT, MADV_DONTNEED), 0);
         assert_int_equal(efs_sys_huge_bytes(base, SEGMENT), 0);
         assert_int_equal(madvise(base, SEGMENT, MADV_NOHUGEPAGE), 0);

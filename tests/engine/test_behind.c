@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes that a thread writes behind their writer: all of them, in order, in the same pieces always; errors are told. */
+/* Write-behind thread: it writes all bytes, in order, in pieces whose sizes depend only on the input, and reports
+ * errors. */
 #include "test.h"
 #include "behind.h"
 #include "layout.h"
 
 #include <unistd.h>
 
-#define FILE_BYTES (100u << 20) /* some rounds of the ring */
+#define FILE_BYTES (100u << 20) /* more than the ring holds */
 #define PIECES 64
 
 struct target {
     uint8_t *file;
-    uint64_t written; /* end of the last write */
+    uint64_t written; /* end offset of the last write */
     unsigned pieces, fail_at;
     size_t piece_bytes[PIECES];
 };
@@ -26,7 +27,7 @@ static errint_t to_memory(void *arg, const uint8_t *data, size_t bytes, uint64_t
     t->piece_bytes[t->pieces++] = bytes;
     if (t->pieces == t->fail_at)
         return efs_fail(err, -ENOSPC, "full");
-    usleep(t->pieces % 3 * 1000); /* so that the ring fills */
+    usleep(t->pieces % 3 * 1000); /* so that the ring fills up */
     memcpy(t->file + at, data, bytes);
     t->written = at + bytes;
     return 0;
@@ -37,7 +38,7 @@ static uint8_t expected(uint64_t offset)
     return (uint8_t)(offset * 0x9e3779b97f4a7c15u >> 56);
 }
 
-/* From begin to end in puts of uneven sizes, every seventh of zeros; stops at an error. */
+/* Puts the bytes of [begin, end) in pieces of uneven sizes, every seventh as zeros. Stops at an error. */
 static errint_t put_all(struct efs_behind *b, uint64_t begin, uint64_t end, struct efs_error *err)
 {
     static uint8_t data[3u << 20];
@@ -92,7 +93,7 @@ TEST(all_bytes_in_the_same_pieces)
     }
 }
 
-/* After a flush inside a piece what follows goes on there, and the pieces are whole again behind. */
+/* After a flush inside a piece, writing continues at the page of the flush, and the following pieces have full size. */
 TEST(goes_on_after_a_flush)
 {
     struct target t = {.file = calloc(1, FILE_BYTES)};
@@ -114,7 +115,7 @@ TEST(goes_on_after_a_flush)
     free(t.file);
 }
 
-/* Whichever write fails: who puts, or flushes, is told, nobody waits for ever, and nothing is written after it. */
+/* When a write fails, put or flush returns its error, no call blocks, and the thread writes nothing more. */
 TEST(failures_are_told)
 {
     for (unsigned nth = 1; nth <= 12; nth++) {

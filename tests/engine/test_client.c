@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client runtime by one set of tests for both ways: a store in this process, and a mount. A folder with the files
- * of a mount stands for one, so that no FUSE is needed; tests/e2e/test_client.py has the real one. Foreign files are
- * refused, many threads share what is mapped, what is kept stays within its bytes.
+ * The client runtime; the same tests run on a store in this process and on a mount. The mount is a directory with its
+ * files, so that FUSE is not needed; tests/e2e/test_client.py uses a real one. Malformed files are refused, many
+ * threads share the mappings, and kept files stay within their limit of bytes.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -105,7 +105,7 @@ TEST(test_open)
     efs_client_close(client);
 }
 
-/* Coded experts are for a store in process. */
+/* A store in this process serves coded experts, as does a mount that exports them on its socket. */
 TEST(test_coded)
 {
     struct efs_client *client = open_client(model.store, 0);
@@ -120,7 +120,8 @@ TEST(test_coded)
     efs_client_close(client);
 }
 
-/* The mount is told before what has to be opened, and a moment later of what is mapped. */
+/* The client writes experts to .expertfs/want before it opens their files, and shortly after a request for experts that
+ * are still mapped. */
 TEST(test_told)
 {
     struct efs_client *client = open_client(mount.directory, 64 * MIB);
@@ -137,7 +138,7 @@ TEST(test_told)
     uint32_t count, index;
     errint_t status;
     r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
-    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* it is there at once */
+    assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* still mapped: available at once */
     assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
     efs_client_release(r);
     do
@@ -152,7 +153,7 @@ TEST(test_told)
     efs_client_close(client);
 }
 
-/* What is kept stays within its bytes, and what was used last stays. */
+/* Kept files stay within keep_bytes; the least recently used ones are closed first. */
 TEST(test_kept)
 {
     unsigned fds = fixture_open_fds();
@@ -163,7 +164,7 @@ TEST(test_kept)
     for (uint32_t e = 0; e < 5; e++)
         efs_client_release(fixture_ask_one(client, 0, e, EFS_FORM_FULL));
     while (fixture_open_fds() > without + 2)
-        usleep(1000); /* the reaper closes */
+        usleep(1000); /* the reaper thread closes them */
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
     struct efs_client_request *r = fixture_ask(client, 0, last, 2, EFS_FORM_FULL);
@@ -174,7 +175,7 @@ TEST(test_kept)
     assert_int_equal(fixture_open_fds(), fds);
 }
 
-/* ---- files that are not what they should be ---- */
+/* ---- malformed files ---- */
 
 static void with_header(const char *json, size_t data_bytes)
 {
@@ -250,14 +251,14 @@ TEST(test_foreign)
     mkdir(path, 0700);
     foreign(client);
     rmdir(path);
-    with_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8); /* after all that, a good one */
+    with_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8); /* a valid file */
     assert_int_equal(ask_for(client, &r), 0);
     efs_client_release(r);
     efs_client_close(client);
     unlink(path);
 }
 
-/* An expert whose file is gone: its own error, which is no word on the request, and then all were told of. */
+/* The file of an expert is missing: only that expert fails, and wait_any() still reports every expert. */
 TEST(test_gone)
 {
     const struct efs_need needs[] = {{0, 1}, {1, 1}};
@@ -267,7 +268,7 @@ TEST(test_gone)
     snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
     snprintf(aside, sizeof(aside), "%s.aside", path);
     struct efs_client *client = open_client(mount.directory, 0);
-    efs_client_release(fixture_ask_one(client, 1, 1, EFS_FORM_FULL)); /* it is known from now on */
+    efs_client_release(fixture_ask_one(client, 1, 1, EFS_FORM_FULL)); /* the client keeps what it knows of the expert */
     assert_int_equal(rename(path, aside), 0);
     struct efs_client_request *r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
     bool good = true;
@@ -283,7 +284,8 @@ TEST(test_gone)
     assert_int_equal(gone, 1);
 }
 
-/* Of a store that is open: it stays so, and is asked by its owner besides. */
+/* A client of a store that the caller has opened: the store stays open when the client closes, and the caller can use
+ * it. */
 TEST(test_borrowed)
 {
     unsigned fds = fixture_open_fds();
@@ -310,7 +312,8 @@ static bool readable(int fd, int timeout_ms)
     return poll(&one, 1, timeout_ms) == 1;
 }
 
-/* By an event loop, which asks only when poll() says so, of a store and of a mount: no call waits. */
+/* An event loop that calls wait_any() only when poll() reports the descriptor as readable, for a store and a mount: no
+ * call blocks. */
 TEST(test_event)
 {
     unsigned fds = fixture_open_fds();
@@ -335,10 +338,10 @@ TEST(test_event)
                 if (round % 2)
                     efs_client_drop(r, index);
             }
-            assert_true(readable(fd, 0)); /* there is nothing to wait for */
+            assert_true(readable(fd, 0)); /* no expert is pending */
             assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
             efs_client_release(r);
-            if (round == 5) { /* what is dropped while it comes is not waited for either */
+            if (round == 5) { /* dropped experts are not reported, so the wait ends */
                 r = fixture_ask(client, 0, needs, 3, EFS_FORM_FULL);
                 fd = efs_client_event(r);
                 for (uint32_t n = 0; n < 3; n++)
@@ -353,7 +356,7 @@ TEST(test_event)
     }
 }
 
-/* Types that safetensors does not know are told in __metadata__; what does not fit says nothing. */
+/* Types that safetensors does not have are in __metadata__; a note that does not match the tensor is ignored. */
 TEST(test_notes)
 {
     static const struct {
@@ -362,7 +365,7 @@ TEST(test_notes)
         uint32_t dims;
         uint64_t shape[2];
     } cases[] = {
-        {"ggml:Q4_0 [2, 4, 32]", EFS_DTYPE_U8, 1, {72, 0}}, /* 144 bytes */
+        {"ggml:Q4_0 [2, 4, 32]", EFS_DTYPE_U8, 1, {72, 0}}, /* 144 bytes, but the tensor has 72 */
         {"ggml:Q4_0 [4, 32]", EFS_DTYPE_GGML + 2, 2, {4, 32}},
         {"ggml:Q4_0 [9, 4, 32], slice 3", EFS_DTYPE_GGML + 2, 2, {4, 32}},
         {"ggml:Q4_0 [4, 31]", EFS_DTYPE_U8, 1, {72, 0}},
@@ -414,7 +417,7 @@ TEST(test_threads)
     }
 }
 
-/* ---- what the program may have is little ---- */
+/* ---- resource limits ---- */
 
 #define ALL (LAYERS * EXPERTS)
 
@@ -434,8 +437,8 @@ static bool program_can_open(void)
     return fd >= 0;
 }
 
-/* In a process of its own. All experts are held at once, then one after the other: 0, or the line of what is wrong.
- * here: how many can be held. */
+/* In a forked process: hold all experts at once, release them, then request each again. `here`: number of experts that
+ * can be held. 0, or the line of the failed check. */
 static int hold_all(const char *path, uint64_t keep_bytes, unsigned here)
 {
     struct efs_client *client = open_client(path, keep_bytes);
@@ -476,8 +479,8 @@ static void hold_all_within(int what, rlim_t most, const char *path, uint64_t ke
     child_ended_well(child);
 }
 
-/* A store takes no descriptor for an expert; files of a mount take half of those that there may be, kept ones less
- * when others need them. */
+/* Experts of a store take no descriptors. Files of a mount take at most half of RLIMIT_NOFILE; kept files are closed
+ * when a request needs descriptors. */
 TEST(test_few_descriptors)
 {
     hold_all_within(RLIMIT_NOFILE, 24, model.store, 0, ALL);
@@ -485,7 +488,7 @@ TEST(test_few_descriptors)
     hold_all_within(RLIMIT_NOFILE, 24, mount.directory, 64 * MIB, 12);
 }
 
-/* No memory file is longer than files may be: SIGXFSZ would end the program. */
+/* Memory files must not exceed RLIMIT_FSIZE, or SIGXFSZ ends the program. */
 TEST(test_short_files)
 {
     hold_all_within(RLIMIT_FSIZE, 4096, model.store, 0, ALL);

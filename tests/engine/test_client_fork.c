@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_client_fork.c - a client of a store or a mount in a forked child: each of its calls is refused, whatever threads
- * of the parent hold locks, and the parent goes on.
+ * test_client_fork.c - a client of a store or a mount in a forked child: every call fails with -ECHILD, even when
+ * threads of the parent held locks at the fork, and the client of the parent is not affected.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -34,7 +34,7 @@ static void lease_done(void *arg, errint_t error, struct efs_lease *lease)
     if ((call) != -ECHILD)                                                                                             \
     return __LINE__
 
-/* The line of the first call that is not refused; 0: all are. */
+/* Line of the first call that does not fail with -ECHILD, or 0. */
 static int store_in_child(struct efs *fs)
 {
     struct efs_pool_info pool;
@@ -105,11 +105,11 @@ static int in_child(struct efs_client *client, struct efs_client_request *r)
 
 #define OTHER_FILES 2
 
-/* Ends this process, which was forked. OTHER_FILES: other files are open than fds; one of them may be of a thread of
- * the parent, which opened it for a moment. */
+/* Runs the checks and ends this forked process. OTHER_FILES: the number of open descriptors is not fds; another thread
+ * of the parent may have had a descriptor open at the fork, so the caller retries. */
 static void child_ends(struct efs_client *client, struct efs_client_request *r, unsigned fds)
 {
-    alarm(60); /* no signal is handled: a call that waits for ever is a failure, and does not stay */
+    alarm(60); /* without a handler: SIGALRM kills a child that blocks */
     int line = in_child(client, r);
     if (!line && fds && fixture_open_fds() != fds)
         _exit(OTHER_FILES);
@@ -118,7 +118,7 @@ static void child_ends(struct efs_client *client, struct efs_client_request *r, 
     _exit(line != 0);
 }
 
-/* A process that opens the client and forks, where both have process id 1: each in a name space of its own. */
+/* The parent and the child both have process id 1, each in its own PID namespace. */
 static void same_number(const char *path)
 {
     pid_t outer = unshare(CLONE_NEWPID) == 0 ? fork() : -1;
@@ -160,12 +160,12 @@ TEST(test_forked)
             status = child_status(child);
         } while (WIFEXITED(status) && WEXITSTATUS(status) == OTHER_FILES && ++forks < 20);
         assert_int_equal(status, 0);
-        child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0); /* the C library does not hear of it */
+        child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0); /* bypasses pthread_atfork() */
         if (child == 0)
             child_ends(shared, r, 0);
         child_ended_well(child);
         check_tensors(r, 0, 1, needs[0].expert);
-        /* while others hold locks */
+        /* while threads of the parent hold locks */
         atomic_store(&rounds_done, 0);
         for (uintptr_t t = 0; t < 3; t++)
             assert_int_equal(pthread_create(&threads[t], NULL, one_of_many, (void *)(t + 1)), 0);
@@ -189,9 +189,9 @@ TEST(test_forked)
 
 TEST(test_forked_same_number)
 {
-    if (SANITIZED || geteuid()) /* root, for a name space of processes */
+    if (SANITIZED || geteuid()) /* PID namespaces need root */
         skip();
-    pid_t child = fork(); /* all that this process forks later would be there */
+    pid_t child = fork(); /* all later children of this process would be in the new namespace */
     if (child == 0) {
         assert_int_equal(efs_team_new(2, &team), 0);
         same_number(model.store);

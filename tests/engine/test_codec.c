@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_codec.c - shards to chunks and back: every format, codec, size and range; damaged chunks are refused. */
+/* test_codec.c - encodes and decodes shards: every format, codec, size and range; cut chunks and wrong sizes are
+ * refused. */
 #include "test.h"
 #include "codec.h"
 #include "real_call.h"
@@ -10,9 +11,9 @@
 #include <zstd.h>
 
 #define MAX_ELEMENTS (64u << 10)
-#define SHARD_ELEMENTS (512u << 10) /* what the packer takes */
+#define SHARD_ELEMENTS (512u << 10) /* the packer's default */
 
-static size_t library_bytes; /* given to the encoders of zstd and LZ4 */
+static size_t library_bytes; /* bytes passed to ZSTD_compress2() and LZ4_compress_fast_extState() */
 
 size_t ZSTD_compress2(ZSTD_CCtx *context, void *to, size_t room, const void *from, size_t bytes)
 {
@@ -42,20 +43,20 @@ static float normal(void)
     return (float)(0.02 * sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
 }
 
-/* ONE_SCALE: normal weights whose rows do not differ, where the cascade is furthest from the entropy. */
+/* ONE_SCALE: normal weights with the same scale in all rows, where the cascade is furthest from the entropy. */
 enum content { WEIGHTS, NOISE, CONSTANT, TEXT, ONE_SCALE, SCALES, CONTENT_COUNT };
 
-/* The nearest E4M3 of a number below its largest, 448. */
+/* The nearest E4M3 number; |f| must be below 448, the largest. */
 static uint8_t e4m3(float f)
 {
     float a = fabsf(f);
     int power = ilogbf(a < 0x1p-6f ? 0x1p-6f : a);
-    int steps = (int)lrintf(ldexpf(a, 3 - power)); /* of an eighth of the power: 8 to 16, below 8 where subnormal */
+    int steps = (int)lrintf(ldexpf(a, 3 - power)); /* eighths of the power of two: 8 to 16; less if subnormal */
     int code = (power + 7) * 8 + steps - 8;
     return (uint8_t)((f < 0 ? 0x80 : 0) | (code > 0x7e ? 0x7e : code));
 }
 
-/* F16, cut off; what is too small becomes 0. */
+/* F16, truncated; numbers below the normal range become 0. */
 static uint32_t f16(float f)
 {
     uint32_t bits;
@@ -70,12 +71,12 @@ static void fill(enum efs_format format, enum content content, uint8_t *raw, siz
     float row_scale = 1;
     for (size_t i = 0; i < elements; i++) {
         uint32_t bits;
-        if (i % 2048 == 0) /* rows of a matrix differ in scale */
+        if (i % 2048 == 0) /* each row of a matrix has a different scale */
             row_scale = expf(25 * normal());
         float f = normal() * (content == ONE_SCALE ? 1 : row_scale);
         memcpy(&bits, &f, sizeof(bits));
         if (format == EFS_FORMAT_E4M3 && (content == WEIGHTS || content == ONE_SCALE))
-            bits = e4m3(content == ONE_SCALE ? f * 100 : f / row_scale * 4000); /* by a scale a row */
+            bits = e4m3(content == ONE_SCALE ? f * 100 : f / row_scale * 4000); /* quantised with one scale per row */
         else if (format == EFS_FORMAT_F16 && (content == WEIGHTS || content == ONE_SCALE))
             bits = f16(f);
         else if (format == EFS_FORMAT_BF16 || format == EFS_FORMAT_F16)
@@ -106,7 +107,7 @@ static void code(struct shard *s, enum efs_format format, enum efs_codec_choice 
                  size_t elements)
 {
     size_t width = efs_format_bytes(format);
-    /* Exactly as large as promised, so that a sanitizer sees every byte too far. */
+    /* Buffers have exactly the documented sizes, so that a sanitizer detects writes past the end. */
     s->raw = malloc(elements * width);
     s->out = malloc(elements * width);
     s->e = malloc(efs_shard_e_bound(elements));
@@ -115,7 +116,7 @@ static void code(struct shard *s, enum efs_format format, enum efs_codec_choice 
     assert_int_equal(efs_shard_encode(format, choice, s->raw, elements, s->e, s->sm, &s->coded, scratch), 0);
     assert_true(s->coded.e_bytes <= efs_shard_e_bound(elements));
     assert_true(s->coded.sm_bytes <= efs_shard_sm_bound(format, elements));
-    /* A reader has the chunk's bytes and no more. */
+    /* Cut the buffer to the chunk's size, so that a sanitizer detects reads past the chunk. */
     s->e = realloc(s->e, s->coded.e_bytes ? s->coded.e_bytes : 1);
     s->view =
         (struct efs_shard_view){format, s->coded.codec, elements, s->e, s->sm, s->coded.e_bytes, s->coded.sm_bytes};
@@ -167,8 +168,8 @@ TEST(round_trips)
 }
 
 /*
- * The size that the cascade reaches is not its test's business here (tests/kernels): auto takes it for coded floats as
- * long as no other codec makes the whole shard more than 4 % smaller.
+ * For float formats, auto chooses the cascade unless another codec makes the whole shard more than 4 % smaller.
+ * tests/kernels checks the size that the cascade itself reaches.
  */
 TEST(auto_keeps_the_cascade)
 {
@@ -211,7 +212,7 @@ TEST(auto_leaves_the_cascade_for_much)
             release(&s);
             release(&cascade);
         }
-    /* One value everywhere: the others need next to nothing. */
+    /* One value everywhere: zstd and LZ4 need a few bytes. */
     code(&s, EFS_FORMAT_BF16, EFS_CHOOSE_AUTO, CONSTANT, MAX_ELEMENTS);
     assert_true(s.coded.e_bytes < 4096);
     release(&s);
@@ -225,51 +226,52 @@ TEST(auto_weighs_bytes)
     assert_int_equal(s.coded.codec, EFS_CODEC_NONE);
     assert_int_equal(s.coded.sm_bytes, MAX_ELEMENTS);
     release(&s);
-    /* Text becomes much smaller than decoding costs. */
+    /* Text: the saved bytes outweigh the cost of decoding. */
     code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, TEXT, MAX_ELEMENTS);
     assert_true(s.coded.codec == EFS_CODEC_ZSTD || s.coded.codec == EFS_CODEC_LZ4);
     assert_true(s.coded.e_bytes < MAX_ELEMENTS / 4);
     release(&s);
-    /* Scales of block formats: a few values. */
+    /* Scales of block formats: few distinct values. */
     code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, SCALES, MAX_ELEMENTS);
     assert_int_equal(s.coded.codec, EFS_CODEC_CASCADE);
     assert_true(s.coded.e_bytes < MAX_ELEMENTS / 2);
     release(&s);
-    /* 8-bit integers of a normal distribution: a fifth smaller by zstd, which takes longer than to read the fifth. */
+    /* 8-bit integers of a normal distribution: zstd saves a fifth, but decoding takes longer than reading that fifth.
+     */
     uint8_t *raw = malloc(MAX_ELEMENTS), *memfile = malloc(efs_shard_e_bound(MAX_ELEMENTS));
     struct efs_shard_coded coded;
     for (size_t i = 0; i < MAX_ELEMENTS; i++)
         raw[i] = (uint8_t)(int8_t)lrintf(normal() * 800);
     assert_int_equal(
         efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_ZSTD, raw, MAX_ELEMENTS, memfile, memfile, &coded, scratch), 0);
-    assert_int_equal(coded.codec, EFS_CODEC_ZSTD); /* as asked for */
+    assert_int_equal(coded.codec, EFS_CODEC_ZSTD); /* as requested */
     assert_true(coded.e_bytes < MAX_ELEMENTS / 8 * 7);
     assert_int_equal(
         efs_shard_encode(EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, raw, MAX_ELEMENTS, memfile, memfile, &coded, scratch), 0);
     assert_int_equal(coded.codec, EFS_CODEC_NONE);
     free(raw);
     free(memfile);
-    /* What is read in one page anyway is left as it is. */
+    /* A chunk that fits in one page anyway stays raw. */
     code(&s, EFS_FORMAT_BYTES, EFS_CHOOSE_AUTO, TEXT, 2048);
     assert_int_equal(s.coded.codec, EFS_CODEC_NONE);
     release(&s);
 }
 
-/* A normal number as an integer of 2 * most + 1 steps. */
+/* A normal number, quantised to 2 * most + 1 values. */
 static int quantised(float sigma, int most)
 {
     int value = (int)lrintf(normal() / 0.02f * sigma);
     return value > most ? most : value < -most ? -most : value;
 }
 
-/* Quantised weights, by how they are laid out, and what gains a lot for comparison. */
+/* Formats of quantised weights, and inputs that compress well for comparison. */
 enum quantised {
-    INT8_ROWS,     /* a scale a row: 7 bits of entropy, which only zstd reaches, at too high a cost to decode */
-    Q8_0,          /* a scale in 2 bytes, 32 codes */
+    INT8_ROWS,     /* one scale per row: 7 bits of entropy, which only zstd reaches, but with too expensive decoding */
+    Q8_0,          /* blocks of a 2-byte scale and 32 codes */
     MXFP4_SCALES,  /* coded by the cascade */
-    NF4_PAIRS,     /* bitsandbytes: two codes of 4 bits a byte */
-    AWQ_WORDS,     /* eight codes of 4 bits in a word, in another order; the top one of fewer values */
-    HALF_ZEROS,    /* 256 KiB of zeros behind noise: the sample has both */
+    NF4_PAIRS,     /* bitsandbytes: two 4-bit codes per byte */
+    AWQ_WORDS,     /* eight 4-bit codes per word, in another order; the top code has fewer values */
+    HALF_ZEROS,    /* 256 KiB of noise, then 256 KiB of zeros: the sample has both */
     CONSTANT_BYTE, /* zero points of symmetric quantisation */
     QUANTISED_COUNT
 };
@@ -294,8 +296,8 @@ static uint8_t quantised_byte(enum quantised kind, size_t i)
     }
 }
 
-/* The libraries' encoders see a sample of a shard, and the rest only where they gain. Both chunks of bytes may be coded
- * into one memory. */
+/* zstd and LZ4 encode a sample of the shard, and the rest only if the sample shows a gain. The E- and SM-chunk of a
+ * shard of bytes may share a buffer. */
 TEST(a_sample_decides_what_codes_the_shard)
 {
     static const struct {
@@ -333,7 +335,7 @@ TEST(a_sample_decides_what_codes_the_shard)
     free(out);
 }
 
-/* Cut anywhere, a chunk no longer tells all its elements. Changed bytes are fuzz_codec's. */
+/* A chunk that is cut at any byte has too few elements and is refused. fuzz_codec covers changed bytes. */
 TEST(cut_chunks_are_refused)
 {
     random_state = 5;
@@ -363,7 +365,7 @@ TEST(wrong_sizes_are_refused)
             struct shard s;
             code(&s, (enum efs_format)format, (enum efs_codec_choice)choice, format ? WEIGHTS : TEXT, 20000);
             struct efs_shard_view view = s.view;
-            view.elements--; /* 19999 elements have another SM size in no format but by rounding */
+            view.elements--; /* with the matching sm_bytes: only the chunk shows that there are 20000 elements */
             view.sm_bytes = efs_sm_bytes(view.format, view.elements);
             assert_int_equal(efs_shard_decode(&view, 0, view.elements, s.out, false, scratch), -EUCLEAN);
             view = s.view;

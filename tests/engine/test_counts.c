@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts of an earlier mount: what is saved is loaded again; what is damaged, forged or foreign is refused. */
+/* Counts of an earlier mount: saved counts are loaded again; damaged and forged files and those of other stores are
+ * refused. */
 #include "test.h"
 #include "counts.h"
 #include "fixture.h"
@@ -24,7 +25,7 @@ static int setup(void **state)
     assert_int_equal(efs_counts_path(HASH, path, sizeof(path), &err), 0);
     assert_int_equal(efs_history_init(&saved, LAYERS, EXPERTS), 0);
     for (uint32_t pass = 0; pass < 20; pass++)
-        for (unsigned l = 0; l < LAYERS - 1; l++) { /* the last layer was never asked */
+        for (unsigned l = 0; l < LAYERS - 1; l++) { /* the last layer has no requests */
             const uint32_t experts[] = {pass * 3 % EXPERTS, (pass * 3 + 1 + l) % EXPERTS}, ranks[] = {0, 1 + pass % 3};
             assert_int_equal(efs_history_request(&saved, l, experts, pass % 4 ? ranks : NULL, 2), 0);
         }
@@ -60,7 +61,7 @@ static void write_file(const unsigned char *data, size_t bytes)
     fclose(f);
 }
 
-/* Put a little-endian number into the file's bytes. */
+/* Writes a little-endian number to the file's bytes. */
 static void put(unsigned char *data, size_t at, unsigned bytes, uint64_t n)
 {
     for (unsigned i = 0; i < bytes; i++)
@@ -83,7 +84,7 @@ static bool is_empty(const struct efs_history *h)
     return sum + h->sequences == 0;
 }
 
-/* Refused with that text, the path, and an empty history that can be used. */
+/* The load must fail with the path and `text` in its message, and leave an empty, usable history. */
 static void refused(const unsigned char *data, size_t bytes, const char *text)
 {
     struct efs_history h;
@@ -108,7 +109,7 @@ TEST_WITH(there_and_back, setup, teardown)
     assert_memory_equal(h.ranked, saved.ranked, LAYERS * sizeof(*h.ranked));
     assert_int_equal(h.sequences, 7);
     assert_int_equal(h.ranked[0], 15);
-    assert_int_equal(efs_history_request(&h, 0, &(uint32_t){4}, NULL, 1), 0); /* and once more, over the old one */
+    assert_int_equal(efs_history_request(&h, 0, &(uint32_t){4}, NULL, 1), 0); /* save again, over the old file */
     assert_int_equal(efs_counts_save(HASH, &h, &err), 0);
     efs_history_free(&h);
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
@@ -145,7 +146,7 @@ TEST_WITH(damaged, setup, teardown)
         refused(good, n, n < HEADER ? "not a file of counts" : "cut, or too long");
 }
 
-/* With a checksum that fits: each number on its own must be possible. */
+/* With a valid checksum: the loader checks each number. */
 TEST_WITH(forged, setup, teardown)
 {
     enum { PASSES = HEADER, RANKED = PASSES + 8 * LAYERS, COUNTS = RANKED + 8 * LAYERS };
@@ -160,7 +161,7 @@ TEST_WITH(forged, setup, teardown)
         {16, 8, HASH + 1, "another store"},
         {24, 4, 0xffffffff, "other layers"},
         {28, 4, 0xffffffff, "other layers"},
-        {24, 8, UINT64_C(0x0000000300000005), "other layers"}, /* 5 layers of 3: as many bytes but for the passes */
+        {24, 8, UINT64_C(0x0000000300000005), "other layers"}, /* 5 layers of 3 experts: the same number of counts */
         {PASSES, 8, EFS_HISTORY_MAX_PASSES + 1, "more passes than there can be"},
         {PASSES + 8, 8, UINT64_MAX, "more passes than there can be"},
         {PASSES, 8, 14, "more passes with ranks than passes"},
@@ -183,7 +184,7 @@ TEST_WITH(forged, setup, teardown)
         sign(data);
         refused(data, BYTES, lies[i].text);
     }
-    memcpy(data, good, BYTES); /* what is possible is taken: the checksum was not all that counts */
+    memcpy(data, good, BYTES); /* a possible value passes: the checksum is not the reason */
     put(data, PASSES, 8, EFS_HISTORY_MAX_PASSES);
     sign(data);
     write_file(data, BYTES);
@@ -203,7 +204,7 @@ TEST_WITH(of_other_stores, setup, teardown)
     efs_history_free(&h);
     char other[200];
     assert_int_equal(efs_counts_path(HASH + 1, other, sizeof(other), &err), 0);
-    assert_int_equal(rename(path, other), 0); /* the file of another store under this one's name */
+    assert_int_equal(rename(path, other), 0); /* the file of another store under this store's name */
     assert_int_equal(efs_counts_load(HASH + 1, LAYERS, EXPERTS, &h, &err), -EUCLEAN);
     assert_non_null(strstr(err.text, "another store"));
     efs_history_free(&h);
@@ -222,17 +223,17 @@ TEST_WITH(odd_places, setup, teardown)
     assert_true(efs_counts_save(HASH, &saved, &err) < 0);
     assert_non_null(strstr(err.text, path));
     assert_int_equal(rmdir(path), 0);
-    assert_int_equal(mkfifo(path, 0600), 0); /* does not wait for a writer */
+    assert_int_equal(mkfifo(path, 0600), 0); /* the open must not block until there is a writer */
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -EINVAL);
     efs_history_free(&h);
     unlink(path);
     write_file((const unsigned char *)"x", 1);
-    setenv("EXPERTFS_STATE", path, 1); /* a file where the directory should be */
+    setenv("EXPERTFS_STATE", path, 1); /* a file in place of the directory */
     assert_int_equal(efs_counts_save(HASH, &saved, &err), -ENOTDIR);
     assert_non_null(strstr(err.text, path));
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), -ENOTDIR);
     efs_history_free(&h);
-    snprintf(missing, sizeof(missing), "%s/a/b", home); /* directories are made */
+    snprintf(missing, sizeof(missing), "%s/a/b", home); /* missing directories are created */
     setenv("EXPERTFS_STATE", missing, 1);
     assert_int_equal(efs_counts_save(HASH, &saved, &err), 0);
     assert_int_equal(efs_counts_load(HASH, LAYERS, EXPERTS, &h, &err), 0);
@@ -251,7 +252,7 @@ TEST_WITH(not_writable, setup, teardown)
     struct efs_error err = {""};
     unlink(path);
     assert_int_equal(chmod(home, 0500), 0);
-    bool root = geteuid() == 0; /* who may write anywhere: be someone else meanwhile */
+    bool root = geteuid() == 0; /* root can write anywhere, so change the user id for the save */
     assert_true(!root || (chown(home, 65534, 65534) == 0 && seteuid(65534) == 0));
     errint_t rc = efs_counts_save(HASH, &saved, &err);
     assert_true(!root || seteuid(0) == 0);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A demotion reads the full form of an expert while others hold it, copy from it, ask for it again, want its memory or
- * close the store. It is made to stand still at each of its gaps while they do, and they while it ends: the bytes are
- * right whoever is last, and what is held is the budget's again.
+ * A demotion encodes an expert from its full form, while other threads lease the full form, copy from it, request it
+ * again, need its memory, or close the store. A test stops the demotion at each of its gaps while the other thread
+ * acts, and stops a copying thread while the demotion ends: the bytes must be right in each order, and all memory must
+ * be released in the end.
  *
- * The gaps are put in by the linker (--wrap, see Makefile): before a chunk of an extent is made from the full form,
- * before the extent is told to be made, and after that, which with the last extent is before the full form is let go.
+ * The linker (--wrap, see Makefile) inserts the gaps: before the first chunk of an extent is encoded, before the lock
+ * is taken to publish the extent, and before the next time that the lock is taken, which after the last extent is for
+ * the release of the full form.
  */
 #include <pthread.h>
 #include <sys/mman.h>
@@ -28,11 +30,11 @@
 #define MIB (1ull << 20)
 
 static struct fixture model;
-static uint8_t *raw[EXPERTS]; /* the experts' files */
+static uint8_t *raw[EXPERTS]; /* contents of the experts' files */
 static uint32_t files[EXPERTS];
 static size_t bytes[EXPERTS];
 
-/* 11 MiB an expert, coded almost a segment. */
+/* 11 MiB per expert; its coded form takes almost a segment. */
 static int setup(void **state)
 {
     *state = &model;
@@ -56,13 +58,13 @@ static int teardown(void **state)
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned seen, at; /* of the demotion; at: where it stands still, from 1; 0: nowhere */
+    unsigned seen, at; /* seen: gaps that the demotion has reached; at: the one to stop at, from 1; 0: none */
     bool stands, go;
     bool copier_stands, copier_go;
 } gaps = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-static _Thread_local unsigned demoting; /* 2: makes chunks of an extent, 1: has made them */
-static _Thread_local bool copies;       /* the next turn pins what this thread copies then */
+static _Thread_local unsigned demoting; /* 2: encoding an extent, 1: has taken the lock to publish it */
+static _Thread_local bool copies; /* the next efs_unlock() of this thread, which has pinned the data to copy, stops */
 
 static void stand(bool *stands, const bool *go)
 {
@@ -108,7 +110,8 @@ void __wrap_efs_lock(struct efs *fs);
 void __real_efs_unlock(struct efs *fs);
 void __wrap_efs_unlock(struct efs *fs);
 
-/* Of an open store only demotions encode, and the thread that measures how fast it does. */
+/* In an open store, demotions run on efs-decode threads; the other caller of the encoder is the thread that measures
+ * it. */
 static bool is_worker(void)
 {
     char name[16] = "";
@@ -146,7 +149,7 @@ void __wrap_efs_unlock(struct efs *fs)
     pthread_mutex_unlock(&gaps.lock);
 }
 
-/* ---- who comes meanwhile ---- */
+/* ---- concurrent threads ---- */
 
 static void check_read(struct efs *fs, uint32_t expert)
 {
@@ -179,7 +182,7 @@ static void join(pthread_t thread, const void *result)
     assert_ptr_equal(got, result);
 }
 
-/* Another expert, for which the full form of the first has to go. */
+/* Request another expert, which needs the memory of the first one's full form. */
 static struct efs_request *begin_other(struct efs *fs)
 {
     const struct efs_need need = {1, 1};
@@ -210,7 +213,7 @@ static struct efs *open_store(void)
 {
     static struct efs_options options = {.workers = 2, .no_state = true, .full_pool = true, .lease_wait = true};
     static uint64_t fixed;
-    for (;;) { /* that depends on the budget, which has room for one full expert */
+    for (;;) { /* fixed_bytes depends on the budget, which must have room for exactly one full expert */
         struct efs *fs = fixture_open(&model, options);
         struct efs_stats s;
         efs_stats(fs, &s);
@@ -224,10 +227,10 @@ static struct efs *open_store(void)
 
 struct round {
     struct efs *fs;
-    void *mapped; /* by who has the first expert's file; NULL: it was given out as a window */
+    void *mapped; /* mapping of the first expert's file; NULL: the expert was exported as a window */
 };
 
-/* The last lease of the first expert goes, its demotion begins and stands at the gap. */
+/* Releases the last lease of the first expert. Its demotion starts and stops at the gap. */
 static struct round begin_round(unsigned at, bool window)
 {
     struct round r = {.fs = open_store()};
@@ -239,13 +242,13 @@ static struct round begin_round(unsigned at, bool window)
         if (turn == 0)
             efs_lease_release(lease);
     }
-    if (!window || efs_lease_window(lease, &given) < 0) { /* where there is no tmpfs of our own */
+    if (!window || efs_lease_window(lease, &given) < 0) { /* no window without tmpfs */
         int fd = efs_lease_fd(lease);
         assert_true(fd >= 0);
         r.mapped = mmap(NULL, bytes[0], PROT_READ, MAP_SHARED, fd, 0);
         assert_ptr_not_equal(r.mapped, MAP_FAILED);
     }
-    for (uint32_t e = 1; e < EXPERTS; e++) /* its chunks go */
+    for (uint32_t e = 1; e < EXPERTS; e++) /* evicts the first expert's chunks */
         check_read(r.fs, e);
     gaps.at = at;
     gaps.seen = 0;
@@ -260,7 +263,7 @@ static struct round begin_round(unsigned at, bool window)
 static void end_round(struct round *r)
 {
     struct efs_stats s;
-    if (r->mapped) { /* whose memory it is, is for good */
+    if (r->mapped) { /* a client's mapping of a file stays valid */
         assert_memory_equal(r->mapped, raw[0], bytes[0]);
         munmap(r->mapped, bytes[0]);
     }
@@ -350,7 +353,7 @@ static void store_closes(struct round *r)
     r->fs = NULL;
 }
 
-/* Nobody wants its memory: all is coded again, and nothing read. */
+/* No request needs the memory: the demotion encodes the whole expert, and the engine reads nothing from disk. */
 static unsigned count_gaps(void)
 {
     struct efs_stats before, after;
@@ -369,9 +372,9 @@ static unsigned count_gaps(void)
     return gaps.seen;
 }
 
-/* Those of the first, the second and the last extent; of a file and of a window by turns. Under TSan, which takes 20
- * times as long, each test takes one gap of each extent and each kind, and every gap is in two tests: EXPERTFS_LONG
- * takes all. */
+/* The gaps of the first, the second and the last extent, alternating between file and window. Under TSan, which takes
+ * 20 times as long, each test takes one gap of each extent and each kind, and every gap is part of two tests.
+ * EXPERTFS_LONG runs all. */
 static void each_gap(void (*what)(struct round *))
 {
     static unsigned count, tests;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which read the I/O thread begins next: demand before read-ahead, that before spare time; reads that wait can become
- * demand, or be cancelled. The thread is held in complete() while reads are put in line, so that no test is a race.
+ * Order of the I/O thread's reads: demand before read-ahead, read-ahead before spare-time reads; waiting reads can be
+ * raised to demand or cancelled. The thread is blocked in complete() while the test queues reads, so that no test
+ * depends on timing.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@
 
 #define SEGMENT (8u << 20)
 #define READ_BYTES 4096u
-#define LARGE_BYTES (3u << 20) /* two are more than what goes at once in spare time */
+#define LARGE_BYTES (3u << 20) /* two exceed EFS_DISK_SPARE_BYTES */
 #define READS 8u
 
 struct test_read {
@@ -31,8 +32,8 @@ struct line {
     int fd;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct test_read *holder; /* its complete() waits */
-    bool held;                /* it does */
+    struct test_read *holder; /* its complete() blocks */
+    bool held;                /* the I/O thread is blocked in the holder's complete() */
     unsigned ended;
     struct test_read reads[READS], first;
 };
@@ -78,7 +79,7 @@ static void line_wait_held(struct line *l)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* The thread is in complete() of a first read, until line_go(). */
+/* The I/O thread is blocked in complete() of a first read until line_go(). */
 static struct line *line_begin(void)
 {
     char path[] = "/tmp/efs-test-disk-XXXXXX";
@@ -100,7 +101,7 @@ static struct line *line_begin(void)
     return l;
 }
 
-/* The thread goes on, until it is in complete() of that read. */
+/* Unblocks the thread and waits until it is blocked in complete() of `holder`. */
 static void line_hold(struct line *l, struct test_read *holder)
 {
     pthread_mutex_lock(&l->lock);
@@ -174,7 +175,8 @@ TEST(a_large_read_at_once_in_spare_time)
     line_end(l);
 }
 
-/* A read of three pieces, the first of which has begun when the thread is held: the others wait for who came then. */
+/* A read of three pieces, with the first in flight when the thread is blocked: reads submitted then run before the next
+ * piece. */
 static struct line *line_with_a_piece(void)
 {
     struct line *l = line_begin();
@@ -209,7 +211,7 @@ TEST(between_pieces_a_read_is_cancelled_or_raised)
     line_go(l, 2);
     assert_int_equal(l->reads[1].error, 0);
     assert_false(l->reads[1].request.spare_time);
-    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 2); /* the rest is read at once */
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 2); /* the two remaining pieces are one read */
     line_end(l);
 }
 
@@ -229,7 +231,7 @@ TEST(what_is_raised_is_demand)
     line_end(l);
 }
 
-/* Pages [first, first + pages) of the file, to that page of the segment. */
+/* Read pages [first, first + pages) of the file to page `to` of the segment. */
 static void submit_pages(struct line *l, unsigned i, unsigned first, unsigned pages, unsigned to)
 {
     l->reads[i] = (struct test_read){.line = l,
@@ -240,7 +242,7 @@ static void submit_pages(struct line *l, unsigned i, unsigned first, unsigned pa
     efs_disk_submit(l->disk, &l->reads[i].request);
 }
 
-/* Each page of the file begins with its number. */
+/* Write its number to the start of each page of the file. */
 static void line_number_pages(struct line *l)
 {
     for (uint32_t page = 0; page < SEGMENT / READ_BYTES; page++)
@@ -264,8 +266,8 @@ TEST(neighbours_are_read_as_one)
     line_number_pages(l);
     submit_pages(l, 0, 10, 3, 0);
     submit_pages(l, 1, 100, 1, 20);
-    submit_pages(l, 2, 12, 2, 30); /* begins with the last page of the first */
-    submit_pages(l, 3, 15, 2, 40); /* not beside the one before */
+    submit_pages(l, 2, 12, 2, 30); /* starts with the last page of read 0 */
+    submit_pages(l, 3, 15, 2, 40); /* not adjacent to the previous read */
     submit_pages(l, 4, 14, 1, 50);
     line_go(l, 5);
     for (unsigned i = 0; i < 5; i++)
@@ -273,7 +275,7 @@ TEST(neighbours_are_read_as_one)
     assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 2);
     assert_int_equal(atomic_load(&l->stats.disk_bytes), (1 + 7 + 1) * READ_BYTES);
     line_end(l);
-    l = line_begin(); /* no more than what is worth it */
+    l = line_begin(); /* at most EFS_DISK_JOIN_BYTES */
     line_number_pages(l);
     for (unsigned i = 0; i < 3; i++)
         submit_pages(l, i, i * 200, 200, i * 200);
@@ -284,7 +286,7 @@ TEST(neighbours_are_read_as_one)
     line_end(l);
 }
 
-/* The file ends in the middle of what is read as one. */
+/* The file ends in the middle of the joined read. */
 TEST(a_neighbour_fails_alone)
 {
     struct line *l = line_begin();
@@ -301,12 +303,12 @@ TEST(a_neighbour_fails_alone)
     line_end(l);
 }
 
-/* It was the first to be asked for: what comes as demand later does not go before it. */
+/* A raised read keeps its place in the order of submission: demand submitted later does not overtake it. */
 TEST(what_is_raised_does_not_wait_for_later_demand)
 {
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
-    atomic_store(&l->reads[0].request.change, EFS_DISK_RAISE); /* it has not come in yet: no look is needed */
+    atomic_store(&l->reads[0].request.change, EFS_DISK_RAISE); /* not received yet: no look needed */
     submit(l, &l->reads[1], READ_BYTES, false, false);
     line_go(l, 2);
     assert_true(begun_before(l, 0, 1));
@@ -330,7 +332,7 @@ TEST(what_is_cancelled_is_not_read)
     line_end(l);
 }
 
-/* Nothing else wakes the thread: the read under way is the one that it would wait for. */
+/* Only efs_disk_look() wakes the thread, which otherwise waits for the read in flight. */
 TEST(a_look_wakes_the_thread)
 {
     struct line *l = line_begin();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_estimator.c - a profile that was measured while others used the machine, or another machine: what is served
- * corrects it after few reads, both ways and however wrong.
+ * test_estimator.c - a profile measured on a busy machine or on another one: the engine's reads correct it within 200
+ * bursts, upwards and downwards, however wrong it is.
  */
 #include "test.h"
 #include "estimator.h"
@@ -20,7 +20,7 @@ static struct efs_estimator *estimator_of(double disk_bytes_per_second, double r
     return e;
 }
 
-/* Bursts of some MiB from a disk of that bandwidth and a latency of 0.1 ms, so many times slower. */
+/* Bursts of 1 to 8 MiB from a disk with this bandwidth and 0.1 ms latency, all `slower` times slower. */
 static void serve(struct efs_estimator *e, unsigned bursts, double disk_bytes_per_second, double slower)
 {
     for (unsigned i = 0; i < bursts; i++) {
@@ -35,7 +35,7 @@ static void serve(struct efs_estimator *e, unsigned bursts, double disk_bytes_pe
     }
 }
 
-/* Within a fifth. */
+/* Within 20 %. */
 static void assert_near(double value, double wanted)
 {
     if (value < 0.8 * wanted || value > 1.2 * wanted)
@@ -50,7 +50,8 @@ static void assert_disk(struct efs_estimator *e, double bytes_per_second)
     assert_near(now.disk_bytes_per_second, bytes_per_second);
 }
 
-/* As in the field: 0.025 GB/s for 0.8; a disk cannot be faster than itself. */
+/* Seen in the field: a profile of 0.025 GB/s for a disk of 0.8 GB/s, measured under load. A read faster than the
+ * profile proves that the disk is faster. */
 TEST(a_disk_that_was_busy_is_faster)
 {
     const double latencies_ns[] = {1e5, 4e6};
@@ -67,7 +68,7 @@ TEST(a_disk_that_was_busy_is_faster)
     }
 }
 
-/* Slower for a while: rates follow, and then they are what they were. */
+/* A period of load: the rates follow, and recover afterwards. */
 TEST(load_makes_nothing_worse_for_long)
 {
     struct efs_estimator *e = estimator_of(0.8e9, 1e5);
@@ -79,7 +80,7 @@ TEST(load_makes_nothing_worse_for_long)
     efs_estimator_free(e);
 }
 
-/* A store that was carried from a disk of 3 GB/s to one of 20 MB/s, and the other way round. */
+/* A store that was moved from a disk of 3 GB/s to one of 20 MB/s, and then to one of 6 GB/s. */
 TEST(no_bound_keeps_rates_wrong)
 {
     struct efs_estimator *e = estimator_of(3e9, 1e5);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs_client_ffn() for experts of every kind that is known, each as its checkpoint has it: against sums in double made
- * from the checkpoint's own numbers; the same to the bit for every form, codec, number of threads and of tokens,
- * budget, and of a client or memory of the caller's; what BF16 activations round; refusals; damage is an error, never a
- * number.
+ * efs_client_ffn() for experts of every known kind, with tensors as in the kind's checkpoints. Results are compared
+ * with sums in double computed from the checkpoint's numbers, and must be bit-identical for every form, codec, number
+ * of threads and tokens, and budget, and for experts in the caller's memory. Also the rounding of BF16 activations,
+ * refused arguments, and damage, which must be an error, never a wrong number.
  */
 #include <math.h>
 
@@ -15,25 +15,25 @@
 #include "matvec.h"
 
 #define EXPERTS 3u
-#define INNER 1088u /* so that a bias of F32 is long enough to be coded */
+#define INNER 1088u /* so that an F32 bias is long enough to be coded */
 #define HIDDEN 192u
-#define TOKENS 260u /* more than a product takes at once */
+#define TOKENS 260u /* more than the engine computes at once */
 #define Y_STRIDE (HIDDEN + 3)
 #define TENSORS_MAX 24
 #define MIB (1ull << 20)
 
-#ifdef __SANITIZE_THREAD__ /* the threads are the same for each, and take minutes */
+#ifdef __SANITIZE_THREAD__ /* threads are the same for each kind, and each takes minutes */
 #define ONE_KIND true
 #else
 #define ONE_KIND false
 #endif
 
-/* ---- a checkpoint, and its numbers ---- */
+/* ---- a checkpoint and its numbers ---- */
 
 struct tensor {
     char name[80];
-    uint32_t rows, cols; /* of an expert; rows 0: a vector */
-    uint32_t experts;    /* fused: how many it holds; 0: one expert's */
+    uint32_t rows, cols; /* of one expert; rows 0: a vector */
+    uint32_t experts;    /* fused: number of experts; 0: tensor of a single expert */
     double *numbers;     /* [experts][rows][cols] */
     enum { BF16, F16, F32 } dtype;
 };
@@ -54,7 +54,7 @@ static double f16_value(uint16_t half)
     return half >> 15 ? -size : size;
 }
 
-/* Numbers as weights have them: signs and mantissas at random, few exponents. */
+/* Numbers like trained weights: random signs and mantissas, few exponents. */
 static double number(struct checkpoint *c, int dtype, uint8_t *to, int exponent)
 {
     uint64_t r = fixture_random(&c->random);
@@ -89,7 +89,7 @@ static void add(struct checkpoint *c, int dtype, uint32_t experts, uint32_t rows
     assert_non_null(t->numbers);
 }
 
-/* One for each expert; the name has %u for its number. */
+/* One tensor per expert, named before + number + after. */
 static void add_each(struct checkpoint *c, int dtype, uint32_t rows, uint32_t cols, const char *before,
                      const char *after)
 {
@@ -139,7 +139,8 @@ static void checkpoint_end(struct checkpoint *c)
     fixture_end(&c->fixture);
 }
 
-/* The numbers of an expert in the tensor whose name holds `part`; tensors of their own come in the order of experts. */
+/* The numbers of an expert in the tensor with `part` in its name. Tensors of single experts are in the order of
+ * experts. */
 static const double *numbers_of(const struct checkpoint *c, const char *part, uint32_t expert)
 {
     uint32_t skip = expert;
@@ -157,10 +158,10 @@ static const double *numbers_of(const struct checkpoint *c, const char *part, ui
     return NULL;
 }
 
-/* ---- what the experts should give ---- */
+/* ---- expected results ---- */
 
-static double x[TOKENS][HIDDEN]; /* numbers that BF16 and F16 hold */
-static unsigned clamps[2];       /* how often a limit was met, by gate and by up */
+static double x[TOKENS][HIDDEN]; /* exact in BF16 and F16 */
+static unsigned clamps[2];       /* number of clamped values, of gate and of up */
 
 typedef void expert_formula(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out);
 
@@ -189,7 +190,7 @@ static void swiglu(const struct checkpoint *c, uint32_t expert, const double *in
         out[i] = row_product(down + i * INNER, h, INNER);
 }
 
-/* gpt-oss: its formula as its authors give it. */
+/* gpt-oss: the formula of its reference implementation. */
 static void clamped(const struct checkpoint *c, uint32_t expert, const double *in, double *h, double *out)
 {
     const double *gate = numbers_of(c, "ffn_gate_exps", expert), *up = numbers_of(c, "ffn_up_exps", expert);
@@ -220,7 +221,7 @@ static void relu(const struct checkpoint *c, uint32_t expert, const double *in, 
         out[i] = row_product(wo + i * INNER, h, INNER);
 }
 
-/* Expert 0 gets all tokens, others two of three or so. */
+/* Expert 0 gets all tokens, the remaining experts about two of three. */
 static bool chosen(uint32_t expert, uint32_t token, uint32_t tokens)
 {
     return expert == 0 || (token + expert) % 3 != 1 || tokens == 1;
@@ -231,7 +232,7 @@ static float weight_of(uint32_t expert, uint32_t token)
     return 0.25f + (float)((token + expert) % 4) / 4;
 }
 
-static struct efs_route_to routes[EXPERTS]; /* of the mixture that was made last */
+static struct efs_route_to routes[EXPERTS]; /* of the last mixture_of() */
 
 static struct efs_mixture mixture_of(enum efs_form form, enum efs_activation activation, uint32_t tokens, float *y)
 {
@@ -267,7 +268,7 @@ static struct efs_mixture mixture_of(enum efs_form form, enum efs_activation act
                                 .form = form};
 }
 
-/* y is zero before, so that a byte beside the rows is seen. */
+/* y is zeroed first, so that writes outside the rows are detected. */
 static errint_t run(struct efs *fs, unsigned threads, enum efs_form form, enum efs_activation activation,
                     uint32_t tokens, float y[TOKENS * Y_STRIDE], struct efs_error *err)
 {
@@ -293,7 +294,7 @@ static void reference(const struct checkpoint *c, expert_formula *formula, uint3
             }
 }
 
-/* Within what F32 sums lose (and a rounding of h, if it is rounded). */
+/* The bound allows for F32 sums and, with BF16 or F16 activations, the rounding of h. */
 static void check(const float *y, const double *want, uint32_t tokens, double bound)
 {
     double largest = 0, worst = 0;
@@ -324,7 +325,7 @@ static void run_kind(const struct checkpoint *c, expert_formula *formula, enum e
     static const enum efs_codec_choice codecs[] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
     static const enum efs_form forms[] = {EFS_FORM_CODED, EFS_FORM_FULL, EFS_FORM_ANY};
     static const uint32_t tokens[] = {1, 5, TOKENS};
-    static float first[3][2][TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE]; /* first: by F32, and narrow */
+    static float first[3][2][TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE]; /* [0]: F32; [1]: narrow */
     static double want[TOKENS * HIDDEN];
     struct efs_error err = {""};
     for (size_t codec = 0; codec < 3; codec++) {
@@ -348,7 +349,7 @@ static void run_kind(const struct checkpoint *c, expert_formula *formula, enum e
                              narrow == EFS_ACTIVATION_F16 ? EFS_ACTIVATION_BF16 : EFS_ACTIVATION_F16, 1, y, &err),
                          -EOPNOTSUPP);
         efs_close(fs);
-        fs = open_store(c, 40 * MIB); /* hardly any memory */
+        fs = open_store(c, 40 * MIB); /* little memory */
         assert_int_equal(run(fs, 2, EFS_FORM_CODED, narrow, TOKENS, y, &err), 0);
         assert_memory_equal(y, first[2][1], sizeof(y));
         efs_close(fs);
@@ -357,7 +358,7 @@ static void run_kind(const struct checkpoint *c, expert_formula *formula, enum e
 
 /* ---- kinds ---- */
 
-static struct checkpoint model; /* BF16, three matrices an expert */
+static struct checkpoint model; /* BF16, three matrices per expert */
 
 static void add_swiglu(struct checkpoint *c, int dtype)
 {
@@ -398,7 +399,7 @@ static void gpt_oss(int dtype, int bias, enum efs_activation narrow)
     checkpoint_end(&c);
 }
 
-/* As converters of gpt-oss write it: gate and up apart, biases of F32. */
+/* As converters of gpt-oss write it: separate gate and up, biases of F32. */
 TEST(test_gpt_oss)
 {
     if (ONE_KIND)
@@ -419,7 +420,7 @@ TEST(test_switch)
     checkpoint_end(&c);
 }
 
-/* Tensors that make no known kind: which one, is said. */
+/* Tensors that match no known kind: the message names the tensor, or the number of tensors. */
 TEST(test_unknown_kinds)
 {
     static const char *const others[] = {".wi.weight", ".shared.weight", ".up_proj.bias"};
@@ -440,9 +441,9 @@ TEST(test_unknown_kinds)
     }
 }
 
-/* ---- other ways to the same sums ---- */
+/* ---- the same sums by other calls ---- */
 
-/* All experts, full, until the request is released. */
+/* All experts in full form, valid until the request is released. */
 static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert *plain)
 {
     struct efs_need needs[EXPERTS];
@@ -466,7 +467,7 @@ static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert
     return request;
 }
 
-/* The same experts from memory of the caller's. */
+/* The same experts in the caller's memory. */
 TEST(test_plain)
 {
     static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
@@ -493,7 +494,7 @@ TEST(test_plain)
     efs_close(fs);
 }
 
-/* A client of the store: the same to the bit; what is not there is said. */
+/* A client of the store: bit-identical; a missing layer is -ENOENT. */
 TEST(test_client)
 {
     static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
@@ -518,7 +519,7 @@ TEST(test_client)
     efs_close(fs);
 }
 
-/* To BF16, to the nearest, ties to even. */
+/* Rounds to BF16: to nearest, ties to even. */
 static double as_bf16(double v)
 {
     float f = (float)v;
@@ -529,7 +530,7 @@ static double as_bf16(double v)
     return f;
 }
 
-/* What a token's h is, in BF16: rounded here, from what the kernels say before. */
+/* The output of one token, by the kernels, but with h rounded to BF16 here. */
 static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, float *y)
 {
     struct efs_matrix gate = {.rows = INNER, .cols = HIDDEN, .plain = p->gate}, up = gate,
@@ -554,7 +555,8 @@ static void by_kernels(const struct efs_plain_expert *p, const uint16_t *token, 
 }
 
 #define FEW_TOKENS 70u
-/* h is rounded to the nearest BF16 number on every code path, ties to even, for each token alone; a NaN stays one. */
+/* On every code path h is rounded to the nearest BF16 number, ties to even, for each token separately; a NaN stays a
+ * NaN. */
 TEST(test_bf16)
 {
     static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
@@ -609,9 +611,9 @@ TEST(test_bf16)
     efs_close(fs);
 }
 
-/* ---- what else is said of it, and what is refused ---- */
+/* ---- reports and refusals ---- */
 
-/* Whatever comes, products tell plans what they took: of an expert that was run as it is coded, here. */
+/* Products report their time to the planner, for EFS_FORM_ANY as well; here the expert is computed in coded form. */
 TEST(test_told)
 {
     static float y[TOKENS * Y_STRIDE];
@@ -649,7 +651,7 @@ TEST(test_refused)
     const struct efs_mixture good = mixture_of(EFS_FORM_CODED, EFS_ACTIVATION_F32, 1, y);
     assert_int_equal(fixture_ffn(fs, team, &good, &err), 0);
     struct efs_mixture m = good;
-    m.hidden = HIDDEN / 2; /* of another shape */
+    m.hidden = HIDDEN / 2; /* not the experts' shape */
     refused(fs, team, m, "shapes");
     m = good;
     m.expert_count = 0;
@@ -688,13 +690,13 @@ TEST(test_damage)
             errors += rc == -EUCLEAN;
             efs_close(fs);
         }
-        fixture_damage(store, at); /* twice is not at all */
+        fixture_damage(store, at); /* a second flip restores the byte */
     }
     assert_true(errors > 0);
 }
 
-/* Each shard has a codec of its own: zeros behind weights, so that the first shard of a tensor is of the cascade and a
- * later one of zstd. */
+/* Each shard has its own codec: weights followed by zeros make the first shard of a tensor a cascade chunk and a later
+ * one a zstd chunk. */
 TEST(codecs_mixed_in_a_tensor)
 {
     static float full[TOKENS * Y_STRIDE], coded[TOKENS * Y_STRIDE];
@@ -702,7 +704,7 @@ TEST(codecs_mixed_in_a_tensor)
     struct efs_error err = {""};
     struct efs_store_info info;
     unsigned char *weights = fixture_weights(&model.fixture, &bytes);
-    for (size_t t = 0; t < EXPERTS * 3; t++) /* the last shards of each tensor; they lie at the file's end */
+    for (size_t t = 0; t < EXPERTS * 3; t++) /* all but the first shard; tensors end the file */
         memset(weights + bytes - (t + 1) * 2 * INNER * HIDDEN + 32768, 0, 2 * INNER * HIDDEN - 32768);
     fixture_file(&model.fixture, "model.safetensors", weights, bytes);
     free(weights);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts in memory of a graphics processor, over a driver that has none (fake_cuda.h): of a store and of a mount; what
- * stays in pool G, what goes for it and when; what is refused; damage on the way, and each call of the driver that
- * fails once, or from then on, as of a lost device; many threads. Formats are in test_gpu_formats.c, experts that are
- * run in test_gpu_run.c.
+ * Experts in GPU memory, with the fake driver (fake_cuda.h): from a store and from a mount; eviction from pool G;
+ * refused calls; damage during a copy; each driver call failing once, or from then on as on a lost device; many
+ * threads. test_gpu_formats.c tests formats, test_gpu_run.c computes experts.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -52,7 +51,7 @@ static void both(struct efs_client *client)
     assert_int_equal(efs_client_wait_any(request, 0, &index, &status), 0);
     efs_client_release(request);
     assert_int_equal(gpu_begin(client, 0, 0, GPU_EXPERTS, &request), 0);
-    efs_client_release(request); /* nobody waited */
+    efs_client_release(request); /* released without a wait */
 }
 
 TEST_WITH(of_a_store, NULL, gpu_after)
@@ -71,13 +70,13 @@ TEST_WITH(of_a_store, NULL, gpu_after)
 TEST_WITH(of_a_mount, NULL, gpu_after)
 {
     struct efs_client *client = gpu_client(gpu_mount.directory, GPU_LEAST);
-    both(client); /* this one hands out none coded: they are copied in full */
+    both(client); /* this mount exports no coded experts: they are copied in full form */
     assert_int_equal(gpu_stats(client).g_decodes, 0);
     assert_int_equal(gpu_fake.registered(), 0);
     efs_client_close(client);
 }
 
-/* Memory that chunks come from is registered as long as it is the pool's, and no longer. */
+/* Memory of the chunk pool is registered with the driver only while the pool owns it. */
 TEST_WITH(registered_memory, NULL, gpu_after)
 {
     struct efs_stats stats;
@@ -107,14 +106,14 @@ TEST_WITH(registered_memory, NULL, gpu_after)
     assert_int_equal(gpu_fake.registered(), 0);
 }
 
-/* Beside requests in other forms, of the same client. */
+/* LRU eviction from pool G, and a request in another form by the same client. */
 TEST_WITH(what_is_there_stays, NULL, gpu_after)
 {
     struct efs_client_request *request;
     gpu_fake.policy = "lru";
     struct efs_client *client = gpu_client(gpu_model.store, GPU_LEAST);
     gpu_bring(client, 0, 0, 6);
-    gpu_bring(client, 0, 2, 4); /* 0 and 1 are the oldest now */
+    gpu_bring(client, 0, 2, 4); /* 0 and 1 are now the least recently used */
     gpu_bring(client, 1, 0, 3);
     struct efs_gpu_stats before = gpu_stats(client);
     assert_int_equal(before.g_evicted, 1);
@@ -167,7 +166,7 @@ TEST_WITH(refused, NULL, gpu_after)
     assert_int_equal(efs_client_begin(client, "a stack of a name that is longer than any", 0, none, 1, EFS_FORM_DEVICE,
                                       &request, &err),
                      -ENOENT);
-    gpu_bring(client, 0, 1, 1); /* what was named with one that is not is asked for anew */
+    gpu_bring(client, 0, 1, 1); /* expert 1 was part of a refused request */
     request = gpu_hold(client, 0, 0, 1);
     const struct efs_tensor *tensors;
     uint32_t count;
@@ -181,7 +180,7 @@ TEST_WITH(refused, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* What is held is not taken: who finds no room is told, and finds some when it was dropped. */
+/* Held experts are not evicted: a request without room gets -ENOMEM, and succeeds after the release. */
 TEST_WITH(no_room, NULL, gpu_after)
 {
     struct efs_client_request *held, *more;
@@ -207,8 +206,8 @@ TEST_WITH(no_room, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* A client for each of several devices: experts are where they were asked for, and one that is lost takes no other
- * along. */
+/* One client per device: experts are in memory of the client's device, and the loss of a device does not affect the
+ * client of another one. */
 TEST_WITH(several_devices, NULL, gpu_after)
 {
     const char *const paths[] = {gpu_mount.directory, gpu_model.store};
@@ -245,7 +244,7 @@ TEST_WITH(several_devices, NULL, gpu_after)
     }
 }
 
-/* Work of a user's stream: it reads an expert only when it is let. */
+/* Work in a user's stream, which reads an expert after `may` is posted. */
 struct reader {
     sem_t may;
     const uint8_t *from;
@@ -275,7 +274,7 @@ TEST_WITH(who_still_reads, NULL, gpu_after)
     assert_int_equal(cu.context_retain(&context, 0), 0);
     assert_int_equal(cu.context_push(context), 0);
     assert_int_equal(cu.stream_create(&stream, 0), 0);
-    for (unsigned round = 0; round < 3; round++) { /* the first time, and with events that were used before */
+    for (unsigned round = 0; round < 3; round++) { /* later rounds reuse the events */
         request = gpu_hold(client, 0, 0, 1);
         assert_int_equal(efs_client_tensors(request, 0, &tensors, &count), 0);
         reader.from = tensors[0].data;
@@ -286,8 +285,8 @@ TEST_WITH(who_still_reads, NULL, gpu_after)
         assert_int_equal(efs_client_drop_after(request, 0, stream), 0);
         assert_int_equal(efs_client_drop_after(request, 0, stream), -EINVAL);
         efs_client_release(request);
-        assert_int_equal(gpu_begin(client, 1, 0, GPU_EXPERTS, &others), 0); /* need all of the pool */
-        for (unsigned i = 0; i < 2; i++)                                    /* some come, but none to where it is */
+        assert_int_equal(gpu_begin(client, 1, 0, GPU_EXPERTS, &others), 0); /* needs the whole pool */
+        for (unsigned i = 0; i < 2; i++)                                    /* none may reuse the memory in use */
             if (efs_client_wait_any(others, 20, &index, &status) == 1)
                 assert_int_equal(status, 0);
         sem_post(&reader.may);
@@ -306,7 +305,7 @@ TEST_WITH(who_still_reads, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 TEST_WITH(damaged_on_the_way, NULL, gpu_after)
 {
@@ -329,7 +328,7 @@ TEST_WITH(damaged_on_the_way, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* A client's life, in which some call of the driver fails. Returns whether one did. */
+/* Opens a client, requests experts and closes it, while driver calls may fail. Returns whether one failed. */
 static bool life(void)
 {
     struct efs_error err = {""};
@@ -370,7 +369,7 @@ TEST_WITH(each_call_fails, NULL, gpu_after)
     gpu_each_call_fails(life, 30);
 }
 
-/* ---- many ---- */
+/* ---- many threads ---- */
 
 #define THREADS 4
 
@@ -424,7 +423,8 @@ TEST_WITH(many_threads, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* A forked process: no call gets to the driver, which does not work there; the parent goes on. */
+/* In a forked process the driver does not work: every call fails with -ECHILD before it reaches the driver. The parent
+ * is not affected. */
 TEST_WITH(forked, NULL, gpu_after)
 {
     if (SANITIZED)

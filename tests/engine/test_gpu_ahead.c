@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts that are named ahead are brought to pool G before they are asked for: what is used, late and in vain, whose
- * place is taken, who goes first, what stops it, and what goes wrong meanwhile.
+ * Prefetch to pool G of experts named in hints: counters of used, late and wasted ones; which experts a prefetch
+ * evicts; priority of requests; what cancels a prefetch; failures.
  */
 #include <pthread.h>
 #include <sys/xattr.h>
@@ -16,7 +16,7 @@
 #define LARGE_BUDGET (GPU_SLOTS + 8 * MIB + 2 * LARGE_BYTES)
 enum { COPYING = 1, COMPUTING = 2, AHEAD = 8 }; /* streams, for gpu_fake.hold() */
 
-/* Wait, for a minute at most, until this is so. */
+/* Waits up to a minute for the condition. */
 #define UNTIL(condition)                                                                                               \
     do {                                                                                                               \
         for (unsigned waited = 0; !(condition) && waited < 60000; waited++)                                            \
@@ -40,7 +40,7 @@ static void hint(struct efs_client *client, uint32_t layer, uint32_t first, uint
     assert_int_equal(hint_of(client, 0, layer, first, count, NULL), 0);
 }
 
-/* A layer's experts stand in memory of the store or mount. */
+/* Loads a layer's experts into memory of the store or the mount. */
 static void warm(struct efs_client *client, uint32_t layer, uint32_t count, enum efs_form form)
 {
     struct efs_need needs[GPU_EXPERTS];
@@ -51,7 +51,7 @@ static void warm(struct efs_client *client, uint32_t layer, uint32_t count, enum
     efs_client_release(request);
 }
 
-/* A client whose store has all in memory; room for so many experts of what is named ahead. */
+/* A client whose store has all experts in memory, with room in pool G for this number of prefetched experts. */
 static struct efs_client *ahead_client(uint32_t experts)
 {
     gpu_fake.ahead_bytes = experts * GPU_EXPERT_BYTES;
@@ -72,7 +72,7 @@ static bool is_ahead(struct efs_client *client, uint32_t experts)
     return gpu_stats(client).g_ahead_bytes == experts * GPU_EXPERT_BYTES;
 }
 
-/* So many are there, the last one perhaps only placed. */
+/* Waits until this number of experts is prefetched. The copy of the last one may still be in flight. */
 static void settle(struct efs_client *client, uint32_t experts)
 {
     UNTIL(is_ahead(client, experts) &&
@@ -88,12 +88,12 @@ TEST_WITH(what_is_used, NULL, gpu_after)
     struct efs_gpu_stats s = gpu_stats(client);
     assert_int_equal(s.g_hits + s.g_joined, 3);
     assert_int_equal(s.g_brought, 1);
-    assert_true(sums(client, 3, 3, 0, 0) || sums(client, 3, 2, 1, 0)); /* the last one may just have been placed */
+    assert_true(sums(client, 3, 3, 0, 0) || sums(client, 3, 2, 1, 0)); /* late, if its copy is in flight */
     assert_int_equal(s.g_ahead_bytes, 0);
     assert_int_equal(s.g_plain_bytes, 4 * 3 * 32768);
-    gpu_bring(client, 1, 0, 4); /* these are as others now */
+    gpu_bring(client, 1, 0, 4); /* now ordinary experts of the pool */
     assert_int_equal(gpu_stats(client).g_hits + gpu_stats(client).g_joined, 7);
-    hint(client, 1, 0, 4); /* all there: there is nothing to do */
+    hint(client, 1, 0, 4); /* all in the pool: no effect */
     hint(client, 0, 7, 1);
     settle(client, 1);
     assert_int_equal(gpu_stats(client).g_ahead_issued, 4);
@@ -105,19 +105,19 @@ TEST_WITH(what_is_in_vain, NULL, gpu_after)
     struct efs_client *client = ahead_client(4);
     hint(client, 1, 0, 2);
     settle(client, 2);
-    gpu_bring(client, 0, 0, 2); /* another layer says nothing of them */
+    gpu_bring(client, 0, 0, 2); /* a request for another layer does not affect them */
     assert_true(is_ahead(client, 2));
     gpu_bring(client, 1, 4, 2);
-    UNTIL(sums(client, 2, 0, 0, 2)); /* the second may just have been placed: then it is given up */
+    UNTIL(sums(client, 2, 0, 0, 2)); /* if the second is still in flight, it is cancelled */
     assert_true(is_ahead(client, 0));
     hint(client, 0, 3, 2);
     settle(client, 2);
-    hint(client, 0, 4, 2); /* 3 is not believed any more */
+    hint(client, 0, 4, 2); /* expert 3 is no longer predicted */
     settle(client, 2);
     UNTIL(sums(client, 5, 0, 0, 3));
-    assert_int_equal(hint_of(client, 9, 0, 6, 2, NULL), 0); /* of another sequence: beside these */
+    assert_int_equal(hint_of(client, 9, 0, 6, 2, NULL), 0); /* another sequence: in addition to these */
     settle(client, 4);
-    hint(client, 0, 0, 0); /* the sequence is over */
+    hint(client, 0, 0, 0); /* end of the sequence */
     UNTIL(sums(client, 7, 0, 0, 5) && is_ahead(client, 2));
     gpu_bring(client, 0, 6, 2);
     assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 2);
@@ -139,7 +139,7 @@ TEST_WITH(what_is_not_begun, NULL, gpu_after)
     warm(client, 1, 2, EFS_FORM_CODED);
     efs_stats(efs_client_fs(client), &stats);
     const uint64_t read = stats.read_bytes;
-    hint(client, 0, 0, GPU_EXPERTS); /* on disk alone */
+    hint(client, 0, 0, GPU_EXPERTS); /* only on disk */
     assert_int_equal(hint_of(client, 0, 1, 0, 2, unlikely), 0);
     settle(client, 1);
     assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
@@ -159,7 +159,8 @@ TEST_WITH(what_is_not_begun, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* Places: free ones, and those of others, but not of what is held or named, nor more than its part. */
+/* A prefetch takes free places and evicts other experts, but none that is held or named in a hint, and it takes at most
+ * ahead_bytes. */
 TEST_WITH(whose_place, NULL, gpu_after)
 {
     struct efs_client_request *held;
@@ -167,29 +168,29 @@ TEST_WITH(whose_place, NULL, gpu_after)
     struct efs_client *client = ahead_client(3);
     held = gpu_hold(client, 0, 0, 6);
     hint(client, 1, 0, 3);
-    UNTIL(gpu_stats(client).g_ahead_wasted == 1); /* the third found none */
+    UNTIL(gpu_stats(client).g_ahead_wasted == 1); /* no place for the third */
     settle(client, 2);
     assert_int_equal(gpu_stats(client).g_evicted, 0);
     assert_int_equal(gpu_stats(client).g_held, 6);
     for (uint32_t i = 0; i < 6; i++)
         gpu_check(held, i, 0, i);
     for (uint32_t i = 0; i < 4; i++)
-        assert_int_equal(efs_client_drop_after(held, i, NULL), 0); /* read by nobody any more */
+        assert_int_equal(efs_client_drop_after(held, i, NULL), 0); /* no stream reads it any more */
     efs_client_release(held);
-    hint(client, 0, 0, 1); /* the oldest, and there */
-    hint(client, 1, 0, 6); /* one more than the part has room for, even so */
+    hint(client, 0, 0, 1); /* least recently used, but named in the hint */
+    hint(client, 1, 0, 6); /* the third evicts expert 1; ahead_bytes has no room for more */
     settle(client, 3);
     assert_int_equal(gpu_stats(client).g_evicted, 1);
     const uint64_t hits = gpu_stats(client).g_hits;
     gpu_bring(client, 0, 0, 1);
     assert_int_equal(gpu_stats(client).g_hits, hits + 1);
-    gpu_bring(client, 0, 0, GPU_EXPERTS); /* who asks takes them all */
+    gpu_bring(client, 0, 0, GPU_EXPERTS); /* a request evicts all prefetched experts */
     UNTIL(is_ahead(client, 0));
     assert_int_equal(gpu_stats(client).g_ahead_issued, gpu_stats(client).g_ahead_wasted);
     efs_client_close(client);
 }
 
-/* While most names are wrong nothing is begun for them. */
+/* While most predictions are wrong, hints start no prefetch. */
 TEST_WITH(wrong_names, NULL, gpu_after)
 {
     gpu_fake.policy = "lru";
@@ -203,7 +204,7 @@ TEST_WITH(wrong_names, NULL, gpu_after)
     hint(client, 0, 0, 2);
     gpu_bring(client, 1, 4, 4);
     assert_int_equal(gpu_stats(client).g_ahead_issued, issued);
-    for (uint32_t round = 0; round < 40; round++) { /* names that come true are believed again */
+    for (uint32_t round = 0; round < 40; round++) { /* correct predictions enable the prefetch again */
         hint(client, round % 2, 0, 4);
         gpu_bring(client, round % 2, 0, 4);
         gpu_bring(client, round % 2, 4, 4);
@@ -213,14 +214,14 @@ TEST_WITH(wrong_names, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* ---- experts larger than a slot: on their way, step by step ---- */
+/* ---- experts larger than a slot: copied in steps ---- */
 
 struct large {
     struct fixture model;
     struct efs_client *client;
 };
 
-/* Half of expert 0 of layer 1 is with the driver, which does not take it up. */
+/* The driver has the first half of a prefetch of expert 0 of layer 1, and its stream is held. */
 static struct efs_client *large_begin(struct large *large)
 {
     struct efs_error err = {""};
@@ -245,7 +246,7 @@ static void large_end(struct large *large)
     fixture_end(&large->model);
 }
 
-/* That nothing happens can only be waited for: a mistake may be missed, what is right never fails. */
+/* Checks that nothing is copied within 30 ms. This can miss a bug, but cannot fail without one. */
 static void link_rests(struct efs_client *client, uint64_t link_bytes)
 {
     usleep(30000);
@@ -262,14 +263,14 @@ TEST_WITH(who_asks_goes_first, NULL, gpu_after)
     const uint64_t half = gpu_stats(client).g_link_bytes;
     gpu_fake.hold(COPYING | AHEAD);
     assert_int_equal(gpu_begin(client, 0, 0, 1, &asked), 0);
-    UNTIL(gpu_stats(client).g_link_bytes > half + LARGE_BYTES / 2); /* beside it, all of it */
+    UNTIL(gpu_stats(client).g_link_bytes > half + LARGE_BYTES / 2); /* all of the request, and half the prefetch */
     const uint64_t link_bytes = gpu_stats(client).g_link_bytes;
     gpu_fake.hold(COPYING);
-    link_rests(client, link_bytes); /* the other half of what is named waits */
+    link_rests(client, link_bytes); /* the second half of the prefetch waits */
     hint(client, 0, 1, 1);
     link_rests(client, link_bytes);
     assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
-    assert_int_equal(gpu_begin(client, 1, 0, 1, &joined), 0); /* now it is asked for */
+    assert_int_equal(gpu_begin(client, 1, 0, 1, &joined), 0); /* now a request joins the prefetch */
     assert_int_equal(efs_client_wait_any(joined, 60000, &index, &status), 1);
     assert_int_equal(status, 0);
     assert_true(sums(client, 1, 0, 1, 0));
@@ -297,7 +298,7 @@ TEST_WITH(given_up_half_way, NULL, gpu_after)
     large_end(&large);
 }
 
-/* Who asks needs its place. */
+/* A request needs the place of a prefetch in flight. */
 TEST_WITH(gives_its_place, NULL, gpu_after)
 {
     struct large large;
@@ -314,7 +315,7 @@ TEST_WITH(gives_its_place, NULL, gpu_after)
     large_end(&large);
 }
 
-/* Who asks waits in the store for memory that it has there. */
+/* A request waits for memory of the store that a prefetch in flight holds. */
 TEST_WITH(gives_memory_back, NULL, gpu_after)
 {
     struct large large;
@@ -328,7 +329,7 @@ TEST_WITH(gives_memory_back, NULL, gpu_after)
     large_end(&large);
 }
 
-/* Who joins and leaves again. */
+/* A request joins a prefetch and is released. */
 TEST_WITH(asked_and_dropped, NULL, gpu_after)
 {
     struct large large;
@@ -372,7 +373,7 @@ TEST_WITH(closed_meanwhile, NULL, gpu_after)
     }
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 TEST_WITH(damaged_on_the_way, NULL, gpu_after)
 {
@@ -385,7 +386,7 @@ TEST_WITH(damaged_on_the_way, NULL, gpu_after)
     efs_client_close(client);
 }
 
-/* A client's life in which some call of the driver fails: false, none did. */
+/* Opens a client, prefetches, requests and closes it, while driver calls may fail. Returns whether one failed. */
 static bool life(void)
 {
     struct efs_error err = {""};
@@ -425,7 +426,7 @@ TEST_WITH(each_call_fails, NULL, gpu_after)
     gpu_each_call_fails(life, 30);
 }
 
-/* ---- of a mount, and many ---- */
+/* ---- a mount, and many threads ---- */
 
 TEST_WITH(of_a_mount, NULL, gpu_after)
 {
@@ -433,7 +434,7 @@ TEST_WITH(of_a_mount, NULL, gpu_after)
     gpu_fake.ahead_bytes = 4 * GPU_EXPERT_BYTES;
     fixture_mount_file(&gpu_mount, ".expertfs/hint", "", 0);
     struct efs_client *client = gpu_client(gpu_mount.directory, LEAST);
-    gpu_bring(client, 0, 0, 1); /* it hands out full ones alone, as the client knows now: others are left */
+    gpu_bring(client, 0, 0, 1); /* shows the client that the mount serves only full experts */
     for (uint32_t e = 0; e < 3; e++) {
         snprintf(path, sizeof(path), "%s/experts/L01/E%03u.safetensors", gpu_mount.directory, e);
         if (setxattr(path, "user.expertfs.state", e == 1 ? "C" : "F", 1, 0) < 0) {
@@ -487,7 +488,7 @@ static uint64_t asked_for(struct efs_client *client)
 
 TEST_WITH(many_threads, NULL, gpu_after)
 {
-    pthread_t threads[3]; /* who hold 6 of 8 experts at most: each finds room */
+    pthread_t threads[3]; /* they hold at most 6 of 8 experts: each finds room */
     struct user users[3];
     struct efs_client *client = ahead_client(2);
     gpu_fake.slow(100);
@@ -500,7 +501,7 @@ TEST_WITH(many_threads, NULL, gpu_after)
     for (unsigned i = 0; i < 3; i++)
         (void)hint_of(client, i + 1, 0, 0, 0, NULL);
     UNTIL(is_ahead(client, 0) && gpu_stats(client).g_experts * GPU_EXPERT_BYTES == gpu_stats(client).g_used_bytes);
-    UNTIL(asked_for(client) == 3 * 60 * 2); /* what was dropped on its way counts when it has come */
+    UNTIL(asked_for(client) == 3 * 60 * 2); /* experts dropped in flight count on completion */
     const struct efs_gpu_stats s = gpu_stats(client);
     assert_int_equal(s.g_ahead_issued, s.g_ahead_used + s.g_ahead_late + s.g_ahead_wasted);
     assert_int_equal(s.g_held, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every byte of every format and codec in memory of a graphics processor, and experts that are larger than its slots.
+ * Every byte of every format and codec in GPU memory, and experts larger than the slots.
  */
 
 #include "test.h"
@@ -8,7 +8,7 @@
 
 #define MIB (1ull << 20)
 
-/* Every expert of a layer is on the device what it is in full. */
+/* Fails unless the experts of layer 0 have the same tensors in device memory as in full form. */
 static void same_as_full(const char *store, uint32_t experts, uint64_t budget_bytes, uint64_t *decodes)
 {
     struct efs_client *client = gpu_client(store, budget_bytes);
@@ -69,7 +69,7 @@ TEST_WITH(every_format, NULL, gpu_after)
     }
 }
 
-/* More than goes into the slots at once; and more than goes into the pool. */
+/* Experts larger than all slots; and larger than the pool. */
 TEST_WITH(large_experts, NULL, gpu_after)
 {
     struct fixture large;
@@ -86,7 +86,7 @@ TEST_WITH(large_experts, NULL, gpu_after)
     fixture_end(&large);
 }
 
-/* No kernel decodes it, and there is no full pool. */
+/* No kernel decodes zstd, and the client has no full pool. */
 TEST_WITH(foreign_codec, NULL, gpu_after)
 {
     struct fixture zstd;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts that are run on a graphics processor, beside the same on this one; with no room, with damage, and with each
- * call of the driver that fails.
+ * Experts computed on the device, compared with the CPU; without room, with damage, and with each driver call failing.
  */
 
 #include "test.h"
@@ -13,7 +12,7 @@
 #define Y_STRIDE (HIDDEN + 3)
 #define TOKENS 7u
 #define MANY_TOKENS 70u
-#define ALL_TOKENS 2600u /* for two experts h does not fit into the memory for running, for more nothing does */
+#define ALL_TOKENS 2600u /* h of two experts exceeds the scratch memory; with more experts, the rest does, too */
 
 struct both {
     struct efs_team *team;
@@ -32,8 +31,8 @@ static void both_end(struct both *s)
     efs_client_close(s->client);
 }
 
-/* Of layer 1, the first experts, each with every third token at least, in one order or the other; none has token 2. One
- * token alone all have. */
+/* Computes a mixture of the first experts of layer 1. Each expert has at least every third token, in ascending or
+ * descending order; no expert has token 2. A single token has all experts. */
 static errint_t mix(struct both *s, enum efs_form form, uint32_t experts, uint32_t tokens, float *y,
                     struct efs_error *err)
 {
@@ -66,7 +65,7 @@ static errint_t mix(struct both *s, enum efs_form form, uint32_t experts, uint32
     return efs_client_ffn(s->client, s->team, "", 1, &mixture, err);
 }
 
-/* But for the order of sums they are the same. How many tokens no expert has. */
+/* Fails unless the results are equal up to the order of sums. Returns the number of tokens without an expert. */
 static unsigned compare(const float *here, const float *there, uint32_t tokens)
 {
     unsigned none = 0;
@@ -82,7 +81,7 @@ static unsigned compare(const float *here, const float *there, uint32_t tokens)
     return none;
 }
 
-/* What comes of it is what comes by the processor alone. How many tokens no expert has. */
+/* Computes the mixture in `form` and on the CPU only, and compares. Returns the number of tokens without an expert. */
 static unsigned mix_compared(struct both *s, enum efs_form form, uint32_t experts, uint32_t tokens)
 {
     static float here[ALL_TOKENS * Y_STRIDE], there[ALL_TOKENS * Y_STRIDE];
@@ -103,7 +102,7 @@ TEST_WITH(run_there, NULL, gpu_after)
     struct efs_client_request *held = NULL;
     struct both s;
     both_begin(&s);
-    for (unsigned round = 0; round < 3; round++) { /* the last time with room for two of the eight */
+    for (unsigned round = 0; round < 3; round++) { /* the last round has room for two of the eight */
         if (round == 2)
             held = gpu_hold(s.client, 0, 0, 6);
         gpu_fake.slow(200);
@@ -111,17 +110,17 @@ TEST_WITH(run_there, NULL, gpu_after)
     }
     efs_client_release(held);
     held = gpu_hold(s.client, 0, 0, GPU_EXPERTS);
-    assert_int_equal(mix(&s, EFS_FORM_DEVICE, GPU_EXPERTS, TOKENS, y, &err), -ENOMEM); /* all is held */
+    assert_int_equal(mix(&s, EFS_FORM_DEVICE, GPU_EXPERTS, TOKENS, y, &err), -ENOMEM); /* every place is held */
     assert_non_null(strstr(err.text, "no room"));
     efs_client_release(held);
-    gpu_fake.damage(2); /* the first is the mixture's x */
+    gpu_fake.damage(2); /* the first copy is x */
     assert_int_equal(mix(&s, EFS_FORM_DEVICE, GPU_EXPERTS, TOKENS, y, &err), -EUCLEAN);
     both_end(&s);
 }
 
-/* ---- shared with the processor ---- */
+/* ---- shared between device and CPU ---- */
 
-/* As if running and bringing an expert had taken so long; nothing is due to be tried. */
+/* Sets the measured times of computing an expert on either side and of copying one. No cost is due to be measured. */
 static void costs_are(struct efs_client *client, uint64_t cpu_ns, uint64_t gpu_ns, uint64_t link_ns)
 {
     struct efs_device *device = efs_client_device(client);
@@ -137,7 +136,7 @@ static void costs_are(struct efs_client *client, uint64_t cpu_ns, uint64_t gpu_n
 
 static const uint64_t long_ns = EFS_ASSIGN_NS_MAX / 1024;
 
-/* Runs the mixture shared; returns how many experts the device has run. */
+/* Computes the mixture in shared form. Returns the number of experts that the device computed. */
 static uint32_t share(struct both *s, uint32_t experts, uint32_t tokens)
 {
     const struct efs_gpu_stats before = gpu_stats(s->client);
@@ -157,12 +156,12 @@ TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
     for (unsigned n = 0; n < sizeof(token_counts) / sizeof(token_counts[0]); n++)
         for (uint32_t experts = 1; experts <= GPU_EXPERTS; experts += GPU_EXPERTS - 1) {
             const uint32_t tokens = token_counts[n];
-            for (unsigned round = 0; round < 4; round++) /* as it is measured */
+            for (unsigned round = 0; round < 4; round++) /* with measured costs */
                 share(&s, experts, tokens);
-            gpu_bring(s.client, 0, 0, GPU_EXPERTS); /* none of layer 1 is there */
+            gpu_bring(s.client, 0, 0, GPU_EXPERTS); /* evicts layer 1 */
             costs_are(s.client, long_ns, 1, 1);
             assert_int_equal(share(&s, experts, tokens), experts);
-            gpu_bring(s.client, 1, 0, GPU_EXPERTS); /* all are */
+            gpu_bring(s.client, 1, 0, GPU_EXPERTS); /* all of layer 1 */
             const uint64_t brought = gpu_stats(s.client).g_brought;
             costs_are(s.client, long_ns, 1, long_ns);
             assert_int_equal(share(&s, experts, tokens), experts);
@@ -174,12 +173,12 @@ TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
     gpu_bring(s.client, 0, 0, GPU_EXPERTS);
     some = gpu_hold(s.client, 1, 0, 3);
     costs_are(s.client, 1000, 1, long_ns);
-    assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 3); /* what is there, and nothing else */
+    assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 3); /* only the experts in pool G */
     efs_client_release(some);
     both_end(&s);
 }
 
-/* A new client's first mixture goes to both, and each is measured by it. */
+/* The first mixture of a new client runs on both sides, which measures both. */
 TEST_WITH(shared_is_measured, NULL, gpu_after)
 {
     struct both s;
@@ -193,7 +192,7 @@ TEST_WITH(shared_is_measured, NULL, gpu_after)
     both_end(&s);
 }
 
-/* What the device has no room for the processor runs. */
+/* The CPU computes the experts that the device has no room for. */
 TEST_WITH(shared_without_room, NULL, gpu_after)
 {
     struct efs_client_request *held;
@@ -203,10 +202,10 @@ TEST_WITH(shared_without_room, NULL, gpu_after)
         held = gpu_hold(s.client, 0, 0, GPU_POOL_EXPERTS - left);
         costs_are(s.client, long_ns, 1, 1);
         assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), left);
-        struct efs_device *device = efs_client_device(s.client); /* all is due: bringing is tried */
+        struct efs_device *device = efs_client_device(s.client); /* all costs are due: a copy is tried */
         costs_are(s.client, long_ns, 1, 1);
         memset(device->costs.rest, 0, sizeof(device->costs.rest));
-        assert_true(share(&s, GPU_EXPERTS, TOKENS) <= (left ? left + 1 : 0)); /* in the place of one that was run */
+        assert_true(share(&s, GPU_EXPERTS, TOKENS) <= (left ? left + 1 : 0)); /* in the place of one already computed */
         efs_client_release(held);
         gpu_bring(s.client, 0, 0, GPU_EXPERTS);
     }
@@ -215,7 +214,7 @@ TEST_WITH(shared_without_room, NULL, gpu_after)
     two = gpu_hold(s.client, 1, 0, 2);
     costs_are(s.client, long_ns, 1, 1);
     efs_client_device(s.client)->costs.rest[EFS_ASSIGN_COST_LINK] = 0;
-    assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 2); /* and one was tried in vain */
+    assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 2); /* one more was tried without room */
     efs_client_release(two);
     efs_client_release(held);
     both_end(&s);
@@ -226,7 +225,7 @@ TEST_WITH(shared_with_many_tokens, NULL, gpu_after)
     struct both s;
     both_begin(&s);
     costs_are(s.client, long_ns, 1, 1);
-    assert_int_equal(share(&s, GPU_EXPERTS, ALL_TOKENS), 0); /* how wide h is, is not known yet */
+    assert_int_equal(share(&s, GPU_EXPERTS, ALL_TOKENS), 0); /* the width of h is not known yet */
     costs_are(s.client, long_ns, 1, 1);
     assert_int_equal(share(&s, GPU_EXPERTS, 1), GPU_EXPERTS);
     costs_are(s.client, long_ns, 1, 1);
@@ -269,7 +268,7 @@ TEST_WITH(shared_with_damage, NULL, gpu_after)
     struct both s;
     both_begin(&s);
     costs_are(s.client, long_ns, 1, 1);
-    gpu_fake.damage(2); /* on the way to the device; the first is the mixture's x */
+    gpu_fake.damage(2); /* in the copy to the device; the first copy is x */
     assert_int_equal(mix(&s, EFS_FORM_SHARED, GPU_EXPERTS, TOKENS, y, &err), -EUCLEAN);
     assert_true(err.text[0]);
     gpu_fake.damage(0);
@@ -277,7 +276,7 @@ TEST_WITH(shared_with_damage, NULL, gpu_after)
     assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), GPU_EXPERTS);
     efs_client_close(s.client);
     damage_store();
-    for (unsigned side = 0; side < 3; side++) { /* in the store: met by the device, the processor, or both */
+    for (unsigned side = 0; side < 3; side++) { /* in the store: found by the device, the CPU, or both */
         s.client = gpu_client(gpu_model.store, GPU_LEAST);
         if (side < 2)
             costs_are(s.client, side ? 1 : long_ns, side ? long_ns : 1, 1);
@@ -287,11 +286,11 @@ TEST_WITH(shared_with_damage, NULL, gpu_after)
         if (side < 2)
             efs_client_close(s.client);
     }
-    damage_store(); /* twice is not at all */
+    damage_store(); /* a second flip restores the bytes */
     both_end(&s);
 }
 
-/* A mixture on the device alone, or on both sides; what comes of it where no call fails. */
+/* Form of life()'s mixture, and the expected result: that of the CPU. */
 static enum efs_form form_of_life;
 static float wanted_of_life[TOKENS * Y_STRIDE];
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts that are guessed to be asked for: read without being a use, in memory that nobody keeps, first to go; what a
- * predictor learns from requests and from what clients tell; its memory in the budget.
+ * Prefetch of predicted experts: a prefetch does not count as a use, and evicts no expert that the policy protects;
+ * once its layer was requested without it, it is evicted first. Also: the predictor learns from requests and from
+ * clients' reports; the budget includes its memory.
  */
 #include <glob.h>
 #include <sys/stat.h>
@@ -20,14 +21,14 @@
 #define ALL (LAYERS * EXPERTS)
 #define MIB (1ull << 20)
 #define TRIES 5000
-#define CALM 20 /* looks at which nothing has changed */
+#define CALM 20 /* samples without a change */
 
 static struct fixture model;
 
 static int setup(void **state)
 {
     *state = &model;
-    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB an expert, coded */
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB per coded expert */
     return 0;
 }
 
@@ -47,7 +48,7 @@ static struct efs *open_store(uint64_t budget_bytes, const char *prefetch)
                                                      .prefetch = prefetch});
 }
 
-/* With a fifth of the pools for prefetched experts. */
+/* 20 % of the pools are for prefetched experts. */
 static struct efs *open_with_share(uint64_t budget_bytes)
 {
     struct efs *fs = open_store(budget_bytes, NULL);
@@ -63,7 +64,7 @@ static struct efs_stats stats_of(struct efs *fs)
     return s;
 }
 
-/* Until nothing has been read for a while and nothing is under way. */
+/* Waits until CALM samples (1 ms each) show no new read and nothing in flight. */
 static struct efs_stats when_calm(struct efs *fs)
 {
     struct efs_stats s = stats_of(fs);
@@ -118,7 +119,7 @@ static errint_t observe(struct efs_client *client, uint32_t sequence, uint32_t l
     return efs_observe(client, &routing, NULL);
 }
 
-/* The value of a `name: value` line; of a row of the table, its column from 0 on. */
+/* A value of efs_describe(fs, "predict"). column 0: of a `name: value` line; else column of a table row, from 1. */
 static double told(struct efs *fs, const char *name, unsigned column)
 {
     char *text, key[64];
@@ -145,7 +146,7 @@ static char *trace_of(struct efs *fs, size_t *bytes)
     return data;
 }
 
-/* ---- a guess is not a use ---- */
+/* ---- a prefetch is not a use ---- */
 
 struct counted {
     struct efs_expert_info info[ALL];
@@ -198,7 +199,7 @@ TEST(a_guess_is_not_a_use)
     assert_memory_equal(after, trace, bytes);
     free(after);
     free(trace);
-    ask_for(fs, 1, guessed, 1); /* found in memory, and counted now */
+    ask_for(fs, 1, guessed, 1); /* a hit, which counts as a use */
     assert_int_equal(stats_of(fs).requests_c, before.stats.requests_c + 1);
     assert_int_equal(info_of(fs, EXPERTS + 7).count, 1);
     assert_true(told(fs, "hints", 7) == 1); /* covered */
@@ -206,7 +207,7 @@ TEST(a_guess_is_not_a_use)
     efs_close(fs);
 }
 
-/* What is held of such a store before anything is read. */
+/* fixed_bytes of such a store before any read. */
 static uint64_t fixed_bytes(void)
 {
     struct efs *fs = open_with_share(256 * MIB);
@@ -215,7 +216,7 @@ static uint64_t fixed_bytes(void)
     return bytes;
 }
 
-/* What is kept stays, whatever is guessed, and guesses have no more than their share. */
+/* Prefetches evict no protected expert and stay within their share. */
 TEST(nothing_kept_goes)
 {
     uint32_t all[EXPERTS], kept = 0;
@@ -227,7 +228,7 @@ TEST(nothing_kept_goes)
     for (uint32_t layer = 0; layer < 2; layer++)
         for (uint32_t e = 0; e < EXPERTS; e++) {
             ask_for(fs, layer, &e, 1);
-            for (unsigned i = 0; i < 5; i++) /* the disk has time for guesses */
+            for (unsigned i = 0; i < 5; i++) /* idle time of the disk, for prefetches */
                 pause_shortly();
         }
     when_calm(fs);
@@ -248,7 +249,7 @@ TEST(nothing_kept_goes)
     efs_close(fs);
 }
 
-/* Layers before its own bring what nobody keeps for long: that goes, and not what is still to be asked for. */
+/* Requests for earlier layers evict unprotected experts, but not a prefetched one whose layer is still to come. */
 TEST(it_waits_for_its_layer)
 {
     static const uint32_t guessed[] = {15};
@@ -274,7 +275,7 @@ TEST(it_waits_for_its_layer)
     efs_close(fs);
 }
 
-/* Its layer passes without it: it is the first to go. */
+/* Its layer is requested without it: the prefetched expert is no longer held and is evicted first. */
 TEST(what_came_in_vain_goes_first)
 {
     static const uint32_t guessed[] = {9}, other[] = {1};
@@ -302,8 +303,8 @@ static bool is_awaited(struct efs *fs, uint32_t expert)
     return awaited;
 }
 
-/* A layer chooses what was read for it and asks for it by no request: it is held back for a pass, and no longer; also
- * when nothing more is told of the sequence. */
+/* A client reports that a layer has chosen a prefetched expert, but does not request it: the expert stays awaited
+ * (evicted last) for one more pass, and no longer; also when the sequence ends. */
 TEST(what_nobody_comes_for_goes)
 {
     static const uint32_t guessed[] = {9}, other[] = {1};
@@ -319,7 +320,7 @@ TEST(what_nobody_comes_for_goes)
         assert_int_equal(observe(client, 5, 1, other, 1), 0);
         assert_int_equal(observe(client, 0, 2, other, 1), 0);
         assert_int_equal(observe(client, 0, 0, other, 1), 0);
-        assert_true(is_awaited(fs, EXPERTS + 9)); /* by whoever comes late */
+        assert_true(is_awaited(fs, EXPERTS + 9)); /* for a late request */
         assert_true(told(fs, "hints", 10) == 0);  /* wasted */
         if (over)
             assert_int_equal(observe(client, 0, 1, NULL, 0), 0);
@@ -332,9 +333,10 @@ TEST(what_nobody_comes_for_goes)
     }
 }
 
-/* ---- predicted ---- */
+/* ---- prediction ---- */
 
-/* The same experts follow each other in every pass; each layer's are gone when its turn comes again. */
+/* Passes repeat with period 4, so a layer's experts predict those of the next one. Consecutive passes choose different
+ * experts. */
 TEST(requests_teach)
 {
     struct efs *fs = open_store(256 * MIB, "always");
@@ -354,7 +356,7 @@ TEST(requests_teach)
     efs_close(fs);
 }
 
-/* Two sequences take turns: told apart each is simple. When the last ends, requests are taken for one again. */
+/* Two alternating sequences, which the client identifies. When the last one ends, requests form a sequence again. */
 TEST(clients_tell)
 {
     struct efs *fs = open_store(256 * MIB, "always");
@@ -375,7 +377,7 @@ TEST(clients_tell)
     assert_true(told(fs, "sequences", 0) == 1);
     assert_int_equal(observe(client, 7, 0, one, 2), 0);
     efs_client_close(client);
-    assert_true(told(fs, "sequences", 0) == 1); /* the requests' own */
+    assert_true(told(fs, "sequences", 0) == 1); /* that of the requests */
     efs_close(fs);
 }
 
@@ -405,7 +407,7 @@ TEST(what_is_wrong_is_refused)
     efs_close(fs);
 }
 
-/* ---- from one mount to the next ---- */
+/* ---- state across mounts ---- */
 
 #define PASSES 40u
 
@@ -428,7 +430,7 @@ static struct efs *open_with_state(uint64_t budget_bytes)
             .budget_bytes = budget_bytes, .workers = 2, .policy = "lru", .plan = "C=100", .prefetch = "always"});
 }
 
-/* Recall at 2K of the next layer in the first passes after a store is opened. */
+/* Recall at 2K of the next layer in the first 4 passes after a store is opened. */
 static double first_recall_within(uint64_t budget_bytes)
 {
     struct efs *fs = open_with_state(budget_bytes);
@@ -465,13 +467,12 @@ static void flip(const char *path, long at)
     assert_int_equal(fclose(f), 0);
 }
 
-/* What was learned is there at the next mount, whatever its budget; what is damaged, of another store, or cut is not
- * used. */
+/* The predictor's state is loaded at the next open. A damaged or truncated file, or one of another store, is not used,
+ * nor one for a predictor of another size. */
 TEST(learned_stays)
 {
     char folder[] = "/tmp/efs-test-guess-XXXXXX", path[256];
-    static const long damage[] = {3, 9, 30, 200,
-                                  -1}; /* magic, hash of the store, header, numbers, -1: the end is cut */
+    static const long damage[] = {3, 9, 30, 200, -1}; /* magic, store hash, header, numbers; -1: cut */
     assert_non_null(mkdtemp(folder));
     setenv("EXPERTFS_STATE", folder, 1);
     double nothing = first_recall(); /* too little to be saved */
@@ -480,7 +481,7 @@ TEST(learned_stays)
     efs_close(fs);
     find_saved(folder, path, sizeof(path));
     double learned = first_recall();
-    assert_true(first_recall_within(64 * MIB) < learned); /* a predictor of less memory */
+    assert_true(first_recall_within(64 * MIB) < learned); /* another size of the predictor */
     for (unsigned i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
         struct stat st;
         assert_int_equal(stat(path, &st), 0);
@@ -495,7 +496,7 @@ TEST(learned_stays)
     assert_true(learned > 0.9);
     assert_true(nothing < learned);
     fs = fixture_open(&model, (struct efs_options){.budget_bytes = 256 * MIB, .no_state = true, .prefetch = "always"});
-    teach(fs, PASSES); /* neither read nor written */
+    teach(fs, PASSES); /* no_state: neither loaded nor saved */
     efs_close(fs);
     assert_true(first_recall() < learned);
     static const char *const names[] = {"profile", "counts", "guesses"};
@@ -510,7 +511,7 @@ TEST(learned_stays)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* ---- its memory, its end ---- */
+/* ---- memory and shutdown ---- */
 
 TEST(memory_is_in_the_budget)
 {
@@ -538,7 +539,7 @@ TEST(memory_is_in_the_budget)
     efs_close(fs);
 }
 
-/* What turns have found so far is there when it is switched on again. */
+/* The governor keeps its measurements when prefetch is switched off and on again. */
 TEST(off_keeps_what_turns_found)
 {
     struct efs *fs = open_store(256 * MIB, "auto");
@@ -552,7 +553,7 @@ TEST(off_keeps_what_turns_found)
     efs_close(fs);
 }
 
-/* Off, on and closed at any time, with guesses under way. */
+/* Prefetch is switched and the store closed with prefetches in flight. */
 TEST(switched_at_any_time)
 {
     static const char *const modes[] = {"off", "always", "auto", "always"};
@@ -572,18 +573,18 @@ TEST(switched_at_any_time)
     }
 }
 
-/* It was guessed, and cancelled before it was read; then somebody asks for it. It stays protected, and is read. */
+/* A prefetch is cancelled before its read starts, then the expert is requested: it stays protected and is read. */
 TEST(asked_for_what_was_cancelled)
 {
     static const uint32_t e = EXPERTS + 3;
     struct efs *fs = open_store(256 * MIB, "always");
-    assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* nobody but this test guesses */
+    assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* only the test prefetches */
     efs_lock(fs);
     assert_true(efs_extents_guess(fs, e) > 0);
     efs_extents_guess_cancel(fs, e);
     efs_cache_request(fs, &e, NULL, 1, true);
     assert_int_equal(efs_cache_kept(fs, e), EFS_POOL_C);
-    efs_unlock(fs); /* only now the I/O thread hears of it */
+    efs_unlock(fs); /* only now the I/O thread sees the cancellation */
     struct efs_stats s = when_calm(fs);
     assert_int_equal(info_of(fs, e).state, 'M');
     assert_int_equal(info_of(fs, e).kept, 'C');

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client runtime beside a socket that hands experts out: a thread here stands for the mount's end of it, good or
- * bad. Whatever it does, a request gives the experts' bytes, from windows or from their files.
+ * The client runtime with an export socket: a thread plays the daemon's part, correctly or not. In every case a request
+ * must return the experts' bytes, from windows or from their files.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -26,42 +26,42 @@
 static struct fixture model;
 static struct fixture_mount mount;
 
-/* ---- the mount's end ---------------------------------------------------------------------------------------- */
+/* ---- daemon side -------------------------------------------------------------------------------------------- */
 
 enum manner {
     GOOD,
-    REFUSES,        /* each expert, with an error */
-    HANGS_UP,       /* at the first ask */
-    HANGS_UP_LATER, /* when some were answered */
+    REFUSES,        /* every expert, with an error */
+    HANGS_UP,       /* at the first request */
+    HANGS_UP_LATER, /* after three experts */
     OTHER_VERSION,
     OTHER_LENGTH,
     OTHER_KIND,
     UNASKED_LIST,
     UNKNOWN_TAG,
-    NO_DESCRIPTOR, /* with a window that is new */
+    NO_DESCRIPTOR, /* new windows come without one */
     LONG_FILE,     /* longer than its window */
     SHORT_PACKET,
-    STRANGE_HEADER, /* what is in the window is no expert */
+    STRANGE_HEADER, /* the window contains no valid expert */
     POSITIVE_ERROR,
     MANNERS,
-    ALWAYS_NEW /* good, but each expert comes in a window of its own */
+    ALWAYS_NEW /* correct, but every expert has a new window number */
 };
 
 struct window {
     int fd;
     uint8_t *data;
     bool told;
-    uint32_t tag; /* that holds it, or TAGS */
+    uint32_t tag; /* of the expert in it; TAGS: none */
 };
 
 struct end {
-    struct mount_end mount; /* first */
+    struct mount_end mount; /* must be the first member */
     enum manner manner;
-    uint32_t window_base; /* of their numbers */
+    uint32_t window_base; /* number of windows[0] */
     struct window windows[WINDOWS];
-    _Atomic uint32_t kept;                                  /* bits: experts of layer 1 that are kept full */
-    _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: what the client must not do */
-    uint32_t told[TAGS], told_count; /* layers of which only experts that the client has were used */
+    _Atomic uint32_t kept;                                  /* bit mask: experts of layer 1 that are kept full */
+    _Atomic uint32_t handed, wrong, connections, forgotten; /* wrong: protocol violations by the client */
+    uint32_t told[TAGS], told_count; /* layers of notifications about experts that the client already had */
 };
 
 static void reply(const struct end *s, int fd, struct efs_export_answer answer, int with)
@@ -101,12 +101,12 @@ static void give_back(struct end *s, uint32_t tag)
 {
     for (uint32_t w = 0; w < WINDOWS; w++)
         if (s->windows[w].tag == tag) {
-            memset(s->windows[w].data, 0xee, s->mount.window_bytes); /* nobody may read it now */
+            memset(s->windows[w].data, 0xee, s->mount.window_bytes); /* the client must not read it any more */
             s->windows[w].tag = TAGS;
         }
 }
 
-/* What is kept full, in as many packets as experts, and one that has none. */
+/* Sends the list of full experts: one packet for each, then an empty last one. */
 static void reply_list(const struct end *s, int fd)
 {
     struct efs_export_kept packet = {.layer = 1, .raw_bytes = 8 * mount.file_bytes[0]};
@@ -122,7 +122,7 @@ static void reply_list(const struct end *s, int fd)
     }
 }
 
-/* Until the client hangs up, or we do. */
+/* Serves a connection until the client hangs up or the manner requires to. */
 static void serve_one(struct end *s, int fd)
 {
     struct efs_export_ask ask;
@@ -181,7 +181,7 @@ static void serve(struct mount_end *end, int fd)
     is_mount_end = true;
     s->connections++;
     serve_one(s, fd);
-    for (uint32_t w = 0; w < WINDOWS; w++) { /* as after a mount that is gone: what was held stays */
+    for (uint32_t w = 0; w < WINDOWS; w++) { /* as after an unmount: the windows keep their contents */
         s->windows[w].told = false;
         s->windows[w].tag = TAGS;
     }
@@ -218,7 +218,8 @@ static struct efs_client *open_client(uint64_t keep_bytes)
     return fixture_client(mount.directory, &options);
 }
 
-/* false: something was not as it should be; of threads of their own, which cannot fail a test. */
+/* Requests experts and checks their bytes. false: an error or wrong bytes. It does not fail the test itself, because it
+ * also runs on other threads. */
 static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count, bool wait)
 {
     struct efs_need needs[EXPERTS];
@@ -232,7 +233,7 @@ static bool ask(struct efs_client *client, uint32_t layer, uint32_t first, uint3
     if (efs_client_begin(client, "", layer, needs, count, EFS_FORM_FULL, &r, NULL) < 0)
         return false;
     struct pollfd event = {.fd = count % 2 ? efs_client_event(r) : -1,
-                           .events = POLLIN}; /* or who has a loop of events */
+                           .events = POLLIN}; /* odd counts wait with poll() */
     while (wait && good && (event.fd < 0 || poll(&event, 1, 60000) == 1) &&
            efs_client_wait_any(r, event.fd < 0 ? 60000 : 0, &index, &status) == 1 && status == 0) {
         uint32_t number = layer * EXPERTS + needs[index].expert;
@@ -256,7 +257,7 @@ static void check_manner(enum manner manner, bool windows)
     struct efs_client *client = open_client(0);
     for (uint32_t round = 0; round < 40; round++) {
         assert_true(ask(client, round % LAYERS, round, 1 + round % EXPERTS, true));
-        assert_true(ask(client, round % LAYERS, round + 1, 1 + round % 3, round % 5 != 0)); /* not waited for, too */
+        assert_true(ask(client, round % LAYERS, round + 1, 1 + round % 3, round % 5 != 0)); /* some without a wait */
     }
     efs_client_close(client);
     assert_int_equal(s.connections, 1);
@@ -276,7 +277,7 @@ TEST(test_bad)
         check_manner(manner, false);
 }
 
-/* What is kept is not asked for again; the mount is told that it was used, in order and to the last. */
+/* The client does not request kept experts again, and notifies the mount of each use, in order and up to the last. */
 TEST(test_kept)
 {
     struct end s;
@@ -296,7 +297,7 @@ TEST(test_kept)
         assert_int_equal(s.told[round], round % LAYERS);
 }
 
-/* Of its own, a client keeps what the mount keeps full, as it tells: here experts 1 and 3 of layer 1. */
+/* With EFS_KEEP_AUTO a client keeps those experts that the mount lists as full: here 1 and 3 of layer 1. */
 TEST(test_kept_full)
 {
     struct end s;
@@ -304,7 +305,7 @@ TEST(test_kept_full)
     s.kept = 1u << 1 | 1u << 3;
     struct efs_client *client = open_client(EFS_KEEP_AUTO);
     bool both = false;
-    for (unsigned round = 0; round < 500 && !both; round++) { /* it asks from time to time */
+    for (unsigned round = 0; round < 500 && !both; round++) { /* the client updates the list periodically */
         uint32_t before = s.handed;
         for (uint32_t e = 0; e < 5; e++)
             assert_true(ask(client, 1, e, 1, true));
@@ -312,7 +313,7 @@ TEST(test_kept_full)
         usleep(10000);
     }
     assert_true(both);
-    s.kept = 0; /* nothing is kept full any more */
+    s.kept = 0; /* the list is empty now */
     uint32_t handed = s.handed;
     for (unsigned round = 0; round < 500 && s.handed == handed; round++) {
         assert_true(ask(client, 1, 1, 1, true));
@@ -324,7 +325,7 @@ TEST(test_kept_full)
     end_end(&s);
 }
 
-/* Of windows that do not come again the client unmaps the oldest, and says so. */
+/* The client unmaps the oldest of windows that are not reused, and reports that to the mount. */
 TEST(test_forgotten)
 {
     struct end s;
@@ -353,7 +354,7 @@ static void *run_crowd(void *arg)
     return NULL;
 }
 
-/* Threads share a client: one receives for all, and what one dropped another may be waiting for. */
+/* Threads share a client: one receives for all, and may drop an expert that another one waits for. */
 static void crowded(enum manner manner, uint64_t keep_bytes)
 {
     struct end s;
@@ -382,7 +383,7 @@ TEST(test_threads)
     crowded(HANGS_UP_LATER, 0);
 }
 
-/* Nobody listens, or there is no such name: files do. */
+/* Without a usable socket the client reads the files. */
 TEST(test_nobody)
 {
     const char *const texts[] = {"address: -\n",
@@ -414,7 +415,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- calls of the client that fail ------------------------------------------------------------------------- */
+/* ---- failing calls of the client ------------------------------------------------------------------------------ */
 
 static bool call_is_spared(void)
 {
@@ -453,7 +454,7 @@ static void sweep(enum call call, int error)
     assert_true(nth > 1);
 }
 
-/* Experts come from windows or files all the same. */
+/* Every expert must be right, from a window or from its file. */
 TEST(test_failing_calls)
 {
     static const struct {

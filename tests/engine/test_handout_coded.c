@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client runtime beside a socket that hands coded experts out: a thread here stands for the mount's end. Whatever
- * it tells, a request gives the chunks that it was told of, inside of their windows, or an error.
+ * The client runtime with a socket that exports coded experts: a thread plays the daemon's part, correctly or not. A
+ * request returns chunks inside of their windows, or an error.
  */
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -22,36 +22,36 @@ static struct fixture_mount mount;
 
 enum manner {
     GOOD,
-    IN_PARTS, /* of a few bytes */
-    CHANGED,  /* a byte of what is told, at change, is another */
-    FULL,     /* in place of coded */
+    IN_PARTS, /* packets of 1000 bytes */
+    CHANGED,  /* a byte of layout or places, at change, is overwritten */
+    FULL,     /* full experts in place of coded ones */
     REFUSES,
     NO_WINDOW,
     NO_LAYOUT,
-    SHORT_WINDOW,  /* shorter than it is said to be */
-    PART_MISSING,  /* one in the middle */
-    PART_TOO_LONG, /* of more than there is */
-    TOO_MUCH,      /* is said to come */
+    SHORT_WINDOW,  /* shorter than window_bytes */
+    PART_MISSING,  /* the second packet */
+    PART_TOO_LONG, /* 8 bytes more per packet */
+    TOO_MUCH,      /* total is UINT32_MAX */
     UNKNOWN_TAG,
     HANGS_UP,
     MANNERS,
-    LOSES_WINDOWS, /* good, but the first descriptor of each window is of no use */
+    LOSES_WINDOWS, /* correct, but the first descriptor of each window cannot be mapped */
     LOSES_WINDOWS_FULL,
-    ANY_IS_LATE, /* and full then: once something else is asked for */
-    NO_ROOM,     /* for the last that is asked for until another is dropped, and says so of waits */
-    NO_ROOM_BAD  /* the same in a packet that makes no sense */
+    ANY_IS_LATE, /* answers the first request only after the second, and in full form */
+    NO_ROOM,     /* holds back the last expert of a request until a drop, and reports waits as stuck */
+    NO_ROOM_BAD  /* the same with an invalid packet */
 };
 
 struct end {
-    struct mount_end mount; /* first */
+    struct mount_end mount; /* must be the first member */
     enum manner manner;
     size_t change;
     uint8_t with;
-    bool has[EXPERTS], lost[EXPERTS];                      /* windows that were sent, and first in vain */
-    _Atomic uint32_t waits, asked, layouts, dropped, told; /* told: of experts that the client has */
+    bool has[EXPERTS], lost[EXPERTS];                      /* window was sent; was sent unusable */
+    _Atomic uint32_t waits, asked, layouts, dropped, told; /* told: notified uses of experts that the client has */
 };
 
-/* ---- what is told ------------------------------------------------------------------------------------------- */
+/* ---- replies ------------------------------------------------------------------------------------------------ */
 
 static size_t header_bytes(uint32_t expert)
 {
@@ -60,8 +60,8 @@ static size_t header_bytes(uint32_t expert)
     return (size_t)length + 8;
 }
 
-/* Of the expert's file, whose tensors are three of the same size: each cut in shards that are there as they are, one
- * extent a tensor. */
+/* Writes the layout of the expert's file, whose three tensors have the same size: raw shards of SHARD elements, one
+ * extent per tensor. Returns its size. */
 static size_t layout_make(uint32_t expert, uint8_t *out)
 {
     size_t header = header_bytes(expert), tensor = (mount.file_bytes[expert] - header) / TENSORS;
@@ -150,7 +150,7 @@ static void hand_out(struct end *s, int fd, uint32_t expert, uint32_t tag, bool 
     free(body);
 }
 
-/* First of a wait that there is not. */
+/* Sends STUCK for a wait that does not exist; from the second wait on also for the real one. */
 static void tell_stuck(struct end *s, int fd, const struct efs_export_wait *wait)
 {
     struct efs_export_wait stuck = {
@@ -232,7 +232,7 @@ static struct efs_client *open_client(uint64_t keep_bytes)
 
 static volatile uint64_t sink;
 
-/* Every chunk can be read. */
+/* Reads every byte of every chunk. */
 static void touch(const struct efs_tensor *tensors, uint32_t count)
 {
     for (uint32_t t = 0; t < count; t++)
@@ -245,7 +245,7 @@ static void touch(const struct efs_tensor *tensors, uint32_t count)
         }
 }
 
-/* The chunks of an expert are its tensors. */
+/* Fails unless the chunks have the bytes of the expert's tensors. */
 static void check_coded(uint32_t expert, const struct efs_tensor *tensors, uint32_t count)
 {
     const uint8_t *at = mount.files[expert] + header_bytes(expert);
@@ -265,7 +265,8 @@ static void check_coded(uint32_t expert, const struct efs_tensor *tensors, uint3
     assert_ptr_equal(at, mount.files[expert] + mount.file_bytes[expert]);
 }
 
-/* Ask for some; how many came. exact: what comes is what it should be. Statuses of others are in *status. */
+/* Requests experts and returns the number of those that succeeded. exact: checks the bytes of coded ones. *status: the
+ * result of the begin, or the last error of an expert. */
 static uint32_t ask(struct efs_client *client, uint32_t first, uint32_t count, enum efs_form form, bool exact,
                     errint_t *status)
 {
@@ -313,14 +314,14 @@ TEST(test_good)
             assert_int_equal(
                 ask(client, round, 1 + round % EXPERTS, round % 2 ? EFS_FORM_ANY : EFS_FORM_CODED, true, &status),
                 1 + round % EXPERTS);
-        assert_int_equal(s.layouts, EXPERTS); /* each once */
+        assert_int_equal(s.layouts, EXPERTS); /* one for each expert */
         efs_client_close(client);
         mount_end_end(&s.mount);
         assert_int_equal(s.dropped, s.asked);
     }
 }
 
-/* What is kept is used again, and the mount is told of it. */
+/* Kept experts are not requested again; the client notifies the mount of their use. */
 TEST(test_kept)
 {
     struct end s;
@@ -336,7 +337,7 @@ TEST(test_kept)
     assert_int_equal(s.told, 5 * EXPERTS);
 }
 
-/* As the mount likes: full experts are taken, too; who wants them coded is not given others. */
+/* EFS_FORM_ANY accepts full experts. EFS_FORM_CODED fails if the mount sends full ones. */
 TEST(test_any)
 {
     struct end s;
@@ -351,7 +352,7 @@ TEST(test_any)
     mount_end_end(&s.mount);
 }
 
-/* Without a socket that hands coded experts out there are none; any is full then. */
+/* Without a socket that exports coded experts, EFS_FORM_CODED is refused, and EFS_FORM_ANY gives full ones. */
 TEST(test_without)
 {
     struct end s;
@@ -365,7 +366,7 @@ TEST(test_without)
     mount_end_end(&s.mount);
 }
 
-/* Whatever it does: who wants them coded is told, who takes any gets the files. */
+/* With every manner, EFS_FORM_CODED returns an error, and EFS_FORM_ANY and EFS_FORM_FULL read the files. */
 TEST(test_bad)
 {
     for (enum manner manner = REFUSES; manner < MANNERS; manner++) {
@@ -386,7 +387,7 @@ TEST(test_bad)
     }
 }
 
-/* A byte is another: chunks inside of the windows, or an error; never anything else. */
+/* With one byte changed, chunks are inside of the windows, or the request fails. */
 TEST(test_changed)
 {
     const uint8_t values[] = {0, 1, 0x7f, 0x80, 0xff};
@@ -407,7 +408,8 @@ TEST(test_changed)
     mount_end_end(&s.mount);
 }
 
-/* A window that cannot be mapped costs what was to come in it, once: the mount is told, and sends it again. */
+/* A window that cannot be mapped fails the experts in it once: the client reports it as unmapped, and the mount sends
+ * it again. */
 TEST(test_window_lost)
 {
     struct end s;
@@ -422,14 +424,14 @@ TEST(test_window_lost)
     mount_end_end(&s.mount);
     begin_end(&s, LOSES_WINDOWS_FULL, true);
     client = open_client(0);
-    for (uint32_t round = 0; round < 4; round++) /* first by their files */
+    for (uint32_t round = 0; round < 4; round++) /* the first round reads the files */
         assert_int_equal(ask(client, 0, 3, EFS_FORM_FULL, true, &status), 3);
-    assert_int_equal(s.asked, 4 * 3); /* and the socket is not given up */
+    assert_int_equal(s.asked, 4 * 3); /* the socket stays in use */
     efs_client_close(client);
     mount_end_end(&s.mount);
 }
 
-/* Who wants an expert coded does not wait for one that may come full to another. */
+/* A coded request does not join one that may receive the expert in full form. */
 TEST(test_any_is_full)
 {
     struct end s;
@@ -452,8 +454,8 @@ TEST(test_any_is_full)
     mount_end_end(&s.mount);
 }
 
-/* Who waits for all of what has no room at once is told, and goes on one by one; a mount that says it wrongly is gone.
- */
+/* A wait for all experts of a request fails with -EDEADLK if they have no room at once; the client can take and drop
+ * them one by one. An invalid STUCK packet disconnects the mount. */
 TEST(test_no_room)
 {
     struct end s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON as Python's json module reads it: what it takes beyond the standard, and what it refuses. */
+/* JSON as Python's json module reads it: accepted extensions of the standard, and refused texts. */
 #include "test.h"
 #include "expertfs-private.h"
 
@@ -20,7 +20,7 @@ static const struct {
     {"[\"NaN\", \"\\\"Infinity\", \"\\\\\", NaN, \"1e999 \\u0000x\"]",
      "[\"NaN\",\"\\\"Infinity\",\"\\\\\",\"NaN\",\"1e999 \xEF\xBF\xBDx\"]"},
     {"{\"a\\u0000\": \"\\\\u0000\"}", "{\"a\xEF\xBF\xBD\":\"\\\\u0000\"}"},
-    /* Half a surrogate pair, as nlohmann 4417 and rapidjson 1749 have it; a whole one */
+    /* Unpaired surrogates (nlohmann 4417, rapidjson 1749), and a pair */
     {"[\"\\ud800\", \"\\uDFFFx\", \"\\uD800\\uD801\", \"\\ud83d\xD0\xB5\\udeac\", \"\\ud800\\u0041\", \"\\ud800\"]",
      "[\"\xEF\xBF\xBD\",\"\xEF\xBF\xBDx\",\"\xEF\xBF\xBD\xEF\xBF\xBD\",\"\xEF\xBF\xBD\xD0\xB5\xEF\xBF\xBD\",\"\xEF\xBF"
      "\xBD"
@@ -30,7 +30,7 @@ static const struct {
     {"[\"\\ud80\"]", NULL},
     {"[\"\\ud800", NULL},
     {"[\"\\", NULL},
-    {"[\"\xED\xA0\x80\"]", NULL}, /* half a pair in UTF-8 */
+    {"[\"\xED\xA0\x80\"]", NULL}, /* a surrogate in UTF-8 */
     {"[true,false,null,-0,1.5E+3]", "[true,false,null,0,1500.0]"},
     {"[nan]", NULL},
     {"[+Infinity]", NULL},
@@ -49,7 +49,7 @@ TEST(reads_what_python_reads)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct efs_error err = {""};
         size_t bytes = strlen(cases[i].text);
-        char *exact = malloc(bytes + 1); /* without a terminator, so that ASan sees a read behind it */
+        char *exact = malloc(bytes + 1); /* no terminator, so that ASan detects a read past the end */
         assert_non_null(exact);
         memcpy(exact, cases[i].text, bytes);
         exact = realloc(exact, bytes ? bytes : 1);
@@ -65,7 +65,7 @@ TEST(reads_what_python_reads)
     }
 }
 
-/* A text of nothing but what becomes longer. */
+/* A text in which every value becomes longer. */
 TEST(has_room_for_what_becomes_longer)
 {
     enum { COUNT = 10000, WORD = 6 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store of real size, in little: 20,000 experts in one file of 6 GB whose chunks lie up to 9 TiB into the store, past
- * the numbers that 32 bits can count bytes and pages with. The generator of the store is the oracle.
+ * A store of real size, in small: 20,000 experts in one file of 6 GB, with chunks at offsets of up to 9 TiB, beyond
+ * 32-bit byte and page numbers. The generator of the store is the reference.
  */
 #include "test.h"
 #include "fixture.h"
@@ -31,7 +31,7 @@ static int setup(void **state)
     if (rc < 0)
         print_error("%s\n", err.text);
     written = rc == 0;
-    return rc == 0 || rc == -EFBIG || rc == -EINVAL ? 0 : -1; /* a filesystem without such offsets */
+    return rc == 0 || rc == -EFBIG || rc == -EINVAL ? 0 : -1; /* no such offsets in this filesystem */
 }
 
 static int teardown(void **state)
@@ -61,7 +61,7 @@ static uint32_t weights_file(struct efs *fs, struct efs_file_info *info)
     return 0;
 }
 
-/* Where in the file a matrix of an expert begins. */
+/* Offset of an expert's matrix in the file. */
 static uint64_t matrix_offset(uint64_t data_offset, uint32_t layer, uint32_t expert, uint32_t matrix)
 {
     uint64_t norm = large.hidden * 2, router = (uint64_t)large.experts * large.hidden * 2;
@@ -81,7 +81,7 @@ TEST(test_far_reads)
     assert_true(want && got);
     assert_true(info.bytes > UINT32_MAX);
     assert_int_equal(read_wait(fs, file, NULL, 0, &header, 8), 8);
-    for (unsigned n = 0; n < 60; n++) { /* the first, the last, and any */
+    for (unsigned n = 0; n < 60; n++) { /* the first, the last, and random ones */
         uint32_t layer = n == 0 ? 0 : n == 1 ? large.layers - 1 : (uint32_t)(fixture_random(&seed) % large.layers);
         uint32_t expert = n == 0 ? 0 : n == 1 ? large.experts - 1 : (uint32_t)(fixture_random(&seed) % large.experts);
         uint32_t matrix = n == 1 ? 2 : n % 3;
@@ -97,7 +97,7 @@ TEST(test_far_reads)
     efs_close(fs);
 }
 
-/* In an expert's own file: where exactly is for others to test. */
+/* true: the matrix is in the file at a multiple of 8. Other tests check the exact offset. */
 static bool holds(const uint8_t *file, uint64_t file_bytes, const uint8_t *matrix, uint64_t bytes)
 {
     for (uint64_t at = 0; at + bytes <= file_bytes; at += 8)
@@ -147,7 +147,7 @@ TEST(test_plans)
     efs_close(fs);
 }
 
-/* The budget that a refusal asks for. */
+/* The budget that the error message suggests. */
 static uint64_t asked_for(struct efs_options options)
 {
     struct efs_error err = {""};
@@ -161,7 +161,7 @@ static uint64_t asked_for(struct efs_options options)
     return mib * MIB;
 }
 
-/* What a refusal asks for is enough, and a MiB less is not. With much fixed memory segments are no longer the least. */
+/* The suggested budget is enough, and 1 MiB less is not, for any size of the reserved memory. */
 TEST(test_floor)
 {
     if (!written)
@@ -179,7 +179,7 @@ TEST(test_floor)
     }
 }
 
-/* What is reserved later counts as well: who has not got the room for it is told, and what would be enough. */
+/* efs_reserve() counts against the budget: without room it fails and suggests a budget. */
 TEST(test_reserve)
 {
     if (!written)
@@ -212,7 +212,7 @@ static void keep_line(void *arg, const char *line)
         lines[line_count++] = strdup(line);
 }
 
-/* One damaged chunk is told once for each expert that shares it, with its place in a file of more than 4 GiB. */
+/* A damaged chunk is reported once for each expert that shares it, with its offset in a file of more than 4 GiB. */
 TEST(test_verify)
 {
     struct efs_store *store;
@@ -223,7 +223,7 @@ TEST(test_verify)
     assert_int_equal(efs_store_open(place.store, &store, &err), 0);
     assert_int_equal(efs_store_verify(store, false, 2, NULL, keep_line, NULL, &damaged, &err), 0);
     assert_int_equal(damaged, 0);
-    /* in the first E-chunk of distinct expert 7, which the last one shares */
+    /* in the first E-chunk of distinct expert 7, which the last expert shares */
     fixture_damage(place.store, 4096 + ((9ull << 40) / 12 * 7 + 4095) / 4096 * 4096 + 100);
     assert_int_equal(efs_store_verify(store, false, 2, NULL, keep_line, NULL, &damaged, &err), -EUCLEAN);
     efs_store_close(store);

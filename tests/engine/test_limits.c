@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The automatic budget: half of what the machine and every memory cgroup on the way to the root leave; cgroups v1
- * and v2, and files that are not there or make no sense. The files are read below a folder of the test's. */
+/* The automatic budget: half of the memory that the machine and all memory cgroups up to the root leave; cgroup v1 and
+ * v2; missing and invalid files. The files are read below a directory of the test. */
 #include "test.h"
 #include "fixture.h"
 #include "sys.h"
@@ -16,7 +16,7 @@ static int open_below(const char *path, int flags, unsigned mode)
 }
 
 #define efs_sys_open open_below
-#include "../../engine/base/kernel_text.c" /* in place of the library's */
+#include "../../engine/base/kernel_text.c" /* replaces the library's */
 #include "../../engine/memory/memory_left.c"
 
 static void put(const char *path, const char *text)
@@ -28,7 +28,7 @@ static int begin(void **state)
 {
     (void)state;
     fixture_begin(&tree);
-    put("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"); /* 8 GiB */
+    put("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"); /* 8 GiB available */
     return 0;
 }
 
@@ -65,24 +65,24 @@ TEST_WITH(test_v2, begin, end)
     budget_is(1023 * MIB);
     put("sys/fs/cgroup/user/mine/memory.current", "314572800\n");
     put("sys/fs/cgroup/user/mine/memory.stat", "anon 104857600\nfile 209715200\nkernel 0\nshmem 0\nfile_mapped 5\n");
-    budget_is(924 * MIB); /* 300 MiB are used, 200 of that are page cache */
+    budget_is(924 * MIB); /* 300 MiB in use, 200 of them page cache */
     put("sys/fs/cgroup/user/mine/memory.stat", "anon 104857600\nfile 209715200\nshmem 157286400\n");
-    budget_is(774 * MIB); /* 150 of the 200 cannot be given back */
+    budget_is(774 * MIB); /* 150 of the 200 are shmem: not reclaimable */
     put("sys/fs/cgroup/user/memory.max", "536870912\n");
     put("sys/fs/cgroup/user/memory.current", "104857600\n");
     budget_is(412 * MIB); /* the parent leaves less */
     put("sys/fs/cgroup/user/memory.current", "1073741824\n");
-    budget_is(0); /* and may be over its limit */
+    budget_is(0); /* usage may exceed the limit */
     put("sys/fs/cgroup/user/memory.max", "lots\n");
     budget_is(774 * MIB);
-    put("sys/fs/cgroup/memory.max", "209715200\n"); /* at the root: a container's own */
+    put("sys/fs/cgroup/memory.max", "209715200\n"); /* at the root: a container's limit */
     budget_is(200 * MIB);
 }
 
 TEST_WITH(test_v1, begin, end)
 {
     put("proc/self/cgroup", "9:name=systemd:/\n8:pids:/x\n4:cpu,memory:/a/b\n0::/\n");
-    put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"); /* none */
+    put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"); /* no limit */
     put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
     budget_is(8192 * MIB);
     put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "1073741824\n");
@@ -91,11 +91,11 @@ TEST_WITH(test_v1, begin, end)
     put("sys/fs/cgroup/memory/a/b/memory.stat",
         "cache 7\nshmem 3\ntotal_cache 209715200\ntotal_rss 4\ntotal_shmem 157286400\n");
     budget_is(774 * MIB);
-    put("sys/fs/cgroup/memory/a/b/memory.stat", "total_cache 5\ntotal_shmem 157286400\n"); /* not a moment's picture */
+    put("sys/fs/cgroup/memory/a/b/memory.stat", "total_cache 5\ntotal_shmem 157286400\n"); /* of different moments */
     budget_is(724 * MIB);
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "104857600\n");
     budget_is(100 * MIB);
-    put("proc/self/cgroup", "4:memory:/not/below/this/mount\n"); /* a container that sees its own part as the root */
+    put("proc/self/cgroup", "4:memory:/not/below/this/mount\n"); /* a container whose cgroup is the root */
     budget_is(100 * MIB);
 }
 
@@ -108,7 +108,8 @@ static void memory_is(uint64_t limit_bytes, uint64_t available_bytes, bool cgrou
     assert_int_equal(memory.cgroup, cgroup);
 }
 
-/* Above a limit processes are killed; above memory.high they only stand still, so it is no limit, but leaves less. */
+/* The kernel kills processes at memory.max; at memory.high it only throttles them, so memory.high is not a limit, but
+ * reduces the available memory. */
 TEST_WITH(test_limit, begin, end)
 {
     memory_is(16384 * MIB, 8192 * MIB, false);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that links the library may have a locale whose decimals begin with a comma: texts of settings, what is
- * told of a store and hints in a mount's file are the same in it.
+ * A program that links the library may have a locale with decimal commas: settings, descriptions of a store and hints
+ * in a mount's file are the same in it.
  */
 #include <locale.h>
 
@@ -19,7 +19,7 @@ static bool has_comma(void)
     return strcmp(localeconv()->decimal_point, ",") == 0;
 }
 
-/* One that is installed, else one that is made in the model's folder, which is removed with it. */
+/* Sets an installed locale, or one built in the model's directory, which is removed with it. */
 static bool set_comma(void)
 {
     static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "ru_RU.UTF-8", "pt_BR.UTF-8"};
@@ -33,7 +33,7 @@ static bool set_comma(void)
     return setlocale(LC_ALL, "de_DE.UTF-8") && has_comma();
 }
 
-/* Skips the test where there is none. */
+/* Skips the test if no such locale is available. */
 static void begin(void)
 {
     if (has_comma() || set_comma())
@@ -62,7 +62,7 @@ TEST(test_settings)
     assert_int_equal(efs_describe(fs, "plan", &text, &bytes), 0);
     assert_non_null(strstr(text, "ratio_f: 0.1250\n"));
     free(text);
-    assert_true(has_comma()); /* the program's own texts stay as they were */
+    assert_true(has_comma()); /* the program's locale is unchanged */
     efs_close(fs);
 }
 

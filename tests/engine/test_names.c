@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors are whose expert: every family of the table, two layers, several experts, and what is dense. */
+/* Which expert a tensor belongs to, by its name: every family of the table, two layers, several experts, and dense
+ * tensors. */
 #include "test.h"
 #include "source_files.h"
 
@@ -26,7 +27,7 @@ static void add(struct model *model, const char *name, unsigned dims, const uint
     model->data_bytes += bytes;
 }
 
-/* A tensor of shape [first, 2, 3]; name is printf. */
+/* Adds a tensor of shape [first, 2, 3]; its name is formatted as by printf(3). */
 static void add_of(struct model *model, uint64_t first, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void add_of(struct model *model, uint64_t first, const char *format, ...)
 {
@@ -40,7 +41,7 @@ static void add_of(struct model *model, uint64_t first, const char *format, ...)
     add(model, name, 3, shape);
 }
 
-/* The model's bytes, which begins anew. */
+/* Returns the model as a safetensors file and resets *model. */
 static struct sf_bytes end_model(struct model *model)
 {
     struct sf_bytes file = {0};
@@ -60,7 +61,7 @@ static void write_model(struct model *model, const char *dir, const char *name)
     free(file.data);
 }
 
-/* The model alone in a directory. */
+/* Reads a directory that contains only the model. */
 static void read_model(struct model *model, struct efs_catalog *catalog)
 {
     struct sf_bytes file = end_model(model);
@@ -77,7 +78,7 @@ static void expect_expert(const struct efs_catalog *catalog, size_t index, const
     assert_int_equal(catalog->experts[index].expert, expert);
 }
 
-/* The tensor is of this class and its (first) expert is (stack, layer, expert). */
+/* Fails unless the tensor has this class and its (first) expert is (stack, layer, expert). */
 static void expect_tensor(const struct efs_catalog *catalog, const char *name, enum efs_tensor_class tensor_class,
                           const char *stack, uint32_t layer, uint32_t expert)
 {
@@ -98,9 +99,9 @@ static size_t count_class(const struct efs_catalog *catalog, enum efs_tensor_cla
     return count;
 }
 
-/* Families with a tensor an expert: where layer, expert and tensor stand in the name, and what is dense beside it. */
+/* Families with one tensor per expert: the pattern of names, and dense tensors of such models. */
 struct family {
-    const char *family, *format; /* layer, expert unless they are fused, tensor */
+    const char *family, *format; /* for printf: layer, expert unless fused, tensor */
     const char *tensors[8];
     const char *dense[6];
 };
@@ -127,13 +128,13 @@ static const struct family plain_families[] = {
      {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
      {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight",
       "language_model.model.layers.0.feed_forward.router.weight"}},
-    {"gguf", /* Mixtral, before llama.cpp put all experts of a layer in a tensor */
+    {"gguf", /* Mixtral, before llama.cpp fused the experts of a layer */
      "blk.%u.ffn_gate.%u.%s",
      {"weight"},
      {"blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_norm.weight"}},
 };
 
-/* Families whose tensors hold all experts of a layer. */
+/* Families with fused tensors: one tensor for all experts of a layer. */
 static const struct family fused_families[] = {
     {"llama4",
      "language_model.model.layers.%u.feed_forward.experts.%s",
@@ -144,7 +145,7 @@ static const struct family fused_families[] = {
      {"gate_up_proj_blocks", "gate_up_proj_scales", "gate_up_proj_bias", "down_proj_blocks", "down_proj_scales",
       "down_proj_bias"},
      {"model.layers.0.mlp.router.weight", "model.layers.0.mlp.router.bias"}},
-    {"gpt-oss", /* as BF16: the names of the next family, and biases */
+    {"gpt-oss", /* BF16: the names of the next family, and biases */
      "model.layers.%u.mlp.experts.%s",
      {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"},
      {"model.layers.0.mlp.router.weight"}},
@@ -175,9 +176,9 @@ static const struct family fused_families[] = {
      {"blk.0.ffn_gate_shexp.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_norm.weight", "blk.0.exp_probs_b.bias"}},
 };
 
-/* Layers and experts that sort differently as text: 2 before 10. */
+/* Layers and experts whose numeric order is not their order as text: 2 before 10. */
 static const uint32_t layers[] = {10, 2}, experts[] = {0, 11, 3, 100}, sorted[] = {0, 3, 11, 100};
-#define FUSED 5u /* experts of a tensor that holds all */
+#define FUSED 5u /* experts of a fused tensor */
 
 static void name_of(const struct family *f, bool fused, size_t layer, size_t expert, size_t tensor, char name[200])
 {
@@ -190,7 +191,7 @@ static void name_of(const struct family *f, bool fused, size_t layer, size_t exp
 static void groups(const struct family *f, bool fused)
 {
     const uint64_t bias[] = {FUSED, 7};
-    const size_t each = fused ? FUSED : 4, names = fused ? 1 : 4; /* of a layer: experts, and tensors of one kind */
+    const size_t each = fused ? FUSED : 4, names = fused ? 1 : 4; /* per layer: experts, and tensors of one kind */
     const enum efs_tensor_class tensor_class = fused ? EFS_CLASS_FUSED : EFS_CLASS_EXPERT;
     struct model model = {0};
     struct efs_catalog catalog;
@@ -264,7 +265,7 @@ TEST(keeps_stacks_apart)
     efs_catalog_free(&catalog);
 }
 
-/* Any part of a model that numbers its layers anew is a stack of its own. */
+/* Each part of a model with its own layer numbers is a stack. */
 TEST(names_stacks_by_prefix)
 {
     static const struct {
@@ -297,7 +298,7 @@ TEST(names_stacks_by_prefix)
     }
 }
 
-/* Names that are only like those of experts. */
+/* Names that only resemble those of experts. */
 TEST(leaves_other_names_dense)
 {
     static const char *const names[] = {
@@ -347,7 +348,7 @@ TEST(leaves_other_names_dense)
     efs_catalog_free(&catalog);
 }
 
-/* Fused tensors that cannot be cut into experts. */
+/* Fused tensors that cannot be divided into experts. */
 TEST(leaves_uncuttable_tensors_dense)
 {
     static const uint64_t one[] = {6}, none[] = {3, 0}, no_expert[] = {0, 3}, many[] = {65537, 1}, most[] = {65536, 1};
@@ -383,7 +384,7 @@ TEST(leaves_uncuttable_tensors_dense)
     sf_rmdir(dir);
 }
 
-/* Tensors of a layer that disagree: the experts are all that any of them names. */
+/* Tensors of a layer with different numbers of experts: the catalogue has the union. */
 TEST(unites_expert_counts)
 {
     struct model model = {0};
@@ -406,7 +407,7 @@ TEST(unites_expert_counts)
     efs_catalog_free(&catalog);
 }
 
-/* An expert's tensors may lie in several shards; a file that has a tensor again is of another model. */
+/* An expert's tensors may be in several shards. A file that repeats a tensor belongs to another model. */
 TEST(joins_shards_and_leaves_doubles)
 {
     struct model model = {0};
@@ -436,7 +437,7 @@ TEST(joins_shards_and_leaves_doubles)
     sf_rmdir(dir);
 }
 
-/* A GGUF split over two files: its slowest dimension, the last of GGUF's, counts experts. */
+/* A GGUF model split over two files. The slowest dimension, which is the last in GGUF, counts experts. */
 TEST(groups_split_gguf)
 {
     static const uint64_t q4[] = {64, 3, 4}, bias[] = {6, 4}, router[] = {8, 4};
@@ -477,20 +478,21 @@ TEST(groups_split_gguf)
     sf_rmdir(dir);
 }
 
-/* ---- several models below one folder ---- */
+/* ---- several models in one directory ---- */
 
 #define INDEX "model.safetensors.index.json"
 #define MAP(...) "{\"weight_map\":{" __VA_ARGS__ "}}"
 #define UP(layer, expert) "model.layers." #layer ".mlp.experts." #expert ".up_proj.weight"
 
-/* A file: its text, or, where that is NULL, a model of so many layers of two experts, whose tensors have first * 6
- * bytes each. */
+/* A file: its text, or, if that is NULL, a model of this number of layers with two experts each, whose tensors have
+ * first * 6 bytes. */
 struct part_file {
     const char *path, *text;
     unsigned layers, first;
 };
 
-/* The tensors of experts are all in files whose paths begin so, and no others are; these layers have experts. */
+/* Fails unless exactly the files with prefix `begin` have tensors of experts, `sparse` layers have experts, and the
+ * only note starts with `noted` ("": no note). */
 static void expect_model(const char *what, const struct part_file *files, const char *begin, uint32_t sparse,
                          const char *noted)
 {
@@ -535,7 +537,7 @@ static void expect_model(const char *what, const struct part_file *files, const 
 
 TEST(chooses_one_of_several_models)
 {
-    /* A folder before the model's files in order, that the index does not name */
+    /* A directory that sorts before the model's files and is not in the index */
     expect_model("draft, index",
                  (const struct part_file[]){{INDEX, MAP("\"x\":\"model.safetensors\""), 0, 0},
                                             {"draft/model.safetensors", NULL, 3, 1},
@@ -555,7 +557,7 @@ TEST(chooses_one_of_several_models)
                                             {"model.safetensors", NULL, 2, 2},
                                             {0}},
                  "model", 2, "draft/model.safetensors: does not lie beside config.json");
-    /* inclusionAI/Ming-flash-omni-2.0 (vllm 39700): a folder with an index of its own */
+    /* inclusionAI/Ming-flash-omni-2.0 (vllm 39700): a directory with its own index */
     expect_model("a folder's index",
                  (const struct part_file[]){{INDEX, MAP("\"x\":\"model-1.safetensors\""), 0, 0},
                                             {"model-1.safetensors", NULL, 2, 2},
@@ -563,7 +565,7 @@ TEST(chooses_one_of_several_models)
                                             {"an/talker/model.safetensors", NULL, 4, 3},
                                             {0}},
                  "model", 2, "an/talker: is a model of its own");
-    /* unsloth 2978: files of an earlier upload were left beside the model's */
+    /* unsloth 2978: files of an earlier upload next to the model's */
     expect_model("files left behind",
                  (const struct part_file[]){{INDEX, MAP("\"x\":\"model-1-of-1.safetensors\""), 0, 0},
                                             {"config.json", "{}", 0, 0},
@@ -571,14 +573,14 @@ TEST(chooses_one_of_several_models)
                                             {"model-1-of-1.safetensors", NULL, 2, 2},
                                             {0}},
                  "model", 2, "a.safetensors: the index does not name it");
-    /* Neither index nor config.json: parts of one model have no tensor twice */
+    /* Neither index nor config.json: the parts of one model do not repeat a tensor */
     expect_model("doubles without a word",
                  (const struct part_file[]){{"draft/model-00001-of-00002.safetensors", NULL, 3, 9},
                                             {"draft/model-00002-of-00002.safetensors", NULL, 0, 1},
                                             {"model.safetensors", NULL, 2, 2},
                                             {0}},
                  "model", 2, "draft/model-00001-of-00002.safetensors: has tensors that model.safetensors has");
-    /* None at the top: the largest, not the first */
+    /* No model at the top level: the largest one, not the first */
     expect_model("folders alone",
                  (const struct part_file[]){{"a/config.json", "{}", 0, 0},
                                             {"a/model.safetensors", NULL, 1, 1},
@@ -586,7 +588,7 @@ TEST(chooses_one_of_several_models)
                                             {"b/sub/model.safetensors", NULL, 2, 2},
                                             {0}},
                  "b", 2, "a: is a model of its own");
-    /* Two formats, each with an index, as Mistral has them (huggingface_hub 3645): that of the usual name */
+    /* Two formats with an index each, as Mistral publishes (huggingface_hub 3645): the index with the usual name */
     expect_model("two indexes",
                  (const struct part_file[]){
                      {"consolidated.safetensors.index.json", MAP("\"x\":\"consolidated-1.safetensors\""), 0, 0},
@@ -595,14 +597,14 @@ TEST(chooses_one_of_several_models)
                      {"model-1.safetensors", NULL, 2, 2},
                      {0}},
                  "model", 2, "consolidated-1.safetensors: the index does not name it");
-    /* Without an index model.safetensors is the model: an adapter, or another format, lies beside it */
+    /* Without an index, model.safetensors is the model; the file next to it is an adapter or another format */
     expect_model("a single file",
                  (const struct part_file[]){{"config.json", "{}", 0, 0},
                                             {"consolidated.safetensors", NULL, 3, 9},
                                             {"model.safetensors", NULL, 2, 2},
                                             {0}},
                  "model", 2, "consolidated.safetensors: the model is model.safetensors");
-    /* An index that names what is not there is no help */
+    /* An index that names a missing file is ignored */
     expect_model("a broken index",
                  (const struct part_file[]){{INDEX, MAP("\"x\":\"gone.safetensors\""), 0, 0},
                                             {"config.json", "{}", 0, 0},
@@ -611,7 +613,7 @@ TEST(chooses_one_of_several_models)
                  "", 2, "");
 }
 
-/* One tensor in two files: the index says which, then what is nearer to the top. */
+/* One tensor in two files: the file in the index, else the one nearer to the top. */
 TEST(chooses_one_of_two_tensors)
 {
     static const struct {
@@ -638,14 +640,15 @@ TEST(chooses_one_of_two_tensors)
                 assert_true((catalog.tensors[t].tensor_class == EFS_CLASS_EXPERT) ==
                             (strcmp(catalog.files[catalog.tensors[t].file].path, cases[i].of_expert_0) == 0));
         assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 2);
-        /* What the index has elsewhere is no tensor (colibri 1479, vllm 54230): experts/ must not show it */
+        /* The catalogue does not have tensors that the index assigns to another file (colibri 1479, vllm 54230):
+         * experts/ must not show them */
         assert_int_equal(catalog.tensor_count, *cases[i].index ? 2 : 4);
         efs_catalog_free(&catalog);
         sf_rmdir(dir);
     }
 }
 
-/* GGUF files are models each, or all parts of one: the largest of a folder. */
+/* Each GGUF file is a model or a part of one; the largest model of a directory is chosen. */
 TEST(chooses_one_of_several_gguf)
 {
     static const char *const names[] = {"a-Q4.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf", "c-Q2.gguf"};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine's memory nodes as they are, mocked, and switched off. */
+/* Memory nodes of the machine: real, mocked, and switched off. */
 #include "test.h"
 #include "numa_nodes.h"
 #include "sys.h"
@@ -96,7 +96,7 @@ TEST(test_bind)
         assert_int_equal(at, id);
     }
     assert_true(numa.bind(p, bytes, EFS_SYS_NODES) < 0);
-    assert_true(numa.bind(p, bytes, EFS_SYS_NODES - 1) < 0); /* no machine here has so many */
+    assert_true(numa.bind(p, bytes, EFS_SYS_NODES - 1) < 0); /* more nodes than any machine here */
     assert_true(numa.bind(p + 1, bytes - 1, numa.nodes[0].id) < 0);
     munmap(p, bytes);
 }

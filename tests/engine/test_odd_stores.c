@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Odd checkpoints (odd_store.h) served with options, settings and calls drawn at random: every call gives the right
- * bytes or an error, whatever the store has not: the view, experts, tensors with bytes, a plan, a full pool.
+ * Odd checkpoints (odd_store.h), served with random options, settings and calls: every call returns the right bytes or
+ * an error, also if the store has no view, no experts, no tensors with bytes, no plan or no full pool.
  *
- * Store i is drawn from SEED + i (SEED is 1), EXPERTFS_FUZZ_CASES is how many stores. A failure names both.
+ * Store i is drawn from SEED + i (default 1); EXPERTFS_FUZZ_CASES is the number of stores. A failure prints both.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -25,7 +25,7 @@
 #define NEEDS 8u
 #define MIB (1ull << 20)
 
-/* Reads the weights over and over while the other steps go on. */
+/* A thread that reads the weights in a loop during the steps. */
 struct reader {
     struct session *session;
     pthread_t thread;
@@ -33,13 +33,13 @@ struct reader {
     atomic_uint wrong;
 };
 
-/* A read that nobody waits for before the store is closed. */
+/* A read without a waiter until the store is closed. */
 struct pending {
     sem_t done;
     unsigned char data[20000];
 };
 
-/* A store that is served, and what the test holds of it. */
+/* An open store and the test's resources in it. */
 struct session {
     const struct odd_store *odd;
     uint64_t *state;
@@ -54,7 +54,7 @@ struct session {
         bool dropped[NEEDS];
     } held[HELD];
     struct efs_lease *leases[HELD];
-    uint32_t leased[HELD]; /* files */
+    uint32_t leased[HELD]; /* file of each lease */
     struct efs_client *client;
     struct efs_team *team;
     struct reader reader;
@@ -62,7 +62,7 @@ struct session {
     unsigned pending_count;
 };
 
-static uint64_t seed_at; /* of the store under way */
+static uint64_t seed_at; /* seed of the current store */
 static unsigned long steps_done, errors_seen, runs_done;
 
 static unsigned below(struct session *s, unsigned n)
@@ -75,7 +75,7 @@ static bool once_in(struct session *s, unsigned n)
     return odd_once_in(s->state, n);
 }
 
-/* A number of an expert, a file or a layer, mostly one that there is. */
+/* A number of an expert, a file or a layer, usually an existing one. */
 static uint32_t draw_number(struct session *s, uint32_t count)
 {
     static const uint32_t odd[] = {0, 1, INT32_MAX, UINT32_MAX - 1, UINT32_MAX};
@@ -92,7 +92,7 @@ static struct efs_expert_info expert_info(struct session *s, uint32_t expert)
     return info;
 }
 
-/* What the checkpoint has of a tensor: all of it, or an expert's slice. */
+/* The checkpoint's bytes of a tensor, or those of the expert's slice of a fused tensor. */
 static const unsigned char *tensor_raw(struct session *s, const char *name, uint32_t expert, uint64_t bytes)
 {
     const struct odd_tensor *t = odd_store_tensor(s->odd, name);
@@ -126,7 +126,7 @@ static void check_tensor(struct session *s, uint32_t expert, const struct efs_te
     free(got);
 }
 
-/* A safetensors file of the view: its tensors have the checkpoint's bytes, and follow each other without a gap. */
+/* Checks a safetensors file of the view: its tensors are contiguous and have the checkpoint's bytes. */
 static void check_view_file(struct session *s, uint32_t expert, const unsigned char *file, size_t bytes)
 {
     static const char type[] = "\":{\"dtype\":\"", place[] = "\"data_offsets\":[";
@@ -152,7 +152,7 @@ static void check_view_file(struct session *s, uint32_t expert, const unsigned c
     assert_int_equal(end, bytes - 8 - header);
 }
 
-/* The whole of a file as it is served, checked where the test knows what it should be. NULL: an error. */
+/* Reads a whole file, and checks it if the test knows its contents. NULL: error. The caller frees the result. */
 static unsigned char *whole_file(struct session *s, uint32_t file, const struct efs_file_info *info)
 {
     unsigned char *data = malloc(info->bytes + 1);
@@ -241,7 +241,7 @@ static void step_lease(struct session *s)
     assert_true(fd >= 0 || fd == -EBUSY);
 }
 
-/* Experts of a layer, or, rarely, of several or none. */
+/* Experts of a layer; rarely of several layers, or none. */
 static uint32_t draw_needs(struct session *s, struct efs_need needs[NEEDS])
 {
     uint32_t all = efs_expert_count(s->fs), first = draw_number(s, all), count = 0;
@@ -361,7 +361,7 @@ static void step_pin(struct session *s)
         assert_string_not_equal(err.text, "");
 }
 
-/* "encoder-L03/E017": encoder. */
+/* Stack of an expert's name: "encoder" for "encoder-L03/E017". */
 static void expert_stack(const struct efs_expert_info *expert, char stack[64])
 {
     const char *slash = strchr(expert->name, '/'),
@@ -446,7 +446,7 @@ static void step_client(struct session *s)
     efs_client_release(request);
 }
 
-/* Experts of a layer are run: full and coded give the same bits, or an error. */
+/* Computes experts of a layer: full and coded give the same bits, or an error. */
 static void step_run(struct session *s)
 {
     float x[4 * ODD_HIDDEN], y[2][4 * ODD_HIDDEN], weights[4] = {1, 2, 3, 4};
@@ -557,8 +557,8 @@ static bool session_open(struct session *s)
     s->full_pool = options.full_pool;
     errint_t rc = efs_open(s->odd->fixture.store, &options, &s->fs, &err);
     if (rc < 0) {
-        if (rc != -EOPNOTSUPP || !options.prefetch) /* no experts to guess */
-            assert_int_equal(rc, -ENOMEM);          /* the floor */
+        if (rc != -EOPNOTSUPP || !options.prefetch) /* no experts to predict */
+            assert_int_equal(rc, -ENOMEM);          /* below the floor */
         assert_string_not_equal(err.text, "");
         errors_seen++;
         return false;
@@ -605,8 +605,7 @@ static void run_store(uint64_t seed)
     struct odd_store odd;
     odd_store_begin(&odd, &state);
     setenv("EXPERTFS_STATE", odd.fixture.directory, 1);
-    for (unsigned opens = 1 + odd_below(&state, 2); opens > 0;
-         opens--) { /* the second finds what the first has saved */
+    for (unsigned opens = 1 + odd_below(&state, 2); opens > 0; opens--) { /* the second loads the saved state */
         struct session *session = calloc(1, sizeof(*session));
         assert_non_null(session);
         session->odd = &odd;
@@ -623,7 +622,7 @@ static void run_store(uint64_t seed)
     odd_store_end(&odd);
 }
 
-/* ---- found by it ------------------------------------------------------------------------------------------------ */
+/* ---- regressions ------------------------------------------------------------------------------------------------ */
 
 static struct efs *open_small_experts(struct fixture *model, const struct efs_options *options)
 {
@@ -639,7 +638,7 @@ static struct efs *open_small_experts(struct fixture *model, const struct efs_op
     return fixture_open(model, *options);
 }
 
-/* A layer with fewer experts than the widest: those that it lacks are not counted as experts that are not kept. */
+/* A layer with fewer experts than the widest one: experts that it does not have do not count as missing in memory. */
 TEST(test_narrow_layer)
 {
     struct fixture model;
@@ -651,7 +650,7 @@ TEST(test_narrow_layer)
     fixture_end(&model);
 }
 
-/* A pool that could hold each expert thousands of times: prealloc makes a few hundred memory files. */
+/* A pool with room for thousands of copies of each expert: prealloc creates at most 300 memory files. */
 TEST(test_prealloc)
 {
     struct fixture model;
@@ -665,7 +664,7 @@ TEST(test_prealloc)
     fixture_end(&model);
 }
 
-/* ---- which failed ----------------------------------------------------------------------------------------------- */
+/* ---- reports of failures ---------------------------------------------------------------------------------------- */
 
 static void tell(void)
 {
@@ -695,7 +694,7 @@ static void run_store_in_time(uint64_t seed)
 
 TEST_WITH(test_random, NULL, tell_failed)
 {
-    static const uint64_t found[] = {1014}; /* past the tables in efs_guess_offer(): seen under ASan */
+    static const uint64_t found[] = {1014}; /* out-of-bounds access in efs_guess_offer(), seen under ASan */
     const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : CASES;

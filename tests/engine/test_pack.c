@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_pack.c - packing, verifying and unpacking: byte for byte, whatever the source, the codec, the threads. */
+/* test_pack.c - packs, verifies and unpacks: byte for byte, for every source, codec and number of threads. */
 #include "test.h"
 #include "fixture.h"
 #include "layout.h"
@@ -41,7 +41,7 @@ static struct efs_store *open_store(const char *path)
     return store;
 }
 
-/* Unpacked into a new directory, the store gives the source. */
+/* Unpacks the store into a new directory and compares it with the source. */
 static void unpacks(const struct fixture *f)
 {
     static unsigned number;
@@ -66,7 +66,7 @@ static void count_damage(void *arg, const char *line)
     snprintf(d->last, sizeof(d->last), "%s", line);
 }
 
-/* How many chunks are damaged; the result agrees with it. */
+/* Returns the number of damaged chunks. The result of efs_store_verify() and its lines must match it. */
 static uint64_t verify(const char *path, bool decode, struct damage *damage)
 {
     struct efs_error err = {""};
@@ -80,7 +80,7 @@ static uint64_t verify(const char *path, bool decode, struct damage *damage)
     return damaged;
 }
 
-/* Everything that is valid but odd, in one checkpoint. */
+/* One checkpoint with everything that is valid but unusual. */
 static void odd_checkpoint(const struct fixture *f)
 {
     static const struct fixture_tensor tensors[] = {
@@ -111,7 +111,7 @@ static void odd_checkpoint(const struct fixture *f)
     fixture_file(f, "a/deep/er/directory/\xc3\xa4.txt", "x", 1);
     fixture_file(f, "a/empty", "", 0);
     fixture_file(f, "block", text, 4096);
-    /* Raw safetensors: a header of odd length, gaps of no tensor (a header may be padded), tensors out of order. */
+    /* Raw safetensors: a header of odd length, padding in the header, tensors out of order. */
     const char header[] = "{\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[6,12]},"
                           "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]}} ";
     unsigned char raw[8 + sizeof(header) - 1 + 12] = {0};
@@ -157,7 +157,7 @@ TEST(single_file_and_no_tensors)
     assert_int_equal(report.files, 2);
     assert_string_equal(report.notice, "");
     unpacks(&f);
-    /* One file alone: the store may lie beside it, but not take its place. */
+    /* A single file: the store may be in the same directory, but must not replace the file. */
     fixture_moe(&f, 1, 2, 16, 64);
     snprintf(path, sizeof(path), "%s/model.safetensors", f.source);
     assert_int_equal(efs_pack(path, f.store, &options, &report, &err), 0);
@@ -194,7 +194,7 @@ TEST(same_bytes_for_any_threads)
     fixture_end(&f);
 }
 
-/* An expert's E-chunks and then its SM-chunks side by side; the order of the disk is that of the files. */
+/* An expert's E-chunks are contiguous, and so are its SM-chunks, which follow. Groups are in the order of the files. */
 TEST(layout_is_as_promised)
 {
     struct fixture f;
@@ -219,7 +219,8 @@ TEST(layout_is_as_promised)
         if (group->kind == EFS_GROUP_EXPERT) /* SM-chunks follow the last E-chunk */
             assert_int_equal(s->shards[s->objects[group->object_first].shard_first].sm_offset, e);
     }
-    /* Nothing else between superblock and index but zeros up to its page, and nothing behind it. */
+    /* Chunks fill the range between superblock and index, except for zeros at the end of the last page. The index is
+     * the end of the store. */
     assert_int_equal(efs_page_up(EFS_ALIGN + chunk_bytes), s->sb.tables[0].offset);
     const struct efs_disk_table *last = &s->sb.tables[EFS_TABLE_COUNT - 1];
     assert_int_equal(efs_page_up(last->offset + last->bytes), s->sb.store_bytes);
@@ -266,7 +267,7 @@ TEST(report_adds_up)
     }
     assert_int_equal(raw, report.source_bytes);
     assert_int_equal(tensors, report.tensors);
-    /* The store's copy tells the same, and no times. */
+    /* The report in the store is the same text, without times. */
     struct efs_store *s = open_store(f.store);
     char *json = efs_pack_report_json(&report);
     assert_non_null(json);
@@ -277,7 +278,7 @@ TEST(report_adds_up)
     fixture_end(&f);
 }
 
-/* Many small tensors and blobs lie in few pages, each byte of them where it was. */
+/* Many small tensors and blobs share pages; each byte is restored. */
 TEST(small_things_are_dense)
 {
     enum { TENSORS = 300 };
@@ -312,7 +313,7 @@ TEST(small_things_are_dense)
     fixture_end(&f);
 }
 
-/* A tensor of less than a page is read in one or two whatever it is coded by: it is stored whole. */
+/* A tensor smaller than a page is read with one or two pages in any coding, so it is stored raw. */
 TEST(small_tensors_are_not_split)
 {
     static const struct fixture_tensor tensors[] = {
@@ -382,7 +383,7 @@ TEST(existing_stores_are_kept)
 TEST(refused_before_any_work)
 {
     static const struct {
-        const char *source, *store; /* below the directory */
+        const char *source, *store; /* relative to the fixture's directory */
         errint_t rc;
     } places[] = {{"src", "src/x.efs", -EINVAL},
                   {"src", "src/sub/x.efs", -EINVAL},
@@ -413,9 +414,9 @@ TEST(refused_before_any_work)
 }
 
 struct meddle {
-    const char *phase;         /* in which to act */
-    char path[400];            /* truncate it by a byte, or with append: add one */
-    bool cancel, append, done; /* append: replace() changes the content */
+    const char *phase;         /* in which it acts */
+    char path[400];            /* truncated by a byte; with append, extended by one */
+    bool cancel, append, done; /* append: replace() changes the contents */
 };
 
 static bool meddle(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
@@ -433,7 +434,7 @@ static bool meddle(void *arg, uint64_t done_bytes, uint64_t total_bytes, const c
     return false;
 }
 
-/* Another file, with the time and the size of the one that it replaces. */
+/* Replaces the file by another one with the same time and size. */
 static bool replace(void *arg, uint64_t done_bytes, uint64_t total_bytes, const char *phase)
 {
     struct meddle *m = arg;
@@ -458,7 +459,7 @@ static bool replace(void *arg, uint64_t done_bytes, uint64_t total_bytes, const 
     return false;
 }
 
-/* An inode number may change by itself (FUSE filesystems); what counts is size, time and content. */
+/* An inode number may change without a write (FUSE filesystems); only size, time and contents count. */
 TEST(another_inode_number)
 {
     static const char *const names[] = {"config.json", "model.safetensors"};
@@ -493,7 +494,7 @@ TEST(failures_leave_nothing)
         assert_int_equal(pack(&f, &options, &err), -ECANCELED);
         assert_true(m.done);
     }
-    for (int append = 0; append < 2; append++) { /* a source that changes meanwhile */
+    for (int append = 0; append < 2; append++) { /* the source changes during packing */
         struct meddle m = {.phase = "syncing", .append = append};
         struct efs_pack_options options = {.progress = meddle, .progress_arg = &m};
         snprintf(m.path, sizeof(m.path), "%s/config.json", f.source);
@@ -506,7 +507,7 @@ TEST(failures_leave_nothing)
     fixture_end(&f);
 }
 
-/* The first turn finds the source whole; it is cut before it is read again. */
+/* The source is truncated between two reads. */
 TEST(source_cut_between_reads)
 {
     struct fixture f;
@@ -536,7 +537,7 @@ TEST(source_cut_between_reads)
     assert_int_equal(efs_pack_source_unchanged(source, &err), -ESTALE);
     free(buffer);
     efs_pack_source_close(source);
-    /* Found by the catalogue, gone or of another size when the packer looks. */
+    /* The catalogue has a file that is missing when the packer opens it. */
     assert_int_equal(efs_pack_source_open(&catalog, &source, &err), -ESTALE);
     efs_catalog_free(&catalog);
     fixture_end(&f);
@@ -564,8 +565,8 @@ TEST(damage_is_found_and_named)
     assert_int_equal(efs_store_unpack(s, out, false, 2, NULL, NULL, &err), -EUCLEAN);
     assert_non_null(strstr(err.text, "chunk at store offset"));
     efs_store_close(s);
-    assert_int_equal(access(out, F_OK), -1); /* nothing was left, the directory neither */
-    fixture_damage(f.store, a.e_offset + 5); /* the same bit again: as it was */
+    assert_int_equal(access(out, F_OK), -1); /* no file is left, nor the directory */
+    fixture_damage(f.store, a.e_offset + 5); /* a second flip restores the byte */
     assert_int_equal(verify(f.store, true, &damage), 1);
     assert_non_null(strstr(damage.last, "SM-chunk"));
     fixture_damage(f.store, b.sm_offset + b.sm_bytes - 1);
@@ -577,7 +578,7 @@ TEST(damage_is_found_and_named)
             gap = s->shards[i].sm_offset + s->shards[i].sm_bytes;
     efs_store_close(s);
     assert_true(gap != 0);
-    fixture_damage(f.store, gap); /* padding, which no reader looks at */
+    fixture_damage(f.store, gap); /* padding, which readers ignore */
     assert_int_equal(verify(f.store, false, &damage), 1);
     assert_non_null(strstr(damage.last, "padding"));
     fixture_end(&f);
@@ -594,7 +595,7 @@ TEST(unpack_is_careful)
     unsigned fds = fixture_open_fds();
     snprintf(out, sizeof(out), "%s/out", f.directory);
     assert_int_equal(mkdir(out, 0755), 0);
-    /* An existing file is refused, and kept. */
+    /* An existing file is not replaced without force. */
     snprintf(path, sizeof(path), "%s/config.json", out);
     fixture_file_below(out, "config.json", "old", 3);
     assert_int_equal(efs_store_unpack(s, out, false, 2, NULL, NULL, &err), -EEXIST);
@@ -602,7 +603,7 @@ TEST(unpack_is_careful)
     assert_int_equal(bytes, 3);
     free(now);
     assert_int_equal(fixture_names(out), 3);
-    /* A link in the way leads nowhere. */
+    /* A symbolic link in the destination is not followed. */
     snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", f.directory);
     snprintf(path, sizeof(path), "%s/sub", out);
     assert_int_equal(mkdir(elsewhere, 0755), 0);
@@ -610,7 +611,7 @@ TEST(unpack_is_careful)
     assert_true(efs_store_unpack(s, out, true, 2, NULL, NULL, &err) < 0);
     assert_int_equal(fixture_names(elsewhere), 2);
     assert_int_equal(unlink(path), 0);
-    /* By force; cancelled or not. */
+    /* With force, existing files are replaced. */
     assert_int_equal(efs_store_unpack(s, out, true, 2, NULL, NULL, &err), 0);
     assert_true(same_trees(f.source, out));
     assert_int_equal(efs_store_unpack(s, f.store, false, 2, NULL, NULL, &err), -ENOTDIR);
@@ -619,7 +620,7 @@ TEST(unpack_is_careful)
     fixture_end(&f);
 }
 
-/* Experts by the thousand, each of tensors smaller than a page. */
+/* 2000 experts with tensors smaller than a page. */
 TEST(many_small_experts)
 {
     struct fixture f;
@@ -632,7 +633,7 @@ TEST(many_small_experts)
     fixture_end(&f);
 }
 
-/* Tensors of holes, which cost no disk to read: a file of bytes bytes with one tensor in experts slices. */
+/* A sparse file, which costs no disk to read, with one tensor of `bytes` bytes, rounded down to elements. */
 static void sparse_checkpoint(const struct fixture *f, const char *dtype, uint64_t element_bytes, uint64_t bytes)
 {
     char path[400], header[512];
@@ -651,7 +652,7 @@ static void sparse_checkpoint(const struct fixture *f, const char *dtype, uint64
     close(fd);
 }
 
-/* An expert of more than one run; and memory stays bounded with many threads and the largest shards. */
+/* An expert of more than one run (EFS_RUN_BYTES). Memory stays below 512 MiB with 64 threads and the largest shards. */
 TEST(memory_is_bounded)
 {
     static const struct {
@@ -683,7 +684,7 @@ TEST(memory_is_bounded)
         bool second_run = false;
         for (uint32_t k = o->shard_first; k + 1 < o->shard_first + o->shard_count; k++) {
             uint64_t gap = s->shards[k + 1].e_offset - s->shards[k].e_offset;
-            second_run |= gap > efs_chunk_up(s->shards[k].e_bytes); /* SM-chunks of the first run in between */
+            second_run |= gap > efs_chunk_up(s->shards[k].e_bytes); /* SM-chunks of the first run are in between */
         }
         assert_true(second_run);
         efs_store_close(s);
@@ -691,7 +692,8 @@ TEST(memory_is_bounded)
     fixture_end(&f);
 }
 
-/* What a copy's tensors own is freed, that of types without a number, too: LeakSanitizer tells. */
+/* The tensors of a file that copies another one are freed, also those of types without a number. LeakSanitizer checks
+ * this. */
 TEST(copies_of_unknown_types)
 {
     static const struct fixture_tensor tensors[] = {{"a", "F8_E3M4", 2, {100, 100}, 10000},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers beside coded experts that are held, at a budget with hardly room for both: whoever reads or leases gets its
- * bytes however long the others are held, and whoever asks for coded ones gets them once they are dropped.
+ * Reads and leases while clients hold coded experts, at a budget with hardly room for both: they succeed however long
+ * the experts are held, and coded requests succeed once experts are dropped.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,14 +15,14 @@
 #define LAYERS 2
 #define EXPERTS 4
 #define SEGMENT (8ull << 20)
-#define SECONDS 4 /* of the crowd; EFS_TEST_SECONDS */
+#define SECONDS 4 /* of test_crowd, or EFS_TEST_SECONDS */
 
 static struct fixture model;
-static uint8_t *raw[LAYERS * EXPERTS]; /* the experts' files */
+static uint8_t *raw[LAYERS * EXPERTS]; /* contents of the experts' files */
 static uint32_t files[LAYERS * EXPERTS];
 static size_t bytes[LAYERS * EXPERTS];
 
-/* 11 MiB an expert, coded almost a segment. */
+/* 11 MiB per expert; its coded form takes almost a segment. */
 static int setup(void **state)
 {
     *state = &model;
@@ -41,13 +41,13 @@ static int teardown(void **state)
     return fixture_teardown(state);
 }
 
-/* What is never given back, so many segments, and more for others. */
+/* The budget is the fixed memory, this number of segments, and more_bytes. */
 static struct efs *open_small(uint64_t segments, uint64_t more_bytes, bool full)
 {
     struct efs_options options = {.workers = 2, .no_state = true, .full_pool = full, .lease_wait = true};
     struct efs_stats s;
     uint64_t fixed = 0;
-    for (;;) { /* that depends on the budget */
+    for (;;) { /* fixed_bytes depends on the budget */
         struct efs *fs = fixture_open(&model, options);
         efs_stats(fs, &s);
         if (s.fixed_bytes == fixed)
@@ -63,7 +63,7 @@ static struct efs_request *begin(struct efs *fs, uint32_t expert, enum efs_form 
     return fixture_submit(fs, &(struct efs_need){expert, 1}, 1, form);
 }
 
-/* Of any thread: what is wrong ends the program. */
+/* Ends the program unless the condition holds. Works on any thread, unlike cmocka's assertions. */
 static void must(bool holds, const char *what, long long status)
 {
     if (holds)
@@ -81,7 +81,7 @@ static void check_read(struct efs *fs, uint32_t expert, uint64_t at, size_t n)
     free(got);
 }
 
-/* A client has one coded, in all the memory that there is for chunks, and keeps it. */
+/* A client holds a coded expert that takes all memory for chunks. */
 TEST(test_held)
 {
     struct efs *fs = open_small(1, 0, false);
@@ -92,7 +92,7 @@ TEST(test_held)
     assert_int_equal(efs_request_wait(held), 0);
     for (uint32_t e = 0; e < LAYERS * EXPERTS; e++)
         check_read(fs, e, 0, bytes[e]);
-    check_read(fs, 5, 1234567, 3456789); /* begins and ends inside elements and shards */
+    check_read(fs, 5, 1234567, 3456789); /* starts and ends inside elements and shards */
     next = begin(fs, 7, EFS_FORM_CODED);
     assert_int_equal(efs_request_wait_any(next, 300, &index, &status), -ETIMEDOUT);
     check_read(fs, 7, 4096, 1 << 20);
@@ -105,8 +105,7 @@ TEST(test_held)
     efs_close(fs);
 }
 
-/* Chunks that are held lie in all segments: none can leave for a full expert. Who opens a file does not wait for that.
- */
+/* Held chunks are in every segment, so none can be released for a full expert. A lease does not wait for that. */
 TEST(test_open)
 {
     struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
@@ -128,7 +127,7 @@ TEST(test_open)
     efs_close(fs);
 }
 
-/* What an expert is coded again with takes memory for as long as the store is open: not the room of the largest one. */
+/* The buffers of a demotion are fixed memory while the store is open, and must leave room for the largest expert. */
 TEST(test_demoted)
 {
     struct efs *fs = open_small(1, bytes[0] + (1u << 20), true);
@@ -206,7 +205,7 @@ TEST(test_crowd)
     const unsigned budgets = 3;
     for (unsigned b = 0; b < budgets; b++) {
         struct efs *fs =
-            open_small(1, bytes[0] + (1u << 20) + b * (b + 1) * (1u << 20), true); /* 1, 3, 7 MiB above the least */
+            open_small(1, bytes[0] + (1u << 20) + b * (b + 1) * (1u << 20), true); /* 1, 3, 7 MiB above the minimum */
         struct crowd crowd[7];
         pthread_t threads[7];
         _Atomic uint64_t done = 0;
@@ -229,8 +228,8 @@ TEST(test_crowd)
     }
 }
 
-/* The pool is full of experts that are kept, but for what a client holds: these go for the next that it asks for,
- * whether it drops what it has before or not. */
+/* Pinned experts fill the pool, except for the expert that a client holds. A pinned one is evicted for the client's
+ * next request. */
 TEST(test_kept_goes)
 {
     struct efs *fs = open_small(4, 0, false);

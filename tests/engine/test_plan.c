@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planning while a store is served: a plan stays as long as it is nearly as good as the best one, whatever little
- * moves, and gives way to one that is clearly better, or to what a user says.
+ * Planning while a store is served: the planner keeps a plan that is nearly as good as the best one, and replaces it by
+ * a clearly better one or by the user's.
  */
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ static struct efs *open_with(uint64_t budget_bytes, const char *goal)
                                                      .no_state = true});
 }
 
-/* With nothing read any more, what is left to gain is decoding. */
+/* With no reads left, only decoding can be saved. */
 TEST(test_io)
 {
     struct efs *fs = open_with(512 * MIB, "io");
@@ -69,25 +69,24 @@ TEST(test_stays)
 {
     struct efs *fs = open_with(512 * MIB, NULL);
     double all = number_of(fs, "hits_f: ");
-    assert_float_equal(number_of(fs, "misses: "), 0, 1e-3); /* all of them have room */
+    assert_float_equal(number_of(fs, "misses: "), 0, 1e-3); /* all experts fit */
     leave_mib(fs, 48);
     double f = number_of(fs, "ratio_f: "), c = number_of(fs, "ratio_c: ");
     assert_true(number_of(fs, "hits_f: ") < all && f + c > 0);
-    for (double mib = 48.25; mib < 50.5;
-         mib += 0.25) { /* less than 5 % more: no other plan gains what makes it worth it */
+    for (double mib = 48.25; mib < 50.5; mib += 0.25) { /* under 5 % more: too little to gain */
         leave_mib(fs, mib);
         print_message("# %.2f: F %.4f C %.4f\n", mib, number_of(fs, "ratio_f: "), number_of(fs, "ratio_c: "));
         assert_float_equal(number_of(fs, "ratio_f: "), f, 1e-3);
         assert_float_equal(number_of(fs, "ratio_c: "), c, 1e-3);
     }
-    leave_mib(fs, 400); /* clearly better: nothing need be decoded */
+    leave_mib(fs, 400); /* clearly better: no decoding */
     assert_float_equal(number_of(fs, "hits_f: "), all, 1e-3);
     fixture_set_and_plan(fs, "plan", "C=100");
     assert_float_equal(number_of(fs, "ratio_c: "), 1, 1e-3);
     efs_close(fs);
 }
 
-/* Nothing is kept beside the store, nor made to be kept: neither the directory nor a profile. */
+/* With no_state, the engine creates neither a state directory nor a profile. */
 TEST(test_no_state)
 {
     const struct efs_need need = {.expert = 1, .tokens = 1};

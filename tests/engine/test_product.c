@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs_product(): rows of one matrix of an expert against a product in double; the same to the bit for every form,
- * codec, split of the rows and number of vectors, also where a matrix is stored as it is; nothing is written beside
- * these rows; what it refuses.
+ * efs_product(): rows of one matrix of an expert, compared with a product in double; bit-identical for every form,
+ * codec, split of the rows and number of vectors, also for a matrix that is stored raw; writes only these rows; refused
+ * arguments.
  */
 #include <math.h>
 
@@ -14,7 +14,7 @@
 #define ROWS 321
 #define COLS 200
 #define COUNT EFS_VECTORS_MAX
-#define FEW 5 /* rows of less than 4 KiB, which are stored as they are */
+#define FEW 5 /* rows of less than 4 KiB, which are stored raw */
 
 static struct fixture model;
 static float x[COUNT * COLS];
@@ -59,7 +59,7 @@ static float rounded(float v)
     return v;
 }
 
-/* The tensors of the one expert, until the request is released. */
+/* The tensors of the only expert, valid until the request is released. */
 static const struct efs_tensor *ask(struct efs_client *client, enum efs_form form, uint32_t *count,
                                     struct efs_client_request **request)
 {
@@ -78,7 +78,8 @@ static const struct efs_tensor *named(const struct efs_tensor *tensors, uint32_t
     return NULL;
 }
 
-/* All rows in pieces of `rows`, count vectors at once; y is [COUNT][ROWS + 1], and its last column is left alone. */
+/* Computes all rows in pieces of `rows`, with `count` vectors at once. y is [COUNT][ROWS + 1]; its last column must not
+ * change. */
 static void multiply(const struct efs_tensor *w, enum efs_activation activation, uint32_t rows, uint32_t count,
                      float *y)
 {
@@ -115,7 +116,7 @@ static void check(const struct efs_tensor *full, enum efs_activation activation,
         }
 }
 
-/* A matrix that is stored as it is has the same product in both forms. */
+/* A matrix that is stored raw has the same product in both forms. */
 static void check_few(const struct efs_tensor *plain, const struct efs_tensor *coded)
 {
     uint8_t *vectors = aligned_alloc(64, (efs_vectors_bytes(COLS, 1) + 63) / 64 * 64);

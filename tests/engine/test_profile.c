@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The profile: what is measured fits the store, what is saved is loaded again, what is no profile is refused. */
+/* The profile: measurements match the store, a saved profile can be loaded, invalid profiles are refused. */
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
@@ -39,7 +39,7 @@ TEST(test_measure)
     assert_true(measured.layers == 2 && measured.experts == 5 && measured.tensors == 3 && measured.workers == 2);
     assert_true(measured.shards == 3);
     assert_true(measured.full_bytes == 3.0 * 2 * ROWS * COLUMNS);
-    assert_true(measured.sm_bytes == 3.0 * (ROWS * COLUMNS + 4096)); /* a page more: they begin and end inside of one */
+    assert_true(measured.sm_bytes == 3.0 * (ROWS * COLUMNS + 4096)); /* one page more: start and end are inside pages */
     assert_true(measured.coded_bytes == measured.sm_bytes + measured.e_bytes);
     assert_true(measured.rho > 0.2 && measured.rho < 0.6);
     assert_true(measured.e_bytes >= measured.rho * measured.sm_bytes - 1);
@@ -47,7 +47,7 @@ TEST(test_measure)
     assert_true(measured.measured_at > 1700000000);
     assert_true(measured.disk_bytes_per_second > 1 && measured.decode_bytes_per_second > 1);
     assert_true(measured.read_latency_ns > 0);
-    /* u, v and c are those of an average tensor and shard */
+    /* sm_read_ns, e_read_ns and decode_ns are per average tensor and shard */
     double disk = measured.disk_bytes_per_second / 1e9;
     assert_true(measured.sm_read_ns * disk / (ROWS * COLUMNS + 4096) > 0.999 &&
                 measured.sm_read_ns * disk / (ROWS * COLUMNS + 4096) < 1.001);
@@ -101,7 +101,7 @@ TEST(test_save_and_load)
         EFS_PROFILE_NUMBERS(SAME)
 #undef SAME
     }
-    /* a place where nothing can be made */
+    /* a path where no directory can be created */
     snprintf(directory, sizeof(directory), "%s/below", model.store);
     setenv("EXPERTFS_STATE", directory, 1);
     assert_int_equal(efs_profile_save(&measured, &err), -ENOTDIR);
@@ -123,7 +123,7 @@ TEST(test_place)
                                              : "/x/expertfs/profile-0000000000000001.json");
 }
 
-/* The text of a good profile with one thing replaced. */
+/* Loads the text of a good profile with `from` replaced by `to`. */
 static errint_t load_changed(const char *from, const char *to)
 {
     char path[400], *text = efs_profile_json(&measured), *at;

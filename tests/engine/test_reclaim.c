@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packing in the place of the source: the store is the one that packing beside it gives, whatever the steps and
- * wherever it was interrupted; going back gives the files back; what must not be taken is refused before anything is
- * done.
+ * Packing in place of the source: the store equals that of ordinary packing, with any steps and interruptions; undo
+ * restores the files; a source that must not be packed is refused before any change.
  */
 #include "test.h"
 #include "fixture.h"
@@ -17,7 +16,7 @@ static struct fixture model;
 static char out[320], folder[340], path[400];
 static struct efs_pack_report report;
 
-/* The source, with a file of weights under two names; the store that packing beside it gives; a copy of the source. */
+/* The source, with a second file of the same weights; the store from ordinary packing; a copy of the source. */
 static int setup(void **state)
 {
     *state = &model;
@@ -34,7 +33,7 @@ static int setup(void **state)
     return 0;
 }
 
-/* Cancels when it was asked so often; 0: never. */
+/* Number of the call that cancels, from now on; 0: none. */
 static unsigned left;
 
 static bool cancel(void *arg, uint64_t done, uint64_t total, const char *phase)
@@ -49,7 +48,7 @@ static bool cancel(void *arg, uint64_t done, uint64_t total, const char *phase)
 static struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .progress = cancel};
 static struct efs_error err;
 
-/* Each of these by single steps, cancelled when it was asked so often. */
+/* Each of these runs in the smallest steps, and is cancelled by call number `after`. */
 static errint_t begin(unsigned after)
 {
     left = after;
@@ -79,7 +78,7 @@ static int run(const char *format, const char *a, const char *b)
     return system(command);
 }
 
-/* Names, bytes, times and modes are those of the copy. */
+/* Fails unless names, contents, times and modes are those of the copy. */
 static void assert_source_is_whole(void)
 {
     char copy[300];
@@ -121,7 +120,7 @@ TEST_WITH(many_steps, setup, fixture_teardown)
     assert_done();
 }
 
-/* Interrupted after each step, gone on with in a process of its own so to say, with other threads. */
+/* Interrupted after each step, and resumed as by another process, with another number of threads. */
 TEST_WITH(interrupted, setup, fixture_teardown)
 {
     unsigned cancels = 0;
@@ -130,7 +129,7 @@ TEST_WITH(interrupted, setup, fixture_teardown)
         char copy[300];
         snprintf(copy, sizeof(copy), "%s/copy", model.directory);
         assert_true(cancels < 50);
-        assert_true(efs_reclaim_is_of(out, model.source)); /* it cannot be packed now */
+        assert_true(efs_reclaim_is_of(out, model.source)); /* the source cannot be packed now */
         assert_false(efs_reclaim_is_of(out, copy));
         assert_true(efs_reclaim_unfinished(out));
         assert_int_equal(access(out, F_OK), -1);
@@ -163,7 +162,7 @@ static uint64_t disk_bytes(const char *directory)
     return strtoull(text, NULL, 10);
 }
 
-/* Steps are really freed, and their files no longer pass for checkpoints: the beginning goes first. */
+/* Steps free disk space, and their files are no longer valid checkpoints: their start is freed first. */
 TEST_WITH(steps_are_freed, setup, fixture_teardown)
 {
     size_t bytes;
@@ -198,7 +197,7 @@ TEST_WITH(back_and_forth, setup, fixture_teardown)
     assert_done();
 }
 
-/* An object of more than one run: its entropy is counted over steps. */
+/* An object of more than one run: its entropy is summed over several steps. */
 TEST_WITH(large_object, setup, fixture_teardown)
 {
     static const struct fixture_tensor tensor[] = {{"model.embed_tokens.weight", "BF16", 2, {45000, 1024}, 92160000}};
@@ -211,7 +210,7 @@ TEST_WITH(large_object, setup, fixture_teardown)
     assert_done();
 }
 
-/* A single file, by a path that is relative. */
+/* A single file; the files next to it stay. */
 TEST_WITH(one_file, setup, fixture_teardown)
 {
     const struct efs_pack_options plain = {.threads = 2, .shard_elements = 8192, .force = true};
@@ -258,7 +257,8 @@ TEST_WITH(refusals, setup, fixture_teardown)
     assert_source_is_whole();
 }
 
-/* Where the system tells that somebody has a file open: from another process, since leases look at those alike. */
+/* A file that is open is refused, if the filesystem supports the check (F_SETLEASE). Leases treat this process's
+ * descriptors like those of other processes. */
 TEST_WITH(file_in_use, setup, fixture_teardown)
 {
     snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
@@ -277,7 +277,7 @@ TEST_WITH(file_in_use, setup, fixture_teardown)
     assert_done();
 }
 
-/* Two at a time, and a second one over what the first left. */
+/* A second run does not replace an unfinished one; a finished one cannot be resumed. */
 TEST_WITH(earlier_run, setup, fixture_teardown)
 {
     expect(begin(3), -ECANCELED);
@@ -288,7 +288,7 @@ TEST_WITH(earlier_run, setup, fixture_teardown)
     expect(resume(NULL, 0), -ENOENT);
 }
 
-/* The source was written to while nobody looked: told, also by undo, and nothing is lost by that. */
+/* The source was modified between two runs: resume and undo refuse with -ESTALE, and nothing is lost. */
 TEST_WITH(source_changed, setup, fixture_teardown)
 {
     struct stat st;
@@ -314,7 +314,7 @@ TEST_WITH(source_changed, setup, fixture_teardown)
     assert_done();
 }
 
-/* The source was moved: its new place is told. */
+/* The source was moved: resume accepts its new path. */
 TEST_WITH(source_moved, setup, fixture_teardown)
 {
     expect(begin(3), -ECANCELED);
@@ -326,7 +326,7 @@ TEST_WITH(source_moved, setup, fixture_teardown)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* A journal that lacks a step, or is damaged anywhere, is refused: what it told of is gone in the source. */
+/* A journal that lacks a step, or is damaged anywhere, is refused, because the source no longer has the step's data. */
 TEST_WITH(journal_damage, setup, fixture_teardown)
 {
     size_t bytes, last = 0;
@@ -358,7 +358,7 @@ TEST_WITH(journal_damage, setup, fixture_teardown)
     assert_done();
 }
 
-/* A byte of the partial store is damaged: seen before more is freed, when the last step is looked at again. */
+/* Damage of the partial store is found before more is freed, when the last step is verified. */
 TEST_WITH(store_damage, setup, fixture_teardown)
 {
     struct stat st;
@@ -373,7 +373,7 @@ TEST_WITH(store_damage, setup, fixture_teardown)
     expect(resume(NULL, 0), -EUCLEAN);
 }
 
-/* The store that is not finished is never taken for one. */
+/* An unfinished store cannot be opened. */
 TEST_WITH(partial_is_no_store, setup, fixture_teardown)
 {
     struct efs_store *store;
@@ -382,7 +382,7 @@ TEST_WITH(partial_is_no_store, setup, fixture_teardown)
     assert_true(efs_store_open(path, &store, &err) < 0);
 }
 
-/* A file that came into the source later is not ours to remove. */
+/* A file that was added to the source later is not removed. */
 TEST_WITH(later_files_stay, setup, fixture_teardown)
 {
     expect(begin(3), -ECANCELED);
@@ -396,7 +396,7 @@ TEST_WITH(later_files_stay, setup, fixture_teardown)
 
 int main(void)
 {
-    if (access("/dev/shm", W_OK) == 0) /* many syncs; test_reclaim.py is on a disk */
+    if (access("/dev/shm", W_OK) == 0) /* many syncs; test_reclaim.py uses a disk */
         setenv("TMPDIR", "/dev/shm", 0);
     return TEST_RUN(NULL, NULL);
 }

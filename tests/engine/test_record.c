@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was asked for is recorded once, whichever way it came, and told as a routing trace that the reader of traces
- * takes: passes, their widest layer, layers that were not asked for.
+ * Uses are recorded once, by any kind of access, and described as a routing trace that the trace reader accepts:
+ * passes, the widest layer, layers without a request.
  */
 
 #include "test.h"
@@ -28,7 +28,7 @@ static struct efs *open_store(void)
     return fixture_open(&model, options);
 }
 
-/* "3: 17*12 4" in lines, as .expertfs/want has them. */
+/* Submits lines as .expertfs/want has them: "3: 17*12 4". */
 static void want(struct efs *fs, const char *text)
 {
     while (*text) {
@@ -52,7 +52,7 @@ static void lease(struct efs *fs, uint32_t layer, uint32_t expert)
     fixture_lease_once(fs, fixture_expert_info(fs, layer * EXPERTS + expert).file);
 }
 
-/* Of its file these parts of so many, the first is 0. */
+/* Reads parts [first, end) of the expert's file, which is divided into `parts`. */
 static void read_parts(struct efs *fs, uint32_t layer, uint32_t expert, unsigned first, unsigned end, unsigned parts)
 {
     const uint32_t file = fixture_expert_info(fs, layer * EXPERTS + expert).file;
@@ -75,7 +75,7 @@ static uint64_t uses(struct efs *fs)
     return s.requests_f + s.requests_c + s.requests_s + s.requests_e + s.requests_p + s.requests_m;
 }
 
-/* The trace in words: "0 1 | 2 2 | ...\n" a token; NULL: whatever the kinds are. */
+/* Compares the trace as text, "0 1 | 2 2 | ...\n" for each token, and the kinds unless NULL. Closes the store. */
 static void expect_kinds(struct efs *fs, uint32_t chosen, const char *words, const uint8_t *kinds)
 {
     char *data, told[4096] = "";
@@ -120,14 +120,14 @@ TEST(test_nothing)
     free(data);
     assert_int_equal(efs_describe(fs, "traces", &data, &bytes), -ENODATA);
     assert_null(data);
-    want(fs, "2: 1"); /* a quarter of a pass is none */
+    want(fs, "2: 1"); /* one layer of four is not a pass */
     assert_int_equal(efs_describe(fs, "trace", &data, &bytes), 0);
     assert_int_equal(bytes, 0);
     free(data);
     efs_close(fs);
 }
 
-/* By falling tokens; the widest layer says how many; who asked for fewer repeats the last. */
+/* In order of decreasing tokens. The widest layer gives the width; layers with fewer experts repeat the last one. */
 TEST(test_named)
 {
     struct efs *fs = open_store();
@@ -137,7 +137,7 @@ TEST(test_named)
                  (const uint8_t[]){EFS_ROUTE_SEVERAL, EFS_ROUTE_UNKNOWN});
 }
 
-/* The same layer named again is the next pass. */
+/* A second request for the same layer starts the next pass. */
 TEST(test_again)
 {
     struct efs *fs = open_store();
@@ -145,7 +145,7 @@ TEST(test_again)
     expect(fs, 1, "1 | 1 | 1 | 1\n4 | 4 | 4 | 4\n");
 }
 
-/* A layer that was not asked for: what it asked for last, or, at the start, first. */
+/* A layer without a request has the experts of its last request, or, at the start, of its first one. */
 TEST(test_gaps)
 {
     struct efs *fs = open_store();
@@ -153,7 +153,7 @@ TEST(test_gaps)
     expect(fs, 1, "1 | 2 | 0 | 4\n3 | 2 | 0 | 4\n3 | 5 | 0 | 1\n");
 }
 
-/* Leases and reads that nobody named come one by one; those that were named are not recorded again. */
+/* Leases and reads without a request are recorded one by one; those that follow a request are not recorded again. */
 TEST(test_unnamed)
 {
     struct efs *fs = open_store();
@@ -176,7 +176,7 @@ TEST(test_unnamed)
            "5 5 | 5 5 | 5 5 | 5 5\n");
 }
 
-/* Named again without anyone coming for it is another use. */
+/* A second request without a read in between is another use. */
 TEST(test_named_again)
 {
     struct efs *fs = open_store();
@@ -186,7 +186,8 @@ TEST(test_named_again)
     expect(fs, 1, "1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n");
 }
 
-/* A pass is named as a whole where the one before has ended, in its last layers: what is read of it was counted. */
+/* A pass is requested as a whole when the one before has ended, in its last layers. Reads of it are not counted again.
+ */
 TEST(test_named_then_read)
 {
     struct efs *fs = open_store();
@@ -199,7 +200,7 @@ TEST(test_named_then_read)
     expect(fs, 1, "1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n1 | 1 | 1 | 1\n");
 }
 
-/* Named while it is read: the rest is what was named, and the next pass is one more use. */
+/* A request during a read: the rest of the read belongs to the request. The next pass is one more use. */
 TEST(test_named_while_read)
 {
     struct efs *fs = open_store();
@@ -213,7 +214,7 @@ TEST(test_named_while_read)
     efs_close(fs);
 }
 
-/* Who opens what was named comes for it; who opens or reads it then uses it once more. */
+/* The first open or read after a request belongs to it; further ones are uses. */
 TEST(test_named_once)
 {
     struct efs *fs = open_store();
@@ -231,7 +232,7 @@ TEST(test_named_once)
     efs_close(fs);
 }
 
-/* The ring goes round: what is there is the end of what was asked for. */
+/* The ring wraps around: the trace has the last requests. */
 TEST(test_many)
 {
     struct efs *fs = open_store();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests: a layer's experts named at once come full or coded, byte for byte; pins stay; who names experts again and
- * again, or waits for what has no room, is told; what is held stays below the budget.
+ * Requests: experts of a layer, requested at once, are returned full or coded, byte for byte; pins stay; repeated
+ * requests do not accumulate; a wait without room fails; memory in use stays within the budget.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -33,21 +33,21 @@ static struct efs *open_with(struct efs_options options)
     return fixture_open(&model, options);
 }
 
-/* The expert's file, read from the start to its end. */
+/* The expert's whole file; the caller frees it. */
 static uint8_t *whole_file(struct efs *fs, uint32_t expert, size_t *bytes)
 {
     uint32_t file;
     return fixture_expert(fs, expert, &file, bytes);
 }
 
-/* The experts of a layer. */
+/* All experts of a layer. */
 static void layer_needs(uint32_t layer, struct efs_need needs[EXPERTS])
 {
     for (uint32_t i = 0; i < EXPERTS; i++)
         needs[i] = (struct efs_need){layer * EXPERTS + i, 1};
 }
 
-/* Raw bytes of a coded tensor. */
+/* Decodes a tensor; the caller frees the result. */
 static uint8_t *decoded(const struct efs_tensor *t, struct efs_codec_scratch *scratch)
 {
     uint8_t *raw = malloc(t->bytes), *at = raw;
@@ -73,7 +73,7 @@ static void check_item(struct efs *fs, struct efs_request *r, uint32_t index, ui
     assert_int_equal(count, 3);
     size_t at = bytes;
     for (uint32_t i = 0; i < count; i++)
-        at -= tensors[i].bytes; /* data stand at the file's end */
+        at -= tensors[i].bytes; /* the data is at the end of the file */
     for (uint32_t i = 0; i < count; i++) {
         assert_int_equal(tensors[i].dtype, EFS_DTYPE_BF16);
         assert_int_equal(tensors[i].dims, 2);
@@ -91,7 +91,7 @@ static void check_item(struct efs *fs, struct efs_request *r, uint32_t index, ui
     free(file);
 }
 
-/* Experts of a layer come once each, whatever the form, also when they do not all fit at once. */
+/* Each expert is reported once, in any form, also if they do not all fit at once. */
 static void ask_layers(struct efs *fs, enum efs_form form, unsigned rounds)
 {
     struct efs_codec_scratch *scratch;
@@ -130,7 +130,7 @@ TEST(test_full)
     efs_close(fs);
 }
 
-/* All come, each dropped before the next one. */
+/* Takes all experts, and drops each before the next one. */
 static void one_by_one(struct efs_request *r)
 {
     uint32_t index, told = 0;
@@ -147,7 +147,7 @@ TEST(test_coded)
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB});
     ask_layers(fs, EFS_FORM_CODED, 40);
     efs_close(fs);
-    fs = open_with((struct efs_options){.budget_bytes = 40 * MIB}); /* a segment or two: experts take turns */
+    fs = open_with((struct efs_options){.budget_bytes = 40 * MIB}); /* one or two segments: experts take turns */
     struct efs_need needs[EXPERTS];
     layer_needs(0, needs);
     struct efs_request *r = fixture_submit(fs, needs, EXPERTS, EFS_FORM_CODED);
@@ -190,7 +190,7 @@ TEST(test_refused)
     efs_close(fs);
 }
 
-/* What is brought is found by the lease that follows, and counts once. */
+/* A lease finds the expert that a prefetch request has loaded, and this counts as one use. */
 TEST(test_want)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true});
@@ -219,7 +219,7 @@ TEST(test_many_extents)
     struct fixture large;
     struct efs_codec_scratch *scratch;
     struct efs_need needs[] = {{2, 1}, {0, 4}};
-    fixture_store(&large, 1, 3, 1536, 1024); /* 3 MiB a tensor, of which an extent takes 1 */
+    fixture_store(&large, 1, 3, 1536, 1024); /* 3 MiB per tensor, 1 MiB per extent */
     assert_int_equal(efs_codec_scratch_new(1u << 20, &scratch), 0);
     for (unsigned n = 0; n < 2; n++) {
         enum efs_form form = n == 0 ? EFS_FORM_FULL : EFS_FORM_CODED;
@@ -237,7 +237,7 @@ TEST(test_many_extents)
     fixture_end(&large);
 }
 
-/* Pins stay, whatever else is asked for. */
+/* A pin stays during other requests. */
 TEST(test_pins)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 96 * MIB, .full_pool = true, .plan = "C=40,F=20"});
@@ -258,7 +258,7 @@ static void never_arrives(void *arg, errint_t error, struct efs_request *request
     fail_msg("nobody comes for it, and it was told");
 }
 
-/* Who names experts on and on for which there is no room, and comes for none, has each of them in line once a form. */
+/* Requests without a waiter, repeated for experts that have no room, queue each expert once per form. */
 TEST(test_named_again)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 64 * MIB, .full_pool = true, .lease_wait = true});
@@ -282,7 +282,7 @@ TEST(test_named_again)
         assert_int_equal(efs_request_submit(fs, needs[LAYERS - 1], EXPERTS, &told, &none, &err), 0);
     }
     efs_stats(fs, &after);
-    assert_true(after.inflight <= before.inflight + 100); /* they, and reads for them; not 16,000 */
+    assert_true(after.inflight <= before.inflight + 100); /* the experts and their reads, not 16,000 */
     for (uint32_t l = 0; l < LAYERS; l++)
         efs_request_release(held[l]);
     fixture_within_budget(fs);
@@ -315,7 +315,8 @@ static void *wait_for_all(void *request)
     return (void *)(intptr_t)efs_request_wait(request);
 }
 
-/* Who waits for all of what has no room at once is told, and may go on one by one. Who waits for others' room waits. */
+/* A wait for all experts of a request fails with -EDEADLK if they have no room at once; the caller can take and drop
+ * them one by one. A wait for room that another request holds goes on. */
 TEST(test_stuck)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB, .full_pool = true, .lease_wait = true});
@@ -347,7 +348,7 @@ TEST(test_stuck)
     efs_close(fs);
 }
 
-/* What others hold stays theirs when the store is closed; nothing is left of it then (the sanitizers' run). */
+/* Experts that callers hold stay valid when the store is closed. All memory is freed in the end (sanitizers check). */
 TEST(test_held_to_the_end)
 {
     const struct efs_need needs[] = {{0, 1}, {1, 1}, {2, 1}};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs of free granules, a word at a time, against a walk bit by bit. */
+/* Search for runs of free granules, by words, compared with a search by bits. */
 #include "test.h"
 #include "fixture.h"
 #include "runs.h"
@@ -25,7 +25,7 @@ static uint32_t find_slowly(const uint64_t *taken, uint32_t all, uint32_t need, 
     return all;
 }
 
-/* Long and short runs: bits follow the one before them, more or less. */
+/* Long and short runs: a bit differs from the one before it with a random probability. */
 static void fill(uint64_t *taken, uint32_t all, uint64_t *rnd)
 {
     uint64_t change_one_in = 1 + fixture_random(rnd) % 100;
@@ -49,7 +49,7 @@ TEST(test_find)
             bool high = fixture_random(&rnd) & 1;
             uint32_t at = find_slowly(taken, all, need, high, &expected);
             assert_int_equal(efs_runs_find(taken, all, need, high, &longest), at);
-            assert_int_equal(longest, expected); /* untouched when there is room */
+            assert_int_equal(longest, expected); /* unchanged if a run was found */
             *(at < all ? &found : &none) += 1;
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The serving engine without a mount: bytes, budget, leases, damage, closing. The checkpoint's files are the oracle.
+ * The serving engine without a mount: bytes, budget, leases, damage, close. The checkpoint's files are the reference.
  */
 #include "test.h"
 #include "fixture.h"
@@ -12,7 +12,7 @@
 
 #define MIB (1ull << 20)
 
-static struct fixture model; /* 2 layers of 6 experts, 3 tensors of 384 x 512: 1.1 MiB an expert */
+static struct fixture model; /* 2 layers of 6 experts, 3 tensors of 384 x 512: 1.1 MiB per expert */
 
 static int setup(void **state)
 {
@@ -35,7 +35,7 @@ TEST(test_every_file)
     efs_close(fs);
 }
 
-/* A safetensors header found in `data`: where the tensor's bytes lie. */
+/* Address and size of a tensor in the safetensors file `data`; NULL: its header does not have the tensor. */
 static const unsigned char *tensor_in(const unsigned char *data, const char *name, uint64_t *bytes)
 {
     uint64_t length, begin, end;
@@ -100,7 +100,7 @@ TEST(test_expert_files)
     free(whole);
 }
 
-/* Many threads, random ranges of random files, budgets down to the floor, with leases coming and going. */
+/* Six threads read random ranges and lease experts, with budgets down to the floor. */
 struct soak {
     struct efs *fs;
     unsigned char *whole;
@@ -120,7 +120,7 @@ static void *soak_reader(void *arg)
     for (int i = 0; i < 400; i++) {
         uint64_t offset = fixture_random(&s->seed) % (s->bytes + 1000);
         size_t want = (size_t)(fixture_random(&s->seed) % 300000);
-        if (i % 3) /* sequential stretches wake the read-ahead */
+        if (i % 3) /* sequential reads start read-ahead */
             offset = next % s->bytes;
         size_t expect = offset >= s->bytes ? 0 : s->bytes - offset < want ? s->bytes - offset : want;
         ssize_t got = read_wait(s->fs, s->file, stream, offset, buffer, want);
@@ -207,12 +207,12 @@ TEST(test_leases_hold)
     efs_stats(fs, &s);
     assert_int_equal(s.leased_experts, held);
     struct efs_lease *again;
-    assert_int_equal(lease_wait(fs, first, &again), 0); /* shares what is there */
+    assert_int_equal(lease_wait(fs, first, &again), 0); /* shares the first one's memory */
     assert_ptr_equal(efs_lease_data(again), efs_lease_data(leases[0]));
     efs_lease_release(again);
     for (unsigned i = 0; i < held; i++)
         efs_lease_release(leases[i]);
-    fixture_lease_once(fs, first + 11); /* room again */
+    fixture_lease_once(fs, first + 11); /* has room again */
     efs_stats(fs, &s);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.leased_bytes, 0);
@@ -239,7 +239,7 @@ static void flooded(void *arg, errint_t error, struct efs_lease *lease)
     pthread_mutex_unlock(&f->lock);
 }
 
-/* All at once, with room for two: who waits does so, too, while nothing is leased yet. */
+/* All leases at once, with room for two: they wait, also while none is granted yet. */
 TEST(test_flood_waits)
 {
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, true);
@@ -262,7 +262,7 @@ TEST(test_second_read_from_memory)
     uint32_t file = fixture_file_named(fs, "model.safetensors");
     unsigned char *buffer = malloc(3 * MIB);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    const struct efs_stats a = fixture_quiet(fs); /* the rest of the experts that were touched comes behind */
+    const struct efs_stats a = fixture_quiet(fs); /* the rest of the touched experts is read afterwards */
     assert_true(a.disk_bytes > 0 && a.reads_m > 0);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
     const struct efs_stats b = fixture_quiet(fs);
@@ -281,14 +281,14 @@ TEST(test_first_touch_brings_expert)
     char buffer[16];
     assert_int_equal(fixture_expert_info(fs, info.expert.number).state, 'M');
     assert_int_equal(read_wait(fs, file, NULL, info.bytes - 16, buffer, 16), 16);
-    fixture_quiet(fs); /* what was started on the side ends soon */
+    fixture_quiet(fs); /* the rest of the expert is still in flight */
     const struct efs_expert_info expert = fixture_expert_info(fs, info.expert.number);
     assert_int_equal(expert.state, 'C');
     assert_true(expert.resident_bytes >= expert.coded_bytes);
     efs_close(fs);
 }
 
-/* Reading a whole large file in order neither fills the pool nor pushes out what was in it. */
+/* Reading a whole large file in order neither fills the pool nor evicts the expert that was in it. */
 TEST(test_scan_leaves_the_pool)
 {
     struct fixture big;
@@ -316,7 +316,7 @@ TEST(test_scan_leaves_the_pool)
     fixture_end(&big);
 }
 
-/* From there on, a byte of so many each; twice is not at all. */
+/* Flips a bit in every step-th byte of the range. A second call restores them. */
 static void damage(uint64_t begin, uint64_t end, uint64_t step)
 {
     for (uint64_t at = begin; at < end; at += step)
@@ -373,7 +373,8 @@ TEST(test_damage)
     free(got);
 }
 
-/* Reads around where an expert's tensors end: the other experts that lie there give a shard, and stay as they were. */
+/* Reads across the start of each tensor of an expert. Such a read decodes only a shard of the neighbouring expert, and
+ * does not change its residency. */
 #define AROUND_BEFORE 4096u
 #define AROUND_BYTES (32u * 1024)
 static void read_around_experts(struct efs *fs, const unsigned char *whole, unsigned *good, unsigned *bad)
@@ -414,7 +415,7 @@ TEST(test_edges)
     assert_true(s.reads_edge > 5);
     assert_true(s.reads_edge < s.reads_m);
     efs_close(fs);
-    const uint64_t end = store_bytes(); /* each chunk damaged: none of those bytes is handed out */
+    const uint64_t end = store_bytes(); /* every chunk damaged: no damaged byte is returned */
     damage(end / 16, end * 3 / 4, 1024);
     fs = open_model(20 * MIB, false, false);
     good = bad = 0;
@@ -428,7 +429,7 @@ TEST(test_edges)
     free(whole);
 }
 
-/* Closing while reads wait: each still ends, in full or cancelled. */
+/* Close while reads are in flight: each read still completes, in full or with -ECANCELED. */
 static void count_done(void *arg, errint_t error, size_t bytes)
 {
     (void)bytes;
@@ -463,7 +464,7 @@ TEST(test_refuses)
     efs_close(fs);
 }
 
-/* All memory is there when the store is open, within the budget, and what is leased then needs no more. */
+/* efs_open() allocates all memory, within the budget; later leases need no more. */
 TEST(test_prealloc)
 {
     struct efs_options options = {.budget_bytes = 192 * MIB,
@@ -484,7 +485,7 @@ TEST(test_prealloc)
     efs_close(fs);
 }
 
-/* The file in memory that is mapped at that address. */
+/* Inode of the memory file mapped at that address; 0: none. */
 static uint64_t file_mapped_at(const void *data)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -507,7 +508,7 @@ static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
     return (fixture_file_info(fs, file).bytes + 4095) / 4096 * 4096;
 }
 
-/* With the budget used up by experts that are kept full, the next one takes over the memory of the one that goes. */
+/* When full experts use up the budget, the next one reuses the memory file of an evicted one. */
 TEST(test_memory_is_taken_over)
 {
     struct efs_options options = {

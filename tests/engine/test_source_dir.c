@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which files a checkpoint has: subdirectories, links, and what is refused. */
+/* Files of a checkpoint: subdirectories, links, and what is refused. */
 #include "test.h"
 #include "source_files.h"
 
@@ -92,7 +92,7 @@ TEST(finds_all_files_in_order)
     sf_rmdir(dir);
 }
 
-/* As hub caches lay a checkpoint out. */
+/* The layout of hub caches. */
 TEST(follows_links)
 {
     static const char *const paths[] = {"config.json", "model.safetensors", "onnx/a.txt", "tokenizer/a.txt"};
@@ -106,7 +106,7 @@ TEST(follows_links)
     assert_true(asprintf(&snapshot, "%s/snapshot", dir) > 0);
     link_to("../blobs/0a1b", snapshot, "model.safetensors");
     link_to("../blobs/2c3d", snapshot, "config.json");
-    link_to("../shared", snapshot, "tokenizer"); /* the same directory by two names: no cycle */
+    link_to("../shared", snapshot, "tokenizer"); /* one directory with two names: no cycle */
     link_to("tokenizer", snapshot, "onnx");
     sf_accept(snapshot, &catalog);
     expect_paths(&catalog, paths, 4);
@@ -138,7 +138,7 @@ TEST(reads_a_single_file)
     assert_string_equal(catalog.root, ".");
     assert_int_equal(catalog.tensor_count, 1);
     efs_catalog_free(&catalog);
-    sf_accept("blob", &catalog); /* its name promises no tensors */
+    sf_accept("blob", &catalog); /* not a name of a file with tensors */
     assert_int_equal(catalog.tensor_count, 0);
     assert_int_equal(catalog.file_count, 1);
     efs_catalog_free(&catalog);
@@ -185,7 +185,7 @@ TEST(refuses_what_is_no_file)
     char *dir = sf_mkdir(), *path = NULL;
 
     write_model(dir, "model.safetensors");
-    /* By name it would be parsed: opening it must not wait for a writer. */
+    /* The name is that of a file to parse: opening it must not wait for a writer. */
     assert_true(asprintf(&path, "%s/pipe.safetensors", dir) > 0);
     assert_int_equal(mkfifo(path, 0600), 0);
     expect_failure(dir, -EINVAL, "pipe.safetensors: neither a file nor a directory");
@@ -209,7 +209,7 @@ TEST(refuses_what_is_not_there)
     sf_rmdir(dir);
 }
 
-/* Root may read everything: for once be nobody. */
+/* Root can read everything, so the test changes its user id. */
 TEST(refuses_what_may_not_be_read)
 {
     char *dir = sf_mkdir(), *path = NULL;
@@ -252,7 +252,7 @@ TEST(refuses_deep_trees_and_long_paths)
         sf_put(&path, "/", 1);
     }
     dir = sf_mkdir();
-    path.data[path.count - 1] = '\0'; /* 1023 bytes: the most */
+    path.data[path.count - 1] = '\0'; /* 1023 bytes: the maximum */
     sf_write(dir, (const char *)path.data, "", 0);
     struct efs_catalog catalog;
     sf_accept(dir, &catalog);
@@ -268,7 +268,8 @@ TEST(refuses_deep_trees_and_long_paths)
     free(path.data);
 }
 
-/* A file of weights that is none, or not understood, stops no other: it is carried, and told. */
+/* A file of weights that is invalid or not supported does not fail the read: the catalogue has it without tensors and
+ * with a note. */
 static const struct {
     const char *name, *bytes, *reason;
     size_t count;
@@ -322,7 +323,7 @@ TEST(carries_files_that_are_not_read)
     }
 }
 
-/* Ollama and LM Studio call a GGUF file as its checksum, others call it as they like. */
+/* Ollama and LM Studio name GGUF files by checksum; other programs use any name. */
 TEST(knows_gguf_by_its_magic)
 {
     static const char *const names[] = {"sha256-e8a3", "model.bin", "model", "x.safetensors"};

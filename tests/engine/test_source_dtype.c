@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of tensors by type and shape, and what errors look like. */
+/* Sizes of tensors by type and shape; text of errors. */
 #include "test.h"
 #include "dtype.h"
 #include "layout.h"
@@ -41,9 +41,9 @@ TEST(refuses_sizes)
     } cases[] = {
         {EFS_DTYPE_NONE, 1, {1}, -EUCLEAN},
         {EFS_DTYPE_COUNT, 1, {1}, -EUCLEAN},
-        {EFS_DTYPE_GGML, 1, {32}, -EUCLEAN},      /* plain: it has no block type */
+        {EFS_DTYPE_GGML, 1, {32}, -EUCLEAN},      /* a plain type, not a block type */
         {EFS_DTYPE_GGML + 4, 1, {32}, -EUCLEAN},  /* withdrawn */
-        {EFS_DTYPE_GGML + 43, 1, {32}, -EUCLEAN}, /* not known */
+        {EFS_DTYPE_GGML + 43, 1, {32}, -EUCLEAN}, /* unknown */
         {EFS_DTYPE_F4, 1, {3}, -EUCLEAN},
         {EFS_DTYPE_F6_E2M3, 1, {2}, -EUCLEAN},
         {EFS_DTYPE_GGML + 12, 2, {256, 128}, -EUCLEAN},
@@ -89,10 +89,10 @@ TEST(formats_errors)
     assert_int_equal(efs_fail(NULL, -EIO, "%d", 1), -EIO);
     assert_int_equal(efs_fail(&err, -EUCLEAN, "%s: %d", "file", 7), -EUCLEAN);
     assert_string_equal(err.text, "file: 7");
-    /* One line of UTF-8, and nothing that a terminal obeys: C0, DEL, C1, broken and overlong characters. */
+    /* One line of UTF-8 without control characters: C0, DEL, C1, invalid and overlong sequences are replaced. */
     efs_fail(&err, -1, "%s", "a\nb\033[2J\x7F \xC2\x9B \xC3\xA9 \xE6\x9D\x83 \xF0\x9F\x98\x80 \xFF \xC0\xAF \xE6\x9D");
     assert_string_equal(err.text, "a?b?[2J? ?? \xC3\xA9 \xE6\x9D\x83 \xF0\x9F\x98\x80 ? ?? ??");
-    /* What is cut inside a character has no part of it left. */
+    /* A message that is cut inside a character has '?' for its bytes. */
     for (size_t shift = 0; shift < 4; shift++) {
         memset(longer, 'x', shift);
         for (size_t i = shift; i + 4 < sizeof(longer); i += 4)

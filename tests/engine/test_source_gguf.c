@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GGUF headers: what violates the format is not read, and told with file and offset; what is only odd is read. */
+/* GGUF headers: a file that violates the format is not read, with file and offset in its note; unusual files are read.
+ */
 #include "test.h"
 #include "source_files.h"
 
@@ -14,7 +15,7 @@ static void key(struct sf_bytes *file, const char *name, uint32_t type)
     sf_number(file, type, 4);
 }
 
-/* Zeros up to the alignment 32, then data. */
+/* Zeros up to the alignment of 32, then data. */
 static void put_data(struct sf_bytes *file, size_t bytes)
 {
     sf_align(file, 32);
@@ -31,7 +32,7 @@ static void refuse_file(struct sf_bytes *file, const char *reason)
     sf_refuse(NAME, file, EFS_SOURCE_UNREAD, reason);
 }
 
-/* The same of a file that ends before what it describes. */
+/* The same for a file that ends before the data that it describes. */
 static void refuse_cut(struct sf_bytes *file, const char *reason)
 {
     sf_refuse(NAME, file, EFS_SOURCE_BROKEN, reason);
@@ -42,7 +43,7 @@ TEST(refuses_headers)
     static const struct {
         uint32_t version;
         uint64_t tensors, metadata;
-        size_t more; /* bytes behind it */
+        size_t more; /* bytes after the header */
         enum efs_source_state state;
         const char *reason;
     } headers[] = {
@@ -68,8 +69,7 @@ TEST(refuses_headers)
     refuse_file(&file, "header at offset 0: it does not begin with \"GGUF\"");
 }
 
-/* Of one metadata entry "k", with 64 bytes behind its value: a string of so many bytes, or an array of such elements.
- */
+/* One metadata entry "k" with 64 bytes after its value: a string of `count` bytes, or an array of `count` elements. */
 TEST(refuses_values)
 {
     static const struct {
@@ -142,7 +142,7 @@ TEST(refuses_alignments)
     key(&file, "general.alignment", U64);
     sf_number(&file, 32, 8);
     refuse_file(&file, "general.alignment is of type 10");
-    /* Aligned to 2 GiB, the data would begin past the end. */
+    /* With an alignment of 2 GiB, the data would start past the end. */
     sf_gguf_header(&file, 3, 1, 1);
     key(&file, "general.alignment", U32);
     sf_number(&file, 1u << 31, 4);
@@ -151,7 +151,7 @@ TEST(refuses_alignments)
     refuse_file(&file, "data at offset 2147483648: it begins past the end");
 }
 
-/* Of one tensor "t". */
+/* A file with one tensor "t". */
 TEST(refuses_tensors)
 {
     static const struct {
@@ -179,7 +179,7 @@ TEST(refuses_tensors)
          T_Q4_0,
          0,
          1024,
-         EFS_SOURCE_UNREAD, /* as many blocks, but not in a row */
+         EFS_SOURCE_UNREAD, /* whole blocks, but not per row */
          "not a whole number of ggml:Q4_0 blocks"},
         {0, {0}, T_Q4_0, 0, 64, EFS_SOURCE_UNREAD, "not a whole number of ggml:Q4_0 blocks"},
         {1, {8}, T_F32, 0, 31, EFS_SOURCE_BROKEN, "\"t\", 32 bytes at 0 of the data, reaches past the data (31 bytes)"},
@@ -187,7 +187,7 @@ TEST(refuses_tensors)
         {1, {8}, T_F32, 96, 64, EFS_SOURCE_BROKEN, "offset 96 of \"t\" is past the data (64 bytes)"},
         {1, {8}, T_F32, UINT64_MAX - 31, 64, EFS_SOURCE_BROKEN, "is past the data"},
         {1, {8}, T_F32, 16, 64, EFS_SOURCE_UNREAD, "offset 16 of \"t\" is not a multiple of the alignment, 32"},
-        {1, {8}, 99, 96, 64, EFS_SOURCE_BROKEN, "is past the data"}, /* an unknown type's place is checked too */
+        {1, {8}, 99, 96, 64, EFS_SOURCE_BROKEN, "is past the data"}, /* offset of an unknown type is checked */
         {1, {8}, 99, 1, 64, EFS_SOURCE_UNREAD, "not a multiple of the alignment"},
     };
     struct sf_bytes file = {0};
@@ -211,7 +211,7 @@ static void refuse_two(const char *a, uint64_t a_offset, const char *b, uint64_t
     refuse_file(&file, reason);
 }
 
-/* The bytes of a tensor's name, of the length that is said. */
+/* A tensor whose name has `length` bytes according to the file, which contains `count` of them. */
 static void refuse_name(uint64_t length, const char *bytes, size_t count, const char *reason)
 {
     struct sf_bytes file = {0};
@@ -231,7 +231,7 @@ TEST(refuses_places_and_names)
     refuse_name(1ULL << 40, "", 0, "its name has 1099511627776 bytes");
 }
 
-/* Metadata with a value of every type, arrays of arrays too. Returns the number of entries. */
+/* Writes metadata with a value of every type, and arrays of arrays. Returns the number of entries. */
 static uint64_t every_value(struct sf_bytes *out)
 {
     static const uint8_t bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -268,9 +268,9 @@ static uint64_t every_value(struct sf_bytes *out)
     return count + 1;
 }
 
-#define SMALL_DATA 262u /* bytes behind its header */
+#define SMALL_DATA 262u /* bytes after its header */
 
-/* A small file with everything in it; no padding behind the last tensor, so that every byte counts. */
+/* A small file with all of these; no padding after the last tensor, so that every byte matters. */
 static void small_file(struct sf_bytes *file, uint32_t version)
 {
     static const uint64_t f32[] = {4, 2}, q8[] = {32, 3}, bf16[] = {3};
@@ -297,12 +297,12 @@ TEST(refuses_every_truncation)
 
     small_file(&file, 3);
     size_t data = file.count - SMALL_DATA, infos = data - 1;
-    while (file.data[infos - 1] == 0) /* the last tensor's offset, 192, and then the padding */
+    while (file.data[infos - 1] == 0) /* the low byte of the last tensor's offset, 192; the padding follows */
         infos--;
     infos += 7;
     for (size_t n = 0; n < file.count; n++) {
         sf_put(&part, file.data, n);
-        /* All that describes tensors and not one byte of data is a file of metadata. */
+        /* A file with all descriptions of tensors and no data is a file of metadata. */
         sf_refuse(NAME, &part, n >= infos && n <= data ? EFS_SOURCE_UNREAD : EFS_SOURCE_BROKEN, "");
     }
     read_file(&file, &catalog);
@@ -324,7 +324,7 @@ TEST(reads_both_versions)
         assert_int_equal(tensor->bytes, 32);
         assert_int_equal(tensor->dtype, EFS_DTYPE_F32);
         assert_int_equal(tensor->dims, 2);
-        assert_int_equal(tensor->shape[0], 2); /* slowest first */
+        assert_int_equal(tensor->shape[0], 2); /* slowest dimension first */
         assert_int_equal(tensor->shape[1], 4);
         tensor = sf_tensor(&catalog, "q8");
         assert_int_equal(tensor->offset, data + 64);
@@ -342,7 +342,7 @@ TEST(reads_both_versions)
     }
 }
 
-/* Tensors of types that are not known have the bytes up to the next tensor; a number that no record holds is left out.
+/* A tensor of an unknown type has the bytes up to the next tensor. A type number that no record can hold is left out.
  */
 TEST(keeps_unknown_types)
 {
@@ -372,7 +372,7 @@ TEST(keeps_unknown_types)
     }
 }
 
-/* Bytes of 256 elements of every type that files may hold, as ggml's block structures have them. */
+/* Bytes of 256 elements of every type in files, according to ggml's block structures. */
 static const struct {
     uint32_t type;
     uint32_t bytes;
@@ -418,14 +418,14 @@ TEST(reads_odd_files)
     struct sf_bytes file = {0};
     struct efs_catalog catalog;
 
-    /* Metadata alone, as vocabulary files are; no data, no padding. */
+    /* Only metadata, as in vocabulary files; no data, no padding. */
     sf_gguf_header(&file, 3, 0, 1);
     key(&file, "k", STRING);
     sf_string(&file, "v");
     read_file(&file, &catalog);
     assert_int_equal(catalog.tensor_count, 0);
     efs_catalog_free(&catalog);
-    /* An empty tensor at the end of empty data; alignment 1; a name that the default limit of ggml would not take. */
+    /* An empty tensor at the end of empty data; alignment 1; a name longer than ggml's default limit. */
     sf_gguf_header(&file, 3, 1, 1);
     key(&file, "general.alignment", U32);
     sf_number(&file, 1, 4);
@@ -435,17 +435,17 @@ TEST(reads_odd_files)
     assert_int_equal(catalog.tensor_count, 1);
     assert_int_equal(catalog.tensors[0].bytes, 0);
     efs_catalog_free(&catalog);
-    /* A key that only begins like the alignment's. */
+    /* A key that has the alignment's key as a prefix. */
     sf_gguf_header(&file, 3, 0, 1);
     sf_number(&file, 18, 8);
-    sf_put(&file, "general.alignment", 18); /* its terminator too */
+    sf_put(&file, "general.alignment", 18); /* including its terminator */
     sf_number(&file, U32, 4);
     sf_number(&file, 33, 4);
     read_file(&file, &catalog);
     efs_catalog_free(&catalog);
 }
 
-/* Fields and values that lie across the ends of the reader's window, and strings larger than it. */
+/* Fields and values that cross the ends of the reader's window, and strings larger than it. */
 TEST(reads_large_metadata)
 {
     static const uint64_t shape[] = {8};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Safetensors headers: what violates the format is not read, and told with file and offset; what is only odd is read.
- */
+/* Safetensors headers: a file that violates the format is not read, with file and offset in its note; unusual files are
+ * read. */
 #include "test.h"
 #include "source_files.h"
 
 #define NAME "model.safetensors"
 
-/* A header, how much data follows it, and what the refusal says. */
+/* A header, the number of bytes of data after it, and the expected reason. */
 struct bad_case {
     const char *header;
     size_t data_bytes;
@@ -17,7 +17,7 @@ struct bad_case {
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
 
 static const struct bad_case bad_cases[] = {
-    /* places */
+    /* offsets */
     {"{" T("x", "U8", "900", 0, 900) "}", 800, "tensor \"x\": data_offsets end 900 is past the data (800 bytes)"},
     {"{" T("x", "U8", "2", 4, 2) "}", 4, "begin 4 is past their end 2"},
     {"{" T("a", "U8", "4", 0, 4) "," T("b", "U8", "4", 2, 6) "}", 6, "tensor \"b\": data_offsets begin 2 is inside"},
@@ -30,7 +30,7 @@ static const struct bad_case bad_cases[] = {
     {"{" T("a", "U8", "2", 0, 2) "}", 3, "tensors end at 2, the data has 3 bytes"},
     {"{}", 1, "tensors end at 0, the data has 1 bytes"},
     {"{\"__metadata__\":{}}", 1, "tensors end at 0"},
-    /* lengths */
+    /* sizes */
     {"{" T("a", "F32", "2", 0, 4) "}", 4, "shape and dtype F32 need 8 bytes, data_offsets span 4"},
     {"{" T("a", "BF16", "", 0, 4) "}", 4, "need 2 bytes"},
     {"{" T("a", "U8", "0", 0, 1) "}", 1, "need 0 bytes"},
@@ -67,7 +67,7 @@ static const struct bad_case bad_cases[] = {
     {"{\"__metadata__\":[]}", 0, "__metadata__ is not an object"},
     {"{\"__metadata__\":{\"n\":1}}", 0, "__metadata__ \"n\" is not a string"},
     {"{\"__metadata__\":{\"n\":\"1\",\"n\":\"2\"}}", 0, "duplicate"},
-    /* an unknown dtype's place is checked like any other's */
+    /* the offsets of an unknown dtype are checked, too */
     {"{" T("a", "F3", "2", 0, 3) "}", 2, "is past the data"},
     {"{" T("a", "F3", "2", 0, 2) "," T("b", "U8", "2", 1, 3) "}", 3, "inside tensor \"a\""},
     {"{" T("a", "F3", "2.5", 0, 2) "}", 2, "dimension 0"},
@@ -106,7 +106,7 @@ static void read_text(const char *header, size_t data_bytes, struct efs_catalog 
     sf_read(NAME, &file, catalog);
 }
 
-/* A file that ends before what it describes looks like a download that broke off. */
+/* A file that ends before the data that it describes looks like an interrupted download. */
 static enum efs_source_state state_of(const char *reason)
 {
     return strstr(reason, "is past the data") || strstr(reason, "is past the end") || strstr(reason, "too short")
@@ -121,10 +121,10 @@ TEST(refuses_violations)
         refuse(c->header, strlen(c->header), c->data_bytes, state_of(c->reason), c->reason);
     }
     static const char header[] = "{" T("a", "U8", "2", 0, 2) "}";
-    refuse(header, sizeof(header), 2, EFS_SOURCE_UNREAD, "JSON at offset"); /* with its terminator */
+    refuse(header, sizeof(header), 2, EFS_SOURCE_UNREAD, "JSON at offset"); /* including its terminator */
 }
 
-/* Files that say how long their header is, and have this behind it. */
+/* Files with this header length, followed by the body. */
 TEST(refuses_header_lengths)
 {
     static const struct {
@@ -162,7 +162,7 @@ TEST(refuses_every_truncation)
     sf_safetensors(&file, header, strlen(header), 16);
     for (size_t n = 0; n < file.count; n++) {
         sf_put(&part, file.data, n);
-        /* The whole header and not one byte behind it is a file of metadata. */
+        /* A whole header without any data is a file of metadata. */
         sf_refuse(NAME, &part, n == 8 + strlen(header) ? EFS_SOURCE_UNREAD : EFS_SOURCE_BROKEN, "");
     }
     sf_read(NAME, &file, &catalog);
@@ -170,7 +170,7 @@ TEST(refuses_every_truncation)
     efs_catalog_free(&catalog);
 }
 
-/* What is only odd: tensors in the order of their data. */
+/* Expected tensors, in the order of their data. */
 struct wanted {
     const char *name;
     uint64_t bytes;
@@ -203,7 +203,8 @@ static void check_tensors(const char *header, size_t data_bytes, const struct wa
 
 TEST(reads_odd_headers)
 {
-    /* Names unlike the order of data; blanks behind, for a header of odd length, so that no tensor is aligned. */
+    /* Names that are not in the order of data; trailing blanks make the header's length odd, so that no tensor is
+     * aligned. */
     static const char unaligned[] =
         "{" T("z", "F32", "2", 8, 16) "," T("m", "F32", "1", 16, 20) "," T("a", "F32", "2,1", 0, 8) "}  ";
     assert_int_equal(strlen(unaligned) % 2, 1);
@@ -276,7 +277,7 @@ TEST(reads_every_dtype)
     }
 }
 
-/* A dtype or a shape that has no place in a catalogue: a tensor of bytes that keeps its description. */
+/* A dtype or a shape that a catalogue cannot represent: a tensor of bytes that keeps its description. */
 TEST(keeps_what_it_cannot_describe)
 {
     static const char header[] = "{" T("a", "U8", "2", 0, 2) "," T("future", "F3", "7", 2, 5) "," T(
@@ -300,7 +301,7 @@ TEST(keeps_what_it_cannot_describe)
     efs_catalog_free(&catalog);
 }
 
-/* A name that would fill the message leaves it one line of text, with the reason cut and not the file. */
+/* A name longer than the message: the note is one line and contains the reason. */
 TEST(keeps_messages_to_a_line)
 {
     struct efs_catalog catalog;
@@ -309,7 +310,7 @@ TEST(keeps_messages_to_a_line)
     sf_put(&header, "{\"", 2);
     for (int i = 0; i < 3000; i++)
         sf_put(&header, "\\n\xC3\xA9", 4);
-    sf_put(&header, "\":{}}", 6); /* with its terminator */
+    sf_put(&header, "\":{}}", 6); /* including its terminator */
     read_text((const char *)header.data, 0, &catalog);
     assert_null(strchr(catalog.files[0].note, '\n'));
     assert_non_null(strstr(catalog.files[0].note, "dtype is missing"));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_stack.c - the engine's threads have small stacks: the deepest that runs there, coding and decoding, fits well.
- */
+/* test_stack.c - the engine's threads have small stacks: encoding and decoding, the deepest calls, use at most half. */
 #include "test.h"
 #include "codec.h"
 #include "thread.h"
@@ -9,12 +8,13 @@
 
 #define ELEMENTS (128u << 10) /* two spans of the cascade */
 #define PAINT 0xa5
-#define PAINT_AWAY 8192 /* what is this near to the painter's own frame is not painted */
+#define PAINT_AWAY 8192 /* bytes below the painter's own frame that are not painted */
 
-/* By hand: memset() of a sanitizer looks whether the memory is some variable's. */
+/* Not instrumented, and loops in place of memset(): a sanitizer's memset() checks whether the memory belongs to a
+ * variable. */
 #define UNSEEN __attribute__((noinline, no_sanitize("address", "undefined", "thread")))
 
-/* The stack of the thread that calls. */
+/* The stack of the calling thread. */
 static void stack_range(uint8_t **begin, size_t *bytes)
 {
     pthread_attr_t attr;
@@ -32,7 +32,7 @@ static UNSEEN void paint(uint8_t *begin)
         *p = PAINT;
 }
 
-/* Bytes from the stack's end down to the lowest that was written. */
+/* Bytes from the top of the stack down to the lowest one that was written. */
 static UNSEEN size_t depth(const uint8_t *begin, size_t bytes)
 {
     size_t i = 0;
@@ -41,14 +41,14 @@ static UNSEEN size_t depth(const uint8_t *begin, size_t bytes)
     return bytes - i;
 }
 
-/* Weights as a program's: the exponents lie close together, and some are far. */
+/* Like trained weights: most exponents are close together, a few are far away. */
 static void fill(uint8_t *raw, size_t bytes, size_t element_bytes)
 {
     uint64_t random = 1;
     for (size_t i = 0; i < bytes; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         raw[i] = (uint8_t)(random >> 56);
-        if (i % element_bytes == element_bytes - 1) /* the byte with the sign and the most of the exponent */
+        if (i % element_bytes == element_bytes - 1) /* the byte with the sign and most of the exponent */
             raw[i] = (uint8_t)((raw[i] & 0x80) | (0x3c - __builtin_popcountll(random >> 50 & 0x7f)));
     }
 }
@@ -67,7 +67,7 @@ static void decodes_to_its_bytes(const struct efs_shard_view *view, const struct
     assert_memory_equal(s->back, s->raw + first * element_bytes, count * element_bytes);
 }
 
-/* Codes a shard, reads it back whole and a part of a block, which takes another block on the stack. */
+/* Encodes a shard, decodes it whole and decodes a part of a block, which needs another block on the stack. */
 static void round_trip(const struct shard *s, enum efs_format format, enum efs_codec_choice choice)
 {
     const size_t element_bytes = efs_format_bytes(format);
@@ -104,7 +104,7 @@ TEST(shards_are_coded_and_decoded)
     assert_int_equal(efs_thread_start(all_formats, &s, "stack", &thread), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     print_message("# %zu of %zu bytes\n", s.used_bytes, s.stack_bytes);
-    /* Whatever a sanitizer or the threads' own variables take: half of what the budget counts is never touched. */
+    /* This includes what a sanitizer and thread-local variables take: half of EFS_STACK_BYTES is never written. */
     assert_true(s.used_bytes > EFS_BLOCK);
     assert_true(s.stack_bytes - s.used_bytes >= EFS_STACK_BYTES / 2);
     efs_codec_scratch_free(s.scratch);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is in memory is never read again: an S hit reads the E components alone, an E hit the SM components, C and F
- * hits nothing, and moves between states nothing. Budgets, larger and smaller, hold at once. What the books say is so.
+ * Data in memory is never read again: an S hit reads only the E components, an E hit only the SM components, C and F
+ * hits and moves between states read nothing. A new budget holds when the call returns. The statistics match the memory
+ * in use.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -69,7 +70,7 @@ static void set(struct efs *fs, const char *name, const char *value)
     assert_int_equal(back, 0);
 }
 
-/* A budget that leaves so many MiB for what is not fixed; it holds when the call returns. */
+/* Sets a budget of the fixed memory and `mib` MiB. It holds when the call returns. */
 static void leave_mib(struct efs *fs, uint64_t mib)
 {
     char text[32];
@@ -110,7 +111,7 @@ static unsigned count_kept(struct efs *fs, char pool)
     return n;
 }
 
-/* The pages that an expert's components lie in: each tensor is one extent here. */
+/* Bytes of the pages that contain an expert's components. Here each tensor is one extent. */
 static void half_bytes(uint32_t expert, uint64_t *e, uint64_t *sm)
 {
     struct efs_store *store;
@@ -127,9 +128,9 @@ static void half_bytes(uint32_t expert, uint64_t *e, uint64_t *sm)
     efs_store_close(store);
 }
 
-#define SHARED_PAGES 5u /* of six components that lie side by side */
+#define SHARED_PAGES 5u /* pages shared by six adjacent components */
 
-/* Reading an expert in this state reads what it lacks and no more. How many there were. */
+/* Reads each expert in this state; the disk must read exactly the missing components. Returns the number of experts. */
 static unsigned check_hits(struct efs *fs, char state)
 {
     unsigned n = 0;
@@ -145,7 +146,7 @@ static unsigned check_hits(struct efs *fs, char state)
         assert_true(state == 'M' ? info.resident_bytes == 0 : info.resident_bytes >= info.coded_bytes - lacks);
         check_bytes(fs, e);
         struct efs_stats after = fixture_quiet(fs);
-        /* a page in which one component ends and the next begins may be read once for both */
+        /* a page with the end of one component and the start of the next may be read once for both */
         assert_in_range(after.disk_bytes - before.disk_bytes, lacks - (lacks ? SHARED_PAGES * 4096 : 0), lacks);
         n++;
     }
@@ -154,13 +155,13 @@ static unsigned check_hits(struct efs *fs, char state)
 
 /* ---- hits ---- */
 
-/* All are brought; the components that the plan does not keep go when memory is short. */
+/* All experts are loaded. When memory is short, the components that the plan does not protect are evicted. */
 static void partial(const char *plan, char state)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 256 * MIB, .plan = plan, .policy = "lru"});
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);
-    assert_int_equal(count_state(fs, 'C'), ALL); /* what is there may be better than what is kept */
+    assert_int_equal(count_state(fs, 'C'), ALL); /* the state may be better than the protection */
     assert_int_equal(count_kept(fs, state), ALL);
     leave_mib(fs, state == 'S' ? 44 : 24);
     assert_true(count_state(fs, state) > 0);
@@ -192,15 +193,15 @@ TEST(test_full_hits)
 
 /* ---- moves ---- */
 
-/* What is made of them is the store's, byte for byte. */
+/* Chunks that demotions encode equal the store's, byte for byte. */
 static void from_f(const char *plan, char to, uint64_t mib)
 {
     struct efs *fs = open_with(
         (struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
     lease_all(fs);
     assert_int_equal(count_kept(fs, 'F'), ALL);
-    set(fs, "plan", "F=90"); /* the chunks are nobody's ... */
-    leave_mib(fs, 118);      /* ... and go */
+    set(fs, "plan", "F=90"); /* chunks lose their protection, */
+    leave_mib(fs, 118);      /* and are evicted */
     assert_int_equal(count_state(fs, 'F'), ALL);
     set(fs, "budget", "512M");
     struct efs_stats before = fixture_quiet(fs);
@@ -208,7 +209,7 @@ static void from_f(const char *plan, char to, uint64_t mib)
     struct efs_stats after = fixture_quiet(fs);
     assert_int_equal(count_kept(fs, to), ALL);
     assert_true(after.recoded_bytes > before.recoded_bytes);
-    leave_mib(fs, mib); /* most of the full forms go */
+    leave_mib(fs, mib); /* evicts most of the full forms */
     assert_int_equal(count_state(fs, 'C') + count_state(fs, 'F') + count_state(fs, 'S'), ALL);
     assert_int_equal(fixture_quiet(fs).disk_reads, before.disk_reads);
     assert_true(check_hits(fs, to) > ALL / 3);
@@ -253,7 +254,7 @@ TEST(test_c_to_e)
     from_c("E=100", 'E', 24);
 }
 
-/* ---- F is for leases ---- */
+/* ---- only leases make experts full ---- */
 
 TEST(test_reads_keep_no_full)
 {
@@ -274,7 +275,7 @@ TEST(test_reads_keep_no_full)
     efs_close(fs);
 }
 
-/* Coded experts are not full, whatever the plan would like. */
+/* Experts requested in coded form do not become full, even if the plan allows it. */
 TEST(test_coded_are_not_full)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true, .plan = "F=60,C=40"});
@@ -294,8 +295,7 @@ TEST(test_coded_are_not_full)
 
 /* ---- budgets ---- */
 
-/* A budget of a small part of the first one holds when the call returns, also while there is nothing but full experts,
- * or demotions under way. */
+/* A much smaller budget holds when the call returns, even if all experts are full or demotions are in flight. */
 TEST(test_shrink)
 {
     struct efs *fs = open_with((struct efs_options){
@@ -303,7 +303,7 @@ TEST(test_shrink)
     for (unsigned round = 0; round < 4; round++) {
         lease_all(fs);
         if (round % 2)
-            set(fs, "plan", "C=50,S=50"); /* demotions begin */
+            set(fs, "plan", "C=50,S=50"); /* starts demotions */
         leave_mib(fs, 40);
         for (uint32_t e = 0; e < ALL; e += 5)
             check_bytes(fs, e);
@@ -315,7 +315,7 @@ TEST(test_shrink)
     efs_close(fs);
 }
 
-/* What leases hold back is told to the byte, and goes with them. */
+/* Memory that leases hold above the budget is reported to the byte, and released with them. */
 TEST(test_held_back)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
@@ -344,7 +344,7 @@ TEST(test_held_back)
     efs_close(fs);
 }
 
-/* ---- coded requests that wait for each other ---- */
+/* ---- coded requests that compete ---- */
 
 struct pair {
     struct efs *fs;
@@ -369,8 +369,8 @@ static void *wait_for_pairs(void *arg)
     return NULL;
 }
 
-/* Each holds what came first while it waits for the other, beside readers; plans that leave chunks next to nothing come
- * and go, and budgets, policies and goals. */
+/* Each thread holds the experts that came first while it waits for the rest, next to readers. Meanwhile budgets,
+ * policies, goals and plans change; some plans leave hardly any memory for chunks. */
 TEST(test_pairs)
 {
     static const char *const changes[][2] = {{"plan", "C=60,F=40"},
@@ -414,7 +414,7 @@ TEST(test_pairs)
     efs_close(fs);
 }
 
-/* What was held when the plan became smaller goes when it is not held any more, without another request. */
+/* An expert leased when the plan shrank loses its protection in F at the release, without another request. */
 TEST(test_plan_shrinks_under_leases)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
@@ -432,7 +432,7 @@ TEST(test_plan_shrinks_under_leases)
     efs_close(fs);
 }
 
-/* What is kept only since it is pinned goes with the pin, without another request. */
+/* An expert that only its pin protects in F loses that protection with the pin, without another request. */
 TEST(test_unpinned)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
@@ -449,9 +449,9 @@ TEST(test_unpinned)
     efs_close(fs);
 }
 
-/* ---- memory that cannot be had ---- */
+/* ---- memory shortage ---- */
 
-/* A machine of 4 GiB that has left what the test says; 64 MiB of it stay free. */
+/* A mock machine of 4 GiB. The test sets the available memory beyond 64 MiB, which stay free. */
 static struct {
     FILE *meminfo;
     int real;
@@ -467,7 +467,7 @@ static void machine_leaves_mib(struct efs *fs, uint64_t mib)
     fs->budget->memory_left.machine = fileno(machine.meminfo);
     efs_supply_look(fs);
     efs_budget_wait(fs);
-    efs_lock(fs); /* the budget rises when a test says so, however slow the machine is */
+    efs_lock(fs); /* the budget rises only when a test requires it, even on a slow machine */
     fs->budget->effective.since_ns = UINT64_MAX / 2;
     efs_unlock(fs);
 }
@@ -494,7 +494,7 @@ static void close_on_machine(struct efs *fs)
     efs_close(fs);
 }
 
-/* The pools are cut from what can be had: nothing that the plan gives is refused, nothing that it keeps is lost. */
+/* The pools are sized by the available memory: no allocation of the plan fails, and no protected expert is lost. */
 TEST_WITH(test_less_can_be_had, NULL, machine_end)
 {
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
@@ -503,7 +503,7 @@ TEST_WITH(test_less_can_be_had, NULL, machine_end)
     assert_int_equal(fs->arena.segment_bytes, 8 * MIB);
     machine_leaves_mib(fs, 44);
     s = fixture_quiet(fs);
-    assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + 32 * MIB); /* one segment may be promised, whole ones */
+    assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + 32 * MIB); /* whole segments, less one for promises */
     assert_int_equal(fs->account.planned_segments, 4);
     uint64_t short_before = s.memory_short;
     for (uint32_t turn = 0; turn < 2 * ALL; turn++)
@@ -516,7 +516,7 @@ TEST_WITH(test_less_can_be_had, NULL, machine_end)
     close_on_machine(fs);
 }
 
-/* As if a while had passed since it changed or was looked after. */
+/* As if the delay since the last change were over. */
 static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
 {
     efs_lock(fs);
@@ -531,20 +531,20 @@ static void segments_are(struct efs *fs, uint64_t count)
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + count * fs->arena.segment_bytes);
 }
 
-/* It rises by steps, after a while; what comes and goes moves nothing. */
+/* The effective budget rises in steps, after a delay; it does not follow short fluctuations. */
 TEST_WITH(test_effective_budget_is_calm, NULL, machine_end)
 {
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
     machine_leaves_mib(fs, 64);
     segments_are(fs, 7);
     for (unsigned turn = 0; turn < 8; turn++) {
-        later_machine_leaves_mib(fs, turn % 2 ? 64 : 79); /* less than a step more */
+        later_machine_leaves_mib(fs, turn % 2 ? 64 : 79); /* less than a step higher */
         segments_are(fs, 7);
     }
-    machine_leaves_mib(fs, 200); /* not yet */
+    machine_leaves_mib(fs, 200); /* too early */
     segments_are(fs, 7);
     machine_leaves_mib(fs, 64);
-    later_machine_leaves_mib(fs, 200); /* it was less in the meantime */
+    later_machine_leaves_mib(fs, 200); /* it was lower in the meantime */
     segments_are(fs, 7);
     later_machine_leaves_mib(fs, 200);
     segments_are(fs, 23); /* half a step below */
@@ -554,13 +554,13 @@ TEST_WITH(test_effective_budget_is_calm, NULL, machine_end)
     machine_leaves_mib(fs, 64);
     segments_are(fs, 7);
     machine_leaves_mib(fs, 4000);
-    set(fs, "budget", "128M"); /* another one is looked after at once */
+    set(fs, "budget", "128M"); /* a new budget applies at once */
     s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, 128 * MIB);
     close_on_machine(fs);
 }
 
-/* What others take is given up, down to what serves; what is right stays right. */
+/* Memory that other processes take is released, down to the minimum for serving. The bytes stay right. */
 TEST_WITH(test_others_take_memory, NULL, machine_end)
 {
     struct efs *fs =
@@ -572,11 +572,11 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
     assert_int_equal(lease_wait(fs, fixture_expert_info(fs, 3).file, &lease), 0);
     struct efs_stats s = fixture_quiet(fs);
     uint64_t before = fixture_held_bytes(&s);
-    machine_leaves_mib(fs, 0); /* what is held now, but for what is promised */
+    machine_leaves_mib(fs, 0); /* memory in use, less what is promised */
     s = fixture_quiet(fs);
     assert_true(s.effective_budget_bytes < before);
     assert_true(s.memory_short > 0);
-    for (unsigned turn = 0; turn < 20; turn++) /* 40 MiB of the margin are gone, whatever is given back */
+    for (unsigned turn = 0; turn < 20; turn++) /* always 40 MiB below the margin */
         machine_leaves_mib(fs, (uint64_t)-40);
     s = fixture_quiet(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + fs->arena.segment_bytes);
@@ -592,7 +592,8 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
     close_on_machine(fs);
 }
 
-/* The budget has room and the system has no memory: what only happens to be full gives way to what the plan keeps. */
+/* The budget has room, but the system has no memory: unprotected full experts are evicted for those that the plan
+ * protects. */
 TEST_WITH(test_memory_is_short, NULL, machine_end)
 {
     struct efs *fs =

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening stores whose index breaks a rule of the format, with the checksums made right: each is refused with a message
- * that names the file, or served where the rule says so. test_sweep.c and test_sweep_places.c have damage, and what is
- * served of stores that somebody forged.
+ * Opens stores whose index breaks a rule of the format, with valid checksums: each is refused with a message that names
+ * the file, or served where the rule says so. test_sweep.c and test_sweep_places.c test damage, and reads of forged
+ * stores.
  */
 #include "test.h"
 #include "codec_table.h"
@@ -11,9 +11,9 @@
 #include "expertfs-private.h"
 
 static struct fixture model;
-static unsigned char *image, *copy; /* the good store, one with changes */
+static unsigned char *image, *copy; /* the good store and a changed copy */
 static size_t image_bytes;
-static char said[1024]; /* the message of the last opening */
+static char said[1024]; /* message of the last open */
 
 static int setup(void **state)
 {
@@ -34,7 +34,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The copy is the good store again. */
+/* Resets the copy to the good store. */
 static struct efs_disk_superblock *begin(void)
 {
     memcpy(copy, image, image_bytes);
@@ -151,7 +151,7 @@ TEST(test_rules)
     }
 }
 
-/* The first path, shortened to a bad one. */
+/* The first path, replaced by a shorter, invalid one. */
 TEST(test_paths)
 {
     static const char *const paths[] = {"../x", "/etc", "a//b", ".", "a/..", "./a"};
@@ -167,7 +167,7 @@ TEST(test_paths)
     }
 }
 
-/* ---- what other versions may use ---- */
+/* ---- reserved for other versions ---- */
 
 static void other_version(const char *words)
 {
@@ -185,13 +185,13 @@ TEST(test_other_versions)
     for (int bit = 0; bit < 64; bit++) {
         begin()->incompat = 1ull << bit;
         other_version("a later expertfs");
-        begin()->compat = 1ull << bit; /* may be ignored */
+        begin()->compat = 1ull << bit; /* is ignored */
         assert_int_equal(open_sealed(), 0);
     }
 }
 
-/* A shard of a codec that we do not have is of a later program and not damaged. Its writer is to say so by a feature,
- * which each codec but the first four has. */
+/* A shard of an unknown codec comes from a later version, and is not reported as damage. A store with such a shard
+ * should set the codec's feature bit, which all codecs but the first four have. */
 TEST(test_later_codec)
 {
     static const uint32_t later[] = {EFS_CODEC_COUNT, 499, 1000, UINT32_MAX};
@@ -207,8 +207,8 @@ TEST(test_later_codec)
     }
 }
 
-/* Each byte of the superblock that has no meaning yet, and each place of a later table, is zero unless a feature bit
- * that we do not know says what it is for. */
+/* Reserved bytes of the superblock, and its places for further tables, must be zero unless an unknown compat bit is
+ * set. */
 TEST(test_reserved_superblock)
 {
     size_t from = offsetof(struct efs_disk_superblock, tables) + EFS_TABLE_COUNT * sizeof(struct efs_disk_table);
@@ -246,7 +246,7 @@ TEST(test_reserved_fields)
     }
 }
 
-/* A second part would be another file or object, which needs a feature bit; none at all is not a store either. */
+/* A second part would be another file or object, which needs a feature bit. A store without a part is invalid. */
 TEST(test_one_part)
 {
     for (uint32_t count = 0; count < 3; count++) {

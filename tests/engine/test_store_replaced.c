@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another store gets the name while this one is opened: what is served is one store, the first, and never the index of
- * one and the chunks of the other. The opening is made to wait at each read.
+ * A rename replaces the store during the open, at each of its reads: the engine serves the first store, never the index
+ * of one and the chunks of the other.
  */
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 static struct fixture model;
 static char other[400];
-static int reads_until; /* the other store gets the name at this read; 0: never */
+static int reads_until; /* the rename is at this read from now on; 0: none */
 
 static int read_and_replace(int fd, void *data, size_t bytes, uint64_t offset)
 {
@@ -22,7 +22,7 @@ static int read_and_replace(int fd, void *data, size_t bytes, uint64_t offset)
 }
 
 #define efs_sys_pread_all read_and_replace
-#include "../../engine/store/store.c" /* in place of the library's */
+#include "../../engine/store/store.c" /* replaces the library's */
 
 static int setup(void **state)
 {
@@ -51,7 +51,7 @@ TEST(test_replaced)
         assert_int_equal(efs_store_open(model.store, &store, &err), 0);
         assert_int_equal(reads_until, 0);
         assert_int_equal(fstat(store->fd, &one), 0);
-        if (store->direct_fd < 0) { /* no O_DIRECT here: nothing that could be another file */
+        if (store->direct_fd < 0) { /* without O_DIRECT, no second descriptor */
             efs_store_close(store);
             continue;
         }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers that go through a file in order, however their requests are cut and mixed: each pattern is a list of requests
- * made from a seed, played one after the other through efs_read(), with a stream a descriptor. Bytes are compared
- * always; what else is asserted are counters: each extent comes once, most of them ahead, and a reader takes no more
- * memory than its read-ahead window. Readers without order bring nothing that nobody asked for.
+ * Sequential readers, with requests cut and mixed in many ways: each pattern is a list of requests, generated from a
+ * seed and executed one by one by efs_read(), with one stream per descriptor. All bytes are compared. The remaining
+ * checks are of counters: each extent is read once, most of them ahead, and a reader takes no more memory than its
+ * read-ahead window. Random readers load no expert that was not requested.
  */
 #include "test.h"
 #include "efs.h"
@@ -17,7 +17,7 @@
 #define WINDOW (16 * MIB)
 #define BUDGET (320 * MIB)
 #define HANDLES 8
-#define EXPERTS 96 /* 3 layers x 32, each of 1.5 MiB */
+#define EXPERTS 96 /* 3 layers x 32, 1.5 MiB each */
 
 static struct fixture model;
 static unsigned char *whole;
@@ -47,7 +47,7 @@ static void add(struct list *list, unsigned handle, uint64_t offset, uint64_t by
     list->at[list->count++] = (struct request){offset, (size_t)bytes, handle};
 }
 
-/* As the kernel sends a read of that length: at most 1 MiB at once, cut where the buffer's pages end. */
+/* The kernel's requests for a read of this length: at most 1 MiB each, cut at the buffer's page boundaries. */
 static void add_cut(struct list *list, unsigned handle, uint64_t offset, uint64_t bytes, uint64_t shift)
 {
     while (bytes) {
@@ -65,10 +65,10 @@ struct pattern {
     void (*make)(struct list *list, const struct pattern *p, uint64_t *seed);
     uint64_t block, shift;
     unsigned threads, handles;
-    unsigned streams; /* ways through the file at once, as memory is concerned */
+    unsigned streams; /* concurrent scans, for the memory bound */
 };
 
-/* Under the thread sanitizer each takes many times as long: there, some of them. */
+/* Under TSan, where each pattern takes many times as long, only every fifth one runs. */
 #ifdef __SANITIZE_THREAD__
 #define PATTERN_EACH 5
 #define SEEDS 1
@@ -93,7 +93,7 @@ static void any_length(struct list *list, const struct pattern *p, uint64_t *see
     }
 }
 
-/* Small steps back and, where they are allowed, small gaps, which another look fills in: all bytes are read. */
+/* Small steps back, and small gaps that the next request fills: all bytes are read. */
 static void back_and_over(struct list *list, const struct pattern *p, uint64_t *seed)
 {
     for (uint64_t at = 0; at < size; at += p->block) {
@@ -105,7 +105,7 @@ static void back_and_over(struct list *list, const struct pattern *p, uint64_t *
     }
 }
 
-/* What decodes ahead asks for the next block before the reader asks for the last bytes of this one. */
+/* A reader that decodes ahead requests the next block before the last bytes of this one. */
 static void tail_late(struct list *list, const struct pattern *p, uint64_t *seed)
 {
     (void)seed;
@@ -116,8 +116,8 @@ static void tail_late(struct list *list, const struct pattern *p, uint64_t *seed
     }
 }
 
-/* Threads take the next block of the file in turn, of one descriptor or each of its own; any of them may be next, but
- * none is kept waiting for long. */
+/* Threads take the next block of the file in turn, through one descriptor or one each, in random order, but none falls
+ * more than 3 requests behind. */
 static void in_turn(struct list *list, const struct pattern *p, uint64_t *seed)
 {
     struct list cut[HANDLES] = {{0}};
@@ -137,7 +137,7 @@ static void in_turn(struct list *list, const struct pattern *p, uint64_t *seed)
             const struct request *r = &cut[t].at[done[t]++];
             add(list, r->handle, r->offset, r->bytes);
             went[t]++;
-        } else { /* it has ended */
+        } else { /* the thread is done */
             went[t] = UINT64_MAX;
             left--;
         }
@@ -149,7 +149,7 @@ static void in_turn(struct list *list, const struct pattern *p, uint64_t *seed)
         free(cut[t].at);
 }
 
-/* Each thread goes through its own part. */
+/* Each thread reads its own part of the file. */
 static void parts(struct list *list, const struct pattern *p, uint64_t *seed)
 {
     uint64_t part = (size + p->threads - 1) / p->threads, at[HANDLES] = {0}, left = p->threads;
@@ -164,12 +164,12 @@ static void parts(struct list *list, const struct pattern *p, uint64_t *seed)
     }
 }
 
-/* One goes through the file, and looks up something short elsewhere all the time. */
+/* A sequential reader with short random lookups in between. */
 static void with_lookups(struct list *list, const struct pattern *p, uint64_t *seed)
 {
     for (uint64_t at = 0; at < size; at += p->block) {
         add_cut(list, 0, at, p->block, p->shift);
-        for (unsigned i = 0; i < 4; i++) /* in the first tensor: what is brought for it is small */
+        for (unsigned i = 0; i < 4; i++) /* in the first tensor: little is loaded for them */
             add(list, 0, fixture_random(seed) % (64 * KIB), 512);
     }
 }
@@ -202,7 +202,7 @@ static const struct pattern patterns[] = {
     {"1 MiB with short lookups between", with_lookups, MIB, 0, 1, 1, 1},
 };
 
-/* ---- playing them ---- */
+/* ---- execution ---- */
 
 static struct efs *open_model(uint64_t budget)
 {
@@ -251,14 +251,14 @@ static unsigned experts_in(struct efs *fs, bool untouched)
     return found;
 }
 
-/* A window, and two when there are several streams; a third of one, coded, and two or three experts of each, that were
- * read before they were known for a scan. */
+/* One window, or two with several streams; a third of a window, coded; for each stream the two experts that were read
+ * before the scan was detected. */
 static uint64_t memory_of(unsigned streams)
 {
     return (streams > 1 ? 2 * WINDOW : WINDOW) + WINDOW / 3 + 3 * MIB * streams;
 }
 
-/* The pages of all extents, each read by itself: here an object is one. */
+/* Bytes of the pages of all extents, each read separately. Here an object is one extent. */
 static uint64_t extents_bytes(void)
 {
     struct efs_store *store;
@@ -276,7 +276,8 @@ static uint64_t extents_bytes(void)
     return bytes;
 }
 
-/* Each extent once; but where a thread comes to where another one began, or is late, three may come again. */
+/* Each extent once. With several threads three extents per thread may be read again, where a thread reaches the start
+ * of another one's block or is late. */
 static uint64_t disk_of(unsigned threads)
 {
     return store_bytes + (threads > 1 ? 3 * threads * 400 * KIB : 0);
@@ -313,7 +314,7 @@ TEST(test_orders)
     assert_int_equal(bad, 0);
 }
 
-/* What was there before is there after, though the scan needs all memory that is left. */
+/* Experts that were in memory stay there, though the scan needs all remaining memory. */
 TEST(test_hot_stay)
 {
     unsigned char *buffer = malloc(8 * MIB);
@@ -339,7 +340,7 @@ TEST(test_hot_stay)
     free(buffer);
 }
 
-/* Readers without order: only experts that were asked for come, each once, and they stay. */
+/* Random readers: only requested experts are loaded, once each, and they stay in memory. */
 TEST(test_random_is_no_stream)
 {
     unsigned char *buffer = malloc(8 * MIB);
@@ -348,7 +349,7 @@ TEST(test_random_is_no_stream)
             struct efs *fs = open_model(BUDGET);
             struct list list = {0};
             uint64_t random = seed, asked = 0;
-            for (unsigned i = 0; i < 24; i++) { /* lengths as of a reader's blocks: often the same */
+            for (unsigned i = 0; i < 24; i++) { /* like the blocks of a reader: often full */
                 uint64_t bytes = fixture_random(&random) % 2 ? most : 1 + fixture_random(&random) % most;
                 add(&list, i % 3, fixture_random(&random) % size, bytes);
             }
@@ -360,7 +361,7 @@ TEST(test_random_is_no_stream)
                 const struct efs_expert_info expert = fixture_expert_info(fs, e);
                 asked += expert.touches ? expert.coded_bytes : 0;
             }
-            assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the tensors that are no experts' */
+            assert_true(played.disk_bytes <= asked + 4 * MIB); /* and the dense tensors */
             played = play(fs, &list, buffer);
             assert_int_equal(played.disk_bytes, 0);
             free(list.at);
@@ -369,7 +370,8 @@ TEST(test_random_is_no_stream)
     free(buffer);
 }
 
-/* Random reads beside a scan, of the same descriptor: the scan is followed, and the random reads bring no more. */
+/* Random reads between those of a scan, through one descriptor: read-ahead follows the scan, and at most twice the
+ * store is read. */
 TEST(test_random_beside_a_scan)
 {
     unsigned char *buffer = malloc(8 * MIB);
@@ -391,7 +393,7 @@ TEST(test_random_beside_a_scan)
     free(buffer);
 }
 
-/* All hints that there are are taken, any other number is not. */
+/* Every defined hint is accepted, any other number is refused. */
 TEST(test_hints)
 {
     struct efs *fs = open_model(BUDGET);
@@ -411,7 +413,7 @@ static int begin(void **state)
     fixture_store(&model, 3, 32, 512, 512);
     whole = fixture_weights(&model, &bytes);
     size = bytes;
-    /* what reading each extent once takes: extents share pages, so it is a little more than the store */
+    /* bytes to read each extent once: extents share pages, so this is slightly more than the store */
     store_bytes = extents_bytes();
     return 0;
 }

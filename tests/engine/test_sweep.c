@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each field of the superblock, of every table and of each codec's header in a chunk gets each of eight other values,
- * with the checksums left as they were (damage) and made right again (a store that somebody forged), by store_sweep.h.
+ * Sets each field of the superblock, of every table and of each codec's header in a chunk to eight other values, with
+ * the checksums unchanged (damage) and recomputed (a forged store), by store_sweep.h.
  *
- * EXPERTFS_SWEEP=full takes all records, all chunks, and more of each, EXPERTFS_SLICE=0/12 a twelfth of them. With a
- * directory as argument nothing is tried: some of the stores are left there for a mount, good-N.efs, and
- * N-NNN-damage.efs and N-NNN-forged.efs that were made of it.
+ * EXPERTFS_SWEEP=full takes up to FULL_RECORDS records of each table, all cascade chunks, and more bytes of each;
+ * EXPERTFS_SLICE=0/12 takes a twelfth of the cases. With a directory as argument nothing is tested: the program writes
+ * samples of the stores to it, for a mount: good-N.efs, and the changed N-NNN-damage.efs and N-NNN-forged.efs.
  */
 #include "test.h"
 #include "store_seal.h"
@@ -15,8 +15,8 @@
 #include <sys/resource.h>
 
 #define MEMORY_BYTES (1ull << 30)
-#define FULL_RECORDS 120 /* of a table; of the strings, whose records are bytes, those at as many places */
-/* Each of these is read in all ways, which takes longest. */
+#define FULL_RECORDS 120 /* of a table, evenly spread; for the strings this number of bytes */
+/* Changed chunks are read in all ways, which takes longest. */
 #define CHUNK_STRIDE (SWEEP_STRIDE > 3 ? SWEEP_STRIDE : 3)
 
 enum area { SUPERBLOCK, TABLE, CHUNK };
@@ -38,7 +38,7 @@ static void begin(enum efs_codec_choice codec, uint32_t shard_elements)
     }
 }
 
-/* Every 131st, so that all fields have their turn with all changes. */
+/* Writes every 131st case, so that all fields and all changes occur. */
 static void leave_sample(bool forged)
 {
     char path[400];
@@ -48,7 +48,7 @@ static void leave_sample(bool forged)
     sweep_write(path, sweep.copy, sweep.image_bytes);
 }
 
-/* One change: bytes at `at` get a value. shard: whose chunk it is in, for the area CHUNK. */
+/* Tries one change of the bytes at `at`. shard: the one that has the chunk, if area is CHUNK. */
 static void try_change(enum area area, const char *name, int table, uint32_t shard, bool sm, size_t at, unsigned bytes,
                        unsigned how, bool forged)
 {
@@ -72,7 +72,7 @@ static void try_change(enum area area, const char *name, int table, uint32_t sha
     }
     if (forged)
         store_seal(sweep.copy, sweep.image_bytes);
-    if (memcmp(sweep.copy, sweep.image, sweep.image_bytes) == 0) /* it was so before */
+    if (memcmp(sweep.copy, sweep.image, sweep.image_bytes) == 0) /* no change */
         return;
     if (sample_directory) {
         leave_sample(forged);
@@ -113,7 +113,7 @@ static void tell(const char *what)
     assert_true((uint64_t)usage.ru_maxrss * 1024 < MEMORY_BYTES);
 }
 
-/* The first shard of that codec with as many bytes of signs and mantissas. */
+/* The first shard of this codec with at least sm_bytes of signs and mantissas. */
 static uint32_t find_shard(uint32_t codec, uint32_t sm_bytes)
 {
     for (uint32_t i = 0; i < sweep.sb.tables[EFS_TABLE_SHARDS].count; i++)
@@ -154,7 +154,7 @@ TEST(superblock_and_tables)
     tell("fields");
 }
 
-/* Header, spans and places of the code of one shard's chunks. */
+/* Changes the header, the spans and bytes of the code of a shard's chunks. */
 static void cascade_chunk(uint32_t i, size_t code_step, size_t sm_step)
 {
     const struct efs_disk_shard *s = sweep_shard(sweep.image, i);
@@ -189,7 +189,7 @@ TEST(cascade_chunks)
     assert_true(SWEEP_STRIDE > 3 || sample_directory || told[CHUNK][true][ERROR] > 50);
 }
 
-/* The other codecs: what leads the frame or block, byte by byte, and places in it. */
+/* The other codecs: the start of the frame or block, byte by byte, and bytes in it. */
 TEST(other_chunks)
 {
     static const struct {

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores that are damaged or forged beside their fields (test_sweep.c has these): cuts, sectors, chunks that changed
- * places or came from another store, and several changes at once by chance, from SEED on. By store_sweep.h.
+ * Damaged and forged stores beyond single fields (test_sweep.c): truncation, sectors, chunks that are swapped or come
+ * from another store, and several random changes at once, from SEED on. By store_sweep.h.
  *
- * EXPERTFS_SWEEP=full takes all cuts, sectors and chunks, and more of chance; EXPERTFS_SLICE=0/12 a twelfth of them.
+ * EXPERTFS_SWEEP=full takes every 211th size, all sectors and chunks, and more random cases; EXPERTFS_SLICE=0/12 takes
+ * a twelfth of them.
  */
 #include "test.h"
 #include "store_seal.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
 
-#define CHANGES_MOST 6 /* at once */
+#define CHANGES_MOST 6 /* per case */
 
 static unsigned refused;
 
-/* To so many bytes, as it is or with a superblock that says so. */
+/* Sets the size to `bytes`, with the old superblock or, if forged, with one that has the new size. */
 static void cut(uint64_t bytes, bool forged)
 {
     struct efs_disk_superblock *s = (struct efs_disk_superblock *)(void *)sweep.copy;
@@ -32,7 +33,7 @@ static void cut(uint64_t bytes, bool forged)
     refused++;
 }
 
-/* Cut in the superblock, behind it, and where a table begins or ends; and longer than it was. */
+/* Truncation inside and after the superblock, and around the start and end of each table; and a longer file. */
 TEST(cut_at_tables)
 {
     static const int around[] = {-4096, -65, -64, -1, 0, 1, 63, 64, 4095};
@@ -54,7 +55,7 @@ TEST(cut_at_tables)
     assert_true(refused > 100);
 }
 
-/* Sectors that were lost or written twice, whole pages of zeros, chunks that changed places. */
+/* Sectors that were lost or written twice, pages of zeros, swapped chunks. */
 TEST(sectors_and_swaps)
 {
     unsigned n[OUTCOMES] = {0};
@@ -93,7 +94,7 @@ TEST(sectors_and_swaps)
                      i, i + 1);
             if (sweep_try(sweep.image_bytes, false, true) != ERROR)
                 fail_msg("%s: was not noticed", sweep.case_name);
-            /* and with the index that goes with it, but raw_hash: the exponents of one with the mantissas of another */
+            /* with the index swapped as well, but not raw_hash: exponents of one shard, mantissas of the other */
             struct efs_disk_shard *c = sweep_shard(sweep.copy, i), *d = sweep_shard(sweep.copy, i + 1);
             memcpy(sweep.copy, sweep.image, sweep.image_bytes);
             if (a->e_bytes == 0 || b->e_bytes == 0 || a->sm_bytes != b->sm_bytes)
@@ -112,8 +113,8 @@ TEST(sectors_and_swaps)
     assert_true(n[REFUSED] > 0 && n[ERROR] > 0 && swaps > 0);
 }
 
-/* Chunks of another store of the same tensors, in the place of ours: as they are; and with their checksums, which
- * leaves raw_hash to tell. */
+/* Chunks of another store with the same tensors: with the old checksums, and with their own, which leaves only raw_hash
+ * to detect them. */
 TEST(chunks_of_another_store)
 {
     unsigned wrong = 0, forged = 0;
@@ -166,7 +167,7 @@ TEST(chunks_of_another_store)
     assert_true(wrong > 0 && forged > 0);
 }
 
-/* Up to CHANGES_MOST fields or bytes at once, anywhere, checksums left or made right. */
+/* Up to CHANGES_MOST fields or bytes per case, at random places, with the checksums unchanged or recomputed. */
 TEST(many_changes)
 {
     static const enum efs_codec_choice choices[] = {EFS_CHOOSE_CASCADE, EFS_CHOOSE_ZSTD, EFS_CHOOSE_LZ4};
@@ -183,8 +184,7 @@ TEST(many_changes)
             for (unsigned c = 0; c < changes; c++) {
                 uint64_t where = fixture_random(&state_of_case), value = 0;
                 unsigned bytes = 1u << fixture_random(&state_of_case) % 4;
-                size_t first = 0,
-                       room = sweep.image_bytes; /* anywhere; or, more often, in a table or a shard's E-chunk */
+                size_t first = 0, room = sweep.image_bytes; /* anywhere, or in a table or an E-chunk */
                 if (where % 4 == 1) {
                     const struct efs_disk_table *t = &sweep.sb.tables[where / 4 % EFS_TABLE_COUNT];
                     first = t->offset, room = t->bytes;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_text.c - text that is printed without printf: the same as with it. */
+/* test_text.c - text formatted without printf() equals that of printf(). */
 
 #include "test.h"
 #include "text.h"
 
-/* What efs_text_json() gives, a byte at a time. */
+/* The expected result of efs_text_json(), made byte by byte. */
 static size_t json(const unsigned char *bytes, size_t count, char *out)
 {
     size_t n = 0;
@@ -20,7 +20,7 @@ static size_t json(const unsigned char *bytes, size_t count, char *out)
     return n;
 }
 
-/* Each byte at each place of strings up to three words long, beside plain neighbours and neighbours like it. */
+/* Each byte at each position of strings of up to 20 bytes, between ordinary and between special bytes. */
 TEST(test_json)
 {
     static const unsigned char beside[] = {'a', ' ', '!', 0x7f, 0x80, 0xff, '"', '\\', 0x1f, 0};

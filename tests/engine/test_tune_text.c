@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The texts of tuning: what is taken, what is refused and what the refusal says, and that printing gives it back. */
+/* Texts of settings: which are accepted, which are refused and with what message; a printed value parses to itself. */
 #include "test.h"
 #include "expertfs-private.h"
 #include "tune_text.h"
@@ -106,7 +106,7 @@ TEST(plans)
         {"e=12.5%,f=25", "F=25:C=0:S=0:E=12.5"},
         {"F=33.3,C=33.3,S=33.4", "F=33.3:C=33.3:S=33.4:E=0"},
         {"F=0,C=1", "F=0:C=1:S=0:E=0"},
-        {"C=0.00001", "F=0:C=0.00001:S=0:E=0"}, /* no exponents: they are not taken */
+        {"C=0.00001", "F=0:C=0.00001:S=0:E=0"}, /* no exponent: it would be refused */
         {"F=33.33335,C=33.33335,S=33.3333", "F=33.33335:C=33.33335:S=33.3333:E=0"},
     };
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mount that is tuned while it is asked: every setting is changed and read by some threads while others name experts
- * and plans are made. What comes is the packed bytes; under ThreadSanitizer no two threads meet without a lock.
+ * Tuning under load: some threads change and read every setting, more threads request experts, and plans are made. The
+ * files have the packed bytes; ThreadSanitizer detects accesses without a lock.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,11 +28,11 @@ static int setup(void **state)
 
 struct crowd {
     struct efs *fs;
-    atomic_uint refused; /* of what should have been taken */
-    atomic_uint busy;    /* threads that have rounds left */
+    atomic_uint refused; /* calls that failed */
+    atomic_uint busy;    /* threads with rounds left */
 };
 
-/* Each goes on until all have done their rounds: no thread is alone with what it does. */
+/* Each thread continues until all have finished their rounds, so that none runs alone. */
 static bool goes_on(struct crowd *c, unsigned round)
 {
     if (round == ROUNDS)

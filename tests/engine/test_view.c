@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_view.c - experts' files of tensors whose types are not known. */
+/* test_view.c - experts' files with tensors of unknown types. */
 
 #include "test.h"
 #include "expertfs-private.h"
 #include "fixture.h"
 
-/* Types and shapes that are not known stand in the header as in their file, with their bytes. */
+/* Unknown types and shapes are in the header of an expert's file as in that of the checkpoint, with their bytes. */
 TEST(test_unknown_types)
 {
     static const char header[] = "{\"a\":{\"dtype\":\"F8_E3M4\",\"shape\":[2,3],\"data_offsets\":[0,6]},"

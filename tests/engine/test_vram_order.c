@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who goes first from pool G, by each policy, over layers and experts that nobody has told of before. */
+/* Order of eviction from pool G by each policy, for layers and experts that are first seen in requests. */
 
 #include "test.h"
 #include "vram.h"
@@ -35,7 +35,8 @@ TEST(lru)
     efs_vram_order_free(&order);
 }
 
-/* Who is asked for each time is worth more than who was asked for last, and less when that is over. */
+/* An expert that each pass requests is worth more than the one requested last, and less when passes no longer request
+ * it. */
 TEST(value)
 {
     struct efs_vram_order order = {.kind = EFS_VRAM_VALUE};
@@ -43,15 +44,15 @@ TEST(value)
         ask(&order, 5, 7, 1, 100 + i % 32, 1);
     assert_true(worth(&order, 5, 7, 1) > worth(&order, 5, 131, 2));
     assert_true(worth(&order, 5, 7, 1) > worth(&order, 5, 3, 2));
-    assert_true(worth(&order, 6, 7, 9) < worth(&order, 5, 3, 1)); /* nobody knows that layer */
+    assert_true(worth(&order, 6, 7, 9) < worth(&order, 5, 3, 1)); /* an unknown layer */
     for (uint32_t i = 0; i < 2000; i++)
         ask(&order, 5, 8, 1, 9, 1);
     assert_true(worth(&order, 5, 7, 1) < worth(&order, 5, 9, 1));
     efs_vram_order_free(&order);
 }
 
-/* Algorithm 2 with windows of 4 passes: the first two fill the cache; two others, busier, take their places at its end.
- */
+/* Algorithm 2 of DALI with windows of 4 passes: the first two experts fill the cache; two busier ones replace them at
+ * the end of the window. */
 TEST(dali)
 {
     struct efs_vram_order order = {.kind = EFS_VRAM_DALI};
@@ -67,7 +68,7 @@ TEST(dali)
     efs_vram_order_free(&order);
 }
 
-/* Tables grow with what is asked for, up to what can be, and stay right. */
+/* Tables grow with the requests, up to their limits, and stay correct. */
 TEST(growing)
 {
     static const enum efs_vram_order_kind kinds[] = {EFS_VRAM_VALUE, EFS_VRAM_DALI};
@@ -80,7 +81,7 @@ TEST(growing)
         for (uint32_t i = 0; i < 9; i++)
             ask(&order, 7 * 3, 300, 2, 301, 2);
         assert_true(worth(&order, 7 * 3, 300, 1) > worth(&order, 7 * 3, 5, 2));
-        ask(&order, 0, 5000, 1, 1, 1); /* out of range: not learnt of */
+        ask(&order, 0, 5000, 1, 1, 1); /* out of range: ignored */
         ask(&order, 0, 1, 1, UINT32_MAX, 1);
         assert_int_equal(order.known, 100);
         (void)worth(&order, 0, UINT32_MAX, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Option warm: where all experts fit, memory that is empty is filled with nobody asking, and nothing goes for it; what
- * comes so is the packed bytes.
+ * Option warm: if all experts fit, free memory is filled without a request and without evictions; the data read are the
+ * packed bytes.
  */
 #include <time.h>
 
@@ -14,7 +14,7 @@
 #define ALL (LAYERS * EXPERTS)
 #define MIB (1ull << 20)
 #define WAIT_TRIES 5000
-#define CALM_TRIES 50 /* looks at which nothing has changed */
+#define CALM_TRIES 50 /* samples without a change */
 
 static struct fixture model;
 
@@ -22,7 +22,7 @@ static int setup(void **state)
 {
     char path[400];
     (void)state;
-    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB an expert, coded */
+    fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* about 2 MiB per coded expert */
     snprintf(path, sizeof(path), "%s/state", model.directory);
     setenv("EXPERTFS_STATE", path, 1);
     return 0;
@@ -42,7 +42,7 @@ static void pause_shortly(void)
     nanosleep(&pause, NULL);
 }
 
-/* Until nothing has been read for a while and nothing is under way. */
+/* Waits until CALM_TRIES samples (2 ms each) show no new read and nothing in flight. */
 static struct efs_stats when_calm(struct efs *fs)
 {
     struct efs_stats s;
@@ -91,7 +91,7 @@ TEST(test_all)
     efs_close(fs);
 }
 
-/* Not all of it fits: nothing is read. When the budget grows, all of it is. */
+/* Not all experts fit: none is read. After the budget has grown, all are. */
 TEST(test_fits)
 {
     struct efs *probe =
@@ -118,7 +118,7 @@ TEST(test_fits)
     efs_close(fs);
 }
 
-/* Closed at once: what is under way ends, and nothing is begun any more. */
+/* Close during the warm-up: reads in flight complete, and no further ones start. */
 TEST(test_closed)
 {
     for (unsigned round = 0; round < 20; round++) {
