@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * clock.h - time that only goes on.
+ * clock.h - CLOCK_MONOTONIC in nanoseconds and seconds.
  */
 #ifndef TOOLS_CLOCK_H
 #define TOOLS_CLOCK_H

@@ -28,12 +28,12 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
     return EXIT_FAILURE;
 }
 
-/* At exit(3). An earlier flush that failed has dropped what it had: the last one alone says nothing. */
+/* on_exit(3) handler. A flush that fails drops its data and sets ferror(); a later flush may succeed, so test both. */
 static void end_output(int status, void *arg)
 {
     (void)arg;
     bool flushed = fflush(stdout) == 0;
-    int copy = flushed ? dup(STDOUT_FILENO) : -1; /* filesystems that upload at close report errors only there */
+    int copy = flushed ? dup(STDOUT_FILENO) : -1; /* NFS and similar filesystems report write errors only at close() */
     flushed = flushed && (copy < 0 || close(copy) == 0);
     if (status != EXIT_SUCCESS || (flushed && !ferror(stdout)))
         return;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failure.h - how a tool begins, whatever its caller has left, and how it ends when it fails. */
+/* failure.h - startup of a tool with any inherited descriptors and limits, and its exit after an error. */
 #ifndef TOOLS_FAILURE_H
 #define TOOLS_FAILURE_H
 
 #include "expertfs.h"
 
-/* Print what went wrong, after the program's name, and return the exit status for it. rc: -errno; err's text may be
- * empty. */
+/* Prints `program: message` on stderr and returns the exit status: TOOLS_EXIT_INTERRUPTED for -ECANCELED after a
+ * signal, else 1. rc: -errno, whose strerror() is printed if err's text is empty. */
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err);
-/* The remedy for an -errno of a mount, to follow the message; "": none is known. */
+/* The hint to append to a message about an -errno of a mount; "": none. */
 const char *tools_way_out(errint_t rc);
 /*
- * First thing in main(). Standard files that are closed are opened on /dev/null: else the next file that is opened, a
- * store that is being written, say, would be standard output. A limit on the size of files (ulimit -f) becomes an error
- * of the write in place of a signal that kills. A program that exits with 0 exits with 1, and a message, if standard
- * output was not written whole.
+ * main() calls it first. Opens /dev/null on each closed standard descriptor: otherwise the next file opened, such as
+ * the store being written, would get the number of standard output. Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE
+ * fails with -EFBIG. Registers an exit handler that turns exit status 0 into 1, with a message, if a write to standard
+ * output failed.
  */
 void tools_surroundings(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interrupt.c - a mark that signals set. */
+/* interrupt.c - handlers of termination signals: set a flag, or exit. */
 #include "interrupt.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A signal handler has nowhere else to put what it knows. */
+/* Written by the signal handler. */
 static volatile sig_atomic_t mark;
 static volatile long marked_seconds;
 
@@ -22,7 +22,7 @@ static void set_mark(int signal_number)
     if (!mark) {
         marked_seconds = (long)now.tv_sec;
         mark = 1;
-    } else if ((long)now.tv_sec - marked_seconds >= 2) { /* not the same signal again: timeout(1) sends each twice */
+    } else if ((long)now.tv_sec - marked_seconds >= 2) { /* timeout(1) sends each signal twice at once */
         signal(signal_number, SIG_DFL);
         raise(signal_number);
     }
@@ -37,7 +37,7 @@ static void interrupt_take(void (*handler)(int))
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     for (unsigned i = 0; i < sizeof(caught) / sizeof(caught[0]); i++)
-        if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup stays in force */
+        if (sigaction(caught[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* as set by nohup(1) */
             sigaction(caught[i], &action, NULL);
 }
 
@@ -70,7 +70,7 @@ bool tools_interrupted(void)
 bool tools_interrupt_wait(int fd)
 {
     struct pollfd input = {.fd = fd, .events = POLLIN};
-    sigset_t blocked, before; /* so that none comes between a look at the mark and the wait */
+    sigset_t blocked, before; /* blocked between the test of the mark and ppoll(), which unblocks them */
     sigemptyset(&blocked);
     for (unsigned i = 0; i < sizeof(caught) / sizeof(caught[0]); i++)
         sigaddset(&blocked, caught[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interrupt.h - Ctrl-C and friends ask a tool to clean up and end; one that comes two seconds later ends it at once. */
+/* interrupt.h - SIGINT, SIGTERM and SIGHUP set a flag, so that the tool cleans up and exits, or end it at once. */
 #ifndef TOOLS_INTERRUPT_H
 #define TOOLS_INTERRUPT_H
 
@@ -7,12 +7,13 @@
 
 #define TOOLS_EXIT_INTERRUPTED 130
 
-/* From now on SIGINT, SIGTERM and SIGHUP only set a mark. */
+/* Installs handlers: the first signal sets the flag; another one two seconds later or more kills the process. Signals
+ * that are ignored stay ignored. */
 void tools_interrupt_catch(void);
-/* From now on they end the program at once, with a line and status 130: for those with nothing on disk to clean up. */
+/* Installs handlers that print a line and exit with status 130: for programs without files to clean up. */
 void tools_interrupt_end(const char *program);
 bool tools_interrupted(void);
-/* Wait until fd can be read. false: interrupted, before it or now. */
+/* Blocks until fd is readable or the flag is set. false: the flag is set. */
 bool tools_interrupt_wait(int fd);
 
 #endif

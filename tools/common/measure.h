@@ -5,9 +5,9 @@
 
 #include <stdint.h>
 
-/* From 0 to 1, both excluded. The same numbers for the same state. */
+/* A uniform number in (0, 1); advances *state. Deterministic. */
 double tools_uniform(uint64_t *state);
-/* The median; the values are put in order. n > 0. */
+/* The median of n > 0 values. Sorts the values. */
 double tools_median(double *values, unsigned n);
 
 #endif

@@ -5,16 +5,17 @@
 
 #include "expertfs.h"
 
-/* A file of ROOT/.expertfs, ended by 0, for free(). -ENODEV: the checkpoint itself has an .expertfs. */
+/* Reads ROOT/.expertfs/FILE into *text, ended by a NUL, which the caller frees with free(). -ENODEV: that file is the
+ * checkpoint's, not the mount's; else -errno of open() or read(). *text is NULL after an error. */
 errint_t tools_mounted_read(const char *root, const char *file, char **text, struct efs_error *err);
 
-/* What follows `name: ` at the begin of a line, with the rest of the lines; NULL: there is no such line. */
+/* A pointer into lines, to the text after the first `name: ` at the start of a line; NULL: no such line. */
 const char *tools_line_value(const char *lines, const char *name);
-/* The number of that line; 0: there is no such line. */
+/* The value of that line as a decimal number; 0: no such line. */
 uint64_t tools_line_number(const char *lines, const char *name);
-/* The value alone, cut to room; "": there is no such line. Returns text. */
+/* Copies the value of that line to text, truncated to room bytes with the NUL; "": no such line. Returns text. */
 const char *tools_line_text(const char *lines, const char *name, char *text, size_t room);
-/* The same of a path, without its escapes: \n is a line end, any other character behind a \ is itself. */
+/* The same for a path, with its escapes decoded: \n is a line end, \ and any other character is that character. */
 const char *tools_line_path(const char *lines, const char *name, char *path, size_t room);
 
 #endif

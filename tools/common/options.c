@@ -129,7 +129,8 @@ static void take_value(const struct argp_state *state, const struct tools_option
 
 /* ---- arguments ------------------------------------------------------------------------------------------------ */
 
-/* The number of arguments that the forms in --help allow; the name of argument `place` of the first form. */
+/* Parses command->arguments: the least and most number of arguments over all forms, and the name of argument `place` of
+ * the first form. forms NULL: no arguments. */
 static void arguments_read(const char *forms, uint32_t *least, uint32_t *most, uint32_t place, char name[32])
 {
     *least = forms ? UINT32_MAX : 0;

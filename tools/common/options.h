@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * options.h - the command line of a tool from one table that parses, checks and explains it.
+ * options.h - the command line of a tool: one table for parsing, checking and --help.
  *
- * Wrong usage prints a message and ends the program with status 2, as argp_error() does. Not thread-safe.
+ * Wrong usage prints a message and exits with status 2, by argp_error(). Not thread-safe.
  */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 enum tools_option_kind {
-    TOOLS_HEADING,  /* .help stands above the options that follow */
+    TOOLS_HEADING,  /* no option: --help prints .help above the options that follow */
     TOOLS_FLAG,     /* bool: true */
     TOOLS_CLEAR,    /* bool: false */
     TOOLS_TEXT,     /* const char * */
@@ -21,11 +21,11 @@ enum tools_option_kind {
     TOOLS_UNSIGNED, /* the same as unsigned or uint32_t */
     TOOLS_DECIMAL,  /* double from .least to .most, such as 0.25; stored times .scale */
     TOOLS_SIZE,     /* uint64_t from .least to .most bytes, such as 64M */
-    TOOLS_WORD,     /* unsigned or an enum: the place of the value in .words, "request|all|no" */
+    TOOLS_WORD,     /* unsigned or an enum: the index of the value in .words, "request|all|no" */
     TOOLS_NUMBERS,  /* struct tools_numbers: from .least to .most, separated by commas */
     TOOLS_LIST,     /* struct tools_list: words separated by commas */
-    TOOLS_CALL,     /* .take parses the value; NULL when the option has none */
-    TOOLS_GONE,     /* refused by name; .help says what to use instead */
+    TOOLS_CALL,     /* .take parses the value, which is NULL if the option has none */
+    TOOLS_GONE,     /* a removed option: refused with .help, which names the replacement */
 };
 
 struct tools_option {
@@ -38,7 +38,7 @@ struct tools_option {
     uint64_t least, most; /* most 0: no limit */
     double scale;         /* 0: 1 */
     const char *words;
-    /* value may be changed and stays valid. into: as tools_parse() has it. Reports wrong values by argp_error(). */
+    /* May modify value, which stays valid. into: that of tools_parse(). Reports wrong values by argp_error(). */
     void (*take)(const struct argp_state *state, const struct tools_option *option, char *value, void *into);
 };
 
@@ -51,7 +51,7 @@ struct tools_list {
     char *word[TOOLS_LIST_MAX];
     uint32_t count;
 };
-/* The words that are not options, in order. */
+/* The arguments that are not options, in order. */
 struct tools_arguments {
     char **word; /* of argv */
     uint32_t count;
@@ -59,23 +59,25 @@ struct tools_arguments {
 
 struct tools_command {
     const struct tools_option *options; /* ends with {0} */
-    /* In --help, and how many there may be: "STORE DIR", "PATH [NAME...]"; several forms on a line each. NULL: none */
+    /* The arguments, for --help and for the check of their number: "STORE DIR", "PATH [NAME...]"; one form a line.
+     * NULL: the command takes none. */
     const char *arguments;
-    const char *help; /* as argp_parse() has it: behind \v follows what stands below the options */
+    const char *help; /* as of argp_parse(): the text after \v is printed below the options */
     size_t at;        /* offset of the struct tools_arguments; unused without arguments */
-    bool in_order;    /* the options end where the first argument stands: what follows is of another program */
-    /* Checks that concern several options; may be NULL. */
+    bool in_order;    /* stop parsing options at the first argument: the rest is another program's command line */
+    /* Checks of combinations of options, after parsing; may be NULL. */
     void (*finish)(const struct argp_state *state, void *into);
 };
 
-/* Parse the command line into a struct with the defaults set. --version prints the name in argv[0] and the version. */
+/* Parses the command line into *into, where the caller has set the defaults. --version prints the name in argv[0] and
+ * the version. */
 void tools_parse(const struct tools_command *command, int argc, char **argv, void *into);
 
 /* ---- for .take ---- */
 
-/* value is cut at its commas, and stays in use. */
+/* Splits value at its commas, in place: list points into value. */
 void tools_option_words(const struct argp_state *state, const char *option, char *value, struct tools_list *list);
-/* The value of --option: a size such as 64M, from least to most. */
+/* The value of --option: a size such as 64M, from least to most bytes. */
 uint64_t tools_option_size(const struct argp_state *state, const char *option, const char *value, uint64_t least,
                            uint64_t most);
 #endif

@@ -30,8 +30,8 @@ bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *p
     double now = tools_now_s();
     if (!p->phase || strcmp(p->phase, phase) != 0) {
         p->phase = phase;
-        p->began = p->printed = p->last;       /* the end of the phase before */
-        p->began_at = done < total ? 0 : done; /* syncing moves nothing */
+        p->began = p->printed = p->last;       /* the end of the previous phase */
+        p->began_at = done < total ? 0 : done; /* a sync phase starts with done == total */
     }
     p->last = now;
     if (!p->quiet && now - p->printed >= LINE_SECONDS) {

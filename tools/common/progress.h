@@ -8,14 +8,15 @@
 
 struct tools_progress {
     bool quiet;
-    const char *unit;            /* NULL: bytes; else what is counted, "tokens" */
-    const char *phase;           /* of the call before */
-    double began, printed, last; /* seconds: begin of the phase, the last line, the last call */
+    const char *unit;            /* NULL: bytes; else the name of the unit, "tokens" */
+    const char *phase;           /* of the previous call */
+    double began, printed, last; /* seconds: start of the phase, last line printed, last call */
     uint64_t began_at;           /* `done` at the start of the phase */
 };
 
 void tools_progress_init(struct tools_progress *progress, bool quiet);
-/* An efs_progress_fn; arg is the progress. Cancels when the user asked to (interrupt.h). */
+/* An efs_progress_fn with the struct as its argument. Prints a line every five seconds unless quiet. true: cancel,
+ * because of a signal (interrupt.h). */
 bool tools_progress_tell(void *progress, uint64_t done, uint64_t total, const char *phase);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* read_wait.h - a read of a store's file that blocks until it is there. */
+/* read_wait.h - a blocking read of a file of a store. */
 #ifndef TOOLS_READ_WAIT_H
 #define TOOLS_READ_WAIT_H
 
@@ -22,8 +22,8 @@ static inline void tools_reading_done(void *arg, errint_t error, size_t bytes)
     sem_post(&r->done);
 }
 
-/* Fill to. stream: as of efs_read(). 0; -EUCLEAN: the file has fewer bytes; errors of efs_read(). Not on a thread that
- * completes reads. */
+/* Reads `bytes` bytes at offset into `to` and blocks until they are read. stream: as for efs_read(). 0; -EUCLEAN: the
+ * file ends before; errors of efs_read(). Deadlocks on a thread that completes reads. */
 static inline errint_t tools_read_wait(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset,
                                        void *to, size_t bytes)
 {

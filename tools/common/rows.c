@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rows.c - the table of classes and dtypes. */
+/* rows.c - see rows.h. */
 #include "rows.h"
 
 #include "size.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* size.c - sizes as people write and read them. */
+/* size.c - see size.h. */
 #include "size.h"
 
 #include <ctype.h>
