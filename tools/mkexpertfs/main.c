@@ -100,7 +100,7 @@ static const struct tools_command command = {
     .at = AT(paths),
     .finish = check_arguments};
 
-/* NAME/NAME, as models are called where they are downloaded from. */
+/* NAME/NAME: a model's name on the Hugging Face Hub, not a path. */
 static bool is_hub_name(const char *src)
 {
     const char *slash = src ? strchr(src, '/') : NULL;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mkexpertfs.h - what the parts of mkexpertfs share. */
+/* mkexpertfs.h - declarations shared by the files of mkexpertfs. */
 #ifndef MKEXPERTFS_H
 #define MKEXPERTFS_H
 
 #include "expertfs-pack.h"
 
-/* What to do with the source, and the words of the command line. */
+/* What happens to the source: --reclaim, --resume, --undo, or nothing; and the options of --reclaim. */
 enum reclaim_mode { RECLAIM_NONE, RECLAIM_BEGIN, RECLAIM_RESUME, RECLAIM_UNDO };
 struct reclaim {
     enum reclaim_mode mode;
     bool yes, dry_run;
 };
 /*
- * Pack src in its own place, go on with that, or go back; asks the user first where that destroys the source. src may
- * be NULL except for RECLAIM_BEGIN. *done: report has what was packed. 0, -errno with err, or -ECANCELED: the user said
- * no.
+ * Packs src in place, resumes that, or undoes it. RECLAIM_BEGIN without `yes` asks for confirmation on the terminal.
+ * src may be NULL except for RECLAIM_BEGIN. *done: *report is filled in. 0 or -errno with err; -ECANCELED: the user did
+ * not confirm, or a signal.
  */
 errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char *out,
                      const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
@@ -22,7 +22,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 /* Prints the files that an unfinished --reclaim left, and the commands that continue. */
 void reclaim_tell_left(const char *out);
 
-/* The closing table, and a line of sizes and speed, on stdout. */
+/* Prints the final table and lines with sizes and speed on stdout. */
 void print_report(const struct efs_pack_report *report, const char *out);
 /* The same as one JSON object. false: no memory. */
 bool print_report_json(const struct efs_pack_report *report, const char *out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim.c - mkexpertfs --reclaim, --resume, --undo: ask, run, and print how to continue. */
+/* reclaim.c - mkexpertfs --reclaim, --resume, --undo: asks for confirmation, runs, and prints how to continue. */
 #include "mkexpertfs.h"
 
 #include "expertfs-private.h"
@@ -31,7 +31,7 @@ static bool ask_user(const char *out)
             "%s.reclaim together are the checkpoint. Nothing else may write to it meanwhile.\n"
             "Type yes to begin: ",
             out);
-    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin)) /* which signals do not end */
+    if (!tools_interrupt_wait(STDIN_FILENO) || !fgets(answer, sizeof(answer), stdin)) /* despite signals */
         fputc('\n', stderr);
     return strcmp(answer, "yes\n") == 0;
 }
@@ -75,7 +75,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
 
 void reclaim_tell_left(const char *out)
 {
-    if (access(out, F_OK) == 0) /* nothing goes back from a store that is whole */
+    if (access(out, F_OK) == 0) /* a complete store cannot be undone */
         fprintf(stderr, "mkexpertfs: %s.reclaim is left: `mkexpertfs --resume %s` removes it\n", out, out);
     else
         fprintf(stderr,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.c - what packing did, for people and for programs. */
+/* report.c - the report at the end of a packing run, as text and as JSON. */
 #include "mkexpertfs.h"
 
 #include "rows.h"
