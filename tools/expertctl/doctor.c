@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: which path will serve, and why not a better one. */
+/* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: reports the serving path of this machine and what prevents a
+ * better one. */
 #include "failure.h"
 #include "expertctl.h"
 
@@ -26,7 +27,7 @@ enum finding { GOOD, SLOWER, WRONG };
 
 struct doctor {
     struct tools_arguments paths;
-    int wrong; /* findings that keep something from working */
+    int wrong; /* number of WRONG findings */
 };
 
 __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum finding finding, const char *topic,
@@ -92,7 +93,7 @@ static void doctor_fuse(struct doctor *d)
         close(fd);
 }
 
-/* A seccomp filter may allow io_uring_setup(2) and refuse the other two calls. */
+/* Tries all three system calls: a seccomp filter may allow io_uring_setup(2) and refuse the other two. */
 static int try_io_uring(void)
 {
     struct io_uring ring;

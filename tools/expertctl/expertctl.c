@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expertctl.c - look into stores and mounts: finds the subcommand and runs it. */
+/* expertctl.c - main(): finds the subcommand and runs it. */
 #include "expertctl.h"
 
 #include "interrupt.h"
@@ -20,7 +20,7 @@ static void print_help(FILE *to)
                 "Exit status: 0 ok, 1 failed or damage found, 2 wrong usage, 130 interrupted.\n");
 }
 
-/* Commands that are gone, and commands of other tools, with what to use. */
+/* Reports an unknown command; for removed commands and those of other tools, the command to use instead. */
 static void print_unknown(const char *word)
 {
     static const struct {
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
             continue;
         snprintf(name, sizeof(name), "expertctl %s", word);
         argv[1] = name;
-        if (commands[i] != &ctl_run) /* passes signals on; commands that clean up catch them later */
+        if (commands[i] != &ctl_run) /* run forwards signals; commands that clean up install their own handlers later */
             tools_interrupt_end("expertctl");
         return commands[i]->run(argc - 1, argv + 1);
     }

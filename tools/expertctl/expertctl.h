@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expertctl.h - the subcommands, one file each. To add one: its file, a line here, a line in expertctl.c's table. */
+/* expertctl.h - the subcommands, one file each. A new one needs a file, a line here and one in expertctl.c's table. */
 #ifndef EXPERTCTL_H
 #define EXPERTCTL_H
 
@@ -16,7 +16,7 @@ struct ctl_command {
 extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_status,
     ctl_run, ctl_doctor;
 
-/* Print what failed and return the exit status. rc: -errno. */
+/* tools_fail() for expertctl. rc: -errno. */
 static inline int ctl_fail(errint_t rc, const struct efs_error *err)
 {
     return tools_fail("expertctl", rc, err);

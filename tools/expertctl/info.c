@@ -33,8 +33,8 @@ static double ratio(uint64_t a, uint64_t b)
     return b ? (double)a / (double)b : 0;
 }
 
-/* The budget with which a mount keeps all experts coded: segments of the pool are not filled to the last byte, and
- * buffers of reads and decodes come out of it. */
+/* The budget of a mount that holds all experts coded: 2% more for free space inside the pool's segments, and 64 MiB for
+ * the buffers of reads and decodes. */
 static uint64_t info_budget(uint64_t coded_bytes)
 {
     return coded_bytes + coded_bytes / 50 + (UINT64_C(64) << 20);
@@ -98,7 +98,7 @@ static json_t *info_to_json(const struct efs_store_info *info, const json_t *rep
         (json_int_t)info_budget(info->expert_coded_bytes), "codecs", by_codec, "report", report);
 }
 
-/* Frees it. NULL: no memory. */
+/* Prints json, or an error if it is NULL, and frees it. Returns the exit status. */
 static int print_json(json_t *json)
 {
     bool good = json && json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0;
@@ -150,7 +150,7 @@ static int info_run(int argc, char **argv)
     efs_store_info(store, &info);
     json_t *report = json_loadb(info.report_json, info.report_bytes, 0, NULL);
     if (!report)
-        report = json_object(); /* informational: another packer may have left it out */
+        report = json_object(); /* the report is optional in a store */
     int status = CTL_OK;
     if (a.json)
         status = print_json(info_to_json(&info, report));

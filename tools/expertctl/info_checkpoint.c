@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Coded over plain bytes of trained weights, as measured; weights quantised in blocks stay as they are. */
+/* Measured ratio of coded to plain bytes of trained weights; 1 for block-quantised weights, which are stored raw. */
 static double coded_ratio(enum efs_dtype dtype)
 {
     static const struct {
@@ -44,7 +44,7 @@ errint_t ctl_checkpoint_look(const char *path, struct ctl_checkpoint *checkpoint
     struct efs_catalog catalog;
     struct efs_error taken;
     double coded = 0;
-    errint_t rc = efs_pack_check(path, err); /* sizes of a part would be wrong */
+    errint_t rc = efs_pack_check(path, err); /* refuses an incomplete checkpoint, whose sizes would be wrong */
     if (rc == 0)
         rc = efs_catalog_read(path, &catalog, err);
     if (rc < 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* info_checkpoint.h - what a checkpoint holds before it is packed, by names and sizes: no weight is read. */
+/* info_checkpoint.h - counts and sizes of a checkpoint that is not packed, from its headers: no weights are read. */
 #ifndef EXPERTCTL_INFO_CHECKPOINT_H
 #define EXPERTCTL_INFO_CHECKPOINT_H
 
@@ -7,14 +7,15 @@
 
 struct ctl_checkpoint {
     char family[32];
-    uint64_t source_bytes, files, experts, layers; /* layers that have experts */
+    uint64_t source_bytes, files, experts, layers; /* layers: only those with experts */
     uint64_t expert_raw_bytes;
-    uint64_t expert_coded_bytes; /* estimated by the ratios that trained weights were measured to have */
+    uint64_t expert_coded_bytes; /* estimate, by measured ratios of trained weights */
 };
 
-/* Is it a directory or a file of weights, which mkexpertfs packs? */
+/* Whether path is a directory, a GGUF file or a file named *.safetensors or *.gguf. */
 bool ctl_is_checkpoint(const char *path);
-/* Blocks. -EUCLEAN, -ENOENT, ...: it cannot be packed, in the words of mkexpertfs. */
+/* Reads the headers; blocks. -errno: mkexpertfs cannot pack it, and err has the message that mkexpertfs prints, or,
+ * after an unfinished --reclaim, the one with the commands that continue it. */
 errint_t ctl_checkpoint_look(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err);
 
 #endif

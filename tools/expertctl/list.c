@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list.c - expertctl list: the mounts of expertfs, as the kernel's table has them. */
+/* list.c - expertctl list: the mounts of expertfs in /proc/self/mountinfo. */
 #include "expertctl.h"
 
 #include "mountpoint.h"
@@ -15,7 +15,7 @@ static const struct tools_command command = {
         "List the mounts of expertfs: store and mountpoint, a line each. No mount is opened: `expertctl status` shows "
         "what one does."};
 
-/* A line stays a line. */
+/* Prints control characters as ?, so that each mount takes one line. */
 static void print_path(const char *path)
 {
     for (; *path; path++)

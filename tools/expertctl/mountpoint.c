@@ -62,7 +62,7 @@ errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_e
     return rc;
 }
 
-/* Undo mountinfo's escapes (\\040 for a blank and the like) in place. */
+/* Decodes the octal escapes of mountinfo (\\040 is a blank) in place. */
 static void table_unescape(char *text)
 {
     char *to = text;
@@ -83,8 +83,8 @@ static void mount_drop(struct ctl_mounts *mounts, size_t at)
     memmove(&mounts->mount[at], &mounts->mount[at + 1], (--mounts->count - at) * sizeof(*mounts->mount));
 }
 
-/* Does a mount at this place, in that mount, hide another one? It is at the same place, or above it in the same mount.
- */
+/* Whether a newer mount at path, inside the mount `parent`, hides this one: it has the same path, or is above it in the
+ * same parent mount. */
 static bool mount_is_hidden(const struct ctl_mount *mount, const char *path, int parent)
 {
     size_t bytes = strlen(path);
@@ -92,8 +92,8 @@ static bool mount_is_hidden(const struct ctl_mount *mount, const char *path, int
     return same || (mount->parent == parent && strncmp(mount->path, path, bytes) == 0 && mount->path[bytes] == '/');
 }
 
-/* A line of mountinfo, which is ordered by time. A bind mount of all of a mount is the same mount once more; one of a
- * folder of it is left out. */
+/* Adds the mount in a line of mountinfo, which lists mounts in the order of mounting, and drops the mounts that it
+ * hides. Bind mounts are skipped: of a whole mount by its device, of a folder by its root, which is not "/". */
 static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct efs_error *err)
 {
     unsigned major_number, minor_number;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mountpoint.h - finds the mounts that commands are given. */
+/* mountpoint.h - finds the mount of a path, and all mounts of expertfs. */
 #ifndef EXPERTCTL_MOUNTPOINT_H
 #define EXPERTCTL_MOUNTPOINT_H
 
@@ -9,26 +9,27 @@
 
 #define CTL_XATTR "user.expertfs."
 
-/* The root of the expertfs mount that path is in, for free(). -ENODEV: it is in none (or in one of an earlier version);
- * what the system says. */
+/* The root of the expertfs mount that contains path; the caller frees it with free(). -ENODEV: path is in no mount that
+ * has the attributes user.expertfs.*; else -errno of stat(). */
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err);
-/* Is it the root of a mount? */
+/* Whether path has the attribute user.expertfs.answer, as the root of a mount has. */
 bool ctl_is_mount(const char *path);
-/* As efs_store_open(); of a mountpoint the error names its store. */
+/* As efs_store_open(); for a mount point the error names the store that it serves. */
 errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_error *err);
-/* The mounts of type fuse.expertfs by mountinfo, each once, in the order in which they were made. No daemon is asked.
- */
+/* The visible mounts of type fuse.expertfs in mountinfo, each once, in the order of mounting. Makes no call on a mount,
+ * so it does not block on a daemon. */
 struct ctl_mounts {
     struct ctl_mount {
         char *path, *source; /* source: the store, unless -o fsname named another */
         dev_t device;
-        int parent; /* id of the mount that it is mounted in */
+        int parent; /* id of the parent mount */
     } * mount;
     size_t count;
 };
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
 void ctl_mounts_free(struct ctl_mounts *mounts);
-/* The one mount of type fuse.expertfs, for free(). -ENOENT: there is none; -E2BIG: several, err names them. */
+/* The path of the only mount of type fuse.expertfs; the caller frees it with free(). -ENOENT: no mount; -E2BIG: several
+ * mounts, which err lists. */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile.c - expertctl profile STORE: measure what this machine takes to read and decode it. */
+/* profile.c - expertctl profile STORE: measures how fast this machine reads and decodes the store. */
 #include "expertctl.h"
 
 #include "expertfs-private.h"
@@ -91,7 +91,7 @@ static int profile_run(int argc, char **argv)
         status = profile_print_json(&profile);
     else
         profile_print_text(*a.store.word, &profile);
-    tools_interrupt_catch(); /* save the whole file or nothing */
+    tools_interrupt_catch(); /* a signal must not end the program while it saves */
     rc = efs_profile_save(&profile, &err);
     if (rc == 0)
         rc = efs_profile_path(profile.content_hash, path, sizeof(path), &err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * run.c - expertctl run STORE|MNT -- PROGRAM...: runs a program on a store, which is mounted for it if it reads
- * files, with the backend of ggml loaded, and unmounts when the program ends.
+ * run.c - expertctl run STORE|MNT -- PROGRAM...: runs a program with the ggml backend preloaded. The store is mounted
+ * while the program runs if an argument contains {} or -o is given; otherwise the program opens it itself.
  */
 #include "expertctl.h"
 #include "expertfs-private.h"
@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Statuses as of env(1), timeout(1) and shells: a failure before the program ran differs from those of the program. */
+/* Exit statuses as of env(1), timeout(1) and shells: 125 to 127 are failures before the program ran. */
 enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128 };
 
 #define PLUGIN "libggml-expertfs.so"
@@ -28,10 +28,10 @@ enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGN
 struct run {
     struct tools_arguments given; /* STORE|MNT [--] PROGRAM [ARGUMENT...] */
     char *options;                /* of -o, joined */
-    char **words;                 /* the program and its arguments, ended by NULL as argv is */
+    char **words;                 /* the program and its arguments, ended by NULL */
     char store[4096];             /* absolute; "": a mount was given */
-    const char *root;             /* of the mount; NULL: there is none, the program opens the store */
-    char *given_root;             /* of a mount that was there; for free() */
+    const char *root;             /* of the mount; NULL: no mount, the program opens the store */
+    char *given_root;             /* of a mount given on the command line; owned */
     struct ctl_run_mount mount;
 };
 
@@ -80,7 +80,7 @@ static bool run_names_mount(const struct run *r)
     return false;
 }
 
-/* Replace each {} in a word by the path of the mount; for free(), NULL: no memory. */
+/* A copy of word with each {} replaced by the path of the mount; the caller frees it. NULL: no memory. */
 static char *word_expand(const char *word, const char *root)
 {
     char *expanded = NULL;
@@ -101,9 +101,9 @@ static errint_t run_expand(struct run *r, struct efs_error *err)
     return 0;
 }
 
-/* ---- what the program finds ---- */
+/* ---- environment of the program ---- */
 
-/* The backend of ggml: in this program's folder, as built, or in the libraries, as installed. */
+/* Finds the ggml backend in this program's folder (build tree) or in ../lib, ../lib/TRIPLET or ../lib64 (installed). */
 static bool plugin_find(char *path, size_t room)
 {
     char folder[4096], pattern[4200];
@@ -132,9 +132,10 @@ static void environment_prepend(const char *name, const char *value)
 }
 
 /*
- * A ggml that loads backends finds it by GGML_BACKEND_PATH; one with the processor's backend inside does not look, and
- * gets it preloaded. It is loaded once if both apply. Blanks and colons separate names in LD_PRELOAD, so a path with a
- * blank is found by its folder in LD_LIBRARY_PATH; one with a colon cannot be preloaded.
+ * A ggml built with GGML_BACKEND_DL loads the backend from GGML_BACKEND_PATH; one with the CPU backend linked in
+ * ignores the variable and needs LD_PRELOAD. If both apply, the library is loaded once. Blanks and colons separate
+ * names in LD_PRELOAD, so for a path with a blank the folder is added to LD_LIBRARY_PATH; a path with a colon cannot be
+ * preloaded.
  */
 static void environment_backend(const char *plugin)
 {
@@ -171,7 +172,7 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
 
 /* ---- the program ---- */
 
-static volatile sig_atomic_t program; /* a signal handler has nowhere else to look */
+static volatile sig_atomic_t program; /* its pid, for the signal handler */
 
 static void pass_on(int number)
 {
@@ -179,8 +180,9 @@ static void pass_on(int number)
 }
 
 /*
- * Wait for the program; its status as a shell has it. SIGINT and SIGQUIT of a terminal reach the program, too, and it
- * decides; the other signals are sent to this process alone. They are blocked until the program's id is known.
+ * Waits for the program and returns its status as a shell computes it. The terminal sends SIGINT and SIGQUIT to the
+ * program as well, so this process ignores them; it forwards the other signals. They are blocked until `program` is
+ * set.
  */
 static int program_wait(pid_t pid, const sigset_t *mask, const int *signals, size_t count)
 {
@@ -196,10 +198,10 @@ static int program_wait(pid_t pid, const sigset_t *mask, const int *signals, siz
         if (errno == EINTR)
             continue;
         fprintf(stderr, "expertctl: cannot wait for the program: %s\n", strerror(errno));
-        return RUN_FAILED; /* the program is killed when this process ends */
+        return RUN_FAILED; /* PR_SET_PDEATHSIG kills the program when this process exits */
     }
     for (size_t i = 0; i < count; i++)
-        signal(signals[i], SIG_IGN); /* the id may be another process's by now */
+        signal(signals[i], SIG_IGN); /* the kernel may have reused the pid */
     return WIFSIGNALED(status) ? RUN_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -211,14 +213,14 @@ static int program_run(const struct run *r)
     sigemptyset(&blocked);
     for (size_t i = 0; i < count; i++)
         sigaddset(&blocked, signals[i]);
-    signal(SIGCHLD, SIG_DFL); /* ignored, as some callers have it, it would leave no status */
+    signal(SIGCHLD, SIG_DFL); /* if the caller ignores it, waitpid() returns no status */
     sigprocmask(SIG_BLOCK, &blocked, &mask);
     pid_t parent = getpid(), pid = fork();
     if (pid < 0)
         fprintf(stderr, "expertctl: fork: %s\n", strerror(errno));
     if (pid != 0)
         return pid < 0 ? RUN_FAILED : program_wait(pid, &mask, signals, count);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* its files end with the parent */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* the mount ends with the parent */
     if (getppid() != parent)
         _exit(RUN_FAILED);
     signal(SIGXFSZ, SIG_DFL);
@@ -228,9 +230,10 @@ static int program_run(const struct run *r)
     _exit(errno == ENOENT ? RUN_NOT_FOUND : RUN_NOT_EXECUTABLE);
 }
 
-/* ---- all of it ---- */
+/* ---- the command ---- */
 
-/* A mount, or a store, which is looked at now so that what is wrong with it is said here. */
+/* Resolves the mount or the store. Opens a store once, so that a damaged store is reported here and not by the program
+ * or the daemon. */
 static errint_t run_look(struct run *r, const char *source, struct efs_error *err)
 {
     struct stat st;

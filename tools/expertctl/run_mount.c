@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define DAEMON_ENDS_SECONDS 30 /* while it saves its counts */
+#define DAEMON_ENDS_SECONDS 30 /* limit for the daemon to save its counts and exit */
 
 const char *ctl_program_folder(char *path, size_t room)
 {
@@ -33,7 +33,7 @@ static int child_wait(pid_t pid)
     return status;
 }
 
-/* Where something is mounted rmdir(2) fails with EBUSY. */
+/* Removes the mount point and its folder; unmounts first if rmdir(2) fails with EBUSY because of a mount. */
 static void mount_remove(const struct ctl_run_mount *mount)
 {
     if (rmdir(mount->path) < 0 && errno == EBUSY) {
@@ -53,8 +53,8 @@ static void mount_remove(const struct ctl_run_mount *mount)
 
 /* ---- the supervisor ---- */
 
-/* Runs the daemon's program, from this program's folder or PATH. It returns 0 when the mount is ready and a daemon
- * serves it. */
+/* Runs expertfs from this program's folder or PATH. Returns its wait status: 0 when it has daemonized and the mount is
+ * ready; -1: fork() failed. */
 static int daemon_start(const struct ctl_run_mount *mount, const char *store, const char *options, const sigset_t *mask)
 {
     char folder[4096], path[4112];
@@ -79,7 +79,7 @@ __attribute__((noreturn)) static void supervisor_run(const struct ctl_run_mount 
     int status = 0;
     setsid();
     signal(SIGPIPE, SIG_IGN);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* the daemon is a child of a process that has ended: waitpid() finds it here */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* the daemon's parent exits: waitpid() finds the daemon here */
     bool mounted = daemon_start(mount, store, options, mask) == 0;
     while (mounted && write(ready, "+", 1) < 0 && errno == EINTR) {
     }
@@ -96,7 +96,7 @@ __attribute__((noreturn)) static void supervisor_run(const struct ctl_run_mount 
     _exit(0);
 }
 
-/* ---- the process that wants the mount ---- */
+/* ---- the process that requests the mount ---- */
 
 static errint_t folder_make(struct ctl_run_mount *mount, struct efs_error *err)
 {
@@ -123,7 +123,8 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     ssize_t n = 0;
     sigset_t all, mask;
     mount->life = -1;
-    /* No signal may end this process between the folder and the supervisor, which removes it and keeps them blocked. */
+    /* No signal may end this process after folder_make() and before fork(): the supervisor removes the folder, and
+     * keeps the signals blocked. */
     sigfillset(&all);
     sigdelset(&all, SIGALRM);
     sigprocmask(SIG_BLOCK, &all, &mask);
@@ -165,6 +166,6 @@ void ctl_run_mount_end(struct ctl_run_mount *mount)
         close(mount->life);
     if (mount->supervisor > 0)
         child_wait(mount->supervisor);
-    mount_remove(mount); /* the supervisor may have been killed */
+    mount_remove(mount); /* again, in case the supervisor was killed */
     *mount = (struct ctl_run_mount){.life = -1};
 }

@@ -42,7 +42,7 @@ static const struct tools_command command = {
 struct table {
     char *text; /* of the file; cells point into it */
     char *(*row)[COLUMNS];
-    size_t rows; /* without the head, which is row[0] */
+    size_t rows; /* without the header, row[0] */
 };
 
 static void table_free(struct table *table)
@@ -71,7 +71,7 @@ static errint_t table_read(const char *root, const char *file, struct table *tab
     return rc;
 }
 
-/* The cell of a column; "" for a column that is not there. */
+/* The cell of a column; "": no such column. */
 static const char *table_cell(const struct table *table, size_t row, const char *column)
 {
     for (unsigned i = 0; i < COLUMNS && table->row && table->row[0][i]; i++)
@@ -113,7 +113,7 @@ static errint_t sample_take(const char *root, struct sample *s, struct efs_error
     return rc == 0 ? table_read(root, "experts", &s->experts, err) : rc;
 }
 
-/* Two samples; a zeroed `was` gives rates since the mount. */
+/* Two samples; with a zeroed `was`, rates are averages since the mount. */
 struct view {
     const struct sample *was, *is;
     double seconds; /* between them, > 0 */
@@ -129,7 +129,7 @@ static double stat_rate(const struct view *v, const char *name)
     return rate_of(v, tools_line_number(v->was->stat, name), tools_line_number(v->is->stat, name));
 }
 
-/* Rows of a table are in the same order in every sample. */
+/* The rows of a table have the same order in every sample. */
 static double cell_rate(const struct view *v, const struct table *was, const struct table *is, size_t row,
                         const char *column)
 {
@@ -200,7 +200,7 @@ static void show_pools(const struct view *v)
 {
     const struct table *was = &v->was->pools, *is = &v->is->pools;
     double all = 0;
-    for (int pass = 0; pass < 2; pass++) { /* the first sums hits up */
+    for (int pass = 0; pass < 2; pass++) { /* the first pass sums the hits */
         if (pass)
             printf("%-4s %8s %8s %7s %7s %5s %6s %7s %7s %8s\n", "POOL", "CAPACITY", "USED", "EXPERTS", "HITS/S",
                    "HITS%", "PART/S", "DEMOT/S", "EVICT/S", "SAVED/S");
@@ -244,7 +244,7 @@ static errint_t show_experts(const struct view *v, struct efs_error *err)
     struct use *uses = calloc(is->rows + 1, sizeof(*uses));
     if (!uses)
         return efs_fail(err, -ENOMEM, "no memory for %zu experts", is->rows);
-    for (size_t row = 1; row <= is->rows; row++) /* counts of earlier mounts are in the first sample */
+    for (size_t row = 1; row <= is->rows; row++) /* count includes earlier mounts: no rate from one sample */
         uses[row - 1] =
             (struct use){row, was->row ? cell_rate(v, was, is, row, "count") : 0, table_number(is, row, "count")};
     qsort(uses, is->rows, sizeof(*uses), compare_uses);

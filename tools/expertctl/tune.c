@@ -53,7 +53,7 @@ static bool get_is_size(const char *name)
     return false;
 }
 
-/* alone: the value without its name. */
+/* Prints one attribute. alone: prints the value without the name. */
 static errint_t get_one(const struct arguments *a, const char *name, bool alone, struct efs_error *err)
 {
     const char *path = a->given.word[0];
@@ -75,7 +75,7 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
     return 0;
 }
 
-/* A file without attributes prints nothing. */
+/* Prints all attributes that `names` lists; nothing if the file has none. */
 static errint_t get_all(const struct arguments *a, struct efs_error *err)
 {
     char names[2048], *rest = names;
@@ -132,7 +132,7 @@ static const struct tools_command set_command = {
     .at = AT(given),
     .finish = set_check};
 
-/* The reply to the last setting (attribute `answer`); "" if it cannot be read. */
+/* Reads the attribute `answer`, the daemon's reply to the last setting; "": cannot be read. Returns text. */
 static const char *mount_answer(const char *root, char *text, size_t room)
 {
     ssize_t n = getxattr(root, CTL_XATTR "answer", text, room - 1);
@@ -188,7 +188,7 @@ static int set_run(int argc, char **argv)
     errint_t rc = ctl_mount_of(a.given.word[0], &root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    for (uint32_t i = 1; i < a.given.count && rc == 0; i++) /* settings before an error stay */
+    for (uint32_t i = 1; i < a.given.count && rc == 0; i++) /* settings made before an error stay in effect */
         rc = set_one(root, &a, a.given.word[i], &err);
     free(root);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;

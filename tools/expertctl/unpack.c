@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unpack.c - expertctl unpack STORE DIR: the packed files again. */
+/* unpack.c - expertctl unpack STORE DIR: restores the packed files. */
 #include "expertctl.h"
 
 #include "interrupt.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify.c - expertctl verify STORE: check every chunk. */
+/* verify.c - expertctl verify STORE: checks every chunk. */
 #include "expertctl.h"
 
 #include "interrupt.h"
@@ -36,7 +36,7 @@ static const struct tools_command command = {
             "file, the tensor and the place in the store; the exit status is 1 if there is any.",
     .at = AT(store)};
 
-/* Called from any thread, by one at a time. */
+/* efs_store_verify() calls it from any of its threads, one call at a time. */
 static void tell_damage(void *progress, const char *line)
 {
     (void)progress;
