@@ -9,7 +9,7 @@
 
 #define BATCH_MAX 64
 #define US_MAX 100000000
-#define SWAPS_DEFAULT 8 /* DALI, of models with many experts */
+#define SWAPS_DEFAULT 8 /* DALI's value for models with many experts */
 #define NO_PEER 2
 
 #define AT(field) .at = offsetof(struct replay_arguments, field)
@@ -103,7 +103,7 @@ bool replay_arguments_live(const struct replay_arguments *a)
     return a->mount || a->peer != NO_PEER;
 }
 
-/* On real files a process plays one run. */
+/* Refuses options of the simulator, and lists: a process replays one run on real files. */
 static void check_live(const struct argp_state *state, const struct replay_arguments *a)
 {
     if (a->mount && a->peer != NO_PEER)

@@ -25,11 +25,11 @@ struct replay_arguments {
     struct replay_setup setup;
 };
 
-/* Read the command line; ends the program where it is wrong. */
+/* Parses the command line; wrong usage exits with status 2. */
 void replay_arguments_parse(int argc, char **argv, struct replay_arguments *arguments);
-/* A mount, a store or a peer is played: one run. */
+/* Whether the run is on real files: --mount or --peer. */
 bool replay_arguments_live(const struct replay_arguments *arguments);
-/* The command line behind "moe-replay counts"; returns the exit status (counts.c). */
+/* main() of "moe-replay counts" (counts.c). Returns the exit status. */
 int replay_counts_main(int argc, char **argv);
 
 #endif

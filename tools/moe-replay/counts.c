@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* counts.c - moe-replay counts: from routing traces to the counts file that a mount starts with. */
+/* counts.c - moe-replay counts: writes the counts file that a mount loads at start from routing traces. */
 #include "arguments.h"
 
 #include "failure.h"

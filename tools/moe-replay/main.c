@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c - moe-replay TRACE: policies, plans and schedules on real routing, simulated or on real files. */
+/* main.c - moe-replay TRACE: replays a routing trace in the simulator or on real files. */
 #include "ahead.h"
 #include "arguments.h"
 #include "assign_command.h"
@@ -26,7 +26,7 @@ struct session {
     struct replay_arguments *a;
     struct efs_route trace, history;
     bool table;
-    struct replay_foresight foresight[PREDICT_LIST_MAX]; /* of this batch size */
+    struct replay_foresight foresight[PREDICT_LIST_MAX]; /* for the current batch size */
     struct replay_report report;
     struct tools_progress progress;
     uint64_t done_tokens, all_tokens;
@@ -51,7 +51,7 @@ static errint_t workload_open(const struct session *session, const struct efs_ro
 
 /* ---- simulated ---------------------------------------------------------------------------------------------- */
 
-/* The profile of --profile or of the store; the latter is measured if it never was. */
+/* Loads the profile of --profile or of the store; if the store has none, measures it for three seconds and saves it. */
 static errint_t take_profile(const struct replay_arguments *a, struct efs_profile *profile, struct efs_error *err)
 {
     struct efs_store *store;
@@ -100,7 +100,7 @@ static void print_head(const struct session *session)
            replay_schedule_name(s->schedule));
 }
 
-/* The record of a run that has ended goes into the report. */
+/* Adds the record of a completed run to the report and prints its row. */
 static void take_record(struct session *session, bool first)
 {
     struct replay_report *report = &session->report;
@@ -132,7 +132,7 @@ static bool can_guess(const struct replay_policy *policy)
     return policy->keeper == REPLAY_KEEP_NONE && policy->pools != REPLAY_RAW;
 }
 
-/* Each policy by itself, then with each predictor. */
+/* Runs each policy without prefetch, then with each predictor. */
 static errint_t simulate_budget(struct session *session, const struct replay_workload *w,
                                 const struct replay_history *history, uint32_t budget, struct efs_error *err)
 {
@@ -168,14 +168,14 @@ static errint_t foresee(struct session *session, uint32_t p, const struct replay
         return choice->named
                    ? efs_fail(err, -ENODATA, "--predict %s: %s has no hidden states and routers for this model",
                               choice->name, session->a->trace.word[0])
-                   : 0; /* its runs are left out */
+                   : 0; /* skip its runs */
     int rc = replay_foresight_make(choice, past, w, REPLAY_DISTANCES, &session->foresight[p]);
     if (rc == -ECANCELED)
-        return 0; /* what is known so far is printed */
+        return 0; /* interrupted: print the completed runs */
     return rc < 0 ? efs_fail(err, rc, "%s: %s", choice->name, strerror(-rc)) : 0;
 }
 
-/* All budgets and choices for one batch size. */
+/* Runs all budgets, policies and predictors for one batch size. */
 static errint_t simulate_batch(struct session *session, uint32_t batch, struct efs_error *err)
 {
     const struct replay_arguments *a = session->a;
@@ -225,7 +225,7 @@ static errint_t simulate_all(struct session *session, struct efs_error *err)
 
 /* ---- on real files ------------------------------------------------------------------------------------------ */
 
-/* A mount as it is, or a store by the library. */
+/* Opens a mount with its settings, or a store by the library with the settings of the record. */
 static errint_t open_client(const struct replay_arguments *a, const struct replay_model *model,
                             struct replay_run_record *record, struct replay_reader **reader, struct efs_error *err)
 {
@@ -298,7 +298,7 @@ static errint_t play_one(struct session *session, struct efs_error *err)
     return rc;
 }
 
-/* ---- from the options to the report ------------------------------------------------------------------------- */
+/* ---- the session -------------------------------------------------------------------------------------------- */
 
 static errint_t session_replay(struct session *session, struct efs_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_command.c - moe-replay assign: options, tables. */
+/* assign_command.c - moe-replay assign: the command line and the runs. */
 #include "assign_command.h"
 
 #include "failure.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_command.h - moe-replay assign: a trace's experts dealt out to a processor, whose times are measured, and a
- * graphics processor, whose times are given.
+ * assign_command.h - moe-replay assign: assigns the experts of a trace to the CPU, with measured times, or to a GPU,
+ * with times computed from its data sheet.
  */
 #ifndef MOE_REPLAY_ASSIGN_COMMAND_H
 #define MOE_REPLAY_ASSIGN_COMMAND_H
@@ -9,31 +9,31 @@
 #include "assign.h"
 #include "replay.h"
 
-/* The command line behind "moe-replay assign"; returns the exit status. */
+/* main() of "moe-replay assign". Returns the exit status. */
 int replay_assign_main(int argc, char **argv);
 
-/* ---- what things take (assign_costs.c, assign_measure.c) ---- */
+/* ---- costs (assign_costs.c, assign_measure.c) ---- */
 
 #define REPLAY_CPU_POINTS 32u
 
-/* The processor: an expert by its tokens, in between by straight lines. */
+/* CPU time of an expert by its number of tokens, interpolated linearly between the points. */
 struct replay_cpu {
     uint64_t expert_bytes; /* plain BF16 */
-    uint32_t points;       /* 1 or more, by rising tokens */
+    uint32_t points;       /* 1 or more, sorted by tokens, ascending */
     struct {
         uint32_t tokens;
         double ns;
     } point[REPLAY_CPU_POINTS];
 };
-/* As JSON: {"expert_bytes": N, "points": [[TOKENS, NS], ...]}. */
+/* The file is JSON: {"expert_bytes": N, "points": [[TOKENS, NS], ...]}. */
 errint_t replay_cpu_read(const char *path, struct replay_cpu *cpu, struct efs_error *err);
 errint_t replay_cpu_write(const char *path, const struct replay_cpu *cpu, struct efs_error *err);
-/* Run experts of a store from memory with 1 to 64 tokens on all cores; medians. Blocks for some seconds. */
+/* Measures experts of a store in memory with 1, 2, 4 ... 64 tokens on all cores, medians. Blocks for seconds. */
 errint_t replay_cpu_measure(const char *store, struct replay_cpu *cpu, struct efs_error *err);
 double replay_cpu_ns(const struct replay_cpu *cpu, uint32_t tokens);
 
-/* A graphics processor and its link, as what kernels reach of the data sheets: some 0.8 of the memory's rate, half of
- * the products, 0.8 of the link. */
+/* A GPU and its PCIe link. Rates are the part of the data sheet's that kernels reach: about 0.8 of the memory
+ * bandwidth, 0.5 of the FLOPS, 0.8 of the link bandwidth. */
 struct replay_gpu {
     const char *name;
     double memory_bytes, bytes_per_second, flops, launch_us, link_bytes_per_second;
@@ -48,26 +48,26 @@ double replay_gpu_transfer_ns(const struct replay_gpu *gpu, uint64_t expert_byte
 struct replay_assign_setup {
     struct replay_cpu cpu;
     struct replay_gpu gpu;
-    double cpu_speed; /* times are divided by it */
-    double cached;    /* part of each layer's experts that the graphics processor holds, 0 to 1 */
+    double cpu_speed; /* divisor of the CPU times */
+    double cached;    /* part of each layer's experts in the GPU's cache, 0 to 1 */
     const struct replay_workload
-        *history; /* whose popular experts are cached first; NULL: those of the trace's start */
+        *history; /* its most frequent experts are cached first; NULL: those of the first tenth of the trace */
 };
 
-/* All rules on the same layers, with the same experts cached. */
+/* Results of all rules on the same layers, with the same experts cached. */
 struct replay_assign_rules {
-    uint64_t layers, unknown; /* layers that were decided; of them, those whose optimum was not found in its limits */
+    uint64_t layers, unknown; /* layers assigned; of them, those where the search for the optimum hit its limit */
     struct replay_assign_rule {
-        double moe_ns; /* all layers, by Eq. 5 */
-        double worst;  /* of a layer, over the optimum */
+        double moe_ns; /* sum over the layers, by DALI's Eq. 5 */
+        double worst;  /* largest ratio of a layer's time to the optimum */
         double decide_ns, decide_worst_ns;
     } rule[EFS_ASSIGN_RULES];
-    double optimum_ns; /* of all layers; of the unknown ones its lower bound */
+    double optimum_ns; /* sum over the layers; the lower bound where the optimum is unknown */
 };
 errint_t replay_assign_rules(const struct replay_assign_setup *setup, const struct replay_workload *w,
                              struct replay_assign_rules *result);
 
-/* A whole system: what decides, what is cached, what is brought ahead. */
+/* A system: an assignment rule, a cache policy of the GPU and a predictor for transfers ahead of use. */
 enum replay_gpu_keeps { REPLAY_GPU_NOTHING, REPLAY_GPU_POPULAR, REPLAY_GPU_LRU, REPLAY_GPU_WINDOW };
 enum replay_gpu_guess { REPLAY_GUESS_NONE, REPLAY_GUESS_TRANSITIONS, REPLAY_GUESS_ORACLE };
 struct replay_assign_system {
@@ -75,7 +75,7 @@ struct replay_assign_system {
     enum efs_assign_rule rule;
     enum replay_gpu_keeps keeps;
     enum replay_gpu_guess guess;
-    bool whole_layers; /* as many layers on the graphics processor as it holds, the others here */
+    bool whole_layers; /* the last layers, up to the size of the cache, run on the GPU, the rest on the CPU */
 };
 struct replay_assign_run {
     uint64_t tokens, asked, hits, guessed, guessed_right;
@@ -84,7 +84,7 @@ struct replay_assign_run {
 errint_t replay_assign_play(const struct replay_assign_setup *setup, const struct replay_workload *w,
                             const struct replay_assign_system *system, struct replay_assign_run *run);
 
-/* The steps of DALI (Figure 19), its peers (Figure 12), ours. */
+/* The steps of DALI (Figure 19), the systems it is compared with (Figure 12), and the rule of sched/. */
 #define REPLAY_ASSIGN_SYSTEMS 13u
 extern const struct replay_assign_system replay_assign_systems[REPLAY_ASSIGN_SYSTEMS];
 
@@ -94,7 +94,8 @@ extern const struct replay_assign_system replay_assign_systems[REPLAY_ASSIGN_SYS
 void replay_assign_print_head(const struct replay_assign_setup *setup, const char *trace, const char *plan_from);
 void replay_assign_print(uint32_t batch, const struct replay_assign_rules *rules,
                          const struct replay_assign_run run[REPLAY_ASSIGN_SYSTEMS]);
-/* The time of deciding for many experts on as many devices as there may be. */
+/* Measures and prints the time of the greedy and the balanced rule for 256 experts on EFS_ASSIGN_DEVICES_MAX devices.
+ */
 void replay_assign_print_deciding(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_costs.c - times of an expert on this processor and on a graphics processor. */
+/* assign_costs.c - times of an expert on the CPU and on a GPU. */
 #include "assign_command.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NS_MAX 1e12 /* of an expert */
+#define NS_MAX 1e12 /* limit of an expert's time in the file */
 
 const struct replay_gpu replay_gpus[REPLAY_GPUS] = {
     {"rtx3090", 24.0 * (1 << 30), 750e9, 35e12, 15, 25e9},
@@ -19,7 +19,7 @@ const struct replay_gpu replay_gpus[REPLAY_GPUS] = {
 
 /* ---- the processor -------------------------------------------------------------------------------------------- */
 
-/* [[tokens, ns], ...] by rising tokens. */
+/* Parses [[tokens, ns], ...]. false: not of this form, out of bounds, or tokens not ascending. */
 static bool take_points(const json_t *points, struct replay_cpu *cpu)
 {
     for (size_t i = 0; i < json_array_size(points); i++) {
@@ -80,7 +80,7 @@ double replay_cpu_ns(const struct replay_cpu *cpu, uint32_t tokens)
         i++;
     if (cpu->points == 1)
         return cpu->point[0].ns * tokens / cpu->point[0].tokens;
-    uint32_t next = i + 1 < cpu->points ? i + 1 : i, before = next - 1; /* beyond the last its slope goes on */
+    uint32_t next = i + 1 < cpu->points ? i + 1 : i, before = next - 1; /* past the last point: extrapolate */
     double slope =
         (cpu->point[next].ns - cpu->point[before].ns) / (cpu->point[next].tokens - cpu->point[before].tokens);
     double ns = cpu->point[i].ns + slope * ((double)tokens - cpu->point[i].tokens);
@@ -89,7 +89,7 @@ double replay_cpu_ns(const struct replay_cpu *cpu, uint32_t tokens)
 
 /* ---- the graphics processor ------------------------------------------------------------------------------------ */
 
-/* The weights are read once, and each takes two operations a token (2 bytes of BF16 each). */
+/* The larger of reading the weights once and computing: two operations per weight (2 bytes of BF16) and token. */
 double replay_gpu_compute_ns(const struct replay_gpu *gpu, uint64_t expert_bytes, uint32_t tokens)
 {
     double read_s = (double)expert_bytes / gpu->bytes_per_second, run_s = (double)expert_bytes * tokens / gpu->flops;

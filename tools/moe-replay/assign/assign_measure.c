@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_measure.c - what experts of a store take on this processor, from memory, by tokens. */
+/* assign_measure.c - measures the CPU time of experts of a store, in memory, by the number of tokens. */
 #include "assign_command.h"
 #include "expertfs-compute.h"
 #include "model.h"
@@ -13,7 +13,7 @@
 
 #define TOKENS_MAX 64u
 #define ROUNDS 5u
-#define EXPERTS_MAX 8u /* that take turns, so that none is in a cache of the processor */
+#define EXPERTS_MAX 8u /* run in turn, so that the weights are not in the CPU's caches */
 
 struct measuring {
     struct efs_client *client;
@@ -43,7 +43,7 @@ static errint_t run_expert(struct measuring *m, uint32_t which, uint32_t tokens,
     return rc;
 }
 
-/* The median over rounds and experts, after all were brought into memory. */
+/* Loads all experts by running each twice, then takes the median over rounds and experts for each number of tokens. */
 static errint_t measure_all(struct measuring *m, struct replay_cpu *cpu, struct efs_error *err)
 {
     double times[ROUNDS * EXPERTS_MAX];
@@ -63,7 +63,7 @@ static errint_t measure_all(struct measuring *m, struct replay_cpu *cpu, struct 
     return rc;
 }
 
-/* The model first: the budget hangs on the size of its experts. */
+/* Opens the store twice: the first time for the size of its experts, from which the budget is computed. */
 static errint_t measure_open(struct measuring *m, const char *store, struct replay_cpu *cpu, struct efs_error *err)
 {
     struct efs_client_options options = {.no_state = true};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_play.c - a workload layer by layer, its experts assigned as a rule or a whole system would.
+ * assign_play.c - simulates a workload layer by layer, with the experts assigned by a rule or a whole system.
  *
- * The link brings what the graphics processor misses first. In the time that a layer leaves it, it brings what the
- * cache is to exchange, then guesses for the next layer; what has not come in full by then is brought in its rest.
+ * The link first transfers the experts that the GPU runs and does not have. In the rest of the layer's time it
+ * transfers the experts that the cache swaps in, then those predicted for the next layer; a transfer that is not
+ * complete when the next layer starts is continued there.
  */
 #include "assign_command.h"
 
@@ -15,13 +16,13 @@
 #include <errno.h>
 #include <string.h>
 
-#define DENSE_BYTES (2.0 * (1u << 30)) /* of the graphics processor's memory, for all that is not experts */
-#define GUESSES 2u                     /* experts brought for the next layer, at most */
-#define CACHE_WINDOW 4u                /* passes between exchanges of the cache, DALI's w */
-#define CACHE_SWAPS 2u                 /* experts exchanged then, at most, DALI's u */
-#define RULES_HISTORY_PART 10u         /* without a history a tenth of the trace says what is popular */
+#define DENSE_BYTES (2.0 * (1u << 30)) /* GPU memory reserved for everything but experts */
+#define GUESSES 2u                     /* most experts transferred ahead for the next layer */
+#define CACHE_WINDOW 4u                /* passes between swaps of the cache, DALI's w */
+#define CACHE_SWAPS 2u                 /* most experts swapped at a time, DALI's u */
+#define RULES_HISTORY_PART 10u         /* without a history, the first tenth of the trace is counted */
 
-struct move { /* into the cache, that waits for the link */
+struct move { /* a queued transfer into the cache */
     uint32_t layer, in;
 };
 
@@ -29,25 +30,25 @@ struct player {
     struct efs_tables tables;
     const struct replay_assign_setup *setup;
     const struct replay_workload *w;
-    uint32_t places; /* experts of a layer that are cached */
+    uint32_t places; /* capacity of the cache, experts per layer */
     uint64_t transfer_ns, room_bytes;
-    bool *cached;                 /* [layers][experts]: are there */
-    bool *planned;                /* the same: are to be there */
-    uint64_t *score, *used;       /* [layers][experts]: of the window; when last, for LRU */
+    bool *cached;                 /* [layers][experts]: in the GPU's memory */
+    bool *planned;                /* [layers][experts]: in the cache once all moves are done */
+    uint64_t *score, *used;       /* [layers][experts]: count in the window; clock of the last use, for LRU */
     struct efs_gpu_cache *window; /* [layers] */
-    uint32_t *tokens;             /* [experts]: of this layer */
+    uint32_t *tokens;             /* [experts] of the current layer */
     struct efs_assign_expert *expert;
     uint8_t *device;
-    uint64_t *ahead_ns;      /* [experts]: of the transfer for this layer, what was done before it */
-    uint64_t *next_ahead_ns; /* the same of the next one */
+    uint64_t *ahead_ns;      /* [experts]: time of the transfer for this layer that was spent before it started */
+    uint64_t *next_ahead_ns; /* the same for the next layer */
     uint32_t *transitions;   /* [layers][experts][experts]: tokens that chose e, then f one layer later; or NULL */
-    double *guess;           /* [experts] */
-    struct move *moves;      /* a ring */
+    double *guess;           /* [experts]: predicted number of tokens in the next layer */
+    struct move *moves;      /* ring buffer */
     size_t moves_room, moves_first, moves_count;
     uint64_t move_done_ns, clock;
 };
 
-/* ---- what is popular ------------------------------------------------------------------------------------------ */
+/* ---- the initial cache ---------------------------------------------------------------------------------------- */
 
 static void count_workload(const struct replay_workload *w, uint64_t passes, uint64_t *count)
 {
@@ -129,9 +130,9 @@ static struct efs_assign_pair describe(struct player *p, uint64_t pass, uint32_t
     return (struct efs_assign_pair){.experts = w->experts, .expert = p->expert, .room_bytes = p->room_bytes};
 }
 
-/* ---- rules beside each other ----------------------------------------------------------------------------------- */
+/* ---- comparison of the rules ----------------------------------------------------------------------------------- */
 
-/* The optimum, or its lower bound; unknown: it was not found. */
+/* The optimal time of the layer. unknown: the search hit its limit, and the result is a lower bound. */
 static double layer_optimum(const struct efs_assign_pair *pair, uint8_t *device, bool *unknown)
 {
     uint64_t ns[2 * EFS_ASSIGN_EXPERTS_MAX], bytes[2 * EFS_ASSIGN_EXPERTS_MAX], room[2];
@@ -187,7 +188,7 @@ errint_t replay_assign_rules(const struct replay_assign_setup *setup, const stru
     return rc;
 }
 
-/* ---- guesses for the next layer --------------------------------------------------------------------------------- */
+/* ---- predictions for the next layer ----------------------------------------------------------------------------- */
 
 static const uint16_t *chosen_by(const struct replay_workload *w, uint64_t token, uint32_t layer)
 {
@@ -204,7 +205,7 @@ static void learn_transitions(uint32_t *transitions, const struct replay_workloa
                                 chosen_by(w, t, l + 1)[j]]++;
 }
 
-/* Tokens that each expert of the next layer is expected to get. */
+/* Predicts the number of tokens of each expert in the next layer, from the transitions. */
 static void guess_next(struct player *p, uint64_t first, uint32_t width, uint32_t layer)
 {
     const struct replay_workload *w = p->w;
@@ -229,10 +230,10 @@ static void know_next(struct player *p, uint64_t pass, uint32_t layer)
         p->guess[w->ids[i]] = w->of_them[i];
 }
 
-/* ---- what the link does in the time that is left ------------------------------------------------------------------
- */
+/* ---- transfers in the rest of a layer's time ------------------------------------------------------------------- */
 
-/* One that the plan has let go goes; there is one, since as many are planned as are there. */
+/* Evicts a cached expert that is not planned. One exists: rows of cached and planned have the same number of experts.
+ */
 static void make_place(struct player *p, size_t row)
 {
     uint32_t e = 0;
@@ -264,7 +265,7 @@ static uint64_t link_moves(struct player *p, uint64_t idle_ns, struct replay_ass
     return idle_ns;
 }
 
-/* The busiest by the guess, of those that are not there. */
+/* Starts transfers for the next layer: missing experts with the most predicted tokens first, at most GUESSES. */
 static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, struct replay_assign_run *run)
 {
     const struct replay_workload *w = p->w;
@@ -284,7 +285,7 @@ static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, str
     }
 }
 
-/* ---- what is cached -------------------------------------------------------------------------------------------- */
+/* ---- cache policies -------------------------------------------------------------------------------------------- */
 
 static void keep_last_used(struct player *p, uint32_t layer)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* names.c - the words of options and tables. */
+/* names.c - names of policies, pools, runners and schedules; parses --policy and --budget. */
 #include "replay.h"
 
 #include "expertfs-private.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan.c - from the history and the profile to the pools. */
+/* plan.c - plans the sizes of the pools from the history and the profile. */
 #include "replay.h"
 
 #include <string.h>
 
-/* As the profile has it, but with the workers, tensors and shards that are replayed. */
+/* The costs of the profile, with the workers, tensors and shards of the setup. */
 static struct efs_pools_costs costs_of(const struct replay_setup *s)
 {
     const struct efs_profile *p = &s->profile;
@@ -42,10 +42,10 @@ struct efs_cost replay_cost(const struct replay_setup *s)
 
 /* ---- the history -------------------------------------------------------------------------------------------- */
 
-/* Counts, and the ranks that experts had by zipmoe's policy when they were asked for. */
+/* Counts the requests of w, with the rank of each expert in zipmoe's policy at the time of its request. */
 static int history_learn(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
-    static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}}; /* nothing is kept */
+    static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}}; /* pools too small for any expert */
     const struct efs_policy_config config = {.kind = EFS_POLICY_ZIPMOE,
                                              .layers = s->layers,
                                              .experts = s->experts,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * replay.h - a routing trace played through the cache policies, planner and scheduler, in the simulator.
+ * replay.h - types shared by the rooms of moe-replay: workload, setup, plan and results of a run.
  *
- * A *pass* is one forward pass: the tokens of all sequences of the batch that are under way, through all layers. What a
- * layer asks for in a pass, each expert once, is a *request*.
+ * A *pass* is one forward pass through all layers, with one token of each active sequence of the batch. A *request* is
+ * the set of experts of one layer in one pass.
  */
 #ifndef MOE_REPLAY_H
 #define MOE_REPLAY_H
@@ -20,32 +20,33 @@
 #define REPLAY_COUNT_AGE 64u                    /* efs_policy_tuning.count_age */
 #define REPLAY_REQUEST_MAX EFS_TASK_MAX_EXPERTS /* experts of a request */
 
-/* ---- what is asked for (workload.c) ---- */
+/* ---- the requests (workload.c) ---- */
 
 struct replay_workload {
     struct efs_tables tables;
     uint32_t layers, experts, batch;
     uint64_t passes, tokens;
-    uint32_t *width;   /* [passes]: tokens in it */
-    uint32_t *starts;  /* [passes]: of these, the first of their sequence */
-    size_t *first;     /* [passes * layers + 1]: where a request begins in: */
-    uint32_t *ids;     /* experts, each once in a request, as they were asked for */
-    uint32_t *of_them; /* how many tokens ask for it */
-    double chosen;     /* experts of a request, mean */
+    uint32_t *width;   /* [passes]: tokens */
+    uint32_t *starts;  /* [passes]: tokens that are the first of their sequence */
+    size_t *first;     /* [passes * layers + 1]: index of a request's first expert in ids and of_them */
+    uint32_t *ids;     /* experts, each once in a request, in the order of the tokens */
+    uint32_t *of_them; /* number of tokens that chose the expert */
+    double chosen;     /* mean number of experts of a request */
     const struct efs_route *route;
-    uint64_t *at; /* [tokens]: which of the trace they are, pass by pass */
+    uint64_t *at; /* [tokens], pass by pass: index of the token in the trace */
 };
 
 /*
- * Deal the first tokens (0: all) of a trace out to batch sequences at a time, for a model of layers x experts: its
- * layer l takes the trace's layer l modulo those that it has, an expert is taken modulo experts. 0, -ENOMEM, -E2BIG: a
- * request could have more than REPLAY_REQUEST_MAX experts. The trace is to live as long.
+ * Turns the first `tokens` tokens (0: all) of a trace into requests, with `batch` sequences active at a time, for a
+ * model of layers x experts: layer l of the model replays layer l modulo route->layers, and expert numbers are taken
+ * modulo experts. 0; -ENOMEM; -E2BIG: a request could have more than REPLAY_REQUEST_MAX experts. The workload keeps a
+ * pointer to the trace.
  */
 int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
                          uint64_t tokens, struct replay_workload *workload);
 void replay_workload_free(struct replay_workload *workload);
 
-/* ---- what things cost, and what is to be tried ---- */
+/* ---- costs and settings of a run ---- */
 
 struct replay_setup {
     struct efs_profile profile;
@@ -54,29 +55,30 @@ struct replay_setup {
     uint32_t tensors, shards, workers;
     enum efs_schedule_kind schedule;
     uint64_t run_token_ns, layer_ns;
-    bool run_coded; /* of the simulator: experts are run from the coded form, and nothing is decoded */
-    uint32_t swaps; /* of dali and dali-printed: experts exchanged at once */
+    bool run_coded; /* simulator: experts run from the coded form, without decoding */
+    uint32_t swaps; /* dali and dali-printed: most experts swapped at a time */
     struct efs_governor_config governor;
 };
 
-/* Fill in sizes and counts from the profile. */
+/* Computes bytes, tensors, shards and workers from the profile. */
 void replay_setup_fill(struct replay_setup *setup);
 struct efs_cost replay_cost(const struct replay_setup *setup);
 
 /* ---- budgets, policies, runners (names.c) ---- */
 
-/* How the budget is split: planned, or one pool of everything. */
+/* How the budget is divided into pools: by a plan, or all for one pool. */
 enum replay_pools {
     REPLAY_IO,       /* planned for the least I/O time, pools shared by all layers */
     REPLAY_MAKESPAN, /* planned for the least expected makespan */
-    REPLAY_CODED,    /* all C: experts are kept coded */
-    REPLAY_EVEN,     /* the same, each layer with its part */
-    REPLAY_FULL,     /* all F: experts are kept full, and read coded */
-    REPLAY_RAW,      /* the same from files that are not coded: what is missing is read in full */
+    REPLAY_CODED,    /* all for pool C: experts are cached coded */
+    REPLAY_EVEN,     /* the same, divided evenly between the layers */
+    REPLAY_FULL,     /* all for pool F: experts are cached decoded, and read coded */
+    REPLAY_RAW,      /* the same for files without coding: experts are read in full */
     REPLAY_POOLS
 };
 
-/* Replacement by rules that the engine has not: whole coded experts, of the simulator (sim/keeper.h). */
+/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts (sim/keeper.h).
+ */
 enum replay_keeper_kind {
     REPLAY_KEEP_NONE, /* a policy of the engine */
     REPLAY_KEEP_ORACLE,
@@ -108,20 +110,20 @@ enum replay_runner {
 const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
 const char *replay_schedule_name(enum efs_schedule_kind kind);
 const char *replay_pools_name(enum replay_pools pools); /* "io", "makespan", ... */
-/* NAME, or NAME:POOLS of the engine's policies; without POOLS io where a plan splits the budget, else coded.
- * false: not known. */
+/* Parses NAME, or NAME:POOLS for a policy of the engine; the default of POOLS is io for zipmoe, else coded.
+ * false: unknown. */
 bool replay_policy_parse(const char *text, struct replay_policy *policy);
-#define REPLAY_BUDGET_AUTO "auto" /* what the engine takes, or the mount has */
-/* "8G", or "25%" of raw_bytes, which all experts take in full. false: it is neither. */
+#define REPLAY_BUDGET_AUTO "auto" /* the engine's default, or the budget of the mount */
+/* Parses "8G", or "25%" of raw_bytes, the decoded size of all experts. false: neither. */
 bool replay_budget_parse(const char *text, double raw_bytes, uint64_t *bytes);
 
 /* ---- planning (plan.c) ---- */
 
-/* What the history says. */
+/* Statistics of a history. */
 struct replay_history {
     struct efs_history seen; /* zeroed: no history */
     struct efs_skew skew;
-    const struct replay_workload *workload; /* it; NULL: none, the skew is assumed */
+    const struct replay_workload *workload; /* of the history; NULL: no history, the skew is a default */
 };
 /* history NULL: the default skew, for requests of that many experts. 0, -ENOMEM, -EINVAL. */
 int replay_history_learn(const struct replay_setup *setup, const struct replay_workload *history, double chosen,
@@ -130,55 +132,56 @@ void replay_history_free(struct replay_history *history);
 
 struct replay_plan {
     uint64_t capacity[EFS_POOLS];
-    double io_ns, makespan_ns; /* expected of a pass; 0: not planned */
+    double io_ns, makespan_ns; /* expected, as of struct efs_pools; 0: not planned */
 };
 int replay_plan_make(const struct replay_setup *setup, const struct replay_policy *policy,
                      const struct replay_history *history, uint64_t budget_bytes, struct replay_plan *plan);
 
-/* ---- what came of a run ---- */
+/* ---- results of a run ---- */
 
-/* What was read ahead, by predictions: of a simulated run, or of a live one as the engine counts it. */
+/* Counters of prefetch: of the simulator, or those of the engine for a run on real files. */
 struct replay_guesses {
-    uint64_t missing;       /* live: experts asked for that only reading ahead had brought into memory, or nothing */
+    uint64_t missing;       /* live: requested experts that no cache held: prefetched, or not in memory */
     uint64_t missing_bytes; /* simulated: the same, in bytes */
-    uint64_t used, late;    /* experts read ahead; being read when they were asked for */
+    uint64_t used, late;    /* requested experts that were prefetched; whose prefetch was still in flight */
     uint64_t wasted, cancelled;
-    uint64_t bytes, right_bytes; /* read ahead; of them, asked for */
-    uint64_t requests, on;       /* simulated; on: something was predicted */
+    uint64_t bytes, right_bytes; /* prefetched; of them, requested */
+    uint64_t requests, on;       /* simulated: all requests; those with a prediction */
 };
 
 struct replay_result {
     uint64_t passes, tokens, requests;
-    struct efs_trace_totals all; /* hits by where the experts were found */
+    struct efs_trace_totals all; /* hits: by pool */
     uint64_t tpot_ns_median, tpot_ns_p99, ttft_ns_median, ttft_ns_p99;
-    double policy_ns; /* of a request, mean */
+    double policy_ns; /* mean per request */
     double recoded_bytes;
-    double limit_ns; /* max(reads, computing, decoding): no order of the same operations ends sooner */
+    double limit_ns; /* max(reads, computing, decoding): lower bound for any order of the same operations */
     struct replay_guesses guesses;
-    double guesses_ratio; /* simulated: time with them over time without, as the trial measures it */
+    double guesses_ratio; /* simulated: time with prefetch over time without, as measured by the governor's trial */
 };
-/* Called now and then with the tokens that are done; true ends the run, which then has what is known so far. */
+/* Called after each pass on real files and every 32 passes in the simulator, with the number of tokens done. true:
+ * stop; the result then covers the passes done. */
 typedef bool replay_progress_fn(void *arg, uint64_t tokens);
 
 /* ---- times (times.c) ---- */
 
-/* Fill in medians and 99th percentiles of the r->passes passes that were played. A token's time is that of its pass;
- * the first of a sequence counts for TTFT, the others for TPOT. -ENOMEM. */
+/* Computes medians and 99th percentiles over the first r->passes passes. A token's time is that of its pass; the first
+ * token of a sequence counts for TTFT, each other token for TPOT. 0 or -ENOMEM. */
 int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, struct replay_result *r);
 
-/* ---- a run as it is kept ---- */
+/* ---- the record of a run ---- */
 
 struct replay_run_record {
     enum replay_runner runner;
     struct replay_policy policy;
-    const char *predictor; /* NULL: nothing is guessed */
+    const char *predictor; /* NULL: no prefetch */
     uint32_t batch, budget;
     uint64_t budget_bytes;
     struct replay_plan plan;
     struct replay_result result;
     /* of runs on real files: */
     const char *compute; /* NULL: simulated */
-    uint64_t check;      /* sum over what was loaded, or what was computed */
+    uint64_t check;      /* checksum of the bytes touched or of the numbers computed (compute.h) */
 };
 
 #endif

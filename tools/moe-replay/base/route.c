@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.c - reading a routing trace, every number checked before it is used. expertfs-route(5) has the format.
+ * route.c - reads a routing trace and checks every number before use. expertfs-route(5) has the format.
  */
 #include "route.h"
 
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <zstd.h>
 
-#define MAX_BYTES (UINT64_C(1) << 30) /* of a file, packed or not */
+#define MAX_BYTES (UINT64_C(1) << 30) /* limit of a file's size, and of its size after decompression */
 #define FIRST_BYTES (1u << 20)
 #define HEADER_BYTES 40u
 #define HEADER_2_BYTES 48u
@@ -22,7 +22,7 @@
 #define CHOSEN_MAX 64u
 #define WIDTH_MAX 65536u
 
-/* What a record of version 2 has, by the bits of its header. */
+/* Bits of the header: the parts of a record. Version 1 has HAS_SCORES only. */
 enum { HAS_SCORES = 1, HAS_ALL = 2, HAS_STATES = 4, HAS_EMBEDDINGS = 8, HAS_GATES = 16, HAS_KNOWN = 31 };
 
 static uint32_t u32_at(const uint8_t *p)
@@ -53,8 +53,9 @@ static void copy_name(struct efs_route *route, const uint8_t *name, size_t bytes
     route->name[n] = '\0';
 }
 
-/* A trace while it is read. Where its parts begin, in bytes: first record and gates from the start of the file, the
- * others in a record, which has of them what `has` says; kind 0: there is none. */
+/* State of reading a trace. Byte offsets of its parts: `first` (record) and `gates` from the start of the file, the
+ * rest from the start of a record; a record contains the parts named in `has`. kind 0: version 1, records have no kind.
+ */
 struct layout {
     const char *name; /* for messages */
     struct efs_route *route;
@@ -67,19 +68,19 @@ static errint_t no_number(const struct layout *at, const char *what, uint64_t to
     return efs_fail(err, -EUCLEAN, "%s: token %llu: a %s", at->name, (unsigned long long)token, what);
 }
 
-/* Halves that are a probability: 0 or above, no sign. */
+/* Reads probabilities in half precision. -EUCLEAN: infinite, not a number, or with the sign bit. */
 static errint_t read_scores(const uint8_t *p, size_t count, float *scores)
 {
     for (size_t i = 0; i < count; i++) {
         uint16_t half = u16_at(p + 2 * i);
-        if (half >= 0x7c00) /* infinite, not a number, or with a sign */
+        if (half >= 0x7c00)
             return -EUCLEAN;
         scores[i] = efs_route_half(half);
     }
     return 0;
 }
 
-/* Halves of any size, which stay such: a trace has many. */
+/* Reads finite numbers, and keeps them in half precision to save memory. -EUCLEAN: infinite or not a number. */
 static errint_t read_halves(const uint8_t *p, size_t count, uint16_t *halves)
 {
     for (size_t i = 0; i < count; i++) {
@@ -90,7 +91,7 @@ static errint_t read_halves(const uint8_t *p, size_t count, uint16_t *halves)
     return 0;
 }
 
-/* The scores of the chosen experts, where those of all are there. */
+/* Fills the scores of the chosen experts from those of all experts. */
 static void pick_scores(struct efs_route *r, uint64_t token)
 {
     for (uint32_t l = 0; l < r->layers; l++)
@@ -143,7 +144,7 @@ static errint_t read_gates(const struct layout *at, const uint8_t *p, struct efs
     return 0;
 }
 
-/* Their number and size are known to fit. */
+/* Reads gates and tokens. read_header() has checked that they are inside data. */
 static errint_t read_tokens(const struct layout *at, const uint8_t *data, struct efs_error *err)
 {
     struct efs_route *r = at->route;
@@ -167,8 +168,8 @@ static errint_t read_tokens(const struct layout *at, const uint8_t *data, struct
     return rc;
 }
 
-/* The sizes in the header, and from them where everything is. Numbers are bounded before they are multiplied: a record
- * has less than 2^32 bytes. */
+/* Checks the header and computes the offsets of all parts. The bounds of the numbers are checked before they are
+ * multiplied, so a record has less than 2^32 bytes. */
 static errint_t read_header(struct layout *at, uint32_t version, const uint8_t *data, size_t bytes,
                             struct efs_error *err)
 {
@@ -244,7 +245,8 @@ static errint_t route_grow(uint8_t **data, size_t *room)
     return 0;
 }
 
-/* All frames of packed into *data, which the caller frees also after an error. */
+/* Decompresses all zstd frames into *data, which the caller frees even after an error. -EUCLEAN: damaged or truncated;
+ * -EFBIG: more than MAX_BYTES; -ENOMEM. */
 static errint_t route_decompress(const void *packed, size_t packed_bytes, uint8_t **data, size_t *bytes)
 {
     ZSTD_DStream *stream = ZSTD_createDStream();
@@ -260,7 +262,7 @@ static errint_t route_decompress(const void *packed, size_t packed_bytes, uint8_
         size_t before = in.pos;
         left = ZSTD_decompressStream(stream, &out, &in);
         if (ZSTD_isError(left) || (left > 0 && in.pos == before && out.pos == *bytes))
-            rc = -EUCLEAN; /* damaged, or it ends in the middle */
+            rc = -EUCLEAN;
         *bytes = out.pos;
     }
     ZSTD_freeDStream(stream);
@@ -292,7 +294,8 @@ errint_t efs_route_parse(const char *name, const void *data, size_t bytes, struc
     return rc;
 }
 
-/* To the end, whatever size it says: files of .expertfs say 0. The caller frees *data also after an error. */
+/* Reads until end of file, because st_size of files in .expertfs is 0. room: size of the first buffer. The caller frees
+ * *data even after an error. */
 static errint_t read_to_end(int fd, size_t room, uint8_t **data, size_t *bytes)
 {
     *bytes = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* times.c - times of passes as what a user feels: time per token, and to the first token. */
+/* times.c - time per output token and time to first token, from the times of the passes. */
 #include "replay.h"
 
 #include <errno.h>
@@ -15,7 +15,8 @@ static int compare_weighted(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The least time that part of the weight does not exceed; 0 when there is no weight. */
+/* The weighted percentile `part`, 0 to 1: the least time such that items up to it have that part of the weight. 0: the
+ * weights are 0. */
 static uint64_t percentile(const struct weighted *sorted, uint64_t count, double part)
 {
     uint64_t sum = 0, so_far = 0;

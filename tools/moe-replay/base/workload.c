@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* workload.c - a trace as the requests of a model of some shape, sequences interleaved. */
+/* workload.c - maps a trace onto the requests of a model, with interleaved sequences. */
 #include "replay.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A sequence under way: its tokens are a range of the trace. */
+/* An active sequence: the range of its remaining tokens in the trace. */
 struct stream {
     uint64_t next, end;
 };
@@ -26,7 +26,8 @@ static int workload_allocate(const struct efs_route *route, uint64_t tokens, str
     return efs_tables_error(&w->tables);
 }
 
-/* The sequences of a pass: one more token each, and new ones for those that ended. Returns how many tokens it has. */
+/* Advances each active sequence by one token and replaces those that ended. Writes the tokens' indices to at[] and the
+ * number of new sequences to *starts. Returns the number of tokens of the pass. */
 static uint32_t workload_next_pass(const struct efs_route *route, uint64_t tokens, struct stream *streams,
                                    uint32_t batch, uint64_t *next, uint64_t *at, uint32_t *starts)
 {
@@ -47,7 +48,8 @@ static uint32_t workload_next_pass(const struct efs_route *route, uint64_t token
     return width;
 }
 
-/* What one layer of the model asks for in a pass, put at ids[end...]; place is of experts entries, all 0. */
+/* Appends the request of a layer in a pass at ids[end] and returns the new end. place: scratch of w->experts zeros,
+ * which are 0 again on return. */
 static size_t workload_ask(const struct efs_route *route, struct replay_workload *w, uint32_t layer, const uint64_t *at,
                            uint32_t width, size_t end, uint32_t *place)
 {

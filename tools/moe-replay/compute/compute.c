@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * compute.c - see compute.h. Experts that are run one by one, y = down(silu(gate x) * up x), are added up at the end of
- * the layer in the order of the mixture, as the library does, so that the sums are the same to the bit.
+ * compute.c - see compute.h. Experts that run one by one, y = down(silu(gate x) * up x), are summed at the end of the
+ * layer in the order of the mixture, as in the library, so that the sums are bit-identical.
  */
 #include "compute.h"
 
@@ -14,24 +14,24 @@
 #include <string.h>
 
 #define LINE_BYTES 64u
-#define CHUNK_LINES 4096u /* touched by a thread at once */
+#define CHUNK_LINES 4096u /* lines per chunk of a thread's dynamic schedule */
 
 struct replay_compute {
     struct efs_tables tables;
     enum replay_compute_kind kind;
     uint64_t check;
-    /* where experts are run: */
+    /* if experts are run: */
     struct efs_team *team;
     struct replay_mixture *mixture;
-    /* where they are run one by one: */
-    float *x, *out;  /* [tokens of an expert][hidden]; [all choices][hidden], in the order of the mixture */
+    /* if they are run one by one: */
+    float *x, *out;  /* [tokens of an expert][hidden]; [width * chosen][hidden], in the order of the mixture */
     uint32_t *token; /* 0, 1, 2, ... */
     float *weight;   /* 1, 1, 1, ... */
 };
 
 /* ---- touching ----------------------------------------------------------------------------------------------- */
 
-/* Threads that come late find no lines left: the others have them. */
+/* Loads 8 bytes of each 64-byte line of all tensors and returns their sum. The threads share the lines dynamically. */
 static uint64_t touch(const struct replay_view *view)
 {
     uint64_t sum = 0;
@@ -133,7 +133,7 @@ uint64_t replay_compute_check(const struct replay_compute *c)
     return c->check;
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------ */
+/* ---- new and free ------------------------------------------------------------------------------------------- */
 
 static bool compute_open(struct replay_compute *c, const struct replay_model *model, const struct replay_workload *w)
 {

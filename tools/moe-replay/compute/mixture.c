@@ -14,10 +14,10 @@ struct replay_mixture {
     struct efs_mixture m;
     uint32_t model_experts;       /* of a layer */
     struct efs_route_to *experts; /* [model_experts] */
-    uint32_t *token;              /* [width * chosen], those of an expert side by side */
-    float *weight;                /* beside token */
+    uint32_t *token;              /* [width * chosen], the tokens of an expert contiguous */
+    float *weight;                /* [width * chosen], parallel to token */
     float *x, *y;                 /* [width][hidden] */
-    uint32_t *count;              /* [model_experts]: tokens */
+    uint32_t *count;              /* [model_experts]: number of tokens, then index in experts */
     const uint64_t *at;
     uint32_t layer;
 };
@@ -27,7 +27,7 @@ static uint64_t mix_bits(uint64_t seed)
     return efs_random(&seed);
 }
 
-/* What stands for a token of the trace in a layer. */
+/* The seed of a token's activations in a layer. */
 static uint64_t token_seed(uint64_t at, uint32_t layer)
 {
     return mix_bits(mix_bits(at) + layer);
@@ -75,7 +75,7 @@ static const uint16_t *mixture_chosen(const struct replay_mixture *r, uint32_t t
     return route->ids + (r->at[t] * route->layers + r->layer % route->layers) * route->chosen;
 }
 
-/* Where the tokens of each expert go. */
+/* Lists the chosen experts and reserves a range of token and weight for each. */
 static void mixture_deal(struct replay_mixture *r, uint32_t width)
 {
     const struct efs_route *route = r->route;
@@ -89,14 +89,15 @@ static void mixture_deal(struct replay_mixture *r, uint32_t width)
         uint32_t most = r->count[e];
         if (most == 0)
             continue;
-        r->count[e] = r->m.expert_count; /* from now on: its place */
+        r->count[e] = r->m.expert_count; /* from here on: its index in experts */
         r->experts[r->m.expert_count++] =
             (struct efs_route_to){.expert = e, .token = r->token + room, .weight = r->weight + room};
         room += most;
     }
 }
 
-/* The first choice weighs most; experts that a smaller model has twice among a token's choices get both weights. */
+/* Fills tokens and weights. Weights decrease linearly over a token's choices. If two choices are the same expert modulo
+ * model_experts, it gets the sum of both weights. */
 static void mixture_weigh(struct replay_mixture *r, uint32_t width)
 {
     uint32_t chosen = r->route->chosen;

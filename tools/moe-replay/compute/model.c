@@ -65,7 +65,7 @@ void replay_model_free(struct replay_model *m)
 
 /* ---- a store ------------------------------------------------------------------------------------------------ */
 
-/* Columns of an expert's gate; 0: it has no such matrices, or it cannot be read. */
+/* Columns of the gate of the layer's first expert; 0: no BF16 SwiGLU matrices, or the read failed. */
 static uint32_t read_hidden(struct efs *fs, const struct replay_layer *layer)
 {
     const struct efs_need first = {0, 1};
@@ -96,7 +96,7 @@ errint_t replay_model_of_store(struct efs *fs, const char *path, struct replay_m
         if (rc < 0)
             return efs_fail(err, rc, "%s: %s", path, strerror(-rc));
         *strchrnul(info.name, '/') = '\0';
-        char *end = strrchr(info.name, '-'); /* "L03", of several stacks "encoder-L03" */
+        char *end = strrchr(info.name, '-'); /* "L03", or "encoder-L03" with several stacks */
         *(end ? end : info.name) = '\0';
         rc = replay_model_add(m, info.name, info.layer, info.expert, path, err);
         m->expert_bytes = info.raw_bytes > m->expert_bytes ? info.raw_bytes : m->expert_bytes;

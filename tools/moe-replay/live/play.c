@@ -50,7 +50,7 @@ static errint_t play_layer(const struct player *p, uint64_t pass, const uint64_t
     return rc;
 }
 
-/* The times of passes are in pass_ns, counting is not. */
+/* Plays the passes and writes their times to pass_ns, without the time of the reader's counters. */
 static errint_t play_all(const struct player *p, replay_progress_fn *progress, void *arg, uint64_t *pass_ns,
                          struct replay_run_record *record, struct replay_counters *now, struct efs_error *err)
 {
@@ -83,7 +83,7 @@ static void take_counters(const struct replay_counters *before, const struct rep
         r->all.hits[state] = now->hits[state] - before->hits[state];
         counted += r->all.hits[state];
     }
-    if (counted < asked) /* still open from the last time: the mount did not hear of it */
+    if (counted < asked) /* the client still held these from an earlier request and sent none to the mount */
         r->all.hits[EFS_POOL_F] += asked - counted;
     r->all.read_bytes = now->read_bytes - before->read_bytes;
     r->all.busy_ns[EFS_ON_IO] = now->io_ns - before->io_ns;
@@ -123,7 +123,7 @@ errint_t replay_play(struct replay_reader *reader, const struct replay_model *mo
     return rc;
 }
 
-/* ---- what a mount is ---------------------------------------------------------------------------------------- */
+/* ---- settings of a mount ------------------------------------------------------------------------------------ */
 
 static const struct {
     const char *plan, *goal; /* NULL: the engine has no such pools */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* raw.c - see raw.h. The engine's reader of checkpoints checks names, sizes and places. */
+/* raw.c - see raw.h. efs_catalog_read() has checked names, sizes and offsets. */
 #include "raw.h"
 
 #include "catalog.h"
@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Experts that a tensor has parts of, from expert_first on. */
+/* Number of experts that a tensor contains a slice of, starting at expert_first. */
 static uint64_t slices_of(const struct efs_source_tensor *t)
 {
     return t->tensor_class == EFS_CLASS_EXPERT ? 1 : t->tensor_class == EFS_CLASS_FUSED ? t->shape[0] : 0;
 }
 
-/* Part `slice` of a tensor, as the file of an expert shows it. */
+/* One expert's slice of a tensor, with its shape in the virtual file of the expert. */
 static struct efs_tensor tensor_of(const struct efs_source_tensor *t)
 {
     struct efs_tensor out = {.name = t->name, .dtype = t->dtype, .dims = t->dims, .bytes = t->bytes / slices_of(t)};
@@ -34,7 +34,7 @@ static errint_t find_tensors(struct replay_raw *raw, struct efs_error *err)
         return efs_fail(err, -ENOMEM, "no memory");
     for (size_t i = 0; i < c->tensor_count; i++)
         for (uint64_t slice = 0; slice < slices_of(&c->tensors[i]); slice++, count++)
-            raw->first[c->tensors[i].expert_first + slice + 2]++; /* one place further on than in the end */
+            raw->first[c->tensors[i].expert_first + slice + 2]++; /* off by one: filling the tensors advances first[] */
     for (size_t u = 0; u < c->expert_count; u++) {
         raw->most_tensors = raw->first[u + 2] > raw->most_tensors ? raw->first[u + 2] : raw->most_tensors;
         raw->first[u + 2] += raw->first[u + 1];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reader_client.c - the client library on a mount or on a store in this process: a layer's experts are named to it, and
- * it hands them out in full, or runs them itself.
+ * reader_client.c - reads by the client library, from a mount or from a store opened in this process. The library
+ * returns the experts in full, or runs them.
  */
 #include "reader.h"
 
@@ -23,7 +23,7 @@ struct client_reader {
     struct efs_client *client;
     struct efs_client_request *request; /* NULL: none */
     const char *path;
-    uint32_t layer, count, shown; /* shown: number in the request, or its count: none */
+    uint32_t layer, count, shown; /* shown: index in the request of the expert in view; count: none */
     struct efs_need needs[REPLAY_REQUEST_MAX];
     enum efs_form form;
 };
@@ -50,7 +50,7 @@ static errint_t client_next(struct replay_reader *reader, struct replay_view *vi
         efs_client_drop(r->request, r->shown);
     r->shown = r->count;
     if (efs_client_wait_any(r->request, -1, &r->shown, &rc) < 1)
-        rc = -EINVAL; /* asked for more than were requested */
+        rc = -EINVAL; /* next was called more often than experts were requested */
     if (rc == 0)
         rc = efs_client_tensors(r->request, r->shown, &view->tensors, &view->count);
     if (rc < 0)
@@ -77,9 +77,9 @@ static errint_t client_run(struct replay_reader *reader, uint32_t layer, struct 
     return efs_client_ffn(r->client, team, r->model->layer[layer].stack, r->model->layer[layer].number, &m, err);
 }
 
-/* ---- what the store counts ---------------------------------------------------------------------------------- */
+/* ---- counters ----------------------------------------------------------------------------------------------- */
 
-/* The file predict: a table by distance, without recalls and precision. */
+/* Sums the table by distance in the file predict, except the columns recall and precision. */
 static void take_guesses(struct replay_guesses *g, const char *text)
 {
     const char *row = strstr(text, "\ndistance ");
@@ -117,7 +117,7 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
 #define TAKE(name, kind, unit, help) s.name = text ? tools_line_number(text, #name) : s.name;
     EFS_STATS(TAKE)
 #undef TAKE
-    /* of experts of which parts were there the rest had to be read, too */
+    /* partly cached experts (P) count as missing: their other parts had to be read */
     *c = (struct replay_counters){
         .hits = {s.requests_f, s.requests_c, s.requests_s, s.requests_e, s.requests_m + s.requests_p},
         .read_bytes = s.disk_bytes,
@@ -131,7 +131,7 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
     return 0;
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------ */
+/* ---- open and close ----------------------------------------------------------------------------------------- */
 
 static void client_close(struct replay_reader *reader)
 {
@@ -150,7 +150,7 @@ errint_t replay_client_model(const char *path, struct replay_model *model, struc
     struct efs *fs = NULL;
     errint_t rc = 0;
     snprintf(store, sizeof(store), "%s", path);
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { /* a mount names its store */
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { /* a mount: its config names the store */
         rc = tools_mounted_read(path, "config", &config, err);
         if (rc < 0 || !*tools_line_path(config, "store", store, sizeof(store)))
             rc = efs_fail(err, -ENODEV, "%s: neither a store nor a mount of one", path);

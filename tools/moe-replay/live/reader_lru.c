@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reader_lru.c - the peer that offloading libraries are: raw experts in buffers of their own, last used last
- * out, what is missing read past the page cache.
+ * reader_lru.c - models offloading libraries: an LRU cache of raw experts in user memory; misses are read with
+ * O_DIRECT.
  *
- * All reads of a request are queued at once. Experts that are there come first, the others as
- * their reads end: what they wait for is computed meanwhile.
+ * lru_request() queues all reads. lru_next() returns cached experts first, then each expert as its reads complete, so
+ * that the caller computes while reads are in flight.
  */
 #include "reader.h"
 
@@ -26,15 +26,15 @@
 #define NONE UINT32_MAX
 #define HUGE_BYTES (UINT64_C(2) << 20)
 
-/* A part of a file that a slot holds: tensors that lie side by side are one. */
+/* A range of a file that is read into a slot; adjacent tensors share one range. */
 struct range {
     uint32_t file;
     uint64_t at, bytes, in_slot; /* multiples of ALIGN */
 };
 
 struct slot {
-    uint32_t unit, newer, older; /* unit: layer * experts + expert, or NONE; the list by last use */
-    uint32_t unread;             /* reads that are not done */
+    uint32_t unit, newer, older; /* unit: layer * experts + expert, or NONE; neighbours in the LRU list */
+    uint32_t unread;             /* reads in flight */
 };
 
 struct lru_reader {
@@ -49,25 +49,25 @@ struct lru_reader {
     uint64_t slot_bytes, memory_bytes;
     uint32_t slot_count, newest, oldest;
     struct slot *slots;
-    uint32_t *where; /* [units]: its slot, or NONE */
+    uint32_t *where; /* [units]: slot of the unit, or NONE */
     /* The ranges of a unit are first_range[unit] to first_range[unit + 1] - 1. */
     struct range *ranges;
     uint32_t *first_range;
-    uint64_t *in_slot;          /* beside raw->tensors: where their bytes begin in a slot */
-    struct efs_tensor *tensors; /* [raw->most_tensors], of the expert that is shown */
-    /* the request: */
+    uint64_t *in_slot;          /* parallel to raw->tensors: offset of the tensor in the slot */
+    struct efs_tensor *tensors; /* [raw->most_tensors], of the expert in view */
+    /* the current request: */
     uint32_t count, units[REPLAY_REQUEST_MAX];
     const uint32_t *experts, *tokens; /* the caller's */
     bool handed[REPLAY_REQUEST_MAX];
-    uint32_t in_flight; /* reads */
+    uint32_t in_flight; /* reads in flight, at most DEPTH */
     uint64_t flight_began_ns;
     errint_t failed;
     uint64_t hits[REPLAY_STATES], read_bytes, io_ns;
 };
 
-/* ---- where an expert's bytes lie ---------------------------------------------------------------------------- */
+/* ---- layout of a slot --------------------------------------------------------------------------------------- */
 
-/* The ranges of a unit, behind those that are there: its tensors come by file and place. Returns the bytes of its slot.
+/* Appends the ranges of a unit to r->ranges; its tensors are sorted by file and offset. Returns the bytes of its slot.
  */
 static uint64_t lru_lay_out(struct lru_reader *r, uint32_t unit)
 {
@@ -94,7 +94,7 @@ static uint64_t lru_lay_out(struct lru_reader *r, uint32_t unit)
     return bytes;
 }
 
-/* ---- the list by last use ----------------------------------------------------------------------------------- */
+/* ---- the LRU list ------------------------------------------------------------------------------------------- */
 
 static void lru_take_out(struct lru_reader *r, uint32_t s)
 {
@@ -121,7 +121,7 @@ static void lru_submit(struct lru_reader *r)
         r->failed = rc;
 }
 
-/* Waits until one read is done. */
+/* Blocks until one read completes and processes the completion. */
 static void lru_reap(struct lru_reader *r)
 {
     struct io_uring_cqe *cqe;
@@ -142,7 +142,7 @@ static void lru_reap(struct lru_reader *r)
         r->io_ns += tools_now_ns() - r->flight_began_ns;
 }
 
-/* Queue the reads of an expert into a slot; waits where DEPTH are in flight. */
+/* Queues the reads of an expert into a slot; blocks while DEPTH reads are in flight. */
 static void lru_read(struct lru_reader *r, uint32_t unit, uint32_t s)
 {
     for (uint32_t i = r->first_range[unit]; i < r->first_range[unit + 1]; i++)
@@ -154,7 +154,7 @@ static void lru_read(struct lru_reader *r, uint32_t unit, uint32_t s)
                 lru_submit(r);
                 lru_reap(r);
             }
-            struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring); /* as many as the ring has are in flight at most */
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring); /* not NULL: at most DEPTH reads are in flight */
             io_uring_prep_read(sqe, r->fds[range->file], r->memory + s * r->slot_bytes + range->in_slot + done,
                                (unsigned)length, range->at + done);
             sqe->user_data = (uint64_t)s << 32 | (there < length ? there : length);
@@ -176,7 +176,8 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
     r->count = count;
     r->experts = experts;
     r->tokens = tokens;
-    for (uint32_t i = 0; i < count; i++) { /* first what is there, so that it is not put out */
+    for (uint32_t i = 0; i < count;
+         i++) { /* first move the cached ones to the front, so that the misses do not evict them */
         uint32_t unit = layer * r->raw->model.experts + experts[i], s = r->where[unit];
         r->units[i] = unit;
         r->handed[i] = false;
@@ -238,7 +239,7 @@ static errint_t lru_count(struct replay_reader *reader, struct replay_counters *
     return 0;
 }
 
-/* ---- begin and end ------------------------------------------------------------------------------------------ */
+/* ---- open and close ----------------------------------------------------------------------------------------- */
 
 static void lru_close(struct replay_reader *reader)
 {
@@ -276,8 +277,8 @@ static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, stru
         return efs_fail(err, -ENOMEM, "no memory");
     r->memory = memory;
     if (r->memory_bytes >= HUGE_BYTES)
-        (void)madvise(memory, r->memory_bytes, MADV_HUGEPAGE);   /* as it serves best */
-    (void)madvise(memory, r->memory_bytes, MADV_POPULATE_WRITE); /* what cannot be had now comes when it is touched */
+        (void)madvise(memory, r->memory_bytes, MADV_HUGEPAGE);
+    (void)madvise(memory, r->memory_bytes, MADV_POPULATE_WRITE); /* on failure pages are allocated at first touch */
     r->newest = r->oldest = NONE;
     for (uint32_t s = 0; s < r->slot_count; s++) {
         r->slots[s].unit = NONE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reader_mmap.c - the peer that most runtimes are: raw files mapped, pages as the kernel brings them. */
+/* reader_mmap.c - models most runtimes: raw files are mapped, and page faults read them through the page cache. */
 #include "reader.h"
 
 #include "clock.h"
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES 512u /* of ru_inblock */
+#define BLOCK_BYTES 512u /* unit of ru_inblock */
 
 struct file {
     uint8_t *data;
@@ -37,7 +37,7 @@ static const uint8_t *tensor_data(const struct mmap_reader *r, uint32_t t)
     return r->files[r->raw->places[t].file].data + r->raw->places[t].at;
 }
 
-/* Is all of an expert in memory? */
+/* Whether all pages of an expert are in the page cache. */
 static bool mmap_resident(const struct mmap_reader *r, uint32_t unit)
 {
     for (uint32_t t = r->raw->first[unit]; t < r->raw->first[unit + 1]; t++) {
@@ -82,7 +82,7 @@ static errint_t mmap_next(struct replay_reader *reader, struct replay_view *view
     return 0;
 }
 
-/* The faults' reads are this process's own: nothing else in it reads. */
+/* read_bytes is ru_inblock of the process: only its page faults read from disk. */
 static errint_t mmap_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
 {
     struct mmap_reader *r = (struct mmap_reader *)reader;

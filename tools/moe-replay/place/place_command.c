@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_command.c - moe-replay place: options, and all that is to be tried. */
+/* place_command.c - moe-replay place: the command line and the loop over all combinations. */
 #include "place_command.h"
 
 #include "failure.h"
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REQUESTS_MAX 1e7 /* of a run, which are all in memory */
-#define OUTPUT 20u       /* tokens of a request that go through one by one */
+#define REQUESTS_MAX 1e7 /* limit of a run's requests, which are all in memory */
+#define OUTPUT 20u       /* tokens that a request generates, one per pass */
 
 struct arguments {
     struct tools_arguments traces;

@@ -21,7 +21,7 @@ static double local_ratio(const struct replay_place_run *run)
     return ratio((double)run->result.local, (double)run->result.calls);
 }
 
-/* Mean latency over that of a row of the same point; "-" if that was not run. */
+/* Prints mean latency over that of another row at the same point; "-" if that row was not run. */
 static const char *print_over(const struct replay_place_report *report, const struct replay_place_run *run,
                               unsigned row, char text[static 16])
 {

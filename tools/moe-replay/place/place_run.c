@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_run.c - experts placed by a rule, requests served, the placement reviewed now and then. */
+/* place_run.c - one run: places experts by a rule and serves requests in the simulator, with reviews of the placement.
+ */
 #include "place_command.h"
 
 #include "tables.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WINDOW_S 300.0 /* of the counts that the first placement goes by */
+#define WINDOW_S 300.0 /* time for which calls are computed for the first placement */
 #define MEASURE_REQUESTS 50u
 #define SEED 1u
 
@@ -32,10 +33,10 @@ struct player {
     double *calls;
     uint8_t *held, *next, *gpu, *next_gpu;
     double plan_s;
-    int rc; /* of a review */
+    int rc; /* of the last review */
 };
 
-/* What a window of the servers' tasks is expected to call. */
+/* Computes the expected calls of each server in a window of WINDOW_S seconds from the tasks' mean calls per pass. */
 static void expect_calls(struct player *p, const struct replay_place_point *point)
 {
     const struct replay_tasks *tasks = p->tasks;
@@ -88,7 +89,7 @@ static errint_t player_open(struct player *p, const struct replay_place_setup *s
     return 0;
 }
 
-/* The time of loading what came, each server by itself. */
+/* The time to load all new experts: the maximum over the servers, which load in parallel. */
 static double loading_s(const struct player *p)
 {
     double most = 0;
@@ -175,7 +176,7 @@ static errint_t player_serve(struct player *p, const struct replay_place_point *
     c.missing = row == REPLAY_PLACE_OFFLOAD    ? EFS_SERVERS_LOAD
                 : row == REPLAY_PLACE_REDIRECT ? EFS_SERVERS_REDIRECT
                                                : EFS_SERVERS_CALL;
-    /* Prism's peers but those that deal out at random have its migration, as in the paper. */
+    /* As in the paper, all rules except the random ones migrate experts at a review. */
     c.review_s =
         row < EFS_PLACE_RULES && row != EFS_PLACE_UNIFORM && row != EFS_PLACE_REDUNDANCE && most == 0 ? s->review_s : 0;
     c.review = player_review;
@@ -202,7 +203,8 @@ static errint_t player_serve(struct player *p, const struct replay_place_point *
     return 0;
 }
 
-/* most: so many requests of the half that is planned by, without reviews; 0: those that are to be served. */
+/* most > 0: serves at most that many requests, from the planning half, without reviews; 0: serves all requests, from
+ * the other half. */
 static errint_t run_row(const struct replay_place_setup *setup, const struct replay_tasks *tasks,
                         const struct replay_place_point *point, unsigned row, enum efs_place_rule rule, double remote_s,
                         size_t most, struct replay_place_run *run, struct efs_error *err)
@@ -221,7 +223,7 @@ static errint_t run_row(const struct replay_place_setup *setup, const struct rep
     return rc;
 }
 
-/* Which of three placements serves a short run faster. */
+/* Chooses the rule whose placement has the least total latency in a short run. */
 static errint_t choose_rule(const struct replay_place_setup *setup, const struct replay_tasks *tasks,
                             const struct replay_place_point *point, double remote_s, enum efs_place_rule *rule,
                             struct efs_error *err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_tasks.c - traces as tasks: what their users call, and requests of them. */
+/* place_tasks.c - reads traces as tasks and generates requests from them. */
 #include "place_command.h"
 #include "random.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- a trace as a task ------------------------------------------------------------------------------------------ */
 
-/* Mapped onto the shape: layers and experts modulo what there is, the first of the chosen. */
+/* Maps the trace onto the shape: layers modulo route->layers, experts modulo tasks->experts, the first choices. */
 static void map_ids(const struct efs_route *route, const struct replay_tasks *tasks, uint16_t *ids)
 {
     for (uint64_t t = 0; t < route->tokens; t++)
@@ -28,7 +28,7 @@ static void find_sequences(const struct efs_route *route, uint32_t least, struct
         if (end - first >= least && end - first <= UINT32_MAX)
             task->sequence[task->sequences++] = (struct replay_sequence){first, (uint32_t)(end - first)};
     }
-    /* A trace of one answer is cut in two, so that what is served is not what was planned by. */
+    /* Splits a single sequence in two, so that the requests served are not those used for planning. */
     if (task->sequences == 1 && task->sequence[0].tokens >= 2 * least) {
         uint32_t half = task->sequence[0].tokens / 2;
         task->sequence[1] = (struct replay_sequence){task->sequence[0].first + half, task->sequence[0].tokens - half};
@@ -37,7 +37,7 @@ static void find_sequences(const struct efs_route *route, uint32_t least, struct
     }
 }
 
-/* Requests of the first half of the sequences, one after the other. */
+/* Counts calls and tokens per call over consecutive requests from the first half of the sequences. */
 static void count_calls(const struct replay_tasks *tasks, struct replay_task *task)
 {
     uint32_t length = tasks->prompt + tasks->output, row = tasks->layers * tasks->chosen;
@@ -166,7 +166,7 @@ struct efs_servers_request *replay_tasks_requests(const struct replay_tasks *tas
     struct efs_servers_request *all = calloc(room, sizeof(*all));
     *count = 0;
     for (uint32_t n = 0; all && n < servers; n++) {
-        uint64_t own = seed * UINT64_C(0x100000001B3) + n; /* the same requests whatever else is tried */
+        uint64_t own = seed * UINT64_C(0x100000001B3) + n; /* the same requests with all rules and settings */
         for (double at_s = -log(random_unit(&own)) * arrival_s; all && at_s < duration_s;
              at_s -= log(random_unit(&own)) * arrival_s) {
             if (*count == room) {

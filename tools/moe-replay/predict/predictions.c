@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* predictions.c - a trace through a predictor: each guess is made before what it is about is told. */
+/* predictions.c - runs a trace through a predictor and scores each prediction before the predictor observes the layer.
+ */
 #include "predictions.h"
 
 #include "tables.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Of this thread alone: what else runs does not count. */
+/* CPU time of this thread, unaffected by other load. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;
@@ -24,13 +25,13 @@ struct player {
     struct efs_tables tables;
     struct efs_predictor *predictor;
     const struct efs_route *route;
-    struct predict_result *result; /* NULL: only learn */
+    struct predict_result *result; /* NULL: train only */
     float *probability;            /* [experts] */
-    struct efs_guess *guesses;     /* [experts] */
-    uint16_t *order;               /* [experts] of a layer by falling scores, where all are known */
-    float *scores;                 /* [experts] in that order */
+    struct efs_guess *guesses;     /* [2 * chosen] */
+    uint16_t *order;               /* [experts]: the chosen experts, then the rest by descending score */
+    float *scores;                 /* [experts], in that order */
     float *state;                  /* [width] */
-    void *learned;                 /* of the history, to begin each request with; NULL: do not */
+    void *learned;                 /* state after the history, loaded at the start of each request; NULL: not loaded */
     size_t learned_bytes;
     uint64_t every;
 };
@@ -60,7 +61,8 @@ static void judge_probabilities(struct player *player, const uint16_t *chosen, u
     }
 }
 
-/* Guess the layer `distance` ahead, of this token or, at its end, of the next. */
+/* Predicts a layer `distance` layers ahead and scores the prediction against the trace. start: the prediction is made
+ * at the end of the previous token, for one of the first layers of this one. */
 static void judge(struct player *player, uint64_t token, unsigned layer, unsigned distance, bool start)
 {
     const struct efs_route *route = player->route;
@@ -89,7 +91,7 @@ static void judge(struct player *player, uint64_t token, unsigned layer, unsigne
     judge_probabilities(player, chosen, sequence);
 }
 
-/* The chosen experts, then all others, by their scores. */
+/* Fills order and scores of a layer: the chosen experts, then the rest by descending score. */
 static void order_scores(struct player *player, const uint16_t *chosen, const float *scores)
 {
     const struct efs_route *route = player->route;
@@ -206,7 +208,7 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
         config.gates = trace->gates;
     }
     if (trace->all_scores && config.kind == EFS_PREDICT_FMOE)
-        config.tuning.width = trace->experts; /* maps as published: of all experts */
+        config.tuning.width = trace->experts; /* as published: maps of the scores of all experts */
     int rc = efs_predictor_new(&config, &player.predictor);
     EFS_TABLE(&player.tables, player.probability, trace->experts);
     EFS_TABLE(&player.tables, player.guesses, (size_t)2 * trace->chosen);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* predictions.h - moe-replay predict: predictors side by side on a routing trace. */
+/* predictions.h - moe-replay predict: compares predictors on a routing trace. */
 #ifndef MOE_REPLAY_PREDICTIONS_H
 #define MOE_REPLAY_PREDICTIONS_H
 
@@ -9,29 +9,29 @@
 
 #include "options.h"
 
-#define PREDICT_DISTANCES 4u /* that the table has */
+#define PREDICT_DISTANCES 4u /* distances in the table, layers ahead */
 #define PREDICT_LIST_MAX 64
 #define PREDICT_HISTORIES_MAX 16
 
-/* What a predictor may learn from the trace that it is judged on, each guess before what it is about. */
+/* The parts of the evaluated trace from which a predictor learns; it learns a layer after its prediction. */
 enum predict_learn {
-    PREDICT_LEARN_REQUEST, /* of the same request alone: each begins with what the history taught */
-    PREDICT_LEARN_ALL,     /* of all that came before in the trace */
-    PREDICT_LEARN_NO,      /* nothing but a request's own counts */
+    PREDICT_LEARN_REQUEST, /* the current request only: its state is reset to that after the history at each request */
+    PREDICT_LEARN_ALL,     /* all preceding tokens of the trace */
+    PREDICT_LEARN_NO,      /* nothing, except the counts of the current request */
     PREDICT_LEARNS
 };
 
-/* One predictor of the list, as it was asked for. */
+/* One predictor of the list. */
 struct predict_choice {
     char name[48];
-    struct efs_predict_config config; /* but for the trace's shape */
-    bool named;                       /* not by "all": a trace that lacks what it needs is an error */
+    struct efs_predict_config config; /* without the shape of the trace */
+    bool named;                       /* given by name, not by "all": fails if the trace lacks its inputs */
 };
 
-#define PREDICT_PERFECT "perfect" /* knows what will be asked for: its config.kind is EFS_PREDICTORS */
+#define PREDICT_PERFECT "perfect" /* knows the future requests: its config.kind is EFS_PREDICTORS */
 
-/* The predictors of a list, "all" among them, in choices[PREDICT_LIST_MAX]; with `perfect` that one is known, too. How
- * many there are. Ends the program where a name is unknown. */
+/* Parses a list of predictors, where "all" is allowed, into choices[PREDICT_LIST_MAX]. perfect: allows PREDICT_PERFECT.
+ * Returns their number. An unknown name exits with status 2. */
 uint32_t predict_choices_take(const struct argp_state *state, const char *option, const struct tools_list *names,
                               bool perfect, struct predict_choice *choices);
 
@@ -46,22 +46,23 @@ struct predict_arguments {
     enum predict_learn learn;
 };
 
-/* Read the command line; ends the program where it is wrong. */
+/* Parses the command line; wrong usage exits with status 2. */
 void predict_arguments_parse(int argc, char **argv, struct predict_arguments *arguments);
 
-/* Slots: an expert of a layer of a token. */
+/* Slots: experts chosen, counted per token and layer. */
 struct predict_result {
     struct predict_at {
         uint64_t slots, within_k, within_2k;
-    } at[PREDICT_DISTANCES], start; /* start: of the layers that are guessed from the token before */
-    uint64_t layers, whole;         /* one layer ahead: all experts within 2K */
-    uint64_t picked, picked_right;  /* what the predictor would fetch */
+    } at[PREDICT_DISTANCES], start; /* start: layers predicted at the end of the previous token */
+    uint64_t layers, whole;         /* one layer ahead: layers predicted; those with all experts within the first 2K */
+    uint64_t picked, picked_right;  /* experts that the predictor would prefetch; of them, chosen */
     double squares;                 /* sum of (probability - chosen)^2 */
-    uint64_t judged;                /* probabilities */
+    uint64_t judged;                /* number of probabilities in that sum */
     uint64_t bytes, observe_ns, observed, ask_ns, asked;
 };
 
-/* Play the histories, then the trace. 0, -ENOMEM, -E2BIG: the memory is too little; -ECANCELED. */
+/* Trains a predictor on the histories, then evaluates it on the trace. 0; -ENOMEM; -E2BIG: memory_bytes is too small;
+ * -ECANCELED: interrupted. */
 int predict_play(const struct predict_arguments *arguments, const struct predict_choice *choice,
                  const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result);
 
@@ -69,7 +70,7 @@ void predict_report_head(const struct predict_arguments *arguments, const struct
                          const struct efs_route *trace);
 void predict_report_row(const struct predict_choice *choice, const struct predict_result *result);
 
-/* The program, with the command's name as argv[0]; its exit status. */
+/* main() of "moe-replay predict". Returns the exit status. */
 int predict_main(int argc, char **argv);
 
 #endif

@@ -38,7 +38,7 @@ static const struct tools_option options[] = {
      .most = UINT64_C(1) << 40},
     {0}};
 
-/* NAME, or NAME:VARIANT. false: there is no such predictor. */
+/* Parses NAME or NAME:VARIANT. false: unknown predictor or variant. */
 static bool choice_parse(const char *text, struct predict_choice *choice)
 {
     struct efs_predict_config *config = &choice->config;

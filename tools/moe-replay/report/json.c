@@ -14,7 +14,7 @@ static double per_token(const struct replay_run_record *run, uint64_t sum)
     return run->result.tokens ? (double)sum / (double)run->result.tokens : 0;
 }
 
-/* An object with the pools' letters as names. */
+/* An object with the letters of the pools as keys. */
 static json_t *by_pool(const uint64_t *numbers, unsigned count)
 {
     json_t *object = json_object();
@@ -23,7 +23,7 @@ static json_t *by_pool(const uint64_t *numbers, unsigned count)
     return object;
 }
 
-/* Null: nothing was guessed. A simulated run counts what was missing in bytes, the engine in experts. */
+/* null: no prefetch. Missing experts are counted in bytes by the simulator, in experts by the engine. */
 static json_t *guesses_json(const struct replay_run_record *run)
 {
     const struct replay_guesses *g = &run->result.guesses;

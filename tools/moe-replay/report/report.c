@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.c - runs as tables. */
+/* report.c - prints runs as tables. */
 #include "report.h"
 
 #include "size.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TIE 0.01 /* runs that differ by no more are marked even */
+#define TIE 0.01 /* relative difference within which a run is marked as equal to the least */
 
 static double share(double part, double whole)
 {
@@ -76,7 +76,7 @@ void replay_report_head(const struct replay_report *report)
     printf("    F%%    C%%    S%%    E%%    M%%\n");
 }
 
-/* The run of the same without guesses; NULL: there is none. */
+/* The run with the same settings without prefetch; NULL: none. */
 static const struct replay_run_record *find_plain(const struct replay_report *report,
                                                   const struct replay_run_record *run)
 {
@@ -133,7 +133,7 @@ void replay_report_row(const struct replay_report *report)
     }
 }
 
-/* ---- the summary: a table run by budget for some numbers, of which less is better ---------------------------- */
+/* ---- the summary: a table of runs by budget for each of three numbers, lower is better ----------------------- */
 
 static double number_of(const struct replay_report *report, const struct replay_run_record *run, const char *name,
                         struct replay_number *found)
@@ -147,7 +147,7 @@ static double number_of(const struct replay_report *report, const struct replay_
     return numbers[i].scale * numbers[i].value;
 }
 
-/* The first run of that name, batch and budget; NULL: there is none. */
+/* The first run of that name, batch and budget; NULL: none. */
 static const struct replay_run_record *find_run(const struct replay_report *report, const char *name, uint32_t batch,
                                                 uint32_t budget)
 {
@@ -161,7 +161,7 @@ static const struct replay_run_record *find_run(const struct replay_report *repo
     return NULL;
 }
 
-/* * least of its budget, = no more than 1 % above; a run that knows the future is not compared. */
+/* '*': least of its batch and budget; '=': at most 1 % above the least; the oracle is not compared. */
 static char mark_of(const struct replay_report *report, const struct replay_run_record *run, const char *number)
 {
     struct replay_number n;

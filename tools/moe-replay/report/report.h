@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.h - runs as tables and as JSON, from one list of their numbers. */
+/* report.h - prints runs as tables and as JSON, both from the numbers of replay_run_numbers(). */
 #ifndef MOE_REPLAY_REPORT_H
 #define MOE_REPLAY_REPORT_H
 
@@ -10,14 +10,14 @@ struct replay_report {
     const char *trace, *history; /* history NULL: the default skew */
     struct replay_run_record *runs;
     size_t count;
-    const char *const *budgets; /* as the user wrote them */
+    const char *const *budgets; /* as given on the command line */
     uint32_t budget_count;
 };
 
-/* The numbers of a run: in the table where they have a title, in the order of the columns. */
+/* A number of a run. The table has a column for each number with a title, in this order. */
 struct replay_number {
-    const char *name, *title; /* in JSON; in the table, NULL: not there */
-    double scale;             /* of the table */
+    const char *name, *title; /* name in JSON; head of the column, NULL: not in the table */
+    double scale;             /* factor for the table */
     int width, digits;
     double value;
 };
@@ -25,12 +25,12 @@ struct replay_number {
 unsigned replay_run_numbers(const struct replay_report *report, const struct replay_run_record *run,
                             struct replay_number numbers[REPLAY_NUMBERS]);
 
-/* "zipmoe:io +mixed", "oracle", "mmap": what the rows of a table are called. */
+/* The name of a run in the tables: "zipmoe:io +mixed", "oracle", "mmap". */
 void replay_run_name(const struct replay_run_record *run, char *name, size_t room);
 
-void replay_report_head(const struct replay_report *report);    /* over the rows of the last run's budget and batch */
-void replay_report_row(const struct replay_report *report);     /* the last run, and what its guesses were worth */
-void replay_report_summary(const struct replay_report *report); /* tables run by budget */
+void replay_report_head(const struct replay_report *report); /* head of the rows for the last run's budget and batch */
+void replay_report_row(const struct replay_report *report);  /* the last run, and the effect of its prefetch */
+void replay_report_summary(const struct replay_report *report); /* tables of runs by budget */
 int replay_report_json(const struct replay_report *report, const char *path, struct efs_error *err);
 
 #endif

@@ -6,9 +6,10 @@
 
 #include <stdlib.h>
 
-#define GUESSES_MAX 4096u /* of a sequence */
+#define GUESSES_MAX 4096u /* most predictions of a sequence */
 
-/* What was read of an expert: bytes of these components, tensor after tensor, and the piece that is being read. */
+/* The prefetched part of an expert: bytes read of these components, tensor by tensor, and bytes of the piece in flight.
+ */
 struct part {
     unsigned components;
     uint64_t bytes, under_way;
@@ -22,14 +23,14 @@ struct replay_ahead {
     const struct efs_trace_timeline *timeline;
     struct efs_prefetch *queue;
     struct efs_governor governor;
-    uint8_t *held;   /* [layers * experts]: components that were read */
-    uint8_t *wanted; /* the same, that are to be read if it is */
-    /* the read that is under way */
+    uint8_t *held;   /* [layers * experts]: components that were prefetched and are held outside the cache */
+    uint8_t *wanted; /* [layers * experts]: components that a prefetch of the expert reads */
+    /* the prefetch in progress */
     bool reading, cancelled;
     uint32_t unit;
     struct part part;
-    uint64_t piece; /* bytes that are being read, also of a read that nobody wants any more */
-    /* the request that was asked for last */
+    uint64_t piece; /* bytes in flight, also of a cancelled prefetch */
+    /* the last request */
     struct part got[REPLAY_REQUEST_MAX];
     struct efs_governor_request request;
     /* the pass */
@@ -39,7 +40,7 @@ struct replay_ahead {
     struct replay_guesses result;
 };
 
-/* ---- what it is worth in bytes and time ------------------------------------------------------------------------- */
+/* ---- components, bytes and the governor ------------------------------------------------------------------------- */
 
 static unsigned components_of(unsigned pool)
 {
@@ -145,7 +146,7 @@ static void act(struct replay_ahead *a, const struct efs_prefetch_action *action
     }
 }
 
-/* A read that was cancelled and that nobody raised. */
+/* Ends the prefetch in progress if it was cancelled and not raised again. */
 static void end_cancelled(struct replay_ahead *a)
 {
     const struct efs_prefetch_action *actions;
@@ -175,7 +176,7 @@ uint64_t replay_ahead_next(void *arg, uint64_t now_ns)
         a->part = (struct part){.components = a->wanted[a->unit]};
     }
     uint64_t left = bytes_of(a->setup, a->part.components) - a->part.bytes, latency_ns = 0;
-    if (a->part.bytes == 0) /* the next pieces follow at once */
+    if (a->part.bytes == 0) /* only the first piece has latency */
         latency_ns = (uint64_t)a->setup->profile.read_latency_ns;
     a->piece = left < REPLAY_PIECE_BYTES ? left : REPLAY_PIECE_BYTES;
     a->part.under_way = a->piece;
@@ -212,7 +213,7 @@ static uint64_t sequence_of(const struct replay_ahead *a, uint32_t t)
     return a->workload->route->sequence[a->workload->at[a->token + t]];
 }
 
-/* Sequences that end with this pass have no guesses any more. */
+/* Whether token t of the current pass is the last of its sequence. */
 static bool ends(const struct replay_ahead *a, uint32_t t)
 {
     const struct replay_workload *w = a->workload;
@@ -223,7 +224,7 @@ static bool ends(const struct replay_ahead *a, uint32_t t)
     return true;
 }
 
-/* What was read ahead of an expert that is asked for now. */
+/* Takes the prefetched part of a requested expert, or the prefetch in progress, out of the prefetcher's state. */
 static struct part take_part(struct replay_ahead *a, uint32_t unit, const struct efs_placement *placement)
 {
     const struct replay_setup *s = a->setup;
@@ -234,7 +235,7 @@ static struct part take_part(struct replay_ahead *a, uint32_t unit, const struct
         a->held[unit] = 0;
     } else if (a->reading && a->unit == unit) {
         part = a->part;
-        a->reading = false; /* it is the request's now */
+        a->reading = false; /* the request finishes the read */
     }
     a->request.ahead_bytes += part.bytes;
     a->request.missing_bytes += bytes_of(s, missing) - part.bytes;
@@ -278,15 +279,15 @@ double replay_ahead_left(const struct replay_ahead *a, uint32_t i, uint32_t tens
     return with_piece < tensor_bytes - 1 ? 1 - with_piece / tensor_bytes : 0;
 }
 
-/* ---- guesses ---------------------------------------------------------------------------------------------------- */
+/* ---- predictions ------------------------------------------------------------------------------------------------ */
 
-/* An expert of the layer so many ahead, if anything of it is missing. */
+/* Makes a candidate of an expert, `distance` layers ahead of layer. false: no component of it is missing. */
 static bool candidate(struct replay_ahead *a, const struct efs_policy *policy, uint32_t layer, unsigned distance,
                       uint32_t expert, float probability, struct efs_governor_candidate *c)
 {
     uint32_t at = (layer + distance) % a->workload->layers, unit = at * a->workload->experts + expert;
     unsigned missing = (REPLAY_SM | REPLAY_E) & ~components_of(efs_policy_state(policy, at, expert));
-    if (a->held[unit]) /* it is still wanted */
+    if (a->held[unit]) /* keeps the held components among the candidates */
         missing = a->held[unit];
     else if (a->reading && a->unit == unit)
         missing = a->part.components;

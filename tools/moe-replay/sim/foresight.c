@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HARDLY 0.02F /* less probable guesses are not kept */
+#define HARDLY 0.02F /* drop predictions with a lower probability */
 
 struct seer {
-    struct efs_predictor *predictor; /* NULL: it knows */
+    struct efs_predictor *predictor; /* NULL: perfect prediction, from the workload */
     const struct replay_workload *workload;
-    struct replay_foresight *foresight; /* NULL: only learn */
+    struct replay_foresight *foresight; /* NULL: train only */
     struct efs_guess *guesses;          /* [2 * chosen] */
     float *state;                       /* [width of the trace's states] */
-    uint64_t *live;                     /* [batch]: sequences under way */
+    uint64_t *live;                     /* [batch]: active sequences */
     uint32_t live_count;
     unsigned distances;
     size_t kept, room;
@@ -113,7 +113,7 @@ static int know(struct seer *s, uint64_t at, unsigned layer)
 
 /* ---- a workload ------------------------------------------------------------------------------------------------- */
 
-/* The sequences of a pass begin, those of the last that are not in it end. */
+/* Ends the sequences that are not in the pass and begins those that are new in it. */
 static int follow_sequences(struct seer *s, const uint64_t *at, uint32_t width)
 {
     const uint32_t *sequence = s->workload->route->sequence;
@@ -139,7 +139,7 @@ static int follow_sequences(struct seer *s, const uint64_t *at, uint32_t width)
     return rc;
 }
 
-/* A pass, layer by layer: all its tokens have chosen before anything is guessed. */
+/* Plays a pass. In each layer the predictor observes all tokens before the first prediction. */
 static int play_pass(struct seer *s, const uint64_t *at, uint32_t width, uint64_t token)
 {
     const struct replay_workload *w = s->workload;

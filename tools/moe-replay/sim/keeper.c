@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.c - see keeper.h. Each rule is a worth: the expert that is worth least goes.
+ * keeper.c - see keeper.h. Each policy assigns a worth to an expert; the expert with the least worth is evicted.
  *
- *     oracle        Belady's rule with bypass: what is used latest goes, and it knows the whole trace
- *     least-stale   an expert whose layer has passed without it goes first, then whose layer comes latest (SpecMD, as
- *                   we read its description; equal ones by their last use)
- *     layer-lfu     counts, each layer in its own part
- *     fmoe          p * freq: the probability by the expert map that is found last, times how often it was asked for
- *     moe-infinity  (part of its layer's calls in the requests under way + a little) * (1 - layer / L)
- *     dali-printed  Algorithm 2 to the letter: nothing is kept but what is exchanged after every w passes, the first
- *                   one with them, and the busiest go
- *     dali          the same without these slips (sched/assign/gpu_cache.h)
+ *     oracle        Belady's policy with bypass: knows the whole trace; evicts the expert whose next use is latest
+ *     least-stale   first experts that their layer has not requested in this pass, then those whose layer is reached
+ *                   latest (SpecMD, as we read its description); ties by last use
+ *     layer-lfu     number of requests; the budget is divided between the layers
+ *     fmoe          p * freq: the probability in the last matching expert map, times the number of requests
+ *     moe-infinity  (share of the layer's tokens in the active sequences + INFINITY_LEAST) * (1 - layer / L)
+ *     dali-printed  Algorithm 2 as printed: experts enter the cache only by a swap every w passes, the first pass
+ *                   included, and the swap evicts the experts with the most tokens
+ *     dali          the same with these errors corrected (sched/assign/gpu_cache.h)
  */
 #include "keeper.h"
 
@@ -21,34 +21,34 @@
 #include <string.h>
 
 #define DALI_WINDOW 4u
-#define INFINITY_LEAST 1e-3 /* what an expert is worth that the requests have not called */
+#define INFINITY_LEAST 1e-3 /* for experts that the active sequences have not requested */
 
 struct replay_keeper {
     struct efs_tables tables;
     enum replay_keeper_kind kind;
     const struct replay_workload *workload;
     const struct replay_foresight *foresight;
-    size_t request; /* the next one */
+    size_t request; /* index of the next request */
     uint64_t pass, token;
     uint32_t units, swaps;
     bool by_layer;
-    uint64_t *room;     /* [layers, or 1]: experts that still fit */
-    bool *inside;       /* [units] */
-    size_t *last;       /* [units]: request that asked for it last, counted from 1 */
-    uint32_t *count;    /* [units]: times it was asked for */
+    uint64_t *room;     /* [layers, or 1]: free capacity, experts */
+    bool *inside;       /* [units]: cached */
+    size_t *last;       /* [units]: last request of the expert, counted from 1 */
+    uint32_t *count;    /* [units]: number of requests */
     float *guessed;     /* [units]: fmoe's p */
-    double *calls;      /* [units]: moe-infinity, of the requests under way */
-    size_t *next, *use; /* oracle: of each expert of a request, where it is asked for next; of each unit, from here */
+    double *calls;      /* [units]: moe-infinity: tokens since the last start of a sequence */
+    size_t *next, *use; /* oracle: next[i]: index in workload->ids of the next use of ids[i]; use[unit]: from now on */
     uint64_t *score;    /* [units]: DALI */
-    uint32_t *tokens;   /* [experts] */
-    /* what is brought, DALI */
+    uint32_t *tokens;   /* [experts]: tokens in the current request */
+    /* background reads, DALI */
     uint64_t expert_bytes, brought_bytes;
-    uint64_t *coming; /* [units]: bytes that are still to be read; 0: it is there, or nobody brings it */
-    uint32_t *queue;  /* [units]: a ring, of those that are coming or were */
+    uint64_t *coming; /* [units]: bytes still to read; 0: in memory, or not read in the background */
+    uint32_t *queue;  /* [units]: ring buffer of units to read; entries with coming 0 are skipped */
     uint32_t first, queued;
-    bool *waits;       /* [units]: in the ring */
-    uint64_t piece;    /* bytes that are being read */
-    uint32_t piece_of; /* for this unit */
+    bool *waits;       /* [units]: in the ring buffer */
+    uint64_t piece;    /* bytes in flight */
+    uint32_t piece_of; /* of this unit */
 };
 
 static uint32_t unit_of(const struct replay_workload *w, size_t request, size_t i)
@@ -61,9 +61,9 @@ static bool is_dali(enum replay_keeper_kind kind)
     return kind == REPLAY_KEEP_DALI || kind == REPLAY_KEEP_DALI_PRINTED;
 }
 
-/* ---- begin and end ---------------------------------------------------------------------------------------------- */
+/* ---- new and free ----------------------------------------------------------------------------------------------- */
 
-/* From the end: where each expert is asked for next. */
+/* Computes the next use of each expert, backwards from the end of the workload. */
 static void keeper_foresee(struct replay_keeper *k)
 {
     const struct replay_workload *w = k->workload;
@@ -77,7 +77,7 @@ static void keeper_foresee(struct replay_keeper *k)
         }
 }
 
-/* It is kept, but not read yet. */
+/* Queues a background read of a cached expert. */
 static void keeper_send_for(struct replay_keeper *k, uint32_t unit)
 {
     k->coming[unit] = k->expert_bytes;
@@ -87,7 +87,7 @@ static void keeper_send_for(struct replay_keeper *k, uint32_t unit)
     k->queue[(k->first + k->queued++) % k->units] = unit;
 }
 
-/* DALI holds some from the start, whichever. */
+/* DALI's initial cache: the first experts of each layer. */
 static void keeper_fill(struct replay_keeper *k)
 {
     const struct replay_workload *w = k->workload;
@@ -148,7 +148,7 @@ void replay_keeper_free(struct replay_keeper *k)
     free(k);
 }
 
-/* ---- what is brought -------------------------------------------------------------------------------------------- */
+/* ---- background reads ------------------------------------------------------------------------------------------- */
 
 uint64_t replay_keeper_bring(struct replay_keeper *k, uint64_t most_bytes, bool *begins)
 {
@@ -169,7 +169,7 @@ void replay_keeper_came(struct replay_keeper *k)
 {
     uint64_t *coming = &k->coming[k->piece_of];
     k->brought_bytes += k->piece;
-    *coming -= *coming < k->piece ? *coming : k->piece; /* it may have been asked for, or let go, meanwhile */
+    *coming -= *coming < k->piece ? *coming : k->piece; /* 0 if it was requested or evicted meanwhile */
 }
 
 uint64_t replay_keeper_brought_bytes(const struct replay_keeper *k)
@@ -177,9 +177,10 @@ uint64_t replay_keeper_brought_bytes(const struct replay_keeper *k)
     return k->brought_bytes;
 }
 
-/* ---- what an expert is worth ------------------------------------------------------------------------------------ */
+/* ---- the worth of an expert ------------------------------------------------------------------------------------- */
 
-/* Layers until its layer comes again; a layer more than all where it has passed without it. */
+/* Layers until the expert's layer is reached again; all layers and one if that layer did not request it in this pass.
+ */
 static double stale(const struct replay_keeper *k, uint32_t unit, uint32_t layer)
 {
     uint32_t layers = k->workload->layers, of = unit / k->workload->experts;
@@ -215,14 +216,15 @@ static double worth(const struct replay_keeper *k, uint32_t unit, uint32_t layer
     }
 }
 
-/* ---- what goes -------------------------------------------------------------------------------------------------- */
+/* ---- eviction --------------------------------------------------------------------------------------------------- */
 
 static bool goes_before(const struct replay_keeper *k, double a_worth, uint32_t a, double b_worth, uint32_t b)
 {
     return a_worth < b_worth || (!(b_worth < a_worth) && k->last[a] < k->last[b]);
 }
 
-/* Keep unit if there is room, or in the place of what is worth least; never of what this request asks for. */
+/* Caches unit: in free capacity, else by evicting the expert with the least worth. Never evicts an expert of the
+ * current request, except for the oracle, which may also bypass unit. */
 static void keeper_admit(struct replay_keeper *k, uint32_t unit)
 {
     uint32_t layer = unit / k->workload->experts, domain = k->by_layer ? layer : 0, victim = k->units;
@@ -253,7 +255,8 @@ static void keeper_admit(struct replay_keeper *k, uint32_t unit)
     k->inside[unit] = victim != unit;
 }
 
-/* The u experts of a layer with the highest scores, cached or not, into units; returns how many there are. */
+/* Writes to units the experts of a layer with the highest scores, at most k->swaps, among the cached or the uncached
+ * ones. Returns their number. */
 static uint32_t busiest(const struct replay_keeper *k, uint32_t first, bool cached, uint32_t *units)
 {
     uint32_t count = 0;
@@ -277,7 +280,7 @@ static void swap_in(struct replay_keeper *k, uint32_t in, uint32_t out)
     k->inside[in] = true;
     k->inside[out] = false;
     k->coming[out] = 0;
-    if (k->last[in] != k->request + 1) /* else it was read for the request */
+    if (k->last[in] != k->request + 1) /* otherwise the current request reads it */
         keeper_send_for(k, in);
 }
 
@@ -309,7 +312,7 @@ static void keeper_exchange(struct replay_keeper *k, uint32_t layer)
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
-/* What the maps that are found say of the layers to come; of the others it stands as it was. */
+/* Updates p for the layers that have predictions: the maximum over the tokens of the pass. */
 static void keeper_guess(struct replay_keeper *k, uint32_t layer)
 {
     const struct replay_workload *w = k->workload;
@@ -320,7 +323,7 @@ static void keeper_guess(struct replay_keeper *k, uint32_t layer)
         for (size_t i = f->first[slot]; i < f->first[slot + 1]; i++) {
             const struct replay_guess *g = &f->guesses[i];
             float *row = k->guessed + (layer + g->distance) % w->layers * w->experts;
-            if (t == 0 && g->distance != d) /* guesses come by distance */
+            if (t == 0 && g->distance != d) /* predictions are sorted by distance */
                 memset(row, 0, w->experts * sizeof(*row));
             d = g->distance;
             row[g->expert] = g->probability > row[g->expert] ? g->probability : row[g->expert];
@@ -333,7 +336,7 @@ void replay_keeper_request(struct replay_keeper *k, struct efs_placement *placem
     const struct replay_workload *w = k->workload;
     size_t r = k->request;
     uint32_t layer = (uint32_t)(r % w->layers);
-    if (layer == 0 && w->starts[k->pass]) /* the matrices of requests that are new are empty */
+    if (layer == 0 && w->starts[k->pass]) /* a sequence starts: moe-infinity's matrix is cleared */
         memset(k->calls, 0, k->units * sizeof(*k->calls));
     memset(k->tokens, 0, w->experts * sizeof(*k->tokens));
     for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {

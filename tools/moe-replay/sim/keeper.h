@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.h - replacement as the papers have it, of whole coded experts, for comparison; and Belady's, which no policy
- * on whole experts can beat. What is missing is read and, but for Belady's and DALI's, kept in the place of another.
+ * keeper.h - replacement policies of papers on whole coded experts, for comparison, and Belady's policy as the upper
+ * bound of hits. Missing experts are read for their request and, except with Belady's and DALI's policies, always
+ * cached.
  */
 #ifndef MOE_REPLAY_KEEPER_H
 #define MOE_REPLAY_KEEPER_H
@@ -11,24 +12,23 @@
 
 struct replay_keeper;
 
-/* Room for so many experts, over all layers together; of layer-lfu and DALI's, as many of each layer. foresight:
- * guesses for fmoe, NULL for the others. swaps: DALI's u. expert_bytes: read of one. Workload and foresight are to live
- * as long. NULL: no memory.
- */
+/* units: capacity in experts, for all layers together; divided evenly between the layers for layer-lfu and DALI.
+ * foresight: predictions for fmoe, NULL for all other kinds. swaps: DALI's u. expert_bytes: bytes to read per expert.
+ * Keeps pointers to workload and foresight. NULL: no memory. */
 struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const struct replay_workload *workload,
                                         const struct replay_foresight *foresight, uint64_t units, uint32_t swaps,
                                         uint64_t expert_bytes);
-void replay_keeper_free(struct replay_keeper *keeper); /* NULL is fine */
+void replay_keeper_free(struct replay_keeper *keeper); /* NULL is allowed */
 
-/* The next request of the workload: where its experts are found, C or M. */
+/* Processes the next request of the workload; sets the placements of its experts to C (cached) or M (missing). */
 void replay_keeper_request(struct replay_keeper *keeper, struct efs_placement *placements);
 /*
- * Experts that are brought though nobody asks for them: those that DALI begins with, and its exchanges. They are read
- * while nothing else is; one that is asked for before is missing, and is read by the request.
+ * Background reads: DALI's initial cache and the experts that it swaps in. They run while no request reads; an expert
+ * that is requested before its read completes is missing, and the request reads it.
  */
-/* The next piece to read, at most so many bytes; 0: there is none. *begins: it is the first of its expert. */
+/* Returns the size of the next piece to read, at most most_bytes; 0: none. *begins: it is the first of its expert. */
 uint64_t replay_keeper_bring(struct replay_keeper *keeper, uint64_t most_bytes, bool *begins);
-void replay_keeper_came(struct replay_keeper *keeper);                    /* that piece */
-uint64_t replay_keeper_brought_bytes(const struct replay_keeper *keeper); /* so far */
+void replay_keeper_came(struct replay_keeper *keeper);                    /* that piece was read */
+uint64_t replay_keeper_brought_bytes(const struct replay_keeper *keeper); /* total of the background reads */
 
 #endif

@@ -2,9 +2,9 @@
 /*
  * simulate.c - one run: a workload through a policy and the simulator.
  *
- * Before a layer is described the policy is asked and at once decides what stays. An expert that has to be read is read
- * in full or in half as its state says; the first reads of a request wait for the disk's latency, the others queue
- * behind them.
+ * The policy processes a request, evictions included, before the simulator gets the costs of its experts. Both
+ * components of an expert are read or one, depending on its pool. Only the first read of a request has the disk's
+ * latency; the next ones are queued behind it.
  */
 #include "simulate.h"
 
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_PASSES 32 /* between two looks at the clock and the user */
+#define SLICE_PASSES 32 /* passes between two calls of the progress function */
 
 struct player {
     const struct replay_setup *setup;
@@ -26,23 +26,23 @@ struct player {
     struct efs_policy *policy;         /* or */
     struct replay_keeper *keeper;      /* this */
     struct replay_foresight foresight; /* of the keeper */
-    struct replay_ahead *ahead;        /* NULL: nothing is guessed */
-    bool has_share;                    /* guesses have their part of the budget */
-    const struct replay_plan *plan;    /* for what of the budget they leave then */
-    double all_over_kept;              /* the budget over that */
+    struct replay_ahead *ahead;        /* NULL: no prefetch */
+    bool has_share;                    /* prefetch has its part of the budget */
+    const struct replay_plan *plan;    /* of the budget without that part */
+    double all_over_kept;              /* ratio of the budget to the budget without that part */
     struct efs_trace_timeline timeline;
-    bool raw;  /* files that are not coded */
-    bool read; /* the request has read something */
+    bool raw;  /* the files are not coded */
+    bool read; /* the current request has a read */
     struct efs_placement placements[REPLAY_REQUEST_MAX];
-    uint32_t count;                              /* of them described */
-    struct efs_trace_tensor each[EFS_POOLS + 1]; /* a tensor of an expert found in a pool */
+    uint32_t count;                              /* of placements that player_describe() has processed */
+    struct efs_trace_tensor each[EFS_POOLS + 1]; /* costs of a tensor, by the pool of its expert */
     uint64_t policy_ns;
     uint64_t *pass_ns; /* [passes] */
     void *memory;      /* of graph and schedule */
     size_t memory_bytes;
 };
 
-/* ---- what an expert costs ----------------------------------------------------------------------------------- */
+/* ---- costs of an expert ------------------------------------------------------------------------------------- */
 
 static uint64_t whole_ns(double ns)
 {
@@ -73,7 +73,7 @@ static void lay_costs(struct player *player)
                                       .sm_bytes = s->bytes[EFS_POOL_F] / s->tensors};
 }
 
-/* How a tensor is found of which something was read ahead. */
+/* The costs of a tensor of which a part was prefetched. */
 static struct efs_trace_tensor tensor_ahead(const struct player *player, unsigned pool, uint32_t i, uint32_t tensor)
 {
     static const uint8_t components[EFS_POOLS + 1] =
@@ -96,7 +96,7 @@ static struct efs_trace_tensor tensor_ahead(const struct player *player, unsigne
     return found;
 }
 
-/* The first read of a request waits for the disk. */
+/* Adds the disk's latency to the first read of a request. */
 static void add_latency(struct player *player, struct efs_task_tensor *task)
 {
     uint64_t latency = whole_ns(player->setup->profile.read_latency_ns);
@@ -118,7 +118,7 @@ static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, stru
     uint32_t count = player->setup->tensors, i = player->count++;
     unsigned pool = player->placements[i].found;
     (void)layer;
-    (void)expert; /* they come in the order in which they were asked for */
+    (void)expert; /* called in the order of the request */
     for (uint32_t t = 0; t < count; t++) {
         tensors[t] = player->ahead && pool >= EFS_POOL_S ? tensor_ahead(player, pool, i, t) : player->each[pool];
         add_latency(player, &tensors[t].task);
@@ -161,7 +161,7 @@ static void player_used(void *arg, uint32_t layer, const uint32_t *experts, uint
     player->result->requests++;
 }
 
-/* The cache has the part of the budget that guesses have not. */
+/* Resizes the cache when prefetch gains or loses its part of the budget. */
 static void follow_share(struct player *player)
 {
     const struct efs_move *moves;
@@ -230,7 +230,7 @@ static int open_policy(struct player *player, const struct replay_policy *choice
     return rc;
 }
 
-/* What a keeper brings is read as guesses are. */
+/* The simulator runs a keeper's background reads like prefetches. */
 static uint64_t keeper_next(void *arg, uint64_t now_ns)
 {
     const struct player *player = arg;
@@ -249,7 +249,7 @@ static void keeper_came(void *arg)
     replay_keeper_came(player->keeper);
 }
 
-/* Passes [begin, end) as requests of the simulator; returns how many. */
+/* Converts passes [begin, end) to requests of the simulator. Returns their number. */
 static size_t fill_requests(const struct replay_workload *w, uint64_t begin, uint64_t end,
                             struct efs_trace_request *requests)
 {
@@ -284,7 +284,7 @@ static int player_run(struct player *player, const struct efs_trace_config *conf
     return rc;
 }
 
-/* What cannot be beaten by doing the same at other times. */
+/* Computes the lower bound of the time over all orders of the same operations. */
 static void take_limit(const struct player *player, struct replay_result *r)
 {
     const uint64_t *busy = r->all.busy_ns;
@@ -310,7 +310,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->raw = policy->pools == REPLAY_RAW;
     lay_costs(player);
     player->plan = plan;
-    player->has_share = true; /* as it was planned for */
+    player->has_share = true; /* as planned */
     player->all_over_kept =
         (double)budget_bytes / (double)(budget_bytes - (foresight ? replay_ahead_held_bytes(setup, budget_bytes) : 0));
     if (foresight)
@@ -342,7 +342,7 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     if (rc == 0)
         rc = replay_take_times(workload, player->pass_ns, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
-    if (player->keeper) /* beside requests, so that only their bytes count */
+    if (player->keeper) /* totals have only the reads of requests */
         result->all.read_bytes += replay_keeper_brought_bytes(player->keeper);
     take_limit(player, result);
     if (player->ahead)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate.h - a workload played in the simulator. */
+/* simulate.h - runs a workload in the simulator. */
 #ifndef MOE_REPLAY_SIMULATE_H
 #define MOE_REPLAY_SIMULATE_H
 
 #include "replay.h"
 
-struct replay_foresight; /* NULL: nothing is guessed. Else the plan is of what guesses leave of budget_bytes. */
+struct replay_foresight;
+/* foresight NULL: no prefetch; otherwise the plan is for budget_bytes less replay_ahead_held_bytes(). 0, -ENOMEM or
+ * -errno of sched/. */
 int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
                     const struct replay_policy *policy, const struct replay_history *history,
                     const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
