@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backend.c - a backend of ggml, one for each context: it is given the nodes that the device said it would take. The
- * processor computes everything between products: a prototype that took it over, to the bit, saved some 1 % of a layer.
+ * backend.c - the ggml backend, one per context: computes the nodes that device_supports_op() accepted. The CPU backend
+ * computes everything between the products: a prototype that computed it here, bit-identically, saved about 1 % of a
+ * layer's time.
  */
 #include "plugin.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define TOGETHER 8 /* products of one layer in a row: gate and up */
+#define TOGETHER 8 /* most consecutive products with one input that share a request: gate and up */
 
 struct backend {
     struct ggml_backend base;
@@ -50,7 +51,7 @@ static bool is_work(const struct ggml_tensor *node)
     }
 }
 
-/* Do two products need the same experts, for the same tokens? */
+/* Whether two products need the same experts for the same tokens. */
 static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *b)
 {
     const struct efsg_weight *v = efsg_product_weight(a), *w = efsg_product_weight(b);
@@ -58,7 +59,7 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
            v->activation == w->activation && a->src[2] == b->src[2];
 }
 
-/* Before a context computes for the first time it has taken its memory. */
+/* Raises the source's budget before the first product of a context: the program has allocated its memory by then. */
 static void settle(struct backend *b, struct efsg_source *source)
 {
     if (b->settled != source)
@@ -76,7 +77,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         struct ggml_tensor *node = i < all ? efsg_host.graph_node(graph, i) : NULL;
         if (node && !is_work(node))
             continue;
-        /* one that is fed by one before it comes after it */
+        /* The same input as nodes[0], so it does not depend on a product of the group. */
         bool joins =
             node && count > 0 && count < TOGETHER && same_experts(nodes[0], node) && node->src[1] == nodes[0]->src[1];
         if (count > 0 && !joins) {

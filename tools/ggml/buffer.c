@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * buffer.c - buffers of ggml: memory of the host that everybody may read. Over a mapped file the experts that we know
- * are noted, and pages of theirs that loading has brought are given back: nobody reads them again.
+ * buffer.c - ggml buffers in host memory, which all backends can read. In a buffer over a mapped file the tensors of
+ * experts that the source has get an efsg_weight, and their pages are released: the backend does not read them.
  */
 #include "plugin.h"
 
@@ -15,7 +15,7 @@
 
 struct buffer {
     uint8_t *base;
-    bool own; /* memory of ours, not a mapping */
+    bool own; /* base is allocated here, not a mapping */
     struct efsg_file file;
     struct efsg_source *source;
     struct efsg_routers *routers;
@@ -24,9 +24,10 @@ struct buffer {
 
 static struct ggml_backend_buffer_type type;
 
-/* ---- giving back ---- */
+/* ---- releasing pages ---- */
 
-/* Whole pages of a weight, from our mapping and from the page cache, where others who have them mapped keep them. */
+/* Releases the whole pages of a weight from this mapping and from the page cache; the kernel keeps pages that another
+ * process has mapped. */
 static void forget_pages(const struct buffer *b, const struct ggml_tensor *t)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)t->data + page - 1) / page * page;
@@ -42,7 +43,7 @@ static void forget_pages(const struct buffer *b, const struct ggml_tensor *t)
     close(fd);
 }
 
-/* ---- what ggml calls ---- */
+/* ---- calls of ggml ---- */
 
 static void *buffer_base(ggml_backend_buffer_t buffer)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * host.c - the ggml that loaded us: its calls, and whether it is one that this was made for. What lies in memory
- * between the two is fixed by ggml's headers, which promise nothing from one version to the next: only versions that
- * are listed are served. Others go on without us.
+ * host.c - finds the functions of the ggml that loaded this library, and checks its version. ggml's headers do not
+ * promise the same struct layouts in two versions, so the backend registers only with the versions listed here; with
+ * any other version ggml runs without it.
  */
 #include "plugin.h"
 
@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A version whose structs are those that this was compiled with. */
+/* Versions with the struct layouts that this library is compiled with. */
 static const struct {
     const char *version;
     int api_version;
-    size_t tensor_bytes, overhead_bytes; /* overhead: as ggml_tensor_overhead() tells */
+    size_t tensor_bytes, overhead_bytes; /* overhead: ggml_tensor_overhead() */
     enum ggml_op product;
     enum ggml_type bf16;
 } versions[] = {
@@ -54,7 +54,8 @@ static const struct {
     {"ggml_backend_reg_by_name", offsetof(struct efsg_host, reg_by_name)},
 };
 
-/* Looks in the library that called and in what it is linked with, which need not be open to all. */
+/* Looks up all functions in the library that contains the address `caller` and in its dependencies, which may be loaded
+ * without RTLD_GLOBAL. Returns the name of the first missing one; NULL: none is missing. */
 static const char *host_missing(const void *caller)
 {
     Dl_info info;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loading.c - llama.cpp has the kernel read all of a file when it maps it: by MAP_POPULATE, and by advice that it will
- * be needed. Most of it are experts, which would be read for nothing, and then again from the store. With this library
- * in LD_PRELOAD such mappings are made without; when it is known which experts are ours, the rest is read ahead.
+ * loading.c - keeps llama.cpp from reading the experts of a mapped model file. llama.cpp maps the file with
+ * MAP_POPULATE and MADV_WILLNEED, so the kernel would read the whole file, mostly experts, which are read again from
+ * the store. With this library in LD_PRELOAD, mmap() of a model file drops MAP_POPULATE; after the experts are known,
+ * the rest of the file is read ahead.
  */
 #include "plugin.h"
 
@@ -20,7 +21,7 @@
 #define EFSG_API __attribute__((visibility("default")))
 #define MAGIC "GGUF"
 
-/* By these names others call them; ours differ, since headers may have one stand for another. */
+/* The symbols have the names of libc; the C names differ because libc's headers may redefine them, mmap as mmap64. */
 EFSG_API void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap");
 EFSG_API void *efsg_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap64");
 EFSG_API int efsg_munmap(void *at, size_t bytes) __asm__("munmap");
@@ -30,17 +31,17 @@ struct range {
     uintptr_t begin, end;
 };
 
-/* A mapping that was made without its pages; it ends with the program's, or when the rest of it was read ahead. */
+/* A mapping made without MAP_POPULATE. Freed when the program unmaps it or when the rest of it has been read ahead. */
 struct mapping {
     struct mapping *next;
-    pthread_t loader;           /* who made it: a model is loaded by one thread */
+    pthread_t loader;           /* the thread that called mmap(): one thread loads a model */
     struct range all, *experts; /* [count] */
     size_t count;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static struct mapping *mappings;
-static _Atomic uint32_t mapping_count; /* changed with lock held: without one there is nothing to look for */
+static _Atomic uint32_t mapping_count; /* written under lock; read without it to skip the list when it is empty */
 static _Atomic bool begun;
 
 void efsg_loading_begin(void)
@@ -48,7 +49,7 @@ void efsg_loading_begin(void)
     atomic_store(&begun, true);
 }
 
-/* With lock held. */
+/* Caller holds lock. */
 static struct mapping *mapping_at(uintptr_t address)
 {
     struct mapping *m = mappings;
@@ -63,8 +64,8 @@ static void mapping_free(struct mapping *m)
     free(m);
 }
 
-/* Nothing of ours is in the range any more. Where it is only in the middle of a mapping, the rest of that is still read
- * ahead as a whole, by advice, which does no harm. */
+/* Removes the range from all mappings. A hole in the middle of a mapping is not recorded: the mapping is later read
+ * ahead as a whole, which is harmless because MADV_WILLNEED skips unmapped pages. */
 static void mappings_forget(uintptr_t begin, uintptr_t end)
 {
     if (atomic_load(&mapping_count) == 0)
@@ -86,9 +87,9 @@ static void mappings_forget(uintptr_t begin, uintptr_t end)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- in place of the system's ---- */
+/* ---- replacements of libc's functions ---- */
 
-/* May experts of this file be ours? */
+/* Whether fd is a GGUF file whose experts may come from a source. */
 static bool is_model(int fd)
 {
     char magic[sizeof(MAGIC) - 1], link[64], path[4096];
@@ -112,7 +113,7 @@ void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t
         m = calloc(1, sizeof(*m));
     if (flags & MAP_FIXED)
         mappings_forget((uintptr_t)at, (uintptr_t)at + bytes);
-    // NOLINTNEXTLINE: what a system call returns is a number
+    // NOLINTNEXTLINE: syscall() returns an integer
     void *memory = (void *)syscall(SYS_mmap, at, bytes, protection, m ? flags & ~MAP_POPULATE : flags, fd, offset);
     if (memory == MAP_FAILED || !m) {
         free(m);
@@ -135,14 +136,14 @@ void *efsg_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off
 
 int efsg_munmap(void *at, size_t bytes)
 {
-    mappings_forget((uintptr_t)at, (uintptr_t)at + bytes); /* first: then the place is free for another */
+    mappings_forget((uintptr_t)at, (uintptr_t)at + bytes); /* before munmap(): then another thread can map the range */
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
 int efsg_posix_madvise(void *at, size_t bytes, int advice)
 {
     int before = errno, error = 0;
-    if (advice == POSIX_MADV_DONTNEED) /* is a hint here, and would lose what was written there */
+    if (advice == POSIX_MADV_DONTNEED) /* POSIX allows a no-op; madvise() would discard written pages */
         return 0;
     if (advice == POSIX_MADV_WILLNEED && atomic_load(&mapping_count) > 0) {
         pthread_mutex_lock(&lock);
@@ -157,14 +158,14 @@ int efsg_posix_madvise(void *at, size_t bytes, int advice)
     return error;
 }
 
-/* ---- what is to be read, and what is not ---- */
+/* ---- read-ahead of the rest ---- */
 
 void efsg_loading_expert(const void *begin, size_t bytes)
 {
     pthread_mutex_lock(&lock);
     struct mapping *m = mapping_at((uintptr_t)begin);
     struct range *more = m ? realloc(m->experts, (m->count + 1) * sizeof(*more)) : NULL;
-    if (more) { /* else it is read ahead like the rest */
+    if (more) { /* on failure the expert is read ahead like the rest */
         m->experts = more;
         more[m->count++] = (struct range){(uintptr_t)begin, (uintptr_t)begin + bytes};
     }
@@ -177,7 +178,7 @@ static int range_order(const void *pa, const void *pb)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* Advice alone: no harm is done where the program has ended the mapping meanwhile. */
+/* Only advice, so it is harmless if the program has unmapped the range meanwhile. */
 static void read_ahead(uintptr_t begin, uintptr_t end)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plugin.c - libggml-expertfs.so: a backend of ggml with one device, an accelerator beside the processor, that takes
- * the products of experts which an expertfs store or mount has. Everything else stays where it was.
+ * plugin.c - libggml-expertfs.so: a ggml backend with one device of type ACCEL that computes the products (MUL_MAT_ID)
+ * with experts of an expertfs store or mount. All other operations stay on their backends.
  */
 #include "plugin.h"
 
@@ -14,7 +14,7 @@ EFSG_API ggml_backend_reg_t ggml_backend_init(void);
 
 static struct ggml_backend_reg registry;
 static struct ggml_backend_device device;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the first filling of these */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the initialization of both */
 
 /* ---- the device ---- */
 
@@ -33,7 +33,7 @@ static const char *device_description(ggml_backend_dev_t dev)
 static void device_memory(ggml_backend_dev_t dev, size_t *available, size_t *total)
 {
     (void)dev;
-    *available = *total = 0; /* what it has is the processor's */
+    *available = *total = 0; /* the device uses host memory */
 }
 
 static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev)
@@ -56,8 +56,9 @@ static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev)
     return efsg_buffer_type();
 }
 
-/* While a model is loaded it is asked for a tensor without name and data, in a buffer of no bytes, what would be done
- * with it: experts go where they are seen when they have a name. */
+/* While it loads a model, llama.cpp queries the operations of a tensor without name and data in a buffer of 0 bytes.
+ * All MUL_MAT_ID of a supported type are accepted then, so that experts are placed in a buffer of this device, where
+ * buffer_init_tensor() gets their names. */
 static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
 {
     (void)dev;
@@ -73,7 +74,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
         if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
             return efsg_weight_type(w->type);
         return efsg_product_weight(op) != NULL;
-    case GGML_OP_MUL_MAT: /* not taken, but all of a model are seen here before its first token */
+    case GGML_OP_MUL_MAT: /* refused; ggml queries every node before the first token, which finds the routers */
         if (w)
             efsg_router_seen(w);
         return false;
@@ -135,7 +136,7 @@ static void fill(void)
     efsg_buffer_type_set(&device);
 }
 
-/* The one symbol that is seen from outside. NULL: ggml says that we did not initialize, and goes on. */
+/* Entry point of the backend. NULL: ggml logs that the backend failed to initialize and continues without it. */
 ggml_backend_reg_t ggml_backend_init(void)
 {
     pthread_mutex_lock(&lock);
@@ -145,7 +146,7 @@ ggml_backend_reg_t ggml_backend_init(void)
     pthread_mutex_unlock(&lock);
     if (!good)
         return NULL;
-    /* without the lock: who is asked may look for backends first, and load us */
+    /* Without the lock: ggml may load backends in this call, this one included, and call this function again. */
     const ggml_backend_reg_t there = efsg_host.reg_by_name(registry_name(NULL));
     if (there && there != &registry) {
         efsg_log(GGML_LOG_LEVEL_WARN, "another copy of this backend is loaded: this one does nothing");

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plugin.h - what the parts of libggml-expertfs.so share: the ggml that loaded it, where experts come from, which
- * weights are theirs, and the products.
+ * plugin.h - declarations shared by the files of libggml-expertfs.so: the host ggml, the sources of experts, their
+ * weights, hints and products.
  *
- * ggml calls from any thread that loads a model or decodes; one that decodes has a backend of its own. Sources are
- * shared and counted; a weight lives as long as the buffer that it is in.
+ * ggml calls from any thread that loads a model or decodes; each context that decodes has its own backend. Sources are
+ * shared and have a reference count; a weight is freed with the buffer that contains its tensor.
  */
 #ifndef EFS_GGML_PLUGIN_H
 #define EFS_GGML_PLUGIN_H
@@ -15,9 +15,9 @@
 #include <ggml-backend.h>
 #include <ggml.h>
 
-/* ---- the ggml that loaded us (host.c) ---- */
+/* ---- the host ggml (host.c) ---- */
 
-/* Calls of it, found in the library that called us: nothing of ggml is linked. */
+/* Functions of the host ggml, looked up at run time: this library is not linked with ggml. */
 struct efsg_host {
     const char *(*version)(void);
     void (*log)(enum ggml_log_level level, const char *format, ...);
@@ -30,92 +30,92 @@ struct efsg_host {
     const char *(*type_name)(enum ggml_type type);
     ggml_backend_reg_t (*reg_by_name)(const char *name);
 };
-extern struct efsg_host efsg_host; /* filled by efsg_host_find(), constant from then on */
+extern struct efsg_host efsg_host; /* set by efsg_host_find(), constant from then on */
 
-/* Who called, by an address in it. False: not a ggml that this was made for; it was told why, and is not to be served.
- */
+/* Sets efsg_host. caller: an address in the calling library. False: not a supported ggml, which has been logged. */
 bool efsg_host_find(const void *caller);
-/* One line to the log of the program, after our name. */
+/* Logs one line by ggml's logger, with the prefix "expertfs: "; on stderr before the logger is found. */
 void efsg_log(enum ggml_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- where experts come from (source.c) ---- */
+/* ---- sources of experts (source.c) ---- */
 
-struct efsg_source; /* a mount, or a store that is open in this process; counted */
+struct efsg_source; /* a mount, or a store that is open in this process; has a reference count */
 
-/* What a mapping is of. */
+/* The file of a mapping. */
 struct efsg_file {
     char path[4096];
-    const uint8_t *base; /* where the mapping begins in memory */
-    uint64_t offset;     /* and in the file */
+    const uint8_t *base; /* start address of the mapping */
+    uint64_t offset;     /* of base in the file */
     size_t mapped;       /* bytes of the mapping */
     uint64_t bytes;      /* of the file */
 };
-/* -ENOENT: nothing is mapped there, or no file. */
+/* The file that is mapped at address, from /proc/self/maps. -ENOENT: no file is mapped there. */
 errint_t efsg_file_at(const void *address, struct efsg_file *file);
 
 /*
- * Experts of a mapped file: of the store that EXPERTFS_STORE names, or of the mount that the file is on. NULL: there is
- * none, or it cannot be opened, which was told.
+ * efsg_source_get() returns the source of a mapped file, with a reference: the store that EXPERTFS_STORE names, or the
+ * mount that the file is on. NULL: neither, or it cannot be opened, which has been logged.
  */
-bool efsg_source_is_mounted(const char *path); /* a file on a mount of ours */
+bool efsg_source_is_mounted(const char *path); /* whether the file is on a mount of expertfs */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
-/* A file of that size fits into memory with a quarter to spare, and nobody named a budget: its experts are left to the
- * processor, for plain matrices that are in memory are as fast as coded ones or faster. Only with EXPERTFS_STORE: a
- * mount has its memory already. */
+/* Whether the CPU backend computes the experts of a file of that size: it is less than 4/5 of the available memory and
+ * EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as fast as coded ones. Only with EXPERTFS_STORE: a
+ * mount already has its memory. */
 bool efsg_source_is_spared(uint64_t file_bytes);
-void efsg_source_put(struct efsg_source *source); /* NULL is fine */
-/* Coded where the source has them so, else full. Errors as efs_client_begin(). */
+void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is allowed */
+/* efs_client_begin() with EFS_FORM_CODED, or with EFS_FORM_FULL if the source does not offer the coded form. */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err);
 
 /*
- * All memory is taken now: a store that is open here and whose budget nobody named gets what the machine, or the memory
- * cgroup, has left, but for the rest of the model's file, which is read for each token, and a share for others.
+ * Called when the program has allocated its memory. Sets the budget of a store opened in this process, unless
+ * EXPERTFS_BUDGET is a size: the available memory of the machine or cgroup, less the part of the model that is not
+ * experts, which is read for each token, and less 1/16 for the page cache and later allocations.
  */
 void efsg_source_settle(struct efsg_source *source);
 
-/* Its client, if experts are to be read before they are asked for; else NULL. */
+/* The source's client if prefetch is on; else NULL. */
 struct efs_client *efsg_source_hinted(struct efsg_source *source);
 
 /* ---- weights (weight.c) ---- */
 
-/* The experts' matrices of one layer and one name: a tensor of the model that we multiply with. */
+/* A tensor of the model with the matrices of all experts of a layer, whose products this backend computes. */
 struct efsg_weight {
     struct efsg_weight *next;
-    struct efsg_source *source;   /* of the buffer */
-    struct efsg_routers *routers; /* of its file; NULL: no memory */
+    struct efsg_source *source;   /* of the buffer, which holds the reference */
+    struct efsg_routers *routers; /* of the buffer; NULL: no memory */
     uint32_t layer, experts, rows, cols;
     enum efs_activation activation; /* by the type of the tensor */
-    bool first;                     /* a layer begins with it: gate or up, not down */
+    bool first;                     /* gate or up, the first products of a layer; not down */
     char name[GGML_MAX_NAME];
 };
 /*
- * A tensor of a mapped file as such a weight. NULL: it is none of ours, or not as the source has it, which was told:
- * shapes are compared, and some of the bytes, unless the file is on the mount itself. Blocks: an expert of the layer
- * is read.
+ * The weight of a tensor of a mapped file; the caller frees it. NULL: not a tensor of experts, or it differs from the
+ * source's in shape, type or a sample of its bytes, which has been logged. The sample is compared only for a store
+ * opened in this process. Blocks: reads an expert of the layer.
  */
 struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
                                     const struct ggml_tensor *tensor);
-/* Of such numbers the library has products. */
+/* Whether the library has products with matrices of this type. */
 bool efsg_weight_type(enum ggml_type type);
-/* The matrix of that name among an expert's; NULL: it has no such, or of another shape. */
+/* The weight's matrix among the tensors of an expert; NULL: none of that name, or of another type or shape. */
 const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, const struct efs_tensor *tensors,
                                             uint32_t count);
 
-/* Is [offset, offset + bytes) of a store's file what is mapped there? For stores opened in this process; a mount's file
- * always is. False also when it cannot be read. */
+/* Whether a file of the store has the same size as the mapped file and the same bytes in [offset, offset + bytes); for
+ * a mount, whether the mapped file is on it. Blocks. False on read errors, too. */
 bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
 
-/* ---- what a loader reads ahead (loading.c) ---- */
+/* ---- read-ahead of mapped models (loading.c) ---- */
 
-/* From now on, mappings of model files are not read as a whole when they are made: a GGUF file on a mount of ours, or
- * any where EXPERTFS_STORE names a store. Works only where this library is preloaded. */
+/* From now on mmap() of a model file does not read the whole file: a GGUF file on a mount of expertfs, or any GGUF file
+ * if EXPERTFS_STORE is set. Has an effect only if this library is preloaded. */
 void efsg_loading_begin(void);
-/* What lies there in such a mapping is ours to bring. */
+/* Excludes the range of a weight in such a mapping from read-ahead. */
 void efsg_loading_expert(const void *begin, size_t bytes);
-/* A model is loaded: what else it has in such mappings is read ahead now. used: something in its mapping, a product is
- * to be made of it; NULL: a context is made, by the thread that loaded the model or by another, then nothing happens
- * yet: a model of somebody else may be half loaded. */
+/* A model is loaded: reads ahead the rest of its mappings. used: an address in a mapping of the model, before a product
+ * with it; NULL: a context is created, and all mappings made by the calling thread are read ahead. Mappings of other
+ * threads are left alone then, because their models may be only partly loaded. */
 void efsg_loading_end(const void *used);
 
 /* ---- buffers (buffer.c) ---- */
@@ -127,18 +127,21 @@ bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer);
 
 /* ---- hints (router.c) ---- */
 
-/* Routers of the model that is mapped there; in no use any more when they are freed, NULL is fine. NULL: no memory. */
+/* Collects the routers of the model mapped in [memory, memory + bytes). NULL: no memory. No other thread may use the
+ * routers when they are freed; efsg_routers_free(NULL) is allowed. */
 struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes);
 void efsg_routers_free(struct efsg_routers *routers);
-/* A matrix that the processor multiplies with: if it is a router of these, it is noted. Any thread. */
+/* Records weight, the matrix of a MUL_MAT node, if its name and address are those of a router of a model. Any thread.
+ */
 void efsg_router_seen(const struct ggml_tensor *weight);
-/* Of one sequence; zero is a new one. */
+/* State of the hints of one backend; zeroed at the start. */
 struct efsg_hints {
-    uint32_t sequence;                                   /* its number */
-    uint32_t layer, count, experts[EFS_ROUTING_EXPERTS]; /* what was told last */
-    uint64_t told, right;                                /* so far */
+    uint32_t sequence;                                   /* number of the sequence */
+    uint32_t layer, count, experts[EFS_ROUTING_EXPERTS]; /* the last hint */
+    uint64_t told, right;                                /* experts hinted; of them, chosen */
 };
-/* A token's layer has chosen these, by input x [cols]: tells so, and what the next layer will choose. */
+/* Reports to the library the experts that a token chose in a layer with input x [cols], and submits a hint with the
+ * experts predicted for the next layer. */
 void efsg_hints_tell(struct efsg_hints *hints, const struct efsg_weight *weight, const float *x, const uint32_t *chosen,
                      uint32_t count);
 
@@ -147,7 +150,7 @@ void efsg_hints_tell(struct efsg_hints *hints, const struct efsg_weight *weight,
 ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameters);
 void efsg_backend_set_threads(ggml_backend_t backend, int threads);
 
-/* Memory of a backend for products, which grows and stays. */
+/* Memory of a backend for products. It grows and is freed with the backend. */
 struct efsg_memory {
     void *at;
     size_t bytes;
@@ -156,17 +159,17 @@ struct efsg_room {
     struct efsg_memory lists, vectors;
     struct efsg_own {
         struct efsg_memory scratch, out;
-    } * own; /* of each thread */
+    } * own; /* [threads] */
     unsigned threads;
 };
 void efsg_room_free(struct efsg_room *room);
-/* The weight that a product is of; NULL: it is not one that we take. */
+/* The weight of a product; NULL: not a product that this backend computes. */
 const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
 /*
- * Products of one layer with the same routing: MUL_MAT_ID nodes, each a weight of ours, with the same ids. Its experts
- * are asked for at once, and multiplied in the order in which they come, on that many threads of OpenMP, the caller's
- * among them. Where a layer begins for one token, hints are told meanwhile. Blocks. What went wrong was told; outputs
- * hold anything then.
+ * Computes products of one layer: MUL_MAT_ID nodes with an efsg_weight each and the same input and ids. One request
+ * reads all experts; they are multiplied in the order of arrival on `threads` OpenMP threads, including the caller's.
+ * For a single token, gate and up products also submit hints, on one of the threads. Blocks. Errors have been logged;
+ * the outputs are undefined then.
  */
 enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
                                unsigned count, int threads);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * preload.c - for programs whose ggml looks for no backends, since its processor's is compiled in: with this library in
- * LD_PRELOAD, the first time that such a program asks how many backends there are, it loads us. Where nobody preloads
- * this, it is not called.
+ * preload.c - loads the backend into programs whose ggml has the CPU backend linked in and does not search for
+ * backends. With this library in LD_PRELOAD, its ggml_backend_reg_count() is called in place of ggml's; the first call
+ * loads the backend. Without LD_PRELOAD the function is not called.
  */
 #include "plugin.h"
 
@@ -12,9 +12,10 @@
 
 #define EFSG_API __attribute__((visibility("default")))
 
-EFSG_API size_t ggml_backend_reg_count(void); /* of ggml-backend.h: what is called here in its place */
+EFSG_API size_t ggml_backend_reg_count(void); /* replaces the function of ggml-backend.h */
 
-/* A call of the library that called us, or of those that it is linked with, that is not ours. NULL: there is none. */
+/* Looks up a function in the library that contains the address `caller` and its dependencies, skipping this library's
+ * ggml_backend_reg_count(). NULL: not found. */
 static void *call_beside(const void *caller, const char *name)
 {
     Dl_info info;
@@ -39,7 +40,7 @@ size_t ggml_backend_reg_count(void)
     if (!atomic_exchange(&looked, true)) {
         ggml_backend_reg_t (*load)(const char *path);
         Dl_info own;
-        if (count() == 0) { /* those that are compiled in come first; without any, all that are files */
+        if (count() == 0) { /* no backend is linked in: load those that are files first */
             void (*load_all)(void);
             call = call_beside(caller, "ggml_backend_load_all");
             memcpy(&load_all, &call, sizeof(load_all));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * product.c - the products of a layer. Tokens are sorted by expert; vectors are laid out once, by all threads; then
- * threads take blocks of rows of the experts that are here, in the order in which they come. An expert is let go when
- * its last block is done, so that a layer that is larger than the budget goes through it piece by piece.
+ * product.c - the products of a layer. Tokens are sorted by expert; all threads prepare the input vectors once; then
+ * the threads take blocks of rows of the experts, in the order of their arrival. An expert is released when its last
+ * block is done, so that the experts of a layer may be larger than the budget.
  *
- * Threads are those of OpenMP, as ggml's own: its threads wait for work on their cores, and others would have to share
- * these with them.
+ * The threads are those of ggml's OpenMP: they spin on their cores between parallel regions, and other threads would
+ * compete with them.
  */
 #include "plugin.h"
 
@@ -15,35 +15,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_MS 100              /* who waits for an expert looks so often whether others have failed */
-#define BLOCK_BYTES (256u << 10) /* of a matrix: long enough to hide the taking, short enough to share out */
-#define PRODUCTS_MAX 8           /* nodes in one run */
-#define ALONE_NUMBERS 32768      /* of vectors: one thread lays out so many before others would be there */
+#define LOOK_MS 100 /* interval at which a thread that waits for an expert checks for errors of other threads */
+#define BLOCK_BYTES (256u << 10) /* part of a matrix per block: hides the cost of the lock, balances the threads */
+#define PRODUCTS_MAX 8           /* most nodes of a call */
+#define ALONE_NUMBERS 32768      /* up to that many input values are prepared by one thread, faster than waking more */
 
 /* A row of the output: of token `token`, for its choice `slot`. */
 struct place {
     uint32_t slot, token;
 };
 
-/* Vectors that go through a matrix at once. */
+/* Up to EFS_VECTORS_MAX vectors that are multiplied with a matrix in one call. */
 struct portion {
     const struct place *places;
     uint32_t count;
-    uint8_t *vectors; /* laid out */
+    uint8_t *vectors; /* prepared by efs_vectors_prepare() */
 };
 
 /* An expert that tokens chose. */
 struct chosen {
-    uint32_t expert, portion, portions; /* its first portion, and how many */
+    uint32_t expert, portion, portions; /* index of its first portion; number of portions */
     const struct efs_tensor *matrix[PRODUCTS_MAX];
-    uint32_t left; /* blocks that are not done */
+    uint32_t left; /* blocks not done */
 };
 
 struct products {
     struct ggml_tensor *const *nodes;
     const struct efsg_weight *weights[PRODUCTS_MAX];
     unsigned count; /* nodes */
-    uint32_t block; /* rows that are taken at once */
+    uint32_t block; /* rows per block */
     uint32_t *counts;
     struct place *places;
     struct portion *portions;
@@ -52,15 +52,15 @@ struct products {
     struct efs_need *needs;
     uint32_t chosen_count;
     struct efs_client_request *request;
-    bool here; /* all experts had come before the threads began */
+    bool here; /* all experts arrived before the threads started */
 
-    pthread_mutex_t lock;        /* guards what follows, and left of those chosen */
-    pthread_cond_t fetched;      /* fetching has become false, or error is set */
-    bool fetching;               /* a thread waits for the next expert, without the lock: others let go of theirs */
-    uint32_t *come;              /* chosen, in the order of arrival */
-    uint32_t come_count, at;     /* at: of those that came, the one whose blocks are given out */
-    uint32_t node, portion, row; /* the block of it that is next */
-    errint_t error;              /* the first; nothing more is begun then */
+    pthread_mutex_t lock;    /* guards the fields below, and chosen[].left */
+    pthread_cond_t fetched;  /* signals that fetching is false or error is set */
+    bool fetching;           /* a thread waits for the next expert, without the lock, so that experts are released */
+    uint32_t *come;          /* indices in chosen, in the order of arrival */
+    uint32_t come_count, at; /* at: index in come of the expert whose blocks are being taken */
+    uint32_t node, portion, row; /* its next block */
+    errint_t error;              /* the first error; no block is taken after it */
     struct efs_error err;
 };
 
@@ -87,7 +87,7 @@ void efsg_room_free(struct efsg_room *room)
     free(room->vectors.at);
 }
 
-/* ---- who goes where ---- */
+/* ---- sorting choices by expert ---- */
 
 static int32_t id_at(const struct ggml_tensor *ids, size_t slot, size_t token)
 {
@@ -96,7 +96,7 @@ static int32_t id_at(const struct ggml_tensor *ids, size_t slot, size_t token)
     return id;
 }
 
-/* The input's vector for a place: one for all slots of a token, or one for each. */
+/* The input vector of a place: x has one vector per token (ne[1] is 1) or one per slot. */
 static const float *input_at(const struct ggml_tensor *x, struct place place)
 {
     return (const float *)((const char *)x->data + (size_t)(place.slot % (uint64_t)x->ne[1]) * x->nb[1] +
@@ -108,7 +108,7 @@ static float *output_at(const struct ggml_tensor *y, struct place place)
     return (float *)((char *)y->data + place.slot * y->nb[1] + place.token * y->nb[2]);
 }
 
-/* Room for the lists: all at once, by the numbers of experts and of choices. */
+/* Allocates all lists in one block. experts: of the layer; choices: slots * tokens. false: no memory. */
 static bool take_lists(struct products *p, struct efsg_room *room, size_t experts, size_t choices)
 {
     size_t most = experts < choices ? experts : choices, portions = most + choices / EFS_VECTORS_MAX;
@@ -128,7 +128,7 @@ static bool take_lists(struct products *p, struct efsg_room *room, size_t expert
     return true;
 }
 
-/* Sort the choices by expert. */
+/* Sorts the choices by expert into places, portions, chosen and needs. -EINVAL: an id out of range; -ENOMEM. */
 static errint_t sort_choices(struct products *p, struct efsg_room *room)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2];
@@ -156,7 +156,7 @@ static errint_t sort_choices(struct products *p, struct efsg_room *room)
                     (struct portion){.places = p->places + begin + i,
                                      .count = count - i < EFS_VECTORS_MAX ? count - i : EFS_VECTORS_MAX};
         }
-        p->counts[e] = begin; /* where the expert's places begin */
+        p->counts[e] = begin; /* from here on: index of the expert's next place */
         begin += count;
     }
     for (size_t t = 0; t < tokens; t++)
@@ -165,14 +165,14 @@ static errint_t sort_choices(struct products *p, struct efsg_room *room)
     return 0;
 }
 
-/* One vector serves all: a token, whose choices are different experts and have the same input. */
+/* Whether all portions share one vector: a single token with one input whose choices are all different experts. */
 static bool one_vector(const struct products *p)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2];
     return p->nodes[0]->src[1]->ne[1] == 1 && ids->ne[1] == 1 && p->chosen_count == ids->ne[0];
 }
 
-/* Memory for the vectors, laid out portion by portion. */
+/* Allocates the vectors of all portions. */
 static errint_t take_vectors(struct products *p, struct efsg_room *room)
 {
     const uint32_t cols = p->weights[0]->cols;
@@ -206,7 +206,7 @@ static errint_t take_threads(struct efsg_room *room, unsigned threads)
 
 /* ---- on all threads ---- */
 
-/* The first thing that went wrong; lock held. */
+/* Records the first error and wakes waiting threads. Caller holds the lock. */
 static void products_failed(struct products *p, errint_t error, const struct efs_error *err)
 {
     if (p->error == 0) {
@@ -224,7 +224,8 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
     pthread_mutex_unlock(&p->lock);
 }
 
-/* The vectors of a portion, side by side, as the products want them. */
+/* Prepares the vectors of a portion: gathers them if there are several, and converts them to the format of
+ * efs_product(). Errors are recorded. */
 static void lay_out(struct products *p, const struct portion *portion, struct efsg_own *own)
 {
     const struct ggml_tensor *x = p->nodes[0]->src[1];
@@ -251,7 +252,7 @@ struct block {
     uint32_t begin, end;
 };
 
-/* An expert has come, or failed. Lock held, or there are no other threads yet. */
+/* Adds an expert that arrived, or returns its error. Caller holds the lock, or the threads have not started. */
 static errint_t products_accept(struct products *p, uint32_t index, errint_t status)
 {
     const struct efs_tensor *tensors = NULL;
@@ -272,8 +273,8 @@ static errint_t products_accept(struct products *p, uint32_t index, errint_t sta
     return 0;
 }
 
-/* Before the threads begin: experts that are in memory. A thread that sleeps for one that another fetches is woken too
- * late for its share where the machine is busy, and all wait for it. */
+/* Accepts the experts that are in memory, before the threads start. On a busy machine a thread that sleeps until
+ * another thread has accepted an expert wakes up late, and all threads wait for it at the end. */
 static errint_t products_gather(struct products *p)
 {
     errint_t rc = 0, status = 0;
@@ -288,8 +289,8 @@ static errint_t products_gather(struct products *p)
     return rc;
 }
 
-/* Lock held, but not while it waits for the next expert: that may need what others let go of. After an error of theirs
- * nothing comes any more. */
+/* Waits for the next expert and accepts it. Caller holds the lock, which is dropped while waiting: the expert may need
+ * memory that other threads release. Checks every LOOK_MS for their errors, after which no more experts may arrive. */
 static errint_t products_arrive(struct products *p)
 {
     uint32_t index = 0;
@@ -308,7 +309,8 @@ static errint_t products_arrive(struct products *p)
     return products_accept(p, index, status);
 }
 
-/* The next block; waits for an expert, if there is none of those that came. False: all are given out, or it failed. */
+/* Takes the next block; waits for an expert if all blocks of the arrived ones are taken. false: no blocks left, or an
+ * error. */
 static bool products_take(struct products *p, struct block *block)
 {
     pthread_mutex_lock(&p->lock);
@@ -348,7 +350,7 @@ static bool products_take(struct products *p, struct block *block)
     return taken;
 }
 
-/* The expert's last block lets it go, where others may wait for its room. */
+/* Releases an expert after its last block, unless all experts are in memory and no request waits for the space. */
 static void products_done(struct products *p, struct chosen *c)
 {
     if (p->here)
@@ -379,7 +381,7 @@ static void multiply(struct products *p, const struct block *b, struct efsg_own 
     products_done(p, b->chosen);
 }
 
-/* By one thread, while others multiply. */
+/* Reports the routing and submits hints. One thread calls it while the other threads multiply. */
 static void products_hint(const struct products *p, struct efsg_hints *hints)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2], *x = p->nodes[0]->src[1];
@@ -431,7 +433,7 @@ enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints,
 {
     struct products p = {.nodes = nodes,
                          .count = count,
-                         .lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, /* held for less than to be woken takes */
+                         .lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, /* held for less time than a wake-up takes */
                          .fetched = PTHREAD_COND_INITIALIZER};
     if (nodes[0]->src[2]->ne[0] == 0 || nodes[0]->src[2]->ne[1] == 0)
         return GGML_STATUS_SUCCESS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * router.c - what the next layer will choose: its router, run on the input of this one's, as Mixtral-Offloading does
- * (Eliseev and Mazur 2023, section 3.2). What comes in between changes the input little. Said as a hint, so that what
- * is missing is read while this layer is computed.
+ * router.c - predicts the experts of the next layer by running its router on the input of this layer's router, as
+ * Mixtral-Offloading does (Eliseev and Mazur 2023, section 3.2): the input changes little from layer to layer. The
+ * prediction is submitted as a hint, so that missing experts are read while this layer is computed.
  */
 #include "plugin.h"
 
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYERS_MAX 4096u /* of a name; more are none of a model */
+#define LAYERS_MAX 4096u /* limit of the layer number in a tensor's name */
 
 struct router {
     const float *data; /* [experts][cols]; NULL: not seen */
@@ -25,7 +25,7 @@ struct efsg_routers {
     uint32_t count;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and all that is in it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and its entries */
 static struct efsg_routers *all;
 
 struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes)
@@ -57,7 +57,7 @@ void efsg_routers_free(struct efsg_routers *routers)
     free(routers);
 }
 
-/* With lock held. */
+/* Caller holds lock. */
 static void note(struct efsg_routers *r, uint32_t layer, const struct ggml_tensor *w)
 {
     if (layer >= r->count) {
@@ -90,7 +90,7 @@ void efsg_router_seen(const struct ggml_tensor *w)
 
 /* ---- hints ---- */
 
-/* The layer's router; none: data is NULL. */
+/* A copy of the layer's router; .data is NULL if it is not known. */
 static struct router router_of(struct efsg_routers *r, uint32_t layer)
 {
     struct router found = {.data = NULL};
@@ -115,7 +115,7 @@ static float score(const float *row, const float *x, uint32_t cols)
     return sums[0];
 }
 
-/* The count highest of the scores, highest first. */
+/* Writes the experts with the `count` highest scores to picked, highest first. */
 static void pick(const float *scores, uint32_t experts, uint32_t *picked, uint32_t count)
 {
     uint32_t have = 0;
@@ -145,7 +145,7 @@ void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const fl
         return;
     struct efs_routing now = {
         .sequence = h->sequence, .layer = w->layer, .tokens = 1, .count = count, .experts = chosen};
-    (void)efs_observe(client, &now, NULL); /* what cannot be told is not read ahead */
+    (void)efs_observe(client, &now, NULL); /* an error only means less prefetch */
     for (uint32_t i = 0; h->count && h->layer == w->layer && i < h->count; i++) {
         h->right += is_among(h->experts[i], chosen, count);
         h->told++;
@@ -160,7 +160,7 @@ void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const fl
     pick(scores, next.experts, h->experts, count);
     h->layer = w->layer + 1;
     h->count = count;
-    for (uint32_t i = 0; i < count; i++) /* as often as hints were right so far */
+    for (uint32_t i = 0; i < count; i++) /* hit rate of the hints so far */
         weights[i] = (float)(h->right + 1) / (float)(h->told + 1);
     struct efs_routing guess = {.sequence = h->sequence,
                                 .layer = h->layer,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* source.c - where experts come from: a store that is opened here, or the mount that the model is mapped from. */
+/* source.c - the sources of experts: a store opened in this process, or the mount that the model is mapped from. */
 #include "plugin.h"
 
 #include "expertfs-private.h"
@@ -15,22 +15,22 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define OTHERS_SHARE 16u /* of the memory that is left: for the page cache, and what the program takes later */
-#define LOADING_SHARE 8u /* of the first budget: until a context decodes nobody knows what else the program takes */
+#define OTHERS_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
+#define LOADING_SHARE 8u /* the pools get 1/8 until a context decodes, while the program allocates its memory */
 
 struct efsg_source {
     struct efsg_source *next;
     char path[4096];
     struct efs_client *client;
     unsigned refs;
-    bool hinted;       /* experts are read before they are asked for */
-    _Atomic bool full; /* the mount hands out none in coded form */
+    bool hinted;       /* prefetch is on */
+    _Atomic bool full; /* the mount does not offer the coded form */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
 static struct efsg_source *sources;
 
-/* ---- what is mapped ---- */
+/* ---- mapped files ---- */
 
 errint_t efsg_file_at(const void *address, struct efsg_file *file)
 {
@@ -73,7 +73,7 @@ static void source_log(void *arg, enum efs_log_level level, const char *line)
              "%s", line);
 }
 
-/* The directory that the file's mount is at, in place. False: it is on no mount of ours. */
+/* Replaces the path of a file by that of the expertfs mount that contains it. False: it is on no such mount. */
 static bool source_mount_of(char *path)
 {
     struct stat st, above;
@@ -100,7 +100,7 @@ bool efsg_source_is_mounted(const char *path)
     return source_mount_of(above);
 }
 
-/* The budget that was named; NULL: it is left to us. */
+/* EXPERTFS_BUDGET; NULL: not set, empty or auto. */
 static const char *source_budget(void)
 {
     const char *budget = getenv("EXPERTFS_BUDGET");
@@ -118,8 +118,9 @@ bool efsg_source_is_spared(uint64_t file_bytes)
     return memory.available_bytes / 5 * 4 > file_bytes;
 }
 
-/* A small budget until the model is loaded, which holds the expert by which a weight is checked; sizes of buffers are
- * those of the first one. Where it would be too small, that one stays. */
+/* Lowers the budget of a store until efsg_source_settle(): 1/LOADING_SHARE of the pools, but at least two decoded
+ * experts for the check of the weights. Fixed buffers keep their size. If efs_set() refuses the budget, the first one
+ * stays. */
 static void source_hold_back(struct efsg_source *source)
 {
     struct efs *fs = efs_client_fs(source->client);
@@ -130,7 +131,7 @@ static void source_hold_back(struct efsg_source *source)
         return;
     efs_store_info(efs_get_store(fs), &info);
     efs_stats(fs, &stats);
-    /* of the mean size, and decoded, which leaves room for a large one */
+    /* two experts of the mean decoded size, which also holds one larger coded expert */
     uint64_t two = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
     uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
     uint64_t share = pools / LOADING_SHARE > two ? pools / LOADING_SHARE : two;
@@ -141,7 +142,7 @@ static void source_hold_back(struct efsg_source *source)
                  (unsigned long long)(bytes >> 20));
 }
 
-/* Of a store that is opened here it was said; of a mount it is as it was mounted. */
+/* Whether prefetch is on. said: EXPERTFS_PREFETCH, for a store; a mount has its own setting. */
 static bool source_prefetches(struct efsg_source *source, const char *said)
 {
     char mode[64] = "off";
@@ -243,7 +244,7 @@ void efsg_source_settle(struct efsg_source *source)
     efs_store_info(efs_get_store(fs), &info);
     efs_stats(fs, &stats);
     uint64_t rest = info.source_bytes - info.expert_raw_bytes, fixed = stats.fixed_bytes;
-    /* of the pool what is in use: the rest of it may have no pages yet, and be among what is available */
+    /* Only the used part of the pool is added: the rest may have no pages and be part of available_bytes. */
     uint64_t pools = memory.available_bytes + stats.chunk_used_bytes;
     uint64_t others = rest + pools / OTHERS_SHARE, least = pools / 8;
     pools = pools > others + least ? pools - others : least;
@@ -255,7 +256,7 @@ void efsg_source_settle(struct efsg_source *source)
                  (unsigned long long)((fixed + pools) >> 20));
 }
 
-/* ---- asking ---- */
+/* ---- requests and checks ---- */
 
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
                            struct efs_client_request **request, struct efs_error *err)
@@ -270,7 +271,8 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
     return rc;
 }
 
-/* The mapping is not touched for that: what the system reads around a fault is more than some experts. */
+/* Reads by pread() without read-ahead: a page fault in the mapping would read around the address, more than the size of
+ * some experts. */
 static bool read_file(const struct efsg_file *file, uint64_t offset, uint8_t *room, size_t bytes)
 {
     int fd = open(file->path, O_RDONLY | O_CLOEXEC);
@@ -293,7 +295,7 @@ bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file
     struct efs *fs = efs_client_fs(source->client);
     struct efs_file_info info;
     bool agrees = false;
-    if (!fs) { /* EXPERTFS_STORE may name another mount than the one that the file is on */
+    if (!fs) { /* EXPERTFS_STORE may name a mount other than the file's */
         struct stat mount, mapped;
         return stat(source->path, &mount) == 0 && stat(file->path, &mapped) == 0 && mount.st_dev == mapped.st_dev;
     }

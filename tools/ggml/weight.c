@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weight.c - which tensors of a model are experts that the source has: by name (blk.3.ffn_up_exps.weight is layer 3),
- * by shape and type, and by some of the bytes at the place in the file, since names and shapes are those of every model
- * of a kind.
+ * weight.c - finds the tensors of a model that are experts of the source: by name (blk.3.ffn_up_exps.weight is layer
+ * 3), type, shape and a sample of the bytes in the file, because all models of an architecture have the same names and
+ * shapes.
  */
 #include "plugin.h"
 
@@ -13,7 +13,7 @@
 
 #define SAMPLE_BYTES 4096u
 
-/* The layer of such a name; -1: it is none of an expert's matrices. */
+/* The layer in a tensor's name; -1: not the name of a tensor of experts. */
 static int layer_of(const char *name)
 {
     unsigned layer;
@@ -41,7 +41,7 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
     return NULL;
 }
 
-/* Can the matrix be multiplied with as the source has it? Its first row is. */
+/* Checks that efs_product() accepts the matrix in the source's form, by the product of its first row with zeros. */
 static errint_t multiplies(const struct efs_tensor *matrix, enum efs_activation activation, struct efs_error *err)
 {
     uint32_t cols = (uint32_t)matrix->shape[1];
@@ -57,7 +57,7 @@ static errint_t multiplies(const struct efs_tensor *matrix, enum efs_activation 
     return rc;
 }
 
-/* The layer's last expert is asked for: it is there, so are the others. */
+/* Checks the layer's last expert, whose existence implies that of all before it. Logs a warning on failure. */
 static bool weight_checked(const struct efsg_weight *weight, const struct efsg_file *file,
                            const struct ggml_tensor *tensor)
 {
