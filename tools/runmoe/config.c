@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.c - the keys of config.json: what is read, what must have one value, what has no effect here. */
+/* config.c - parses config.json: keys that are read, keys that must have one value, keys without effect here. */
 #include "config.h"
 #include "expertfs-private.h"
 
@@ -13,7 +13,7 @@
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define AT(member) offsetof(struct config, member)
 
-/* Whole numbers, into a uint32_t. */
+/* Integer keys, stored in a uint32_t. */
 static const struct {
     const char *name;
     size_t at;
@@ -40,7 +40,7 @@ static const struct {
     {"tie_word_embeddings", AT(tied)},
 };
 
-/* Keys of which one value, in JSON, is supported; or a list of that value. */
+/* Keys with one supported value, written as JSON; a list whose elements all are that value is accepted, too. */
 static const struct {
     const char *name, *value;
 } fixed[] = {
@@ -51,8 +51,8 @@ static const struct {
     {"use_sliding_window", "false"},
 };
 
-/* Read by training, tokenizers or generation, turned off by a key above (sliding windows, dense layers), or read by
- * rope_parse(). */
+/* Keys that key_parse() accepts without using them: for training, tokenizers or generation; made irrelevant by a key
+ * above (sliding windows, dense layers); or read by rope_parse(). */
 static const char harmless[] =
     " _attn_implementation _attn_implementation_autoset _name_or_path architectures attention_dropout bos_token_id"
     " chunk_size_feed_forward dtype eos_token_id id2label initializer_range intermediate_size label2id"
@@ -73,14 +73,14 @@ static const struct {
     size_t at;
 } rope_keys[] = {
     {"rope_theta", offsetof(struct rope, theta)},
-    {"factor", offsetof(struct rope, factor)}, /* from here on of YaRN */
+    {"factor", offsetof(struct rope, factor)}, /* this and the following keys: YaRN only */
     {"original_max_position_embeddings", offsetof(struct rope, trained)},
     {"attention_factor", offsetof(struct rope, attention)},
     {"beta_fast", offsetof(struct rope, fast)},
     {"beta_slow", offsetof(struct rope, slow)},
 };
 
-/* The pair that turns so many times within the positions of training: YaRN, section 3.2. */
+/* The index of the pair that makes `turns` rotations within the trained positions: YaRN, section 3.2. */
 static double yarn_pair(const struct rope *r, uint32_t head_dim, double turns)
 {
     return head_dim * log(r->trained / (turns * 2 * M_PI)) / (2 * log(r->theta));
@@ -135,7 +135,7 @@ static errint_t rope_parse(json_t *root, struct config *c, struct efs_error *err
             return efs_fail(err, -EINVAL, "config.json: rope_theta is no number, or two of them differ");
         r.theta = json_number_value(theta);
     }
-    r.theta = r.theta ? r.theta : 10000; /* as transformers */
+    r.theta = r.theta ? r.theta : 10000; /* default of transformers */
     if (!(r.theta > 1) || (yarn && !(r.factor > 0 && r.trained >= 1)))
         return efs_fail(err, -EINVAL,
                         "config.json: rope_theta, factor or original_max_position_embeddings is missing "
@@ -146,7 +146,7 @@ static errint_t rope_parse(json_t *root, struct config *c, struct efs_error *err
 
 /* ---- keys ---- */
 
-/* The value, or each element of a list; 1.0 is 1. */
+/* Whether value equals the JSON in text, or is a list whose elements all equal that string. 1.0 equals 1. */
 static bool is_fixed(const json_t *value, const char *text)
 {
     json_t *one = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -202,7 +202,7 @@ static errint_t key_parse(const char *name, const json_t *value, struct config *
                                              name, name);
 }
 
-/* Of keys that depend on each other, and those that are needed. */
+/* Checks required keys and keys that depend on each other; computes head_dim if it is missing. */
 static errint_t check_sizes(struct config *c, struct efs_error *err)
 {
     if (!c->head_dim && c->heads)
@@ -224,7 +224,7 @@ bool is_ignored(const char *const *ignored, const char *name)
     return false;
 }
 
-/* Deletes the keys of an object that are ignored. prefix: before their names, such as "rope_scaling." */
+/* Deletes the keys of an object that match a pattern. prefix: prepended to each key, such as "rope_scaling." */
 static void delete_ignored(json_t *object, const char *prefix, const char *const *ignored)
 {
     const char *name;
@@ -256,7 +256,7 @@ errint_t config_parse(const char *text, uint64_t bytes, const char *const *ignor
     if (!json_is_string(type) || strcmp(json_string_value(type), "qwen3_moe") != 0)
         rc = efs_fail(err, -EINVAL, "config.json: model_type is %s; only qwen3_moe runs",
                       json_is_string(type) ? json_string_value(type) : "not there");
-    json_object_foreach(root, name, value) if (rc == 0 && !json_is_null(value)) /* null is None of Python: not given */
+    json_object_foreach(root, name, value) if (rc == 0 && !json_is_null(value)) /* null: as if the key were absent */
         rc = key_parse(name, value, c, err);
     if (rc == 0)
         rc = check_sizes(c, err);

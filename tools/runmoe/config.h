@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.h - config.json of a Qwen3-MoE model, as transformers reads it: every key is obeyed, without effect here, or
- * refused.
+ * config.h - config.json of a Qwen3-MoE model, interpreted as in transformers: each key is applied, has no effect on
+ * the result, or is refused.
  */
 #ifndef RUNMOE_CONFIG_H
 #define RUNMOE_CONFIG_H
@@ -18,18 +18,18 @@ struct config {
     uint32_t hidden, inner;           /* inner: width of an expert */
     uint32_t heads, kv_heads, head_dim, vocab;
     uint32_t trained_positions;         /* max_position_embeddings; 0: not given */
-    bool renormalise;                   /* the weights of the chosen experts are made to add up to 1 */
-    bool tied;                          /* the embedding is the output head, too */
+    bool renormalise;                   /* scale the weights of the chosen experts to a sum of 1 */
+    bool tied;                          /* the output head is the embedding matrix */
     double epsilon;                     /* of RMS norms */
-    double rope_step[HEAD_DIM_MAX / 2]; /* radians that pair i of a head turns by, per position */
-    double rope_scale;                  /* factor of the sines and cosines: YaRN's attention factor */
+    double rope_step[HEAD_DIM_MAX / 2]; /* rotation of pair i of a head, radians per position */
+    double rope_scale;                  /* factor of the sines and cosines: YaRN's attention factor; 1 without YaRN */
 };
 
-/* Does a pattern of fnmatch(3) match the name? ignored ends with NULL. */
+/* Whether one of the fnmatch(3) patterns matches the name. ignored ends with NULL. */
 bool is_ignored(const char *const *ignored, const char *name);
 
-/* Reads the text of config.json as if the ignored keys were absent; a key of an object is rope_scaling.KEY. -EINVAL:
- * not such a model, or a key that would change the result. */
+/* Parses the text of config.json as if the ignored keys were absent; a key of a nested object is named
+ * rope_scaling.KEY. -EINVAL: not a Qwen3-MoE model, an invalid value, or a key that may change the result. */
 errint_t config_parse(const char *text, uint64_t bytes, const char *const *ignored, struct config *config,
                       struct efs_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forward.c - Qwen3-MoE: for each layer attention (grouped queries, norms on queries and keys, rotated positions) and
- * the experts that its router chooses, each after a norm and added to what came in. */
+/* forward.c - the forward pass of Qwen3-MoE. Each layer has attention (grouped queries, norms on queries and keys,
+ * RoPE) and a mixture of experts, both with a norm on their input and a residual connection. */
 #include "forward.h"
 
 #include "expertfs-compute.h"
@@ -14,24 +14,24 @@ struct forward {
     const struct model *model;
     unsigned threads;
     struct efs_team *team;             /* the library's threads for products of experts */
-    struct trace *trace;               /* NULL: none is asked for */
+    struct trace *trace;               /* NULL: no trace */
     uint32_t positions, batch, filled; /* filled: positions with keys and values */
-    float *memory;                     /* in which lies what follows */
+    float *memory;                     /* contains all float arrays below */
     float *keys, *values;              /* [layers][positions][kv_heads * head_dim] */
-    /* of the tokens at hand, [batch] each */
+    /* for the tokens of the current batch, [batch] each */
     float *x, *normed, *sum;             /* [hidden] */
     float *q, *attended, *router, *turn; /* [heads * head_dim] twice, [experts], [head_dim]: cosines, then sines */
-    uint32_t *chosen;                    /* [chosen]: experts of a token, */
-    float *weight;                       /* and their weights */
-    uint32_t *token;                     /* [chosen]: tokens of the experts, expert by expert, */
-    float *token_weight;                 /* and their weights */
+    uint32_t *chosen;                    /* [chosen]: experts of a token */
+    float *weight;                       /* [chosen]: their weights */
+    uint32_t *token;                     /* [chosen]: tokens of the experts, grouped by expert */
+    float *token_weight;                 /* [chosen]: their weights */
     uint16_t *narrow;                    /* [hidden]: normed in BF16, for BF16 activations */
-    struct efs_route_to *mixture;        /* [experts]: those of the layer at hand, in the order of their numbers */
+    struct efs_route_to *mixture;        /* [experts], not per token: chosen experts of the layer, ascending */
 };
 
 /* ---- memory ---- */
 
-/* Place all arrays in memory, if it is not NULL. Returns how many floats they take. */
+/* Sets the pointers of all float arrays, to NULL if memory is NULL. Returns their total size in floats. */
 static size_t forward_lay_out(struct forward *f, float *memory)
 {
     const struct config *c = &f->model->config;
@@ -62,7 +62,7 @@ uint64_t forward_bytes(const struct model *model, uint32_t positions, uint32_t b
 {
     const struct config *c = &model->config;
     struct forward f = {.model = model, .positions = positions, .batch = batch};
-    /* behind the plus the library's memory for products, the lists of experts, and BF16 */
+    /* The second term: the library's memory for products, the lists of experts, and the BF16 activations. */
     return sizeof(float) * forward_lay_out(&f, NULL) +
            (uint64_t)batch *
                (sizeof(float) * c->chosen * (2ull + 2ull * c->hidden + 2ull * c->inner) + sizeof(uint16_t) * c->hidden);
@@ -116,7 +116,7 @@ void forward_stop(struct forward *f)
 
 /* ---- parts of a layer ---- */
 
-/* Activations, before they meet BF16 weights. */
+/* Rounds activations to BF16 before a product with BF16 weights, if the model is set to. */
 static void narrow_to_bf16(const struct forward *f, float *x, size_t count)
 {
     if (f->model->bf16_activations)
@@ -125,7 +125,7 @@ static void narrow_to_bf16(const struct forward *f, float *x, size_t count)
 
 static void rms_norm(const float *x, const float *weight, float *y, size_t count, double epsilon)
 {
-    double squares = 0; /* a sum in F32 would be off by a little for all of them alike */
+    double squares = 0; /* the rounding error of an F32 sum would scale all outputs */
     for (size_t i = 0; i < count; i++)
         squares += (double)(x[i] * x[i]);
     float scale = 1 / sqrtf((float)(squares / (double)count) + (float)epsilon);
@@ -133,7 +133,7 @@ static void rms_norm(const float *x, const float *weight, float *y, size_t count
         y[i] = x[i] * scale * weight[i];
 }
 
-/* Cosines and sines of the positions of count tokens. */
+/* Computes the cosines and sines of RoPE for the positions of count tokens. */
 static void turn_positions(struct forward *f, uint32_t count)
 {
     const struct config *c = &f->model->config;
@@ -146,7 +146,7 @@ static void turn_positions(struct forward *f, uint32_t count)
         }
 }
 
-/* Norm and turn each head of one token. Pairs are (i, i + head_dim / 2). */
+/* Applies norm and RoPE to each head of one token. Pairs are (i, i + head_dim / 2). */
 static void norm_and_turn(const struct forward *f, uint32_t token, float *heads, uint32_t count, const float *weight)
 {
     uint32_t head_dim = f->model->config.head_dim, half = head_dim / 2;
@@ -163,11 +163,11 @@ static void norm_and_turn(const struct forward *f, uint32_t token, float *heads,
 
 struct attention {
     const struct forward *forward;
-    const float *keys, *values; /* the layer's */
+    const float *keys, *values; /* of the layer */
 };
 
-/* Heads [begin, end) of all tokens, counted through: one pass over keys and values, the softmax's largest so far kept
- * beside the sums. */
+/* Attention of heads [begin, end), numbered token * heads + head. One pass over keys and values with a running maximum
+ * and sum of the softmax. */
 static void attend(void *arg, size_t begin, size_t end)
 {
     const struct attention *a = arg;
@@ -201,7 +201,7 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     const struct layer *layer = &f->model->layers[n];
     size_t kv_step = (size_t)c->kv_heads * c->head_dim, q_step = (size_t)c->heads * c->head_dim;
     struct attention a = {f, f->keys + n * f->positions * kv_step, f->values + n * f->positions * kv_step};
-    float *keys = f->keys + (n * f->positions + f->filled) * kv_step; /* where the new ones go */
+    float *keys = f->keys + (n * f->positions + f->filled) * kv_step; /* of the new tokens */
     float *values = f->values + (n * f->positions + f->filled) * kv_step;
     narrow_to_bf16(f, f->normed, (size_t)count * c->hidden);
     parallel_product(f->threads, &layer->q, f->normed, f->q, count);
@@ -227,7 +227,7 @@ static void router_softmax(const struct config *c, float *scores)
         scores[e] /= sum;
 }
 
-/* The experts of one token: those of the largest probabilities, the first of equal ones. */
+/* Chooses the experts of one token: the largest probabilities, the lower number among equal ones. Overwrites scores. */
 static void router_choose(const struct config *c, float *scores, uint32_t *expert, float *weight)
 {
     float chosen_sum = 0;
@@ -245,7 +245,7 @@ static void router_choose(const struct config *c, float *scores, uint32_t *exper
         weight[i] /= chosen_sum;
 }
 
-/* From the experts of each token to the tokens of each expert. Returns how many experts there are. */
+/* Converts the experts of each token to the tokens of each expert. Returns the number of experts. */
 static uint32_t mixture_gather(struct forward *f, uint32_t tokens)
 {
     const struct config *c = &f->model->config;
@@ -265,8 +265,8 @@ static uint32_t mixture_gather(struct forward *f, uint32_t tokens)
 }
 
 /* sum[token] = the sum over its experts of weight * down(silu(gate(x)) * up(x)), by one call of the library, which
- * brings the experts and computes with each as it comes. The sums are in the order of the experts' numbers, whichever
- * comes first. */
+ * reads the experts and computes with each as it arrives. It sums in ascending order of the experts, independent of
+ * arrival. */
 static errint_t mixture_run(struct forward *f, uint32_t layer, uint32_t tokens, struct efs_error *err)
 {
     uint32_t hidden = f->model->config.hidden;
@@ -289,7 +289,8 @@ static errint_t mixture_run(struct forward *f, uint32_t layer, uint32_t tokens, 
 static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, struct efs_error *err)
 {
     const struct config *c = &f->model->config;
-    /* Not rounded for the router, whose weights runtimes keep in F32; mixture_run() rounds for the experts. */
+    /* The router's input is not rounded, because runtimes keep its weights in F32; mixture_run() rounds for the
+     * experts. */
     parallel_product(f->threads, &f->model->layers[n].router, f->normed, f->router, count);
     for (size_t t = 0; t < count; t++)
         router_softmax(c, f->router + t * c->experts);
@@ -300,7 +301,7 @@ static errint_t forward_mixture(struct forward *f, uint32_t n, uint32_t count, s
     return mixture_run(f, n, count, err);
 }
 
-/* ---- all of it ---- */
+/* ---- all layers ---- */
 
 static void norm_all(struct forward *f, const float *weight, uint32_t count)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * forward.h - tokens through all layers of the model.
+ * forward.h - the forward pass of the model. For one thread.
  */
 #ifndef RUNMOE_FORWARD_H
 #define RUNMOE_FORWARD_H
@@ -8,23 +8,24 @@
 #include "model.h"
 #include "trace.h"
 
-/* A sequence: its keys and values so far, and room to work. */
+/* A sequence: its KV cache and the work buffers. */
 struct forward;
 
-/* For a sequence of at most that many positions, at most batch tokens at a time. -ENOMEM. */
+/* Allocates for sequences of at most `positions` tokens, at most `batch` tokens per forward_run(). Keeps a pointer to
+ * model. 0 or -ENOMEM. */
 errint_t forward_start(const struct model *model, unsigned threads, uint32_t positions, uint32_t batch,
                        struct forward **forward);
-void forward_stop(struct forward *forward); /* NULL is fine */
-/* Memory it needs. */
+void forward_stop(struct forward *forward); /* NULL is allowed */
+/* Memory that forward_start() and forward_run() allocate, bytes. */
 uint64_t forward_bytes(const struct model *model, uint32_t positions, uint32_t batch);
 
-/* A new sequence in place of the one before. */
+/* Starts a new sequence: empties the KV cache. */
 void forward_begin(struct forward *forward);
-/* Tell it of all tokens from now on; it outlives the forward. trace_tokens() is the caller's. */
+/* Records all following tokens in trace, which must outlive forward. The caller calls trace_tokens(). */
 void forward_trace(struct forward *forward, struct trace *trace);
 
-/* Append count (1 to batch) tokens, each below the vocabulary. logits: [count][vocab], or with last_only of the last
- * token alone. Blocks. -ENOSPC: more than positions; what the library says of an expert. */
+/* Appends count (1 to batch) tokens, each below config.vocab. logits: [count][vocab], or with last_only [vocab] of the
+ * last token. Blocks. -ENOSPC: more than positions; else errors of efs_client_ffn(). */
 errint_t forward_run(struct forward *forward, const uint32_t *tokens, uint32_t count, bool last_only, float *logits,
                      struct efs_error *err);
 

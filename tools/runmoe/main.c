@@ -3,8 +3,8 @@
  * main.c - runmoe STORE|MNT: run a whole mixture-of-experts model from a store, or from a mount of one, to show how a
  * runtime uses libexpertfs.
  *
- * Everything but the experts is in this program's memory, as it is; the experts stay in the library, within its budget,
- * or in the mount's memory, mostly compressed, and are run layer by layer when the router has named them (forward.c).
+ * All weights except the experts are in this program's memory, uncompressed. The experts are in the library's memory,
+ * within its budget, or in the mount's, mostly coded, and run layer by layer after the router has chosen (forward.c).
  */
 #include <errno.h>
 #include <math.h>
@@ -47,7 +47,7 @@ struct arguments {
     struct efs_client_options options;
 };
 
-/* Numbers between commas or blanks. */
+/* Parses numbers separated by commas or white space. */
 static bool parse_prompt(const char *text, struct prompt *prompt)
 {
     size_t room = strlen(text) / 2 + 1;
@@ -163,15 +163,16 @@ struct run {
     struct forward *forward;
     struct trace *trace;
     uint64_t seed;
-    uint32_t sequence;      /* the prompt at hand */
-    uint64_t prompt_tokens; /* of all prompts */
+    uint32_t sequence;      /* index of the current prompt */
+    uint64_t prompt_tokens; /* sum over all prompts */
     FILE *logits_file;
     float *logits;                                      /* [batch][vocab] */
-    double opened, first_step, prompt_seconds, seconds; /* to open; of the first batch, of all prompts, of the
+    double opened, first_step, prompt_seconds, seconds; /* times: open, first batch, all prompts, all generated
                                                            tokens after the first ones */
 };
 
-/* Tokens through the model; logits then begin with those of the last one. */
+/* Runs tokens through the model and writes trace and logits files. logits[0 .. vocab) are then those of the last token.
+ */
 static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, enum trace_kind kind,
                          struct efs_error *err)
 {
@@ -187,7 +188,7 @@ static errint_t run_step(struct run *r, const uint32_t *tokens, uint32_t count, 
     return 0;
 }
 
-/* The most likely token, or one drawn with the probabilities of a temperature, which changes the logits. */
+/* Temperature 0: the most likely token. Otherwise draws a token; overwrites the logits. */
 static uint32_t sample(float temperature, uint64_t *seed, float *logits, uint32_t vocab)
 {
     uint32_t best = 0;
@@ -205,10 +206,10 @@ static uint32_t sample(float temperature, uint64_t *seed, float *logits, uint32_
         if (left < 0)
             return i;
     }
-    return best; /* what rounding left over */
+    return best; /* rounding errors of the sum */
 }
 
-/* A prompt, then token by token; they are printed as they come. */
+/* Runs a prompt in batches, then generates and prints one token at a time. */
 static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct efs_error *err)
 {
     const struct arguments *a = r->a;
@@ -235,7 +236,7 @@ static errint_t run_prompt(struct run *r, const struct prompt *prompt, struct ef
 
 #define U(x) ((unsigned long long)(x))
 
-/* Of a mount, which counts for all who use it, .expertfs/stat has the counters. */
+/* Prints times and, for a store, counters. The counters of a mount include all its clients: see .expertfs/stat. */
 static void print_report(const struct run *r)
 {
     struct efs_stats s;
@@ -292,7 +293,7 @@ static errint_t run_start(struct run *r, struct arguments *a, struct efs_error *
     if (!r->model.fs && a->options.budget_bytes)
         return efs_fail(err, -EINVAL, "--budget is for a store: %s is a mount, which has its own", a->store);
     if (r->model.fs)
-        rc = efs_reserve(r->model.fs, more, err); /* so that all stays within the budget */
+        rc = efs_reserve(r->model.fs, more, err); /* counts this memory against the budget */
     if (rc < 0)
         return rc;
     a->options.reserved_bytes += more;
@@ -331,8 +332,8 @@ static int run(struct arguments *a)
 
 int main(int argc, char **argv)
 {
-    /* Threads of OpenMP otherwise look for work for some 300,000 rounds while those of the library compute: a third of
-     * the tokens a second (2 processors). libgomp reads this before main(). */
+    /* By default idle OpenMP threads spin for about 300,000 iterations while the library's threads compute, which costs
+     * a third of the tokens per second (2 processors). libgomp reads the variable before main(), so execute again. */
     if (!getenv("GOMP_SPINCOUNT") && setenv("GOMP_SPINCOUNT", "2000", 1) == 0)
         execv("/proc/self/exe", argv);
     static uint32_t first_token = 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matrix.c - rows times activations, 16 lanes at a time, up to four tokens to a pass over a row. */
+/* matrix.c - products of matrix rows and activations: 16 lanes, up to four tokens per pass over a row. */
 #include "matrix.h"
 
 #include <string.h>
 
 #define LANES 16
-#define CHAINS 2 /* sums of one token that do not wait for each other */
+#define CHAINS 2 /* independent sums per token, to hide the latency of additions */
 #define TOKENS 4
 
-/* What the compiler makes of the lanes depends on the processor; their order does not. (The thread sanitizer is not
- * ready yet when the choice is made.) */
+/* The instructions depend on the CPU; the order of the sums does not. (Not under TSan, which is not initialized yet
+ * when the resolver of target_clones runs.) */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define FOR_EACH_CPU __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
@@ -40,8 +40,8 @@ static float weight_at(const void *row, bool bf16, size_t i)
     return value;
 }
 
-/* y[t * y_step] = row . x[t * count], t < tokens. Lane by lane in CHAINS sums, then these from the first to the last,
- * then what is left of the row. */
+/* y[t * y_step] = row . x[t * count], t < tokens. Sums by lane in CHAINS vectors, then all lanes in order, then the
+ * rest of the row. */
 static ALWAYS_INLINE void row_dots(const void *row, bool bf16, const float *x, size_t count, float *y, size_t y_step,
                                    const unsigned tokens)
 {

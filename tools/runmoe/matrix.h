@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matrix.h - products of weights and activations, and work in parallel, on threads of OpenMP.
+ * matrix.h - products of weights and activations, parallel on OpenMP threads.
  */
 #ifndef RUNMOE_MATRIX_H
 #define RUNMOE_MATRIX_H
@@ -9,24 +9,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Weights, row after row; not owned. */
+/* Weights, row-major; does not own data. */
 struct matrix {
     const void *data;
     uint32_t rows, columns;
     bool bf16; /* else F32 */
 };
 
-/* Row r as floats. */
+/* Converts a row to floats. */
 void matrix_row(const struct matrix *matrix, uint32_t row, float *out);
 float dot(const float *a, const float *b, size_t count);
-/* Round to BF16, to the nearest, ties to even. */
+/* Round to the nearest BF16, ties to even. */
 void round_bf16(float *x, size_t count);
 void to_bf16(const float *x, uint16_t *y, size_t count);
 
-/* Call work for stretches [begin, end) that together are [0, count), in parallel; returns when all are done. */
+/* Splits [0, count) into one range [begin, end) per thread and calls work for each in parallel. Blocks until all are
+ * done. */
 void parallel(unsigned threads, void (*work)(void *arg, size_t begin, size_t end), void *arg, size_t count);
-/* y[token][row] = w[row] . x[token], in parallel. A token's sums do not depend on the other tokens, nor on the number
- * of threads. */
+/* y[token][row] = w[row] . x[token], in parallel. The results of a token depend neither on the other tokens nor on the
+ * number of threads. */
 void parallel_product(unsigned threads, const struct matrix *w, const float *x, float *y, uint32_t tokens);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model.c - what a model is made of: config.json and the tensors of its safetensors files, read once, but for experts:
- * these stay in the library until a layer asks for them. */
+/* model.c - loads a model: config.json and all tensors of its safetensors files except experts, which the library reads
+ * when a layer requests them. */
 #include "model.h"
 
 #include "expertfs-private.h"
@@ -19,18 +19,18 @@
 
 #define READ_BYTES (4u << 20)
 #define NO_LAYER UINT32_MAX
-#define ALIGN 64u /* of a tensor in memory */
+#define ALIGN 64u /* alignment of a tensor in memory */
 
 /* ---- files of a store or a mount ---- */
 
-/* A file that is open: of the store in this process, or of the mount. */
+/* An open file of the store, if fs is set, or of the mount. */
 struct source {
     struct efs *fs;
     uint32_t file;
     struct efs_stream *stream;
     int fd;
     uint64_t bytes;
-    char path[PATH_MAX]; /* "": none is open */
+    char path[PATH_MAX]; /* "": no file is open */
 };
 
 static void source_close(struct source *s)
@@ -41,7 +41,7 @@ static void source_close(struct source *s)
     *s = (struct source){.fd = -1};
 }
 
-/* Open another file in place of the one that is open, if it is another. */
+/* Opens a file and closes the previous one; does nothing if it is open already. -ENOENT: no such file. */
 static errint_t source_open(const struct model *m, const char *path, struct source *s, struct efs_error *err)
 {
     char whole[2 * PATH_MAX];
@@ -71,7 +71,7 @@ static errint_t source_open(const struct model *m, const char *path, struct sour
     return 0;
 }
 
-/* All of these bytes. */
+/* Reads exactly that many bytes. */
 static errint_t source_read(const struct source *s, uint64_t offset, uint8_t *to, size_t bytes, struct efs_error *err)
 {
     errint_t rc = 0;
@@ -88,7 +88,7 @@ static errint_t source_read(const struct source *s, uint64_t offset, uint8_t *to
     return rc < 0 ? efs_fail(err, rc, "%s at %llu: %s", s->path, (unsigned long long)offset, strerror(-rc)) : 0;
 }
 
-/* All of a file, ended by 0, for free(). */
+/* Reads a whole file into *text, ended by a NUL, which the caller frees even after an error. */
 static errint_t source_read_file(const struct model *m, const char *path, struct source *s, char **text,
                                  struct efs_error *err)
 {
@@ -101,16 +101,16 @@ static errint_t source_read_file(const struct model *m, const char *path, struct
 
 /* ---- headers ---- */
 
-/* What is used while the model is read. The first error stays. */
+/* State of loading. rc and err keep the first error; later calls do nothing then. */
 struct loader {
     struct model *model;
     struct source source;
-    json_t *tensors; /* entries of the headers that nothing has taken yet, with "file" and "begin", of its data */
+    json_t *tensors; /* header entries of tensors not loaded yet, with "file" and "begin", the offset of the data */
     errint_t rc;
     struct efs_error *err;
 };
 
-/* {path: true} of the files that have the tensors: those of the index, or the only one. NULL: with err. */
+/* The files with the tensors as {path: true}: those of the index, or model.safetensors without one. Sets l->rc. */
 static json_t *weight_files(struct loader *l)
 {
     char *text = NULL;
@@ -130,7 +130,7 @@ static json_t *weight_files(struct loader *l)
     return files;
 }
 
-/* A matrix of an expert that the router can choose. */
+/* Whether name is that of a matrix of an expert that the router can choose. */
 static bool is_expert_matrix(const struct config *c, const char *name)
 {
     uint32_t layer, expert;
@@ -143,7 +143,7 @@ static bool is_expert_matrix(const struct config *c, const char *name)
             strcmp(matrix, "down_proj.weight") == 0);
 }
 
-/* Note the tensors of a file that are no expert's. */
+/* Adds the tensors of a file, except experts', to l->tensors. */
 static void loader_note(struct loader *l, const char *path)
 {
     uint64_t length = 0;
@@ -172,7 +172,7 @@ static void loader_note(struct loader *l, const char *path)
 
 /* ---- weights ---- */
 
-/* Memory that lives as long as the model. */
+/* Allocates memory that model_close() frees. */
 static void *loader_memory(struct loader *l, size_t bytes)
 {
     struct model *m = l->model;
@@ -186,7 +186,7 @@ static void *loader_memory(struct loader *l, size_t bytes)
     return memory;
 }
 
-/* Take a tensor of this size, of BF16 or F32, and read it. */
+/* Reads a BF16 or F32 tensor of this size and removes it from l->tensors. layer NO_LAYER: tensor is the full name. */
 static struct matrix loader_take(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
 {
     char name[256];
@@ -227,7 +227,7 @@ static struct matrix loader_take(struct loader *l, uint32_t layer, const char *t
     return matrix;
 }
 
-/* A vector as floats. */
+/* Reads a vector and converts it to floats. */
 static const float *loader_take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
 {
     struct matrix matrix = loader_take(l, layer, tensor, 1, count);
@@ -266,7 +266,7 @@ static void loader_take_all(struct loader *l, const char *const *ignored)
         l->rc = efs_fail(l->err, -ENOMEM, "no memory");
     for (uint32_t n = 0; l->rc == 0 && n < c->layers; n++)
         loader_take_layer(l, n);
-    /* A tensor that nothing takes is a part of the model that would be left out of what is run. */
+    /* A tensor that is not loaded means that the model has a part that would not be run. */
     const char *name;
     json_t *value;
     void *next;
@@ -301,7 +301,7 @@ static errint_t model_load(struct model *m, const char *const *ignored, struct e
     return l.rc;
 }
 
-/* The dense weights will be in memory, too. */
+/* Reserves the size of the dense weights, which will be in memory, within the budget. */
 static errint_t reserve_dense(const char *store, struct efs_client_options *options, struct efs_error *err)
 {
     struct efs_store *looked;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model.h - a Qwen3-MoE model in a store or a mount of one: its sizes, its dense weights in memory, its experts in the
- * library.
+ * model.h - a Qwen3-MoE model in a store or a mount: its configuration, its dense weights in memory, and the client for
+ * its experts.
  */
 #ifndef RUNMOE_MODEL_H
 #define RUNMOE_MODEL_H
@@ -17,21 +17,21 @@ struct layer {
 
 struct model {
     struct config config;
-    bool bf16_activations; /* what is multiplied with BF16 weights is rounded to BF16 before, as llama.cpp does */
-    enum efs_form form;    /* how its experts are asked for */
+    bool bf16_activations; /* round activations to BF16 before products with BF16 weights, as llama.cpp does */
+    enum efs_form form;    /* in which experts are requested */
     struct efs_client *client;
-    struct efs *fs;         /* of a store; NULL: it is a mount, */
-    const char *mountpoint; /* and here */
+    struct efs *fs;         /* of a store; NULL: a mount */
+    const char *mountpoint; /* the path of model_open(), not owned */
     struct matrix embedding, head;
     const float *final_norm;
     struct layer *layers;
-    void **weights; /* all memory that the matrices and vectors are in */
+    void **weights; /* [weight_count]: memory of all matrices and vectors */
     size_t weight_count;
 };
 
-/* Open the store, or the mount, which outlives the model's name for it, and read what is not an expert, without the
- * keys of config.json and the tensors that `ignored` matches (config.h). options->reserved_bytes is set here. Blocks.
- * -EINVAL: not such a model, or one with keys or tensors that have no use here. On failure nothing is left; else
+/* Opens a store or a mount and reads all weights except experts. `ignored` matches keys of config.json and tensors to
+ * ignore (config.h). path must stay valid until model_close(). For a store, sets options->reserved_bytes. Blocks.
+ * -EINVAL: not a Qwen3-MoE model, or one with keys or tensors that are not supported. After an error *model needs no
  * model_close(). */
 errint_t model_open(const char *path, struct efs_client_options *options, const char *const *ignored,
                     struct model *model, struct efs_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace.c - see trace.h. Records of the tokens at hand are put together in memory, then written. */
+/* trace.c - see trace.h. The records of a batch are assembled in memory, then written. */
 #include "trace.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READERS_TAKE (1ull << 30) /* bytes of a trace */
+#define READERS_TAKE (1ull << 30) /* size limit of readers of traces, bytes */
 #define HAS_ALL (2 + 4 + 8 + 16)  /* probabilities of all experts, states, embeddings, routers */
 #define LARGEST_HALF 65504.0F
 
@@ -18,11 +18,11 @@ struct trace {
     const char *path;
     const struct config *config;
     FILE *file;
-    size_t ids, scores, states, embedding, record; /* where each is in a record, and its size, in bytes */
+    size_t ids, scores, states, embedding, record; /* byte offsets in a record, and its size */
     uint8_t *records;                              /* [batch] */
 };
 
-/* Numbers, none of which is NaN, as halves; beyond the largest: the largest. */
+/* Converts numbers, which must not be NaN, to half precision, clamped to +-LARGEST_HALF. */
 static void put_halves(uint8_t *p, const float *x, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -46,7 +46,7 @@ static void trace_layout(struct trace *t)
     t->record = t->embedding + 2ul * c->hidden;
 }
 
-/* The router of a layer, row by row. */
+/* Writes the router of a layer, row by row. */
 static errint_t trace_gate(struct trace *t, const struct matrix *router, struct efs_error *err)
 {
     float *row = calloc(router->columns, sizeof(*row));
@@ -123,7 +123,7 @@ uint64_t trace_bytes(const struct config *config, uint32_t batch)
     return sizeof(t) + batch * t.record;
 }
 
-/* ---- what is told ---- */
+/* ---- records ---- */
 
 void trace_embeddings(struct trace *t, uint32_t count, const float *embeddings)
 {
