@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_fuse.c - a FUSE file system that does nothing: one file, `data`, answered from a few blocks of memory. What a
- * mount takes beyond it is the mount's own; what this one takes is the kernel's, and no mount gets below it. For
- * `tools/bench/run limits`.
+ * bench_fuse.c - a minimal FUSE file system: one file, `data`, whose reads are answered from a few blocks of memory.
+ * Its time per read is that of the kernel, a lower bound for every FUSE mount. For `tools/bench/run limits`.
  *
- * Requests are as large as those of expertfs, and answers begin as far behind a page as the reader's buffer, as there
- * (expertfs/fuse/buffers.h). Threads block in read(), which costs least. It serves until it is unmounted.
+ * Requests have the same size as with expertfs, and a reply starts at the same offset in a page as the reader's buffer
+ * (expertfs/fuse/buffers.h). Threads block in read(), the cheapest way to receive. It serves until it is unmounted.
  */
 #include "options.h"
 #include "failure.h"
@@ -22,12 +21,12 @@
 #include <sys/mman.h>
 
 #define IO_BYTES (1u << 20)
-#define CUT_BYTES (128u << 10) /* a request of this length may be one that was cut at a page */
+#define CUT_BYTES (128u << 10) /* a request of at least this length may have been split at a page boundary */
 #define PAGE 4096u
-#define SLOT_BYTES (2u << 20) /* a huge page: an answer of 1 MiB, wherever in a page it begins */
-#define SLOTS 4u              /* as many blocks as expertfs decodes ahead: what is sent was not just sent */
+#define SLOT_BYTES (2u << 20) /* a huge page: holds a reply of 1 MiB at any offset in a page */
+#define SLOTS 4u              /* as many blocks as expertfs decodes ahead, so that consecutive replies differ */
 #define FILE_INODE 2
-#define NEVER 86400.0 /* seconds that the kernel may remember names and sizes */
+#define NEVER 86400.0 /* seconds that the kernel caches names and attributes */
 
 struct bench {
     struct tools_arguments given;
@@ -116,7 +115,7 @@ static void *receive(void *arg)
     return NULL;
 }
 
-/* Until it is unmounted. */
+/* Serves requests on all threads until the unmount. */
 static void serve(struct bench *b)
 {
     pthread_t *others = calloc(b->threads, sizeof(*others));
@@ -152,7 +151,7 @@ int main(int argc, char **argv)
     struct fuse_args args = FUSE_ARGS_INIT(3, words);
     b.session = fuse_session_new(&args, &operations, sizeof(operations), &b);
     if (!b.session || fuse_session_mount(b.session, b.mountpoint))
-        return failed(b.mountpoint); /* libfuse has said why */
+        return failed(b.mountpoint); /* libfuse has printed the reason */
     serve(&b);
     fuse_session_unmount(b.session);
     fuse_session_destroy(b.session);
