@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_gpu CODED RAW: how fast plain experts come to the memory of a graphics processor. CODED is a store, RAW one of
- * the same checkpoint, packed with --codec raw, whose experts go over the link as they are: the peer, by the same way.
- * Layers are asked for one after the other, in turns of both stores; pool G is too small for a second layer, so that
- * each expert is brought each time. Their chunks stay in memory, registered with the driver, or are read anew each time
- * (--cold). Told are the plain bytes of experts that arrive in a second, and the median of the ratios.
+ * bench_gpu CODED RAW: the rate at which plain experts arrive in the memory of a GPU. CODED is a store, RAW a store of
+ * the same checkpoint packed with --codec raw, whose experts cross the link uncompressed: the baseline with the same
+ * code. Each round requests all layers in order from both stores in turn. Pool G holds one layer, so each expert is
+ * transferred in each round. The chunks stay in memory registered with the driver, or are read from disk in each round
+ * (--cold). Prints the median rates in plain bytes per second and the median of the ratios.
  */
 #include "clock.h"
 #include "expertfs-gpu.h"
@@ -17,7 +17,7 @@
 
 #define ROUNDS_MAX 1000u
 #define EXPERTS_MAX 512u
-#define FIXED_BYTES (33ull << 20) /* of the device, what is not for experts: expertfs-gpu(7) */
+#define FIXED_BYTES (33ull << 20) /* device memory that is not for experts: expertfs-gpu(7) */
 
 struct arguments {
     struct tools_arguments store; /* two */
@@ -39,11 +39,11 @@ static const struct tools_command command = {.options = options,
                                                  "coded over raw.\vExit status: 0 measured, 1 failed, 2 wrong usage.",
                                              .at = AT(store)};
 
-/* One of the two. */
+/* One of the two stores. */
 struct side {
     struct efs_client *client;
-    struct efs_expert_info last; /* expert: the layers are alike */
-    uint64_t bytes;              /* plain, that have come */
+    struct efs_expert_info last; /* of the last expert; all layers have the same number of experts */
+    uint64_t bytes;              /* plain bytes that arrived in the last round */
     double rate[ROUNDS_MAX];
 };
 
@@ -75,7 +75,7 @@ static errint_t side_open(struct side *side, const struct arguments *a, const ch
     return rc < 0 || side->last.expert < EXPERTS_MAX ? rc : efs_fail(err, -1, "%s: too many experts in a layer", path);
 }
 
-/* All layers once. */
+/* Requests all layers once and measures the rate. */
 static errint_t side_round(struct side *side, unsigned round, struct efs_error *err)
 {
     static struct efs_need needs[EXPERTS_MAX];
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
     tools_parse(&command, argc, argv, &a);
     for (unsigned s = 0; s < 2 && rc == 0; s++)
         rc = side_open(&sides[s], &a, a.store.word[s], &err);
-    for (unsigned s = 0; s < 2 && rc == 0; s++) /* chunks come to memory, tables are made */
+    for (unsigned s = 0; s < 2 && rc == 0; s++) /* warm up: reads the chunks, allocates */
         rc = side_round(&sides[s], 0, &err);
     for (unsigned round = 0; round < a.rounds && rc == 0; round++) {
         for (unsigned s = 0; s < 2 && rc == 0; s++)
