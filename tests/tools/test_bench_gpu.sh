@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/bench/run gpu runs to its end, on a driver that has no device, and tells the same bytes both ways; what it cannot
-# measure is refused.
+# tools/bench/run gpu completes on a driver without a device, and reports the same bytes both ways; it refuses
+# cases that it cannot measure.
 set -eu
 cd "$(dirname "$0")/../.."
 export BUILD=${BUILD:-$PWD/build} ROUNDS=2

@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh expertfs
-# those of a run that has ended: another may be at work, and has its process's number in the name
+# cgroups of runs that have ended: the name contains the pid, and other runs may be in progress
 cgroups() {
     local group pid
     find /sys/fs/cgroup -maxdepth 2 -type d -name 'expertfs-bench-*' 2>/dev/null | sort | while read -r group; do
@@ -34,20 +34,20 @@ rows = json.load(open(sys.argv[1]))
 assert {(r["limit"], r["measure"]) for r in rows} == {(l, m) for l in ("700M", "none, cold", "none, warm")
                                                       for m in ("tokens_per_s", "first_s", "load_s", "prompt_s")}, rows
 assert all(r["mount"] > 0 and r["ratio"] > 0 for r in rows), rows
-# the backend, where it is built, beside the mount, and on it
+# the backend, if it was built, without the mount and on it
 ours = {"mount", "backend", "both"} if sys.argv[2:] else {"mount"}
 assert all(set(r["ratios"]) == ours and all(r[kind] > 0 for kind in ours) for r in rows), rows
-# the file by itself, with each read-ahead; the ratio is to the better one
+# the file without expertfs, with each read-ahead; the ratio is to the better one
 for r in rows:
     kinds = list(r["plain"].values())
     best = max(kinds) if r["measure"] == "tokens_per_s" else min(kinds)
     assert kinds and min(kinds) > 0, r
     assert abs(r["ratio"] / (r["mount"] / best if r["measure"] == "tokens_per_s" else best / r["mount"]) - 1) < 1e-6, r
-# the rate is told for each number of tokens that was asked for
+# a rate for each number of tokens requested
 assert sorted(r["tokens"] for r in rows if r["measure"] == "tokens_per_s" and r["limit"] == "700M") == [2, 3], rows
 P
 [ "$(cat "/sys/class/bdi/$(stat -c %Hd:%Ld "$dir")/read_ahead_kb" 2>/dev/null)" = "$ahead" ] || complain "another read-ahead is left"
-# A daemon that cannot start is told, and what was made for it goes, too
+# A daemon that cannot start is reported, and its cgroup and mount are removed
 bench --limits 700M --options budget=1M
 [ $? = 1 ] || complain "a budget below the floor: exit $?"
 grep -q 'below the floor' "$dir/out" || complain "not told why: $(cat "$dir/out")"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The shells complete what the programs take: bash by calling what it would call, fish by asking it, zsh by loading it.
+# Completions for the shells: bash by calling its function, fish with `complete -C`, zsh by loading the file.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=$(realpath "${BUILD:-build}")
@@ -11,7 +11,7 @@ wrong() { echo "$*"; bad=1; }
 PATH=$BUILD:$PATH
 . tools/packaging/completions/bash
 
-expect() { # LINE WORD...: bash completes the line to these words, and maybe others
+expect() { # LINE WORD...: bash completes the line to these words, and possibly further ones
     local line=$1 program=${1%% *} word
     shift
     COMP_LINE=$line COMP_POINT=${#line} COMPREPLY=()

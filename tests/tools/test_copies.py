@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files with the same bytes are stored once and served under all of their names; the history of a Git clone is not
+"""Files with equal bytes are stored once and served under all of their names; the history of a Git clone is not
 packed."""
 import filecmp
 import os
@@ -17,7 +17,8 @@ whole = {}  # experts and tensors of each model
 
 
 def packed(what, source, *options, copies=0, notes=(), kind="safetensors"):
-    """It is packed, its files come back from unpack, from the man page's reader and from a mount. The store's bytes."""
+    """Packs the source; checks the files from unpack, from the man page's reader and from a mount. Returns the store's
+    bytes."""
     store = scratch("out.efs")
     result = run(program("mkexpertfs"), "-f", "--json", "--verify", *options, source, store)
     if not check(f"{what}: packed", result.returncode == 0, result.stderr):
@@ -47,7 +48,7 @@ def packed(what, source, *options, copies=0, notes=(), kind="safetensors"):
 
 
 def same(what, source, out, but=()):
-    """All files of source but those of .git, and no others."""
+    """Checks that out has all files of source except those of .git and `but`, and no further ones."""
     names = [{os.path.relpath(os.path.join(folder, file), top) for folder, _, files in os.walk(top) for file in files
               if os.path.relpath(os.path.join(folder, file), top).split("/")[0] not in (".git", *but)}
              for top in (source, out)]
@@ -58,7 +59,7 @@ def same(what, source, out, but=()):
 
 
 def with_copies(name, copies, model="model", link=shutil.copyfile):
-    """A model, and copies of its files: {path: file of the model}."""
+    """A model with copies of its files: {path: file of the model}."""
     source = scratch(name)
     shutil.copytree(model, source)
     for path, original in copies.items():
@@ -88,7 +89,7 @@ size = packed("a folder set aside", bak, copies=sum(os.path.getsize(os.path.join
                                                     for name in files_below(model)))
 check("a folder set aside: no larger", 0 < size < alone + 32768, (size, alone))
 
-# A copy that the index does not name, and that comes before the file that it names
+# A copy that the index does not name, and that sorts before the file that it names
 packed("a copy beside the index", with_copies("other", {"also.safetensors": weights[0]}, model), copies=1,
        notes=[("also.safetensors has the bytes of " + weights[0],)])
 
@@ -100,13 +101,13 @@ size = packed("a GGUF file and its blob", with_copies("ollama", {f"blobs/{GGUF_N
               kind="gguf")
 check("a GGUF file and its blob: no larger", 0 < size < alone_gguf + 16384, (size, alone_gguf))
 
-# Equal in size and in every sample, and not the same
+# Equal in size and in every sample, but different
 near = with_copies("near", {"near.bin": weights[0], "also.bin": weights[0], "again.bin": weights[0]}, model)
 for name, at in ("near.bin", 5000), ("again.bin", 5000):
     flip(os.path.join(near, name), at)
 packed("files that are nearly the same", near, copies=2)
 
-# In its own place, the same store
+# With --reclaim, the same store
 for kind, source in ("bare", bare), ("clone", clone):
     run(program("mkexpertfs"), "-q", "-f", source, scratch("out.efs"))
     result = run(program("mkexpertfs"), "-q", "--reclaim", "--yes", "--step=1M", source, scratch("reclaimed.efs"))

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What tools/packaging/deb prints: a line a package, of a build that fails its end and where all of it is. The build is
-# a script here; the packages themselves are tried by hand.
+# The output of tools/packaging/deb: one line per package; for a failed build the end of its log and the log's path. The
+# build is a script here; the packages are tested by hand.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh

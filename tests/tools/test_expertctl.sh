@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# expertctl: info, verify, unpack: what they print, exit codes, nothing left behind.
+# expertctl info, verify, unpack: output, exit statuses, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl mkmodel
 run() { ran "$1" "$expertctl" "${@:2}"; } # EXIT ARGUMENT...
-damage() { # OFFSET: turn one bit of the store, or turn it back
+damage() { # OFFSET: flips one bit of the store, or restores it
     "$python" -c 'import sys
 f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek(-1, 1); f.write(bytes([b ^ 8]))' \
         "$dir/m.efs" "$1"
@@ -13,7 +13,7 @@ f = open(sys.argv[1], "r+b"); f.seek(int(sys.argv[2])); b = f.read(1)[0]; f.seek
 "$mkmodel" --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 size=$(stat -c %s "$dir/m.efs")
 
-# Usage; --help and options that are not there: man/test_options.py, numbers: test_numbers.py
+# Usage; --help and unknown options: man/test_options.py, numbers: test_numbers.py
 for command in info verify unpack; do
     run 2 $command
     run 2 $command a b c
@@ -24,7 +24,7 @@ run 2
 run 2 nonsense
 warns 'unknown command "nonsense"'
 for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py' 'estimate expertctl'; do
-    run 2 "${word% *}" a b # words of other tools: what does it here
+    run 2 "${word% *}" a b # commands of other tools: the message names the right program
     warns "no command \"${word% *}\": \`${word#* }"
 done
 run 0 help
@@ -90,7 +90,7 @@ run 1 verify --decode "$dir/m.efs"
 [ "$(wc -l <"$dir/out")" = 2 ] || complain "two damaged chunks: $(cat "$dir/out")"
 warns '2 damaged chunks'
 
-# unpack: nothing of a damaged store; all of a well one; existing files only by force
+# unpack: nothing of a damaged store; all of an intact one; existing files only with --force
 run 1 unpack "$dir/m.efs" "$dir/back"
 [ ! -e "$dir/back" ] || complain "a damaged store left $(find "$dir/back")"
 damage 4096
@@ -105,8 +105,8 @@ diff -r "$dir/model" "$dir/back" || complain "--force: other files came back"
 run 1 unpack "$dir/m.efs" "$dir/missing/deep"
 warns "missing/deep: cannot make directory"
 
-# unpack on a full disk: nothing is left, and what is needed is said; files that --force would replace stay
-full_disk() { # in a mount namespace of its own; SIZE of the disk
+# unpack on a full disk: nothing is left, and the needed space is reported; files that --force would replace stay
+full_disk() { # in a separate mount namespace; SIZE of the disk
     # shellcheck disable=SC2016
     unshare -m bash -c 'mount -t tmpfs -o size="$5" none "$3" && mkdir "$3/kept" && echo 1 >"$3/kept/config.json" &&
         { for to in new kept; do "$1" unpack --force "$2" "$3/$to" 2>>"$4"; echo "exit $?"; done
@@ -132,7 +132,7 @@ warns 'cut'
 mkdir "$dir/large"
 truncate -s 4G "$dir/large/zeros.bin"
 "$mkexpertfs" -q --any --codec lz4 "$dir/large" "$dir/large.efs" || complain "4 GiB of zeros: exit $?"
-interrupted() { # COMMAND...: SIGINT after ever shorter times, until it comes before the end of the work
+interrupted() { # COMMAND...: SIGINT after shorter and shorter times, until it arrives before the end of the work
     for delay in 0.1 0.07 0.05 0.03 0.02 0.015 0.01; do
         timeout --preserve-status -s INT $delay "$expertctl" "$@" 2>/dev/null
         status=$?

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/bench/gantt.py: trace events of a table as .expertfs/sched has it; what is none is refused.
+# tools/bench/gantt.py: trace events from a table in the format of .expertfs/sched; other input is refused.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh
@@ -28,7 +28,7 @@ assert [lane(e) for e in done if e["cat"] == "read_e"][0] == (0, 0, 2000)
 assert [lane(e) for e in done if e["cat"] == "read_sm"] == [(1, 1000, 4000)]
 assert [lane(e) for e in done if e["cat"] == "decode"] == [(2, 4000, 5500), (3, 4100, 6000), (3, 6000, 7000)]
 assert done[0]["args"] == {"unit": 0, "shard": 0}
-for tid in names:  # nothing in a lane at the same time
+for tid in names:  # no overlap in a lane
     at = sorted(lane(e)[1:] for e in done if e["tid"] == tid)
     assert all(a[1] <= b[0] for a, b in zip(at, at[1:])), at
 P

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What `make install` puts into a folder works from there, and `make uninstall` takes all of it away again.
+# The files that `make install` puts into a folder work from there, and `make uninstall` removes all of them.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-BUILD=${BUILD:-build} BUILD=${BUILD#"$PWD"/} # make takes no path with a blank
+BUILD=${BUILD:-build} BUILD=${BUILD#"$PWD"/} # make does not accept a path with a blank
 work=$(mktemp -d "${TMPDIR:-/tmp}/expertfs-XXXXXX") # mount(8) cuts a type at its last dot
 mounted=
 cleanup() { [ -z "$mounted" ] || fusermount3 -u -z "$mounted"; rm -rf "$work"; }
@@ -31,7 +31,7 @@ if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ]; then
     mkdir "$work/mnt"
     "$BUILD/mkmodel" -F mixtral -l 2 -e 4 -d 256 -i 256 "$work/model" >/dev/null || wrong "mkmodel failed"
     "$bin/mkexpertfs" -q "$work/model" "$work/m.efs" || wrong "mkexpertfs failed"
-    # what the unit runs, with what the unit lets it have
+    # the unit's command with the unit's capabilities
     printf 'STORE=%s\nMOUNTPOINT=%s\n' "$work/m.efs" "$work/mnt" >"$work/x.conf"
     command=$(sed -n 's/^ExecStart=//p' "$unit")
     caps=$(sed -n 's/^CapabilityBoundingSet=//p' "$unit" | tr 'A-Z' 'a-z' | sed 's/cap_/+/g; s/ /,/g')
@@ -60,7 +60,8 @@ make -s uninstall BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix || wrong "make u
 left=$(find "$root" ! -type d; find "$root$prefix" -mindepth 1)
 [ -z "$left" ] || wrong "make uninstall left: $left"
 
-# An own PREFIX: programs find the library there, mount(8) the daemon. The loader's list of this machine is left alone.
+# A PREFIX without DESTDIR: programs find the library there, mount(8) the daemon. The loader's cache of this machine is
+# not changed.
 own=$work/own
 mkdir "$work/stub"
 printf '#!/bin/sh\n' >"$work/stub/ldconfig"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# mkexpertfs: every kind of checkpoint by every codec, options, exit codes, what it prints, nothing left behind.
+# mkexpertfs: every kind of checkpoint with every codec, options, exit statuses, output, nothing left behind.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl mkmodel
@@ -29,7 +29,7 @@ for options in --preset=tiny-mixtral --preset=tiny-qwen3-moe --preset=tiny-deeps
 done
 rm -rf "$dir"/back-*
 
-# The codec that was asked for is used, and the bytes are the same ones
+# The requested codec is used, and the bytes are the same
 for codec in auto cascade zstd lz4 raw; do
     pack --codec $codec --verify --shard-size 64K "$dir/model-2" "$dir/stores/$codec.efs"
     counts=$("$expertctl" info --json "$dir/stores/$codec.efs" | "$python" -c 'import json, sys
@@ -45,7 +45,7 @@ print({k: v["shards"] for k, v in json.load(sys.stdin)["codecs"].items() if v["s
     done
 done
 
-# What it prints
+# Output
 text=$("$mkexpertfs" -f "$dir/model-2" "$dir/stores/2.efs" 2>"$dir/err") || complain "with a table: exit $?"
 for word in class entropy expert dense other BF16 qwen; do
     grep -q "$word" <<<"$text" || complain "the table has no '$word': $text"
@@ -57,7 +57,7 @@ json=$("$mkexpertfs" --json -f "$dir/model-2" "$dir/stores/2.efs" 2>/dev/null) |
 [ "$(field rows.0.class <<<"$json")" = expert ] || complain "--json: $json"
 mkdir "$dir/dense" && echo text >"$dir/dense/a.txt"
 cp "$dir/model-2/model-00001-of-"*.safetensors "$dir/dense/model.safetensors"
-sed -i 's/\.experts\./.unknown./g' "$dir/dense/model.safetensors" # as long: offsets stay
+sed -i 's/\.experts\./.unknown./g' "$dir/dense/model.safetensors" # the same length, so offsets stay
 "$mkexpertfs" "$dir/dense" "$dir/stores/dense.efs" 2>&1 >/dev/null | grep -q 'note: .*dense' || complain "no notice of an unknown family"
 "$mkexpertfs" --version | grep -q '^mkexpertfs (expertfs) [0-9]' || complain "--version"
 # The same bytes for any number of threads, and in another directory
@@ -89,7 +89,7 @@ done
 pack --any "$dir/nonsense" "$dir/stores/any.efs"
 
 # A checkpoint with parts missing, one part alone, and the cache of a hub
-for kind in safetensors gguf; do # parts are told by their names
+for kind in safetensors gguf; do # parts are recognised by their names
     rm -rf "$dir/parts"
     mkdir -p "$dir/parts/deeper"
     "$mkmodel" --preset=tiny-mixtral --format=$kind --shard-size=100G "$dir/parts/made" || complain "mkmodel $kind: exit $?"
@@ -103,7 +103,7 @@ for kind in safetensors gguf; do # parts are told by their names
     pack --any "$dir/parts/deeper/m-00002-of-00003.$kind" "$dir/stores/part-$kind.efs"
     pack "$dir/parts/deeper/m-00001-of-00001.$kind" "$dir/stores/part1-$kind.efs"
     [ $kind = gguf ] || continue
-    pack "$dir/parts" "$dir/stores/parts.efs" # of GGUF files each has its own names of tensors
+    pack "$dir/parts" "$dir/stores/parts.efs" # each GGUF file has separate tensor names
     for part in 00001-of-00003 00002-of-00003 00003-of-00003 001-of-2 002-of-2; do
         mv "$dir/parts/deeper/m-$part.gguf" "$dir/aside"
         fails 1 "$dir/parts" "$dir/stores/x.efs"
@@ -143,7 +143,7 @@ mkdir "$dir/one/a" "$dir/one/b" && truncate -s 2M "$dir/one/a/vocabulary.json" #
 ln -s ../a/vocabulary.json "$dir/one/b/"
 pack "$dir/one" "$dir/stores/one file.efs"
 
-# A file that only an index names; a broken index is a file like others
+# A file that only an index names; a broken index is packed as a plain file
 mkdir -p "$dir/index/deeper"
 cp "$dir/model-1/model-00001-of-"*.safetensors "$dir/index/deeper/m1.safetensors"
 cp "$dir/model-1/model-00002-of-"*.safetensors "$dir/index/deeper/m3.safetensors"
@@ -184,7 +184,7 @@ fails 1 "$dir/dense" "$dir/stores/x.efs"
 
 # Nothing is left when it is interrupted or the disk is full
 mkdir "$dir/large" "$dir/into"
-truncate -s 64G "$dir/large/zeros.bin" # holes: no disk, but seconds of work
+truncate -s 64G "$dir/large/zeros.bin" # holes: no disk space, but seconds of work
 for signal in INT TERM HUP; do
     timeout --preserve-status -s $signal 0.4 "$mkexpertfs" -q --any "$dir/large" "$dir/into/x.efs" 2>"$dir/err"
     status=$?
@@ -192,7 +192,7 @@ for signal in INT TERM HUP; do
     grep -q interrupted "$dir/err" || complain "SIG$signal: $(cat "$dir/err")"
     [ "$(ls -A "$dir/into")" = "" ] || complain "SIG$signal left $(ls -A "$dir/into")"
 done
-full_disk() { # in a mount namespace of its own
+full_disk() { # in a separate mount namespace
     # shellcheck disable=SC2016
     unshare "$@" bash -c 'mount -t tmpfs -o size=300K none "$3" && { "$1" -q "$2" "$3/x.efs" 2>"$4"
         echo "exit $?, left: $(ls -A "$3")"; }' _ "$mkexpertfs" "$dir/model-1" "$dir/into" "$dir/err" 2>/dev/null

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mkexpertfs is killed before each of its calls that change files, and EXPERTFS_KILLS times in the place of its source: in the place of a store the old one stands whole, or the new
-one, or nothing where nothing was; what a killed one leaves goes with the next. Packing in the place of its source goes
-on, or back, from wherever it was killed, often several times, and gives the store, or the source, byte for byte."""
+"""mkexpertfs is killed before each of its calls that change files, and EXPERTFS_KILLS times with --reclaim. When it
+replaces a store, the old one is complete, or the new one; without an old one there is no file or the new one; the next
+run removes the files of a killed one. --reclaim is resumed or undone from every place, often several times, and gives
+the store, or the source, byte for byte."""
 import filecmp
 import os
 import sys
@@ -23,18 +24,18 @@ for name, source in (("new", model), ("old", other)):
         digests[file.read()] = name
 old = other + ".efs"
 counts = {}
-# What going on or back says, and exits 1, when the kill came before the beginning or behind the end.
+# Messages of --resume or --undo, with exit status 1, when the kill came before the start or after the end.
 OVER = ("nothing is left to be done", "was interrupted before anything was done")
-COMPLETE = "is complete: --resume tidies up"  # what going back says when the store has its name
+COMPLETE = "is complete: --resume tidies up"  # message of --undo when the store has its name
 
 
 def refused_complete(said):
-    """Going back was refused for a reason that holds, and the way out that is told is not the one that was refused."""
+    """--undo was refused for a valid reason, and the suggested way out is not the refused one."""
     return COMPLETE in said and store_there() == "new" and "--undo" not in said and "--resume" in said
 
 
 def killed(nth, *arguments):
-    """Whether it was, before its end: it ends where it makes fewer calls."""
+    """Whether it was killed, before its end; a run with fewer calls must succeed."""
     process = Signalled(nth, *arguments)
     status, said = process.end()
     if status != -signal.SIGKILL:
@@ -44,7 +45,7 @@ def killed(nth, *arguments):
 
 
 def store_there():
-    """What stands there: "old", "new", "nothing", or what is wrong."""
+    """The state of the target: "old", "new", "nothing", or "neither"."""
     if not os.path.exists(out):
         return "nothing"
     with open(out, "rb") as file:
@@ -59,7 +60,7 @@ def same_source():
 
 
 def plain(before, nth, *options):
-    """A new store, in the place of an old one or of nothing."""
+    """Packs a new store, in place of an old one or of none."""
     shutil.rmtree(folder)
     os.mkdir(folder)
     if before == "old":
@@ -74,7 +75,7 @@ def plain(before, nth, *options):
 
 
 def reclaimed(generator, end):
-    """In the place of its source, killed there, and again on the way on or back."""
+    """Packs with --reclaim, killed once, and again while it is resumed or undone."""
     shutil.rmtree(folder)
     os.mkdir(folder)
     shutil.rmtree(work, ignore_errors=True)
@@ -96,7 +97,7 @@ def reclaimed(generator, end):
     now = store_there()
     whole = now == "new" and not os.path.exists(work) or now == "nothing" and same_source()
     left = set(os.listdir(folder)) - {"model.efs"}
-    if any(re.fullmatch(r"\.expertfs-\d+-\d+\.tmp", name) for name in left):  # goes with the next that packs there
+    if any(re.fullmatch(r"\.expertfs-\d+-\d+\.tmp", name) for name in left):  # the next packer there removes it
         run(program("mkexpertfs"), "-q", "--force", other, out)
     return died and whole and set(os.listdir(folder)) <= {"model.efs"}, (way, end, now, os.path.exists(work) and files_below(work),
                                                                 left, os.listdir(folder))

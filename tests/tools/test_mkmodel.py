@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mkmodel: its files are those of real checkpoints, their weights are spread as asked and follow from the seed; what cannot
-be is refused, and nothing is left behind."""
+"""mkmodel: its files have the format of real checkpoints, their weights are distributed as requested and determined by
+the seed; impossible requests are refused, and nothing is left behind."""
 import math
 import os
 import sys
@@ -20,7 +20,7 @@ except ImportError as missing:
 
 MKMODEL = program("mkmodel")
 BF16 = np.dtype(ml_dtypes.bfloat16)
-# The shapes of tensors in the words of config.json: what a name has to match, how many there are, rows and columns
+# Shapes of tensors as expressions of config.json's keys: pattern of the name, number of tensors, rows, columns
 SHAPES = {
     "mixtral": ((r"experts\.\d+\.w[13]", "2*num_hidden_layers*num_local_experts", "intermediate_size", "hidden_size"),
                 (r"experts\.\d+\.w2", "num_hidden_layers*num_local_experts", "hidden_size", "intermediate_size"),
@@ -65,7 +65,7 @@ def weights_of(files):
 
 
 def tensors_of(folder):
-    """{name: array} of all files."""
+    """{name: (dtype, shape, bytes, file)} of all files."""
     found = {}
     for name, data in weights_of(contents(folder)).items():
         found |= {name: (about["dtype"], about["shape"], np.frombuffer(about["data"], np.uint8), file)
@@ -85,7 +85,8 @@ def entropy(values):
 
 
 def looks_real(what, folder, dtype):
-    """Index, names and shapes as config.json says; the entropy of exponents and of the rest as in trained weights."""
+    """Checks index, names and shapes against config.json, and the entropy of exponents and of the other bits against
+    trained weights."""
     tensors, config = tensors_of(folder), json.load(open(f"{folder}/config.json"))
     files = {file for *_, file in tensors.values()}
     index = f"{folder}/model.safetensors.index.json"
@@ -113,14 +114,15 @@ def looks_real(what, folder, dtype):
     exponent, rest = {"BF16": (word >> 7 & 255, word >> 8 & 128 | word & 127), "F16": (word >> 10 & 31, word >> 2 & 255),
                       "F32": (word >> 23 & 255, word & 255), "F8_E4M3": (word >> 3 & 15, word >> 4 & 8 | word & 7)}[dtype]
     full = 4 if dtype == "F8_E4M3" else 8
-    # embeddings have another scale than the rest, so that of all together is a little above that of one tensor
+    # embeddings have another scale, so the entropy of all tensors together is a little above that of one
     check(f"{what}: entropy", 2.5 < entropy(exponent) < 3.2 and full - 0.06 < entropy(rest) <= full, (entropy(exponent), entropy(rest)))
     words = json.load(open(f"{folder}/tokenizer.json"))["model"]["vocab"]
     check(f"{what}: the vocabulary", sorted(words.values()) == list(range(config["vocab_size"])))
 
 
 def checkpoints():
-    """Each family and type: what a real one has, the same bytes on one processor and on all, others for another seed."""
+    """Each family and type: the format of a real one, the same bytes on one core and on all, different ones for another
+    seed."""
     for options, dtype in (
             ("--preset=tiny-mixtral", "BF16"), ("--preset=tiny-qwen3-moe", "BF16"), ("--preset=tiny-deepseek-v2", "BF16"),
             ("--preset=tiny-gpt-oss", "BF16"), ("--preset=tiny-switch", "BF16"), ("--preset=tiny-mixtral --format=gguf", None),
@@ -145,7 +147,7 @@ def checkpoints():
 
 
 def kinds():
-    """Rows of normal weights have one scale, of the others many; the tails are as heavy as said."""
+    """Rows of normal weights have one scale, those of the other kinds many; the tails are as heavy as documented."""
     rows, tails, first = {}, {}, {}
     for kind in ("normal", "scaled", "heavy"):
         folder = make("kind", "--preset=tiny-qwen3-moe", f"--weights={kind}")
@@ -154,7 +156,7 @@ def kinds():
         rows[kind] = np.median([w.std(1).std() / w.std() for w in experts])
         tails[kind] = np.mean(np.abs(np.concatenate([(w / w.std(1, keepdims=True)).ravel() for w in experts])) > 4) * 1e6
     check("rows have scales", rows["normal"] < 0.1 < 0.2 < min(rows["scaled"], rows["heavy"]), rows)
-    # normal: 63 in a million are past 4 deviations; Student's t of 4 to 6 degrees has some 2,500
+    # normal: 63 in a million exceed 4 deviations; Student's t with 4 to 6 degrees of freedom has some 2,500
     check("tails", tails["normal"] < 150 and tails["heavy"] > max(1000, 2 * tails["scaled"]), tails)
     check("scaled is the default", contents(make("default", "--preset=tiny-qwen3-moe")) == first["scaled"])
 
@@ -164,7 +166,7 @@ SMALL = ("--family=qwen3-moe", "--layers=2", "--hidden=256", "--intermediate=256
 
 
 def given(dtype):
-    """A checkpoint with few values, of known shares; what is not finite does not count."""
+    """A checkpoint with few values in known shares; values that are not finite do not count."""
     matrix = np.random.default_rng(5).choice(np.array(list(SHARES), np.float32), size=(512, 512), p=list(SHARES.values()))
     matrix[0, :3] = np.inf, -np.inf, np.nan
     save_file({"a.mlp.down.weight": matrix.astype(dtype), "a.self_attn.k.weight": np.full((64, 64), -2.5, dtype),
@@ -174,7 +176,7 @@ def given(dtype):
 
 
 def drawn():
-    """The values of a given checkpoint come as often as there, each kind of tensor's to its like."""
+    """The values of a given checkpoint are drawn with its shares, for each kind of tensor from its own kind."""
     for dtype in (BF16, np.float32, np.float64):
         found = floats(make("drawn", *SMALL, given(dtype)))
         experts = np.concatenate([w.ravel() for name, w in found.items() if ".experts." in name])
@@ -228,7 +230,7 @@ def refusals():
 
 
 def places():
-    """A directory with files is refused, an empty one taken; nothing is left of what failed."""
+    """A directory with files is refused, an empty one accepted; a failed run leaves nothing."""
     full, empty = make("full", "--preset=tiny-mixtral"), scratch("empty/")
     before = contents(full)
     ran = run(MKMODEL, "--preset=tiny-mixtral", "--seed=1", full)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What mkmodel writes runs: llama.cpp and mlx-lm load it, tokenise alike and compute the same; each check of
+# mkmodel's checkpoints run: llama.cpp and mlx-lm load them, tokenise equally and compute the same; each check of
 # tests/clients finds a copy equal and a changed byte different.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -20,7 +20,7 @@ client() { # EXIT NAME ARGUMENT...
         bad=1
     fi
 }
-spoil() { # FILE: change one byte of a tensor in the middle
+spoil() { # FILE: changes one byte of a tensor in the middle of the file
     local at=$(($(stat -c %s "$1") / 2))
     printf '%b' "\\x$(printf %02x $((0x$(od -An -tx1 -j $at -N 1 "$1" | tr -d ' ') ^ 0x40)))" |
         dd of="$1" bs=1 seek=$at conv=notrunc status=none
@@ -45,7 +45,7 @@ for family in mixtral qwen3-moe deepseek-v2 gpt-oss switch; do
     client $runs runtimes.py mlx "$dir/copy" "$dir/$family"
     client 0 read_all.py --no-view "$dir/copy" "$dir/$family"
     client 1 read_all.py "$dir/copy" "$dir/$family" # a copy has no experts/
-    # in an expert of a last layer: some of the tokens choose it
+    # in an expert of a last layer, which some of the tokens choose
     spoil "$(find "$dir/copy" -name 'model-*.safetensors' | sort | tail -1)"
     client $changed runtimes.py mlx "$dir/copy" "$dir/$family"
     client 1 read_all.py --no-view "$dir/copy" "$dir/$family"

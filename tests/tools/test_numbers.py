@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that cannot be are refused with 2 by every option that takes one, with the option's name; what is left of them
-is never taken for a number. The options are those of --help."""
+"""Every option that takes a number refuses invalid ones with status 2 and its name; the remainder of an invalid number
+is never parsed. The options are those of --help."""
 import os
 import sys
 
@@ -16,7 +16,7 @@ COMMANDS = [["mkexpertfs"], ["runmoe"], ["moe-replay"], ["moe-replay", "predict"
 
 
 def numbers_of(command):
-    """Options of --help that take one."""
+    """Options of --help that take a number."""
     text = run(program(command[0]), *command[1:], "--help").stdout
     found = re.findall(r"^ +(?:-\S, )?(--[a-z-]+)=(\S+)", text, re.M)
     return [option for option, kind in found if kind in NUMBERS]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as people have them: files that are not what their names say, files that no reader understands, downloads
-that broke off. What can be packed is packed, and comes back byte for byte; what is refused says why."""
+"""Checkpoints as users have them: files with a wrong extension, files that no reader supports, incomplete downloads. A
+checkpoint that can be packed is restored byte for byte; a refusal names the reason."""
 import os
 import sys
 
@@ -16,7 +16,7 @@ EXPERTS = {f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight": 8192
 
 
 def safetensors(tensors, behind=b"", metadata=None, dtype="BF16"):
-    """A file of tensors: {name: bytes}."""
+    """A safetensors file of tensors: {name: bytes}."""
     header, at = {"__metadata__": metadata} if metadata else {}, 0
     for name, size in tensors.items():
         header[name] = {"dtype": dtype, "shape": [size // 2], "data_offsets": [at, at + size]}
@@ -30,8 +30,8 @@ def text(value):
 
 
 def gguf(tensors, metadata=(), data=None, kind=0):
-    """A GGUF file of tensors: {name: (shape, slowest last; offset; type, if not kind)}, of strings and numbers by key, of
-    data bytes."""
+    """A GGUF file of tensors: {name: (shape, slowest last; offset; type, if not kind)}, with metadata of strings and
+    numbers, and `data` bytes of data."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     for key, value in metadata:
         head += text(key) + (struct.pack("<I", 8) + text(value) if isinstance(value, str) else
@@ -65,7 +65,8 @@ def pack(source, *options):
 
 
 def packed(what, source, *options, experts, notes=()):
-    """It is packed and comes back; of the notes each is a line with all its words, and there is no other."""
+    """Checks that it is packed and restored, and that each note is one line with all its words, with no further
+    notes."""
     result = pack(source, *options)
     if not check(f"{what}: packed", result.returncode == 0, result.stderr):
         return
@@ -92,7 +93,7 @@ def refused(what, source, *words):
 
 
 def files_that_are_not_understood():
-    """One of them stops no other."""
+    """An unsupported file does not prevent other files from being packed."""
     plain = "packed as plain bytes, without experts"
     good = safetensors(EXPERTS)
     other = {"model.norm.weight": 512}
@@ -100,7 +101,7 @@ def files_that_are_not_understood():
     stump = safetensors(aligned)
     odd = {
         "._model.safetensors": (APPLE_DOUBLE, "is an AppleDouble file"),
-        "._model-00002-of-00003.safetensors": (APPLE_DOUBLE, "is an AppleDouble file"),  # the other parts have none
+        "._model-00002-of-00003.safetensors": (APPLE_DOUBLE, "is an AppleDouble file"),  # there are no other parts
         "x.gguf": (gguf({"blk.0.ffn_up_exps.weight": ((64, 4, 2), 16)}), "is not a multiple of the alignment"),
         "y.gguf": (gguf({"a": ((64,), 0), "b": ((64,), 32)}, kind=13), "not a whole number of ggml:Q5_K blocks"),
         "behind.safetensors": (safetensors(aligned, behind=b"x"), "the data has 8193 bytes"),
@@ -120,10 +121,10 @@ def files_that_are_not_understood():
     many = {f"._model-{i:02}.safetensors": APPLE_DOUBLE for i in range(40)}
     packed("forty", folder("forty", {"model.safetensors": good} | many), experts=4,
            notes=[(f"._model-{i:02}.safetensors",) for i in range(16)] + [("24 more files",)])
-    # What Python's safetensors reads is read
+    # Files that Python's safetensors package reads are read
     packed("U+0000 in the metadata", folder("nul", {"model.safetensors": safetensors(EXPERTS, metadata={"a": "b\0c"})}),
            experts=4)
-    for kind in (31, 97, 337):  # withdrawn; of ik_llama.cpp
+    for kind in (31, 97, 337):  # withdrawn types; types of ik_llama.cpp
         packed(f"tensors of the unknown type {kind} in GGUF", folder(f"fork {kind}", {"a.gguf": gguf(
             GGUF_EXPERTS | {"forked": ((64,), 6 * 4096, kind), "behind": ((64,), 6 * 4096 + 512)})}), experts=4)
     packed("and in safetensors", folder("dtype", {"model.safetensors": good, "f.safetensors": safetensors(
@@ -153,14 +154,14 @@ def downloads_that_broke():
 
 
 def json_of_python():
-    """The index as Python's json module writes and reads them."""
+    """Indexes in the JSON that Python's json module writes and reads."""
     config = json.dumps({"num_hidden_layers": 2})
     odd = {
         "NaN": '{"a": NaN, ' + config[1:],
         "Infinity": '{"time_step_limit": [0.0, Infinity], "b": -Infinity, ' + config[1:],  # Nemotron-H
         "a byte order mark": b"\xef\xbb\xbf" + config.encode(),
         "a key twice": '{"hidden_size": 7, "num_experts_per_tok": 77, ' + config[1:],
-        "a large integer": '{"model_max_length": 1000000000000000019884624838656, ' + config[1:],  # of tokenizers
+        "a large integer": '{"model_max_length": 1000000000000000019884624838656, ' + config[1:],  # from tokenizers
         "a large real": '{"a": 1e999, ' + config[1:],
         "U+0000": '{"a": "\\u0000", ' + config[1:],
         "U+0000 in a name": '{"a\\u0000": 1, ' + config[1:],
@@ -179,14 +180,14 @@ def json_of_python():
 
 
 def indexes():
-    """An index is obeyed or a line says why not; what it names and is not there is a download that broke."""
+    """An index is used, or a note says why not; a missing file that it names is an incomplete download."""
     good = safetensors(EXPERTS)
 
     def source(name, files, index, more={}):
         text = index if isinstance(index, (bytes, str)) else json.dumps({"weight_map": index})
         return folder(f"index of {name}", {"model.safetensors": good, "model.safetensors.index.json": text} | files | more)
 
-    # Those that Python does not read, or has no use for
+    # Indexes that Python cannot read or use
     for what, index, why in (("half a file", b'{"weight_map": {"x": "gone.saf', "line 1"),
                              ("a list", "[]", "weight_map"),  # unsloth-zoo 1249
                              ("a map of numbers", '{"weight_map": {"x": 7}}', 'file of "x" is not a string'),
@@ -205,7 +206,7 @@ def indexes():
           "index.json: cannot be read as an index: 135266304 bytes; 134217728 are the most" in result.stderr, result.stderr)
     os.remove(f"{huge}/model.safetensors.index.json")
 
-    # Files in folders, by odd paths
+    # Files in folders, with unusual paths
     tensor, name = {"model.layers.7.mlp.experts.0.up_proj.weight": 8192}, "model.layers.7.mlp.experts.0.up_proj.weight"
     own = {tensor: "model.safetensors" for tensor in EXPERTS}
     refused("a file in a folder", source("a folder", {}, own | {name: "sub/x.safetensors"}), "sub/x.safetensors is missing")
@@ -223,7 +224,7 @@ def indexes():
     refused("no name", source("no name", {}, own | {name: ""}), '"" is missing')
     refused("a folder", source("a name of a folder", {"sub/a": "text"}, own | {name: "sub"}), " sub is missing")
 
-    # A file that only the index calls one of weights
+    # A file that only the index identifies as weights
     packed("a shard of another name", source("a blob", {"blob": safetensors(tensor)}, own | {name: "blob"}), experts=5)
     both = ("model.safetensors.index.json names it", "packed as plain bytes")
     for what, data, why in (("text in the header", struct.pack("<Q", 6) + b"{1: 2}" + bytes(64), "JSON at offset"),
@@ -239,7 +240,7 @@ def indexes():
 
 
 def parts_by_their_names():
-    """Parts counted from 0, or without zeros before their numbers, are whole when all are there."""
+    """Parts numbered from 0, or without leading zeros, are complete when all are present."""
     def parts(name, numbers, count, digits=5, index=False):
         files = {f"model-{number:0{digits}}-of-{count:0{digits}}.safetensors": safetensors(
             {f"model.layers.{number}.mlp.experts.0.up_proj.weight": 8192}) for number in numbers}
@@ -259,7 +260,7 @@ def parts_by_their_names():
 
 
 def several_models():
-    """Experts are those of the model at the top, in the mount, too; others are told."""
+    """Experts are those of the model at the top, also in the mount; a note names further models."""
     model = safetensors(EXPERTS | {"model.norm.weight": 512}).replace(bytes(range(256)), b"M" * 256)
     draft = safetensors(EXPERTS | {"model.norm.weight": 512, "model.layers.7.mlp.experts.0.up_proj.weight": 8192,
                                    "draft.fc.weight": 512})
@@ -269,7 +270,7 @@ def several_models():
         "an index": {"model.safetensors.index.json": index},
         "a config.json each": {"config.json": "{}", "draft/config.json": "{}"},
         "nothing but their places": {},
-        # vllm 54230, colibri 1479: files that the index names have tensors that it has in others
+        # vllm 54230, colibri 1479: files in the index contain tensors that it maps to other files
         "an index over both": {"draft/model.safetensors": old, "model.safetensors.index.json": json.dumps(
             {"weight_map": json.loads(index)["weight_map"] | {"model.norm.weight": "model.safetensors",
                                                               "old.weight": "draft/model.safetensors"}})},
@@ -292,7 +293,7 @@ def several_models():
 
 
 def indexes_that_are_too_large():
-    """The way out that is named is one."""
+    """The suggested way out works."""
     def sparse(name, tensors, size):
         text = json.dumps(tensors).encode()
         os.makedirs(scratch(name))
@@ -309,12 +310,12 @@ def indexes_that_are_too_large():
 
 
 def too_many_tensors():
-    """Refused before the header is parsed."""
+    """The file is refused before its header is parsed."""
     names = "".join(f',"{n:x}":{{"dtype":"U8","shape":[1],"data_offsets":[{n},{n + 1}]}}' for n in range(640001))
     header = ("{" + names[1:] + "}").encode()
     data = struct.pack("<Q", len(header)) + header + bytes(640001)
     refused_all("640,001 tensors", folder("640001", {"model.safetensors": data}), "model.safetensors: 640001 tensors; 640000")
-    # Broken at its end, so that a parser would say so
+    # Invalid at its end, which a parser would report
     refused_all("and JSON that is none", folder("640001 broken", {"model.safetensors": data[:8] + header[:-1] + b"!" + bytes(640001)}),
                 "model.safetensors: 640001 tensors; 640000 are the most")
     half = {n: struct.pack("<Q", len(text)) + text + bytes(count) for n, count in (("a", 320001), ("b", 320000))

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# moe-replay predict: options, a trace that repeats itself and one of another shape, figures of each predictor.
+# moe-replay predict: options, a repetitive trace and one of another shape, figures of each predictor.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh moe-replay
 run() { ran "$1" "$moe_replay" predict "${@:2}"; } # EXIT ARGUMENT...
-figures() { # PREDICTOR: its row, less its name
+figures() { # PREDICTOR: its row, without its name
     sed -n "s/^$1  *//p" "$dir/out"
 }
 make_trace eval 1 6 20
@@ -13,7 +13,7 @@ make_trace past 2 6 20
 make_trace other 3 2 20 5 16 3
 make_trace one 4 2 20 1 8 2
 head -c 1000 "$dir/eval.route" >"$dir/cut.route"
-# The same token over and over, so that all but counts of all tokens know everything: four layers, two of eight experts
+# The same token repeatedly, which all predictors except global counts predict: four layers, two of eight experts
 "$python" - "$dir/same.route" <<'P' || exit 1
 import struct, sys
 with open(sys.argv[1], "wb") as f:
@@ -52,9 +52,9 @@ run 0 --history "$dir/past.route" --history "$dir/past.route" "$dir/eval.route"
 says '^history: 240 tokens'
 run 0 --learn no "$dir/eval.route"
 says 'nothing is learned'
-run 0 "$dir/one.route" # a single layer: nothing is ahead but the next token
+run 0 "$dir/one.route" # a single layer: only the next token is ahead
 
-# Hidden states: all layers of a token read the same one and have the same router
+# Hidden states: all layers of a token have the same one and the same router
 run 1 --predictors linear "$dir/eval.route"
 warns 'linear: .*eval.route has no hidden states and routers'
 run 0 "$dir/eval.route"
@@ -82,14 +82,14 @@ for name in mixtral-offloading hybrimoe dali linear; do
 done
 run 1 --history "$dir/states.route" --predictors dali "$dir/same.route"
 
-# One token ahead of the others each predictor of the kind is right in all its guesses
+# With the repetitive trace as history all predictions are right; deepspeed has none for the first of 20 tokens
 run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"
 for name in deepspeed transition edgemoe brainstorm moe-infinity fmoe mixed; do
     row=$(figures $name)
     case $name in deepspeed) want='^0.950 0.950 0.950 0.000 ' ;; *) want='^1.000 1.000 1.000 0.000 ' ;; esac
     grep -q "$want" <<<"$row" || complain "$name: $row"
 done
-# The same figures each time, but for times
+# The same figures each time, except times
 sed 's/ *[0-9.]* *[0-9.]*$//' "$dir/out" >"$dir/first"
 run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"
 sed 's/ *[0-9.]* *[0-9.]*$//' "$dir/out" | cmp -s - "$dir/first" || complain "figures change from run to run"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# expertctl profile and moe-replay: options, a small trace whose numbers are known, JSON, mapping, Ctrl-C.
+# expertctl profile and moe-replay: options, a small trace with known results, JSON, mapping, Ctrl-C.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs expertctl moe-replay mkmodel
@@ -8,7 +8,7 @@ export EXPERTFS_STATE=$dir/state
 run() { ran "$@"; } # EXIT PROGRAM ARGUMENT...
 "$mkmodel" --preset=tiny-qwen3-moe "$dir/model" && "$mkexpertfs" -q "$dir/model" "$dir/m.efs" || exit 1
 
-# Traces: skewed and random (4 layers of 16, top-3, 30 sequences), another of the same kind, a long one
+# Traces: skewed and random (4 layers of 16, top-3, 30 sequences), a second one with another seed, a long one
 make_trace eval 1 30 20
 make_trace past 2 30 20
 make_trace long 3 2 2000 24 32 4
@@ -28,7 +28,7 @@ printed = json.load(open(sys.argv[1] + "/out"))
 files = glob.glob(sys.argv[1] + "/state/*")
 assert len(files) == 1 and json.load(open(files[0])) == printed, files
 assert printed["content_hash"] in files[0] and printed["tensors"] == 3 and printed["disk_bytes_per_second"] > 0
-# numbers that are easy to reckon with, for what follows
+# round numbers for the following checks
 printed.update(full_bytes=1000000, sm_bytes=500000, e_bytes=100000, coded_bytes=600000, tensors=1, shards=1, workers=2,
                disk_bytes_per_second=1e9, read_latency_ns=0, decode_bytes_per_second=1e9)
 json.dump(printed, open(sys.argv[1] + "/p.json", "w"))
@@ -65,7 +65,7 @@ run 1 "$moe_replay" --store "$dir/missing" "$eval"
 run 1 "$moe_replay" --profile "$profile" --json "$dir/no/such" --policy lru --budget 50% "$eval"
 warns 'no/such'
 
-# Runs: the numbers agree with each other
+# Runs: the numbers are consistent
 all=zipmoe:makespan,zipmoe,published,lru,lru:even,lru:full,lru:raw,lfu,fifo,marking,marking:io,oracle
 all=$all,least-stale,layer-lfu,fmoe,moe-infinity,dali,dali-printed
 replay() { # JSON ARGUMENT...
@@ -101,7 +101,7 @@ for run in a:
     hits = run["hits"]
     assert sum(hits.values()) == 600 * 4 * 3 if run["batch"] == 1 else sum(hits.values()) < 600 * 4 * 3, at
     reads = hits["M"] * (1000000 if run["pools"] == "raw" else 600000) + hits["S"] * 100000 + hits["E"] * 500000
-    dali = run["policy"].startswith("dali")  # brings experts that nobody asked for
+    dali = run["policy"].startswith("dali")  # reads experts without a request
     assert abs(run["read_bytes_per_token"] * 600 - reads) < 1 or dali and run["read_bytes_per_token"] * 600 > reads, at
     assert abs(run["io_ns_per_token"] * 600 - reads) < 1, at  # 1e9 bytes a second, no latency
     assert (0 < run["io_utilisation"] or dali) and run["io_utilisation"] <= 1 and 0 <= run["decode_utilisation"] <= 1, at
@@ -111,9 +111,9 @@ for run in a:
         best = next(r for r in a if r["policy"] == "oracle" and r["budget"] == run["budget"] and r["batch"] == run["batch"])
         assert best["hits"]["M"] <= hits["M"] or dali, at
     if run["budget"] == "48M" and run["pools"] in ("coded", "oracle"):
-        assert hits["M"] <= 4 * 16, at  # all experts fit: each is read once at most
+        assert hits["M"] <= 4 * 16, at  # all experts fit: each is read at most once
 strip = lambda runs, more=(): [{k: v for k, v in r.items() if k not in clocks and k not in more} for r in runs]
-assert strip(a) == strip(b)  # the same again
+assert strip(a) == strip(b)  # repeatable
 times = ("tpot_ns_median", "tpot_ns_p99", "ttft_ns_median", "ttft_ns_p99", "tokens_per_second", "io_utilisation",
          "decode_utilisation", "schedule")
 assert strip(a, times) == strip(c, times)  # another order of the same reads
@@ -121,7 +121,7 @@ assert len(d) == 1 and d[0]["tokens"] == 100
 assert d[0]["tpot_ns_median"] >= 4 * 100000
 P
 
-# Replacement of the papers: the same misses as by these few lines, one sequence at a time
+# Replacement of the papers: the same misses as with these few lines, one sequence at a time
 "$python" - "$dir" <<'P' || complain "replacement"
 import json, struct, sys
 data = open(f"{sys.argv[1]}/eval.route", "rb").read()
@@ -179,7 +179,7 @@ def misses(rule, room):
                     kept.add(i)
                 score = {u: n for u, n in score.items() if u[0] != l}
     return missed
-# What DALI brings takes time: on a disk that is as good as none the misses are the same, else there are more of them.
+# DALI's transfers take time: with an instantaneous disk the misses are equal, otherwise there are more.
 slow = [run for run in json.load(open(f"{sys.argv[1]}/a.json")) if run["batch"] == 1]
 fast = json.load(open(f"{sys.argv[1]}/z.json"))
 assert len(fast) == 6
@@ -201,8 +201,8 @@ else
     echo "no gnuplot: pictures are not tested"
 fi
 
-# Guesses that are read ahead. A perfect predictor is never wrong where a plan moves no experts between pools, and nothing
-# takes longer with it; the same guesses serve all budgets; what is asked for is the same.
+# Prefetch. A perfect predictor is never wrong where a plan moves no experts between pools, and delays nothing; the
+# predictions do not depend on the budget, nor do the requests.
 replay e.json --policy zipmoe:io,oracle,lru:raw --budget 25%,50% --batch 1,4 --layer-us 500 --run-us 200 --prefetch always \
     --tune share=0.1 --predict perfect,mixed,brainstorm "$eval"
 says 'guesses: .* times as fast, limit '
@@ -225,7 +225,7 @@ for run in e:
     x = run["guesses"]
     assert sum(run["hits"].values()) == sum(plain["hits"].values()), at
     assert 0 < x["right_bytes_per_token"] <= x["read_bytes_per_token"], at
-    # what is missing is read by the request, or was read ahead and is right
+    # missing experts are read by the request, or were prefetched correctly
     assert abs(x["right_bytes_per_token"] + run["read_bytes_per_token"] - x["missing_bytes_per_token"]) < 10, at
     assert run["tokens_per_second"] * run["limit_ns_per_token"] <= 1e9, at
     if name(run) == "perfect" and run["batch"] == 1:
@@ -235,16 +235,16 @@ names = [name(r) for r in f if r["budget"] == "25%"]
 assert names == [None, "deepspeed", "brainstorm", "request", "transition", "edgemoe", "moe-infinity", "fmoe", "mixed",
                  "perfect"], names
 assert all(0 < r["guesses"]["on"] <= 1 for r in f if r["guesses"])
-assert g[1]["guesses"]["read_bytes_per_token"] == 0  # not one expert fits
+assert g[1]["guesses"]["read_bytes_per_token"] == 0  # not even one expert fits
 assert h[1]["guesses"]["read_bytes_per_token"] > 0 and h[1]["decode_utilisation"] == 0
 P
 
-# JSON on standard output alone; the default plan; a model of another shape, measured when first needed
+# Only JSON on standard output; the default plan; a model of another shape, measured at its first use
 run 0 "$moe_replay" --profile "$profile" --policy lru --budget 50% --json - "$eval"
 "$python" -m json.tool "$dir/out" >"$dir/tidy" || complain "--json -: $(cat "$dir/out")"
 run 0 "$moe_replay" --profile "$profile" --budget 50% --tokens 50 "$eval"
 says 'assumed skew'
-says '^zipmoe:io' # as a mount does without options
+says '^zipmoe:io' # the default of a mount
 rm -r "$dir/state"
 run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy zipmoe,lru "$dir/long.route"
 warns 'measuring'
@@ -252,12 +252,12 @@ says 'mapped onto [0-9]* layers of [0-9]* experts: layers and experts modulo'
 run 0 "$moe_replay" --store "$dir/m.efs" --budget 50% --tokens 50 --policy lru "$dir/long.route"
 [ ! -s "$dir/err" ] || complain "measured again: $(cat "$dir/err")"
 
-# Ctrl-C: what is known so far, as a table and as JSON
+# Ctrl-C: the results until then, as a table and as JSON
 "$moe_replay" --profile "$profile" --policy $all --json "$dir/cut.json" --batch 1,4,16 \
     "$dir/long.route" >"$dir/out" 2>"$dir/err" &
 pid=$!
 for _ in $(seq 1200); do grep -q '^zipmoe:io' "$dir/out" && break; sleep 0.1; done
-kill -TERM $pid # as Ctrl-C, which shells make their background jobs ignore
+kill -TERM $pid # like Ctrl-C, which shells make their background jobs ignore
 wait $pid
 status=$?
 [ $status = 130 ] || complain "interrupted: exit $status: $(cat "$dir/err")"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# moe-replay assign: files of costs, tables whose numbers are known, what measuring writes.
+# moe-replay assign: cost files, tables with known numbers, the output of a measurement.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh mkexpertfs moe-replay mkmodel
@@ -44,12 +44,13 @@ for special in /dev/zero "$dir/fifo"; do
     warns 'not a regular file'
 done
 
-# What cannot be written
+# Output that cannot be written
 "$moe_replay" assign --cpu "$dir/cpu" --batch 1 "$eval" >/dev/full 2>"$dir/err"
 ended 'assign on a full disk' $? 1
 warns 'standard output: '
 
-# One sequence at a time: three experts a layer, each with one token, 100 us here, 18 there, 100 to bring
+# One sequence at a time: three experts a layer, each with one token: 100 us on the CPU, 18 on the GPU, 100 for the
+# transfer
 run 0 --cpu "$dir/cpu" --cached 0 --batch 1 --plan-from "$dir/past.route" "$eval"
 says 'an expert 18 us with 1 token.*brought in 100 us'
 says '^cpu  *300.0  *1.500'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""moe-replay counts: the file that a mount plans from, of traces whose layers and experts are mapped onto the store's; a
-trace that is refused leaves the file of before."""
+"""moe-replay counts: the file that a mount plans from, for traces whose layers and experts are mapped to those of the
+store; a refused trace leaves the previous file."""
 import os
 import struct
 import sys
@@ -42,8 +42,8 @@ def saved():
     return head[6], passes, [table[i:i + EXPERTS] for i in range(0, len(table), EXPERTS)], sum(table) == sum(ranks)
 
 
-first = route("first.route", (4, 4, 9, 4), ((0, 4, 1, 2, 3, 5),  # 0 and 4 are one expert of the store
-                                            (0, 1, 1, 5, 3, 2),  # 1 and 5 are one
+first = route("first.route", (4, 4, 9, 4), ((0, 4, 1, 2, 3, 5),  # 0 and 4 are the same expert of the store
+                                            (0, 1, 1, 5, 3, 2),  # 1 and 5 are the same
                                             (2, 3, 0, 1, 4, 5), (0, 1, 0, 1, 0, 1)))
 second = route("second.route", (1,), ((0, 1, 0, 1, 0, 1),))
 result = counts(store, first)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""moe-replay on real files: every runner, form, batch size and budget sees the same bytes and computes the same numbers;
-damaged and wrong checkpoints are refused; a run that is interrupted reports what it has. Then the driver of
+"""moe-replay on real files: every runner, form, batch size and budget reads the same bytes and computes the same
+numbers; damaged and wrong checkpoints are refused; an interrupted run reports its results so far. Then the driver of
 make bench-replay, which compares such runs."""
 import os
 import sys
@@ -13,7 +13,7 @@ from e2e import *
 SHAPE = ("--layers", "3", "--experts", "12", "--hidden", "320", "--intermediate", "192", "--vocab", "640")
 raw = make_model("m", "--family", "qwen3-moe", *SHAPE, "--seed", "5")
 store = make_store(raw)
-# more layers and experts than the model has, so that a token can choose an expert twice
+# more layers and experts than the model, so that a token can choose an expert twice
 trace, long = scratch("t.route"), scratch("long.route")
 for path, sequences in ((trace, "20"), (long, "20000")):
     run(sys.executable, os.path.join(HERE, "make_trace.py"), path, "1", sequences, "3", "4", "16", "3")
@@ -21,7 +21,7 @@ EXPERT = 3 * 320 * 192 * 2
 
 
 def replay(*arguments, status=0, trace=trace):
-    """The run, or what it said where it is to fail."""
+    """The run's result, or its messages if it is expected to fail."""
     result = run(program("moe-replay"), "--json", "-", *arguments, trace)
     check(f"moe-replay {' '.join(map(str, arguments))[-90:]}: exit {status}", result.returncode == status, result.stderr or result.stdout)
     if status:
@@ -93,7 +93,7 @@ for name in ("cut", "noise", "other"):
         elif name == "noise":
             with open(path, "wb") as f:
                 f.write(os.urandom(4096))
-        else:  # one bit of an expert that is surely used
+        else:  # one bit of an expert that is certainly used
             with open(path, "r+b") as f:
                 length = struct.unpack("<Q", f.read(8))[0]
                 entry = json.loads(f.read(length)).get("model.layers.0.mlp.experts.0.up_proj.weight")
@@ -117,7 +117,7 @@ check("a wrong bit changes the check", wrong["check"] != touched[0]["check"])
 print("-- Ctrl-C")
 out = scratch("cut.json")
 going = subprocess.Popen([program("moe-replay"), "--json", out, *mapped, "--layer-us", "1000", long], stdout=subprocess.PIPE, text=True)
-going.stdout.readline()  # it plays
+going.stdout.readline()  # it has started
 going.send_signal(signal.SIGTERM)
 printed = going.communicate(timeout=60)[0]
 check("interrupted with 130", going.returncode == 130, going.returncode)

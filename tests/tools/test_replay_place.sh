@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# moe-replay place: tasks that do not fit together, tables, the same numbers for the same seed.
+# moe-replay place: incompatible tasks, tables, the same numbers for the same seed.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/tools/tools.sh moe-replay
@@ -41,7 +41,7 @@ run 0 "${few[@]}" --rules prism "$dir/single.route"
 says '(2 sequences)'
 says '^prism  *[0-9.]*  *-  *-  *[0-9.]'
 
-# Tables: all rules; nothing is faster than what is all local; a server that holds all is as good
+# Tables: all rules; no rule is faster than all-local; a server that holds all experts is as fast
 run 0 "${few[@]}" "$one" "$two"
 cp "$dir/out" "$dir/first"
 for rule in uniform redundance smartmoe eplb greedy prism ours-calls ours offload redirect all-local; do says "^$rule "; done
@@ -60,7 +60,7 @@ run 0 "${few[@]}" --servers 3,4 --mbps 100,1000 --skew 0,100 --rules eplb,ours -
 run 0 "${few[@]}" --switch --rules prism,ours --review 60 "$one" "$two"
 says 'tasks change at half time'
 
-# What cannot be written, what would take for ever
+# Output that cannot be written, simulations that would take too long
 "$moe_replay" place "${few[@]}" --rules prism "$one" >/dev/full 2>"$dir/err"
 ended 'place on a full disk' $? 1
 warns 'standard output: '

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Routing traces: what is well formed is read, plain and compressed; everything else is refused, never trusted. */
+/* Routing traces: well-formed ones are read, plain and compressed; malformed ones are refused. */
 #include "test.h"
 #include "fixture.h"
 #include "route.h"
@@ -27,10 +27,10 @@ static unsigned char *put_half(unsigned char *p, unsigned half)
     return p + 2;
 }
 
-/* Half precision: 1, 1/2, 0.75, 0, the smallest there is, 65504. */
+/* Half precision: 1, 1/2, 0.75, 0, the smallest positive number, 65504. */
 static const unsigned short halves[] = {0x3c00, 0x3800, 0x3a00, 0, 1, 0x7bff};
 static const float scores[] = {1, 0.5F, 0.75F, 0, 1.0F / (1 << 24), 65504};
-/* Halves that are whole numbers, of one sign and the other: 0, 1, 2, 3, then -1, -2, -3. */
+/* Integers as halves, of both signs: 0, 1, 2, 3, then -1, -2, -3. */
 static const unsigned short whole_halves[] = {0, 0x3c00, 0x4000, 0x4200, 0xbc00, 0xc000, 0xc200};
 static const float whole[] = {0, 1, 2, 3, -1, -2, -3};
 
@@ -39,7 +39,7 @@ static unsigned id_of(unsigned token, unsigned layer, unsigned i)
     return (token * 2 + layer + i * 3) % EXPERTS;
 }
 
-/* A small trace; version 1 has scores at most. Returns its bytes. */
+/* Writes a small trace; version 1 has at most scores. Returns its size in bytes. */
 static size_t make(unsigned char *data, unsigned version, unsigned has)
 {
     const uint32_t width = has & (HAS_STATES | HAS_EMBEDDINGS | HAS_GATES) ? WIDTH : 0;
@@ -94,7 +94,7 @@ static void check_trace(const struct efs_route *r, unsigned version, unsigned ha
     assert_int_equal(r->experts, EXPERTS);
     assert_int_equal(r->chosen, CHOSEN);
     assert_int_equal(r->tokens, TOKENS);
-    assert_string_equal(r->name, "mo?e"); /* what does not print is not printed */
+    assert_string_equal(r->name, "mo?e"); /* unprintable characters are replaced */
     for (unsigned i = 0; r->gates && i < LAYERS * EXPERTS * WIDTH; i++)
         assert_true(r->gates[i] == whole[i % 7]);
     for (unsigned t = 0; t < TOKENS; t++) {
@@ -121,7 +121,7 @@ static void parsed(const unsigned char *data, size_t bytes, unsigned version, un
     assert_null(route.ids);
 }
 
-/* As it is, compressed, and as two frames that together are the trace. */
+/* Plain, compressed, and as two frames that together are the trace. */
 TEST(test_well_formed)
 {
     unsigned char data[ROOM], packed[ROOM];
@@ -199,7 +199,7 @@ TEST(test_numbers_out_of_bounds)
                {2, 24, HAS_ALL | HAS_SCORES},
                {2, 24, 32},
                {2, 24, UINT32_MAX},
-               {2, 24, HAS_ALL}, /* a width, and nothing that has one */
+               {2, 24, HAS_ALL}, /* a width without data that has one */
                {2, 28, ROOM},
                {2, 28, UINT32_MAX},
                {2, 28, UINT32_MAX - 47},
@@ -226,12 +226,12 @@ TEST(test_numbers_out_of_bounds)
         put_half(data + bytes - back, 0xfc00);
         refused(data, bytes);
     }
-    size_t bytes = make(data, 2, HAS_SCORES); /* a width, and nothing that has one */
+    size_t bytes = make(data, 2, HAS_SCORES); /* a width without data that has one */
     put32(data + 40, WIDTH);
     refused(data, bytes);
 }
 
-/* Infinite, not a number, negative: no score. */
+/* Infinite, NaN and negative numbers are no valid scores. */
 TEST(test_bad_scores)
 {
     static const unsigned char high[] = {0x7c, 0x7e, 0xfc, 0xbc, 0x80};
@@ -250,7 +250,7 @@ TEST(test_cut)
         size_t bytes = make(data, version, version == 1 ? HAS_SCORES : all_of_it);
         size_t packed_bytes = ZSTD_compress(packed, ROOM, data, bytes, 3);
         for (size_t n = 0; n < bytes; n++) {
-            unsigned char *exact = malloc(n + 1); /* so that a sanitizer sees a byte too many */
+            unsigned char *exact = malloc(n + 1); /* so that a sanitizer detects reads past the end */
             assert_non_null(exact);
             memcpy(exact, data, n);
             refused(exact, n);

@@ -16,7 +16,7 @@ store, asked = scratch("own.efs"), "Type yes to begin: "
 
 
 def answered(keys):
-    """Status of mkexpertfs --reclaim and what it showed in a terminal; keys are typed at its question."""
+    """The exit status of mkexpertfs --reclaim in a terminal and its output; types keys at its question."""
     control, device = pty.openpty()
 
     def own():

@@ -1,8 +1,8 @@
-# shellcheck shell=bash disable=SC2034 # what each test uses is set here
-# tools.sh - what the tests of tools share; sourced from the checkout's top with the programs that the test needs:
+# shellcheck shell=bash disable=SC2034 # tests use the variables set here
+# tools.sh - shared by the tests of tools; sourced from the top of the checkout with the programs that the test needs:
 #   . tests/tools/tools.sh mkmodel expertctl
-# Sets $build, paths of programs under their names, $python, $dir (gone when the test ends) and bad=0; the test ends
-# with: exit $bad
+# Sets $build, the programs' paths under their names, $python, $dir (removed at the end of the test) and bad=0; the test
+# ends with: exit $bad
 build=${BUILD:-build}
 case $build in /*) ;; *) build=$PWD/$build ;; esac
 python=${PYTHON:-/usr/bin/python3}
@@ -15,7 +15,7 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' TERM INT
 bad=0
 complain() { echo "FAILED: $*"; bad=1; }
-ended() { # WHAT GOT WANT: the exit status, and a message in $dir/err if that is not 0
+ended() { # WHAT GOT WANT: checks the exit status, and that $dir/err has a message if it is not 0
     [ "$2" = "$3" ] || complain "$1: exit $2, not $3: $(cat "$dir/err")"
     [ "$3" = 0 ] || [ -s "$dir/err" ] || complain "$1: no message"
 }
