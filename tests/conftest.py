@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest runs the scripts tests/ROOM/test_*.py and test_*.sh, each as one test and one process: exit status 0 passed, 77
-skipped (its last line is the reason), anything else failed. After TEST_TIMEOUT seconds (900) a script gets SIGTERM, which
-its clean-up handles.
+"""pytest runs the scripts tests/ROOM/test_*.py and test_*.sh, each as one test and one process: exit status 0 is
+passed, 77 skipped (its last line is the reason), any other failed. After TEST_TIMEOUT seconds (900) a script gets
+SIGTERM, for which it cleans up.
 
-The slowest scripts of the last run come first, so that no worker is left alone with one of them. Scripts in ALONE measure
-the whole machine (its memory, its disk) and run in a second pass with nothing beside them: -m alone, -m "not alone".
+The slowest scripts of the last run start first, so that none of them runs alone at the end. Scripts in ALONE measure
+the whole machine (its memory, its disk) and run in a second pass, one at a time: -m alone, -m "not alone".
+
 """
 import json
 import os
@@ -21,7 +22,7 @@ SECONDS = os.path.join(BUILD, "tests", "seconds.json")
 ALONE = (
     "test_expertctl.py",  # expertctl list sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
-# The order of a first run: nothing was measured yet.
+# The order of a first run, without measured times.
 SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_outlive.py",
         "test_install.sh", "test_guide.py", "test_soak.py", "test_readers.py")
 
@@ -31,8 +32,8 @@ class ScriptFailed(Exception):
 
 
 def interruptible():
-    """A shell starts what it has in the background with SIGINT and SIGQUIT ignored, nohup(1) with SIGHUP; tests of these
-    would inherit that."""
+    """Restores signals: a shell starts background jobs with SIGINT and SIGQUIT ignored, nohup(1) with SIGHUP; tests of
+    these signals would inherit that."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -80,7 +81,7 @@ def pytest_collect_file(file_path, parent):
 
 
 def pytest_pycollect_makemodule(module_path, parent):
-    return ScriptFile.from_parent(parent, path=module_path)  # run, not imported
+    return ScriptFile.from_parent(parent, path=module_path)  # run as a process, not imported
 
 
 def seconds_known():
@@ -92,7 +93,7 @@ def seconds_known():
 
 
 def pytest_runtest_logreport(report):
-    """A failure is printed when it happens, not after the last test."""
+    """Prints a failure when it occurs, not after the last test."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\n{report.nodeid}:\n{str(report.longrepr)[:6000]}", file=sys.stderr, flush=True)
 
