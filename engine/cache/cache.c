@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache.c - see cache.h: requests, and what follows from them. */
+/* cache.c - see cache.h: requests, and the moves that they lead to. */
 #include "cache_core.h"
 
 #include "record.h"

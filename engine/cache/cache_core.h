@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_core.h - the cache state itself: cache.c (requests), cache_look.c (what is told of it), cache_tune.c, demote.c.
- * Guarded by efs.lock, but for what does not change once it is built. */
+/* cache_core.h - the structs of the cache state: cache.c (requests), cache_look.c (queries), cache_tune.c, demote.c.
+ * Guarded by efs.lock, except members that are constant after efs_cache_build(). */
 #ifndef EFS_CACHE_CORE_H
 #define EFS_CACHE_CORE_H
 
 #include "cache.h"
 
 struct efs_cache_expert {  /* by expert number */
-    uint32_t layer, index; /* of the policy */
+    uint32_t layer, index; /* numbers in the policy */
     uint32_t holds;
-    uint32_t pass;       /* in which its last use began to be read; 0: it was named, and nobody has come for it yet */
-    uint64_t left_bytes; /* of that use: what is read of it in that pass is not another */
-    uint64_t touches;    /* how often it was asked for */
-    uint8_t demoting;    /* demote.c has it */
+    uint32_t pass; /* pass of its last use by reads; 0: requested AHEAD and not used yet, if left_bytes is not 0 */
+    uint64_t left_bytes; /* bytes of that use that were not read yet: reads of them are no further use */
+    uint64_t touches;    /* number of requests */
+    uint8_t demoting;    /* queued or running in demote.c */
 };
 
 struct efs_cache {
@@ -23,19 +23,19 @@ struct efs_cache {
     uint64_t (*bytes)[EFS_POOLS];
     struct efs_cache_expert *expert;
     struct efs_cache_tuning tuning;
-    uint64_t pools_bytes;         /* what the pools may take together, now */
-    uint64_t leased_peak_bytes;   /* leased at once, lately: kept free for leases */
-    uint64_t leased_lately_bytes; /* the same, of the requests since it was last looked at */
+    uint64_t pools_bytes;         /* current limit of all pools together */
+    uint64_t leased_peak_bytes;   /* recent peak of leased bytes: kept free for leases */
+    uint64_t leased_lately_bytes; /* peak since the last update of leased_peak_bytes */
     uint64_t requests, leases;    /* since the start */
-    uint32_t pass, pass_layer;    /* of readers of checkpoint files */
-    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* of efs_pool_info */
+    uint32_t pass, pass_layer;    /* progress of readers through the layers */
+    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* for efs_pool_info */
     struct efs_placement *placements;                                                  /* [width], scratch */
     uint32_t *ids, *tokens;                                                            /* [width], scratch */
 };
 
-/* The components that a pool keeps of an extent; F and M none. */
+/* The components of an extent that a pool keeps; 0 for F and M. */
 unsigned efs_pool_components(enum efs_pool pool);
-/* The pool of 'F', 'C', 'S' or 'E'; M for all else. */
+/* The pool of 'F', 'C', 'S' or 'E'; M for all other states. */
 enum efs_pool efs_cache_state_pool(char state);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_look.c - what the cache state tells of experts and pools. */
+/* cache_look.c - queries of the cache state: experts and pools. */
 #include "cache_core.h"
 #include "expertfs-private.h"
 

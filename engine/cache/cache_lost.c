@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache_lost.c - what memory loses though the policy kept it, and how the cache state learns of it: it never says that
- * something is there which is not.
+ * cache_lost.c - updates the cache state when components that the policy kept are lost, so that it never claims memory
+ * that is not there.
  */
 #include "cache_core.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_tune.c - what a user changes of the policy while the store is served. */
+/* cache_tune.c - changes of the policy's settings while the store is served. */
 #include "cache_core.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * demote.c - a full expert falls to C, S or E: its chunks are made from what is in memory (ZipMoE 3.4: a demotion reads
- * nothing). Split gives the SM-chunk, coding again the E-chunk; both must have the checksums of the store's, else the
- * state learn that the expert is gone.
+ * demote.c - moves a full expert to C, S or E: makes its chunks from the decoded bytes (ZipMoE 3.4: a demotion reads
+ * nothing). Splitting gives the SM-chunk, encoding the E-chunk; both must have the checksums of the store, else the
+ * cache state drops the expert.
  *
- * One extent at a time, by a worker that has nothing better to do.
+ * One extent at a time, on an idle worker.
  */
 #include "cache_core.h"
 #include "container.h"

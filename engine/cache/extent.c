@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extent.c - what an extent consists of, and where it stands. See extent.h for what an extent is. */
+/* extent.c - the layout of extents, and offsets in them. See extent.h for what an extent is. */
 #include "extent_core.h"
 
 #include "codec_table.h"

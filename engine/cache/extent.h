@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent.h - extents: what is read at once, in the chunk pool or on its way there. Fields of struct efs_extents are for
- * the files of extents alone (extent*.c); what struct efs_extent says of one may be read by all who hold the lock.
+ * extent.h - extents, the unit of reads and of eviction in the chunk pool. Only files of this room access fields of
+ * struct efs_extents; any code with the lock may read struct efs_extent.
  */
 #ifndef EFS_EXTENT_H
 #define EFS_EXTENT_H
@@ -16,10 +16,10 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
 #define EFS_BOTH ((unsigned)EFS_COMPONENT_E | (unsigned)EFS_COMPONENT_SM)
 
 /*
- * An extent is what is read at once: some shards of one object whose E-chunks are adjacent in the store and whose
- * SM-chunks are too. An expert's tensor is one extent, or several if it is large. Objects of less than a page each that
- * lie side by side and are of no expert share an extent, which then holds all bytes of each: model files have thousands
- * of scales of 4 bytes.
+ * An extent is the unit of reads: shards of one object whose E-chunks are adjacent in the store and whose SM-chunks are
+ * adjacent, too. An expert's tensor is one extent, or several if it is large. Adjacent objects of less than a page each
+ * that belong to no expert share an extent, which then has all bytes of each: model files have thousands of scales of 4
+ * bytes.
  */
 enum efs_extent_state { EFS_EXTENT_REST, EFS_EXTENT_NO_MEMORY, EFS_EXTENT_LOADING };
 enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_PASSING };
@@ -27,54 +27,53 @@ enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EF
 #define EFS_EXTENT_SHARDS 64
 
 struct efs_extent {
-    uint32_t object; /* the first one, where several share it */
+    uint32_t object; /* the first object of a shared extent */
     uint32_t shard_first;
     uint16_t shard_count;
     uint8_t state;             /* enum efs_extent_state */
-    uint8_t needs, have, keep; /* components: that it consists of, that are in memory, that the policy keeps */
+    uint8_t needs, have, keep; /* components: that it consists of; in memory; kept by the policy */
     uint8_t list;              /* enum efs_extent_list */
-    bool discard;              /* damaged: drop when the last reference goes */
-    bool evict_first;          /* evictable, and the first to go, before the pool grows */
-    bool awaited;              /* came for a guess whose layer is still to ask: goes after all else that is evictable */
-    bool unwanted;             /* is being loaded, and nobody waits for it */
-    bool streamed;             /* came for a sequential reader, and nobody else has asked for it */
-    uint32_t refs;             /* users of the memory; an extent with users is whole and not evicted */
-    uint32_t held;             /* of them, those that hold it as long as they like */
-    uint32_t ahead_bytes;      /* that were read ahead and not used yet */
-    uint32_t passing_bytes;    /* that it counts in what streams have in passing; 0: it is not theirs */
-    uint32_t passed_bytes;     /* raw bytes of it that were read since it came */
-    uint64_t passing_clock;    /* efs_streams.clock when it was read, or read ahead for a stream */
+    bool discard;              /* damaged: dropped with the last reference */
+    bool evict_first;          /* evictable, before other extents and before the pool grows */
+    bool awaited;              /* prefetched, layer not requested yet: evicted after other evictable extents */
+    bool unwanted;             /* is being loaded without waiters */
+    bool streamed;             /* loaded for a sequential reader, and requested by no other reader */
+    uint32_t refs;             /* references; an extent with references is whole and not evicted */
+    uint32_t held;             /* references of waiters with `holds` */
+    uint32_t ahead_bytes;      /* bytes read ahead and not used yet */
+    uint32_t passing_bytes;    /* its part of efs_extents.passing_bytes; 0: not passing */
+    uint32_t passed_bytes;     /* raw bytes read from it after it was loaded */
+    uint64_t passing_clock;    /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
-    _Atomic uint64_t checked; /* a bit a shard: checksums were right */
-    struct efs_link link;     /* of its list */
+    _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
+    struct efs_link link;     /* in its list */
     struct efs_extent_waiter *waiters;
     union {
-        struct efs_extent *next_no_memory; /* EFS_EXTENT_NO_MEMORY */
-        struct efs_extent_load *load;      /* unwanted */
+        struct efs_extent *next_no_memory; /* in state EFS_EXTENT_NO_MEMORY */
+        struct efs_extent_load *load;      /* if unwanted */
     };
 };
 
-/* Why an extent is loaded: somebody waits for it, a reader is expected to come to it, its expert is guessed to be asked
- * for soon, or there is nothing else to read. One that somebody asks for while it is being loaded is wanted from then
- * on. */
+/* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes WANTED
+ * when the extent is requested while it is in flight. */
 enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_GUESS, EFS_LOAD_WARM, EFS_LOADS };
 
-/* Someone who needs an extent: its job is pushed to the workers once, with error set, or 0 and the extent referenced.
- */
+/* A waiter for an extent: its job is pushed to the workers once, with error set, or with error 0 and the extent
+ * referenced. */
 struct efs_extent_waiter {
     struct efs_extent_waiter *next;
     struct efs_job job;
-    /* Lock held, not NULL where the extent being here means jobs of the waiter's own: it defers these, and its job is
-     * not pushed. false: the job is, as ever. */
+    /* If not NULL, called with lock held when the extent is loaded, to defer other jobs instead. true: `job` is not
+     * pushed. */
     bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
-    bool holds;     /* it keeps its reference as long as it likes, and asks for others meanwhile */
-    errint_t error; /* -ENOMEM: there is none for the extent, maybe for long; efs_extent_decode_past() needs none */
+    bool holds;     /* it keeps its reference for an unbounded time, and requests further extents meanwhile */
+    errint_t error; /* -ENOMEM: no memory for the extent, possibly for long; use efs_extent_decode_past() */
 };
 
 struct efs_extent_load;
 
-struct efs_extent_move { /* the component that moves out of a segment that leaves */
+struct efs_extent_move { /* the component that is being moved out of a retiring segment */
     struct efs_job job;
     struct efs *fs;
     uint32_t extent;
@@ -87,38 +86,37 @@ struct efs_extents {
     struct efs_extent *at; /* [count] */
     uint32_t count;
     uint32_t *object_first; /* first extent of each object; one more entry at the end */
-    size_t max_bytes;       /* coded bytes of an extent at most (one shard at least) */
-    uint64_t *expert_bytes; /* by expert: coded */
+    size_t max_bytes;       /* limit of coded bytes of an extent (at least one shard) */
+    uint64_t *expert_bytes; /* coded bytes by expert */
     struct efs_lru protected, evictable, passing;
     struct efs_streams streams;
     uint64_t passing_bytes; /* of all extents */
     struct efs_extent *no_memory, **no_memory_tail;
-    uint64_t ahead_bytes, ahead_max_bytes;      /* read ahead and not used yet; never more than that */
-    uint32_t refs, held;                        /* of all extents; of these, by waiters that hold */
-    uint32_t loads[EFS_LOADS];                  /* under way */
-    struct efs_extent_load *idle_loads;         /* that ended, or are new */
-    struct efs_extent_load *ended, *ended_last; /* the I/O thread's: it has not told of them yet */
-    unsigned load_count, idle_count;            /* made so far; of them idle */
+    uint64_t ahead_bytes, ahead_max_bytes; /* ahead_bytes: read ahead and not used yet; ahead_max_bytes: its limit */
+    uint32_t refs, held;                   /* references on all extents; those of waiters with `holds` */
+    uint32_t loads[EFS_LOADS];             /* in flight, by reason */
+    struct efs_extent_load *idle_loads;    /* free structs */
+    struct efs_extent_load *ended, *ended_last; /* completed, not handled yet; used by the I/O thread only */
+    unsigned load_count, idle_count;            /* structs allocated; of these, free */
     struct efs_extent_move move;
-    uint32_t ready_count; /* whole ones */
-    bool giving_way;      /* somebody goes for memory, or moves of the policy are applied: neither inside the other */
-    pthread_mutex_t
-        past_lock; /* efs_extent_decode_past(): memory of one shard at a time; nothing else is locked then */
+    uint32_t ready_count;      /* whole extents */
+    bool giving_way;           /* an eviction or the moves of the policy are in progress: they must not nest */
+    pthread_mutex_t past_lock; /* leaf lock: efs_extent_decode_past() uses memory of one shard at a time */
 };
 
-/* What there is to know of one; with lock held what changes. */
+/* The extent, read-only; lock held for members that change. */
 static inline const struct efs_extent *efs_extent(const struct efs *fs, uint32_t extent)
 {
     return &fs->extents->at[extent];
 }
 
-/* Several objects share it: it is not of an expert. */
+/* Whether several objects share the extent; it then belongs to no expert. */
 static inline bool efs_extent_is_shared(const struct efs *fs, const struct efs_extent *x)
 {
     return x->shard_count > fs->store->objects[x->object].shard_count;
 }
 
-/* The extents of an expert's object: the first, and the one after its last. */
+/* The extents of an object: the first, and the one after its last. */
 static inline uint32_t efs_object_extent_first(const struct efs *fs, uint32_t object)
 {
     return fs->extents->object_first[object];
@@ -136,110 +134,115 @@ static inline uint64_t efs_expert_coded_bytes(const struct efs *fs, uint32_t exp
 }
 
 /* ---- extent.c ---- */
-/* Extents of at most so many coded bytes (one shard at least); their count. Before efs_extents_build(). */
+/* Sets the limit of coded bytes of an extent (at least one shard) and returns the number of extents. Before
+ * efs_extents_build(). */
 uint32_t efs_extents_size(struct efs *fs, size_t max_bytes);
 uint64_t efs_extents_table_bytes(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
 void efs_extents_destroy(struct efs *fs);
-/* What loads need beside memory: how many more should be made; make them, without lock (a list, NULL: no memory, or
- * none); they are there. */
+/* Structs for loads: the number that should be allocated; allocates them, without lock (a list, NULL: no memory, or
+ * count 0); adds them. */
 unsigned efs_extent_loads_wanted(const struct efs *fs);
 struct efs_extent_load *efs_extent_loads_new(unsigned count);
 void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads);
-/* How far each stream is read ahead, and how much at most at once for others. */
+/* Sets the read-ahead window of a stream, bytes. */
 void efs_extents_set_window(struct efs *fs, uint64_t bytes);
-/* A reference goes. used_up: nobody will come back for it soon, so that it goes before others do and before the pool
- * grows. _put() without lock, _unref() with lock held. */
+/* Drops a reference. used_up: the extent will not be used again soon, and is evicted before other extents and before
+ * the pool grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
-void efs_extent_unhold(struct efs *fs, uint32_t extent); /* with lock held: the reference of a waiter that holds goes */
-/* Raw bytes [begin, begin + bytes) of an object, all inside the extent, into dst; in a shared extent they may go on in
- * the next objects. The extent is referenced. Chunks are checked before their first use. 0, -EUCLEAN. */
+void efs_extent_unhold(struct efs *fs,
+                       uint32_t extent); /* drops the reference of a waiter with `holds`; with lock held */
+/* Decodes raw bytes [begin, begin + bytes) of an object, all inside the referenced extent, into dst; in a shared extent
+ * they may continue in the next objects. Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                            bool stream, struct efs_codec_scratch *scratch);
-/* The same without a reference, for an extent that there is no memory for: each shard is read by this thread into
- * memory of its own. Slow, but it waits for nobody. 0, -EUCLEAN, -ENOMEM, the read's error. */
+/* The same without a reference, when the chunk pool has no memory for the extent: the calling thread reads each shard
+ * into separate memory. Slow, but does not wait for memory of the pool. 0, -EUCLEAN, -ENOMEM, the read's error. */
 errint_t efs_extent_decode_past(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                                 struct efs_codec_scratch *scratch);
-/* Check the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
+/* Checks the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard);
-bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all of them */
+bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all shards were checked */
 bool efs_extent_shard_checked(const struct efs *fs, uint32_t extent, uint32_t shard);
-/* Can efs_extent_decode() do without scratch? */
+/* Whether efs_extent_decode() needs no scratch. */
 bool efs_extent_decodes_inline(const struct efs *fs, uint32_t extent);
-/* The extent that holds raw byte `offset` of the object, and the byte after its last. */
+/* The extent with raw byte `offset` of the object; *end: offset after its last byte. */
 uint32_t efs_extent_at(const struct efs *fs, uint32_t object, uint64_t offset, uint64_t *end);
-uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* its first raw byte in the object */
-/* efs_record() of an extent, if it is of an expert. */
+uint64_t efs_extent_begin(const struct efs *fs, uint32_t extent); /* offset of its first raw byte in the object */
+/* efs_record() of an extent of an expert; does nothing for other extents. */
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
                        uint64_t end_ns);
 /* With lock held: */
 void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes);
 struct efs_streams *efs_extents_streams(struct efs *fs);
-uint32_t efs_extents_ready(const struct efs *fs); /* whole ones */
-/* No load is under way, and all that is in use is held: nothing comes free until a client drops something. */
+uint32_t efs_extents_ready(const struct efs *fs); /* whole extents */
+/* Whether no load is in flight and all references are of waiters with `holds`: no memory is released until a client
+ * drops an expert. */
 bool efs_extents_only_held(const struct efs *fs);
-/* Nobody waits for memory or for a read, and nothing is read ahead for a reader. */
+/* Whether no extent waits for memory and no demand load or read-ahead is in flight. */
 bool efs_extents_are_quiet(const struct efs *fs);
-uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why); /* under way */
-/* The oldest of the evictable goes before the pool grows. */
+uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why); /* in flight */
+/* Whether an extent with evict_first can be evicted before the pool grows. */
 bool efs_extents_one_goes_first(const struct efs *fs);
-/* It is evictable, and goes behind those that go before the pool grows, and before all others. */
+/* Moves an evictable extent in the order of eviction: after those with evict_first, before all other extents. */
 void efs_extent_evict_early(struct efs *fs, uint32_t extent);
-/* true: the extent is in memory and referenced; false: waiter->job comes later. */
+/* Requests an extent. true: it is in memory and referenced; false: waiter->job is pushed later. */
 bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
-/* The same for bytes of it and a reader of that pace: what a scan brings is in passing, what others ask for is not any
- * more. */
+/* The same for bytes of the extent and a reader of this pace: extents loaded for a scan are passing, until another
+ * reader requests them. */
 bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
                           struct efs_extent_waiter *waiter);
-/* Start loading the extents of a group without waiting, as far as there is room for read-ahead. */
+/* Starts loading the extents of a group without waiting, within the limit of read-ahead. */
 void efs_group_ahead(struct efs *fs, uint32_t group);
-/* The components that the policy keeps of an expert's extents; 0: all of them become evictable. */
+/* Sets the components that the policy keeps of an expert's extents; 0: all become evictable. */
 void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components);
-/* The components that all extents of an expert have; *some: any extent has any. */
+/* The components that all extents of an expert have; *some: whether any extent has any. */
 unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some);
-bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of them */
-/* Drop the oldest evictable components without users; only_evict_first: only of those that go first. NONE: there are
- * none, IN_USE: all there are have users. */
+bool efs_extents_loading(const struct efs *fs,
+                         uint32_t expert); /* whether any extent of it is being loaded or waits for memory */
+/* Drops the oldest evictable components without references; only_evict_first: only those with evict_first. NONE: none
+ * are evictable, IN_USE: all evictable ones are referenced. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
-/* What there is of an expert and nobody uses goes, kept or not: where it lies may be in the way of the rest. */
+/* Drops all unreferenced components of an expert, kept or not, because they may fragment the memory for the rest. */
 void efs_extents_give_up(struct efs *fs, uint32_t expert);
-/* Bytes that lack of an expert, as they are read; 0: it is here, or on its way. */
+/* Bytes to read for the missing components of an expert; 0: it is in memory, or being loaded. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
-/* An expert is guessed to be asked for: begin to load what is missing, in memory that is free or that nobody keeps. It
- * is no use of it. Until somebody asks for it, or efs_extents_guess_drop(), it goes after all else that is evictable.
- * Returns how many loads were begun, each ends with efs_hooks.guessed; 0: there is no such memory. */
+/* Starts prefetching the missing components of an expert, in free memory or memory of evictable components. Does not
+ * count as a use. Until the expert is requested or efs_extents_guess_drop() is called, its extents are evicted after
+ * all other evictable ones. Returns the number of started loads, each of which ends with efs_hooks.guessed; 0: no
+ * memory. */
 uint32_t efs_extents_guess(struct efs *fs, uint32_t expert);
-/* Of its loads by efs_extents_guess(), those that are not begun are wanted now, or are cancelled. */
+/* Makes the loads of efs_extents_guess() that are still queued demand reads, or cancels them. */
 void efs_extents_guess_raise(struct efs *fs, uint32_t expert);
 void efs_extents_guess_cancel(struct efs *fs, uint32_t expert);
-/* Nobody will come for it soon: what came for the guess and is not kept goes before all else. */
+/* The prediction has failed: prefetched extents that are not kept are evicted first. */
 void efs_extents_guess_drop(struct efs *fs, uint32_t expert);
-/* Start loading it for a stream. false: it has all the memory that streams may take. */
+/* Starts loading an extent for a stream. false: the streams' quota is used up. */
 bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);
-/* It came for a stream, which has turned out to be a scan: it is in passing. */
+/* Marks an extent that was loaded for a stream as passing, because the stream is a scan. */
 void efs_extent_pass(struct efs *fs, uint32_t extent);
-/* Drop the oldest kept extent without users, and tell the cache state. false: none. */
+/* Evicts the oldest kept extent without references, and updates the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
-/* ---- extent_edge.c: a few bytes at the edge of an extent, without the extent ---- */
+/* ---- extent_edge.c: reads a few bytes at the edge of an extent without loading it ---- */
 struct efs_edge;
 struct efs_edge *efs_edge_new(void); /* NULL: no memory */
 void efs_edge_free(struct efs_edge *edge);
-/* With lock held. true: the shard that holds raw bytes [begin, begin + bytes) of the extent's object is being read, and
- * job is pushed to the workers once that has ended, well or not; it calls efs_edge_decode(). false: the extent is in
- * memory or on its way, the bytes are not of one shard of several, or there is no memory: ask for the extent. */
+/* With lock held. true: the shard with raw bytes [begin, begin + bytes) of the extent's object is being read, and job
+ * is pushed to the workers when the read has completed or failed; the job calls efs_edge_decode(). false: the extent is
+ * in memory or being loaded, the bytes are not inside one shard of several, or no memory: request the extent. */
 bool efs_edge_ask(struct efs *fs, struct efs_edge *edge, uint32_t extent, uint64_t begin, size_t bytes,
                   struct efs_job *job);
-/* Those bytes into dst; the chunks' memory goes. 0, -EUCLEAN, the read's error. */
+/* Decodes those bytes into dst and frees the chunks' memory. 0, -EUCLEAN, the read's error. */
 errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, void *dst,
                          struct efs_codec_scratch *scratch);
 /* ---- extent_load.c ---- */
-/* On the I/O thread (arg is the struct efs): all loads that have ended are told of, in one turn with the lock. */
+/* Handles all completed loads, in one turn with the lock. On the I/O thread; arg is the struct efs. */
 void efs_extents_ended(void *arg);
-void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* it waits for memory, in line (extent_wait.c) */
+void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* queues it for memory (extent_wait.c) */
 void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS (extent_ask.c) */
-/* EFS_AGAIN_MOVE: what nobody uses leaves the segments that leave: to others, if it is kept. */
+/* EFS_AGAIN_MOVE: empties retiring segments: drops unreferenced evictable components and moves kept ones. */
 void efs_extents_move(struct efs *fs);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_ask.c - extents are asked for, and get memory in the order in which they were.
+ * extent_ask.c - requests of extents, and the queue of extents that wait for memory, first come, first served.
  *
- * Whoever decodes lets go of an extent when it is done, so that its memory comes free for the next in line. Chunks that
- * are handed out coded do not come free by themselves: see line_unblock().
+ * A reader that decodes drops its reference afterwards, so its memory becomes available to the queue. Chunks that are
+ * handed out coded are held until a client drops them: see line_unblock().
  */
 #include "extent_core.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extent_decode.c - from an extent's chunks to raw bytes; each chunk is checked before its first use. */
+/* extent_decode.c - decodes an extent's chunks to raw bytes; each chunk is checked before its first use. */
 #include "extent_core.h"
 
 #include "hash.h"

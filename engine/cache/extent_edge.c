@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_edge.c - the edge of an extent that is not in memory: a few bytes of it that a request for its neighbour
- * brought along. The kernel reads around a page fault, up to half its read-ahead before it and more behind what a
- * reader of a mapping comes to; in a file where another expert lies there, whole extents would be read for them, and
- * push out what is needed. The shard alone is read, and goes with its bytes: with a program that walks over mapped
- * experts at a quarter of the memory, a cache of the last 16 such shards saved 64 of 1,702 of these reads.
+ * extent_edge.c - reads a few bytes at the edge of an extent that is not in memory, for a request of its neighbour. The
+ * kernel reads around a page fault: up to half its read-ahead before it, and more after it. In a file where another
+ * expert is adjacent, that would load whole extents and evict needed ones. Instead only the shard is read, and dropped
+ * with its bytes: for a program that walks over mapped experts with memory for a quarter of them, a cache of the last
+ * 16 such shards saved only 64 of 1,702 of these reads.
  */
 #include "extent_core.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_evict.c - who goes when memory is needed. Evictable components stay as long as nobody needs their memory, and
- * go oldest first; but what is guessed to be asked for soon (extent.awaited) goes after the others, and what streams
- * left behind (extent_pass.c) before them.
+ * extent_evict.c - eviction. Evictable components stay until their memory is needed, and are evicted oldest first,
+ * except: extents that streams have finished (extent_pass.c) before all others, prefetched ones whose layer has not
+ * been requested (extent.awaited) after them.
  */
 #include "extent_core.h"
 

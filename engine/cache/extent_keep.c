@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_keep.c - which components of extents stay in memory, and in which list an extent stands for that. What the
- * policy keeps (extent.keep) stands in one list, all else in two others: *evictable* extents, of dense tensors, of
- * experts that are not kept, and components that their expert lost; and what is *passing*, of scans (extent_pass.c).
- * Who goes when memory is needed says extent_evict.c.
+ * extent_keep.c - which components of extents stay in memory, and the list of each extent. Extents whose components are
+ * all kept by the policy (extent.keep) are in the protected list. All other extents are *evictable*: of dense tensors,
+ * of experts that are not kept, components that their expert lost; or *passing*, of scans (extent_pass.c).
+ * extent_evict.c chooses what to evict.
  */
 #include "extent_core.h"
 

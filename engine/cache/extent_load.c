@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_load.c - extents come to memory: only the components that are missing are read.
+ * extent_load.c - loads extents: only the missing components are read.
  *
- * States: REST -> (NO_MEMORY: waits for some) -> LOADING -> REST. An extent that rests has some, all or none of its
- * components; waiters come only while it is not whole.
+ * States: REST -> (NO_MEMORY: waits for memory) -> LOADING -> REST. An extent in REST has some, all or none of its
+ * components; it has waiters only while it is not whole.
  */
 #include "extent_core.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_loads.c - what loads need beside memory, made before it is needed: nothing is allocated with the lock held.
- * Those that ended are used again, so that hardly one is made once as many are under way as ever will be.
+ * extent_loads.c - structs for loads, allocated before they are needed: nothing is allocated with the lock held.
+ * Structs of completed loads are reused, so allocations are rare once the maximum number of loads has been in flight.
  */
 #include "extent_core.h"
 

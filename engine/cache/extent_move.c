@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_move.c - what the policy keeps in a segment that leaves moves to another one, if evictable components there
- * can make room for it: one at a time, by a worker, copied without the lock. An extent that moves is LOADING: nobody
- * uses it, and who asks for it waits.
+ * extent_move.c - moves components that the policy keeps out of retiring segments, if free or evictable memory of other
+ * segments has room: one at a time, on a worker, copied without the lock. An extent is LOADING while it moves: it has
+ * no users, and requests wait.
  */
 #include "extent_core.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_pass.c - what streams bring is *passing* through memory: it counts in a quota of theirs, and makes room for
- * what they bring next before anything else does, so that a scan takes no more than its read-ahead window, whatever it
- * reads. An extent goes when all of its bytes were read, in whatever order and by whatever threads, or when streams
- * have gone on for so long that nobody will come for the rest. An extent that somebody else asks for stays, like any
- * other.
+ * extent_pass.c - extents loaded for scans are *passing*: they count in a quota, and are evicted for the streams' next
+ * extents before all other memory, so that a scan takes no more than its read-ahead window. An extent is dropped when
+ * all of its bytes were read, in any order and by any threads, or when the streams have advanced so far that the rest
+ * is not expected to be read: see STALE_AHEAD and STALE_PART. An extent that another reader requests becomes an
+ * ordinary one.
  */
 #include "extent_core.h"
 

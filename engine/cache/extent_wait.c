@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_wait.c - who waits for an extent, who has a reference on it, and which extents wait for memory, in line.
+ * extent_wait.c - waiters of an extent, its references, and the queue of extents that wait for memory.
  */
 #include "extent_core.h"
 

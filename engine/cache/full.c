@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * full.c - the full pool: expert files decoded into memory files that have the file's own offsets (memfile.h). lease.c
+ * full.c - the full pool: expert files decoded into memory files that have the file's offsets (memfile.h). lease.c
  * hands them out.
  *
  * NONE -> FILLING -> READY -> NONE. A READY expert that is leased or being copied from is never evicted; its bytes
- * never change. Memory that nobody else has seen, and windows, are kept for the next expert of their size, so that
- * their pages need no zeroing. What was shown as a file goes back to the kernel, and the next expert gets fresh memory.
+ * never change. Memory files that no other process has opened, and windows, are reused for the next expert of their
+ * size, so that their pages need no zeroing. A memory file that was shown is freed, and the next expert gets fresh
+ * memory.
  */
 #include "full.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lru.h - a list of array elements by last use, through links that lie inside the elements. Nothing is allocated; the
- * caller's lock guards it.
+ * lru.h - a list of array elements in the order of last use, linked by indexes inside the elements. Allocates nothing;
+ * the caller's lock guards it.
  */
 #ifndef EFS_LRU_H
 #define EFS_LRU_H
@@ -32,7 +32,7 @@ static inline uint32_t efs_lru_newer(const struct efs_lru *lru, uint32_t i)
     return efs_lru_link(lru, i)->newer;
 }
 
-/* An empty list of elements whose links are stride bytes apart. */
+/* Initialises an empty list of elements whose links are stride bytes apart. */
 static inline void efs_lru_init(struct efs_lru *lru, struct efs_link *first_link, size_t stride)
 {
     *lru = (struct efs_lru){(char *)first_link, stride, EFS_LRU_END, EFS_LRU_END};
@@ -45,7 +45,7 @@ static inline void efs_lru_remove(struct efs_lru *lru, uint32_t i)
     *(link.older != EFS_LRU_END ? &efs_lru_link(lru, link.older)->newer : &lru->oldest) = link.newer;
 }
 
-/* At the newest end, or at the oldest. */
+/* Inserts at the newest or the oldest end. */
 static inline void efs_lru_insert(struct efs_lru *lru, uint32_t i, bool newest)
 {
     struct efs_link link = {newest ? EFS_LRU_END : lru->oldest, newest ? lru->newest : EFS_LRU_END};
@@ -54,7 +54,7 @@ static inline void efs_lru_insert(struct efs_lru *lru, uint32_t i, bool newest)
     *(link.older != EFS_LRU_END ? &efs_lru_link(lru, link.older)->newer : &lru->oldest) = i;
 }
 
-/* Next to one that is in the list, on its newer side. */
+/* Inserts next to a listed element, on its newer side. */
 static inline void efs_lru_insert_newer(struct efs_lru *lru, uint32_t i, uint32_t older)
 {
     struct efs_link link = {efs_lru_newer(lru, older), older};
@@ -63,7 +63,7 @@ static inline void efs_lru_insert_newer(struct efs_lru *lru, uint32_t i, uint32_
     *(link.newer != EFS_LRU_END ? &efs_lru_link(lru, link.newer)->older : &lru->newest) = i;
 }
 
-/* i, which is in the list, was used now. */
+/* Moves i, which is listed, to the newest end. */
 static inline void efs_lru_use(struct efs_lru *lru, uint32_t i)
 {
     efs_lru_remove(lru, i);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * streams.h - who goes through a file in order? A few walks, each a place that a reader has come to, are kept for all
- * readers together: requests are matched to them by where they begin, whoever sent them. So it does not matter how a
- * read is cut, which threads and descriptors take turns, or how many places a reader alternates between.
+ * streams.h - detects sequential readers. A *walk* is a range of a file that a reader has advanced through. All readers
+ * share EFS_WALKS walks: a read is matched to a walk by its offset, regardless of the thread or descriptor. So
+ * detection does not depend on the sizes of reads, on how threads and descriptors alternate, or on the number of
+ * positions that a reader alternates between.
  *
- * Only arithmetic: the caller's lock guards it, nothing is read or allocated here.
+ * Arithmetic only: the caller's lock guards it; it neither reads nor allocates.
  */
 #ifndef EFS_STREAMS_H
 #define EFS_STREAMS_H
@@ -15,48 +16,48 @@
 
 #define EFS_WALKS 32u
 
-/* How the reader of one request goes through the file. A scan, through several experts or tensors, is served from a few
- * extents in turn: it would push out what others need, and comes back for nothing. */
+/* The pace of a request's reader. A scan, through several experts or tensors, is served from a few extents in turn:
+ * cached, it would evict extents that other readers need, and it does not read an extent twice. */
 enum efs_pace { EFS_PACE_RANDOM, EFS_PACE_SEQUENTIAL, EFS_PACE_SCAN };
 
-/* [begin, end) of a file was gone through, but for gaps. All in bytes but for turn and steps. */
+/* A walk through [begin, end) of a file, with gaps. Members are bytes, except serial, file, steps and group. */
 struct efs_walk {
-    uint64_t serial; /* tells walks apart; 0: free */
+    uint64_t serial; /* identifies the walk; 0: free slot */
     uint64_t begin, end;
-    uint64_t fresh;                /* bytes of it that were read */
-    uint64_t late_fresh, late_way; /* of late: bytes that were read, and bytes that end went on by */
-    uint64_t ahead_until;          /* read ahead up to here */
-    uint64_t used;                 /* efs_streams.clock when it was read last */
-    uint32_t file, steps;          /* steps: requests that went on */
-    uint32_t group;                /* 1 + what it reads, UINT32_MAX once there were several; 0: none yet */
+    uint64_t fresh;                /* bytes read in it */
+    uint64_t late_fresh, late_way; /* recently: bytes read; bytes that end has advanced by */
+    uint64_t ahead_until;          /* read ahead up to this offset */
+    uint64_t used;                 /* efs_streams.clock at the last read */
+    uint32_t file, steps;          /* steps: requests that advanced it */
+    uint32_t group;                /* 1 + the group that it reads; UINT32_MAX: several groups; 0: none yet */
     bool scan;
 };
 
 struct efs_streams {
     struct efs_walk walks[EFS_WALKS];
-    uint64_t window; /* bytes of files that one stream is read ahead */
+    uint64_t window; /* read-ahead window of a stream, bytes */
     uint64_t serial;
-    uint64_t clock; /* bytes that were asked for */
-    uint32_t live;  /* walks that were sure of late: those that are read ahead */
+    uint64_t clock; /* bytes requested by all readers */
+    uint32_t live;  /* walks that are recent, sequential and long enough to be streams */
 };
 
-/* What a request says of its reader. */
+/* The classification of a request. */
 struct efs_step {
     enum efs_pace pace;
-    bool scan_begins; /* this request has shown that it is a scan; so were those from scan_from on */
+    bool scan_begins; /* the walk was detected as a scan by this request; its requests from scan_from on belong to it */
     uint64_t scan_from;
     uint32_t walk;
     uint64_t serial;
 };
 
-/* group: of the first byte, UINT32_MAX for none. */
+/* Classifies a request. group: of its first byte, UINT32_MAX for none. */
 void efs_streams_note(struct efs_streams *streams, uint32_t file, uint64_t offset, size_t bytes, uint32_t group,
                       struct efs_step *step);
-/* What to read ahead now; false: nothing. */
+/* The range to read ahead now; false: none. */
 bool efs_streams_ahead(const struct efs_streams *streams, const struct efs_step *step, uint64_t *from, uint64_t *to);
-/* It was read ahead to here: less than was told where there was no room. */
+/* The caller has read ahead up to `until`, which is less than *to if room was short. */
 void efs_streams_went(struct efs_streams *streams, const struct efs_step *step, uint64_t until);
-/* Bytes of memory for what all streams together have in passing. */
+/* Limit of bytes of passing extents, for all streams together. */
 uint64_t efs_streams_quota(const struct efs_streams *streams);
 
 #endif
