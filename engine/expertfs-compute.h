@@ -42,8 +42,8 @@ struct efs_route_to {
  * f. Matrices are [rows][columns], BF16 or F16, with one type for all of an expert; biases are F32, BF16 or F16.
  *
  * - gate, up, down: f = down h, h = silu(gate x) * (up x).
- * - gate, up, down, each with a bias (gpt-oss as converters write it, with separate gate and up): f = down h + bias, g
- *   = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
+ * - gate, up, down, each with a bias (gpt-oss as converters write it, with separate gate and up): f = down h + bias,
+ *   g = gate x + bias, at most 7; u = up x + bias, from -7 to 7; h = g / (1 + exp(-1.702 g)) * (u + 1).
  * - wi, wo (Switch): f = wo h, h = max(wi x, 0).
  */
 struct efs_mixture {

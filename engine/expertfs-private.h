@@ -112,7 +112,7 @@ bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset,
  * where the system reports it), a source on another filesystem than out (-EXDEV), a filesystem that cannot punch holes
  * (-EOPNOTSUPP), too little space (-ENOSPC), an existing out or OUT.reclaim (-EEXIST, also with options->force). No
  * other process may write to the source; -ESTALE if a change is detected. After an error or cancellation (-ECANCELED)
- * before the first step was freed no files are left; after it OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks;
+ * before the first bytes are freed no files are left; after it OUT.reclaim stays, see efs_reclaim_unfinished(). Blocks;
  * takes at most 512 MiB.
  */
 errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_options *options,
@@ -264,9 +264,8 @@ void efs_routing_observer_end(struct efs *fs, uint32_t who);
  */
 struct efs_window {
     uint32_t number;
-    int fd; /* for reading; cannot be reopened for writing. < 0: not open */
-    uint64_t bytes,
-        file_bytes; /* file_bytes: of a full expert's file, which starts at the start of the window; else 0 */
+    int fd;                     /* for reading; cannot be reopened for writing. < 0: not open */
+    uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file at the start of the window; else 0 */
 };
 /* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
 bool efs_hands_out_coded(const struct efs *fs);
