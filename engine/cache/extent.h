@@ -151,8 +151,7 @@ void efs_extents_set_window(struct efs *fs, uint64_t bytes);
  * the pool grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
-void efs_extent_unhold(struct efs *fs,
-                       uint32_t extent); /* drops the reference of a waiter with `holds`; with lock held */
+void efs_extent_unhold(struct efs *fs, uint32_t extent); /* with lock held; for waiters with `holds` */
 /* Decodes raw bytes [begin, begin + bytes) of an object, all inside the referenced extent, into dst; in a shared extent
  * they may continue in the next objects. Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
@@ -199,8 +198,7 @@ void efs_group_ahead(struct efs *fs, uint32_t group);
 void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components);
 /* The components that all extents of an expert have; *some: whether any extent has any. */
 unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some);
-bool efs_extents_loading(const struct efs *fs,
-                         uint32_t expert); /* whether any extent of it is being loaded or waits for memory */
+bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of its extents */
 /* Drops the oldest evictable components without references; only_evict_first: only those with evict_first. NONE: none
  * are evictable, IN_USE: all evictable ones are referenced. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };

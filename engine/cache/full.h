@@ -60,8 +60,7 @@ bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
 void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
 bool efs_full_any_held(const struct efs *fs); /* any expert is leased, being filled or copied from */
-bool efs_full_any_held_but(const struct efs *fs,
-                           uint32_t leased);        /* being filled or copied from, or more than `leased` leased */
+bool efs_full_any_held_but(const struct efs *fs, uint32_t leased); /* beyond `leased` leases */
 uint64_t efs_full_held_bytes(const struct efs *fs); /* bytes of experts leased, being filled or copied from */
 /* Fills: a NONE expert is being filled for this waiter; fresh: in memory without pages. Join: adds a waiter to a
  * FILLING expert and returns the previous newest one. Filled: the expert is READY in this memory file, or NONE (NULL);
