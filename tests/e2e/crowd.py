@@ -366,11 +366,24 @@ def each_kind(mount, want, folder, threads=12):
     return problems
 
 
+class Flag:
+    """An event without a lock: a process that is killed inside fork.Event().is_set() leaves its lock taken for ever."""
+
+    def __init__(self):
+        self.byte = mmap.mmap(-1, 1)
+
+    def set(self):
+        self.byte[0] = 1
+
+    def is_set(self):
+        return self.byte[0] == 1
+
+
 def start(mount, want, count, seed, folder, dying=False, asks=()):
-    """(readers, the event that ends them): `count` of all kinds in turn, and one for each of `asks`."""
+    """(readers, the flag that ends them): `count` of all kinds in turn, and one for each of `asks`."""
     global crowd_folder, crowd_mount
     crowd_folder, crowd_mount = folder, mount.path
-    mount_path, stop = mount.path, fork.Event()
+    mount_path, stop = mount.path, Flag()
     readers = [Reader(KINDS[n % len(KINDS)], mount_path, want, seed * 1000 + n, stop, dying) for n in range(count)]
     readers += [Reader(None, mount_path, want, seed * 1000 + count + n, stop, dying, ask) for n, ask in enumerate(asks)]
     return readers, stop
