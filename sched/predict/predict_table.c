@@ -41,11 +41,12 @@ void efs_predict_count(const struct efs_predictor *p, uint16_t *seen, uint16_t *
                        const struct efs_predict_row *chosen)
 {
     together += row * p->experts;
-    if (++seen[row] == UINT16_MAX) { /* halving keeps the proportions */
+    if (seen[row] == UINT16_MAX - 1) { /* halving keeps the proportions */
         seen[row] /= 2;
         for (unsigned e = 0; e < p->experts; e++)
             together[e] /= 2;
     }
+    seen[row]++;
     for (unsigned i = 0; i < chosen->count; i++)
         together[chosen->experts[i]]++;
 }

@@ -242,6 +242,25 @@ TEST(learned_is_kept)
     }
 }
 
+/* Counts are halved before they overflow, also those of an expert that every token chooses. */
+TEST(learned_for_long_is_kept)
+{
+    for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
+        struct efs_predictor *p = predictor_new(&small, kind);
+        uint8_t *bytes;
+        size_t size;
+
+        assert_int_equal(efs_predict_begin(p, 1), 0);
+        for (unsigned i = 0; i < LAYERS * (UINT16_MAX + 2u); i++)
+            see(p, 1, i % LAYERS, 1, 2);
+        assert_int_equal(efs_predict_end(p, 1), 0);
+        bytes = save(p, &size);
+        assert_int_equal(efs_predict_load(p, bytes, size), 0);
+        free(bytes);
+        efs_predictor_free(p);
+    }
+}
+
 static void put_checksum(uint8_t *bytes, size_t size)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
