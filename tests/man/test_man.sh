@@ -24,7 +24,7 @@ else
     lint_skipped=1
 fi
 
-# The title equals the file's name; references to our pages resolve; lines fit the source's width
+# Title and name equal the file's name; references to our pages resolve; no line ends with a blank
 for page in man/*.[1-8]; do
     name=${page##*/}
     title=$(sed -n 's/^\.Dt //p' "$page")
