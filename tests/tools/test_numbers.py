@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every option that takes a number refuses invalid ones with status 2 and its name; the remainder of an invalid number
-is never parsed. The options are those of --help."""
+"""Every option that takes a number refuses invalid ones with status 2 and its name, also those with a valid prefix. The
+options are those of --help."""
 import os
 import sys
 
