@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coder.c - size against the entropy bound, encode, decode and merge, with and without streaming stores, as ratios to
- * memcpy of the same bytes taken in turns within the same run. Memory to memory; buffers are far larger than any cache.
+ * coder.c - benchmark of the coder: size against the entropy bound; rates of encoding and of decoding with merge, with
+ * and without streaming stores, as ratios to memcpy of the same bytes, alternating in one run. Memory to memory; the
+ * buffers are far larger than any cache.
  */
 #include "bench.h"
 
@@ -22,7 +23,7 @@ static const struct {
 } formats[] = {{"bf16", EFS_FORMAT_BF16}, {"f16", EFS_FORMAT_F16},   {"f32", EFS_FORMAT_F32},
                {"e4m3", EFS_FORMAT_E4M3}, {"e5m2", EFS_FORMAT_E5M2}, {"bytes", EFS_FORMAT_BYTES}};
 
-/* One format's data: raw, split, coded, shard by shard, and a place to decode to. */
+/* Data of one format: raw, split and coded, by shard, and the output of decoding. */
 struct data {
     enum efs_format format;
     size_t elements, shards, raw_bytes, chunk_room, sm_room, each;
@@ -68,7 +69,7 @@ static void work_part(void *arg, unsigned part)
     else if (d->work == WORK_READ)
         d->sum[part] = bench_read_words((const uint64_t *)(const void *)(d->raw + from), (to - from) / 8);
     else if (d->work == WORK_WRITE)
-        memset(d->back + from, 1, to - from); /* past the cache, at this size */
+        memset(d->back + from, 1, to - from); /* larger than the caches */
     else
         for (size_t s = first; s < end; s++)
             do_shard(d, s);
@@ -129,9 +130,9 @@ static void print_path(const struct data *d, const char *format, unsigned rounds
             each[r] = rates[w][r] / rates[WORK_MEMCPY][r];
         ratios[w] = tools_median(each, rounds);
     }
-    for (unsigned w = 0; w < WORK_COUNT; w++) /* after the ratios: it puts the rounds in order */
+    for (unsigned w = 0; w < WORK_COUNT; w++) /* after the ratios, because tools_median() sorts */
         rate[w] = tools_median(rates[w], rounds);
-    /* Every coded byte is read and every raw byte written: no decoder is faster than either alone. */
+    /* A decoder must read all coded bytes and write all raw bytes, so it is no faster than either. */
     double size = (coded + sm) / (double)d->raw_bytes,
            bound = (sm + (double)d->elements * entropy / 8) / (double)d->raw_bytes;
     double limit = fmin(rate[WORK_READ] / size, rate[WORK_WRITE]) / rate[WORK_MEMCPY];
@@ -164,7 +165,7 @@ int bench_coder(const struct bench_options *o)
                 if (!chosen(o->path, paths[p]) || !efs_cpu_force(paths[p]))
                     continue;
                 if (round == 0)
-                    (void)rate_of(&d, WORK_ENCODE); /* touches everything, and makes the chunks */
+                    (void)rate_of(&d, WORK_ENCODE); /* faults in all pages and makes the chunks */
                 for (unsigned w = 0; w < WORK_COUNT; w++)
                     rates[p][w][round] = rate_of(&d, (enum work)w);
                 if (memcmp(d.raw, d.back, d.raw_bytes) != 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * products.c - products of matrices with vectors: coded over plain, plain over reading the same bytes. The matrices are
- * together far larger than the caches. With one thread time is its processor time: others on the machine disturb less.
+ * products.c - benchmark of products of matrices with vectors: coded over plain, plain over reading the same bytes. The
+ * matrices are together far larger than the caches. With one thread its CPU time is measured, which depends less on
+ * other load.
  */
 #include "bench.h"
 #include "matvec.h"
@@ -16,13 +17,13 @@
 enum work { WORK_READ, WORK_PLAIN, WORK_CODED, WORK_PLAIN_MANY, WORK_CODED_MANY, WORK_COUNT };
 #define INPUTS_MAX (4096u / EFS_TOKENS_MAX)
 
-/* As many matrices of one shape as fit in some bytes, each in both forms, and what is done with them. */
+/* Matrices of one shape, about --mib in total, each in both forms, and the current work. */
 struct bench {
     uint32_t rows, cols;
     size_t count, plain_bytes, coded_bytes;
     struct efs_matrix *plain, *coded;
     enum work work;
-    size_t some; /* of the matrices */
+    size_t some; /* number of matrices to process */
     unsigned threads, tokens;
     const void *inputs[INPUTS_MAX]; /* EFS_TOKENS_MAX vectors in each */
     void *scratch[THREADS_MAX];
@@ -64,7 +65,7 @@ static void make_matrices(struct bench *b, const struct bench_options *o)
     b->plain = calloc(b->count, sizeof(*b->plain));
     b->coded = calloc(b->count, sizeof(*b->coded));
     uint16_t *plain = bench_memory(b->plain_bytes);
-    uint8_t *coded = bench_memory(b->plain_bytes); /* no chunk is larger than what it codes, by a page or so */
+    uint8_t *coded = bench_memory(b->plain_bytes); /* a chunk is at most about a page larger than its data */
     if (!b->plain || !b->coded)
         bench_fail("memory", ENOMEM);
     bench_weights(o->weights, o->f16 ? EFS_FORMAT_F16 : EFS_FORMAT_BF16, b->count * each, plain);
@@ -99,7 +100,7 @@ static void work_part(void *arg, unsigned part)
     }
 }
 
-/* Seconds of all matrices. */
+/* Seconds for all matrices, extrapolated from the first `some`. */
 static double seconds_of(struct bench *b, enum work work, unsigned threads, unsigned tokens, size_t some)
 {
     b->work = work;
@@ -125,7 +126,7 @@ static void make_inputs(struct bench *b, enum efs_input_type type, uint32_t toke
     free(x);
 }
 
-/* Plain and coded must give the same bits. */
+/* Exits with status 1 unless plain and coded products are bit-identical. */
 static void check_same(struct bench *b, unsigned tokens)
 {
     size_t bytes = (size_t)b->rows * tokens * sizeof(float);
@@ -140,7 +141,7 @@ static void check_same(struct bench *b, unsigned tokens)
     free(plain);
 }
 
-/* The median of how many times as fast a was as b. */
+/* The median over the rounds of time of b over time of a. */
 static double ratio_of(double seconds[][ROUNDS_MAX], enum work a, enum work b, unsigned rounds)
 {
     double ratios[ROUNDS_MAX];
@@ -153,7 +154,7 @@ static void measure(struct bench *b, const struct bench_options *o, enum efs_inp
 {
     static const char *const names[] = {"read", "plain", "coded", "plain_many", "coded_many"};
     static double seconds[WORK_COUNT][ROUNDS_MAX];
-    /* many tokens take many times as long: some of the matrices will do */
+    /* Products with many tokens take longer, so use a part of the matrices. */
     size_t some = (b->count + 7) / 8, few = o->tokens > EFS_TOKENS_MAX ? (b->count + 63) / 64 : some;
 
     b->y = bench_memory((size_t)b->rows * o->tokens * sizeof(float));
@@ -169,7 +170,7 @@ static void measure(struct bench *b, const struct bench_options *o, enum efs_inp
             seconds[w][r] = seconds_of(b, (enum work)w, threads, 1, b->count);
     double size = (double)b->coded_bytes / (double)b->plain_bytes,
            plain = ratio_of(seconds, WORK_PLAIN, WORK_READ, o->rounds);
-    /* limit: every coded byte is read, no faster than that, next to plain as it was. */
+    /* limit: coded over plain if reading the coded bytes were all that the coded product does. */
     printf(
         "{\"shape\": \"%ux%u\", \"path\": \"%s\", \"input\": \"%s\", \"threads\": %u, \"size\": %.4f, \"tokens\": %u, "
         "\"plain_over_read\": %.3f, \"coded_over_plain\": %.3f, \"limit\": %.3f, \"coded_many_over_plain\": %.3f",
@@ -179,7 +180,7 @@ static void measure(struct bench *b, const struct bench_options *o, enum efs_inp
                                   : "f16",
         threads, size, o->tokens, plain, ratio_of(seconds, WORK_CODED, WORK_PLAIN, o->rounds), 1 / (size * plain),
         ratio_of(seconds, WORK_CODED_MANY, WORK_PLAIN_MANY, o->rounds));
-    for (unsigned w = 0; w < WORK_COUNT; w++) /* after the ratios: it puts the rounds in order */
+    for (unsigned w = 0; w < WORK_COUNT; w++) /* after the ratios, because tools_median() sorts */
         printf(", \"%s_gbs\": %.3f", names[w], (double)b->plain_bytes / tools_median(seconds[w], o->rounds) * 1e-9);
     printf("}\n");
     fflush(stdout);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weights.c - see bench.h: weights, memory, reading alone, threads. */
+/* weights.c - see bench.h: weights, memory, reads, threads. */
 #include "bench.h"
 
 #include "measure.h"
@@ -46,7 +46,7 @@ static size_t read_file(const char *path, float **values)
     return count;
 }
 
-/* Mean 0, deviation 1. */
+/* A standard normal number. */
 static double normal(uint64_t *state)
 {
     double radius = sqrt(-2 * log(tools_uniform(state)));
@@ -68,7 +68,7 @@ static size_t draw(float **values)
     return DRAWN;
 }
 
-/* Rounded to nearest even; not for NaN. */
+/* Rounds to the nearest BF16, ties to even; not for NaN. */
 static uint16_t bf16_bits(float value)
 {
     uint32_t bits;
@@ -76,7 +76,7 @@ static uint16_t bf16_bits(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* The bits of an F16 without the last ones, rounded to nearest even. */
+/* The sign, exponent and fraction of an F16 without the last `without` bits, rounded to the nearest, ties to even. */
 static uint32_t f16_bits(float v, unsigned without)
 {
     _Float16 half = (_Float16)v;
@@ -99,7 +99,7 @@ static uint32_t element(enum efs_format format, float v, float largest)
         return bf16_bits(v) >> 7 & 0xff;
     case EFS_FORMAT_F16:
         return f16_bits(v, 0);
-    case EFS_FORMAT_E4M3: /* has the exponents of F16 that are 2^8 smaller */
+    case EFS_FORMAT_E4M3: /* its exponent bias is 8 less than that of F16 */
         return f16_bits(v * 448 / largest / 256, 7);
     case EFS_FORMAT_E5M2:
         return f16_bits(v * 57344 / largest, 8);
@@ -130,7 +130,7 @@ void bench_weights(const char *file, enum efs_format format, size_t n, void *out
     free(values);
 }
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which is not there yet when one is chosen */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* TSan is not initialized in the resolver */
 __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #endif
 uint64_t
