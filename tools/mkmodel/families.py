@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""families.py - the tensors and the config.json of each family of models, as transformers names them."""
+"""families.py - names and shapes of the tensors and the config.json of each family of models, as in transformers."""
 from collections import namedtuple
 
-# fill: "linear" (FP8 checkpoints have it in FP8), "matrix", "norm" (near 1) or "bias" (near 0); std: of its elements
+# fill: "linear" (FP8 in FP8 checkpoints), "matrix", "norm" (values near 1) or "bias" (near 0); std: of the elements
 Tensor = namedtuple("Tensor", "name shape fill std")
-# derive: completes a model's sizes. tensors: in the model's own order. The number of layers is a multiple of step;
-# heads: query heads of each key/value head.
+# derive: computes the remaining sizes of a model. tensors: in model order. formats: besides BF16 safetensors.
+# The number of layers is a multiple of step, at least least; heads: query heads per key/value head.
 Family = namedtuple("Family", "tensors config derive formats step least heads")
 
 
@@ -34,7 +34,7 @@ def head(m):
 
 
 def decoder(m, layer_tensors):
-    """A decoder whose layers have the tensors that layer_tensors(m, base, layer) yields, and two norms."""
+    """Tensors of a decoder. Each layer has those of layer_tensors(m, base, layer) and two norms."""
     yield matrix("model.embed_tokens.weight", m.vocab, m.hidden, std=1.0)
     for layer in range(m.layers):
         base = f"model.layers.{layer}"
@@ -101,11 +101,11 @@ def qwen3_config(m):
                          rope_theta=1e6, router_aux_loss_coef=0.001, sliding_window=None, use_sliding_window=False)
 
 
-SHARED_EXPERTS = 2  # of DeepSeek-V2, which every token uses; its first layer is dense
+SHARED_EXPERTS = 2  # of DeepSeek-V2: run for each token; its first layer is dense
 
 
 def deepseek_derive(m):
-    """Multi-head latent attention: low ranks, and a part of each head that is rotated."""
+    """Sizes of multi-head latent attention: the ranks, and the part of each head with RoPE."""
     m.kv_heads, m.rope_dim, m.kv_rank = m.heads, m.head_dim // 2, m.hidden // 4
     m.q_rank = max(32, m.hidden * 3 // 8 // 32 * 32)
     m.dense_inner = m.inner * (SHARED_EXPERTS + m.used)
@@ -146,7 +146,7 @@ def deepseek_config(m):
 
 
 def gpt_oss_layer(m, base, _layer):
-    """As the BF16 variants are published: all experts of a layer fused in one tensor, biases everywhere."""
+    """As in the published BF16 variants: all experts of a layer in one tensor, biases on all layers."""
     yield bias(f"{base}.self_attn.sinks", m.heads)
     for weight in attention(m, base):
         yield weight
@@ -189,7 +189,7 @@ def switch_ffn(m, base, layer):
 
 
 def switch_tensors(m):
-    """T5's encoder and decoder, experts in every other block of both."""
+    """Encoder and decoder of T5, with experts in every second block of both."""
     yield matrix("shared.weight", m.vocab, m.hidden, std=1.0)
     for stack in ("encoder", "decoder"):
         for layer in range(m.layers):
@@ -227,7 +227,7 @@ FAMILIES = {
     "gpt-oss": Family(lambda m: decoder(m, gpt_oss_layer), gpt_oss_config, nothing, (), 2, 2, 8),
     "switch": Family(switch_tensors, switch_config, nothing, (), 2, 2, 1),
 }
-# What a preset sets unless an option does
+# Sizes that a preset sets unless an option does
 SIZES = ("layers", "experts", "used", "hidden", "inner", "vocab", "shard")
 PRESETS = {name: (family, dict(zip(SIZES, sizes))) for name, family, *sizes in (
     ("demo", "qwen3-moe", 6, 16, 4, 2048, 768, 8192, 256 << 20),

@@ -26,8 +26,8 @@ except ImportError:
     sys.exit("mkmodel: numpy is missing\nhint: tools/setup-python installs it into build/venv")
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
-# What a file has: a tensor of the family, or several in a row. precision: to what values are rounded before they are
-# stored as dtype; rope: rows of a head of this size are interleaved, as llama.cpp's converter does
+# A tensor in a file: parts are the tensors of the family that it contains, concatenated. precision: values are rounded
+# to it before they are stored as dtype. rope: head size, for interleaving the rows of each head as in llama.cpp
 Stored = namedtuple("Stored", "name dtype shape parts precision rope", defaults=("", 0))
 
 
@@ -43,7 +43,7 @@ def bytes_of(stored):
 
 @functools.cache
 def quantiles(freedom):
-    """2^16 equally likely values of unit variance: normal, or Student's t of so many degrees of freedom."""
+    """2^16 equally likely values of unit variance: of Student's t distribution, or normal if freedom is 0."""
     x = np.sinh(np.linspace(-8, 8, 1 << 17))
     mass = (np.exp(-x * x / 2) if not freedom else (1 + x * x / freedom) ** (-(freedom + 1) / 2)) * np.gradient(x)
     below = (np.cumsum(mass) - mass / 2) / mass.sum()
@@ -56,12 +56,12 @@ def round_bf16(x):
 
 
 def widen(words):
-    """BF16 as float32."""
+    """Converts BF16 to float32."""
     return (words.astype(np.uint32) << 16).view(np.float32)
 
 
 def kind_of(name, dims):
-    """What a tensor is for, by its name: weights are drawn from tensors of the same kind."""
+    """The kind of a tensor, by its name. Weights are drawn from tensors of the same kind."""
     name = name.lower()
     if dims < 2 or "bias" in name:
         return "norm" if "bias" not in name and ("norm" in name or "ln_" in name) else "bias"
@@ -71,7 +71,7 @@ def kind_of(name, dims):
 
 
 class Samples:
-    """The tensors of a safetensors checkpoint, whose values are drawn as often as they are there."""
+    """The tensors of a safetensors checkpoint. Values are drawn with their frequency in a tensor."""
     TYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
     def __init__(self, path):
@@ -96,12 +96,12 @@ class Samples:
                 continue
             kind, elements = kind_of(name, len(about["shape"])), math.prod(about["shape"])
             offset, dtype = 8 + length + about["data_offsets"][0], self.TYPES[about["dtype"]]
-            np.memmap(path, dtype, "r", offset, (elements,))  # refuses what is past the end
+            np.memmap(path, dtype, "r", offset, (elements,))  # raises ValueError past the end
             self.tensors.append((kind, elements, dtype, path, offset))
 
     def choose(self, kind, random):
-        """The values for a tensor: those of a tensor of its kind, larger ones more often; matrices stand in for each
-        other. None: the checkpoint has no norms, or no biases."""
+        """The values for a tensor: those of a random tensor of its kind, with probability by size, or of any matrix if
+        the kind of matrix is missing. None: the checkpoint has no norms, or no biases."""
         found = [tensor for tensor in self.tensors if tensor[0] == kind]
         if not found and kind not in ("norm", "bias"):
             found = [tensor for tensor in self.tensors if tensor[0] not in ("norm", "bias")]
@@ -114,7 +114,7 @@ class Samples:
 
     @functools.cache
     def values(self, elements, dtype, path, offset):
-        """2^16 values of BF16 as float32; of a large tensor those of 64 pieces count."""
+        """2^16 quantiles of the tensor's values in BF16, as float32; of a large tensor 64 pieces are read."""
         data, piece = np.memmap(path, dtype, "r", offset, (elements,)), 65536
         if elements > 64 * piece:
             data = np.concatenate([data[at:at + piece] for at in np.linspace(0, elements - piece, 64).astype(int)])
@@ -129,7 +129,8 @@ class Samples:
 
 
 def values(m, tensor, precision):
-    """The tensor's values as float32, some rows at a time. They follow from the seed and the tensor's name."""
+    """Yields the tensor's values as float32, some rows at a time. They depend only on the seed and the tensor's
+    name."""
     name = int.from_bytes(hashlib.sha256(tensor.name.encode()).digest()[:8], "little")
     random = np.random.Generator(np.random.SFC64([m.seed, name]))
     columns, weight = tensor.shape[-1], tensor.fill in ("linear", "matrix")
@@ -138,27 +139,27 @@ def values(m, tensor, precision):
     table = m.samples and m.samples.choose(kind, random)
     drawn, scale = table is not None, tensor.std
     if not drawn:
-        # One tensor in eight has heavy tails, of heavy weights all have; rows have scales of their own.
+        # One tensor in eight has heavy tails, all with --weights=heavy; each row has a scale.
         tails = int(random.integers(3 if m.weights == "heavy" else 24))
         scaled = weight and m.weights != "normal"
         table = quantiles(4 + tails if scaled and tails < 3 else 0)
         if scaled:
             scale = np.exp(0.4 * random.standard_normal((rows, 1)) - 0.08).astype(np.float32) * np.float32(scale)
-    step = max(128, (1 << 18) // columns // 128 * 128)  # whole blocks of FP8, whole heads
+    step = max(128, (1 << 18) // columns // 128 * 128)  # a multiple of FP8 blocks and of heads
     for first in range(0, rows, step):
         count = min(step, rows - first) * columns
         x = table[random.integers(0, 1 << 64, -(-count // 4), np.uint64).view(np.uint16)[:count]].reshape(-1, columns)
         if not drawn:
             x *= scale[first:first + step] if np.ndim(scale) else np.float32(scale)
             x += np.float32(tensor.fill == "norm")
-        elif precision != "BF16":  # anywhere in what BF16 rounds to the value
+        elif precision != "BF16":  # uniform in the interval that BF16 rounds to the value
             noise = random.integers(-0x8000, 0x8000, x.shape, np.int32)
             x = (x.view(np.int32) + noise * (x != 0)).view(np.float32)
         yield x
 
 
 def fp8_blocks(x):
-    """E4M3 in blocks of 128 x 128, the largest value of each 448, and their scales."""
+    """Converts to E4M3 in blocks of 128 x 128 whose largest value becomes 448. Returns values and scales."""
     import ml_dtypes
     rows, columns = x.shape
     largest = np.maximum.reduceat(np.maximum.reduceat(abs(x), range(0, rows, 128)), range(0, columns, 128), axis=1)
@@ -168,7 +169,7 @@ def fp8_blocks(x):
 
 
 def data_of(m, stored):
-    """The tensor's bytes, piece by piece."""
+    """Yields the tensor's bytes in pieces."""
     for tensor in stored.parts:
         for x in values(m, tensor, stored.precision):
             if stored.rope:
@@ -189,12 +190,13 @@ def data_of(m, stored):
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT = ("{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-MERGE = ["\u0120", "t"]  # one, since readers want some: a blank and a t
+MERGE = ["\u0120", "t"]  # one merge, a blank and a t, because readers require some
 FIRST_SPECIAL = 257
 
 
 def vocabulary(m):
-    """Byte-level, as GPT-2 writes it: a byte is itself if it can be printed, else a character from U+0100 on."""
+    """A byte-level vocabulary as of GPT-2: a printable byte is its character, other bytes are characters from
+    U+0100."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     tokens = [chr(byte) for byte in printed] + [chr(256 + n) for n in range(256 - len(printed))] + ["".join(MERGE)]
     tokens += SPECIALS
@@ -225,7 +227,7 @@ def tokenizer_files(m):
 # ---- formats: files are lists of (name, header, tensors with their offsets, bytes) ----------------------------------
 
 def shards(tensors, limit):
-    """Cut after at most so many bytes, but no tensor."""
+    """Splits the tensors into parts of at most limit bytes; a larger tensor is a part alone."""
     parts, room = [[]], limit
     for stored in tensors:
         if parts[-1] and bytes_of(stored) > room:
@@ -237,7 +239,7 @@ def shards(tensors, limit):
 
 
 def laid_out(tensors, alignment):
-    """[(tensor, offset in its data)], the file's size."""
+    """([(tensor, offset in the file's data)], size of the data)."""
     places, at = [], 0
     for stored in tensors:
         places.append((stored, at))
@@ -250,7 +252,8 @@ def shard_name(part, parts, suffix):
 
 
 def safetensors_files(m):
-    """As transformers saves them: in a file larger types first, then by name; the header padded to 8 bytes."""
+    """The files as transformers saves them: tensors sorted by type, larger first, then by name; headers padded to 8
+    bytes."""
     tensors, fp8 = [], m.dtype == "F8_E4M3"
     for tensor in m.family.tensors(m):
         scaled = fp8 and tensor.fill == "linear"
@@ -295,8 +298,8 @@ GGUF_NAMES = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "o
 
 
 def gguf_tensors(m):
-    """As llama.cpp's converter writes them: the experts of a layer stacked, norms and routers in F32, and for Mixtral the
-    rows of q and k in the order of the interleaved rotation."""
+    """The tensors as llama.cpp's converter writes them: the experts of a layer stacked, norms and routers in F32, and
+    for Mixtral the rows of q and k interleaved for RoPE."""
     found = {}
     for tensor in m.family.tensors(m):
         words = tensor.name.split(".")
@@ -335,7 +338,7 @@ def gguf_keys(m):
 
 
 def gguf_value(value, kind=None):
-    """Its type and bytes: U32, F32, BOOL, STRING, ARRAY of strings or of I32; another one is named."""
+    """(type, bytes) of a value: U32, F32, BOOL, STRING, ARRAY of strings or of I32; kind sets another type."""
     number, form = kind or {bool: (7, "?"), int: (4, "I"), float: (6, "f"), str: (8, ""), list: (9, "")}[type(value)]
     if isinstance(value, str):
         return number, struct.pack("<Q", len(value.encode())) + value.encode()
@@ -382,7 +385,7 @@ def write_tensor(m, fd, stored, offset):
 
 
 def write_files(m, files):
-    """Each file is on the disk, and out of the page cache, when the next one begins."""
+    """Writes the files; each is synced and dropped from the page cache before the next one."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name, header, places, size in files:
             fd = os.open(os.path.join(m.out, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -454,7 +457,7 @@ def arguments():
 
 
 def choose_layers(m, refuse):
-    """All families grow by the same number of bytes every step layers."""
+    """Sets the number of layers for --size, by the bytes that family.step layers add."""
     def total():
         return sum(math.prod(tensor.shape) * (1 if tensor.fill == "linear" and m.dtype == "F8_E4M3" else
                                               BYTES.get(m.dtype.replace("F8_E4M3", "BF16"), 2)) for tensor in m.family.tensors(m))
@@ -468,7 +471,7 @@ def choose_layers(m, refuse):
 
 
 def complete(m, refuse):
-    """Defaults, checks, and what follows from the sizes."""
+    """Applies presets and defaults, checks the options, and derives the other sizes. refuse: parser.error()."""
     preset_family, preset = PRESETS.get(m.preset, (None, {}))
     m.family_name = m.family or preset_family
     if not m.family_name:
