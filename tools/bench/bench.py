@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench: measure expertfs against its peers on this machine.
 
-Every comparison alternates the candidates ROUNDS times in one run and tells the ratio of the medians, beside the bar it
-is held to. Each figure names its command, so that it can be run alone. Nothing here passes or fails.
+Every comparison alternates the candidates ROUNDS times in one run and prints the ratio of the medians and its bar. Each
+figure names its command, so that it can be run alone. Nothing here passes or fails.
 
-What depends on how weights are spread is measured on each kind of them (weights.py), and the worst is told.
+Figures that depend on the distribution of the weights are measured on each kind of weights (weights.py), and the worst
+is printed, too.
 """
 import json
 import mmap
@@ -23,7 +24,7 @@ import weights
 from common import BUILD, DIRECT, WORK, daemons, drop, fields, fio, rate, run, tool, touch_memory
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
-QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # of the reader matrix: fewer sizes and cells, one turn each
+QUICK = "--quick" in sys.argv or len(sys.argv) == 1  # reader matrix: fewer sizes and cells, one round each
 MOUNT = os.path.join(WORK, "mnt")
 rows = []
 
@@ -33,8 +34,8 @@ def say(text):
 
 
 def each_kind(figure, worst):
-    """figure(kind, weights, name) -> {what: (value, bar, note)} for each kind of weights, a row each, and the worst of
-    each what: worst is max or min. name tells checkpoints apart."""
+    """Calls figure(kind, weights, name) -> {what: (value, bar, note)} for each kind of weights. Prints a row for each
+    value and, by worst (max or min), the worst value of each what. name: suffix of the checkpoint's name."""
     told = {}
     for kind, given in weights.kinds(WORK, say):
         for what, (value, bar, note) in figure(kind, given, "" if kind == "scaled" else f"-{kind}").items():
@@ -79,7 +80,8 @@ def packed(source):
 
 
 class SteadyDisk:
-    """A disk of a known rate, for who joins, and those that he starts: a blkio cgroup (v1) that reads no faster."""
+    """A blkio cgroup (v1) that limits the read rate of a disk, for the processes that join and their children. Without
+    such cgroups the disk is not limited."""
 
     def __init__(self, path, bytes_per_second):
         self.group = f"/sys/fs/cgroup/blkio/expertfs-bench-{os.getpid()}"
@@ -104,8 +106,8 @@ class SteadyDisk:
     def __exit__(self, *_):
         if self.group and os.path.isdir(self.group):
             with open("/sys/fs/cgroup/blkio/cgroup.procs", "w") as f:
-                f.write("0")  # if it was we who joined
-        for _ in range(100):  # daemons end a little after their mounts are gone
+                f.write("0")  # this process may have joined
+        for _ in range(100):  # a daemon exits shortly after its unmount
             try:
                 if self.group and os.path.isdir(self.group):
                     os.rmdir(self.group)
@@ -140,15 +142,15 @@ BOUNDS = {"normal": {"bf16": "<= 1.011"}, "scaled": {"bf16": "<= 1.008"},
 
 
 def over_bound(report, tensor_class):
-    """Coded bytes over the bytes at the entropy bound of one table a tensor, of the rows of a class whose tensors are
-    large on average: not the scales of FP8."""
+    """Coded bytes over the bytes at the entropy bound with one table per tensor, summed over the rows of a class whose
+    tensors have a mean of at least 512 KiB, which excludes the scales of FP8."""
     rows = [r for r in report["rows"]
             if r["class"] == tensor_class and r["elements"] and r["raw_bytes"] / r["tensors"] >= 1 << 19]
     return sum(r["coded_bytes"] for r in rows) / sum(r["bound_bytes"] for r in rows)
 
 
 def store_over_bound(report):
-    """The whole store's file over the same; what has no bound counts as it is stored."""
+    """Size of the store's file over the bytes at the bound; rows without a bound count as stored."""
     return report["store_bytes"] / sum(r["bound_bytes"] or r["coded_bytes"] for r in report["rows"])
 
 
@@ -159,9 +161,9 @@ def of_checkpoint(report):
 def size():
     """mkexpertfs --json: packed bytes over the bytes at the entropy bound of each tensor, and the whole store over it.
 
-    Tensors of 1 MiB and more are the experts of mkmodel's checkpoints (1.5 to 3 MiB each), and those of the trained
-    model that are so large, packed alone: its own weights, rounded to the type. "real" is drawn from its values, one
-    by one, so nothing is left of how they lie beside each other."""
+    Tensors of 1 MiB and more are the experts of mkmodel's checkpoints (1.5 to 3 MiB each), and the large tensors of the
+    trained model, packed alone: its own weights, rounded to the type. The weights "real" are drawn independently from
+    the values of the trained model, so they have no correlation between neighbours."""
     for dtype in ("bf16", "f16", "fp8"):
         def figure(kind, given, name, dtype=dtype):
             source = model(f"size-{dtype}{name}", "--family", "qwen3-moe", "--dtype", dtype, "--layers", "2",
@@ -185,14 +187,14 @@ def size():
 
 
 def discard(source):
-    """A checkpoint and its store that no other section reads."""
+    """Removes a checkpoint and its store, which no other section reads."""
     shutil.rmtree(source)
     os.unlink(source + ".efs")
 
 
 def kernels():
     """bench_kernels: decode and merge, memory to memory, one thread, over memcpy of the same bytes. The trained model's
-    matrices are taken as they are, again and again."""
+    matrices are repeated to the size of the benchmark."""
     def figure(kind, given, _):
         out = {}
         file = weights.floats(WORK, kind, given)
@@ -239,7 +241,7 @@ def cold():
 
 
 def expert_pieces(source):
-    """{(layer, expert): [(first, bytes, file)]} of a Qwen3-MoE checkpoint: where each expert's tensors lie."""
+    """{(layer, expert): [(first, bytes, file)]} of a Qwen3-MoE checkpoint: the ranges of each expert's tensors."""
     experts = {}
     for name in sorted(os.listdir(source)):
         if not name.endswith(".safetensors"):
@@ -304,7 +306,7 @@ def experts():
 
 
 def hot():
-    """16 open experts from the full pool, read and mapped again and again; the same files on tmpfs."""
+    """16 open experts from the full pool, read and mapped repeatedly; the same files on tmpfs."""
     store = packed(model("demo", "--preset", "demo"))
     shm = "/dev/shm/expertfs-bench"
     with Mounted(store):
@@ -367,7 +369,7 @@ def mount():
             with open(os.path.join(MOUNT, "config.json"), "rb") as f:
                 assert f.read(1)
             seconds.append(time.monotonic() - begin)
-            while int(stat()["plans"]) == 0:  # idle: it has measured the machine, if it was the first mount, and planned
+            while int(stat()["plans"]) == 0:  # idle: planned, after measuring the machine on the first mount
                 time.sleep(0.02)
             resident.append(daemon_memory(store))
     row("mount of 20,000 experts until the first byte, s", f"{statistics.median(seconds):.3f}", "<= 0.3")
@@ -376,12 +378,12 @@ def mount():
 
 LARGE = (("60 GB", "--layers=48", "--experts=128", "--hidden=2048", "--inner=768", "--distinct=64"),
          ("600 GB", "--layers=60", "--experts=384", "--hidden=4096", "--inner=1056", "--distinct=32"))
-STRETCH = 256 << 20  # bytes read at either end
-MAPPED_STRETCH = 1 << 30  # mapped: a daemon knows a loader that begins within a file after 64 MiB
+STRETCH = 256 << 20  # bytes read at each end of a file
+MAPPED_STRETCH = 1 << 30  # for mappings: the daemon detects a loader that starts inside a file only after 64 MiB
 
 
 def stretch(path, from_end, mapped):
-    """GB/s of reading a file by 1 MiB, or through a mapping, from its first byte or up to its last."""
+    """GB/s of reading the first or the last STRETCH of a file in blocks of 1 MiB, or MAPPED_STRETCH by a mapping."""
     buffer = mmap.mmap(-1, 1 << 20)
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -445,13 +447,13 @@ def large_store(name, *options):
 
 
 def large():
-    """Stores of 60 and 600 GB whose experts share the chunks of a few (tests/engine/mkstore.c): what grows with size."""
+    """Costs that grow with size: stores of 60 and 600 GB whose experts share a few chunks (tests/engine/mkstore.c)."""
     for one in LARGE:
         large_store(*one)
 
 
 def peers():
-    """For the reader: squashfs (zstd) of the same files, loop-mounted by the kernel, and plain buffered reads."""
+    """For comparison: squashfs (zstd) of the same files, loop-mounted by the kernel, and plain buffered reads."""
     source = model("demo", "--preset", "demo")
     store = packed(source)
     image = os.path.join(WORK, "demo.squashfs")
@@ -500,7 +502,7 @@ def c_hit(store):
         try:
             theirs = [shutil.copyfile(path, os.path.join(shm, str(n))) for n, path in enumerate(ours)]
             before = stat(where)
-            a, b = [], []  # many short turns: what else the machine does falls on both
+            a, b = [], []  # many short alternations, so that other load affects both alike
             for _ in range(ROUNDS * 5):
                 a.append(rate("--keep-cache", *ours))
                 b.append(rate("--keep-cache", *theirs))
@@ -512,8 +514,9 @@ def c_hit(store):
 
 
 def half_hit(store, pool, share, bar):
-    """All experts in turn, again and again: a budget that holds one half of each (share of the store), and plans that
-    keep it, or nothing. The two take turns every 32 experts, on a disk that is held to 200 MiB/s if possible."""
+    """Reads all experts ROUNDS times from two mounts with the same budget: one caches one component of every expert
+    (share: its part of the store), the other nothing. Alternates every 32 experts; the disk is limited to 200 MiB/s if
+    possible."""
     other = MOUNT + "-missing"
     with Mounted(store, "budget=64M,nostate") as where:
         fixed = int(stat(where)["fixed_bytes"])
@@ -540,7 +543,7 @@ def half_hit(store, pool, share, bar):
 
 
 def states():
-    """Experts served from each state (C, S, E, M), what deciding costs, what planning takes."""
+    """Experts served from each state (C, S, E, M), the cost of the policy, the time of planning."""
     store = packed(model("demo", "--preset", "demo"))
     c_hit(store)
     half_hit(store, "S", 0.78, "<= 0.65")
@@ -574,7 +577,7 @@ def readers():
 
 
 class Nothing:
-    """The FUSE file system that does nothing (tools/bench_fuse), its mapped files read ahead by so many KiB."""
+    """A mount of the minimal FUSE file system (tools/bench_fuse). ahead_kib: read-ahead of the mount; None: default."""
 
     def __init__(self, cached, ahead_kib=None):
         self.options = ["--cached"] if cached else []
@@ -599,8 +602,8 @@ class Nothing:
 
 
 def limits():
-    """What the kernel and this machine give, whatever a mount does: FUSE with nothing behind it (256 MiB, requests as
-    ours), a copy from tmpfs, the disk. Needs root where it sets a read-ahead."""
+    """Limits of the kernel and this machine: a minimal FUSE file system (256 MiB, the same request sizes), a copy from
+    tmpfs, the disk. Needs root to set the read-ahead."""
     shm = "/dev/shm/expertfs-bench"
     ways = [("pread", 64, 1, 0), ("pread", 64, 4, 0), ("pread", 1024, 1, 0), ("pread", 1024, 1, 16),
             ("pread", 1024, 1, 1), ("pread", 1024, 4, 0)]

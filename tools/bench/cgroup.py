@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A memory cgroup (v1 or v2) for a benchmark: made with a limit, joined by its children, gone afterwards."""
+"""A memory cgroup (v1 or v2) for a benchmark: created with a limit, joined by child processes, then removed."""
 import os
 import time
 
@@ -12,7 +12,7 @@ def _mounts():
 
 
 def _find():
-    """(folder for new cgroups, 1 or 2), or a reason why there is none."""
+    """(folder for new cgroups, cgroup version), or the reason as text why none can be created."""
     reason = "no memory cgroups are mounted"
     for path, kind, options in _mounts():
         if kind == "cgroup" and "memory" in options.split(","):
@@ -32,7 +32,7 @@ def _find():
 
 
 class Cgroup:
-    """With limit_bytes None there is no limit, only the count of what was used."""
+    """limit_bytes None: no limit, only accounting. Raises OSError if no cgroup can be created."""
 
     def __init__(self, limit_bytes=None):
         found = _find()
@@ -64,13 +64,13 @@ class Cgroup:
         self._write("memory.max" if self.version == 2 else "memory.limit_in_bytes", limit_bytes)
 
     def join(self):
-        """In a child between fork and exec."""
+        """Moves the calling process into the group; a preexec_fn."""
         with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
             f.write("0")
 
     @property
     def prefix(self):
-        """Words before a command that is to begin in the group."""
+        """Words to prepend to a command so that it runs in the group."""
         return "sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', self.path
 
     def stat(self):
@@ -80,7 +80,8 @@ class Cgroup:
         return int(self._read("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"))
 
     def free_bytes(self):
-        """What processes can still allocate: page cache is dropped for it, shared memory is not."""
+        """Bytes that processes can still allocate: the limit less usage, without reclaimable page cache; shared memory
+        is not reclaimable."""
         limit, used, cache, shared = (
             ("memory.max", "memory.current", "file", "shmem") if self.version == 2 else
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"))
@@ -88,12 +89,13 @@ class Cgroup:
         return int(self._read(limit)) - int(self._read(used)) + stat[cache] - stat[shared]
 
     def out_of_memory(self):
-        """How often a process was killed for the limit."""
+        """Number of processes killed because of the limit."""
         text = self._read("memory.events" if self.version == 2 else "memory.oom_control")
         return sum(int(line.split()[1]) for line in text.splitlines() if line.split()[0] == "oom_kill")
 
     def remove(self):
-        """After its processes have ended; what is left of page cache goes to the parent or is dropped."""
+        """Removes the group after its processes have exited. The rest of its page cache is dropped or charged to the
+        parent."""
         for _ in range(200):
             try:
                 if self.version == 1:

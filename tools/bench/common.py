@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share."""
+"""Functions shared by the benchmarks."""
 import json
 import mmap
 import os
@@ -18,12 +18,12 @@ def tool(name):
 
 
 def run(*args, **kwargs):
-    """What a program prints; an exception if it fails."""
+    """Runs a program and returns its standard output; raises CalledProcessError if it fails."""
     return subprocess.run(args, check=True, stdout=subprocess.PIPE, text=True, **kwargs).stdout
 
 
 def rate(*args):
-    """GB/s of readbench.py."""
+    """GB/s as measured by readbench.py with these arguments."""
     return json.loads(run(sys.executable, os.path.join(HERE, "readbench.py"), *args))["gb_per_s"]
 
 
@@ -31,14 +31,14 @@ DIRECT = ("--direct=1", "--ioengine=io_uring", "--iodepth=8")
 
 
 def fio(path, *options, rw="read"):
-    """GB/s of fio, 1 MiB at a time."""
+    """GB/s as measured by fio with blocks of 1 MiB."""
     out = run("fio", "--name=f", f"--filename={path}", f"--rw={rw}", *["--readonly"] * (rw == "read"), "--bs=1M",
               "--output-format=json", *options)
     return json.loads(out)["jobs"][0][rw]["bw_bytes"] / 1e9
 
 
 def fields(text):
-    """Lines `name: value` as a dict."""
+    """Parses lines `name: value` to a dict."""
     return dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
 
 
@@ -51,8 +51,9 @@ def drop(path):
 
 
 def touch_memory(most=None):
-    """Most of what is free, or at most so many bytes of it. A virtual machine's host takes back memory that was free for
-    some seconds, and who needs it next waits for it: 1 GB/s here. Whoever comes first shall not pay for that alone."""
+    """Touches most of the free memory, at most `most` bytes. The host of a virtual machine reclaims memory that was
+    free for some seconds, and the next allocation waits for it (1 GB/s here); without this the first candidate would
+    pay for it alone."""
     with open("/proc/meminfo") as f:
         free = next(int(line.split()[1]) for line in f if line.startswith("MemFree:")) << 10
     size = max(free - (4 << 30), 2 << 30) if free > 6 << 30 else free // 2
@@ -61,13 +62,13 @@ def touch_memory(most=None):
 
 
 def daemons(store):
-    """Processes of the daemon that serves a store."""
+    """Pids, as text, of the daemons that serve a store."""
     told = subprocess.run(["pgrep", "-f", f"expertfs {store} "], stdout=subprocess.PIPE, text=True).stdout
     return told.split()
 
 
 class Mounted:
-    """A mount in the background until the end of the block. start: called in the daemon's process."""
+    """A mount by a background daemon until the end of the block. start: preexec_fn of the daemon."""
 
     def __init__(self, store, where, options="budget=auto", start=None):
         self.store, self.where, self.options, self.start = store, where, options, start
@@ -79,5 +80,5 @@ class Mounted:
 
     def __exit__(self, *_):
         run("fusermount3", "-u", self.where)
-        while os.path.ismount(self.where) or daemons(self.store):  # its memory is free before the next measurement
+        while os.path.ismount(self.where) or daemons(self.store):  # wait until its memory is free
             time.sleep(0.05)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""make bench-compute: products of BF16 matrices with vectors, straight from the coded form, against their peers.
+"""make bench-compute: products of BF16 matrices with vectors, computed from the coded form, against their peers.
 
-bench_kernels products (coded, plain, reading alone) and llama.cpp's ggml run in turns, several times; told are medians of
-GB/s of plain weights, ratios, and the bars. Matrices of a shape are together far larger than the caches."""
+Alternates bench_kernels products (coded, plain, reading only) and llama.cpp's ggml; prints medians of GB/s of plain
+weights, ratios, and the bars. The matrices of a shape are together far larger than the caches."""
 import argparse
 import json
 import os
@@ -13,7 +13,7 @@ import sys
 from common import HERE, ROOT, run, tool
 
 SHAPES = ["2880x2880", "4096x1536"]
-# of a line of bench_kernels products, by path: (what, text, least)
+# (field of a line of bench_kernels products, text, {path: bar})
 BARS = [
     ("coded_over_plain", "coded over plain", {"avx512": 1.25, "avx2": 0.9, "neon": 0.9}),
     ("plain_over_read", "plain over reading alone", {"avx512": 0.85, "avx2": 0.85, "neon": 0.85}),

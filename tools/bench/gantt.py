@@ -9,7 +9,8 @@ import sys
 
 
 def lane_of(lanes, kind, thread, begin, end):
-    """The first lane of this kind that is free at begin; lanes: [name, end] by number."""
+    """The number of the first lane of this kind that is free at begin, adding one if none is. Updates lanes, a list of
+    [name, end]."""
     name = "read" if kind.startswith("read") else f"worker {thread}"
     for number, lane in enumerate(lanes):
         if lane[0] == name and lane[1] <= begin:

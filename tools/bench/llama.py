@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-llama: llama.cpp generates from a GGUF file of a mount and from the plain file, under memory limits.
 
---ours says what is measured, of mount: the file of a mount; backend: the plain file with libggml-expertfs.so and the
-store, its budget in the same cgroup; both: the file of a mount with it. The plain file is tried with the read-ahead that
-its disk has, and with 128 KiB. For each limit all take turns, each cold and in a memory cgroup of its own, the daemon in
-the same one as its client; all must generate the same tokens. Told are medians, and ratios over the better of the plain
-ones, measure by measure."""
+--ours selects candidates: mount, the file in a mount; backend, the plain file with libggml-expertfs.so and the store,
+whose budget is in the same cgroup; both, the file in a mount with libggml-expertfs.so. The plain file is measured with
+the read-ahead of its disk and with 128 KiB. For each limit the candidates alternate, each cold and in a new memory
+cgroup, which includes the daemon; all must generate the same tokens. Prints medians, and for each measure the ratio to
+the better plain candidate."""
 import argparse
 import atexit
 import contextlib
@@ -23,11 +23,11 @@ import time
 from cgroup import Cgroup
 from common import HERE, WORK, drop, tool, touch_memory
 
-# 16 layers of 32 experts of 9 MiB, 4 of them for a token
+# 32 experts of 9 MiB in a layer, 4 per token; --size sets the number of layers
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
-LOW_KIB = 128  # the read-ahead that many disks have
+LOW_KIB = 128  # the default of most disks
 MOUNTED = ("mount", "both")
-running = []  # what is to be ended when this ends, last first
+running = []  # objects whose end() is called at exit, last first
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
@@ -42,7 +42,7 @@ class Failed(Exception):
 
 
 class Ended:
-    """Something that ends with its block, or with the program."""
+    """A context manager whose end() is called at the end of the block or of the program."""
 
     def __enter__(self):
         running.append(self)
@@ -55,7 +55,7 @@ class Ended:
 
 
 def joins(cgroup, last_signal):
-    """For a child before exec: in the cgroup, and gone when this program is."""
+    """A preexec_fn: joins the cgroup and sets the signal that the child gets when this process ends."""
     def start():
         libc.prctl(1, last_signal)  # PR_SET_PDEATHSIG
         cgroup.join()
@@ -63,7 +63,7 @@ def joins(cgroup, last_signal):
 
 
 class ReadAhead(Ended):
-    """The read-ahead of the disk that a file is on: as it is, or another one until the end of the block."""
+    """Sets the read-ahead of a file's disk until the end of the block; kib None: leaves it unchanged."""
 
     def __init__(self, path, kib=None):
         device = os.stat(path).st_dev
@@ -90,7 +90,7 @@ class Limited(Ended):
 
 
 class Mounted(Ended):
-    """The daemon, in the cgroup, until the mount is there; then until it is gone."""
+    """A daemon in the cgroup; returns when it has mounted. end() stops it and unmounts."""
 
     def __init__(self, store, path, options, cgroup, log):
         os.makedirs(path, exist_ok=True)
@@ -144,13 +144,14 @@ class Client(Ended):
 
 
 def preloaded():
-    """Blanks stand between names in LD_PRELOAD, so it gets the name, and the path is where it is looked for."""
+    """The environment that preloads the backend. LD_PRELOAD has the file name only, because the path may contain
+    blanks, which separate its entries; LD_LIBRARY_PATH has the folder."""
     folder, name = os.path.split(tool("libggml-expertfs.so"))
     return {"LD_PRELOAD": name, "LD_LIBRARY_PATH": folder}
 
 
 def cached_share(path):
-    """The part of the file that is in the page cache."""
+    """The part of the file in the page cache, 0 to 1."""
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, flags=mmap.MAP_PRIVATE) as pages:
         start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
         found = ctypes.create_string_buffer((len(pages) + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
@@ -160,7 +161,8 @@ def cached_share(path):
 
 
 def forget(path):
-    """Drop the file's pages from the page cache; those that someone else has mapped stay, and would spoil the run."""
+    """Drops the file from the page cache. Raises Failed if more than 1 % stays, because another process has it
+    mapped."""
     drop(path)
     share = cached_share(path)
     if share > 0.01:
@@ -168,7 +170,7 @@ def forget(path):
 
 
 def prepare(options):
-    """The GGUF file and its store, made once."""
+    """Creates the GGUF file and its store unless they exist. Returns their paths."""
     folder = os.path.join(options.dir, "llama-" + (options.preset or options.size)
                           + ("" if options.weights == "scaled" else "-" + os.path.basename(options.weights)))
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
@@ -182,7 +184,7 @@ def prepare(options):
 
 
 def bytes_of(limit, size):
-    """A limit in parts of the file (25%), in bytes (2G, 512M), or none."""
+    """Parses a limit: a percentage of the file's size (25%), a size (2G, 512M), or none."""
     if limit == "none":
         return None
     if limit.endswith("%"):
@@ -191,7 +193,8 @@ def bytes_of(limit, size):
 
 
 def plain_kinds(gguf):
-    """The plain file with the read-ahead of its disk and, where we may set it and it is another, with LOW_KIB."""
+    """{name of a plain candidate: read-ahead in KiB, or None}: the disk's read-ahead and, if it differs and can be set,
+    LOW_KIB."""
     try:
         with ReadAhead(gguf) as own:
             if own.before == LOW_KIB:
@@ -204,7 +207,7 @@ def plain_kinds(gguf):
 
 
 def once(kind, gguf, store, limit_bytes, options):
-    """One cold run, and with no limit another one after it, which finds everything in memory."""
+    """Results of one cold run; without a limit, also of a second run with everything in memory."""
     forget(gguf)
     forget(store)
     touch_memory(2 * os.path.getsize(gguf))
@@ -228,15 +231,15 @@ def once(kind, gguf, store, limit_bytes, options):
 
 
 def median_of(runs, measure, tokens):
-    """tokens_per_s: of so many tokens, the first ones of each run."""
+    """The median of a measure over the runs; tokens_per_s: of the first `tokens` tokens of each run."""
     if measure == "tokens_per_s":
         return statistics.median(tokens / sum(r["step_s"][:tokens]) for r in runs)
     return statistics.median(r[measure] for r in runs)
 
 
 def tell(name, ours, plain, bar, options, report):
-    """One line a measure: medians side by side, and the ratios of ours to the better of the plain ones, above 1 where
-    ours is better. The first one's of the first line."""
+    """Prints a line for each measure: the medians, and the ratios of our candidates to the better plain one, above 1 if
+    ours is better. Returns the first ratio of the first line."""
     first = None
     lines = [("tokens_per_s", f"tokens/s, {n} tokens", True, n) for n in options.tokens]
     lines += [("first_s", "s to the first token", False, 0), ("load_s", "s to load", False, 0),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""llama_client.py FILE: load a GGUF file with llama.cpp, mapped as it does by default, and generate; tell times as JSON.
+"""llama_client.py FILE: load a GGUF file with llama.cpp, mapped (its default), and generate; print times as JSON.
 
-The tokens are drawn with a fixed seed, so they are the same wherever the logits are. A random model that always takes
-the likeliest token soon repeats itself; at a temperature of 0.3 it uses its experts about as real models do: a least
-recently used cache of a quarter (half) of them misses 41 % (8.5 %); of the answers of gpt-oss-20b 35 % (11 %)."""
+The tokens are drawn with a fixed seed, so equal logits give equal tokens. A random model that always takes the
+likeliest token soon repeats itself; at a temperature of 0.3 its use of experts is close to that of real models: an LRU
+cache of a quarter (half) of them misses 41 % (8.5 %), and 35 % (11 %) with answers of gpt-oss-20b."""
 import argparse
 import json
 import os
@@ -32,7 +32,8 @@ def choose(logits, generator):
 
 
 def missing_backend():
-    """The name in LD_PRELOAD that the loader did not load: it says so, and the program goes on without it."""
+    """The first name in LD_PRELOAD that is not mapped, or None: ld.so only warns about a library that it cannot
+    load."""
     with open("/proc/self/maps") as maps:
         loaded = maps.read()
     return next((name for name in os.environ.get("LD_PRELOAD", "").split() if name not in loaded), None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer of tools/bench/run compute: llama.cpp's product of a BF16 matrix with F32 vectors, by its library ggml.
 
-Prints lines of JSON, one a round and shape: GB/s of plain weights. The matrices of a shape are together far larger than
-any cache and lie in huge pages, like those of bench_kernels; ggml itself would not ask for huge pages. ggml rounds the
-vectors to BF16 before it multiplies (bench_kernels' "bf16" inputs do, its "f32" inputs do not)."""
+Prints a line of JSON for each round and shape: GB/s of plain weights. The matrices of a shape are together far larger
+than any cache and are in huge pages, like those of bench_kernels; ggml itself does not request huge pages. ggml rounds
+the vectors to BF16 before it multiplies, as bench_kernels does with "bf16" inputs but not with "f32" inputs."""
 import argparse
 import ctypes
 import importlib.util
@@ -23,7 +23,7 @@ class InitParams(ctypes.Structure):
 
 
 def load_ggml():
-    """ggml's libraries, out of the folder of llama-cpp-python."""
+    """Loads ggml's libraries from the folder of llama-cpp-python. The functions are attributes of the result."""
     spec = importlib.util.find_spec("llama_cpp")
     if spec is None:
         sys.exit("no llama_cpp: tools/setup-python runtimes")
@@ -49,7 +49,7 @@ def load_ggml():
 
 
 class Products:
-    """A graph of products: as many matrices of one shape as bytes_wanted holds, each with the same vectors."""
+    """A graph of products of matrices of one shape, bytes_wanted in total, with the same vectors."""
 
     def __init__(self, ggml, rows, cols, tokens, bytes_wanted):
         count = max(1, bytes_wanted // (2 * rows * cols))
@@ -64,7 +64,7 @@ class Products:
             *[random.uniform(-1, 1) for _ in range(cols * tokens)]), 4 * cols * tokens)
         self.graph = ggml.ggml_new_graph_custom(context, NODES_MAX, False)
         some = random.Random(1).randbytes(1 << 20)
-        some = bytes(b if i % 2 == 0 else 0x3c | b & 0x83 for i, b in enumerate(some))  # numbers of ordinary size
+        some = bytes(b if i % 2 == 0 else 0x3c | b & 0x83 for i, b in enumerate(some))  # finite values of moderate size
         for _ in range(count):
             w = ggml.ggml_new_tensor_2d(context, TYPE_BF16, cols, rows)
             data, room = ggml.ggml_get_data(w), 2 * rows * cols
@@ -93,7 +93,7 @@ def main():
             if ggml.ggml_backend_graph_compute(backend, products.graph) != 0:
                 sys.exit("ggml: the graph was not computed")
             seconds = clock() - begin
-            if done > 0:  # the first one warms up
+            if done > 0:  # the first round warms up
                 print(json.dumps({"shape": shape, "threads": options.threads, "tokens": options.tokens,
                                   "gbs": products.bytes / seconds * 1e-9}), flush=True)
 

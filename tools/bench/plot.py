@@ -64,7 +64,7 @@ plot {columns}
 
 
 def plot(runs, folder):
-    """False: there is no gnuplot, or nothing to draw."""
+    """Writes tpot.svg and hits.svg to folder. False: no gnuplot, or no run with tokens."""
     runs = [run for run in runs if run["tokens"]]
     if not runs or not shutil.which("gnuplot"):
         return False

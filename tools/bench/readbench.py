@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """readbench.py [OPTION...] FILE...: read files in one way; print bytes, seconds and GB/s of the median round as JSON.
 
-Workers are processes, so that none waits for another's interpreter. Each takes the next file or list of pieces; with
---team they read each file together. All start at once, when all of them run."""
+Workers are processes, so that they do not share an interpreter lock. Each takes the next file or list of pieces; with
+--team they read each file together. All wait at a barrier before the first read."""
 import argparse
 import errno
 import json
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-DEPTH = 8  # O_DIRECT requests in flight of one worker
+DEPTH = 8  # O_DIRECT requests in flight per worker
 WAYS = ("pread", "direct", "mmap", "read", "readv", "sendfile")
 
 
@@ -24,7 +24,7 @@ class File:
         size = os.fstat(self.fd).st_size
         self.view = memoryview(mmap.mmap(self.fd, size, prot=mmap.PROT_READ)) if way == "mmap" else None
         self.null = os.open("/dev/null", os.O_WRONLY) if way == "sendfile" else -1
-        os.lseek(self.fd, at, os.SEEK_SET)  # of read(2)
+        os.lseek(self.fd, at, os.SEEK_SET)  # for read(2)
 
     def close(self):
         for fd in (self.fd, self.null):
@@ -60,7 +60,8 @@ def work(options, jobs, counter, shared):
 
 
 def pieces_of(path):
-    """Items of a list: "FIRST BYTES PATH" a line is a piece, 0 bytes the whole file; an empty line ends an item."""
+    """Parses a list of items: a line "FIRST BYTES PATH" is a piece, BYTES 0 means to the end; an empty line ends an
+    item."""
     items = [[]]
     with open(path) as lines:
         for line in lines:
@@ -77,12 +78,12 @@ def cut(path, at, end, size):
 
 
 def jobs_of(options):
-    """What one worker does at a time: lists of (path, first, end)."""
+    """The jobs, each of which one worker takes as a whole: lists of (path, first, end)."""
     if options.pieces:
         items = [item for path in options.files for item in pieces_of(path)]
     else:
         items = [[(path, 0, os.path.getsize(path))] for path in options.files]
-    if options.mode == "direct":  # whole blocks around a piece
+    if options.mode == "direct":  # expand each piece to whole blocks
         return [job for item in items for path, at, end in item for job in cut(path, at // 4096 * 4096, end, options.block)]
     if not options.team:
         return items
@@ -98,7 +99,7 @@ def round_seconds(options, jobs):
         os.close(fd)
     shared = {path: File(path, options.mode, 0) for path in paths} if options.team == "shared" else {}
     (ready, tell), (wait, go) = os.pipe(), os.pipe()
-    counter_file = tempfile.TemporaryFile()  # its place is the next job: lseek(2) of an opened file is atomic, of a memfd not
+    counter_file = tempfile.TemporaryFile()  # its offset is the next job; lseek(2) is not atomic for a memfd
     counter = counter_file.fileno()
     workers = []
     for _ in range(options.threads * (DEPTH if options.mode == "direct" else 1) - 1):

