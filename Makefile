@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# expertfs: `make` builds into build/, `make demo` shows it, `make test` tests it; `make help` lists the rest.
+# expertfs: `make` builds into build/, `make demo` runs a demonstration, `make test` the tests; `make help` lists all.
 #
-# One room a folder; a room's sources are found, not listed:
+# Each folder is a room; its sources are found by wildcards:
 #   kernels/*.c sched/*/*.c engine/*/*.c -> libraries; expertfs/*.c expertfs/*/*.c -> build/expertfs
 #   tools/NAME/*.c tools/NAME/*/*.c -> build/NAME
-#   tests/ROOM/test_*.c -> one cmocka program each; a file *_avx2.c, *_avx512.c, *_neon.c gets its processor's flags
-# V=1 shows commands; NDEBUG=1 leaves out assertions (in its own folder, for installing);
-# SAN=address,undefined (or thread) builds into its own folder; WERROR=1 is what CI uses.
+#   tests/ROOM/test_*.c -> one cmocka program each; *_avx2.c, *_avx512.c and *_neon.c are compiled with the CPU's flags
+# V=1 prints commands. NDEBUG=1 disables assertions, for installing; SAN=address,undefined or SAN=thread enables
+# sanitizers; both build into a separate folder. WERROR=1 makes warnings errors, as in CI.
 MAKEFLAGS += --no-builtin-rules
 VERSION := 0.1.0
 CC ?= gcc
@@ -42,27 +42,27 @@ BASE_CFLAGS := -std=gnu11 $(OPT) $(if $(SAN),-g1,-g) -fPIC -fvisibility=hidden -
         -DEFS_VERSION_STRING='"$(VERSION)"' $(CPPFLAGS) $(CFLAGS)
 BASE_LDFLAGS := $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 
-# What each room may include (DESIGN: the house). tests/house checks it again, symbols too.
+# Include paths of each room (ARCHITECTURE.md, Rooms). tests/house checks includes and symbols, too.
 INC_kernels := -Ikernels
 SCHED_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard sched/*/*.c))))
 INC_sched := $(SCHED_ROOMS:%=-I%)
-# The engine has rooms of its own; outside of it only engine/*.h is to be seen: what is installed, and expertfs-private.h.
+# The engine has rooms. Code outside of it includes only engine/*.h: the installed headers and expertfs-private.h.
 ENGINE_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard engine/*/*.c))))
 INC_engine := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) $(PKG_CFLAGS)
 EXPERTFS_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard expertfs/*/*.c))))
 INC_expertfs := -Iexpertfs $(EXPERTFS_ROOMS:%=-I%) -Iengine $(PKG_CFLAGS)
 INC_tools := -Iengine $(INC_sched) -Itools/common $(PKG_CFLAGS)
 INC_tests := -Iengine $(ENGINE_ROOMS:%=-I%) -Ikernels $(INC_sched) -Itests/common -Itools/moe-replay/base $(PKG_CFLAGS)
-# What reads checkpoints of others takes the engine's readers.
+# Files that read foreign checkpoints include the engine's readers.
 $(BUILD)/obj/tools/expertctl/info_checkpoint.o: INC_tools += -Iengine/source -Iengine/store
-# A tool may have rooms of its own.
+# moe-replay has rooms.
 REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
 $(BUILD)/obj/tools/moe-replay/live/raw.o: INC_tools += -Iengine/source -Iengine/store
 $(BUILD)/obj/tools/moe-replay/base/route.o: INC_tools += -Iengine/base
-# The benchmarks of the kernels measure them themselves.
+# bench_kernels calls the kernels directly.
 $(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
-# Tools whose threads are those of OpenMP
+# Tools that use OpenMP
 OPENMP := bench_kernels moe-replay runmoe
 $(OPENMP:%=$(BUILD)/obj/tools/%/%.o): FLAGS_tools += -fopenmp
 
@@ -74,12 +74,13 @@ FLAGS_avx512bf16 := $(FLAGS_avx512) -mavx512bf16
 else
 KERNEL_SKIP := %_avx2.c %_avx512.c %_avx512bf16.c $(if $(filter aarch64,$(ARCH)),,%_neon.c)
 endif
-# Products are the same on every processor only if none fuses what the source does not.
-# Under ASan and UBSan -O3 takes minutes to compile; under TSan callers report what the kernels touch (engine/base/tsan.h).
+# Without -ffp-contract=off the compiler fuses multiply-adds on some CPUs only, and products differ between CPUs.
+# With ASan and UBSan, compiling with -O3 takes minutes. With TSan the kernels are not instrumented; their callers
+# report the accesses (engine/base/tsan.h).
 FLAGS_kernels := $(if $(findstring address,$(SAN)),-O1,-O3) -ffp-contract=off $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
 FLAGS_engine := -ffp-contract=off
 FLAGS_tools := -ffp-contract=off
-# $(call isa_flags,path): the processor flags that the file's name asks for
+# $(call isa_flags,path): the instruction set flags by the file's name
 isa_flags = $(foreach i,avx2 avx512 avx512bf16 neon,$(if $(findstring _$(i).c,$(1)),$(FLAGS_$(i))))
 
 SRC_kernels := $(filter-out $(KERNEL_SKIP),$(wildcard kernels/*.c))
@@ -92,11 +93,11 @@ SRC_tests_common := $(wildcard tests/common/*.c)
 TESTS := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c)) $(patsubst tests/fuzz/%.c,fuzz/test_%,$(wildcard tests/fuzz/fuzz_*.c))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-# 0 until release 1.0.0: no program can rely on what may still change. See engine/libexpertfs.map.
+# 0 until release 1.0.0: the ABI may change. See engine/libexpertfs.map.
 SONAME := libexpertfs.so.0
 SYMBOLS := engine/libexpertfs.map
 LIBS := $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME)
-# The backend of ggml needs its headers, which tools/setup-python fetches; without them it is not built.
+# The ggml backend needs ggml's headers, which tools/setup-python downloads; without them it is not built.
 GGML_INC := build/venv/include/ggml
 GGML_PLUGIN := $(if $(wildcard $(GGML_INC)/ggml-backend-impl.h),$(BUILD)/libggml-expertfs.so)
 PROGRAMS := $(if $(SRC_expertfs),$(BUILD)/expertfs) $(TOOLS:%=$(BUILD)/%) $(BUILD)/mkmodel
@@ -106,7 +107,7 @@ PROGRAMS_INSTALLED := expertfs mkexpertfs expertctl moe-replay
 
 .PHONY: all installed
 all: $(LIBS) $(PROGRAMS) $(GGML_PLUGIN)
-# What `make install` copies; packages need no more.
+# The files that `make install` copies, for building packages.
 installed: $(LIBS) $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(GGML_PLUGIN)
 
 define room
@@ -117,7 +118,7 @@ $(BUILD)/obj/$(1)/%.o: $(1)/%.c Makefile
 endef
 $(foreach r,kernels sched engine expertfs tools tests,$(eval $(call room,$(r))))
 
-# The kernels for graphics processors, in the library where nvcc is (GPU=0: told to go without).
+# The library contains the GPU kernels if nvcc is installed; GPU=0 omits them.
 GPU ?= 1
 $(BUILD)/obj/engine/gpu/image.o: engine/gpu/image.c $(wildcard kernels/cuda/*) kernels/cascade_chunk.h kernels/ops.h kernels/kernels.h tools/gpu Makefile
 	@mkdir -p $(@D) $(BUILD)/gpu
@@ -131,8 +132,8 @@ $(BUILD)/libexpertfs.a: $(LIB_OBJS)
 	$(if $(V),,@echo "  AR      $@")
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# For programs of others, ctypes and the like: only what is EFS_API is to be seen, with the version of its list, and of
-# the archive only what the engine calls. Our own programs take the archive.
+# The shared library, for foreign programs and ctypes: exports only EFS_API symbols, with the versions of SYMBOLS, and
+# contains only the objects of the archive that the engine needs. The programs built here link the archive.
 $(BUILD)/$(SONAME): $(call obj,$(SRC_engine)) $(BUILD)/libexpertfs.a $(SYMBOLS)
 	$(if $(V),,@echo "  LINK    $@")
 	$(Q)$(CC) $(BASE_CFLAGS) $(BASE_LDFLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=$(SYMBOLS) $(if $(SAN),,-Wl,-z,defs) \
@@ -155,7 +156,7 @@ $(BUILD)/mkmodel: tools/mkmodel/mkmodel.py
 	@mkdir -p $(@D)
 	$(Q)ln -sfr $< $@
 
-# Its two entries are seen, for who loads or preloads it; the library is inside. Threads are those of OpenMP, as ggml's.
+# The ggml backend exports two symbols, for loading and preloading, and contains the library. It uses OpenMP, like ggml.
 $(BUILD)/obj/tools/ggml/%.o: INC_tools += -isystem $(GGML_INC)
 $(BUILD)/obj/tools/ggml/%.o: FLAGS_tools += -fopenmp
 $(BUILD)/libggml-expertfs.so: $(call obj,$(wildcard tools/ggml/*.c)) $(BUILD)/libexpertfs.a
@@ -169,10 +170,10 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
 # Tests that read routing traces
 $(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests/fuzz/test_fuzz_texts $(BUILD)/fuzz/fuzz_texts: $(BUILD)/obj/tools/moe-replay/base/route.o
-# It stands still between what a demotion does.
+# Pauses between the steps of a demotion.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode
-# Tests of the daemon use its parts; expertfs-faults is the daemon over an engine whose answers can be late or fail.
-# A name that the engine has, too, means the daemon's.
+# Tests of the daemon link its objects. expertfs-faults is the daemon with wrapped calls that can be late or fail.
+# The daemon's include paths precede the engine's: headers with the same name are the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
 EXPERTFS_PARTS := $(call obj,$(filter-out expertfs/main.c,$(SRC_expertfs)))
 $(BUILD)/tests/expertfs/%: $(BUILD)/obj/tests/expertfs/%.o $(EXPERTFS_PARTS) $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
@@ -186,48 +187,48 @@ $(BUILD)/tests/expertfs/expertfs-faults: $(call obj,$(SRC_expertfs) tests/expert
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS) $(ENGINE_LIBS)
 TEST_PROGRAMS += $(BUILD)/tests/expertfs/expertfs-faults
-# A driver of graphics processors that has none: the twin of the kernels behind the calls of libcuda.so.1.
+# A fake libcuda.so.1, which runs the CPU twin of the kernels.
 TEST_PROGRAMS += $(BUILD)/tests/engine/libcuda-fake.so
 $(filter $(BUILD)/tests/engine/test_gpu%,$(TEST_PROGRAMS)): $(BUILD)/obj/tests/engine/gpu_fixture.o
 $(BUILD)/tests/engine/libcuda-fake.so: $(BUILD)/obj/tests/engine/fake_cuda.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared -lpthread -lm
-# Preloaded into a daemon.
+# Preloaded into a daemon by tests.
 TEST_PROGRAMS += $(BUILD)/tests/e2e/libsized-tmpfs.so
 $(BUILD)/tests/e2e/libsized-tmpfs.so: $(BUILD)/obj/tests/e2e/sized_tmpfs.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared
-# A filesystem that is odd below a store.
+# A FUSE filesystem with quirks of other filesystems, to place a store on.
 TEST_PROGRAMS += $(BUILD)/tests/e2e/oddfs
 $(BUILD)/tests/e2e/oddfs: $(BUILD)/obj/tests/e2e/oddfs.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS)
-# tests/fault wraps the system calls of engine/base/sys.c: those that sys_fault.c names.
+# tests/fault wraps the system calls of engine/base/sys.c that sys_fault.c names.
 $(BUILD)/tests/fault/%: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,fsconfig $(shell grep -o 'efs_sys_[a-z_]*' tests/fault/sys_fault.c | sort -u))
 $(BUILD)/tests/fault/%: $(BUILD)/obj/tests/fault/%.o $(BUILD)/obj/tests/fault/sys_fault.o $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(shell pkg-config --libs cmocka) $(ENGINE_LIBS)
-# A mkexpertfs with these calls, which tests of kills run.
+# mkexpertfs with the wrapped system calls, for tests that kill it.
 TEST_PROGRAMS += $(BUILD)/tests/fault/mkexpertfs-signalled
 $(BUILD)/tests/fault/mkexpertfs-signalled: $(call obj,$(wildcard tools/mkexpertfs/*.c) $(SRC_common) tests/fault/signalled.c tests/fault/sys_fault.c) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(ENGINE_LIBS)
-# Fuzzers (clang): `make fuzz` runs each for FUZZ_SECONDS from its corpus, which the tests read too. What it finds it
-# leaves in the build folder.
+# Fuzzers (clang): `make fuzz` runs each for FUZZ_SECONDS from its corpus in tests/fuzz, which the tests run, too. New
+# inputs and crashes are written to the build folder.
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 60
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(EXPERTFS_PARTS) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D) $(BUILD)/corpus/$*
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -fsanitize=fuzzer $(FUSE_LIBS) $(ENGINE_LIBS)
-# A name that the engine has, too, means the daemon's.
+# Headers with the same name as one of the engine are the daemon's.
 $(BUILD)/obj/tests/fuzz/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
-# The same as tests of any compiler
+# The fuzz targets as tests, for any compiler
 $(BUILD)/tests/fuzz/test_%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/mutate.o $(EXPERTFS_PARTS) $(call obj,$(SRC_tests_common)) $(BUILD)/libexpertfs.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
@@ -243,29 +244,28 @@ fuzz:
 .PHONY: tests-build c-tests c-tests-long for-scripts clean
 tests-build: all $(TEST_PROGRAMS)
 
-# What `make test` runs of the C tests: all of them under ASan and UBSan; those whose programs have a second thread under
-# TSan; the kernels, decisions, power loss and what forks while threads run also as they ship. A build of one of these
-# has no tools.
+# C tests of `make test`: all with ASan and UBSan; those with several threads with TSan; those of kernels, sched, power
+# loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
 SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
 THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_formats guess handout \
   handout_coded past plan reclaim record serve states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
-# These take minutes under TSan: the long tier has them. Of test_demotion `make test` has a third.
+# These take minutes with TSan, so the long tier runs them. `make test` runs a third of test_demotion.
 THREADED_LONG := $(addprefix engine/test_,demotion gpu_ahead gpu_run pack product request)
-# fault/test_reclaim forks hundreds of times, which takes minutes under ASan: the long tier has it.
+# fault/test_reclaim forks hundreds of times, which takes minutes with ASan, so the long tier runs it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
 TESTED_LONG := $(THREADED_LONG:%=build-thread/tests/%) build-address-undefined/tests/fault/test_reclaim
 c-tests-long: $(filter $(BUILD)/%,$(TESTED_LONG)) $(BUILD)/tests/engine/libcuda-fake.so
 	@EXPERTFS_LONG=1 PROGRAMS="$(filter $(BUILD)/%,$(TESTED_LONG))" SCRIPTS=0 tests/run
-# What scripts use beside the programs of `all`
+# Programs that scripts use in addition to those of `all`
 for-scripts: $(filter-out $(TESTS:%=$(BUILD)/tests/%),$(TEST_PROGRAMS)) $(BUILD)/tests/engine/test_sweep
 clean:
 	rm -rf build build-*
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
-# ---- the two commands, and what they consist of ----------------------------------------------------------------------
+# ---- commands --------------------------------------------------------------------------------------------------------
 .PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-llama bench-gpu format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
@@ -302,7 +302,7 @@ test:
 	@$(MAKE) --no-print-directory -j$$(nproc) WERROR=1 SAN=thread c-tests
 	@PROGRAMS="$(TESTED)" tests/run
 
-# T: rooms or patterns; CHANGED=1: what the changed files reach (tests/reach)
+# T: rooms or patterns; CHANGED=1: tests that depend on the changed files (tests/reach)
 check: tests-build
 	@tests/run $$(tests/reach $(if $(CHANGED),--changed,$(T)))
 
@@ -325,7 +325,7 @@ bench:
 	@$(MAKE) --no-print-directory -j$$(nproc) all $(BUILD)/tests/engine/mkstore
 	@tools/bench/run
 
-# BENCH_COMPUTE: options of tools/bench/run compute, BENCH_TPOT: of tools/bench/run tpot, which needs TRACES as bench-replay does
+# BENCH_COMPUTE: options of tools/bench/run compute; BENCH_TPOT: of tools/bench/run tpot, which needs TRACES
 bench-compute:
 	@tools/setup build
 	@tools/setup-python basic runtimes
@@ -365,17 +365,17 @@ tidy:
 MAN := $(wildcard man/*.[1-8])
 HEADERS := $(filter-out %-private.h,$(wildcard engine/*.h))
 LIBDIR ?= $(PREFIX)/lib
-# The loader knows the folders below these; a library elsewhere is found by the run path of who links by expertfs.pc.
+# ld.so searches the folders below these; with any other prefix expertfs.pc adds a run path to programs.
 RUN_PATH := $(if $(filter /usr /usr/local,$(PREFIX)),,-Wl$(comma)-rpath$(comma)$${libdir})
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
-# Debian's users have no /sbin in PATH.
+# On Debian PATH of users does not include /sbin.
 LDCONFIG := PATH="$$PATH:/usr/sbin:/sbin" ldconfig
-# Paths in quotes: DESTDIR may have spaces.
+# Quoted, because DESTDIR may contain blanks.
 TO = "$(DESTDIR)$(1)/"
-# Blanks would part it here, and commas in sed and in link options.
+# Blanks would split the paths in this file, commas in sed and in linker options.
 PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
 install: installed
 	@:$(PLACES_CHECK)
@@ -407,11 +407,11 @@ uninstall:
 	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
 	  $(sort $(foreach m,$(MAN),$(PREFIX)/share/man/man$(lastword $(subst ., ,$(m))))))) 2>/dev/null || : ;; esac
 
-# Kernels for graphics processors into build/gpu. The tests run the same sources without one: tests/kernels/gpu_twin.h.
+# Compiles the GPU kernels into build/gpu. The tests run the same sources on the CPU: tests/kernels/gpu_twin.h.
 gpu:
 	@tools/gpu $(BUILD)/gpu
 
-# Debian packages into build/deb, from a copy of the sources that has debian/ where dpkg wants it.
+# Builds Debian packages in build/deb, from a copy of the sources with debian/ at its root, as dpkg requires.
 deb:
 	@tools/setup build deb
 	@tools/setup-python ggml
