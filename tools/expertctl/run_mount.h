@@ -21,7 +21,7 @@ struct ctl_run_mount {
  * has printed the reason; else -errno. */
 errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, const char *options,
                              struct efs_error *err);
-/* Unmounts and waits for the supervisor. Does nothing for a zeroed struct. */
+/* Unmounts and waits for the supervisor, which waits up to 30 s for the daemon. Does nothing for a zeroed struct. */
 void ctl_run_mount_end(struct ctl_run_mount *mount);
 
 /* The folder of this program's file, by /proc/self/exe; "": unknown. Returns path. */

@@ -5,7 +5,7 @@
 
 #include "expertfs-pack.h"
 
-/* What happens to the source: --reclaim, --resume, --undo, or nothing; and the options of --reclaim. */
+/* Packing in place of the source: --reclaim, --resume, --undo or none of them; and the options of --reclaim. */
 enum reclaim_mode { RECLAIM_NONE, RECLAIM_BEGIN, RECLAIM_RESUME, RECLAIM_UNDO };
 struct reclaim {
     enum reclaim_mode mode;

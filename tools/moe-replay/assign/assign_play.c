@@ -265,7 +265,7 @@ static uint64_t link_moves(struct player *p, uint64_t idle_ns, struct replay_ass
     return idle_ns;
 }
 
-/* Starts transfers for the next layer: missing experts with the most predicted tokens first, at most GUESSES. */
+/* Starts up to two transfers for the next layer: of the missing experts with the most predicted tokens. */
 static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, struct replay_assign_run *run)
 {
     const struct replay_workload *w = p->w;

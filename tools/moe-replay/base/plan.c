@@ -45,7 +45,7 @@ struct efs_cost replay_cost(const struct replay_setup *s)
 /* Counts the requests of w, with the rank of each expert in zipmoe's policy at the time of its request. */
 static int history_learn(const struct replay_setup *s, const struct replay_workload *w, struct efs_history *seen)
 {
-    static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}}; /* pools too small for any expert */
+    static const uint64_t bytes[1][EFS_POOLS] = {{1, 1, 1, 1}}; /* sizes; capacities are 0, so nothing is cached */
     const struct efs_policy_config config = {.kind = EFS_POLICY_ZIPMOE,
                                              .layers = s->layers,
                                              .experts = s->experts,

@@ -69,8 +69,8 @@ struct replay_place_point { /* one combination of the variables */
     uint32_t servers;
     double mbps, skew;
 };
-/* The row "ours" uses the placement by time, by calls, or Prism's, whichever a short run on the planning half serves
- * fastest. */
+/* The row "ours" uses the placement by time, by calls, or Prism's: the one with the least latency in a short run on the
+ * planning half. */
 struct replay_place_run {
     struct replay_place_point point;
     unsigned row;

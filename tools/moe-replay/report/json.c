@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json.c - runs as JSON. */
+/* json.c - writes runs as JSON. */
 #include "report.h"
 
 #include <errno.h>

@@ -48,7 +48,7 @@ int replay_ahead_guess(struct replay_ahead *ahead, uint32_t layer, const struct 
 uint64_t replay_ahead_next(void *ahead, uint64_t now_ns);
 void replay_ahead_done(void *ahead);
 
-/* Sets result->guesses and result->guesses_ratio. */
+/* Sets the counters of prefetch and their ratio in result. */
 void replay_ahead_result(const struct replay_ahead *ahead, struct replay_result *result);
 
 #endif

@@ -18,7 +18,7 @@ struct replay_guess {
 
 struct replay_foresight {
     char name[48];
-    /* [tokens * layers + 1], by pass, layer and token of the pass: index of its first prediction in guesses */
+    /* [tokens * layers + 1], by pass, layer and token of the pass: index of its first prediction */
     size_t *first;
     struct replay_guess *guesses;
     uint64_t bytes; /* memory of the predictor at the end */

@@ -25,7 +25,7 @@ struct player {
     struct replay_result *result;
     struct efs_policy *policy;         /* or */
     struct replay_keeper *keeper;      /* this */
-    struct replay_foresight foresight; /* of the keeper */
+    struct replay_foresight foresight; /* for fmoe */
     struct replay_ahead *ahead;        /* NULL: no prefetch */
     bool has_share;                    /* prefetch has its part of the budget */
     const struct replay_plan *plan;    /* of the budget without that part */
@@ -230,7 +230,7 @@ static int open_policy(struct player *player, const struct replay_policy *choice
     return rc;
 }
 
-/* The simulator runs a keeper's background reads like prefetches. */
+/* Background reads of DALI, which the simulator runs like prefetches. */
 static uint64_t keeper_next(void *arg, uint64_t now_ns)
 {
     const struct player *player = arg;
