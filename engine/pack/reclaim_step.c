@@ -277,6 +277,22 @@ static errint_t free_in(struct efs_reclaim *r, uint32_t file, int fd, uint32_t b
     return 0;
 }
 
+/* A hard link made since the start would lose the bytes, too. */
+static errint_t check_one_name(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
+{
+    const char *path = r->catalog.files[file].path;
+    struct stat st;
+    int rc = efs_sys_fstat(fd, &st);
+    if (rc < 0)
+        return efs_fail(err, rc, "%s/%s: cannot stat: %s", r->root, path, strerror(-rc));
+    if (st.st_nlink > 1)
+        return efs_fail(err, -EMLINK,
+                        "%s/%s: has %lu names (hard links), all of which would lose its bytes; hint: copy it for the "
+                        "other names, then --resume",
+                        r->root, path, (unsigned long)st.st_nlink);
+    return 0;
+}
+
 errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *err)
 {
     uint64_t unused;
@@ -290,7 +306,9 @@ errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *e
         int fd = efs_reclaim_open(r, f, O_WRONLY, true, err);
         if (fd < 0)
             return fd;
-        errint_t rc = goes ? free_in(r, f, fd, block, err) : 0;
+        errint_t rc = goes ? check_one_name(r, f, fd, err) : 0;
+        if (rc == 0 && goes)
+            rc = free_in(r, f, fd, block, err);
         if (rc < 0) {
             efs_sys_close(fd);
             return rc;

@@ -314,6 +314,22 @@ TEST_WITH(source_changed, setup, fixture_teardown)
     assert_done();
 }
 
+/* A hard link that was made between two runs keeps its bytes. */
+TEST_WITH(linked_meanwhile, setup, fixture_teardown)
+{
+    char other[600];
+    expect(begin(3), -ECANCELED);
+    snprintf(path, sizeof(path), "%s/model-2.safetensors", model.source);
+    snprintf(other, sizeof(other), "%s.link", model.source);
+    assert_int_equal(run("cp '%s' '%s.copy'", path, other), 0);
+    assert_int_equal(link(path, other), 0);
+    expect(resume(NULL, 0), -EMLINK);
+    assert_int_equal(run("cmp -s '%s' '%s.copy'", other, other), 0);
+    assert_int_equal(unlink(other), 0);
+    expect(resume(NULL, 0), 0);
+    assert_done();
+}
+
 /* The source was moved: resume accepts its new path. */
 TEST_WITH(source_moved, setup, fixture_teardown)
 {
