@@ -149,6 +149,9 @@ errint_t efs_reclaim_check_alone(struct efs_reclaim *r, struct efs_error *err);
 /* Opens a file if it is still the catalogue's. any_time: its modification time may have changed. Returns the
  * descriptor, or -errno with the message in err. */
 int efs_reclaim_open(const struct efs_reclaim *r, uint32_t file, int flags, bool any_time, struct efs_error *err);
+/* -EMLINK if the file has more than one name (st_nlink), all of which would lose its bytes. */
+errint_t efs_reclaim_check_names(const struct efs_reclaim *r, uint32_t file, unsigned long names,
+                                 struct efs_error *err);
 /* Restores the file's modification time and syncs the file. Closes fd. */
 errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err);
 

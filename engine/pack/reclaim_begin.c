@@ -95,10 +95,9 @@ static errint_t look_at(struct efs_reclaim *r, uint32_t file, dev_t device, stru
     bool whole = rc == 0 && efs_sys_seek_hole(fd, 0) >= st.st_size;
     if (fd >= 0)
         efs_sys_close(fd);
-    if (rc == 0 && st.st_nlink > 1)
-        rc = efs_fail(err, -EMLINK, "%s: has %lu names (hard links); --reclaim would take it from all of them", full,
-                      (unsigned long)st.st_nlink);
-    else if (rc == 0 && st.st_dev != device)
+    if (rc == 0)
+        rc = efs_reclaim_check_names(r, file, st.st_nlink, err);
+    if (rc == 0 && st.st_dev != device)
         rc = efs_fail(err, -EXDEV,
                       "%s: lies on another filesystem than %s: freeing it makes no room there. Pack without --reclaim",
                       full, r->out);

@@ -42,6 +42,14 @@ int efs_reclaim_open(const struct efs_reclaim *r, uint32_t file, int flags, bool
     return fd;
 }
 
+errint_t efs_reclaim_check_names(const struct efs_reclaim *r, uint32_t file, unsigned long names, struct efs_error *err)
+{
+    return names > 1
+               ? efs_fail(err, -EMLINK, "%s/%s: has %lu names (hard links); --reclaim would take it from all of them",
+                          r->root, r->catalog.files[file].path, names)
+               : 0;
+}
+
 errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
 {
     int rc = efs_sys_set_mtime(fd, &r->files[file].mtime);

@@ -278,19 +278,14 @@ static errint_t free_in(struct efs_reclaim *r, uint32_t file, int fd, uint32_t b
 }
 
 /* A hard link made since the start would lose the bytes, too. */
-static errint_t check_one_name(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
+static errint_t check_and_free(struct efs_reclaim *r, uint32_t file, int fd, uint32_t block, struct efs_error *err)
 {
-    const char *path = r->catalog.files[file].path;
     struct stat st;
-    int rc = efs_sys_fstat(fd, &st);
+    errint_t rc = efs_sys_fstat(fd, &st);
     if (rc < 0)
-        return efs_fail(err, rc, "%s/%s: cannot stat: %s", r->root, path, strerror(-rc));
-    if (st.st_nlink > 1)
-        return efs_fail(err, -EMLINK,
-                        "%s/%s: has %lu names (hard links), all of which would lose its bytes; hint: copy it for the "
-                        "other names, then --resume",
-                        r->root, path, (unsigned long)st.st_nlink);
-    return 0;
+        return efs_fail(err, rc, "%s/%s: cannot stat: %s", r->root, r->catalog.files[file].path, strerror(-rc));
+    rc = efs_reclaim_check_names(r, file, st.st_nlink, err);
+    return rc < 0 ? rc : free_in(r, file, fd, block, err);
 }
 
 errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *err)
@@ -306,9 +301,7 @@ errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *e
         int fd = efs_reclaim_open(r, f, O_WRONLY, true, err);
         if (fd < 0)
             return fd;
-        errint_t rc = goes ? check_one_name(r, f, fd, err) : 0;
-        if (rc == 0 && goes)
-            rc = free_in(r, f, fd, block, err);
+        errint_t rc = goes ? check_and_free(r, f, fd, block, err) : 0;
         if (rc < 0) {
             efs_sys_close(fd);
             return rc;
