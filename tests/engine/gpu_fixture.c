@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu_fixture.c - see gpu_fixture.h. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -145,6 +146,23 @@ void gpu_each_call_fails(bool (*life)(void), unsigned least)
         assert_true(failed > least);
         assert_false(life());
     }
+}
+
+bool gpu_take_all(struct efs_client_request *request, uint32_t layer, uint32_t first)
+{
+    bool failed = false;
+    uint32_t index;
+    errint_t status;
+    while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
+        assert_true(status == 0 || status == -EIO || status == -ENOMEM);
+        failed |= status < 0;
+        if (status == 0)
+            gpu_check(request, index, layer, first + index);
+        if (status == 0 && efs_client_drop_after(request, index, NULL) < 0)
+            failed = true;
+    }
+    efs_client_release(request);
+    return failed;
 }
 
 void gpu_check(struct efs_client_request *request, uint32_t index, uint32_t layer, uint32_t expert)

@@ -56,6 +56,9 @@ struct efs_client_request *gpu_hold(struct efs_client *client, uint32_t layer, u
 void gpu_each_call_fails(bool (*life)(void), unsigned least);
 /* Fail unless expert `index` of the request is in device memory with the right bytes. */
 void gpu_check(struct efs_client_request *request, uint32_t index, uint32_t layer, uint32_t expert);
+/* Wait for all experts of a request for `first` and the next of a layer, check the bytes of those on the device, and
+ * release the request. Returns whether one failed, which may be with -EIO or -ENOMEM only. */
+bool gpu_take_all(struct efs_client_request *request, uint32_t layer, uint32_t first);
 /* Request experts of a layer, check their bytes, and release them. */
 void gpu_bring(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count);
 struct efs_gpu_stats gpu_stats(struct efs_client *client);

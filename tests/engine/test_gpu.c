@@ -342,23 +342,13 @@ static bool life(void)
     }
     for (uint32_t layer = 0; layer < GPU_LAYERS && !failed; layer++) {
         struct efs_client_request *request;
-        uint32_t index;
-        errint_t status;
         rc = gpu_begin(client, layer, 0, GPU_EXPERTS - 2, &request);
         if (rc < 0) {
             assert_int_equal(rc, -EIO);
             failed = true;
             break;
         }
-        while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
-            assert_true(status == 0 || status == -EIO || status == -ENOMEM);
-            failed |= status < 0;
-            if (status == 0)
-                gpu_check(request, index, layer, index);
-            if (status == 0 && efs_client_drop_after(request, index, NULL) < 0)
-                failed = true;
-        }
-        efs_client_release(request);
+        failed = gpu_take_all(request, layer, 0);
     }
     efs_client_close(client);
     return failed;

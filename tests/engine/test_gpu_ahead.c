@@ -400,22 +400,12 @@ static bool life(void)
     }
     warm(client, 1, GPU_EXPERTS, EFS_FORM_CODED);
     for (uint32_t round = 0; round < 2 && !failed; round++) {
-        uint32_t index;
-        errint_t status;
         hint(client, 1, round, 4);
         usleep(2000);
         failed = gpu_begin(client, 1, 2, 6, &request) < 0;
         if (failed)
             break;
-        while (efs_client_wait_any(request, 60000, &index, &status) == 1) {
-            assert_true(status == 0 || status == -EIO || status == -ENOMEM);
-            failed |= status < 0;
-            if (status == 0)
-                gpu_check(request, index, 1, 2 + index);
-            if (status == 0 && efs_client_drop_after(request, index, NULL) < 0)
-                failed = true;
-        }
-        efs_client_release(request);
+        failed = gpu_take_all(request, 1, 2);
     }
     efs_client_close(client);
     return failed;
