@@ -60,8 +60,8 @@ REPLAY_ROOMS := $(patsubst %/,%,$(sort $(dir $(wildcard tools/moe-replay/*/*.c))
 $(BUILD)/obj/tools/moe-replay/%.o: INC_tools += $(REPLAY_ROOMS:%=-I%)
 $(BUILD)/obj/tools/moe-replay/live/raw.o: INC_tools += -Iengine/source -Iengine/store
 $(BUILD)/obj/tools/moe-replay/base/route.o: INC_tools += -Iengine/base
-# bench_kernels calls the kernels directly.
-$(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels
+# bench_kernels calls the kernels directly, and those for graphics processors through the driver.
+$(BUILD)/obj/tools/bench_kernels/%.o: INC_tools += -Ikernels -Iengine/gpu
 # Tools that use OpenMP
 OPENMP := bench_kernels moe-replay runmoe
 $(OPENMP:%=$(BUILD)/obj/tools/%/%.o): FLAGS_tools += -fopenmp

@@ -651,6 +651,14 @@ FAKE cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *
     return here(work.from, bytes) ? stream_add(stream, &work) : INVALID_VALUE;
 }
 
+FAKE cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, struct stream *stream)
+{
+    BEGIN(true);
+    struct work work = {
+        .kind = WORK_COPY, .to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from, .bytes = bytes};
+    return here(work.to, bytes) && here(work.from, bytes) ? stream_add(stream, &work) : INVALID_VALUE;
+}
+
 /* ---- modules and kernels ---- */
 
 FAKE cuModuleLoadData(void **module, const void *image)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench.h - shared by both benchmarks of kernels/: options, weights, threads. Errors exit with status 1. */
+/* bench.h - shared by the benchmarks of kernels/: options, weights, threads. Errors exit with status 1. */
 #ifndef BENCH_KERNELS_BENCH_H
 #define BENCH_KERNELS_BENCH_H
 
@@ -21,6 +21,14 @@ struct bench_options {
 /* Each prints lines of JSON and returns an exit status. */
 int bench_coder(const struct bench_options *options);
 int bench_products(const struct bench_options *options);
+int bench_gpu(const struct bench_options *options);
+
+struct bench_format {
+    const char *name;
+    enum efs_format format;
+};
+#define BENCH_FORMATS 6
+extern const struct bench_format bench_formats[BENCH_FORMATS];
 
 /* Memory filled with ones, in huge pages if the system has them; the caller frees it with free(). */
 void *bench_memory(size_t bytes);

@@ -17,10 +17,7 @@ enum work { WORK_MEMCPY, WORK_READ, WORK_WRITE, WORK_SPLIT, WORK_ENCODE, WORK_ME
 static const char *const work_names[] = {"memcpy", "read", "write", "split", "encode", "merge", "stream"};
 static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
 #define PATHS (sizeof(paths) / sizeof(paths[0]))
-static const struct {
-    const char *name;
-    enum efs_format format;
-} formats[] = {{"bf16", EFS_FORMAT_BF16}, {"f16", EFS_FORMAT_F16},   {"f32", EFS_FORMAT_F32},
+const struct bench_format bench_formats[BENCH_FORMATS] = {{"bf16", EFS_FORMAT_BF16}, {"f16", EFS_FORMAT_F16},   {"f32", EFS_FORMAT_F32},
                {"e4m3", EFS_FORMAT_E4M3}, {"e5m2", EFS_FORMAT_E5M2}, {"bytes", EFS_FORMAT_BYTES}};
 
 /* Data of one format: raw, split and coded, by shard, and the output of decoding. */
@@ -155,11 +152,11 @@ static bool chosen(const char *only, const char *name)
 int bench_coder(const struct bench_options *o)
 {
     static double rates[PATHS][WORK_COUNT][ROUNDS_MAX];
-    for (size_t f = 0; f < sizeof(formats) / sizeof(formats[0]); f++) {
+    for (size_t f = 0; f < BENCH_FORMATS; f++) {
         struct data d;
-        if (!chosen(o->format, formats[f].name))
+        if (!chosen(o->format, bench_formats[f].name))
             continue;
-        make_data(&d, formats[f].format, o);
+        make_data(&d, bench_formats[f].format, o);
         for (unsigned round = 0; round < o->rounds; round++)
             for (unsigned p = 0; p < PATHS; p++) {
                 if (!chosen(o->path, paths[p]) || !efs_cpu_force(paths[p]))
@@ -175,7 +172,7 @@ int bench_coder(const struct bench_options *o)
             }
         for (unsigned p = 0; p < PATHS; p++)
             if (chosen(o->path, paths[p]) && efs_cpu_force(paths[p]))
-                print_path(&d, formats[f].name, o->rounds, rates[p]);
+                print_path(&d, bench_formats[f].name, o->rounds, rates[p]);
         free_data(&d);
     }
     return 0;
