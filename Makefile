@@ -187,10 +187,13 @@ $(BUILD)/tests/expertfs/expertfs-faults: $(call obj,$(SRC_expertfs) tests/expert
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS) $(ENGINE_LIBS)
 TEST_PROGRAMS += $(BUILD)/tests/expertfs/expertfs-faults
-# A fake libcuda.so.1, which runs the CPU twin of the kernels.
-TEST_PROGRAMS += $(BUILD)/tests/engine/libcuda-fake.so
+# A fake libcuda.so.1, which runs the CPU twin of the kernels; old: without the calls that older drivers lack.
+FAKE_CUDA := $(BUILD)/tests/engine/libcuda-fake.so $(BUILD)/tests/engine/libcuda-fake-old.so
+TEST_PROGRAMS += $(FAKE_CUDA)
 $(filter $(BUILD)/tests/engine/test_gpu%,$(TEST_PROGRAMS)): $(BUILD)/obj/tests/engine/gpu_fixture.o
 $(BUILD)/tests/engine/libcuda-fake.so: $(BUILD)/obj/tests/engine/fake_cuda.o
+$(BUILD)/tests/engine/libcuda-fake-old.so: $(BUILD)/obj/tests/engine/fake_cuda_old.o
+$(FAKE_CUDA):
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared -lpthread -lm
@@ -254,9 +257,9 @@ THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_for
 THREADED_LONG := $(addprefix engine/test_,demotion gpu_ahead gpu_run pack product request)
 # fault/test_reclaim forks hundreds of times, which takes minutes with ASan, so the long tier runs it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
-c-tests: $(filter $(BUILD)/%,$(TESTED)) $(BUILD)/tests/engine/libcuda-fake.so
+c-tests: $(filter $(BUILD)/%,$(TESTED)) $(FAKE_CUDA)
 TESTED_LONG := $(THREADED_LONG:%=build-thread/tests/%) build-address-undefined/tests/fault/test_reclaim
-c-tests-long: $(filter $(BUILD)/%,$(TESTED_LONG)) $(BUILD)/tests/engine/libcuda-fake.so
+c-tests-long: $(filter $(BUILD)/%,$(TESTED_LONG)) $(FAKE_CUDA)
 	@EXPERTFS_LONG=1 PROGRAMS="$(filter $(BUILD)/%,$(TESTED_LONG))" SCRIPTS=0 tests/run
 # Programs that scripts use in addition to those of `all`
 for-scripts: $(filter-out $(TESTS:%=$(BUILD)/tests/%),$(TEST_PROGRAMS)) $(BUILD)/tests/engine/test_sweep

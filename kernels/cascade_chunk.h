@@ -56,34 +56,49 @@ EFS_DEVICE size_t efs_lower_bytes(const struct efs_span *span)
     return bytes;
 }
 
+/* On a device headers are aligned to 4 bytes. */
 EFS_DEVICE uint16_t efs_chunk_read_u16(const uint8_t *p)
 {
+#ifdef __CUDACC__
+    return *(const uint16_t *)p;
+#else
     uint16_t v;
     memcpy(&v, p, sizeof(v));
     return v;
+#endif
 }
 
 EFS_DEVICE uint32_t efs_chunk_read_u32(const uint8_t *p)
 {
+#ifdef __CUDACC__
+    return *(const uint32_t *)p;
+#else
     uint32_t v;
     memcpy(&v, p, sizeof(v));
     return v;
+#endif
 }
 
-/* Checks the header of a chunk of chunk_bytes bytes. 0 or -EUCLEAN. *chunk points into bytes. */
-EFS_DEVICE int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
+/* Checks the header of a chunk of chunk_bytes bytes; header is the chunk's start, or a copy of it. 0 or -EUCLEAN.
+ * *chunk points into bytes. */
+EFS_DEVICE int efs_chunk_parse(const uint8_t *header, const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
 {
     if (chunk_bytes < EFS_CHUNK_HEADER + EFS_CASCADE_SLACK || chunk_bytes > UINT32_MAX)
         return -EUCLEAN;
     chunk->bytes = bytes;
-    chunk->symbols = efs_chunk_read_u32(bytes);
-    chunk->spans = efs_chunk_read_u32(bytes + 4);
-    chunk->code_end = efs_chunk_read_u32(bytes + 8);
+    chunk->symbols = efs_chunk_read_u32(header);
+    chunk->spans = efs_chunk_read_u32(header + 4);
+    chunk->code_end = efs_chunk_read_u32(header + 8);
     if (chunk->symbols > EFS_SYMBOLS_MAX || chunk->spans != efs_span_count(chunk->symbols) ||
-        chunk->code_end > chunk_bytes - EFS_CASCADE_SLACK || efs_chunk_read_u32(bytes + 12) != 0)
+        chunk->code_end > chunk_bytes - EFS_CASCADE_SLACK || efs_chunk_read_u32(header + 12) != 0)
         return -EUCLEAN;
     chunk->code_begin = (uint32_t)efs_code_begin(chunk->spans); /* at most 2^15 spans */
     return chunk->code_begin <= chunk->code_end ? 0 : -EUCLEAN;
+}
+
+EFS_DEVICE int efs_chunk_open(const uint8_t *bytes, size_t chunk_bytes, struct efs_chunk *chunk)
+{
+    return efs_chunk_parse(bytes, bytes, chunk_bytes, chunk);
 }
 
 EFS_DEVICE bool efs_chunk_parse_levels(const uint8_t *p, uint32_t n, struct efs_span *span)
@@ -120,10 +135,11 @@ EFS_DEVICE bool efs_chunk_parse_entries(const uint8_t *p, struct efs_span *span)
     return true;
 }
 
-/* Parses span s < chunk->spans and checks what ops.h promises of a span. 0 or -EUCLEAN. */
-EFS_DEVICE int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span)
+/* Parses span s < chunk->spans and checks what ops.h promises of a span. header: that of the span and the first four
+ * bytes of the next one's, or a copy of them. 0 or -EUCLEAN. */
+EFS_DEVICE int efs_chunk_parse_span(const struct efs_chunk *chunk, const uint8_t *header, uint32_t s,
+                                    struct efs_span *span)
 {
-    const uint8_t *header = chunk->bytes + EFS_CHUNK_HEADER + (size_t)s * EFS_SPAN_HEADER;
     const uint32_t left = chunk->symbols - s * EFS_SPAN, begin = efs_chunk_read_u32(header);
     const uint32_t end = s + 1 < chunk->spans ? efs_chunk_read_u32(header + EFS_SPAN_HEADER) : chunk->code_end;
 
@@ -142,6 +158,11 @@ EFS_DEVICE int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct 
         at += efs_plane_bytes(span->size[level], 2);
     }
     return 0;
+}
+
+EFS_DEVICE int efs_chunk_span(const struct efs_chunk *chunk, uint32_t s, struct efs_span *span)
+{
+    return efs_chunk_parse_span(chunk, chunk->bytes + efs_code_begin(s), s, span);
 }
 
 /* Block b of the span. below: the result of lower(); NULL for a span without levels. */

@@ -14,8 +14,10 @@
 /* Functions in headers that device code also calls: nvcc compiles them for cuda/. */
 #ifdef __CUDACC__
 #define EFS_DEVICE static __device__ __forceinline__
+#define EFS_STATIC_ASSERT static_assert
 #else
 #define EFS_DEVICE static inline
+#define EFS_STATIC_ASSERT _Static_assert
 #endif
 
 #define EFS_LEVELS 5        /* maximum levels of a cascade */

@@ -71,12 +71,17 @@ static errint_t bring_check(const struct efs_tensor *tensors, uint32_t count)
 
 /* ---- copies; adjacent ones are merged ---- */
 
+#define COPIES 64u
+
+/* Copies of a slot, collected for one call: a driver that has cuMemcpyBatchAsync begins each while the last one ends.
+ */
 struct copy_run {
     struct efs_device *device;
     efs_cu_stream stream;
-    const uint8_t *from;
-    efs_cu_address to;
-    size_t bytes;
+    uint32_t count;
+    bool pinned; /* the driver has registered all sources, which a batch requires */
+    efs_cu_address to[COPIES], from[COPIES];
+    size_t bytes[COPIES];
     uint64_t all;
     const char *call; /* the failed call, or NULL */
     efs_cu_result result;
@@ -84,28 +89,49 @@ struct copy_run {
 
 static void copy_flush(struct copy_run *run)
 {
-    if (run->bytes == 0 || run->call)
-        return;
-    run->result = run->device->driver.copy_in(run->to, run->from, run->bytes, run->stream);
-    run->call = run->result ? "cuMemcpyHtoDAsync" : NULL;
-    run->all += run->bytes;
-    run->bytes = 0;
+    const struct efs_driver *cu = &run->device->driver;
+    struct efs_cu_copy_attributes how = {.source_order = EFS_CU_SOURCE_ANY_ORDER, .flags = EFS_CU_COPY_OVERLAP};
+    size_t first = 0, failed;
+    for (uint32_t i = 0; i < run->count; i++)
+        run->all += run->bytes[i];
+    if (cu->copy_batch && run->pinned && run->count > 1 && !run->call) {
+        run->result = cu->copy_batch(run->to, run->from, run->bytes, run->count, &how, &first, 1, &failed, run->stream);
+        run->call = run->result ? "cuMemcpyBatchAsync" : NULL;
+        run->count = 0;
+    }
+    for (uint32_t i = 0; i < run->count && !run->call; i++) {
+        run->result = cu->copy_in(run->to[i], (const void *)(uintptr_t)run->from[i], run->bytes[i], run->stream);
+        run->call = run->result ? "cuMemcpyHtoDAsync" : NULL;
+    }
+    run->count = 0;
+    run->pinned = true;
 }
 
-static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes)
+static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes, bool pinned)
 {
-    const uintptr_t next = (uintptr_t)from, end = (uintptr_t)run->from + run->bytes;
+    const uintptr_t next = (uintptr_t)from;
+    const uint32_t last = run->count - 1;
+    const uintptr_t end = run->count ? (uintptr_t)run->from[last] + run->bytes[last] : UINTPTR_MAX;
     /* The gap between adjacent chunks is shorter than CHUNK_ALIGN, so copying it touches no other page. A copy must not
      * cross segments, which the driver has registered separately. */
-    if (run->bytes && next >= end && next - end < CHUNK_ALIGN && next % CHUNK_ALIGN == 0 && next % SEGMENT_ALIGN != 0 &&
-        to - run->to == next - (uintptr_t)run->from) {
-        run->bytes = next - (uintptr_t)run->from + bytes;
+    if (next >= end && next - end < CHUNK_ALIGN && next % CHUNK_ALIGN == 0 && next % SEGMENT_ALIGN != 0 &&
+        to - run->to[last] == next - (uintptr_t)run->from[last]) {
+        run->bytes[last] = next - (uintptr_t)run->from[last] + bytes;
+        run->pinned &= pinned;
         return;
     }
-    copy_flush(run);
-    run->from = from;
-    run->to = to;
-    run->bytes = bytes;
+    if (run->count == COPIES)
+        copy_flush(run);
+    run->pinned &= pinned;
+    run->to[run->count] = to;
+    run->from[run->count] = next;
+    run->bytes[run->count++] = bytes;
+}
+
+/* Copies a chunk, whose segment is registered with the driver at its first use. */
+static void copy_chunk(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes)
+{
+    copy_add(run, to, from, bytes, efs_pins_take(&run->device->pins, from));
 }
 
 /* ---- a slot ---- */
@@ -122,7 +148,7 @@ static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct
         const efs_cu_address plain = (uintptr_t)bring->expert->tensors[bring->tensor].data;
         if (t->data) {
             const uint64_t bytes = t->bytes - bring->at < plain_room ? t->bytes - bring->at : plain_room;
-            copy_add(run, plain + bring->at, (const uint8_t *)t->data + bring->at, (size_t)bytes);
+            copy_add(run, plain + bring->at, (const uint8_t *)t->data + bring->at, (size_t)bytes, false);
             bring->at += bytes;
             plain_room -= bytes;
             if (bring->at < t->bytes)
@@ -136,7 +162,7 @@ static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct
                 if (plain_room == 0)
                     return shards;
                 plain_room -= bytes < plain_room ? bytes : plain_room;
-                copy_add(run, plain + bring->at, s->sm, s->sm_bytes);
+                copy_chunk(run, plain + bring->at, s->sm, s->sm_bytes);
                 bring->at += bytes;
                 continue;
             }
@@ -144,13 +170,14 @@ static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct
                 return shards;
             room -= shard_room(s);
             const enum efs_format format = s->sm ? efs_object_format(t->dtype, EFS_CHOOSE_AUTO) : EFS_FORMAT_BYTES;
-            slot->table->shard[shards] = (struct efs_gpu_shard){.e = s->e,
-                                                                .sm = s->sm,
-                                                                .dst = (uint8_t *)(uintptr_t)(plain + bring->at),
-                                                                .e_bytes = (uint32_t)s->e_bytes,
-                                                                .elements = (uint32_t)s->elements,
-                                                                .format = (uint32_t)format};
-            slot->table->status[shards++] = EFS_GPU_FINE;
+            slot->table[shards] = (struct efs_gpu_shard){.e = s->e,
+                                                         .sm = s->sm,
+                                                         .dst = (uint8_t *)(uintptr_t)(plain + bring->at),
+                                                         .e_bytes = (uint32_t)s->e_bytes,
+                                                         .elements = (uint32_t)s->elements,
+                                                         .format = (uint32_t)format,
+                                                         .status = EFS_GPU_FINE};
+            shards++;
             bring->at += bytes;
         }
         bring->tensor++;
@@ -166,43 +193,34 @@ static void slot_copy(struct efs_slot *slot, uint32_t shards, struct copy_run *r
 {
     efs_cu_address at = slot->memory + EFS_SLOT_TABLE;
     for (uint32_t i = 0; i < shards; i++) {
-        struct efs_gpu_shard *s = &slot->table->shard[i];
-        efs_pins_take(&run->device->pins, s->e);
-        if (s->sm)
-            efs_pins_take(&run->device->pins, s->sm);
-    }
-    for (uint32_t i = 0; i < shards; i++) {
-        struct efs_gpu_shard *s = &slot->table->shard[i];
-        copy_add(run, at, s->e, s->e_bytes);
+        struct efs_gpu_shard *s = &slot->table[i];
+        copy_chunk(run, at, s->e, s->e_bytes);
         s->e = (const uint8_t *)(uintptr_t)at;
         at += chunk_room(s->e_bytes);
     }
     for (uint32_t i = 0; i < shards; i++) {
-        struct efs_gpu_shard *s = &slot->table->shard[i];
+        struct efs_gpu_shard *s = &slot->table[i];
         const size_t bytes = s->sm ? efs_sm_bytes((enum efs_format)s->format, s->elements) : 0;
         if (!bytes)
             continue;
-        copy_add(run, at, s->sm, bytes);
+        copy_chunk(run, at, s->sm, bytes);
         s->sm = (const uint8_t *)(uintptr_t)at;
         at += chunk_room(bytes);
     }
-    if (shards) {
-        copy_add(run, slot->memory, slot->table->shard, shards * sizeof(slot->table->shard[0]));
-        copy_add(run, slot->memory + offsetof(struct efs_slot_table, status), slot->table->status,
-                 shards * sizeof(slot->table->status[0]));
-    }
+    if (shards)
+        copy_add(run, slot->memory, slot->table, shards * sizeof(slot->table[0]), true);
     copy_flush(run);
 }
 
 static efs_cu_result slot_launch(struct efs_device *device, struct efs_slot *slot, uint32_t shards)
 {
-    efs_cu_address table = slot->memory, status = table + offsetof(struct efs_slot_table, status);
-    void *arguments[] = {&table, &status};
+    efs_cu_address table = slot->memory;
+    void *arguments[] = {&table};
     uint32_t most = 0;
     for (uint32_t i = 0; i < shards; i++)
-        most = slot->table->shard[i].elements > most ? slot->table->shard[i].elements : most;
-    return device->driver.launch(device->decode, (most + EFS_BLOCK - 1) / EFS_BLOCK, shards, 1, EFS_GPU_THREADS, 1, 1,
-                                 0, slot->computing, arguments, NULL);
+        most = slot->table[i].elements > most ? slot->table[i].elements : most;
+    return device->driver.launch(device->decode, (most + EFS_SPAN - 1) / EFS_SPAN, shards, 1, EFS_GPU_DECODE_THREADS, 1,
+                                 1, EFS_GPU_DECODE_SHARED, slot->computing, arguments, NULL);
 }
 
 static void slot_told(void *arg)
@@ -214,7 +232,7 @@ bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs
                     efs_cu_result *result)
 {
     const struct efs_driver *cu = &device->driver;
-    struct copy_run run = {.device = device, .stream = slot->copying};
+    struct copy_run run = {.device = device, .stream = slot->copying, .pinned = true};
     uint32_t shards = slot_take(slot, bring, &run);
     /* From here the slot is in flight even if a call fails, because earlier calls may have started work. */
     slot->shards = shards;
@@ -231,8 +249,7 @@ bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs
     if (shards) {
         SLOT_CALL("cuLaunchKernel", slot_launch(device, slot, shards))
         SLOT_CALL("cuMemcpyDtoHAsync",
-                  cu->copy_out(slot->table->status, slot->memory + offsetof(struct efs_slot_table, status),
-                               shards * sizeof(slot->table->status[0]), slot->computing))
+                  cu->copy_out(slot->table, slot->memory, shards * sizeof(slot->table[0]), slot->computing))
     }
     SLOT_CALL("cuEventRecord", cu->event_record(slot->done, slot->computing))
     SLOT_CALL("cuLaunchHostFunc", cu->launch_host(slot->computing, slot_told, device))
@@ -325,7 +342,7 @@ bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone)
         return false;
     }
     for (uint32_t i = 0; i < slot->shards && slot->bring->error == 0 && !gone; i++)
-        if (slot->table->status[i] != EFS_GPU_FINE)
+        if (slot->table[i].status != EFS_GPU_FINE)
             slot->bring->error = -EUCLEAN;
     slot->bring->slots--;
     return true;

@@ -3,8 +3,8 @@
  * device_core.h - private to engine/gpu/: a device, its requests, experts being copied to it.
  *
  * For experts in pool G a request is complete at once. It requests the missing ones from the client in coded form, and
- * the thread `efs-gpu` copies them to the device: one stream copies as much of an expert as fits in a slot; a second
- * stream waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the
+ * the thread `efs-gpu` copies them to the device: a stream copies as much of an expert as fits in a slot; another one
+ * waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the
  * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_ahead.c) have
  * their own slot and stream. The thread blocks only in poll(2), and in queries to a mount about the state of hinted
  * experts.
@@ -47,12 +47,7 @@ struct efs_device_request {
     struct efs_device_item items[];
 };
 
-/* A slot's table of shards and their status, copied to and from the device; in host memory allocated by the driver. */
-struct efs_slot_table {
-    struct efs_gpu_shard shard[EFS_SLOT_SHARDS];
-    uint32_t status[EFS_SLOT_SHARDS];
-};
-_Static_assert(sizeof(struct efs_slot_table) <= EFS_SLOT_TABLE, "a slot's table");
+_Static_assert(EFS_SLOT_SHARDS * sizeof(struct efs_gpu_shard) <= EFS_SLOT_TABLE, "a slot's table");
 
 /* A request to the client for missing experts. Owned by efs-gpu. */
 struct efs_bring_source {
@@ -82,7 +77,7 @@ struct efs_slot {
     efs_cu_address memory;
     efs_cu_stream copying, computing; /* streams of this slot; equal for prefetch */
     size_t plain_bytes;               /* limit of uncoded bytes that are copied straight to pool G with the slot */
-    struct efs_slot_table *table;
+    struct efs_gpu_shard *table; /* [EFS_SLOT_SHARDS] in host memory of the driver; copied to and from the device */
     efs_cu_event copied, done;
     struct efs_bring *bring;
     uint32_t shards;

@@ -44,6 +44,8 @@ static errint_t device_load(struct efs_device *device, bool ahead, struct efs_er
     const struct efs_driver *cu = &device->driver;
     DEVICE_CALL("cuModuleLoadData", cu->module_load(&device->module, efs_gpu_image));
     DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->decode, device->module, "efs_gpu_decode"));
+    DEVICE_CALL("cuFuncSetAttribute",
+                cu->function_set(device->decode, EFS_CU_FUNCTION_SHARED_BYTES, EFS_GPU_DECODE_SHARED));
     DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->up, device->module, "efs_gpu_ffn_up"));
     DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->down, device->module, "efs_gpu_ffn_down"));
     DEVICE_CALL("cuModuleGetFunction", cu->function_get(&device->sum, device->module, "efs_gpu_ffn_sum"));
@@ -67,7 +69,7 @@ static errint_t device_make_slot(struct efs_device *device, uint32_t number, str
     slot->copying = ahead ? device->ahead : device->copying;
     slot->computing = ahead ? device->ahead : device->computing;
     slot->plain_bytes = ahead ? EFS_SLOT_BYTES : SIZE_MAX;
-    DEVICE_CALL("cuMemHostAlloc", cu->host_alloc(&table, sizeof(*slot->table), 0));
+    DEVICE_CALL("cuMemHostAlloc", cu->host_alloc(&table, EFS_SLOT_SHARDS * sizeof(*slot->table), 0));
     slot->table = table;
     DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
     DEVICE_CALL("cuEventCreate", cu->event_create(&slot->done, EFS_CU_EVENT_NO_TIMING));

@@ -297,14 +297,15 @@ static void deal_learn_link(struct efs_device *device)
     device->bring_ns = 0;
 }
 
-/* Lock held. Sets tokens, cached and bytes (in granules) of experts. Returns the granules of pool G that the rest may
- * use; all experts are assumed to have the mean size of those in the pool. */
+/* Lock held. Sets tokens, cached and bytes (in granules) of experts, and whether the missing ones fit in pool G without
+ * an eviction. Returns the granules of pool G that the rest may use; all experts are assumed to have the mean size of
+ * those in the pool. */
 static uint64_t deal_look(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_mixture *m,
-                          struct efs_assign_expert *experts)
+                          struct efs_assign_expert *experts, bool *fill)
 {
     const struct efs_vram *vram = &device->vram;
     const uint64_t each = vram->placed ? vram->used_granules / vram->placed : 0;
-    uint64_t kept = vram->held;
+    uint64_t kept = vram->held, missing = 0;
     for (uint32_t i = 0; i < m->expert_count; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, m->experts[i].expert);
         const struct efs_vram_expert *expert = efs_vram_find(vram, &key);
@@ -312,12 +313,14 @@ static uint64_t deal_look(struct efs_device *device, const char *stack, uint32_t
         experts[i].cached = expert && expert->state == EFS_VRAM_HERE;
         experts[i].bytes = each;
         kept += experts[i].cached && !expert->holders;
+        missing += !experts[i].cached;
     }
+    *fill = each > 0 && vram->used_granules + missing * each <= vram->granules;
     return kept * each < vram->granules ? vram->granules - kept * each : 0;
 }
 
 errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_mixture *m,
-                         bool *on_device, struct efs_error *err)
+                         bool *on_device, struct efs_assign_choice *choice, struct efs_error *err)
 {
     uint8_t side[EFS_ROUTING_EXPERTS];
     if (strlen(stack) >= EFS_STACK_NAME_BYTES)
@@ -332,14 +335,22 @@ errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t 
     errint_t rc = device->lost ? efs_fail(err, device->lost, "%s", device->lost_error.text) : 0;
     if (rc == 0) {
         deal_learn_link(device);
-        const uint64_t room = deal_look(device, stack, layer, m, experts);
-        rc = efs_assign_by_costs(&device->costs, experts, m->expert_count, room, side);
+        bool fill;
+        const uint64_t room = deal_look(device, stack, layer, m, experts, &fill);
+        rc = efs_assign_by_costs(&device->costs, experts, m->expert_count, room, fill, m->tokens, side, choice);
     }
     pthread_mutex_unlock(&device->lock);
     for (uint32_t i = 0; i < m->expert_count && rc == 0; i++)
         on_device[i] = side[i] == EFS_ASSIGN_GPU;
     free(experts);
     return rc;
+}
+
+void efs_device_ran_layer(struct efs_device *device, const struct efs_assign_choice *choice, uint64_t ns)
+{
+    pthread_mutex_lock(&device->lock);
+    efs_assign_costs_layer(&device->costs, choice, ns);
+    pthread_mutex_unlock(&device->lock);
 }
 
 void efs_device_ran_here(struct efs_device *device, uint32_t tokens, uint64_t ns)

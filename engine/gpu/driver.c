@@ -34,6 +34,10 @@ errint_t efs_driver_open(struct efs_driver *driver, struct efs_error *err)
     }
     EFS_CU_CALLS(EFS_CU_FIND)
 #undef EFS_CU_FIND
+#define EFS_CU_LOOK(field, symbol, arguments)                                                                          \
+    (void)driver_symbol(library, symbol, &driver->field, sizeof(driver->field));
+    EFS_CU_OPTIONAL_CALLS(EFS_CU_LOOK)
+#undef EFS_CU_LOOK
     driver->library = library;
     return 0;
 }

@@ -19,8 +19,9 @@ typedef void efs_cu_host_fn(void *arg);
 
 #define EFS_CU_OUT_OF_MEMORY 2
 #define EFS_CU_NOT_READY 600
-#define EFS_CU_STREAM_NON_BLOCKING 1u /* not ordered with the default stream */
-#define EFS_CU_HOST_PORTABLE 1u       /* the registration is valid in all contexts */
+#define EFS_CU_STREAM_NON_BLOCKING 1u  /* not ordered with the default stream */
+#define EFS_CU_HOST_PORTABLE 1u        /* the registration is valid in all contexts */
+#define EFS_CU_FUNCTION_SHARED_BYTES 8 /* attribute: the most dynamic shared memory of a launch */
 #define EFS_CU_EVENT_TIMING 0u
 #define EFS_CU_EVENT_NO_TIMING 2u /* an event for ordering only */
 
@@ -55,6 +56,7 @@ typedef void efs_cu_host_fn(void *arg);
     X(module_load, "cuModuleLoadData", (efs_cu_module * module, const void *image))                                    \
     X(module_unload, "cuModuleUnload", (efs_cu_module module))                                                         \
     X(function_get, "cuModuleGetFunction", (efs_cu_function * function, efs_cu_module module, const char *name))       \
+    X(function_set, "cuFuncSetAttribute", (efs_cu_function function, int attribute, int value))                        \
     X(launch, "cuLaunchKernel",                                                                                        \
       (efs_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                  \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, efs_cu_stream stream, void **arguments,              \
@@ -62,10 +64,29 @@ typedef void efs_cu_host_fn(void *arg);
     X(launch_host, "cuLaunchHostFunc", (efs_cu_stream stream, efs_cu_host_fn * function, void *arg))                   \
     X(error_name, "cuGetErrorName", (efs_cu_result result, const char **name))
 
+/* Attributes of the copies of a batch: CUmemcpyAttributes. */
+struct efs_cu_copy_attributes {
+    int source_order;
+    struct {
+        int type, number;
+    } source_location, target_location; /* used for managed memory only */
+    unsigned flags;
+};
+#define EFS_CU_SOURCE_ANY_ORDER 3 /* the sources are not written by work in the stream */
+#define EFS_CU_COPY_OVERLAP 1u    /* flag: leave the multiprocessors to kernels */
+
+/* Calls that only newer drivers have; else NULL. */
+#define EFS_CU_OPTIONAL_CALLS(X)                                                                                       \
+    X(copy_batch, "cuMemcpyBatchAsync", /* CUDA 12.8 */                                                                \
+      (efs_cu_address * to, efs_cu_address * from, size_t * bytes, size_t count,                                       \
+       struct efs_cu_copy_attributes * attributes, size_t * attribute_of, size_t attribute_count, size_t * failed,     \
+       efs_cu_stream stream))
+
 struct efs_driver {
     void *library; /* NULL: not open */
 #define EFS_CU_FIELD(name, symbol, arguments) efs_cu_result(*name) arguments;
     EFS_CU_CALLS(EFS_CU_FIELD)
+    EFS_CU_OPTIONAL_CALLS(EFS_CU_FIELD)
 #undef EFS_CU_FIELD
 };
 

@@ -15,7 +15,6 @@
 #include <pthread.h>
 
 struct efs_pin {
-    struct efs_pin *next;
     void *base;
     size_t bytes;
     bool registered; /* false: the driver refused; not retried */
@@ -26,8 +25,9 @@ struct efs_pins {
     efs_cu_context context;
     struct efs *fs; /* NULL: no segments are registered */
     struct efs_chunk_watch watch;
-    pthread_mutex_t lock; /* guards the list */
-    struct efs_pin *list;
+    pthread_mutex_t lock; /* guards the fields below */
+    struct efs_pin *pin;  /* [count] of [room], ascending by base */
+    size_t count, room;
 };
 
 /* fs: NULL for a client of a mount. driver and context must outlive pins. */
@@ -35,7 +35,8 @@ void efs_pins_init(struct efs_pins *pins, const struct efs_driver *driver, efs_c
 /* Unregisters all segments. No copy from them may be in flight. */
 void efs_pins_end(struct efs_pins *pins);
 /* Registers the segment of a held chunk that is to be copied, unless this was tried before or the chunk is in no
- * segment. Called by one thread, in the device's context. May take milliseconds. */
-void efs_pins_take(struct efs_pins *pins, const void *chunk);
+ * segment. Returns whether the driver has registered it. Called by one thread, in the device's context. May take
+ * milliseconds. */
+bool efs_pins_take(struct efs_pins *pins, const void *chunk);
 
 #endif

@@ -12,16 +12,20 @@
 
 #include "ops.h"
 
-/* Threads per block of every kernel. */
+/* Threads per block of efs_gpu_decode, and of all other kernels. */
+#define EFS_GPU_DECODE_THREADS 512
 #define EFS_GPU_THREADS 256
+/* Bytes of dynamic shared memory of efs_gpu_decode, which is more than a launch may ask for
+ * unless the function's attribute was set. */
+#define EFS_GPU_DECODE_SHARED (71u << 10)
 /* Alignment of chunks, exponents, SM and destinations, bytes. The store aligns chunks to 64. */
 #define EFS_GPU_ALIGN 16
 
 /*
  * A shard to decode. The caller owns the memory, which the device must be able to access: device memory, or registered
- * host memory (SM is read once, so it can stay there). Kernels that take shards are launched with a grid of
- * (blocks of EFS_BLOCK elements of the largest shard, shards) and no dynamic shared memory; blocks past the end of a
- * shard return immediately.
+ * host memory (SM is read once, so it can stay there). efs_gpu_decode is launched with a grid of (spans of EFS_SPAN
+ * elements of the largest shard, shards), efs_gpu_recover with one of (blocks of EFS_BLOCK elements, shards); blocks
+ * past the end of a shard return immediately.
  */
 struct efs_gpu_shard {
     const uint8_t *e;  /* decode: a cascade chunk of e_bytes; recover: the exponents, a byte an element */
@@ -29,6 +33,7 @@ struct efs_gpu_shard {
     uint8_t *dst;      /* elements * efs_format_bytes(format) bytes; written once, never read */
     uint32_t e_bytes, elements;
     uint32_t format; /* enum efs_format */
+    uint32_t status; /* enum efs_gpu_status */
 };
 
 /* Status of a shard: the host initialises it to EFS_GPU_FINE; a kernel sets EFS_GPU_DAMAGED when the chunk is not well

@@ -2,15 +2,13 @@
 /*
  * gpu_decode.h - decodes a cascade chunk and SM to plain elements. Private to cuda/.
  *
- * A block of threads decodes a block of elements. It computes its range of symbols in each lower level: the range in
- * level 1 is in the span's header, and the number of escapes before a position of a level, counted by popcount, is the
- * position in the next level. So blocks are independent; the cost is that each block reads the codes of the lower
- * levels (about a fifth of the chunk for trained weights). The symbols of the range are decoded to shared memory from
- * the last level up: each thread counts its escapes, a scan over the threads gives the index of its first escape, and
- * each thread writes its symbols. The last step does the same with the planes of level 0 and merges the result with SM.
+ * A block of threads decodes a span. It decodes the symbols of the lower levels to shared memory from the last level
+ * up: each thread takes up to 16 consecutive bytes of a level's planes and counts the escapes in each of the four
+ * planes; a scan over the threads gives the index of its first escape in each plane; then it writes its symbols. The
+ * last step does the same with the planes of level 0, which are block by block, and merges the result with SM.
  *
- * A damaged chunk is detected as on the CPU: headers by cascade_chunk.h; each range must be inside its level; where it
- * ends with the level, as that of a span's last block does, the range in the next level must end with that level.
+ * A damaged chunk is detected as on the CPU: headers by cascade_chunk.h; the number of escapes in a level, and in each
+ * block of level 0, must be the one that the headers have.
  */
 #ifndef EFS_KERNELS_GPU_DECODE_H
 #define EFS_KERNELS_GPU_DECODE_H
@@ -18,35 +16,44 @@
 #include "cascade_chunk.h"
 #include "gpu_merge.h"
 
-#define EFS_GPU_GROUP 16
-#define EFS_GPU_GROUPS (EFS_GPU_THREADS / EFS_GPU_GROUP)
+#define EFS_GPU_PART (EFS_SPAN / 4 / EFS_GPU_DECODE_THREADS)       /* plane bytes of a thread, at most */
+#define EFS_GPU_PARTS (EFS_GPU_DECODE_THREADS / EFS_SPAN_BLOCKS)   /* threads of a block of elements */
+#define EFS_GPU_WORDS (EFS_CHUNK_HEADER / 4 + EFS_SPAN_HEADER / 4) /* in the headers of a chunk and a span */
+EFS_STATIC_ASSERT(EFS_GPU_PART == 16, "a thread loads four words");
 
 /* State of a block of threads, in shared memory. */
 struct efs_gpu_decode {
+    uint8_t symbols[2][EFS_SPAN + 16]; /* that enter a level, for odd and even levels; 16: loads past the end */
+    /* Escapes in each thread's part of planes 0 to 3, 16 bits each; after the scan, of the parts before it. */
+    uint64_t count[EFS_GPU_DECODE_THREADS + 1];
+    uint64_t sums[EFS_GPU_DECODE_THREADS / 32];
+    uint32_t header[EFS_GPU_WORDS + 1]; /* the last: the first word of the next span's */
     struct efs_chunk chunk;
     struct efs_span span;
     bool refused; /* the headers are not well formed */
-    uint32_t begin[EFS_LEVELS + 1],
-        end[EFS_LEVELS + 1];         /* range of this block's symbols among those that enter a level */
-    uint64_t count[EFS_GPU_THREADS]; /* escapes of each thread: up to four 16-bit counts */
-    uint64_t group[EFS_GPU_GROUPS];  /* sums over groups of threads */
-    uint8_t symbols[2][EFS_BLOCK];   /* of the range; two buffers for odd and even levels */
 };
+EFS_STATIC_ASSERT(sizeof(struct efs_gpu_decode) <= EFS_GPU_DECODE_SHARED, "EFS_GPU_DECODE_SHARED is too small");
 
-/* Step: thread 0 parses the headers. */
-EFS_DEVICE void efs_gpu_decode_open(unsigned thread, const struct efs_gpu_shard *shard, uint32_t b,
+/* Step: loads the headers, a word a thread. Words past the chunk's end are 0. */
+EFS_DEVICE void efs_gpu_decode_load(unsigned thread, const struct efs_gpu_shard *shard, uint32_t span,
                                     struct efs_gpu_decode *s)
 {
-    if (thread != 0)
-        return;
-    s->refused = efs_chunk_open(shard->e, shard->e_bytes, &s->chunk) != 0 || s->chunk.symbols != shard->elements ||
-                 efs_chunk_span(&s->chunk, b / EFS_SPAN_BLOCKS, &s->span) != 0;
-    if (s->refused)
-        return;
-    for (unsigned level = 0; level <= EFS_LEVELS; level++)
-        s->begin[level] = s->end[level] = 0;
-    s->begin[1] = s->span.entry[b % EFS_SPAN_BLOCKS];
-    s->end[1] = s->span.entry[b % EFS_SPAN_BLOCKS + 1];
+    const uint64_t at = thread < EFS_CHUNK_HEADER / 4 ? 4 * thread : 4 * thread + (uint64_t)span * EFS_SPAN_HEADER;
+
+    if (thread <= EFS_GPU_WORDS)
+        s->header[thread] = at + 4 <= shard->e_bytes ? *(const efs_gpu_word *)(shard->e + at) : 0;
+}
+
+/* Step: thread 0 parses the headers. */
+EFS_DEVICE void efs_gpu_decode_open(unsigned thread, const struct efs_gpu_shard *shard, uint32_t span,
+                                    struct efs_gpu_decode *s)
+{
+    const uint8_t *header = (const uint8_t *)s->header;
+
+    if (thread == 0)
+        s->refused = efs_chunk_parse(header, shard->e, shard->e_bytes, &s->chunk) != 0 ||
+                     s->chunk.symbols != shard->elements ||
+                     efs_chunk_parse_span(&s->chunk, header + EFS_CHUNK_HEADER, span, &s->span) != 0;
 }
 
 /* Mask of the low bits of the codes with index < limit, among the codes in bytes [j, j + 4) of planes of width bytes.
@@ -61,240 +68,224 @@ EFS_DEVICE uint32_t efs_gpu_codes_below(uint32_t limit, uint32_t width, uint32_t
                       (one << 2 * plane & (((uint64_t)1 << 8 * in_part) - 1)));
 }
 
-/* Mask of the low bits of the codes that are escapes. */
-EFS_DEVICE uint32_t efs_gpu_escapes(uint32_t codes)
-{
-    return codes & codes >> 1 & 0x55555555;
-}
-
-/* Step: computes the start and end of the range in the next level. */
-EFS_DEVICE void efs_gpu_decode_find(unsigned thread, unsigned level, struct efs_gpu_decode *s)
-{
-    const uint32_t width = (uint32_t)efs_plane_bytes(s->span.size[level], 2);
-    uint32_t before = 0, through = 0;
-
-    for (uint32_t j = 4 * thread; j < width; j += 4 * EFS_GPU_THREADS) {
-        const uint32_t escapes = efs_gpu_escapes(efs_gpu_load_any(s->span.planes[level] + j).word[0]);
-        before += efs_gpu_popcount(escapes & efs_gpu_codes_below(s->begin[level], width, j));
-        through += efs_gpu_popcount(escapes & efs_gpu_codes_below(s->end[level], width, j));
-    }
-    if (through > 0) {
-        efs_gpu_add(&s->begin[level + 1], before);
-        efs_gpu_add(&s->end[level + 1], through);
-    }
-}
-
-/* Whether this block's range shows that the planes of a level contradict the sizes in the header. */
-EFS_DEVICE bool efs_gpu_decode_differs(unsigned level, const struct efs_gpu_decode *s)
-{
-    const uint32_t size = s->span.size[level + 1], end = s->end[level + 1];
-
-    return end > size || (s->end[level] == s->span.size[level] && end != size);
-}
-
-/* The part of the range's codes in a level that one thread handles: consecutive, of nearly equal size for all threads.
- */
-struct efs_gpu_codes {
+/* A thread's part of a level's planes: bytes [begin, end) of planes of m codes. begin is a multiple of 4. */
+struct efs_gpu_part {
     const uint8_t *planes;
-    uint32_t width, at, end; /* at: index in the range, also as byte and shift: */
-    uint32_t byte, shift;
+    uint32_t m, width, begin, end;
 };
 
-EFS_DEVICE struct efs_gpu_codes efs_gpu_codes_of(unsigned thread, unsigned level, const struct efs_gpu_decode *s)
+/* The whole planes; in_level: the thread's number among those that share them. */
+EFS_DEVICE struct efs_gpu_part efs_gpu_part_of(const uint8_t *planes, uint32_t m, unsigned in_level, uint32_t each)
 {
-    const uint32_t n = s->end[level] - s->begin[level], run = (n + EFS_GPU_THREADS - 1) / EFS_GPU_THREADS;
-    const uint32_t at = thread * run < n ? thread * run : n, end = at + run < n ? at + run : n;
-    const uint32_t width = (uint32_t)efs_plane_bytes(s->span.size[level], 2);
-    struct efs_gpu_codes codes = {s->span.planes[level], width, at, end, 0, 0};
+    const uint32_t width = (uint32_t)efs_plane_bytes(m, 2), begin = in_level * each < width ? in_level * each : width;
 
-    if (at < end) { /* then width > 0 */
-        codes.byte = (s->begin[level] + at) % width;
-        codes.shift = (s->begin[level] + at) / width * 2;
+    return (struct efs_gpu_part){planes, m, width, begin, begin + each < width ? begin + each : width};
+}
+
+/* Of a level above 0: equal parts for all threads. */
+EFS_DEVICE struct efs_gpu_part efs_gpu_part_below(unsigned thread, unsigned level, const struct efs_gpu_decode *s)
+{
+    const uint32_t m = s->span.size[level], words = (m + 15) / 16;
+
+    return efs_gpu_part_of(s->span.planes[level], m, thread,
+                           (words + EFS_GPU_DECODE_THREADS - 1) / EFS_GPU_DECODE_THREADS * 4);
+}
+
+/* Of level 0: EFS_GPU_PARTS threads share the planes of a block. */
+EFS_DEVICE struct efs_gpu_part efs_gpu_part_first(unsigned thread, const struct efs_gpu_decode *s)
+{
+    const unsigned b = thread / EFS_GPU_PARTS;
+
+    return efs_gpu_part_of(s->span.planes[0] + b * (EFS_BLOCK / 4), efs_block_size(s->span.size[0], b),
+                           thread % EFS_GPU_PARTS, EFS_GPU_PART);
+}
+
+/* The part's codes; 0 past its end, and past the last code of the planes. */
+EFS_DEVICE struct efs_gpu_quad efs_gpu_part_codes(const struct efs_gpu_part *part)
+{
+    struct efs_gpu_quad codes = {{0, 0, 0, 0}};
+
+    if (part->begin < part->end)
+        codes = efs_gpu_load_any_quad(part->planes + part->begin);
+    EFS_GPU_UNROLL
+    for (unsigned i = 0; i < 4; i++) {
+        const uint32_t j = part->begin + 4 * i;
+        if (j >= part->end)
+            codes.word[i] = 0;
+        else if (j + 8 > part->width && part->m % 16 != 0)
+            codes.word[i] &= 3 * efs_gpu_codes_below(part->m, part->width, j);
     }
     return codes;
 }
 
-EFS_DEVICE unsigned efs_gpu_codes_next(struct efs_gpu_codes *codes)
+/* Copies the rest, the symbols that enter no level. */
+EFS_DEVICE void efs_gpu_decode_rest(unsigned thread, struct efs_gpu_decode *s)
 {
-    const unsigned code = codes->planes[codes->byte] >> codes->shift & 3u;
+    const uint32_t size = s->span.size[s->span.levels];
+    uint8_t *symbols = s->symbols[s->span.levels % 2];
 
-    codes->at++;
-    if (++codes->byte == codes->width) {
-        codes->byte = 0;
-        codes->shift += 2;
-    }
-    return code;
+    for (uint32_t at = 4 * thread; at < size; at += 4 * EFS_GPU_DECODE_THREADS)
+        *(efs_gpu_word *)(symbols + at) = efs_gpu_load_any(s->span.rest + at);
 }
 
-/* Step: each thread counts its escapes in a level of the range. */
+/* Step: counts the escapes of this thread's part; before the last level, also copies the rest. */
 EFS_DEVICE void efs_gpu_decode_count(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
-    struct efs_gpu_codes codes = efs_gpu_codes_of(thread, level, s);
-    uint32_t escapes = 0;
+    const struct efs_gpu_part part = level == 0 ? efs_gpu_part_first(thread, s) : efs_gpu_part_below(thread, level, s);
+    const struct efs_gpu_quad codes = efs_gpu_part_codes(&part);
+    uint32_t escapes[4] = {0, 0, 0, 0};
 
-    while (codes.at < codes.end)
-        escapes += efs_gpu_codes_next(&codes) == 3;
-    s->count[thread] = escapes;
+    if (level + 1 == s->span.levels)
+        efs_gpu_decode_rest(thread, s);
+    EFS_GPU_UNROLL
+    for (unsigned i = 0; i < 4; i++) {
+        const uint32_t mask = codes.word[i] & codes.word[i] >> 1;
+        EFS_GPU_UNROLL
+        for (unsigned plane = 0; plane < 4; plane++)
+            escapes[plane] += efs_gpu_popcount(mask & 0x01010101u << 2 * plane);
+    }
+    s->count[thread] = (uint64_t)(escapes[3] << 16 | escapes[2]) << 32 | (escapes[1] << 16 | escapes[0]);
 }
 
-/* Step: first half of the scan; the second half is efs_gpu_decode_rank(). */
-EFS_DEVICE void efs_gpu_decode_scan(unsigned thread, struct efs_gpu_decode *s)
+/* Sum of the four counts. */
+EFS_DEVICE uint32_t efs_gpu_escapes(uint64_t counts)
 {
-    uint64_t sum = 0;
+    const uint32_t pairs = (uint32_t)(counts >> 32) + (uint32_t)counts;
 
-    if (thread >= EFS_GPU_GROUPS)
-        return;
-    for (unsigned i = 0; i < EFS_GPU_GROUP; i++)
-        sum += s->count[thread * EFS_GPU_GROUP + i];
-    s->group[thread] = sum;
+    return (pairs & 0xffff) + (pairs >> 16);
 }
 
-/* Escapes of the threads before this one; for thread EFS_GPU_THREADS: of all threads. */
-EFS_DEVICE uint64_t efs_gpu_decode_rank(unsigned thread, const struct efs_gpu_decode *s)
+/* Whether the number of escapes in a level differs from the headers. */
+EFS_DEVICE bool efs_gpu_decode_differs(unsigned level, const struct efs_gpu_decode *s)
 {
-    uint64_t rank = 0;
+    bool differs = false;
 
-    for (unsigned i = 0; i < thread / EFS_GPU_GROUP; i++)
-        rank += s->group[i];
-    for (unsigned i = thread - thread % EFS_GPU_GROUP; i < thread; i++)
-        rank += s->count[i];
-    return rank;
+    if (level > 0)
+        return efs_gpu_escapes(s->count[EFS_GPU_DECODE_THREADS]) != s->span.size[level + 1];
+    for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++)
+        differs |= efs_gpu_escapes(s->count[(b + 1) * EFS_GPU_PARTS] - s->count[b * EFS_GPU_PARTS]) !=
+                   s->span.entry[b + 1] - s->span.entry[b];
+    return differs;
 }
 
-/* The range's symbols that enter a level: in the rest, or written by efs_gpu_decode_fill(). */
-EFS_DEVICE const uint8_t *efs_gpu_decode_below(unsigned level, const struct efs_gpu_decode *s)
+/* The low halves of the bytes of v as the four halves of 16 bits: a selector of efs_gpu_pick(). */
+EFS_DEVICE uint32_t efs_gpu_selector(uint32_t v)
 {
-    return level == s->span.levels ? s->span.rest + s->begin[level] : s->symbols[level % 2];
+    return efs_gpu_pick(v | v >> 4, 0, 0x4420);
 }
 
-/* Step: writes the range's symbols that enter a level. */
+/* The symbols of four codes, one in the low bits of each byte. table[3] is 0. *below, the index of the next escaped
+ * symbol, is advanced. */
+EFS_DEVICE uint32_t efs_gpu_symbols(uint32_t codes, uint32_t table, const uint8_t *symbols, uint32_t *below)
+{
+    const uint32_t escapes = codes & codes >> 1 & 0x01010101, whole = escapes * 0xff;
+    const uint32_t before = escapes * 0x01010100; /* byte i: escapes in the bytes before it */
+    const uint32_t from = (0x03020100 & ~whole) | ((before + 0x04040404) & whole);
+    const uint32_t known = efs_gpu_pick(table, 0, efs_gpu_selector(codes)), next = efs_gpu_load_any(symbols + *below);
+
+    *below += (escapes * 0x01010101) >> 24;
+    return efs_gpu_pick(known, next, efs_gpu_selector(from));
+}
+
+EFS_DEVICE uint32_t efs_gpu_table(const uint8_t *table)
+{
+    return table[0] | (uint32_t)table[1] << 8 | (uint32_t)table[2] << 16;
+}
+
+/* Step: writes the symbols that enter a level above 0. */
 EFS_DEVICE void efs_gpu_decode_fill(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
-    const uint8_t *below = efs_gpu_decode_below(level + 1, s) + efs_gpu_decode_rank(thread, s);
-    struct efs_gpu_codes codes = efs_gpu_codes_of(thread, level, s);
+    const struct efs_gpu_part part = efs_gpu_part_below(thread, level, s);
+    const struct efs_gpu_quad codes = efs_gpu_part_codes(&part);
+    const uint64_t rank = s->count[thread], all = s->count[EFS_GPU_DECODE_THREADS];
+    const uint32_t table = efs_gpu_table(s->span.table[level]);
+    uint32_t first = 0;
 
-    while (codes.at < codes.end) {
-        const uint32_t at = codes.at;
-        const unsigned code = efs_gpu_codes_next(&codes);
-        s->symbols[level % 2][at] = code == 3 ? *below++ : s->span.table[level][code];
-    }
-}
-
-/* The codes of level 0 of this thread: eight bytes of planes, four runs of eight elements. Codes past the last element
- * are 0. */
-EFS_DEVICE struct efs_gpu_pair efs_gpu_decode_own(unsigned thread, uint32_t b, const struct efs_gpu_decode *s)
-{
-    const uint32_t m = efs_block_size(s->span.size[0], b % EFS_SPAN_BLOCKS), j = 8 * thread;
-    const uint32_t width = (uint32_t)efs_plane_bytes(m, 2);
-    struct efs_gpu_pair codes = {{0, 0}};
-
-    if (s->span.levels == 0 || j >= width)
-        return codes;
-    codes = efs_gpu_load_any(s->span.planes[0] + b % EFS_SPAN_BLOCKS * (EFS_BLOCK / 4) + j);
-    if (m < EFS_BLOCK) {
-        codes.word[0] &= 3 * efs_gpu_codes_below(m, width, j);
-        codes.word[1] &= j + 4 < width ? 3 * efs_gpu_codes_below(m, width, j + 4) : 0;
-    }
-    return codes;
-}
-
-/* Step: each thread counts its escapes in each plane of level 0. */
-EFS_DEVICE void efs_gpu_decode_count_own(unsigned thread, uint32_t b, struct efs_gpu_decode *s)
-{
-    const struct efs_gpu_pair codes = efs_gpu_decode_own(thread, b, s);
-    const uint32_t low = efs_gpu_escapes(codes.word[0]), high = efs_gpu_escapes(codes.word[1]);
-    uint64_t escapes = 0;
-
+    if (part.begin >= part.end)
+        return;
+    EFS_GPU_ROLLED
     for (unsigned plane = 0; plane < 4; plane++) {
-        const uint32_t mask = 0x01010101u << 2 * plane;
-        escapes |= (uint64_t)(efs_gpu_popcount(low & mask) + efs_gpu_popcount(high & mask)) << 16 * plane;
+        uint32_t below = first + (uint32_t)(rank >> 16 * plane & 0xffff);
+        EFS_GPU_UNROLL
+        for (unsigned i = 0; i < 4; i++) {
+            const uint32_t j = part.begin + 4 * i, at = plane * part.width + j;
+            if (j >= part.end || at >= part.m)
+                continue;
+            const uint32_t symbols =
+                efs_gpu_symbols(codes.word[i] >> 2 * plane & 0x03030303, table, s->symbols[(level + 1) % 2], &below);
+            EFS_GPU_UNROLL
+            for (unsigned k = 0; k < 4; k++)
+                if (j + k < part.end && at + k < part.m)
+                    s->symbols[level % 2][at + k] = (uint8_t)(symbols >> 8 * k);
+        }
+        first += (uint32_t)(all >> 16 * plane & 0xffff);
     }
-    s->count[thread] = escapes;
 }
 
-/* Whether the number of escapes in level 0 differs from the number of symbols in level 1. */
-EFS_DEVICE bool efs_gpu_decode_differs_own(const struct efs_gpu_decode *s)
-{
-    const uint64_t all = efs_gpu_decode_rank(EFS_GPU_THREADS, s);
-
-    return (all & 0xffff) + (all >> 16 & 0xffff) + (all >> 32 & 0xffff) + (all >> 48) != s->end[1] - s->begin[1];
-}
-
-/* The symbols of four codes, one in the low bits of each byte. table[3] is 0. */
-EFS_DEVICE uint32_t efs_gpu_symbols(uint32_t codes, uint32_t table, const uint8_t **below)
-{
-    const uint32_t pairs = codes | codes >> 4;
-    uint32_t symbols = efs_gpu_pick(table, 0, (pairs & 0xff) | (pairs >> 8 & 0xff00));
-
-    for (unsigned i = 0; i < 4; i++)
-        if ((codes >> 8 * i & 3) == 3)
-            symbols |= (uint32_t) * (*below)++ << 8 * i;
-    return symbols;
-}
-
-/* Step: writes the block's elements. */
-EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard *shard, uint32_t b,
+/* Step: writes the elements. */
+EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard *shard, uint32_t span,
                                      struct efs_gpu_decode *s)
 {
-    const uint32_t in_span = b % EFS_SPAN_BLOCKS, m = efs_block_size(s->span.size[0], in_span), j = 8 * thread;
-    const uint32_t width = (uint32_t)efs_plane_bytes(m, 2);
+    const struct efs_gpu_part part = efs_gpu_part_first(thread, s);
+    const uint32_t in_span = thread / EFS_GPU_PARTS, b = span * EFS_SPAN_BLOCKS + in_span;
     const uint8_t *sm = shard->sm + (size_t)b * efs_gpu_block_sm_bytes(shard->format);
-    const uint8_t *table = s->span.table[0], *below = efs_gpu_decode_below(1, s);
     uint8_t *dst = shard->dst + (size_t)b * EFS_BLOCK * efs_gpu_element_bytes(shard->format);
-    const uint32_t first = table[0] | (uint32_t)table[1] << 8 | (uint32_t)table[2] << 16;
+    const bool coded = s->span.levels > 0;
+    struct efs_gpu_quad codes = {{0, 0, 0, 0}};
+    uint64_t rank = 0, all = 0;
 
-    if (j >= width)
+    if (part.begin >= part.end)
         return;
-    const struct efs_gpu_pair codes = efs_gpu_decode_own(thread, b, s);
-    const uint64_t rank = efs_gpu_decode_rank(thread, s), all = efs_gpu_decode_rank(EFS_GPU_THREADS, s);
+    if (coded) {
+        codes = efs_gpu_part_codes(&part);
+        rank = s->count[thread] - s->count[in_span * EFS_GPU_PARTS];
+        all = s->count[(in_span + 1) * EFS_GPU_PARTS] - s->count[in_span * EFS_GPU_PARTS];
+    }
+    const uint32_t table = efs_gpu_table(s->span.table[0]);
+    uint32_t first = s->span.entry[in_span];
+    EFS_GPU_ROLLED
     for (unsigned plane = 0; plane < 4; plane++) {
-        const uint32_t at = plane * width + j, there = width - j < 8 ? width - j : 8;
-        const uint32_t count = at >= m ? 0 : m - at < there ? m - at : there;
-        struct efs_gpu_pair e;
-        if (count == 0)
+        const uint32_t at = plane * part.width + part.begin, there = part.end - part.begin;
+        struct efs_gpu_quad e;
+        if (at >= part.m)
             break;
-        if (s->span.levels == 0) {
-            e = efs_gpu_load_any(s->span.rest + in_span * EFS_BLOCK + at);
-        } else {
-            const uint8_t *escaped = below + (rank >> 16 * plane & 0xffff);
-            e.word[0] = efs_gpu_symbols(codes.word[0] >> 2 * plane & 0x03030303, first, &escaped);
-            e.word[1] = efs_gpu_symbols(codes.word[1] >> 2 * plane & 0x03030303, first, &escaped);
-        }
-        efs_gpu_merge(shard->format, e, sm, m, at, count, dst);
-        below += all >> 16 * plane & 0xffff;
+        uint32_t below = first + (uint32_t)(rank >> 16 * plane & 0xffff);
+        if (coded)
+            EFS_GPU_UNROLL
+        for (unsigned i = 0; i < 4; i++)
+            e.word[i] = efs_gpu_symbols(codes.word[i] >> 2 * plane & 0x03030303, table, s->symbols[1], &below);
+        else e = efs_gpu_load_any_quad(s->span.rest + in_span * EFS_BLOCK + at);
+        efs_gpu_merge(shard->format, e, sm, part.m, at, part.m - at < there ? part.m - at : there, dst);
+        first += (uint32_t)(all >> 16 * plane & 0xffff);
     }
 }
 
-/* Decodes the block; false when the chunk is damaged. */
-EFS_DEVICE bool efs_gpu_decode_run(const struct efs_gpu_shard *shard, uint32_t b, struct efs_gpu_decode *s)
+#define EFS_GPU_DECODE_STEP(call) EFS_GPU_STEP_OF(EFS_GPU_DECODE_THREADS, call)
+
+/* Decodes the span; false when the chunk is damaged. */
+EFS_DEVICE bool efs_gpu_decode_run(const struct efs_gpu_shard *shard, uint32_t span, struct efs_gpu_decode *s)
 {
-    EFS_GPU_STEP(efs_gpu_decode_open(thread, shard, b, s));
+    EFS_GPU_DECODE_STEP(efs_gpu_decode_load(thread, shard, span, s));
+    EFS_GPU_DECODE_STEP(efs_gpu_decode_open(thread, shard, span, s));
     if (s->refused)
         return false;
-    for (unsigned level = 1; level < s->span.levels; level++) {
-        EFS_GPU_STEP(efs_gpu_decode_find(thread, level, s));
+    for (unsigned level = s->span.levels; level-- > 0;) {
+        EFS_GPU_DECODE_STEP(efs_gpu_decode_count(thread, level, s));
+        efs_gpu_scan(s->count, EFS_GPU_DECODE_THREADS, s->sums);
         if (efs_gpu_decode_differs(level, s))
             return false;
+        if (level > 0)
+            EFS_GPU_DECODE_STEP(efs_gpu_decode_fill(thread, level, s));
     }
-    for (unsigned level = s->span.levels; level-- > 1;) {
-        EFS_GPU_STEP(efs_gpu_decode_count(thread, level, s));
-        EFS_GPU_STEP(efs_gpu_decode_scan(thread, s));
-        EFS_GPU_STEP(efs_gpu_decode_fill(thread, level, s));
-    }
-    EFS_GPU_STEP(efs_gpu_decode_count_own(thread, b, s));
-    EFS_GPU_STEP(efs_gpu_decode_scan(thread, s));
-    if (efs_gpu_decode_differs_own(s))
-        return false;
-    EFS_GPU_STEP(efs_gpu_decode_merge(thread, shard, b, s));
+    EFS_GPU_DECODE_STEP(efs_gpu_decode_merge(thread, shard, span, s));
     return true;
 }
 
-/* Kernel: decodes block b of a shard; status is that of the shard. */
-EFS_DEVICE void efs_gpu_decode_block(const struct efs_gpu_shard *shard, uint32_t b, struct efs_gpu_decode *s,
-                                     uint32_t *status)
+/* Kernel: decodes a span of a shard. */
+EFS_DEVICE void efs_gpu_decode_span(struct efs_gpu_shard *shard, uint32_t span, struct efs_gpu_decode *s)
 {
-    if ((uint64_t)b * EFS_BLOCK < shard->elements && !efs_gpu_decode_run(shard, b, s))
-        *status = EFS_GPU_DAMAGED;
+    if ((uint64_t)span * EFS_SPAN < shard->elements && !efs_gpu_decode_run(shard, span, s))
+        shard->status = EFS_GPU_DAMAGED;
 }
 
 #endif

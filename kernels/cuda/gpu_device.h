@@ -9,27 +9,32 @@
 
 #include <string.h>
 
-/* A step: every thread of the block executes `call`, which uses the variable `thread`; then a barrier. */
+/* A step: every thread of a block of `threads` executes `call`, which uses the variable `thread`; then a barrier. */
 #ifdef __CUDACC__
-#define EFS_GPU_STEP(call)                                                                                             \
+#define EFS_GPU_STEP_OF(threads, call)                                                                                 \
     do {                                                                                                               \
         const unsigned thread = threadIdx.x;                                                                           \
         call;                                                                                                          \
         __syncthreads();                                                                                               \
     } while (0)
+#define EFS_GPU_UNROLL _Pragma("unroll")
+#define EFS_GPU_ROLLED _Pragma("unroll 1")
 #else
 /* Order in which the twin runs the threads: steps must not depend on it. The including file can define it. */
 #ifndef EFS_GPU_TURN
 #define EFS_GPU_TURN(turn) (turn)
 #endif
-#define EFS_GPU_STEP(call)                                                                                             \
+#define EFS_GPU_STEP_OF(threads, call)                                                                                 \
     do {                                                                                                               \
-        for (unsigned turn = 0; turn < EFS_GPU_THREADS; turn++) {                                                      \
+        for (unsigned turn = 0; turn < (threads); turn++) {                                                            \
             const unsigned thread = EFS_GPU_TURN(turn);                                                                \
             call;                                                                                                      \
         }                                                                                                              \
     } while (0)
+#define EFS_GPU_UNROLL
+#define EFS_GPU_ROLLED
 #endif
+#define EFS_GPU_STEP(call) EFS_GPU_STEP_OF(EFS_GPU_THREADS, call)
 
 EFS_DEVICE uint32_t efs_gpu_popcount(uint32_t v)
 {
@@ -37,16 +42,6 @@ EFS_DEVICE uint32_t efs_gpu_popcount(uint32_t v)
     return (uint32_t)__popc(v);
 #else
     return (uint32_t)__builtin_popcount(v);
-#endif
-}
-
-/* Atomic addition to a variable in shared memory. */
-EFS_DEVICE void efs_gpu_add(uint32_t *sum, uint32_t v)
-{
-#ifdef __CUDACC__
-    atomicAdd(sum, v);
-#else
-    *sum += v;
 #endif
 }
 
@@ -65,29 +60,16 @@ EFS_DEVICE uint32_t efs_gpu_pick(uint32_t low, uint32_t high, uint32_t selector)
 #endif
 }
 
-/* ---- memory: single loads and stores of 4, 8 or 16 bytes of byte arrays ------------------------------------------ */
+/* ---- memory: single loads and stores of 4 or 16 bytes of byte arrays --------------------------------------------- */
 
 typedef uint32_t efs_gpu_word __attribute__((may_alias));
-struct efs_gpu_pair {
-    uint32_t word[2];
-} __attribute__((aligned(8), may_alias));
 struct efs_gpu_quad {
     uint32_t word[4];
 } __attribute__((aligned(16), may_alias));
 
-EFS_DEVICE struct efs_gpu_pair efs_gpu_load_pair(const uint8_t *p)
-{
-    return *(const struct efs_gpu_pair *)p;
-}
-
 EFS_DEVICE struct efs_gpu_quad efs_gpu_load_quad(const uint8_t *p)
 {
     return *(const struct efs_gpu_quad *)p;
-}
-
-EFS_DEVICE void efs_gpu_store_pair(uint8_t *p, uint32_t a, uint32_t b)
-{
-    *(struct efs_gpu_pair *)p = (struct efs_gpu_pair){{a, b}};
 }
 
 EFS_DEVICE void efs_gpu_store_quad(uint8_t *p, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
@@ -95,15 +77,63 @@ EFS_DEVICE void efs_gpu_store_quad(uint8_t *p, uint32_t a, uint32_t b, uint32_t 
     *(struct efs_gpu_quad *)p = (struct efs_gpu_quad){{a, b, c, d}};
 }
 
-/* Loads eight bytes from any address by three aligned words: reads up to 3 bytes before and 4 bytes after them. */
-EFS_DEVICE struct efs_gpu_pair efs_gpu_load_any(const uint8_t *p)
+/* Loads four bytes from any address by two aligned words: reads up to 3 bytes before and 4 bytes after them. */
+EFS_DEVICE uint32_t efs_gpu_load_any(const uint8_t *p)
 {
     const efs_gpu_word *word = (const efs_gpu_word *)((uintptr_t)p & ~(uintptr_t)3);
     const unsigned shift = 8 * ((unsigned)(uintptr_t)p & 3);
-    const uint32_t a = word[0], b = word[1], c = word[2];
 
-    return (struct efs_gpu_pair){
-        {(uint32_t)(((uint64_t)b << 32 | a) >> shift), (uint32_t)(((uint64_t)c << 32 | b) >> shift)}};
+    return (uint32_t)(((uint64_t)word[1] << 32 | word[0]) >> shift);
+}
+
+/* The same of sixteen bytes, by five words. */
+EFS_DEVICE struct efs_gpu_quad efs_gpu_load_any_quad(const uint8_t *p)
+{
+    const efs_gpu_word *word = (const efs_gpu_word *)((uintptr_t)p & ~(uintptr_t)3);
+    const unsigned shift = 8 * ((unsigned)(uintptr_t)p & 3);
+    struct efs_gpu_quad v;
+
+    for (unsigned i = 0; i < 4; i++)
+        v.word[i] = (uint32_t)(((uint64_t)word[i + 1] << 32 | word[i]) >> shift);
+    return v;
+}
+
+/* ---- sums over the threads of a block ---------------------------------------------------------------------------- */
+
+/* Replaces value[thread], of `threads` values (a multiple of 32, at most 1024), by the sum of those before it, and
+ * value[threads] by the sum of all. All threads call it between steps; a barrier ends it. sums: a value per 32 threads,
+ * in shared memory. */
+EFS_DEVICE void efs_gpu_scan(uint64_t *value, unsigned threads, uint64_t *sums)
+{
+#ifdef __CUDACC__
+    const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const uint64_t own = value[thread];
+    uint64_t sum = own;
+
+    for (unsigned away = 1; away < 32; away *= 2) {
+        const uint64_t before = __shfl_up_sync(0xffffffffu, sum, away);
+        sum += lane >= away ? before : 0;
+    }
+    if (lane == 31)
+        sums[warp] = sum;
+    __syncthreads();
+    uint64_t others = lane < warp ? sums[lane] : 0;
+    for (unsigned away = 16; away > 0; away /= 2)
+        others += __shfl_xor_sync(0xffffffffu, others, away);
+    value[thread] = others + sum - own;
+    if (thread + 1 == threads)
+        value[threads] = others + sum;
+    __syncthreads();
+#else
+    uint64_t sum = 0;
+
+    (void)sums;
+    for (unsigned i = 0; i <= threads; i++) {
+        const uint64_t own = i < threads ? value[i] : 0;
+        value[i] = sum;
+        sum += own;
+    }
+#endif
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_merge.h - eight elements of a block made of their exponents and SM, as kernels.h has them. Private to cuda/.
+ * gpu_merge.h - sixteen elements of a block made of their exponents and SM, as kernels.h has them. Private to cuda/.
  */
 #ifndef EFS_KERNELS_GPU_MERGE_H
 #define EFS_KERNELS_GPU_MERGE_H
@@ -52,14 +52,14 @@ EFS_DEVICE void efs_gpu_merge_e8(uint32_t e, uint32_t sm, uint32_t *low, uint32_
     *high = (sm & 0x80808080) | (e >> 1 & 0x7f7f7f7f);
 }
 
-/* Elements begin..begin + 7 of planes of a whole block, each in the low bits of a byte. */
-EFS_DEVICE struct efs_gpu_pair efs_gpu_planes_of_block(const uint8_t *planes, unsigned bits, uint32_t begin)
+/* Elements begin..begin + 15 of planes of a whole block, each in the low bits of a byte. */
+EFS_DEVICE struct efs_gpu_quad efs_gpu_planes_of_block(const uint8_t *planes, unsigned bits, uint32_t begin)
 {
     const uint32_t width = EFS_BLOCK * bits / 8, mask = 0x01010101u * ((1u << bits) - 1);
-    struct efs_gpu_pair v = efs_gpu_load_pair(planes + begin % width);
+    struct efs_gpu_quad v = efs_gpu_load_quad(planes + begin % width);
 
-    v.word[0] = v.word[0] >> begin / width * bits & mask;
-    v.word[1] = v.word[1] >> begin / width * bits & mask;
+    for (unsigned i = 0; i < 4; i++)
+        v.word[i] = v.word[i] >> begin / width * bits & mask;
     return v;
 }
 
@@ -69,76 +69,93 @@ EFS_DEVICE uint32_t efs_gpu_merge_e5(uint32_t e, uint32_t mantissa, uint32_t sig
     return sign << 7 | (e & 0x1f1f1f1f) << 2 | mantissa;
 }
 
-/* Elements begin..begin + 7 of a whole block, begin a multiple of 8: one load from each stream, stores of 8 or 16
- * bytes. */
-EFS_DEVICE void efs_gpu_merge_whole(uint32_t format, struct efs_gpu_pair e, const uint8_t *sm, uint32_t begin,
+/* Sixteen elements of a whole block that have two high bytes: stores 32 or, of F32, 64 bytes. */
+EFS_DEVICE void efs_gpu_merge_high(uint32_t format, const struct efs_gpu_quad *low, const struct efs_gpu_quad *high,
+                                   const uint8_t *sm, uint32_t begin, uint8_t *dst)
+{
+    for (unsigned i = 0; i < 4; i += 2) { /* two elements a word */
+        const uint32_t w0 = efs_gpu_pick(low->word[i], high->word[i], 0x5140);
+        const uint32_t w1 = efs_gpu_pick(low->word[i], high->word[i], 0x7362);
+        const uint32_t w2 = efs_gpu_pick(low->word[i + 1], high->word[i + 1], 0x5140);
+        const uint32_t w3 = efs_gpu_pick(low->word[i + 1], high->word[i + 1], 0x7362);
+        if (format != EFS_FORMAT_F32) {
+            efs_gpu_store_quad(dst + 2 * begin + 8 * i, w0, w1, w2, w3);
+            continue;
+        }
+        const struct efs_gpu_quad rest = efs_gpu_load_quad(sm + EFS_BLOCK + 2 * begin + 8 * i);
+        efs_gpu_store_quad(dst + 4 * begin + 16 * i, efs_gpu_pick(rest.word[0], w0, 0x5410),
+                           efs_gpu_pick(rest.word[0], w0, 0x7632), efs_gpu_pick(rest.word[1], w1, 0x5410),
+                           efs_gpu_pick(rest.word[1], w1, 0x7632));
+        efs_gpu_store_quad(dst + 4 * begin + 16 * i + 16, efs_gpu_pick(rest.word[2], w2, 0x5410),
+                           efs_gpu_pick(rest.word[2], w2, 0x7632), efs_gpu_pick(rest.word[3], w3, 0x5410),
+                           efs_gpu_pick(rest.word[3], w3, 0x7632));
+    }
+}
+
+/* Elements begin..begin + 15 of a whole block, begin a multiple of 16, by loads and stores of 16 bytes. */
+EFS_DEVICE void efs_gpu_merge_whole(uint32_t format, struct efs_gpu_quad e, const uint8_t *sm, uint32_t begin,
                                     uint8_t *dst)
 {
     const uint8_t *planes = format == EFS_FORMAT_F16 ? sm + EFS_BLOCK : sm;
-    struct efs_gpu_pair a, b, high;
+    struct efs_gpu_quad a, b;
 
     switch (format) {
     case EFS_FORMAT_BYTES:
-        efs_gpu_store_pair(dst + begin, e.word[0], e.word[1]);
+        efs_gpu_store_quad(dst + begin, e.word[0], e.word[1], e.word[2], e.word[3]);
         return;
     case EFS_FORMAT_E4M3:
         a = efs_gpu_planes_of_block(sm, 4, begin);
-        for (unsigned i = 0; i < 2; i++)
+        for (unsigned i = 0; i < 4; i++)
             a.word[i] = (a.word[i] & 0x08080808) << 4 | (e.word[i] & 0x0f0f0f0f) << 3 | (a.word[i] & 0x07070707);
-        efs_gpu_store_pair(dst + begin, a.word[0], a.word[1]);
+        efs_gpu_store_quad(dst + begin, a.word[0], a.word[1], a.word[2], a.word[3]);
         return;
     case EFS_FORMAT_F16:
     case EFS_FORMAT_E5M2:
         a = efs_gpu_planes_of_block(planes, 2, begin);
         b = efs_gpu_planes_of_block(planes + EFS_BLOCK / 4, 1, begin);
-        for (unsigned i = 0; i < 2; i++)
-            high.word[i] = efs_gpu_merge_e5(e.word[i], a.word[i], b.word[i]);
+        for (unsigned i = 0; i < 4; i++)
+            b.word[i] = efs_gpu_merge_e5(e.word[i], a.word[i], b.word[i]);
         if (format == EFS_FORMAT_E5M2) {
-            efs_gpu_store_pair(dst + begin, high.word[0], high.word[1]);
+            efs_gpu_store_quad(dst + begin, b.word[0], b.word[1], b.word[2], b.word[3]);
             return;
         }
-        a = efs_gpu_load_pair(sm + begin);
+        a = efs_gpu_load_quad(sm + begin);
         break;
     default: /* BF16, and the two high bytes of F32 */
-        a = efs_gpu_load_pair(sm + begin);
-        for (unsigned i = 0; i < 2; i++)
-            efs_gpu_merge_e8(e.word[i], a.word[i], &a.word[i], &high.word[i]);
+        a = efs_gpu_load_quad(sm + begin);
+        for (unsigned i = 0; i < 4; i++)
+            efs_gpu_merge_e8(e.word[i], a.word[i], &a.word[i], &b.word[i]);
         break;
     }
-    /* Two elements a word. */
-    const uint32_t w0 = efs_gpu_pick(a.word[0], high.word[0], 0x5140);
-    const uint32_t w1 = efs_gpu_pick(a.word[0], high.word[0], 0x7362);
-    const uint32_t w2 = efs_gpu_pick(a.word[1], high.word[1], 0x5140);
-    const uint32_t w3 = efs_gpu_pick(a.word[1], high.word[1], 0x7362);
-    if (format != EFS_FORMAT_F32) {
-        efs_gpu_store_quad(dst + 2 * begin, w0, w1, w2, w3);
-        return;
-    }
-    const struct efs_gpu_quad low = efs_gpu_load_quad(sm + EFS_BLOCK + 2 * begin);
-    efs_gpu_store_quad(dst + 4 * begin, efs_gpu_pick(low.word[0], w0, 0x5410), efs_gpu_pick(low.word[0], w0, 0x7632),
-                       efs_gpu_pick(low.word[1], w1, 0x5410), efs_gpu_pick(low.word[1], w1, 0x7632));
-    efs_gpu_store_quad(dst + 4 * begin + 16, efs_gpu_pick(low.word[2], w2, 0x5410),
-                       efs_gpu_pick(low.word[2], w2, 0x7632), efs_gpu_pick(low.word[3], w3, 0x5410),
-                       efs_gpu_pick(low.word[3], w3, 0x7632));
+    efs_gpu_merge_high(format, &a, &b, sm, begin, dst);
 }
 
-/* The first count <= 8 of the elements begin..begin + 7 of a block of m, whose SM and destination are the block's. Of a
- * whole block begin is a multiple of 8, and count is 8. */
-EFS_DEVICE void efs_gpu_merge(uint32_t format, struct efs_gpu_pair e, const uint8_t *sm, uint32_t m, uint32_t begin,
-                              uint32_t count, uint8_t *dst)
+/* The first count <= 4 of the elements begin..begin + 3 of a block of m, whose exponents are the bytes of e. */
+EFS_DEVICE void efs_gpu_merge_few(uint32_t format, uint32_t e, const uint8_t *sm, uint32_t m, uint32_t begin,
+                                  uint32_t count, uint8_t *dst)
 {
     const unsigned bytes = efs_gpu_element_bytes(format);
 
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t value = efs_gpu_element(format, e >> 8 * i & 0xff, sm, m, begin + i);
+        for (unsigned b = 0; b < bytes; b++)
+            dst[(size_t)(begin + i) * bytes + b] = (uint8_t)(value >> 8 * b);
+    }
+}
+
+/* The first count <= 16 of the elements begin..begin + 15 of a block of m, whose SM and destination are the block's. Of
+ * a whole block begin is a multiple of 16, and count is 16. */
+EFS_DEVICE void efs_gpu_merge(uint32_t format, struct efs_gpu_quad e, const uint8_t *sm, uint32_t m, uint32_t begin,
+                              uint32_t count, uint8_t *dst)
+{
     if (m == EFS_BLOCK) {
         efs_gpu_merge_whole(format, e, sm, begin, dst);
         return;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        const uint32_t value =
-            efs_gpu_element(format, (i < 4 ? e.word[0] : e.word[1]) >> 8 * (i % 4) & 0xff, sm, m, begin + i);
-        for (unsigned b = 0; b < bytes; b++)
-            dst[(size_t)(begin + i) * bytes + b] = (uint8_t)(value >> 8 * b);
-    }
+    EFS_GPU_UNROLL
+    for (uint32_t i = 0; i < 4; i++)
+        if (4 * i < count)
+            efs_gpu_merge_few(format, e.word[i], sm, m, begin + 4 * i, count - 4 * i < 4 ? count - 4 * i : 4, dst);
 }
 
 /* SM bytes of a whole block. */

@@ -11,12 +11,11 @@ extern "C" __global__ void __launch_bounds__(EFS_GPU_THREADS) efs_gpu_recover(co
     efs_gpu_recover_block(&shards[blockIdx.y], blockIdx.x);
 }
 
-extern "C" __global__ void __launch_bounds__(EFS_GPU_THREADS)
-    efs_gpu_decode(const struct efs_gpu_shard *shards, uint32_t *status)
+extern "C" __global__ void __launch_bounds__(EFS_GPU_DECODE_THREADS, 2) efs_gpu_decode(struct efs_gpu_shard *shards)
 {
-    __shared__ struct efs_gpu_decode state;
+    extern __shared__ __align__(16) uint8_t shared[];
 
-    efs_gpu_decode_block(&shards[blockIdx.y], blockIdx.x, &state, &status[blockIdx.y]);
+    efs_gpu_decode_span(&shards[blockIdx.y], blockIdx.x, (struct efs_gpu_decode *)shared);
 }
 
 extern "C" __global__ void __launch_bounds__(EFS_GPU_THREADS)

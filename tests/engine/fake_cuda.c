@@ -2,6 +2,8 @@
 /* fake_cuda.c - see fake_cuda.h. */
 #include "fake_cuda.h"
 
+#include "driver.h"
+
 #include "cuda/gpu_decode.h"
 #include "cuda/gpu_ffn.h"
 #include "cuda/gpu_recover.h"
@@ -374,7 +376,7 @@ struct work {
     void *arg;
     int kernel;
     unsigned grid_x, grid_y;
-    const void *first, *second;
+    const void *first;
     struct efs_gpu_mixture mixture;
 };
 
@@ -393,14 +395,13 @@ static void run_kernel(const struct work *work)
 {
     static __thread struct efs_gpu_decode decode;
     static __thread struct efs_gpu_ffn ffn;
-    const struct efs_gpu_shard *shards = work->first;
-    uint32_t *status = (uint32_t *)(uintptr_t)work->second;
+    struct efs_gpu_shard *shards = (struct efs_gpu_shard *)(uintptr_t)work->first;
     for (uint32_t y = 0; y < work->grid_y; y++)
         for (uint32_t x = 0; x < work->grid_x; x++) {
             switch (work->kernel) {
             case 0:
                 memset(&decode, 0xb7, sizeof(decode));
-                efs_gpu_decode_block(&shards[y], x, &decode, &status[y]);
+                efs_gpu_decode_span(&shards[y], x, &decode);
                 break;
             case 1:
                 efs_gpu_recover_block(&shards[y], x);
@@ -627,10 +628,9 @@ static bool is_of_one(const uint8_t *from, size_t bytes)
     return good;
 }
 
-FAKE cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct stream *stream)
+static int copy_in(uint64_t to, const void *from, size_t bytes, struct stream *stream)
 {
     static const uint8_t wrong[4] = {0xff, 0xff, 0xff, 0x7f};
-    BEGIN(true);
     struct work work = {.kind = WORK_COPY, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes};
     bool owned = here(work.to, bytes) && is_of_one(from, bytes);
     int result = owned ? stream_add(stream, &work) : INVALID_VALUE;
@@ -643,6 +643,26 @@ FAKE cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct st
     }
     return result;
 }
+
+FAKE cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct stream *stream)
+{
+    BEGIN(true);
+    return copy_in(to, from, bytes, stream);
+}
+
+#ifndef FAKE_CUDA_OLD
+FAKE cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t count, struct efs_cu_copy_attributes *how,
+                        size_t *first, size_t attributes, size_t *failed, struct stream *stream)
+{
+    BEGIN(true);
+    int result = attributes == 1 && *first == 0 && how->source_order == EFS_CU_SOURCE_ANY_ORDER ? FINE : INVALID_VALUE;
+    for (size_t i = 0; i < count && result == FINE; i++) {
+        *failed = i;
+        result = copy_in(to[i], (const void *)(uintptr_t)from[i], bytes[i], stream);
+    }
+    return result;
+}
+#endif
 
 FAKE cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *stream)
 {
@@ -690,12 +710,11 @@ FAKE cuModuleGetFunction(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-/* true: the arrays of shards and of their status are memory of the current device. */
-static bool kernel_owns(const struct work *work)
+FAKE cuFuncSetAttribute(void *function, int attribute, int value)
 {
-    const struct efs_gpu_shard *shards = work->first;
-    return here(shards, work->grid_y * sizeof(*shards)) &&
-           (work->kernel != 0 || here(work->second, work->grid_y * sizeof(uint32_t)));
+    BEGIN(true);
+    bool known = function == &kernels[0] && attribute == EFS_CU_FUNCTION_SHARED_BYTES;
+    return known && value > 0 && value <= 99 << 10 ? FINE : INVALID_VALUE; /* 99 KiB: the least of sm_80 and later */
 }
 
 FAKE cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -707,14 +726,14 @@ FAKE cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned g
                         .kernel = (int)((const char *const *)function - kernels),
                         .grid_x = grid_x,
                         .grid_y = grid_y};
-    if (grid_x == 0 || grid_y == 0 || grid_y > 65535 || grid_z != 1 || block_x != EFS_GPU_THREADS || block_y != 1 ||
-        block_z != 1 || shared_bytes || extra)
+    const unsigned threads = work.kernel == 0 ? EFS_GPU_DECODE_THREADS : EFS_GPU_THREADS;
+    const unsigned shared = work.kernel == 0 ? EFS_GPU_DECODE_SHARED : 0;
+    if (grid_x == 0 || grid_y == 0 || grid_y > 65535 || grid_z != 1 || block_x != threads || block_y != 1 ||
+        block_z != 1 || shared_bytes != shared || extra)
         return INVALID_VALUE;
     if (work.kernel < 2) {
         memcpy(&work.first, arguments[0], sizeof(work.first));
-        if (work.kernel == 0)
-            memcpy(&work.second, arguments[1], sizeof(work.second));
-        if (!kernel_owns(&work))
+        if (!here(work.first, grid_y * sizeof(struct efs_gpu_shard)))
             return INVALID_VALUE;
     } else {
         memcpy(&work.mixture, arguments[0], sizeof(work.mixture));

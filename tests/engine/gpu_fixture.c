@@ -34,15 +34,14 @@ static void *fake_symbol(const char *name)
     return symbol;
 }
 
-int gpu_setup(void **state)
+static int setup(const char *library)
 {
     char path[512], driver[600];
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-    (void)state;
     assert_true(length > 0);
     path[length] = '\0';
     *strrchr(path, '/') = '\0';
-    snprintf(driver, sizeof(driver), "%s/libcuda-fake.so", path);
+    snprintf(driver, sizeof(driver), "%s/%s", path, library);
     setenv("EXPERTFS_CUDA", driver, 1);
     fake = dlopen(driver, RTLD_NOW);
     if (!fake)
@@ -58,6 +57,18 @@ int gpu_setup(void **state)
     *(void **)&gpu_fake.lose = fake_symbol("fake_cuda_lose");
     fixture_mount_begin_moe(&gpu_mount, &gpu_model, GPU_LAYERS, GPU_EXPERTS);
     return 0;
+}
+
+int gpu_setup(void **state)
+{
+    (void)state;
+    return setup("libcuda-fake.so");
+}
+
+int gpu_setup_old(void **state)
+{
+    (void)state;
+    return setup("libcuda-fake-old.so");
 }
 
 int gpu_teardown(void **state)

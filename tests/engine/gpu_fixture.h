@@ -35,8 +35,9 @@ extern struct gpu_fake {
     void (*lose)(int device, int result);
 } gpu_fake;
 
-/* Setup and teardown of a group. */
+/* Setup and teardown of a group. old: the driver lacks the calls that older drivers lack. */
 int gpu_setup(void **state);
+int gpu_setup_old(void **state);
 int gpu_teardown(void **state);
 /* Teardown of a test: restores the driver's defaults; fails if a resource of the driver was not released. */
 int gpu_after(void **state);

@@ -114,14 +114,12 @@ static void cases_run(bool decoding)
     }
     uint8_t *in = bytes_new(in_bytes), *out = bytes_new(out_bytes);
     struct efs_gpu_shard *shards = calloc(case_count, sizeof(*shards));
-    uint32_t *status = calloc(case_count, sizeof(*status));
-    efs_cu_address in_there, out_there, shards_there, status_there;
+    efs_cu_address in_there, out_there, shards_there;
     uint32_t most = 0;
-    assert_true(shards && status);
+    assert_non_null(shards);
     check(cu.memory_alloc(&in_there, in_bytes));
     check(cu.memory_alloc(&out_there, out_bytes));
     check(cu.memory_alloc(&shards_there, case_count * sizeof(*shards)));
-    check(cu.memory_alloc(&status_there, case_count * sizeof(*status)));
     memset(in, 0xee, in_bytes);
     memset(out, POISON, out_bytes);
     for (size_t i = 0; i < case_count; i++) {
@@ -143,19 +141,20 @@ static void cases_run(bool decoding)
     check(cu.copy_in(in_there, in, in_bytes, stream));
     check(cu.copy_in(out_there, out, out_bytes, stream));
     check(cu.copy_in(shards_there, shards, case_count * sizeof(*shards), stream));
-    check(cu.copy_in(status_there, status, case_count * sizeof(*status), stream));
-    void *arguments[] = {&shards_there, &status_there};
-    check(cu.launch(decoding ? decode : recover, (most + EFS_BLOCK - 1) / EFS_BLOCK + 1, (unsigned)case_count, 1,
-                    EFS_GPU_THREADS, 1, 1, 0, stream, arguments, NULL));
+    const uint32_t block = decoding ? EFS_SPAN : EFS_BLOCK;
+    void *arguments[] = {&shards_there};
+    check(cu.launch(decoding ? decode : recover, (most + block - 1) / block + 1, (unsigned)case_count, 1,
+                    decoding ? EFS_GPU_DECODE_THREADS : EFS_GPU_THREADS, 1, 1, decoding ? EFS_GPU_DECODE_SHARED : 0,
+                    stream, arguments, NULL));
     check(cu.copy_out(out, out_there, out_bytes, stream));
-    check(cu.copy_out(status, status_there, case_count * sizeof(*status), stream));
+    check(cu.copy_out(shards, shards_there, case_count * sizeof(*shards), stream));
     check(cu.stream_synchronize(stream));
     out_at = 0;
     for (size_t i = 0; i < case_count; i++) {
         const struct shard_case *c = &cases[i];
         const size_t bytes = case_out_bytes(c);
-        if (decoding && status[i] != (c->damaged ? EFS_GPU_DAMAGED : EFS_GPU_FINE))
-            fail_msg("case %zu: format %d, %zu elements: status %u", i, c->format, c->n, status[i]);
+        if (decoding && shards[i].status != (c->damaged ? EFS_GPU_DAMAGED : EFS_GPU_FINE))
+            fail_msg("case %zu: format %d, %zu elements: status %u", i, c->format, c->n, shards[i].status);
         if (!c->damaged && memcmp(out + out_at, c->raw, bytes) != 0)
             fail_msg("case %zu: format %d, %zu elements: other bytes", i, c->format, c->n);
         for (size_t k = bytes; k < room(bytes) + GUARD; k++)
@@ -167,11 +166,9 @@ static void cases_run(bool decoding)
     check(cu.memory_free(in_there));
     check(cu.memory_free(out_there));
     check(cu.memory_free(shards_there));
-    check(cu.memory_free(status_there));
     free(in);
     free(out);
     free(shards);
-    free(status);
 }
 
 static const enum efs_format formats[] = {EFS_FORMAT_BYTES, EFS_FORMAT_BF16, EFS_FORMAT_F16,
@@ -413,6 +410,7 @@ static int setup(void **state)
     check(cu.context_push(context));
     check(cu.module_load(&module, efs_gpu_image));
     check(cu.function_get(&decode, module, "efs_gpu_decode"));
+    check(cu.function_set(decode, EFS_CU_FUNCTION_SHARED_BYTES, EFS_GPU_DECODE_SHARED));
     check(cu.function_get(&recover, module, "efs_gpu_recover"));
     check(cu.stream_create(&stream, EFS_CU_STREAM_NON_BLOCKING));
     return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every byte of every format and codec in GPU memory, and experts larger than the slots.
+ * Every byte of every format and codec in GPU memory, and experts larger than the slots; with an old driver.
  */
 
 #include "test.h"
@@ -105,4 +105,4 @@ TEST_WITH(foreign_codec, NULL, gpu_after)
     fixture_end(&zstd);
 }
 
-TEST_MAIN(gpu_setup, gpu_teardown)
+TEST_MAIN(gpu_setup_old, gpu_teardown)

@@ -187,7 +187,7 @@ TEST_WITH(shared_is_measured, NULL, gpu_after)
     assert_true(there > 0 && there < GPU_EXPERTS);
     share(&s, GPU_EXPERTS, TOKENS);
     struct efs_device *device = efs_client_device(s.client);
-    for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_COSTS; what++)
+    for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_MEASURED; what++)
         assert_true(efs_assign_costs_ns(&device->costs, what, TOKENS) > 0);
     both_end(&s);
 }

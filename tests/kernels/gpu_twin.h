@@ -35,17 +35,18 @@ static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const u
     const size_t bytes = n * efs_format_bytes(format);
     struct guarded in = gpu_twin_new(e, e_bytes), rest = gpu_twin_new(sm, efs_sm_bytes(format, n));
     struct guarded dst = gpu_twin_new(NULL, bytes);
-    struct efs_gpu_shard shard = {in.data, rest.data, dst.data, (uint32_t)e_bytes, (uint32_t)n, (uint32_t)format};
-    uint32_t status = EFS_GPU_FINE;
+    struct efs_gpu_shard shard = {in.data,     rest.data,        dst.data,    (uint32_t)e_bytes,
+                                  (uint32_t)n, (uint32_t)format, EFS_GPU_FINE};
 
     gpu_twin_order = (gpu_twin_order + 89) % EFS_GPU_THREADS;
-    for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* two more blocks than the shard has */
-        struct efs_gpu_decode state;
-        memset(&state, 0xb7, sizeof(state)); /* shared memory is not initialised */
-        if (decode)
-            efs_gpu_decode_block(&shard, b, &state, &status);
-        else
+    for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* more blocks than the shard has */
+        static struct efs_gpu_decode state;
+        if (!decode) {
             efs_gpu_recover_block(&shard, b);
+        } else if (b < n / EFS_SPAN + 2) {
+            memset(&state, 0xb7, sizeof(state)); /* shared memory is not initialised */
+            efs_gpu_decode_span(&shard, b, &state);
+        }
     }
     for (size_t i = bytes; i < dst.bytes; i++)
         assert_int_equal(dst.data[i], 0x5c);
@@ -54,7 +55,7 @@ static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const u
     guarded_free(&in);
     guarded_free(&rest);
     guarded_free(&dst);
-    return status;
+    return shard.status;
 }
 
 /* Checks that a chunk and its SM decode and merge to raw, as on the CPU. */

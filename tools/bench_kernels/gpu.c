@@ -37,10 +37,10 @@ struct gpu {
 struct gpu_data {
     enum efs_format format;
     size_t each, elements, shards, raw_bytes, coded_bytes;
-    uint8_t *raw, *back;               /* raw is allocated by the driver, for copies to the device */
-    efs_cu_address plain, out, coded;  /* coded: chunks, then SM, then exponents */
-    efs_cu_address tables[2], status;  /* of decode and recover: efs_gpu_shard[shards] */
-    uint32_t *launches, launch_count;  /* index of the first shard of each launch; [launch_count]: shards */
+    uint8_t *raw, *back;              /* raw is allocated by the driver, for copies to the device */
+    efs_cu_address plain, out, coded; /* coded: chunks, then SM, then exponents */
+    efs_cu_address tables[2];         /* of decode and recover: efs_gpu_shard[shards] */
+    uint32_t *launches, launch_count; /* index of the first shard of each launch; [launch_count]: shards */
 };
 
 static const struct efs_driver *driver; /* for gpu_check() */
@@ -75,6 +75,7 @@ static void gpu_open(struct gpu *g)
     CHECK("cuCtxPushCurrent", context_push(context));
     CHECK("cuModuleLoadData", module_load(&g->module, efs_gpu_image));
     CHECK("cuModuleGetFunction", function_get(&g->decode, g->module, "efs_gpu_decode"));
+    CHECK("cuFuncSetAttribute", function_set(g->decode, EFS_CU_FUNCTION_SHARED_BYTES, EFS_GPU_DECODE_SHARED));
     CHECK("cuModuleGetFunction", function_get(&g->recover, g->module, "efs_gpu_recover"));
     CHECK("cuStreamCreate", stream_create(&g->stream, EFS_CU_STREAM_NON_BLOCKING));
     CHECK("cuEventCreate", event_create(&g->begin, EFS_CU_EVENT_TIMING));
@@ -116,7 +117,6 @@ static void data_make(struct gpu *g, struct gpu_data *d, enum efs_format format,
     d->plain = device_memory(d->raw_bytes);
     d->out = device_memory(d->raw_bytes);
     d->coded = device_memory(d->shards * (chunk_room + sm_room + e_room));
-    d->status = device_memory(d->shards * sizeof(uint32_t));
     d->launches = calloc(d->shards + 1, sizeof(d->launches[0]));
     for (unsigned t = 0; t < 2; t++)
         tables[t] = calloc(d->shards, sizeof(*tables[t]));
@@ -162,7 +162,7 @@ static void data_make(struct gpu *g, struct gpu_data *d, enum efs_format format,
 
 static void data_free(struct gpu_data *d)
 {
-    const efs_cu_address memory[] = {d->plain, d->out, d->coded, d->tables[0], d->tables[1], d->status};
+    const efs_cu_address memory[] = {d->plain, d->out, d->coded, d->tables[0], d->tables[1]};
     for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
         CHECK("cuMemFree", memory_free(memory[i]));
     CHECK("cuMemFreeHost", host_free(d->raw));
@@ -173,10 +173,13 @@ static void data_free(struct gpu_data *d)
 static void kernel_launch(struct gpu *g, const struct gpu_data *d, bool decode, uint32_t first, uint32_t end)
 {
     efs_cu_address table = d->tables[!decode] + first * sizeof(struct efs_gpu_shard);
-    efs_cu_address status = d->status + first * sizeof(uint32_t);
-    void *arguments[] = {&table, &status};
-    CHECK("cuLaunchKernel", launch(decode ? g->decode : g->recover, SHARD_ELEMENTS / EFS_BLOCK, end - first, 1,
-                                   EFS_GPU_THREADS, 1, 1, 0, g->stream, arguments, NULL));
+    void *arguments[] = {&table};
+    if (decode)
+        CHECK("cuLaunchKernel", launch(g->decode, SHARD_ELEMENTS / EFS_SPAN, end - first, 1, EFS_GPU_DECODE_THREADS, 1,
+                                       1, EFS_GPU_DECODE_SHARED, g->stream, arguments, NULL));
+    else
+        CHECK("cuLaunchKernel", launch(g->recover, SHARD_ELEMENTS / EFS_BLOCK, end - first, 1, EFS_GPU_THREADS, 1, 1, 0,
+                                       g->stream, arguments, NULL));
 }
 
 /* GB/s of plain bytes. */
