@@ -4,6 +4,7 @@
  * did not fit in pool G are requested again after those that did were computed and dropped. In EFS_FORM_SHARED some
  * experts run on the device and the rest on the team, in parallel.
  */
+#include "clock.h"
 #include "device_ops.h"
 #include "device_run.h"
 #include "expertfs-gpu.h"
@@ -140,8 +141,9 @@ struct share {
     struct efs_device *device;
     struct efs_route_to *here, *there;     /* [experts]: run by the processor, by the device */
     uint32_t here_count, there_count, ran; /* ran: number of here that were run */
-    uint64_t *ns;                          /* [experts] */
-    float *part;                           /* [tokens][hidden]: output of one part */
+    struct efs_assign_choice choice;
+    uint64_t *ns; /* [experts] */
+    float *part;  /* [tokens][hidden]: output of one part */
     struct efs_mixture on_device;
     struct efs_device_run *run;         /* NULL: no expert is on the device */
     struct efs_client_request *request; /* for the experts of run */
@@ -163,7 +165,7 @@ static errint_t share_deal(struct share *s, struct efs_error *err)
 {
     const struct efs_mixture *m = s->mixture;
     bool on_device[EFS_ROUTING_EXPERTS];
-    errint_t rc = efs_device_deal(s->device, s->stack, s->layer, m, on_device, err);
+    errint_t rc = efs_device_deal(s->device, s->stack, s->layer, m, on_device, &s->choice, err);
     for (uint32_t i = 0; i < m->expert_count && rc == 0; i++)
         if (on_device[i])
             s->there[s->there_count++] = m->experts[i];
@@ -269,7 +271,9 @@ static errint_t share_run_here(struct share *s, struct efs_error *err)
 static errint_t share_run(struct share *s, struct efs_error *err)
 {
     const struct efs_mixture *m = s->mixture;
+    const uint64_t began_ns = efs_now_ns();
     errint_t rc = share_deal(s, err);
+    const uint32_t dealt = s->here_count;
     if (rc == 0)
         rc = share_begin(s, err);
     for (uint32_t t = 0; t < m->tokens; t++)
@@ -287,11 +291,12 @@ static errint_t share_run(struct share *s, struct efs_error *err)
     if (rc == 0)
         rc = share_run_here(s, err);
     efs_client_release(s->request);
-    if (!s->run)
-        return rc;
-    rc = efs_device_run_end(s->run, rc, err);
-    if (rc == 0)
+    if (s->run)
+        rc = efs_device_run_end(s->run, rc, err);
+    if (rc == 0 && s->run)
         share_add(s);
+    if (rc == 0 && s->here_count == dealt) /* all experts ran where they were to */
+        efs_device_ran_layer(s->device, &s->choice, efs_now_ns() - began_ns);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #include "assign_costs.h"
 
 #include <errno.h>
+#include <string.h>
 
 static uint32_t bucket_of(enum efs_assign_cost what, uint32_t tokens)
 {
@@ -18,7 +19,7 @@ void efs_assign_costs_took(struct efs_assign_costs *costs, enum efs_assign_cost 
         return;
     double *of = &costs->ns[what][bucket_of(what, tokens)];
     const double now = (double)(ns < EFS_ASSIGN_NS_MAX ? ns : EFS_ASSIGN_NS_MAX);
-    *of = *of > 0 ? *of + (now - *of) / 4 : now;
+    *of = *of > 0 ? *of + (now - *of) / (now < *of ? 2 : 4) : now;
 }
 
 uint64_t efs_assign_costs_ns(const struct efs_assign_costs *costs, enum efs_assign_cost what, uint32_t tokens)
@@ -34,13 +35,13 @@ uint64_t efs_assign_costs_ns(const struct efs_assign_costs *costs, enum efs_assi
     return 0;
 }
 
-static void set_times(const struct efs_assign_costs *costs, struct efs_assign_expert *e)
+static void set_times(const struct efs_assign_costs *costs, bool fill, struct efs_assign_expert *e)
 {
     const uint64_t cpu_ns = efs_assign_costs_ns(costs, EFS_ASSIGN_COST_CPU, e->tokens);
     const uint64_t gpu_ns = efs_assign_costs_ns(costs, EFS_ASSIGN_COST_GPU, e->tokens);
     e->cpu_ns = cpu_ns ? cpu_ns : gpu_ns ? gpu_ns : 1;
     e->gpu_ns = gpu_ns ? gpu_ns : e->cpu_ns;
-    e->transfer_ns = efs_assign_costs_ns(costs, EFS_ASSIGN_COST_LINK, e->tokens);
+    e->transfer_ns = fill ? 0 : efs_assign_costs_ns(costs, EFS_ASSIGN_COST_LINK, e->tokens);
 }
 
 /* Whether the cost can be measured on this expert if it is on that device. */
@@ -79,8 +80,64 @@ static bool give_one(enum efs_assign_cost what, const struct efs_assign_expert *
     return best < count;
 }
 
+/* ---- the layer's extra time ---- */
+
+void efs_assign_costs_layer(struct efs_assign_costs *costs, const struct efs_assign_choice *choice, uint64_t ns)
+{
+    if (choice->way < EFS_ASSIGN_COSTS)
+        efs_assign_costs_took(costs, choice->way, choice->tokens, ns > choice->ns ? ns - choice->ns : 1);
+}
+
+/* The way of an assignment, and its time without the extra. */
+static void choose(const struct efs_assign_expert *experts, uint32_t count, const uint8_t *device,
+                   struct efs_assign_choice *choice)
+{
+    uint64_t cpu_ns = 0, gpu_ns = 0;
+    uint32_t there = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        there += device[i] == EFS_ASSIGN_GPU;
+        cpu_ns += device[i] == EFS_ASSIGN_CPU ? experts[i].cpu_ns : 0;
+        gpu_ns += device[i] == EFS_ASSIGN_GPU ? efs_assign_gpu_ns(&experts[i]) : 0;
+    }
+    choice->way = there == 0 ? EFS_ASSIGN_EXTRA_CPU : there == count ? EFS_ASSIGN_EXTRA_GPU : EFS_ASSIGN_EXTRA_BOTH;
+    choice->ns = cpu_ns > gpu_ns ? cpu_ns : gpu_ns;
+}
+
+/* Replaces the assignment by one to a single device, if that ends sooner with the extra time. */
+static void prefer_one(const struct efs_assign_costs *costs, const struct efs_assign_expert *experts, uint32_t count,
+                       uint64_t room_bytes, uint32_t tokens, uint8_t *device)
+{
+    uint8_t one[EFS_ASSIGN_EXPERTS_MAX];
+    struct efs_assign_choice choice;
+    uint64_t missing_bytes = 0;
+    choose(experts, count, device, &choice);
+    uint64_t best_ns = choice.ns + efs_assign_costs_ns(costs, choice.way, tokens);
+    for (uint32_t i = 0; i < count; i++)
+        missing_bytes += experts[i].cached ? 0 : experts[i].bytes;
+    for (uint8_t side = EFS_ASSIGN_CPU; side <= EFS_ASSIGN_GPU; side++) {
+        if (side == EFS_ASSIGN_GPU && missing_bytes > room_bytes)
+            continue;
+        memset(one, side, count);
+        choose(experts, count, one, &choice);
+        const uint64_t ns = choice.ns + efs_assign_costs_ns(costs, choice.way, tokens);
+        if (ns < best_ns) {
+            memcpy(device, one, count);
+            best_ns = ns;
+        }
+    }
+}
+
+/* The extra time of the other ways becomes less, so that they are tried again. */
+static void decay(struct efs_assign_costs *costs, enum efs_assign_cost used)
+{
+    for (enum efs_assign_cost way = EFS_ASSIGN_MEASURED; way < EFS_ASSIGN_COSTS; way++)
+        for (uint32_t b = 0; b < EFS_ASSIGN_BUCKETS && way != used; b++)
+            costs->ns[way][b] -= costs->ns[way][b] / (4 * EFS_ASSIGN_TRY);
+}
+
 int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert *experts, uint32_t count,
-                        uint64_t room_bytes, uint8_t *device)
+                        uint64_t room_bytes, bool fill, uint32_t tokens, uint8_t *device,
+                        struct efs_assign_choice *choice)
 {
     const struct efs_assign_pair pair = {.experts = count, .expert = experts, .room_bytes = room_bytes};
     struct efs_assign_sum sum;
@@ -89,19 +146,28 @@ int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert
     for (uint32_t i = 0; i < count; i++) {
         if (experts[i].tokens == 0)
             return -EINVAL;
-        set_times(costs, &experts[i]);
+        set_times(costs, fill, &experts[i]);
     }
     int rc = efs_assign_by(EFS_ASSIGN_BALANCED, &pair, device, &sum);
     if (rc < 0)
         return rc;
+    prefer_one(costs, experts, count, room_bytes, tokens, device);
     /* At most one per layer: otherwise two costs that are due would alternate on a layer's only expert. */
-    for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_COSTS; what++)
+    for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_MEASURED; what++)
         if (costs->rest[what] == 0 && !is_given(what, experts, count, device) && give_one(what, experts, count, device))
             break;
-    for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_COSTS; what++)
-        if (is_given(what, experts, count, device))
-            costs->rest[what] = EFS_ASSIGN_TRY;
-        else if (costs->rest[what])
+    for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_MEASURED; what++)
+        if (is_given(what, experts, count, device)) {
+            costs->rest[what] = costs->tries[what] < 5 ? 2u << costs->tries[what] : EFS_ASSIGN_TRY;
+            costs->tries[what] += costs->tries[what] < EFS_ASSIGN_TRY;
+        } else if (costs->rest[what]) {
             costs->rest[what]--;
+        }
+    choose(experts, count, device, choice);
+    decay(costs, choice->way);
+    choice->tokens = tokens;
+    for (uint32_t i = 0; i < count && fill; i++)
+        if (device[i] == EFS_ASSIGN_GPU && !experts[i].cached)
+            choice->way = EFS_ASSIGN_COSTS; /* with transfers that were not counted */
     return 0;
 }

@@ -17,10 +17,11 @@ static void layer(struct efs_assign_expert *experts, uint32_t count, uint32_t to
 static uint32_t decide(struct efs_assign_costs *costs, uint32_t count, uint32_t tokens, bool cached)
 {
     struct efs_assign_expert experts[EXPERTS];
+    struct efs_assign_choice choice;
     uint8_t device[EXPERTS];
     uint32_t there = 0;
     layer(experts, count, tokens, cached);
-    assert_int_equal(efs_assign_by_costs(costs, experts, count, UINT64_MAX, device), 0);
+    assert_int_equal(efs_assign_by_costs(costs, experts, count, UINT64_MAX, false, 1, device, &choice), 0);
     for (uint32_t i = 0; i < count; i++) {
         assert_true(device[i] == EFS_ASSIGN_CPU || device[i] == EFS_ASSIGN_GPU);
         there += device[i] == EFS_ASSIGN_GPU;
@@ -107,22 +108,81 @@ TEST(no_side_is_given_up)
         }
 }
 
+/* A first sample that is far too high is outweighed after few layers. */
+TEST(a_bad_first_sample)
+{
+    struct efs_assign_costs costs = {0};
+    uint32_t there = 0;
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, 100000);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
+    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 1, 20000000);
+    for (unsigned i = 0; i < 3 * EFS_ASSIGN_TRY; i++) {
+        there = decide(&costs, EXPERTS, 1, false);
+        if (there > 0)
+            efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 1, 50000);
+    }
+    assert_true(there > 0);
+}
+
+/* While the memory fills, transfers cost nothing. */
+TEST(memory_that_is_free_is_filled)
+{
+    struct efs_assign_costs costs = known(300, 10, 1000000);
+    struct efs_assign_expert experts[EXPERTS];
+    struct efs_assign_choice choice;
+    uint8_t device[EXPERTS];
+    for (unsigned fill = 0; fill < 2; fill++) {
+        layer(experts, EXPERTS, 1, false);
+        assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, UINT64_MAX, fill, 1, device, &choice), 0);
+        for (uint32_t i = 0; i < EXPERTS; i++)
+            assert_int_equal(device[i], fill ? EFS_ASSIGN_GPU : EFS_ASSIGN_CPU);
+    }
+}
+
+/* A layer is divided only if that pays for the time that both sides need beyond their experts. */
+TEST(extra_time_of_layers)
+{
+    struct efs_assign_expert experts[EXPERTS];
+    struct efs_assign_choice choice;
+    uint8_t device[EXPERTS];
+    struct efs_assign_costs costs = known(300, 100, 1);
+    uint64_t took[3] = {0};
+    for (unsigned i = 0; i < 40 * EFS_ASSIGN_TRY; i++) {
+        layer(experts, EXPERTS, 1, true);
+        assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, 0, false, 1, device, &choice), 0);
+        took[choice.way - EFS_ASSIGN_EXTRA_CPU]++;
+        efs_assign_costs_layer(&costs, &choice, choice.ns + (choice.way == EFS_ASSIGN_EXTRA_BOTH ? 1000 : 10));
+    }
+    assert_true(took[1] > 30 * EFS_ASSIGN_TRY); /* 800 on the device; 600 on both, and 990 more */
+    assert_true(took[2] > 0);
+    layer(experts, EXPERTS, 1, false); /* no room: not all to the device */
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        experts[i].bytes = 2;
+    assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, 8, false, 1, device, &choice), 0);
+    assert_int_not_equal(choice.way, EFS_ASSIGN_EXTRA_GPU);
+    assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, 99, true, 1, device, &choice), 0);
+    assert_int_equal(choice.way, EFS_ASSIGN_COSTS); /* its transfers were not counted */
+    efs_assign_costs_layer(&costs, &choice, 5);
+}
+
 TEST(memory_and_bounds)
 {
     static struct efs_assign_expert many[EFS_ASSIGN_EXPERTS_MAX + 1];
     static uint8_t device[EFS_ASSIGN_EXPERTS_MAX + 1];
     struct efs_assign_costs costs = known(1000, 1, 1);
+    struct efs_assign_choice choice;
     uint32_t there = 0;
     layer(many, EFS_ASSIGN_EXPERTS_MAX + 1, 1, false);
-    assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 3, device), 0);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 3, false, 1, device, &choice), 0);
     for (uint32_t i = 0; i < EXPERTS; i++)
         there += device[i] == EFS_ASSIGN_GPU;
     assert_int_equal(there, 3);
-    assert_int_equal(efs_assign_by_costs(&costs, many, 0, 0, device), -EINVAL);
-    assert_int_equal(efs_assign_by_costs(&costs, many, EFS_ASSIGN_EXPERTS_MAX + 1, 0, device), -EINVAL);
-    assert_int_equal(efs_assign_by_costs(&costs, many, EFS_ASSIGN_EXPERTS_MAX, 0, device), 0);
+    assert_int_equal(efs_assign_by_costs(&costs, many, 0, 0, false, 1, device, &choice), -EINVAL);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EFS_ASSIGN_EXPERTS_MAX + 1, 0, false, 1, device, &choice),
+                     -EINVAL);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EFS_ASSIGN_EXPERTS_MAX, 0, false, 1, device, &choice), 0);
     many[1].tokens = 0;
-    assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 0, device), -EINVAL);
+    assert_int_equal(efs_assign_by_costs(&costs, many, EXPERTS, 0, false, 1, device, &choice), -EINVAL);
 }
 
 TEST_MAIN(NULL, NULL)
