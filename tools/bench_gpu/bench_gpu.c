@@ -2,8 +2,9 @@
 /*
  * bench_gpu CODED RAW: the rate at which plain experts arrive in the memory of a GPU. CODED is a store, RAW a store of
  * the same checkpoint packed with --codec raw, whose experts cross the link uncompressed: the baseline with the same
- * code. Each round requests all layers in order from both stores in turn. Pool G holds one layer, so each expert is
- * transferred in each round. The chunks stay in memory registered with the driver, or are read from disk in each round
+ * code. Each round requests all layers in order from both stores in turn, the next one while a layer is on its way.
+ * Pool G holds two layers, so each expert is transferred in each round. The chunks stay in memory registered with the
+ * driver, or are read from disk in each round
  * (--cold). Prints the median rates in plain bytes per second and the median of the ratios.
  */
 #include "clock.h"
@@ -14,6 +15,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #define ROUNDS_MAX 1000u
 #define EXPERTS_MAX 512u
@@ -56,15 +58,15 @@ static errint_t side_open(struct side *side, const struct arguments *a, const ch
         return rc;
     efs_store_info(store, &info);
     efs_store_close(store);
-    if (info.experts == 0 || info.layers == 0)
-        return efs_fail(err, -1, "%s: it has no experts", path);
+    if (info.experts == 0 || info.layers < 3)
+        return efs_fail(err, -1, "%s: a model with experts in at least 3 layers is needed", path);
     const uint64_t layer_bytes = info.expert_raw_bytes / info.layers;
     const struct efs_client_options how = {.no_state = true,
                                            .coded_only = true,
                                            .budget_bytes =
                                                (256ull << 20) + (a->cold ? layer_bytes : 2 * info.store_bytes)};
     const struct efs_gpu_options gpu = {.policy = "lru",
-                                        .budget_bytes = FIXED_BYTES + layer_bytes + layer_bytes / 8 + (1 << 20)};
+                                        .budget_bytes = FIXED_BYTES + 2 * (layer_bytes + layer_bytes / 8)};
     rc = efs_client_open(path, &how, &side->client, err);
     if (rc == 0)
         rc = efs_set(efs_client_fs(side->client), "policy", "lru", NULL, err);
@@ -82,21 +84,27 @@ static errint_t side_round(struct side *side, unsigned round, struct efs_error *
     struct efs_gpu_stats before, after;
     errint_t rc = efs_client_gpu_stats(side->client, &before);
     const double began = tools_now_s();
-    for (uint32_t layer = 0; layer <= side->last.layer && rc == 0; layer++) {
-        struct efs_client_request *request;
-        for (uint32_t e = 0; e <= side->last.expert; e++)
-            needs[e] = (struct efs_need){e, 1};
-        rc = efs_client_begin(side->client, "", layer, needs, side->last.expert + 1, EFS_FORM_DEVICE, &request, err);
-        if (rc < 0)
-            return rc;
-        rc = efs_client_wait(request);
-        efs_client_release(request);
+    struct efs_client_request *previous = NULL;
+    for (uint32_t e = 0; e <= side->last.expert; e++)
+        needs[e] = (struct efs_need){e, 1};
+    for (uint32_t layer = 0; layer <= side->last.layer + 1 && rc == 0; layer++) {
+        struct efs_client_request *request = NULL;
+        if (layer <= side->last.layer)
+            rc =
+                efs_client_begin(side->client, "", layer, needs, side->last.expert + 1, EFS_FORM_DEVICE, &request, err);
+        if (previous) {
+            const errint_t came = efs_client_wait(previous);
+            rc = rc < 0 ? rc : came;
+        }
+        efs_client_release(previous);
+        previous = request;
     }
+    efs_client_release(previous);
     const double seconds = tools_now_s() - began;
     if (rc == 0)
         rc = efs_client_gpu_stats(side->client, &after);
     if (rc < 0)
-        return efs_fail(err, rc, "an expert did not come");
+        return err->text[0] ? rc : efs_fail(err, rc, "an expert did not come: %s", strerror(-rc));
     side->bytes = after.g_plain_bytes - before.g_plain_bytes;
     side->rate[round] = (double)side->bytes / seconds;
     return 0;
@@ -120,6 +128,8 @@ int main(int argc, char **argv)
             rc = side_round(&sides[(s + round) % 2], round, &err);
         ratio[round] = sides[0].rate[round] / sides[1].rate[round];
     }
+    if (rc == 0 && sides[0].bytes == 0)
+        rc = efs_fail(&err, -1, "%s: too few experts: all of them stay in the device's memory", a.store.word[0]);
     if (rc == 0 && sides[0].bytes != sides[1].bytes)
         rc = efs_fail(&err, -1, "the stores are of two models: %" PRIu64 " and %" PRIu64 " bytes of experts",
                       sides[0].bytes, sides[1].bytes);

@@ -17,8 +17,9 @@ enum work { WORK_MEMCPY, WORK_READ, WORK_WRITE, WORK_SPLIT, WORK_ENCODE, WORK_ME
 static const char *const work_names[] = {"memcpy", "read", "write", "split", "encode", "merge", "stream"};
 static const char *const paths[] = {"scalar", "avx2", "avx512", "neon"};
 #define PATHS (sizeof(paths) / sizeof(paths[0]))
-const struct bench_format bench_formats[BENCH_FORMATS] = {{"bf16", EFS_FORMAT_BF16}, {"f16", EFS_FORMAT_F16},   {"f32", EFS_FORMAT_F32},
-               {"e4m3", EFS_FORMAT_E4M3}, {"e5m2", EFS_FORMAT_E5M2}, {"bytes", EFS_FORMAT_BYTES}};
+const struct bench_format bench_formats[BENCH_FORMATS] = {{"bf16", EFS_FORMAT_BF16}, {"f16", EFS_FORMAT_F16},
+                                                          {"f32", EFS_FORMAT_F32},   {"e4m3", EFS_FORMAT_E4M3},
+                                                          {"e5m2", EFS_FORMAT_E5M2}, {"bytes", EFS_FORMAT_BYTES}};
 
 /* Data of one format: raw, split and coded, by shard, and the output of decoding. */
 struct data {
