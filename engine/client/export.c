@@ -3,7 +3,7 @@
  * export.c - see export.h: packets. After an unexpected packet the socket is not used any more; files are opened
  * instead.
  */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include "mount.h"
 #include "sys.h"

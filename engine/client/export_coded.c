@@ -4,7 +4,7 @@
  * answer states, and may be read until the expert is dropped.
  */
 #include "coded_layout.h"
-#include "export_core.h"
+#include "export_internal.h"
 #include "mount.h"
 
 #include "sys.h"

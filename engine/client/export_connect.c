@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* export_connect.c - see export.h: connecting to the mount's socket, and closing it. */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include "mount.h"
 #include "sys.h"

@@ -3,7 +3,7 @@
  * export_notify.c - see export.h: notifications for requests whose experts the client holds already. They need no
  * answer, so they are queued, one packet per request, and sent before the next packet that needs one.
  */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include <stddef.h>
 #include <string.h>

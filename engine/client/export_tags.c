@@ -3,7 +3,7 @@
  * export_tags.c - see export.h. A tag identifies a file from the request to the drop, so that each answer finds its
  * file.
  */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include "mount.h"
 #include "sys.h"

@@ -3,7 +3,7 @@
  * export_windows.c - see export.h: windows, memory of the mount that stays mapped, by number. Their content changes; a
  * client that was handed an expert in a window holds a lease on it until the drop.
  */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include "sys.h"
 

@@ -5,15 +5,15 @@
  *
  *     mount.c          creation and end
  *     mount_begin.c, mount_wait.c, mount_watch.c    requests: start, waiting, events for poll(2)
- *     needs.c          checks of a request
- *     mount_tell.c     notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
- *     reaper.c         the thread that closes files and sends notifications
+ *     request_check.c          checks of a request
+ *     mount_notify.c     notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
+ *     maintenance.c         the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
  *     export*.c        experts that the mount hands out over its socket
  *     files.c          the table of files, their users, those that are kept
- *     full_set.c       the experts that the mount keeps full, which are worth keeping
- *     known.c          layouts of files that were open before
- *     mapping.c        one file; file_layout.c, coded_layout.c, notes.c: its layout
+ *     protected_set.c       the experts that the mount keeps full, which are worth keeping
+ *     layout_cache.c          layouts of files that were open before
+ *     mapping.c        one file; file_layout.c, coded_layout.c, tensor_metadata.c: its layout
  *
  * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
  */
@@ -63,7 +63,7 @@ struct efs_mount {
     struct efs_export *export; /* NULL: no socket, files are opened */
     bool no_view;              /* experts/ belongs to the checkpoint and has no expert files */
     bool receiving;            /* a thread is in efs_export_receive() */
-    bool keep_auto;            /* EFS_KEEP_AUTO: keep the experts that the mount keeps full (full_set.c) */
+    bool keep_auto;            /* EFS_KEEP_AUTO: keep the experts that the mount keeps full (protected_set.c) */
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
@@ -99,7 +99,7 @@ void efs_open_workers_stop(struct efs_mount *m);
 /* More files are queued to be opened. Lock held. */
 void efs_mount_wake_open_workers(struct efs_mount *m);
 
-/* ---- reaper.c ---- */
+/* ---- maintenance.c ---- */
 errint_t efs_reaper_start(struct efs_mount *m);
 /* Ends the reaper, also if it was not started, after the open workers have ended: closes all files and sends all
  * notifications. Without lock. */
@@ -111,7 +111,7 @@ static inline void efs_mount_wake_reaper(struct efs_mount *m)
         pthread_cond_signal(&m->to_keep);
 }
 
-/* ---- mount_tell.c ---- */
+/* ---- mount_notify.c ---- */
 /* Queues a line for .expertfs/want. Lock held. false: no room now. */
 bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
 /* Writes the queued lines and this one to .expertfs/want. Without lock. */
@@ -151,7 +151,7 @@ bool efs_files_let_oldest_go(struct efs_mount *m);
 /* The same with all kept files that are not in the full set, and those above keep_bytes. */
 void efs_files_let_others_go(struct efs_mount *m);
 
-/* ---- known.c: with lock held ---- */
+/* ---- layout_cache.c: with lock held ---- */
 /* The layout that the file had when it was last open; NULL: not known. Valid until the mount is freed. */
 const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_key *key,
                                              uint32_t hash);
@@ -159,7 +159,7 @@ const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const st
 void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
 void efs_known_free(struct efs_mount *m);
 
-/* ---- full_set.c: with lock held ---- */
+/* ---- protected_set.c: with lock held ---- */
 #define EFS_KEEP_PARTS 8u /* the client keeps at most 7/8 of the bytes that the mount keeps full */
 /* Whether a file without users may stay open. */
 bool efs_full_set_has(const struct efs_mount *m, uint32_t hash);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mount_begin.c - see mount.h: starts requests of a mount. */
-#include "mount_core.h"
+#include "mount_request.h"
 
-#include "needs.h"
+#include "request_check.h"
 #include "sys.h"
 
 #include <errno.h>

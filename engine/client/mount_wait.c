@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mount_wait.c - see mount.h: waits for a request's experts, returns their tensors, drops them. */
-#include "mount_core.h"
+#include "mount_request.h"
 
 #include "clock.h"
 

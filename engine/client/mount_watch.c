@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mount_watch.c - see mount.h: requests with an event for poll(2). */
-#include "mount_core.h"
+#include "mount_request.h"
 
 bool efs_mount_item_is_coming(const struct efs_mount_item *item)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device.c - context, wake-up and loss of a device, for all of engine/gpu/; the names of hinted experts. */
-#include "device_core.h"
+#include "device_internal.h"
 
 #include <errno.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static void ahead_forget(struct efs_ahead *ahead, struct efs_vram *vram, uint32_
     if (!expert || efs_ahead_find(ahead, &key))
         return;
     expert->named = false;
-    if (expert->state == EFS_VRAM_HERE) /* in flight: device_ahead.c removes it */
+    if (expert->state == EFS_VRAM_HERE) /* in flight: device_prefetch.c removes it */
         efs_vram_waste(vram, expert);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_open.c - opens a device for a client, allocates all of its memory, closes it. */
-#include "device_core.h"
+#include "device_internal.h"
 
 #include "sys.h"
 #include "thread.h"

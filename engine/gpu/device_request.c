@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device_request.c - requests in EFS_FORM_DEVICE: the calls of expertfs.h. */
-#include "device_core.h"
+#include "device_internal.h"
 
 #include "clock.h"
-#include "needs.h"
+#include "request_check.h"
 #include "sys.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 /* device_run.c - see device_run.h; kernels/cuda/gpu_ffn.h has the kernels. */
 #include "device_run.h"
 
-#include "device_core.h"
+#include "device_internal.h"
 #include "sys.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * slot by slot, and wakes the requests that wait. After a failed driver call the device is lost: the thread waits for
  * its streams, so that no memory is released that the device still reads, and fails all requests.
  */
-#include "device_core.h"
+#include "device_internal.h"
 
 #include "clock.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* export.c - see export.h: the listening socket, and the export thread, which receives packets of clients. */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

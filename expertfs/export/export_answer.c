@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_answer.c - see export_core.h. Lock held, unless stated otherwise. */
-#include "export_core.h"
+/* export_answer.c - see export_internal.h. Lock held, unless stated otherwise. */
+#include "export_internal.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_coded.c - see export_core.h. A coded expert is stored in several places of the chunk pool. First the windows
+ * export_coded.c - see export_internal.h. A coded expert is stored in several places of the chunk pool. First the windows
  * that the client lacks are sent, then the places in them. Lock held.
  */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include <errno.h>
 #include <stddef.h>

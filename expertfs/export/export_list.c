@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_list.c - see export_core.h. The list is sent in packets of one layer or a part of a layer, as fast as the
+ * export_list.c - see export_internal.h. The list is sent in packets of one layer or a part of a layer, as fast as the
  * client reads. It may change meanwhile: clients request it again from time to time.
  */
-#include "export_core.h"
+#include "export_internal.h"
 #include "expertfs-private.h"
 
 #include <errno.h>

@@ -14,7 +14,7 @@ extern const struct fuse_lowlevel_ops efsd_ops; /* userdata is struct efsd */
 /* Answers a read request, possibly later and from another thread (reads.c). */
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset);
 
-/* refusals.c: reply EROFS to operations that would change a file or a name. */
+/* readonly_ops.c: reply EROFS to operations that would change a file or a name. */
 void efsd_refuse_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t device);
 void efsd_refuse_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
 void efsd_refuse_remove(fuse_req_t req, fuse_ino_t parent, const char *name);

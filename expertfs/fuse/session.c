@@ -39,7 +39,7 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
     char fixed[128];
     char *list = NULL, *name = NULL;
-    /* rw; default_permissions only if the mount is restricted: see refusals.c */
+    /* rw; default_permissions only if the mount is restricted: see readonly_ops.c */
     snprintf(fixed, sizeof(fixed), "rw,nosuid,nodev,max_read=%u%s", EFSD_IO_BYTES,
              daemon->restricted ? ",default_permissions" : "");
     bool ok = asprintf(&name, "fsname=%s", options->fsname ? options->fsname : options->store) >= 0 &&

@@ -6,7 +6,7 @@
  */
 
 #include "../kernels/cases.h"
-#include "device_core.h"
+#include "device_internal.h"
 #include "expertfs-compute.h"
 #include "fixture_mount.h"
 

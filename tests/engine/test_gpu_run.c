@@ -4,7 +4,7 @@
  */
 
 #include "test.h"
-#include "device_core.h"
+#include "device_internal.h"
 #include "expertfs-compute.h"
 #include "gpu_fixture.h"
 

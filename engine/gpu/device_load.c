@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_bring.c - loads an expert, demanded or prefetched: takes it from the client, allocates its memory in pool G,
+ * device_load.c - loads an expert, demanded or prefetched: takes it from the client, allocates its memory in pool G,
  * copies it slot by slot, and completes it. The chunks of a slot are copied to contiguous device memory; one kernel
  * decodes and merges all of them to the expert's memory. Uncoded parts are copied there directly.
  */
-#include "device_core.h"
+#include "device_internal.h"
 
 #include "codec.h"
 #include "layout.h"

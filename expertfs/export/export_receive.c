@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_session.c - see export_core.h. The experts of a session are dropped when it ends, also if the client was
+/* export_receive.c - see export_internal.h. The experts of a session are dropped when it ends, also if the client was
  * killed. */
-#include "export_core.h"
+#include "export_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * refusals.c - replies to requests that would change the mount, which is never written.
+ * readonly_ops.c - replies to requests that would change the mount, which is never written.
  *
  * It is mounted rw: with ro the kernel would also refuse the xattrs and the files want and hint, which tune the mount.
  * So every request that would change a file or a name arrives here and gets EROFS, from every user. For the same reason

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notes.c - "expertfs.tensor.NAME": "ggml:Q4_0 [128, 64, 2048], slice 3" in __metadata__ of an expert's file: the type
+ * tensor_metadata.c - "expertfs.tensor.NAME": "ggml:Q4_0 [128, 64, 2048], slice 3" in __metadata__ of an expert's file: the type
  * and shape of a tensor that safetensors can only describe as bytes. A slice is one of the first dimension. A note that
  * does not fit the tensor's bytes is ignored.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* known.c - see mount.h: layouts of files that were open before, so that their headers need not be parsed again. */
+/* layout_cache.c - see mount.h: layouts of files that were open before, so that their headers need not be parsed again. */
 #include "mount.h"
 
 #include "sys.h"

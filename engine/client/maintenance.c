@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reaper.c - see mount.h. Closing a file frees memory for pending opens, so it must not be queued behind them: it has a
+ * maintenance.c - see mount.h. Closing a file frees memory for pending opens, so it must not be queued behind them: it has a
  * thread, which also sends notifications to the mount and receives packets when no other thread does.
  */
 #include "mount.h"

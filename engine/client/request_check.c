@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* needs.c - see needs.h. */
-#include "needs.h"
+/* request_check.c - see request_check.h. */
+#include "request_check.h"
 
 #include <errno.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_core.h - private to engine/gpu/: a device, its requests, experts being copied to it.
+ * device_internal.h - private to engine/gpu/: a device, its requests, experts being copied to it.
  *
  * For experts in pool G a request is complete at once. It requests the missing ones from the client in coded form, and
  * the thread `efs-gpu` copies them to the device: a stream copies as much of an expert as fits in a slot; another one
  * waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the
- * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_ahead.c) have
+ * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_prefetch.c) have
  * their own slot and stream. The thread blocks only in poll(2), and in queries to a mount about the state of hinted
  * experts.
  */
@@ -17,7 +17,7 @@
 #include "device_ops.h"
 #include "event.h"
 #include "expertfs-gpu.h"
-#include "pins.h"
+#include "segment_registry.h"
 #include "vram.h"
 
 #include <pthread.h>
@@ -194,7 +194,7 @@ errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t l
 /* device_thread.c */
 void *efs_device_run(void *device);
 
-/* device_bring.c; called by efs-gpu, lock not held */
+/* device_load.c; called by efs-gpu, lock not held */
 /* Completes an expert with error or 0, drops it at the client and frees bring. No slot may be in flight for it. */
 void efs_bring_end(struct efs_device *device, struct efs_bring *bring, errint_t error);
 /* Frees bring without completing the expert. */
@@ -218,7 +218,7 @@ bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone);
 bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
                     efs_cu_result *result);
 
-/* device_ahead.c; called by efs-gpu */
+/* device_prefetch.c; called by efs-gpu */
 /* Advances the prefetch by one step. true: call again; false: it waits for an event or has nothing to do. */
 bool efs_device_go_ahead(struct efs_device *device);
 /* Whether the prefetch waits for the client to report the source's expert. */

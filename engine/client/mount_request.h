@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount_core.h - a request of a mount, shared by the files that start it (mount_begin.c), wait for it (mount_wait.c)
+ * mount_request.h - a request of a mount, shared by the files that start it (mount_begin.c), wait for it (mount_wait.c)
  * and signal its event (mount_watch.c).
  */
 #ifndef EFS_CLIENT_MOUNT_CORE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_core.h - shared by the files of the socket's client: export.c (packets), export_connect.c (the socket),
+ * export_internal.h - shared by the files of the socket's client: export.c (packets), export_connect.c (the socket),
  * export_tags.c, export_windows.c, export_notify.c, export_coded.c. With efs_mount.lock held.
  */
 #ifndef EFS_EXPORT_CORE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pins.c - see pins.h. */
-#include "pins.h"
+/* segment_registry.c - see segment_registry.h. */
+#include "segment_registry.h"
 
 #include "sys.h"
 

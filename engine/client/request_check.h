@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* needs.h - checks the experts of a client's request, for mounts and GPU memory. */
+/* request_check.h - checks the experts of a client's request, for mounts and GPU memory. */
 #ifndef EFS_NEEDS_H
 #define EFS_NEEDS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_tell.c - see mount.h: notifications of uses by .expertfs/want, if the mount's socket is not accessible. */
+/* mount_notify.c - see mount.h: notifications of uses by .expertfs/want, if the mount's socket is not accessible. */
 #include "mount.h"
 
 #include "sys.h"

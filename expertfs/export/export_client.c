@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_held.c - see export_core.h: the experts and windows of a session, sending packets. */
-#include "export_core.h"
+/* export_client.c - see export_internal.h: the experts and windows of a session, sending packets. */
+#include "export_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

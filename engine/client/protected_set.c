@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * full_set.c - see mount.h. The set of experts that the mount keeps full. The client closes other files when they have
+ * protected_set.c - see mount.h. The set of experts that the mount keeps full. The client closes other files when they have
  * no users, because open files take memory from the experts that the mount keeps.
  *
  * The mount sends the list over its socket; without a socket no file is kept. The client requests the list again at

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_core.h - declarations shared by the files of the export.
+ * export_internal.h - declarations shared by the files of the export.
  *
  *   export.c          the listening socket and the export thread, which receives packets
- *   export_session.c  requests of a client; the end of its session
- *   export_held.c     the experts and windows of a session; sending packets
+ *   export_receive.c  requests of a client; the end of its session
+ *   export_client.c     the experts and windows of a session; sending packets
  *   export_answer.c   answers, sent by the thread on which the engine completes a request
  *   export_coded.c    answers for coded experts
  *   export_list.c     the list of experts that are kept full, sent by the export thread
@@ -72,7 +72,7 @@ struct efsd_export {
     bool started;
 };
 
-/* ---- export_held.c ---- */
+/* ---- export_client.c ---- */
 /* Lock held. Drops a reference; the last one frees the session. */
 void efsd_session_unref(struct efsd_session *session);
 /* Lock held. The COMING or HELD expert of the tag, or NULL. */
@@ -92,7 +92,7 @@ errint_t efsd_session_send(const struct efsd_session *session, const struct efs_
  * client. */
 void efsd_session_watch(const struct efsd_session *session, bool room);
 
-/* ---- export_session.c ---- */
+/* ---- export_receive.c ---- */
 /* Receives packets of the client. May end and free the session. */
 void efsd_export_receive(struct efsd_session *session);
 /* Ends the session, which may free it, and drops its experts. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pins.h - registers the chunk pool's segments with the driver, so that the device copies from them by DMA instead of
+ * segment_registry.h - registers the chunk pool's segments with the driver, so that the device copies from them by DMA instead of
  * through a staging buffer. The pages are those that io_uring has registered, too.
  *
  * Only for a store served in this process. Windows of a mount are not registered: the driver would keep their pages

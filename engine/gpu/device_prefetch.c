@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device_ahead.c - prefetches hinted experts to pool G, one at a time, with its own slot and stream.
+ * device_prefetch.c - prefetches hinted experts to pool G, one at a time, with its own slot and stream.
  *
  * A prefetch starts only while no request is in flight and copies only while no request uses the link, so a request
  * waits at most for the slot that is being copied. It continues while requests wait for the store or mount, because
@@ -9,7 +9,7 @@
  * named and that no stream reads, so that a prefetch never makes a stream wait for readers. A request for an expert
  * whose prefetch is in flight turns it into a demand load.
  */
-#include "device_core.h"
+#include "device_internal.h"
 
 #include "sys.h"
 
