@@ -37,28 +37,29 @@ static void pipe_write_all(int fd, const char *text, size_t bytes)
     }
 }
 
-static volatile pid_t to_tell; /* the daemon; global because a signal handler reads it */
+static volatile pid_t daemon_pid; /* the daemon; global because a signal handler reads it */
 
 static void signal_pass_on(int number)
 {
-    kill(to_tell, number);
+    kill(daemon_pid, number);
 }
 
-static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
-#define ENDING (sizeof(ending) / sizeof(ending[0]))
+static const int termination_signals[] = {SIGINT, SIGTERM, SIGHUP};
+#define TERMINATION_SIGNALS (sizeof(termination_signals) / sizeof(termination_signals[0]))
 
 void efsd_signals_handle(void (*handler)(int number))
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
-    for (size_t i = 0; i < ENDING; i++)
-        if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* ignored by nohup(1) */
-            sigaction(ending[i], &action, NULL);
+    for (size_t i = 0; i < TERMINATION_SIGNALS; i++)
+        if (sigaction(termination_signals[i], NULL, &before) == 0 &&
+            before.sa_handler != SIG_IGN) /* ignored by nohup(1) */
+            sigaction(termination_signals[i], &action, NULL);
 }
 
 __attribute__((noreturn)) static void parent(pid_t child, int fd, const sigset_t *mask)
 {
     char text[2048];
-    to_tell = child; /* setsid() in the child keeps signals of the terminal from it: forward them */
+    daemon_pid = child; /* setsid() in the child keeps signals of the terminal from it: forward them */
     efsd_signals_handle(signal_pass_on);
     sigprocmask(SIG_SETMASK, mask, NULL);
     ssize_t bytes = pipe_read_all(fd, text, sizeof(text) - 1);

@@ -239,8 +239,8 @@ static void daemon_wait(struct efsd *daemon)
     struct pollfd wait[2] = {{.fd = caught[0], .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
     int ready;
     char number;
-    while ((ready = poll(wait, 2, EFSD_LOG_LEFT_OUT_MS)) == 0 || (ready < 0 && errno == EINTR))
-        efsd_log_left_out();
+    while ((ready = poll(wait, 2, EFSD_LOG_SUPPRESSED_MS)) == 0 || (ready < 0 && errno == EINTR))
+        efsd_log_report_suppressed();
     if (wait[0].revents && read(caught[0], &number, 1) == 1)
         efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal(number), daemon->options.mountpoint);
 }
@@ -269,7 +269,7 @@ static void daemon_end(struct efsd *daemon)
     efsd_opens_free(daemon);
     efsd_buffers_close(&daemon->buffers);
     efsd_tree_free(&daemon->tree);
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     pthread_mutex_destroy(&daemon->tuning.lock);
     if (daemon->stop_fd >= 0)
         close(daemon->stop_fd);

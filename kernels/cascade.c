@@ -26,8 +26,8 @@ void efs_span_block(const struct efs_span *span, const uint8_t *below, unsigned 
     block->escaped = span->entry[b + 1] - span->entry[b];
     memcpy(block->table, span->table[0], sizeof(block->table));
     /* Each block prefetches a quarter of the next span, which is assumed to be as long as this one. */
-    block->ahead_bytes = (efs_lower_bytes(span) + efs_first_bytes(span)) / EFS_SPAN_BLOCKS;
-    block->ahead = span->planes[0] + efs_first_bytes(span) + b * block->ahead_bytes;
+    block->prefetch_bytes = (efs_lower_bytes(span) + efs_first_bytes(span)) / EFS_SPAN_BLOCKS;
+    block->prefetch = span->planes[0] + efs_first_bytes(span) + b * block->prefetch_bytes;
 }
 
 /* Decode and merge the elements [skip, skip + take) of a block, by way of a buffer for the whole block. */

@@ -58,7 +58,7 @@ static int multiply_vector(const struct efs_matvec_ops *ops, const struct efs_ma
         return 0;
     }
     while ((r = efs_walk_next(&walk, &piece)) > 0) {
-        if (piece.turned) {
+        if (piece.rotated) {
             if (!p.ops->coded(&piece.block, piece.sm, piece.begin, piece.end, &p.dot))
                 return -EUCLEAN;
         } else {

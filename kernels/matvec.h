@@ -36,7 +36,7 @@ extern "C" {
 enum efs_matrix_e {
     EFS_E_CASCADE = 0, /* e: a cascade chunk of the shard's elements */
     EFS_E_BYTES = 1,   /* e: the exponents, a byte an element */
-    EFS_E_ASK = 2      /* the matrix's exponents() returns them, for codecs other than the cascade */
+    EFS_E_CALLBACK = 2 /* the matrix's exponents() returns them, for codecs other than the cascade */
 };
 
 /* A shard: exponents, and signs with mantissas. */
@@ -58,9 +58,9 @@ struct efs_matrix {
     const struct efs_matrix_shard *shards;
     size_t shard_elements;
     /*
-     * For EFS_E_ASK: sets *e to the exponents of all elements of a shard, a byte each, valid until the next call with
-     * the same user. 0 or -errno, which the product then returns. A product calls it once for each shard of its rows,
-     * in order. Threads that share a matrix need a copy of this struct each, with their own user.
+     * For EFS_E_CALLBACK: sets *e to the exponents of all elements of a shard, a byte each, valid until the next call
+     * with the same user. 0 or -errno, which the product then returns. A product calls it once for each shard of its
+     * rows, in order. Threads that share a matrix need a copy of this struct each, with their own user.
      */
     int (*exponents)(void *user, size_t shard, const uint8_t **e);
     void *user;

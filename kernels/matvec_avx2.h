@@ -75,7 +75,7 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
     return _mm256_fmadd_ps(number, x, sum);
 }
 
-EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
+EFS_INLINE void efs_rotated_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     /* Exchange all bits except the sign. */
     __m256i change = _mm256_and_si256(_mm256_xor_si256(e, sm), _mm256_set1_epi8(0x7f));

@@ -62,8 +62,8 @@ EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
 }
 #endif
 
-/* Low and high bytes of BF16 numbers from turned exponents, signs and mantissas. */
-EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
+/* Low and high bytes of BF16 numbers from rotated exponents, signs and mantissas. */
+EFS_INLINE void efs_rotated_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     const __m512i sign = _mm512_set1_epi8((char)0x80);
 

@@ -19,15 +19,15 @@ struct efs_stream {
     size_t ahead_step;
 };
 
-/* The start of a whole block with planes, whose lower symbols are rotated (efs_turned). */
+/* The start of a whole block with planes, whose lower symbols are rotated (efs_rotated). */
 EFS_INLINE struct efs_stream efs_stream_of(const struct efs_cascade_block *block)
 {
     return (struct efs_stream){
         .planes = block->planes,
         .used = block->below,
         .tables = efs_load_tables(efs_table_word(block->table, true)),
-        .ahead = block->ahead,
-        .ahead_step = block->ahead_bytes / (EFS_BLOCK / EFS_GROUP) + 1,
+        .ahead = block->prefetch,
+        .ahead_step = block->prefetch_bytes / (EFS_BLOCK / EFS_GROUP) + 1,
     };
 }
 
@@ -50,7 +50,7 @@ EFS_INLINE void part_add(struct efs_sums *sums, unsigned p, efs_vector e, const 
 {
     efs_vector bytes[2], words[2];
 
-    efs_turned_join(e, efs_load(sm + p * EFS_LANES), bytes);
+    efs_rotated_join(e, efs_load(sm + p * EFS_LANES), bytes);
     efs_unpack_lanes(bytes, words);
     efs_sums_add(sums, p, words, x);
 }
@@ -121,8 +121,8 @@ EFS_INLINE void coded_plane(struct efs_stream *stream, const unsigned plane, con
     pass_over(stream, plane, i, EFS_PLANE);
 }
 
-/* Symbols are decoded already rotated (efs_turned), so that a BF16 number takes two selections and no shift. */
-static const uint8_t *simd_lower_turned(const struct efs_span *span, uint8_t *room)
+/* Symbols are decoded already rotated (efs_rotated), so that a BF16 number takes two selections and no shift. */
+static const uint8_t *simd_lower_rotated(const struct efs_span *span, uint8_t *room)
 {
     return decode_lower(span, room, true);
 }
@@ -181,7 +181,7 @@ static bool simd_exponents(const struct efs_cascade_block *block, uint8_t *room)
 
 /* What every instruction set puts into its table. */
 #define EFS_SIMD_PRODUCTS                                                                                              \
-    .plain = simd_plain, .lower_turned = simd_lower_turned, .coded = simd_coded, .many = simd_many,                    \
+    .plain = simd_plain, .lower_rotated = simd_lower_rotated, .coded = simd_coded, .many = simd_many,                  \
     .exponents = simd_exponents, .halves = simd_halves
 
 #endif

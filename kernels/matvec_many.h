@@ -34,7 +34,7 @@ EFS_INLINE void many_words(const struct efs_stretch *s, size_t c, unsigned r, co
 
     if (halves) {
         efs_vector bytes[2];
-        efs_turned_join(efs_load(at), efs_load(s->sm[r] + c), bytes);
+        efs_rotated_join(efs_load(at), efs_load(s->sm[r] + c), bytes);
         efs_unpack_lanes(bytes, words);
         if (ask)
             __builtin_prefetch(s->sm[r] + c + rows * s->row_bytes, 0, 2);
@@ -132,7 +132,7 @@ EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigne
 
 /*
  * rows rows, at most EFS_ROWS_AT_ONCE, times tokens tokens, at most EFS_MANY_TOKENS. In halves: sm is that of each
- * row, and w turned exponents. Only the first tokens ask for the rows that come next: that takes as long as a load.
+ * row, and w rotated exponents. Only the first tokens ask for the rows that come next: that takes as long as a load.
  */
 EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned rows, const struct efs_input *input,
                           unsigned token, unsigned tokens, const struct efs_output *out, const bool halves,

@@ -70,7 +70,7 @@ EFS_INLINE void efs_plain_words(const uint8_t *w, efs_vector words[2])
     words[1] = efs_load(w + EFS_LANES);
 }
 
-EFS_INLINE void efs_turned_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
+EFS_INLINE void efs_rotated_join(efs_vector e, efs_vector sm, efs_vector bytes[2])
 {
     const uint8x16_t sign = vdupq_n_u8(0x80);
 

@@ -108,7 +108,7 @@ struct efs_matvec_ops {
     /* Continue dot with count elements (BF16 or F16, of any alignment), which end at the end of a row or of a group. */
     void (*plain)(const uint8_t *w, size_t count, struct efs_dot *dot);
     /* As lower() in ops.h, each symbol rotated right by one bit: for coded() and exponents(). */
-    const uint8_t *(*lower_turned)(const struct efs_span *span, uint8_t *room);
+    const uint8_t *(*lower_rotated)(const struct efs_span *span, uint8_t *room);
     /* Continue dot with the elements [begin, end) of a whole block with planes; begin, end and cols are multiples of
      * EFS_GROUP. false: the planes have another number of escapes than block->escaped. */
     bool (*coded)(const struct efs_cascade_block *block, const uint8_t *sm, size_t begin, size_t end,
@@ -119,7 +119,7 @@ struct efs_matvec_ops {
      * as above. */
     bool (*exponents)(const struct efs_cascade_block *block, uint8_t *room);
     /* As many(), for split rows: contiguous rotated exponents, and a pointer to the SM of each row. cols is a multiple
-     * of EFS_GROUP. NULL: the path does not implement this, nor coded, exponents and lower_turned. */
+     * of EFS_GROUP. NULL: the path does not implement this, nor coded, exponents and lower_rotated. */
     void (*halves)(const uint8_t *e, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
                    const struct efs_output *out);
     /* The functions for BF16 inputs in ggml's order of sums; NULL: not implemented. Used if its supported() returns
@@ -149,7 +149,7 @@ extern const struct efs_matvec_ops efs_matvec_f16_neon;
 /* A block, and the range of its elements that was requested. */
 struct efs_piece {
     enum efs_format format;         /* of the matrix */
-    bool turned;                    /* a whole block with planes, its lower symbols rotated: for coded(), exponents() */
+    bool rotated;                   /* a whole block with planes, its lower symbols rotated: for coded(), exponents() */
     struct efs_cascade_block block; /* e == NULL */
     const uint8_t *e;               /* exponents, a byte each */
     const uint8_t *sm;
@@ -172,7 +172,7 @@ struct efs_walk {
     struct efs_span span;
     uint32_t span_number;
     const uint8_t *below;
-    bool below_turned;
+    bool below_rotated;
 };
 
 /* Bytes of room. */

@@ -42,12 +42,12 @@ size_t efs_tile_scratch_bytes(uint32_t cols)
     return EFS_WALK_BYTES + tile_bytes(cols);
 }
 
-/* The piece's exponents, wanted or not, turned. 0 or -EUCLEAN. */
+/* The piece's exponents, wanted or not, rotated. 0 or -EUCLEAN. */
 static int piece_exponents(const struct efs_matvec_ops *ops, const struct efs_piece *piece, uint8_t *room)
 {
     const uint8_t *e = piece->e;
 
-    if (piece->turned)
+    if (piece->rotated)
         return ops->exponents(&piece->block, room) ? 0 : -EUCLEAN;
     if (e == NULL) {
         if (!efs_ops()->decode_merge(EFS_FORMAT_BYTES, &piece->block, NULL, room, false))

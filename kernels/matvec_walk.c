@@ -29,7 +29,7 @@ static int open_shard(struct efs_walk *walk)
     case EFS_E_BYTES:
         walk->e = shard->e;
         return shard->e != NULL && shard->e_bytes == elements ? 0 : -EUCLEAN;
-    case EFS_E_ASK:
+    case EFS_E_CALLBACK:
         walk->e = NULL;
         if (w->exponents == NULL)
             return -EINVAL;
@@ -40,11 +40,11 @@ static int open_shard(struct efs_walk *walk)
 }
 
 /* Block b of the shard's chunk. Its span is opened, and its lower levels are decoded, once for all of its blocks: twice
- * if it ends in a block that is not whole, which is not wanted turned. */
+ * if it ends in a block that is not whole, which is not wanted rotated. */
 static int open_block(struct efs_walk *walk, size_t b, struct efs_piece *piece)
 {
     const uint32_t s = (uint32_t)(b / EFS_SPAN_BLOCKS);
-    const bool turned = walk->ops != NULL && piece->size == EFS_BLOCK;
+    const bool rotated = walk->ops != NULL && piece->size == EFS_BLOCK;
 
     if (s != walk->span_number) {
         int r = efs_chunk_span(&walk->chunk, s, &walk->span);
@@ -53,17 +53,17 @@ static int open_block(struct efs_walk *walk, size_t b, struct efs_piece *piece)
         walk->span_number = s;
         walk->below = NULL;
     }
-    if (walk->span.levels > 0 && (walk->below == NULL || walk->below_turned != turned)) {
+    if (walk->span.levels > 0 && (walk->below == NULL || walk->below_rotated != rotated)) {
         walk->below =
-            turned ? walk->ops->lower_turned(&walk->span, walk->room) : efs_ops()->lower(&walk->span, walk->room);
-        walk->below_turned = turned;
+            rotated ? walk->ops->lower_rotated(&walk->span, walk->room) : efs_ops()->lower(&walk->span, walk->room);
+        walk->below_rotated = rotated;
         if (walk->below == NULL)
             return -EUCLEAN;
     }
     efs_span_block(&walk->span, walk->below, b % EFS_SPAN_BLOCKS, &piece->block);
     if (piece->block.planes == NULL)
         piece->e = piece->block.below;
-    piece->turned = turned && piece->e == NULL;
+    piece->rotated = rotated && piece->e == NULL;
     return 0;
 }
 
@@ -86,7 +86,7 @@ int efs_walk_next(struct efs_walk *walk, struct efs_piece *piece)
     piece->format = efs_matrix_format(walk->w);
     piece->sm = walk->shard->sm + b * efs_sm_bytes(piece->format, EFS_BLOCK);
     piece->e = NULL;
-    piece->turned = false;
+    piece->rotated = false;
     walk->at = first + piece->end;
     if (walk->shard->form == EFS_E_CASCADE)
         r = open_block(walk, b, piece);

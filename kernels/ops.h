@@ -55,9 +55,9 @@ struct efs_cascade_block {
     const uint8_t *planes; /* of this block, level 0; NULL: below has the symbols uncoded */
     const uint8_t *below;  /* symbols of its escapes, in order; EFS_BLOCK + 64 bytes from here are readable */
     uint32_t size, escaped;
-    uint8_t table[4];     /* of level 0 */
-    const uint8_t *ahead; /* code to prefetch while this block is decoded; may be ignored */
-    size_t ahead_bytes;
+    uint8_t table[4];        /* of level 0 */
+    const uint8_t *prefetch; /* code to prefetch while this block is decoded; may be ignored */
+    size_t prefetch_bytes;
 };
 
 struct efs_matvec_ops; /* matvec_ops.h */

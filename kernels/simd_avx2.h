@@ -54,7 +54,7 @@ EFS_INLINE efs_vector efs_shifted(efs_vector v, efs_shift shift)
     return _mm256_sll_epi16(_mm256_srl_epi16(v, shift.right), shift.left);
 }
 
-EFS_INLINE efs_vector efs_turned(efs_vector v)
+EFS_INLINE efs_vector efs_rotated(efs_vector v)
 {
     return efs_select(_mm256_set1_epi8((char)0x80), _mm256_slli_epi16(v, 7), _mm256_srli_epi16(v, 1));
 }

@@ -78,8 +78,8 @@ EFS_INLINE efs_vector efs_shifted(efs_vector v, efs_shift shift)
     return _mm512_multishift_epi64_epi8(shift, v);
 }
 
-/* Each byte turned right by one bit. */
-EFS_INLINE efs_vector efs_turned(efs_vector v)
+/* Each byte rotated right by one bit. */
+EFS_INLINE efs_vector efs_rotated(efs_vector v)
 {
     return efs_select(_mm512_set1_epi8((char)0x80), _mm512_slli_epi16(v, 7), _mm512_srli_epi16(v, 1));
 }

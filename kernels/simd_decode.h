@@ -23,8 +23,8 @@ EFS_INLINE bool merge_first_level(enum efs_format format, const struct efs_casca
     const efs_table table = efs_load_table(efs_table_word(block->table, false));
     const uint8_t *used = block->below;
     struct efs_sink sink = {.to = dst};
-    const uint8_t *ahead = block->ahead;
-    const size_t ahead_step = block->ahead_bytes / (EFS_BLOCK / 64) + 1;
+    const uint8_t *ahead = block->prefetch;
+    const size_t ahead_step = block->prefetch_bytes / (EFS_BLOCK / 64) + 1;
 
     for (unsigned unit = 0; unit < EFS_UNITS; unit++) {
         const efs_shift shift = efs_shift_right((int)(unit / 2) * 2);

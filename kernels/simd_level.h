@@ -12,13 +12,13 @@
 
 #include <string.h>
 
-/* A level's three symbols, and 0 for the escape; turned: each rotated right by one bit. */
-EFS_INLINE uint32_t efs_table_word(const uint8_t *table, bool turned)
+/* A level's three symbols, and 0 for the escape; rotated: each rotated right by one bit. */
+EFS_INLINE uint32_t efs_table_word(const uint8_t *table, bool rotated)
 {
     uint32_t word;
 
     memcpy(&word, table, sizeof(word));
-    return turned ? (word >> 1 & 0x7f7f7f7f) | (word & 0x01010101) << 7 : word;
+    return rotated ? (word >> 1 & 0x7f7f7f7f) | (word & 0x01010101) << 7 : word;
 }
 
 /* Number of symbols of a level in a plane. */
@@ -60,18 +60,18 @@ EFS_INLINE size_t decode_level(const uint8_t *planes, size_t size, uint32_t tabl
     return (size_t)(used - below);
 }
 
-EFS_INLINE void copy_vector(const uint8_t *from, uint8_t *to, bool turned)
+EFS_INLINE void copy_vector(const uint8_t *from, uint8_t *to, bool rotated)
 {
     efs_vector v = efs_load(from);
 
-    efs_store(to, turned ? efs_turned(v) : v);
+    efs_store(to, rotated ? efs_rotated(v) : v);
 }
 
 /*
  * Decode the symbols that enter level 1 of a span with levels, into one of the two halves of room; NULL when the planes
- * contradict the sizes. turned: rotate each symbol right by one bit (efs_turned).
+ * contradict the sizes. rotated: rotate each symbol right by one bit (efs_rotated).
  */
-EFS_INLINE const uint8_t *decode_lower(const struct efs_span *span, uint8_t *room, bool turned)
+EFS_INLINE const uint8_t *decode_lower(const struct efs_span *span, uint8_t *room, bool rotated)
 {
     uint8_t *a = room, *b = room + EFS_LOWER_ROOM;
     const size_t rest = span->size[span->levels];
@@ -79,12 +79,12 @@ EFS_INLINE const uint8_t *decode_lower(const struct efs_span *span, uint8_t *roo
 
     /* The rest is copied, so that planes with too many escapes do not read past the chunk. It is mostly one or two
      * vectors: copying two without a branch is faster. */
-    copy_vector(span->rest, a, turned);
-    copy_vector(span->rest + i, a + i, turned);
+    copy_vector(span->rest, a, rotated);
+    copy_vector(span->rest + i, a + i, rotated);
     for (i += EFS_LANES; i < rest; i += EFS_LANES)
-        copy_vector(span->rest + i, a + i, turned);
+        copy_vector(span->rest + i, a + i, rotated);
     for (unsigned level = span->levels; level-- > 1;) {
-        if (decode_level(span->planes[level], span->size[level], efs_table_word(span->table[level], turned), a, b) !=
+        if (decode_level(span->planes[level], span->size[level], efs_table_word(span->table[level], rotated), a, b) !=
             span->size[level + 1])
             return NULL;
         uint8_t *swap = a;

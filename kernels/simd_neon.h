@@ -68,7 +68,7 @@ EFS_INLINE uint8x16_t efs_first_lanes(size_t valid)
     return vcltq_u8(vld1q_u8(numbers), vdupq_n_u8((uint8_t)valid));
 }
 
-EFS_INLINE efs_vector efs_turned(efs_vector v)
+EFS_INLINE efs_vector efs_rotated(efs_vector v)
 {
     return vsliq_n_u8(vshrq_n_u8(v, 1), v, 7);
 }

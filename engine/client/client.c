@@ -105,7 +105,7 @@ void efs_client_close(struct efs_client *client)
     if (client->mount && client_is_here(client))
         efs_mount_free(client->mount);
     else if (client->mount)
-        efs_mount_leave(client->mount);
+        efs_mount_free_forked(client->mount);
     else if (!client->borrowed)
         efs_close(client->fs);
     efs_owner_end(&client->owner);
@@ -254,9 +254,9 @@ void efs_client_release(struct efs_client_request *request)
         return;
     bool here = client_is_here(request->client);
     if (request->of_device)
-        (here ? request->device_ops->release : request->device_ops->leave)(request->of_device);
+        (here ? request->device_ops->release : request->device_ops->free_forked)(request->of_device);
     else if (request->of_mount)
-        (here ? efs_mount_release : efs_mount_request_leave)(request->of_mount);
+        (here ? efs_mount_release : efs_mount_request_free_forked)(request->of_mount);
     else
         (here ? efs_request_release : efs_request_leave)(request->in_process);
     free(request);

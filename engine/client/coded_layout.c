@@ -8,54 +8,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TENSORS_MOST 4096u
+#define TENSORS_MAX 4096u
 
-/* The parts of what was told, whose sizes add up to all of it. */
-struct told {
+/* The parts of a received layout; their sizes add up to its size. */
+struct received {
     struct efs_export_layout head;
     const uint8_t *header, *tensors, *shards;
 };
 
-static bool told_read(const uint8_t *data, size_t bytes, struct told *told)
+static bool received_parse(const uint8_t *data, size_t bytes, struct received *received)
 {
-    if (bytes < sizeof(told->head))
+    if (bytes < sizeof(received->head))
         return false;
-    memcpy(&told->head, data, sizeof(told->head));
-    const struct efs_export_layout *h = &told->head;
-    if (h->tensors > TENSORS_MOST || h->shard_elements == 0 || h->header_bytes < 8 || h->file_bytes > SIZE_MAX ||
+    memcpy(&received->head, data, sizeof(received->head));
+    const struct efs_export_layout *h = &received->head;
+    if (h->tensors > TENSORS_MAX || h->shard_elements == 0 || h->header_bytes < 8 || h->file_bytes > SIZE_MAX ||
         h->file_bytes < h->header_bytes)
         return false;
     uint64_t padded = ((uint64_t)h->header_bytes + 7) / 8 * 8; /* none of these can overflow */
     uint64_t tensors = (uint64_t)h->tensors * sizeof(struct efs_export_layout_tensor);
     uint64_t shards = (uint64_t)h->shards * sizeof(struct efs_export_layout_shard);
-    told->header = data + sizeof(told->head);
-    if (bytes - sizeof(told->head) != padded + tensors + shards)
+    received->header = data + sizeof(received->head);
+    if (bytes - sizeof(received->head) != padded + tensors + shards)
         return false;
-    told->tensors = told->header + padded;
-    told->shards = told->tensors + tensors;
+    received->tensors = received->header + padded;
+    received->shards = received->tensors + tensors;
     return true;
 }
 
 /* The header of the expert's file, as if the file were there: nothing behind it is looked at. */
-static errint_t told_read_header(const struct told *told, struct efs_file_layout **layout)
+static errint_t received_parse_header(const struct received *received, struct efs_file_layout **layout)
 {
     uint64_t length = 0;
     for (unsigned i = 0; i < 8; i++)
-        length |= (uint64_t)told->header[i] << (8 * i);
-    if (length != told->head.header_bytes - 8)
+        length |= (uint64_t)received->header[i] << (8 * i);
+    if (length != received->head.header_bytes - 8)
         return -EUCLEAN;
-    return efs_layout_read(told->header, (size_t)told->head.file_bytes, layout);
+    return efs_layout_read(received->header, (size_t)received->head.file_bytes, layout);
 }
 
-static bool shard_is_right(const struct efs_export_layout_shard *s, const struct efs_export_layout *head)
+static bool shard_is_valid(const struct efs_export_layout_shard *s, const struct efs_export_layout *head)
 {
     return s->extent < head->extents && s->elements > 0 && s->elements <= head->shard_elements &&
            s->codec < EFS_CODECS && (s->e_bytes || s->sm_bytes);
 }
 
-static errint_t told_read_shards(const struct told *told, struct efs_file_layout *layout)
+static errint_t received_parse_shards(const struct received *received, struct efs_file_layout *layout)
 {
-    const struct efs_export_layout *head = &told->head;
+    const struct efs_export_layout *head = &received->head;
     struct efs_coded_layout *c = layout->coded = efs_sys_calloc(1, sizeof(*c));
     uint64_t shards = 0;
     if (!c)
@@ -68,7 +68,7 @@ static errint_t told_read_shards(const struct told *told, struct efs_file_layout
         return -EUCLEAN;
     for (uint32_t i = 0; i < head->tensors; i++) { /* both are in the order of the file */
         struct efs_export_layout_tensor t;
-        memcpy(&t, told->tensors + i * sizeof(t), sizeof(t));
+        memcpy(&t, received->tensors + i * sizeof(t), sizeof(t));
         if (t.file_offset != layout->list.entries[i].tensor.offset)
             return -EUCLEAN;
         c->shards_of[i] = t.shards;
@@ -76,9 +76,9 @@ static errint_t told_read_shards(const struct told *told, struct efs_file_layout
     }
     if (shards != head->shards)
         return -EUCLEAN;
-    memcpy(c->shards, told->shards, head->shards * sizeof(*c->shards));
+    memcpy(c->shards, received->shards, head->shards * sizeof(*c->shards));
     for (uint32_t i = 0; i < head->shards; i++) {
-        if (!shard_is_right(&c->shards[i], head))
+        if (!shard_is_valid(&c->shards[i], head))
             return -EUCLEAN;
         c->bytes += (uint64_t)c->shards[i].e_bytes + c->shards[i].sm_bytes;
     }
@@ -90,16 +90,16 @@ static errint_t told_read_shards(const struct told *told, struct efs_file_layout
 
 errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **out)
 {
-    struct told told;
+    struct received received;
     struct efs_file_layout *layout = NULL;
-    errint_t rc = told_read(data, bytes, &told) ? told_read_header(&told, &layout) : -EUCLEAN;
+    errint_t rc = received_parse(data, bytes, &received) ? received_parse_header(&received, &layout) : -EUCLEAN;
     if (rc == 0)
-        rc = told_read_shards(&told, layout);
+        rc = received_parse_shards(&received, layout);
     if (rc < 0) {
         efs_layout_free(layout);
         return rc;
     }
-    free(layout->header); /* a layout that was told does not change */
+    free(layout->header); /* a received layout does not change */
     layout->header = NULL;
     *out = layout;
     return 0;

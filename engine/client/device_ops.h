@@ -22,7 +22,8 @@ struct efs_device_ops {
                         uint32_t *count);
     void (*drop)(struct efs_device_request *request, uint32_t index);
     void (*release)(struct efs_device_request *request);
-    void (*leave)(struct efs_device_request *request); /* release in a forked process: closes the child's descriptors */
+    void (*free_forked)(
+        struct efs_device_request *request); /* release in a forked process: closes the child's descriptors */
     void (*hint)(struct efs_device *device, const struct efs_routing *routing); /* checked, but may name no expert */
 };
 

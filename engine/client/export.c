@@ -26,36 +26,36 @@ static errint_t export_send_packet(const struct efs_export *h, const struct efs_
     return n < 0 ? -errno : 0;
 }
 
-/* The mount is gone, or not what it should be: what it did not answer is opened. */
-static void export_lose(struct efs_mount *m)
+/* The mount has exited or sent an invalid packet: files without an answer are opened. */
+static void export_fail(struct efs_mount *m)
 {
     struct efs_export *h = m->export;
-    h->lost = true;
+    h->failed = true;
     shutdown(h->fd, SHUT_RDWR);
     for (uint32_t tag = 0; tag < h->room; tag++)
         if (h->files[tag] && h->files[tag]->state == EFS_FILE_OPENING) {
             struct efs_expert_file *file = h->files[tag];
             h->files[tag] = NULL;
-            efs_file_do_without(m, file, -EIO);
+            efs_file_fall_back(m, file, -EIO);
         }
     efs_mount_wake_open_workers(m);
-    efs_full_set_lose(m);
-    efs_files_let_others_go(m);
+    efs_protected_set_clear(m);
+    efs_files_evict_unprotected(m);
 }
 
-/* Lock held: up to a packet of what is to be given back, into *packet; its tags are free once it was sent. */
-static bool export_take_drops(struct efs_export *h, struct efs_export_ask *packet)
+/* Lock held. Moves up to a packet of dropped tags to *packet; they are free once it was sent. */
+static bool export_pop_drops(struct efs_export *h, struct efs_export_ask *packet)
 {
     *packet = efs_export_packet(EFS_EXPORT_DROP);
     while (h->drop_count && packet->head.count < EFS_EXPORT_ITEMS) {
         uint32_t tag = h->drops[--h->drop_count];
         packet->item[packet->head.count++].tag = tag;
-        h->free_tags[h->free_count++] = tag; /* asks come behind it: telling is held */
+        h->free_tags[h->free_count++] = tag; /* requests are sent after it: send_lock is held */
     }
     return packet->head.count > 0;
 }
 
-static bool export_take_unmapped(struct efs_export *h, struct efs_export_ask *packet)
+static bool export_pop_unmapped(struct efs_export *h, struct efs_export_ask *packet)
 {
     *packet = efs_export_packet(EFS_EXPORT_UNMAPPED);
     while (h->unmapped_count)
@@ -70,14 +70,14 @@ errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *
     errint_t rc = 0;
     pthread_mutex_lock(&m->lock);
     while (
-        rc == 0 && !h->lost &&
-        (efs_export_take_notified(h, &packet) || export_take_drops(h, &packet) || export_take_unmapped(h, &packet))) {
+        rc == 0 && !h->failed &&
+        (efs_export_pop_notification(h, &packet) || export_pop_drops(h, &packet) || export_pop_unmapped(h, &packet))) {
         pthread_mutex_unlock(&m->lock);
         efs_export_packet_end(&packet);
         rc = export_send_packet(h, &packet.head);
         pthread_mutex_lock(&m->lock);
     }
-    if (h->lost)
+    if (h->failed)
         rc = -EPIPE;
     if (rc == 0 && last) {
         pthread_mutex_unlock(&m->lock);
@@ -85,7 +85,7 @@ errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *
         pthread_mutex_lock(&m->lock);
     }
     if (rc < 0)
-        export_lose(m);
+        export_fail(m);
     pthread_mutex_unlock(&m->lock);
     return rc;
 }
@@ -106,33 +106,33 @@ errint_t efs_export_send_list(struct efs_mount *m)
 /* ---- answers ---- */
 
 /* The expert is in the window: its tensors. */
-static errint_t export_take_window(struct efs_mount *m, struct efs_expert_file *file,
+static errint_t export_set_tensors(struct efs_mount *m, struct efs_expert_file *file,
                                    const struct efs_export_answer *answer, struct efs_export_window *w)
 {
     if (answer->file_bytes > w->bytes || answer->file_bytes < 8)
         return -EUCLEAN;
     file->mapped = (struct efs_mapped_file){.fd = -1, .data = w->data, .bytes = (size_t)answer->file_bytes};
-    errint_t rc = efs_mapped_tensors(efs_known_find(m, &file->key, file->hash), &file->mapped);
+    errint_t rc = efs_mapped_tensors(efs_layout_cache_find(m, &file->key, file->hash), &file->mapped);
     if (rc < 0) {
-        efs_mapped_let_go(&file->mapped);
+        efs_mapped_free_tensors(&file->mapped);
         return rc;
     }
-    if (file->mapped.learned)
-        efs_known_add(m, file);
-    efs_window_use(m->export, w);
-    file->handed.window = w;
+    if (file->mapped.new_layout)
+        efs_layout_cache_add(m, file);
+    efs_window_get(m->export, w);
+    file->exported.window = w;
     return 0;
 }
 
-/* fd: what came with it, or < 0. false: it makes no sense. */
-static bool export_take_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
+/* fd: what came with it, or < 0. false: malformed. */
+static bool export_receive_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
 {
     struct efs_export *h = m->export;
     struct efs_expert_file *file = answer->tag < h->room ? h->files[answer->tag] : NULL;
     if (!file || file->state != EFS_FILE_OPENING || answer->error > 0)
         return false;
     if (answer->error == 0 && file->key.coded) {
-        if (!file->any || file->handed.body_total)
+        if (!file->any || file->exported.body_total)
             return false;
         efs_file_make_full(m, file);
     }
@@ -141,34 +141,34 @@ static bool export_take_answer(struct efs_mount *m, const struct efs_export_answ
     if (rc == 0 && !w) {
         w = fd < 0 ? NULL : efs_window_map(h, answer, fd);
         if (!w)
-            efs_window_miss(h, answer->window);
+            efs_window_report_unmapped(h, answer->window);
         rc = w ? 0 : -ENOMEM;
     }
     if (rc == 0)
-        rc = export_take_window(m, file, answer, w);
+        rc = export_set_tensors(m, file, answer, w);
     if (rc == 0) {
         efs_file_opened(m, file);
         return true;
     }
     if (answer->error == 0) {
         efs_export_drop(h, file);
-        efs_mount_wake_reaper(m);
+        efs_mount_wake_maintenance(m);
     } else { /* the mount has forgotten the tag */
         h->files[answer->tag] = NULL;
         h->free_tags[h->free_count++] = answer->tag;
     }
-    efs_file_do_without(m, file, answer->error); /* its file may be had, or says why not */
+    efs_file_fall_back(m, file, answer->error); /* its file is opened, or reports the reason */
     efs_mount_wake_open_workers(m);
     return true;
 }
 
-/* A packet of those that the mount keeps full. */
-static bool export_take_kept(struct efs_mount *m, const struct efs_export_kept *packet)
+/* A packet of the list of protected experts. */
+static bool export_receive_list(struct efs_mount *m, const struct efs_export_kept *packet)
 {
-    if (!efs_full_set_take(m, packet))
+    if (!efs_protected_set_receive(m, packet))
         return false;
     if (packet->last)
-        efs_files_let_others_go(m);
+        efs_files_evict_unprotected(m);
     return true;
 }
 
@@ -181,28 +181,28 @@ union incoming {
     struct efs_export_wait wait;
 };
 
-/* A packet of so many bytes, and what came with it. false: it makes no sense. */
-static bool export_take(struct efs_mount *m, const union incoming *packet, size_t bytes, int fd)
+/* A packet of so many bytes, and what came with it. false: malformed. */
+static bool export_receive_packet(struct efs_mount *m, const union incoming *packet, size_t bytes, int fd)
 {
     const struct efs_export_head *head = &packet->head;
     if (bytes < sizeof(*head) || head->bytes != bytes || head->version != EFS_EXPORT_VERSION)
         return false;
     if (head->kind == EFS_EXPORT_ANSWER)
-        return bytes == sizeof(packet->answer) && export_take_answer(m, &packet->answer, fd);
+        return bytes == sizeof(packet->answer) && export_receive_answer(m, &packet->answer, fd);
     if (head->kind == EFS_EXPORT_WINDOW)
-        return bytes == sizeof(packet->answer) && efs_export_take_place(m->export, &packet->answer, fd);
+        return bytes == sizeof(packet->answer) && efs_export_receive_window(m->export, &packet->answer, fd);
     if (head->kind == EFS_EXPORT_CODED)
         return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
-               efs_export_take_coded(m, &packet->coded);
+               efs_export_receive_coded(m, &packet->coded);
     if (head->kind == EFS_EXPORT_STUCK) {
         if (head->count != 0 || bytes != offsetof(struct efs_export_wait, tag))
             return false;
-        efs_mount_stuck(m, packet->wait.number);
+        efs_mount_set_deadlocked(m, packet->wait.number);
         return true;
     }
     return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
            bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
-           memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && export_take_kept(m, &packet->kept);
+           memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && export_receive_list(m, &packet->kept);
 }
 
 /* One packet. -EAGAIN: there is none now. */
@@ -230,7 +230,7 @@ static errint_t export_receive_one(struct efs_mount *m)
         fd = fds[0];
     else if (count == 0 && (message.msg_flags & MSG_CTRUNC))
         fd = -EMFILE; /* the process had no descriptor for it: the window comes again when it is missed */
-    bool good = count <= 1 && !(message.msg_flags & MSG_TRUNC) && export_take(m, &packet, (size_t)n, fd);
+    bool good = count <= 1 && !(message.msg_flags & MSG_TRUNC) && export_receive_packet(m, &packet, (size_t)n, fd);
     for (int i = 0; i < count; i++)
         efs_sys_close(fds[i]);
     return good ? 0 : -EPROTO;
@@ -259,11 +259,11 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
     }
     pthread_mutex_lock(&m->lock);
     errint_t rc = 0;
-    while (ready > 0 && wait[0].revents && rc == 0 && !m->export->lost)
+    while (ready > 0 && wait[0].revents && rc == 0 && !m->export->failed)
         rc = export_receive_one(m);
     m->receiving = false;
     if (rc < 0 && rc != -EAGAIN)
-        export_lose(m);
+        export_fail(m);
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived); /* for them, or to go on receiving */
     return ready == 0 ? -ETIMEDOUT : 0;

@@ -99,21 +99,21 @@ void efs_export_free(struct efs_export *h)
         return;
     for (uint32_t tag = 0; tag < h->room; tag++)
         if (h->files[tag]) { /* that nobody waited for any more */
-            efs_export_end_coded(&h->files[tag]->handed);
+            efs_export_free_coded(&h->files[tag]->exported);
             free(h->files[tag]);
         }
     shutdown(h->fd, SHUT_RDWR); /* the mount may give the memory to others now, also while a child has the socket */
     free(h->files);
     free(h->free_tags);
     free(h->drops);
-    efs_export_leave(h, true);
+    efs_export_free_forked(h, true);
 }
 
-void efs_export_leave(struct efs_export *h, bool whole)
+void efs_export_free_forked(struct efs_export *h, bool unmap)
 {
     if (!h)
         return;
-    if (whole)
+    if (unmap)
         efs_window_unmap_all(h);
     efs_sys_close(h->fd);
     efs_sys_close(h->kick);

@@ -29,7 +29,7 @@ bool efs_export_notify(struct efs_export *h, const char *stack, uint32_t layer, 
     ask.form = form;
     ask.head.count = count;
     efs_export_packet_end(&ask);
-    if (ask.head.bytes > sizeof(h->news) - h->news_bytes)
+    if (ask.head.bytes > sizeof(h->unsent) - h->unsent_bytes)
         return false;
     strcpy(ask.stack, stack);
     for (uint32_t i = 0; i < count; i++) {
@@ -37,19 +37,19 @@ bool efs_export_notify(struct efs_export *h, const char *stack, uint32_t layer, 
         ask.item[i].tokens = needs[i].tokens;
         ask.item[i].tag = EFS_EXPORT_NOTIFY;
     }
-    memcpy(h->news + h->news_bytes, &ask, ask.head.bytes);
-    h->news_bytes += ask.head.bytes;
+    memcpy(h->unsent + h->unsent_bytes, &ask, ask.head.bytes);
+    h->unsent_bytes += ask.head.bytes;
     return true;
 }
 
-bool efs_export_take_notified(struct efs_export *h, struct efs_export_ask *packet)
+bool efs_export_pop_notification(struct efs_export *h, struct efs_export_ask *packet)
 {
-    if (h->news_bytes == 0)
+    if (h->unsent_bytes == 0)
         return false;
-    memcpy(packet, h->news, sizeof(packet->head));
+    memcpy(packet, h->unsent, sizeof(packet->head));
     size_t bytes = packet->head.bytes;
-    memcpy(packet, h->news, bytes);
-    h->news_bytes -= bytes;
-    memmove(h->news, h->news + bytes, h->news_bytes);
+    memcpy(packet, h->unsent, bytes);
+    h->unsent_bytes -= bytes;
+    memmove(h->unsent, h->unsent + bytes, h->unsent_bytes);
     return true;
 }

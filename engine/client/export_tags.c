@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool export_more_tags(struct efs_export *h)
+static bool export_grow_tags(struct efs_export *h)
 {
     uint32_t room = h->room ? 2 * h->room : 256;
     if (room > EFS_EXPORT_TAGS)
@@ -42,28 +42,28 @@ static bool export_more_tags(struct efs_export *h)
     return true;
 }
 
-bool efs_export_take_tag(struct efs_export *h, struct efs_expert_file *file)
+bool efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
 {
-    if (h->free_count == 0 && !export_more_tags(h))
+    if (h->free_count == 0 && !export_grow_tags(h))
         return false;
-    file->handed = (struct efs_handed){.tag = h->free_tags[--h->free_count]};
-    h->files[file->handed.tag] = file;
+    file->exported = (struct efs_exported_expert){.tag = h->free_tags[--h->free_count]};
+    h->files[file->exported.tag] = file;
     return true;
 }
 
 void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
 {
-    h->files[file->handed.tag] = NULL;
-    h->drops[h->drop_count++] = file->handed.tag; /* free when the mount was told */
-    if (file->handed.window)
-        file->handed.window->users--;
-    efs_export_end_coded(&file->handed);
-    file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
+    h->files[file->exported.tag] = NULL;
+    h->drops[h->drop_count++] = file->exported.tag; /* free when the mount was notified */
+    if (file->exported.window)
+        file->exported.window->users--;
+    efs_export_free_coded(&file->exported);
+    file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
 }
 
-bool efs_export_has_news(const struct efs_export *h)
+bool efs_export_has_unsent(const struct efs_export *h)
 {
-    return (h->drop_count > 0 || h->news_bytes > 0) && !h->lost;
+    return (h->drop_count > 0 || h->unsent_bytes > 0) && !h->failed;
 }
 
 bool efs_export_has_orphans(const struct efs_export *h)
@@ -76,23 +76,23 @@ bool efs_export_has_orphans(const struct efs_export *h)
 
 bool efs_export_works(const struct efs_export *h)
 {
-    return h && !h->lost;
+    return h && !h->failed;
 }
 
-bool efs_export_hands_out_coded(const struct efs_export *h)
+bool efs_export_supports_coded(const struct efs_export *h)
 {
     return h && h->coded;
 }
 
-void efs_export_end_coded(struct efs_handed *handed)
+void efs_export_free_coded(struct efs_exported_expert *exported)
 {
-    for (uint32_t i = 0; i < handed->place_count; i++)
-        handed->places[i]->users--;
-    free(handed->places);
-    free(handed->body);
-    handed->places = NULL;
-    handed->body = NULL;
-    handed->place_count = handed->body_bytes = handed->body_total = 0;
+    for (uint32_t i = 0; i < exported->place_count; i++)
+        exported->places[i]->users--;
+    free(exported->places);
+    free(exported->body);
+    exported->places = NULL;
+    exported->body = NULL;
+    exported->place_count = exported->body_bytes = exported->body_total = 0;
 }
 
 void efs_export_kick(const struct efs_export *h)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * export_windows.c - see export.h: windows, memory of the mount that stays mapped, by number. Their content changes; a
- * client that was handed an expert in a window holds a lease on it until the drop.
+ * client that received an expert in a window holds a lease on it until the drop.
  */
 #include "export_internal.h"
 
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define WINDOWS_MOST 8192u /* mapped at a time, of which the mount may have given up many */
+#define WINDOWS_MAX 8192u /* mapped at a time, of which the mount may have given up many */
 
 struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number)
 {
@@ -47,13 +47,13 @@ static void window_free(struct efs_export *h, struct efs_export_window *w)
     free(w);
 }
 
-/* Of too many, the one that was not used for longest goes; the mount is told with the next packet. */
+/* Unmaps the least recently used window if there are too many; the next packet reports it. */
 static void window_unmap_oldest(struct efs_export *h)
 {
     struct efs_export_window *w = h->oldest;
     while (w && w->users)
         w = w->newer;
-    if (h->window_count < WINDOWS_MOST || !w || h->unmapped_count == EFS_EXPORT_ITEMS)
+    if (h->window_count < WINDOWS_MAX || !w || h->unmapped_count == EFS_EXPORT_ITEMS)
         return;
     h->unmapped[h->unmapped_count++] = w->number;
     window_free(h, w);
@@ -81,7 +81,7 @@ struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_
     return w;
 }
 
-void efs_window_miss(struct efs_export *h, uint32_t number)
+void efs_window_report_unmapped(struct efs_export *h, uint32_t number)
 {
     for (uint32_t i = 0; i < h->unmapped_count; i++)
         if (h->unmapped[i] == number)
@@ -90,7 +90,7 @@ void efs_window_miss(struct efs_export *h, uint32_t number)
         h->unmapped[h->unmapped_count++] = number;
 }
 
-void efs_window_use(struct efs_export *h, struct efs_export_window *w)
+void efs_window_get(struct efs_export *h, struct efs_export_window *w)
 {
     window_unlink(h, w);
     window_link_newest(h, w);

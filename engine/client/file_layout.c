@@ -18,7 +18,7 @@ static uint64_t header_length(const uint8_t *data)
     return n;
 }
 
-static errint_t layout_take_tensors(struct efs_file_layout *layout)
+static errint_t layout_fill_tensors(struct efs_file_layout *layout)
 {
     bool unnamed = false;
     for (uint32_t i = 0; i < layout->tensor_count; i++) {
@@ -33,9 +33,10 @@ static errint_t layout_take_tensors(struct efs_file_layout *layout)
         }
         unnamed = unnamed || (t->dtype == EFS_DTYPE_U8 && t->dims == 1);
     }
-    return unnamed ? efs_layout_notes((const char *)layout->header + LENGTH_BYTES, layout->header_bytes - LENGTH_BYTES,
-                                      layout->tensors, layout->tensor_count)
-                   : 0;
+    return unnamed
+               ? efs_layout_apply_metadata((const char *)layout->header + LENGTH_BYTES,
+                                           layout->header_bytes - LENGTH_BYTES, layout->tensors, layout->tensor_count)
+               : 0;
 }
 
 static errint_t layout_fill(struct efs_file_layout *layout, const uint8_t *data, size_t bytes)
@@ -56,7 +57,7 @@ static errint_t layout_fill(struct efs_file_layout *layout, const uint8_t *data,
     if (!layout->tensors || !layout->header)
         return -ENOMEM;
     memcpy(layout->header, data, layout->header_bytes);
-    return layout_take_tensors(layout);
+    return layout_fill_tensors(layout);
 }
 
 errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layout **out)
@@ -90,7 +91,7 @@ void efs_layout_free(struct efs_file_layout *layout)
     free(layout);
 }
 
-bool efs_layout_fits(const struct efs_file_layout *layout, const uint8_t *data)
+bool efs_layout_matches(const struct efs_file_layout *layout, const uint8_t *data)
 {
     return memcmp(layout->header, data, layout->header_bytes) == 0;
 }

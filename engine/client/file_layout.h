@@ -30,12 +30,12 @@ errint_t efs_layout_read(const uint8_t *data, size_t bytes, struct efs_file_layo
 /* NULL is fine. */
 void efs_layout_free(struct efs_file_layout *layout);
 /* Whether the file at data, of layout->file_bytes, has the same header. */
-bool efs_layout_fits(const struct efs_file_layout *layout, const uint8_t *data);
+bool efs_layout_matches(const struct efs_file_layout *layout, const uint8_t *data);
 /* The tensors with their data, in an array that the caller frees; names point into the layout. NULL: no memory. */
 struct efs_tensor *efs_layout_tensors(const struct efs_file_layout *layout, const uint8_t *data);
 
 /* Reads from __metadata__ the type and shape of tensors that safetensors has no dtype for (ggml types). The header was
  * checked. -ENOMEM. */
-errint_t efs_layout_notes(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count);
+errint_t efs_layout_apply_metadata(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.c - see mount.h. Files without users are kept in the order of last use, up to a limit of bytes, and then
+/* files.c - see mount.h. Files without users stay open in the order of last use, up to a limit of bytes, and then
  * closed. */
 #include "mount.h"
 
@@ -10,7 +10,7 @@ struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expe
 {
     uint32_t hash = efs_expert_key_hash(key);
     for (struct efs_expert_file *f = m->buckets[hash % EFS_MOUNT_BUCKETS]; f; f = f->next_hashed)
-        if (f->hash == hash && efs_expert_key_is(&f->key, key) && !(certain && f->any && f->state != EFS_FILE_HERE))
+        if (f->hash == hash && efs_expert_key_is(&f->key, key) && !(certain && f->any && f->state != EFS_FILE_READY))
             return f;
     return NULL;
 }
@@ -38,7 +38,7 @@ void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struc
 {
     file->key = *key;
     file->mapped.fd = -1;
-    file->handed.tag = EFS_NO_TAG;
+    file->exported.tag = EFS_NO_TAG;
     file_hash(m, file);
 }
 
@@ -58,10 +58,10 @@ void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file)
     m->queued++;
 }
 
-void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
+void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error)
 {
-    efs_export_end_coded(&file->handed);
-    file->handed = (struct efs_handed){.tag = EFS_NO_TAG};
+    efs_export_free_coded(&file->exported);
+    file->exported = (struct efs_exported_expert){.tag = EFS_NO_TAG};
     if (file->any)
         efs_file_make_full(m, file);
     if (file->key.coded) {
@@ -81,33 +81,33 @@ void efs_files_free(struct efs_expert_file *list)
     }
 }
 
-static void file_leave(struct efs_expert_file *file)
+static void file_free_forked(struct efs_expert_file *file)
 {
     efs_mapped_close(&file->mapped);
-    efs_mapped_let_go(&file->mapped);
-    efs_export_end_coded(&file->handed);
+    efs_mapped_free_tensors(&file->mapped);
+    efs_export_free_coded(&file->exported);
     free(file);
 }
 
-void efs_files_leave(struct efs_mount *m)
+void efs_files_free_forked(struct efs_mount *m)
 {
     struct efs_expert_file *next;
     for (unsigned i = 0; i < EFS_MOUNT_BUCKETS; i++)
         for (struct efs_expert_file *file = m->buckets[i]; file; file = next) {
             next = file->next_hashed;
-            file_leave(file);
+            file_free_forked(file);
         }
     for (struct efs_expert_file *file = m->close_queue; file; file = next) {
         next = file->next_queued;
-        file_leave(file);
+        file_free_forked(file);
     }
 }
 
-/* ---- those that are kept ---- */
+/* ---- idle files ---- */
 
-static void file_keep(struct efs_mount *m, struct efs_expert_file *file)
+static void file_add_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
-    file->kept = true;
+    file->idle = true;
     file->newer = NULL;
     file->older = m->newest;
     if (m->newest)
@@ -115,25 +115,25 @@ static void file_keep(struct efs_mount *m, struct efs_expert_file *file)
     else
         m->oldest = file;
     m->newest = file;
-    m->kept_bytes += file->mapped.bytes;
+    m->idle_bytes += file->mapped.bytes;
 }
 
-static void file_unkeep(struct efs_mount *m, struct efs_expert_file *file)
+static void file_remove_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
     *(file->newer ? &file->newer->older : &m->newest) = file->older;
     *(file->older ? &file->older->newer : &m->oldest) = file->newer;
-    file->kept = false;
-    m->kept_bytes -= file->mapped.bytes;
+    file->idle = false;
+    m->idle_bytes -= file->mapped.bytes;
 }
 
-/* To the reaper, who closes it, or gives it back. */
-static void file_let_go(struct efs_mount *m, struct efs_expert_file *file)
+/* Passes the file to the maintenance thread, which closes it, or returns its tag. */
+static void file_evict(struct efs_mount *m, struct efs_expert_file *file)
 {
-    file_unkeep(m, file);
+    file_remove_idle(m, file);
     file_unhash(m, file);
-    if (file->handed.tag != EFS_NO_TAG) {
+    if (file->exported.tag != EFS_NO_TAG) {
         efs_export_drop(m->export, file);
-        efs_mapped_let_go(&file->mapped);
+        efs_mapped_free_tensors(&file->mapped);
         free(file);
         return;
     }
@@ -157,33 +157,33 @@ void efs_mount_close_files(struct efs_mount *m)
     pthread_mutex_lock(&m->lock);
     m->closing--;
     m->open_files -= closed;
-    pthread_cond_broadcast(&m->to_open); /* an open may wait for a descriptor */
+    pthread_cond_broadcast(&m->open_wake); /* an open may wait for a descriptor */
 }
 
-bool efs_files_let_oldest_go(struct efs_mount *m)
+bool efs_files_evict_oldest(struct efs_mount *m)
 {
     bool some = m->oldest;
     if (some)
-        file_let_go(m, m->oldest);
+        file_evict(m, m->oldest);
     return some;
 }
 
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes)
 {
     bool some = false;
-    for (; m->oldest && m->kept_bytes > keep_bytes; some = true)
-        file_let_go(m, m->oldest);
+    for (; m->oldest && m->idle_bytes > keep_bytes; some = true)
+        file_evict(m, m->oldest);
     if (some)
-        efs_mount_wake_reaper(m);
+        efs_mount_wake_maintenance(m);
     return some;
 }
 
-void efs_files_let_others_go(struct efs_mount *m)
+void efs_files_evict_unprotected(struct efs_mount *m)
 {
     for (struct efs_expert_file *file = m->oldest, *newer; file; file = newer) {
         newer = file->newer;
-        if (!efs_full_set_has(m, file->hash))
-            file_let_go(m, file);
+        if (!efs_protected_set_has(m, file->hash))
+            file_evict(m, file);
     }
     efs_files_trim(m, m->keep_bytes);
 }
@@ -192,22 +192,22 @@ void efs_files_let_others_go(struct efs_mount *m)
 
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
 {
-    if (file->kept)
-        file_unkeep(m, file);
+    if (file->idle)
+        file_remove_idle(m, file);
     file->refs++;
 }
 
-/* Nobody uses it, nothing is under way. */
-static void file_rest(struct efs_mount *m, struct efs_expert_file *file)
+/* No users, and no open in flight. */
+static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
-    if (file->state == EFS_FILE_HERE) {
-        if (m->keep_auto && !m->rested)
-            efs_mount_wake_reaper(m); /* it may look which are worth it */
-        m->rested = true;
-        file_keep(m, file);
-        if (!efs_full_set_has(m, file->hash)) {
-            file_let_go(m, file);
-            efs_mount_wake_reaper(m);
+    if (file->state == EFS_FILE_READY) {
+        if (m->keep_auto && !m->became_idle)
+            efs_mount_wake_maintenance(m); /* it may request a list */
+        m->became_idle = true;
+        file_add_idle(m, file);
+        if (!efs_protected_set_has(m, file->hash)) {
+            file_evict(m, file);
+            efs_mount_wake_maintenance(m);
         }
         efs_files_trim(m, m->keep_bytes);
     } else {
@@ -221,35 +221,35 @@ void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file)
     if (--file->refs)
         return;
     if (file->state != EFS_FILE_QUEUED && file->state != EFS_FILE_OPENING)
-        file_rest(m, file);
-    else if (file->handed.tag != EFS_NO_TAG)
-        efs_mount_wake_reaper(m); /* who takes the answer that nobody waits for */
+        file_idle(m, file);
+    else if (file->exported.tag != EFS_NO_TAG)
+        efs_mount_wake_maintenance(m); /* to receive the answer */
 }
 
 void efs_mount_wake_waiters(struct efs_mount *m)
 {
-    efs_mount_tell_events(m);
+    efs_mount_update_events(m);
     if (m->waiting)
         pthread_cond_broadcast(&m->arrived);
     if (m->receiving)
         efs_export_kick(m->export);
 }
 
-void efs_mount_stuck(struct efs_mount *m, uint32_t number)
+void efs_mount_set_deadlocked(struct efs_mount *m, uint32_t number)
 {
     for (struct efs_mount_waiter *w = m->waiters; w; w = w->next)
         if (w->number == number) {
-            w->stuck = true;
+            w->deadlocked = true;
             efs_mount_wake_waiters(m);
         }
 }
 
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
 {
-    file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_HERE;
+    file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_READY;
     if (file->error < 0)
-        file_unhash(m, file); /* who asks next tries again */
+        file_unhash(m, file); /* the next request retries */
     efs_mount_wake_waiters(m);
     if (file->refs == 0)
-        file_rest(m, file);
+        file_idle(m, file);
 }

@@ -53,11 +53,11 @@ static errint_t mapped_map(struct efs_mapped_file *file)
 
 errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file)
 {
-    if (!known || known->file_bytes != file->bytes || !efs_layout_fits(known, file->data)) {
-        errint_t rc = efs_layout_read(file->data, file->bytes, &file->learned);
+    if (!known || known->file_bytes != file->bytes || !efs_layout_matches(known, file->data)) {
+        errint_t rc = efs_layout_read(file->data, file->bytes, &file->new_layout);
         if (rc < 0)
             return rc;
-        known = file->learned;
+        known = file->new_layout;
     }
     file->tensor_count = known->tensor_count;
     file->tensors = efs_layout_tensors(known, file->data);
@@ -65,16 +65,16 @@ errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapp
 }
 
 /* With the layout that is known if the file still has it. */
-static errint_t mapped_map_with(const struct efs_file_layout *layout, struct efs_mapped_file *file)
+static errint_t mapped_map_known(const struct efs_file_layout *layout, struct efs_mapped_file *file)
 {
     errint_t rc = mapped_find_bytes(layout, file);
     if (rc == 0)
         rc = mapped_map(file);
-    if (layout && (rc == -EIO || (rc == 0 && !efs_layout_fits(layout, file->data)))) {
+    if (layout && (rc == -EIO || (rc == 0 && !efs_layout_matches(layout, file->data)))) {
         if (file->data)
             efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
         file->data = NULL;
-        return mapped_map_with(NULL, file);
+        return mapped_map_known(NULL, file);
     }
     return rc < 0 ? rc : efs_mapped_tensors(layout, file);
 }
@@ -96,17 +96,17 @@ errint_t efs_mapped_open(int root, const struct efs_expert_key *key, const struc
         *file = (struct efs_mapped_file){.fd = -1};
         return mapped_error(rc);
     }
-    errint_t rc = mapped_map_with(known, file);
+    errint_t rc = mapped_map_known(known, file);
     if (rc < 0)
         efs_mapped_close(file);
     return mapped_error(rc);
 }
 
-void efs_mapped_let_go(struct efs_mapped_file *file)
+void efs_mapped_free_tensors(struct efs_mapped_file *file)
 {
     free(file->tensors);
     free(file->shards);
-    efs_layout_free(file->learned);
+    efs_layout_free(file->new_layout);
     *file = (struct efs_mapped_file){.fd = -1};
 }
 
@@ -117,5 +117,5 @@ void efs_mapped_close(struct efs_mapped_file *file)
     if (file->data)
         efs_sys_munmap((void *)(uintptr_t)file->data, file->bytes);
     efs_sys_close(file->fd);
-    efs_mapped_let_go(file);
+    efs_mapped_free_tensors(file);
 }

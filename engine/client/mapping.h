@@ -16,10 +16,10 @@
 struct efs_mapped_file {
     int fd; /* < 0: not open, and no member below is set */
     const uint8_t *data;
-    size_t bytes;                    /* coded: bytes of its chunks */
-    struct efs_tensor *tensors;      /* names point into the known layout, or into `learned` */
-    struct efs_coded_shard *shards;  /* shards of a coded expert's tensors */
-    struct efs_file_layout *learned; /* the layout, if it was not known; the owner may take it over */
+    size_t bytes;                       /* coded: bytes of its chunks */
+    struct efs_tensor *tensors;         /* names point into the known layout, or into `new_layout` */
+    struct efs_coded_shard *shards;     /* shards of a coded expert's tensors */
+    struct efs_file_layout *new_layout; /* the layout, if it was not known; the owner may take it over */
     uint32_t tensor_count;
 };
 
@@ -35,6 +35,6 @@ void efs_mapped_close(struct efs_mapped_file *file);
 /* Sets the tensors of a file whose data and bytes are set. -EUCLEAN, -ENOMEM. */
 errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapped_file *file);
 /* Frees the results of efs_mapped_tensors() or efs_coded_tensors(). */
-void efs_mapped_let_go(struct efs_mapped_file *file);
+void efs_mapped_free_tensors(struct efs_mapped_file *file);
 
 #endif

@@ -45,7 +45,7 @@ static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_er
     m->open_workers_max = threads == 0                       ? OPEN_WORKERS_DEFAULT
                           : threads < EFS_MOUNT_OPEN_WORKERS ? threads
                                                              : EFS_MOUNT_OPEN_WORKERS;
-    rc = efs_reaper_start(m);
+    rc = efs_maintenance_start(m);
     if (rc == 0)
         rc = efs_open_workers_start(m);
     return rc < 0 ? efs_fail(err, rc, "no thread: %s", strerror(-rc)) : 0;
@@ -65,13 +65,13 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
     m->keep_bytes = m->keep_auto ? 0 : keep_bytes;
     m->open_tail = &m->open_queue;
     pthread_mutex_init(&m->lock, NULL);
-    pthread_mutex_init(&m->telling, NULL);
+    pthread_mutex_init(&m->send_lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&m->arrived, &attr);
-    pthread_cond_init(&m->to_keep, &attr);
+    pthread_cond_init(&m->maintenance_wake, &attr);
     pthread_condattr_destroy(&attr);
-    pthread_cond_init(&m->to_open, NULL);
+    pthread_cond_init(&m->open_wake, NULL);
     errint_t rc = mount_start(m, threads, err);
     if (rc < 0)
         efs_mount_free(m);
@@ -83,35 +83,35 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
 void efs_mount_free(struct efs_mount *m)
 {
     efs_open_workers_stop(m);
-    efs_reaper_stop(m);
-    efs_known_free(m);
-    efs_full_set_free(&m->full);
-    efs_full_set_free(&m->listed);
-    efs_files_free(m->open_queue); /* nobody waits for these any more */
+    efs_maintenance_stop(m);
+    efs_layout_cache_free(m);
+    efs_protected_set_free(&m->protected);
+    efs_protected_set_free(&m->listed);
+    efs_files_free(m->open_queue); /* no waiter is left */
     efs_export_free(m->export);
     if (m->want >= 0)
         efs_sys_close(m->want);
     efs_sys_close(m->root);
     pthread_cond_destroy(&m->arrived);
-    pthread_cond_destroy(&m->to_open);
-    pthread_cond_destroy(&m->to_keep);
-    pthread_mutex_destroy(&m->telling);
+    pthread_cond_destroy(&m->open_wake);
+    pthread_cond_destroy(&m->maintenance_wake);
+    pthread_mutex_destroy(&m->send_lock);
     pthread_mutex_destroy(&m->lock);
     free(m);
 }
 
-void efs_mount_leave(struct efs_mount *m)
+void efs_mount_free_forked(struct efs_mount *m)
 {
     /* A thread that had the lock at the fork may have been changing the lists: what is in them stays until this process
      * ends. */
     bool whole = pthread_mutex_trylock(&m->lock) == 0;
     if (whole) {
-        efs_files_leave(m);
-        efs_known_free(m);
-        efs_full_set_free(&m->full);
-        efs_full_set_free(&m->listed);
+        efs_files_free_forked(m);
+        efs_layout_cache_free(m);
+        efs_protected_set_free(&m->protected);
+        efs_protected_set_free(&m->listed);
     }
-    efs_export_leave(m->export, whole);
+    efs_export_free_forked(m->export, whole);
     if (m->want >= 0)
         efs_sys_close(m->want);
     efs_sys_close(m->root);

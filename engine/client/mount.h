@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mount.h - the experts of a mount, for client.c: handed out over its socket, or as files that worker threads open and
- * map; shared by requests, and kept for reuse.
+ * map; shared by requests, and open until evicted.
  *
  *     mount.c          creation and end
  *     mount_begin.c, mount_wait.c, mount_watch.c    requests: start, waiting, events for poll(2)
- *     request_check.c          checks of a request
- *     mount_notify.c     notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
- *     maintenance.c         the thread that closes files and sends notifications
+ *     request_check.c  checks of a request
+ *     mount_notify.c   notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
+ *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
  *     export*.c        experts that the mount hands out over its socket
- *     files.c          the table of files, their users, those that are kept
- *     protected_set.c       the experts that the mount keeps full, which are worth keeping
- *     layout_cache.c          layouts of files that were open before
+ *     files.c          the table of files, their users, idle ones
+ *     protected_set.c  the experts that the mount's policy protects
+ *     layout_cache.c   layouts of files that were open before
  *     mapping.c        one file; file_layout.c, coded_layout.c, tensor_metadata.c: its layout
  *
  * One lock (efs_mount.lock) guards all of it; it is never held during a system call that may block.
@@ -29,31 +29,32 @@
 #define EFS_MOUNT_OPEN_WORKERS 64u
 #define EFS_MOUNT_EXPERTS 512u /* per request: the limit of a line of .expertfs/want */
 
-#define EFS_PATIENCE_NS 100000000 /* longer waits close kept files: the mount may need their memory */
+#define EFS_TRIM_DELAY_NS 100000000 /* longer waits evict idle files: the mount may need their memory */
 
 struct efs_mount_waiter { /* a thread in efs_mount_wait() */
     struct efs_mount_waiter *next;
     uint32_t number;
-    bool stuck; /* the mount has reported that this wait cannot end */
+    bool deadlocked; /* the mount has reported that this wait cannot end */
 };
 
-enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_HERE, EFS_FILE_FAILED };
+enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_FAILED };
 
 struct efs_expert_file {
-    struct efs_expert_file *next_hashed, *next_queued; /* next_queued: in the open workers' or the reaper's queue */
-    struct efs_expert_file *newer, *older;             /* in the list of kept files */
-    uint32_t hash, refs;                               /* refs: number of items of requests */
+    struct efs_expert_file *next_hashed,
+        *next_queued;                      /* next_queued: in the queue of the open workers or of maintenance */
+    struct efs_expert_file *newer, *older; /* in the list of idle files */
+    uint32_t hash, refs;                   /* refs: number of items of requests */
     enum efs_expert_file_state state;
-    bool kept, hashed;
+    bool idle, hashed;
     bool any; /* requested in EFS_FORM_ANY; assumed coded until it is received */
     errint_t error;
     struct efs_mapped_file mapped;
-    struct efs_handed handed; /* set if received over the socket, instead of opened */
+    struct efs_exported_expert exported; /* set if received over the socket, instead of opened */
     struct efs_expert_key key;
 };
 
 /* A set of experts by hash, sorted when complete: experts with the same hash are treated alike. */
-struct efs_full_set {
+struct efs_protected_set {
     uint32_t *hashes, count, room;
     uint64_t bytes; /* decoded bytes of these experts */
 };
@@ -67,27 +68,27 @@ struct efs_mount {
     unsigned open_workers_max;
 
     pthread_mutex_t lock;
-    pthread_cond_t arrived, to_open, to_keep; /* for waiting threads, open workers, the reaper */
+    pthread_cond_t arrived, open_wake, maintenance_wake; /* for waiting threads, open workers, maintenance */
     struct efs_expert_file *buckets[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *open_queue, **open_tail, *close_queue;
-    struct efs_known *known[EFS_MOUNT_BUCKETS];
+    struct efs_cached_layout *layouts[EFS_MOUNT_BUCKETS];
     struct efs_expert_file *newest, *oldest;
-    uint64_t keep_bytes, kept_bytes;  /* keep_bytes: limit; kept_bytes: now */
-    struct efs_full_set full, listed; /* for keep_auto: the set in use; the list being received */
-    bool listing;                     /* a list was requested and is not complete */
-    uint64_t asked_ns, look_ns;       /* times of the last request of a list, and of the next, ... */
-    bool rested;                      /* ... which is sent only if a file has lost its last user since */
+    uint64_t keep_bytes, idle_bytes;            /* keep_bytes: limit; idle_bytes: now */
+    struct efs_protected_set protected, listed; /* for keep_auto: the set in use; the list being received */
+    bool listing;                               /* a list was requested and is not complete */
+    uint64_t list_requested_ns, next_list_ns;   /* times of the last request of a list, and of the next, ... */
+    bool became_idle;                           /* ... which is sent only if a file has lost its last user since */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
     uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
     struct efs_mount_request *watched; /* requests with an event for poll(2) */
     struct efs_mount_waiter *waiters;  /* threads in efs_mount_wait() */
     uint32_t waiter_number;            /* number of the last waiter */
-    bool reaper_sleeps, stop;
-    pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], reaper;
-    bool reaper_there;
+    bool maintenance_sleeps, stop;
+    pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], maintenance;
+    bool maintenance_started;
 
-    pthread_mutex_t telling; /* serialises writes to want and the socket; taken before lock */
-    size_t told_bytes;       /* pending bytes in text; both guarded by lock */
+    pthread_mutex_t send_lock; /* serialises writes to want and the socket; taken before lock */
+    size_t unsent_bytes;       /* pending bytes in text; both guarded by lock */
     char text[EFS_WANT_BYTES];
 };
 
@@ -100,22 +101,22 @@ void efs_open_workers_stop(struct efs_mount *m);
 void efs_mount_wake_open_workers(struct efs_mount *m);
 
 /* ---- maintenance.c ---- */
-errint_t efs_reaper_start(struct efs_mount *m);
-/* Ends the reaper, also if it was not started, after the open workers have ended: closes all files and sends all
+errint_t efs_maintenance_start(struct efs_mount *m);
+/* Ends the thread, also if it was not started, after the open workers have ended: closes all files and sends all
  * notifications. Without lock. */
-void efs_reaper_stop(struct efs_mount *m);
+void efs_maintenance_stop(struct efs_mount *m);
 /* More files must be closed or notifications sent. Lock held. */
-static inline void efs_mount_wake_reaper(struct efs_mount *m)
+static inline void efs_mount_wake_maintenance(struct efs_mount *m)
 {
-    if (m->reaper_sleeps)
-        pthread_cond_signal(&m->to_keep);
+    if (m->maintenance_sleeps)
+        pthread_cond_signal(&m->maintenance_wake);
 }
 
 /* ---- mount_notify.c ---- */
 /* Queues a line for .expertfs/want. Lock held. false: no room now. */
-bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes);
+bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes);
 /* Writes the queued lines and this one to .expertfs/want. Without lock. */
-void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes);
+void efs_mount_notify(struct efs_mount *m, const char *line, size_t bytes);
 
 /* ---- files.c: with lock held ---- */
 /* The file of an expert that has not failed; NULL: none. certain: only if its form is known. */
@@ -128,54 +129,55 @@ void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
 /* Handles a file that the mount did not hand out, with this error: a full one is queued to be opened, and the caller
  * wakes the open workers; a coded one fails. The file has no tag any more. */
-void efs_file_do_without(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
+void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 /* Frees a list of files that are not in the table. Without lock. */
 void efs_files_free(struct efs_expert_file *queue);
 /* Wakes all waiters after a file has arrived or failed. */
 void efs_mount_wake_waiters(struct efs_mount *m);
-/* Marks the waiter with this number, if it still waits, as stuck. */
-void efs_mount_stuck(struct efs_mount *m, uint32_t number);
+/* Marks the waiter with this number, if it still waits, as deadlocked. */
+void efs_mount_set_deadlocked(struct efs_mount *m, uint32_t number);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* Completes the open of a file, which succeeded or failed. Frees it if it failed and has no users. */
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file);
 /* In a forked process: closes, unmaps and frees all files. */
-void efs_files_leave(struct efs_mount *m);
-/* Passes the least recently used files without users to the reaper until at most keep_bytes are kept. true: some were
- * passed. */
+void efs_files_free_forked(struct efs_mount *m);
+/* Passes the least recently used files without users to the maintenance thread until at most keep_bytes are idle. true:
+ * some were passed. */
 bool efs_files_trim(struct efs_mount *m, uint64_t keep_bytes);
 /* Closes these files on the calling thread; releases the lock meanwhile. */
 void efs_mount_close_files(struct efs_mount *m);
-/* Passes the least recently used kept file to the reaper. false: none is kept. */
-bool efs_files_let_oldest_go(struct efs_mount *m);
-/* The same with all kept files that are not in the full set, and those above keep_bytes. */
-void efs_files_let_others_go(struct efs_mount *m);
+/* Passes the least recently used idle file to the maintenance thread. false: none. */
+bool efs_files_evict_oldest(struct efs_mount *m);
+/* The same with all idle files that are not in the protected set, and those above keep_bytes. */
+void efs_files_evict_unprotected(struct efs_mount *m);
 
 /* ---- layout_cache.c: with lock held ---- */
 /* The layout that the file had when it was last open; NULL: not known. Valid until the mount is freed. */
-const struct efs_file_layout *efs_known_find(const struct efs_mount *m, const struct efs_expert_key *key,
-                                             uint32_t hash);
+const struct efs_file_layout *efs_layout_cache_find(const struct efs_mount *m, const struct efs_expert_key *key,
+                                                    uint32_t hash);
 /* Takes over the layout that was parsed when the file was opened. Without memory the file keeps it. */
-void efs_known_add(struct efs_mount *m, struct efs_expert_file *file);
-void efs_known_free(struct efs_mount *m);
+void efs_layout_cache_add(struct efs_mount *m, struct efs_expert_file *file);
+void efs_layout_cache_free(struct efs_mount *m);
 
 /* ---- protected_set.c: with lock held ---- */
-#define EFS_KEEP_PARTS 8u /* the client keeps at most 7/8 of the bytes that the mount keeps full */
+#define EFS_KEEP_PARTS 8u /* idle files have at most 7/8 of the bytes that the mount protects */
 /* Whether a file without users may stay open. */
-bool efs_full_set_has(const struct efs_mount *m, uint32_t hash);
+bool efs_protected_set_has(const struct efs_mount *m, uint32_t hash);
 /* Handles a packet of the list of experts that the mount keeps full; the last packet replaces the previous list. false:
  * no list was requested. */
-bool efs_full_set_take(struct efs_mount *m, const struct efs_export_kept *packet);
-/* Empties the set: no file is kept then. */
-void efs_full_set_lose(struct efs_mount *m);
-void efs_full_set_free(struct efs_full_set *set);
+bool efs_protected_set_receive(struct efs_mount *m, const struct efs_export_kept *packet);
+/* Empties the set: no idle file stays open then. */
+void efs_protected_set_clear(struct efs_mount *m);
+void efs_protected_set_free(struct efs_protected_set *set);
 
 /* ---- mount_watch.c: with lock held ---- */
 struct efs_mount_request;
 /* Updates the events of all watched requests. */
-void efs_mount_tell_events(struct efs_mount *m);
-/* Whether a watched request has files in flight: the reaper then receives and trims in place of a waiting thread. */
-bool efs_mount_is_watching(const struct efs_mount *m);
+void efs_mount_update_events(struct efs_mount *m);
+/* Whether a watched request has files in flight: the maintenance thread then receives and trims in place of a waiting
+ * thread. */
+bool efs_mount_has_watched_pending(const struct efs_mount *m);
 
 /* ---- mount.c ---- */
 /* Takes over root, also after an error. */
@@ -184,7 +186,7 @@ errint_t efs_mount_new(int root, uint64_t keep_bytes, unsigned threads, struct e
 void efs_mount_free(struct efs_mount *mount);
 /* efs_mount_free() in a forked process: closes the child's descriptors and mappings; does not notify the mount or wait
  * for threads. */
-void efs_mount_leave(struct efs_mount *mount);
+void efs_mount_free_forked(struct efs_mount *mount);
 
 /* ---- mount_begin.c, mount_wait.c, mount_watch.c: as the calls of expertfs.h ---- */
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
@@ -196,7 +198,7 @@ errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, co
                            uint32_t *count);
 void efs_mount_drop(struct efs_mount_request *request, uint32_t index);
 void efs_mount_release(struct efs_mount_request *request);
-void efs_mount_request_leave(struct efs_mount_request *request); /* in a forked process */
+void efs_mount_request_free_forked(struct efs_mount_request *request); /* in a forked process */
 
 /* ---- mount_routing.c ---- */
 /* efs_client_state(). Without lock. */

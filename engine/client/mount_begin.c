@@ -19,12 +19,12 @@ static bool is_stack(const char *stack)
     return stack[n] == '\0' && n <= 31;
 }
 
-static errint_t request_check(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
-                              struct efs_error *err)
+static errint_t mount_check_request(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
+                                    struct efs_error *err)
 {
     if (!is_stack(stack))
         return efs_fail(err, -ENOENT, "there is no stack \"%.40s\"", stack);
-    return efs_needs_check(layer, needs, count, EFS_MOUNT_EXPERTS, err);
+    return efs_request_check_experts(layer, needs, count, EFS_MOUNT_EXPERTS, err);
 }
 
 /* Lock held: the expert in a form that will do, if it is there or on its way: rather there. */
@@ -34,20 +34,20 @@ static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_
     coded.coded = true;
     struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full, false) : NULL;
     struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded, form == EFS_FORM_CODED) : NULL;
-    return a && (!b || a->state == EFS_FILE_HERE) ? a : b;
+    return a && (!b || a->state == EFS_FILE_READY) ? a : b;
 }
 
-/* Was it there before? */
-static bool mount_knows(struct efs_mount *m, const struct efs_expert_key *key)
+/* Whether its layout is cached. */
+static bool mount_has_layout(struct efs_mount *m, const struct efs_expert_key *key)
 {
     pthread_mutex_lock(&m->lock);
-    bool known = efs_known_find(m, key, efs_expert_key_hash(key)) != NULL;
+    bool known = efs_layout_cache_find(m, key, efs_expert_key_hash(key)) != NULL;
     pthread_mutex_unlock(&m->lock);
     return known;
 }
 
 /* -ENOENT: there is no such file. Without the view there are none: an expert that does not exist fails later. */
-static errint_t mount_look(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
+static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
 {
     if (m->no_view)
         return 0;
@@ -78,9 +78,9 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
     return used;
 }
 
-/* Lock held: an item gets its file. true: a new one, from *spare, to be brought. */
-static bool item_take_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
-                           enum efs_form form, struct efs_expert_file **spare)
+/* Lock held: an item gets its file. true: a new one, from *spare, to be loaded. */
+static bool item_attach_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
+                             enum efs_form form, struct efs_expert_file **spare)
 {
     struct efs_expert_file *file = mount_find(m, &key, form);
     bool fresh = !file;
@@ -97,13 +97,13 @@ static bool item_take_file(struct efs_mount *m, struct efs_mount_item *item, str
     return fresh;
 }
 
-/* Lock held: does the mount hand out so many at once? */
-static bool mount_may_ask(const struct efs_mount *m, uint32_t count)
+/* Lock held. Whether one request over the socket can have so many experts. */
+static bool mount_can_request(const struct efs_mount *m, uint32_t count)
 {
     return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
 }
 
-/* All are mapped: nothing is asked of the system, and the mount is told a little later. false: not all are. */
+/* All are mapped: no system call; the mount is notified later. false: not all are. */
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                  enum efs_form form, struct efs_mount_request *request)
 {
@@ -113,14 +113,14 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     for (uint32_t i = 0; i < request->count && all; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         request->items[i].file = mount_find(m, &key, form);
-        all = request->items[i].file && request->items[i].file->state == EFS_FILE_HERE;
+        all = request->items[i].file && request->items[i].file->state == EFS_FILE_READY;
     }
-    if (all && mount_may_ask(m, request->count))
+    if (all && mount_can_request(m, request->count))
         all = efs_export_notify(m->export, stack, layer, needs, request->count, form);
     else if (all)
-        all = efs_mount_tell_later(m, text, request_print(stack, layer, needs, request->count, text));
+        all = efs_mount_notify_later(m, text, request_print(stack, layer, needs, request->count, text));
     if (all)
-        efs_mount_wake_reaper(m);
+        efs_mount_wake_maintenance(m);
     for (uint32_t i = 0; i < request->count; i++)
         if (all)
             efs_file_ref(m, request->items[i].file);
@@ -130,35 +130,35 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     return all;
 }
 
-/* The mount opens them as one request: it is told before the first open. */
+/* The mount treats them as one request: it is notified before the first open. */
 static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     char text[LINE_BYTES];
-    efs_mount_tell(m, text, request_print(stack, layer, needs, request->count, text));
+    efs_mount_notify(m, text, request_print(stack, layer, needs, request->count, text));
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        if (item_take_file(m, &request->items[i], key, EFS_FORM_FULL, spare))
+        if (item_attach_file(m, &request->items[i], key, EFS_FORM_FULL, spare))
             efs_file_queue(m, request->items[i].file);
     }
     efs_mount_wake_open_workers(m);
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Lock held: what is asked for of an item. */
-static uint32_t item_ask(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
-                         enum efs_form form, struct efs_expert_file **spare)
+/* Lock held. The tag with which an item is requested. */
+static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
+                             enum efs_form form, struct efs_expert_file **spare)
 {
-    if (!item_take_file(m, item, *key, form, spare))
+    if (!item_attach_file(m, item, *key, form, spare))
         return EFS_EXPORT_NOTIFY;
     struct efs_expert_file *file = item->file;
-    if (efs_export_works(m->export) && efs_export_take_tag(m->export, file)) {
-        bool known = !file->key.coded || efs_known_find(m, &file->key, file->hash);
+    if (efs_export_works(m->export) && efs_export_alloc_tag(m->export, file)) {
+        bool known = !file->key.coded || efs_layout_cache_find(m, &file->key, file->hash);
         file->state = EFS_FILE_OPENING;
-        return file->handed.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
+        return file->exported.tag | (known ? 0 : EFS_EXPORT_WITH_LAYOUT);
     }
-    efs_file_do_without(m, file, efs_export_works(m->export) ? -ENOMEM : -EIO);
+    efs_file_fall_back(m, file, efs_export_works(m->export) ? -ENOMEM : -EIO);
     return EFS_EXPORT_NOTIFY;
 }
 
@@ -170,7 +170,7 @@ static void request_begin_exports(struct efs_mount *m, const char *stack, uint32
     ask.layer = layer;
     ask.form = form;
     strcpy(ask.stack, stack); /* is_stack() */
-    pthread_mutex_lock(&m->telling);
+    pthread_mutex_lock(&m->send_lock);
     for (uint32_t at = 0; at < request->count; at += ask.head.count) {
         uint32_t left = request->count - at;
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
@@ -179,13 +179,13 @@ static void request_begin_exports(struct efs_mount *m, const char *stack, uint32
             const struct efs_expert_key key = efs_expert_key(stack, layer, needs[at + i].expert);
             ask.item[i].expert = needs[at + i].expert;
             ask.item[i].tokens = needs[at + i].tokens;
-            ask.item[i].tag = item_ask(m, &request->items[at + i], &key, form, spare);
+            ask.item[i].tag = item_request(m, &request->items[at + i], &key, form, spare);
         }
         efs_mount_wake_open_workers(m);
         pthread_mutex_unlock(&m->lock);
         efs_export_send(m, &ask);
     }
-    pthread_mutex_unlock(&m->telling);
+    pthread_mutex_unlock(&m->send_lock);
 }
 
 static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
@@ -196,9 +196,9 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
     for (uint32_t i = 0; i < request->count && rc == 0; i++) {
         struct efs_expert_file *file = efs_sys_calloc(1, sizeof(*file));
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        rc = !file                  ? efs_fail(err, -ENOMEM, "no memory for a request")
-             : mount_knows(m, &key) ? 0
-                                    : mount_look(m, &key, err);
+        rc = !file                       ? efs_fail(err, -ENOMEM, "no memory for a request")
+             : mount_has_layout(m, &key) ? 0
+                                         : mount_check_exists(m, &key, err);
         if (file) {
             file->next_queued = spare;
             spare = file;
@@ -209,7 +209,7 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
         return rc;
     }
     pthread_mutex_lock(&m->lock);
-    bool ask = form != EFS_FORM_FULL || mount_may_ask(m, request->count);
+    bool ask = form != EFS_FORM_FULL || mount_can_request(m, request->count);
     pthread_mutex_unlock(&m->lock);
     if (ask)
         request_begin_exports(m, stack, layer, needs, form, request, &spare);
@@ -222,8 +222,8 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
 errint_t efs_mount_begin(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                          uint32_t count, enum efs_form form, struct efs_mount_request **out, struct efs_error *err)
 {
-    errint_t rc = request_check(stack, layer, needs, count, err);
-    if (rc == 0 && form != EFS_FORM_FULL && !efs_export_hands_out_coded(m->export)) {
+    errint_t rc = mount_check_request(stack, layer, needs, count, err);
+    if (rc == 0 && form != EFS_FORM_FULL && !efs_export_supports_coded(m->export)) {
         if (form == EFS_FORM_CODED)
             return efs_fail(err, -EOPNOTSUPP,
                             "this mount hands out no coded experts to us (.expertfs/handout says \"coded: no\", or is "

@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-/* telling held: write what is to be told, and line behind it. What the mount thinks of it changes nothing here. */
-static void mount_write_told(struct efs_mount *m, const char *line, size_t bytes)
+/* send_lock held: writes the queued lines, then line. Errors are ignored. */
+static void mount_write_unsent(struct efs_mount *m, const char *line, size_t bytes)
 {
     char text[EFS_WANT_BYTES];
     pthread_mutex_lock(&m->lock);
-    size_t used = m->told_bytes;
+    size_t used = m->unsent_bytes;
     memcpy(text, m->text, used);
-    m->told_bytes = 0;
+    m->unsent_bytes = 0;
     pthread_mutex_unlock(&m->lock);
     if (used && used + bytes > sizeof(text)) {
         efs_sys_pwrite(m->want, text, used, 0);
@@ -25,22 +25,22 @@ static void mount_write_told(struct efs_mount *m, const char *line, size_t bytes
         efs_sys_pwrite(m->want, text, used, 0);
 }
 
-void efs_mount_tell(struct efs_mount *m, const char *line, size_t bytes)
+void efs_mount_notify(struct efs_mount *m, const char *line, size_t bytes)
 {
     if (m->want < 0)
         return;
-    pthread_mutex_lock(&m->telling);
-    mount_write_told(m, line, bytes);
-    pthread_mutex_unlock(&m->telling);
+    pthread_mutex_lock(&m->send_lock);
+    mount_write_unsent(m, line, bytes);
+    pthread_mutex_unlock(&m->send_lock);
 }
 
-bool efs_mount_tell_later(struct efs_mount *m, const char *line, size_t bytes)
+bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes)
 {
     if (m->want < 0)
         return true;
-    if (bytes > sizeof(m->text) - m->told_bytes)
+    if (bytes > sizeof(m->text) - m->unsent_bytes)
         return false;
-    memcpy(m->text + m->told_bytes, line, bytes);
-    m->told_bytes += bytes;
+    memcpy(m->text + m->unsent_bytes, line, bytes);
+    m->unsent_bytes += bytes;
     return true;
 }

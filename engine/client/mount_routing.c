@@ -33,9 +33,9 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
         packet->item[i].expert = r->experts[i];
         packet->item[i].weight = r->weights ? r->weights[i] : 0;
     }
-    pthread_mutex_lock(&m->telling);
+    pthread_mutex_lock(&m->send_lock);
     errint_t rc = efs_export_send_all(m, &packet->head);
-    pthread_mutex_unlock(&m->telling);
+    pthread_mutex_unlock(&m->send_lock);
     free(packet);
     return rc < 0 ? efs_fail(err, -EPIPE, "the mount does not answer any more") : 0;
 }

@@ -2,41 +2,41 @@
 /* mount_watch.c - see mount.h: requests with an event for poll(2). */
 #include "mount_request.h"
 
-bool efs_mount_item_is_coming(const struct efs_mount_item *item)
+bool efs_mount_item_is_pending(const struct efs_mount_item *item)
 {
     return item->file && (item->file->state == EFS_FILE_QUEUED || item->file->state == EFS_FILE_OPENING);
 }
 
-struct efs_mount_item *efs_mount_untold(struct efs_mount_request *request, bool *coming)
+struct efs_mount_item *efs_mount_next_unreported(struct efs_mount_request *request, bool *pending)
 {
-    *coming = false;
+    *pending = false;
     for (uint32_t i = 0; i < request->count; i++) {
         struct efs_mount_item *item = &request->items[i];
-        *coming = *coming || efs_mount_item_is_coming(item);
-        if (item->file && !item->told && !efs_mount_item_is_coming(item))
+        *pending = *pending || efs_mount_item_is_pending(item);
+        if (item->file && !item->reported && !efs_mount_item_is_pending(item))
             return item;
     }
     return NULL;
 }
 
-void efs_mount_tell_event(struct efs_mount_request *request)
+void efs_mount_update_event(struct efs_mount_request *request)
 {
-    bool coming;
+    bool pending;
     if (request->event.fd >= 0)
-        efs_event_set(&request->event, efs_mount_untold(request, &coming) || !coming);
+        efs_event_set(&request->event, efs_mount_next_unreported(request, &pending) || !pending);
 }
 
-void efs_mount_tell_events(struct efs_mount *m)
+void efs_mount_update_events(struct efs_mount *m)
 {
     for (struct efs_mount_request *r = m->watched; r; r = r->next_watched)
-        efs_mount_tell_event(r);
+        efs_mount_update_event(r);
 }
 
-bool efs_mount_is_watching(const struct efs_mount *m)
+bool efs_mount_has_watched_pending(const struct efs_mount *m)
 {
     for (const struct efs_mount_request *r = m->watched; r; r = r->next_watched)
         for (uint32_t i = 0; i < r->count; i++)
-            if (efs_mount_item_is_coming(&r->items[i]))
+            if (efs_mount_item_is_pending(&r->items[i]))
                 return true;
     return false;
 }
@@ -50,8 +50,8 @@ int efs_mount_event(struct efs_mount_request *request)
     if (!there && fd >= 0) {
         request->next_watched = m->watched;
         m->watched = request;
-        efs_mount_tell_event(request);
-        efs_mount_wake_reaper(m);
+        efs_mount_update_event(request);
+        efs_mount_wake_maintenance(m);
     }
     pthread_mutex_unlock(&m->lock);
     return fd;

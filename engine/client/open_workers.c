@@ -14,7 +14,7 @@ static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
 {
     while (!m->open_queue && !m->stop) {
         m->idle_open_workers++;
-        pthread_cond_wait(&m->to_open, &m->lock);
+        pthread_cond_wait(&m->open_wake, &m->lock);
         m->idle_open_workers--;
     }
     struct efs_expert_file *file = m->stop ? NULL : m->open_queue;
@@ -29,24 +29,24 @@ static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
     return file;
 }
 
-/* Lock held: has the process a descriptor for one more file? */
+/* Lock held. Whether the process has a descriptor for one more file. */
 static bool mount_may_open(const struct efs_mount *m)
 {
     struct rlimit limit;
     return getrlimit(RLIMIT_NOFILE, &limit) < 0 || m->open_files < limit.rlim_cur / FILES_PART;
 }
 
-/* Lock held on entry and return, not meanwhile. What is kept is closed for it. */
+/* Lock held on entry and return, not meanwhile. Closes idle files for it. */
 static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
 {
-    const struct efs_file_layout *known = efs_known_find(m, &file->key, file->hash);
+    const struct efs_file_layout *known = efs_layout_cache_find(m, &file->key, file->hash);
     if (m->no_view)
         return -EOPNOTSUPP;
     while (!mount_may_open(m))
-        if (m->close_queue || efs_files_let_oldest_go(m))
+        if (m->close_queue || efs_files_evict_oldest(m))
             efs_mount_close_files(m);
         else if (m->closing)
-            pthread_cond_wait(&m->to_open, &m->lock);
+            pthread_cond_wait(&m->open_wake, &m->lock);
         else
             return -EMFILE;
     m->open_files++;
@@ -69,18 +69,18 @@ static void *open_worker_run(void *arg)
     struct efs_expert_file *file;
     pthread_mutex_lock(&m->lock);
     while ((file = mount_next_to_open(m))) {
-        if (file->refs == 0) { /* nobody waits for it any more */
+        if (file->refs == 0) { /* no waiter is left */
             file->error = -ECANCELED;
             efs_file_opened(m, file);
             continue;
         }
         errint_t rc = file_open(m, file);
-        if (is_shortage(rc) && efs_files_trim(m, 0)) { /* once more without what is kept */
+        if (is_shortage(rc) && efs_files_trim(m, 0)) { /* retry without idle files */
             efs_mount_close_files(m);
             rc = file_open(m, file);
         }
-        if (file->mapped.learned)
-            efs_known_add(m, file);
+        if (file->mapped.new_layout)
+            efs_layout_cache_add(m, file);
         file->error = rc;
         efs_file_opened(m, file);
     }
@@ -92,12 +92,12 @@ void efs_mount_wake_open_workers(struct efs_mount *m)
 {
     while (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max) {
         if (efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[m->open_worker_count]) < 0)
-            break; /* those that there are will do */
+            break; /* continue with those that exist */
         m->open_worker_count++;
         if (m->open_worker_count - 1 >= m->queued)
             break;
     }
-    pthread_cond_broadcast(&m->to_open);
+    pthread_cond_broadcast(&m->open_wake);
 }
 
 errint_t efs_open_workers_start(struct efs_mount *m)
@@ -111,7 +111,7 @@ void efs_open_workers_stop(struct efs_mount *m)
 {
     pthread_mutex_lock(&m->lock);
     m->stop = true;
-    pthread_cond_broadcast(&m->to_open);
+    pthread_cond_broadcast(&m->open_wake);
     pthread_mutex_unlock(&m->lock);
     for (uint32_t i = 0; i < m->open_worker_count; i++)
         pthread_join(m->open_workers[i], NULL);

@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
-errint_t efs_needs_check(uint32_t layer, const struct efs_need *needs, uint32_t count, uint32_t most,
-                         struct efs_error *err)
+errint_t efs_request_check_experts(uint32_t layer, const struct efs_need *needs, uint32_t count, uint32_t most,
+                                   struct efs_error *err)
 {
     if (count == 0 || count > most)
         return efs_fail(err, -EINVAL, "%u experts in a request: 1 to %u are taken", count, most);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensor_metadata.c - "expertfs.tensor.NAME": "ggml:Q4_0 [128, 64, 2048], slice 3" in __metadata__ of an expert's file: the type
- * and shape of a tensor that safetensors can only describe as bytes. A slice is one of the first dimension. A note that
- * does not fit the tensor's bytes is ignored.
+ * tensor_metadata.c - "expertfs.tensor.NAME": "ggml:Q4_0 [128, 64, 2048], slice 3" in __metadata__ of an expert's file:
+ * the type and shape of a tensor that safetensors can only describe as bytes. A slice is one of the first dimension. A
+ * note that does not fit the tensor's bytes is ignored.
  */
 #include "file_layout.h"
 
@@ -50,7 +50,7 @@ static uint32_t note_numbers(const char *text, uint64_t shape[8], const char **e
     return *text == ']' ? dims : 0;
 }
 
-static void note_take(struct efs_tensor *t, const char *note)
+static void note_apply(struct efs_tensor *t, const char *note)
 {
     uint64_t shape[8], bytes;
     const char *space = strchr(note, ' '), *behind;
@@ -67,7 +67,7 @@ static void note_take(struct efs_tensor *t, const char *note)
     memcpy(t->shape, shape + slice, t->dims * sizeof(shape[0]));
 }
 
-errint_t efs_layout_notes(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count)
+errint_t efs_layout_apply_metadata(const char *header, size_t bytes, struct efs_tensor *tensors, uint32_t count)
 {
     json_error_t error;
     json_t *root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &error);
@@ -84,7 +84,7 @@ errint_t efs_layout_notes(const char *header, size_t bytes, struct efs_tensor *t
         for (uint32_t i = 0; i < count; i++)
             if (tensors[i].dtype == EFS_DTYPE_U8 && tensors[i].dims == 1 &&
                 strcmp(tensors[i].name, key + strlen(PREFIX)) == 0)
-                note_take(&tensors[i], note);
+                note_apply(&tensors[i], note);
     }
     json_decref(root);
     return 0;

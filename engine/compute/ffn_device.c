@@ -165,7 +165,7 @@ static errint_t share_deal(struct share *s, struct efs_error *err)
 {
     const struct efs_mixture *m = s->mixture;
     bool on_device[EFS_ROUTING_EXPERTS];
-    errint_t rc = efs_device_deal(s->device, s->stack, s->layer, m, on_device, &s->choice, err);
+    errint_t rc = efs_device_assign(s->device, s->stack, s->layer, m, on_device, &s->choice, err);
     for (uint32_t i = 0; i < m->expert_count && rc == 0; i++)
         if (on_device[i])
             s->there[s->there_count++] = m->experts[i];
@@ -263,7 +263,7 @@ static errint_t share_run_here(struct share *s, struct efs_error *err)
         return rc;
     share_add(s);
     for (uint32_t i = 0; i < part.expert_count; i++)
-        efs_device_ran_here(s->device, part.experts[i].count, s->ns[i]);
+        efs_device_report_cpu(s->device, part.experts[i].count, s->ns[i]);
     s->ran += part.expert_count;
     return 0;
 }
@@ -296,7 +296,7 @@ static errint_t share_run(struct share *s, struct efs_error *err)
     if (rc == 0 && s->run)
         share_add(s);
     if (rc == 0 && s->here_count == dealt) /* all experts ran where they were to */
-        efs_device_ran_layer(s->device, &s->choice, efs_now_ns() - began_ns);
+        efs_device_report_layer(s->device, &s->choice, efs_now_ns() - began_ns);
     return rc;
 }
 

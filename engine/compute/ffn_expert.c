@@ -73,7 +73,7 @@ static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, 
                                            .sm = s->sm,
                                            .e_bytes = s->e_bytes,
                                            .sm_bytes = s->sm_bytes,
-                                           .form = s->codec == EFS_CODEC_CASCADE ? EFS_E_CASCADE : EFS_E_ASK};
+                                           .form = s->codec == EFS_CODEC_CASCADE ? EFS_E_CASCADE : EFS_E_CALLBACK};
     }
     w->shards = out;
     w->shard_elements = t->shard_elements;
@@ -190,7 +190,7 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         if (in[role]->shards && in[role]->shard_elements > e->shard_elements)
             e->shard_elements = in[role]->shard_elements;
         for (uint32_t i = 0; i < in[role]->shard_count; i++)
-            e->asks = e->asks || at[i].form == EFS_E_ASK;
+            e->asks = e->asks || at[i].form == EFS_E_CALLBACK;
         at += in[role]->shard_count;
     }
     errint_t rc = check_matrices(e, in[0]->name, hidden, err);

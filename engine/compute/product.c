@@ -62,7 +62,7 @@ errint_t efs_product(const struct efs_tensor *matrix, const void *vectors, uint3
     w.exponents = efs_ffn_exponents;
     w.user = &exponents;
     for (uint32_t i = 0; i < matrix->shard_count && !w.plain && !exponents.scratch; i++)
-        if (shards[i].form == EFS_E_ASK && efs_codec_scratch_new(matrix->shard_elements, &exponents.scratch) < 0)
+        if (shards[i].form == EFS_E_CALLBACK && efs_codec_scratch_new(matrix->shard_elements, &exponents.scratch) < 0)
             return efs_fail(err, -ENOMEM, "%s: no memory to decode a shard", matrix->name);
     rc = efs_matvec(&w, vectors, row_begin, row_end, y, y_stride, scratch);
     efs_codec_scratch_free(exponents.scratch);

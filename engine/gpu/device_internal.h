@@ -5,12 +5,12 @@
  * For experts in pool G a request is complete at once. It requests the missing ones from the client in coded form, and
  * the thread `efs-gpu` copies them to the device: a stream copies as much of an expert as fits in a slot; another one
  * waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the
- * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_prefetch.c) have
- * their own slot and stream. The thread blocks only in poll(2), and in queries to a mount about the state of hinted
- * experts.
+ * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_prefetch.c)
+ * have their own slot and stream. The thread blocks only in poll(2), and in queries to a mount about the state of
+ * hinted experts.
  */
-#ifndef EFS_DEVICE_CORE_H
-#define EFS_DEVICE_CORE_H
+#ifndef EFS_DEVICE_INTERNAL_H
+#define EFS_DEVICE_INTERNAL_H
 
 #include "assign_costs.h"
 #include "cuda/gpu.h"
@@ -28,15 +28,15 @@
 #define EFS_SCRATCH_BYTES ((size_t)8 << 20) /* for efs_device_run */
 #define EFS_SLOT_TABLE (64u << 10)          /* at the slot's start, on the device */
 
-enum efs_device_item_state { EFS_DEVICE_COMING, EFS_DEVICE_HERE, EFS_DEVICE_FAILED, EFS_DEVICE_DROPPED };
+enum efs_device_item_state { EFS_DEVICE_PENDING, EFS_DEVICE_READY, EFS_DEVICE_FAILED, EFS_DEVICE_DROPPED };
 
 struct efs_device_item { /* an expert of a request; guarded by the device's lock */
     struct efs_device_request *request;
-    struct efs_vram_expert *expert; /* held while COMING or HERE, else NULL */
+    struct efs_vram_expert *expert; /* pinned while PENDING or READY, else NULL */
     struct efs_device_item *next_waiting;
     enum efs_device_item_state state;
     errint_t error;
-    bool told; /* efs_client_wait_any() has reported it */
+    bool reported; /* efs_client_wait_any() has reported it */
 };
 
 struct efs_device_request {
@@ -50,23 +50,23 @@ struct efs_device_request {
 _Static_assert(EFS_SLOT_SHARDS * sizeof(struct efs_gpu_shard) <= EFS_SLOT_TABLE, "a slot's table");
 
 /* A request to the client for missing experts. Owned by efs-gpu. */
-struct efs_bring_source {
-    struct efs_bring_source *next;
+struct efs_load_source {
+    struct efs_load_source *next;
     struct efs_client_request *request;
     enum efs_form form;
-    bool ahead;                       /* a prefetch; count is 1 */
-    uint32_t count, told, left;       /* requested; reported by the client; not finished yet */
+    bool prefetch;                    /* a prefetch; count is 1 */
+    uint32_t count, reported, left;   /* requested; reported by the client; not finished yet */
     struct efs_vram_expert *expert[]; /* [count]; NULL: finished */
 };
 
 /* An expert being copied to the device, from the time that the client reports it. */
-struct efs_bring {
-    struct efs_bring_source *source;
+struct efs_device_load {
+    struct efs_load_source *source;
     uint32_t index;
     struct efs_vram_expert *expert;
     const struct efs_tensor *tensors;
     uint32_t count;
-    bool placed, filled;    /* has memory in pool G; all of it was put into slots */
+    bool allocated, filled; /* has memory in pool G; all of it was put into slots */
     uint32_t tensor, shard; /* the next to be put into a slot */
     uint64_t at;            /* bytes of that tensor that precede it */
     uint32_t slots;         /* its slots in flight */
@@ -79,51 +79,51 @@ struct efs_slot {
     size_t plain_bytes;               /* limit of uncoded bytes that are copied straight to pool G with the slot */
     struct efs_gpu_shard *table; /* [EFS_SLOT_SHARDS] in host memory of the driver; copied to and from the device */
     efs_cu_event copied, done;
-    struct efs_bring *bring;
+    struct efs_device_load *load;
     uint32_t shards;
 };
 
 /*
- * Names: experts that efs_hint() named, to be prefetched to pool G.
+ * Hints: experts that efs_hint() named, to be prefetched to pool G.
  *
- * A name is removed when its layer is requested, when its sequence ends or names other experts of the layer, or when
- * EFS_AHEAD_NAMES newer names exist. A prefetched expert counts as *used* if it is requested when complete, as *late*
- * if requested while in flight, and else as *wasted*. Names of missing experts are counted as right or wrong also if
- * nothing was prefetched for them; while more are wrong than right, no prefetch starts.
+ * A hint is removed when its layer is requested, when its sequence ends or its hints name other experts of the layer,
+ * or when EFS_HINTS_MAX newer hints exist. A prefetched expert counts as *used* if it is requested when complete, as
+ * *late* if requested while in flight, and else as *wasted*. Hints of missing experts are counted as right or wrong
+ * also if nothing was prefetched for them; while more are wrong than right, no prefetch starts.
  *
  * sched/prefetch/ has a queue, too, but it needs the numbers of layers and experts and one position that increases for
  * all sequences, and its governor weighs disk reads. The device's lock guards these fields; no function here calls the
  * driver.
  */
-#define EFS_AHEAD_NAMES 512u
-#define EFS_AHEAD_JUDGED 256u /* right + wrong at which both are halved */
-#define EFS_AHEAD_TRIED 16u   /* smallest right + wrong at which wrong > right stops prefetch */
+#define EFS_HINTS_MAX 512u
+#define EFS_HINTS_WINDOW 256u     /* right + wrong at which both are halved */
+#define EFS_HINTS_MIN_SAMPLES 16u /* smallest right + wrong at which wrong > right stops prefetch */
 
-struct efs_ahead_name {
+struct efs_hinted_expert {
     struct efs_expert_key key;
     uint32_t sequence;
-    bool missing; /* not in pool G or in flight when it was named: counts as right or wrong */
-    bool begun;
+    bool missing; /* not in pool G or in flight when it was hinted: counts as right or wrong */
+    bool issued;
 };
 
-struct efs_ahead {
-    uint32_t count, next; /* next: the first that efs_ahead_next() has not looked at */
+struct efs_hint_list {
+    uint32_t count, next; /* next: the first that efs_hint_list_next() has not checked */
     uint32_t right, wrong;
-    struct efs_ahead_name name[EFS_AHEAD_NAMES]; /* oldest first */
+    struct efs_hinted_expert hint[EFS_HINTS_MAX]; /* oldest first */
 };
 
-/* Replaces a sequence's names of one layer by the experts of routing that have a probability of at least 0.5. count 0:
- * the sequence has ended; removes all its names. */
-void efs_ahead_hint(struct efs_ahead *ahead, struct efs_vram *vram, const struct efs_routing *routing);
-/* A layer was requested: counts its names as right or wrong and removes them. The caller has called
- * efs_vram_use_ahead() for the requested experts; other prefetched experts of the layer become wasted. */
-void efs_ahead_asked(struct efs_ahead *ahead, struct efs_vram *vram, const char *stack, uint32_t layer,
-                     const struct efs_need *needs, uint32_t count);
-/* The next name to prefetch. NULL: none, or no share of pool G is left, or too many names were wrong. Does not return a
- * name twice before efs_ahead_again(). */
-struct efs_ahead_name *efs_ahead_next(struct efs_ahead *ahead, const struct efs_vram *vram);
-void efs_ahead_again(struct efs_ahead *ahead);
-struct efs_ahead_name *efs_ahead_find(struct efs_ahead *ahead, const struct efs_expert_key *key);
+/* Replaces a sequence's hints of one layer by the experts of routing that have a probability of at least 0.5. count 0:
+ * the sequence has ended; removes all its hints. */
+void efs_hint_list_update(struct efs_hint_list *hints, struct efs_vram *vram, const struct efs_routing *routing);
+/* A layer was requested: counts its hints as right or wrong and removes them. The caller has called
+ * efs_vram_prefetch_used() for the requested experts; other prefetched experts of the layer become wasted. */
+void efs_hint_list_requested(struct efs_hint_list *hints, struct efs_vram *vram, const char *stack, uint32_t layer,
+                             const struct efs_need *needs, uint32_t count);
+/* The next hint to prefetch. NULL: none, or no share of pool G is left, or too many hints were wrong. Does not return a
+ * hint twice before efs_hint_list_rewind(). */
+struct efs_hinted_expert *efs_hint_list_next(struct efs_hint_list *hints, const struct efs_vram *vram);
+void efs_hint_list_rewind(struct efs_hint_list *hints);
+struct efs_hinted_expert *efs_hint_list_find(struct efs_hint_list *hints, const struct efs_expert_key *key);
 
 struct efs_device {
     struct efs_client *client;
@@ -133,48 +133,48 @@ struct efs_device {
     efs_cu_module module;
     efs_cu_function decode, up, down, sum;
     efs_cu_stream copying, computing, running; /* running: for mixtures */
-    efs_cu_stream ahead;                       /* for prefetch; NULL: disabled */
+    efs_cu_stream prefetch_stream;             /* for prefetch; NULL: disabled */
     efs_cu_address memory, scratch;            /* one allocation: pool G, scratch, slots */
     uint64_t budget_bytes;
     char name[128];
 
     pthread_mutex_t lock; /* guards the fields below; innermost: no lock is taken while it is held */
     struct efs_vram vram;
-    struct efs_ahead names;
-    struct efs_vram_after *free_after; /* free list of events */
-    struct efs_bring_source *fresh;    /* submitted by requests, not yet taken by efs-gpu */
+    struct efs_hint_list hints;
+    struct efs_vram_reader *free_readers; /* free list of events */
+    struct efs_load_source *submitted;    /* submitted by requests, not yet taken by efs-gpu */
     struct efs_gpu_stats stats;
     struct efs_assign_costs costs; /* measured costs, for EFS_FORM_SHARED */
-    uint64_t learnt_brought;       /* value of stats.g_brought at the last update of costs */
-    uint64_t bring_ns;             /* time with slots in flight since then */
+    uint64_t measured_loads;       /* value of stats.g_brought at the last update of costs */
+    uint64_t load_ns;              /* time with slots in flight since then */
     bool closing;
     errint_t lost; /* -EIO after a driver call failed: all requests fail */
     struct efs_error lost_error;
     _Atomic enum efs_form form; /* form of the requests to the client */
 
-    int wake; /* eventfd: a source is fresh, a slot is done, names changed, or the device is closing */
+    int wake; /* eventfd: a source was submitted, a slot is done, hints changed, or the device is closing */
     unsigned long thread;
     bool started;
 
-    struct efs_pins pins;     /* efs-gpu registers segments */
-    pthread_mutex_t run_lock; /* guards scratch, running and the fields below; taken before device.lock */
-    efs_cu_event timed[2];    /* recorded before and after one expert of a mixture */
-    uint32_t turn;            /* counter; selects that expert */
-    uint32_t inner;           /* of the experts of the last mixture; 0: none yet */
+    struct efs_segment_registry registry; /* efs-gpu registers segments */
+    pthread_mutex_t run_lock;             /* guards scratch, running and the fields below; taken before device.lock */
+    efs_cu_event timed[2];                /* recorded before and after one expert of a mixture */
+    uint32_t mixture_count;               /* counter; selects that expert */
+    uint32_t inner;                       /* of the experts of the last mixture; 0: none yet */
 
     /* Used only by efs-gpu: */
     struct efs_slot slot[EFS_SLOTS + 1]; /* the last one is for prefetch */
     uint32_t oldest, busy; /* ring of slots in flight: index of the first, and number; without the prefetch slot */
-    uint64_t counted_at;   /* ns; bring_ns is counted up to here */
-    bool ahead_busy;
-    struct efs_bring *ahead_bring; /* the expert being put into the prefetch slot */
-    struct efs_bring_source *sources;
-    struct efs_bring *bring; /* the expert being put into slots */
+    uint64_t counted_at;   /* ns; load_ns is counted up to here */
+    bool prefetch_busy;
+    struct efs_device_load *prefetch_load; /* the expert being put into the prefetch slot */
+    struct efs_load_source *sources;
+    struct efs_device_load *load; /* the expert being put into slots */
 };
 
 /* Pushes the device's context on the calling thread, and pops it. Any thread. 0 or the driver's result. */
-efs_cu_result efs_device_enter(struct efs_device *device);
-void efs_device_leave(struct efs_device *device);
+efs_cu_result efs_device_push_context(struct efs_device *device);
+void efs_device_pop_context(struct efs_device *device);
 /* Wakes efs-gpu from poll(2). Any thread. */
 void efs_device_wake(struct efs_device *device);
 /* Marks the device as lost after a driver call failed; the first call becomes the error message. Lock not held. */
@@ -182,46 +182,46 @@ void efs_device_lose(struct efs_device *device, const char *call, efs_cu_result 
 
 /* device_request.c */
 extern const struct efs_device_ops efs_device_ops;
-/* Completes a load: sets the expert HERE (error 0), or fails it and frees the expert, and wakes all requests that wait
- * for it. Events of the freed memory are added to *after. Lock held. */
-void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
-                     struct efs_vram_after **after);
+/* Completes a load: sets the expert RESIDENT (error 0), or fails it and frees the expert, and wakes all requests that
+ * wait for it. Events of the freed memory are added to *readers. Lock held. */
+void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
+                         struct efs_vram_reader **readers);
 /* Requests source->count experts from the client; source->expert[] has the same order as needs. Sets source->request.
  * On error the caller frees source. */
-errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
-                        struct efs_bring_source *source, struct efs_error *err);
+errint_t efs_load_source_submit(struct efs_device *device, const char *stack, uint32_t layer,
+                                const struct efs_need *needs, struct efs_load_source *source, struct efs_error *err);
 
 /* device_thread.c */
 void *efs_device_run(void *device);
 
 /* device_load.c; called by efs-gpu, lock not held */
-/* Completes an expert with error or 0, drops it at the client and frees bring. No slot may be in flight for it. */
-void efs_bring_end(struct efs_device *device, struct efs_bring *bring, errint_t error);
-/* Frees bring without completing the expert. */
-void efs_bring_free(struct efs_device *device, struct efs_bring *bring);
+/* Completes an expert with error or 0, drops it at the client and frees load. No slot may be in flight for it. */
+void efs_device_load_end(struct efs_device *device, struct efs_device_load *load, errint_t error);
+/* Frees load without completing the expert. */
+void efs_device_load_free(struct efs_device *device, struct efs_device_load *load);
 /* Marks one expert of a source as finished; frees the source after the last one. */
-void efs_source_end_one(struct efs_device *device, struct efs_bring_source *source, uint32_t index);
+void efs_load_source_finish_one(struct efs_device *device, struct efs_load_source *source, uint32_t index);
 /* Completes an expert for all requests that wait for it, and counts it. */
-void efs_bring_tell(struct efs_device *device, const struct efs_bring_source *source, struct efs_vram_expert *expert,
-                    errint_t error);
-/* Starts the copy of an expert that the client reported with status: sets device->bring or ahead_bring. On an error
+void efs_device_load_complete(struct efs_device *device, const struct efs_load_source *source,
+                              struct efs_vram_expert *expert, errint_t error);
+/* Starts the copy of an expert that the client reported with status: sets device->load or prefetch_load. On an error
  * completes it, or requests it in full form if no kernel decodes it. */
-void efs_device_take(struct efs_device *device, struct efs_bring_source *source, uint32_t index, errint_t status);
+void efs_device_load_begin(struct efs_device *device, struct efs_load_source *source, uint32_t index, errint_t status);
 /* Allocates memory in pool G for a demanded expert; evicts other experts. -EAGAIN: retry when a slot is done; -ENOMEM:
  * no room. */
-errint_t efs_device_place(struct efs_device *device, struct efs_bring *bring);
-/* Whether the slot's work has ended; then takes it off its bring, whose error becomes -EUCLEAN if a kernel found
- * damage. With gone it does not query the device: the work has ended. */
-bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone);
+errint_t efs_device_load_alloc(struct efs_device *device, struct efs_device_load *load);
+/* Whether the slot's work has ended; then takes it off its load, whose error becomes -EUCLEAN if a kernel found
+ * damage. With ended it does not query the device. */
+bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool ended);
 /* Fills the slot with the next part of the expert and launches the copy and the decoding. The slot is in flight
  * afterwards also if a driver call fails: false, with *call and *result. */
-bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
-                    efs_cu_result *result);
+bool efs_device_load_fill_slot(struct efs_device *device, struct efs_slot *slot, struct efs_device_load *load,
+                               const char **call, efs_cu_result *result);
 
 /* device_prefetch.c; called by efs-gpu */
 /* Advances the prefetch by one step. true: call again; false: it waits for an event or has nothing to do. */
-bool efs_device_go_ahead(struct efs_device *device);
+bool efs_device_prefetch_step(struct efs_device *device);
 /* Whether the prefetch waits for the client to report the source's expert. */
-bool efs_device_ahead_waits(struct efs_device *device, const struct efs_bring_source *source);
+bool efs_device_prefetch_waits(struct efs_device *device, const struct efs_load_source *source);
 
 #endif

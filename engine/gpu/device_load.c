@@ -48,7 +48,7 @@ static errint_t shard_plain(const struct efs_tensor *t, const struct efs_coded_s
     return s->codec == EFS_CODEC_CASCADE && shard_room(s) <= slot_room() ? 0 : -EOPNOTSUPP;
 }
 
-static errint_t bring_check(const struct efs_tensor *tensors, uint32_t count)
+static errint_t load_check(const struct efs_tensor *tensors, uint32_t count)
 {
     errint_t rc = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -131,39 +131,39 @@ static void copy_add(struct copy_run *run, efs_cu_address to, const void *from, 
 /* Copies a chunk, whose segment is registered with the driver at its first use. */
 static void copy_chunk(struct copy_run *run, efs_cu_address to, const void *from, size_t bytes)
 {
-    copy_add(run, to, from, bytes, efs_pins_take(&run->device->pins, from));
+    copy_add(run, to, from, bytes, efs_segment_registry_register(&run->device->registry, from));
 }
 
 /* ---- a slot ---- */
 
 /* Selects the parts of the expert that fit in this slot: fills the table with coded shards, at host addresses for now,
  * and adds the copies of uncoded parts. Returns the number of shards. */
-static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct copy_run *run)
+static uint32_t slot_select(struct efs_slot *slot, struct efs_device_load *load, struct copy_run *run)
 {
     size_t room = slot_room();
     uint64_t plain_room = slot->plain_bytes;
     uint32_t shards = 0;
-    while (bring->tensor < bring->count) {
-        const struct efs_tensor *t = &bring->tensors[bring->tensor];
-        const efs_cu_address plain = (uintptr_t)bring->expert->tensors[bring->tensor].data;
+    while (load->tensor < load->count) {
+        const struct efs_tensor *t = &load->tensors[load->tensor];
+        const efs_cu_address plain = (uintptr_t)load->expert->tensors[load->tensor].data;
         if (t->data) {
-            const uint64_t bytes = t->bytes - bring->at < plain_room ? t->bytes - bring->at : plain_room;
-            copy_add(run, plain + bring->at, (const uint8_t *)t->data + bring->at, (size_t)bytes, false);
-            bring->at += bytes;
+            const uint64_t bytes = t->bytes - load->at < plain_room ? t->bytes - load->at : plain_room;
+            copy_add(run, plain + load->at, (const uint8_t *)t->data + load->at, (size_t)bytes, false);
+            load->at += bytes;
             plain_room -= bytes;
-            if (bring->at < t->bytes)
+            if (load->at < t->bytes)
                 return shards;
         }
-        for (; bring->shard < t->shard_count && !t->data; bring->shard++) {
-            const struct efs_coded_shard *s = &t->shards[bring->shard];
+        for (; load->shard < t->shard_count && !t->data; load->shard++) {
+            const struct efs_coded_shard *s = &t->shards[load->shard];
             uint64_t bytes = 0;
-            (void)shard_plain(t, s, &bytes); /* bring_check() has checked it */
+            (void)shard_plain(t, s, &bytes); /* load_check() has checked it */
             if (!s->e) {
                 if (plain_room == 0)
                     return shards;
                 plain_room -= bytes < plain_room ? bytes : plain_room;
-                copy_chunk(run, plain + bring->at, s->sm, s->sm_bytes);
-                bring->at += bytes;
+                copy_chunk(run, plain + load->at, s->sm, s->sm_bytes);
+                load->at += bytes;
                 continue;
             }
             if (shards == EFS_SLOT_SHARDS || shard_room(s) > room)
@@ -172,19 +172,19 @@ static uint32_t slot_take(struct efs_slot *slot, struct efs_bring *bring, struct
             const enum efs_format format = s->sm ? efs_object_format(t->dtype, EFS_CHOOSE_AUTO) : EFS_FORMAT_BYTES;
             slot->table[shards] = (struct efs_gpu_shard){.e = s->e,
                                                          .sm = s->sm,
-                                                         .dst = (uint8_t *)(uintptr_t)(plain + bring->at),
+                                                         .dst = (uint8_t *)(uintptr_t)(plain + load->at),
                                                          .e_bytes = (uint32_t)s->e_bytes,
                                                          .elements = (uint32_t)s->elements,
                                                          .format = (uint32_t)format,
-                                                         .status = EFS_GPU_FINE};
+                                                         .status = EFS_GPU_OK};
             shards++;
-            bring->at += bytes;
+            load->at += bytes;
         }
-        bring->tensor++;
-        bring->shard = 0;
-        bring->at = 0;
+        load->tensor++;
+        load->shard = 0;
+        load->at = 0;
     }
-    bring->filled = true;
+    load->filled = true;
     return shards;
 }
 
@@ -223,21 +223,21 @@ static efs_cu_result slot_launch(struct efs_device *device, struct efs_slot *slo
                                  1, EFS_GPU_DECODE_SHARED, slot->computing, arguments, NULL);
 }
 
-static void slot_told(void *arg)
+static void slot_ended(void *arg)
 {
     efs_device_wake(arg);
 }
 
-bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs_bring *bring, const char **call,
-                    efs_cu_result *result)
+bool efs_device_load_fill_slot(struct efs_device *device, struct efs_slot *slot, struct efs_device_load *load,
+                               const char **call, efs_cu_result *result)
 {
     const struct efs_driver *cu = &device->driver;
     struct copy_run run = {.device = device, .stream = slot->copying, .pinned = true};
-    uint32_t shards = slot_take(slot, bring, &run);
+    uint32_t shards = slot_select(slot, load, &run);
     /* From here the slot is in flight even if a call fails, because earlier calls may have started work. */
     slot->shards = shards;
-    slot->bring = bring;
-    bring->slots++;
+    slot->load = load;
+    load->slots++;
     slot_copy(slot, shards, &run);
     *call = run.call;
     *result = run.result;
@@ -252,7 +252,7 @@ bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs
                   cu->copy_out(slot->table, slot->memory, shards * sizeof(slot->table[0]), slot->computing))
     }
     SLOT_CALL("cuEventRecord", cu->event_record(slot->done, slot->computing))
-    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(slot->computing, slot_told, device))
+    SLOT_CALL("cuLaunchHostFunc", cu->launch_host(slot->computing, slot_ended, device))
 #undef SLOT_CALL
     pthread_mutex_lock(&device->lock);
     device->stats.g_link_bytes += run.all;
@@ -265,99 +265,99 @@ bool efs_bring_slot(struct efs_device *device, struct efs_slot *slot, struct efs
 
 /* Makes the streams that write to pool G wait for the events of readers of the evicted memory. Puts the events on the
  * free list. */
-static void device_wait_for(struct efs_device *device, struct efs_vram_after *after)
+static void device_wait_for_readers(struct efs_device *device, struct efs_vram_reader *readers)
 {
-    while (after) {
-        struct efs_vram_after *one = after;
-        after = one->next;
+    while (readers) {
+        struct efs_vram_reader *one = readers;
+        readers = one->next;
         efs_cu_result result = device->driver.stream_wait(device->copying, one->event, 0);
         if (result == 0)
             result = device->driver.stream_wait(device->computing, one->event, 0);
-        if (result == 0 && device->ahead)
-            result = device->driver.stream_wait(device->ahead, one->event, 0);
+        if (result == 0 && device->prefetch_stream)
+            result = device->driver.stream_wait(device->prefetch_stream, one->event, 0);
         if (result != 0)
             efs_device_lose(device, "cuStreamWaitEvent", result);
         pthread_mutex_lock(&device->lock);
-        one->next = device->free_after;
-        device->free_after = one;
+        one->next = device->free_readers;
+        device->free_readers = one;
         pthread_mutex_unlock(&device->lock);
     }
 }
 
-void efs_source_end_one(struct efs_device *device, struct efs_bring_source *source, uint32_t index)
+void efs_load_source_finish_one(struct efs_device *device, struct efs_load_source *source, uint32_t index)
 {
     source->expert[index] = NULL;
     if (--source->left)
         return;
-    struct efs_bring_source **at = &device->sources;
+    struct efs_load_source **at = &device->sources;
     while (*at != source)
         at = &(*at)->next;
     *at = source->next;
     pthread_mutex_lock(&device->lock);
-    efs_ahead_again(&device->names); /* a named expert may be in memory by now */
+    efs_hint_list_rewind(&device->hints); /* a named expert may be in memory by now */
     pthread_mutex_unlock(&device->lock);
     efs_client_release(source->request);
     free(source);
 }
 
-void efs_bring_tell(struct efs_device *device, const struct efs_bring_source *source, struct efs_vram_expert *expert,
-                    errint_t error)
+void efs_device_load_complete(struct efs_device *device, const struct efs_load_source *source,
+                              struct efs_vram_expert *expert, errint_t error)
 {
-    struct efs_vram_after *after = NULL;
+    struct efs_vram_reader *readers = NULL;
     pthread_mutex_lock(&device->lock);
     if (error == 0)
         for (uint32_t i = 0; i < expert->tensor_count; i++)
             device->stats.g_plain_bytes += expert->tensors[i].bytes;
-    device->stats.g_brought += error == 0 && !source->ahead;
-    device->stats.g_errors += error < 0 && !source->ahead; /* a request has joined */
-    efs_device_told(device, expert, error, &after);
+    device->stats.g_brought += error == 0 && !source->prefetch;
+    device->stats.g_errors += error < 0 && !source->prefetch; /* a request has joined */
+    efs_device_complete(device, expert, error, &readers);
     pthread_mutex_unlock(&device->lock);
-    device_wait_for(device, after);
+    device_wait_for_readers(device, readers);
 }
 
-void efs_bring_free(struct efs_device *device, struct efs_bring *bring)
+void efs_device_load_free(struct efs_device *device, struct efs_device_load *load)
 {
-    if (device->bring == bring)
-        device->bring = NULL;
-    if (device->ahead_bring == bring)
-        device->ahead_bring = NULL;
-    efs_source_end_one(device, bring->source, bring->index);
-    free(bring);
+    if (device->load == load)
+        device->load = NULL;
+    if (device->prefetch_load == load)
+        device->prefetch_load = NULL;
+    efs_load_source_finish_one(device, load->source, load->index);
+    free(load);
 }
 
-void efs_bring_end(struct efs_device *device, struct efs_bring *bring, errint_t error)
+void efs_device_load_end(struct efs_device *device, struct efs_device_load *load, errint_t error)
 {
-    efs_client_drop(bring->source->request, bring->index);
-    efs_bring_tell(device, bring->source, bring->expert, error);
-    efs_bring_free(device, bring);
+    efs_client_drop(load->source->request, load->index);
+    efs_device_load_complete(device, load->source, load->expert, error);
+    efs_device_load_free(device, load);
 }
 
-bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool gone)
+bool efs_slot_done(struct efs_device *device, struct efs_slot *slot, bool ended)
 {
-    efs_cu_result result = gone ? 0 : device->driver.event_query(slot->done);
+    efs_cu_result result = ended ? 0 : device->driver.event_query(slot->done);
     if (result == EFS_CU_NOT_READY)
         return false;
     if (result != 0) {
         efs_device_lose(device, "cuEventQuery", result);
         return false;
     }
-    for (uint32_t i = 0; i < slot->shards && slot->bring->error == 0 && !gone; i++)
-        if (slot->table[i].status != EFS_GPU_FINE)
-            slot->bring->error = -EUCLEAN;
-    slot->bring->slots--;
+    for (uint32_t i = 0; i < slot->shards && slot->load->error == 0 && !ended; i++)
+        if (slot->table[i].status != EFS_GPU_OK)
+            slot->load->error = -EUCLEAN;
+    slot->load->slots--;
     return true;
 }
 
 /* No kernel can decode the expert: requests it again in the full form. */
-static errint_t bring_again(struct efs_device *device, struct efs_vram_expert *expert, bool ahead)
+static errint_t load_retry_full(struct efs_device *device, struct efs_vram_expert *expert, bool prefetch)
 {
-    struct efs_bring_source *source = efs_sys_calloc(1, sizeof(*source) + sizeof(source->expert[0]));
+    struct efs_load_source *source = efs_sys_calloc(1, sizeof(*source) + sizeof(source->expert[0]));
     const struct efs_need need = {expert->key.expert, 1};
     if (!source)
         return -ENOMEM;
-    *source = (struct efs_bring_source){.form = EFS_FORM_FULL, .ahead = ahead, .count = 1, .left = 1};
+    *source = (struct efs_load_source){.form = EFS_FORM_FULL, .prefetch = prefetch, .count = 1, .left = 1};
     source->expert[0] = expert;
-    errint_t rc = efs_device_ask(device, expert->key.stack, expert->key.layer, &need, source, NULL);
+    errint_t rc = efs_load_source_submit(device, expert->key.stack, expert->key.layer, &need, source, NULL);
     if (rc < 0) {
         free(source);
         return rc == -EINVAL ? -EOPNOTSUPP : rc; /* the store has no full pool */
@@ -367,53 +367,53 @@ static errint_t bring_again(struct efs_device *device, struct efs_vram_expert *e
     return 0;
 }
 
-void efs_device_take(struct efs_device *device, struct efs_bring_source *source, uint32_t index, errint_t status)
+void efs_device_load_begin(struct efs_device *device, struct efs_load_source *source, uint32_t index, errint_t status)
 {
     struct efs_vram_expert *expert = source->expert[index];
-    struct efs_bring *bring = status == 0 ? efs_sys_calloc(1, sizeof(*bring)) : NULL;
-    if (status == 0 && !bring)
+    struct efs_device_load *load = status == 0 ? efs_sys_calloc(1, sizeof(*load)) : NULL;
+    if (status == 0 && !load)
         status = -ENOMEM;
     if (status == 0) {
-        *bring = (struct efs_bring){.source = source, .index = index, .expert = expert};
-        status = efs_client_tensors(source->request, index, &bring->tensors, &bring->count);
+        *load = (struct efs_device_load){.source = source, .index = index, .expert = expert};
+        status = efs_client_tensors(source->request, index, &load->tensors, &load->count);
     }
     if (status == 0)
-        status = bring_check(bring->tensors, bring->count);
+        status = load_check(load->tensors, load->count);
     if (status == 0) {
-        *(source->ahead ? &device->ahead_bring : &device->bring) = bring;
+        *(source->prefetch ? &device->prefetch_load : &device->load) = load;
         return;
     }
     if (status == -EOPNOTSUPP && source->form != EFS_FORM_FULL)
-        status = bring_again(device, expert, source->ahead);
+        status = load_retry_full(device, expert, source->prefetch);
     if (status < 0)
-        efs_bring_tell(device, source, expert, status);
-    free(bring);
+        efs_device_load_complete(device, source, expert, status);
+    free(load);
     efs_client_drop(source->request, index);
-    efs_source_end_one(device, source, index);
+    efs_load_source_finish_one(device, source, index);
 }
 
 /* Whether a prefetch in flight has memory in pool G, which is freed or evictable when it ends. Removes its name, so
- * that it is given up unless a request has joined. */
-static bool ahead_yields(struct efs_device *device)
+ * that it is cancelled unless a request has joined. */
+static bool prefetch_yields(struct efs_device *device)
 {
-    const struct efs_bring *bring = device->ahead_bring;
-    if (!bring || !bring->placed)
+    const struct efs_device_load *load = device->prefetch_load;
+    if (!load || !load->allocated)
         return false;
     pthread_mutex_lock(&device->lock);
-    bring->expert->named = false; /* has no effect on a requested expert */
+    load->expert->hinted = false; /* has no effect on a requested expert */
     pthread_mutex_unlock(&device->lock);
     return true;
 }
 
-errint_t efs_device_place(struct efs_device *device, struct efs_bring *bring)
+errint_t efs_device_load_alloc(struct efs_device *device, struct efs_device_load *load)
 {
-    struct efs_vram_after *after = NULL;
+    struct efs_vram_reader *readers = NULL;
     pthread_mutex_lock(&device->lock);
-    errint_t rc = efs_vram_place(&device->vram, bring->expert, bring->tensors, bring->count, &after);
+    errint_t rc = efs_vram_alloc(&device->vram, load->expert, load->tensors, load->count, &readers);
     pthread_mutex_unlock(&device->lock);
-    device_wait_for(device, after);
-    bring->placed = rc == 0;
-    if (rc == -EAGAIN && (device->busy || ahead_yields(device)))
+    device_wait_for_readers(device, readers);
+    load->allocated = rc == 0;
+    if (rc == -EAGAIN && (device->busy || prefetch_yields(device)))
         return rc;
     return rc == -EFBIG || rc == -EAGAIN ? -ENOMEM : rc;
 }

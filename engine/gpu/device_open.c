@@ -39,7 +39,7 @@ static errint_t device_find(struct efs_device *device, uint32_t number, struct e
     return 0;
 }
 
-static errint_t device_load(struct efs_device *device, bool ahead, struct efs_error *err)
+static errint_t device_load_module(struct efs_device *device, bool prefetch, struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
     DEVICE_CALL("cuModuleLoadData", cu->module_load(&device->module, efs_gpu_image));
@@ -54,8 +54,8 @@ static errint_t device_load(struct efs_device *device, bool ahead, struct efs_er
     DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->running, EFS_CU_STREAM_NON_BLOCKING));
     for (unsigned i = 0; i < 2; i++)
         DEVICE_CALL("cuEventCreate", cu->event_create(&device->timed[i], EFS_CU_EVENT_TIMING));
-    if (ahead)
-        DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->ahead, EFS_CU_STREAM_NON_BLOCKING));
+    if (prefetch)
+        DEVICE_CALL("cuStreamCreate", cu->stream_create(&device->prefetch_stream, EFS_CU_STREAM_NON_BLOCKING));
     return 0;
 }
 
@@ -63,12 +63,12 @@ static errint_t device_make_slot(struct efs_device *device, uint32_t number, str
 {
     const struct efs_driver *cu = &device->driver;
     struct efs_slot *slot = &device->slot[number];
-    const bool ahead = number == EFS_SLOTS;
+    const bool prefetch = number == EFS_SLOTS;
     void *table;
     slot->memory = device->memory + device->budget_bytes - (number + 1) * EFS_SLOT_BYTES;
-    slot->copying = ahead ? device->ahead : device->copying;
-    slot->computing = ahead ? device->ahead : device->computing;
-    slot->plain_bytes = ahead ? EFS_SLOT_BYTES : SIZE_MAX;
+    slot->copying = prefetch ? device->prefetch_stream : device->copying;
+    slot->computing = prefetch ? device->prefetch_stream : device->computing;
+    slot->plain_bytes = prefetch ? EFS_SLOT_BYTES : SIZE_MAX;
     DEVICE_CALL("cuMemHostAlloc", cu->host_alloc(&table, EFS_SLOT_SHARDS * sizeof(*slot->table), 0));
     slot->table = table;
     DEVICE_CALL("cuEventCreate", cu->event_create(&slot->copied, EFS_CU_EVENT_NO_TIMING));
@@ -77,22 +77,22 @@ static errint_t device_make_slot(struct efs_device *device, uint32_t number, str
 }
 
 /* Sets the share of pool G for prefetched experts. */
-static errint_t device_share(struct efs_device *device, uint64_t ahead_bytes, struct efs_error *err)
+static errint_t device_set_prefetch_limit(struct efs_device *device, uint64_t ahead_bytes, struct efs_error *err)
 {
     const uint64_t most = (uint64_t)device->vram.granules * EFS_VRAM_GRANULE / 2;
     if (ahead_bytes > most)
         return efs_fail(err, -EINVAL, "%llu bytes for experts that are named ahead: half of pool G at most, %llu",
                         (unsigned long long)ahead_bytes, (unsigned long long)most);
-    device->vram.ahead_most = (uint32_t)(ahead_bytes / EFS_VRAM_GRANULE);
+    device->vram.prefetch_max_granules = (uint32_t)(ahead_bytes / EFS_VRAM_GRANULE);
     return 0;
 }
 
 /* Allocates the whole budget now, so that no other process can take that memory. */
-static errint_t device_take_memory(struct efs_device *device, uint64_t budget_bytes, enum efs_vram_order_kind policy,
-                                   struct efs_error *err)
+static errint_t device_alloc_memory(struct efs_device *device, uint64_t budget_bytes, enum efs_vram_order_kind policy,
+                                    struct efs_error *err)
 {
     const struct efs_driver *cu = &device->driver;
-    const uint32_t slots = EFS_SLOTS + (device->ahead != NULL);
+    const uint32_t slots = EFS_SLOTS + (device->prefetch_stream != NULL);
     const uint64_t fixed = slots * EFS_SLOT_BYTES + EFS_SCRATCH_BYTES, least = fixed + POOL_MIN_BYTES;
     size_t free_bytes, bytes;
     DEVICE_CALL("cuMemGetInfo", cu->memory_info(&free_bytes, &bytes));
@@ -129,18 +129,18 @@ static errint_t device_open(struct efs_device *device, const struct efs_gpu_opti
         rc = device_find(device, options->device, err);
     if (rc < 0)
         return rc;
-    efs_cu_result result = efs_device_enter(device);
+    efs_cu_result result = efs_device_push_context(device);
     if (result != 0)
         return efs_driver_fail(&device->driver, "cuCtxPushCurrent", result, err);
-    rc = device_load(device, options->ahead_bytes > 0, err);
+    rc = device_load_module(device, options->ahead_bytes > 0, err);
     if (rc == 0)
-        rc = device_take_memory(device, options->budget_bytes, policy, err);
+        rc = device_alloc_memory(device, options->budget_bytes, policy, err);
     if (rc == 0)
-        rc = device_share(device, options->ahead_bytes, err);
-    efs_device_leave(device);
+        rc = device_set_prefetch_limit(device, options->ahead_bytes, err);
+    efs_device_pop_context(device);
     if (rc < 0)
         return rc;
-    efs_pins_init(&device->pins, &device->driver, device->context, efs_client_fs(device->client));
+    efs_segment_registry_init(&device->registry, &device->driver, device->context, efs_client_fs(device->client));
     device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (device->wake < 0)
         return efs_fail(err, -errno, "no event for a device: %s", strerror(errno));
@@ -149,11 +149,11 @@ static errint_t device_open(struct efs_device *device, const struct efs_gpu_opti
     return rc < 0 ? efs_fail(err, rc, "no thread for a device: %s", strerror(-rc)) : 0;
 }
 
-static void device_free_after(struct efs_device *device, struct efs_vram_after *after)
+static void device_free_readers(struct efs_device *device, struct efs_vram_reader *readers)
 {
-    while (after) {
-        struct efs_vram_after *one = after;
-        after = one->next;
+    while (readers) {
+        struct efs_vram_reader *one = readers;
+        readers = one->next;
         (void)device->driver.event_destroy(one->event);
         free(one);
     }
@@ -163,7 +163,7 @@ static void device_free_after(struct efs_device *device, struct efs_vram_after *
 static void device_free(struct efs_device *device)
 {
     const struct efs_driver *cu = &device->driver;
-    bool entered = efs_device_enter(device) == 0;
+    bool entered = efs_device_push_context(device) == 0;
     for (uint32_t i = 0; i <= EFS_SLOTS; i++) {
         if (device->slot[i].copied)
             (void)cu->event_destroy(device->slot[i].copied);
@@ -177,8 +177,8 @@ static void device_free(struct efs_device *device)
             (void)cu->event_destroy(device->timed[i]);
     for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
         for (struct efs_vram_expert *expert = device->vram.bucket[b]; expert; expert = expert->next)
-            device_free_after(device, expert->after);
-    device_free_after(device, device->free_after);
+            device_free_readers(device, expert->readers);
+    device_free_readers(device, device->free_readers);
     if (device->memory)
         (void)cu->memory_free(device->memory);
     if (device->copying)
@@ -187,12 +187,12 @@ static void device_free(struct efs_device *device)
         (void)cu->stream_destroy(device->computing);
     if (device->running)
         (void)cu->stream_destroy(device->running);
-    if (device->ahead)
-        (void)cu->stream_destroy(device->ahead);
+    if (device->prefetch_stream)
+        (void)cu->stream_destroy(device->prefetch_stream);
     if (device->module)
         (void)cu->module_unload(device->module);
     if (entered)
-        efs_device_leave(device);
+        efs_device_pop_context(device);
     (void)cu->context_release(device->device);
 }
 
@@ -210,7 +210,7 @@ static void device_close(struct efs_device *device)
         efs_device_wake(device);
         pthread_join(device->thread, NULL);
     }
-    efs_pins_end(&device->pins);
+    efs_segment_registry_free(&device->registry);
     if (device->context)
         device_free(device);
     efs_vram_destroy(&device->vram);
@@ -262,11 +262,11 @@ errint_t efs_client_gpu_stats(struct efs_client *client, struct efs_gpu_stats *o
     stats.g_budget_bytes = device->budget_bytes;
     stats.g_used_bytes = (uint64_t)device->vram.used_granules * EFS_VRAM_GRANULE;
     stats.g_experts = device->vram.experts;
-    stats.g_held = device->vram.held;
-    stats.g_ahead_used = device->vram.ahead_used;
-    stats.g_ahead_late = device->vram.ahead_late;
-    stats.g_ahead_wasted = device->vram.ahead_wasted;
-    stats.g_ahead_bytes = (uint64_t)device->vram.ahead_granules * EFS_VRAM_GRANULE;
+    stats.g_held = device->vram.pinned;
+    stats.g_ahead_used = device->vram.prefetch_used;
+    stats.g_ahead_late = device->vram.prefetch_late;
+    stats.g_ahead_wasted = device->vram.prefetch_wasted;
+    stats.g_ahead_bytes = (uint64_t)device->vram.prefetched_granules * EFS_VRAM_GRANULE;
     pthread_mutex_unlock(&device->lock);
     *out = stats;
     return 0;

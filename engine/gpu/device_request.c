@@ -12,19 +12,19 @@
 
 /* ---- items to report; lock held ---- */
 
-static bool device_request_coming(const struct efs_device_request *request)
+static bool device_request_is_pending(const struct efs_device_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++)
-        if (request->items[i].state == EFS_DEVICE_COMING)
+        if (request->items[i].state == EFS_DEVICE_PENDING)
             return true;
     return false;
 }
 
-static struct efs_device_item *device_request_untold(struct efs_device_request *request)
+static struct efs_device_item *device_request_next_unreported(struct efs_device_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++) {
         struct efs_device_item *item = &request->items[i];
-        if (!item->told && (item->state == EFS_DEVICE_HERE || item->state == EFS_DEVICE_FAILED))
+        if (!item->reported && (item->state == EFS_DEVICE_READY || item->state == EFS_DEVICE_FAILED))
             return item;
     }
     return NULL;
@@ -34,54 +34,54 @@ static struct efs_device_item *device_request_untold(struct efs_device_request *
 static void device_request_set_event(struct efs_device_request *request)
 {
     if (request->event.fd >= 0)
-        efs_event_set(&request->event, device_request_untold(request) || !device_request_coming(request));
+        efs_event_set(&request->event, device_request_next_unreported(request) || !device_request_is_pending(request));
 }
 
-static void device_request_tell(struct efs_device_request *request)
+static void device_request_notify(struct efs_device_request *request)
 {
     pthread_cond_broadcast(&request->changed);
     device_request_set_event(request);
 }
 
-void efs_device_told(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
-                     struct efs_vram_after **after)
+void efs_device_complete(struct efs_device *device, struct efs_vram_expert *expert, errint_t error,
+                         struct efs_vram_reader **readers)
 {
     while (expert->waiting) {
         struct efs_device_item *item = expert->waiting;
         expert->waiting = item->next_waiting;
-        item->state = error < 0 ? EFS_DEVICE_FAILED : EFS_DEVICE_HERE;
+        item->state = error < 0 ? EFS_DEVICE_FAILED : EFS_DEVICE_READY;
         item->error = error;
         if (error < 0) {
-            efs_vram_let_go(&device->vram, expert);
+            efs_vram_unpin(&device->vram, expert);
             item->expert = NULL;
         }
-        device_request_tell(item->request);
+        device_request_notify(item->request);
     }
     if (error < 0)
-        efs_vram_remove(&device->vram, expert, after);
+        efs_vram_remove(&device->vram, expert, readers);
     else
-        expert->state = EFS_VRAM_HERE;
-    if (error == 0 && !expert->named)
-        efs_vram_waste(&device->vram, expert);
+        expert->state = EFS_VRAM_RESIDENT;
+    if (error == 0 && !expert->hinted)
+        efs_vram_prefetch_wasted(&device->vram, expert);
 }
 
 /* ---- starting a request ---- */
 
-/* Lock held. Holds the experts of the request; adds missing ones to pool G, to source and to misses. -ENOMEM. */
-static errint_t device_look(struct efs_device *device, struct efs_device_request *request, const char *stack,
-                            uint32_t layer, const struct efs_need *needs, struct efs_bring_source *source,
-                            struct efs_need *misses)
+/* Lock held. Pins the experts of the request; adds missing ones to pool G, to source and to misses. -ENOMEM. */
+static errint_t device_pin_experts(struct efs_device *device, struct efs_device_request *request, const char *stack,
+                                   uint32_t layer, const struct efs_need *needs, struct efs_load_source *source,
+                                   struct efs_need *misses)
 {
     for (uint32_t i = 0; i < request->count; i++) {
         struct efs_device_item *item = &request->items[i];
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
         struct efs_vram_expert *expert = efs_vram_find(&device->vram, &key);
-        device->stats.g_hits += expert && expert->state == EFS_VRAM_HERE;
-        device->stats.g_joined += expert && expert->state == EFS_VRAM_COMING;
-        if (expert && expert->ahead && expert->state == EFS_VRAM_COMING)
+        device->stats.g_hits += expert && expert->state == EFS_VRAM_RESIDENT;
+        device->stats.g_joined += expert && expert->state == EFS_VRAM_LOADING;
+        if (expert && expert->prefetched && expert->state == EFS_VRAM_LOADING)
             efs_device_wake(device); /* to continue it as a demand load */
         if (expert)
-            efs_vram_use_ahead(&device->vram, expert);
+            efs_vram_prefetch_used(&device->vram, expert);
         if (!expert) {
             expert = efs_vram_add(&device->vram, &key);
             if (!expert)
@@ -89,10 +89,10 @@ static errint_t device_look(struct efs_device *device, struct efs_device_request
             misses[source->count] = needs[i];
             source->expert[source->count++] = expert;
         }
-        efs_vram_hold(&device->vram, expert);
+        efs_vram_pin(&device->vram, expert);
         item->expert = expert;
-        if (expert->state == EFS_VRAM_HERE) {
-            item->state = EFS_DEVICE_HERE;
+        if (expert->state == EFS_VRAM_RESIDENT) {
+            item->state = EFS_DEVICE_READY;
         } else {
             item->next_waiting = expert->waiting;
             expert->waiting = item;
@@ -101,33 +101,33 @@ static errint_t device_look(struct efs_device *device, struct efs_device_request
     return 0;
 }
 
-/* Lock held. Releases the expert of an item, which is DROPPED afterwards. */
-static void device_item_leave(struct efs_device *device, struct efs_device_item *item)
+/* Lock held. Unpins the expert of an item, which is DROPPED afterwards. */
+static void device_item_release(struct efs_device *device, struct efs_device_item *item)
 {
     struct efs_vram_expert *expert = item->expert;
-    if (item->state == EFS_DEVICE_COMING && expert) {
+    if (item->state == EFS_DEVICE_PENDING && expert) {
         struct efs_device_item **at = &expert->waiting;
         while (*at != item)
             at = &(*at)->next_waiting;
         *at = item->next_waiting;
     }
     if (expert)
-        efs_vram_let_go(&device->vram, expert);
+        efs_vram_unpin(&device->vram, expert);
     item->expert = NULL;
     item->state = EFS_DEVICE_DROPPED;
 }
 
 /* Lock held. Fails all experts of the source, for every request that waits for them. */
-static void device_fail_source(struct efs_device *device, struct efs_bring_source *source, errint_t error)
+static void device_fail_source(struct efs_device *device, struct efs_load_source *source, errint_t error)
 {
-    struct efs_vram_after *after = NULL; /* stays empty: none has memory in pool G */
+    struct efs_vram_reader *reader = NULL; /* stays empty: none has memory in pool G */
     device->stats.g_errors += source->count;
     for (uint32_t i = 0; i < source->count; i++)
-        efs_device_told(device, source->expert[i], error, &after);
+        efs_device_complete(device, source->expert[i], error, &reader);
 }
 
-errint_t efs_device_ask(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_need *needs,
-                        struct efs_bring_source *source, struct efs_error *err)
+errint_t efs_load_source_submit(struct efs_device *device, const char *stack, uint32_t layer,
+                                const struct efs_need *needs, struct efs_load_source *source, struct efs_error *err)
 {
     errint_t rc =
         efs_client_begin(device->client, stack, layer, needs, source->count, source->form, &source->request, err);
@@ -143,14 +143,14 @@ static void device_release(struct efs_device_request *request)
     struct efs_device *device = request->device;
     pthread_mutex_lock(&device->lock);
     for (uint32_t i = 0; i < request->count; i++)
-        device_item_leave(device, &request->items[i]);
+        device_item_release(device, &request->items[i]);
     pthread_mutex_unlock(&device->lock);
     efs_event_close(&request->event);
     pthread_cond_destroy(&request->changed);
     free(request);
 }
 
-static void device_request_leave(struct efs_device_request *request)
+static void device_request_free_forked(struct efs_device_request *request)
 {
     efs_event_close(&request->event);
     free(request);
@@ -176,13 +176,13 @@ static struct efs_device_request *device_request_new(struct efs_device *device, 
 
 /* Takes the experts in pool G and requests the missing ones from the client. Takes ownership of source. */
 static errint_t device_start(struct efs_device *device, struct efs_device_request *request, const char *stack,
-                             uint32_t layer, const struct efs_need *needs, struct efs_bring_source *source,
+                             uint32_t layer, const struct efs_need *needs, struct efs_load_source *source,
                              struct efs_need *misses, struct efs_error *err)
 {
     pthread_mutex_lock(&device->lock);
     errint_t rc = device->lost ? efs_fail(err, device->lost, "%s", device->lost_error.text) : 0;
     if (rc == 0)
-        rc = device_look(device, request, stack, layer, needs, source, misses);
+        rc = device_pin_experts(device, request, stack, layer, needs, source, misses);
     if (rc == -ENOMEM) {
         device_fail_source(device, source, rc);
         efs_fail(err, rc, "no memory for a request");
@@ -193,14 +193,14 @@ static errint_t device_start(struct efs_device *device, struct efs_device_reques
         return rc;
     }
     source->left = source->count;
-    rc = efs_device_ask(device, stack, layer, misses, source, err);
+    rc = efs_load_source_submit(device, stack, layer, misses, source, err);
     pthread_mutex_lock(&device->lock);
     if (rc < 0) {
         device_fail_source(device, source, rc);
         free(source);
     } else {
-        source->next = device->fresh;
-        device->fresh = source;
+        source->next = device->submitted;
+        device->submitted = source;
         efs_device_wake(device);
     }
     pthread_mutex_unlock(&device->lock);
@@ -212,11 +212,11 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
 {
     if (strlen(stack) >= EFS_STACK_NAME_BYTES)
         return efs_fail(err, -ENOENT, "there is no stack %.40s", stack);
-    errint_t rc = efs_needs_check(layer, needs, count, EFS_ROUTING_EXPERTS, err);
+    errint_t rc = efs_request_check_experts(layer, needs, count, EFS_ROUTING_EXPERTS, err);
     if (rc < 0)
         return rc;
     struct efs_device_request *request = device_request_new(device, count);
-    struct efs_bring_source *source = efs_sys_calloc(1, sizeof(*source) + count * sizeof(source->expert[0]));
+    struct efs_load_source *source = efs_sys_calloc(1, sizeof(*source) + count * sizeof(source->expert[0]));
     struct efs_need *misses = efs_sys_calloc(count, sizeof(*misses));
     if (request && source && misses) {
         source->form = device->form;
@@ -232,9 +232,9 @@ static errint_t device_begin(struct efs_device *device, const char *stack, uint3
         return rc;
     }
     pthread_mutex_lock(&device->lock);
-    efs_vram_asked(&device->vram, stack, layer, needs, count); /* the experts exist now */
-    if (device->names.count) {
-        efs_ahead_asked(&device->names, &device->vram, stack, layer, needs, count);
+    efs_vram_requested(&device->vram, stack, layer, needs, count); /* the experts exist now */
+    if (device->hints.count) {
+        efs_hint_list_requested(&device->hints, &device->vram, stack, layer, needs, count);
         efs_device_wake(device); /* to cancel a prefetch that is not needed */
     }
     pthread_mutex_unlock(&device->lock);
@@ -251,13 +251,13 @@ static int device_wait_any(struct efs_device_request *request, int timeout_ms, u
     struct efs_device_item *item;
     int rc = 0;
     pthread_mutex_lock(&device->lock);
-    while (!(item = device_request_untold(request)) && device_request_coming(request) && rc == 0)
+    while (!(item = device_request_next_unreported(request)) && device_request_is_pending(request) && rc == 0)
         if (timeout_ms < 0)
             pthread_cond_wait(&request->changed, &device->lock);
         else if (pthread_cond_timedwait(&request->changed, &device->lock, &until) == ETIMEDOUT)
             rc = -ETIMEDOUT;
     if (item) {
-        item->told = true;
+        item->reported = true;
         *index = (uint32_t)(item - request->items);
         *status = item->error;
         rc = 1;
@@ -282,7 +282,7 @@ static errint_t device_wait(struct efs_device_request *request)
     struct efs_device *device = request->device;
     errint_t rc = 0;
     pthread_mutex_lock(&device->lock);
-    while (device_request_coming(request))
+    while (device_request_is_pending(request))
         pthread_cond_wait(&request->changed, &device->lock);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].state == EFS_DEVICE_FAILED ? request->items[i].error : 0;
@@ -299,12 +299,12 @@ static errint_t device_tensors(struct efs_device_request *request, uint32_t inde
         return rc;
     pthread_mutex_lock(&device->lock);
     const struct efs_device_item *item = &request->items[index];
-    if (item->state == EFS_DEVICE_HERE) {
+    if (item->state == EFS_DEVICE_READY) {
         *tensors = item->expert->tensors;
         *count = item->expert->tensor_count;
         rc = 0;
     } else if (item->state != EFS_DEVICE_DROPPED) {
-        rc = item->state == EFS_DEVICE_COMING ? -EAGAIN : item->error;
+        rc = item->state == EFS_DEVICE_PENDING ? -EAGAIN : item->error;
     }
     pthread_mutex_unlock(&device->lock);
     return rc;
@@ -315,37 +315,37 @@ static void device_drop(struct efs_device_request *request, uint32_t index)
     if (index >= request->count)
         return;
     pthread_mutex_lock(&request->device->lock);
-    device_item_leave(request->device, &request->items[index]);
-    device_request_tell(request);
+    device_item_release(request->device, &request->items[index]);
+    device_request_notify(request);
     pthread_mutex_unlock(&request->device->lock);
 }
 
 /* Lock held. The expert's event for this stream, created if missing. NULL: no memory, or a driver error in *result. */
-static struct efs_vram_after *device_after(struct efs_device *device, struct efs_vram_expert *expert,
-                                           efs_cu_stream stream, efs_cu_result *result)
+static struct efs_vram_reader *device_reader(struct efs_device *device, struct efs_vram_expert *expert,
+                                             efs_cu_stream stream, efs_cu_result *result)
 {
-    struct efs_vram_after *after = expert->after;
-    while (after && after->stream != stream)
-        after = after->next;
-    if (after)
-        return after;
-    after = device->free_after;
-    if (after) {
-        device->free_after = after->next;
+    struct efs_vram_reader *reader = expert->readers;
+    while (reader && reader->stream != stream)
+        reader = reader->next;
+    if (reader)
+        return reader;
+    reader = device->free_readers;
+    if (reader) {
+        device->free_readers = reader->next;
     } else {
-        after = efs_sys_calloc(1, sizeof(*after));
-        if (!after)
+        reader = efs_sys_calloc(1, sizeof(*reader));
+        if (!reader)
             return NULL;
-        *result = device->driver.event_create(&after->event, EFS_CU_EVENT_NO_TIMING);
+        *result = device->driver.event_create(&reader->event, EFS_CU_EVENT_NO_TIMING);
         if (*result != 0) {
-            free(after);
+            free(reader);
             return NULL;
         }
     }
-    after->stream = stream;
-    after->next = expert->after;
-    expert->after = after;
-    return after;
+    reader->stream = stream;
+    reader->next = expert->readers;
+    expert->readers = reader;
+    return reader;
 }
 
 errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, void *stream)
@@ -358,31 +358,31 @@ errint_t efs_client_drop_after(struct efs_client_request *of, uint32_t index, vo
         return -EINVAL;
     struct efs_device *device = request->device;
     struct efs_device_item *item = &request->items[index];
-    efs_cu_result result = efs_device_enter(device);
+    efs_cu_result result = efs_device_push_context(device);
     if (result != 0)
         return -EIO;
     pthread_mutex_lock(&device->lock);
-    struct efs_vram_after *after = NULL;
-    errint_t rc = item->state == EFS_DEVICE_HERE ? device->lost : -EINVAL;
+    struct efs_vram_reader *reader = NULL;
+    errint_t rc = item->state == EFS_DEVICE_READY ? device->lost : -EINVAL;
     if (rc == 0) {
-        after = device_after(device, item->expert, stream, &result);
-        if (after)
-            result = device->driver.event_record(after->event, stream);
-        rc = result != 0 ? -EIO : after ? 0 : -ENOMEM;
+        reader = device_reader(device, item->expert, stream, &result);
+        if (reader)
+            result = device->driver.event_record(reader->event, stream);
+        rc = result != 0 ? -EIO : reader ? 0 : -ENOMEM;
     }
     if (rc == 0)
-        device_item_leave(device, item);
+        device_item_release(device, item);
     pthread_mutex_unlock(&device->lock);
-    efs_device_leave(device);
+    efs_device_pop_context(device);
     return rc;
 }
 
 static void device_hint(struct efs_device *device, const struct efs_routing *routing)
 {
-    if (!device->ahead || strlen(routing->stack) >= EFS_STACK_NAME_BYTES)
+    if (!device->prefetch_stream || strlen(routing->stack) >= EFS_STACK_NAME_BYTES)
         return;
     pthread_mutex_lock(&device->lock);
-    efs_ahead_hint(&device->names, &device->vram, routing);
+    efs_hint_list_update(&device->hints, &device->vram, routing);
     pthread_mutex_unlock(&device->lock);
     efs_device_wake(device);
 }
@@ -394,5 +394,5 @@ const struct efs_device_ops efs_device_ops = {.begin = device_begin,
                                               .tensors = device_tensors,
                                               .drop = device_drop,
                                               .release = device_release,
-                                              .leave = device_request_leave,
+                                              .free_forked = device_request_free_forked,
                                               .hint = device_hint};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TOKENS_MOST 65535u /* limit of a grid in y */
+#define TOKENS_MAX 65535u /* limit of a grid in y */
 #define PART_ALIGN 256u
 
 struct efs_device_run {
@@ -22,7 +22,7 @@ struct efs_device_run {
     uint8_t *host;                 /* staging buffer: input of the device, later y */
     struct efs_gpu_expert *expert; /* [experts], in host; count 0: not launched */
     size_t host_bytes, x, token, weight, token_begin, token_route, experts, y, part, h, end; /* offsets in scratch */
-    struct efs_gpu_mixture there; /* argument of the kernels */
+    struct efs_gpu_mixture args; /* argument of the kernels */
 };
 
 static size_t run_place(size_t *end, uint64_t count, size_t bytes)
@@ -105,11 +105,11 @@ static errint_t run_prepare(struct efs_device_run *r, struct efs_error *err)
             break;
     }
     r->routes = (uint32_t)routes;
-    if (m->tokens <= TOKENS_MOST && routes <= EFS_SCRATCH_BYTES)
+    if (m->tokens <= TOKENS_MAX && routes <= EFS_SCRATCH_BYTES)
         run_places(r);
     /* In a shared mixture, fail before experts are loaded if h cannot fit, so that the processor can run them. */
     const uint64_t h = m->form == EFS_FORM_SHARED ? routes * r->device->inner * sizeof(float) : 0;
-    if (m->tokens > TOKENS_MOST || routes > EFS_SCRATCH_BYTES || r->end + h > EFS_SCRATCH_BYTES)
+    if (m->tokens > TOKENS_MAX || routes > EFS_SCRATCH_BYTES || r->end + h > EFS_SCRATCH_BYTES)
         return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once", m->tokens,
                         (unsigned)(EFS_SCRATCH_BYTES >> 20));
     r->host = r->first ? efs_sys_malloc(r->host_bytes) : NULL;
@@ -118,14 +118,14 @@ static errint_t run_prepare(struct efs_device_run *r, struct efs_error *err)
     r->expert = (void *)(r->host + r->experts);
     memset(r->expert, 0, m->expert_count * sizeof(r->expert[0])); /* none was launched */
     run_fill(r);
-    r->there = (struct efs_gpu_mixture){.hidden = m->hidden,
-                                        .x = (const void *)(uintptr_t)(scratch + r->x),
-                                        .token = (const void *)(uintptr_t)(scratch + r->token),
-                                        .weight = (const void *)(uintptr_t)(scratch + r->weight),
-                                        .token_begin = (const void *)(uintptr_t)(scratch + r->token_begin),
-                                        .token_route = (const void *)(uintptr_t)(scratch + r->token_route),
-                                        .part = (void *)(uintptr_t)(scratch + r->part),
-                                        .y = (void *)(uintptr_t)(scratch + r->y)};
+    r->args = (struct efs_gpu_mixture){.hidden = m->hidden,
+                                       .x = (const void *)(uintptr_t)(scratch + r->x),
+                                       .token = (const void *)(uintptr_t)(scratch + r->token),
+                                       .weight = (const void *)(uintptr_t)(scratch + r->weight),
+                                       .token_begin = (const void *)(uintptr_t)(scratch + r->token_begin),
+                                       .token_route = (const void *)(uintptr_t)(scratch + r->token_route),
+                                       .part = (void *)(uintptr_t)(scratch + r->part),
+                                       .y = (void *)(uintptr_t)(scratch + r->y)};
     efs_cu_result result = r->device->driver.copy_in(scratch, r->host, r->experts, r->device->running);
     return result == 0 ? 0 : run_failed(r, "cuMemcpyHtoDAsync", result, err);
 }
@@ -139,8 +139,8 @@ errint_t efs_device_run_begin(struct efs_device *device, const struct efs_mixtur
     r->device = device;
     r->mixture = mixture;
     pthread_mutex_lock(&device->run_lock);
-    r->timed = mixture->form == EFS_FORM_SHARED ? device->turn++ % mixture->expert_count : UINT32_MAX;
-    efs_cu_result result = efs_device_enter(device);
+    r->timed = mixture->form == EFS_FORM_SHARED ? device->mixture_count++ % mixture->expert_count : UINT32_MAX;
+    efs_cu_result result = efs_device_push_context(device);
     errint_t rc = result == 0 ? run_prepare(r, err) : run_failed(r, "cuCtxPushCurrent", result, err);
     if (result == 0 && rc == 0) {
         *out = r;
@@ -166,7 +166,7 @@ void efs_device_run_wait(const struct efs_device_run *r)
 /* The first expert sets inner, and thus the size of h; later ones must match. */
 static errint_t run_widths(struct efs_device_run *r, const struct efs_device_matrices *matrices, struct efs_error *err)
 {
-    if (r->inner && (matrices->inner != r->inner || matrices->f16 != r->there.f16))
+    if (r->inner && (matrices->inner != r->inner || matrices->f16 != r->args.f16))
         return efs_fail(err, -EINVAL, "experts of one layer are not alike");
     if (r->inner)
         return 0;
@@ -175,16 +175,16 @@ static errint_t run_widths(struct efs_device_run *r, const struct efs_device_mat
     if (end > EFS_SCRATCH_BYTES)
         return efs_fail(err, -ENOMEM, "%u tokens are too many for %u MiB of the device: run fewer at once",
                         r->mixture->tokens, (unsigned)(EFS_SCRATCH_BYTES >> 20));
-    r->inner = r->there.inner = r->device->inner = matrices->inner;
-    r->there.f16 = matrices->f16;
-    r->there.h = (void *)(uintptr_t)(r->device->scratch + r->h);
+    r->inner = r->args.inner = r->device->inner = matrices->inner;
+    r->args.f16 = matrices->f16;
+    r->args.h = (void *)(uintptr_t)(r->device->scratch + r->h);
     return 0;
 }
 
 static efs_cu_result run_launch(struct efs_device_run *r, efs_cu_function function, uint32_t rows, uint32_t block,
                                 uint32_t count)
 {
-    void *arguments[] = {&r->there};
+    void *arguments[] = {&r->args};
     return r->device->driver.launch(function, (rows + block - 1) / block, count, 1, EFS_GPU_THREADS, 1, 1, 0,
                                     r->device->running, arguments, NULL);
 }
@@ -202,7 +202,7 @@ errint_t efs_device_run_expert(struct efs_device_run *r, uint32_t index, const s
                                                .down = matrices->down,
                                                .first = r->first[index],
                                                .count = r->mixture->experts[index].count};
-    r->there.experts = (const void *)(uintptr_t)at;
+    r->args.experts = (const void *)(uintptr_t)at;
     const char *call = NULL;
     efs_cu_result result = 0;
     const bool timed = r->ran++ == r->timed;
@@ -222,7 +222,7 @@ errint_t efs_device_run_expert(struct efs_device_run *r, uint32_t index, const s
 }
 
 /* Excludes experts that were not launched from the sums. */
-static errint_t run_leave_out(struct efs_device_run *r, struct efs_error *err)
+static errint_t run_exclude_missing(struct efs_device_run *r, struct efs_error *err)
 {
     struct efs_device *device = r->device;
     efs_cu_result result = device->driver.stream_synchronize(device->running); /* copies may still read host */
@@ -256,7 +256,7 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
     const struct efs_mixture *m = r->mixture;
     const size_t bytes = (size_t)m->tokens * m->hidden * sizeof(float);
     if (error == 0 && r->ran < m->expert_count)
-        error = run_leave_out(r, err);
+        error = run_exclude_missing(r, err);
     if (error == 0) {
         efs_cu_result result = run_launch(r, device->sum, m->hidden, EFS_GPU_THREADS, m->tokens);
         if (result != 0)
@@ -275,7 +275,7 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
     for (uint32_t t = 0; t < m->tokens && error == 0; t++)
         memcpy(m->y + t * m->y_stride, r->host + r->x + (size_t)t * m->hidden * sizeof(float),
                m->hidden * sizeof(float));
-    efs_device_leave(device);
+    efs_device_pop_context(device);
     pthread_mutex_unlock(&device->run_lock);
     free(r->first);
     free(r->host);
@@ -287,40 +287,40 @@ errint_t efs_device_run_end(struct efs_device_run *r, errint_t error, struct efs
 
 /* Lock held. Records the mean time of the experts loaded since the last call. They share the link, so that it is the
  * time with slots in flight, divided by their number. */
-static void deal_learn_link(struct efs_device *device)
+static void assign_measure_link(struct efs_device *device)
 {
-    const uint64_t brought = device->stats.g_brought - device->learnt_brought;
-    if (brought == 0)
+    const uint64_t loads = device->stats.g_brought - device->measured_loads;
+    if (loads == 0)
         return;
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, device->bring_ns / brought);
-    device->learnt_brought = device->stats.g_brought;
-    device->bring_ns = 0;
+    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, device->load_ns / loads);
+    device->measured_loads = device->stats.g_brought;
+    device->load_ns = 0;
 }
 
 /* Lock held. Sets tokens, cached and bytes (in granules) of experts, and whether the missing ones fit in pool G without
  * an eviction. Returns the granules of pool G that the rest may use; all experts are assumed to have the mean size of
  * those in the pool. */
-static uint64_t deal_look(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_mixture *m,
-                          struct efs_assign_expert *experts, bool *fill)
+static uint64_t assign_collect(struct efs_device *device, const char *stack, uint32_t layer,
+                               const struct efs_mixture *m, struct efs_assign_expert *experts, bool *fill)
 {
     const struct efs_vram *vram = &device->vram;
-    const uint64_t each = vram->placed ? vram->used_granules / vram->placed : 0;
-    uint64_t kept = vram->held, missing = 0;
+    const uint64_t each = vram->allocated ? vram->used_granules / vram->allocated : 0;
+    uint64_t kept = vram->pinned, missing = 0;
     for (uint32_t i = 0; i < m->expert_count; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, m->experts[i].expert);
         const struct efs_vram_expert *expert = efs_vram_find(vram, &key);
         experts[i].tokens = m->experts[i].count;
-        experts[i].cached = expert && expert->state == EFS_VRAM_HERE;
+        experts[i].cached = expert && expert->state == EFS_VRAM_RESIDENT;
         experts[i].bytes = each;
-        kept += experts[i].cached && !expert->holders;
+        kept += experts[i].cached && !expert->pins;
         missing += !experts[i].cached;
     }
     *fill = each > 0 && vram->used_granules + missing * each <= vram->granules;
     return kept * each < vram->granules ? vram->granules - kept * each : 0;
 }
 
-errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_mixture *m,
-                         bool *on_device, struct efs_assign_choice *choice, struct efs_error *err)
+errint_t efs_device_assign(struct efs_device *device, const char *stack, uint32_t layer, const struct efs_mixture *m,
+                           bool *on_device, struct efs_assign_choice *choice, struct efs_error *err)
 {
     uint8_t side[EFS_ROUTING_EXPERTS];
     if (strlen(stack) >= EFS_STACK_NAME_BYTES)
@@ -334,9 +334,9 @@ errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t 
     pthread_mutex_lock(&device->lock);
     errint_t rc = device->lost ? efs_fail(err, device->lost, "%s", device->lost_error.text) : 0;
     if (rc == 0) {
-        deal_learn_link(device);
+        assign_measure_link(device);
         bool fill;
-        const uint64_t room = deal_look(device, stack, layer, m, experts, &fill);
+        const uint64_t room = assign_collect(device, stack, layer, m, experts, &fill);
         rc = efs_assign_by_costs(&device->costs, experts, m->expert_count, room, fill, m->tokens, side, choice);
     }
     pthread_mutex_unlock(&device->lock);
@@ -346,14 +346,14 @@ errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t 
     return rc;
 }
 
-void efs_device_ran_layer(struct efs_device *device, const struct efs_assign_choice *choice, uint64_t ns)
+void efs_device_report_layer(struct efs_device *device, const struct efs_assign_choice *choice, uint64_t ns)
 {
     pthread_mutex_lock(&device->lock);
     efs_assign_costs_layer(&device->costs, choice, ns);
     pthread_mutex_unlock(&device->lock);
 }
 
-void efs_device_ran_here(struct efs_device *device, uint32_t tokens, uint64_t ns)
+void efs_device_report_cpu(struct efs_device *device, uint32_t tokens, uint64_t ns)
 {
     pthread_mutex_lock(&device->lock);
     device->stats.g_shared++;

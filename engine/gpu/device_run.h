@@ -44,12 +44,12 @@ errint_t efs_device_run_end(struct efs_device_run *run, errint_t error, struct e
 /* Sets on_device[expert_count] and *choice, by the experts in pool G now. Holds none of them and does not count as a
  * use. -EIO: the device is lost; -EINVAL: more than EFS_ROUTING_EXPERTS experts; -ENOENT: the stack's name is too long;
  * -ENOMEM. */
-errint_t efs_device_deal(struct efs_device *device, const char *stack, uint32_t layer,
-                         const struct efs_mixture *mixture, bool *on_device, struct efs_assign_choice *choice,
-                         struct efs_error *err);
+errint_t efs_device_assign(struct efs_device *device, const char *stack, uint32_t layer,
+                           const struct efs_mixture *mixture, bool *on_device, struct efs_assign_choice *choice,
+                           struct efs_error *err);
 /* Reports that the processor ran an expert with that many tokens in ns nanoseconds. */
-void efs_device_ran_here(struct efs_device *device, uint32_t tokens, uint64_t ns);
+void efs_device_report_cpu(struct efs_device *device, uint32_t tokens, uint64_t ns);
 /* Reports that the mixture took ns nanoseconds, run as chosen. */
-void efs_device_ran_layer(struct efs_device *device, const struct efs_assign_choice *choice, uint64_t ns);
+void efs_device_report_layer(struct efs_device *device, const struct efs_assign_choice *choice, uint64_t ns);
 
 #endif

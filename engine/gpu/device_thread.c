@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define LOST_AFTER_MS 200 /* poll timeout with slots in flight: a lost device may not call slot_told() */
+#define LOST_AFTER_MS 200 /* poll timeout with slots in flight: a lost device may not call slot_ended() */
 #define POLLED 64u        /* sources in one poll(); with more, the timeout bounds the wait for the rest */
 
 static bool device_is_lost(struct efs_device *device)
@@ -24,40 +24,40 @@ static bool device_is_lost(struct efs_device *device)
     return lost;
 }
 
-/* Adds the time with slots in flight to bring_ns. Called before the number of slots changes. */
+/* Adds the time with slots in flight to load_ns. Called before the number of slots changes. */
 static void device_count_time(struct efs_device *device)
 {
     const uint64_t now = efs_now_ns();
     pthread_mutex_lock(&device->lock);
-    device->bring_ns += device->busy ? now - device->counted_at : 0;
+    device->load_ns += device->busy ? now - device->counted_at : 0;
     pthread_mutex_unlock(&device->lock);
     device->counted_at = now;
 }
 
-/* Completes finished slots, oldest first. gone: the streams were synchronized, all are finished. */
-static void device_reap(struct efs_device *device, bool gone)
+/* Completes finished slots, oldest first. ended: the streams were synchronized, all are finished. */
+static void device_complete_slots(struct efs_device *device, bool ended)
 {
     while (device->busy) {
         struct efs_slot *slot = &device->slot[device->oldest];
-        struct efs_bring *bring = slot->bring;
-        if (!efs_slot_done(device, slot, gone))
+        struct efs_device_load *load = slot->load;
+        if (!efs_slot_done(device, slot, ended))
             return;
         device_count_time(device);
         device->oldest = (device->oldest + 1) % EFS_SLOTS;
         device->busy--;
-        if (bring->slots == 0 && (bring->filled || gone))
-            efs_bring_end(device, bring, gone ? -EIO : bring->error);
+        if (load->slots == 0 && (load->filled || ended))
+            efs_device_load_end(device, load, ended ? -EIO : load->error);
     }
 }
 
 /* ---- experts from the client ---- */
 
-static void device_take_fresh(struct efs_device *device, bool *closing)
+static void device_accept_sources(struct efs_device *device, bool *closing)
 {
     pthread_mutex_lock(&device->lock);
-    while (device->fresh) {
-        struct efs_bring_source *source = device->fresh;
-        device->fresh = source->next;
+    while (device->submitted) {
+        struct efs_load_source *source = device->submitted;
+        device->submitted = source->next;
         source->next = device->sources;
         device->sources = source;
     }
@@ -66,16 +66,16 @@ static void device_take_fresh(struct efs_device *device, bool *closing)
 }
 
 /* Takes an expert that the client reports, of any source. false: none. */
-static bool device_next(struct efs_device *device)
+static bool device_begin_next(struct efs_device *device)
 {
-    for (struct efs_bring_source *source = device->sources, *next; source; source = next) {
+    for (struct efs_load_source *source = device->sources, *next; source; source = next) {
         uint32_t index;
         errint_t status;
         next = source->next;
-        if (!source->ahead && source->told < source->count &&
+        if (!source->prefetch && source->reported < source->count &&
             efs_client_wait_any(source->request, 0, &index, &status) == 1) {
-            source->told++;
-            efs_device_take(device, source, index, status);
+            source->reported++;
+            efs_device_load_begin(device, source, index, status);
             return true;
         }
     }
@@ -83,30 +83,30 @@ static bool device_next(struct efs_device *device)
 }
 
 /* Fills free slots until none is free or no expert is ready. */
-static void device_feed(struct efs_device *device)
+static void device_fill_slots(struct efs_device *device)
 {
     while (device->busy < EFS_SLOTS && !device_is_lost(device)) {
-        struct efs_bring *bring = device->bring;
-        if (!bring) {
-            if (!device_next(device))
+        struct efs_device_load *load = device->load;
+        if (!load) {
+            if (!device_begin_next(device))
                 return;
             continue;
         }
-        errint_t rc = bring->placed ? 0 : efs_device_place(device, bring);
+        errint_t rc = load->allocated ? 0 : efs_device_load_alloc(device, load);
         if (rc == -EAGAIN)
             return;
         if (rc < 0) {
-            efs_bring_end(device, bring, rc);
+            efs_device_load_end(device, load, rc);
             continue;
         }
         const char *call;
         efs_cu_result result;
         device_count_time(device);
         struct efs_slot *slot = &device->slot[(device->oldest + device->busy++) % EFS_SLOTS];
-        if (!efs_bring_slot(device, slot, bring, &call, &result))
+        if (!efs_device_load_fill_slot(device, slot, load, &call, &result))
             efs_device_lose(device, call, result);
-        if (bring->filled)
-            device->bring = NULL;
+        if (load->filled)
+            device->load = NULL;
     }
 }
 
@@ -120,43 +120,43 @@ static void device_sleep(struct efs_device *device)
     nfds_t count = 1;
     bool all = true;
     uint64_t number;
-    const bool takes = !device->bring && device->busy < EFS_SLOTS;
-    for (struct efs_bring_source *source = device->sources; source; source = source->next) {
-        if (source->told == source->count) /* all reported: its event stays readable */
+    const bool can_begin = !device->load && device->busy < EFS_SLOTS;
+    for (struct efs_load_source *source = device->sources; source; source = source->next) {
+        if (source->reported == source->count) /* all reported: its event stays readable */
             continue;
-        if (!(source->ahead ? efs_device_ahead_waits(device, source) : takes))
+        if (!(source->prefetch ? efs_device_prefetch_waits(device, source) : can_begin))
             continue;
         int fd = count <= POLLED ? efs_client_event(source->request) : -1;
         all &= fd >= 0;
         if (fd >= 0)
             fds[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
-    poll(fds, count, all && !device->busy && !device->ahead_busy ? -1 : LOST_AFTER_MS);
+    poll(fds, count, all && !device->busy && !device->prefetch_busy ? -1 : LOST_AFTER_MS);
     if (fds[0].revents)
         (void)!read(device->wake, &number, sizeof(number));
 }
 
 /* Waits for the streams, then fails all experts in flight and all sources with error. */
-static void device_abandon(struct efs_device *device, errint_t error)
+static void device_fail_all(struct efs_device *device, errint_t error)
 {
     bool closing;
     (void)device->driver.stream_synchronize(device->copying);
     (void)device->driver.stream_synchronize(device->computing);
-    if (device->ahead)
-        (void)device->driver.stream_synchronize(device->ahead);
-    device_reap(device, true);
-    if (device->bring)
-        efs_bring_end(device, device->bring, error);
-    device->ahead_busy = false;
-    if (device->ahead_bring)
-        efs_bring_end(device, device->ahead_bring, error);
-    device_take_fresh(device, &closing);
+    if (device->prefetch_stream)
+        (void)device->driver.stream_synchronize(device->prefetch_stream);
+    device_complete_slots(device, true);
+    if (device->load)
+        efs_device_load_end(device, device->load, error);
+    device->prefetch_busy = false;
+    if (device->prefetch_load)
+        efs_device_load_end(device, device->prefetch_load, error);
+    device_accept_sources(device, &closing);
     while (device->sources) {
-        struct efs_bring_source *source = device->sources;
+        struct efs_load_source *source = device->sources;
         device->sources = source->next;
         for (uint32_t i = 0; i < source->count; i++)
             if (source->expert[i])
-                efs_bring_tell(device, source, source->expert[i], error);
+                efs_device_load_complete(device, source, source->expert[i], error);
         efs_client_release(source->request);
         free(source);
     }
@@ -166,24 +166,24 @@ void *efs_device_run(void *arg)
 {
     struct efs_device *device = arg;
     bool closing = false, more;
-    efs_cu_result result = efs_device_enter(device);
+    efs_cu_result result = efs_device_push_context(device);
     if (result != 0)
         efs_device_lose(device, "cuCtxPushCurrent", result);
     while (!closing) {
-        device_take_fresh(device, &closing);
+        device_accept_sources(device, &closing);
         more = false;
         if (!device_is_lost(device)) {
-            device_reap(device, false);
-            device_feed(device);
-            more = efs_device_go_ahead(device);
+            device_complete_slots(device, false);
+            device_fill_slots(device);
+            more = efs_device_prefetch_step(device);
         }
         if (device_is_lost(device))
-            device_abandon(device, -EIO);
+            device_fail_all(device, -EIO);
         if (!closing && !more)
             device_sleep(device);
     }
-    device_abandon(device, -ECANCELED);
+    device_fail_all(device, -ECANCELED);
     if (result == 0)
-        efs_device_leave(device);
+        efs_device_pop_context(device);
     return NULL;
 }

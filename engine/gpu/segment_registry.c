@@ -8,12 +8,12 @@
 #include <string.h>
 
 /* Lock held. The number of segments that begin at or before an address. */
-static size_t pins_before(const struct efs_pins *pins, const void *at)
+static size_t registry_before(const struct efs_segment_registry *registry, const void *at)
 {
-    size_t low = 0, high = pins->count;
+    size_t low = 0, high = registry->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if ((uintptr_t)pins->pin[middle].base <= (uintptr_t)at)
+        if ((uintptr_t)registry->segment[middle].base <= (uintptr_t)at)
             low = middle + 1;
         else
             high = middle;
@@ -21,104 +21,109 @@ static size_t pins_before(const struct efs_pins *pins, const void *at)
     return low;
 }
 
-static void pin_end(const struct efs_pins *pins, const struct efs_pin *pin)
+static void segment_unregister(const struct efs_segment_registry *registry,
+                               const struct efs_registered_segment *segment)
 {
     efs_cu_context context;
-    if (!pin->registered)
+    if (!segment->registered)
         return;
-    bool entered = pins->driver->context_push(pins->context) == 0;
-    (void)pins->driver->host_unregister(pin->base);
+    bool entered = registry->driver->context_push(registry->context) == 0;
+    (void)registry->driver->host_unregister(segment->base);
     if (entered)
-        (void)pins->driver->context_pop(&context);
+        (void)registry->driver->context_pop(&context);
 }
 
-/* The engine is about to release a segment: unregisters it. No copy from it is in flight, because a copy holds its
+/* The engine is about to release a segment: unregisters it. No copy from it is in flight, because a copy pins its
  * chunk. */
-static void pins_gone(void *arg, void *base)
+static void registry_segment_released(void *arg, void *base)
 {
-    struct efs_pins *pins = arg;
-    pthread_mutex_lock(&pins->lock);
-    const size_t before = pins_before(pins, base);
-    if (before > 0 && pins->pin[before - 1].base == base) {
-        pin_end(pins, &pins->pin[before - 1]);
-        memmove(&pins->pin[before - 1], &pins->pin[before], (pins->count - before) * sizeof(pins->pin[0]));
-        pins->count--;
+    struct efs_segment_registry *registry = arg;
+    pthread_mutex_lock(&registry->lock);
+    const size_t before = registry_before(registry, base);
+    if (before > 0 && registry->segment[before - 1].base == base) {
+        segment_unregister(registry, &registry->segment[before - 1]);
+        memmove(&registry->segment[before - 1], &registry->segment[before],
+                (registry->count - before) * sizeof(registry->segment[0]));
+        registry->count--;
     }
-    pthread_mutex_unlock(&pins->lock);
+    pthread_mutex_unlock(&registry->lock);
 }
 
-void efs_pins_init(struct efs_pins *pins, const struct efs_driver *driver, efs_cu_context context, struct efs *fs)
+void efs_segment_registry_init(struct efs_segment_registry *registry, const struct efs_driver *driver,
+                               efs_cu_context context, struct efs *fs)
 {
-    *pins = (struct efs_pins){.driver = driver,
-                              .context = context,
-                              .fs = fs,
-                              .watch = {.gone = pins_gone, .arg = pins},
-                              .lock = PTHREAD_MUTEX_INITIALIZER};
+    *registry = (struct efs_segment_registry){.driver = driver,
+                                              .context = context,
+                                              .fs = fs,
+                                              .watch = {.gone = registry_segment_released, .arg = registry},
+                                              .lock = PTHREAD_MUTEX_INITIALIZER};
     if (fs)
-        efs_chunk_watch(fs, &pins->watch);
+        efs_chunk_watch(fs, &registry->watch);
 }
 
-void efs_pins_end(struct efs_pins *pins)
+void efs_segment_registry_free(struct efs_segment_registry *registry)
 {
-    if (!pins->fs)
+    if (!registry->fs)
         return;
-    efs_chunk_unwatch(pins->fs, &pins->watch);
-    for (size_t i = 0; i < pins->count; i++)
-        pin_end(pins, &pins->pin[i]);
-    free(pins->pin);
-    pins->pin = NULL;
-    pins->count = pins->room = 0;
-    pins->fs = NULL;
+    efs_chunk_unwatch(registry->fs, &registry->watch);
+    for (size_t i = 0; i < registry->count; i++)
+        segment_unregister(registry, &registry->segment[i]);
+    free(registry->segment);
+    registry->segment = NULL;
+    registry->count = registry->room = 0;
+    registry->fs = NULL;
 }
 
 /* The segment of a chunk; false: it was not tried yet. */
-static bool pins_find(struct efs_pins *pins, const void *chunk, struct efs_pin *pin)
+static bool registry_find(struct efs_segment_registry *registry, const void *chunk,
+                          struct efs_registered_segment *segment)
 {
-    pthread_mutex_lock(&pins->lock);
-    const size_t before = pins_before(pins, chunk);
+    pthread_mutex_lock(&registry->lock);
+    const size_t before = registry_before(registry, chunk);
     if (before > 0)
-        *pin = pins->pin[before - 1];
-    pthread_mutex_unlock(&pins->lock);
-    return before > 0 && (uintptr_t)chunk - (uintptr_t)pin->base < pin->bytes;
+        *segment = registry->segment[before - 1];
+    pthread_mutex_unlock(&registry->lock);
+    return before > 0 && (uintptr_t)chunk - (uintptr_t)segment->base < segment->bytes;
 }
 
-/* Lock held. Makes room for one more. */
-static bool pins_grow(struct efs_pins *pins)
+/* Lock held. Reserves space for one more segment. */
+static bool registry_grow(struct efs_segment_registry *registry)
 {
-    if (pins->count < pins->room)
+    if (registry->count < registry->room)
         return true;
-    const size_t room = 2 * pins->room + 64;
-    struct efs_pin *more = efs_sys_calloc(room, sizeof(*more));
+    const size_t room = 2 * registry->room + 64;
+    struct efs_registered_segment *more = efs_sys_calloc(room, sizeof(*more));
     if (!more)
         return false;
-    if (pins->count)
-        memcpy(more, pins->pin, pins->count * sizeof(*more));
-    free(pins->pin);
-    pins->pin = more;
-    pins->room = room;
+    if (registry->count)
+        memcpy(more, registry->segment, registry->count * sizeof(*more));
+    free(registry->segment);
+    registry->segment = more;
+    registry->room = room;
     return true;
 }
 
-bool efs_pins_take(struct efs_pins *pins, const void *chunk)
+bool efs_segment_registry_register(struct efs_segment_registry *registry, const void *chunk)
 {
-    struct efs_pin pin;
-    if (!pins->fs)
+    struct efs_registered_segment segment;
+    if (!registry->fs)
         return false;
-    if (pins_find(pins, chunk, &pin))
-        return pin.registered;
-    if (!efs_chunk_segment(pins->fs, chunk, &pin.base, &pin.bytes))
+    if (registry_find(registry, chunk, &segment))
+        return segment.registered;
+    if (!efs_chunk_segment(registry->fs, chunk, &segment.base, &segment.bytes))
         return false; /* of the full pool */
-    pin.registered = pins->driver->host_register(pin.base, pin.bytes, EFS_CU_HOST_PORTABLE) == 0;
-    pthread_mutex_lock(&pins->lock);
-    const bool room = pins_grow(pins);
+    segment.registered = registry->driver->host_register(segment.base, segment.bytes, EFS_CU_HOST_PORTABLE) == 0;
+    pthread_mutex_lock(&registry->lock);
+    const bool room = registry_grow(registry);
     if (room) {
-        const size_t before = pins_before(pins, pin.base);
-        memmove(&pins->pin[before + 1], &pins->pin[before], (pins->count - before) * sizeof(pin));
-        pins->pin[before] = pin;
-        pins->count++;
+        const size_t before = registry_before(registry, segment.base);
+        memmove(&registry->segment[before + 1], &registry->segment[before],
+                (registry->count - before) * sizeof(segment));
+        registry->segment[before] = segment;
+        registry->count++;
     }
-    pthread_mutex_unlock(&pins->lock);
+    pthread_mutex_unlock(&registry->lock);
     if (!room)
-        pin_end(pins, &pin);
-    return room && pin.registered;
+        segment_unregister(registry, &segment);
+    return room && segment.registered;
 }

@@ -44,7 +44,7 @@ void efs_vram_order_free(struct efs_vram_order *order)
 }
 
 /* Replaces the tables by tables of that size; layers keep their indices. chosen: experts of a request. */
-static errint_t order_make(struct efs_vram_order *order, uint32_t layers, uint32_t experts, double chosen)
+static errint_t order_resize(struct efs_vram_order *order, uint32_t layers, uint32_t experts, double chosen)
 {
     struct efs_vram_order made = {.kind = order->kind, .layers = layers, .experts = experts, .known = order->known};
     const size_t all = (size_t)layers * experts;
@@ -88,7 +88,7 @@ static uint32_t order_layer(const struct efs_vram_order *order, const char *stac
 }
 
 /* Grows the tables to hold this many layers, and experts up to the number most. -EINVAL: above the limits. */
-static errint_t order_room(struct efs_vram_order *order, uint32_t layers, uint32_t most, double chosen)
+static errint_t order_reserve(struct efs_vram_order *order, uint32_t layers, uint32_t most, double chosen)
 {
     uint32_t all_layers = order->layers ? order->layers : LAYERS_FIRST;
     uint32_t all_experts = order->experts ? order->experts : EXPERTS_FIRST;
@@ -100,7 +100,7 @@ static errint_t order_room(struct efs_vram_order *order, uint32_t layers, uint32
         all_layers *= 2;
     while (all_experts <= most)
         all_experts *= 2;
-    return order_make(order, all_layers, all_experts, chosen);
+    return order_resize(order, all_layers, all_experts, chosen);
 }
 
 static void order_window(struct efs_vram_order *order, uint32_t l, const struct efs_need *needs, uint32_t count,
@@ -122,15 +122,15 @@ static void order_window(struct efs_vram_order *order, uint32_t l, const struct 
     (void)efs_gpu_cache_pass(window, order->tokens, swap);
 }
 
-void efs_vram_order_pass(struct efs_vram_order *order, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         uint32_t count, uint32_t share)
+void efs_vram_order_record(struct efs_vram_order *order, const char *stack, uint32_t layer,
+                           const struct efs_need *needs, uint32_t count, uint32_t share)
 {
     uint32_t l = order_layer(order, stack, layer), most = 0;
     if (order->kind == EFS_VRAM_LRU)
         return;
     for (uint32_t i = 0; i < count; i++)
         most = needs[i].expert > most ? needs[i].expert : most;
-    if (order_room(order, l + 1, most, count) < 0)
+    if (order_reserve(order, l + 1, most, count) < 0)
         return;
     if (l == order->known) {
         order->layer[l].layer = layer;
@@ -146,7 +146,7 @@ void efs_vram_order_pass(struct efs_vram_order *order, const char *stack, uint32
     efs_value_request(order->value, l, order->expert, count);
 }
 
-double efs_vram_order_worth(struct efs_vram_order *order, const struct efs_expert_key *key, uint64_t used_at)
+double efs_vram_order_priority(struct efs_vram_order *order, const struct efs_expert_key *key, uint64_t used_at)
 {
     uint32_t l = order_layer(order, key->stack, key->layer);
     if (order->kind == EFS_VRAM_LRU)
@@ -167,12 +167,12 @@ errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t byte
     if (words * 64 > UINT32_MAX)
         return -EFBIG;
     *vram = (struct efs_vram){.base = base, .granules = (uint32_t)granules, .order.kind = kind};
-    vram->taken = efs_sys_calloc(words, sizeof(*vram->taken));
-    if (!vram->taken)
+    vram->used_map = efs_sys_calloc(words, sizeof(*vram->used_map));
+    if (!vram->used_map)
         return -ENOMEM;
     uint32_t beyond = (uint32_t)(words * 64 - granules);
     if (beyond)
-        efs_runs_mark(vram->taken, (uint32_t)granules, beyond, true);
+        efs_runs_mark(vram->used_map, (uint32_t)granules, beyond, true);
     return 0;
 }
 
@@ -191,8 +191,8 @@ void efs_vram_destroy(struct efs_vram *vram)
             vram_free_expert(expert);
         }
     efs_vram_order_free(&vram->order);
-    free(vram->taken);
-    vram->taken = NULL;
+    free(vram->used_map);
+    vram->used_map = NULL;
 }
 
 static struct efs_vram_expert **vram_bucket(struct efs_vram *vram, const struct efs_expert_key *key)
@@ -220,60 +220,60 @@ struct efs_vram_expert *efs_vram_add(struct efs_vram *vram, const struct efs_exp
     return expert;
 }
 
-void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_after **after)
+void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_reader **readers)
 {
     struct efs_vram_expert **at = vram_bucket(vram, &expert->key);
     while (*at != expert)
         at = &(*at)->next;
     *at = expert->next;
-    efs_vram_waste(vram, expert);
+    efs_vram_prefetch_wasted(vram, expert);
     if (expert->granules)
-        efs_runs_mark(vram->taken, expert->first, expert->granules, false);
+        efs_runs_mark(vram->used_map, expert->first, expert->granules, false);
     vram->used_granules -= expert->granules;
-    vram->placed -= expert->granules > 0;
+    vram->allocated -= expert->granules > 0;
     vram->experts--;
-    while (expert->after) {
-        struct efs_vram_after *one = expert->after;
-        expert->after = one->next;
-        one->next = *after;
-        *after = one;
+    while (expert->readers) {
+        struct efs_vram_reader *one = expert->readers;
+        expert->readers = one->next;
+        one->next = *readers;
+        *readers = one;
     }
     vram_free_expert(expert);
 }
 
-void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert)
+void efs_vram_pin(struct efs_vram *vram, struct efs_vram_expert *expert)
 {
-    vram->held += expert->holders++ == 0;
+    vram->pinned += expert->pins++ == 0;
     expert->used_at = ++vram->clock;
 }
 
-void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert)
+void efs_vram_unpin(struct efs_vram *vram, struct efs_vram_expert *expert)
 {
-    vram->held -= --expert->holders == 0;
+    vram->pinned -= --expert->pins == 0;
 }
 
-void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
-                    uint32_t count)
+void efs_vram_requested(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
+                        uint32_t count)
 {
     const uint32_t layers = vram->order.known ? vram->order.known : 1;
-    const uint64_t fit = vram->used_granules ? (uint64_t)vram->granules * vram->placed / vram->used_granules : count;
-    efs_vram_order_pass(&vram->order, stack, layer, needs, count, (uint32_t)(fit / layers));
+    const uint64_t fit = vram->used_granules ? (uint64_t)vram->granules * vram->allocated / vram->used_granules : count;
+    efs_vram_order_record(&vram->order, stack, layer, needs, count, (uint32_t)(fit / layers));
 }
 
-/* The expert to evict first, for a prefetch (ahead) or a request. NULL: all are held, in flight or, for a prefetch,
- * named. */
-static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool ahead)
+/* The expert to evict first, for a prefetch (prefetch) or a request. NULL: all are pinned, in flight or, for a
+ * prefetch, named. */
+static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool prefetch)
 {
     struct efs_vram_expert *victim = NULL;
     double least = 0;
     for (uint32_t b = 0; b < EFS_VRAM_BUCKETS; b++)
         for (struct efs_vram_expert *expert = vram->bucket[b]; expert; expert = expert->next) {
-            if (expert->state != EFS_VRAM_HERE || expert->holders || (ahead && expert->named))
+            if (expert->state != EFS_VRAM_RESIDENT || expert->pins || (prefetch && expert->hinted))
                 continue;
-            const double worth = efs_vram_order_worth(&vram->order, &expert->key, expert->used_at);
-            if (!victim || worth < least || (worth == least && expert->used_at < victim->used_at)) {
+            const double priority = efs_vram_order_priority(&vram->order, &expert->key, expert->used_at);
+            if (!victim || priority < least || (priority == least && expert->used_at < victim->used_at)) {
                 victim = expert;
-                least = worth;
+                least = priority;
             }
         }
     return victim;
@@ -295,8 +295,8 @@ static uint64_t vram_bytes(const struct efs_tensor *tensors, uint32_t count, siz
 }
 
 /* Fills expert->tensors, which requests return: device addresses, and copies of the names. */
-static void vram_tell(const struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *from,
-                      uint32_t count)
+static void vram_set_tensors(const struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *from,
+                             uint32_t count)
 {
     efs_cu_address at = vram->base + (uint64_t)expert->first * EFS_VRAM_GRANULE;
     char *name = (char *)(expert->tensors + count);
@@ -330,31 +330,31 @@ static errint_t vram_prepare(const struct efs_vram *vram, struct efs_vram_expert
 }
 
 /* Allocates a run of granules. false: no free run is long enough. */
-static bool vram_take(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
-                      uint32_t count, uint32_t granules)
+static bool vram_alloc_run(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                           uint32_t count, uint32_t granules)
 {
     uint32_t all = (vram->granules + 63) / 64 * 64, longest;
-    expert->first = efs_runs_find(vram->taken, all, granules, false, &longest);
+    expert->first = efs_runs_find(vram->used_map, all, granules, false, &longest);
     if (expert->first == all)
         return false;
-    efs_runs_mark(vram->taken, expert->first, granules, true);
+    efs_runs_mark(vram->used_map, expert->first, granules, true);
     expert->granules = granules;
     vram->used_granules += granules;
-    vram->placed++;
-    vram_tell(vram, expert, tensors, count);
+    vram->allocated++;
+    vram_set_tensors(vram, expert, tensors, count);
     return true;
 }
 
-errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
-                        uint32_t count, struct efs_vram_after **after)
+errint_t efs_vram_alloc(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                        uint32_t count, struct efs_vram_reader **readers)
 {
     uint32_t granules;
     errint_t rc = vram_prepare(vram, expert, tensors, count, &granules);
-    while (rc == 0 && !vram_take(vram, expert, tensors, count, granules)) {
+    while (rc == 0 && !vram_alloc_run(vram, expert, tensors, count, granules)) {
         struct efs_vram_expert *victim = vram_victim(vram, false);
         if (!victim)
             return -EAGAIN;
-        efs_vram_remove(vram, victim, after);
+        efs_vram_remove(vram, victim, readers);
         vram->evicted++;
     }
     return rc;
@@ -362,43 +362,43 @@ errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, c
 
 /* ---- prefetch ---- */
 
-errint_t efs_vram_place_ahead(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
-                              uint32_t count, struct efs_vram_expert **victim)
+errint_t efs_vram_alloc_prefetch(struct efs_vram *vram, struct efs_vram_expert *expert,
+                                 const struct efs_tensor *tensors, uint32_t count, struct efs_vram_expert **victim)
 {
     uint32_t granules;
     errint_t rc = vram_prepare(vram, expert, tensors, count, &granules);
     *victim = NULL;
     if (rc < 0)
         return rc;
-    if (granules > vram->ahead_most || vram->ahead_granules > vram->ahead_most - granules)
+    if (granules > vram->prefetch_max_granules || vram->prefetched_granules > vram->prefetch_max_granules - granules)
         return -EAGAIN;
-    if (!vram_take(vram, expert, tensors, count, granules)) {
+    if (!vram_alloc_run(vram, expert, tensors, count, granules)) {
         *victim = vram_victim(vram, true);
         return -EAGAIN;
     }
-    vram->ahead_granules += granules;
+    vram->prefetched_granules += granules;
     return 0;
 }
 
-static void vram_not_ahead(struct efs_vram *vram, struct efs_vram_expert *expert)
+static void vram_clear_prefetched(struct efs_vram *vram, struct efs_vram_expert *expert)
 {
-    expert->ahead = false;
-    vram->ahead_granules -= expert->granules;
+    expert->prefetched = false;
+    vram->prefetched_granules -= expert->granules;
 }
 
-void efs_vram_use_ahead(struct efs_vram *vram, struct efs_vram_expert *expert)
+void efs_vram_prefetch_used(struct efs_vram *vram, struct efs_vram_expert *expert)
 {
-    if (!expert->ahead)
+    if (!expert->prefetched)
         return;
-    vram->ahead_used += expert->state == EFS_VRAM_HERE;
-    vram->ahead_late += expert->state == EFS_VRAM_COMING;
-    vram_not_ahead(vram, expert);
+    vram->prefetch_used += expert->state == EFS_VRAM_RESIDENT;
+    vram->prefetch_late += expert->state == EFS_VRAM_LOADING;
+    vram_clear_prefetched(vram, expert);
 }
 
-void efs_vram_waste(struct efs_vram *vram, struct efs_vram_expert *expert)
+void efs_vram_prefetch_wasted(struct efs_vram *vram, struct efs_vram_expert *expert)
 {
-    if (!expert->ahead)
+    if (!expert->prefetched)
         return;
-    vram->ahead_wasted++;
-    vram_not_ahead(vram, expert);
+    vram->prefetch_wasted++;
+    vram_clear_prefetched(vram, expert);
 }

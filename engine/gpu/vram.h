@@ -54,20 +54,20 @@ enum efs_vram_order_kind efs_vram_order_by_name(const char *name);
 void efs_vram_order_free(struct efs_vram_order *order);
 /* Records a request of a layer. share: experts per layer that fit in the pool, the size of DALI's busy set. Without
  * memory for the tables the request is ignored. */
-void efs_vram_order_pass(struct efs_vram_order *order, const char *stack, uint32_t layer, const struct efs_need *needs,
-                         uint32_t count, uint32_t share);
-/* The expert with the smallest worth is evicted first. used_at: time of its last use, below 2^52. */
-double efs_vram_order_worth(struct efs_vram_order *order, const struct efs_expert_key *key, uint64_t used_at);
+void efs_vram_order_record(struct efs_vram_order *order, const char *stack, uint32_t layer,
+                           const struct efs_need *needs, uint32_t count, uint32_t share);
+/* The expert with the smallest priority is evicted first. used_at: time of its last use, below 2^52. */
+double efs_vram_order_priority(struct efs_vram_order *order, const struct efs_expert_key *key, uint64_t used_at);
 
 #define EFS_VRAM_GRANULE (64u << 10)
 #define EFS_VRAM_ALIGN 256u /* alignment of a tensor, bytes */
 #define EFS_VRAM_BUCKETS 4096u
 
-enum efs_vram_state { EFS_VRAM_COMING, EFS_VRAM_HERE };
+enum efs_vram_state { EFS_VRAM_LOADING, EFS_VRAM_RESIDENT };
 
 /* An event after the work of a caller's stream that may still read an expert. */
-struct efs_vram_after {
-    struct efs_vram_after *next;
+struct efs_vram_reader {
+    struct efs_vram_reader *next;
     efs_cu_stream stream;
     efs_cu_event event;
 };
@@ -77,25 +77,25 @@ struct efs_vram_expert {
     struct efs_vram_expert *next; /* in its bucket */
     struct efs_expert_key key;
     enum efs_vram_state state;
-    uint32_t holders;                /* number of request items that hold it */
+    uint32_t pins;                   /* number of request items that pin it */
     uint32_t first, granules;        /* granules 0: no memory allocated */
     uint64_t used_at;                /* value of vram.clock at its last use */
-    struct efs_device_item *waiting; /* items that wait for it while it is COMING */
-    struct efs_vram_after *after;
+    struct efs_device_item *waiting; /* items that wait for it while it is LOADING */
+    struct efs_vram_reader *readers;
     struct efs_tensor *tensors; /* followed by their names, in one allocation */
     uint32_t tensor_count;
-    bool named; /* efs_hint() named it (device.c) */
-    bool ahead; /* prefetched, and not requested yet */
+    bool hinted;     /* efs_hint() named it (device.c) */
+    bool prefetched; /* prefetched, and not requested yet */
 };
 
 struct efs_vram {
     efs_cu_address base;
-    uint32_t granules, used_granules, experts, held;
+    uint32_t granules, used_granules, experts, pinned;
     uint64_t clock, evicted;
-    uint64_t *taken;                     /* one bit per granule */
-    uint32_t placed;                     /* experts with memory */
-    uint32_t ahead_most, ahead_granules; /* granules of prefetched experts: limit, current */
-    uint64_t ahead_used, ahead_late, ahead_wasted;
+    uint64_t *used_map;                                  /* one bit per granule */
+    uint32_t allocated;                                  /* experts with memory */
+    uint32_t prefetch_max_granules, prefetched_granules; /* granules of prefetched experts: limit, current */
+    uint64_t prefetch_used, prefetch_late, prefetch_wasted;
     struct efs_vram_order order;
     struct efs_vram_expert *bucket[EFS_VRAM_BUCKETS];
 };
@@ -106,35 +106,35 @@ errint_t efs_vram_init(struct efs_vram *vram, efs_cu_address base, uint64_t byte
 void efs_vram_destroy(struct efs_vram *vram);
 
 struct efs_vram_expert *efs_vram_find(const struct efs_vram *vram, const struct efs_expert_key *key);
-/* Adds an expert, COMING, without memory. NULL: no host memory. */
+/* Adds an expert, LOADING, without memory. NULL: no host memory. */
 struct efs_vram_expert *efs_vram_add(struct efs_vram *vram, const struct efs_expert_key *key);
-/* Removes and frees an expert that no request holds or waits for. Adds to *after the events that its memory's next user
- * must wait for. */
-void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_after **after);
-/* A request item begins or ends to hold an expert, which is not evicted meanwhile. */
-void efs_vram_hold(struct efs_vram *vram, struct efs_vram_expert *expert);
-void efs_vram_let_go(struct efs_vram *vram, struct efs_vram_expert *expert);
+/* Removes and frees an expert that no request pins or waits for. Adds to *readers the events that its memory's next
+ * user must wait for. */
+void efs_vram_remove(struct efs_vram *vram, struct efs_vram_expert *expert, struct efs_vram_reader **readers);
+/* A request item pins or unpins an expert. Pinned experts are not evicted. */
+void efs_vram_pin(struct efs_vram *vram, struct efs_vram_expert *expert);
+void efs_vram_unpin(struct efs_vram *vram, struct efs_vram_expert *expert);
 
 /* Records a request of a layer in the order, after its missing experts were added. */
-void efs_vram_asked(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
-                    uint32_t count);
+void efs_vram_requested(struct efs_vram *vram, const char *stack, uint32_t layer, const struct efs_need *needs,
+                        uint32_t count);
 
 /*
  * Allocates memory for an expert and sets expert->tensors to copies of tensors with device addresses. Evicts experts
- * that are not held, in the eviction order, and adds to *after the events that must pass before the memory is
- * overwritten; *after is set also on failure. -EFBIG: larger than the pool; -EAGAIN: no expert can be evicted; -ENOMEM:
- * no host memory.
+ * that are not pinned, in the eviction order, and adds to *readers the events that must pass before the memory is
+ * overwritten; *readers is set also on failure. -EFBIG: larger than the pool; -EAGAIN: no expert can be evicted;
+ * -ENOMEM: no host memory.
  */
-errint_t efs_vram_place(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
-                        uint32_t count, struct efs_vram_after **after);
+errint_t efs_vram_alloc(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
+                        uint32_t count, struct efs_vram_reader **readers);
 /*
- * The same for a prefetched expert, but evicts nothing. -EAGAIN: no memory; *victim, neither held nor named, may be
+ * The same for a prefetched expert, but evicts nothing. -EAGAIN: no memory; *victim, neither pinned nor hinted, may be
  * removed before a retry; NULL: none, or the share of prefetched experts is exhausted.
  */
-errint_t efs_vram_place_ahead(struct efs_vram *vram, struct efs_vram_expert *expert, const struct efs_tensor *tensors,
-                              uint32_t count, struct efs_vram_expert **victim);
+errint_t efs_vram_alloc_prefetch(struct efs_vram *vram, struct efs_vram_expert *expert,
+                                 const struct efs_tensor *tensors, uint32_t count, struct efs_vram_expert **victim);
 /* A prefetched expert was requested, or will not be: updates the counters. No effect on other experts. */
-void efs_vram_use_ahead(struct efs_vram *vram, struct efs_vram_expert *expert);
-void efs_vram_waste(struct efs_vram *vram, struct efs_vram_expert *expert);
+void efs_vram_prefetch_used(struct efs_vram *vram, struct efs_vram_expert *expert);
+void efs_vram_prefetch_wasted(struct efs_vram *vram, struct efs_vram_expert *expert);
 
 #endif

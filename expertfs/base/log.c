@@ -16,13 +16,13 @@
 #define LINE_BYTES 1536
 
 /* Rate limit, so that repeated reads from a failing disk do not fill the log: of each kind the first EFSD_LOG_LINES
- * different lines are logged, each once, until efsd_log_left_out() resets it. Other lines are counted. */
+ * different lines are logged, each once, until efsd_log_report_suppressed() resets it. Other lines are counted. */
 struct log_kind {
     const void *key; /* address that is the same for all lines of a kind, such as the format; NULL: unused */
     int priority;
-    uint32_t told;
+    uint32_t logged;
     uint64_t hashes[EFSD_LOG_LINES]; /* of the lines that were logged */
-    uint64_t left_out;
+    uint64_t suppressed;
     char last[512]; /* start of the last suppressed line */
 };
 
@@ -30,7 +30,7 @@ static struct {
     bool to_syslog;
     _Atomic bool starting; /* the mount is not ready, stderr is still in use */
     pthread_mutex_t lock;  /* guards the fields below */
-    bool held;             /* libfuse's messages are not logged */
+    bool muted;            /* libfuse's messages are not logged */
     char last[512];
     struct log_kind kinds[EFSD_LOG_KINDS]; /* the last is shared by all kinds that found no free element */
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -51,7 +51,7 @@ static void log_write_line(int priority, const char *line)
 }
 
 /* Lock held. True: the line may be logged; false: it was counted as suppressed. */
-static bool kind_take(const void *key, int priority, const char *line)
+static bool kind_admit(const void *key, int priority, const char *line)
 {
     struct log_kind *kind = log_state.kinds, *last = kind + EFSD_LOG_KINDS - 1;
     while (kind < last && kind->key && (kind->key != key || kind->priority != priority))
@@ -61,13 +61,13 @@ static bool kind_take(const void *key, int priority, const char *line)
         kind->priority = priority;
     }
     uint64_t hash = XXH3_64bits(line, strlen(line));
-    bool take = kind->told < EFSD_LOG_LINES;
-    for (uint32_t i = 0; take && i < kind->told; i++)
+    bool take = kind->logged < EFSD_LOG_LINES;
+    for (uint32_t i = 0; take && i < kind->logged; i++)
         take = kind->hashes[i] != hash;
     if (take) {
-        kind->hashes[kind->told++] = hash;
+        kind->hashes[kind->logged++] = hash;
     } else {
-        kind->left_out++;
+        kind->suppressed++;
         snprintf(kind->last, sizeof(kind->last), "%s", line);
     }
     return take;
@@ -79,7 +79,7 @@ static bool log_may_write(const void *key, int priority, const char *line)
     if (priority > LOG_WARNING)
         return true;
     pthread_mutex_lock(&log_state.lock);
-    bool may = kind_take(key, priority, line);
+    bool may = kind_admit(key, priority, line);
     pthread_mutex_unlock(&log_state.lock);
     return may;
 }
@@ -95,9 +95,9 @@ static void log_from_fuse(enum fuse_log_level level, const char *format, va_list
     }
     pthread_mutex_lock(&log_state.lock);
     snprintf(log_state.last, sizeof(log_state.last), "%s", line);
-    bool held = log_state.held;
+    bool muted = log_state.muted;
     pthread_mutex_unlock(&log_state.lock);
-    if (!held && log_may_write(format, (int)level, line))
+    if (!muted && log_may_write(format, (int)level, line))
         log_write_line((int)level, line);
 }
 
@@ -110,7 +110,7 @@ void efsd_log_open(bool foreground)
     fuse_set_log_func(log_from_fuse);
 }
 
-static void log_tell(const void *key, enum efs_log_level level, const char *line)
+static void log_emit(const void *key, enum efs_log_level level, const char *line)
 {
     static const int priorities[] = {
         [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
@@ -129,16 +129,16 @@ void efsd_log(enum efs_log_level level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    log_tell(format, level, line);
+    log_emit(format, level, line);
 }
 
 void efsd_log_line(void *arg, enum efs_log_level level, const char *line)
 {
     (void)arg;
-    log_tell(&log_state, level, line);
+    log_emit(&log_state, level, line);
 }
 
-void efsd_log_left_out(void)
+void efsd_log_report_suppressed(void)
 {
     char line[sizeof(log_state.kinds[0].last) + 80];
     for (uint32_t i = 0; i < EFSD_LOG_KINDS; i++) {
@@ -146,10 +146,10 @@ void efsd_log_left_out(void)
         const struct log_kind kind = log_state.kinds[i];
         log_state.kinds[i] = (struct log_kind){0};
         pthread_mutex_unlock(&log_state.lock);
-        if (!kind.left_out)
+        if (!kind.suppressed)
             continue;
         snprintf(line, sizeof(line), "%llu more messages like this one were left out: %s",
-                 (unsigned long long)kind.left_out, kind.last);
+                 (unsigned long long)kind.suppressed, kind.last);
         log_write_line(kind.priority, line);
     }
 }
@@ -161,10 +161,10 @@ void efsd_log_started(void)
     log_state.starting = false;
 }
 
-void efsd_log_hold_fuse(bool hold)
+void efsd_log_mute_fuse(bool mute)
 {
     pthread_mutex_lock(&log_state.lock);
-    log_state.held = hold;
+    log_state.muted = mute;
     log_state.last[0] = '\0';
     pthread_mutex_unlock(&log_state.lock);
 }

@@ -16,18 +16,18 @@ void efsd_log_open(bool foreground);
 void efsd_log(enum efs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same, with the signature of efs_options.log. */
 void efsd_log_line(void *arg, enum efs_log_level level, const char *line);
-/* Logs how many messages of each kind were suppressed, and resets the limits. Call every EFSD_LOG_LEFT_OUT_MS and at
+/* Logs how many messages of each kind were suppressed, and resets the limits. Call every EFSD_LOG_SUPPRESSED_MS and at
  * the end. */
-void efsd_log_left_out(void);
-#define EFSD_LOG_LEFT_OUT_MS 60000
+void efsd_log_report_suppressed(void);
+#define EFSD_LOG_SUPPRESSED_MS 60000
 #define EFSD_LOG_KINDS 32 /* more than the formats of warnings and errors */
-#define EFSD_LOG_LINES 16 /* limit per kind and EFSD_LOG_LEFT_OUT_MS */
+#define EFSD_LOG_LINES 16 /* limit per kind and EFSD_LOG_SUPPRESSED_MS */
 /* The mount is ready: in the background, stderr is no longer used. */
 void efsd_log_started(void);
 /* true: suppress libfuse's messages during a call that may fail, and keep the last one for the error message; false:
  * log them again. */
-void efsd_log_hold_fuse(bool hold);
-/* Copies libfuse's last message since efsd_log_hold_fuse(), the reason of a failed mount; "" if none. */
+void efsd_log_mute_fuse(bool mute);
+/* Copies libfuse's last message since efsd_log_mute_fuse(), the reason of a failed mount; "" if none. */
 void efsd_log_last_fuse(char *text, size_t text_bytes);
 
 #endif

@@ -17,7 +17,7 @@ struct efsd;
 #define EFSD_IO_BYTES (1u << 20)
 #define EFSD_PAGE_BYTES 4096u
 /* Timeout of the kernel's cached entries and attributes: the tree never changes. */
-#define EFSD_KEEP_SECONDS 86400.0
+#define EFSD_ENTRY_TIMEOUT_SECONDS 86400.0
 
 /* The fastest serving path of this mount: "passthrough", "direct_io" or "page_cache". */
 const char *efsd_serving_path(const struct efsd *daemon);

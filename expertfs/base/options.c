@@ -60,7 +60,7 @@ const char *const efsd_tunables[EFSD_TUNABLES] = {
 /* Options of earlier versions, and their replacement. */
 static const struct {
     const char *name, *use;
-} gone[] = {
+} removed[] = {
     {"ahead", "the daemon chooses it"},
     {"delta", "thresholds of the pools are for moe-replay"},
     {"history", "`moe-replay counts STORE TRACE' writes the counts that a mount starts with"},
@@ -111,7 +111,7 @@ void efsd_options_free(struct efsd_options *options)
     *options = (struct efsd_options){0};
 }
 
-static errint_t option_take_count(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+static errint_t option_parse_count(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
 {
     char *end;
     errno = 0;
@@ -122,7 +122,7 @@ static errint_t option_take_count(const struct option *option, const char *value
     return 0;
 }
 
-static errint_t option_take_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
+static errint_t option_parse_size(const struct option *option, const char *value, uint64_t *out, struct efs_error *err)
 {
     *out = 0;
     if (strcmp(value, "auto") == 0)
@@ -135,7 +135,8 @@ static errint_t option_take_size(const struct option *option, const char *value,
     return *out ? 0 : efs_fail(err, -EINVAL, "option %s=%s: must be greater than 0", option->name, value);
 }
 
-static errint_t option_take_choice(const struct option *option, const char *value, unsigned *out, struct efs_error *err)
+static errint_t option_parse_choice(const struct option *option, const char *value, unsigned *out,
+                                    struct efs_error *err)
 {
     unsigned position = 0;
     size_t bytes = strlen(value);
@@ -151,8 +152,8 @@ static errint_t option_take_choice(const struct option *option, const char *valu
     return efs_fail(err, -EINVAL, "option %s=%s: must be one of %s", option->name, value, option->values);
 }
 
-static errint_t option_take_mount(struct efsd_options *options, const char *name, const char *value,
-                                  struct efs_error *err)
+static errint_t option_parse_mount(struct efsd_options *options, const char *name, const char *value,
+                                   struct efs_error *err)
 {
     char *joined;
     if (asprintf(&joined, "%s%s%s%s%s", options->mount ? options->mount : "", options->mount ? "," : "", name,
@@ -174,7 +175,7 @@ bool efsd_options_mounts_with(const struct efsd_options *options, const char *na
     return false;
 }
 
-static errint_t option_take_string(char **at, const char *value, struct efs_error *err)
+static errint_t option_parse_string(char **at, const char *value, struct efs_error *err)
 {
     char *copy = strdup(value);
     if (!copy)
@@ -185,20 +186,20 @@ static errint_t option_take_string(char **at, const char *value, struct efs_erro
 }
 
 /* Stores the value of a setting of efs_set(); *rc: 0 or -errno. False: name is not such a setting. */
-static bool option_take_tunable(struct efsd_options *options, const char *name, const char *value,
-                                struct efs_error *err, errint_t *rc)
+static bool option_parse_tunable(struct efsd_options *options, const char *name, const char *value,
+                                 struct efs_error *err, errint_t *rc)
 {
     for (size_t i = 0; i < EFSD_TUNABLES; i++)
         if (strcmp(name, efsd_tunables[i]) == 0) {
-            *rc = value && *value ? option_take_string(&options->tune[i], value, err)
+            *rc = value && *value ? option_parse_string(&options->tune[i], value, err)
                                   : efs_fail(err, -EINVAL, "option %s needs a value", name);
             return true;
         }
     return false;
 }
 
-static errint_t option_take(struct efsd_options *options, const struct option *option, const char *value,
-                            struct efs_error *err)
+static errint_t option_parse(struct efsd_options *options, const struct option *option, const char *value,
+                             struct efs_error *err)
 {
     if (option->values && (!value || !*value))
         return efs_fail(err, -EINVAL, "option %s needs a value: %s=%s", option->name, option->name, option->values);
@@ -208,21 +209,21 @@ static errint_t option_take(struct efsd_options *options, const struct option *o
     errint_t rc = 0;
     switch (option->take) {
     case TAKE_SIZE:
-        return option_take_size(option, value, at, err);
+        return option_parse_size(option, value, at, err);
     case TAKE_COUNT:
-        return option_take_count(option, value, at, err);
+        return option_parse_count(option, value, at, err);
     case TAKE_CHOICE:
-        return option_take_choice(option, value, at, err);
+        return option_parse_choice(option, value, at, err);
     case TAKE_FLAG:
     case TAKE_CLEAR:
         *(bool *)at = option->take == TAKE_FLAG;
         return 0;
     case TAKE_STRING:
-        return option_take_string(at, value, err);
+        return option_parse_string(at, value, err);
     case TAKE_MOUNT:
-        return option_take_mount(options, option->name, value, err);
+        return option_parse_mount(options, option->name, value, err);
     case TAKE_TUNABLE:
-        option_take_tunable(options, option->name, value, err, &rc);
+        option_parse_tunable(options, option->name, value, err, &rc);
     }
     return rc;
 }
@@ -237,7 +238,7 @@ static bool option_is_ignored(const char *name)
     return false;
 }
 
-static errint_t options_take_one(struct efsd_options *options, char *item, struct efs_error *err)
+static errint_t options_parse_one(struct efsd_options *options, char *item, struct efs_error *err)
 {
     char *value = strchr(item, '=');
     errint_t rc = 0;
@@ -245,12 +246,12 @@ static errint_t options_take_one(struct efsd_options *options, char *item, struc
         *value++ = '\0';
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         if (strcmp(item, table[i].name) == 0)
-            return option_take(options, &table[i], value, err);
-    if (option_is_ignored(item) || option_take_tunable(options, item, value, err, &rc))
+            return option_parse(options, &table[i], value, err);
+    if (option_is_ignored(item) || option_parse_tunable(options, item, value, err, &rc))
         return rc;
-    for (size_t i = 0; i < sizeof(gone) / sizeof(*gone); i++)
-        if (strcmp(item, gone[i].name) == 0)
-            return efs_fail(err, -EINVAL, "option %s is gone: %s", item, gone[i].use);
+    for (size_t i = 0; i < sizeof(removed) / sizeof(*removed); i++)
+        if (strcmp(item, removed[i].name) == 0)
+            return efs_fail(err, -EINVAL, "option %s is gone: %s", item, removed[i].use);
     return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; `expertfs --help` lists those that there are", item);
 }
 
@@ -263,7 +264,7 @@ errint_t efsd_options_parse(struct efsd_options *options, const char *list, stru
     char *rest = copy, *item;
     while (!rc && (item = strsep(&rest, ",")))
         if (*item)
-            rc = options_take_one(options, item, err);
+            rc = options_parse_one(options, item, err);
     free(copy);
     return rc;
 }

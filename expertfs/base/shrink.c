@@ -19,8 +19,8 @@
 #include "daemon.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define LOOK_BYTES (64 * MIB)  /* bytes read between two checks; a check takes < 1 % of the time to read them */
-#define LEAST_BYTES (96 * MIB) /* minimum for the pools: reads in flight and the kernel's read-ahead */
+#define CHECK_BYTES (64 * MIB) /* bytes read between two checks; a check takes < 1 % of the time to read them */
+#define MIN_BYTES (96 * MIB)   /* minimum for the pools: reads in flight and the kernel's read-ahead */
 #define DIRECT_SHARE 8u        /* more than 1/8 of the bytes since the last check were uncached: the pools are in use */
 #define SPARE_SHARE 6u         /* at most 1/6 of the available memory is free: the page cache has filled it */
 
@@ -46,7 +46,7 @@ static void shrink_set_budget(struct efsd *daemon, uint64_t bytes)
     shrink->set_bytes = atomic_load(&shrink->cached_bytes);
     if (set) {
         set = bytes && !efs_get(daemon->fs, "budget", shrink->budget, sizeof(shrink->budget));
-        atomic_store(&shrink->small, set);
+        atomic_store(&shrink->reduced, set);
     }
 }
 
@@ -56,34 +56,34 @@ static bool shrink_had_time(const struct efsd *daemon)
     return atomic_load(&daemon->shrink.cached_bytes) - daemon->shrink.set_bytes >= efsd_memory_bytes();
 }
 
-static void shrink_look(struct efsd *daemon, bool in_use)
+static void shrink_check(struct efsd *daemon, bool in_use)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
     char budget[64];
     if (efs_get(daemon->fs, "budget", budget, sizeof(budget)))
         return;
-    bool small = atomic_load(&shrink->small) && strcmp(budget, shrink->budget) == 0;
-    atomic_store(&shrink->small, small);
-    if (!small && strcmp(budget, "auto") != 0)
+    bool reduced = atomic_load(&shrink->reduced) && strcmp(budget, shrink->budget) == 0;
+    atomic_store(&shrink->reduced, reduced);
+    if (!reduced && strcmp(budget, "auto") != 0)
         return; /* a user has set the budget */
-    bool wanted = !in_use && (pagecache_is_filled(daemon) || (small && !shrink_had_time(daemon)));
-    if (small == wanted)
+    bool wanted = !in_use && (pagecache_is_filled(daemon) || (reduced && !shrink_had_time(daemon)));
+    if (reduced == wanted)
         return;
     struct efs_stats stats;
     efs_stats(daemon->fs, &stats);
-    uint64_t least = stats.fixed_bytes + LEAST_BYTES;
-    if (small)
+    uint64_t least = stats.fixed_bytes + MIN_BYTES;
+    if (reduced)
         shrink_set_budget(daemon, 0);
     else if (least < stats.budget_bytes)
         shrink_set_budget(daemon, least);
 }
 
-static void shrink_look_alone(struct efsd *daemon, bool in_use)
+static void shrink_try_check(struct efsd *daemon, bool in_use)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
-    if (!atomic_exchange(&shrink->looking, true)) {
-        shrink_look(daemon, in_use);
-        atomic_store(&shrink->looking, false);
+    if (!atomic_exchange(&shrink->checking, true)) {
+        shrink_check(daemon, in_use);
+        atomic_store(&shrink->checking, false);
     }
 }
 
@@ -92,17 +92,17 @@ void efsd_shrink_read(struct efsd *daemon, size_t bytes, bool cached)
     struct efsd_shrink *shrink = &daemon->shrink;
     uint64_t direct = atomic_fetch_add_explicit(&shrink->direct_bytes, cached ? 0 : bytes, memory_order_relaxed);
     uint64_t all = atomic_fetch_add_explicit(&shrink->cached_bytes, cached ? bytes : 0, memory_order_relaxed);
-    uint64_t at = atomic_load_explicit(&shrink->look_bytes, memory_order_relaxed);
-    if (all + direct < at + LOOK_BYTES || !atomic_compare_exchange_strong(&shrink->look_bytes, &at, all))
+    uint64_t at = atomic_load_explicit(&shrink->checked_bytes, memory_order_relaxed);
+    if (all + direct < at + CHECK_BYTES || !atomic_compare_exchange_strong(&shrink->checked_bytes, &at, all))
         return;
     direct = atomic_exchange(&shrink->direct_bytes, 0);
     bool leased = atomic_exchange(&shrink->leased, false);
-    shrink_look_alone(daemon, leased || direct > LOOK_BYTES / DIRECT_SHARE);
+    shrink_try_check(daemon, leased || direct > CHECK_BYTES / DIRECT_SHARE);
 }
 
 void efsd_shrink_leased(struct efsd *daemon)
 {
     struct efsd_shrink *shrink = &daemon->shrink;
-    if (!atomic_exchange(&shrink->leased, true) && atomic_load(&shrink->small))
-        shrink_look_alone(daemon, true);
+    if (!atomic_exchange(&shrink->leased, true) && atomic_load(&shrink->reduced))
+        shrink_try_check(daemon, true);
 }

@@ -12,14 +12,14 @@
 struct efsd;
 
 struct efsd_shrink {
-    _Atomic uint64_t cached_bytes; /* bytes read for the page cache */
-    _Atomic uint64_t direct_bytes; /* bytes read uncached since the last check */
-    _Atomic uint64_t look_bytes;   /* cached_bytes at the last check */
-    _Atomic bool leased;           /* an expert was leased since the last check */
-    _Atomic bool small;            /* the budget was reduced by this file */
-    _Atomic bool looking;          /* try-lock; guards the fields below, and changes of small */
-    uint64_t set_bytes;            /* cached_bytes when the budget was last set */
-    char budget[64];               /* the reduced budget, as efs_get() returns it */
+    _Atomic uint64_t cached_bytes;  /* bytes read for the page cache */
+    _Atomic uint64_t direct_bytes;  /* bytes read uncached since the last check */
+    _Atomic uint64_t checked_bytes; /* cached_bytes at the last check */
+    _Atomic bool leased;            /* an expert was leased since the last check */
+    _Atomic bool reduced;           /* the budget was reduced by this file */
+    _Atomic bool checking;          /* try-lock; guards the fields below, and changes of reduced */
+    uint64_t set_bytes;             /* cached_bytes when the budget was last set */
+    char budget[64];                /* the reduced budget, as efs_get() returns it */
 };
 
 /* Counts a read of a file, for the page cache or uncached, and checks the budget every 64 MiB. */

@@ -191,7 +191,7 @@ static void render_experts(struct efsd *daemon, FILE *out)
 static void render_messages(struct efsd *daemon, const struct efsd_messages *messages, FILE *out)
 {
     pthread_mutex_lock(&daemon->tuning.lock);
-    fprintf(out, "taken: %llu\nrefused: %llu\nrefused_last: %s\n", U(messages->taken), U(messages->refused),
+    fprintf(out, "taken: %llu\nrefused: %llu\nrefused_last: %s\n", U(messages->accepted), U(messages->refused),
             *messages->refused_last ? messages->refused_last : "-");
     pthread_mutex_unlock(&daemon->tuning.lock);
 }

@@ -18,7 +18,7 @@
 #include "log.h"
 #include "want_text.h"
 
-bool efsd_is_written(const struct efsd *daemon, uint32_t node)
+bool efsd_is_writable(const struct efsd *daemon, uint32_t node)
 {
     const struct efsd_node *n = &daemon->tree.nodes[node];
     return n->kind == EFSD_CONTROL && (n->id == EFSD_CONTROL_WANT || n->id == EFSD_CONTROL_HINT);
@@ -31,7 +31,7 @@ static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messag
 {
     const char *why = *err->text ? err->text : strerror(-rc);
     pthread_mutex_lock(&daemon->tuning.lock);
-    messages->taken += !rc;
+    messages->accepted += !rc;
     messages->refused += rc != 0;
     if (rc)
         snprintf(messages->refused_last, sizeof(messages->refused_last), "%.399s", why);
@@ -43,13 +43,13 @@ static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messag
     return rc == -ENOENT ? -EINVAL : rc; /* ENOENT would mean that the file does not exist */
 }
 
-errint_t efsd_want_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+errint_t efsd_want_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
     efsd_count(&daemon->counters.wants, !rc);
     return message_done(daemon, user, &daemon->tuning.wants, rc, err);
 }
 
-errint_t efsd_hint_told(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
+errint_t efsd_hint_finish(struct efsd *daemon, uid_t user, errint_t rc, const struct efs_error *err)
 {
     return message_done(daemon, user, &daemon->tuning.hints, rc, err);
 }
@@ -97,7 +97,7 @@ static errint_t message_parse(struct efsd *daemon, const char *text, size_t byte
 }
 
 /* Checks all lines before it submits the first request. */
-static errint_t want_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
+static errint_t want_submit(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
     const struct efs_request_how how = {.bring = true};
     struct efs_error err = {.text = ""};
@@ -108,11 +108,11 @@ static errint_t want_take(struct efsd *daemon, uid_t user, const char *text, siz
     for (uint32_t i = 0; rc == 0 && i < m.requests; at += m.counts[i++])
         rc = efs_request_submit(daemon->fs, m.needs + at, m.counts[i], &how, &none, &err);
     message_free(&m);
-    return efsd_want_told(daemon, user, rc, &err);
+    return efsd_want_finish(daemon, user, rc, &err);
 }
 
 /* Processes line by line: lines before a refused one have taken effect. */
-static errint_t hint_take(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
+static errint_t hint_submit(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
     struct efs_error err = {.text = ""};
     struct efsd_hint hint;
@@ -128,7 +128,7 @@ static errint_t hint_take(struct efsd *daemon, uid_t user, const char *text, siz
                                             .weights = hint.probabilities};
         rc = efs_routing_take(daemon->fs, 0, true, &routing, &err);
     }
-    return efsd_hint_told(daemon, user, rc ? rc : got, &err);
+    return efsd_hint_finish(daemon, user, rc ? rc : got, &err);
 }
 
 void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t bytes, off_t offset,
@@ -137,12 +137,12 @@ void efsd_want_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t by
     struct efsd *daemon = fuse_req_userdata(req);
     uint32_t node;
     (void)offset;
-    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_written(daemon, node) || file->writepage) {
+    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_writable(daemon, node) || file->writepage) {
         fuse_reply_err(req, EROFS); /* writepage: written through a mapping, without message boundaries */
         return;
     }
     bool hint = daemon->tree.nodes[node].id == EFSD_CONTROL_HINT;
-    errint_t rc = (hint ? hint_take : want_take)(daemon, fuse_req_ctx(req)->uid, data, bytes);
+    errint_t rc = (hint ? hint_submit : want_submit)(daemon, fuse_req_ctx(req)->uid, data, bytes);
     if (rc)
         fuse_reply_err(req, -rc);
     else

@@ -17,7 +17,7 @@ static void line_skip_blanks(struct line *line)
         line->at++;
 }
 
-static bool line_take(struct line *line, char c)
+static bool line_skip(struct line *line, char c)
 {
     if (line->at == line->end || *line->at != c)
         return false;
@@ -25,7 +25,7 @@ static bool line_take(struct line *line, char c)
     return true;
 }
 
-static bool line_take_number(struct line *line, uint32_t *number)
+static bool line_parse_number(struct line *line, uint32_t *number)
 {
     const char *begin = line->at;
     *number = 0;
@@ -37,7 +37,7 @@ static bool line_take_number(struct line *line, uint32_t *number)
 }
 
 /* "3:", "L03:" or "encoder-L03:" */
-static bool line_take_layer(struct line *line, char stack[EFSD_WANT_STACK], uint32_t *layer)
+static bool line_parse_layer(struct line *line, char stack[EFSD_WANT_STACK], uint32_t *layer)
 {
     const char *colon = memchr(line->at, ':', (size_t)(line->end - line->at));
     const char *dash = colon ? memrchr(line->at, '-', (size_t)(colon - line->at)) : NULL;
@@ -47,11 +47,11 @@ static bool line_take_layer(struct line *line, char stack[EFSD_WANT_STACK], uint
     memcpy(stack, line->at, stack_bytes);
     stack[stack_bytes] = '\0';
     line->at += dash ? stack_bytes + 1 : 0;
-    line_take(line, 'L');
-    if (!line_take_number(line, layer))
+    line_skip(line, 'L');
+    if (!line_parse_number(line, layer))
         return false;
     line_skip_blanks(line);
-    return line_take(line, ':');
+    return line_skip(line, ':');
 }
 
 /* True at the end of a word: at a blank, or at the end of the line. Skips blanks. */
@@ -63,26 +63,26 @@ static bool line_ends_word(struct line *line)
 }
 
 /* "17*12" or "17" */
-static bool line_take_need(struct line *line, void *into, uint32_t n)
+static bool line_parse_expert(struct line *line, void *into, uint32_t n)
 {
     struct efs_need *needs = ((struct efsd_want *)into)->needs, *need = &needs[n];
     need->tokens = 1;
-    bool good = line_take_number(line, &need->expert) &&
-                (!line_take(line, '*') || (line_take_number(line, &need->tokens) && need->tokens));
+    bool good = line_parse_number(line, &need->expert) &&
+                (!line_skip(line, '*') || (line_parse_number(line, &need->tokens) && need->tokens));
     for (uint32_t i = 0; i < n && good; i++)
         good = needs[i].expert != need->expert;
     return good;
 }
 
 /* "0.62", "1", "1.000": at most six decimal places */
-static bool line_take_probability(struct line *line, float *probability)
+static bool line_parse_probability(struct line *line, float *probability)
 {
     uint32_t whole, part = 0, scale = 1;
-    if (!line_take_number(line, &whole) || whole > 1)
+    if (!line_parse_number(line, &whole) || whole > 1)
         return false;
-    if (line_take(line, '.')) {
+    if (line_skip(line, '.')) {
         const char *begin = line->at;
-        if (!line_take_number(line, &part) || line->at - begin > 6)
+        if (!line_parse_number(line, &part) || line->at - begin > 6)
             return false;
         for (const char *at = begin; at < line->at; at++)
             scale *= 10;
@@ -92,12 +92,12 @@ static bool line_take_probability(struct line *line, float *probability)
 }
 
 /* "17?0.62" or "17" */
-static bool line_take_hinted(struct line *line, void *into, uint32_t n)
+static bool line_parse_hinted(struct line *line, void *into, uint32_t n)
 {
     struct efsd_hint *hint = into;
     hint->probabilities[n] = 1;
-    bool good = line_take_number(line, &hint->experts[n]) &&
-                (!line_take(line, '?') || line_take_probability(line, &hint->probabilities[n]));
+    bool good = line_parse_number(line, &hint->experts[n]) &&
+                (!line_skip(line, '?') || line_parse_probability(line, &hint->probabilities[n]));
     for (uint32_t i = 0; i < n && good; i++)
         good = hint->experts[i] != hint->experts[n];
     return good;
@@ -140,7 +140,7 @@ static int message_next(const char **text, size_t *bytes, char stack[EFSD_WANT_S
     const char *begin;
     if (!line_next(text, bytes, &line, &begin))
         return 0;
-    bool good = (size_t)(line.end - begin) <= EFS_WANT_LINE_BYTES && line_take_layer(&line, stack, layer);
+    bool good = (size_t)(line.end - begin) <= EFS_WANT_LINE_BYTES && line_parse_layer(&line, stack, layer);
     line_skip_blanks(&line);
     *count = 0;
     do
@@ -151,12 +151,12 @@ static int message_next(const char **text, size_t *bytes, char stack[EFSD_WANT_S
 
 int efsd_want_next(const char **text, size_t *bytes, struct efsd_want *want, struct efs_error *err)
 {
-    return message_next(text, bytes, want->stack, &want->layer, &want->count, line_take_need, want,
+    return message_next(text, bytes, want->stack, &want->layer, &want->count, line_parse_expert, want,
                         "a request is LAYER: EXPERT*TOKENS EXPERT ..., such as 3: 17*12 4 9*2", err);
 }
 
 int efsd_hint_next(const char **text, size_t *bytes, struct efsd_hint *hint, struct efs_error *err)
 {
-    return message_next(text, bytes, hint->stack, &hint->layer, &hint->count, line_take_hinted, hint,
+    return message_next(text, bytes, hint->stack, &hint->layer, &hint->count, line_parse_hinted, hint,
                         "a hint is LAYER: EXPERT?PROBABILITY EXPERT ..., such as 5: 17?0.62 4?0.3", err);
 }

@@ -12,7 +12,7 @@
 
 /* Counts of the messages that were written to a file or sent over the socket. */
 struct efsd_messages {
-    uint64_t taken, refused;
+    uint64_t accepted, refused;
     char refused_last[400]; /* reason of the last refusal; "": none */
 };
 

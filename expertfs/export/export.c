@@ -13,7 +13,7 @@
 
 #include "log.h"
 
-#define SESSIONS 16u
+#define CLIENTS_MAX 16u
 #define SEND_BYTES (256 << 10)
 #define PAUSE_MS 200
 
@@ -55,30 +55,30 @@ static void export_accept(struct efsd_export *h)
     struct ucred who;
     socklen_t room = sizeof(who);
     bool may = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &room) == 0 && (who.uid == h->daemon->uid || who.uid == 0);
-    struct efsd_session *s = may && h->session_count < SESSIONS ? calloc(1, sizeof(*s)) : NULL;
+    struct efsd_export_client *s = may && h->client_count < CLIENTS_MAX ? calloc(1, sizeof(*s)) : NULL;
     if (!s) {
         close(fd);
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    *s = (struct efsd_session){.export = h, .fd = fd, .user = who.uid, .references = 1, .list_at = UINT32_MAX};
-    s->late_end = &s->late;
+    *s = (struct efsd_export_client){.export = h, .fd = fd, .user = who.uid, .references = 1, .list_at = UINT32_MAX};
+    s->queued_end = &s->queued;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     pthread_mutex_lock(&h->lock);
-    s->next = h->sessions;
-    h->sessions = s;
-    h->session_count++;
+    s->next = h->clients;
+    h->clients = s;
+    h->client_count++;
     pthread_mutex_unlock(&h->lock);
     efsd_count(&h->daemon->counters.handout_clients, 1);
     if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event))
-        efsd_export_end(s);
+        efsd_export_client_end(s);
 }
 
 static void *export_run(void *arg)
 {
     struct efsd_export *h = arg;
     struct epoll_event event;
-    for (;;) { /* one event per call, so that no other event refers to a session that was freed */
+    for (;;) { /* one event per call, so that no other event refers to a client that was freed */
         int n = epoll_wait(h->epoll, &event, 1, h->paused ? PAUSE_MS : -1);
         if (h->paused && n == 0)
             export_listen(h, true);
@@ -92,11 +92,11 @@ static void *export_run(void *arg)
             export_accept(h);
             continue;
         }
-        struct efsd_session *s = event.data.ptr;
+        struct efsd_export_client *s = event.data.ptr;
         if (event.events & EPOLLOUT)
             efsd_export_flush(s);
         if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-            efsd_export_receive(s);
+            efsd_export_client_receive(s);
     }
 }
 
@@ -153,9 +153,9 @@ void efsd_export_stop(struct efsd_export *h)
         return;
     h->started = write(h->stop, &one, sizeof(one)) != (ssize_t)sizeof(one);
     pthread_join(h->thread, NULL);
-    /* Experts of clients stay held until the engine is closed: clients may be reading them. */
+    /* Experts of clients stay pinned until the engine is closed: clients may be reading them. */
     pthread_mutex_lock(&h->lock);
-    for (struct efsd_session *s = h->sessions; s; s = s->next)
+    for (struct efsd_export_client *s = h->clients; s; s = s->next)
         shutdown(s->fd, SHUT_RDWR);
     pthread_mutex_unlock(&h->lock);
 }
@@ -164,16 +164,16 @@ void efsd_export_free(struct efsd_export *h)
 {
     if (!h)
         return;
-    while (h->sessions) {
-        struct efsd_session *s = h->sessions;
-        h->sessions = s->next;
+    while (h->clients) {
+        struct efsd_export_client *s = h->clients;
+        h->clients = s->next;
         for (uint32_t tag = 0; tag < s->tags; tag++)
-            if (s->held[tag]) { /* the engine is closed: nothing to drop */
-                const struct efsd_drop drop = efsd_held_free(s->held[tag]);
+            if (s->items[tag]) { /* the engine is closed: nothing to drop */
+                const struct efsd_drop drop = efsd_export_item_free(s->items[tag]);
                 efs_request_forget(drop.request, drop.index);
             }
         close(s->fd);
-        efsd_session_unref(s);
+        efsd_export_client_unref(s);
     }
     efsd_socket_close(&h->socket);
     const int all[] = {h->epoll, h->stop, h->spare};

@@ -14,93 +14,93 @@ static struct efs_export_answer answer_to(uint32_t tag)
         .head = {sizeof(struct efs_export_answer), EFS_EXPORT_VERSION, EFS_EXPORT_ANSWER, 1}, .tag = tag};
 }
 
-static errint_t session_answer_error(const struct efsd_session *s, uint32_t tag, errint_t error)
+static errint_t client_answer_error(const struct efsd_export_client *s, uint32_t tag, errint_t error)
 {
     struct efs_export_answer answer = answer_to(tag);
     answer.error = error;
-    return efsd_session_send(s, &answer.head, -1);
+    return efsd_export_client_send(s, &answer.head, -1);
 }
 
-static errint_t session_answer_full(struct efsd_session *s, const struct efsd_held *held)
+static errint_t client_answer_full(struct efsd_export_client *s, const struct efsd_export_item *item)
 {
     struct efs_window window;
-    errint_t rc = efs_request_window(held->request, held->index, &window);
+    errint_t rc = efs_request_window(item->request, item->index, &window);
     if (rc)
         return rc;
-    bool new = !efsd_session_has(s, window.number);
+    bool new = !efsd_export_client_has_window(s, window.number);
     if (new)
-        rc = efs_request_open_window(held->request, held->index, window.number, &window);
+        rc = efs_request_open_window(item->request, item->index, window.number, &window);
     if (rc)
         return rc == -EAGAIN ? -EIO : rc;
-    rc = efsd_session_have(s, window.number);
+    rc = efsd_export_client_add_window(s, window.number);
     if (rc) {
         if (new)
             close(window.fd);
         return rc;
     }
-    struct efs_export_answer answer = answer_to(held->tag);
+    struct efs_export_answer answer = answer_to(item->tag);
     answer.window = window.number;
     answer.window_bytes = window.bytes;
     answer.file_bytes = window.file_bytes;
-    rc = efsd_session_send(s, &answer.head, new ? window.fd : -1);
+    rc = efsd_export_client_send(s, &answer.head, new ? window.fd : -1);
     if (new)
         close(window.fd);
     if (rc && new)
-        s->has[window.number / 8] &= (uint8_t) ~(1u << (window.number % 8));
+        s->window_map[window.number / 8] &= (uint8_t) ~(1u << (window.number % 8));
     return rc;
 }
 
 /* 0; -EAGAIN: the socket is full; -EBUSY and other errors: the expert cannot be sent. */
-static errint_t session_answer_held(struct efsd_session *s, struct efsd_held *held)
+static errint_t client_answer_item(struct efsd_export_client *s, struct efsd_export_item *item)
 {
-    return efs_request_form(held->request, held->index) == EFS_FORM_CODED ? efsd_session_answer_coded(s, held)
-                                                                          : session_answer_full(s, held);
+    return efs_request_form(item->request, item->index) == EFS_FORM_CODED ? efsd_export_client_answer_coded(s, item)
+                                                                          : client_answer_full(s, item);
 }
 
-static void session_put_late(struct efsd_session *s, uint32_t tag, errint_t error)
+static void client_queue_answer(struct efsd_export_client *s, uint32_t tag, errint_t error)
 {
-    struct efsd_late *late = s->late_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*late)) : NULL;
-    if (!late) { /* the client does not read its answers, or no memory: disconnect it, it would wait forever */
+    struct efsd_queued_answer *queued = s->queued_count < EFS_EXPORT_TAGS ? calloc(1, sizeof(*queued)) : NULL;
+    if (!queued) { /* the client does not read its answers, or no memory: disconnect it, it would wait forever */
         shutdown(s->fd, SHUT_RDWR);
         return;
     }
-    *late = (struct efsd_late){.tag = tag, .error = error};
-    *s->late_end = late;
-    s->late_end = &late->next;
-    s->late_count++;
-    efsd_session_watch(s, true);
+    *queued = (struct efsd_queued_answer){.tag = tag, .error = error};
+    *s->queued_end = queued;
+    s->queued_end = &queued->next;
+    s->queued_count++;
+    efsd_export_client_poll(s, true);
 }
 
 /* Reports that a tag is free. Does not look up the tag: the client may have used it for another request before this
  * error could be sent. */
-static void session_refuse(struct efsd_session *s, uint32_t tag, errint_t error)
+static void client_refuse(struct efsd_export_client *s, uint32_t tag, errint_t error)
 {
     assert(error < 0);
-    errint_t rc = session_answer_error(s, tag, error);
+    errint_t rc = client_answer_error(s, tag, error);
     if (rc == -EAGAIN)
-        session_put_late(s, tag, error);
+        client_queue_answer(s, tag, error);
     else if (rc < 0) /* no memory for a packet: the client would wait forever */
         shutdown(s->fd, SHUT_RDWR);
 }
 
-/* Answers for an expert that is HELD. If the expert cannot be sent, frees its tag, reports the error, and returns the
- * expert for the caller to drop. */
-static struct efsd_drop session_answer(struct efsd_session *s, struct efsd_held *held)
+/* Answers for an expert that is EXPORTED. If the expert cannot be sent, frees its tag, reports the error, and returns
+ * the expert for the caller to drop. */
+static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_export_item *item)
 {
-    uint32_t tag = held->tag;
-    assert(held->session == s && held->request && !held->dropped && s->held[tag] == held);
-    errint_t rc = session_answer_held(s, held);
+    uint32_t tag = item->tag;
+    assert(item->client == s && item->request && !item->dropped && s->items[tag] == item);
+    errint_t rc = client_answer_item(s, item);
     if (rc == 0) {
         efsd_count(&s->export->daemon->counters.handouts, 1);
         return (struct efsd_drop){NULL, 0};
     }
     if (rc == -EAGAIN) {
-        session_put_late(s, tag, 0);
+        client_queue_answer(s, tag, 0);
         return (struct efsd_drop){NULL, 0};
     }
-    s->held[tag] = NULL;
-    session_refuse(s, tag, rc);
-    return efsd_held_free(held);
+    s->items[tag] = NULL;
+    client_refuse(s, tag, rc);
+    return efsd_export_item_free(item);
 }
 
 void efsd_export_drop(struct efsd_drop drop)
@@ -109,23 +109,23 @@ void efsd_export_drop(struct efsd_drop drop)
         efs_request_drop(drop.request, drop.index);
 }
 
-void efsd_export_flush(struct efsd_session *s)
+void efsd_export_flush(struct efsd_export_client *s)
 {
     pthread_mutex_lock(&s->export->lock);
-    struct efsd_late *all = s->late;
-    s->late = NULL;
-    s->late_end = &s->late;
-    s->late_count = 0;
-    efsd_session_watch(s, false);
+    struct efsd_queued_answer *all = s->queued;
+    s->queued = NULL;
+    s->queued_end = &s->queued;
+    s->queued_count = 0;
+    efsd_export_client_poll(s, false);
     while (all) {
-        struct efsd_late *one = all;
+        struct efsd_queued_answer *one = all;
         struct efsd_drop drop = {NULL, 0};
         all = one->next;
-        struct efsd_held *held = efsd_held_of(s, one->tag);
+        struct efsd_export_item *item = efsd_export_item_find(s, one->tag);
         if (one->error)
-            session_refuse(s, one->tag, one->error);
-        else if (held && held->request) /* else the client has dropped it meanwhile */
-            drop = session_answer(s, held);
+            client_refuse(s, one->tag, one->error);
+        else if (item && item->request) /* else the client has dropped it meanwhile */
+            drop = client_answer(s, item);
         free(one);
         if (drop.request) {
             pthread_mutex_unlock(&s->export->lock);
@@ -134,31 +134,31 @@ void efsd_export_flush(struct efsd_session *s)
         }
     }
     pthread_mutex_unlock(&s->export->lock);
-    efsd_export_list_on(s);
+    efsd_export_list_continue(s);
 }
 
-void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
+void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index)
 {
-    struct efsd_held *held = arg;
-    struct efsd_session *s = held->session;
+    struct efsd_export_item *item = arg;
+    struct efsd_export_client *s = item->client;
     struct efsd_export *export = s->export;
     struct efsd_drop drop;
-    uint32_t tag = held->tag;
+    uint32_t tag = item->tag;
     pthread_mutex_lock(&export->lock);
-    assert(!held->request && s->references > 0);
-    held->request = request;
-    held->index = index;
-    if (held->dropped) {
-        drop = efsd_held_free(held); /* its tag was freed when the client dropped it */
+    assert(!item->request && s->references > 0);
+    item->request = request;
+    item->index = index;
+    if (item->dropped) {
+        drop = efsd_export_item_free(item); /* its tag was freed when the client dropped it */
     } else if (error) {
-        assert(s->held[tag] == held);
-        s->held[tag] = NULL;
-        drop = efsd_held_free(held);
-        session_refuse(s, tag, error == -EAGAIN ? -EIO : error);
+        assert(s->items[tag] == item);
+        s->items[tag] = NULL;
+        drop = efsd_export_item_free(item);
+        client_refuse(s, tag, error == -EAGAIN ? -EIO : error);
     } else {
-        drop = session_answer(s, held);
+        drop = client_answer(s, item);
     }
-    efsd_session_unref(s);
+    efsd_export_client_unref(s);
     pthread_mutex_unlock(&export->lock);
     efsd_export_drop(drop);
 }

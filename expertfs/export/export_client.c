@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_client.c - see export_internal.h: the experts and windows of a session, sending packets. */
+/* export_client.c - see export_internal.h: the experts and windows of a client; sending packets. */
 #include "export_internal.h"
 
 #include <errno.h>
@@ -8,17 +8,17 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-void efsd_session_unref(struct efsd_session *s)
+void efsd_export_client_unref(struct efsd_export_client *s)
 {
     if (--s->references)
         return;
-    while (s->late) {
-        struct efsd_late *late = s->late;
-        s->late = late->next;
-        free(late);
+    while (s->queued) {
+        struct efsd_queued_answer *queued = s->queued;
+        s->queued = queued->next;
+        free(queued);
     }
-    free(s->held);
-    free(s->has);
+    free(s->items);
+    free(s->window_map);
     free(s);
 }
 
@@ -37,35 +37,35 @@ void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t eleme
     return bytes;
 }
 
-struct efsd_held *efsd_held_of(const struct efsd_session *s, uint32_t tag)
+struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *s, uint32_t tag)
 {
-    return tag < s->tags ? s->held[tag] : NULL;
+    return tag < s->tags ? s->items[tag] : NULL;
 }
 
-struct efsd_drop efsd_held_free(struct efsd_held *held)
+struct efsd_drop efsd_export_item_free(struct efsd_export_item *item)
 {
-    const struct efsd_drop drop = {held->request, held->index};
-    free(held->body);
-    free(held);
+    const struct efsd_drop drop = {item->request, item->index};
+    free(item->body);
+    free(item);
     return drop;
 }
 
-bool efsd_session_has(const struct efsd_session *s, uint32_t window)
+bool efsd_export_client_has_window(const struct efsd_export_client *s, uint32_t window)
 {
-    return window / 8 < s->windows && (s->has[window / 8] >> (window % 8) & 1);
+    return window / 8 < s->window_map_bytes && (s->window_map[window / 8] >> (window % 8) & 1);
 }
 
-errint_t efsd_session_have(struct efsd_session *s, uint32_t window)
+errint_t efsd_export_client_add_window(struct efsd_export_client *s, uint32_t window)
 {
-    uint8_t *has = efsd_export_grow(s->has, &s->windows, window / 8, 1);
-    if (!has)
+    uint8_t *window_map = efsd_export_grow(s->window_map, &s->window_map_bytes, window / 8, 1);
+    if (!window_map)
         return -ENOMEM;
-    s->has = has;
-    s->has[window / 8] |= (uint8_t)(1u << (window % 8));
+    s->window_map = window_map;
+    s->window_map[window / 8] |= (uint8_t)(1u << (window % 8));
     return 0;
 }
 
-errint_t efsd_session_send(const struct efsd_session *s, const struct efs_export_head *packet, int fd)
+errint_t efsd_export_client_send(const struct efsd_export_client *s, const struct efs_export_head *packet, int fd)
 {
     union {
         struct cmsghdr header;
@@ -85,7 +85,7 @@ errint_t efsd_session_send(const struct efsd_session *s, const struct efs_export
     return sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-void efsd_session_watch(const struct efsd_session *s, bool room)
+void efsd_export_client_poll(const struct efsd_export_client *s, bool room)
 {
     struct epoll_event event = {.events = EPOLLIN | (room ? EPOLLOUT : 0), .data.ptr = (void *)(uintptr_t)s};
     if (epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event) < 0 && room)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export_coded.c - see export_internal.h. A coded expert is stored in several places of the chunk pool. First the windows
- * that the client lacks are sent, then the places in them. Lock held.
+ * export_coded.c - see export_internal.h. A coded expert is stored in several places of the chunk pool. First the
+ * windows that the client lacks are sent, then the places in them. Lock held.
  */
 #include "export_internal.h"
 
@@ -12,85 +12,85 @@
 #include <unistd.h>
 
 /* Builds the payload: the layout, if requested, and the places. */
-static errint_t held_tell(struct efsd_held *held, const struct efs_export_place *places, uint32_t count)
+static errint_t item_build_body(struct efsd_export_item *item, const struct efs_export_place *places, uint32_t count)
 {
     struct efs_export_layout *layout = NULL;
     size_t layout_bytes = 0, places_bytes = count * sizeof(*places), bytes;
-    errint_t rc = held->with_layout ? efs_request_layout(held->request, held->index, &layout, &layout_bytes) : 0;
+    errint_t rc = item->with_layout ? efs_request_layout(item->request, item->index, &layout, &layout_bytes) : 0;
     if (rc)
         return rc;
     if (__builtin_add_overflow(layout_bytes, places_bytes, &bytes) || bytes > UINT32_MAX)
         rc = -EFBIG;
-    held->body = rc == 0 ? malloc(bytes) : NULL;
-    if (rc == 0 && !held->body)
+    item->body = rc == 0 ? malloc(bytes) : NULL;
+    if (rc == 0 && !item->body)
         rc = -ENOMEM;
     if (rc == 0) {
         if (layout)
-            memcpy(held->body, layout, layout_bytes);
-        memcpy(held->body + layout_bytes, places, places_bytes);
-        held->layout_bytes = (uint32_t)layout_bytes;
-        held->body_bytes = (uint32_t)bytes;
+            memcpy(item->body, layout, layout_bytes);
+        memcpy(item->body + layout_bytes, places, places_bytes);
+        item->layout_bytes = (uint32_t)layout_bytes;
+        item->body_bytes = (uint32_t)bytes;
     }
     free(layout);
     return rc;
 }
 
-static errint_t session_send_window(struct efsd_session *s, const struct efsd_held *held, uint32_t number)
+static errint_t client_send_window(struct efsd_export_client *s, const struct efsd_export_item *item, uint32_t number)
 {
     struct efs_window window;
-    if (number == 0 || efsd_session_has(s, number))
+    if (number == 0 || efsd_export_client_has_window(s, number))
         return 0;
-    errint_t rc = efs_request_open_window(held->request, held->index, number, &window);
+    errint_t rc = efs_request_open_window(item->request, item->index, number, &window);
     if (rc)
         return rc == -EAGAIN ? -EIO : rc;
     const struct efs_export_answer packet = {.head = {sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_WINDOW, 1},
                                              .window = number,
                                              .window_bytes = window.bytes};
-    rc = efsd_session_send(s, &packet.head, window.fd);
+    rc = efsd_export_client_send(s, &packet.head, window.fd);
     close(window.fd);
-    return rc ? rc : efsd_session_have(s, number);
+    return rc ? rc : efsd_export_client_add_window(s, number);
 }
 
-static errint_t session_send_part(struct efsd_session *s, struct efsd_held *held)
+static errint_t client_send_part(struct efsd_export_client *s, struct efsd_export_item *item)
 {
     struct efs_export_coded packet;
-    uint32_t left = held->body_bytes - held->sent_bytes;
+    uint32_t left = item->body_bytes - item->sent_bytes;
     uint32_t part = left < EFS_EXPORT_PART_BYTES ? left : EFS_EXPORT_PART_BYTES;
     packet.head = (struct efs_export_head){(uint32_t)offsetof(struct efs_export_coded, part) + part, EFS_EXPORT_VERSION,
                                            EFS_EXPORT_CODED, part};
-    packet.tag = held->tag;
-    packet.layout_bytes = held->layout_bytes;
-    packet.at = held->sent_bytes;
-    packet.total = held->body_bytes;
-    memcpy(packet.part, held->body + held->sent_bytes, part);
-    errint_t rc = efsd_session_send(s, &packet.head, -1);
+    packet.tag = item->tag;
+    packet.layout_bytes = item->layout_bytes;
+    packet.at = item->sent_bytes;
+    packet.total = item->body_bytes;
+    memcpy(packet.part, item->body + item->sent_bytes, part);
+    errint_t rc = efsd_export_client_send(s, &packet.head, -1);
     if (rc == 0)
-        held->sent_bytes += part;
+        item->sent_bytes += part;
     return rc;
 }
 
-errint_t efsd_session_answer_coded(struct efsd_session *s, struct efsd_held *held)
+errint_t efsd_export_client_answer_coded(struct efsd_export_client *s, struct efsd_export_item *item)
 {
     struct efs_export_place *places;
     uint32_t count;
-    errint_t rc = efs_request_places(held->request, held->index, &places, &count);
+    errint_t rc = efs_request_places(item->request, item->index, &places, &count);
     if (rc)
         return rc;
-    if (!held->body)
-        rc = held_tell(held, places, count);
+    if (!item->body)
+        rc = item_build_body(item, places, count);
     for (uint32_t i = 0; rc == 0 && i < count; i++) {
-        rc = session_send_window(s, held, places[i].e_window);
+        rc = client_send_window(s, item, places[i].e_window);
         if (rc == 0)
-            rc = session_send_window(s, held, places[i].sm_window);
+            rc = client_send_window(s, item, places[i].sm_window);
     }
     free(places);
-    while (rc == 0 && held->sent_bytes < held->body_bytes)
-        rc = session_send_part(s, held);
+    while (rc == 0 && item->sent_bytes < item->body_bytes)
+        rc = client_send_part(s, item);
     if (rc == 0)
         efsd_count(&s->export->daemon->counters.handouts_coded, 1);
-    if (rc == 0 || held->sent_bytes == 0) { /* no part was sent: built again by the next call */
-        free(held->body);
-        held->body = NULL;
+    if (rc == 0 || item->sent_bytes == 0) { /* no part was sent: built again by the next call */
+        free(item->body);
+        item->body = NULL;
     }
     return rc;
 }

@@ -3,29 +3,29 @@
  * export_internal.h - declarations shared by the files of the export.
  *
  *   export.c          the listening socket and the export thread, which receives packets
- *   export_receive.c  requests of a client; the end of its session
- *   export_client.c     the experts and windows of a session; sending packets
+ *   export_receive.c  packets of a client; the end of its connection
+ *   export_client.c   the experts and windows of a client; sending packets
  *   export_answer.c   answers, sent by the thread on which the engine completes a request
  *   export_coded.c    answers for coded experts
  *   export_list.c     the list of experts that are kept full, sent by the export thread
  *
- *   tag free -> COMING (requested) -> HELD (answered) -> free (dropped)
+ *   tag free -> PENDING (requested) -> EXPORTED (answered) -> free (dropped)
  */
-#ifndef EFSD_EXPORT_CORE_H
-#define EFSD_EXPORT_CORE_H
+#ifndef EFSD_EXPORT_INTERNAL_H
+#define EFSD_EXPORT_INTERNAL_H
 
 #include "daemon.h"
 #include "export.h"
 #include "export_socket.h"
 #include "expertfs-private.h"
 
-struct efsd_held {
-    struct efsd_session *session;
-    struct efsd_held *next_drop; /* next expert to drop, of a session that has ended */
-    struct efs_request *request; /* completed request, whose expert `index` this is; NULL: COMING */
+struct efsd_export_item {
+    struct efsd_export_client *client;
+    struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
+    struct efs_request *request;        /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
     bool with_layout; /* include the layout if the expert is coded */
-    bool dropped;     /* the client dropped it while it was COMING */
+    bool dropped;     /* the client dropped it while it was PENDING */
     uint8_t *body;    /* coded: payload of the struct efs_export_coded packets, until all were sent */
     uint32_t layout_bytes, body_bytes, sent_bytes;
 };
@@ -37,33 +37,33 @@ struct efsd_drop {
 };
 
 /* An answer that did not fit into the client's socket. */
-struct efsd_late {
-    struct efsd_late *next;
+struct efsd_queued_answer {
+    struct efsd_queued_answer *next;
     uint32_t tag;
     errint_t error; /* the tag is free: the error to report; else 0 */
 };
 
-struct efsd_session {
+struct efsd_export_client {
     struct efsd_export *export;
-    struct efsd_session *next;
-    int fd; /* < 0: the session has ended */
+    struct efsd_export_client *next;
+    int fd; /* < 0: the connection has ended */
     uid_t user;
-    uint32_t references;     /* one of the list of sessions, one of each expert that is COMING */
-    struct efsd_held **held; /* by tag */
-    uint32_t tags;           /* allocated elements of held */
-    uint8_t *has;            /* bitmap by window number: the client has the window */
-    uint32_t windows;        /* allocated bytes of has */
-    struct efsd_late *late, **late_end;
-    uint32_t late_count;
+    uint32_t references;             /* one of the list of clients, one of each expert that is PENDING */
+    struct efsd_export_item **items; /* by tag */
+    uint32_t tags;                   /* allocated elements of items */
+    uint8_t *window_map;             /* bitmap by window number: the client has the window */
+    uint32_t window_map_bytes;       /* allocated bytes of window_map */
+    struct efsd_queued_answer *queued, **queued_end;
+    uint32_t queued_count;
     uint32_t observer; /* export thread: id of the client as an observer of routing; 0: none */
     uint32_t list_at;  /* export thread: next expert of the list; UINT32_MAX: no list in progress */
 };
 
 struct efsd_export {
     struct efsd *daemon;
-    pthread_mutex_t lock; /* guards sessions and their contents */
-    struct efsd_session *sessions;
-    uint32_t session_count;
+    pthread_mutex_t lock; /* guards clients and their contents */
+    struct efsd_export_client *clients;
+    uint32_t client_count;
     struct efsd_socket socket;
     int epoll, stop;
     int spare;   /* reserved descriptor, closed to accept and disconnect a client on EMFILE */
@@ -73,48 +73,48 @@ struct efsd_export {
 };
 
 /* ---- export_client.c ---- */
-/* Lock held. Drops a reference; the last one frees the session. */
-void efsd_session_unref(struct efsd_session *session);
-/* Lock held. The COMING or HELD expert of the tag, or NULL. */
-struct efsd_held *efsd_held_of(const struct efsd_session *session, uint32_t tag);
-/* Frees held, which no tag refers to any more. The caller drops the returned expert without the lock. */
-struct efsd_drop efsd_held_free(struct efsd_held *held);
+/* Lock held. Drops a reference; the last one frees the client. */
+void efsd_export_client_unref(struct efsd_export_client *client);
+/* Lock held. The PENDING or EXPORTED expert of the tag, or NULL. */
+struct efsd_export_item *efsd_export_item_find(const struct efsd_export_client *client, uint32_t tag);
+/* Frees item, which no tag refers to any more. The caller drops the returned expert without the lock. */
+struct efsd_drop efsd_export_item_free(struct efsd_export_item *item);
 /* Lock held. Grows an array so that it has an element index; new elements are zero. NULL: no memory, the array is
  * unchanged. */
 void *efsd_export_grow(void *array, uint32_t *room, uint32_t index, size_t element_bytes);
-/* Lock held. Whether the client has the window; efsd_session_have() marks it so. -ENOMEM. */
-bool efsd_session_has(const struct efsd_session *session, uint32_t window);
-errint_t efsd_session_have(struct efsd_session *session, uint32_t window);
+/* Lock held. Whether the client has the window; efsd_export_client_add_window() marks it so. -ENOMEM. */
+bool efsd_export_client_has_window(const struct efsd_export_client *client, uint32_t window);
+errint_t efsd_export_client_add_window(struct efsd_export_client *client, uint32_t window);
 /* Sends a packet without blocking, with a descriptor unless fd < 0. 0; -EAGAIN: the socket is full; other errors: the
  * client is treated as disconnected. */
-errint_t efsd_session_send(const struct efsd_session *session, const struct efs_export_head *packet, int fd);
+errint_t efsd_export_client_send(const struct efsd_export_client *client, const struct efs_export_head *packet, int fd);
 /* Polls the client for input and, if room, for space in its socket. If polling for space fails, disconnects the
  * client. */
-void efsd_session_watch(const struct efsd_session *session, bool room);
+void efsd_export_client_poll(const struct efsd_export_client *client, bool room);
 
 /* ---- export_receive.c ---- */
-/* Receives packets of the client. May end and free the session. */
-void efsd_export_receive(struct efsd_session *session);
-/* Ends the session, which may free it, and drops its experts. */
-void efsd_export_end(struct efsd_session *session);
+/* Receives packets of the client. May end the connection and free the client. */
+void efsd_export_client_receive(struct efsd_export_client *client);
+/* Ends the connection, which may free the client, and drops its experts. */
+void efsd_export_client_end(struct efsd_export_client *client);
 
 /* ---- export_list.c: export thread, without lock ---- */
 /* Starts the list of experts that are kept full, from the first expert. */
-void efsd_export_list(struct efsd_session *session);
+void efsd_export_list(struct efsd_export_client *client);
 /* Continues the list, until it is complete or the client's socket is full. */
-void efsd_export_list_on(struct efsd_session *session);
+void efsd_export_list_continue(struct efsd_export_client *client);
 
 /* ---- export_answer.c ---- */
-/* An efs_arrived_fn. arg is a struct efsd_held; drops its reference on the session. */
-void efsd_export_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+/* An efs_arrived_fn. arg is a struct efsd_export_item; drops its reference on the client. */
+void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index);
 /* Drops an expert, if any. Call without lock. */
 void efsd_export_drop(struct efsd_drop drop);
 /* Sends the answers that did not fit, after the client's socket has space again. */
-void efsd_export_flush(struct efsd_session *session);
+void efsd_export_flush(struct efsd_export_client *client);
 
 /* ---- export_coded.c ---- */
 /* Lock held. Sends the places of a coded expert, or continues after -EAGAIN. 0: all was sent; -EAGAIN: the socket is
  * full; other errors: the expert cannot be sent. */
-errint_t efsd_session_answer_coded(struct efsd_session *session, struct efsd_held *held);
+errint_t efsd_export_client_answer_coded(struct efsd_export_client *client, struct efsd_export_item *item);
 
 #endif

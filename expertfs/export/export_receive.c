@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* export_receive.c - see export_internal.h. The experts of a session are dropped when it ends, also if the client was
- * killed. */
+/* export_receive.c - see export_internal.h. The experts of a client are dropped when its connection ends, also if the
+ * client was killed. */
 #include "export_internal.h"
 
 #include <errno.h>
@@ -13,89 +13,90 @@
 #include "log.h"
 #include "want.h"
 
-#define PACKETS 16u /* packets of a session per event, so that other sessions are served in between */
+#define PACKETS 16u /* packets of a client per event, so that other clients are served in between */
 
-/* ---- sessions ----------------------------------------------------------------------------------------------- */
+/* ---- clients ----------------------------------------------------------------------------------------------- */
 
-/* Lock held. Ends the session, which may free it. Returns the HELD experts, for the caller to drop without lock. */
-static struct efsd_held *session_end(struct efsd_session *s)
+/* Lock held. Ends the connection, which may free the client. Returns the EXPORTED experts, for the caller to drop
+ * without lock. */
+static struct efsd_export_item *client_end(struct efsd_export_client *s)
 {
-    struct efsd_session **at = &s->export->sessions;
-    struct efsd_held *drops = NULL;
+    struct efsd_export_client **at = &s->export->clients;
+    struct efsd_export_item *drops = NULL;
     for (uint32_t tag = 0; tag < s->tags; tag++) {
-        struct efsd_held *held = s->held[tag];
-        s->held[tag] = NULL;
-        if (held && !held->request) {
-            held->dropped = true;
-        } else if (held) {
-            held->next_drop = drops;
-            drops = held;
+        struct efsd_export_item *item = s->items[tag];
+        s->items[tag] = NULL;
+        if (item && !item->request) {
+            item->dropped = true;
+        } else if (item) {
+            item->next_drop = drops;
+            drops = item;
         }
     }
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    s->export->session_count--;
+    s->export->client_count--;
     epoll_ctl(s->export->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     close(s->fd);
     s->fd = -1;
-    efsd_session_unref(s);
+    efsd_export_client_unref(s);
     return drops;
 }
 
-void efsd_export_end(struct efsd_session *s)
+void efsd_export_client_end(struct efsd_export_client *s)
 {
-    struct efsd_export *h = s->export; /* session_end() may free s */
+    struct efsd_export *h = s->export; /* client_end() may free s */
     uint32_t observer = s->observer;
     pthread_mutex_lock(&h->lock);
-    struct efsd_held *drops = session_end(s);
+    struct efsd_export_item *drops = client_end(s);
     pthread_mutex_unlock(&h->lock);
     if (observer)
         efs_routing_observer_end(h->daemon->fs, observer);
     while (drops) {
-        struct efsd_held *held = drops;
-        drops = held->next_drop;
-        efsd_export_drop(efsd_held_free(held));
+        struct efsd_export_item *item = drops;
+        drops = item->next_drop;
+        efsd_export_drop(efsd_export_item_free(item));
     }
 }
 
 /* ---- requests ----------------------------------------------------------------------------------------------- */
 
-/* Lock held. NULL: the tag is in use or out of range, too many experts are COMING, or no memory. */
-static struct efsd_held *session_take_tag(struct efsd_session *s, uint32_t asked)
+/* Lock held. NULL: the tag is in use or out of range, too many experts are PENDING, or no memory. */
+static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, uint32_t asked)
 {
     uint32_t tag = asked & ~EFS_EXPORT_WITH_LAYOUT;
-    /* experts dropped while COMING count, too, to limit a client that requests and drops in a loop */
-    bool good = tag < EFS_EXPORT_TAGS && !efsd_held_of(s, tag) && s->references <= EFS_EXPORT_TAGS;
-    struct efsd_held **all = good ? efsd_export_grow(s->held, &s->tags, tag, sizeof(*s->held)) : NULL;
+    /* experts dropped while PENDING count, too, to limit a client that requests and drops in a loop */
+    bool good = tag < EFS_EXPORT_TAGS && !efsd_export_item_find(s, tag) && s->references <= EFS_EXPORT_TAGS;
+    struct efsd_export_item **all = good ? efsd_export_grow(s->items, &s->tags, tag, sizeof(*s->items)) : NULL;
     if (all)
-        s->held = all;
-    struct efsd_held *held = all ? calloc(1, sizeof(*held)) : NULL;
-    if (held) {
-        *held = (struct efsd_held){.session = s, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
-        s->held[tag] = held;
+        s->items = all;
+    struct efsd_export_item *item = all ? calloc(1, sizeof(*item)) : NULL;
+    if (item) {
+        *item = (struct efsd_export_item){.client = s, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
+        s->items[tag] = item;
         s->references++;
     }
-    return held;
+    return item;
 }
 
 /* Takes the tags of a request. false: a tag is not available; the caller disconnects the client. */
-static bool session_take_tags(struct efsd_session *s, const struct efs_export_ask *ask,
-                              struct efsd_held *coming[EFS_EXPORT_ITEMS])
+static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_export_ask *ask,
+                              struct efsd_export_item *pending[EFS_EXPORT_ITEMS])
 {
     uint32_t taken = 0;
     pthread_mutex_lock(&s->export->lock);
     for (; taken < ask->head.count; taken++) {
         uint32_t tag = ask->item[taken].tag;
-        coming[taken] = tag == EFS_EXPORT_NOTIFY ? NULL : session_take_tag(s, tag);
-        if (tag != EFS_EXPORT_NOTIFY && !coming[taken])
+        pending[taken] = tag == EFS_EXPORT_NOTIFY ? NULL : client_alloc_tag(s, tag);
+        if (tag != EFS_EXPORT_NOTIFY && !pending[taken])
             break;
     }
     bool good = taken == ask->head.count;
     while (!good && taken-- > 0) {
-        if (coming[taken]) {
-            s->held[coming[taken]->tag] = NULL;
-            free(coming[taken]);
+        if (pending[taken]) {
+            s->items[pending[taken]->tag] = NULL;
+            free(pending[taken]);
             s->references--;
         }
     }
@@ -103,7 +104,8 @@ static bool session_take_tags(struct efsd_session *s, const struct efs_export_as
     return good;
 }
 
-static errint_t session_submit(struct efsd_session *s, const struct efs_export_ask *ask, struct efsd_held **coming)
+static errint_t client_submit(struct efsd_export_client *s, const struct efs_export_ask *ask,
+                              struct efsd_export_item **pending)
 {
     struct efsd *daemon = s->export->daemon;
     struct efs_need needs[EFS_EXPORT_ITEMS];
@@ -114,43 +116,43 @@ static errint_t session_submit(struct efsd_session *s, const struct efs_export_a
         needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
     for (uint32_t i = 0; i < ask->head.count; i++)
-        args[i] = coming[i]; /* NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
+        args[i] = pending[i]; /* NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
     const bool may = efs_hands_out_coded(daemon->fs);
     const struct efs_request_how how = {
-        .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_arrived, .args = args};
+        .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_complete, .args = args};
     if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
         rc = efs_fail(&err, -EOPNOTSUPP, "coded experts cannot be handed out here");
     if (rc == 0)
         rc = efs_request_submit(daemon->fs, needs, ask->head.count, &how, &none, &err);
-    return efsd_want_told(daemon, s->user, rc, &err);
+    return efsd_want_finish(daemon, s->user, rc, &err);
 }
 
-static bool session_take_ask(struct efsd_session *s, const struct efs_export_ask *ask)
+static bool client_handle_request(struct efsd_export_client *s, const struct efs_export_ask *ask)
 {
-    struct efsd_held *coming[EFS_EXPORT_ITEMS];
+    struct efsd_export_item *pending[EFS_EXPORT_ITEMS];
     if (ask->head.count == 0 || ask->form > EFS_FORM_ANY || !memchr(ask->stack, '\0', sizeof(ask->stack)) ||
-        !session_take_tags(s, ask, coming))
+        !client_alloc_tags(s, ask, pending))
         return false;
     efsd_shrink_leased(s->export->daemon);
-    errint_t rc = session_submit(s, ask, coming);
+    errint_t rc = client_submit(s, ask, pending);
     for (uint32_t i = 0; rc < 0 && i < ask->head.count; i++)
-        if (coming[i])
-            efsd_export_arrived(coming[i], rc, NULL, 0);
+        if (pending[i])
+            efsd_export_complete(pending[i], rc, NULL, 0);
     return true;
 }
 
-static void session_take_drop(struct efsd_session *s, const struct efs_export_ask *ask)
+static void client_handle_drop(struct efsd_export_client *s, const struct efs_export_ask *ask)
 {
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t tag = ask->item[i].tag;
         struct efsd_drop drop = {NULL, 0};
         pthread_mutex_lock(&s->export->lock);
-        struct efsd_held *held = efsd_held_of(s, tag);
-        if (held) {
-            s->held[tag] = NULL;
-            held->dropped = true;
-            if (held->request)
-                drop = efsd_held_free(held);
+        struct efsd_export_item *item = efsd_export_item_find(s, tag);
+        if (item) {
+            s->items[tag] = NULL;
+            item->dropped = true;
+            if (item->request)
+                drop = efsd_export_item_free(item);
         }
         pthread_mutex_unlock(&s->export->lock);
         efsd_export_drop(drop);
@@ -159,7 +161,7 @@ static void session_take_drop(struct efsd_session *s, const struct efs_export_as
 
 /* A thread of the client waits for all of these tags. A tag that is free has failed, and its error is sent
  * separately. */
-static bool session_take_wait(struct efsd_session *s, const struct efs_export_wait *wait, size_t bytes)
+static bool client_handle_wait(struct efsd_export_client *s, const struct efs_export_wait *wait, size_t bytes)
 {
     struct efs_request_held all[EFS_EXPORT_ROUTED];
     uint32_t count = 0;
@@ -168,33 +170,33 @@ static bool session_take_wait(struct efsd_session *s, const struct efs_export_wa
         return false;
     pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < wait->head.count; i++) {
-        const struct efsd_held *held = efsd_held_of(s, wait->tag[i]);
-        if (held)
-            all[count++] = (struct efs_request_held){held->request, held->index, held};
+        const struct efsd_export_item *item = efsd_export_item_find(s, wait->tag[i]);
+        if (item)
+            all[count++] = (struct efs_request_held){item->request, item->index, item};
     }
     pthread_mutex_unlock(&s->export->lock);
     const struct efs_export_wait stuck = {
         .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, 0},
         .number = wait->number};
-    if (efs_requests_are_stuck(s->export->daemon->fs, all, count)) /* only this thread drops HELD experts */
-        efsd_session_send(s, &stuck.head, -1); /* if the socket is full, the client sends the request again */
+    if (efs_requests_are_stuck(s->export->daemon->fs, all, count)) /* only this thread drops EXPORTED experts */
+        efsd_export_client_send(s, &stuck.head, -1); /* if the socket is full, the client sends the request again */
     return true;
 }
 
-static void session_take_unmapped(struct efsd_session *s, const struct efs_export_ask *ask)
+static void client_handle_unmapped(struct efsd_export_client *s, const struct efs_export_ask *ask)
 {
     pthread_mutex_lock(&s->export->lock);
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t window = ask->item[i].tag;
-        if (window / 8 < s->windows)
-            s->has[window / 8] &= (uint8_t) ~(1u << (window % 8));
+        if (window / 8 < s->window_map_bytes)
+            s->window_map[window / 8] &= (uint8_t) ~(1u << (window % 8));
     }
     pthread_mutex_unlock(&s->export->lock);
 }
 
 /* Observed or predicted routing of a layer. false: the packet is malformed. An unknown layer or expert is logged as a
  * refused hint. */
-static bool session_take_routing(struct efsd_session *s, const struct efs_export_routing *r, size_t bytes)
+static bool client_handle_routing(struct efsd_export_client *s, const struct efs_export_routing *r, size_t bytes)
 {
     struct efsd *daemon = s->export->daemon;
     uint32_t experts[EFS_EXPORT_ROUTED];
@@ -218,7 +220,7 @@ static bool session_take_routing(struct efsd_session *s, const struct efs_export
     if (!s->observer)
         s->observer = efs_routing_observer(daemon->fs);
     errint_t rc = efs_routing_take(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
-    efsd_hint_told(daemon, s->user, rc, &err);
+    efsd_hint_finish(daemon, s->user, rc, &err);
     return true;
 }
 
@@ -231,7 +233,7 @@ union packet {
 };
 
 /* Processes a packet. false: it is malformed; the caller disconnects the client. */
-static bool session_take(struct efsd_session *s, const union packet *packet, size_t bytes)
+static bool client_handle_packet(struct efsd_export_client *s, const union packet *packet, size_t bytes)
 {
     const struct efs_export_head *head = &packet->head;
     const struct efs_export_ask *ask = &packet->ask;
@@ -242,38 +244,38 @@ static bool session_take(struct efsd_session *s, const union packet *packet, siz
         return true;
     }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
-        return session_take_routing(s, &packet->routing, bytes);
+        return client_handle_routing(s, &packet->routing, bytes);
     if (head->kind == EFS_EXPORT_WAIT)
-        return session_take_wait(s, &packet->wait, bytes);
+        return client_handle_wait(s, &packet->wait, bytes);
     if (head->count > EFS_EXPORT_ITEMS ||
         bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
         return false;
     switch (head->kind) {
     case EFS_EXPORT_ASK:
-        return session_take_ask(s, ask);
+        return client_handle_request(s, ask);
     case EFS_EXPORT_DROP:
-        session_take_drop(s, ask);
+        client_handle_drop(s, ask);
         return true;
     case EFS_EXPORT_UNMAPPED:
-        session_take_unmapped(s, ask);
+        client_handle_unmapped(s, ask);
         return true;
     default:
         return false;
     }
 }
 
-void efsd_export_receive(struct efsd_session *s)
+void efsd_export_client_receive(struct efsd_export_client *s)
 {
     union packet packet;
     for (uint32_t i = 0; i < PACKETS; i++) {
         ssize_t n = recv(s->fd, &packet, sizeof(packet), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        bool good = n > 0 && (size_t)n <= sizeof(packet) && session_take(s, &packet, (size_t)n);
+        bool good = n > 0 && (size_t)n <= sizeof(packet) && client_handle_packet(s, &packet, (size_t)n);
         if (n > 0 && !good)
             efsd_log(EFS_LOG_WARNING, "a client of %s sent an invalid message: disconnected", s->export->socket.path);
         if (!good) {
-            efsd_export_end(s);
+            efsd_export_client_end(s);
             return;
         }
     }

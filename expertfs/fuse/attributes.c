@@ -16,7 +16,7 @@ void efsd_attributes(const struct efsd *daemon, uint32_t node, struct stat *st)
     if (directory)
         mode |= mode >> 2; /* search permission where there is read permission */
     /* If the kernel checks modes, the owner needs write permission to set xattrs; writes to files still get EROFS. */
-    if (efsd_is_written(daemon, node) || (daemon->restricted && daemon->uid != 0))
+    if (efsd_is_writable(daemon, node) || (daemon->restricted && daemon->uid != 0))
         mode |= 0200;
     *st = (struct stat){
         .st_ino = (ino_t)node + FUSE_ROOT_ID,
@@ -41,7 +41,7 @@ void efsd_access(fuse_req_t req, fuse_ino_t ino, int mask)
     if (!efsd_node_of(daemon, ino, &node))
         error = ENOENT;
     else if (mask & W_OK)
-        error = !efsd_is_written(daemon, node) ? EROFS : efsd_may_tune(daemon, req) ? 0 : EACCES;
+        error = !efsd_is_writable(daemon, node) ? EROFS : efsd_may_tune(daemon, req) ? 0 : EACCES;
     if (!error && (mask & X_OK) && daemon->tree.nodes[node].kind != EFSD_DIRECTORY)
         error = EACCES;
     fuse_reply_err(req, error);

@@ -10,7 +10,7 @@ errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
 {
     *buffers = (struct efsd_buffers){.count = count};
     pthread_mutex_init(&buffers->lock, NULL);
-    pthread_cond_init(&buffers->given, NULL);
+    pthread_cond_init(&buffers->available, NULL);
     buffers->all = calloc(count, sizeof(*buffers->all));
     void *memory = mmap(NULL, count * EFSD_IO_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || !buffers->all) {
@@ -24,7 +24,7 @@ errint_t efsd_buffers_open(struct efsd_buffers *buffers, size_t count)
     for (size_t i = count; i-- > 0;) {
         struct efsd_buffer *buffer = &buffers->all[i];
         buffer->data = buffers->memory + i * EFSD_IO_BYTES;
-        if (buffers->ahead_count < EFSD_DECODE_AHEADS && buffers->ahead_count < (count + 7) / 8) {
+        if (buffers->ahead_count < EFSD_DECODE_AHEAD_SLOTS && buffers->ahead_count < (count + 7) / 8) {
             buffers->ahead[buffers->ahead_count++].data = buffer->data;
             continue;
         }
@@ -41,28 +41,28 @@ void efsd_buffers_close(struct efsd_buffers *buffers)
     if (buffers->memory)
         munmap(buffers->memory, buffers->count * EFSD_IO_BYTES);
     free(buffers->all);
-    pthread_cond_destroy(&buffers->given);
+    pthread_cond_destroy(&buffers->available);
     pthread_mutex_destroy(&buffers->lock);
     *buffers = (struct efsd_buffers){0};
 }
 
-struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited)
+struct efsd_buffer *efsd_buffer_get(struct efsd_buffers *buffers, bool *waited)
 {
     pthread_mutex_lock(&buffers->lock);
     *waited = !buffers->free;
     while (!buffers->free)
-        pthread_cond_wait(&buffers->given, &buffers->lock);
+        pthread_cond_wait(&buffers->available, &buffers->lock);
     struct efsd_buffer *buffer = buffers->free;
     buffers->free = buffer->next;
     pthread_mutex_unlock(&buffers->lock);
     return buffer;
 }
 
-void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer)
+void efsd_buffer_put(struct efsd_buffers *buffers, struct efsd_buffer *buffer)
 {
     pthread_mutex_lock(&buffers->lock);
     buffer->next = buffers->free;
     buffers->free = buffer;
     pthread_mutex_unlock(&buffers->lock);
-    pthread_cond_signal(&buffers->given);
+    pthread_cond_signal(&buffers->available);
 }

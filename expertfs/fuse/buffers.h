@@ -25,15 +25,15 @@ struct efsd_buffer {
 };
 
 struct efsd_buffers {
-    pthread_mutex_t lock; /* guards free, ahead, turn, reader, and each open's struct efsd_guess */
-    pthread_cond_t given;
+    pthread_mutex_t lock; /* guards free, ahead, sequence, reader, and each open's struct efsd_read_prediction */
+    pthread_cond_t available;
     struct efsd_buffer *free; /* a stack: the buffer used last is in the processor's cache */
     struct efsd_buffer *all;
     uint8_t *memory;
     size_t count; /* all buffers, including those of ahead */
-    struct efsd_decode_ahead ahead[EFSD_DECODE_AHEADS];
+    struct efsd_decode_ahead ahead[EFSD_DECODE_AHEAD_SLOTS];
     size_t ahead_count;
-    uint64_t turn;
+    uint64_t sequence;
     const struct efsd_open *reader; /* open of the last uncached read; may be freed, only compared */
 };
 
@@ -43,7 +43,7 @@ struct efsd_buffers {
  * in a page, the kernel copies whole pages; otherwise it copies each page in two parts, which is slow if the offsets
  * differ by a byte or two. Every offset is correct.
  */
-static inline size_t efsd_answer_begin(size_t bytes)
+static inline size_t efsd_reply_offset(size_t bytes)
 {
     return bytes < EFSD_CUT_BYTES ? 0 : (EFSD_PAGE_BYTES - bytes % EFSD_PAGE_BYTES) % EFSD_PAGE_BYTES;
 }
@@ -53,7 +53,7 @@ void efsd_buffers_close(struct efsd_buffers *buffers);
 /* Takes a buffer, and blocks while none is free; *waited: it did block. A read that holds a buffer never waits for a
  * receiving thread, so the wait ends. Meanwhile further requests stay in the kernel's queue, from which the kernel
  * removes those of killed readers. */
-struct efsd_buffer *efsd_buffer_take(struct efsd_buffers *buffers, bool *waited);
-void efsd_buffer_give(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
+struct efsd_buffer *efsd_buffer_get(struct efsd_buffers *buffers, bool *waited);
+void efsd_buffer_put(struct efsd_buffers *buffers, struct efsd_buffer *buffer);
 
 #endif

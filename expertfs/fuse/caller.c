@@ -11,7 +11,7 @@
 static const uint64_t harmless = SIGNAL_BIT(SIGCHLD) | SIGNAL_BIT(SIGCONT) | SIGNAL_BIT(SIGURG) | SIGNAL_BIT(SIGWINCH) |
                                  SIGNAL_BIT(SIGSTOP) | SIGNAL_BIT(SIGTSTP) | SIGNAL_BIT(SIGTTIN) | SIGNAL_BIT(SIGTTOU);
 
-bool efsd_caller_ends(fuse_req_t req)
+bool efsd_caller_is_killed(fuse_req_t req)
 {
     char path[64], line[256];
     unsigned long long signals, pending = 0, taken = 0;

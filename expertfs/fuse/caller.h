@@ -11,6 +11,6 @@
 
 /* Call from an interrupt function. True if a pending signal kills the caller's thread as soon as its request is
  * answered. False, too, if /proc does not show the thread's signals. */
-bool efsd_caller_ends(fuse_req_t req);
+bool efsd_caller_is_killed(fuse_req_t req);
 
 #endif

@@ -19,13 +19,13 @@
 
 #define LARGE_BYTES (128u << 10) /* a read of at least this size has its own block; smaller ones share blocks */
 #define BLOCK_BYTES (256u << 10) /* for small reads; the next block is decoded when half of this one was read */
-#define SMALL_SURE 4u            /* consecutive small reads that make a reader sequential */
+#define SMALL_SEQUENTIAL 4u      /* consecutive small reads that make a reader sequential */
 
 enum state {
-    FREE,    /* unused */
-    COMING,  /* being decoded */
-    AWAITED, /* being decoded, and requested: the thread that decodes it replies */
-    HERE     /* decoded, not yet sent to the end */
+    BLOCK_FREE,     /* unused */
+    BLOCK_DECODING, /* being decoded */
+    BLOCK_AWAITED,  /* being decoded, and requested: the thread that decodes it replies */
+    BLOCK_READY     /* decoded, not yet sent to the end */
 };
 
 /* True: the current request was answered on this thread, possibly inside efs_read(). */
@@ -41,7 +41,7 @@ static struct efsd_decode_ahead *ahead_find(struct efsd_buffers *buffers, uint32
 {
     for (size_t i = 0; i < buffers->ahead_count; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
-        if (a->state != FREE && a->node == node && offset >= a->offset && offset - a->offset <= a->bytes &&
+        if (a->state != BLOCK_FREE && a->node == node && offset >= a->offset && offset - a->offset <= a->bytes &&
             bytes <= a->bytes - (offset - a->offset))
             return a;
     }
@@ -51,16 +51,16 @@ static struct efsd_decode_ahead *ahead_find(struct efsd_buffers *buffers, uint32
 /* Address in the slot of the byte at offset in the file. */
 static const uint8_t *ahead_bytes_at(const struct efsd_decode_ahead *a, uint64_t offset)
 {
-    return a->data + efsd_answer_begin(a->bytes) + (offset - a->offset);
+    return a->data + efsd_reply_offset(a->bytes) + (offset - a->offset);
 }
 
 /* Lock held. A reply up to end was sent. Frees the slot if the end of the block was sent and no reply is in flight. */
 static void ahead_sent(struct efsd_decode_ahead *a, uint64_t end)
 {
     a->sending--;
-    a->through |= end == a->offset + a->bytes;
-    if (a->through && !a->sending)
-        a->state = FREE;
+    a->end_sent |= end == a->offset + a->bytes;
+    if (a->end_sent && !a->sending)
+        a->state = BLOCK_FREE;
 }
 
 /* Returns bytes, limited to the end of the file. */
@@ -77,13 +77,13 @@ static void ahead_interrupted(fuse_req_t req, void *arg)
     struct efsd *daemon = arg;
     struct efsd_buffers *buffers = &daemon->buffers;
     bool waited = false;
-    if (!efsd_caller_ends(req))
+    if (!efsd_caller_is_killed(req))
         return;
     pthread_mutex_lock(&buffers->lock);
     for (size_t i = 0; i < buffers->ahead_count && !waited; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
-        waited = a->state == AWAITED && a->req == req;
-        a->state = waited ? COMING : a->state;
+        waited = a->state == BLOCK_AWAITED && a->req == req;
+        a->state = waited ? BLOCK_DECODING : a->state;
     }
     pthread_mutex_unlock(&buffers->lock);
     if (waited) {
@@ -92,7 +92,7 @@ static void ahead_interrupted(fuse_req_t req, void *arg)
     }
 }
 
-bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes)
+bool efsd_decode_ahead_serve(struct efsd *daemon, fuse_req_t req, uint32_t node, uint64_t offset, size_t bytes)
 {
     struct efsd_buffers *buffers = &daemon->buffers;
     bytes = file_bytes_within(daemon, node, offset, bytes);
@@ -100,21 +100,21 @@ bool efsd_decode_ahead_take(struct efsd *daemon, fuse_req_t req, uint32_t node, 
     pthread_mutex_lock(&buffers->lock);
     struct efsd_decode_ahead *a = bytes ? ahead_find(buffers, node, offset, bytes) : NULL;
     /* a request for part of a block does not wait, the rest may be damaged; nor does one already interrupted */
-    bool coming = a && a->state == COMING && a->bytes == bytes && !fuse_req_interrupted(req),
-         here = a && a->state == HERE;
-    if (coming) {
-        a->state = AWAITED;
+    bool decoding = a && a->state == BLOCK_DECODING && a->bytes == bytes && !fuse_req_interrupted(req),
+         ready = a && a->state == BLOCK_READY;
+    if (decoding) {
+        a->state = BLOCK_AWAITED;
         a->req = req;
-    } else if (here) {
+    } else if (ready) {
         a->sending++; /* keeps the slot until the reply was sent */
     }
     pthread_mutex_unlock(&buffers->lock);
-    if (!coming && !here)
+    if (!decoding && !ready)
         return false;
     efsd_count(&daemon->counters.ahead_hits, 1);
-    efsd_count(&daemon->counters.ahead_hit_bytes, here ? bytes : 0);
+    efsd_count(&daemon->counters.ahead_hit_bytes, ready ? bytes : 0);
     answered = true; /* or will be: decode the next block meanwhile */
-    if (here) {
+    if (ready) {
         efsd_reply_read(daemon, req, 0, ahead_bytes_at(a, offset), bytes);
         pthread_mutex_lock(&buffers->lock);
         ahead_sent(a, offset + bytes);
@@ -129,11 +129,11 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     struct efsd *daemon = a->daemon;
     struct efsd_buffers *buffers = &daemon->buffers;
     pthread_mutex_lock(&buffers->lock);
-    bool awaited = a->state == AWAITED;
+    bool awaited = a->state == BLOCK_AWAITED;
     fuse_req_t req = a->req;
     a->req = NULL; /* ahead_interrupted() can no longer find it */
     if (!awaited)
-        a->state = error ? FREE : HERE; /* after an error the reader's request goes to the engine */
+        a->state = error ? BLOCK_FREE : BLOCK_READY; /* after an error the reader's request goes to the engine */
     pthread_mutex_unlock(&buffers->lock);
     efsd_count(&daemon->counters.ahead_bytes, bytes);
     if (!awaited) {
@@ -144,25 +144,25 @@ static void ahead_done(void *arg, errint_t error, size_t bytes)
     answered = true;
     efsd_reply_read(daemon, req, error, ahead_bytes_at(a, a->offset), bytes);
     pthread_mutex_lock(&buffers->lock);
-    a->state = FREE;
+    a->state = BLOCK_FREE;
     pthread_mutex_unlock(&buffers->lock);
 }
 
 /* Lock held. The predicted range, if no slot has it. false: no prediction. */
 static bool ahead_expected(struct efsd *daemon, const struct efsd_open *open, uint64_t *offset, size_t *bytes)
 {
-    const struct efsd_guess *g = &open->guess;
+    const struct efsd_read_prediction *g = &open->prediction;
     const struct efsd_decode_ahead *a;
     if (!g->small) {
         *offset = g->offset;
         *bytes = g->bytes;
-        return g->sure && *bytes && !ahead_find(&daemon->buffers, open->node, *offset, *bytes);
+        return g->certain && *bytes && !ahead_find(&daemon->buffers, open->node, *offset, *bytes);
     }
     *offset = g->small_end;
     while (*offset - g->small_end <= BLOCK_BYTES / 2 && (a = ahead_find(&daemon->buffers, open->node, *offset, 1)))
         *offset = a->offset + a->bytes;
     *bytes = file_bytes_within(daemon, open->node, *offset, BLOCK_BYTES);
-    return g->small_run >= SMALL_SURE && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
+    return g->small_run >= SMALL_SEQUENTIAL && *bytes && *offset - g->small_end <= BLOCK_BYTES / 2;
 }
 
 /* Takes a slot for the predicted range: a free one, else the decoded block that was started first. NULL: no slot, or no
@@ -176,9 +176,9 @@ static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct e
     pthread_mutex_lock(&buffers->lock);
     for (size_t i = 0; i < buffers->ahead_count; i++) {
         struct efsd_decode_ahead *a = &buffers->ahead[i];
-        bool idle = a->state == HERE && !a->sending;
-        if (a->state == FREE || (idle && (!slot || (slot->state == HERE && a->turn < slot->turn))))
-            slot = slot && slot->state == FREE ? slot : a;
+        bool idle = a->state == BLOCK_READY && !a->sending;
+        if (a->state == BLOCK_FREE || (idle && (!slot || (slot->state == BLOCK_READY && a->sequence < slot->sequence))))
+            slot = slot && slot->state == BLOCK_FREE ? slot : a;
     }
     if (slot && ahead_expected(daemon, open, &offset, &bytes)) {
         *slot = (struct efsd_decode_ahead){.data = slot->data,
@@ -186,8 +186,8 @@ static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct e
                                            .node = open->node,
                                            .offset = offset,
                                            .bytes = bytes,
-                                           .state = COMING,
-                                           .turn = ++buffers->turn};
+                                           .state = BLOCK_DECODING,
+                                           .sequence = ++buffers->sequence};
     } else {
         slot = NULL;
     }
@@ -195,14 +195,15 @@ static struct efsd_decode_ahead *ahead_begin(struct efsd *daemon, const struct e
     return slot;
 }
 
-/* Lock held. True after SMALL_SURE small reads, each adjacent to the last one, with no other reader in between. */
-static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offset, size_t bytes)
+/* Lock held. True after SMALL_SEQUENTIAL small reads, each adjacent to the last one, with no other reader in between.
+ */
+static bool predict_small(struct efsd_read_prediction *g, bool alone, uint64_t offset, size_t bytes)
 {
     bool follows = alone && offset == g->small_end;
-    g->small_run = follows ? g->small_run + (g->small_run < SMALL_SURE) : 0;
+    g->small_run = follows ? g->small_run + (g->small_run < SMALL_SEQUENTIAL) : 0;
     g->small_end = offset + bytes;
     g->small = true;
-    return g->small_run >= SMALL_SURE;
+    return g->small_run >= SMALL_SEQUENTIAL;
 }
 
 /*
@@ -211,40 +212,39 @@ static bool guess_small_follows(struct efsd_guess *g, bool alone, uint64_t offse
  * requests of almost 1 MiB and of a few bytes. The prediction is used only if the last one was right and there is only
  * one reader: several readers keep the processors busy.
  */
-static bool guess_large_follows(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset,
-                                size_t bytes)
+static bool predict_large(const struct efsd *daemon, struct efsd_open *open, bool alone, uint64_t offset, size_t bytes)
 {
-    struct efsd_guess *g = &open->guess;
+    struct efsd_read_prediction *g = &open->prediction;
     uint64_t gap = offset - g->end; /* wraps around for a seek backwards */
     bool begins = offset == 0 && g->end == 0 && bytes % 4096 == 0;
     bool came = alone && offset == g->offset && file_bytes_within(daemon, open->node, offset, bytes) == g->bytes;
     g->end = offset + bytes;
     g->offset = gap < LARGE_BYTES ? g->end + gap : g->end;
     g->bytes = file_bytes_within(daemon, open->node, g->offset, bytes);
-    g->sure = begins || came;
+    g->certain = begins || came;
     g->small = false;
-    return g->sure;
+    return g->certain;
 }
 
-bool efsd_decode_ahead_follows(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
+bool efsd_decode_ahead_predict(struct efsd *daemon, struct efsd_open *open, uint64_t offset, size_t bytes)
 {
     answered = false;
     pthread_mutex_lock(&daemon->buffers.lock);
     bool alone = daemon->buffers.reader == open;
-    bool follows = bytes < LARGE_BYTES ? guess_small_follows(&open->guess, alone, offset, bytes)
-                                       : guess_large_follows(daemon, open, alone, offset, bytes);
+    bool follows = bytes < LARGE_BYTES ? predict_small(&open->prediction, alone, offset, bytes)
+                                       : predict_large(daemon, open, alone, offset, bytes);
     daemon->buffers.reader = open;
     pthread_mutex_unlock(&daemon->buffers.lock);
     return follows;
 }
 
-void efsd_decode_ahead_go_on(struct efsd *daemon, struct efsd_open *open)
+void efsd_decode_ahead_start_next(struct efsd *daemon, struct efsd_open *open)
 {
     struct efsd_decode_ahead *a;
     while (answered && (a = ahead_begin(daemon, open))) {
         answered = false;
         efsd_count(&daemon->counters.aheads, 1);
         efs_read(daemon->fs, daemon->tree.nodes[open->node].id, daemon->streams[EFS_STREAM_SEQUENTIAL], a->offset,
-                 a->data + efsd_answer_begin(a->bytes), a->bytes, ahead_done, a);
+                 a->data + efsd_reply_offset(a->bytes), a->bytes, ahead_done, a);
     }
 }

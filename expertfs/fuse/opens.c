@@ -133,7 +133,7 @@ void efsd_opens_free(struct efsd *daemon)
 
 /* Drops one user. The last one closes the backing file and releases the lease, after the share was removed from the
  * table. */
-static void share_leave(struct efsd_share *share)
+static void share_put(struct efsd_share *share)
 {
     struct efsd *daemon = share->daemon;
     struct efsd_share **at = &daemon->opens.shares[share->expert];
@@ -160,7 +160,7 @@ void efsd_open_release(struct efsd *daemon, struct efsd_open *open)
     open_list_remove(open);
     pthread_mutex_unlock(&daemon->opens.lock);
     if (open->share)
-        share_leave(open->share);
+        share_put(open->share);
     efsd_open_unref(open);
 }
 
@@ -198,7 +198,7 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
 {
     struct efsd_counters *counters = &daemon->counters;
     assert(!open->share || open->share->state != SHARE_FILLING);
-    assert(!open->req); /* opens_take_waiting() has cleared it */
+    assert(!open->req); /* opens_pop_waiting() has cleared it */
     bool backed = open->share && open->share->state == SHARE_BACKED;
     bool control = open->text != NULL, direct = control || open_is_direct(daemon, open);
     efsd_count(backed    ? &counters->opens_passthrough
@@ -216,8 +216,8 @@ static void open_reply(struct efsd *daemon, fuse_req_t req, struct efsd_open *op
 
 /* Removes an open that waits for share, or the open of request wanted, from the waiting list (one of the two is NULL).
  * The caller answers it, as *req. NULL: no such open. */
-static struct efsd_open *opens_take_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted,
-                                            fuse_req_t *req)
+static struct efsd_open *opens_pop_waiting(struct efsd *daemon, const struct efsd_share *share, fuse_req_t wanted,
+                                           fuse_req_t *req)
 {
     pthread_mutex_lock(&daemon->opens.lock);
     struct efsd_open *open = daemon->opens.waiting;
@@ -265,12 +265,12 @@ static void share_leased(void *arg, errint_t error, struct efs_lease *lease)
     pthread_mutex_unlock(&daemon->opens.lock);
     struct efsd_open *open;
     fuse_req_t req;
-    while ((open = opens_take_waiting(daemon, share, NULL, &req)))
+    while ((open = opens_pop_waiting(daemon, share, NULL, &req)))
         if (refuse)
             open_reply_failed(daemon, req, open, EIO);
         else
             open_reply(daemon, req, open);
-    share_leave(share);
+    share_put(share);
 }
 
 /* The caller of a waiting open was interrupted. libfuse calls this with the request locked, before or after the request
@@ -279,9 +279,9 @@ static void open_interrupted(fuse_req_t req, void *arg)
 {
     struct efsd *daemon = arg;
     fuse_req_t taken;
-    if (!efsd_caller_ends(req))
+    if (!efsd_caller_is_killed(req))
         return;
-    struct efsd_open *open = opens_take_waiting(daemon, NULL, req, &taken);
+    struct efsd_open *open = opens_pop_waiting(daemon, NULL, req, &taken);
     if (open) {
         assert(taken == req);
         open_reply_failed(daemon, taken, open, EINTR);
@@ -308,7 +308,7 @@ static enum joined share_join(struct efsd *daemon, fuse_req_t req, struct efsd_o
     open->share = *at;
     open->share->users++;
     if (open->share->state == SHARE_FILLING)
-        joined = fuse_req_interrupted(req) && efsd_caller_ends(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
+        joined = fuse_req_interrupted(req) && efsd_caller_is_killed(req) ? JOINED_INTERRUPTED : JOINED_WAITING;
     if (joined == JOINED_WAITING) {
         open->req = req;
         open_list_remove(open);

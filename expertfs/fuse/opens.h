@@ -20,7 +20,7 @@ struct efsd_faults {
 /* One open file; its address is the handle in the kernel. Freed after its release and its last read in flight. */
 struct efsd_open {
     struct efsd_faults faults;
-    struct efsd_guess guess;
+    struct efsd_read_prediction prediction;
     uint32_t node;
     _Atomic uint32_t references;
     struct efsd_share *share; /* experts with passthrough, else NULL */

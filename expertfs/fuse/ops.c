@@ -27,8 +27,8 @@ static void entry_fill(const struct efsd *daemon, uint32_t node, struct fuse_ent
     *entry = (struct fuse_entry_param){
         .ino = (fuse_ino_t)node + FUSE_ROOT_ID,
         .generation = node == EFSD_ROOT ? 0 : daemon->generation,
-        .attr_timeout = EFSD_KEEP_SECONDS,
-        .entry_timeout = EFSD_KEEP_SECONDS,
+        .attr_timeout = EFSD_ENTRY_TIMEOUT_SECONDS,
+        .entry_timeout = EFSD_ENTRY_TIMEOUT_SECONDS,
     };
     efsd_attributes(daemon, node, &entry->attr);
 }
@@ -52,7 +52,7 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     struct efsd *daemon = daemon_of(req);
-    struct fuse_entry_param entry = {.entry_timeout = EFSD_KEEP_SECONDS}; /* ino 0: no such name */
+    struct fuse_entry_param entry = {.entry_timeout = EFSD_ENTRY_TIMEOUT_SECONDS}; /* ino 0: no such name */
     uint32_t directory, node = EFSD_ROOT;
     if (!efsd_node_of(daemon, parent, &directory)) {
         fuse_reply_err(req, ENOENT);
@@ -95,7 +95,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
         return;
     }
     efsd_attributes(daemon, node, &st);
-    fuse_reply_attr(req, &st, EFSD_KEEP_SECONDS);
+    fuse_reply_attr(req, &st, EFSD_ENTRY_TIMEOUT_SECONDS);
 }
 
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
@@ -141,7 +141,7 @@ static void directory_list(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
         return;
     }
     bool waited;
-    struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
+    struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, &waited);
     size_t room = bytes < EFSD_IO_BYTES ? bytes : EFSD_IO_BYTES, used = 0;
     off_t end = (off_t)daemon->tree.nodes[node].count + 2;
     for (; position >= 0 && position < end; position++) {
@@ -151,7 +151,7 @@ static void directory_list(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t p
         used += n;
     }
     fuse_reply_buf(req, (const char *)buffer->data, used);
-    efsd_buffer_give(&daemon->buffers, buffer);
+    efsd_buffer_put(&daemon->buffers, buffer);
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t bytes, off_t position, struct fuse_file_info *file)
@@ -200,7 +200,7 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *file)
         fuse_reply_err(req, efsd_node_of(daemon, ino, &node) ? EISDIR : ENOENT);
         return;
     }
-    if (efsd_is_written(daemon, node))
+    if (efsd_is_writable(daemon, node))
         open_want(daemon, req, node, file->flags);
     else
         efsd_open_file(daemon, req, node, file->flags);

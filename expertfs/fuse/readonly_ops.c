@@ -40,7 +40,7 @@ void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, stru
     /* `>want` in a shell truncates the file before it writes */
     bool cut = (set & FUSE_SET_ATTR_SIZE) && st->st_size == 0 &&
                !(set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
-    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_written(daemon, node) || !cut) {
+    if (!efsd_node_of(daemon, ino, &node) || !efsd_is_writable(daemon, node) || !cut) {
         fuse_reply_err(req, EROFS);
         return;
     }
@@ -50,5 +50,5 @@ void efsd_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int set, stru
     }
     struct stat now;
     efsd_attributes(daemon, node, &now);
-    fuse_reply_attr(req, &now, EFSD_KEEP_SECONDS);
+    fuse_reply_attr(req, &now, EFSD_ENTRY_TIMEOUT_SECONDS);
 }

@@ -8,14 +8,14 @@
 #include "expertfs-private.h"
 #include "ops.h"
 
-#define FAULTS_APART_BYTES (4u << 20) /* maximum gap in a run: faults of threads and read-ahead are out of order */
+#define FAULTS_GAP_BYTES (4u << 20)   /* maximum gap in a run: faults of threads and read-ahead are out of order */
 #define FAULTS_SCAN_BYTES (64u << 20) /* longer than contiguous data of a layer: the file is read sequentially */
 /* The same for a run from the start of the file, which has no experts: longer than a header with its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
 /* State of fuse_req_interrupt_func() on this thread, which may call read_interrupted(). A request that is answered
  * inside is freed, and then unlocked by libfuse: so the reply is sent after it returns. */
-static _Thread_local enum { ARMED, ARMING, CAME_BEFORE } arming;
+static _Thread_local enum { ARMED, ARMING, INTERRUPTED } arming;
 
 /* If the caller is being killed, replies EINTR, because the disk may never respond. The read in flight still writes to
  * its buffer. */
@@ -24,10 +24,10 @@ static void read_interrupted(fuse_req_t req, void *arg)
     struct efsd_buffer *buffer = arg;
     fuse_req_t waiting = req;
     if (arming != ARMED) {
-        arming = CAME_BEFORE;
+        arming = INTERRUPTED;
         return;
     }
-    if (efsd_caller_ends(req) && atomic_compare_exchange_strong(&buffer->req, &waiting, NULL)) {
+    if (efsd_caller_is_killed(req) && atomic_compare_exchange_strong(&buffer->req, &waiting, NULL)) {
         efsd_count(&buffer->daemon->counters.read_interrupts, 1);
         fuse_reply_err(req, EINTR);
     }
@@ -41,7 +41,7 @@ static void read_done(void *arg, errint_t error, size_t bytes)
     efsd_reply_read(daemon, atomic_exchange(&buffer->req, NULL), error, buffer->begin, bytes);
     if (!error)
         efsd_decode_ahead_answered();
-    efsd_buffer_give(&daemon->buffers, buffer);
+    efsd_buffer_put(&daemon->buffers, buffer);
     efsd_open_unref(open);
 }
 
@@ -64,14 +64,14 @@ static struct efs_stream *open_stream(const struct efsd *daemon, struct efsd_ope
     struct efsd_faults *faults = &open->faults;
     uint64_t next = atomic_load_explicit(&faults->next, memory_order_relaxed), end = offset + bytes;
     uint64_t distance = offset > next ? offset - next : next - offset;
-    if (distance > FAULTS_APART_BYTES) {
+    if (distance > FAULTS_GAP_BYTES) {
         atomic_store_explicit(&faults->begin, offset, memory_order_relaxed);
         atomic_store_explicit(&faults->next, end, memory_order_relaxed);
     } else if (end > next) {
         atomic_store_explicit(&faults->next, end, memory_order_relaxed);
     }
     uint64_t begin = atomic_load_explicit(&faults->begin, memory_order_relaxed);
-    bool scan = end > begin + (begin < FAULTS_APART_BYTES ? FAULTS_SCAN_FROM_START_BYTES : FAULTS_SCAN_BYTES);
+    bool scan = end > begin + (begin < FAULTS_GAP_BYTES ? FAULTS_SCAN_FROM_START_BYTES : FAULTS_SCAN_BYTES);
     return daemon->streams[scan ? EFS_STREAM_SEQUENTIAL : EFS_STREAM_NO_READAHEAD];
 }
 
@@ -79,18 +79,18 @@ static void read_by_engine(struct efsd *daemon, fuse_req_t req, struct efsd_open
                            size_t bytes, uint64_t offset)
 {
     bool waited;
-    struct efsd_buffer *buffer = efsd_buffer_take(&daemon->buffers, &waited);
+    struct efsd_buffer *buffer = efsd_buffer_get(&daemon->buffers, &waited);
     if (waited)
         efsd_count(&daemon->counters.reply_waits, 1);
     buffer->daemon = daemon;
     buffer->open = open;
-    buffer->begin = buffer->data + efsd_answer_begin(bytes);
+    buffer->begin = buffer->data + efsd_reply_offset(bytes);
     atomic_store(&buffer->req, req);
     arming = ARMING;
     fuse_req_interrupt_func(req, read_interrupted, buffer);
-    bool came_before = arming == CAME_BEFORE;
+    bool interrupted = arming == INTERRUPTED;
     arming = ARMED;
-    if (came_before)
+    if (interrupted)
         read_interrupted(req, buffer);
     efs_read(daemon->fs, daemon->tree.nodes[open->node].id, stream, offset, buffer->begin, bytes, read_done, buffer);
 }
@@ -105,13 +105,13 @@ static void read_file(struct efsd *daemon, fuse_req_t req, struct efsd_open *ope
         read_by_engine(daemon, req, open, open_stream(daemon, open, bytes, offset), bytes, offset);
         return;
     }
-    bool follows = efsd_decode_ahead_follows(daemon, open, offset, bytes);
-    if (efsd_decode_ahead_take(daemon, req, open->node, offset, bytes))
+    bool follows = efsd_decode_ahead_predict(daemon, open, offset, bytes);
+    if (efsd_decode_ahead_serve(daemon, req, open->node, offset, bytes))
         efsd_open_unref(open);
     else
         read_by_engine(daemon, req, open, daemon->streams[EFS_STREAM_SEQUENTIAL], bytes, offset);
     if (follows)
-        efsd_decode_ahead_go_on(daemon, open);
+        efsd_decode_ahead_start_next(daemon, open);
 }
 
 void efsd_read(struct efsd *daemon, fuse_req_t req, const struct fuse_file_info *file, size_t bytes, uint64_t offset)

@@ -53,7 +53,7 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     ok = ok && (!options->mount || fuse_opt_add_opt(&list, options->mount) == 0) &&
          fuse_opt_add_arg(&args, "expertfs") == 0 && fuse_opt_add_arg(&args, "-o") == 0 &&
          fuse_opt_add_arg(&args, list) == 0 && (!options->debug || fuse_opt_add_arg(&args, "-d") == 0);
-    efsd_log_hold_fuse(true);
+    efsd_log_mute_fuse(true);
     if (ok)
         daemon->session = fuse_session_new(&args, &efsd_ops, sizeof(efsd_ops), daemon);
     fuse_opt_free_args(&args);
@@ -62,10 +62,10 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     if (!daemon->session) {
         char why[512];
         efsd_log_last_fuse(why, sizeof(why));
-        efsd_log_hold_fuse(false);
+        efsd_log_mute_fuse(false);
         return efs_fail(err, ok ? -EINVAL : -ENOMEM, "cannot set up FUSE: %s", ok ? why : "no memory");
     }
-    efsd_log_hold_fuse(false);
+    efsd_log_mute_fuse(false);
     return 0;
 }
 
@@ -143,10 +143,10 @@ errint_t efsd_session_mount(struct efsd *daemon, struct efs_error *err)
     errint_t rc = session_new(daemon, err);
     if (rc)
         return rc;
-    efsd_log_hold_fuse(true);
+    efsd_log_mute_fuse(true);
     bool mounted = fuse_session_mount(daemon->session, daemon->options.mountpoint) == 0;
     rc = mounted ? 0 : session_mount_failed(daemon, err);
-    efsd_log_hold_fuse(false);
+    efsd_log_mute_fuse(false);
     if (rc) {
         fuse_session_destroy(daemon->session);
         daemon->session = NULL;

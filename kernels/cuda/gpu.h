@@ -36,9 +36,9 @@ struct efs_gpu_shard {
     uint32_t status; /* enum efs_gpu_status */
 };
 
-/* Status of a shard: the host initialises it to EFS_GPU_FINE; a kernel sets EFS_GPU_DAMAGED when the chunk is not well
+/* Status of a shard: the host initialises it to EFS_GPU_OK; a kernel sets EFS_GPU_DAMAGED when the chunk is not well
  * formed or has another number of elements. The contents of dst are then undefined; nothing outside dst was written. */
-enum efs_gpu_status { EFS_GPU_FINE = 0, EFS_GPU_DAMAGED = 1 };
+enum efs_gpu_status { EFS_GPU_OK = 0, EFS_GPU_DAMAGED = 1 };
 
 #define EFS_GPU_ROWS 8 /* matrix rows per block of threads */
 

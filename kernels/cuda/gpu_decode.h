@@ -30,7 +30,7 @@ struct efs_gpu_decode {
     uint32_t header[EFS_GPU_WORDS + 1]; /* the last: the first word of the next span's */
     struct efs_chunk chunk;
     struct efs_span span;
-    bool refused; /* the headers are not well formed */
+    bool malformed; /* the headers are not well formed */
 };
 EFS_STATIC_ASSERT(sizeof(struct efs_gpu_decode) <= EFS_GPU_DECODE_SHARED, "EFS_GPU_DECODE_SHARED is too small");
 
@@ -51,9 +51,9 @@ EFS_DEVICE void efs_gpu_decode_open(unsigned thread, const struct efs_gpu_shard 
     const uint8_t *header = (const uint8_t *)s->header;
 
     if (thread == 0)
-        s->refused = efs_chunk_parse(header, shard->e, shard->e_bytes, &s->chunk) != 0 ||
-                     s->chunk.symbols != shard->elements ||
-                     efs_chunk_parse_span(&s->chunk, header + EFS_CHUNK_HEADER, span, &s->span) != 0;
+        s->malformed = efs_chunk_parse(header, shard->e, shard->e_bytes, &s->chunk) != 0 ||
+                       s->chunk.symbols != shard->elements ||
+                       efs_chunk_parse_span(&s->chunk, header + EFS_CHUNK_HEADER, span, &s->span) != 0;
 }
 
 /* Mask of the low bits of the codes with index < limit, among the codes in bytes [j, j + 4) of planes of width bytes.
@@ -267,7 +267,7 @@ EFS_DEVICE bool efs_gpu_decode_run(const struct efs_gpu_shard *shard, uint32_t s
 {
     EFS_GPU_DECODE_STEP(efs_gpu_decode_load(thread, shard, span, s));
     EFS_GPU_DECODE_STEP(efs_gpu_decode_open(thread, shard, span, s));
-    if (s->refused)
+    if (s->malformed)
         return false;
     for (unsigned level = s->span.levels; level-- > 0;) {
         EFS_GPU_DECODE_STEP(efs_gpu_decode_count(thread, level, s));

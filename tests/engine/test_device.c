@@ -153,7 +153,7 @@ static void cases_run(bool decoding)
     for (size_t i = 0; i < case_count; i++) {
         const struct shard_case *c = &cases[i];
         const size_t bytes = case_out_bytes(c);
-        if (decoding && shards[i].status != (c->damaged ? EFS_GPU_DAMAGED : EFS_GPU_FINE))
+        if (decoding && shards[i].status != (c->damaged ? EFS_GPU_DAMAGED : EFS_GPU_OK))
             fail_msg("case %zu: format %d, %zu elements: status %u", i, c->format, c->n, shards[i].status);
         if (!c->damaged && memcmp(out + out_at, c->raw, bytes) != 0)
             fail_msg("case %zu: format %d, %zu elements: other bytes", i, c->format, c->n);

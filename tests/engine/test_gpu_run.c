@@ -129,8 +129,8 @@ static void costs_are(struct efs_client *client, uint64_t cpu_ns, uint64_t gpu_n
     efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_CPU, 1, cpu_ns);
     efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_GPU, 1, gpu_ns);
     efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, link_ns);
-    device->learnt_brought = device->stats.g_brought;
-    device->bring_ns = 0;
+    device->measured_loads = device->stats.g_brought;
+    device->load_ns = 0;
     pthread_mutex_unlock(&device->lock);
 }
 

@@ -7,14 +7,14 @@
 static double worth(struct efs_vram_order *order, uint32_t layer, uint32_t expert, uint64_t used_at)
 {
     const struct efs_expert_key key = efs_expert_key("", layer, expert);
-    return efs_vram_order_worth(order, &key, used_at);
+    return efs_vram_order_priority(order, &key, used_at);
 }
 
 static void ask(struct efs_vram_order *order, uint32_t layer, uint32_t a, uint32_t a_tokens, uint32_t b,
                 uint32_t b_tokens)
 {
     const struct efs_need needs[] = {{a, a_tokens}, {b, b_tokens}};
-    efs_vram_order_pass(order, "", layer, needs, 2, 2);
+    efs_vram_order_record(order, "", layer, needs, 2, 2);
 }
 
 TEST(by_name)

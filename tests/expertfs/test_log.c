@@ -29,7 +29,7 @@ static int log_to_file(void **state)
 static int log_to_terminal(void **state)
 {
     (void)state;
-    efsd_log_left_out(); /* resets the limits for the next test */
+    efsd_log_report_suppressed(); /* resets the limits for the next test */
     fflush(stderr);
     dup2(terminal, STDERR_FILENO);
     close(terminal);
@@ -63,11 +63,11 @@ TEST_WITH(same_line_once, log_to_file, log_to_terminal)
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
         efsd_log(EFS_LOG_ERROR, "place %d is damaged", 7);
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     assert_int_equal(lines_told("place 7 is damaged", &left_out), 1);
     assert_int_equal(left_out, 99);
     efsd_log(EFS_LOG_ERROR, "place %d is damaged", 7);
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     assert_int_equal(lines_told("place 7 is damaged", &left_out), 1);
     assert_int_equal(left_out, 99);
 }
@@ -81,7 +81,7 @@ TEST_WITH(kinds_apart, log_to_file, log_to_terminal)
     efsd_log_line(NULL, EFS_LOG_ERROR, "of the engine, an error");
     efsd_log_line(NULL, EFS_LOG_WARNING, "of the engine, a warning");
     assert_int_equal(lines_told("", &left_out), EFSD_LOG_LINES + 3);
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     assert_int_equal(lines_told("place 99 is damaged", &left_out), 0);
     assert_int_equal(left_out, 100 - EFSD_LOG_LINES);
 }
@@ -91,7 +91,7 @@ TEST_WITH(changes_always, log_to_file, log_to_terminal)
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
         efsd_log(EFS_LOG_INFO, "user 0 set policy=lru");
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     assert_int_equal(lines_told("policy", &left_out), 100);
     assert_int_equal(left_out, 0);
 }
@@ -105,7 +105,7 @@ TEST_WITH(more_kinds_than_places, log_to_file, log_to_terminal)
         snprintf(formats[i], sizeof(formats[i]), "kind %u %%d", i);
         efsd_log(EFS_LOG_ERROR, formats[i], 1);
     }
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     assert_int_equal(lines_told("kind ", &left_out), EFSD_LOG_KINDS - 1 + EFSD_LOG_LINES);
     assert_int_equal(left_out, EFSD_LOG_KINDS + 1 - EFSD_LOG_LINES);
 }
@@ -128,10 +128,10 @@ TEST_WITH(threads_add_up, log_to_file, log_to_terminal)
         assert_int_equal(pthread_create(&threads[i], NULL, log_much, &numbers[i]), 0);
     }
     for (int i = 0; i < 10; i++)
-        efsd_log_left_out();
+        efsd_log_report_suppressed();
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    efsd_log_left_out();
+    efsd_log_report_suppressed();
     unsigned count = lines_told("thread ", &left_out);
     assert_in_range(count, EFSD_LOG_LINES, 11 * EFSD_LOG_LINES);
     assert_int_equal(count + left_out, THREADS * LINES_A_THREAD);

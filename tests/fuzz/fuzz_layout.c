@@ -40,7 +40,7 @@ static void file(const uint8_t *data, size_t bytes)
     CHECK(rc == 0 || rc == -EUCLEAN);
     if (rc < 0)
         return;
-    CHECK(efs_layout_fits(layout, data) && layout->header_bytes <= bytes);
+    CHECK(efs_layout_matches(layout, data) && layout->header_bytes <= bytes);
     struct efs_tensor *tensors = efs_layout_tensors(layout, data);
     CHECK(tensors);
     check_tensors(tensors, layout->tensor_count);

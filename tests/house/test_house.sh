@@ -111,7 +111,7 @@ for room in $expertfs_rooms; do
     inner_room expertfs "$room" $(expertfs_below "$room")
 done
 rooms_known expertfs "$expertfs_rooms"
-includes expertfs/*/*.h | grep -v export_core | grep '"daemon.h"' && complain "headers of rooms come before daemon.h"
+includes expertfs/*/*.h | grep -v export_internal | grep '"daemon.h"' && complain "headers of rooms come before daemon.h"
 includes $(ls engine/*.h | grep -v private) | grep 'private' && complain "what is installed must not need what is not"
 for tool in tools/*/; do
     tool=${tool%/}

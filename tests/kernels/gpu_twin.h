@@ -35,8 +35,8 @@ static inline uint32_t gpu_twin_run(bool decode, enum efs_format format, const u
     const size_t bytes = n * efs_format_bytes(format);
     struct guarded in = gpu_twin_new(e, e_bytes), rest = gpu_twin_new(sm, efs_sm_bytes(format, n));
     struct guarded dst = gpu_twin_new(NULL, bytes);
-    struct efs_gpu_shard shard = {in.data,     rest.data,        dst.data,    (uint32_t)e_bytes,
-                                  (uint32_t)n, (uint32_t)format, EFS_GPU_FINE};
+    struct efs_gpu_shard shard = {in.data,     rest.data,        dst.data,  (uint32_t)e_bytes,
+                                  (uint32_t)n, (uint32_t)format, EFS_GPU_OK};
 
     gpu_twin_order = (gpu_twin_order + 89) % EFS_GPU_THREADS;
     for (uint32_t b = 0; b < n / EFS_BLOCK + 2; b++) { /* more blocks than the shard has */
@@ -65,7 +65,7 @@ static inline void gpu_twin_decodes(enum efs_format format, const uint8_t *chunk
     uint8_t *out = malloc(n * efs_format_bytes(format) + 1);
 
     assert_non_null(out);
-    assert_int_equal(gpu_twin_run(true, format, chunk, chunk_bytes, sm, n, out), EFS_GPU_FINE);
+    assert_int_equal(gpu_twin_run(true, format, chunk, chunk_bytes, sm, n, out), EFS_GPU_OK);
     assert_memory_equal(out, raw, n * efs_format_bytes(format));
     free(out);
 }

@@ -163,7 +163,7 @@ static inline void matrix_add_shard(struct matrix *m, size_t s, enum matrix_form
         .sm_bytes = sm_bytes,
         .form = form == FORM_CASCADE ? EFS_E_CASCADE
                 : form == FORM_BYTES ? EFS_E_BYTES
-                                     : EFS_E_ASK,
+                                     : EFS_E_CALLBACK,
     };
     free(e);
     free(coded);

@@ -40,8 +40,8 @@ static void check_twin(struct buffers *b, const struct guarded *chunk, int expec
     if (chunk->bytes >= 4)
         memcpy(&symbols, chunk->data, 4);
     uint32_t status = gpu_twin_run(true, b->format, chunk->data, chunk->bytes, b->sm.data, b->n, b->out.data);
-    assert_int_equal(status, expected == 0 && symbols == b->n ? EFS_GPU_FINE : EFS_GPU_DAMAGED);
-    if (status == EFS_GPU_FINE)
+    assert_int_equal(status, expected == 0 && symbols == b->n ? EFS_GPU_OK : EFS_GPU_DAMAGED);
+    if (status == EFS_GPU_OK)
         assert_memory_equal(b->out.data, b->expected, b->out.bytes);
 }
 

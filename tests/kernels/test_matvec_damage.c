@@ -120,7 +120,7 @@ TEST(forged_sizes)
             shard->sm = NULL;
             assert_int_equal(verdict(&v), -EUCLEAN);
             *shard = kept;
-            if (kept.form == EFS_E_ASK) {
+            if (kept.form == EFS_E_CALLBACK) {
                 victim_free(&v);
                 continue;
             }
