@@ -3,7 +3,7 @@
 #include "vram.h"
 
 #include "gpu_cache.h"
-#include "policy_value.h"
+#include "policy_reuse.h"
 #include "rank.h"
 #include "runs.h"
 #include "sys.h"

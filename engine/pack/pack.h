@@ -5,10 +5,10 @@
  *   pack.c          efs_pack(): the sequence of steps
  *   pack_plan.c     catalogue -> index tables: the content of the store, without reading weights
  *   pack_source.c   reads the source files
- *   pack_weights.c  checks that a source is a complete checkpoint
- *   pack_same.c     finds files with the same bytes, which are stored once
+ *   pack_check.c  checks that a source is a complete checkpoint
+ *   pack_copies.c     finds files with the same bytes, which are stored once
  *   pack_run.c      the pipeline: threads that read and encode shards, and one that writes them
- *   pack_take.c     hands out shards, with memory for their chunks
+ *   pack_batch.c     hands out shards, with memory for their chunks
  *   pack_report.c   the report, index tables and superblock
  *   pack_verify.c   compares the written store with the sources
  *

@@ -4,10 +4,10 @@
  * the journal; then its bytes are freed in the source files.
  *
  *   reclaim.c           efs_reclaim(), efs_reclaim_resume(), efs_reclaim_undo(): the sequence of steps
- *   reclaim_begin.c     checks before the start, disk space needed
+ *   reclaim_check.c     checks before the start, disk space needed
  *   reclaim_files.c     opens and restores source files; iterates over shards
  *   reclaim_step.c      one step forward, one step back
- *   reclaim_end.c       names the store, removes the sources
+ *   reclaim_commit.c       names the store, removes the sources
  *   reclaim_journal.c   records that survive a crash
  *
  * The directory OUT.reclaim next to OUT contains two files: `store`, which becomes OUT, and `journal`. At any time,

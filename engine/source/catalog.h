@@ -28,7 +28,7 @@ struct efs_source_file {
         EFS_SOURCE_UNREAD, /* a file of weights that cannot be parsed: stored as plain bytes */
         EFS_SOURCE_BROKEN  /* looks like a failed download */
     } state;
-    bool copy;         /* has the same bytes as another file and no tensors in the catalogue: pack_same.c */
+    bool copy;         /* has the same bytes as another file and no tensors in the catalogue: pack_copies.c */
     uint32_t original; /* of a copy: the index of the other file */
 };
 

@@ -2,7 +2,7 @@
 /* store_write.c - see store_write.h: aligned writes to a nameless file. */
 #include "store_write.h"
 
-#include "behind.h"
+#include "write_behind.h"
 #include "sys.h"
 
 #include <errno.h>

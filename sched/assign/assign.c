@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* assign.c - Algorithm 1 of DALI, on any number of devices, with limited memory. */
-#include "assign_order.h"
+#include "assign_internal.h"
 
 #include <errno.h>
 #include <string.h>

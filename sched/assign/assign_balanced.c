@@ -6,7 +6,7 @@
  * faster device, and has none left for balancing at the end. Here each start is improved by moves and exchanges from
  * the device that finishes last; on two devices a search in the tree of assignments follows.
  */
-#include "assign_order.h"
+#include "assign_internal.h"
 
 #include <errno.h>
 #include <string.h>

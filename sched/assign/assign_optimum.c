@@ -6,7 +6,7 @@
  * pair has at most the same times and memory; or, even with the remaining experts divided exactly, the pair would not
  * end before the best known assignment. Experts are in order of falling times, so that the bound prunes early.
  */
-#include "assign_order.h"
+#include "assign_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * the lightest first; the link transfers such experts, the heaviest first; the GPU runs experts that are cached or
  * transferred. The queue that would finish first takes the next expert. Cached experts stay on the GPU.
  */
-#include "assign_order.h"
+#include "assign_internal.h"
 
 #include <errno.h>
 

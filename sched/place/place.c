@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place.c - see place.h: validates, evaluates, packs and compares placements. */
-#include "place_core.h"
+#include "place_internal.h"
 
 #include <errno.h>
 #include <math.h>

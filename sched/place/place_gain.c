@@ -7,7 +7,7 @@
  * minus the expert's own gain there. Then single copies move to other servers, or are exchanged, while that saves more.
  * If Prism's placement is better, the rule returns that.
  */
-#include "place_core.h"
+#include "place_internal.h"
 
 #include <errno.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place_peers.c - the placement rules that are baselines for Prism. */
-#include "place_core.h"
+#include "place_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

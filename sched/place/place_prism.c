@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place_prism.c - Algorithms 1 and 2 of Prism, with choices where the paper is not specific. */
-#include "place_core.h"
+#include "place_internal.h"
 
 #include <errno.h>
 #include <math.h>

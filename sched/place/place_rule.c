@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place_rule.c - see place.h: dispatches to the placement rules. */
-#include "place_core.h"
+#include "place_internal.h"
 
 #include <errno.h>
 #include <string.h>

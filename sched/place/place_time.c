@@ -9,7 +9,7 @@
  * that fit. Experts without a holder are then placed, all of a layer at once, where they save most relative to the
  * duplicates they replace. The result is the best of this, the placement by calls and Prism's, by efs_place_wait_s().
  */
-#include "place_core.h"
+#include "place_internal.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 /*
  * policy.c - the public functions of a cache policy: requests, admission, pins, capacities, queries.
  */
-#include "policy_core.h"
+#include "policy_internal.h"
 
 #include <assert.h>
 #include <errno.h>

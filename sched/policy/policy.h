@@ -31,7 +31,7 @@
  * The policies:
  *
  *     zipmoe   ranks by frequency, pools over ranks, drop after use (ZipMoE 3.4); by default ranks are those of
- *              policy_value.h over all layers together; published = true is the paper's: counts, within the layer
+ *              policy_reuse.h over all layers together; published = true is the paper's: counts, within the layer
  *     lru, lfu, fifo, marking   always admit, and evict the least recently used, least often used, oldest, or a random
  *              expert not requested in this phase
  *

@@ -7,7 +7,7 @@
  *     fifo     clock of the admission from the disk
  *     marking  random among the unmarked; a request marks; when none is unmarked, a new phase starts
  */
-#include "policy_core.h"
+#include "policy_internal.h"
 #include "random.h"
 
 #include <errno.h>

@@ -4,15 +4,15 @@
  *
  * Published: the rank of a unit is its place in the frequency list of its layer; it is entitled to the pools whose
  * threshold is above its rank; the unit with the lowest count is the victim. Default: the rank is by expected time
- * until the next use (policy_value.h), over all layers together, so that a layer with a flat distribution does not
+ * until the next use (policy_reuse.h), over all layers together, so that a layer with a flat distribution does not
  * occupy memory that a skewed one could use better. A unit is then entitled to every pool, and enters the first pool in
  * which it beats the unit of least worth.
  *
  * Layers are visited in turn, and only a visit changes the scores of a layer. So each layer keeps the TAIL units of
  * least worth of each pool: to find a victim costs one comparison per layer, and sometimes a scan of a layer.
  */
-#include "policy_core.h"
-#include "policy_value.h"
+#include "policy_internal.h"
+#include "policy_reuse.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 /*
  * predict.c - dispatches to the predictors by kind: construction, and the most probable experts of a layer.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * predict_counts.c - counts of the chosen experts: over all sequences (BrainStorm's counts of the model, popularity),
  * or of this sequence.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #define PRIOR_PASSES 4.0F /* weight of the counts over all sequences, in iterations */
 

@@ -4,7 +4,7 @@
  *
  * The probability is measured: the fraction of an iteration's experts that the next iteration chose again.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 struct deepspeed {
     uint64_t *kept, *chosen; /* [layers] */

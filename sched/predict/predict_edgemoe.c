@@ -7,7 +7,7 @@
  * so rows are in a hash table of fixed size, without chaining: a pair replaces the row of another pair when that row
  * has had as many misses as uses. If no pair is known, the prediction uses the counts over all sequences.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #define ROWS_MAX (1u << 20)
 

@@ -18,7 +18,7 @@
  * Routers return logits; the probability that an expert is among K chosen is estimated as 1 / (1 + exp(c - logit)),
  * with the c for which the probabilities sum to K.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #include <math.h>
 

@@ -10,7 +10,7 @@
  * The paper does not say which matrix of a full collection a new one replaces: here the most similar one, because the
  * new one represents it. Without a collection the request's own matrix is used.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #include <errno.h>
 #include <math.h>

@@ -8,7 +8,7 @@
 #ifndef EFS_PREDICT_MAPS_H
 #define EFS_PREDICT_MAPS_H
 
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #define EFS_MAPS_DEFAULT 16384u
 #define EFS_MAPS_ONE 255u /* represents a score of 1 */

@@ -10,7 +10,7 @@
  * The header determines the number and lengths of the tables. Numbers are little-endian, as on all processors that
  * expertfs supports.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #include <errno.h>
 

@@ -2,7 +2,7 @@
 /*
  * predict_sequence.c - the active sequences: stores the choices of their layers, and passes them to the predictor.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #include <errno.h>
 #include <math.h>

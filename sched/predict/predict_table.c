@@ -2,7 +2,7 @@
 /*
  * predict_table.c - allocates the tables of a predictor within its memory limit, and registers those with learned data.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 #include <errno.h>
 

@@ -3,7 +3,7 @@
  * predict_transition.c - how often expert e of layer l + d was chosen when expert i of layer l was: a table for each
  * distance. With several experts i, their mean.
  */
-#include "predict_core.h"
+#include "predict_internal.h"
 
 struct transition {
     uint16_t *together; /* [distances][layers of the target][experts i][experts e] */

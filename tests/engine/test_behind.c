@@ -2,7 +2,7 @@
 /* Write-behind thread: it writes all bytes, in order, in pieces whose sizes depend only on the input, and reports
  * errors. */
 #include "test.h"
-#include "behind.h"
+#include "write_behind.h"
 #include "layout.h"
 
 #include <unistd.h>

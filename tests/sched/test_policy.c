@@ -5,8 +5,8 @@
  */
 #include "test.h"
 #include "cases.h"
-#include "policy_core.h"
-#include "policy_value.h"
+#include "policy_internal.h"
+#include "policy_reuse.h"
 
 enum { F = EFS_POOL_F, C = EFS_POOL_C, S = EFS_POOL_S, E = EFS_POOL_E, M = EFS_POOL_M };
 

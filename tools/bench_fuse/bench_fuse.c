@@ -7,7 +7,7 @@
  * (expertfs/fuse/buffers.h). Threads block in read(), the cheapest way to receive. It serves until it is unmounted.
  */
 #include "options.h"
-#include "failure.h"
+#include "process.h"
 
 #define FUSE_USE_VERSION 34
 #include <errno.h>

@@ -11,7 +11,7 @@
 #include "expertfs-gpu.h"
 #include "measure.h"
 #include "options.h"
-#include "failure.h"
+#include "process.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 /* bench_kernels - benchmarks of kernels/, run by tools/bench and by hand. */
 #include "bench.h"
 
-#include "failure.h"
+#include "process.h"
 
 #include <string.h>
 #include <unistd.h>

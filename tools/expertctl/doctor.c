@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* doctor.c - expertctl doctor [STORE|MOUNTPOINT]...: reports the serving path of this machine and what prevents a
  * better one. */
-#include "failure.h"
+#include "process.h"
 #include "expertctl.h"
 
 #include "expertfs-private.h"
-#include "mounted.h"
+#include "control_file.h"
 #include "options.h"
 #include "size.h"
 

@@ -4,7 +4,7 @@
 #define EXPERTCTL_H
 
 #include "expertfs.h"
-#include "failure.h"
+#include "process.h"
 
 enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
 

@@ -4,7 +4,7 @@
 
 #include "catalog.h"
 #include "expertfs-private.h"
-#include "reclaim_left.h"
+#include "reclaim_unfinished.h"
 
 #include <fcntl.h>
 #include <stdio.h>

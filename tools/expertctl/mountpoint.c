@@ -3,7 +3,7 @@
 #include "mountpoint.h"
 
 #include "expertfs-private.h"
-#include "mounted.h"
+#include "control_file.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "expertctl.h"
 
 #include "clock.h"
-#include "mounted.h"
+#include "control_file.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "size.h"

@@ -106,7 +106,7 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
  * a mount, whether the mapped file is on it. Blocks. False on read errors, too. */
 bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
 
-/* ---- read-ahead of mapped models (loading.c) ---- */
+/* ---- read-ahead of mapped models (mmap_populate.c) ---- */
 
 /* From now on mmap() of a model file does not read the whole file: a GGUF file on a mount of expertfs, or any GGUF file
  * if EXPERTFS_STORE is set. Has an effect only if this library is preloaded. */

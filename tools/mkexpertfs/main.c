@@ -6,8 +6,8 @@
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"
-#include "reclaim_left.h"
-#include "failure.h"
+#include "reclaim_unfinished.h"
+#include "process.h"
 
 #include <errno.h>
 #include <stdio.h>

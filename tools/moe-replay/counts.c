@@ -2,7 +2,7 @@
 /* counts.c - moe-replay counts: writes the counts file that a mount loads at start from routing traces. */
 #include "arguments.h"
 
-#include "failure.h"
+#include "process.h"
 #include "history.h"
 #include "options.h"
 #include "replay.h"

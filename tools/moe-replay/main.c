@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - moe-replay TRACE: replays a routing trace in the simulator or on real files. */
-#include "ahead.h"
+#include "prefetch_sim.h"
 #include "arguments.h"
 #include "assign_command.h"
-#include "foresight.h"
+#include "prediction_list.h"
 #include "place_command.h"
-#include "play.h"
+#include "live_run.h"
 #include "predictions.h"
 #include "report.h"
 #include "simulate.h"
 
-#include "failure.h"
+#include "process.h"
 #include "interrupt.h"
 #include "expertfs-private.h"
 #include "progress.h"

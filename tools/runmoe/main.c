@@ -16,7 +16,7 @@
 #include "clock.h"
 #include "expertfs-gpu.h"
 #include "expertfs-private.h"
-#include "failure.h"
+#include "process.h"
 #include "forward.h"
 #include "measure.h"
 #include "model.h"

@@ -2,7 +2,7 @@
 /* assign_command.c - moe-replay assign: the command line and the runs. */
 #include "assign_command.h"
 
-#include "failure.h"
+#include "process.h"
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"

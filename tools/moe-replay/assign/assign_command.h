@@ -43,7 +43,7 @@ extern const struct replay_gpu replay_gpus[REPLAY_GPUS];
 double replay_gpu_compute_ns(const struct replay_gpu *gpu, uint64_t expert_bytes, uint32_t tokens);
 double replay_gpu_transfer_ns(const struct replay_gpu *gpu, uint64_t expert_bytes);
 
-/* ---- a run (assign_play.c) ---- */
+/* ---- a run (assign_simulate.c) ---- */
 
 struct replay_assign_setup {
     struct replay_cpu cpu;

@@ -77,7 +77,7 @@ enum replay_pools {
     REPLAY_POOLS
 };
 
-/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts (sim/keeper.h).
+/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts (sim/cache_sim.h).
  */
 enum replay_keeper_kind {
     REPLAY_KEEP_NONE, /* a policy of the engine */

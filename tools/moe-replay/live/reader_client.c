@@ -5,7 +5,7 @@
  */
 #include "reader.h"
 
-#include "mounted.h"
+#include "control_file.h"
 
 #include "expertfs-compute.h"
 #include "expertfs-private.h"

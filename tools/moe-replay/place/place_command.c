@@ -2,7 +2,7 @@
 /* place_command.c - moe-replay place: the command line and the loop over all combinations. */
 #include "place_command.h"
 
-#include "failure.h"
+#include "process.h"
 #include "interrupt.h"
 #include "options.h"
 #include "progress.h"

@@ -5,7 +5,7 @@
 
 #include "tables.h"
 
-#include "failure.h"
+#include "process.h"
 #include "interrupt.h"
 
 #include <errno.h>

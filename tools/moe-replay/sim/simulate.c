@@ -8,8 +8,8 @@
  */
 #include "simulate.h"
 
-#include "ahead.h"
-#include "keeper.h"
+#include "prefetch_sim.h"
+#include "cache_sim.h"
 
 #include "clock.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_look.c - see store.h: queries of an open store: sizes, names of chunks, totals. */
+/* store_info.c - see store.h: queries of an open store: sizes, names of chunks, totals. */
 #include "store.h"
 
 #include "codec.h"

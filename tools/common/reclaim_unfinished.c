@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_left.c - see reclaim_left.h. */
-#include "reclaim_left.h"
+/* reclaim_unfinished.c - see reclaim_unfinished.h. */
+#include "reclaim_unfinished.h"
 
 #include "expertfs-private.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* play.c - see play.h. */
-#include "play.h"
+/* live_run.c - see live_run.h. */
+#include "live_run.h"
 
 #include "clock.h"
 #include "interrupt.h"
-#include "mounted.h"
+#include "control_file.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mounted.h - reads the files of a mount's .expertfs, whose lines are `name: value`: expertfs-proc(5). */
+/* control_file.h - reads the files of a mount's .expertfs, whose lines are `name: value`: expertfs-proc(5). */
 #ifndef TOOLS_MOUNTED_H
 #define TOOLS_MOUNTED_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failure.c - see failure.h. */
-#include "failure.h"
+/* process.c - see process.h. */
+#include "process.h"
 
 #include "interrupt.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loading.c - keeps llama.cpp from reading the experts of a mapped model file. llama.cpp maps the file with
+ * mmap_populate.c - keeps llama.cpp from reading the experts of a mapped model file. llama.cpp maps the file with
  * MAP_POPULATE and MADV_WILLNEED, so the kernel would read the whole file, mostly experts, which are read again from
  * the store. With this library in LD_PRELOAD, mmap() of a model file drops MAP_POPULATE; after the experts are known,
  * the rest of the file is read ahead.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* foresight.h - all predictions that a predictor makes during a workload. They depend on the requests only, so the same
+/* prediction_list.h - all predictions that a predictor makes during a workload. They depend on the requests only, so the same
  * predictions serve all budgets and policies. */
 #ifndef MOE_REPLAY_FORESIGHT_H
 #define MOE_REPLAY_FORESIGHT_H

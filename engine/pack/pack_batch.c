@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_take.c - hands out shards in disk order, a batch at a time, with memory for their chunks. */
+/* pack_batch.c - hands out shards in disk order, a batch at a time, with memory for their chunks. */
 #include "kernels.h"
 #include "pack.h"
 #include "sys.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pack_weights.c - checks that a source is a complete checkpoint, from file names and indexes only: reads no
+/* pack_check.c - checks that a source is a complete checkpoint, from file names and indexes only: reads no
  * weights. */
 #include "pack.h"
 #include "expertfs-private.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_room.c - makes room in pools: chooses victims and their next pools, and orders the moves.
+ * policy_evict.c - makes room in pools: chooses victims and their next pools, and orders the moves.
  *
  * A victim moves to the first lower pool that can be made from its state without the disk, to which its rank entitles
  * it, and that has or can make room; else it is evicted. Room is made in the lowest pool first, so that each move finds
  * its room free. An expert moves at most once in a call.
  */
-#include "policy_core.h"
+#include "policy_internal.h"
 
 #define MOST_VICTIMS 64 /* for one unit. A unit that needs more victims is not admitted */
 

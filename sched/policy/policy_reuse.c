@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_value.c - rates, ages and the detection of new requests, in integers.
+ * policy_reuse.c - rates, ages and the detection of new requests, in integers.
  */
-#include "policy_value.h"
+#include "policy_reuse.h"
 
 #include <math.h>
 #include <stdlib.h>

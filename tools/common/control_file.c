@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mounted.c - see mounted.h. */
-#include "mounted.h"
+/* control_file.c - see control_file.h. */
+#include "control_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_play.c - simulates a workload layer by layer, with the experts assigned by a rule or a whole system.
+ * assign_simulate.c - simulates a workload layer by layer, with the experts assigned by a rule or a whole system.
  *
  * The link first transfers the experts that the GPU runs and does not have. In the rest of the layer's time it
  * transfers the experts that the cache swaps in, then those predicted for the next layer; a transfer that is not

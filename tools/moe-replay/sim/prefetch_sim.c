@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ahead.c - see ahead.h. */
-#include "ahead.h"
+/* prefetch_sim.c - see prefetch_sim.h. */
+#include "prefetch_sim.h"
 
 #include "tables.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * behind.h - write-behind: the producer copies bytes into a ring buffer and continues; a thread writes them to the disk
+ * write_behind.h - write-behind: the producer copies bytes into a ring buffer and continues; a thread writes them to the disk
  * in large pieces.
  *
  * Only one thread at a time may call these functions. The sequence of writes does not depend on timing: pieces end at

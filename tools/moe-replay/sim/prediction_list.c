@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* foresight.c - see foresight.h. */
-#include "foresight.h"
+/* prediction_list.c - see prediction_list.h. */
+#include "prediction_list.h"
 
 #include "interrupt.h"
 

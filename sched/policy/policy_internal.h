@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_core.h - internals of the policies: the cache state of all experts, and the operations of an eviction order.
+ * policy_internal.h - internals of the policies: the cache state of all experts, and the operations of an eviction order.
  */
 #ifndef EFS_POLICY_CORE_H
 #define EFS_POLICY_CORE_H
@@ -90,7 +90,7 @@ static inline uint64_t efs_unit_bytes(const struct efs_policy *policy, uint32_t 
  * before pool, pins, user_pin or frozen change, and with on after. */
 void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on);
 
-/* policy_room.c. Every call that makes moves is bracketed by begin and end. */
+/* policy_evict.c. Every call that makes moves is bracketed by begin and end. */
 void efs_policy_call_begin(struct efs_policy *policy);
 void efs_policy_call_end(struct efs_policy *policy, const struct efs_move **moves, size_t *move_count);
 /* Moves the unit to the best pool that has or can make room, and the victims out of it; a unit without a better pool

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_end.c - names the finished store; only then removes the sources and the directory OUT.reclaim. */
+/* reclaim_commit.c - names the finished store; only then removes the sources and the directory OUT.reclaim. */
 #include "newfile.h"
 #include "reclaim.h"
 #include "store.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_left.h - detects a checkpoint that an unfinished `mkexpertfs --reclaim` has partly freed. */
+/* reclaim_unfinished.h - detects a checkpoint that an unfinished `mkexpertfs --reclaim` has partly freed. */
 #ifndef TOOLS_RECLAIM_LEFT_H
 #define TOOLS_RECLAIM_LEFT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reclaim_begin.c - checks before the start, and the disk space needed. */
+/* reclaim_check.c - checks before the start, and the disk space needed. */
 #include "reclaim.h"
 
 #include "expertfs-private.h"

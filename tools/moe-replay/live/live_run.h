@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* play.h - plays a workload on real files in this process: one run. */
+/* live_run.h - plays a workload on real files in this process: one run. */
 #ifndef MOE_REPLAY_PLAY_H
 #define MOE_REPLAY_PLAY_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_core.h - internals of the predictors: their operations, and the state of a sequence for all of them.
+ * predict_internal.h - internals of the predictors: their operations, and the state of a sequence for all of them.
  *
  * A *position* is iteration * layers + layer: one step of a sequence. The experts of this iteration and the one before
  * are stored, so that every predictor can look back across the border between tokens.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* behind.c - the ring buffer and the thread that writes it. */
-#include "behind.h"
+/* write_behind.c - the ring buffer and the thread that writes it. */
+#include "write_behind.h"
 
 #include "layout.h"
 #include "sys.h"

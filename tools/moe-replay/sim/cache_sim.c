@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.c - see keeper.h. Each policy assigns a worth to an expert; the expert with the least worth is evicted.
+ * cache_sim.c - see cache_sim.h. Each policy assigns a worth to an expert; the expert with the least worth is evicted.
  *
  *     oracle        Belady's policy with bypass: knows the whole trace; evicts the expert whose next use is latest
  *     least-stale   first experts that their layer has not requested in this pass, then those whose layer is reached
@@ -12,7 +12,7 @@
  *                   included, and the swap evicts the experts with the most tokens
  *     dali          the same with these errors corrected (sched/assign/gpu_cache.h)
  */
-#include "keeper.h"
+#include "cache_sim.h"
 
 #include "gpu_cache.h"
 #include "tables.h"

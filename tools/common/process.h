@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* failure.h - startup of a tool with any inherited descriptors and limits, and its exit after an error. */
+/* process.h - startup of a tool with any inherited descriptors and limits, and its exit after an error. */
 #ifndef TOOLS_FAILURE_H
 #define TOOLS_FAILURE_H
 

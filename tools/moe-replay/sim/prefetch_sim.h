@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ahead.h - prefetch in the simulator: the queue and the governor of sched/prefetch, used as in a daemon, on the
+ * prefetch_sim.h - prefetch in the simulator: the queue and the governor of sched/prefetch, used as in a daemon, on the
  * simulator's timeline.
  *
  * A prefetch reads the missing components of an expert, in pieces of REPLAY_PIECE_BYTES. They are held outside the
@@ -9,7 +9,7 @@
 #ifndef MOE_REPLAY_AHEAD_H
 #define MOE_REPLAY_AHEAD_H
 
-#include "foresight.h"
+#include "prediction_list.h"
 
 /* Components of an expert. */
 enum { REPLAY_SM = 1, REPLAY_E = 2 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* assign_order.h - functions shared by the assignment rules. Private to sched/assign/. */
+/* assign_internal.h - functions shared by the assignment rules. Private to sched/assign/. */
 #ifndef EFS_ASSIGN_ORDER_H
 #define EFS_ASSIGN_ORDER_H
 

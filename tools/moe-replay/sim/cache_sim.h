@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keeper.h - replacement policies of papers on whole coded experts, for comparison, and Belady's policy as the upper
+ * cache_sim.h - replacement policies of papers on whole coded experts, for comparison, and Belady's policy as the upper
  * bound of hits. Missing experts are read for their request and, except with Belady's and DALI's policies, always
  * cached.
  */
 #ifndef MOE_REPLAY_KEEPER_H
 #define MOE_REPLAY_KEEPER_H
 
-#include "foresight.h"
+#include "prediction_list.h"
 #include "replay.h"
 
 struct replay_keeper;

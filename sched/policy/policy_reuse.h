@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_value.h - worth of keeping an expert: an estimate of the time until its layer requests it again.
+ * policy_reuse.h - worth of keeping an expert: an estimate of the time until its layer requests it again.
  *
  * The paper ranks experts by counts (rank.h). In real traces each sequence has its own hot set, and recency within the
  * sequence matters: long-run counts do worse than LRU. On the gpt-oss-20b history the probability of a request for an

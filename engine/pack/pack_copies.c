@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pack_same.c - finds files with the same bytes, such as a checkpoint and its copy in a blob store. They are stored
+ * pack_copies.c - finds files with the same bytes, such as a checkpoint and its copy in a blob store. They are stored
  * once: a copy has the extents of its original.
  *
  * Files of equal size are sampled, and files with equal samples are compared byte by byte. A 64-bit checksum would

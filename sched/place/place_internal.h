@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_core.h - functions shared by the placement rules. Private to sched/place/. */
+/* place_internal.h - functions shared by the placement rules. Private to sched/place/. */
 #ifndef EFS_PLACE_CORE_H
 #define EFS_PLACE_CORE_H
 
