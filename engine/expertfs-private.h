@@ -123,8 +123,8 @@ struct efs_reclaim_need {
     uint64_t need_bytes; /* maximum in use in addition to the source, if coding saves nothing */
 };
 /* The checks of efs_reclaim() before it starts; changes nothing. need is valid when 0 is returned. */
-errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_reclaim_need *need, struct efs_error *err);
+errint_t efs_reclaim_check_start(const char *src, const char *out, const struct efs_pack_options *options,
+                                 struct efs_reclaim_need *need, struct efs_error *err);
 /*
  * Continue an interrupted efs_reclaim(). src: the present path of the source; NULL: its former one. Of options only
  * threads and progress are used; codec and shard size are those of the first run. -ENOENT, -ENODATA: nothing to

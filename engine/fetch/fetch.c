@@ -140,7 +140,7 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
     end = efs_now_ns();
     efs_extent_record(fs, EFS_RECORD_DECODE, p->waiter.extent, shard, start, end);
     if (rc == 0)
-        efs_estimator_decode(fs->estimator, fresh ? EFS_DECODE_FRESH : EFS_DECODE_KEPT, n, end - start);
+        efs_estimator_decode(fs->estimator, fresh ? EFS_DECODE_READ : EFS_DECODE_CACHED, n, end - start);
     if (rc < 0)
         p->fetch->error = rc;
 }

@@ -245,7 +245,7 @@ static errint_t run_measured(struct efs_device_run *r, struct efs_error *err)
     pthread_mutex_lock(&device->lock);
     device->stats.g_ran += r->ran;
     if (r->timed_tokens && ms >= 0 && ms < 1e9f)
-        efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_GPU, r->timed_tokens, (uint64_t)((double)ms * 1e6) + 1);
+        efs_assign_costs_record(&device->costs, EFS_ASSIGN_COST_GPU, r->timed_tokens, (uint64_t)((double)ms * 1e6) + 1);
     pthread_mutex_unlock(&device->lock);
     return 0;
 }
@@ -292,7 +292,7 @@ static void assign_measure_link(struct efs_device *device)
     const uint64_t loads = device->stats.g_brought - device->measured_loads;
     if (loads == 0)
         return;
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, device->load_ns / loads);
+    efs_assign_costs_record(&device->costs, EFS_ASSIGN_COST_LINK, 1, device->load_ns / loads);
     device->measured_loads = device->stats.g_brought;
     device->load_ns = 0;
 }
@@ -349,7 +349,7 @@ errint_t efs_device_assign(struct efs_device *device, const char *stack, uint32_
 void efs_device_report_layer(struct efs_device *device, const struct efs_assign_choice *choice, uint64_t ns)
 {
     pthread_mutex_lock(&device->lock);
-    efs_assign_costs_layer(&device->costs, choice, ns);
+    efs_assign_costs_record_layer(&device->costs, choice, ns);
     pthread_mutex_unlock(&device->lock);
 }
 
@@ -357,6 +357,6 @@ void efs_device_report_cpu(struct efs_device *device, uint32_t tokens, uint64_t 
 {
     pthread_mutex_lock(&device->lock);
     device->stats.g_shared++;
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_CPU, tokens, ns);
+    efs_assign_costs_record(&device->costs, EFS_ASSIGN_COST_CPU, tokens, ns);
     pthread_mutex_unlock(&device->lock);
 }

@@ -34,7 +34,7 @@ enum efs_vram_order_kind efs_vram_order_by_name(const char *name)
 
 void efs_vram_order_free(struct efs_vram_order *order)
 {
-    efs_value_free(order->value);
+    efs_reuse_free(order->value);
     free(order->window);
     free(order->busy);
     free(order->score);
@@ -53,7 +53,7 @@ static errint_t order_resize(struct efs_vram_order *order, uint32_t layers, uint
     if (good && order->layer)
         memcpy(made.layer, order->layer, order->known * sizeof(*made.layer));
     if (order->kind == EFS_VRAM_VALUE) {
-        made.value = efs_value_new(layers, experts, chosen, false);
+        made.value = efs_reuse_new(layers, experts, chosen, false);
         made.expert = made.tokens = efs_sys_calloc(experts, sizeof(*made.tokens));
         good = good && made.value && made.tokens;
     } else {
@@ -143,7 +143,7 @@ void efs_vram_order_record(struct efs_vram_order *order, const char *stack, uint
     }
     for (uint32_t i = 0; i < count; i++)
         order->expert[i] = needs[i].expert;
-    efs_value_request(order->value, l, order->expert, count);
+    efs_reuse_request(order->value, l, order->expert, count);
 }
 
 double efs_vram_order_priority(struct efs_vram_order *order, const struct efs_expert_key *key, uint64_t used_at)
@@ -155,8 +155,8 @@ double efs_vram_order_priority(struct efs_vram_order *order, const struct efs_ex
         return order->kind == EFS_VRAM_VALUE ? -1e300 : (double)used_at;
     if (order->kind == EFS_VRAM_DALI)
         return (double)used_at + (order->window[l].cached[key->expert] ? 0x1p52 : 0);
-    struct efs_value_view view = efs_value_look(order->value, l);
-    return -efs_value_reuse(efs_value_score(&view, key->expert));
+    struct efs_reuse_view view = efs_reuse_view_layer(order->value, l);
+    return -efs_reuse_passes(efs_reuse_score(&view, key->expert));
 }
 
 /* ---- the pool ---- */

@@ -34,14 +34,14 @@ struct efs_vram_layer {
     char stack[EFS_STACK_NAME_BYTES];
 };
 
-struct efs_value;
+struct efs_reuse;
 struct efs_gpu_cache;
 struct efs_vram_order {
     enum efs_vram_order_kind kind;
     uint32_t layers, experts;     /* size of the tables; 0: not allocated */
     uint32_t known;               /* layers seen */
     struct efs_vram_layer *layer; /* [layers] */
-    struct efs_value *value;
+    struct efs_reuse *value;
     struct efs_gpu_cache *window; /* [layers] */
     bool *busy;                   /* [layers][experts]: cached[] of each window */
     uint64_t *score;              /* [layers][experts]: score[] of each window */

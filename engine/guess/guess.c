@@ -89,7 +89,7 @@ static errint_t guess_tables(struct efs *fs, bool make)
                   {&g->line_weights, (size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_weights)},
                   {&g->candidates, room, sizeof(*g->candidates)},
                   {&g->distances, room, sizeof(*g->distances)},
-                  {&g->guesses, room, sizeof(*g->guesses)},
+                  {&g->predictions, room, sizeof(*g->predictions)},
                   {&g->ids, width > EFS_GUESS_IDS ? width : EFS_GUESS_IDS, sizeof(*g->ids)}};
     if (make && g->ids)
         return 0;
@@ -133,9 +133,10 @@ static uint64_t guess_memory(const struct efs *fs)
     uint64_t room = guess_room(fs), copies = fs->options.no_state ? 1 : 2;
     return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
            (uint64_t)efs_cache_layers(fs) * efs_cache_width(fs) * QUEUE_UNIT_BYTES +
-           EFS_GUESS_SEQUENCES * (room * sizeof(struct efs_prefetch_guess) + sizeof(struct efs_guess_sequence)) +
+           EFS_GUESS_SEQUENCES * (room * sizeof(struct efs_prefetch_prediction) + sizeof(struct efs_guess_sequence)) +
            (uint64_t)EFS_GUESS_LINE * EFS_GUESS_IDS * (sizeof(uint16_t) + sizeof(float)) +
-           room * (sizeof(struct efs_governor_candidate) + sizeof(struct efs_prefetch_guess)) + EFS_GUESS_THREAD_BYTES;
+           room * (sizeof(struct efs_governor_candidate) + sizeof(struct efs_prefetch_prediction)) +
+           EFS_GUESS_THREAD_BYTES;
 }
 
 /* Switches prefetch on, with this queue. Lock held. */
@@ -226,7 +227,7 @@ errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning
         const struct efs_prefetch_config config = {.layers = efs_cache_layers(fs),
                                                    .experts = efs_cache_width(fs),
                                                    .sequences = EFS_GUESS_SEQUENCES,
-                                                   .guesses = efs_cache_has_policy(fs) ? guess_room(fs) : 0};
+                                                   .predictions = efs_cache_has_policy(fs) ? guess_room(fs) : 0};
         rc = efs_cache_has_policy(fs) ? efs_prefetch_new(&config, &queue) : -EINVAL;
         if (rc < 0)
             return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
@@ -262,7 +263,7 @@ static const char *guess_state(const struct efs_guessing *g)
         return "waits for the first layers";
     if (g->tuning.mode == EFS_GOVERNOR_ALWAYS)
         return "on";
-    if (efs_trial_is_left(trial))
+    if (efs_trial_is_off(trial))
         return efs_trial_ratio(trial) > 1 ? "off: slower" : "off: not faster";
     return trial->decided ? "on: faster" : "tried";
 }

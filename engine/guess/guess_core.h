@@ -74,15 +74,15 @@ struct efs_guessing {
     uint64_t budget_bytes;      /* the caps were computed for this budget */
     struct efs_prefetch *queue; /* NULL: prefetch is off */
     struct efs_governor governor;
-    enum efs_governor_now now;    /* its decision for the last requested layer */
-    uint64_t asked_missing_bytes; /* missing bytes of the layer that is being requested */
-    uint64_t asked_ahead_bytes;   /* bytes of that layer in memory due to prefetch */
-    bool has_share;               /* prefetch has a share of the chunk pool */
-    uint64_t expert_bytes;        /* coded bytes of the largest expert */
-    bool fills;                   /* filling is allowed: the store is open, with option warm */
-    uint64_t fill_bytes;          /* coded bytes of all experts */
-    uint32_t fill_expert;         /* filling has handled the experts before this one */
-    uint64_t fill_segments;       /* planned_segments for which fill_expert is valid */
+    enum efs_governor_decision now; /* its decision for the last requested layer */
+    uint64_t asked_missing_bytes;   /* missing bytes of the layer that is being requested */
+    uint64_t asked_ahead_bytes;     /* bytes of that layer in memory due to prefetch */
+    bool has_share;                 /* prefetch has a share of the chunk pool */
+    uint64_t expert_bytes;          /* coded bytes of the largest expert */
+    bool fills;                     /* filling is allowed: the store is open, with option warm */
+    uint64_t fill_bytes;            /* coded bytes of all experts */
+    uint32_t fill_expert;           /* filling has handled the experts before this one */
+    uint64_t fill_segments;         /* planned_segments for which fill_expert is valid */
     struct efs_guess_expert *experts;
     uint32_t *held; /* [held_count] experts that were read and not requested yet; may have stale entries */
     uint32_t held_count;
@@ -106,10 +106,10 @@ struct efs_guessing {
     uint64_t predictor_bytes, predictor_most_bytes; /* most: limit, as counted in the budget */
     errint_t predictor_error;
     /* scratch */
-    struct efs_governor_candidate *candidates; /* [width, or EFS_GUESS_CANDIDATES if larger] */
-    uint8_t *distances;                        /* of the candidates; 0: hinted */
-    struct efs_prefetch_guess *guesses;        /* of the candidates */
-    uint16_t *ids;                             /* [width, or EFS_GUESS_IDS if larger] */
+    struct efs_governor_candidate *candidates;   /* [width, or EFS_GUESS_CANDIDATES if larger] */
+    uint8_t *distances;                          /* of the candidates; 0: hinted */
+    struct efs_prefetch_prediction *predictions; /* of the candidates */
+    uint16_t *ids;                               /* [width, or EFS_GUESS_IDS if larger] */
 };
 
 /* ---- with efs.lock held ---- */

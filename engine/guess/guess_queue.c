@@ -161,7 +161,7 @@ static void look_at_held(struct efs *fs)
         struct efs_guess_expert *e = expert_of(fs, number);
         uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
         if (e->read && efs_extents_missing(fs, number)) {
-            efs_prefetch_lost(g->queue, layer, index);
+            efs_prefetch_evicted(g->queue, layer, index);
             efs_extents_guess_drop(fs, number);
             expert_wasted(g, e);
         }
@@ -282,9 +282,9 @@ void efs_guess_share(struct efs *fs)
     if (budget == g->budget_bytes && has == g->has_share)
         return;
     efs_governor_caps(&g->governor, available, g->expert_bytes, &caps);
-    uint64_t bytes = has ? caps.held_bytes : 0;
-    if (!has && caps.held_bytes > segment)
-        caps.held_bytes = segment;
+    uint64_t bytes = has ? caps.resident_bytes : 0;
+    if (!has && caps.resident_bytes > segment)
+        caps.resident_bytes = segment;
     efs_prefetch_set_caps(g->queue, &caps);
     g->budget_bytes = budget;
     g->has_share = has;
@@ -321,8 +321,8 @@ void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t co
         if (!e->read)
             e->distance = g->distances[i];
     }
-    unsigned taken = efs_governor_weigh(&g->governor, &disk, now, g->candidates, count, g->guesses);
-    efs_prefetch_offer(g->queue, sequence, now < 0 ? 0 : now, g->guesses, taken);
+    unsigned taken = efs_governor_select(&g->governor, &disk, now, g->candidates, count, g->predictions);
+    efs_prefetch_offer(g->queue, sequence, now < 0 ? 0 : now, g->predictions, taken);
     efs_again(fs, EFS_AGAIN_REST);
 }
 
@@ -340,8 +340,8 @@ void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
         if (!expert_of(fs, n)->read)
             expert_of(fs, n)->distance = 1;
     }
-    unsigned taken = efs_governor_layer(g->candidates, count, g->guesses);
-    efs_prefetch_offer(g->queue, sequence, now, g->guesses, taken);
+    unsigned taken = efs_governor_select_layer(g->candidates, count, g->predictions);
+    efs_prefetch_offer(g->queue, sequence, now, g->predictions, taken);
     efs_again(fs, EFS_AGAIN_REST);
 }
 
@@ -371,7 +371,7 @@ void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_
         e->read = false;
         g->ids[i] = (uint16_t)ids[i];
     }
-    if (efs_prefetch_asked(g->queue, NOBODY, 0, layer, g->ids, count, &actions, &n) == 0)
+    if (efs_prefetch_requested(g->queue, NOBODY, 0, layer, g->ids, count, &actions, &n) == 0)
         act(fs, actions, n);
 }
 
@@ -396,7 +396,7 @@ void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t l
     const struct efs_prefetch_action *actions;
     size_t n;
     observed_expire(fs, sequence, layer);
-    if (efs_prefetch_asked(fs->guessing->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
+    if (efs_prefetch_requested(fs->guessing->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
         act(fs, actions, n);
     for (uint32_t i = 0; i < count; i++) {
         struct efs_guess_expert *e = expert_of(fs, number_of(fs, layer, ids[i]));

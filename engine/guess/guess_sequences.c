@@ -128,7 +128,7 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_guess_layer *l
     efs_guess_passed(fs, id, s->now, l->layer, g->ids, l->count);
     if (g->now == EFS_GOVERNOR_LAYER)
         efs_guess_offer_layer(fs, id, s->now);
-    else if (g->now == EFS_GOVERNOR_GUESS && sequence_is_hinted(fs, s))
+    else if (g->now == EFS_GOVERNOR_PREDICTIONS && sequence_is_hinted(fs, s))
         offer_hints(fs, s);
     struct efs_guess_observation *o = line_put(g, &ids, &weights);
     if (!o)
@@ -138,7 +138,7 @@ static void observe(struct efs *fs, uint64_t id, const struct efs_guess_layer *l
                                         .layer = l->layer,
                                         .count = count,
                                         .scored = l->weights != NULL,
-                                        .guess = g->now == EFS_GOVERNOR_GUESS && !sequence_is_hinted(fs, s)};
+                                        .guess = g->now == EFS_GOVERNOR_PREDICTIONS && !sequence_is_hinted(fs, s)};
     memcpy(ids, g->ids, count * sizeof(*ids));
     if (l->weights)
         memcpy(weights, l->weights, count * sizeof(*weights));
@@ -162,13 +162,13 @@ static void layer_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
     struct efs_guessing *g = fs->guessing;
     struct efs_governor_request request = {.now_ns = efs_now_ns(),
                                            .tokens = tokens,
-                                           .asked = count,
+                                           .requested = count,
                                            .experts =
                                                efs_cache_layer_first(fs, layer + 1) - efs_cache_layer_first(fs, layer),
                                            .missing_bytes = g->asked_missing_bytes,
                                            .ahead_bytes = g->asked_ahead_bytes};
     g->asked_missing_bytes = g->asked_ahead_bytes = 0;
-    g->now = efs_governor_asked(&g->governor, &request);
+    g->now = efs_governor_requested(&g->governor, &request);
     if (!g->told)
         observe(fs, sequence_id(EFS_GUESS_OWN, 0),
                 &(struct efs_guess_layer){.layer = layer, .count = count, .tokens = tokens, .ids = ids});
@@ -249,7 +249,7 @@ void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *l)
         struct efs_guess_sequence *s = sequence_of(fs, id);
         s->hinted_at = s->now < 0 ? 0 : s->now;
         hints_replace(s, l, position_after(fs, s->now, l->layer));
-        if (g->governor.requests == 0 || g->now == EFS_GOVERNOR_GUESS)
+        if (g->governor.requests == 0 || g->now == EFS_GOVERNOR_PREDICTIONS)
             offer_hints(fs, s);
     }
     efs_unlock(fs);

@@ -43,7 +43,7 @@ struct guesser {
     struct efs_guess_observation o; /* the current observation */
     uint16_t ids[EFS_GUESS_IDS];
     float weights[EFS_GUESS_IDS];
-    struct efs_guess guesses[EFS_GUESS_CANDIDATES];
+    struct efs_prediction guesses[EFS_GUESS_CANDIDATES];
     uint8_t distance[EFS_GUESS_CANDIDATES];
 };
 _Static_assert(sizeof(struct guesser) <= EFS_GUESS_THREAD_BYTES, "what the budget counts");
@@ -238,7 +238,7 @@ static void compare_all(struct guesser *t)
     }
 }
 
-static void remember(struct guesser *t, uint8_t distance, const struct efs_guess *guesses, uint32_t count)
+static void remember(struct guesser *t, uint8_t distance, const struct efs_prediction *guesses, uint32_t count)
 {
     struct said *said = &t->said[t->said_next++ % SAID];
     *said = (struct said){.used = true,
@@ -254,7 +254,7 @@ static void remember(struct guesser *t, uint8_t distance, const struct efs_guess
 
 /* Drops predictions of experts that a layer does not have: the predictor assumes the width of the widest layer. Returns
  * the number that remain. */
-static int guesser_drop_missing(const struct guesser *t, struct efs_guess *guesses, int count)
+static int guesser_drop_missing(const struct guesser *t, struct efs_prediction *guesses, int count)
 {
     int kept = 0;
     for (int i = 0; i < count; i++)
@@ -312,7 +312,7 @@ static void guesser_begin(struct guesser *t)
 static void guesser_take(struct guesser *t)
 {
     struct efs *fs = t->g->fs;
-    const struct efs_predict_seen seen = {
+    const struct efs_predict_observation seen = {
         .layer = t->o.layer, .experts = t->ids, .scores = t->o.scored ? t->weights : NULL, .count = t->o.count};
     uint32_t count = 0;
     if (t->o.now == EFS_GUESS_NOWHERE) {

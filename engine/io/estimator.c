@@ -35,7 +35,7 @@ void efs_estimator_profile(struct efs_estimator *e, const struct efs_profile *pr
     const struct efs_rates_start start = {profile->disk_bytes_per_second, profile->read_latency_ns,
                                           profile->decode_bytes_per_second};
     pthread_mutex_lock(&e->lock);
-    efs_rates_from(&e->rates, &start);
+    efs_rates_set_start(&e->rates, &start);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -45,7 +45,7 @@ static void believe_samples(struct efs_rates *rates)
     struct efs_rates_doubt doubt;
     efs_rates_doubt(rates, &doubt);
     if (efs_rates_doubtful(doubt.disk) || efs_rates_doubtful(doubt.decode))
-        efs_rates_believe(rates, &doubt);
+        efs_rates_recalibrate(rates, &doubt);
 }
 
 void efs_estimator_burst(struct efs_estimator *e, const struct efs_rates_burst *burst)

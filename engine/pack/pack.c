@@ -21,8 +21,8 @@ errint_t efs_pack_check_options(const struct efs_pack_options *options, struct e
     return 0;
 }
 
-errint_t efs_pack_check_place(const char *src, const char *out, const struct efs_pack_source *source,
-                              struct efs_error *err)
+errint_t efs_pack_check_output(const char *src, const char *out, const struct efs_pack_source *source,
+                               struct efs_error *err)
 {
     char *slash = strrchr(out, '/'), *parent = NULL, *from = realpath(src, NULL), *to = NULL;
     struct stat st;
@@ -66,7 +66,7 @@ struct job {
     double *entropy_bits;
 };
 
-static bool pack_tell(const struct efs_pack_options *options, uint64_t done, uint64_t total, const char *phase)
+static bool pack_progress(const struct efs_pack_options *options, uint64_t done, uint64_t total, const char *phase)
 {
     return options->progress && options->progress(options->progress_arg, done, total, phase);
 }
@@ -88,7 +88,7 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     if (rc < 0)
         return rc;
     uint64_t total = j->plan.source_bytes;
-    if (pack_tell(options, total, total, "syncing"))
+    if (pack_progress(options, total, total, "syncing"))
         return efs_fail(err, -ECANCELED, "interrupted");
     efs_pack_report(&j->plan, j->entropy_bits, report);
     rc = efs_pack_index(&j->plan, &j->writer, report, err);
@@ -98,7 +98,7 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
         rc = efs_pack_source_unchanged(j->source, err);
     if (rc == 0)
         rc = efs_pack_verify_renumbered(&j->plan, j->source, err);
-    if (rc == 0 && pack_tell(options, total, total, "naming"))
+    if (rc == 0 && pack_progress(options, total, total, "naming"))
         rc = efs_fail(err, -ECANCELED, "interrupted");
     return rc == 0 ? efs_store_writer_commit(&j->writer, err) : rc;
 }
@@ -119,7 +119,7 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     if (rc == 0)
         rc = efs_pack_check_weights(src, &j.catalog, options, err);
     if (rc == 0)
-        rc = efs_pack_check_place(src, out, j.source, err);
+        rc = efs_pack_check_output(src, out, j.source, err);
     if (rc == 0)
         rc = efs_pack_find_copies(&j.catalog, j.source, options, err);
     if (rc == 0)

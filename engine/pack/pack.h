@@ -5,10 +5,10 @@
  *   pack.c          efs_pack(): the sequence of steps
  *   pack_plan.c     catalogue -> index tables: the content of the store, without reading weights
  *   pack_source.c   reads the source files
- *   pack_check.c  checks that a source is a complete checkpoint
- *   pack_copies.c     finds files with the same bytes, which are stored once
+ *   pack_check.c    checks that a source is a complete checkpoint
+ *   pack_copies.c   finds files with the same bytes, which are stored once
  *   pack_run.c      the pipeline: threads that read and encode shards, and one that writes them
- *   pack_batch.c     hands out shards, with memory for their chunks
+ *   pack_batch.c    hands out shards, with memory for their chunks
  *   pack_report.c   the report, index tables and superblock
  *   pack_verify.c   compares the written store with the sources
  *
@@ -42,7 +42,7 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
 /* ---- plan --------------------------------------------------------------------------------------------------- */
 
 /* The source file and offset of an object's first byte. */
-struct efs_pack_place {
+struct efs_pack_origin {
     uint32_t file;
     uint64_t offset;
 };
@@ -60,7 +60,7 @@ struct efs_pack_plan {
     struct efs_disk_object *objects;
     struct efs_disk_shard *shards;
     uint32_t file_count, extent_count, tensor_count, group_count, object_count, shard_count;
-    struct efs_pack_place *places;       /* for each object */
+    struct efs_pack_origin *origins;     /* for each object */
     uint32_t *order;                     /* groups in disk order */
     uint64_t source_bytes, copied_bytes; /* copied_bytes: bytes of files that are copies */
 };
@@ -95,7 +95,7 @@ errint_t efs_pack_source_read(struct efs_pack_source *source, uint32_t file, uin
 /* Resets the count of bytes read, so that all files can be read again. */
 void efs_pack_source_rewind(struct efs_pack_source *source);
 /* Closes a file that has no read in flight; the next read opens it again. */
-void efs_pack_source_rest(struct efs_pack_source *source, uint32_t file);
+void efs_pack_source_close_idle(struct efs_pack_source *source, uint32_t file);
 /* Declares that `bytes` bytes of a file will not be read, for closing it early. Call it before the first read. */
 void efs_pack_source_skip(struct efs_pack_source *source, uint32_t file, uint64_t bytes);
 /* -ESTALE if a file's size or modification time changed since efs_pack_source_open(). */
@@ -111,8 +111,8 @@ void efs_pack_source_close(struct efs_pack_source *source);
  * Checks that a store named out may be made from src: a store below its own source would be packed the next time, and a
  * store must not replace one of its source files. source: src, open. 0, -EINVAL or the -errno of a system call.
  */
-errint_t efs_pack_check_place(const char *src, const char *out, const struct efs_pack_source *source,
-                              struct efs_error *err);
+errint_t efs_pack_check_output(const char *src, const char *out, const struct efs_pack_source *source,
+                               struct efs_error *err);
 
 /*
  * Finds files with the same bytes: all but one of them become copies, without tensors. Reads samples of files of equal
@@ -130,14 +130,14 @@ struct efs_pack_ring {
 };
 errint_t efs_pack_ring_init(struct efs_pack_ring *ring, size_t bytes);
 void efs_pack_ring_free(struct efs_pack_ring *ring);
-void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end); /* frees up to `end`, a run's ring_end */
+void efs_pack_ring_release(struct efs_pack_ring *ring, uint64_t end); /* frees up to `end`, a run's ring_end */
 
 /* A run of shards (layout.h) in the pipeline: the memory of its chunks. */
 struct efs_pack_run {
     struct efs_pack_run *next;
     uint32_t shard_first, shard_count;
     uint32_t left;     /* shards that are not encoded yet */
-    uint64_t ring_end; /* for efs_pack_ring_give() */
+    uint64_t ring_end; /* for efs_pack_ring_release() */
     struct efs_pack_slot {
         uint8_t *e, *sm;
     } slots[];
@@ -187,19 +187,19 @@ struct efs_pack_pipe {
     struct efs_pack_source *source;
     struct efs_store_writer *writer;
     struct efs_pack_tallies *tallies;
-    size_t buffer_bytes;  /* size of each thread's raw buffer */
-    sem_t may_code;       /* limits the number of threads that encode */
-    uint64_t limit_bytes; /* no run is started once this many source bytes were handed out */
-    pthread_mutex_t turn; /* guards cursor, taken_bytes, full; acquired before parallel.lock */
+    size_t buffer_bytes;         /* size of each thread's raw buffer */
+    sem_t encoder_slots;         /* limits the number of threads that encode */
+    uint64_t limit_bytes;        /* no run is started once this many source bytes were handed out */
+    pthread_mutex_t cursor_lock; /* guards cursor, assigned_bytes, full; acquired before parallel.lock */
     struct efs_pack_cursor cursor;
-    uint64_t taken_bytes;
+    uint64_t assigned_bytes;
     bool full;                    /* limit_bytes was reached */
     struct efs_parallel parallel; /* its lock guards the following members */
     pthread_cond_t room;          /* signalled when ring memory is freed, and for stop */
-    pthread_cond_t coded;         /* signalled when a run is encoded, for taken_all, and for stop */
+    pthread_cond_t coded;         /* signalled when a run is encoded, for assigned_all, and for stop */
     struct efs_pack_ring ring;
     struct efs_pack_run *first, **last; /* runs in disk order */
-    bool taken_all;
+    bool assigned_all;
 };
 
 /* Moves the cursor to the first shard. */
@@ -214,7 +214,7 @@ static inline bool efs_pack_cursor_at_end(const struct efs_pack_plan *plan, cons
  * Takes the next batch, with memory for the chunks of the runs that start in it; blocks until the memory is free.
  * false: no shards are left, the limit was reached, or the pipe was stopped.
  */
-bool efs_pack_take(struct efs_pack_pipe *pipe, struct efs_pack_batch *batch);
+bool efs_pack_next_batch(struct efs_pack_pipe *pipe, struct efs_pack_batch *batch);
 
 /* Initializes state at the first shard. entropy_bits: plan->object_count doubles, owned by the caller. The caller
  * must free state, also on error. */

@@ -28,8 +28,8 @@ void efs_pack_ring_free(struct efs_pack_ring *ring)
 }
 
 /* Allocates `bytes` contiguous bytes (a multiple of EFS_CHUNK_ALIGN). NULL: no room now. *end: to be passed to
- * efs_pack_ring_give(). */
-static uint8_t *ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *end)
+ * efs_pack_ring_release(). */
+static uint8_t *ring_alloc(struct efs_pack_ring *ring, size_t bytes, uint64_t *end)
 {
     if (ring->begin == ring->end)
         ring->begin = ring->end = 0;
@@ -42,7 +42,7 @@ static uint8_t *ring_take(struct efs_pack_ring *ring, size_t bytes, uint64_t *en
     return ring->base + at % ring->bytes;
 }
 
-void efs_pack_ring_give(struct efs_pack_ring *ring, uint64_t end)
+void efs_pack_ring_release(struct efs_pack_ring *ring, uint64_t end)
 {
     ring->begin = end;
 }
@@ -138,11 +138,11 @@ static struct run_size measure_run(const struct efs_pack_pipe *p)
 }
 
 /* Blocks until the ring has room. NULL: stopped. */
-static uint8_t *take_room(struct efs_pack_pipe *p, size_t bytes, uint64_t *end)
+static uint8_t *wait_for_memory(struct efs_pack_pipe *p, size_t bytes, uint64_t *end)
 {
     uint8_t *memory = NULL;
     pthread_mutex_lock(&p->parallel.lock);
-    while (!p->parallel.stop && !(memory = ring_take(&p->ring, bytes, end)))
+    while (!p->parallel.stop && !(memory = ring_alloc(&p->ring, bytes, end)))
         pthread_cond_wait(&p->room, &p->parallel.lock);
     pthread_mutex_unlock(&p->parallel.lock);
     return memory;
@@ -174,7 +174,7 @@ static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
         return false;
     }
     *run = (struct efs_pack_run){.shard_first = p->cursor.shard, .shard_count = size->shards, .left = size->shards};
-    uint8_t *memory = take_room(p, size->e_bytes + size->sm_bytes, &run->ring_end);
+    uint8_t *memory = wait_for_memory(p, size->e_bytes + size->sm_bytes, &run->ring_end);
     if (!memory) {
         free(run);
         return false;
@@ -189,9 +189,9 @@ static bool begin_run(struct efs_pack_pipe *p, const struct run_size *size)
 }
 
 /* Whether the shard at the cursor can be read with the batch; if so, extends the batch. */
-static bool take_join(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, uint64_t offset, uint64_t bytes)
+static bool batch_add(const struct efs_pack_pipe *p, struct efs_pack_batch *batch, uint64_t offset, uint64_t bytes)
 {
-    uint32_t file = p->plan->places[p->cursor.object].file;
+    uint32_t file = p->plan->origins[p->cursor.object].file;
     if (batch->count == 0) {
         *batch = (struct efs_pack_batch){.file = file, .begin = offset, .end = offset + bytes, .bytes = (size_t)bytes};
         return true;
@@ -205,7 +205,7 @@ static bool take_join(const struct efs_pack_pipe *p, struct efs_pack_batch *batc
     return true;
 }
 
-static bool take_one(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
+static bool batch_fill(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
 {
     const struct efs_pack_plan *plan = p->plan;
     size_t new_room = 0;
@@ -213,11 +213,11 @@ static bool take_one(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
     while (!at_end(p)) {
         const struct efs_disk_object *o = &plan->objects[p->cursor.object];
         size_t width = efs_format_bytes((enum efs_format)o->format);
-        uint64_t offset = plan->places[p->cursor.object].offset +
+        uint64_t offset = plan->origins[p->cursor.object].offset +
                           (uint64_t)(p->cursor.shard - o->shard_first) * plan->shard_elements * width;
         struct run_size size = {0};
         if (!p->cursor.run) {
-            p->full = p->taken_bytes >= p->limit_bytes;
+            p->full = p->assigned_bytes >= p->limit_bytes;
             if (p->full)
                 break;
             size = measure_run(p);
@@ -225,26 +225,26 @@ static bool take_one(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
             if (batch->count > 0 && new_room > BATCH_ROOM)
                 break;
         }
-        if (!take_join(p, batch, offset, efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
+        if (!batch_add(p, batch, offset, efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width))
             break;
         if (!p->cursor.run && !begin_run(p, &size))
             return false;
         batch->parts[batch->count++] = (struct efs_pack_part){p->cursor.run, offset, p->cursor.object, p->cursor.shard};
-        p->taken_bytes += efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width;
+        p->assigned_bytes += efs_pack_shard_elements(plan, p->cursor.object, p->cursor.shard) * width;
         efs_pack_cursor_step(plan, &p->cursor);
     }
     return batch->count > 0;
 }
 
-bool efs_pack_take(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
+bool efs_pack_next_batch(struct efs_pack_pipe *p, struct efs_pack_batch *batch)
 {
-    pthread_mutex_lock(&p->turn);
-    bool taken = take_one(p, batch);
+    pthread_mutex_lock(&p->cursor_lock);
+    bool taken = batch_fill(p, batch);
     bool all = at_end(p);
-    pthread_mutex_unlock(&p->turn);
+    pthread_mutex_unlock(&p->cursor_lock);
     if (all) {
         pthread_mutex_lock(&p->parallel.lock);
-        p->taken_all = true;
+        p->assigned_all = true;
         pthread_cond_broadcast(&p->coded);
         pthread_mutex_unlock(&p->parallel.lock);
     }

@@ -54,8 +54,8 @@ static int compare_samples(const void *pa, const void *pb)
         order = a->experts ? -1 : 1;
     if (order == 0 && a->file->has_tensors != b->file->has_tensors)
         order = a->file->has_tensors ? -1 : 1;
-    if (order == 0 && a->file->apart != b->file->apart)
-        order = a->file->apart ? 1 : -1;
+    if (order == 0 && a->file->other_model != b->file->other_model)
+        order = a->file->other_model ? 1 : -1;
     if (order == 0 && a->depth != b->depth)
         order = a->depth < b->depth ? -1 : 1;
     return order ? order : (a->file > b->file) - (a->file < b->file);
@@ -112,7 +112,7 @@ static errint_t sample(struct search *s, struct candidate *candidate, struct efs
         rc = efs_pack_source_read(s->source, file, offset, PIECE_BYTES, 0, s->buffers[0], &data, err);
         hashes[i] = rc == 0 ? efs_hash(data, PIECE_BYTES) : 0;
     }
-    efs_pack_source_rest(s->source, file);
+    efs_pack_source_close_idle(s->source, file);
     candidate->hash = efs_hash(hashes, sizeof(hashes));
     return rc;
 }
@@ -134,8 +134,8 @@ static errint_t compare_files(struct search *s, const struct candidate *a, const
             rc = efs_fail(err, -ECANCELED, "interrupted");
     }
     s->done_bytes += a->file->bytes;
-    efs_pack_source_rest(s->source, files[0]);
-    efs_pack_source_rest(s->source, files[1]);
+    efs_pack_source_close_idle(s->source, files[0]);
+    efs_pack_source_close_idle(s->source, files[1]);
     return rc;
 }
 

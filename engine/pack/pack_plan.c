@@ -134,7 +134,7 @@ static errint_t count_all(struct efs_pack_plan *plan, struct counts *n, struct e
     return 0;
 }
 
-#define OBJECT_BYTES (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_place) + 3 * sizeof(void *))
+#define OBJECT_BYTES (sizeof(struct efs_disk_object) + sizeof(struct efs_pack_origin) + 3 * sizeof(void *))
 /* EFS_SOURCE_MAX_TENSORS tensors with bytes and names exceed EFS_PACK_INDEX_BYTES, so the readers' limit rejects no
  * source that would fit. */
 static_assert(EFS_SOURCE_MAX_TENSORS * (1 + sizeof(struct efs_disk_tensor) + sizeof(struct efs_disk_extent) +
@@ -173,10 +173,10 @@ static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n
     plan->groups = efs_sys_calloc(n->groups + 1, sizeof(*plan->groups));
     plan->objects = efs_sys_calloc(n->objects + 1, sizeof(*plan->objects));
     plan->shards = efs_sys_calloc(n->shards + 1, sizeof(*plan->shards));
-    plan->places = efs_sys_calloc(n->objects + 1, sizeof(*plan->places));
+    plan->origins = efs_sys_calloc(n->objects + 1, sizeof(*plan->origins));
     plan->order = efs_sys_calloc(n->groups + 1, sizeof(*plan->order));
     if (!plan->strings || !plan->extents || !plan->tensors || !plan->groups || !plan->objects || !plan->shards ||
-        !plan->places || !plan->order)
+        !plan->origins || !plan->order)
         return efs_fail(err, -ENOMEM, "%s: no memory for the index", c->root);
     return 0;
 }
@@ -268,7 +268,7 @@ static void put_object(struct filler *fill, uint32_t group, uint32_t tensor, uin
                                                 .bytes = bytes,
                                                 .shard_count = (uint32_t)object_shards(plan, format, bytes),
                                                 .format = (uint32_t)format};
-    plan->places[o] = (struct efs_pack_place){fill->file, offset};
+    plan->origins[o] = (struct efs_pack_origin){fill->file, offset};
     plan->extents[fill->extent++] = (struct efs_disk_extent){.file_offset = offset, .bytes = bytes, .object = o};
 }
 
@@ -317,7 +317,7 @@ static void fill_files(struct filler *fill)
         fill->file = f;
         put_string(plan, c->files[f].path, &d->path_offset, &d->path_bytes);
         d->bytes = c->files[f].bytes;
-        d->flags = c->files[f].apart ? EFS_FILE_APART : 0;
+        d->flags = c->files[f].other_model ? EFS_FILE_OTHER_MODEL : 0;
         d->extent_first = fill->extent;
         if (c->files[f].copy) {
             fill->extent += d->extent_count;
@@ -346,8 +346,8 @@ static int compare_first_bytes(const void *a, const void *b, void *arg)
     bool g_empty = plan->groups[g].object_count == 0, h_empty = plan->groups[h].object_count == 0;
     if (g_empty || h_empty)
         return g_empty != h_empty ? (g_empty ? 1 : -1) : (g > h) - (g < h);
-    const struct efs_pack_place *p = &plan->places[plan->groups[g].object_first];
-    const struct efs_pack_place *q = &plan->places[plan->groups[h].object_first];
+    const struct efs_pack_origin *p = &plan->origins[plan->groups[g].object_first];
+    const struct efs_pack_origin *q = &plan->origins[plan->groups[h].object_first];
     if (p->file != q->file)
         return p->file < q->file ? -1 : 1;
     return (p->offset > q->offset) - (p->offset < q->offset);
@@ -390,7 +390,7 @@ void efs_pack_plan_free(struct efs_pack_plan *plan)
     free(plan->groups);
     free(plan->objects);
     free(plan->shards);
-    free(plan->places);
+    free(plan->origins);
     free(plan->order);
     *plan = (struct efs_pack_plan){0};
 }

@@ -122,15 +122,15 @@ static void report_copies(const struct efs_catalog *catalog, struct efs_pack_rep
 /* Lists the notes of files: files stored as plain bytes, and files of other models. */
 static void notice_files(const struct efs_catalog *catalog, struct efs_pack_report *report)
 {
-    size_t told = 0;
+    size_t notice_bytes = 0;
     for (size_t f = 0; f < catalog->file_count; f++)
-        if (catalog->files[f].note && told++ < NOTES_MAX)
+        if (catalog->files[f].note && notice_bytes++ < NOTES_MAX)
             add_notice(report, "%.400s%s", catalog->files[f].note,
                        catalog->files[f].has_tensors || efs_source_is_index(catalog->files[f].path)
                            ? ""
                            : "; packed as plain bytes, without experts");
-    if (told > NOTES_MAX)
-        add_notice(report, "%zu more files are packed without experts", told - NOTES_MAX);
+    if (notice_bytes > NOTES_MAX)
+        add_notice(report, "%zu more files are packed without experts", notice_bytes - NOTES_MAX);
 }
 
 static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_report *report)

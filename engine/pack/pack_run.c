@@ -103,8 +103,8 @@ static void pipe_wake(void *owner)
 static void pipe_begin(struct efs_pack_pipe *p, unsigned coding)
 {
     efs_parallel_begin(&p->parallel, pipe_wake, p);
-    pthread_mutex_init(&p->turn, NULL);
-    sem_init(&p->may_code, 0, coding);
+    pthread_mutex_init(&p->cursor_lock, NULL);
+    sem_init(&p->encoder_slots, 0, coding);
     pthread_cond_init(&p->room, NULL);
     pthread_cond_init(&p->coded, NULL);
     p->last = &p->first;
@@ -119,10 +119,10 @@ static void pipe_end(struct efs_pack_pipe *p)
         free(run);
     }
     efs_pack_ring_free(&p->ring);
-    pthread_mutex_destroy(&p->turn);
+    pthread_mutex_destroy(&p->cursor_lock);
     pthread_cond_destroy(&p->room);
     pthread_cond_destroy(&p->coded);
-    sem_destroy(&p->may_code);
+    sem_destroy(&p->encoder_slots);
 }
 
 /* ---- the writing thread: appends the chunks of runs in disk order ---- */
@@ -146,11 +146,11 @@ static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_r
 }
 
 /* Waits until the first run is encoded and removes it from the queue. NULL: no more runs, or stopped. */
-static struct efs_pack_run *take_coded(struct efs_pack_pipe *p)
+static struct efs_pack_run *next_encoded(struct efs_pack_pipe *p)
 {
     struct efs_pack_run *run = NULL;
     pthread_mutex_lock(&p->parallel.lock);
-    while (!p->parallel.stop && !(p->first && p->first->left == 0) && !(p->taken_all && !p->first))
+    while (!p->parallel.stop && !(p->first && p->first->left == 0) && !(p->assigned_all && !p->first))
         pthread_cond_wait(&p->coded, &p->parallel.lock);
     if (!p->parallel.stop && p->first) {
         run = p->first;
@@ -166,14 +166,14 @@ static errint_t write_work(void *arg, struct efs_error *err)
 {
     struct efs_pack_pipe *p = arg;
     struct efs_pack_run *run;
-    while ((run = take_coded(p))) {
+    while ((run = next_encoded(p))) {
         uint64_t ring_end = run->ring_end;
         errint_t rc = write_run(p, run, err);
         free(run);
         if (rc < 0)
             return rc;
         pthread_mutex_lock(&p->parallel.lock);
-        efs_pack_ring_give(&p->ring, ring_end);
+        efs_pack_ring_release(&p->ring, ring_end);
         pthread_cond_broadcast(&p->room);
         pthread_mutex_unlock(&p->parallel.lock);
     }
@@ -231,17 +231,17 @@ static errint_t pack_work(void *arg, struct efs_error *err)
     struct thread *t = arg;
     struct efs_pack_pipe *p = t->pipe;
     const struct efs_pack_batch *batch = &t->batch;
-    while (efs_pack_take(p, &t->batch)) {
+    while (efs_pack_next_batch(p, &t->batch)) {
         const uint8_t *data;
         errint_t rc = efs_pack_source_read(p->source, batch->file, batch->begin, (size_t)(batch->end - batch->begin),
                                            batch->bytes, t->buffer, &data, err);
         if (rc < 0)
             return rc;
-        while (sem_wait(&p->may_code) < 0) /* retry on EINTR */
+        while (sem_wait(&p->encoder_slots) < 0) /* retry on EINTR */
             ;
         for (uint32_t i = 0; rc == 0 && i < batch->count; i++)
             rc = code_part(t, &batch->parts[i], data + (batch->parts[i].offset - batch->begin), err);
-        sem_post(&p->may_code);
+        sem_post(&p->encoder_slots);
         if (rc < 0)
             return rc;
         count_coded(p, batch);

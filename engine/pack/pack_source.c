@@ -17,10 +17,10 @@
 struct source_file {
     int fd; /* -1: not open */
     bool direct;
-    unsigned users;      /* reads in flight */
-    uint64_t left_bytes; /* not yet read */
-    struct stat seen;    /* fstat(2) at efs_pack_source_open() */
-    bool renumbered;     /* its inode number changed since efs_pack_source_open() */
+    unsigned users;          /* reads in flight */
+    uint64_t left_bytes;     /* not yet read */
+    struct stat opened_stat; /* fstat(2) at efs_pack_source_open() */
+    bool renumbered;         /* its inode number changed since efs_pack_source_open() */
 };
 
 struct efs_pack_source {
@@ -78,8 +78,8 @@ static errint_t check_size(const struct efs_pack_source *s, uint32_t file, int f
 }
 
 /* Opens a file and closes it. first: also checks the size in the catalogue and check_size(). */
-static errint_t source_look(const struct efs_pack_source *s, uint32_t file, bool first, struct stat *st,
-                            struct efs_error *err)
+static errint_t source_check(const struct efs_pack_source *s, uint32_t file, bool first, struct stat *st,
+                             struct efs_error *err)
 {
     int fd = open_file(s, file, 0, st);
     if (fd < 0)
@@ -95,7 +95,7 @@ static errint_t source_look(const struct efs_pack_source *s, uint32_t file, bool
 
 /* Compares size and time, but not the inode number: FUSE file systems may change it after the kernel has forgotten
  * the name. */
-static bool source_same(const struct stat *a, const struct stat *b)
+static bool source_unchanged(const struct stat *a, const struct stat *b)
 {
     return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
@@ -114,7 +114,7 @@ errint_t efs_pack_source_open(const struct efs_catalog *catalog, struct efs_pack
     s->root = efs_sys_open(catalog->root, O_RDONLY | O_DIRECTORY, 0);
     errint_t rc = s->root < 0 ? efs_fail(err, s->root, "%s: cannot open: %s", catalog->root, strerror(-s->root)) : 0;
     for (uint32_t f = 0; rc == 0 && f < catalog->file_count; f++)
-        rc = source_look(s, f, true, &s->files[f].seen, err);
+        rc = source_check(s, f, true, &s->files[f].opened_stat, err);
     if (rc < 0) {
         efs_pack_source_close(s);
         return rc;
@@ -130,7 +130,7 @@ void efs_pack_source_rewind(struct efs_pack_source *s)
         s->files[f].left_bytes = s->catalog->files[f].bytes;
 }
 
-void efs_pack_source_rest(struct efs_pack_source *s, uint32_t file)
+void efs_pack_source_close_idle(struct efs_pack_source *s, uint32_t file)
 {
     struct source_file *f = &s->files[file];
     pthread_mutex_lock(&s->lock);
@@ -150,13 +150,13 @@ errint_t efs_pack_source_unchanged(struct efs_pack_source *s, struct efs_error *
 {
     for (uint32_t f = 0; f < s->catalog->file_count; f++) {
         struct stat now;
-        errint_t rc = source_look(s, f, false, &now, err);
+        errint_t rc = source_check(s, f, false, &now, err);
         if (rc < 0)
             return rc;
-        const struct stat *seen = &s->files[f].seen;
-        if (!source_same(&now, seen))
+        const struct stat *opened_stat = &s->files[f].opened_stat;
+        if (!source_unchanged(&now, opened_stat))
             return efs_pack_source_changed(s, f, err);
-        s->files[f].renumbered = now.st_ino != seen->st_ino || now.st_dev != seen->st_dev;
+        s->files[f].renumbered = now.st_ino != opened_stat->st_ino || now.st_dev != opened_stat->st_dev;
     }
     return 0;
 }
@@ -169,7 +169,7 @@ bool efs_pack_source_renumbered(const struct efs_pack_source *s, uint32_t file)
 bool efs_pack_source_has(const struct efs_pack_source *s, dev_t device, ino_t inode)
 {
     for (size_t f = 0; f < s->catalog->file_count; f++)
-        if (s->files[f].seen.st_dev == device && s->files[f].seen.st_ino == inode)
+        if (s->files[f].opened_stat.st_dev == device && s->files[f].opened_stat.st_ino == inode)
             return true;
     return false;
 }
@@ -206,7 +206,7 @@ static errint_t source_acquire(struct efs_pack_source *s, uint32_t file, int *fd
             f->direct = false;
             f->fd = open_file(s, file, 0, &now);
         }
-        if (f->fd >= 0 && !source_same(&now, &f->seen)) {
+        if (f->fd >= 0 && !source_unchanged(&now, &f->opened_stat)) {
             efs_sys_close(f->fd);
             f->fd = -ESTALE;
         }

@@ -23,7 +23,7 @@ static errint_t compare_shard(void *arg, const struct efs_sweep_shard *shard, st
 {
     const struct compare *c = arg;
     const struct efs_disk_shard *s = &c->store->shards[shard->shard];
-    const struct efs_pack_place *place = &c->plan->places[shard->object];
+    const struct efs_pack_origin *place = &c->plan->origins[shard->object];
     const struct efs_shard_view *v = &shard->view;
     uint64_t offset = place->offset + shard->object_offset;
     const char *file = c->plan->catalog->files[place->file].path;
@@ -83,7 +83,7 @@ static errint_t compare_source(const struct efs_pack_plan *plan, struct efs_pack
                                struct efs_error *err)
 {
     const struct efs_disk_object *o = &plan->objects[object];
-    const struct efs_pack_place *place = &plan->places[object];
+    const struct efs_pack_origin *place = &plan->origins[object];
     size_t unit = efs_format_bytes((enum efs_format)o->format);
     uint32_t nth = object * 2654435761u % o->shard_count, shard = o->shard_first + nth;
     size_t bytes = efs_pack_shard_elements(plan, object, shard) * unit;
@@ -108,9 +108,9 @@ errint_t efs_pack_verify_renumbered(const struct efs_pack_plan *plan, struct efs
     uint32_t *seen = objects + plan->file_count;
     errint_t rc = 0;
     for (uint32_t o = 0; o < plan->object_count; o++)
-        objects[plan->places[o].file]++;
+        objects[plan->origins[o].file]++;
     for (uint32_t o = 0; rc == 0 && o < plan->object_count; o++) {
-        uint32_t file = plan->places[o].file;
+        uint32_t file = plan->origins[o].file;
         if (plan->objects[o].shard_count && efs_pack_source_renumbered(source, file) &&
             seen[file]++ % (objects[file] / SAMPLE_OBJECTS + 1) == 0)
             rc = compare_source(plan, source, o, err);

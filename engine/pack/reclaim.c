@@ -175,10 +175,10 @@ static errint_t begin_journal(struct efs_reclaim *r, struct efs_error *err)
         free(record.data);
         return efs_reclaim_fail(r, rc, EFS_RECLAIM_JOURNAL, "make room for", err);
     }
-    errint_t told = efs_reclaim_journal_add(r, EFS_RECLAIM_BEGIN, &record, err);
+    errint_t rc_journal = efs_reclaim_journal_add(r, EFS_RECLAIM_BEGIN, &record, err);
     free(record.data);
-    if (told < 0)
-        return told;
+    if (rc_journal < 0)
+        return rc_journal;
     rc = efs_sys_fsync(r->dir);
     if (rc == 0 || rc == -EINVAL)
         rc = efs_sys_fsync(r->parent);
@@ -192,16 +192,16 @@ static uint64_t written_end(const struct efs_reclaim *r)
     return r->step_count ? r->steps[r->step_count - 1].store_end : EFS_ALIGN;
 }
 
-static errint_t go_on(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
+static errint_t run_steps(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
 {
     errint_t rc = 0;
     while (rc == 0 && !efs_pack_cursor_at_end(&r->plan, &r->state.cursor))
-        rc = efs_reclaim_forward(r, err);
+        rc = efs_reclaim_step_forward(r, err);
     /* Drop the part of the store that no step covers; but keep it if a record that covers it may be on disk. */
     if (rc < 0 && !r->journal_unsure)
         efs_sys_ftruncate(r->writer.file.fd, written_end(r));
     if (rc == 0)
-        rc = efs_reclaim_name(r, report, err);
+        rc = efs_reclaim_name_store(r, report, err);
     if (rc == 0)
         rc = efs_reclaim_remove_sources(r, err);
     return rc == 0 ? efs_reclaim_remove_folder(r, err) : rc;
@@ -228,8 +228,8 @@ static errint_t begin_new(struct efs_reclaim *r, const char *src, const char *ou
     return rc == 0 ? efs_pack_check_weights(src, &r->catalog, options, err) : rc;
 }
 
-errint_t efs_reclaim_look(const char *src, const char *out, const struct efs_pack_options *options,
-                          struct efs_reclaim_need *need, struct efs_error *err)
+errint_t efs_reclaim_check_start(const char *src, const char *out, const struct efs_pack_options *options,
+                                 struct efs_reclaim_need *need, struct efs_error *err)
 {
     struct efs_reclaim r;
     errint_t rc = begin_new(&r, src, out, options, need, err);
@@ -255,7 +255,7 @@ errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_opt
         if (rc == 0)
             rc = open_writer(&r, err);
         if (rc == 0)
-            rc = go_on(&r, report, err);
+            rc = run_steps(&r, report, err);
         if (rc < 0 && r.dir >= 0 && r.step_count == 0 && !r.journal_unsure)
             efs_reclaim_remove_folder(&r, NULL); /* no source byte was freed */
     }
@@ -267,8 +267,8 @@ errint_t efs_reclaim(const char *src, const char *out, const struct efs_pack_opt
 /* ---- resume -------------------------------------------------------------------------------------------------- */
 
 /* Loads an interrupted run and opens its sources. src: their current path; NULL: the path in the journal. */
-static errint_t open_again(struct efs_reclaim *r, const char *src, const char *out,
-                           const struct efs_pack_options *options, struct efs_error *err)
+static errint_t open_interrupted(struct efs_reclaim *r, const char *src, const char *out,
+                                 const struct efs_pack_options *options, struct efs_error *err)
 {
     errint_t rc = reclaim_begin(r, out, options, err);
     if (rc == 0)
@@ -299,41 +299,41 @@ static errint_t open_again(struct efs_reclaim *r, const char *src, const char *o
 
 /* An interrupted last step may have left files with a wrong modification time. Restores it before the files are
  * opened for reading, because the reader rejects a file whose time changes while it is open. */
-static errint_t settle_again(struct efs_reclaim *r, struct efs_error *err)
+static errint_t restore_times(struct efs_reclaim *r, struct efs_error *err)
 {
     errint_t rc = 0;
     for (uint32_t f = 0; rc == 0 && f < r->catalog.file_count; f++) {
         if (!r->files[f].touched)
             continue;
         int fd = efs_reclaim_open(r, f, O_WRONLY, true, err);
-        rc = fd < 0 ? fd : efs_reclaim_settle(r, f, fd, err);
+        rc = fd < 0 ? fd : efs_reclaim_finish_file(r, f, fd, err);
     }
     return rc;
 }
 
-static errint_t check_again(struct efs_reclaim *r, struct efs_error *err)
+static errint_t check_interrupted(struct efs_reclaim *r, struct efs_error *err)
 {
     for (size_t f = 0; f < r->catalog.file_count; f++)
         r->files[f].touched = false;
     if (r->step_count) /* the last step may have been interrupted in its files */
-        efs_reclaim_touch(r, &r->steps[r->step_count - 1]);
+        efs_reclaim_mark_touched(r, &r->steps[r->step_count - 1]);
     errint_t rc = efs_reclaim_check_files(r, err);
     if (rc == 0)
-        rc = efs_reclaim_check_rest(r, err);
+        rc = efs_reclaim_check_unstored(r, err);
     if (rc == 0)
-        rc = efs_reclaim_check_alone(r, err);
+        rc = efs_reclaim_check_exclusive(r, err);
     if (rc == 0)
-        rc = settle_again(r, err);
+        rc = restore_times(r, err);
     if (rc == 0)
         rc = efs_pack_source_open(&r->catalog, &r->source, err);
     for (uint32_t o = 0; rc == 0 && o < r->plan.object_count; o++)
-        efs_pack_source_skip(r->source, r->plan.places[o].file, r->stored[o]);
+        efs_pack_source_skip(r->source, r->plan.origins[o].file, r->stored[o]);
     return rc == 0 ? open_writer(r, err) : rc;
 }
 
 /* Frees the ranges of the last step again, because an earlier run may have been interrupted. Earlier steps were
  * freed completely before the last one was recorded. */
-static errint_t free_again(struct efs_reclaim *r, struct efs_error *err)
+static errint_t free_last_step(struct efs_reclaim *r, struct efs_error *err)
 {
     if (r->step_count == 0)
         return 0;
@@ -367,15 +367,15 @@ errint_t efs_reclaim_resume(const char *src, const char *out, const struct efs_p
     struct efs_reclaim r;
     uint64_t began = efs_now_ns();
     *report = (struct efs_pack_report){0};
-    errint_t rc = open_again(&r, src, out, options, err);
+    errint_t rc = open_interrupted(&r, src, out, options, err);
     if (rc == 0 && is_named(&r)) {
         rc = finish_named(&r, report, err);
     } else if (rc == 0) {
-        rc = check_again(&r, err);
+        rc = check_interrupted(&r, err);
         if (rc == 0)
-            rc = free_again(&r, err);
+            rc = free_last_step(&r, err);
         if (rc == 0)
-            rc = go_on(&r, report, err);
+            rc = run_steps(&r, report, err);
     }
     report->seconds = 1e-9 * (double)(efs_now_ns() - began);
     reclaim_end(&r);
@@ -386,20 +386,20 @@ errint_t efs_reclaim_undo(const char *src, const char *out, const struct efs_pac
                           struct efs_error *err)
 {
     struct efs_reclaim r;
-    errint_t rc = open_again(&r, src, out, options, err);
+    errint_t rc = open_interrupted(&r, src, out, options, err);
     if (rc == 0 && is_named(&r))
         rc = efs_fail(err, -EEXIST, "%s: is complete: --resume tidies up, `expertctl unpack` makes the files again",
                       out);
     if (rc == 0)
-        rc = check_again(&r, err);
+        rc = check_interrupted(&r, err);
     for (uint32_t o = 0; rc == 0 && o < r.plan.object_count; o++) /* so that no file stays open between reads */
-        efs_pack_source_skip(r.source, r.plan.places[o].file, r.plan.objects[o].bytes - r.stored[o]);
+        efs_pack_source_skip(r.source, r.plan.origins[o].file, r.plan.objects[o].bytes - r.stored[o]);
     while (rc == 0 && r.step_count > 0)
         if (options->progress && options->progress(options->progress_arg, r.plan.source_bytes - r.state.done_bytes,
                                                    r.plan.source_bytes, "restoring"))
             rc = efs_fail(err, -ECANCELED, "interrupted");
         else
-            rc = efs_reclaim_back(&r, err);
+            rc = efs_reclaim_step_back(&r, err);
     if (rc == 0)
         rc = efs_reclaim_remove_folder(&r, err);
     reclaim_end(&r);

@@ -7,7 +7,7 @@
  *   reclaim_check.c     checks before the start, disk space needed
  *   reclaim_files.c     opens and restores source files; iterates over shards
  *   reclaim_step.c      one step forward, one step back
- *   reclaim_commit.c       names the store, removes the sources
+ *   reclaim_commit.c    names the store, removes the sources
  *   reclaim_journal.c   records that survive a crash
  *
  * The directory OUT.reclaim next to OUT contains two files: `store`, which becomes OUT, and `journal`. At any time,
@@ -97,7 +97,7 @@ void efs_reclaim_add_stored(struct efs_reclaim *r, const struct efs_reclaim_step
 /* Raw bytes of a shard. */
 size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 /* Sets `touched` of the files that have bytes of a step, and clears it for all other files. */
-void efs_reclaim_touch(struct efs_reclaim *r, const struct efs_reclaim_step *step);
+void efs_reclaim_mark_touched(struct efs_reclaim *r, const struct efs_reclaim_step *step);
 
 enum efs_reclaim_check {
     EFS_RECLAIM_COMPARE,  /* compare the store's chunks, read back from disk, with the sources */
@@ -143,9 +143,9 @@ errint_t efs_reclaim_plan(struct efs_reclaim *r, struct efs_error *err);
 errint_t efs_reclaim_check_files(struct efs_reclaim *r, struct efs_error *err);
 /* Checks that files that had no holes still have none outside of the stored bytes; a hole there means that the
  * journal lacks a step. 0 or -EUCLEAN. */
-errint_t efs_reclaim_check_rest(struct efs_reclaim *r, struct efs_error *err);
+errint_t efs_reclaim_check_unstored(struct efs_reclaim *r, struct efs_error *err);
 /* Checks that the files are writable and that no other process has them open or mapped. 0, -EBUSY or -errno. */
-errint_t efs_reclaim_check_alone(struct efs_reclaim *r, struct efs_error *err);
+errint_t efs_reclaim_check_exclusive(struct efs_reclaim *r, struct efs_error *err);
 /* Opens a file if it is still the catalogue's. any_time: its modification time may have changed. Returns the
  * descriptor, or -errno with the message in err. */
 int efs_reclaim_open(const struct efs_reclaim *r, uint32_t file, int flags, bool any_time, struct efs_error *err);
@@ -153,10 +153,10 @@ int efs_reclaim_open(const struct efs_reclaim *r, uint32_t file, int flags, bool
 errint_t efs_reclaim_check_names(const struct efs_reclaim *r, uint32_t file, unsigned long names,
                                  struct efs_error *err);
 /* Restores the file's modification time and syncs the file. Closes fd. */
-errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err);
+errint_t efs_reclaim_finish_file(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err);
 
 /* One step forward. -ENOSPC: not enough disk space; no source byte was freed by it. */
-errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err);
+errint_t efs_reclaim_step_forward(struct efs_reclaim *r, struct efs_error *err);
 /* Frees the stored ranges in the touched files. again: an earlier run may have been interrupted while freeing, so
  * the times of all touched files are restored. */
 errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *err);
@@ -164,17 +164,17 @@ errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *e
  * in r->freed. */
 uint64_t efs_reclaim_would_free(struct efs_reclaim *r, uint32_t block_bytes);
 /* Undoes the last step. */
-errint_t efs_reclaim_back(struct efs_reclaim *r, struct efs_error *err);
+errint_t efs_reclaim_step_back(struct efs_reclaim *r, struct efs_error *err);
 /* Writes index and superblock and names the store; then removes the sources and the directory. */
-errint_t efs_reclaim_name(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err);
+errint_t efs_reclaim_name_store(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err);
 errint_t efs_reclaim_remove_sources(struct efs_reclaim *r, struct efs_error *err);
 /* Removes the directory OUT.reclaim and its files. */
 errint_t efs_reclaim_remove_folder(struct efs_reclaim *r, struct efs_error *err);
 
 /* *bytes: free bytes of the disk less those that the index and the journal will need. *free_bytes: all free bytes;
  * *block: the allocation unit. */
-errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, uint64_t *free_bytes, uint32_t *block,
-                          struct efs_error *err);
+errint_t efs_reclaim_free_space(const struct efs_reclaim *r, uint64_t *bytes, uint64_t *free_bytes, uint32_t *block,
+                                struct efs_error *err);
 /* As efs_fail(): "FOLDER/NAME: cannot WHAT: reason", with the reason for rc. */
 errint_t efs_reclaim_fail(const struct efs_reclaim *r, errint_t rc, const char *name, const char *what,
                           struct efs_error *err);

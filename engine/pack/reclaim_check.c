@@ -25,7 +25,7 @@ errint_t efs_reclaim_check_files(struct efs_reclaim *r, struct efs_error *err)
     return 0;
 }
 
-static errint_t check_rest_of(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
+static errint_t check_unstored_of(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
 {
     const struct efs_disk_file *f = &r->plan.files[file];
     for (uint32_t i = f->extent_first; i < f->extent_first + f->extent_count; i++) {
@@ -41,21 +41,21 @@ static errint_t check_rest_of(const struct efs_reclaim *r, uint32_t file, int fd
     return 0;
 }
 
-errint_t efs_reclaim_check_rest(struct efs_reclaim *r, struct efs_error *err)
+errint_t efs_reclaim_check_unstored(struct efs_reclaim *r, struct efs_error *err)
 {
     errint_t rc = 0;
     for (uint32_t f = 0; rc == 0 && f < r->catalog.file_count; f++) {
         int fd = r->files[f].whole ? efs_reclaim_open(r, f, O_RDONLY, true, err) : -1;
         if (!r->files[f].whole)
             continue;
-        rc = fd < 0 ? fd : check_rest_of(r, f, fd, err);
+        rc = fd < 0 ? fd : check_unstored_of(r, f, fd, err);
         if (fd >= 0)
             efs_sys_close(fd);
     }
     return rc;
 }
 
-errint_t efs_reclaim_check_alone(struct efs_reclaim *r, struct efs_error *err)
+errint_t efs_reclaim_check_exclusive(struct efs_reclaim *r, struct efs_error *err)
 {
     for (uint32_t f = 0; f < r->catalog.file_count; f++) {
         int fd = efs_reclaim_open(r, f, O_RDWR, true, err);
@@ -72,7 +72,7 @@ errint_t efs_reclaim_check_alone(struct efs_reclaim *r, struct efs_error *err)
 
 /* Records the state of one file. Rejects symbolic links and files with several hard links: freeing bytes would
  * affect the other names. */
-static errint_t look_at(struct efs_reclaim *r, uint32_t file, dev_t device, struct efs_error *err)
+static errint_t record_file(struct efs_reclaim *r, uint32_t file, dev_t device, struct efs_error *err)
 {
     const char *path = r->catalog.files[file].path;
     char *full = NULL, *real = NULL;
@@ -176,7 +176,7 @@ static uint64_t peak_bytes(struct efs_reclaim *r, uint64_t step_bytes, uint32_t 
         step.begin = step.end;
         for (uint64_t raw = 0; raw < step_bytes && !efs_pack_cursor_at_end(&r->plan, &step.end);)
             used += efs_reclaim_run_most(&r->plan, &step.end, &raw);
-        efs_reclaim_touch(r, &step);
+        efs_reclaim_mark_touched(r, &step);
         efs_reclaim_add_stored(r, &step);
         peak = used > freed && used - freed > peak ? used - freed : peak;
         freed += efs_reclaim_would_free(r, block);
@@ -191,7 +191,7 @@ static errint_t find_room(struct efs_reclaim *r, struct efs_reclaim_need *need, 
 {
     uint64_t room, step = r->step_bytes;
     uint32_t block;
-    errint_t rc = efs_reclaim_room(r, &room, &need->free_bytes, &block, err);
+    errint_t rc = efs_reclaim_free_space(r, &room, &need->free_bytes, &block, err);
     if (rc < 0)
         return rc;
     uint64_t peak = peak_bytes(r, step, block);
@@ -232,15 +232,15 @@ errint_t efs_reclaim_prepare(struct efs_reclaim *r, const char *src, struct efs_
         return efs_fail(err, rc, "%s: cannot open: %s", src, strerror(-rc));
     r->whole_directory = S_ISDIR(st.st_mode);
     for (uint32_t f = 0; rc == 0 && f < r->catalog.file_count; f++)
-        rc = look_at(r, f, parent.st_dev, err);
+        rc = record_file(r, f, parent.st_dev, err);
     if (rc == 0)
         rc = check_inodes(r, err);
     if (rc == 0)
-        rc = efs_reclaim_check_alone(r, err);
+        rc = efs_reclaim_check_exclusive(r, err);
     if (rc == 0)
         rc = efs_pack_source_open(&r->catalog, &r->source, err);
     if (rc == 0)
-        rc = efs_pack_check_place(src, r->out, r->source, err);
+        rc = efs_pack_check_output(src, r->out, r->source, err);
     if (rc == 0)
         rc = check_holes(r, err);
     if (rc == 0)

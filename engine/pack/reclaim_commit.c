@@ -25,7 +25,7 @@ static errint_t check_store(const struct efs_reclaim *r, struct efs_error *err)
     return rc;
 }
 
-static errint_t give_name(const struct efs_reclaim *r, struct efs_error *err)
+static errint_t link_store(const struct efs_reclaim *r, struct efs_error *err)
 {
     int rc = efs_newfile_link(r->dir, EFS_RECLAIM_STORE, r->parent, r->name);
     if (rc == -EEXIST)
@@ -36,13 +36,13 @@ static errint_t give_name(const struct efs_reclaim *r, struct efs_error *err)
                                    : 0;
 }
 
-errint_t efs_reclaim_name(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
+errint_t efs_reclaim_name_store(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
 {
     efs_pack_report(&r->plan, r->entropy_bits, report);
     errint_t rc = efs_pack_index(&r->plan, &r->writer, report, err);
     if (rc == 0)
         rc = check_store(r, err);
-    return rc == 0 ? give_name(r, err) : rc;
+    return rc == 0 ? link_store(r, err) : rc;
 }
 
 /* Removes a source file if it is the one that was packed. */

@@ -50,7 +50,7 @@ errint_t efs_reclaim_check_names(const struct efs_reclaim *r, uint32_t file, uns
                : 0;
 }
 
-errint_t efs_reclaim_settle(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
+errint_t efs_reclaim_finish_file(const struct efs_reclaim *r, uint32_t file, int fd, struct efs_error *err)
 {
     int rc = efs_sys_set_mtime(fd, &r->files[file].mtime);
     if (rc == 0)
@@ -90,13 +90,13 @@ size_t efs_reclaim_shard_bytes(const struct efs_pack_plan *plan, uint32_t object
            efs_format_bytes((enum efs_format)plan->objects[object].format);
 }
 
-void efs_reclaim_touch(struct efs_reclaim *r, const struct efs_reclaim_step *step)
+void efs_reclaim_mark_touched(struct efs_reclaim *r, const struct efs_reclaim_step *step)
 {
     for (size_t f = 0; f < r->catalog.file_count; f++)
         r->files[f].touched = false;
     for (struct efs_pack_cursor at = step->begin; efs_reclaim_in_step(&r->plan, step, &at);
          efs_pack_cursor_step(&r->plan, &at))
-        r->files[r->plan.places[at.object].file].touched = true;
+        r->files[r->plan.origins[at.object].file].touched = true;
 }
 
 void efs_reclaim_add_stored(struct efs_reclaim *r, const struct efs_reclaim_step *step)

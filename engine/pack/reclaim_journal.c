@@ -251,7 +251,7 @@ void efs_reclaim_put_begin(const struct efs_reclaim *r, struct efs_bytes *b)
         efs_bytes_put_u64(b, c->files[f].bytes);
         efs_bytes_put_u64(b, c->files[f].has_tensors);
         efs_bytes_put_u64(b, c->files[f].copy ? c->files[f].original : EFS_NONE);
-        efs_bytes_put_u64(b, c->files[f].apart);
+        efs_bytes_put_u64(b, c->files[f].other_model);
         efs_bytes_put_string(b, c->files[f].note ? c->files[f].note : "");
         efs_bytes_put_u64(b, r->files[f].inode);
         efs_bytes_put_u64(b, (uint64_t)r->files[f].mtime.tv_sec);
@@ -302,7 +302,7 @@ static void get_files(struct efs_reclaim *r, struct efs_bytes *b)
         f->has_tensors = efs_bytes_get_u64(b) != 0;
         f->original = (uint32_t)efs_bytes_get_u64(b);
         f->copy = f->original < count;
-        f->apart = efs_bytes_get_u64(b) != 0;
+        f->other_model = efs_bytes_get_u64(b) != 0;
         f->note = efs_bytes_get_string(b);
         if (f->note && !*f->note) {
             free(f->note);

@@ -29,7 +29,7 @@ struct work {
 static errint_t shards_differs(const struct work *w, const struct efs_sweep_shard *shard, const char *what,
                                struct efs_error *err)
 {
-    const struct efs_pack_place *place = &w->r->plan.places[shard->object];
+    const struct efs_pack_origin *place = &w->r->plan.origins[shard->object];
     return efs_fail(err, -EUCLEAN, "%s/%s: offset %llu: %s", w->r->root, w->r->catalog.files[place->file].path,
                     (unsigned long long)(place->offset + shard->object_offset), what);
 }
@@ -57,7 +57,7 @@ static errint_t shards_check(void *arg, const struct efs_sweep_shard *shard, str
 {
     const struct work *w = arg;
     const struct efs_reclaim *r = w->r;
-    const struct efs_pack_place *place = &r->plan.places[shard->object];
+    const struct efs_pack_origin *place = &r->plan.origins[shard->object];
     size_t bytes = shard->raw_bytes;
     uint64_t offset = place->offset + shard->object_offset;
     const uint8_t *data = NULL;
@@ -147,7 +147,7 @@ static errint_t close_files(struct work *w, errint_t rc, struct efs_error *err)
 {
     for (uint32_t f = 0; w->files && f < w->r->catalog.file_count; f++)
         if (w->files[f] >= 0 && rc == 0)
-            rc = efs_reclaim_settle(w->r, f, w->files[f], err);
+            rc = efs_reclaim_finish_file(w->r, f, w->files[f], err);
         else if (w->files[f] >= 0)
             efs_sys_close(w->files[f]);
     free(w->files);
@@ -163,7 +163,7 @@ errint_t efs_reclaim_shards(struct efs_reclaim *r, const struct efs_reclaim_step
                                         step->begin.shard, step->end.order,   step->end.shard};
     const struct efs_sweep sweep = {
         .store = &store, .part = &part, .each = shards_check, .arg = &w, .threads = r->options.threads};
-    efs_reclaim_touch(r, step);
+    efs_reclaim_mark_touched(r, step);
     errint_t rc = open_store(&w, &store, err);
     if (rc == 0)
         rc = check_places(&w, err);
@@ -306,7 +306,7 @@ errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *e
             efs_sys_close(fd);
             return rc;
         }
-        rc = efs_reclaim_settle(r, f, fd, err);
+        rc = efs_reclaim_finish_file(r, f, fd, err);
         if (rc < 0)
             return rc;
     }
@@ -350,8 +350,8 @@ static bool efs_reclaim_cancelled(const struct efs_reclaim *r)
            r->options.progress(r->options.progress_arg, r->state.done_bytes, r->plan.source_bytes, "packing");
 }
 
-errint_t efs_reclaim_room(const struct efs_reclaim *r, uint64_t *bytes, uint64_t *free_bytes, uint32_t *block,
-                          struct efs_error *err)
+errint_t efs_reclaim_free_space(const struct efs_reclaim *r, uint64_t *bytes, uint64_t *free_bytes, uint32_t *block,
+                                struct efs_error *err)
 {
     int rc = efs_sys_free_bytes(r->parent, free_bytes, block);
     if (rc < 0)
@@ -367,10 +367,10 @@ static errint_t step_limit(const struct efs_reclaim *r, uint64_t *limit, struct 
     uint64_t room = 0, raw = 0, run = efs_reclaim_run_most(&r->plan, &at, &raw);
     uint64_t free_bytes;
     uint32_t block;
-    errint_t rc = efs_reclaim_room(r, &room, &free_bytes, &block, err);
+    errint_t rc = efs_reclaim_free_space(r, &room, &free_bytes, &block, err);
     if (rc == 0 && room < run + r->step_bytes) { /* some file systems release freed blocks only after a sync */
         efs_sys_syncfs(r->root_dir);
-        rc = efs_reclaim_room(r, &room, &free_bytes, &block, err);
+        rc = efs_reclaim_free_space(r, &room, &free_bytes, &block, err);
     }
     if (rc < 0)
         return rc;
@@ -415,7 +415,7 @@ static errint_t journal_step(struct efs_reclaim *r, const struct efs_reclaim_ste
     return rc;
 }
 
-errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err)
+errint_t efs_reclaim_step_forward(struct efs_reclaim *r, struct efs_error *err)
 {
     struct efs_reclaim_step step = {.begin = r->state.cursor, .store_begin = r->writer.offset};
     uint64_t limit = 0;
@@ -442,7 +442,7 @@ errint_t efs_reclaim_forward(struct efs_reclaim *r, struct efs_error *err)
 /* ---- back: write to the source files, sync, read back and check; then record the undo in the journal and truncate
  * the store ---- */
 
-errint_t efs_reclaim_back(struct efs_reclaim *r, struct efs_error *err)
+errint_t efs_reclaim_step_back(struct efs_reclaim *r, struct efs_error *err)
 {
     const struct efs_reclaim_step *step = &r->steps[r->step_count - 1];
     const struct efs_bytes nothing = {0};

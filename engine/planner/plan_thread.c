@@ -235,7 +235,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
                                                   .workers = p->workers,
                                                   .disk_bytes_per_second = rates.disk_bytes_per_second,
                                                   .read_latency_ns = rates.read_latency_ns,
-                                                  .decode_bytes_per_second = rates.decode_each[EFS_DECODE_KEPT],
+                                                  .decode_bytes_per_second = rates.decode_each[EFS_DECODE_CACHED],
                                                   .f_hit_ns = product_ns[EFS_FORM_FULL],
                                                   .c_hit_ns = product_ns[EFS_FORM_CODED]},
                                         .skew = skew,
@@ -573,8 +573,8 @@ static void tell_profile(const struct efs_plan_thread *s, FILE *out)
     fprintf(out, "live_read_together: %.4f\n", now.together);
     fprintf(out, "live_read_window_bytes: %u\n", EFS_DISK_WINDOW_BYTES);
     fprintf(out, "live_decode_bytes_per_second: %.10g\n", now.decode_bytes_per_second);
-    fprintf(out, "live_decode_fresh_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_FRESH]);
-    fprintf(out, "live_decode_kept_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_KEPT]);
+    fprintf(out, "live_decode_fresh_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_READ]);
+    fprintf(out, "live_decode_kept_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_CACHED]);
 }
 
 errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text, size_t *bytes)

@@ -17,7 +17,7 @@ struct efs_source_file {
     uint64_t bytes;
     bool has_tensors; /* its tensors were parsed */
     bool gguf;        /* parsed as GGUF */
-    bool apart;       /* its tensors do not belong to the model whose experts are in the catalogue */
+    bool other_model; /* its tensors do not belong to the model whose experts are in the catalogue */
     uint32_t index;   /* the index that names it, preferably its model's; EFS_NONE: none */
     bool names_all;   /* an index whose files all exist */
     char *missing;    /* an index: the first missing file that it names; or NULL */

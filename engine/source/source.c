@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Moves the tensors of a file to the catalogue, except those that no record can represent. */
-static errint_t take_tensors(struct efs_catalog *catalog, size_t *capacity, struct efs_source_list *list)
+static errint_t add_tensors(struct efs_catalog *catalog, size_t *capacity, struct efs_source_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
         if (!list->entries[i].known && list->entries[i].tensor.dtype < EFS_DTYPE_GGML)
@@ -54,8 +54,8 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
 }
 
 /* Marks a file as stored as plain bytes, with a note. */
-static errint_t carry_plain(const struct efs_catalog *catalog, struct efs_source_file *file,
-                            enum efs_source_state state, const char *note, struct efs_error *err)
+static errint_t mark_plain(const struct efs_catalog *catalog, struct efs_source_file *file, enum efs_source_state state,
+                           const char *note, struct efs_error *err)
 {
     bool named = file->index != EFS_NONE;
 
@@ -77,13 +77,13 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
 
     errint_t ret = gguf ? efs_source_gguf(in, &list, &why) : efs_source_safetensors(in, &list, &why);
     if (ret == -EUCLEAN) {
-        ret = carry_plain(catalog, file, list.cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, why.text, err);
+        ret = mark_plain(catalog, file, list.cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, why.text, err);
     } else if (ret < 0) {
         efs_fail(err, ret, "%s", why.text);
     } else {
         file->has_tensors = true;
         file->gguf = gguf;
-        ret = take_tensors(catalog, capacity, &list);
+        ret = add_tensors(catalog, capacity, &list);
         if (ret < 0)
             efs_fail(err, ret, "%s: out of memory", in->path);
     }
@@ -92,7 +92,7 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
 }
 
 /* Reads a file's first bytes, and parses the file if it has weights. */
-static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capacity, struct efs_error *err)
+static errint_t read_file(struct efs_catalog *catalog, uint32_t file, size_t *capacity, struct efs_error *err)
 {
     struct efs_source_file *f = &catalog->files[file];
     struct efs_source_input in;
@@ -112,7 +112,7 @@ static errint_t look_at(struct efs_catalog *catalog, uint32_t file, size_t *capa
     } else if (ret == 0 && kind.what) {
         struct efs_error why;
         efs_fail(&why, 0, "%s: %s", f->path, kind.what);
-        ret = carry_plain(catalog, f, kind.broken ? EFS_SOURCE_BROKEN : EFS_SOURCE_WHOLE, why.text, err);
+        ret = mark_plain(catalog, f, kind.broken ? EFS_SOURCE_BROKEN : EFS_SOURCE_WHOLE, why.text, err);
     } else if (ret == 0 && kind.format != EFS_SOURCE_PLAIN) {
         ret = parse_file(catalog, &in, kind.format == EFS_SOURCE_GGUF, capacity, err);
     }
@@ -129,7 +129,7 @@ errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct e
     if (ret == 0)
         ret = efs_source_read_indexes(catalog, err);
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
-        ret = look_at(catalog, i, &capacity, err);
+        ret = read_file(catalog, i, &capacity, err);
     if (ret == 0)
         ret = efs_source_name_experts(catalog, err);
     if (ret < 0)

@@ -108,12 +108,12 @@ struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const str
 char *efs_source_index_path(const struct efs_source_file *index, const char *name);
 /* Reads an index: sets its names_all and missing, and the index member of the files that it names; if it cannot be
  * read, sets its note. 0 or -ENOMEM. */
-errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number);
+errint_t efs_source_read_index(struct efs_catalog *catalog, uint32_t number);
 /* Reads all indexes. 0 or -ENOMEM. */
 errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *err);
 /*
- * Chooses the model whose experts the store gets: sets apart and note of files. expert_bytes: for each file, bytes of
- * tensors with expert names. *index: the file of the model's index, or EFS_NONE. 0 or -ENOMEM.
+ * Chooses the model whose experts the store gets: sets other_model and note of files. expert_bytes: for each file,
+ * bytes of tensors with expert names. *index: the file of the model's index, or EFS_NONE. 0 or -ENOMEM.
  */
 errint_t efs_source_choose_model(struct efs_catalog *catalog, const uint64_t *expert_bytes, uint32_t *index);
 

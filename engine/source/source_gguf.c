@@ -123,7 +123,7 @@ static errint_t fill_window(struct cursor *cursor, size_t bytes)
     return ret;
 }
 
-static errint_t cursor_take(struct cursor *cursor, void *dst, size_t bytes)
+static errint_t cursor_read(struct cursor *cursor, void *dst, size_t bytes)
 {
     uint8_t *to = dst;
 
@@ -150,12 +150,12 @@ static errint_t cursor_skip(struct cursor *cursor, uint64_t bytes)
     return ret;
 }
 
-static errint_t take_number(struct cursor *cursor, unsigned bytes, uint64_t *value)
+static errint_t read_number(struct cursor *cursor, unsigned bytes, uint64_t *value)
 {
     uint8_t raw[8];
 
     *value = 0;
-    errint_t ret = cursor_take(cursor, raw, bytes);
+    errint_t ret = cursor_read(cursor, raw, bytes);
     for (unsigned i = 0; ret == 0 && i < bytes; i++)
         *value |= (uint64_t)raw[i] << (8 * i);
     return ret;
@@ -164,7 +164,7 @@ static errint_t take_number(struct cursor *cursor, unsigned bytes, uint64_t *val
 static errint_t cursor_u32(struct cursor *cursor, uint32_t *value)
 {
     uint64_t wide;
-    errint_t ret = take_number(cursor, 4, &wide);
+    errint_t ret = read_number(cursor, 4, &wide);
 
     *value = (uint32_t)wide;
     return ret;
@@ -172,7 +172,7 @@ static errint_t cursor_u32(struct cursor *cursor, uint32_t *value)
 
 static errint_t cursor_u64(struct cursor *cursor, uint64_t *value)
 {
-    return take_number(cursor, 8, value);
+    return read_number(cursor, 8, value);
 }
 
 /* ---- the header ---- */
@@ -190,7 +190,7 @@ static errint_t read_header(struct cursor *cursor, struct header *header)
     errint_t ret;
 
     cursor_part(cursor, "header", CURSOR_ONLY);
-    if ((ret = cursor_take(cursor, magic, sizeof(magic))) < 0)
+    if ((ret = cursor_read(cursor, magic, sizeof(magic))) < 0)
         return ret;
     if (memcmp(magic, "GGUF", sizeof(magic)) != 0)
         return cursor_fail(cursor, "it does not begin with \"GGUF\"");
@@ -213,7 +213,7 @@ static errint_t read_header(struct cursor *cursor, struct header *header)
 }
 
 /* Reads a string of at most max bytes and terminates it; the caller frees *text. */
-static errint_t take_string(struct cursor *cursor, uint32_t max, char **text, size_t *bytes)
+static errint_t read_string(struct cursor *cursor, uint32_t max, char **text, size_t *bytes)
 {
     uint64_t length;
 
@@ -226,7 +226,7 @@ static errint_t take_string(struct cursor *cursor, uint32_t max, char **text, si
     char *copy = efs_sys_malloc((size_t)length + 1);
     if (!copy)
         return efs_fail(cursor->err, -ENOMEM, "%s: out of memory", cursor->in->path);
-    ret = cursor_take(cursor, copy, (size_t)length);
+    ret = cursor_read(cursor, copy, (size_t)length);
     if (ret < 0) {
         free(copy);
         return ret;
@@ -320,7 +320,7 @@ static errint_t read_metadata(struct cursor *cursor, struct header *header)
         uint32_t type;
 
         cursor_part(cursor, "metadata entry", i);
-        if ((ret = take_string(cursor, KEY_BYTES_MAX, &key, &key_bytes)) < 0)
+        if ((ret = read_string(cursor, KEY_BYTES_MAX, &key, &key_bytes)) < 0)
             break;
         hashes[i] = XXH3_64bits(key, key_bytes);
         if ((ret = cursor_u32(cursor, &type)) == 0)
@@ -344,7 +344,7 @@ static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry,
     uint32_t type;
     errint_t ret;
 
-    if ((ret = take_string(cursor, EFS_SOURCE_MAX_NAME, &tensor->name, &name_bytes)) < 0)
+    if ((ret = read_string(cursor, EFS_SOURCE_MAX_NAME, &tensor->name, &name_bytes)) < 0)
         return ret;
     if (!efs_utf8_text(tensor->name, name_bytes))
         return cursor_fail(cursor, "its name is not UTF-8 text");

@@ -146,7 +146,7 @@ char *efs_source_index_path(const struct efs_source_file *index, const char *nam
 }
 
 /* Sets the index member of a file that the map names, or `missing` of the index. 0 or -ENOMEM. */
-static errint_t take_name(struct efs_catalog *catalog, uint32_t number, const char *name)
+static errint_t add_name(struct efs_catalog *catalog, uint32_t number, const char *name)
 {
     struct efs_source_file *index = &catalog->files[number];
     char *path = efs_source_index_path(index, name);
@@ -164,7 +164,7 @@ static errint_t take_name(struct efs_catalog *catalog, uint32_t number, const ch
 }
 
 /* Ignores the index, with a note. */
-static errint_t leave_index(struct efs_source_file *index, const char *why)
+static errint_t ignore_index(struct efs_source_file *index, const char *why)
 {
     if (index->note)
         return 0;
@@ -177,15 +177,15 @@ static errint_t leave_index(struct efs_source_file *index, const char *why)
     return bytes < 0 ? -ENOMEM : 0;
 }
 
-errint_t efs_source_take_index(struct efs_catalog *catalog, uint32_t number)
+errint_t efs_source_read_index(struct efs_catalog *catalog, uint32_t number)
 {
     struct efs_source_file *index = &catalog->files[number];
     struct efs_error why = {""};
     json_t *map = efs_source_index_map(catalog, index, &why);
-    errint_t ret = map ? 0 : leave_index(index, why.text);
+    errint_t ret = map ? 0 : ignore_index(index, why.text);
 
     for (void *at = json_object_iter(map); at && ret == 0; at = json_object_iter_next(map, at))
-        ret = take_name(catalog, number, json_string_value(json_object_iter_value(at)));
+        ret = add_name(catalog, number, json_string_value(json_object_iter_value(at)));
     index->names_all = json_object_size(map) > 0 && !index->missing;
     json_decref(map);
     return ret;
@@ -196,6 +196,6 @@ errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *
     errint_t ret = 0;
 
     for (uint32_t f = 0; ret == 0 && f < catalog->file_count; f++)
-        ret = efs_source_is_index(catalog->files[f].path) ? efs_source_take_index(catalog, f) : 0;
+        ret = efs_source_is_index(catalog->files[f].path) ? efs_source_read_index(catalog, f) : 0;
     return ret < 0 ? efs_fail(err, ret, "%s: out of memory", catalog->root) : 0;
 }

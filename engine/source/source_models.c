@@ -110,7 +110,7 @@ static bool is_single(const struct model *model, const struct efs_source_file *f
 
 /* Several indexes may name a file: those of nested models, or of one model in two formats. A file named by its
  * model's index is assigned to that index. Nested models are processed after the models that contain them. */
-static errint_t take_indexes(struct choice *choice)
+static errint_t assign_indexes(struct choice *choice)
 {
     uint32_t indexes = 0;
     errint_t ret = 0;
@@ -119,7 +119,7 @@ static errint_t take_indexes(struct choice *choice)
         indexes += efs_source_is_index(choice->catalog->files[f].path);
     for (uint32_t m = 0; ret == 0 && indexes > 1 && m < choice->model_count; m++)
         if (choice->models[m].index != EFS_NONE)
-            ret = efs_source_take_index(choice->catalog, choice->models[m].index);
+            ret = efs_source_read_index(choice->catalog, choice->models[m].index);
     return ret;
 }
 
@@ -152,7 +152,7 @@ static errint_t find_models(struct choice *choice)
         model->single |= model->config && is_single(model, file);
         choice->model_of[m] = choice->model_count - 1;
     }
-    return take_indexes(choice);
+    return assign_indexes(choice);
 }
 
 /* Whether a file counts as one of the model's. */
@@ -228,8 +228,8 @@ static errint_t choose(struct choice *choice, uint32_t *index)
     for (size_t m = 0; best && ret == 0 && m < choice->member_count; m++) {
         const struct model *model = &choice->models[choice->model_of[m]];
         struct efs_source_file *file = &choice->catalog->files[choice->members[m].file];
-        file->apart = model != best || !file_counts(model, file);
-        if (file->apart)
+        file->other_model = model != best || !file_counts(model, file);
+        if (file->other_model)
             ret = put_note(choice, model, model == best, choice->members[m].file);
     }
     return ret;

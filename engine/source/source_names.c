@@ -162,7 +162,7 @@ static bool match_name(const char *name, struct match *match)
 }
 
 /* Whether a fused tensor can be split: at least two dimensions, and whole bytes per expert. */
-static bool can_cut(const struct efs_source_tensor *tensor)
+static bool can_split(const struct efs_source_tensor *tensor)
 {
     const struct efs_dtype_info *info = efs_dtype_info(tensor->dtype);
     uint64_t experts = tensor->shape[0], slice;
@@ -174,7 +174,7 @@ static bool can_cut(const struct efs_source_tensor *tensor)
 }
 
 /* The experts of one tensor (count 0: none, the tensor is dense), or one expert. */
-struct holding {
+struct expert_range {
     const struct row *row;
     uint32_t stack; /* index into stacks */
     uint32_t layer, expert, count;
@@ -182,10 +182,10 @@ struct holding {
 
 struct naming {
     struct efs_catalog *catalog;
-    struct holding *holdings; /* one per tensor */
+    struct expert_range *ranges; /* one per tensor */
     char **stacks;
     size_t stack_count, stack_capacity;
-    struct holding *experts; /* one per expert; has duplicates until sorted */
+    struct expert_range *experts; /* one per expert; has duplicates until sorted */
     size_t expert_count, expert_capacity;
     const struct row *first_row; /* the first row that any tensor matches */
     uint32_t index;              /* file of the model's index; EFS_NONE: none */
@@ -210,29 +210,30 @@ static errint_t stack_index(struct naming *naming, const char *stack, uint32_t *
     return 0;
 }
 
-/* Sets the class of one tensor and its holding. */
-static errint_t names_classify(struct naming *naming, struct efs_source_tensor *tensor, struct holding *holding)
+/* Sets the class of one tensor and its experts. */
+static errint_t names_classify(struct naming *naming, struct efs_source_tensor *tensor,
+                               struct expert_range *expert_range)
 {
     struct match match;
 
-    if (!match_name(tensor->name, &match) || (match.row->kind == ROW_FUSED && !can_cut(tensor)))
+    if (!match_name(tensor->name, &match) || (match.row->kind == ROW_FUSED && !can_split(tensor)))
         return 0;
-    errint_t ret = stack_index(naming, match.stack, &holding->stack);
-    if (ret < 0 || holding->stack == STACKS_MAX)
+    errint_t ret = stack_index(naming, match.stack, &expert_range->stack);
+    if (ret < 0 || expert_range->stack == STACKS_MAX)
         return ret;
     bool fused = match.row->kind == ROW_FUSED;
     tensor->tensor_class = fused ? EFS_CLASS_FUSED : EFS_CLASS_EXPERT;
-    holding->layer = match.layer;
-    holding->expert = match.expert;
-    holding->count = fused ? (uint32_t)tensor->shape[0] : 1;
-    holding->row = match.row;
+    expert_range->layer = match.layer;
+    expert_range->expert = match.expert;
+    expert_range->count = fused ? (uint32_t)tensor->shape[0] : 1;
+    expert_range->row = match.row;
     return 0;
 }
 
 static void make_dense(struct naming *naming, struct efs_source_tensor *tensor)
 {
     tensor->tensor_class = EFS_CLASS_DENSE;
-    naming->holdings[tensor - naming->catalog->tensors].count = 0;
+    naming->ranges[tensor - naming->catalog->tensors].count = 0;
 }
 
 /* Chooses the model that has experts; tensors of the other models become dense. */
@@ -244,12 +245,12 @@ static errint_t choose_model(struct naming *naming)
     if (!expert_bytes)
         return -ENOMEM;
     for (size_t i = 0; i < catalog->tensor_count; i++)
-        if (naming->holdings[i].count)
+        if (naming->ranges[i].count)
             expert_bytes[catalog->tensors[i].file] += catalog->tensors[i].bytes + 1; /* + 1 for empty tensors */
     errint_t ret = efs_source_choose_model(catalog, expert_bytes, &naming->index);
     free(expert_bytes);
     for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
-        if (catalog->files[catalog->tensors[i].file].apart)
+        if (catalog->files[catalog->tensors[i].file].other_model)
             make_dense(naming, &catalog->tensors[i]);
     return ret;
 }
@@ -278,8 +279,8 @@ static int compare_names(const void *a, const void *b, void *arg)
 
 /* Chooses one of `count` tensors with the same name: the one in the file that the index has for the name, else the
  * first. */
-static size_t choose_double(const struct naming *naming, json_t **map, struct efs_source_tensor *const *same,
-                            size_t count)
+static size_t choose_duplicate(const struct naming *naming, json_t **map, struct efs_source_tensor *const *same,
+                               size_t count)
 {
     const struct efs_catalog *catalog = naming->catalog;
     const struct efs_source_file *index = &catalog->files[naming->index];
@@ -299,14 +300,14 @@ static size_t choose_double(const struct naming *naming, json_t **map, struct ef
  * Called if two files have the same tensor and the model has no index. Parts of a model have each tensor once, so
  * `other` belongs to a different model; so do all files in its directory, unless `chosen` is in that directory, too.
  */
-static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_file *chosen,
-                          struct efs_source_file *other)
+static errint_t mark_other_model(struct efs_catalog *catalog, const struct efs_source_file *chosen,
+                                 struct efs_source_file *other)
 {
     struct efs_source_file *first = other, *last = other;
     size_t folder = efs_source_folder(other->path);
     struct efs_error text;
 
-    if (other->apart)
+    if (other->other_model)
         return 0;
     if (strncmp(chosen->path, other->path, folder) != 0) {
         while (first > catalog->files && strncmp(first[-1].path, other->path, folder) == 0)
@@ -315,7 +316,7 @@ static errint_t put_apart(struct efs_catalog *catalog, const struct efs_source_f
             last++;
     }
     for (struct efs_source_file *file = first; file <= last; file++)
-        file->apart = file->has_tensors;
+        file->other_model = file->has_tensors;
     efs_fail(&text, 0, "%s: has tensors that %s has; packed without experts", other->path, chosen->path);
     other->note = strdup(text.text);
     return other->note ? 0 : -ENOMEM;
@@ -330,7 +331,7 @@ static errint_t sort_by_name(const struct naming *naming, bool experts, struct e
     *count = 0;
     *sorted = efs_sys_calloc(catalog->tensor_count, sizeof(struct efs_source_tensor *));
     for (size_t i = 0; *sorted && i < catalog->tensor_count; i++)
-        if (!catalog->files[catalog->tensors[i].file].apart && (!experts || naming->holdings[i].count))
+        if (!catalog->files[catalog->tensors[i].file].other_model && (!experts || naming->ranges[i].count))
             (*sorted)[(*count)++] = &catalog->tensors[i];
     if (*count)
         qsort_r(*sorted, *count, sizeof(struct efs_source_tensor *), compare_names, catalog);
@@ -374,7 +375,7 @@ static errint_t drop_superseded(struct naming *naming)
     errint_t ret = sort_by_name(naming, false, &sorted, &count);
     for (size_t i = 0, same; i < count; i += same) {
         same = count_same(sorted + i, count - i);
-        size_t chosen = same > 1 ? choose_double(naming, &map, sorted + i, same) : 0;
+        size_t chosen = same > 1 ? choose_duplicate(naming, &map, sorted + i, same) : 0;
         for (size_t s = 0; s < same && ret == 0; s++)
             ret = s == chosen ? 0 : drop_tensor(catalog, sorted[i + s]);
     }
@@ -383,14 +384,14 @@ static errint_t drop_superseded(struct naming *naming)
     for (size_t i = 0; i < catalog->tensor_count; i++)
         if (catalog->tensors[i].name) {
             catalog->tensors[kept] = catalog->tensors[i];
-            naming->holdings[kept++] = naming->holdings[i];
+            naming->ranges[kept++] = naming->ranges[i];
         }
     catalog->tensor_count = kept;
     return ret;
 }
 
 /* Without an index: keeps one expert tensor of each name; the other ones become dense. */
-static errint_t drop_doubles(struct naming *naming)
+static errint_t drop_duplicates(struct naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
     struct efs_source_tensor **sorted;
@@ -402,19 +403,19 @@ static errint_t drop_doubles(struct naming *naming)
         for (size_t s = 1; s < same && ret == 0; s++) {
             make_dense(naming, sorted[i + s]);
             if (sorted[i + s]->file != sorted[i]->file)
-                ret = put_apart(catalog, &catalog->files[sorted[i]->file], &catalog->files[sorted[i + s]->file]);
+                ret = mark_other_model(catalog, &catalog->files[sorted[i]->file], &catalog->files[sorted[i + s]->file]);
         }
     }
     free(sorted);
     for (size_t i = 0; i < catalog->tensor_count; i++)
-        if (catalog->files[catalog->tensors[i].file].apart)
+        if (catalog->files[catalog->tensors[i].file].other_model)
             make_dense(naming, &catalog->tensors[i]);
     return ret;
 }
 
 static int compare_experts(const void *a, const void *b, void *arg)
 {
-    const struct holding *x = a, *y = b;
+    const struct expert_range *x = a, *y = b;
     char *const *stacks = arg;
     int order = x->stack == y->stack ? 0 : strcmp(stacks[x->stack], stacks[y->stack]);
 
@@ -431,7 +432,7 @@ static errint_t collect_experts(struct naming *naming)
     size_t count = 0;
 
     for (size_t i = 0; i < naming->catalog->tensor_count; i++) {
-        struct holding expert = naming->holdings[i];
+        struct expert_range expert = naming->ranges[i];
         if (expert.count && (!naming->first_row || expert.row < naming->first_row))
             naming->first_row = expert.row;
         for (uint32_t left = expert.count; left > 0; left--, expert.expert++) {
@@ -455,7 +456,7 @@ static errint_t collect_experts(struct naming *naming)
 }
 
 /* Index of an expert in the sorted experts. */
-static uint32_t find_expert(const struct naming *naming, const struct holding *expert)
+static uint32_t find_expert(const struct naming *naming, const struct expert_range *expert)
 {
     size_t low = 0, high = naming->expert_count;
 
@@ -482,7 +483,7 @@ static errint_t fill_catalog(const struct naming *naming)
     if (!catalog->experts)
         return -ENOMEM;
     for (size_t i = 0; i < naming->expert_count; i++) {
-        const struct holding *expert = &naming->experts[i];
+        const struct expert_range *expert = &naming->experts[i];
         char *stack = strdup(naming->stacks[expert->stack]);
         if (!stack)
             return -ENOMEM;
@@ -490,8 +491,8 @@ static errint_t fill_catalog(const struct naming *naming)
             (struct efs_source_expert){.stack = stack, .layer = expert->layer, .expert = expert->expert};
     }
     for (size_t i = 0; i < catalog->tensor_count; i++)
-        if (naming->holdings[i].count)
-            catalog->tensors[i].expert_first = find_expert(naming, &naming->holdings[i]);
+        if (naming->ranges[i].count)
+            catalog->tensors[i].expert_first = find_expert(naming, &naming->ranges[i]);
     return 0;
 }
 
@@ -500,15 +501,15 @@ errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *
     struct naming naming = {.catalog = catalog, .index = EFS_NONE};
     errint_t ret = 0;
 
-    naming.holdings = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*naming.holdings));
-    if (!naming.holdings)
+    naming.ranges = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*naming.ranges));
+    if (!naming.ranges)
         ret = -ENOMEM;
     for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
-        ret = names_classify(&naming, &catalog->tensors[i], &naming.holdings[i]);
+        ret = names_classify(&naming, &catalog->tensors[i], &naming.ranges[i]);
     if (ret == 0)
         ret = choose_model(&naming);
     if (ret == 0 && catalog->tensor_count)
-        ret = naming.index != EFS_NONE ? drop_superseded(&naming) : drop_doubles(&naming);
+        ret = naming.index != EFS_NONE ? drop_superseded(&naming) : drop_duplicates(&naming);
     if (ret == 0)
         ret = collect_experts(&naming);
     if (ret == 0)
@@ -519,6 +520,6 @@ errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *
         free(naming.stacks[i]);
     free(naming.stacks);
     free(naming.experts);
-    free(naming.holdings);
+    free(naming.ranges);
     return ret;
 }

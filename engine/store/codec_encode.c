@@ -23,7 +23,7 @@
 #define SAMPLE_SLACK 0.125
 #define SAMPLE_BYTES EFS_CODEC_SAMPLE_BYTES /* the size of a cascade span */
 #define SAMPLE_PIECES 4u                    /* taken at equal distances, encoded as one */
-#define WAYS_MAX (2 * EFS_CODEC_COUNT)
+#define VARIANTS_MAX (2 * EFS_CODEC_COUNT)
 
 size_t efs_shard_sm_bound(enum efs_format format, size_t elements)
 {
@@ -69,49 +69,49 @@ double efs_entropy_bits(const uint64_t counts[256])
 typedef size_t encode_fn(void *encoder, const uint8_t *symbols, size_t n, uint8_t *chunk, size_t room);
 
 /* One encoder of a codec. decode_cost: cost of decoding a byte, in bytes read; 0 if only the size counts. */
-struct way {
+struct variant {
     uint32_t codec;
     encode_fn *encode;
     double decode_cost;
 };
 
-/* Encodes src in one way and keeps the result if it costs less than *limit bytes; lowers *limit to that cost. */
-static void try_way(const struct way *way, const uint8_t *src, size_t n, double *limit, uint8_t *e,
-                    struct efs_shard_coded *coded, struct efs_codec_scratch *s)
+/* Encodes src by one variant and keeps the result if it costs less than *limit bytes; lowers *limit to that cost. */
+static void try_variant(const struct variant *variant, const uint8_t *src, size_t n, double *limit, uint8_t *e,
+                        struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
     bool first = coded->e_bytes == 0;
-    size_t bytes = way->encode(s->encoder[way->codec], src, n, first ? e : s->other, efs_shard_e_bound(n));
-    double cost = (double)bytes + way->decode_cost * (double)n;
+    size_t bytes = variant->encode(s->encoder[variant->codec], src, n, first ? e : s->other, efs_shard_e_bound(n));
+    double cost = (double)bytes + variant->decode_cost * (double)n;
     if (bytes == 0 || cost >= *limit)
         return;
     if (!first)
         memcpy(e, s->other, bytes);
-    coded->codec = way->codec;
+    coded->codec = variant->codec;
     coded->e_bytes = bytes;
     *limit = cost;
 }
 
-/* Drops the ways whose cost on a sample predicts more than limit bytes for all n, or much more than the best way's.
- * Returns how many remain. */
-static unsigned keep_promising(struct way *ways, unsigned count, const uint8_t *src, size_t n, double limit,
-                               struct efs_codec_scratch *s)
+/* Drops the variants whose cost on a sample predicts more than limit bytes for all n, or much more than the best
+ * variant's. Returns how many remain. */
+static unsigned select_promising(struct variant *variants, unsigned count, const uint8_t *src, size_t n, double limit,
+                                 struct efs_codec_scratch *s)
 {
     if (count == 0 || n <= 2 * SAMPLE_BYTES)
         return count;
     size_t piece = SAMPLE_BYTES / SAMPLE_PIECES;
     for (size_t i = 0; i < SAMPLE_PIECES; i++)
         memcpy(s->block + i * piece, src + (n - piece) / (SAMPLE_PIECES - 1) * i, piece);
-    double costs[WAYS_MAX], most = limit / (double)n;
+    double costs[VARIANTS_MAX], most = limit / (double)n;
     for (unsigned i = 0; i < count; i++) {
-        size_t bytes = ways[i].encode(s->encoder[ways[i].codec], s->block, SAMPLE_BYTES, s->other,
-                                      efs_shard_e_bound(SAMPLE_BYTES));
-        costs[i] = bytes ? (double)bytes / SAMPLE_BYTES + ways[i].decode_cost : INFINITY;
+        size_t bytes = variants[i].encode(s->encoder[variants[i].codec], s->block, SAMPLE_BYTES, s->other,
+                                          efs_shard_e_bound(SAMPLE_BYTES));
+        costs[i] = bytes ? (double)bytes / SAMPLE_BYTES + variants[i].decode_cost : INFINITY;
         most = fmin(most, costs[i] + SAMPLE_SLACK);
     }
     unsigned kept = 0;
     for (unsigned i = 0; i < count; i++)
         if (costs[i] <= most)
-            ways[kept++] = ways[i];
+            variants[kept++] = variants[i];
     return kept;
 }
 
@@ -119,22 +119,22 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
                          struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
     bool automatic = choice == EFS_CHOOSE_AUTO;
-    struct way ways[WAYS_MAX];
+    struct variant variants[VARIANTS_MAX];
     unsigned count = 0;
     for (uint32_t c = EFS_CODEC_NONE + 1; n >= BYTES_MIN && c < EFS_CODEC_COUNT; c++) {
         const struct efs_codec *codec = efs_codec_of(c);
         if (!automatic && choice != codec->choice)
             continue;
         double decode_cost = automatic ? codec->decode_cost : 0;
-        ways[count++] = (struct way){c, codec->encode, decode_cost};
+        variants[count++] = (struct variant){c, codec->encode, decode_cost};
         if (codec->encode_repeats)
-            ways[count++] = (struct way){c, codec->encode_repeats, decode_cost};
+            variants[count++] = (struct variant){c, codec->encode_repeats, decode_cost};
     }
     double limit = (double)n;
     coded->e_bytes = 0;
-    count = keep_promising(ways, count, raw, n, limit * (1 - SAMPLE_GAIN_MIN), s);
+    count = select_promising(variants, count, raw, n, limit * (1 - SAMPLE_GAIN_MIN), s);
     for (unsigned i = 0; i < count; i++)
-        try_way(&ways[i], raw, n, &limit, e, coded, s);
+        try_variant(&variants[i], raw, n, &limit, e, coded, s);
     coded->sm_bytes = 0;
     if (coded->e_bytes != 0 && (double)coded->e_bytes <= (double)n * (1 - BYTES_GAIN_MIN))
         return;
@@ -147,28 +147,28 @@ static void encode_bytes(enum efs_codec_choice choice, const uint8_t *raw, size_
 static void encode_exponents(enum efs_codec_choice choice, const uint8_t *symbols, size_t n, uint8_t *e,
                              struct efs_shard_coded *coded, struct efs_codec_scratch *s)
 {
-    struct way ways[WAYS_MAX];
+    struct variant variants[VARIANTS_MAX];
     unsigned count = 0;
     double limit = INFINITY;
     coded->e_bytes = 0;
     for (uint32_t c = EFS_CODEC_NONE + 1; c < EFS_CODEC_COUNT; c++) {
-        struct way way = {c, efs_codec_of(c)->encode, 0};
+        struct variant variant = {c, efs_codec_of(c)->encode, 0};
         if (choice == efs_codec_of(c)->choice)
-            try_way(&way, symbols, n, &limit, e, coded, s);
+            try_variant(&variant, symbols, n, &limit, e, coded, s);
         if (c != EFS_CODEC_CASCADE)
-            ways[count++] = way;
+            variants[count++] = variant;
     }
     if (coded->e_bytes != 0)
         return;
-    try_way(&(struct way){EFS_CODEC_CASCADE, efs_codec_of(EFS_CODEC_CASCADE)->encode, 0}, symbols, n, &limit, e, coded,
-            s);
+    try_variant(&(struct variant){EFS_CODEC_CASCADE, efs_codec_of(EFS_CODEC_CASCADE)->encode, 0}, symbols, n, &limit, e,
+                coded, s);
     double sm = (double)coded->sm_bytes;
     limit = FLOATS_GAIN * (sm + (double)coded->e_bytes) - sm;
     if (choice != EFS_CHOOSE_AUTO || efs_entropy_bits(coded->counts) / 8 >= limit)
         return; /* no codec of single symbols can get below the entropy */
-    count = keep_promising(ways, count, symbols, n, limit, s);
+    count = select_promising(variants, count, symbols, n, limit, s);
     for (unsigned i = 0; i < count; i++)
-        try_way(&ways[i], symbols, n, &limit, e, coded, s);
+        try_variant(&variants[i], symbols, n, &limit, e, coded, s);
 }
 
 errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,

@@ -109,7 +109,7 @@ struct efs_disk_file {
     uint32_t reserved;
 };
 static_assert(sizeof(struct efs_disk_file) == 32, "file");
-#define EFS_FILE_APART 1u /* its tensors do not belong to the model whose experts the store has */
+#define EFS_FILE_OTHER_MODEL 1u /* its tensors do not belong to the model whose experts the store has */
 
 struct efs_disk_extent {
     uint64_t file_offset;

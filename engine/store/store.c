@@ -153,8 +153,8 @@ static int open_direct(struct efs_store *store)
 
 static errint_t open_files(struct efs_store *store, struct efs_error *err)
 {
-    const struct stat *st = &store->seen;
-    store->fd = efs_regular_open_path(store->path, &store->seen, err);
+    const struct stat *st = &store->opened_stat;
+    store->fd = efs_regular_open_path(store->path, &store->opened_stat, err);
     if (store->fd == -EISDIR) { /* users often pass the checkpoint's directory or the mount point */
         char *config = NULL;
         int fd = asprintf(&config, "%s/.expertfs/config", store->path) < 0 ? -ENOMEM : efs_sys_open(config, O_PATH, 0);

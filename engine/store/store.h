@@ -19,7 +19,7 @@ struct efs_store {
     int fd;                  /* opened without O_DIRECT */
     errint_t direct_refused; /* error of reads with O_DIRECT if only open(2) accepts it; else 0 */
     int direct_fd;           /* the same file with O_DIRECT; -1 if the file system rejects it */
-    struct stat seen;        /* fstat(2) of fd at open */
+    struct stat opened_stat; /* fstat(2) of fd at open */
     struct efs_disk_superblock sb;
     void *index; /* all tables, in the on-disk format */
     size_t index_bytes;

@@ -102,7 +102,7 @@ static errint_t check_files(const struct efs_store *store, struct efs_error *err
             BAD("files", i, "paths are not in order");
         if (f->bytes > INT64_MAX || __builtin_add_overflow(total, f->bytes, &total))
             BAD("files", i, "impossible size");
-        uint32_t known_flags = store->sb.compat & EFS_COMPAT_FILE_FLAGS ? EFS_FILE_APART : 0;
+        uint32_t known_flags = store->sb.compat & EFS_COMPAT_FILE_FLAGS ? EFS_FILE_OTHER_MODEL : 0;
         if ((f->reserved != 0 || (f->flags & ~known_flags)) && efs_store_knows_all(&store->sb))
             BAD("files", i, RESERVED);
         if (f->extent_first != next_extent || !range_fits(f->extent_first, f->extent_count, store->extent_count))

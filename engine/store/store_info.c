@@ -57,7 +57,7 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
  * owner's bit is reported. */
 static unsigned may_read(const struct efs_store *store)
 {
-    unsigned mode = store->seen.st_mode & 0444;
+    unsigned mode = store->opened_stat.st_mode & 0444;
     return efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
 }
 
@@ -81,10 +81,10 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *out)
         .report_bytes = store->sb.tables[EFS_TABLE_REPORT].bytes,
         .direct = store->direct_fd >= 0,
         .mode = may_read(store),
-        .group = store->seen.st_gid,
-        .mtime = store->seen.st_mtim,
-        .device = store->seen.st_dev,
-        .inode = store->seen.st_ino,
+        .group = store->opened_stat.st_gid,
+        .mtime = store->opened_stat.st_mtim,
+        .device = store->opened_stat.st_dev,
+        .inode = store->opened_stat.st_ino,
     };
     uint64_t in_layer = 0;
     for (uint32_t g = 0; g < store->expert_count; g++) {

@@ -57,7 +57,7 @@ static errint_t check_existing(struct efs_store_writer *w, struct efs_error *err
 }
 
 /* Reopens the file without O_DIRECT: the file system accepted it at open(2) and rejects it now. */
-static errint_t leave_direct(struct efs_store_writer *w)
+static errint_t disable_direct(struct efs_store_writer *w)
 {
     errint_t rc = efs_newfile_reopen(&w->file, O_RDWR);
     if (rc == 0)
@@ -91,7 +91,7 @@ static errint_t write_pages(struct efs_store_writer *w, const uint8_t *data, siz
             n = n == 0 ? -EINVAL : n;
         }
         if (efs_sys_no_direct(n) && w->direct) {
-            int rc = leave_direct(w);
+            int rc = disable_direct(w);
             if (rc < 0)
                 return writer_fail(w, rc, "reopen", err);
             continue;
@@ -116,7 +116,7 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
     w->synced = EFS_ALIGN;
     w->path = strdup(path);
     errint_t rc = 0;
-    if (!w->path || efs_behind_start(w->offset, write_piece, w, &w->behind) < 0)
+    if (!w->path || efs_write_behind_start(w->offset, write_piece, w, &w->behind) < 0)
         rc = efs_fail(err, -ENOMEM, "%s: no memory", path);
     if (rc == 0)
         rc = open_directory(w, err);
@@ -142,11 +142,11 @@ errint_t efs_store_writer_open(struct efs_store_writer *w, const char *path, boo
 static errint_t load_page(struct efs_store_writer *w)
 {
     uint64_t page = efs_page_down(w->offset);
-    uint8_t *memory = efs_behind_page(w->behind);
+    uint8_t *memory = efs_write_behind_page(w->behind);
     for (size_t done = 0; page + done < w->offset;) {
         ssize_t n = efs_sys_pread(w->file.fd, memory + done, EFS_ALIGN - done, page + done);
         if (efs_sys_no_direct(n) && w->direct)
-            n = leave_direct(w);
+            n = disable_direct(w);
         else if (n == 0)
             n = -EIO;
         if (n < 0)
@@ -187,7 +187,7 @@ errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char
     *w = (struct efs_store_writer){
         .dir = -1, .file = {.fd = -1}, .direct = true, .offset = offset, .synced = efs_page_down(offset)};
     w->path = strdup(path);
-    errint_t rc = !w->path || efs_behind_start(offset, write_piece, w, &w->behind) < 0
+    errint_t rc = !w->path || efs_write_behind_start(offset, write_piece, w, &w->behind) < 0
                       ? efs_fail(err, -ENOMEM, "%s: no memory", path)
                       : writer_resume(w, dir, name, err);
     if (rc < 0)
@@ -199,7 +199,7 @@ errint_t efs_store_writer_resume(struct efs_store_writer *w, int dir, const char
 static errint_t writer_put(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
 {
     w->offset += bytes;
-    return efs_behind_put(w->behind, data, bytes, err);
+    return efs_write_behind_append(w->behind, data, bytes, err);
 }
 
 errint_t efs_store_writer_append(struct efs_store_writer *w, const void *data, size_t bytes, struct efs_error *err)
@@ -211,7 +211,7 @@ errint_t efs_store_writer_append(struct efs_store_writer *w, const void *data, s
 errint_t efs_store_writer_page(struct efs_store_writer *w, struct efs_error *err)
 {
     errint_t rc = writer_put(w, NULL, (size_t)(efs_page_up(w->offset) - w->offset), err);
-    return rc < 0 ? rc : efs_behind_flush(w->behind, err);
+    return rc < 0 ? rc : efs_write_behind_flush(w->behind, err);
 }
 
 errint_t efs_store_writer_hole(struct efs_store_writer *w, uint64_t offset, struct efs_error *err)
@@ -219,7 +219,7 @@ errint_t efs_store_writer_hole(struct efs_store_writer *w, uint64_t offset, stru
     errint_t rc = efs_store_writer_page(w, err);
     if (rc < 0)
         return rc;
-    efs_behind_move(w->behind, offset);
+    efs_write_behind_seek(w->behind, offset);
     w->offset = w->synced = offset;
     return 0;
 }
@@ -227,9 +227,9 @@ errint_t efs_store_writer_hole(struct efs_store_writer *w, uint64_t offset, stru
 errint_t efs_store_writer_sync(struct efs_store_writer *w, struct efs_error *err)
 {
     size_t filled = w->offset % EFS_ALIGN;
-    errint_t rc = efs_behind_flush(w->behind, err);
+    errint_t rc = efs_write_behind_flush(w->behind, err);
     if (rc == 0 && filled > 0) { /* the partial page, written again when it is full */
-        uint8_t *page = efs_behind_page(w->behind);
+        uint8_t *page = efs_write_behind_page(w->behind);
         memset(page + filled, 0, EFS_ALIGN - filled);
         rc = write_pages(w, page, EFS_ALIGN, w->offset - filled, err);
     }
@@ -245,7 +245,7 @@ errint_t efs_store_writer_finish(struct efs_store_writer *w, const struct efs_di
     errint_t rc = efs_store_writer_page(w, err);
     if (rc < 0)
         return rc;
-    uint8_t *page = efs_behind_page(w->behind); /* unused: all pages were flushed */
+    uint8_t *page = efs_write_behind_page(w->behind); /* unused: all pages were flushed */
     memcpy(page, sb, sizeof(*sb));
     rc = write_pages(w, page, sizeof(*sb), 0, err);
     if (rc < 0)
@@ -275,7 +275,7 @@ errint_t efs_store_writer_commit(struct efs_store_writer *w, struct efs_error *e
 
 void efs_store_writer_close(struct efs_store_writer *w)
 {
-    efs_behind_stop(w->behind);
+    efs_write_behind_stop(w->behind);
     efs_newfile_close(&w->file);
     if (w->dir >= 0)
         efs_sys_close(w->dir);

@@ -16,9 +16,9 @@ struct efs_store_writer {
     int dir;
     struct efs_newfile file; /* with O_DIRECT if the file system accepts it */
     bool direct, force;
-    uint64_t offset;           /* offset of the next chunk; a multiple of EFS_CHUNK_ALIGN */
-    uint64_t synced;           /* without O_DIRECT: written back and dropped from the page cache up to here */
-    struct efs_behind *behind; /* appended bytes that are not written yet; its thread writes to file */
+    uint64_t offset;                 /* offset of the next chunk; a multiple of EFS_CHUNK_ALIGN */
+    uint64_t synced;                 /* without O_DIRECT: written back and dropped from the page cache up to here */
+    struct efs_write_behind *behind; /* appended bytes that are not written yet; its thread writes to file */
 };
 
 /*

@@ -145,7 +145,7 @@ static void sweep_step(const struct efs_store *store, struct efs_sweep_part *p)
     enter_group(store, p);
 }
 
-static bool take_batch(const struct efs_store *store, struct efs_sweep_cursor *c, size_t buffer_bytes,
+static bool next_batch(const struct efs_store *store, struct efs_sweep_cursor *c, size_t buffer_bytes,
                        struct efs_sweep_batch *batch)
 {
     struct efs_sweep_window none = {0, 0}, e = none, sm = none;
@@ -212,7 +212,7 @@ static errint_t read_chunk(const struct efs_store *store, uint64_t offset, uint3
                  : 0;
 }
 
-static void read_shard_again(const struct efs_store *store, struct efs_sweep_shard *shard)
+static void retry_shard(const struct efs_store *store, struct efs_sweep_shard *shard)
 {
     const struct efs_disk_shard *s = &store->shards[shard->shard];
     shard->e_error = read_chunk(store, s->e_offset, s->e_bytes, shard->view.e);
@@ -229,7 +229,7 @@ static void read_shard_again(const struct efs_store *store, struct efs_sweep_sha
 #define BUFFER_BYTES_MAX (8u << 20)
 
 struct sweep {
-    const struct efs_sweep *asked;
+    const struct efs_sweep *sweep_options;
     uint64_t total_bytes;
     size_t raw_bytes, buffer_bytes; /* per thread; raw_bytes twice */
     struct efs_parallel parallel;   /* its lock also guards cursor */
@@ -243,10 +243,10 @@ struct thread {
     struct efs_sweep_batch batch;
 };
 
-static bool sweep_take(struct sweep *s, struct efs_sweep_batch *batch)
+static bool sweep_next_batch(struct sweep *s, struct efs_sweep_batch *batch)
 {
     pthread_mutex_lock(&s->parallel.lock);
-    bool taken = !s->parallel.stop && take_batch(s->asked->store, &s->cursor, s->buffer_bytes, batch);
+    bool taken = !s->parallel.stop && next_batch(s->sweep_options->store, &s->cursor, s->buffer_bytes, batch);
     pthread_mutex_unlock(&s->parallel.lock);
     return taken;
 }
@@ -255,15 +255,16 @@ static errint_t sweep_work(void *arg, struct efs_error *err)
 {
     struct thread *t = arg;
     struct sweep *s = t->sweep;
-    while (sweep_take(s, &t->batch)) {
+    while (sweep_next_batch(s, &t->batch)) {
         uint64_t bytes = 0;
-        bool all = read_batch(s->asked->store, &t->batch, t->buffer);
+        bool all = read_batch(s->sweep_options->store, &t->batch, t->buffer);
         for (uint32_t i = 0; i < t->batch.count; i++) {
             struct efs_sweep_shard shard;
-            shard_at(s->asked->store, &t->batch, i, t->buffer, &shard);
+            shard_at(s->sweep_options->store, &t->batch, i, t->buffer, &shard);
             if (!all)
-                read_shard_again(s->asked->store, &shard);
-            errint_t rc = s->asked->each(s->asked->arg, &shard, t->scratch, t->raw, t->raw + s->raw_bytes, err);
+                retry_shard(s->sweep_options->store, &shard);
+            errint_t rc =
+                s->sweep_options->each(s->sweep_options->arg, &shard, t->scratch, t->raw, t->raw + s->raw_bytes, err);
             if (rc < 0)
                 return rc;
             bytes += shard.raw_bytes;
@@ -277,9 +278,9 @@ static errint_t sweep_work(void *arg, struct efs_error *err)
 
 /* Sizes the buffers for the largest shard, enlarges the read buffers within MEMORY_BYTES, and returns the number of
  * threads. */
-static unsigned size_threads(struct sweep *s, unsigned asked)
+static unsigned size_threads(struct sweep *s, unsigned sweep_options)
 {
-    const struct efs_store *store = s->asked->store;
+    const struct efs_store *store = s->sweep_options->store;
     size_t chunks = 1, raw = 1;
     for (uint32_t o = 0; o < store->object_count; o++) {
         const struct efs_disk_object *object = &store->objects[o];
@@ -294,7 +295,7 @@ static unsigned size_threads(struct sweep *s, unsigned asked)
     }
     s->raw_bytes = ((raw + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1)) + EFS_ALIGN;
     size_t fixed = 2 * s->raw_bytes + efs_codec_scratch_bytes(store->sb.shard_elements);
-    unsigned threads = asked > THREADS_MAX ? THREADS_MAX : asked;
+    unsigned threads = sweep_options > THREADS_MAX ? THREADS_MAX : sweep_options;
     s->buffer_bytes = chunks;
     return efs_parallel_fit(MEMORY_BYTES, fixed, &s->buffer_bytes, BUFFER_BYTES_MAX, threads + READING_THREADS);
 }
@@ -305,25 +306,26 @@ static errint_t sweep_start(struct sweep *s, struct thread *threads, unsigned co
         threads[i].sweep = s;
         threads[i].buffer = efs_sys_aligned_alloc(EFS_ALIGN, s->buffer_bytes);
         threads[i].raw = efs_sys_aligned_alloc(EFS_ALIGN, 2 * s->raw_bytes);
-        errint_t rc = efs_codec_scratch_new(s->asked->store->sb.shard_elements, &threads[i].scratch);
+        errint_t rc = efs_codec_scratch_new(s->sweep_options->store->sb.shard_elements, &threads[i].scratch);
         if (rc < 0 || !threads[i].buffer || !threads[i].raw)
             return -ENOMEM;
     }
     return efs_parallel_start(&s->parallel, "efs-sweep", sweep_work, threads, sizeof(*threads), count);
 }
 
-errint_t efs_sweep_run(const struct efs_sweep *asked, struct efs_error *err)
+errint_t efs_sweep_run(const struct efs_sweep *sweep_options, struct efs_error *err)
 {
-    struct sweep s = {.asked = asked};
+    struct sweep s = {.sweep_options = sweep_options};
     efs_parallel_begin(&s.parallel, NULL, NULL);
-    unsigned count = size_threads(&s, asked->threads ? asked->threads : efs_cores());
+    unsigned count = size_threads(&s, sweep_options->threads ? sweep_options->threads : efs_cores());
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
-    errint_t rc = threads ? cursor_init(asked->store, asked->part, &s.cursor) : -ENOMEM;
+    errint_t rc = threads ? cursor_init(sweep_options->store, sweep_options->part, &s.cursor) : -ENOMEM;
     if (rc == 0)
         rc = sweep_start(&s, threads, count);
     if (rc < 0)
         efs_parallel_fail(&s.parallel, rc, strerror(-rc));
-    rc = efs_parallel_end(&s.parallel, asked->progress, asked->progress_arg, s.total_bytes, asked->phase, err);
+    rc = efs_parallel_end(&s.parallel, sweep_options->progress, sweep_options->progress_arg, s.total_bytes,
+                          sweep_options->phase, err);
     for (unsigned i = 0; threads && i < count; i++) {
         efs_codec_scratch_free(threads[i].scratch);
         free(threads[i].buffer);

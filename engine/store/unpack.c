@@ -297,7 +297,7 @@ static errint_t unpack_files_empty(struct unpack_files *u, struct efs_error *err
     return 0;
 }
 
-static void take_back(struct unpack_files *u)
+static void remove_partial(struct unpack_files *u)
 {
     char path[PATH_ROOM];
     for (uint32_t f = 0; f < u->store->file_count; f++) {
@@ -327,7 +327,7 @@ static void unpack_files_end(struct unpack_files *u, bool keep)
         efs_sys_close(dir);
     }
     if (!keep && u->root >= 0)
-        take_back(u);
+        remove_partial(u);
     while (u->made) {
         struct made_directory *made = u->made;
         u->made = made->next;

@@ -20,7 +20,7 @@ struct verify {
     errint_t read_error; /* the first one other than -EUCLEAN; or 0 */
 };
 
-static void verify_tell(struct verify *v, const struct efs_sweep_shard *shard, bool sm, errint_t rc, const char *what)
+static void verify_report(struct verify *v, const struct efs_sweep_shard *shard, bool sm, errint_t rc, const char *what)
 {
     char place[1536], line[2048];
     efs_store_name_chunk(v->store, shard->object, shard->shard, sm, place, sizeof(place));
@@ -52,11 +52,11 @@ static bool chunk_is_well(struct verify *v, const struct efs_sweep_shard *shard,
     if (bytes == 0)
         return true;
     if (error)
-        verify_tell(v, shard, sm, error, strerror(-error));
+        verify_report(v, shard, sm, error, strerror(-error));
     else if (efs_hash(chunk, bytes) != (sm ? s->sm_hash : s->e_hash))
-        verify_tell(v, shard, sm, -EUCLEAN, "checksum differs");
+        verify_report(v, shard, sm, -EUCLEAN, "checksum differs");
     else if (!padding_is_zero(chunk, bytes))
-        verify_tell(v, shard, sm, -EUCLEAN, "padding is not zero");
+        verify_report(v, shard, sm, -EUCLEAN, "padding is not zero");
     else
         return true;
     return false;
@@ -75,9 +75,9 @@ static errint_t verify_shard(void *arg, const struct efs_sweep_shard *shard, str
         return 0;
     bool sm = view->e_bytes == 0;
     if (efs_shard_decode(view, 0, view->elements, raw, false, scratch) < 0)
-        verify_tell(v, shard, sm, -EUCLEAN, "does not decode");
+        verify_report(v, shard, sm, -EUCLEAN, "does not decode");
     else if (efs_hash(raw, shard->raw_bytes) != v->store->shards[shard->shard].raw_hash)
-        verify_tell(v, shard, sm, -EUCLEAN, "decodes to other bytes than were packed (checksum differs)");
+        verify_report(v, shard, sm, -EUCLEAN, "decodes to other bytes than were packed (checksum differs)");
     return 0;
 }
 

@@ -12,11 +12,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-_Static_assert(EFS_BEHIND_BYTES % EFS_BEHIND_PIECE == 0 && EFS_BEHIND_PIECE % EFS_ALIGN == 0,
+_Static_assert(EFS_WRITE_BEHIND_BYTES % EFS_WRITE_BEHIND_PIECE == 0 && EFS_WRITE_BEHIND_PIECE % EFS_ALIGN == 0,
                "a piece lies in one part of the ring");
 
-struct efs_behind {
-    efs_behind_write *write;
+struct efs_write_behind {
+    efs_write_behind_fn *write;
     void *arg;
     uint8_t *ring;
     uint64_t base; /* file offset of the ring's first byte, page-aligned */
@@ -32,15 +32,15 @@ struct efs_behind {
     struct efs_error err;
 };
 
-static uint8_t *behind_at(const struct efs_behind *b, uint64_t offset)
+static uint8_t *behind_at(const struct efs_write_behind *b, uint64_t offset)
 {
-    return b->ring + (offset - b->base) % EFS_BEHIND_BYTES;
+    return b->ring + (offset - b->base) % EFS_WRITE_BEHIND_BYTES;
 }
 
 /* End of the next write; b->done if no write is due. */
-static uint64_t next_end(const struct efs_behind *b)
+static uint64_t next_end(const struct efs_write_behind *b)
 {
-    uint64_t piece = b->done + EFS_BEHIND_PIECE - (b->done - b->base) % EFS_BEHIND_PIECE;
+    uint64_t piece = b->done + EFS_WRITE_BEHIND_PIECE - (b->done - b->base) % EFS_WRITE_BEHIND_PIECE;
     if (b->rc < 0)
         return b->done;
     if (piece <= b->end)
@@ -49,7 +49,7 @@ static uint64_t next_end(const struct efs_behind *b)
 }
 
 /* Called with the lock held; releases it during the write. */
-static void write_next(struct efs_behind *b, uint64_t end)
+static void write_next(struct efs_write_behind *b, uint64_t end)
 {
     uint64_t begin = b->done;
     struct efs_error err = {""};
@@ -66,7 +66,7 @@ static void write_next(struct efs_behind *b, uint64_t end)
 
 static void *write_thread(void *arg)
 {
-    struct efs_behind *b = arg;
+    struct efs_write_behind *b = arg;
     pthread_mutex_lock(&b->lock);
     while (!b->stop) {
         uint64_t end = next_end(b);
@@ -80,7 +80,7 @@ static void *write_thread(void *arg)
 }
 
 /* Lock held. Wakes the thread if a write is due; without a thread, performs the writes. */
-static void go_on(struct efs_behind *b)
+static void go_on(struct efs_write_behind *b)
 {
     uint64_t end = next_end(b);
     if (end == b->done)
@@ -94,19 +94,20 @@ static void go_on(struct efs_behind *b)
     }
 }
 
-errint_t efs_behind_start(uint64_t begin, efs_behind_write *write, void *arg, struct efs_behind **behind)
+errint_t efs_write_behind_start(uint64_t begin, efs_write_behind_fn *write, void *arg, struct efs_write_behind **behind)
 {
-    struct efs_behind *b = efs_sys_calloc(1, sizeof(*b));
+    struct efs_write_behind *b = efs_sys_calloc(1, sizeof(*b));
     if (!b)
         return -ENOMEM;
-    *b = (struct efs_behind){.write = write, .arg = arg, .base = efs_page_down(begin), .end = begin};
+    *b = (struct efs_write_behind){.write = write, .arg = arg, .base = efs_page_down(begin), .end = begin};
     b->done = b->base;
-    b->ring = efs_sys_mmap(NULL, EFS_BEHIND_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    b->ring = efs_sys_mmap(NULL, EFS_WRITE_BEHIND_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!b->ring) {
         free(b);
         return -ENOMEM;
     }
-    efs_sys_madvise(b->ring, EFS_BEHIND_BYTES, MADV_HUGEPAGE); /* optional: fewer page faults, fewer pages to pin */
+    efs_sys_madvise(b->ring, EFS_WRITE_BEHIND_BYTES,
+                    MADV_HUGEPAGE); /* optional: fewer page faults, fewer pages to pin */
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->work, NULL);
     pthread_cond_init(&b->written, NULL);
@@ -116,23 +117,23 @@ errint_t efs_behind_start(uint64_t begin, efs_behind_write *write, void *arg, st
 }
 
 /* Lock held. */
-static errint_t behind_failure(const struct efs_behind *b, struct efs_error *err)
+static errint_t behind_failure(const struct efs_write_behind *b, struct efs_error *err)
 {
     return b->rc < 0 ? efs_fail(err, b->rc, "%s", b->err.text) : 0;
 }
 
-errint_t efs_behind_put(struct efs_behind *b, const uint8_t *data, size_t bytes, struct efs_error *err)
+errint_t efs_write_behind_append(struct efs_write_behind *b, const uint8_t *data, size_t bytes, struct efs_error *err)
 {
     errint_t rc = 0;
     pthread_mutex_lock(&b->lock);
     while (bytes > 0) {
-        while (b->rc == 0 && b->end - b->done == EFS_BEHIND_BYTES)
+        while (b->rc == 0 && b->end - b->done == EFS_WRITE_BEHIND_BYTES)
             pthread_cond_wait(&b->written, &b->lock);
         rc = behind_failure(b, err);
         if (rc < 0)
             break;
-        uint64_t free_bytes = EFS_BEHIND_BYTES - (b->end - b->done);
-        uint64_t piece = EFS_BEHIND_PIECE - (b->end - b->base) % EFS_BEHIND_PIECE;
+        uint64_t free_bytes = EFS_WRITE_BEHIND_BYTES - (b->end - b->done);
+        uint64_t piece = EFS_WRITE_BEHIND_PIECE - (b->end - b->base) % EFS_WRITE_BEHIND_PIECE;
         size_t n = (size_t)(free_bytes < piece ? free_bytes : piece);
         n = n < bytes ? n : bytes;
         uint8_t *to = behind_at(b, b->end);
@@ -151,7 +152,7 @@ errint_t efs_behind_put(struct efs_behind *b, const uint8_t *data, size_t bytes,
     return rc;
 }
 
-errint_t efs_behind_flush(struct efs_behind *b, struct efs_error *err)
+errint_t efs_write_behind_flush(struct efs_write_behind *b, struct efs_error *err)
 {
     pthread_mutex_lock(&b->lock);
     b->flushing = true;
@@ -164,19 +165,19 @@ errint_t efs_behind_flush(struct efs_behind *b, struct efs_error *err)
     return rc;
 }
 
-uint8_t *efs_behind_page(struct efs_behind *b)
+uint8_t *efs_write_behind_page(struct efs_write_behind *b)
 {
     return behind_at(b, efs_page_down(b->end));
 }
 
-void efs_behind_move(struct efs_behind *b, uint64_t begin)
+void efs_write_behind_seek(struct efs_write_behind *b, uint64_t begin)
 {
     pthread_mutex_lock(&b->lock);
     b->base = b->done = b->end = begin;
     pthread_mutex_unlock(&b->lock);
 }
 
-void efs_behind_stop(struct efs_behind *b)
+void efs_write_behind_stop(struct efs_write_behind *b)
 {
     if (!b)
         return;
@@ -189,6 +190,6 @@ void efs_behind_stop(struct efs_behind *b)
     pthread_cond_destroy(&b->written);
     pthread_cond_destroy(&b->work);
     pthread_mutex_destroy(&b->lock);
-    efs_sys_munmap(b->ring, EFS_BEHIND_BYTES);
+    efs_sys_munmap(b->ring, EFS_WRITE_BEHIND_BYTES);
     free(b);
 }

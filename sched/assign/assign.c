@@ -79,7 +79,7 @@ void efs_assign_begin(struct efs_assign_state *state, const struct efs_assign_pr
         state->room_bytes[d] = p->room_bytes ? p->room_bytes[d] : UINT64_MAX;
 }
 
-int efs_assign_put_first_done(struct efs_assign_state *state, uint32_t expert)
+int efs_assign_add_first_done(struct efs_assign_state *state, uint32_t expert)
 {
     const struct efs_assign_problem *p = state->problem;
     uint32_t best = p->devices;
@@ -92,7 +92,7 @@ int efs_assign_put_first_done(struct efs_assign_state *state, uint32_t expert)
     }
     if (best == p->devices)
         return -ENOSPC;
-    efs_assign_put(state, expert, best);
+    efs_assign_add(state, expert, best);
     return 0;
 }
 
@@ -124,7 +124,7 @@ int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint1
     }
     uint32_t count = *sorted = efs_assign_sorted(p, key, order);
     for (uint32_t i = 0; i < count; i++)
-        if (efs_assign_put_first_done(state, order[i]) < 0)
+        if (efs_assign_add_first_done(state, order[i]) < 0)
             return -ENOSPC;
     return 0;
 }
@@ -161,7 +161,7 @@ int efs_assign_sum(const struct efs_assign_problem *p, const uint8_t *device, st
             continue;
         if (efs_assign_bytes(p, device[i], i) > state.room_bytes[device[i]])
             return -ENOSPC;
-        efs_assign_put(&state, i, device[i]);
+        efs_assign_add(&state, i, device[i]);
     }
     efs_assign_end(&state, sum);
     return 0;

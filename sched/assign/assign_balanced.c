@@ -12,8 +12,8 @@
 #include <string.h>
 
 /* Limit of evaluated moves and exchanges for one start: a few microseconds. */
-#define LOOKS_MAX 6000u
-#define LOOKS_MAX_MANY 1200u /* on more than two devices, where sorting and the first start take most of the time */
+#define EVALUATIONS_MAX 6000u
+#define EVALUATIONS_MAX_MANY 1200u /* on more than two devices */
 
 /* ---- a tree of assignments to two devices ------------------------------------------------------------------------ */
 
@@ -126,7 +126,7 @@ static int split_start(struct efs_assign_state *state, uint64_t *key, uint16_t *
         uint32_t d = i < best && efs_assign_bytes(p, 1, order[i]) <= state->room_bytes[1];
         if (efs_assign_bytes(p, d, order[i]) > state->room_bytes[d])
             return -ENOSPC;
-        efs_assign_put(state, order[i], d);
+        efs_assign_add(state, order[i], d);
     }
     return 0;
 }
@@ -143,7 +143,7 @@ static int longest_start(struct efs_assign_state *state, uint64_t *key, uint16_t
     }
     uint32_t count = *sorted = efs_assign_sorted(p, key, order);
     for (uint32_t i = 0; rc == 0 && i < count; i++)
-        rc = efs_assign_put_first_done(state, order[i]);
+        rc = efs_assign_add_first_done(state, order[i]);
     return rc;
 }
 
@@ -155,7 +155,7 @@ struct change {
     uint16_t expert, other; /* other: EFS_ASSIGN_EXPERTS_MAX for a move */
 };
 
-static void look_at_moves(const struct efs_assign_state *state, uint32_t last, uint16_t i, struct change *best)
+static void evaluate_moves(const struct efs_assign_state *state, uint32_t last, uint16_t i, struct change *best)
 {
     const struct efs_assign_problem *p = state->problem;
     uint64_t left_ns = state->ns[last] - efs_assign_ns(p, last, i);
@@ -168,8 +168,8 @@ static void look_at_moves(const struct efs_assign_state *state, uint32_t last, u
     }
 }
 
-static void look_at_exchange(const struct efs_assign_state *state, uint32_t last, uint16_t i, uint16_t j,
-                             struct change *best)
+static void evaluate_exchange(const struct efs_assign_state *state, uint32_t last, uint16_t i, uint16_t j,
+                              struct change *best)
 {
     const struct efs_assign_problem *p = state->problem;
     uint32_t d = state->device[j];
@@ -183,33 +183,33 @@ static void look_at_exchange(const struct efs_assign_state *state, uint32_t last
 
 static void make_change(struct efs_assign_state *state, uint32_t last, const struct change *c)
 {
-    efs_assign_take(state, c->expert);
+    efs_assign_remove(state, c->expert);
     if (c->other < EFS_ASSIGN_EXPERTS_MAX) {
-        efs_assign_take(state, c->other);
-        efs_assign_put(state, c->other, last);
+        efs_assign_remove(state, c->other);
+        efs_assign_add(state, c->other, last);
     }
-    efs_assign_put(state, c->expert, c->device);
+    efs_assign_add(state, c->expert, c->device);
 }
 
 /* Terminates even without the limit: after each change both devices end before the time of the one that was last. */
-static void make_level(struct efs_assign_state *state, const uint16_t *order, uint32_t count)
+static void balance(struct efs_assign_state *state, const uint16_t *order, uint32_t count)
 {
     const struct efs_assign_problem *p = state->problem;
-    uint32_t looks = 0, most = p->devices > 2 ? LOOKS_MAX_MANY : LOOKS_MAX;
-    while (looks < most) {
+    uint32_t evaluations = 0, most = p->devices > 2 ? EVALUATIONS_MAX_MANY : EVALUATIONS_MAX;
+    while (evaluations < most) {
         uint32_t last = 0;
         for (uint32_t d = 1; d < p->devices; d++)
             last = state->ns[d] > state->ns[last] ? d : last;
         struct change best = {.ns = state->ns[last], .device = p->devices};
-        for (uint32_t i = 0; i < count && looks < most; i++) {
+        for (uint32_t i = 0; i < count && evaluations < most; i++) {
             if (state->device[order[i]] != last)
                 continue;
-            looks += p->devices;
-            look_at_moves(state, last, order[i], &best);
-            for (uint32_t j = 0; j < count && looks < most; j++)
+            evaluations += p->devices;
+            evaluate_moves(state, last, order[i], &best);
+            for (uint32_t j = 0; j < count && evaluations < most; j++)
                 if (state->device[order[j]] != last) {
-                    looks++;
-                    look_at_exchange(state, last, order[i], order[j], &best);
+                    evaluations++;
+                    evaluate_exchange(state, last, order[i], order[j], &best);
                 }
         }
         if (best.device == p->devices)
@@ -219,12 +219,12 @@ static void make_level(struct efs_assign_state *state, const uint16_t *order, ui
 }
 
 /* Improves a valid start, and keeps it if it ends before the best known assignment. */
-static void keep_better(int rc, struct efs_assign_state *start, const uint16_t *order, uint32_t count, bool *known,
-                        uint8_t *device, struct efs_assign_sum *sum)
+static void improve_start(int rc, struct efs_assign_state *start, const uint16_t *order, uint32_t count, bool *known,
+                          uint8_t *device, struct efs_assign_sum *sum)
 {
     if (rc < 0)
         return;
-    make_level(start, order, count);
+    balance(start, order, count);
     if (*known && efs_assign_makespan(start) >= sum->makespan_ns)
         return;
     *known = true;
@@ -245,12 +245,12 @@ int efs_assign_balanced(const struct efs_assign_problem *p, uint8_t *device, str
         return -EINVAL;
     efs_assign_begin(&state, p, start);
     int rc = efs_assign_greedy_start(&state, key, order, &count);
-    keep_better(rc, &state, order, count, &known, device, sum);
+    improve_start(rc, &state, order, count, &known, device, sum);
     if (p->devices == 2 || !known) { /* with more devices a second start gains less */
         efs_assign_begin(&state, p, start);
         rc = p->devices == 2 ? split_start(&state, key, order, &count, &weight)
                              : longest_start(&state, key, order, &count);
-        keep_better(rc, &state, order, count, &known, device, sum);
+        improve_start(rc, &state, order, count, &known, device, sum);
     }
     if (p->devices == 2 && search_tree(p, weight, key, known ? sum->makespan_ns : UINT64_MAX, device))
         return efs_assign_sum(p, device, sum);

@@ -13,7 +13,7 @@ static uint32_t bucket_of(enum efs_assign_cost what, uint32_t tokens)
     return bucket;
 }
 
-void efs_assign_costs_took(struct efs_assign_costs *costs, enum efs_assign_cost what, uint32_t tokens, uint64_t ns)
+void efs_assign_costs_record(struct efs_assign_costs *costs, enum efs_assign_cost what, uint32_t tokens, uint64_t ns)
 {
     if (tokens == 0 || ns == 0)
         return;
@@ -45,24 +45,24 @@ static void set_times(const struct efs_assign_costs *costs, bool fill, struct ef
 }
 
 /* Whether the cost can be measured on this expert if it is on that device. */
-static bool shows(enum efs_assign_cost what, const struct efs_assign_expert *e, uint8_t device)
+static bool can_measure(enum efs_assign_cost what, const struct efs_assign_expert *e, uint8_t device)
 {
     return what == EFS_ASSIGN_COST_CPU ? device == EFS_ASSIGN_CPU
                                        : device == EFS_ASSIGN_GPU && (what == EFS_ASSIGN_COST_GPU || !e->cached);
 }
 
-static bool is_given(enum efs_assign_cost what, const struct efs_assign_expert *experts, uint32_t count,
-                     const uint8_t *device)
+static bool is_measured(enum efs_assign_cost what, const struct efs_assign_expert *experts, uint32_t count,
+                        const uint8_t *device)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (shows(what, &experts[i], device[i]))
+        if (can_measure(what, &experts[i], device[i]))
             return true;
     return false;
 }
 
 /* Moves the expert with the least extra time to the side where `what` can be measured. False: no such expert. */
-static bool give_one(enum efs_assign_cost what, const struct efs_assign_expert *experts, uint32_t count,
-                     uint8_t *device)
+static bool move_one_to_measure(enum efs_assign_cost what, const struct efs_assign_expert *experts, uint32_t count,
+                                uint8_t *device)
 {
     const uint8_t side = what == EFS_ASSIGN_COST_CPU ? EFS_ASSIGN_CPU : EFS_ASSIGN_GPU;
     uint32_t best = count;
@@ -70,7 +70,7 @@ static bool give_one(enum efs_assign_cost what, const struct efs_assign_expert *
     for (uint32_t i = 0; i < count; i++) {
         const int64_t cpu_ns = (int64_t)experts[i].cpu_ns, gpu_ns = (int64_t)efs_assign_gpu_ns(&experts[i]);
         const int64_t more_ns = side == EFS_ASSIGN_CPU ? cpu_ns - gpu_ns : gpu_ns - cpu_ns;
-        if (device[i] != side && shows(what, &experts[i], side) && more_ns < least_ns) {
+        if (device[i] != side && can_measure(what, &experts[i], side) && more_ns < least_ns) {
             best = i;
             least_ns = more_ns;
         }
@@ -82,13 +82,13 @@ static bool give_one(enum efs_assign_cost what, const struct efs_assign_expert *
 
 /* ---- the layer's extra time ---- */
 
-void efs_assign_costs_layer(struct efs_assign_costs *costs, const struct efs_assign_choice *choice, uint64_t ns)
+void efs_assign_costs_record_layer(struct efs_assign_costs *costs, const struct efs_assign_choice *choice, uint64_t ns)
 {
-    if (choice->way < EFS_ASSIGN_COSTS)
-        efs_assign_costs_took(costs, choice->way, choice->tokens, ns > choice->ns ? ns - choice->ns : 1);
+    if (choice->extra < EFS_ASSIGN_COSTS)
+        efs_assign_costs_record(costs, choice->extra, choice->tokens, ns > choice->ns ? ns - choice->ns : 1);
 }
 
-/* The way of an assignment, and its time without the extra. */
+/* Sets which extra time an assignment has, and its time without it. */
 static void choose(const struct efs_assign_expert *experts, uint32_t count, const uint8_t *device,
                    struct efs_assign_choice *choice)
 {
@@ -99,19 +99,19 @@ static void choose(const struct efs_assign_expert *experts, uint32_t count, cons
         cpu_ns += device[i] == EFS_ASSIGN_CPU ? experts[i].cpu_ns : 0;
         gpu_ns += device[i] == EFS_ASSIGN_GPU ? efs_assign_gpu_ns(&experts[i]) : 0;
     }
-    choice->way = there == 0 ? EFS_ASSIGN_EXTRA_CPU : there == count ? EFS_ASSIGN_EXTRA_GPU : EFS_ASSIGN_EXTRA_BOTH;
+    choice->extra = there == 0 ? EFS_ASSIGN_EXTRA_CPU : there == count ? EFS_ASSIGN_EXTRA_GPU : EFS_ASSIGN_EXTRA_BOTH;
     choice->ns = cpu_ns > gpu_ns ? cpu_ns : gpu_ns;
 }
 
 /* Replaces the assignment by one to a single device, if that ends sooner with the extra time. */
-static void prefer_one(const struct efs_assign_costs *costs, const struct efs_assign_expert *experts, uint32_t count,
-                       uint64_t room_bytes, uint32_t tokens, uint8_t *device)
+static void prefer_single_device(const struct efs_assign_costs *costs, const struct efs_assign_expert *experts,
+                                 uint32_t count, uint64_t room_bytes, uint32_t tokens, uint8_t *device)
 {
     uint8_t one[EFS_ASSIGN_EXPERTS_MAX];
     struct efs_assign_choice choice;
     uint64_t missing_bytes = 0;
     choose(experts, count, device, &choice);
-    uint64_t best_ns = choice.ns + efs_assign_costs_ns(costs, choice.way, tokens);
+    uint64_t best_ns = choice.ns + efs_assign_costs_ns(costs, choice.extra, tokens);
     for (uint32_t i = 0; i < count; i++)
         missing_bytes += experts[i].cached ? 0 : experts[i].bytes;
     for (uint8_t side = EFS_ASSIGN_CPU; side <= EFS_ASSIGN_GPU; side++) {
@@ -119,7 +119,7 @@ static void prefer_one(const struct efs_assign_costs *costs, const struct efs_as
             continue;
         memset(one, side, count);
         choose(experts, count, one, &choice);
-        const uint64_t ns = choice.ns + efs_assign_costs_ns(costs, choice.way, tokens);
+        const uint64_t ns = choice.ns + efs_assign_costs_ns(costs, choice.extra, tokens);
         if (ns < best_ns) {
             memcpy(device, one, count);
             best_ns = ns;
@@ -130,9 +130,9 @@ static void prefer_one(const struct efs_assign_costs *costs, const struct efs_as
 /* The extra time of the other ways becomes less, so that they are tried again. */
 static void decay(struct efs_assign_costs *costs, enum efs_assign_cost used)
 {
-    for (enum efs_assign_cost way = EFS_ASSIGN_MEASURED; way < EFS_ASSIGN_COSTS; way++)
-        for (uint32_t b = 0; b < EFS_ASSIGN_BUCKETS && way != used; b++)
-            costs->ns[way][b] -= costs->ns[way][b] / (4 * EFS_ASSIGN_TRY);
+    for (enum efs_assign_cost extra = EFS_ASSIGN_MEASURED; extra < EFS_ASSIGN_COSTS; extra++)
+        for (uint32_t b = 0; b < EFS_ASSIGN_BUCKETS && extra != used; b++)
+            costs->ns[extra][b] -= costs->ns[extra][b] / (4 * EFS_ASSIGN_MEASURE_INTERVAL);
 }
 
 int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert *experts, uint32_t count,
@@ -151,23 +151,25 @@ int efs_assign_by_costs(struct efs_assign_costs *costs, struct efs_assign_expert
     int rc = efs_assign_by(EFS_ASSIGN_BALANCED, &pair, device, &sum);
     if (rc < 0)
         return rc;
-    prefer_one(costs, experts, count, room_bytes, tokens, device);
+    prefer_single_device(costs, experts, count, room_bytes, tokens, device);
     /* At most one per layer: otherwise two costs that are due would alternate on a layer's only expert. */
     for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_MEASURED; what++)
-        if (costs->rest[what] == 0 && !is_given(what, experts, count, device) && give_one(what, experts, count, device))
+        if (costs->layers_until_due[what] == 0 && !is_measured(what, experts, count, device) &&
+            move_one_to_measure(what, experts, count, device))
             break;
     for (enum efs_assign_cost what = 0; what < EFS_ASSIGN_MEASURED; what++)
-        if (is_given(what, experts, count, device)) {
-            costs->rest[what] = costs->tries[what] < 5 ? 2u << costs->tries[what] : EFS_ASSIGN_TRY;
-            costs->tries[what] += costs->tries[what] < EFS_ASSIGN_TRY;
-        } else if (costs->rest[what]) {
-            costs->rest[what]--;
+        if (is_measured(what, experts, count, device)) {
+            costs->layers_until_due[what] =
+                costs->tries[what] < 5 ? 2u << costs->tries[what] : EFS_ASSIGN_MEASURE_INTERVAL;
+            costs->tries[what] += costs->tries[what] < EFS_ASSIGN_MEASURE_INTERVAL;
+        } else if (costs->layers_until_due[what]) {
+            costs->layers_until_due[what]--;
         }
     choose(experts, count, device, choice);
-    decay(costs, choice->way);
+    decay(costs, choice->extra);
     choice->tokens = tokens;
     for (uint32_t i = 0; i < count && fill; i++)
         if (device[i] == EFS_ASSIGN_GPU && !experts[i].cached)
-            choice->way = EFS_ASSIGN_COSTS; /* with transfers that were not counted */
+            choice->extra = EFS_ASSIGN_COSTS; /* with transfers that were not counted */
     return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* assign_internal.h - functions shared by the assignment rules. Private to sched/assign/. */
-#ifndef EFS_ASSIGN_ORDER_H
-#define EFS_ASSIGN_ORDER_H
+#ifndef EFS_ASSIGN_INTERNAL_H
+#define EFS_ASSIGN_INTERNAL_H
 
 #include "assign.h"
 
@@ -29,14 +29,14 @@ static inline uint64_t efs_assign_bytes(const struct efs_assign_problem *problem
     return problem->bytes ? problem->bytes[(size_t)device * problem->experts + expert] : 0;
 }
 
-static inline void efs_assign_put(struct efs_assign_state *state, uint32_t expert, uint32_t device)
+static inline void efs_assign_add(struct efs_assign_state *state, uint32_t expert, uint32_t device)
 {
     state->device[expert] = (uint8_t)device;
     state->ns[device] += efs_assign_ns(state->problem, device, expert);
     state->room_bytes[device] -= efs_assign_bytes(state->problem, device, expert);
 }
 
-static inline void efs_assign_take(struct efs_assign_state *state, uint32_t expert)
+static inline void efs_assign_remove(struct efs_assign_state *state, uint32_t expert)
 {
     uint32_t device = state->device[expert];
     state->ns[device] -= efs_assign_ns(state->problem, device, expert);
@@ -45,7 +45,7 @@ static inline void efs_assign_take(struct efs_assign_state *state, uint32_t expe
 }
 
 /* Adds an expert to the device that then finishes first. 0 or -ENOSPC. */
-int efs_assign_put_first_done(struct efs_assign_state *state, uint32_t expert);
+int efs_assign_add_first_done(struct efs_assign_state *state, uint32_t expert);
 /* Algorithm 1 on an empty state; key and order are scratch for all experts; order and *sorted are as
  * efs_assign_sorted() left them. 0 or -ENOSPC. */
 int efs_assign_greedy_start(struct efs_assign_state *state, uint64_t *key, uint16_t *order, uint32_t *sorted);

@@ -44,7 +44,7 @@ static void one_by_one(const struct efs_assign_pair *pair, enum efs_assign_rule 
         bool there = rule != EFS_ASSIGN_ALL_CPU && e->cached;
         if (rule == EFS_ASSIGN_FIDDLER && !e->cached)
             there = e->transfer_ns + e->gpu_ns < e->cpu_ns && e->bytes <= state->room_bytes[1];
-        efs_assign_put(state, i, there);
+        efs_assign_add(state, i, there);
     }
 }
 
@@ -57,7 +57,7 @@ static void hybrimoe(const struct efs_assign_pair *pair, struct efs_assign_state
     uint32_t count = efs_assign_sorted(p, key, order), missing = 0;
     for (uint32_t n = 0; n < count; n++)
         if (pair->expert[order[n]].cached) {
-            efs_assign_put(state, order[n], EFS_ASSIGN_GPU);
+            efs_assign_add(state, order[n], EFS_ASSIGN_GPU);
             gpu_ns += pair->expert[order[n]].gpu_ns;
         } else {
             order[missing++] = order[n];
@@ -67,11 +67,11 @@ static void hybrimoe(const struct efs_assign_pair *pair, struct efs_assign_state
         uint64_t come_ns = link_ns + first->transfer_ns;
         uint64_t there_ns = (come_ns > gpu_ns ? come_ns : gpu_ns) + first->gpu_ns;
         if (there_ns < cpu_ns + last->cpu_ns && first->bytes <= state->room_bytes[1]) {
-            efs_assign_put(state, order[heavy++], EFS_ASSIGN_GPU);
+            efs_assign_add(state, order[heavy++], EFS_ASSIGN_GPU);
             link_ns = come_ns;
             gpu_ns = there_ns;
         } else {
-            efs_assign_put(state, order[--light], EFS_ASSIGN_CPU);
+            efs_assign_add(state, order[--light], EFS_ASSIGN_CPU);
             cpu_ns += last->cpu_ns;
         }
     }

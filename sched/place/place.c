@@ -59,22 +59,22 @@ int efs_place_check(const struct efs_place_problem *p)
     return slots < (uint64_t)p->layers * p->experts ? -ENOSPC : 0;
 }
 
-void efs_place_count_holders(const struct efs_place_problem *p, const uint8_t *held, uint32_t *holders)
+void efs_place_count_holders(const struct efs_place_problem *p, const uint8_t *placement, uint32_t *holders)
 {
     size_t all = (size_t)p->layers * p->experts;
     memset(holders, 0, all * sizeof(*holders));
     for (uint32_t n = 0; n < p->servers; n++)
         for (size_t i = 0; i < all; i++)
-            holders[i] += held[n * all + i] != 0;
+            holders[i] += placement[n * all + i] != 0;
 }
 
-bool efs_place_fits(const struct efs_place_problem *p, const uint8_t *held)
+bool efs_place_fits(const struct efs_place_problem *p, const uint8_t *placement)
 {
     size_t all = (size_t)p->layers * p->experts;
     for (uint32_t n = 0; n < p->servers; n++) {
         uint64_t count = 0;
         for (size_t i = 0; i < all; i++)
-            count += held[n * all + i] != 0;
+            count += placement[n * all + i] != 0;
         if (count > efs_place_slots(p, n))
             return false;
     }
@@ -83,33 +83,33 @@ bool efs_place_fits(const struct efs_place_problem *p, const uint8_t *held)
 
 /* ---- cost of a placement ----------------------------------------------------------------------------------------- */
 
-static double server_remote_calls(const struct efs_place_problem *p, const uint8_t *held, uint32_t server)
+static double server_remote_calls(const struct efs_place_problem *p, const uint8_t *placement, uint32_t server)
 {
     size_t all = (size_t)p->layers * p->experts;
     double sum = 0;
     for (size_t i = server * all; i < (server + 1) * all; i++)
-        sum += held[i] ? 0 : p->calls[i];
+        sum += placement[i] ? 0 : p->calls[i];
     return sum;
 }
 
-double efs_place_remote_s(const struct efs_place_problem *p, const uint8_t *held)
+double efs_place_remote_s(const struct efs_place_problem *p, const uint8_t *placement)
 {
     double sum = 0;
     for (uint32_t n = 0; n < p->servers; n++)
-        sum += server_remote_calls(p, held, n) * p->server[n].remote_s;
+        sum += server_remote_calls(p, placement, n) * p->server[n].remote_s;
     return sum;
 }
 
-double efs_place_wait_s(const struct efs_place_problem *p, const uint8_t *held)
+double efs_place_wait_s(const struct efs_place_problem *p, const uint8_t *placement)
 {
     double sum = 0;
     for (uint32_t n = 0; n < p->servers; n++) {
         const struct efs_place_server *s = &p->server[n];
-        sum += server_remote_calls(p, held, n) * s->call_s;
+        sum += server_remote_calls(p, placement, n) * s->call_s;
         for (uint32_t l = 0; l < p->layers && s->passes > 0; l++) {
             double all_here = 1;
             for (size_t i = efs_place_at(p, n, l, 0); i < efs_place_at(p, n, l, p->experts); i++)
-                all_here *= held[i] ? 1 : p->calls[i] < s->passes ? 1 - p->calls[i] / s->passes : 0;
+                all_here *= placement[i] ? 1 : p->calls[i] < s->passes ? 1 - p->calls[i] / s->passes : 0;
             sum += s->passes * s->pass_s * (1 - all_here);
         }
     }
@@ -118,7 +118,7 @@ double efs_place_wait_s(const struct efs_place_problem *p, const uint8_t *held)
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */
 
-static void pack_server(const struct efs_place_problem *p, uint32_t n, const uint8_t *held, const uint8_t *before,
+static void pack_server(const struct efs_place_problem *p, uint32_t n, const uint8_t *placement, const uint8_t *before,
                         uint8_t *gpu)
 {
     const struct efs_place_server *s = &p->server[n];
@@ -126,8 +126,8 @@ static void pack_server(const struct efs_place_problem *p, uint32_t n, const uin
     for (uint32_t g = 0; g < s->gpus; g++)
         room[g] = s->gpu_bytes[g] / p->expert_bytes;
     for (size_t i = efs_place_at(p, n, 0, 0); i < efs_place_at(p, n + 1, 0, 0); i++) {
-        gpu[i] = EFS_PLACE_NOWHERE;
-        if (held[i] && before && before[i] < s->gpus && room[before[i]] > 0) {
+        gpu[i] = EFS_PLACE_NO_GPU;
+        if (placement[i] && before && before[i] < s->gpus && room[before[i]] > 0) {
             gpu[i] = before[i];
             room[before[i]]--;
         }
@@ -135,17 +135,17 @@ static void pack_server(const struct efs_place_problem *p, uint32_t n, const uin
     for (uint32_t l = 0; l < p->layers; l++) {
         double load[EFS_PLACE_GPUS_MAX] = {0};
         for (size_t i = efs_place_at(p, n, l, 0); i < efs_place_at(p, n, l, p->experts); i++)
-            if (gpu[i] != EFS_PLACE_NOWHERE)
+            if (gpu[i] != EFS_PLACE_NO_GPU)
                 load[gpu[i]] += p->calls[i];
         for (size_t i = efs_place_at(p, n, l, 0); i < efs_place_at(p, n, l, p->experts); i++) {
-            if (!held[i] || gpu[i] != EFS_PLACE_NOWHERE)
+            if (!placement[i] || gpu[i] != EFS_PLACE_NO_GPU)
                 continue;
             uint32_t best = s->gpus;
             for (uint32_t g = 0; g < s->gpus; g++)
                 if (room[g] > 0 && (best == s->gpus || load[g] < load[best]))
                     best = g;
             if (best == s->gpus)
-                return; /* held exceeds the slots: efs_place_pack() has refused it */
+                return; /* placement exceeds the slots: efs_place_pack() has refused it */
             gpu[i] = (uint8_t)best;
             load[best] += p->calls[i];
             room[best]--;
@@ -153,15 +153,15 @@ static void pack_server(const struct efs_place_problem *p, uint32_t n, const uin
     }
 }
 
-int efs_place_pack(const struct efs_place_problem *p, const uint8_t *held, const uint8_t *before, uint8_t *gpu)
+int efs_place_pack(const struct efs_place_problem *p, const uint8_t *placement, const uint8_t *before, uint8_t *gpu)
 {
     int rc = efs_place_check(p);
     if (rc < 0)
         return rc;
-    if (!efs_place_fits(p, held))
+    if (!efs_place_fits(p, placement))
         return -ENOSPC;
     for (uint32_t n = 0; n < p->servers; n++)
-        pack_server(p, n, held, before, gpu);
+        pack_server(p, n, placement, before, gpu);
     return 0;
 }
 
@@ -172,7 +172,7 @@ double efs_place_migration_s(const struct efs_place_problem *p, const uint8_t *b
         uint64_t changes = 0; /* of z: an expert that moves to another GPU counts twice */
         for (size_t i = efs_place_at(p, n, 0, 0); i < efs_place_at(p, n + 1, 0, 0); i++)
             if (before[i] != after[i])
-                changes += (before[i] != EFS_PLACE_NOWHERE ? 1u : 0u) + (after[i] != EFS_PLACE_NOWHERE ? 1u : 0u);
+                changes += (before[i] != EFS_PLACE_NO_GPU ? 1u : 0u) + (after[i] != EFS_PLACE_NO_GPU ? 1u : 0u);
         sum += (double)changes * (double)p->expert_bytes / p->server[n].load_bytes_per_second;
     }
     return sum;
@@ -185,14 +185,15 @@ bool efs_place_migrates(const struct efs_place_problem *p, const uint8_t *held_b
            efs_place_remote_s(p, held_before);
 }
 
-int efs_place_keep_better(const struct efs_place_problem *p, int (*place)(const struct efs_place_problem *, uint8_t *),
-                          double (*cost)(const struct efs_place_problem *, const uint8_t *), uint8_t *held)
+int efs_place_replace_if_cheaper(const struct efs_place_problem *p,
+                                 int (*place)(const struct efs_place_problem *, uint8_t *),
+                                 double (*cost)(const struct efs_place_problem *, const uint8_t *), uint8_t *placement)
 {
     size_t bytes = efs_place_at(p, p->servers, 0, 0);
     uint8_t *other = calloc(bytes, 1);
     int rc = other ? place(p, other) : -ENOMEM;
-    if (rc == 0 && cost(p, other) < cost(p, held))
-        memcpy(held, other, bytes);
+    if (rc == 0 && cost(p, other) < cost(p, placement))
+        memcpy(placement, other, bytes);
     free(other);
     return rc;
 }

@@ -64,7 +64,7 @@ int efs_place_check(const struct efs_place_problem *problem);
 int efs_place_counts(const struct efs_place_problem *problem, uint32_t *counts);
 /* Prism, Algorithm 2: the experts for these counts, which must cover each layer. Servers without duplicates are
  * skipped. */
-int efs_place_assign(const struct efs_place_problem *problem, const uint32_t *counts, uint8_t *held);
+int efs_place_assign(const struct efs_place_problem *problem, const uint32_t *counts, uint8_t *placement);
 
 enum efs_place_rule {
     EFS_PLACE_UNIFORM,    /* one copy of each, at random in proportion to memory */
@@ -79,24 +79,25 @@ enum efs_place_rule {
 };
 const char *efs_place_rule_name(enum efs_place_rule rule); /* "uniform", ..., "ours-calls", "ours" */
 /* seed: for random choices. */
-int efs_place_by(enum efs_place_rule rule, const struct efs_place_problem *problem, uint64_t seed, uint8_t *held);
+int efs_place_by(enum efs_place_rule rule, const struct efs_place_problem *problem, uint64_t seed, uint8_t *placement);
 
 /* ---- cost of a placement ----------------------------------------------------------------------------------------- */
 
-bool efs_place_fits(const struct efs_place_problem *problem, const uint8_t *held);
+bool efs_place_fits(const struct efs_place_problem *problem, const uint8_t *placement);
 /* Eq. 2: remote calls, weighted by remote_s. */
-double efs_place_remote_s(const struct efs_place_problem *problem, const uint8_t *held);
+double efs_place_remote_s(const struct efs_place_problem *problem, const uint8_t *placement);
 /* In both parts: pass_s for each layer of a pass with a remote call, assuming independent calls of the experts, and
  * call_s for each remote call. */
-double efs_place_wait_s(const struct efs_place_problem *problem, const uint8_t *held);
+double efs_place_wait_s(const struct efs_place_problem *problem, const uint8_t *placement);
 
 /* ---- GPUs, and migration ----------------------------------------------------------------------------------------- */
 
-#define EFS_PLACE_NOWHERE UINT8_MAX
-/* Chooses the GPU for each held expert: gpu gets its number, or EFS_PLACE_NOWHERE where held is 0. before (may be
+#define EFS_PLACE_NO_GPU UINT8_MAX
+/* Chooses the GPU for each held expert: gpu gets its number, or EFS_PLACE_NO_GPU where placement is 0. before (may be
  * NULL): an expert that stays on a server keeps its GPU if it has room; other experts go to the GPU with the fewest
  * calls of their layer. */
-int efs_place_pack(const struct efs_place_problem *problem, const uint8_t *held, const uint8_t *before, uint8_t *gpu);
+int efs_place_pack(const struct efs_place_problem *problem, const uint8_t *placement, const uint8_t *before,
+                   uint8_t *gpu);
 
 /* Prism, Eq. 3: the time of all changes between two packed placements. */
 double efs_place_migration_s(const struct efs_place_problem *problem, const uint8_t *before, const uint8_t *after);

@@ -17,7 +17,7 @@ struct gain {
     struct efs_tables tables;
     const struct efs_place_problem *problem;
     size_t all; /* experts of all layers */
-    uint8_t *held;
+    uint8_t *placement;
     uint32_t *holders;
     struct efs_place_item *order; /* [servers][all]: by falling gain */
     size_t *low, *top;            /* [servers]: indices in order where the searches of this round continue */
@@ -29,9 +29,9 @@ static double gain_of(const struct gain *g, uint32_t n, size_t item)
     return g->problem->calls[n * g->all + item] * g->problem->server[n].remote_s;
 }
 
-static int gain_open(struct gain *g, const struct efs_place_problem *p, uint8_t *held)
+static int gain_open(struct gain *g, const struct efs_place_problem *p, uint8_t *placement)
 {
-    *g = (struct gain){.problem = p, .all = (size_t)p->layers * p->experts, .held = held};
+    *g = (struct gain){.problem = p, .all = (size_t)p->layers * p->experts, .placement = placement};
     EFS_TABLE(&g->tables, g->holders, g->all);
     EFS_TABLE(&g->tables, g->order, p->servers * g->all);
     EFS_TABLE(&g->tables, g->low, p->servers);
@@ -63,7 +63,7 @@ static size_t gain_low(struct gain *g, uint32_t n)
 {
     while (g->low[n] > 0) {
         size_t item = g->order[n * g->all + g->low[n] - 1].item;
-        if (g->held[n * g->all + item] && g->holders[item] > 1)
+        if (g->placement[n * g->all + item] && g->holders[item] > 1)
             return item;
         g->low[n]--;
     }
@@ -73,15 +73,15 @@ static size_t gain_low(struct gain *g, uint32_t n)
 /* The missing expert of most gain from top on, or all. */
 static size_t gain_top(struct gain *g, uint32_t n)
 {
-    while (g->top[n] < g->all && g->held[n * g->all + g->order[n * g->all + g->top[n]].item])
+    while (g->top[n] < g->all && g->placement[n * g->all + g->order[n * g->all + g->top[n]].item])
         g->top[n]++;
     return g->top[n] < g->all ? g->order[n * g->all + g->top[n]].item : g->all;
 }
 
-static void gain_set(struct gain *g, uint32_t n, size_t item, bool is_held)
+static void gain_set(struct gain *g, uint32_t n, size_t item, bool is_placed)
 {
-    g->held[n * g->all + item] = is_held;
-    g->holders[item] += is_held ? 1 : UINT32_MAX;
+    g->placement[n * g->all + item] = is_placed;
+    g->holders[item] += is_placed ? 1 : UINT32_MAX;
 }
 
 static void gain_cover(struct gain *g)
@@ -146,7 +146,7 @@ static bool gain_moves(struct gain *g)
     bool any = false;
     for (uint32_t n = 0; n < g->problem->servers; n++)
         for (size_t i = 0; i < g->all; i++)
-            if (g->held[n * g->all + i] && g->holders[i] == 1)
+            if (g->placement[n * g->all + i] && g->holders[i] == 1)
                 any |= gain_move(g, n, i);
     return any;
 }
@@ -156,7 +156,7 @@ static size_t gain_wanted(const struct gain *g, uint32_t from, uint32_t to, stru
 {
     size_t count = 0;
     for (size_t i = 0; i < g->all; i++)
-        if (g->held[from * g->all + i] && g->holders[i] == 1)
+        if (g->placement[from * g->all + i] && g->holders[i] == 1)
             items[count++] = (struct efs_place_item){gain_of(g, to, i) - gain_of(g, from, i), (uint32_t)i};
     efs_place_sort(items, count);
     return count;
@@ -179,10 +179,10 @@ static bool gain_exchanges(struct gain *g)
     return any;
 }
 
-int efs_place_gain(const struct efs_place_problem *p, uint8_t *held)
+int efs_place_gain(const struct efs_place_problem *p, uint8_t *placement)
 {
     struct gain g;
-    int rc = gain_open(&g, p, held);
+    int rc = gain_open(&g, p, placement);
     if (rc == 0) {
         for (uint32_t n = 0; n < p->servers; n++)
             for (uint64_t i = 0, slots = efs_place_slots(p, n); i < slots; i++)
@@ -195,7 +195,7 @@ int efs_place_gain(const struct efs_place_problem *p, uint8_t *held)
             any = gain_moves(&g);
             any |= gain_exchanges(&g);
         }
-        rc = efs_place_keep_better(p, efs_place_prism, efs_place_remote_s, held);
+        rc = efs_place_replace_if_cheaper(p, efs_place_prism, efs_place_remote_s, placement);
     }
     efs_tables_free(&g.tables);
     return rc;

@@ -28,20 +28,20 @@ static uint32_t most_room(const uint64_t *room, uint32_t servers)
 }
 
 static void fill_at_random(const struct efs_place_problem *p, uint32_t n, uint64_t room, struct efs_place_item *items,
-                           uint64_t *seed, uint8_t *held)
+                           uint64_t *seed, uint8_t *placement)
 {
     size_t all = (size_t)p->layers * p->experts;
     for (size_t i = 0; i < all; i++)
         items[i] = (struct efs_place_item){0, (uint32_t)i};
     shuffle(items, all, seed);
     for (size_t i = 0; i < all && room > 0; i++) {
-        uint8_t *at = &held[n * all + items[i].item];
+        uint8_t *at = &placement[n * all + items[i].item];
         room -= !*at;
         *at = 1;
     }
 }
 
-int efs_place_uniform(const struct efs_place_problem *p, bool fill, uint64_t seed, uint8_t *held)
+int efs_place_uniform(const struct efs_place_problem *p, bool fill, uint64_t seed, uint8_t *placement)
 {
     size_t all = (size_t)p->layers * p->experts;
     struct efs_place_item *items = calloc(all, sizeof(*items));
@@ -55,12 +55,12 @@ int efs_place_uniform(const struct efs_place_problem *p, bool fill, uint64_t see
             shuffle(items, p->experts, &seed);
             for (uint32_t e = 0; e < p->experts; e++) {
                 uint32_t n = most_room(room, p->servers);
-                held[efs_place_at(p, n, l, items[e].item)] = 1;
+                placement[efs_place_at(p, n, l, items[e].item)] = 1;
                 room[n]--;
             }
         }
         for (uint32_t n = 0; fill && n < p->servers; n++)
-            fill_at_random(p, n, room[n], items, &seed, held);
+            fill_at_random(p, n, room[n], items, &seed, placement);
     }
     int rc = items && room ? 0 : -ENOMEM;
     free(items);
@@ -112,7 +112,7 @@ static void level_begin(struct level *v, uint32_t l)
 
 /* Places each copy, the heaviest first, on the least loaded server with quota left that does not hold the expert. If no
  * server has quota, an expert without any copy goes to the least loaded server with a free slot. */
-static void level_pack(struct level *v, uint32_t l, uint8_t *held)
+static void level_pack(struct level *v, uint32_t l, uint8_t *placement)
 {
     const struct efs_place_problem *p = v->problem;
     size_t count = 0;
@@ -122,18 +122,18 @@ static void level_pack(struct level *v, uint32_t l, uint8_t *held)
     efs_place_sort(v->items, count);
     for (size_t i = 0; i < count; i++) {
         uint32_t e = v->items[i].item, best = p->servers;
-        bool is_held = false;
-        for (unsigned beyond = 0; beyond < 2 && best == p->servers && !(beyond && is_held); beyond++)
+        bool is_placed = false;
+        for (unsigned beyond = 0; beyond < 2 && best == p->servers && !(beyond && is_placed); beyond++)
             for (uint32_t n = 0; n < p->servers; n++) {
-                bool here = held[efs_place_at(p, n, l, e)];
-                is_held |= here;
+                bool here = placement[efs_place_at(p, n, l, e)];
+                is_placed |= here;
                 if (!here && v->room[n] > 0 && (beyond || v->quota[n] > 0) &&
                     (best == p->servers || v->load[n] < v->load[best]))
                     best = n;
             }
         if (best == p->servers)
             continue;
-        held[efs_place_at(p, best, l, e)] = 1;
+        placement[efs_place_at(p, best, l, e)] = 1;
         v->room[best]--;
         v->quota[best] -= v->quota[best] > 0;
         v->load[best] += v->items[i].worth;
@@ -157,20 +157,20 @@ static uint64_t level_quota(struct level *v, uint32_t l, bool one_each)
     return one_each || all < p->experts ? p->experts : all;
 }
 
-int efs_place_smartmoe(const struct efs_place_problem *p, uint8_t *held)
+int efs_place_smartmoe(const struct efs_place_problem *p, uint8_t *placement)
 {
     struct level v;
     int rc = level_open(&v, p);
     for (uint32_t l = 0; rc == 0 && l < p->layers; l++) {
         level_quota(&v, l, true);
         level_begin(&v, l);
-        level_pack(&v, l, held);
+        level_pack(&v, l, placement);
     }
     efs_tables_free(&v.tables);
     return rc;
 }
 
-int efs_place_eplb(const struct efs_place_problem *p, uint8_t *held)
+int efs_place_eplb(const struct efs_place_problem *p, uint8_t *placement)
 {
     struct level v;
     int rc = level_open(&v, p);
@@ -187,7 +187,7 @@ int efs_place_eplb(const struct efs_place_problem *p, uint8_t *held)
                 break;
             v.copies[best]++;
         }
-        level_pack(&v, l, held);
+        level_pack(&v, l, placement);
     }
     efs_tables_free(&v.tables);
     return rc;
@@ -196,18 +196,18 @@ int efs_place_eplb(const struct efs_place_problem *p, uint8_t *held)
 /* ---- greedy by frequency ----------------------------------------------------------------------------------------- */
 
 /* The least called duplicate on a server; all: it has none. */
-static size_t least_duplicate(const struct efs_place_problem *p, uint32_t n, const uint8_t *held,
+static size_t least_duplicate(const struct efs_place_problem *p, uint32_t n, const uint8_t *placement,
                               const uint32_t *holders)
 {
     size_t all = (size_t)p->layers * p->experts, out = all;
     const double *f = p->calls + n * all;
     for (size_t i = 0; i < all; i++)
-        if (held[n * all + i] && holders[i] > 1 && (out == all || f[i] < f[out]))
+        if (placement[n * all + i] && holders[i] > 1 && (out == all || f[i] < f[out]))
             out = i;
     return out;
 }
 
-int efs_place_greedy(const struct efs_place_problem *p, uint8_t *held)
+int efs_place_greedy(const struct efs_place_problem *p, uint8_t *placement)
 {
     size_t all = (size_t)p->layers * p->experts;
     struct efs_place_item *items = calloc(all, sizeof(*items));
@@ -218,17 +218,17 @@ int efs_place_greedy(const struct efs_place_problem *p, uint8_t *held)
             items[i] = (struct efs_place_item){p->calls[n * all + i], (uint32_t)i};
         efs_place_sort(items, all);
         for (uint64_t i = 0, slots = efs_place_slots(p, n); i < slots; i++)
-            held[n * all + items[i].item] = 1;
+            placement[n * all + items[i].item] = 1;
     }
     if (rc == 0)
-        efs_place_count_holders(p, held, holders);
+        efs_place_count_holders(p, placement, holders);
     uint32_t n = 0;
     for (size_t i = 0; rc == 0 && i < all; i++) /* experts without a holder, to one server after the other */
         while (holders[i] == 0) {
-            size_t out = least_duplicate(p, n, held, holders);
+            size_t out = least_duplicate(p, n, placement, holders);
             if (out < all) {
-                held[n * all + out] = 0;
-                held[n * all + i] = 1;
+                placement[n * all + out] = 0;
+                placement[n * all + i] = 1;
                 holders[out]--;
                 holders[i]++;
             }

@@ -96,7 +96,7 @@ int efs_place_counts(const struct efs_place_problem *p, uint32_t *counts)
 struct layer_state { /* of one layer */
     const struct efs_place_problem *problem;
     uint32_t layer, uncovered;
-    uint8_t *held;
+    uint8_t *placement;
     uint32_t *holders;            /* [experts] */
     struct efs_place_item *items; /* room for all experts or all servers */
 };
@@ -108,7 +108,7 @@ static void take_top(struct layer_state *s, uint32_t n, uint32_t count)
         s->items[e] = (struct efs_place_item){p->calls[efs_place_at(p, n, s->layer, e)], e};
     efs_place_sort(s->items, p->experts);
     for (uint32_t i = 0; i < count; i++) {
-        s->held[efs_place_at(p, n, s->layer, s->items[i].item)] = 1;
+        s->placement[efs_place_at(p, n, s->layer, s->items[i].item)] = 1;
         s->uncovered -= s->holders[s->items[i].item]++ == 0;
     }
 }
@@ -117,7 +117,7 @@ static uint32_t count_duplicates(const struct layer_state *s, uint32_t n)
 {
     uint32_t count = 0;
     for (uint32_t e = 0; e < s->problem->experts; e++)
-        count += s->held[efs_place_at(s->problem, n, s->layer, e)] && s->holders[e] > 1;
+        count += s->placement[efs_place_at(s->problem, n, s->layer, e)] && s->holders[e] > 1;
     return count;
 }
 
@@ -126,18 +126,18 @@ static void cover_one(struct layer_state *s, uint32_t n)
 {
     const struct efs_place_problem *p = s->problem;
     const double *f = p->calls + efs_place_at(p, n, s->layer, 0);
-    uint8_t *held = s->held + efs_place_at(p, n, s->layer, 0);
+    uint8_t *placement = s->placement + efs_place_at(p, n, s->layer, 0);
     uint32_t in = p->experts, out = p->experts;
     for (uint32_t e = 0; e < p->experts; e++) {
         if (s->holders[e] == 0 && (in == p->experts || f[e] > f[in]))
             in = e;
-        if (held[e] && s->holders[e] > 1 && (out == p->experts || f[e] < f[out]))
+        if (placement[e] && s->holders[e] > 1 && (out == p->experts || f[e] < f[out]))
             out = e;
     }
     if (in == p->experts || out == p->experts)
         return;
-    held[out] = 0;
-    held[in] = 1;
+    placement[out] = 0;
+    placement[in] = 1;
     s->holders[out]--;
     s->holders[in]++;
     s->uncovered--;
@@ -159,7 +159,7 @@ static void assign_layer(struct layer_state *s, const uint32_t *counts)
     }
 }
 
-int efs_place_assign(const struct efs_place_problem *p, const uint32_t *counts, uint8_t *held)
+int efs_place_assign(const struct efs_place_problem *p, const uint32_t *counts, uint8_t *placement)
 {
     int rc = efs_place_check(p);
     if (rc < 0)
@@ -174,10 +174,10 @@ int efs_place_assign(const struct efs_place_problem *p, const uint32_t *counts, 
         if (total < p->experts)
             return -ENOSPC;
     }
-    memset(held, 0, efs_place_at(p, p->servers, 0, 0));
+    memset(placement, 0, efs_place_at(p, p->servers, 0, 0));
     uint32_t most = p->experts > p->servers ? p->experts : p->servers;
     struct layer_state s = {.problem = p,
-                            .held = held,
+                            .placement = placement,
                             .holders = calloc(p->experts, sizeof(*s.holders)),
                             .items = calloc(most, sizeof(*s.items))};
     rc = s.holders && s.items ? 0 : -ENOMEM;
@@ -188,12 +188,12 @@ int efs_place_assign(const struct efs_place_problem *p, const uint32_t *counts, 
     return rc;
 }
 
-int efs_place_prism(const struct efs_place_problem *p, uint8_t *held)
+int efs_place_prism(const struct efs_place_problem *p, uint8_t *placement)
 {
     uint32_t *counts = calloc((size_t)p->servers * p->layers, sizeof(*counts));
     int rc = counts ? efs_place_counts(p, counts) : -ENOMEM;
     if (rc == 0)
-        rc = efs_place_assign(p, counts, held);
+        rc = efs_place_assign(p, counts, placement);
     free(counts);
     return rc;
 }

@@ -21,7 +21,7 @@ struct stretch {
 struct time_state {
     struct efs_tables tables;
     const struct efs_place_problem *problem;
-    uint8_t *held;
+    uint8_t *placement;
     uint32_t *holders;             /* [layers][experts] */
     struct efs_place_item *sorted; /* [layers][experts]: for one server */
     double *saved;                 /* [experts + 1] */
@@ -31,13 +31,13 @@ struct time_state {
 };
 
 /* Waiting time of a server's layer, with the experts that it holds. */
-static double layer_wait(const struct efs_place_problem *p, const uint8_t *held, uint32_t n, uint32_t l)
+static double layer_wait(const struct efs_place_problem *p, const uint8_t *placement, uint32_t n, uint32_t l)
 {
     const struct efs_place_server *s = &p->server[n];
     const double *f = p->calls + efs_place_at(p, n, l, 0);
     double all_here = 1, calls = 0;
     for (uint32_t e = 0; e < p->experts; e++)
-        if (!held[e]) {
+        if (!placement[e]) {
             calls += f[e];
             all_here *= f[e] < s->passes ? 1 - f[e] / s->passes : s->passes > 0 ? 0 : 1;
         }
@@ -104,14 +104,14 @@ static void take_stretches(struct time_state *t, uint32_t n)
     for (unsigned whole = 0; whole < 2; whole++)
         for (size_t i = 0; i < count && room > 0; i++) {
             const struct stretch *s = &t->stretches[i];
-            uint8_t *held = t->held + efs_place_at(p, n, s->layer, 0);
+            uint8_t *placement = t->placement + efs_place_at(p, n, s->layer, 0);
             const struct efs_place_item *sorted = t->sorted + (size_t)s->layer * p->experts;
-            bool follows = s->begin == 0 || held[sorted[s->begin - 1].item];
+            bool follows = s->begin == 0 || placement[sorted[s->begin - 1].item];
             if (whole == 0 && (s->end - s->begin > room || !follows))
                 continue;
             for (uint32_t m = s->begin; m < s->end && room > 0; m++) {
-                room -= !held[sorted[m].item];
-                held[sorted[m].item] = 1;
+                room -= !placement[sorted[m].item];
+                placement[sorted[m].item] = 1;
             }
         }
 }
@@ -121,17 +121,17 @@ static void take_stretches(struct time_state *t, uint32_t n)
 static void weigh_duplicates(struct time_state *t, uint32_t n, uint32_t l)
 {
     const struct efs_place_problem *p = t->problem;
-    const uint8_t *held = t->held + efs_place_at(p, n, l, 0);
+    const uint8_t *placement = t->placement + efs_place_at(p, n, l, 0);
     uint8_t without[EFS_PLACE_EXPERTS_MAX];
     uint32_t count = 0;
     for (uint32_t e = 0; e < p->experts; e++) {
-        bool duplicate = held[e] && t->holders[(size_t)l * p->experts + e] > 1;
-        without[e] = held[e] && !duplicate;
+        bool duplicate = placement[e] && t->holders[(size_t)l * p->experts + e] > 1;
+        without[e] = placement[e] && !duplicate;
         count += duplicate;
     }
     size_t at = (size_t)n * p->layers + l;
     t->duplicates[at] = count;
-    t->loss[at] = count ? layer_wait(p, without, n, l) - layer_wait(p, held, n, l) : 0;
+    t->loss[at] = count ? layer_wait(p, without, n, l) - layer_wait(p, placement, n, l) : 0;
 }
 
 /* The layer with the least loss per duplicate; layers: no duplicates. */
@@ -159,7 +159,7 @@ static double cost_of_cover(struct time_state *t, uint32_t n, uint32_t l, uint32
 {
     const struct efs_place_problem *p = t->problem;
     uint8_t skip[EFS_PLACE_LAYERS_MAX] = {0}, with[EFS_PLACE_EXPERTS_MAX];
-    const uint8_t *held = t->held + efs_place_at(p, n, l, 0);
+    const uint8_t *placement = t->placement + efs_place_at(p, n, l, 0);
     double cost = 0;
     *room = 0;
     while (*room < missing) {
@@ -175,9 +175,9 @@ static double cost_of_cover(struct time_state *t, uint32_t n, uint32_t l, uint32
     for (uint32_t e = 0, left = *room; e < p->experts; e++) {
         bool comes = left > 0 && t->holders[(size_t)l * p->experts + e] == 0;
         left -= comes;
-        with[e] = held[e] || comes;
+        with[e] = placement[e] || comes;
     }
-    return cost - (layer_wait(p, held, n, l) - layer_wait(p, with, n, l));
+    return cost - (layer_wait(p, placement, n, l) - layer_wait(p, with, n, l));
 }
 
 /* Drops the least called duplicate of the cheapest layer. */
@@ -188,10 +188,10 @@ static bool drop_duplicate(struct time_state *t, uint32_t n)
     if (l == p->layers)
         return false;
     for (uint32_t e = 0; e < p->experts; e++)
-        if (t->held[efs_place_at(p, n, l, e)] && t->holders[(size_t)l * p->experts + e] > 1 &&
+        if (t->placement[efs_place_at(p, n, l, e)] && t->holders[(size_t)l * p->experts + e] > 1 &&
             (out == p->experts || p->calls[efs_place_at(p, n, l, e)] < p->calls[efs_place_at(p, n, l, out)]))
             out = e;
-    t->held[efs_place_at(p, n, l, out)] = 0;
+    t->placement[efs_place_at(p, n, l, out)] = 0;
     if (--t->holders[(size_t)l * p->experts + out] > 1)
         weigh_duplicates(t, n, l);
     else /* only one copy is left, on any server */
@@ -225,7 +225,7 @@ static void cover_layer(struct time_state *t, uint32_t l)
             uint32_t *holders = &t->holders[(size_t)l * p->experts + e];
             if (*holders > 0 || !drop_duplicate(t, best))
                 continue;
-            t->held[efs_place_at(p, best, l, e)] = 1;
+            t->placement[efs_place_at(p, best, l, e)] = 1;
             *holders = 1;
         }
         for (uint32_t n = 0; n < p->servers; n++)
@@ -237,7 +237,7 @@ static void cover_layer(struct time_state *t, uint32_t l)
 static void cover_layers(struct time_state *t)
 {
     const struct efs_place_problem *p = t->problem;
-    efs_place_count_holders(p, t->held, t->holders);
+    efs_place_count_holders(p, t->placement, t->holders);
     for (uint32_t n = 0; n < p->servers; n++)
         for (uint32_t l = 0; l < p->layers; l++)
             weigh_duplicates(t, n, l);
@@ -255,10 +255,10 @@ static void cover_layers(struct time_state *t)
 
 /* ---- the rule ---------------------------------------------------------------------------------------------------- */
 
-static int time_open(struct time_state *t, const struct efs_place_problem *p, uint8_t *held)
+static int time_open(struct time_state *t, const struct efs_place_problem *p, uint8_t *placement)
 {
     size_t all = (size_t)p->layers * p->experts, rows = (size_t)p->servers * p->layers;
-    *t = (struct time_state){.problem = p, .held = held};
+    *t = (struct time_state){.problem = p, .placement = placement};
     EFS_TABLE(&t->tables, t->holders, all);
     EFS_TABLE(&t->tables, t->sorted, all);
     EFS_TABLE(&t->tables, t->saved, (size_t)p->experts + 1);
@@ -268,18 +268,18 @@ static int time_open(struct time_state *t, const struct efs_place_problem *p, ui
     return efs_tables_error(&t->tables);
 }
 
-int efs_place_time(const struct efs_place_problem *p, uint8_t *held)
+int efs_place_time(const struct efs_place_problem *p, uint8_t *placement)
 {
     struct time_state t;
-    int rc = time_open(&t, p, held);
+    int rc = time_open(&t, p, placement);
     if (rc == 0) {
         for (uint32_t n = 0; n < p->servers; n++)
             take_stretches(&t, n);
         cover_layers(&t);
-        rc = efs_place_keep_better(p, efs_place_gain, efs_place_wait_s, held);
+        rc = efs_place_replace_if_cheaper(p, efs_place_gain, efs_place_wait_s, placement);
     }
     if (rc == 0)
-        rc = efs_place_keep_better(p, efs_place_prism, efs_place_wait_s, held);
+        rc = efs_place_replace_if_cheaper(p, efs_place_prism, efs_place_wait_s, placement);
     efs_tables_free(&t.tables);
     return rc;
 }

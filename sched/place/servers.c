@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define EVENTS_BETWEEN_STOPS 65536u
-#define HOLDERS_LOOKED_AT 4u /* holders compared by backlog; the first one rotates */
+#define HOLDERS_COMPARED 4u /* holders compared by backlog; the first one rotates */
 
 struct event {
     double at_s;
@@ -42,15 +42,15 @@ struct simulation {
     size_t *next; /* [requests] */
     struct event *heap;
     uint32_t heap_count;
-    uint8_t *held, *coming; /* coming: the placement from coming_s on */
-    double coming_s, review_s;
-    bool is_coming;
+    uint8_t *placement, *next_placement; /* next_placement: takes effect at change_s */
+    double change_s, review_s;
+    bool change_pending;
     uint32_t *holders, *first; /* servers that hold an expert: holders[first[item]] up to first[item + 1] */
-    uint32_t turn;
+    uint32_t round_robin;
     uint64_t layer_number; /* number of layers started */
     double *calls, *passes;
-    uint32_t *tokens; /* [experts], all 0 between layers */
-    uint16_t *seen;   /* distinct experts of a layer */
+    uint32_t *tokens;   /* [experts], all 0 between layers */
+    uint16_t *distinct; /* distinct experts of a layer */
 };
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
@@ -98,7 +98,7 @@ static int list_holders(struct simulation *s)
     for (size_t i = 0; i < s->all; i++) {
         s->first[i] = count;
         for (uint32_t n = 0; n < s->c->servers; n++)
-            if (s->held[n * s->all + i])
+            if (s->placement[n * s->all + i])
                 s->holders[count++] = n;
         uncovered |= count == s->first[i];
     }
@@ -108,9 +108,9 @@ static int list_holders(struct simulation *s)
 
 static int placement_now(struct simulation *s, double now_s)
 {
-    if (s->is_coming && now_s >= s->coming_s) {
-        s->is_coming = false;
-        memcpy(s->held, s->coming, s->c->servers * s->all);
+    if (s->change_pending && now_s >= s->change_s) {
+        s->change_pending = false;
+        memcpy(s->placement, s->next_placement, s->c->servers * s->all);
         s->r->changes++;
         int rc = list_holders(s);
         if (rc < 0)
@@ -118,11 +118,11 @@ static int placement_now(struct simulation *s, double now_s)
     }
     while (s->c->review_s > 0 && now_s >= s->review_s) {
         s->review_s += s->c->review_s;
-        if (s->is_coming)
+        if (s->change_pending)
             continue;
-        memcpy(s->coming, s->held, s->c->servers * s->all);
-        s->is_coming = s->c->review(s->c->arg, now_s, s->calls, s->passes, s->coming, &s->coming_s);
-        if (s->is_coming) {
+        memcpy(s->next_placement, s->placement, s->c->servers * s->all);
+        s->change_pending = s->c->review(s->c->arg, now_s, s->calls, s->passes, s->next_placement, &s->change_s);
+        if (s->change_pending) {
             memset(s->calls, 0, s->c->servers * s->all * sizeof(*s->calls));
             memset(s->passes, 0, s->c->servers * sizeof(*s->passes));
         }
@@ -130,13 +130,13 @@ static int placement_now(struct simulation *s, double now_s)
     return 0;
 }
 
-/* Of up to HOLDERS_LOOKED_AT holders, the one with the least backlog. */
+/* Of up to HOLDERS_COMPARED holders, the one with the least backlog. */
 static uint32_t choose_holder(struct simulation *s, size_t item)
 {
-    uint32_t count = s->first[item + 1] - s->first[item], at = count > 1 ? s->turn++ % count : 0;
+    uint32_t count = s->first[item + 1] - s->first[item], at = count > 1 ? s->round_robin++ % count : 0;
     const uint32_t *holders = s->holders + s->first[item];
     uint32_t best = holders[at];
-    for (uint32_t k = 1; k < HOLDERS_LOOKED_AT && k < count; k++) {
+    for (uint32_t k = 1; k < HOLDERS_COMPARED && k < count; k++) {
         at = at + 1 < count ? at + 1 : 0;
         if (s->work[holders[at]].compute_s < s->work[best].compute_s)
             best = holders[at];
@@ -185,31 +185,31 @@ static double run_layer(struct simulation *s, uint32_t server, double now_s)
     const struct efs_servers_config *c = s->c;
     struct work *home = &s->work[server];
     const struct efs_servers_request *q = &s->requests[home->head];
-    uint32_t seen = 0;
+    uint32_t distinct = 0;
     for (uint32_t t = home->token; t < home->token + home->width; t++) {
         const uint16_t *ids = q->ids + ((size_t)t * c->layers + home->layer) * c->chosen;
         for (uint32_t i = 0; i < c->chosen; i++)
             if (s->tokens[ids[i]]++ == 0)
-                s->seen[seen++] = ids[i];
+                s->distinct[distinct++] = ids[i];
     }
     double ready_s = on_processor(home, now_s, now_s, c->layer_s + c->layer_token_s * home->width);
     s->layer_number++;
     double end_s = ready_s;
-    for (uint32_t i = 0; i < seen; i++) {
-        size_t item = (size_t)home->layer * c->experts + s->seen[i];
-        bool here = s->held[server * s->all + item];
-        double run_s = c->expert_s + c->expert_token_s * s->tokens[s->seen[i]];
-        double message_s = s->tokens[s->seen[i]] * c->token_bytes / c->bytes_per_second;
+    for (uint32_t i = 0; i < distinct; i++) {
+        size_t item = (size_t)home->layer * c->experts + s->distinct[i];
+        bool here = s->placement[server * s->all + item];
+        double run_s = c->expert_s + c->expert_token_s * s->tokens[s->distinct[i]];
+        double message_s = s->tokens[s->distinct[i]] * c->token_bytes / c->bytes_per_second;
         s->r->local += here;
         s->calls[server * s->all + item]++;
-        s->tokens[s->seen[i]] = 0;
+        s->tokens[s->distinct[i]] = 0;
         if (here || c->missing != EFS_SERVERS_CALL)
             end_s = later(end_s, on_processor(home, ready_s, ready_s, run_s + (here ? 0 : c->load_s)));
         else
             end_s = later(end_s, call_elsewhere(s, home, ready_s, item, run_s, message_s));
     }
     s->passes[server] += home->layer == 0;
-    s->r->calls += seen;
+    s->r->calls += distinct;
     return end_s;
 }
 
@@ -296,7 +296,7 @@ static bool config_valid(const struct efs_servers_config *c, const struct efs_se
     return true;
 }
 
-static int simulation_open(struct simulation *s, const uint8_t *held)
+static int simulation_open(struct simulation *s, const uint8_t *placement)
 {
     const struct efs_servers_config *c = s->c;
     size_t bytes = c->servers * s->all;
@@ -304,25 +304,25 @@ static int simulation_open(struct simulation *s, const uint8_t *held)
     EFS_TABLE(own, s->work, c->servers);
     EFS_TABLE(own, s->next, s->count + 1);
     EFS_TABLE(own, s->heap, (size_t)c->servers + 1);
-    EFS_TABLE(own, s->held, bytes);
-    EFS_TABLE(own, s->coming, bytes);
+    EFS_TABLE(own, s->placement, bytes);
+    EFS_TABLE(own, s->next_placement, bytes);
     EFS_TABLE(own, s->holders, bytes);
     EFS_TABLE(own, s->first, s->all + 1);
     EFS_TABLE(own, s->calls, bytes);
     EFS_TABLE(own, s->passes, c->servers);
     EFS_TABLE(own, s->tokens, c->experts);
-    EFS_TABLE(own, s->seen, c->experts);
+    EFS_TABLE(own, s->distinct, c->experts);
     EFS_TABLE(theirs, s->r->server_latency_s, c->servers);
     EFS_TABLE(theirs, s->r->server_requests, c->servers);
     EFS_TABLE(theirs, s->r->latencies, s->count + 1);
     if (own->failed || theirs->failed)
         return -ENOMEM;
-    memcpy(s->held, held, bytes);
+    memcpy(s->placement, placement, bytes);
     return list_holders(s);
 }
 
-int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, const struct efs_servers_request *requests,
-                    size_t count, struct efs_servers_result *result)
+int efs_servers_run(const struct efs_servers_config *c, const uint8_t *placement,
+                    const struct efs_servers_request *requests, size_t count, struct efs_servers_result *result)
 {
     *result = (struct efs_servers_result){0};
     if (!config_valid(c, requests, count))
@@ -333,7 +333,7 @@ int efs_servers_run(const struct efs_servers_config *c, const uint8_t *held, con
                            .all = (size_t)c->layers * c->experts,
                            .r = result,
                            .review_s = c->review_s};
-    int rc = simulation_open(&s, held);
+    int rc = simulation_open(&s, placement);
     uint32_t events = 0;
     while (rc == 0 && (s.heap_count > 0 || s.next_arrival < count)) {
         bool arrives =

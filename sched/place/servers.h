@@ -45,10 +45,11 @@ struct efs_servers_config {
     double token_bytes;              /* sent and received per token */
     double load_s;                   /* load an expert */
     /* Called every review_s (0: never) with the calls since the last change: [servers][layers][experts], and the passes
-     * of each server; not while a change is pending. True: it has rewritten held, which takes effect at ready_s; the
-     * counts then restart. */
+     * of each server; not while a change is pending. True: it has rewritten placement, which takes effect at ready_s;
+     * the counts then restart. */
     double review_s;
-    bool (*review)(void *arg, double now_s, const double *calls, const double *passes, uint8_t *held, double *ready_s);
+    bool (*review)(void *arg, double now_s, const double *calls, const double *passes, uint8_t *placement,
+                   double *ready_s);
     bool (*stop)(void *arg); /* called every 65,536 events; true: cancel; NULL: never */
     void *arg;
 };
@@ -64,10 +65,10 @@ struct efs_servers_result {
     struct efs_tables tables;
 };
 
-/* Simulates all requests. held: [servers][layers][experts], not kept; with EFS_SERVERS_CALL at least one server must
- * hold each expert. 0; -EINVAL: out of bounds, decreasing arrival times, an expert without a holder; -ENOMEM;
+/* Simulates all requests. placement: [servers][layers][experts], not kept; with EFS_SERVERS_CALL at least one server
+ * must hold each expert. 0; -EINVAL: out of bounds, decreasing arrival times, an expert without a holder; -ENOMEM;
  * -ECANCELED by stop. The caller frees *result with efs_servers_free(). */
-int efs_servers_run(const struct efs_servers_config *config, const uint8_t *held,
+int efs_servers_run(const struct efs_servers_config *config, const uint8_t *placement,
                     const struct efs_servers_request *requests, size_t count, struct efs_servers_result *result);
 void efs_servers_free(struct efs_servers_result *result); /* a zeroed one is allowed */
 

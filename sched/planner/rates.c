@@ -42,10 +42,10 @@ static double rates_start_ns(const struct efs_rates_start *s, double waves, doub
 void efs_rates_init(struct efs_rates *r, const struct efs_rates_start *start)
 {
     *r = (struct efs_rates){.start = {1.5e9, 1e5, 5e9}};
-    efs_rates_from(r, start);
+    efs_rates_set_start(r, start);
 }
 
-void efs_rates_from(struct efs_rates *r, const struct efs_rates_start *start)
+void efs_rates_set_start(struct efs_rates *r, const struct efs_rates_start *start)
 {
     if (rates_start_valid(start))
         r->start = *start;
@@ -159,7 +159,7 @@ void efs_rates_doubt(const struct efs_rates *r, struct efs_rates_doubt *doubt)
         doubt->decode = ns / (bytes * 1e9 / r->start.decode_bytes_per_second);
 }
 
-void efs_rates_believe(struct efs_rates *r, const struct efs_rates_doubt *doubt)
+void efs_rates_recalibrate(struct efs_rates *r, const struct efs_rates_doubt *doubt)
 {
     struct efs_rates_start start = r->start;
 

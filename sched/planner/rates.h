@@ -15,7 +15,8 @@
  * The profile counts as several bursts and bytes, so that a few samples change little. A burst counts as at most
  * EFS_RATES_CLIP times its expected time, and every result stays within a factor of EFS_RATES_BOUND of the start: one
  * bad sample cannot spoil a plan. If samples contradict the start (the profile was measured on a busy disk, or on
- * another one), efs_rates_believe() replaces it by the samples. Pure: no clock, no lock. Rates are bytes per second.
+ * another one), efs_rates_recalibrate() replaces it by the samples. Pure: no clock, no lock. Rates are bytes per
+ * second.
  */
 #ifndef EFS_RATES_H
 #define EFS_RATES_H
@@ -32,7 +33,7 @@ extern "C" {
 #define EFS_RATES_DOUBT 3.0
 
 /* A decode of chunks just read for it, or of chunks that were in memory. */
-enum efs_rates_decode { EFS_DECODE_FRESH, EFS_DECODE_KEPT, EFS_DECODES };
+enum efs_rates_decode { EFS_DECODE_READ, EFS_DECODE_CACHED, EFS_DECODES };
 
 /* Taken from a profile. */
 struct efs_rates_start {
@@ -47,7 +48,7 @@ struct efs_rates_burst {
 };
 
 struct efs_rates {
-    struct efs_rates_start start; /* the profile, or the last result of efs_rates_believe() */
+    struct efs_rates_start start; /* the profile, or the last result of efs_rates_recalibrate() */
     double ww, wx, wy, xx, xy;    /* decayed sums of products over the bursts; w waves, x bytes, y ns */
     double together, together_weight;
     double decode_ns[EFS_DECODES], decode_bytes[EFS_DECODES];
@@ -64,7 +65,7 @@ struct efs_rates_now {
 
 void efs_rates_init(struct efs_rates *rates, const struct efs_rates_start *start);
 /* Sets another start, but keeps the samples. Ignores a start out of bounds. */
-void efs_rates_from(struct efs_rates *rates, const struct efs_rates_start *start);
+void efs_rates_set_start(struct efs_rates *rates, const struct efs_rates_start *start);
 /* Adds a completed burst. One of more than 64 MiB is scaled down to 64 MiB. */
 void efs_rates_burst(struct efs_rates *rates, const struct efs_rates_burst *burst);
 /* Adds a decode: one worker decoded raw_bytes in ns. */
@@ -80,7 +81,7 @@ void efs_rates_doubt(const struct efs_rates *rates, struct efs_rates_doubt *doub
 bool efs_rates_doubtful(double part);
 /* Sets the start according to the samples, and discards them. Slow samples were clipped relative to the old start, so
  * several calls may be needed. */
-void efs_rates_believe(struct efs_rates *rates, const struct efs_rates_doubt *doubt);
+void efs_rates_recalibrate(struct efs_rates *rates, const struct efs_rates_doubt *doubt);
 
 #ifdef __cplusplus
 }

@@ -70,7 +70,7 @@ enum efs_policy_kind efs_policy_by_name(const char *name);
 struct efs_policy_tuning {
     bool published;     /* ranks by counts within the layer, thresholds, drop beyond them: exactly as in the paper */
     unsigned count_age; /* published: requests of a layer after which its counts are halved; 0: never */
-    bool steady;        /* not published: see efs_value_new() */
+    bool steady;        /* not published: see efs_reuse_new() */
 };
 
 struct efs_policy_config {

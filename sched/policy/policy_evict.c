@@ -19,9 +19,9 @@ void efs_policy_order_unit(struct efs_policy *policy, uint32_t unit, bool on)
         return;
     if (may) {
         policy->evictable[unit] = policy->pool[unit];
-        policy->order->enter(policy, unit);
+        policy->order->insert(policy, unit);
     } else {
-        policy->order->leave(policy, unit);
+        policy->order->remove(policy, unit);
         policy->evictable[unit] = EFS_NOT_EVICTABLE;
     }
 }
@@ -77,7 +77,7 @@ static bool pool_reachable(const struct efs_policy *policy, enum efs_pool from, 
 static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_pool pool);
 
 /* Moves a victim to a lower pool or to M. Its bytes are already subtracted from its pool. */
-static void victim_fall(struct efs_policy *policy, uint32_t unit)
+static void victim_demote(struct efs_policy *policy, uint32_t unit)
 {
     enum efs_pool from = policy->pool[unit], to = EFS_POOL_M;
     unsigned domain = efs_unit_domain(policy, unit);
@@ -99,14 +99,14 @@ static void victim_fall(struct efs_policy *policy, uint32_t unit)
 }
 
 /* Removes a victim from the candidates and the bytes of its pool; the next function undoes this. */
-static void victim_take_out(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
+static void victim_remove(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
 {
     efs_policy_order_unit(policy, victim, false);
     policy->used[efs_unit_domain(policy, victim)][pool] -= efs_unit_bytes(policy, victim, pool);
     policy->frozen[victim] = true;
 }
 
-static void victim_put_back(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
+static void victim_restore(struct efs_policy *policy, uint32_t victim, enum efs_pool pool)
 {
     policy->used[efs_unit_domain(policy, victim)][pool] += efs_unit_bytes(policy, victim, pool);
     policy->frozen[victim] = false;
@@ -129,16 +129,16 @@ static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_po
         if (victim == EFS_NO_UNIT || count == MOST_VICTIMS ||
             (!first && policy->order->beats && !policy->order->beats(policy, unit, victim, pool))) {
             while (count-- > 0)
-                victim_put_back(policy, victims[count], pool);
+                victim_restore(policy, victims[count], pool);
             return false;
         }
-        victim_take_out(policy, victim, pool);
+        victim_remove(policy, victim, pool);
         victims[count++] = victim;
     }
     /* Reserve the room, so that falling victims do not take it. */
     policy->used[domain][pool] += need;
     for (unsigned i = 0; i < count; i++)
-        victim_fall(policy, victims[i]);
+        victim_demote(policy, victims[i]);
     policy->used[domain][pool] -= need;
     return true;
 }
@@ -183,8 +183,8 @@ void efs_policy_trim(struct efs_policy *policy)
 
                 if (victim == EFS_NO_UNIT)
                     break;
-                victim_take_out(policy, victim, p);
-                victim_fall(policy, victim);
+                victim_remove(policy, victim, p);
+                victim_demote(policy, victim);
             }
         }
     }

@@ -81,7 +81,7 @@ static void heap_sift_down(struct heap *heap, uint32_t *units, uint32_t length, 
     heap_place(heap, units, at, unit);
 }
 
-static void heap_enter(struct efs_policy *policy, uint32_t unit)
+static void heap_insert(struct efs_policy *policy, uint32_t unit)
 {
     struct heap *heap = policy->state;
     unsigned domain = efs_unit_domain(policy, unit);
@@ -92,7 +92,7 @@ static void heap_enter(struct efs_policy *policy, uint32_t unit)
     heap_sift_up(heap, units, at);
 }
 
-static void heap_leave(struct efs_policy *policy, uint32_t unit)
+static void heap_remove(struct efs_policy *policy, uint32_t unit)
 {
     struct heap *heap = policy->state;
     unsigned domain = efs_unit_domain(policy, unit);
@@ -144,12 +144,12 @@ static void fifo_request(struct efs_policy *policy, unsigned layer, const uint32
     (void)count;
 }
 
-static void fifo_enter(struct efs_policy *policy, uint32_t unit)
+static void fifo_insert(struct efs_policy *policy, uint32_t unit)
 {
     struct heap *heap = policy->state;
 
     heap->key[unit] = policy->since[unit];
-    heap_enter(policy, unit);
+    heap_insert(policy, unit);
 }
 
 static uint64_t marking_draw(struct heap *heap)
@@ -185,10 +185,10 @@ static uint32_t marking_lowest(struct efs_policy *policy, unsigned domain, enum 
     const struct efs_policy_order efs_order_##kind = {.name = #kind,                                                   \
                                                       .open = heap_open,                                               \
                                                       .request = request_,                                             \
-                                                      .enter = enter_,                                                 \
-                                                      .leave = heap_leave,                                             \
+                                                      .insert = enter_,                                                \
+                                                      .remove = heap_remove,                                           \
                                                       .lowest = lowest_}
-HEAP_ORDER(lru, lru_request, heap_enter, heap_lowest);
-HEAP_ORDER(lfu, lfu_request, heap_enter, heap_lowest);
-HEAP_ORDER(fifo, fifo_request, fifo_enter, heap_lowest);
-HEAP_ORDER(marking, marking_request, heap_enter, marking_lowest);
+HEAP_ORDER(lru, lru_request, heap_insert, heap_lowest);
+HEAP_ORDER(lfu, lfu_request, heap_insert, heap_lowest);
+HEAP_ORDER(fifo, fifo_request, fifo_insert, heap_lowest);
+HEAP_ORDER(marking, marking_request, heap_insert, marking_lowest);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_internal.h - internals of the policies: the cache state of all experts, and the operations of an eviction order.
+ * policy_internal.h - internals of the policies: the cache state of all experts, and the operations of an eviction
+ * order.
  */
-#ifndef EFS_POLICY_CORE_H
-#define EFS_POLICY_CORE_H
+#ifndef EFS_POLICY_INTERNAL_H
+#define EFS_POLICY_INTERNAL_H
 
 #include "policy.h"
 #include "rank.h"
@@ -21,8 +22,8 @@ struct efs_policy_order {
     /* Counts a request of a layer. Its units are pinned, so none of them is in the order. */
     void (*request)(struct efs_policy *policy, unsigned layer, const uint32_t *expert, unsigned count);
     /* A unit becomes an eviction candidate of its pool; a unit is no longer one. */
-    void (*enter)(struct efs_policy *policy, uint32_t unit);
-    void (*leave)(struct efs_policy *policy, uint32_t unit);
+    void (*insert)(struct efs_policy *policy, uint32_t unit);
+    void (*remove)(struct efs_policy *policy, uint32_t unit);
     /* The candidate of least worth in a pool, or EFS_NO_UNIT. */
     uint32_t (*lowest)(struct efs_policy *policy, unsigned domain, enum efs_pool pool);
     /* Whether unit may replace victim in a pool. NULL: always. */

@@ -30,18 +30,18 @@ struct tail {
 struct zipmoe {
     bool published;
     struct efs_rank *rank;          /* published */
-    struct efs_value *value;        /* otherwise */
+    struct efs_reuse *reuse;        /* otherwise */
     int32_t *score;                 /* [experts] scratch of ranks */
     uint16_t *evictable;            /* [layer][i] experts that are eviction candidates, unordered */
     uint16_t *place;                /* [unit] index in evictable */
     uint16_t *evictables;           /* [layer] number of them */
     struct tail *tail[EFS_POOLS];   /* [layer] */
-    double *least_worth[EFS_POOLS]; /* [layer] of the first of the tail, without the turn; INFINITY: none */
+    double *least_worth[EFS_POOLS]; /* [layer] of the first of the tail, without passes_until; INFINITY: none */
     bool *known;                    /* [layer] the tails are valid */
     uint16_t *unknown;              /* the layers whose tails are not valid */
     uint16_t *unknown_at;           /* [layer] index in unknown */
     unsigned unknowns;
-    double *turn; /* [2 * layers] passes until the visit of l: [layers - 1 - (last requested) + l] */
+    double *passes_until; /* [2 * layers] passes until the visit of l: [layers - 1 - (last requested) + l] */
 };
 
 static void zipmoe_close(struct efs_policy *policy)
@@ -49,7 +49,7 @@ static void zipmoe_close(struct efs_policy *policy)
     struct zipmoe *z = policy->state;
 
     efs_rank_free(z->rank);
-    efs_value_free(z->value);
+    efs_reuse_free(z->reuse);
 }
 
 static void tail_forget(struct zipmoe *z, unsigned layer)
@@ -74,7 +74,7 @@ static int zipmoe_open(struct efs_policy *policy)
     if (z->published)
         z->rank = efs_rank_new(policy->layers, policy->experts, t->count_age);
     else
-        z->value = efs_value_new(policy->layers, policy->experts, policy->chosen, t->steady);
+        z->reuse = efs_reuse_new(policy->layers, policy->experts, policy->chosen, t->steady);
     EFS_TABLE(tables, z->score, policy->experts);
     EFS_TABLE(tables, z->evictable, policy->units);
     EFS_TABLE(tables, z->place, policy->units);
@@ -82,12 +82,12 @@ static int zipmoe_open(struct efs_policy *policy)
     EFS_TABLE(tables, z->known, policy->layers);
     EFS_TABLE(tables, z->unknown, policy->layers);
     EFS_TABLE(tables, z->unknown_at, policy->layers);
-    EFS_TABLE(tables, z->turn, 2 * (size_t)policy->layers);
+    EFS_TABLE(tables, z->passes_until, 2 * (size_t)policy->layers);
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         EFS_TABLE(tables, z->tail[p], policy->layers);
         EFS_TABLE(tables, z->least_worth[p], policy->layers);
     }
-    if ((!z->rank && !z->value) || tables->failed)
+    if ((!z->rank && !z->reuse) || tables->failed)
         return -ENOMEM;
     for (unsigned l = 0; l < policy->layers; l++) {
         z->known[l] = true;
@@ -95,7 +95,7 @@ static int zipmoe_open(struct efs_policy *policy)
     }
     /* The layer after the last requested one is next, with 0; the last requested one has the largest wait. */
     for (unsigned i = 0; i < 2 * policy->layers; i++)
-        z->turn[i] = z->published ? 0 : (double)(i % policy->layers) / policy->layers;
+        z->passes_until[i] = z->published ? 0 : (double)(i % policy->layers) / policy->layers;
     return 0;
 }
 
@@ -106,7 +106,7 @@ static void zipmoe_request(struct efs_policy *policy, unsigned layer, const uint
     tail_forget(z, layer);
     if (z->published)
         efs_rank_request(z->rank, layer, expert, count);
-    else if (efs_value_request(z->value, layer, expert, count))
+    else if (efs_reuse_request(z->reuse, layer, expert, count))
         for (unsigned l = 0; l < policy->layers; l++)
             tail_forget(z, l);
 }
@@ -119,7 +119,7 @@ static void zipmoe_seed(struct efs_policy *policy, unsigned layer, const uint32_
     if (z->published)
         efs_rank_seed(z->rank, layer, counts);
     else
-        efs_value_seed(z->value, layer, counts, passes);
+        efs_reuse_seed(z->reuse, layer, counts, passes);
 }
 
 /* ---- worth ------------------------------------------------------------------------------------------------------- */
@@ -129,24 +129,24 @@ static double zipmoe_worth_in_layer(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
     unsigned layer = efs_unit_layer(policy, unit), expert = unit % policy->experts;
-    struct efs_value_view view;
+    struct efs_reuse_view view;
 
     if (z->published)
         return efs_rank_count(z->rank, layer, expert) - 1e-4 * efs_rank_of(z->rank, layer, expert);
-    view = efs_value_look(z->value, layer);
-    return -efs_value_reuse(efs_value_score(&view, expert));
+    view = efs_reuse_view_layer(z->reuse, layer);
+    return -efs_reuse_passes(efs_reuse_score(&view, expert));
 }
 
-static const double *zipmoe_turns(const struct efs_policy *policy)
+static const double *zipmoe_passes_until(const struct efs_policy *policy)
 {
     const struct zipmoe *z = policy->state;
 
-    return z->turn + policy->layers - 1 - policy->layer;
+    return z->passes_until + policy->layers - 1 - policy->layer;
 }
 
 static double zipmoe_worth(struct efs_policy *policy, uint32_t unit)
 {
-    return zipmoe_worth_in_layer(policy, unit) - zipmoe_turns(policy)[efs_unit_layer(policy, unit)];
+    return zipmoe_worth_in_layer(policy, unit) - zipmoe_passes_until(policy)[efs_unit_layer(policy, unit)];
 }
 
 /* The first of a tail has changed: stores its worth. */
@@ -176,16 +176,16 @@ static void tail_find(struct efs_policy *policy, unsigned layer)
 {
     struct zipmoe *z = policy->state;
     uint32_t first = layer * policy->experts;
-    struct efs_value_view view = {0};
+    struct efs_reuse_view view = {0};
     struct tail tail[EFS_POOLS];
 
     if (!z->published)
-        view = efs_value_look(z->value, layer);
+        view = efs_reuse_view_layer(z->reuse, layer);
     for (unsigned p = 0; p < EFS_POOLS; p++)
         tail[p].count = 0;
     for (unsigned i = 0; i < z->evictables[layer]; i++) {
         unsigned expert = z->evictable[first + i];
-        int32_t score = z->published ? -(int32_t)efs_rank_of(z->rank, layer, expert) : efs_value_score(&view, expert);
+        int32_t score = z->published ? -(int32_t)efs_rank_of(z->rank, layer, expert) : efs_reuse_score(&view, expert);
         struct tail *t = &tail[policy->evictable[first + expert]];
 
         if (t->count < TAIL || score < t->score[TAIL - 1] ||
@@ -204,7 +204,7 @@ static void tail_find(struct efs_policy *policy, unsigned layer)
 static uint32_t zipmoe_lowest(struct efs_policy *policy, unsigned domain, enum efs_pool pool)
 {
     struct zipmoe *z = policy->state;
-    const double *worth = z->least_worth[pool], *turn = zipmoe_turns(policy);
+    const double *worth = z->least_worth[pool], *passes_until = zipmoe_passes_until(policy);
     unsigned at = domain;
 
     if (policy->domains > 1) {
@@ -216,7 +216,7 @@ static uint32_t zipmoe_lowest(struct efs_policy *policy, unsigned domain, enum e
         while (z->unknowns > 0)
             tail_find(policy, z->unknown[z->unknowns - 1]);
         for (unsigned l = 0; l < policy->layers; l++) {
-            double here = worth[l] - turn[l];
+            double here = worth[l] - passes_until[l];
 
             if (here < lowest) {
                 lowest = here;
@@ -227,7 +227,7 @@ static uint32_t zipmoe_lowest(struct efs_policy *policy, unsigned domain, enum e
     return worth[at] < INFINITY ? z->tail[pool][at].unit[0] : EFS_NO_UNIT;
 }
 
-static void zipmoe_enter(struct efs_policy *policy, uint32_t unit)
+static void zipmoe_insert(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
     unsigned layer = efs_unit_layer(policy, unit), i = z->evictables[layer]++;
@@ -237,7 +237,7 @@ static void zipmoe_enter(struct efs_policy *policy, uint32_t unit)
     tail_forget(z, layer);
 }
 
-static void zipmoe_leave(struct efs_policy *policy, uint32_t unit)
+static void zipmoe_remove(struct efs_policy *policy, uint32_t unit)
 {
     struct zipmoe *z = policy->state;
     unsigned layer = efs_unit_layer(policy, unit), last = --z->evictables[layer];
@@ -293,16 +293,16 @@ static void zipmoe_ranks(struct efs_policy *policy, unsigned layer, const uint32
                          uint32_t *ranks)
 {
     struct zipmoe *z = policy->state;
-    struct efs_value_view view;
+    struct efs_reuse_view view;
 
     if (z->published) {
         for (unsigned i = 0; i < count; i++)
             ranks[i] = efs_rank_of(z->rank, layer, expert[i]);
         return;
     }
-    view = efs_value_look(z->value, layer);
+    view = efs_reuse_view_layer(z->reuse, layer);
     for (unsigned e = 0; e < policy->experts; e++)
-        z->score[e] = efs_value_score(&view, e);
+        z->score[e] = efs_reuse_score(&view, e);
     for (unsigned i = 0; i < count; i++) {
         int32_t mine = z->score[expert[i]];
         uint32_t rank = 0;
@@ -319,8 +319,8 @@ const struct efs_policy_order efs_order_zipmoe = {.name = "zipmoe",
                                                   .open = zipmoe_open,
                                                   .close = zipmoe_close,
                                                   .request = zipmoe_request,
-                                                  .enter = zipmoe_enter,
-                                                  .leave = zipmoe_leave,
+                                                  .insert = zipmoe_insert,
+                                                  .remove = zipmoe_remove,
                                                   .lowest = zipmoe_lowest,
                                                   .beats = zipmoe_beats,
                                                   .entitled = zipmoe_entitled,

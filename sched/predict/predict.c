@@ -177,7 +177,7 @@ static unsigned best_insert(const struct efs_predictor *p, unsigned expert, uint
     return count;
 }
 
-int efs_predict(struct efs_predictor *p, uint64_t id, unsigned distance, struct efs_guess *guesses, unsigned room,
+int efs_predict(struct efs_predictor *p, uint64_t id, unsigned distance, struct efs_prediction *guesses, unsigned room,
                 unsigned *picked)
 {
     unsigned s, count = 0, pick, layer;
@@ -193,6 +193,6 @@ int efs_predict(struct efs_predictor *p, uint64_t id, unsigned distance, struct 
         *picked = pick < count ? pick : count;
     layer = efs_predict_layer(p, p->sequences[s].now + distance);
     for (unsigned i = 0; i < count; i++)
-        guesses[i] = (struct efs_guess){(uint16_t)layer, p->best[i], p->probability[p->best[i]]};
+        guesses[i] = (struct efs_prediction){(uint16_t)layer, p->best[i], p->probability[p->best[i]]};
     return (int)count;
 }

@@ -101,7 +101,7 @@ struct efs_predict_config {
 #define EFS_PREDICT_MEMORY (UINT64_C(64) << 20)
 
 /* The choice of a layer. */
-struct efs_predict_seen {
+struct efs_predict_observation {
     unsigned layer;
     const uint16_t *experts; /* [count, or scored], distinct; the gate's best first, if the order is known */
     const float *scores;     /* the gate's scores of these, 0 to 1e6; NULL: unknown */
@@ -110,7 +110,7 @@ struct efs_predict_seen {
     const float *state;      /* [state_width]: the input of the router, after the norm; NULL: unknown */
 };
 
-struct efs_guess {
+struct efs_prediction {
     uint16_t layer, expert;
     float probability; /* that the layer requests the expert */
 };
@@ -125,13 +125,13 @@ void efs_predictor_free(struct efs_predictor *predictor); /* NULL is allowed */
 /* -EEXIST: the sequence exists; -ENOSPC: config.sequences exist. */
 int efs_predict_begin(struct efs_predictor *predictor, uint64_t sequence);
 /* -ENOENT: no such sequence; -EINVAL: a number out of range or a duplicate expert; then nothing has changed. */
-int efs_predict_observe(struct efs_predictor *predictor, uint64_t sequence, const struct efs_predict_seen *seen);
+int efs_predict_observe(struct efs_predictor *predictor, uint64_t sequence, const struct efs_predict_observation *seen);
 /*
  * Predictions, the most probable first, ties by expert; at most room. Experts without any evidence are omitted. *picked
  * (may be NULL): how many of the first ones the predictor itself would fetch. Returns the number of predictions, 0 if
  * nothing was observed yet; -ENOENT; -EINVAL: the distance is 0 or above config.distances.
  */
-int efs_predict(struct efs_predictor *predictor, uint64_t sequence, unsigned distance, struct efs_guess *guesses,
+int efs_predict(struct efs_predictor *predictor, uint64_t sequence, unsigned distance, struct efs_prediction *guesses,
                 unsigned room, unsigned *picked);
 /* Writes the probabilities of all experts of that layer to probability[experts]. 0 or an error as above. */
 int efs_predict_all(struct efs_predictor *predictor, uint64_t sequence, unsigned distance, float *probability);

@@ -344,7 +344,7 @@ static void fmoe_store(struct efs_predictor *p, unsigned s)
     unsigned place = fmoe_place(p, f, q);
     uint32_t before = q->last == place + 1 ? 0 : q->last;
 
-    efs_maps_put(&f->maps, p, s, p->sequences[s].now, place, before);
+    efs_maps_add(&f->maps, p, s, p->sequences[s].now, place, before);
     q->product[place] = q->square[place] = 0; /* so that the map does not match itself */
     for (unsigned other = 0; other < p->config.sequences; other++)
         if (p->sequences[other].used && other != s)

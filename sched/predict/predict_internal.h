@@ -5,8 +5,8 @@
  * A *position* is iteration * layers + layer: one step of a sequence. The experts of this iteration and the one before
  * are stored, so that every predictor can look back across the border between tokens.
  */
-#ifndef EFS_PREDICT_CORE_H
-#define EFS_PREDICT_CORE_H
+#ifndef EFS_PREDICT_INTERNAL_H
+#define EFS_PREDICT_INTERNAL_H
 
 #include "predict.h"
 #include "tables.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define EFS_PREDICT_LEARNED 16u
-#define EFS_PREDICT_NOWHERE (-1)
+#define EFS_PREDICT_NO_POSITION (-1)
 
 /* The choice of a position: at most config.chosen experts; further experts of a prompt are only counted. Where fmoe
  * stores more scores than chosen, the experts not chosen follow. */
@@ -27,7 +27,7 @@ struct efs_predict_row {
 struct efs_predict_sequence {
     bool used;
     uint64_t id;
-    int64_t now;      /* last observed position; EFS_PREDICT_NOWHERE: none */
+    int64_t now;      /* last observed position; EFS_PREDICT_NO_POSITION: none */
     uint64_t passes;  /* completed iterations */
     uint16_t *ids;    /* [2][layers][width] */
     float *scores;    /* [2][layers][width]; below 0: unknown */

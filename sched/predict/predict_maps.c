@@ -56,7 +56,7 @@ static void maps_unlink(struct efs_maps *maps, unsigned m)
     maps->before[m] = maps->after[m] = 0;
 }
 
-void efs_maps_put(struct efs_maps *maps, const struct efs_predictor *p, unsigned s, int64_t last, unsigned m,
+void efs_maps_add(struct efs_maps *maps, const struct efs_predictor *p, unsigned s, int64_t last, unsigned m,
                   uint32_t before)
 {
     int64_t first = last - last % maps->layers;

@@ -29,7 +29,7 @@ size_t efs_maps_each(const struct efs_predictor *p);
 int efs_maps_open(struct efs_maps *maps, struct efs_predictor *p, size_t beside);
 /* Sets map m to the sequence's iteration that ends at position `last`, and links it to the map with index before - 1
  * (0: none). */
-void efs_maps_put(struct efs_maps *maps, const struct efs_predictor *p, unsigned s, int64_t last, unsigned m,
+void efs_maps_add(struct efs_maps *maps, const struct efs_predictor *p, unsigned s, int64_t last, unsigned m,
                   uint32_t before);
 bool efs_maps_valid(const struct efs_maps *maps);
 

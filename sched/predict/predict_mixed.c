@@ -398,7 +398,7 @@ static void mixed_store(struct efs_predictor *p, unsigned s)
         if (x->sequences[other].last == place + 1)
             x->sequences[other].last = 0;
     }
-    efs_maps_put(&x->maps, p, s, p->sequences[s].now, place, q->last);
+    efs_maps_add(&x->maps, p, s, p->sequences[s].now, place, q->last);
     q->last = place + 1;
     *x->next = place + 1 < x->maps.room ? place + 1 : 0;
 }

@@ -30,7 +30,7 @@ int efs_predict_begin(struct efs_predictor *p, uint64_t id)
     q = &p->sequences[s];
     q->used = true;
     q->id = id;
-    q->now = EFS_PREDICT_NOWHERE;
+    q->now = EFS_PREDICT_NO_POSITION;
     q->passes = 0;
     memset(q->counts, 0, (size_t)4 * p->layers * sizeof(*q->counts));
     memset(q->wanted, 0, (size_t)p->layers * p->experts * sizeof(*q->wanted));
@@ -77,7 +77,7 @@ static void sequence_advance(struct efs_predictor *p, unsigned s, int64_t positi
     q->now = position;
 }
 
-static unsigned seen_scored(const struct efs_predict_seen *seen)
+static unsigned observation_scored(const struct efs_predict_observation *seen)
 {
     return seen->scored ? seen->scored : seen->count;
 }
@@ -88,10 +88,10 @@ static unsigned lesser(unsigned a, unsigned b)
 }
 
 static void sequence_record(struct efs_predictor *p, struct efs_predict_sequence *q,
-                            const struct efs_predict_seen *seen)
+                            const struct efs_predict_observation *seen)
 {
     size_t row = sequence_row(p, q->now), at = row * p->width;
-    unsigned scored = lesser(seen_scored(seen), p->width);
+    unsigned scored = lesser(observation_scored(seen), p->width);
 
     q->counts[2 * row] = (uint16_t)lesser(seen->count, p->chosen);
     q->counts[2 * row + 1] = (uint16_t)scored;
@@ -101,12 +101,13 @@ static void sequence_record(struct efs_predictor *p, struct efs_predict_sequence
     }
 }
 
-static bool seen_valid(struct efs_predictor *p, const struct efs_predict_seen *seen)
+static bool observation_valid(struct efs_predictor *p, const struct efs_predict_observation *seen)
 {
     unsigned marked = 0;
-    bool good = seen->layer < p->layers && seen_scored(seen) <= p->experts && seen->count <= seen_scored(seen);
+    bool good =
+        seen->layer < p->layers && observation_scored(seen) <= p->experts && seen->count <= observation_scored(seen);
 
-    while (good && marked < seen_scored(seen)) {
+    while (good && marked < observation_scored(seen)) {
         unsigned expert = seen->experts[marked];
 
         good = expert < p->experts && !p->mark[expert] &&
@@ -123,7 +124,7 @@ static bool seen_valid(struct efs_predictor *p, const struct efs_predict_seen *s
     return good;
 }
 
-int efs_predict_observe(struct efs_predictor *p, uint64_t id, const struct efs_predict_seen *seen)
+int efs_predict_observe(struct efs_predictor *p, uint64_t id, const struct efs_predict_observation *seen)
 {
     unsigned s = efs_predict_find(p, id);
     struct efs_predict_sequence *q = p->sequences + s;
@@ -131,7 +132,7 @@ int efs_predict_observe(struct efs_predictor *p, uint64_t id, const struct efs_p
 
     if (s == p->config.sequences)
         return -ENOENT;
-    if (!seen_valid(p, seen))
+    if (!observation_valid(p, seen))
         return -EINVAL;
     iteration = q->now < 0 ? 0 : q->now / p->layers + (seen->layer <= efs_predict_layer(p, q->now));
     sequence_advance(p, s, iteration * p->layers + seen->layer);
@@ -139,7 +140,7 @@ int efs_predict_observe(struct efs_predictor *p, uint64_t id, const struct efs_p
     if (p->ops->state && seen->state)
         p->ops->state(p, s, seen->state);
     if (p->ops->observe) {
-        struct efs_predict_row row = {seen->experts, seen->scores, seen->count, seen_scored(seen)};
+        struct efs_predict_row row = {seen->experts, seen->scores, seen->count, observation_scored(seen)};
 
         p->ops->observe(p, s, &row);
     }

@@ -29,7 +29,7 @@ void efs_governor_set(struct efs_governor *g, const struct efs_governor_config *
     if (config->mode != g->config.mode && !off)
         efs_trial_init(&g->trial, BLOCK_ITERATIONS * g->layers);
     else if (config->mode != g->config.mode)
-        efs_trial_break(&g->trial);
+        efs_trial_discard_block(&g->trial);
     g->config = *config;
 }
 
@@ -40,14 +40,14 @@ void efs_governor_caps(const struct efs_governor *g, uint64_t budget_bytes, uint
     double held = fmax(share * (double)budget_bytes, fmin(2 * (double)expert_bytes, (double)budget_bytes / 10));
     bool off = g->config.mode == EFS_GOVERNOR_OFF;
 
-    caps->held_bytes = off ? 0 : (uint64_t)held;
-    caps->under_way_bytes = off ? 0 : expert_bytes;
+    caps->resident_bytes = off ? 0 : (uint64_t)held;
+    caps->in_flight_bytes = off ? 0 : expert_bytes;
 }
 
 bool efs_governor_has_share(const struct efs_governor *g)
 {
     return g->config.mode == EFS_GOVERNOR_ALWAYS ||
-           (g->config.mode == EFS_GOVERNOR_AUTO && !efs_trial_is_left(&g->trial) && g->offering > SELDOM);
+           (g->config.mode == EFS_GOVERNOR_AUTO && !efs_trial_is_off(&g->trial) && g->offering > SELDOM);
 }
 
 /* ---- measurement ------------------------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static void time_request(struct efs_governor *g, const struct efs_governor_reque
     if (g->requests < 2) {
         g->interval_ns = g->requests == 1 ? (double)interval_ns : 0;
     } else if (r->tokens != g->last_tokens || (double)interval_ns > PAUSE * g->interval_ns) {
-        efs_trial_break(&g->trial);
+        efs_trial_discard_block(&g->trial);
         /* A pause says nothing about the time of a layer, so it is capped; if intervals stay long, the mean follows. */
         follow(g, &g->interval_ns, fmin((double)interval_ns, PAUSE * g->interval_ns));
     } else {
@@ -79,7 +79,7 @@ static void time_request(struct efs_governor *g, const struct efs_governor_reque
     g->last_tokens = r->tokens;
 }
 
-enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct efs_governor_request *r)
+enum efs_governor_decision efs_governor_requested(struct efs_governor *g, const struct efs_governor_request *r)
 {
     time_request(g, r);
     g->requests++;
@@ -90,9 +90,9 @@ enum efs_governor_now efs_governor_asked(struct efs_governor *g, const struct ef
     g->offered = false;
     if (g->config.mode == EFS_GOVERNOR_OFF)
         return EFS_GOVERNOR_NOTHING;
-    if (4 * (uint64_t)r->asked > 3 * (uint64_t)r->experts)
+    if (4 * (uint64_t)r->requested > 3 * (uint64_t)r->experts)
         return EFS_GOVERNOR_LAYER;
-    return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_GUESS : EFS_GOVERNOR_NOTHING;
+    return g->config.mode == EFS_GOVERNOR_ALWAYS || g->trial.with ? EFS_GOVERNOR_PREDICTIONS : EFS_GOVERNOR_NOTHING;
 }
 
 /* ---- which reads pay --------------------------------------------------------------------------------------------- */
@@ -117,9 +117,9 @@ static double wait_ns(double piece_ns, double idle)
     return piece_ns < idle ? piece_ns * piece_ns / (2 * idle) : piece_ns - idle / 2;
 }
 
-unsigned efs_governor_weigh(struct efs_governor *g, const struct efs_governor_disk *disk, int64_t now,
-                            const struct efs_governor_candidate *candidates, unsigned count,
-                            struct efs_prefetch_guess *guesses)
+unsigned efs_governor_select(struct efs_governor *g, const struct efs_governor_disk *disk, int64_t now,
+                             const struct efs_governor_candidate *candidates, unsigned count,
+                             struct efs_prefetch_prediction *predictions)
 {
     double least = g->config.least > 0 ? g->config.least : EFS_GOVERNOR_LEAST;
     double idle = idle_ns(g, disk);
@@ -142,27 +142,28 @@ unsigned efs_governor_weigh(struct efs_governor *g, const struct efs_governor_di
             cost_ns += (double)c->victim_probability * read_ns(disk, c->victim_bytes);
         if ((double)c->probability * saved_ns <= cost_ns)
             continue;
-        guesses[taken++] = (struct efs_prefetch_guess){.layer = c->layer,
-                                                       .expert = c->expert,
-                                                       .due = c->due,
-                                                       .worth = (float)((double)c->probability * until_ns / whole_ns),
-                                                       .bytes = c->missing_bytes};
+        predictions[taken++] =
+            (struct efs_prefetch_prediction){.layer = c->layer,
+                                             .expert = c->expert,
+                                             .due = c->due,
+                                             .worth = (float)((double)c->probability * until_ns / whole_ns),
+                                             .bytes = c->missing_bytes};
     }
     g->offered |= taken > 0;
     return taken;
 }
 
-unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, unsigned count,
-                            struct efs_prefetch_guess *guesses)
+unsigned efs_governor_select_layer(const struct efs_governor_candidate *candidates, unsigned count,
+                                   struct efs_prefetch_prediction *predictions)
 {
     unsigned taken = 0;
 
     for (unsigned i = 0; i < count; i++)
         if (candidates[i].missing_bytes > 0)
-            guesses[taken++] = (struct efs_prefetch_guess){.layer = candidates[i].layer,
-                                                           .expert = candidates[i].expert,
-                                                           .due = candidates[i].due,
-                                                           .worth = 1 + (float)(count - i),
-                                                           .bytes = candidates[i].missing_bytes};
+            predictions[taken++] = (struct efs_prefetch_prediction){.layer = candidates[i].layer,
+                                                                    .expert = candidates[i].expert,
+                                                                    .due = candidates[i].due,
+                                                                    .worth = 1 + (float)(count - i),
+                                                                    .bytes = candidates[i].missing_bytes};
     return taken;
 }

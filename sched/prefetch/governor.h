@@ -3,9 +3,9 @@
  * governor.h - decides which predictions to read: between a predictor and the queue of prefetch.h.
  *
  *     efs_governor_caps    how many bytes the queue may read and hold
- *     efs_governor_asked   records a request of a layer and returns whether to prefetch for the next ones
- *     efs_governor_weigh   selects the predictions that are worth a read, and their worth, for efs_prefetch_offer
- *     efs_governor_layer   the same for all experts of the next layer: in a prompt
+ *     efs_governor_requested      records a request of a layer and returns whether to prefetch for the next ones
+ *     efs_governor_select         selects the predictions that are worth a read, and their worth, for
+ * efs_prefetch_offer efs_governor_select_layer   the same for all experts of the next layer: in a prompt
  *
  * A prediction is read only while the disk is idle, so it has two costs: a request that arrives during the read waits
  * for the current piece, and the evicted expert may be requested again. The read is worth it if
@@ -59,7 +59,7 @@ struct efs_governor {
     unsigned last_tokens;
     double interval_ns, reading;    /* means over requests: time between two, fraction that reads */
     double missing_bytes, offering; /* offering: fraction of requests with an offer, while prefetching is on */
-    bool offered;                   /* efs_governor_weigh() selected a prediction since the last request */
+    bool offered;                   /* efs_governor_select() selected a prediction since the last request */
 };
 
 /* layers: requests per iteration, 1 or more. */
@@ -76,32 +76,33 @@ void efs_governor_set(struct efs_governor *governor, const struct efs_governor_c
 bool efs_governor_has_share(const struct efs_governor *governor);
 
 /*
- * Sets caps->under_way_bytes and caps->held_bytes for a budget and the size of the largest expert as it is read. The
- * held cap is the share, but at least the smaller of two experts and a tenth of the budget. If it is less than one
- * expert, nothing is read.
+ * Sets caps->in_flight_bytes and caps->resident_bytes for a budget and the size of the largest expert as it is read.
+ * The cap of resident bytes is the share, but at least the smaller of two experts and a tenth of the budget. If it is
+ * less than one expert, nothing is read.
  */
 void efs_governor_caps(const struct efs_governor *governor, uint64_t budget_bytes, uint64_t expert_bytes,
                        struct efs_prefetch_config *caps);
 
 /* A request of a layer for its experts. */
 struct efs_governor_request {
-    uint64_t now_ns;         /* of a monotonic clock */
-    unsigned tokens;         /* of all sequences in the request; 1 if unknown */
-    unsigned asked, experts; /* number of experts in the request and in the layer */
-    uint64_t missing_bytes;  /* bytes to read for them, including reads in flight */
-    uint64_t ahead_bytes;    /* bytes that prefetching already read, or reads now, for them */
+    uint64_t now_ns;             /* of a monotonic clock */
+    unsigned tokens;             /* of all sequences in the request; 1 if unknown */
+    unsigned requested, experts; /* number of experts in the request and in the layer */
+    uint64_t missing_bytes;      /* bytes to read for them, including reads in flight */
+    uint64_t ahead_bytes;        /* bytes that prefetching already read, or reads now, for them */
 };
 
 /*
  * A whole layer is read only if a request needs nearly all of it. With half of it, as in decoding in batches of 16, the
  * cache lacks only experts that are seldom requested: a quarter of what was read was used, and it cost time.
  */
-enum efs_governor_now {
-    EFS_GOVERNOR_NOTHING, /* offer no predictions */
-    EFS_GOVERNOR_GUESS,   /* call efs_governor_weigh() and offer the result */
-    EFS_GOVERNOR_LAYER    /* more than 3/4 of this layer requested: offer all of the next, with or without a trial */
+enum efs_governor_decision {
+    EFS_GOVERNOR_NOTHING,     /* offer no predictions */
+    EFS_GOVERNOR_PREDICTIONS, /* call efs_governor_select() and offer the result */
+    EFS_GOVERNOR_LAYER /* more than 3/4 of this layer requested: offer all of the next, with or without a trial */
 };
-enum efs_governor_now efs_governor_asked(struct efs_governor *governor, const struct efs_governor_request *request);
+enum efs_governor_decision efs_governor_requested(struct efs_governor *governor,
+                                                  const struct efs_governor_request *request);
 
 /* Current performance of the disk. */
 struct efs_governor_disk {
@@ -116,22 +117,22 @@ struct efs_governor_candidate {
     int64_t due;              /* position of its layer's request */
     float probability;        /* p, 0 to 1 */
     uint64_t missing_bytes;   /* bytes to read: the components that are not in memory; 0: the candidate is skipped */
-    float victim_probability; /* q: P(request for the expert evicted for it, while the prediction is held) */
+    float victim_probability; /* q: P(request for the expert evicted for it, while the prediction is resident) */
     uint64_t victim_bytes;    /* bytes that a request for the victim would read; 0: memory is free */
 };
 
 /*
- * Selects the candidates that are worth a read, for a sequence at position now, whose last efs_governor_asked() was for
- * the layer at now. The caller provides an array for count results. Returns how many it filled in.
+ * Selects the candidates that are worth a read, for a sequence at position now, whose last efs_governor_requested() was
+ * for the layer at now. The caller provides an array for count results. Returns how many it filled in.
  */
-unsigned efs_governor_weigh(struct efs_governor *governor, const struct efs_governor_disk *disk, int64_t now,
-                            const struct efs_governor_candidate *candidates, unsigned count,
-                            struct efs_prefetch_guess *guesses);
+unsigned efs_governor_select(struct efs_governor *governor, const struct efs_governor_disk *disk, int64_t now,
+                             const struct efs_governor_candidate *candidates, unsigned count,
+                             struct efs_prefetch_prediction *predictions);
 
 /* Takes all candidates with missing bytes; worth falls in their order, which should be that of the file. Ignores
  * probabilities. Room and result as above. */
-unsigned efs_governor_layer(const struct efs_governor_candidate *candidates, unsigned count,
-                            struct efs_prefetch_guess *guesses);
+unsigned efs_governor_select_layer(const struct efs_governor_candidate *candidates, unsigned count,
+                                   struct efs_prefetch_prediction *predictions);
 
 #ifdef __cplusplus
 }

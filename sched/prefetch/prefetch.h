@@ -5,14 +5,14 @@
  *
  * The queue does no I/O: a daemon or a simulator calls it for the next read, does the read, and reports its end.
  *
- *     efs_prefetch_offer   predictions of a sequence; replaces its earlier ones that are still queued
- *     efs_prefetch_next    the next read, if no demand waits
- *     efs_prefetch_done    a read has completed
- *     efs_prefetch_asked   a layer requests its experts: which reads become demand, which are wasted
- *     efs_prefetch_end     a sequence has ended
- *     efs_prefetch_lost    a prefetched expert was evicted
+ *     efs_prefetch_offer         predictions of a sequence; replaces its earlier ones that are still queued
+ *     efs_prefetch_next          the next read, if no demand waits
+ *     efs_prefetch_done          a read has completed
+ *     efs_prefetch_requested     a layer requests its experts: which reads become demand, which are wasted
+ *     efs_prefetch_end           a sequence has ended
+ *     efs_prefetch_evicted       a prefetched expert was evicted
  *
- * A predicted expert is, in this order, *queued*, *under way* (its read is in flight), and *held*: in memory, not
+ * A predicted expert is, in this order, *queued*, *in flight* (its read is submitted), and *resident*: in memory, not
  * requested yet. A *position* is a step of a sequence, which only increases, by one for each layer. A prediction is
  * *due* at the position of its layer; the fewer positions to go, the sooner it is due.
  *
@@ -21,8 +21,8 @@
  * - demand first: no prefetch starts while demand waits or reads;
  * - a prediction whose position has passed is not read; if its read is in flight, it is cancelled, unless another
  *   sequence still predicts the expert;
- * - bytes under way and bytes held do not exceed the caps when a read starts;
- * - when held bytes are at their cap, a read may only replace held experts that are due later.
+ * - bytes in flight and resident bytes do not exceed the caps when a read starts;
+ * - when resident bytes are at their cap, a read may only replace resident experts that are due later.
  *
  * A requested expert leaves the queue and belongs to the cache. The caller should offer only experts that are neither
  * in memory nor being read.
@@ -43,12 +43,12 @@ extern "C" {
 struct efs_prefetch_config {
     unsigned layers, experts;
     unsigned sequences;       /* limit of concurrent sequences */
-    unsigned guesses;         /* limit of predictions per sequence */
-    uint64_t under_way_bytes; /* caps; 0: no reads */
-    uint64_t held_bytes;      /* cap of held and under way together */
+    unsigned predictions;     /* limit of predictions per sequence */
+    uint64_t in_flight_bytes; /* caps; 0: no reads */
+    uint64_t resident_bytes;  /* cap of resident and in flight together */
 };
 
-struct efs_prefetch_guess {
+struct efs_prefetch_prediction {
     uint16_t layer, expert;
     int64_t due;    /* position */
     float worth;    /* 0 or more; the largest is read first. Such as p * time saved / time to read */
@@ -57,7 +57,7 @@ struct efs_prefetch_guess {
 
 /* Demand reads of the disk. */
 struct efs_prefetch_demand {
-    unsigned waiting, under_way; /* number of reads */
+    unsigned waiting, in_flight; /* number of reads */
 };
 
 enum efs_prefetch_what {
@@ -75,11 +75,11 @@ struct efs_prefetch_action {
 struct efs_prefetch_counts {
     uint64_t offered, replaced; /* predictions; those that a later offer replaced while queued */
     uint64_t issued, issued_bytes;
-    uint64_t used;                 /* requested while held */
-    uint64_t late;                 /* requested while under way */
+    uint64_t used;                 /* requested while resident */
+    uint64_t late;                 /* requested while in flight */
     uint64_t unread;               /* requested while queued */
     uint64_t expired;              /* queued when their position passed or their sequence ended */
-    uint64_t cancelled;            /* under way at that time, and not read */
+    uint64_t cancelled;            /* in flight at that time, and not read */
     uint64_t wasted, wasted_bytes; /* read, and never requested */
     uint64_t failed;
 };
@@ -89,17 +89,17 @@ struct efs_prefetch;
 /* 0, -EINVAL: a number out of range; -ENOMEM. The caller owns *queue. */
 int efs_prefetch_new(const struct efs_prefetch_config *config, struct efs_prefetch **queue);
 void efs_prefetch_free(struct efs_prefetch *queue); /* NULL is allowed */
-/* Changes the two caps. Experts under way or held above a lower cap stay until they are requested or dropped. */
+/* Changes the two caps. Experts in flight or resident above a lower cap stay until they are requested or dropped. */
 void efs_prefetch_set_caps(struct efs_prefetch *queue, const struct efs_prefetch_config *caps);
 
 /*
- * Predictions of a sequence at position now, by falling worth. Ignored: those past config.guesses, those due at now or
- * before, and experts whose cancelled read is still in flight. An unknown sequence is created. -EINVAL: a number out of
- * range, or now below the sequence's position; -ENOSPC: config.sequences sequences exist; in both cases nothing has
+ * Predictions of a sequence at position now, by falling worth. Ignored: those past config.predictions, those due at now
+ * or before, and experts whose cancelled read is still in flight. An unknown sequence is created. -EINVAL: a number out
+ * of range, or now below the sequence's position; -ENOSPC: config.sequences sequences exist; in both cases nothing has
  * changed.
  */
 int efs_prefetch_offer(struct efs_prefetch *queue, uint64_t sequence, int64_t now,
-                       const struct efs_prefetch_guess *guesses, unsigned count);
+                       const struct efs_prefetch_prediction *predictions, unsigned count);
 
 /*
  * Returns the actions to do now, in this order: any number of DROP, then at most one READ. *actions is valid until the
@@ -114,16 +114,16 @@ void efs_prefetch_done(struct efs_prefetch *queue, unsigned layer, unsigned expe
 
 /* At position now, a sequence requests these experts of a layer. Can return RAISE, CANCEL and DROP. -EINVAL: a number
  * out of range, or now below the sequence's position; then nothing has changed. */
-int efs_prefetch_asked(struct efs_prefetch *queue, uint64_t sequence, int64_t now, unsigned layer,
-                       const uint16_t *experts, unsigned count, const struct efs_prefetch_action **actions,
-                       size_t *action_count);
+int efs_prefetch_requested(struct efs_prefetch *queue, uint64_t sequence, int64_t now, unsigned layer,
+                           const uint16_t *experts, unsigned count, const struct efs_prefetch_action **actions,
+                           size_t *action_count);
 
 /* Removes a sequence and its predictions. Can return CANCEL and DROP. */
 void efs_prefetch_end(struct efs_prefetch *queue, uint64_t sequence, const struct efs_prefetch_action **actions,
                       size_t *count);
 
-/* The cache has evicted a held expert. */
-void efs_prefetch_lost(struct efs_prefetch *queue, unsigned layer, unsigned expert);
+/* The cache has evicted a resident expert. */
+void efs_prefetch_evicted(struct efs_prefetch *queue, unsigned layer, unsigned expert);
 
 void efs_prefetch_counts(const struct efs_prefetch *queue, struct efs_prefetch_counts *counts);
 

@@ -4,13 +4,13 @@
 
 #include <math.h>
 
-#define FEW 4u      /* comparisons after which a clear difference decides */
-#define MANY 32u    /* comparisons after which the trial decides in any case */
-#define MEMORY 16u  /* comparisons, and blocks of the line: window of the moving means */
-#define CLEAR 2.5   /* standard errors that make a difference clear */
-#define AGAINST 3u  /* contrary comparisons in a row that reopen a decision */
-#define REST_MIN 7u /* blocks */
-#define REST_MAX 15u
+#define FEW 4u                /* comparisons after which a clear difference decides */
+#define MANY 32u              /* comparisons after which the trial decides in any case */
+#define MEMORY 16u            /* comparisons, and blocks of the line: window of the moving means */
+#define CLEAR 2.5             /* standard errors that make a difference clear */
+#define AGAINST 3u            /* contrary comparisons in a row that reopen a decision */
+#define CHECK_INTERVAL_MIN 7u /* blocks */
+#define CHECK_INTERVAL_MAX 15u
 #define LONGER 0.4 /* log of a block's time over the line's: conditions have changed */
 #define LEAST 0.25 /* lower bound of the line's time for a block, as a fraction of the mean time */
 #define COST 0.005 /* fraction of all time that pays off debt */
@@ -26,7 +26,7 @@ double efs_trial_ratio(const struct efs_trial *t)
     return exp(t->mean);
 }
 
-void efs_trial_break(struct efs_trial *t)
+void efs_trial_discard_block(struct efs_trial *t)
 {
     t->done = 0;
     t->now = (struct efs_trial_block){0};
@@ -63,13 +63,16 @@ static double standard_error(const struct efs_trial *t)
     return sqrt(t->variance / (t->compared < MEMORY ? t->compared : MEMORY));
 }
 
-/* Whether AGAINST comparisons in a row contradict the decision, so that it is out of date. Also sets the next rest. */
+/* Whether AGAINST comparisons in a row contradict the decision, so that it is out of date. Also sets the next interval.
+ */
 static bool trial_doubts(struct efs_trial *t, double difference)
 {
     bool against = t->better ? difference > 0 : difference < 0;
 
     t->against = against ? t->against + 1 : 0;
-    t->rest_max = against ? REST_MIN : t->rest_max < REST_MAX ? 2 * t->rest_max + 1 : REST_MAX;
+    t->check_interval = against                                  ? CHECK_INTERVAL_MIN
+                        : t->check_interval < CHECK_INTERVAL_MAX ? 2 * t->check_interval + 1
+                                                                 : CHECK_INTERVAL_MAX;
     return t->against == AGAINST;
 }
 
@@ -81,7 +84,7 @@ static void trial_judge(struct efs_trial *t, double difference)
         t->decided = clear || t->compared >= MANY;
         t->better = clear && t->mean < 0;
         t->against = 0;
-        t->rest = t->rest_max = REST_MIN;
+        t->blocks_to_check = t->check_interval = CHECK_INTERVAL_MIN;
     } else if (trial_doubts(t, difference)) {
         t->decided = false;
         t->compared = 0;
@@ -115,7 +118,7 @@ static bool trial_may_try(const struct efs_trial *t)
     return !(t->blocks > 0) || t->debt_ns <= CREDIT * t->ns / t->blocks;
 }
 
-bool efs_trial_is_left(const struct efs_trial *t)
+bool efs_trial_is_off(const struct efs_trial *t)
 {
     return t->decided ? !t->better : !trial_may_try(t);
 }
@@ -128,9 +131,9 @@ static void trial_next_block(struct efs_trial *t)
         t->with = !t->with && may_try;
     } else if (t->with != t->better) {
         t->with = t->better;
-        t->rest = t->against ? 0 : t->rest_max;
-    } else if (t->rest > 0) {
-        t->rest--;
+        t->blocks_to_check = t->against ? 0 : t->check_interval;
+    } else if (t->blocks_to_check > 0) {
+        t->blocks_to_check--;
     } else {
         t->with = !t->better && may_try;
     }
@@ -142,7 +145,7 @@ static void trial_end_block(struct efs_trial *t)
     bool differ = t->known == 2 && before->with == b->with && middle->with != b->with;
 
     if (t->decided && t->blocks >= FEW && line_residual(t, b) > LONGER)
-        t->rest = 0;
+        t->blocks_to_check = 0;
     line_add(t, b);
     t->debt_ns = fmax(0, t->debt_ns - COST * b->ns);
     if (differ) {

@@ -39,7 +39,7 @@ struct efs_trial {
     struct efs_trial_block now;
     struct efs_trial_block last[2];              /* the two blocks before, the older one first */
     unsigned known;                              /* how many of them are valid */
-    unsigned rest, rest_max;                     /* rest: blocks until the other kind runs; rest_max: its start */
+    unsigned blocks_to_check, check_interval;    /* blocks until the other kind runs; initial value of that */
     unsigned compared, against;                  /* against: consecutive comparisons that contradict the decision */
     double mean, variance;                       /* of log(with / without) */
     double blocks, work, ns, work_work, work_ns; /* of recent blocks: decayed number, sums and sums of products */
@@ -52,9 +52,9 @@ void efs_trial_init(struct efs_trial *trial, unsigned steps);
  * trial->with to the kind of the next step. */
 void efs_trial_step(struct efs_trial *trial, uint64_t ns, uint64_t work);
 /* Other work intervened: discards the current block, and does not compare its neighbours. */
-void efs_trial_break(struct efs_trial *trial);
+void efs_trial_discard_block(struct efs_trial *trial);
 /* The option is off, except for single blocks: it was not faster, or the debt of trials is at its limit. */
-bool efs_trial_is_left(const struct efs_trial *trial);
+bool efs_trial_is_off(const struct efs_trial *trial);
 /* exp of the mean log(with / without); 1 at first. */
 double efs_trial_ratio(const struct efs_trial *trial);
 

@@ -69,7 +69,7 @@ struct parts {
     size_t used;
 };
 
-static void *parts_take(struct parts *parts, size_t bytes)
+static void *parts_alloc(struct parts *parts, size_t bytes)
 {
     size_t at = parts->used;
     parts->used += (bytes + 7) / 8 * 8;
@@ -78,11 +78,11 @@ static void *parts_take(struct parts *parts, size_t bytes)
 
 static void schedule_lay_out(const struct efs_graph *graph, struct efs_schedule *schedule, struct parts *parts)
 {
-    schedule->io = parts_take(parts, graph->reads * sizeof *schedule->io);
-    schedule->worker = parts_take(parts, (graph->decodes + graph->task_count) * sizeof *schedule->worker);
-    schedule->rank = parts_take(parts, graph->op_count * sizeof *schedule->rank);
-    schedule->order.task = parts_take(parts, graph->task_count * sizeof *schedule->order.task);
-    schedule->order.block = parts_take(parts, graph->task_count * sizeof *schedule->order.block);
+    schedule->io = parts_alloc(parts, graph->reads * sizeof *schedule->io);
+    schedule->worker = parts_alloc(parts, (graph->decodes + graph->task_count) * sizeof *schedule->worker);
+    schedule->rank = parts_alloc(parts, graph->op_count * sizeof *schedule->rank);
+    schedule->order.task = parts_alloc(parts, graph->task_count * sizeof *schedule->order.task);
+    schedule->order.block = parts_alloc(parts, graph->task_count * sizeof *schedule->order.block);
 }
 
 size_t efs_schedule_bytes(const struct efs_graph *graph)

@@ -246,7 +246,7 @@ struct queue {
     uint32_t next, count;
 };
 
-static bool queue_take(struct queue *queue, uint16_t *task)
+static bool queue_pop(struct queue *queue, uint16_t *task)
 {
     if (queue->next == queue->count)
         return false;
@@ -273,13 +273,13 @@ void efs_order_paper(const struct efs_graph *graph, struct efs_order *order)
 
     struct timeline start = {0}, line;
     order->count = 0;
-    for (uint16_t block = 0; queue_take(&one, &next) || queue_take(&two, &next); block++) {
+    for (uint16_t block = 0; queue_pop(&one, &next) || queue_pop(&two, &next); block++) {
         uint16_t *tasks = order->task + order->count;
         uint32_t count = 1;
         tasks[0] = next;
         block_run(&builder, tasks, count, &start, &line);
         while ((!builder.effort || !block_compute_dominant(&builder, &line)) &&
-               (queue_take(&two, &next) || queue_take(&one, &next))) {
+               (queue_pop(&two, &next) || queue_pop(&one, &next))) {
             block_place(&builder, tasks, count, next, &start, &line);
             count++;
         }

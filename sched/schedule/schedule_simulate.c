@@ -35,14 +35,14 @@ static void ready_init(struct ready *ready, uint32_t ranks, uint64_t *memory)
     memset(memory, 0, sizeof *memory * ready_memory(ranks));
 }
 
-static void ready_put(struct ready *ready, uint32_t rank)
+static void ready_push(struct ready *ready, uint32_t rank)
 {
     ready->bits[rank / 64] |= UINT64_C(1) << rank % 64;
     ready->summary[rank / 4096] |= UINT64_C(1) << rank / 64 % 64;
 }
 
 /* Removes and returns the lowest rank; EFS_OP_NONE if the set is empty. */
-static uint32_t ready_take(struct ready *ready)
+static uint32_t ready_pop(struct ready *ready)
 {
     for (uint32_t s = 0; s < ready->summary_words; s++) {
         if (!ready->summary[s])
@@ -88,13 +88,13 @@ static void run_make_available(struct run *run, uint32_t op)
     uint32_t rank = run->schedule->rank[op];
     switch (efs_op_resource(run->graph, op)) {
     case EFS_ON_WORKER:
-        ready_put(&run->worker, rank);
+        ready_push(&run->worker, rank);
         break;
     case EFS_ON_STREAM:
-        ready_put(&run->stream, rank);
+        ready_push(&run->stream, rank);
         break;
     case EFS_ON_EXECUTOR:
-        ready_put(&run->executor, rank);
+        ready_push(&run->executor, rank);
         break;
     default:
         break; /* reads have no predecessors: io_next is the next one */
@@ -120,7 +120,7 @@ static void run_init(struct run *run, const struct efs_graph *graph, const struc
 }
 
 /* The first operation available to a resource, which the caller must then execute; EFS_OP_NONE: none available. */
-static uint32_t run_take(struct run *run, enum efs_resource resource)
+static uint32_t run_pop(struct run *run, enum efs_resource resource)
 {
     const struct efs_schedule *schedule = run->schedule;
     uint32_t rank;
@@ -128,13 +128,13 @@ static uint32_t run_take(struct run *run, enum efs_resource resource)
     case EFS_ON_IO:
         return run->io_next < schedule->io_count ? schedule->io[run->io_next++] : EFS_OP_NONE;
     case EFS_ON_WORKER:
-        rank = ready_take(&run->worker);
+        rank = ready_pop(&run->worker);
         return rank == EFS_OP_NONE ? EFS_OP_NONE : schedule->worker[rank];
     case EFS_ON_STREAM:
-        rank = ready_take(&run->stream);
+        rank = ready_pop(&run->stream);
         return rank == EFS_OP_NONE ? EFS_OP_NONE : schedule->worker[rank];
     case EFS_ON_EXECUTOR:
-        rank = ready_take(&run->executor);
+        rank = ready_pop(&run->executor);
         return rank == EFS_OP_NONE ? EFS_OP_NONE : run->graph->first_run + schedule->run[rank];
     default:
         return EFS_OP_NONE;
@@ -178,7 +178,7 @@ static void lanes_dispatch(struct run *run, struct lanes *lanes, uint64_t now_ns
         enum efs_resource resource = lane_resource(lane, workers);
         if (lanes->op[lane] != EFS_OP_NONE || none[resource])
             continue;
-        uint32_t op = run_take(run, resource);
+        uint32_t op = run_pop(run, resource);
         none[resource] = op == EFS_OP_NONE;
         if (op == EFS_OP_NONE)
             continue;

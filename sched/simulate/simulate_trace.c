@@ -104,7 +104,7 @@ static int layer_describe(const struct efs_trace_config *config, const struct ef
 static void layer_fill_disk(const struct efs_trace_config *config, uint64_t until_ns, struct efs_trace_totals *totals)
 {
     struct efs_trace_timeline *line = config->timeline;
-    const struct efs_trace_ahead *ahead = &config->ahead;
+    const struct efs_trace_prefetch *ahead = &config->ahead;
     if (line->piece)
         ahead->done(ahead->arg);
     line->piece = false;
@@ -128,8 +128,8 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
     struct efs_schedule schedule;
     struct efs_sim_result result;
     struct efs_trace_timeline *line = config->timeline;
-    line->asked_ns = line->now_ns + config->layer_ns;
-    layer_fill_disk(config, line->asked_ns, totals);
+    line->request_ns = line->now_ns + config->layer_ns;
+    layer_fill_disk(config, line->request_ns, totals);
     int error = layer_describe(config, request, layer, &task_request);
     if (!error)
         error = efs_graph_build(&task_request, memory + parts->graph, parts->schedule - parts->graph, &graph);
@@ -138,10 +138,10 @@ static int layer_simulate(const struct efs_trace_config *config, const struct ef
             efs_schedule_make(&graph, config->kind, memory + parts->schedule, parts->run - parts->schedule, &schedule);
     if (error)
         return error;
-    efs_simulate(&graph, &schedule, line->disk_ns - line->asked_ns, memory + parts->run, NULL, &result);
-    line->now_ns = line->asked_ns + result.makespan_ns;
+    efs_simulate(&graph, &schedule, line->disk_ns - line->request_ns, memory + parts->run, NULL, &result);
+    line->now_ns = line->request_ns + result.makespan_ns;
     if (graph.reads)
-        line->disk_ns = line->asked_ns + result.end_ns[EFS_ON_IO];
+        line->disk_ns = line->request_ns + result.end_ns[EFS_ON_IO];
     totals->requests++;
     totals->time_ns += config->layer_ns + result.makespan_ns;
     totals->read_bytes += layer->read_bytes;

@@ -8,7 +8,8 @@
  * "Token" below is one such pass, for all the sequences of a batch.
  *
  * All layers and tokens are on one timeline: while experts run and between requests the disk is idle, and reads
- * predicted experts (struct efs_trace_ahead). A request waits at most for the piece that is in flight when it arrives.
+ * predicted experts (struct efs_trace_prefetch). A request waits at most for the piece that is in flight when it
+ * arrives.
  */
 #ifndef EFS_SIMULATE_TRACE_H
 #define EFS_SIMULATE_TRACE_H
@@ -38,7 +39,7 @@ struct efs_trace_policy {
 };
 
 /* Reads of the disk while no request needs it. */
-struct efs_trace_ahead {
+struct efs_trace_prefetch {
     void *arg;
     /* The disk is idle at now_ns: starts the next piece and returns its time; 0: no piece before the next request.
      * NULL: no prefetch. */
@@ -50,15 +51,15 @@ struct efs_trace_ahead {
 
 /* State of the timeline between calls; initialise to zero. */
 struct efs_trace_timeline {
-    uint64_t asked_ns; /* arrival of the last request: the current time in the policy's functions */
-    uint64_t now_ns;   /* end of its experts */
-    uint64_t disk_ns;  /* the disk is busy until then */
-    bool piece;        /* with a prefetched piece */
+    uint64_t request_ns; /* arrival of the last request: the current time in the policy's functions */
+    uint64_t now_ns;     /* end of its experts */
+    uint64_t disk_ns;    /* the disk is busy until then */
+    bool piece;          /* with a prefetched piece */
 };
 
 struct efs_trace_config {
     struct efs_trace_policy policy;
-    struct efs_trace_ahead ahead;
+    struct efs_trace_prefetch ahead;
     struct efs_trace_timeline *timeline;
     uint32_t workers;
     enum efs_task_recovery recovery;

@@ -204,7 +204,7 @@ static void fill_object(struct making *m, uint32_t object)
     const struct efs_disk_object *o = &m->plan.objects[object];
     const struct efs_disk_group *g = &m->plan.groups[o->group];
     if (g->kind == EFS_GROUP_BLOB)
-        memcpy(m->raw, m->headers[m->plan.places[object].file] + m->plan.places[object].offset, (size_t)o->bytes);
+        memcpy(m->raw, m->headers[m->plan.origins[object].file] + m->plan.origins[object].offset, (size_t)o->bytes);
     else if (g->kind == EFS_GROUP_EXPERT)
         large_store_matrix(m->store, g->layer, g->expert, object - g->object_first, m->raw);
     else

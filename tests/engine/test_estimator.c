@@ -101,7 +101,7 @@ TEST(decoding_is_corrected_as_reading_is)
 
     efs_estimator_profile(e, &profile);
     for (unsigned i = 0; i < 40; i++)
-        efs_estimator_decode(e, EFS_DECODE_KEPT, 2 * MIB, 2 * MIB / 4);
+        efs_estimator_decode(e, EFS_DECODE_CACHED, 2 * MIB, 2 * MIB / 4);
     efs_estimator_now(e, &now, NULL, NULL);
     assert_near(now.decode_bytes_per_second, 4e9);
     efs_estimator_free(e);

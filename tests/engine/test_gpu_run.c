@@ -125,10 +125,11 @@ static void costs_are(struct efs_client *client, uint64_t cpu_ns, uint64_t gpu_n
 {
     struct efs_device *device = efs_client_device(client);
     pthread_mutex_lock(&device->lock);
-    device->costs = (struct efs_assign_costs){.rest = {EFS_ASSIGN_TRY, EFS_ASSIGN_TRY, EFS_ASSIGN_TRY}};
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_CPU, 1, cpu_ns);
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_GPU, 1, gpu_ns);
-    efs_assign_costs_took(&device->costs, EFS_ASSIGN_COST_LINK, 1, link_ns);
+    device->costs = (struct efs_assign_costs){
+        .layers_until_due = {EFS_ASSIGN_MEASURE_INTERVAL, EFS_ASSIGN_MEASURE_INTERVAL, EFS_ASSIGN_MEASURE_INTERVAL}};
+    efs_assign_costs_record(&device->costs, EFS_ASSIGN_COST_CPU, 1, cpu_ns);
+    efs_assign_costs_record(&device->costs, EFS_ASSIGN_COST_GPU, 1, gpu_ns);
+    efs_assign_costs_record(&device->costs, EFS_ASSIGN_COST_LINK, 1, link_ns);
     device->measured_loads = device->stats.g_brought;
     device->load_ns = 0;
     pthread_mutex_unlock(&device->lock);
@@ -204,7 +205,7 @@ TEST_WITH(shared_without_room, NULL, gpu_after)
         assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), left);
         struct efs_device *device = efs_client_device(s.client); /* all costs are due: a copy is tried */
         costs_are(s.client, long_ns, 1, 1);
-        memset(device->costs.rest, 0, sizeof(device->costs.rest));
+        memset(device->costs.layers_until_due, 0, sizeof(device->costs.layers_until_due));
         assert_true(share(&s, GPU_EXPERTS, TOKENS) <= (left ? left + 1 : 0)); /* in the place of one already computed */
         efs_client_release(held);
         gpu_bring(s.client, 0, 0, GPU_EXPERTS);
@@ -213,7 +214,7 @@ TEST_WITH(shared_without_room, NULL, gpu_after)
     held = gpu_hold(s.client, 0, 0, GPU_POOL_EXPERTS - 2);
     two = gpu_hold(s.client, 1, 0, 2);
     costs_are(s.client, long_ns, 1, 1);
-    efs_client_device(s.client)->costs.rest[EFS_ASSIGN_COST_LINK] = 0;
+    efs_client_device(s.client)->costs.layers_until_due[EFS_ASSIGN_COST_LINK] = 0;
     assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 2); /* one more was tried without room */
     efs_client_release(two);
     efs_client_release(held);

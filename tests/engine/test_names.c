@@ -521,8 +521,8 @@ static void expect_model(const char *what, const struct part_file *files, const 
         bool ours = strncmp(path, begin, strlen(begin)) == 0, norm = strstr(tensor->name, "norm");
         if ((tensor->tensor_class == EFS_CLASS_EXPERT) != (ours && !norm))
             fail_msg("%s: %s of %s is of class %d", what, tensor->name, path, tensor->tensor_class);
-        if (catalog.files[tensor->file].apart != !ours)
-            fail_msg("%s: %s is apart: %d", what, path, catalog.files[tensor->file].apart);
+        if (catalog.files[tensor->file].other_model != !ours)
+            fail_msg("%s: %s is of another model: %d", what, path, catalog.files[tensor->file].other_model);
     }
     for (size_t f = 0; f < catalog.file_count; f++)
         if (catalog.files[f].note) {
@@ -669,7 +669,7 @@ TEST(chooses_one_of_several_gguf)
     sf_accept(dir, &catalog);
     assert_int_equal(catalog.expert_count, 4);
     for (unsigned f = 0; f < 4; f++)
-        assert_true(catalog.files[f].apart == (f == 0 || f == 3));
+        assert_true(catalog.files[f].other_model == (f == 0 || f == 3));
     assert_non_null(strstr(catalog.files[3].note, "c-Q2.gguf: is a model of its own"));
     efs_catalog_free(&catalog);
     sf_rmdir(dir);

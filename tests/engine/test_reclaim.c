@@ -228,7 +228,7 @@ TEST_WITH(one_file, setup, fixture_teardown)
 static void refuse(errint_t want, const char *words)
 {
     struct efs_reclaim_need need;
-    expect(efs_reclaim_look(model.source, out, &options, &need, &err), want);
+    expect(efs_reclaim_check_start(model.source, out, &options, &need, &err), want);
     expect(begin(0), want);
     if (!strstr(err.text, words))
         fail_msg("no '%s' in: %s", words, err.text);

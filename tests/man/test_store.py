@@ -57,7 +57,7 @@ claims += [f"EFS_FORMAT_COUNT == {len(formats)}"]
 types = [pair for row in rows(" dtype  name") for pair in zip(row[0::2], row[1::2])]
 claims += [f"EFS_DTYPE_{name} == {number}" for number, name in types] + [f"EFS_DTYPE_COUNT == {len(types) + 1}"]
 claims += ["EFS_DTYPE_GGML == 256", "EFS_VERSION == 2", "EFS_ALIGN == 4096", "EFS_CHUNK_ALIGN == 64", "EFS_TABLE_PLACES == 16",
-           "EFS_INCOMPAT_KNOWN == 0", "EFS_COMPAT_KNOWN == 1", "EFS_COMPAT_FILE_FLAGS == 1", "EFS_FILE_APART == 1", "EFS_BLOCK == 8192", "EFS_SPAN == 32768",
+           "EFS_INCOMPAT_KNOWN == 0", "EFS_COMPAT_KNOWN == 1", "EFS_COMPAT_FILE_FLAGS == 1", "EFS_FILE_OTHER_MODEL == 1", "EFS_BLOCK == 8192", "EFS_SPAN == 32768",
            "EFS_SHARD_ELEMENTS_MIN == 8192", "EFS_SHARD_ELEMENTS_MAX == 4194304", "EFS_MAX_DIMS == 8",
            "EFS_NONE == 4294967295", "EFS_RUN_BYTES == 64 << 20", "EFS_CASCADE_SLACK == 64",
            "EFS_GROUP_EXPERT == 0 && EFS_GROUP_DENSE == 1 && EFS_GROUP_BLOB == 2"]

@@ -44,7 +44,7 @@ static inline void see_scored(struct efs_predictor *p, uint64_t sequence, unsign
     const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
     const float scores[] = {first, 1 - first};
     const float *state = small_gates[layer % LAYERS][a % EXPERTS]; /* in the direction of a */
-    struct efs_predict_seen seen = {
+    struct efs_predict_observation seen = {
         .layer = layer, .experts = experts, .scores = first > 0 ? scores : NULL, .count = 2, .state = state};
 
     assert_int_equal(efs_predict_observe(p, sequence, &seen), 0);

@@ -31,10 +31,11 @@ static uint32_t decide(struct efs_assign_costs *costs, uint32_t count, uint32_t 
 
 static struct efs_assign_costs known(uint64_t cpu_ns, uint64_t gpu_ns, uint64_t link_ns)
 {
-    struct efs_assign_costs costs = {.rest = {EFS_ASSIGN_TRY, EFS_ASSIGN_TRY, EFS_ASSIGN_TRY}};
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, cpu_ns);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, gpu_ns);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 1, link_ns);
+    struct efs_assign_costs costs = {
+        .layers_until_due = {EFS_ASSIGN_MEASURE_INTERVAL, EFS_ASSIGN_MEASURE_INTERVAL, EFS_ASSIGN_MEASURE_INTERVAL}};
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 1, cpu_ns);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_GPU, 1, gpu_ns);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_LINK, 1, link_ns);
     return costs;
 }
 
@@ -42,24 +43,25 @@ TEST(figures_of_tokens)
 {
     struct efs_assign_costs costs = {0};
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 1), 0);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 0, 5);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 5, 0);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 0, 5);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 5, 0);
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 5), 0);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 4, 1000);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 4, 1000);
     for (uint32_t tokens = 1; tokens; tokens <<= 1)
         assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, tokens), 1000);
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_GPU, 4), 0);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 7, 2000); /* the same bucket */
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 7, 2000); /* the same bucket */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 4), 1250);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 64, 9000);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 64, 9000);
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 8), 1250);  /* the nearest bucket */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 16), 1250); /* as near as the other */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, 32), 9000);
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_CPU, UINT32_MAX), 9000);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 64, 7); /* the cost of the link does not depend on the tokens */
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_LINK, 64,
+                            7); /* the cost of the link does not depend on the tokens */
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_LINK, 1), 7);
     assert_true(costs.ns[EFS_ASSIGN_COST_LINK][0] > 0);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, UINT32_MAX, UINT64_MAX);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_GPU, UINT32_MAX, UINT64_MAX);
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_GPU, 1), EFS_ASSIGN_NS_MAX);
 }
 
@@ -82,12 +84,12 @@ TEST(the_split_follows_what_was_measured)
     assert_int_equal(decide(&costs, EXPERTS, 1, true), 6);  /* 600 on each */
     assert_int_equal(decide(&costs, EXPERTS, 1, false), 0); /* no transfer pays off */
     for (unsigned i = 0; i < 40; i++)                       /* the CPU becomes slow */
-        efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, 100000000);
+        efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 1, 100000000);
     assert_int_equal(decide(&costs, EXPERTS, 1, false), EXPERTS);
     costs = known(100, 100, 300);
     assert_int_equal(decide(&costs, EXPERTS, 1, false), 2); /* 600 on each */
     for (unsigned i = 0; i < 40; i++)                       /* another process loads the device */
-        efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
+        efs_assign_costs_record(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
     assert_int_equal(decide(&costs, EXPERTS, 1, true), 0);
 }
 
@@ -99,7 +101,7 @@ TEST(no_side_is_given_up)
         for (uint32_t count = 1; count <= EXPERTS; count += EXPERTS - 1) {
             struct efs_assign_costs costs = known(ns[n][0], ns[n][1], ns[n][2]);
             uint32_t here = 0, there = 0;
-            for (unsigned i = 0; i < 10 * (EFS_ASSIGN_TRY + 3); i++) {
+            for (unsigned i = 0; i < 10 * (EFS_ASSIGN_MEASURE_INTERVAL + 3); i++) {
                 const uint32_t on_device = decide(&costs, count, 1, false);
                 here += on_device < count;
                 there += on_device > 0;
@@ -113,13 +115,13 @@ TEST(a_bad_first_sample)
 {
     struct efs_assign_costs costs = {0};
     uint32_t there = 0;
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_CPU, 1, 100000);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
-    efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 1, 20000000);
-    for (unsigned i = 0; i < 3 * EFS_ASSIGN_TRY; i++) {
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_CPU, 1, 100000);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_GPU, 1, 10000);
+    efs_assign_costs_record(&costs, EFS_ASSIGN_COST_LINK, 1, 20000000);
+    for (unsigned i = 0; i < 3 * EFS_ASSIGN_MEASURE_INTERVAL; i++) {
         there = decide(&costs, EXPERTS, 1, false);
         if (there > 0)
-            efs_assign_costs_took(&costs, EFS_ASSIGN_COST_LINK, 1, 50000);
+            efs_assign_costs_record(&costs, EFS_ASSIGN_COST_LINK, 1, 50000);
     }
     assert_true(there > 0);
 }
@@ -147,22 +149,22 @@ TEST(extra_time_of_layers)
     uint8_t device[EXPERTS];
     struct efs_assign_costs costs = known(300, 100, 1);
     uint64_t took[3] = {0};
-    for (unsigned i = 0; i < 40 * EFS_ASSIGN_TRY; i++) {
+    for (unsigned i = 0; i < 40 * EFS_ASSIGN_MEASURE_INTERVAL; i++) {
         layer(experts, EXPERTS, 1, true);
         assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, 0, false, 1, device, &choice), 0);
-        took[choice.way - EFS_ASSIGN_EXTRA_CPU]++;
-        efs_assign_costs_layer(&costs, &choice, choice.ns + (choice.way == EFS_ASSIGN_EXTRA_BOTH ? 1000 : 10));
+        took[choice.extra - EFS_ASSIGN_EXTRA_CPU]++;
+        efs_assign_costs_record_layer(&costs, &choice, choice.ns + (choice.extra == EFS_ASSIGN_EXTRA_BOTH ? 1000 : 10));
     }
-    assert_true(took[1] > 30 * EFS_ASSIGN_TRY); /* 800 on the device; 600 on both, and 990 more */
+    assert_true(took[1] > 30 * EFS_ASSIGN_MEASURE_INTERVAL); /* 800 on the device; 600 on both, and 990 more */
     assert_true(took[2] > 0);
     layer(experts, EXPERTS, 1, false); /* no room: not all to the device */
     for (uint32_t i = 0; i < EXPERTS; i++)
         experts[i].bytes = 2;
     assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, 8, false, 1, device, &choice), 0);
-    assert_int_not_equal(choice.way, EFS_ASSIGN_EXTRA_GPU);
+    assert_int_not_equal(choice.extra, EFS_ASSIGN_EXTRA_GPU);
     assert_int_equal(efs_assign_by_costs(&costs, experts, EXPERTS, 99, true, 1, device, &choice), 0);
-    assert_int_equal(choice.way, EFS_ASSIGN_COSTS); /* its transfers were not counted */
-    efs_assign_costs_layer(&costs, &choice, 5);
+    assert_int_equal(choice.extra, EFS_ASSIGN_COSTS); /* its transfers were not counted */
+    efs_assign_costs_record_layer(&costs, &choice, 5);
 }
 
 TEST(memory_and_bounds)

@@ -316,7 +316,7 @@ TEST(packed_by_processor)
     struct efs_place_server servers[] = {server(2)};
     struct efs_place_problem p = problem(1, 1, 4, servers, calls);
     const uint8_t held[] = {1, 1, 1, 1};
-    uint8_t gpu[4], again[4], before[4] = {1, EFS_PLACE_NOWHERE, 1, 0};
+    uint8_t gpu[4], again[4], before[4] = {1, EFS_PLACE_NO_GPU, 1, 0};
     servers[0].gpus = 2;
     servers[0].gpu_bytes[1] = 25;
     assert_int_equal(efs_place_pack(&p, held, NULL, gpu), 0);

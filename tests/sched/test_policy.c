@@ -603,42 +603,42 @@ TEST(a_new_request_is_seen)
     assert_true(misses[1] < misses[0]);
 }
 
-static double reuse(struct efs_value *value, unsigned expert)
+static double reuse(struct efs_reuse *value, unsigned expert)
 {
-    struct efs_value_view view = efs_value_look(value, 0);
+    struct efs_reuse_view view = efs_reuse_view_layer(value, 0);
 
-    return efs_value_reuse(efs_value_score(&view, expert));
+    return efs_reuse_passes(efs_reuse_score(&view, expert));
 }
 
 /* The value of an expert: uses raise it, passes without a use lower it; counts of earlier runs are the long-term
  * rate. */
 TEST(worth_by_its_parts)
 {
-    struct efs_value *value = efs_value_new(1, 16, 2, true);
+    struct efs_reuse *value = efs_reuse_new(1, 16, 2, true);
     uint32_t asked[2] = {3, 4}, other[2] = {5, 6}, counts[16] = {[9] = 900};
     double often, once;
 
     assert_non_null(value);
-    efs_value_request(value, 0, asked, 1);
+    efs_reuse_request(value, 0, asked, 1);
     once = reuse(value, 3);
     assert_true(once < reuse(value, 4));
     for (unsigned i = 0; i < 100; i++)
-        efs_value_request(value, 0, asked, 2);
+        efs_reuse_request(value, 0, asked, 2);
     often = reuse(value, 3);
     assert_true(often < once && often < 1); /* requested in every pass */
     assert_true(reuse(value, 7) > 20);      /* never */
     for (unsigned i = 0; i < 100; i++) {
         double before = reuse(value, 3);
 
-        efs_value_request(value, 0, other, 2);
+        efs_reuse_request(value, 0, other, 2);
         assert_true(reuse(value, 3) > before);
     }
     assert_true(reuse(value, 5) < reuse(value, 3));
-    efs_value_seed(value, 0, counts, 1000);
+    efs_reuse_seed(value, 0, counts, 1000);
     assert_true(reuse(value, 9) < reuse(value, 7));
-    efs_value_free(value);
-    efs_value_free(NULL);
-    assert_null(efs_value_new(0, 16, 2, false));
+    efs_reuse_free(value);
+    efs_reuse_free(NULL);
+    assert_null(efs_reuse_new(0, 16, 2, false));
 }
 
 TEST(ranks_are_an_order)

@@ -41,10 +41,10 @@ TEST(refuses_what_cannot_be)
 {
     const uint16_t twice[] = {1, 1}, beyond[] = {0, EXPERTS}, good[] = {0, 1};
     const float bad_scores[] = {0.5F, NAN}, below[] = {0.5F, -1};
-    const struct efs_predict_seen seen[] = {{LAYERS, good, NULL, 2, 0, NULL}, {0, twice, NULL, 2, 0, NULL},
-                                            {0, beyond, NULL, 2, 0, NULL},    {0, good, bad_scores, 2, 0, NULL},
-                                            {0, good, below, 2, 0, NULL},     {0, good, NULL, EXPERTS + 1, 0, NULL}};
-    struct efs_guess guess[EXPERTS];
+    const struct efs_predict_observation seen[] = {
+        {LAYERS, good, NULL, 2, 0, NULL},  {0, twice, NULL, 2, 0, NULL}, {0, beyond, NULL, 2, 0, NULL},
+        {0, good, bad_scores, 2, 0, NULL}, {0, good, below, 2, 0, NULL}, {0, good, NULL, EXPERTS + 1, 0, NULL}};
+    struct efs_prediction guess[EXPERTS];
 
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind);
@@ -67,7 +67,7 @@ TEST(refuses_what_cannot_be)
 }
 
 /* Checks that predictions are valid experts with probabilities, by falling probability, equal ones by expert number. */
-static void check_guesses(const struct efs_guess *guess, int count)
+static void check_guesses(const struct efs_prediction *guess, int count)
 {
     for (int i = 0; i < count; i++) {
         assert_true(guess[i].layer < LAYERS && guess[i].expert < EXPERTS);
@@ -81,8 +81,9 @@ static void check_guesses(const struct efs_guess *guess, int count)
 TEST(guesses_are_well_formed)
 {
     const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
-    const struct efs_predict_seen whole = {1, prompt, NULL, EXPERTS, 0, NULL}, none = {2, NULL, NULL, 0, 0, NULL};
-    struct efs_guess guess[EXPERTS];
+    const struct efs_predict_observation whole = {1, prompt, NULL, EXPERTS, 0, NULL},
+                                         none = {2, NULL, NULL, 0, 0, NULL};
+    struct efs_prediction guess[EXPERTS];
     unsigned picked;
 
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
@@ -110,7 +111,7 @@ TEST(guesses_are_well_formed)
 TEST(layers_ahead_may_be_of_the_next_token)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
-    struct efs_guess guess;
+    struct efs_prediction guess;
 
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see(p, 1, 0, 3, 4);
@@ -274,7 +275,7 @@ static void put_checksum(uint8_t *bytes, size_t size)
  * check. */
 static void use(struct efs_predictor *p)
 {
-    struct efs_guess guess[EXPERTS];
+    struct efs_prediction guess[EXPERTS];
 
     assert_int_equal(efs_predict_begin(p, 1), 0);
     see_random(p, 1, &small, 6, 2);

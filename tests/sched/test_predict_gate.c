@@ -10,7 +10,8 @@ static void tell(struct efs_predictor *p, unsigned layer, unsigned a, unsigned b
 {
     const uint16_t experts[] = {(uint16_t)a, (uint16_t)b};
     const float scores[] = {0.75F, 0.25F}, state[] = {x, y};
-    struct efs_predict_seen seen = {.layer = layer, .experts = experts, .scores = scores, .count = 2, .state = state};
+    struct efs_predict_observation seen = {
+        .layer = layer, .experts = experts, .scores = scores, .count = 2, .state = state};
 
     assert_int_equal(efs_predict_observe(p, 1, &seen), 0);
 }
@@ -25,7 +26,7 @@ static struct efs_predictor *begin(enum efs_predictor_kind kind)
 
 static unsigned favourite(struct efs_predictor *p, unsigned distance)
 {
-    struct efs_guess guess;
+    struct efs_prediction guess;
 
     assert_int_equal(efs_predict(p, 1, distance, &guess, 1, NULL), 1);
     return guess.expert;
@@ -63,14 +64,15 @@ TEST(states_are_numbers)
         float probability[EXPERTS];
 
         for (unsigned i = 0; i < 3; i++) {
-            struct efs_predict_seen seen = {.experts = experts, .count = 2, .state = bad[i]};
+            struct efs_predict_observation seen = {.experts = experts, .count = 2, .state = bad[i]};
 
             assert_int_equal(efs_predict_observe(p, 1, &seen), -EINVAL);
         }
         /* a layer without a state: the previous state predicts nothing */
         tell(p, 0, 1, 2, 4, 0);
         assert_int_equal(
-            efs_predict_observe(p, 1, &(struct efs_predict_seen){.layer = 1, .experts = experts, .count = 2}), 0);
+            efs_predict_observe(p, 1, &(struct efs_predict_observation){.layer = 1, .experts = experts, .count = 2}),
+            0);
         assert_int_equal(efs_predict_all(p, 1, 1, probability), 0);
         for (unsigned e = 0; e < EXPERTS; e++)
             assert_true(probability[e] == 0);
@@ -156,7 +158,7 @@ TEST(dali_adds_what_layers_add)
 TEST(linear_learns_what_follows)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_LINEAR);
-    struct efs_guess guess[2];
+    struct efs_prediction guess[2];
 
     for (unsigned i = 0; i < 600; i++) {
         bool turned = i & 1;

@@ -30,7 +30,7 @@ static double recall(struct efs_predictor *p, enum way way, unsigned iterations,
 {
     struct cases cases = {seed};
     unsigned chosen[4] = {0}, right = 0, asked = 0, own = 0;
-    struct efs_guess guess[2];
+    struct efs_prediction guess[2];
 
     for (unsigned i = 0; i < iterations; i++) {
         if (i % 20 == 0) { /* the next request */

@@ -56,7 +56,7 @@ TEST(fmoe_matches_the_trajectory)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_FMOE);
     unsigned picked;
-    struct efs_guess guess[EXPERTS];
+    struct efs_prediction guess[EXPERTS];
 
     assert_int_equal(efs_predict_begin(p, 1), 0);
     for (unsigned l = 0; l < LAYERS; l++)
@@ -88,7 +88,7 @@ TEST(fmoe_matches_the_trajectory)
 TEST(fmoe_takes_what_followed)
 {
     struct efs_predict_config config = small;
-    struct efs_guess guess[2];
+    struct efs_prediction guess[2];
 
     for (enum efs_predict_match match = EFS_MATCH_BOTH; match <= EFS_MATCH_SEMANTIC; match++) {
         struct efs_predictor *p;
@@ -121,8 +121,8 @@ TEST(fmoe_fetches_until_delta)
     static const uint16_t all[] = {0, 1, 2, 3, 4, 5};
     static const float flat[] = {0.3F, 0.2F, 0.2F, 0.1F, 0.1F, 0.1F}, steep[] = {1, 0, 0, 0, 0, 0};
     struct efs_predict_config config = small;
-    struct efs_predict_seen seen = {.experts = all, .scores = flat, .count = CHOSEN, .scored = EXPERTS};
-    struct efs_guess guess[EXPERTS];
+    struct efs_predict_observation seen = {.experts = all, .scores = flat, .count = CHOSEN, .scored = EXPERTS};
+    struct efs_prediction guess[EXPERTS];
 
     config.tuning.width = EXPERTS;
     for (unsigned off = 0; off < 2; off++) {
@@ -162,7 +162,7 @@ TEST(fmoe_gives_up_the_most_redundant)
     static const uint8_t like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {4, 5}};
     struct efs_predict_config config = small;
     struct efs_predictor *p;
-    struct efs_guess guess[2];
+    struct efs_prediction guess[2];
 
     config.tuning.maps = 2;
     p = predictor_new(&config, EFS_PREDICT_FMOE);

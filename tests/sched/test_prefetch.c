@@ -12,9 +12,9 @@ enum { LAYERS = 6, EXPERTS = 8, SEQUENCES = 3, GUESSES = 8 };
 static const struct efs_prefetch_config wide = {.layers = LAYERS,
                                                 .experts = EXPERTS,
                                                 .sequences = SEQUENCES,
-                                                .guesses = GUESSES,
-                                                .under_way_bytes = 1000,
-                                                .held_bytes = 1000};
+                                                .predictions = GUESSES,
+                                                .in_flight_bytes = 1000,
+                                                .resident_bytes = 1000};
 
 static struct efs_prefetch *queue_new(const struct efs_prefetch_config *config)
 {
@@ -24,9 +24,9 @@ static struct efs_prefetch *queue_new(const struct efs_prefetch_config *config)
     return q;
 }
 
-static struct efs_prefetch_guess guess(unsigned layer, unsigned expert, int64_t due, double worth)
+static struct efs_prefetch_prediction guess(unsigned layer, unsigned expert, int64_t due, double worth)
 {
-    return (struct efs_prefetch_guess){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10};
+    return (struct efs_prefetch_prediction){(uint16_t)layer, (uint16_t)expert, due, (float)worth, 10};
 }
 
 static struct efs_prefetch_counts counts_of(const struct efs_prefetch *q)
@@ -74,7 +74,7 @@ static const struct script {
     {"caps can change",
      "offer 1@0 21=.9 22=.8 33=.7; next R21; done 21; caps 1000 5; next; asked 1@2 1; count used 1;"},
     /* 12 was cancelled in time, 13 was not */
-    {"guesses whose layer has passed go",
+    {"predictions whose layer has passed go",
      "offer 1@0 11=.9 12=.8 13=.7 14=.6 25=.1; next R11; next R12; next R13; done 11;"
      "asked 1@1 7 X13X12D11; failed 12; done 13 D13; next R25; count expired 1;"
      "count cancelled 1; count wasted 2; count wasted_bytes 20;"},
@@ -106,7 +106,7 @@ static const struct script {
 
 static void script_offer(struct efs_prefetch *q, uint64_t sequence, int64_t now, char *words)
 {
-    struct efs_prefetch_guess guesses[GUESSES];
+    struct efs_prefetch_prediction predictions[GUESSES];
     unsigned count = 0;
     char *rest;
 
@@ -115,11 +115,11 @@ static void script_offer(struct efs_prefetch *q, uint64_t sequence, int64_t now,
         const char *bytes = strchr(word, '*'), *due = strchr(word, '/');
         int64_t ahead = (layer + LAYERS - (unsigned)(now % LAYERS) - 1) % LAYERS + 1;
 
-        guesses[count] = guess(layer, expert, due ? atoi(due + 1) : now + ahead, atof(word + 3));
-        guesses[count].bytes = bytes ? (uint64_t)atoi(bytes + 1) : 10;
+        predictions[count] = guess(layer, expert, due ? atoi(due + 1) : now + ahead, atof(word + 3));
+        predictions[count].bytes = bytes ? (uint64_t)atoi(bytes + 1) : 10;
         count++;
     }
-    assert_int_equal(efs_prefetch_offer(q, sequence, now, guesses, count), 0);
+    assert_int_equal(efs_prefetch_offer(q, sequence, now, predictions, count), 0);
 }
 
 static uint64_t script_count(const struct efs_prefetch *q, const char *name)
@@ -160,20 +160,21 @@ static void script_step(struct efs_prefetch *q, const struct script *script, con
 
     if (sscanf(step, "offer %" SCNu64 "@%u %99[^;]", &sequence, &position, words) == 3) {
         script_offer(q, sequence, position, words);
-    } else if (sscanf(step, "busy %u %u", &demand.waiting, &demand.under_way) == 2) {
+    } else if (sscanf(step, "busy %u %u", &demand.waiting, &demand.in_flight) == 2) {
         efs_prefetch_next(q, &demand, &actions, &count);
     } else if (sscanf(step, "done %1u%1u %39s", &layer, &expert, should) >= 2) {
         efs_prefetch_done(q, layer, expert, true, &actions, &count);
     } else if (sscanf(step, "failed %1u%1u", &layer, &expert) == 2) {
         efs_prefetch_done(q, layer, expert, false, &actions, &count);
     } else if (sscanf(step, "lost %1u%1u", &layer, &expert) == 2) {
-        efs_prefetch_lost(q, layer, expert);
+        efs_prefetch_evicted(q, layer, expert);
     } else if (sscanf(step, "asked %" SCNu64 "@%u %u %39s", &sequence, &position, &expert, should) >= 3) {
         const uint16_t experts[] = {(uint16_t)expert};
-        assert_int_equal(efs_prefetch_asked(q, sequence, position, position % LAYERS, experts, 1, &actions, &count), 0);
+        assert_int_equal(efs_prefetch_requested(q, sequence, position, position % LAYERS, experts, 1, &actions, &count),
+                         0);
     } else if (sscanf(step, "end %" SCNu64 " %39s", &sequence, should) >= 1) {
         efs_prefetch_end(q, sequence, &actions, &count);
-    } else if (sscanf(step, "caps %" SCNu64 " %" SCNu64, &caps.under_way_bytes, &caps.held_bytes) == 2) {
+    } else if (sscanf(step, "caps %" SCNu64 " %" SCNu64, &caps.in_flight_bytes, &caps.resident_bytes) == 2) {
         efs_prefetch_set_caps(q, &caps);
     } else if (sscanf(step, "count %19s %u", name, &position) == 2) {
         if (script_count(q, name) != position)
@@ -208,8 +209,8 @@ TEST(scripts_hold)
 TEST(refuses_bad_numbers)
 {
     struct efs_prefetch_config bad[6];
-    struct efs_prefetch_guess wrong[] = {guess(LAYERS, 0, 1, 1), guess(0, EXPERTS, 1, 1), guess(0, 0, 1, -1),
-                                         guess(0, 0, 1, NAN), guess(0, 0, 1, 1)};
+    struct efs_prefetch_prediction wrong[] = {guess(LAYERS, 0, 1, 1), guess(0, EXPERTS, 1, 1), guess(0, 0, 1, -1),
+                                              guess(0, 0, 1, NAN), guess(0, 0, 1, 1)};
     const uint16_t beyond = EXPERTS;
     const struct efs_prefetch_action *actions;
     struct efs_prefetch *q;
@@ -220,7 +221,7 @@ TEST(refuses_bad_numbers)
     bad[0].layers = 0;
     bad[1].experts = 0;
     bad[2].sequences = 0;
-    bad[3].guesses = 0;
+    bad[3].predictions = 0;
     bad[4].layers = 1025;
     bad[5].experts = 4097;
     for (unsigned i = 0; i < 6; i++)
@@ -234,9 +235,9 @@ TEST(refuses_bad_numbers)
         assert_int_equal(efs_prefetch_offer(q, s, 5, NULL, 0), 0);
     assert_int_equal(efs_prefetch_offer(q, SEQUENCES, 0, NULL, 0), -ENOSPC);
     assert_int_equal(efs_prefetch_offer(q, 1, 4, NULL, 0), -EINVAL); /* positions must not decrease */
-    assert_int_equal(efs_prefetch_asked(q, 1, 4, 0, NULL, 0, &actions, &count), -EINVAL);
-    assert_int_equal(efs_prefetch_asked(q, 1, 5, LAYERS, NULL, 0, &actions, &count), -EINVAL);
-    assert_int_equal(efs_prefetch_asked(q, 1, 5, 0, &beyond, 1, &actions, &count), -EINVAL);
+    assert_int_equal(efs_prefetch_requested(q, 1, 4, 0, NULL, 0, &actions, &count), -EINVAL);
+    assert_int_equal(efs_prefetch_requested(q, 1, 5, LAYERS, NULL, 0, &actions, &count), -EINVAL);
+    assert_int_equal(efs_prefetch_requested(q, 1, 5, 0, &beyond, 1, &actions, &count), -EINVAL);
     efs_prefetch_done(q, LAYERS, 0, true, &actions, &count);
     assert_int_equal(count, 0);
     efs_prefetch_free(q);
@@ -280,18 +281,18 @@ static void world_do(struct world *w, const struct efs_prefetch_action *actions,
 
 static void world_offer(struct world *w, uint64_t sequence, int64_t now)
 {
-    struct efs_prefetch_guess guesses[GUESSES];
+    struct efs_prefetch_prediction predictions[GUESSES];
     unsigned count = cases_below(&w->cases, GUESSES + 1), kept = 0;
 
     for (unsigned i = 0; i < count; i++) {
         int64_t due = now + 1 + cases_below(&w->cases, 4);
         unsigned unit = (unsigned)(due % LAYERS) * EXPERTS + cases_below(&w->cases, EXPERTS);
 
-        guesses[kept] = guess(unit / EXPERTS, unit % EXPERTS, due, cases_uniform(&w->cases));
-        guesses[kept].bytes = w->bytes[unit];
+        predictions[kept] = guess(unit / EXPERTS, unit % EXPERTS, due, cases_uniform(&w->cases));
+        predictions[kept].bytes = w->bytes[unit];
         kept += w->units[unit] == THERE_NOT;
     }
-    assert_int_equal(efs_prefetch_offer(w->q, sequence, now, guesses, kept), 0);
+    assert_int_equal(efs_prefetch_offer(w->q, sequence, now, predictions, kept), 0);
 }
 
 static void world_ask(struct world *w, uint64_t sequence, int64_t now)
@@ -301,7 +302,7 @@ static void world_ask(struct world *w, uint64_t sequence, int64_t now)
     const struct efs_prefetch_action *actions;
     size_t count;
 
-    assert_int_equal(efs_prefetch_asked(w->q, sequence, now, layer, experts, 2, &actions, &count), 0);
+    assert_int_equal(efs_prefetch_requested(w->q, sequence, now, layer, experts, 2, &actions, &count), 0);
     world_do(w, actions, count, false);
     for (unsigned i = 0; i < 2; i++) /* the queue no longer holds a used expert: it is the cache's */
         if (w->units[layer * EXPERTS + experts[i]] == THERE_HELD)
@@ -329,16 +330,16 @@ static void world_read(struct world *w)
 static void assert_sums(const struct world *w, const struct efs_prefetch_config *config)
 {
     struct efs_prefetch_counts c = counts_of(w->q);
-    uint64_t reading = 0, held = 0, reading_bytes = 0, held_bytes = 0;
+    uint64_t reading = 0, held = 0, reading_bytes = 0, resident_bytes = 0;
 
     for (unsigned u = 0; u < LAYERS * EXPERTS; u++) {
         reading += w->units[u] == THERE_READING;
         reading_bytes += w->units[u] == THERE_READING ? w->bytes[u] : 0;
         held += w->units[u] == THERE_HELD;
-        held_bytes += w->units[u] == THERE_HELD ? w->bytes[u] : 0;
+        resident_bytes += w->units[u] == THERE_HELD ? w->bytes[u] : 0;
     }
     assert_int_equal(c.issued, c.used + c.late + c.wasted + c.cancelled + c.failed + reading + held);
-    assert_true(reading_bytes <= config->under_way_bytes && reading_bytes + held_bytes <= config->held_bytes);
+    assert_true(reading_bytes <= config->in_flight_bytes && reading_bytes + resident_bytes <= config->resident_bytes);
     assert_true(c.offered >= c.replaced + c.expired);
 }
 
@@ -347,8 +348,8 @@ TEST(every_read_is_counted_once)
     struct efs_prefetch_config config = wide;
     uint64_t used = 0, late = 0, cancelled = 0, wasted = 0;
 
-    config.under_way_bytes = 60;
-    config.held_bytes = 120;
+    config.in_flight_bytes = 60;
+    config.resident_bytes = 120;
     for (uint64_t seed = 1; seed < 20; seed++) {
         struct world w = {.q = queue_new(&config), .cases = {seed}};
         int64_t now[SEQUENCES] = {0};

@@ -36,8 +36,8 @@ TEST(begins_as_measured)
     assert_double_equal(now.disk_bytes_per_second, 2e9, 1);
     assert_double_equal(now.read_latency_ns, 1e5, 1e-3);
     assert_double_equal(now.decode_bytes_per_second, 10e9, 1);
-    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1);
-    assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 10e9, 1);
+    assert_double_equal(now.decode_each[EFS_DECODE_READ], 10e9, 1);
+    assert_double_equal(now.decode_each[EFS_DECODE_CACHED], 10e9, 1);
     assert_double_equal(now.together, 0, 0);
 }
 
@@ -52,8 +52,8 @@ TEST(a_profile_must_be_possible)
         efs_rates_init(&r, &bad[i]);
         efs_rates_now(&r, &now);
         assert_double_equal(now.disk_bytes_per_second, 1.5e9, 1);
-        efs_rates_from(&r, &start);
-        efs_rates_from(&r, &bad[i]);
+        efs_rates_set_start(&r, &start);
+        efs_rates_set_start(&r, &bad[i]);
         efs_rates_now(&r, &now);
         assert_double_equal(now.disk_bytes_per_second, 2e9, 1);
     }
@@ -123,12 +123,12 @@ TEST(the_past_fades)
         for (unsigned i = 0; i < 4000; i++) {
             struct efs_rates_burst b = burst_of((1 + i % 16) * MIB, 2e5, half ? 0.5 : 2, 0);
             efs_rates_burst(&r, &b);
-            efs_rates_decode(&r, EFS_DECODE_KEPT, 16 * MIB, half ? 2000000 : 8000000);
+            efs_rates_decode(&r, EFS_DECODE_CACHED, 16 * MIB, half ? 2000000 : 8000000);
         }
     efs_rates_now(&r, &now);
     assert_double_equal(now.disk_bytes_per_second, 2e9, 15e7);
-    assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 16 * (double)MIB / 2e-3, 5e8);
-    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 10e9, 1); /* no samples of this kind */
+    assert_double_equal(now.decode_each[EFS_DECODE_CACHED], 16 * (double)MIB / 2e-3, 5e8);
+    assert_double_equal(now.decode_each[EFS_DECODE_READ], 10e9, 1); /* no samples of this kind */
 }
 
 TEST(decodes_are_counted_apart)
@@ -138,12 +138,12 @@ TEST(decodes_are_counted_apart)
 
     efs_rates_init(&r, &start);
     for (unsigned i = 0; i < 40000; i++) {
-        efs_rates_decode(&r, EFS_DECODE_FRESH, MIB, (uint64_t)(MIB / 5e9 * 1e9));
-        efs_rates_decode(&r, EFS_DECODE_KEPT, MIB, (uint64_t)(MIB / 20e9 * 1e9));
+        efs_rates_decode(&r, EFS_DECODE_READ, MIB, (uint64_t)(MIB / 5e9 * 1e9));
+        efs_rates_decode(&r, EFS_DECODE_CACHED, MIB, (uint64_t)(MIB / 20e9 * 1e9));
     }
     efs_rates_now(&r, &now);
-    assert_double_equal(now.decode_each[EFS_DECODE_FRESH], 5e9, 5e8);
-    assert_double_equal(now.decode_each[EFS_DECODE_KEPT], 20e9, 2e9);
+    assert_double_equal(now.decode_each[EFS_DECODE_READ], 5e9, 5e8);
+    assert_double_equal(now.decode_each[EFS_DECODE_CACHED], 20e9, 2e9);
     assert_double_equal(now.decode_bytes_per_second, 8e9, 4e8); /* half of the bytes each */
 }
 
@@ -158,13 +158,13 @@ TEST(one_bad_sample_is_one_sample)
     for (unsigned i = 0; i < 300; i++) {
         struct efs_rates_burst usual = burst_of((1 + i % 16) * MIB, 1e5, 0.5, 1);
         efs_rates_burst(&r, &usual);
-        efs_rates_decode(&r, EFS_DECODE_KEPT, 9 * MIB, 900000);
+        efs_rates_decode(&r, EFS_DECODE_CACHED, 9 * MIB, 900000);
     }
     efs_rates_now(&r, &before);
     b.ns = UINT64_C(60000000000);
     b.first_ns = b.ns;
     efs_rates_burst(&r, &b);
-    efs_rates_decode(&r, EFS_DECODE_KEPT, 9 * MIB, UINT64_C(60000000000));
+    efs_rates_decode(&r, EFS_DECODE_CACHED, 9 * MIB, UINT64_C(60000000000));
     efs_rates_now(&r, &after);
     assert_double_equal(after.disk_bytes_per_second, before.disk_bytes_per_second, 0.1 * before.disk_bytes_per_second);
     assert_double_equal(after.decode_bytes_per_second, before.decode_bytes_per_second,
@@ -229,11 +229,11 @@ TEST(samples_contradict_the_profile)
     efs_rates_doubt(&r, &doubt);
     assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk < 0.2);
     assert_true(efs_rates_doubtful(doubt.decode) && doubt.decode < 0.26 && doubt.decode > 0.24);
-    efs_rates_from(&r, &(struct efs_rates_start){2.5e9, 1e5, 4e9});
+    efs_rates_set_start(&r, &(struct efs_rates_start){2.5e9, 1e5, 4e9});
     efs_rates_doubt(&r, &doubt);
     assert_false(efs_rates_doubtful(doubt.disk));
     assert_false(efs_rates_doubtful(doubt.decode));
-    efs_rates_from(&r, &(struct efs_rates_start){40e9, 1e4, 4e9});
+    efs_rates_set_start(&r, &(struct efs_rates_start){40e9, 1e4, 4e9});
     efs_rates_doubt(&r, &doubt);
     assert_true(efs_rates_doubtful(doubt.disk) && doubt.disk > 1);
     efs_rates_init(&r, &slow);
@@ -244,7 +244,7 @@ TEST(samples_contradict_the_profile)
             efs_rates_decode(&r, (enum efs_rates_decode)(i % 2), 2 * MIB, (uint64_t)(2.0 * (double)MIB / 4));
         }
         efs_rates_doubt(&r, &doubt);
-        efs_rates_believe(&r, &doubt);
+        efs_rates_recalibrate(&r, &doubt);
         efs_rates_doubt(&r, &doubt);
         assert_true(doubt.disk == 1 && doubt.decode == 1);
     }

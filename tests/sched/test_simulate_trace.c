@@ -243,7 +243,7 @@ TEST(guesses_fill_the_time_of_the_disk)
     assert_int_equal(all.ahead_ns, 0);
     assert_int_equal(book.line.now_ns, all.time_ns);
     book_init(&book, EFS_TASK_F);
-    config.ahead = (struct efs_trace_ahead){&guesses, next_piece, piece_done};
+    config.ahead = (struct efs_trace_prefetch){&guesses, next_piece, piece_done};
     assert_int_equal(simulate(&config, requests, 1, &seen, &all), 0);
     assert_int_equal(seen.tokens[0].time_ns, without.tokens[0].time_ns + 5);
     assert_int_equal(seen.tokens[0].busy_ns[EFS_ON_IO], 14);
@@ -251,7 +251,7 @@ TEST(guesses_fill_the_time_of_the_disk)
     assert_int_equal(guesses.begun, 15);
     assert_int_equal(guesses.done, 14);
     assert_int_equal(guesses.last_ns, 98);
-    assert_int_equal(book.line.asked_ns, 100);
+    assert_int_equal(book.line.request_ns, 100);
     assert_int_equal(book.line.disk_ns, 100 + 5 + 14);
     assert_int_equal(book.line.now_ns, seen.tokens[0].time_ns);
     /* The next call continues where this one ended: the last piece completes, then prefetch fills the gap. */
@@ -274,7 +274,7 @@ TEST(an_idle_disk_makes_nothing_later)
     book_init(&book, EFS_TASK_F);
     assert_int_equal(simulate(&config, requests, 2, &without, &all), 0);
     book_init(&book, EFS_TASK_F);
-    config.ahead = (struct efs_trace_ahead){&guesses, next_piece, piece_done};
+    config.ahead = (struct efs_trace_prefetch){&guesses, next_piece, piece_done};
     assert_int_equal(simulate(&config, requests, 2, &seen, &all), 0);
     assert_int_equal(seen.tokens[0].time_ns, without.tokens[0].time_ns);
     assert_int_equal(guesses.done, 3);

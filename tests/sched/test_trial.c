@@ -81,7 +81,7 @@ TEST(other_work_is_not_compared)
     for (unsigned i = 0; i < 400; i++) {
         efs_trial_step(&t, t.with ? 5000 : 1000, 1);
         if (i % STEPS == 1)
-            efs_trial_break(&t);
+            efs_trial_discard_block(&t);
     }
     assert_true(fabs(efs_trial_ratio(&t) - 1) < 1e-9);
 }

@@ -139,7 +139,7 @@ int main(int argc, char **argv)
     static const struct fuse_lowlevel_ops operations = {
         .init = on_init, .lookup = on_lookup, .getattr = on_getattr, .open = on_open, .read = on_read};
     struct bench b = {.mib = 256, .threads = 2};
-    tools_surroundings();
+    tools_init();
     tools_parse(&command, argc, argv, &b);
     b.mountpoint = *b.given.word;
     b.memory = aligned_alloc(SLOT_BYTES, SLOTS * SLOT_BYTES);

@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     struct arguments a = {.rounds = 20};
     struct efs_error err = {""};
     errint_t rc = 0;
-    tools_surroundings();
+    tools_init();
     tools_parse(&command, argc, argv, &a);
     for (unsigned s = 0; s < 2 && rc == 0; s++)
         rc = side_open(&sides[s], &a, a.store.word[s], &err);

@@ -58,7 +58,7 @@ int main(int argc, char **argv)
                 "at a time; link: a copy of the plain bytes from registered memory to the device."};
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     struct bench_options o = {.mib = 512, .rounds = 7, .threads = 1, .tokens = 16};
-    tools_surroundings();
+    tools_init();
     if (argc >= 2 && strcmp(argv[1], "gpu") == 0) {
         static char gpu_title[] = "bench_kernels gpu";
         argv[1] = gpu_title;

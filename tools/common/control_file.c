@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-errint_t tools_mounted_read(const char *root, const char *file, char **text, struct efs_error *err)
+errint_t tools_control_read(const char *root, const char *file, char **text, struct efs_error *err)
 {
     char path[4300];
     struct stat st;

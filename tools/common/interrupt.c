@@ -30,7 +30,7 @@ static void set_mark(int signal_number)
 
 static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
 
-static void interrupt_take(void (*handler)(int))
+static void interrupt_install(void (*handler)(int))
 {
     struct sigaction action, before;
     memset(&action, 0, sizeof(action));
@@ -43,23 +43,23 @@ static void interrupt_take(void (*handler)(int))
 
 void tools_interrupt_catch(void)
 {
-    interrupt_take(set_mark);
+    interrupt_install(set_mark);
 }
 
-static char last_words[64];
+static char interrupt_message[64];
 
 static void end_now(int signal_number)
 {
     (void)signal_number;
-    ssize_t told = write(STDERR_FILENO, last_words, strlen(last_words));
-    (void)told;
+    ssize_t written = write(STDERR_FILENO, interrupt_message, strlen(interrupt_message));
+    (void)written;
     _exit(TOOLS_EXIT_INTERRUPTED);
 }
 
 void tools_interrupt_end(const char *program)
 {
-    snprintf(last_words, sizeof(last_words), "%s: interrupted\n", program);
-    interrupt_take(end_now);
+    snprintf(interrupt_message, sizeof(interrupt_message), "%s: interrupted\n", program);
+    interrupt_install(end_now);
 }
 
 bool tools_interrupted(void)

@@ -14,8 +14,8 @@ enum { EXIT_USAGE = 2, OPTIONS_MAX = 96, KEY_FIRST = 256 };
 
 /* ---- values --------------------------------------------------------------------------------------------------- */
 
-static uint64_t take_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
-                            uint64_t most)
+static uint64_t parse_number(const struct argp_state *state, const char *option, const char *value, uint64_t least,
+                             uint64_t most)
 {
     uint64_t n = 0;
     if (!tools_number_parse(value, least, most, &n))
@@ -36,14 +36,14 @@ void tools_option_words(const struct argp_state *state, const char *option, char
     }
 }
 
-static void take_numbers(const struct argp_state *state, const struct tools_option *option, char *value, uint64_t most,
-                         struct tools_numbers *numbers)
+static void parse_numbers(const struct argp_state *state, const struct tools_option *option, char *value, uint64_t most,
+                          struct tools_numbers *numbers)
 {
     struct tools_list words;
     tools_option_words(state, option->name, value, &words);
     numbers->count = words.count;
     for (uint32_t i = 0; i < words.count; i++)
-        numbers->number[i] = take_number(state, option->name, words.word[i], option->least, most);
+        numbers->number[i] = parse_number(state, option->name, words.word[i], option->least, most);
 }
 
 uint64_t tools_option_size(const struct argp_state *state, const char *option, const char *value, uint64_t least,
@@ -57,8 +57,8 @@ uint64_t tools_option_size(const struct argp_state *state, const char *option, c
     return bytes;
 }
 
-static double take_decimal(const struct argp_state *state, const struct tools_option *option, const char *value,
-                           uint64_t most)
+static double parse_decimal(const struct argp_state *state, const struct tools_option *option, const char *value,
+                            uint64_t most)
 {
     double number = 0;
     if (!tools_decimal_parse(value, (double)option->least, (double)most, &number))
@@ -67,7 +67,7 @@ static double take_decimal(const struct argp_state *state, const struct tools_op
     return option->scale != 0 ? number * option->scale : number;
 }
 
-static unsigned take_word(const struct argp_state *state, const struct tools_option *option, const char *value)
+static unsigned parse_word(const struct argp_state *state, const struct tools_option *option, const char *value)
 {
     size_t bytes = strlen(value);
     unsigned place = 0;
@@ -81,7 +81,7 @@ static unsigned take_word(const struct argp_state *state, const struct tools_opt
     return 0;
 }
 
-static void take_value(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
+static void parse_value(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
 {
     void *at = (char *)into + option->at;
     uint64_t most = option->most ? option->most : option->kind == TOOLS_UNSIGNED ? UINT32_MAX : UINT64_MAX;
@@ -98,30 +98,30 @@ static void take_value(const struct argp_state *state, const struct tools_option
         *(const char **)at = value;
         break;
     case TOOLS_NUMBER:
-        *(uint64_t *)at = take_number(state, option->name, value, option->least, most);
+        *(uint64_t *)at = parse_number(state, option->name, value, option->least, most);
         break;
     case TOOLS_UNSIGNED:
-        *(unsigned *)at = (unsigned)take_number(state, option->name, value, option->least, most);
+        *(unsigned *)at = (unsigned)parse_number(state, option->name, value, option->least, most);
         break;
     case TOOLS_DECIMAL:
-        *(double *)at = take_decimal(state, option, value, most);
+        *(double *)at = parse_decimal(state, option, value, most);
         break;
     case TOOLS_SIZE:
         *(uint64_t *)at = tools_option_size(state, option->name, value, option->least, most);
         break;
     case TOOLS_WORD:
-        *(unsigned *)at = take_word(state, option, value);
+        *(unsigned *)at = parse_word(state, option, value);
         break;
     case TOOLS_NUMBERS:
-        take_numbers(state, option, value, most, numbers);
+        parse_numbers(state, option, value, most, numbers);
         break;
     case TOOLS_LIST:
         tools_option_words(state, option->name, value, list);
         break;
     case TOOLS_CALL:
-        option->take(state, option, value, into);
+        option->parse(state, option, value, into);
         break;
-    case TOOLS_GONE:
+    case TOOLS_REMOVED:
         argp_error(state, "there is no --%s any more: %s", option->name, option->help);
         break;
     }
@@ -154,8 +154,8 @@ static void arguments_read(const char *forms, uint32_t *least, uint32_t *most, u
     }
 }
 
-static void arguments_take(const struct argp_state *state, const struct tools_command *command, char **words,
-                           uint32_t count, void *into)
+static void arguments_add(const struct argp_state *state, const struct tools_command *command, char **words,
+                          uint32_t count, void *into)
 {
     uint32_t least, most;
     char name[32] = "";
@@ -186,10 +186,10 @@ static error_t parse_key(int key, char *value, struct argp_state *state)
     const struct tools_command *command = parse->command;
     switch (key) {
     case ARGP_KEY_ARGS:
-        arguments_take(state, command, state->argv + state->next, (uint32_t)(state->argc - state->next), parse->into);
+        arguments_add(state, command, state->argv + state->next, (uint32_t)(state->argc - state->next), parse->into);
         return 0;
     case ARGP_KEY_NO_ARGS:
-        arguments_take(state, command, NULL, 0, parse->into);
+        arguments_add(state, command, NULL, 0, parse->into);
         return 0;
     case ARGP_KEY_SUCCESS:
         if (command->finish)
@@ -201,7 +201,7 @@ static error_t parse_key(int key, char *value, struct argp_state *state)
     for (const struct tools_option *option = command->options; option->help; option++) {
         if (option->kind == TOOLS_HEADING || option_key(command, option) != key)
             continue;
-        take_value(state, option, value, parse->into);
+        parse_value(state, option, value, parse->into);
         return 0;
     }
     return ARGP_ERR_UNKNOWN;
@@ -222,7 +222,7 @@ void tools_parse(const struct tools_command *command, int argc, char **argv, voi
     unsigned count = 0;
     for (const struct tools_option *option = command->options; option->help; option++, count++) {
         assert(count < OPTIONS_MAX);
-        bool gone = option->kind == TOOLS_GONE;
+        bool gone = option->kind == TOOLS_REMOVED;
         group += option->kind == TOOLS_HEADING;
         known[count] = (struct argp_option){.name = option->name,
                                             .key = option->name ? option_key(command, option) : 0,

@@ -24,8 +24,8 @@ enum tools_option_kind {
     TOOLS_WORD,     /* unsigned or an enum: the index of the value in .words, "request|all|no" */
     TOOLS_NUMBERS,  /* struct tools_numbers: from .least to .most, separated by commas */
     TOOLS_LIST,     /* struct tools_list: words separated by commas */
-    TOOLS_CALL,     /* .take parses the value, which is NULL if the option has none */
-    TOOLS_GONE,     /* a removed option: refused with .help, which names the replacement */
+    TOOLS_CALL,     /* .parse parses the value, which is NULL if the option has none */
+    TOOLS_REMOVED,  /* a removed option: refused with .help, which names the replacement */
 };
 
 struct tools_option {
@@ -39,7 +39,7 @@ struct tools_option {
     double scale;         /* 0: 1 */
     const char *words;
     /* May modify value, which stays valid. into: that of tools_parse(). Reports wrong values by argp_error(). */
-    void (*take)(const struct argp_state *state, const struct tools_option *option, char *value, void *into);
+    void (*parse)(const struct argp_state *state, const struct tools_option *option, char *value, void *into);
 };
 
 #define TOOLS_LIST_MAX 32u
@@ -73,7 +73,7 @@ struct tools_command {
  * the version. */
 void tools_parse(const struct tools_command *command, int argc, char **argv, void *into);
 
-/* ---- for .take ---- */
+/* ---- for .parse ---- */
 
 /* Splits value at its commas, in place: list points into value. */
 void tools_option_words(const struct argp_state *state, const char *option, char *value, struct tools_list *list);

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-const char *tools_way_out(errint_t rc)
+const char *tools_hint(errint_t rc)
 {
     return rc == -ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "";
 }
@@ -24,7 +24,7 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
         fprintf(stderr, "%s: interrupted\n", program);
         return TOOLS_EXIT_INTERRUPTED;
     }
-    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc), tools_way_out(rc));
+    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc), tools_hint(rc));
     return EXIT_FAILURE;
 }
 
@@ -42,7 +42,7 @@ static void end_output(int status, void *arg)
     _exit(EXIT_FAILURE);
 }
 
-void tools_surroundings(void)
+void tools_init(void)
 {
     on_exit(end_output, NULL);
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -24,7 +24,7 @@ static const char *amount(const struct tools_progress *p, uint64_t n, char *text
     return text;
 }
 
-bool tools_progress_tell(void *arg, uint64_t done, uint64_t total, const char *phase)
+bool tools_progress_report(void *arg, uint64_t done, uint64_t total, const char *phase)
 {
     struct tools_progress *p = arg;
     double now = tools_now_s();

@@ -17,6 +17,6 @@ struct tools_progress {
 void tools_progress_init(struct tools_progress *progress, bool quiet);
 /* An efs_progress_fn with the struct as its argument. Prints a line every five seconds unless quiet. true: cancel,
  * because of a signal (interrupt.h). */
-bool tools_progress_tell(void *progress, uint64_t done, uint64_t total, const char *phase);
+bool tools_progress_report(void *progress, uint64_t done, uint64_t total, const char *phase);
 
 #endif

@@ -36,7 +36,7 @@ static errint_t check_folder(const char *folder, const char *src, struct efs_err
     return rc;
 }
 
-errint_t tools_reclaim_left(const char *src, const char *out, struct efs_error *err)
+errint_t tools_reclaim_unfinished(const char *src, const char *out, struct efs_error *err)
 {
     char beside[PATH_MAX], real[PATH_MAX];
     errint_t rc = 0;

@@ -207,9 +207,9 @@ static void doctor_mount(struct doctor *d, const char *path)
 {
     char serving[64], reason[1200], better[1200], store[4200], *config = NULL, *stat = NULL;
     struct efs_error err = {""};
-    errint_t rc = tools_mounted_read(path, "config", &config, &err);
+    errint_t rc = tools_control_read(path, "config", &config, &err);
     if (rc == 0)
-        rc = tools_mounted_read(path, "stat", &stat, &err);
+        rc = tools_control_read(path, "stat", &stat, &err);
     if (rc == 0 && tools_line_value(config, "serving_path")) {
         tools_line_text(config, "serving_path", serving, sizeof(serving));
         tools_line_text(config, "serving_reason", reason, sizeof(reason));
@@ -223,7 +223,7 @@ static void doctor_mount(struct doctor *d, const char *path)
         doctor_mount_store(d, path, tools_line_path(config, "store", store, sizeof(store)), config);
     } else {
         report(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
-               tools_way_out(rc));
+               tools_hint(rc));
     }
     free(config);
     free(stat);
@@ -232,7 +232,7 @@ static void doctor_mount(struct doctor *d, const char *path)
 /* ---- the command ---- */
 
 static const struct tools_option options[] = {
-    {"json", .help = "a finding is a line: good, slower or WRONG, the topic, the text", .kind = TOOLS_GONE}, {0}};
+    {"json", .help = "a finding is a line: good, slower or WRONG, the topic, the text", .kind = TOOLS_REMOVED}, {0}};
 static const struct tools_command command = {
     .options = options,
     .arguments = "[STORE|MNT]...",
@@ -254,7 +254,7 @@ static int doctor_run(int argc, char **argv)
         const char *path = d.paths.word[i];
         struct stat st;
         if (stat(path, &st) < 0)
-            report(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_way_out(-errno));
+            report(&d, WRONG, "path", "%s: %s%s", path, strerror(errno), tools_hint(-errno));
         else if (S_ISDIR(st.st_mode))
             doctor_mount(&d, path);
         else

@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 {
     static char name[64], help[] = "--help";
     const char *word = argc > 1 ? argv[1] : NULL;
-    tools_surroundings();
+    tools_init();
     if (argc == 2 && is_help(word)) {
         print_help(stdout);
         return CTL_OK;

@@ -115,7 +115,7 @@ static int checkpoint_run(const struct arguments *a)
     struct ctl_checkpoint c;
     struct efs_error err = {""};
     char text[16];
-    errint_t rc = ctl_checkpoint_look(*a->path.word, &c, &err);
+    errint_t rc = ctl_checkpoint_read(*a->path.word, &c, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
     if (a->json)

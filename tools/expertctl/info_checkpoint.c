@@ -39,7 +39,7 @@ bool ctl_is_checkpoint(const char *path)
     return S_ISDIR(st.st_mode) || gguf || (end && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".gguf") == 0));
 }
 
-errint_t ctl_checkpoint_look(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err)
+errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err)
 {
     struct efs_catalog catalog;
     struct efs_error taken;
@@ -48,7 +48,7 @@ errint_t ctl_checkpoint_look(const char *path, struct ctl_checkpoint *checkpoint
     if (rc == 0)
         rc = efs_catalog_read(path, &catalog, err);
     if (rc < 0) {
-        if (tools_reclaim_left(path, NULL, &taken) < 0)
+        if (tools_reclaim_unfinished(path, NULL, &taken) < 0)
             *err = taken;
         return rc;
     }

@@ -16,6 +16,6 @@ struct ctl_checkpoint {
 bool ctl_is_checkpoint(const char *path);
 /* Reads the headers; blocks. -errno: mkexpertfs cannot pack it, and err has the message that mkexpertfs prints, or,
  * after an unfinished --reclaim, the one with the commands that continue it. */
-errint_t ctl_checkpoint_look(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err);
+errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint, struct efs_error *err);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 static const struct tools_option options[] = {
-    {"json", .help = "use `findmnt --json -t fuse.expertfs`", .kind = TOOLS_GONE}, {0}};
+    {"json", .help = "use `findmnt --json -t fuse.expertfs`", .kind = TOOLS_REMOVED}, {0}};
 static const struct tools_command command = {
     .options = options,
     .help =

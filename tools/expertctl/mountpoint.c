@@ -55,7 +55,7 @@ errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_e
     errint_t rc = efs_store_open(path, store, err);
     struct efs_error ignored;
     char *config = NULL, name[4200];
-    if (rc == -EISDIR && tools_mounted_read(path, "config", &config, &ignored) == 0)
+    if (rc == -EISDIR && tools_control_read(path, "config", &config, &ignored) == 0)
         efs_fail(err, rc, "%s: is a mount; its store is %s; `expertctl get` and `status` read mounts", path,
                  tools_line_path(config, "store", name, sizeof(name)));
     free(config);

@@ -35,7 +35,8 @@ struct run {
     struct ctl_run_mount mount;
 };
 
-static void take_options(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
+static void parse_mount_options(const struct argp_state *state, const struct tools_option *option, char *value,
+                                void *into)
 {
     struct run *r = into;
     char *joined;
@@ -58,7 +59,7 @@ static void check_words(const struct argp_state *state, void *into)
 
 static const struct tools_option options[] = {
     {"options", 'o', "OPTIONS", "Options of the mount, as expertfs takes them; the store is mounted then in any case",
-     TOOLS_CALL, .take = take_options},
+     TOOLS_CALL, .parse = parse_mount_options},
     {0}};
 static const struct tools_command command = {
     .options = options,
@@ -234,7 +235,7 @@ static int program_run(const struct run *r)
 
 /* Resolves the mount or the store. Opens a store once, so that a damaged store is reported here and not by the program
  * or the daemon. */
-static errint_t run_look(struct run *r, const char *source, struct efs_error *err)
+static errint_t run_check_source(struct run *r, const char *source, struct efs_error *err)
 {
     struct stat st;
     if (stat(source, &st) < 0)
@@ -269,7 +270,7 @@ static int run_run(int argc, char **argv)
     struct efs_error err = {""};
     int status = RUN_FAILED;
     tools_parse(&command, argc, argv, &r);
-    errint_t rc = run_look(&r, r.given.word[0], &err);
+    errint_t rc = run_check_source(&r, r.given.word[0], &err);
     if (rc == 0 && !r.root && (r.options || run_names_mount(&r))) {
         rc = ctl_run_mount_begin(&r.mount, r.store, r.options, &err);
         r.root = r.mount.path;

@@ -53,7 +53,7 @@ static void table_free(struct table *table)
 
 static errint_t table_read(const char *root, const char *file, struct table *table, struct efs_error *err)
 {
-    errint_t rc = tools_mounted_read(root, file, &table->text, err);
+    errint_t rc = tools_control_read(root, file, &table->text, err);
     size_t room = 0, rows = 0;
     char *rest = table->text;
     for (char *line; rc == 0 && (line = strsep(&rest, "\n")) && *line; rows++) {
@@ -104,10 +104,10 @@ static void sample_free(struct sample *s)
 
 static errint_t sample_take(const char *root, struct sample *s, struct efs_error *err)
 {
-    errint_t rc = tools_mounted_read(root, "stat", &s->stat, err);
+    errint_t rc = tools_control_read(root, "stat", &s->stat, err);
     s->seconds = tools_now_s();
     if (rc == 0)
-        rc = tools_mounted_read(root, "config", &s->config, err);
+        rc = tools_control_read(root, "config", &s->config, err);
     if (rc == 0)
         rc = table_read(root, "pools", &s->pools, err);
     return rc == 0 ? table_read(root, "experts", &s->experts, err) : rc;

@@ -35,7 +35,7 @@ static errint_t attribute_of(const char *path, const char *name, size_t bytes,
 
 static const struct tools_option get_options[] = {
     {"human-readable", 'h', NULL, "Print sizes as 6.00 GiB in place of bytes", TOOLS_FLAG, .at = AT(human)},
-    {"json", .help = "use getfattr(1), or os.getxattr() of Python, for user.expertfs.NAME", .kind = TOOLS_GONE},
+    {"json", .help = "use getfattr(1), or os.getxattr() of Python, for user.expertfs.NAME", .kind = TOOLS_REMOVED},
     {0}};
 static const struct tools_command get_command = {
     .options = get_options,

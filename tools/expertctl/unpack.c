@@ -49,7 +49,7 @@ static int unpack_run(int argc, char **argv)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
-    rc = efs_store_unpack(store, directory, a.force, a.threads, tools_progress_tell, &progress, &err);
+    rc = efs_store_unpack(store, directory, a.force, a.threads, tools_progress_report, &progress, &err);
     efs_store_info(store, &info);
     if (rc == 0 && !a.quiet)
         printf("%s: %llu files, %s\n", directory, (unsigned long long)info.files,

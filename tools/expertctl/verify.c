@@ -26,7 +26,7 @@ static const struct tools_option options[] = {
     {"threads", 't', "N", "Use N threads (default: all cores)", TOOLS_UNSIGNED, AT(threads), .least = 1,
      .most = THREADS_MAX},
     {"quiet", 'q', NULL, "No progress and no closing line; damage is printed", TOOLS_FLAG, .at = AT(quiet)},
-    {"json", .help = "each damaged chunk is a line, the exit status says whether there is any", .kind = TOOLS_GONE},
+    {"json", .help = "each damaged chunk is a line, the exit status says whether there is any", .kind = TOOLS_REMOVED},
     {0},
 };
 static const struct tools_command command = {
@@ -37,7 +37,7 @@ static const struct tools_command command = {
     .at = AT(store)};
 
 /* efs_store_verify() calls it from any of its threads, one call at a time. */
-static void tell_damage(void *progress, const char *line)
+static void print_damage(void *progress, const char *line)
 {
     (void)progress;
     printf("%s\n", line);
@@ -58,7 +58,7 @@ static int verify_run(int argc, char **argv)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
-    rc = efs_store_verify(store, a.decode, a.threads, tools_progress_tell, tell_damage, &progress, &damaged, &err);
+    rc = efs_store_verify(store, a.decode, a.threads, tools_progress_report, print_damage, &progress, &damaged, &err);
     efs_store_info(store, &info);
     if (rc == 0 && !a.quiet)
         printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,

@@ -16,7 +16,7 @@ struct backend {
     int threads;
     const struct efsg_source *settled;
     struct efsg_hints hints;
-    struct efsg_room room;
+    struct efsg_buffers room;
 };
 
 static const char *backend_name(ggml_backend_t backend)
@@ -28,7 +28,7 @@ static const char *backend_name(ggml_backend_t backend)
 static void backend_free(ggml_backend_t backend)
 {
     struct backend *b = backend->context;
-    efsg_room_free(&b->room);
+    efsg_buffers_free(&b->room);
     free(b);
 }
 
@@ -60,10 +60,10 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
 }
 
 /* Raises the source's budget before the first product of a context: the program has allocated its memory by then. */
-static void settle(struct backend *b, struct efsg_source *source)
+static void set_budget(struct backend *b, struct efsg_source *source)
 {
     if (b->settled != source)
-        efsg_source_settle(source);
+        efsg_source_set_budget(source);
     b->settled = source;
 }
 
@@ -92,8 +92,8 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
             efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
             return GGML_STATUS_FAILED;
         }
-        efsg_loading_end(node->src[0]->data);
-        settle(b, efsg_product_weight(node)->source);
+        efsg_populate_remaining(node->src[0]->data);
+        set_budget(b, efsg_product_weight(node)->source);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;
@@ -105,7 +105,7 @@ ggml_backend_t efsg_backend_new(ggml_backend_dev_t device, const char *parameter
                              0x9d, 0x1c, 0x4e, 0x0a, 0xb2, 0x77, 0x31, 0x58};
     static _Atomic uint32_t sequences;
     (void)parameters;
-    efsg_loading_end(NULL);
+    efsg_populate_remaining(NULL);
     struct backend *b = calloc(1, sizeof(*b));
     if (!b)
         return NULL;

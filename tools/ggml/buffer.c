@@ -75,7 +75,7 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t buffer, struct 
         w->routers = b->routers;
         b->weights = w;
         tensor->extra = w;
-        efsg_loading_expert(tensor->data, tensor->nb[2] * (size_t)tensor->ne[2]);
+        efsg_populate_exclude(tensor->data, tensor->nb[2] * (size_t)tensor->ne[2]);
         forget_pages(b, tensor);
     }
     return GGML_STATUS_SUCCESS;
@@ -131,7 +131,7 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
         return NULL;
     b->base = memory;
     if (efsg_file_at(memory, &b->file) == 0) {
-        if (efsg_source_is_spared(b->file.bytes)) {
+        if (efsg_source_fits_memory(b->file.bytes)) {
             efsg_log(GGML_LOG_LEVEL_INFO,
                      "experts are left to the processor: all of %s fits into memory; name "
                      "EXPERTFS_BUDGET, or auto, to have them from the store",

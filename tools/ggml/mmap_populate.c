@@ -44,7 +44,7 @@ static struct mapping *mappings;
 static _Atomic uint32_t mapping_count; /* written under lock; read without it to skip the list when it is empty */
 static _Atomic bool begun;
 
-void efsg_loading_begin(void)
+void efsg_populate_defer(void)
 {
     atomic_store(&begun, true);
 }
@@ -98,7 +98,7 @@ static bool is_model(int fd)
     if (pread(fd, magic, sizeof(magic), 0) != sizeof(magic) || memcmp(magic, MAGIC, sizeof(magic)) != 0)
         return false;
     if (store && *store)
-        return fstat(fd, &st) == 0 && !efsg_source_is_spared((uint64_t)st.st_size);
+        return fstat(fd, &st) == 0 && !efsg_source_fits_memory((uint64_t)st.st_size);
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof(path) - 1);
     path[length > 0 ? length : 0] = '\0';
@@ -160,7 +160,7 @@ int efsg_posix_madvise(void *at, size_t bytes, int advice)
 
 /* ---- read-ahead of the rest ---- */
 
-void efsg_loading_expert(const void *begin, size_t bytes)
+void efsg_populate_exclude(const void *begin, size_t bytes)
 {
     pthread_mutex_lock(&lock);
     struct mapping *m = mapping_at((uintptr_t)begin);
@@ -198,7 +198,7 @@ static void mapping_read_rest(struct mapping *m)
     read_ahead(at, m->all.end);
 }
 
-void efsg_loading_end(const void *used)
+void efsg_populate_remaining(const void *used)
 {
     struct mapping *done = NULL;
     if (atomic_load(&mapping_count) == 0)

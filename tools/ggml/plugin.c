@@ -76,7 +76,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
         return efsg_product_weight(op) != NULL;
     case GGML_OP_MUL_MAT: /* refused; ggml queries every node before the first token, which finds the routers */
         if (w)
-            efsg_router_seen(w);
+            efsg_router_record(w);
         return false;
     default:
         return false;
@@ -152,6 +152,6 @@ ggml_backend_reg_t ggml_backend_init(void)
         efsg_log(GGML_LOG_LEVEL_WARN, "another copy of this backend is loaded: this one does nothing");
         return NULL;
     }
-    efsg_loading_begin();
+    efsg_populate_defer();
     return &registry;
 }

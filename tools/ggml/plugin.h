@@ -61,7 +61,7 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file);
 /* Whether the CPU backend computes the experts of a file of that size: it is less than 4/5 of the available memory and
  * EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as fast as coded ones. Only with EXPERTFS_STORE: a
  * mount already has its memory. */
-bool efsg_source_is_spared(uint64_t file_bytes);
+bool efsg_source_fits_memory(uint64_t file_bytes);
 void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is allowed */
 /* efs_client_begin() with EFS_FORM_CODED, or with EFS_FORM_FULL if the source does not offer the coded form. */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
@@ -72,10 +72,10 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
  * EXPERTFS_BUDGET is a size: the available memory of the machine or cgroup, less the part of the model that is not
  * experts, which is read for each token, and less 1/16 for the page cache and later allocations.
  */
-void efsg_source_settle(struct efsg_source *source);
+void efsg_source_set_budget(struct efsg_source *source);
 
 /* The source's client if prefetch is on; else NULL. */
-struct efs_client *efsg_source_hinted(struct efsg_source *source);
+struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);
 
 /* ---- weights (weight.c) ---- */
 
@@ -104,19 +104,19 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
 
 /* Whether a file of the store has the same size as the mapped file and the same bytes in [offset, offset + bytes); for
  * a mount, whether the mapped file is on it. Blocks. False on read errors, too. */
-bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
+bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
 
 /* ---- read-ahead of mapped models (mmap_populate.c) ---- */
 
 /* From now on mmap() of a model file does not read the whole file: a GGUF file on a mount of expertfs, or any GGUF file
  * if EXPERTFS_STORE is set. Has an effect only if this library is preloaded. */
-void efsg_loading_begin(void);
+void efsg_populate_defer(void);
 /* Excludes the range of a weight in such a mapping from read-ahead. */
-void efsg_loading_expert(const void *begin, size_t bytes);
+void efsg_populate_exclude(const void *begin, size_t bytes);
 /* A model is loaded: reads ahead the rest of its mappings. used: an address in a mapping of the model, before a product
  * with it; NULL: a context is created, and all mappings made by the calling thread are read ahead. Mappings of other
  * threads are left alone then, because their models may be only partly loaded. */
-void efsg_loading_end(const void *used);
+void efsg_populate_remaining(const void *used);
 
 /* ---- buffers (buffer.c) ---- */
 
@@ -133,17 +133,17 @@ struct efsg_routers *efsg_routers_new(const void *memory, size_t bytes);
 void efsg_routers_free(struct efsg_routers *routers);
 /* Records weight, the matrix of a MUL_MAT node, if its name and address are those of a router of a model. Any thread.
  */
-void efsg_router_seen(const struct ggml_tensor *weight);
+void efsg_router_record(const struct ggml_tensor *weight);
 /* State of the hints of one backend; zeroed at the start. */
 struct efsg_hints {
     uint32_t sequence;                                   /* number of the sequence */
     uint32_t layer, count, experts[EFS_ROUTING_EXPERTS]; /* the last hint */
-    uint64_t told, right;                                /* experts hinted; of them, chosen */
+    uint64_t hinted, right;                              /* experts hinted; of them, chosen */
 };
 /* Reports to the library the experts that a token chose in a layer with input x [cols], and submits a hint with the
  * experts predicted for the next layer. */
-void efsg_hints_tell(struct efsg_hints *hints, const struct efsg_weight *weight, const float *x, const uint32_t *chosen,
-                     uint32_t count);
+void efsg_hints_submit(struct efsg_hints *hints, const struct efsg_weight *weight, const float *x,
+                       const uint32_t *chosen, uint32_t count);
 
 /* ---- products (backend.c, product.c) ---- */
 
@@ -155,14 +155,14 @@ struct efsg_memory {
     void *at;
     size_t bytes;
 };
-struct efsg_room {
+struct efsg_buffers {
     struct efsg_memory lists, vectors;
-    struct efsg_own {
+    struct efsg_thread_buffers {
         struct efsg_memory scratch, out;
     } * own; /* [threads] */
     unsigned threads;
 };
-void efsg_room_free(struct efsg_room *room);
+void efsg_buffers_free(struct efsg_buffers *room);
 /* The weight of a product; NULL: not a product that this backend computes. */
 const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
 /*
@@ -171,7 +171,7 @@ const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
  * For a single token, gate and up products also submit hints, on one of the threads. Blocks. Errors have been logged;
  * the outputs are undefined then.
  */
-enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
+enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
                                unsigned count, int threads);
 
 #endif

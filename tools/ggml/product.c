@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOK_MS 100 /* interval at which a thread that waits for an expert checks for errors of other threads */
+#define ERROR_CHECK_MS 100       /* interval at which a waiting thread checks for errors of other threads */
 #define BLOCK_BYTES (256u << 10) /* part of a matrix per block: hides the cost of the lock, balances the threads */
 #define PRODUCTS_MAX 8           /* most nodes of a call */
 #define ALONE_NUMBERS 32768      /* up to that many input values are prepared by one thread, faster than waking more */
@@ -54,11 +54,11 @@ struct products {
     struct efs_client_request *request;
     bool here; /* all experts arrived before the threads started */
 
-    pthread_mutex_t lock;    /* guards the fields below, and chosen[].left */
-    pthread_cond_t fetched;  /* signals that fetching is false or error is set */
-    bool fetching;           /* a thread waits for the next expert, without the lock, so that experts are released */
-    uint32_t *come;          /* indices in chosen, in the order of arrival */
-    uint32_t come_count, at; /* at: index in come of the expert whose blocks are being taken */
+    pthread_mutex_t lock;       /* guards the fields below, and chosen[].left */
+    pthread_cond_t fetched;     /* signals that fetching is false or error is set */
+    bool fetching;              /* a thread waits for the next expert, without the lock, so that experts are released */
+    uint32_t *arrived;          /* indices in chosen, in the order of arrival */
+    uint32_t arrived_count, at; /* at: index in arrived of the expert whose blocks are being taken */
     uint32_t node, portion, row; /* its next block */
     errint_t error;              /* the first error; no block is taken after it */
     struct efs_error err;
@@ -76,7 +76,7 @@ static void *memory_of(struct efsg_memory *memory, size_t bytes)
     return memory->at;
 }
 
-void efsg_room_free(struct efsg_room *room)
+void efsg_buffers_free(struct efsg_buffers *room)
 {
     for (unsigned t = 0; t < room->threads; t++) {
         free(room->own[t].scratch.at);
@@ -109,13 +109,13 @@ static float *output_at(const struct ggml_tensor *y, struct place place)
 }
 
 /* Allocates all lists in one block. experts: of the layer; choices: slots * tokens. false: no memory. */
-static bool take_lists(struct products *p, struct efsg_room *room, size_t experts, size_t choices)
+static bool alloc_lists(struct products *p, struct efsg_buffers *room, size_t experts, size_t choices)
 {
     size_t most = experts < choices ? experts : choices, portions = most + choices / EFS_VECTORS_MAX;
     if (experts > UINT32_MAX / 2 || choices > UINT32_MAX / 2)
         return false;
     size_t bytes = portions * sizeof(*p->portions) + most * sizeof(*p->chosen) + choices * sizeof(*p->places) +
-                   most * sizeof(*p->needs) + most * sizeof(*p->come) + experts * sizeof(*p->counts);
+                   most * sizeof(*p->needs) + most * sizeof(*p->arrived) + experts * sizeof(*p->counts);
     uint8_t *at = memory_of(&room->lists, bytes);
     if (!at)
         return false;
@@ -123,18 +123,18 @@ static bool take_lists(struct products *p, struct efsg_room *room, size_t expert
     p->chosen = (void *)(p->portions + portions);
     p->places = (void *)(p->chosen + most);
     p->needs = (void *)(p->places + choices);
-    p->come = (void *)(p->needs + most);
-    p->counts = p->come + most;
+    p->arrived = (void *)(p->needs + most);
+    p->counts = p->arrived + most;
     return true;
 }
 
 /* Sorts the choices by expert into places, portions, chosen and needs. -EINVAL: an id out of range; -ENOMEM. */
-static errint_t sort_choices(struct products *p, struct efsg_room *room)
+static errint_t sort_choices(struct products *p, struct efsg_buffers *room)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2];
     const uint32_t experts = p->weights[0]->experts;
     const size_t slots = (size_t)ids->ne[0], tokens = (size_t)ids->ne[1];
-    if (slots > UINT32_MAX || tokens > UINT32_MAX || !take_lists(p, room, experts, slots * tokens))
+    if (slots > UINT32_MAX || tokens > UINT32_MAX || !alloc_lists(p, room, experts, slots * tokens))
         return -ENOMEM;
     memset(p->counts, 0, experts * sizeof(*p->counts));
     for (size_t t = 0; t < tokens; t++)
@@ -173,7 +173,7 @@ static bool one_vector(const struct products *p)
 }
 
 /* Allocates the vectors of all portions. */
-static errint_t take_vectors(struct products *p, struct efsg_room *room)
+static errint_t alloc_vectors(struct products *p, struct efsg_buffers *room)
 {
     const uint32_t cols = p->weights[0]->cols;
     size_t bytes = 0;
@@ -191,11 +191,11 @@ static errint_t take_vectors(struct products *p, struct efsg_room *room)
     return at ? 0 : -ENOMEM;
 }
 
-static errint_t take_threads(struct efsg_room *room, unsigned threads)
+static errint_t alloc_threads(struct efsg_buffers *room, unsigned threads)
 {
     if (threads <= room->threads)
         return 0;
-    struct efsg_own *own = realloc(room->own, threads * sizeof(*own));
+    struct efsg_thread_buffers *own = realloc(room->own, threads * sizeof(*own));
     if (!own)
         return -ENOMEM;
     memset(own + room->threads, 0, (threads - room->threads) * sizeof(*own));
@@ -226,7 +226,7 @@ static void fail(struct products *p, errint_t error, const struct efs_error *err
 
 /* Prepares the vectors of a portion: gathers them if there are several, and converts them to the format of
  * efs_product(). Errors are recorded. */
-static void lay_out(struct products *p, const struct portion *portion, struct efsg_own *own)
+static void lay_out(struct products *p, const struct portion *portion, struct efsg_thread_buffers *own)
 {
     const struct ggml_tensor *x = p->nodes[0]->src[1];
     const uint32_t cols = p->weights[0]->cols;
@@ -269,20 +269,20 @@ static errint_t products_accept(struct products *p, uint32_t index, errint_t sta
             return efs_fail(&p->err, -EINVAL, "expert %u of %s has another shape", c->expert, p->weights[n]->name);
         c->left += c->portions * ((p->weights[n]->rows + p->block - 1) / p->block);
     }
-    p->come[p->come_count++] = index;
+    p->arrived[p->arrived_count++] = index;
     return 0;
 }
 
 /* Accepts the experts that are in memory, before the threads start. On a busy machine a thread that sleeps until
  * another thread has accepted an expert wakes up late, and all threads wait for it at the end. */
-static errint_t products_gather(struct products *p)
+static errint_t products_accept_resident(struct products *p)
 {
     errint_t rc = 0, status = 0;
     uint32_t index = 0;
-    while (rc == 0 && p->come_count < p->chosen_count) {
-        int told = efs_client_wait_any(p->request, 0, &index, &status);
-        if (told < 1)
-            return told == -ETIMEDOUT ? 0 : told < 0 ? told : -EINVAL;
+    while (rc == 0 && p->arrived_count < p->chosen_count) {
+        int returned = efs_client_wait_any(p->request, 0, &index, &status);
+        if (returned < 1)
+            return returned == -ETIMEDOUT ? 0 : returned < 0 ? returned : -EINVAL;
         rc = products_accept(p, index, status);
     }
     p->here = rc == 0;
@@ -290,8 +290,9 @@ static errint_t products_gather(struct products *p)
 }
 
 /* Waits for the next expert and accepts it. Caller holds the lock, which is dropped while waiting: the expert may need
- * memory that other threads release. Checks every LOOK_MS for their errors, after which no more experts may arrive. */
-static errint_t products_arrive(struct products *p)
+ * memory that other threads release. Checks every ERROR_CHECK_MS for their errors, after which no more experts may
+ * arrive. */
+static errint_t products_wait_next(struct products *p)
 {
     uint32_t index = 0;
     errint_t status = 0;
@@ -299,7 +300,7 @@ static errint_t products_arrive(struct products *p)
     p->fetching = true;
     while (rc == -ETIMEDOUT && p->error == 0) {
         pthread_mutex_unlock(&p->lock);
-        rc = efs_client_wait_any(p->request, LOOK_MS, &index, &status);
+        rc = efs_client_wait_any(p->request, ERROR_CHECK_MS, &index, &status);
         pthread_mutex_lock(&p->lock);
     }
     p->fetching = false;
@@ -311,21 +312,21 @@ static errint_t products_arrive(struct products *p)
 
 /* Takes the next block; waits for an expert if all blocks of the arrived ones are taken. false: no blocks left, or an
  * error. */
-static bool products_take(struct products *p, struct block *block)
+static bool products_next_block(struct products *p, struct block *block)
 {
     pthread_mutex_lock(&p->lock);
-    while (p->error == 0 && p->at == p->come_count && p->at < p->chosen_count) {
+    while (p->error == 0 && p->at == p->arrived_count && p->at < p->chosen_count) {
         errint_t rc = 0;
         if (p->fetching)
             pthread_cond_wait(&p->fetched, &p->lock);
         else
-            rc = products_arrive(p);
+            rc = products_wait_next(p);
         if (rc < 0)
             products_failed(p, rc, NULL);
     }
     bool taken = p->error == 0 && p->at < p->chosen_count;
     if (taken) {
-        struct chosen *c = &p->chosen[p->come[p->at]];
+        struct chosen *c = &p->chosen[p->arrived[p->at]];
         const uint32_t rows = p->weights[p->node]->rows;
         *block = (struct block){.chosen = c,
                                 .portion = &p->portions[c->portion + p->portion],
@@ -362,7 +363,7 @@ static void products_done(struct products *p, struct chosen *c)
         efs_client_drop(p->request, (uint32_t)(c - p->chosen));
 }
 
-static void multiply(struct products *p, const struct block *b, struct efsg_own *own)
+static void multiply(struct products *p, const struct block *b, struct efsg_thread_buffers *own)
 {
     struct ggml_tensor *out = p->nodes[b->node];
     const struct efs_tensor *matrix = b->chosen->matrix[b->node];
@@ -390,10 +391,10 @@ static void products_hint(const struct products *p, struct efsg_hints *hints)
         return;
     for (uint32_t s = 0; s < p->chosen_count; s++) /* one_vector: each expert once */
         chosen[s] = (uint32_t)id_at(ids, s, 0);
-    efsg_hints_tell(hints, p->weights[0], x->data, chosen, p->chosen_count);
+    efsg_hints_submit(hints, p->weights[0], x->data, chosen, p->chosen_count);
 }
 
-static void products_run(struct products *p, struct efsg_room *room, struct efsg_hints *hints, unsigned threads)
+static void products_run(struct products *p, struct efsg_buffers *room, struct efsg_hints *hints, unsigned threads)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2];
     const uint32_t portions = one_vector(p) ? 1 : p->portion_count;
@@ -402,7 +403,7 @@ static void products_run(struct products *p, struct efsg_room *room, struct efsg
         lay_out(p, &p->portions[i], &room->own[0]);
 #pragma omp parallel num_threads(threads)
     {
-        struct efsg_own *own = &room->own[omp_get_thread_num()];
+        struct efsg_thread_buffers *own = &room->own[omp_get_thread_num()];
         struct block block;
         if (!alone) {
 #pragma omp for schedule(dynamic)
@@ -411,7 +412,7 @@ static void products_run(struct products *p, struct efsg_room *room, struct efsg
         }
 #pragma omp single nowait
         products_hint(p, hints);
-        while (products_take(p, &block))
+        while (products_next_block(p, &block))
             multiply(p, &block, own);
     }
 }
@@ -428,7 +429,7 @@ const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op)
                : NULL;
 }
 
-enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
+enum ggml_status efsg_products(struct efsg_buffers *room, struct efsg_hints *hints, struct ggml_tensor *const *nodes,
                                unsigned count, int threads)
 {
     struct products p = {.nodes = nodes,
@@ -444,13 +445,13 @@ enum ggml_status efsg_products(struct efsg_room *room, struct efsg_hints *hints,
     p.block = p.block < share ? p.block : share;
     errint_t rc = sort_choices(&p, room);
     if (rc == 0)
-        rc = take_vectors(&p, room);
+        rc = alloc_vectors(&p, room);
     if (rc == 0)
-        rc = take_threads(room, (unsigned)threads);
+        rc = alloc_threads(room, (unsigned)threads);
     if (rc == 0)
         rc = efsg_source_begin(p.weights[0]->source, p.weights[0]->layer, p.needs, p.chosen_count, &p.request, &p.err);
     if (rc == 0)
-        rc = products_gather(&p);
+        rc = products_accept_resident(&p);
     if (rc == 0) {
         products_run(&p, room, hints, (unsigned)threads);
         rc = p.error;

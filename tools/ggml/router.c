@@ -71,7 +71,7 @@ static void note(struct efsg_routers *r, uint32_t layer, const struct ggml_tenso
     r->layers[layer] = (struct router){.data = w->data, .experts = (uint32_t)w->ne[1], .cols = (uint32_t)w->ne[0]};
 }
 
-void efsg_router_seen(const struct ggml_tensor *w)
+void efsg_router_record(const struct ggml_tensor *w)
 {
     unsigned layer;
     int end = 0;
@@ -137,10 +137,10 @@ static bool is_among(uint32_t expert, const uint32_t *experts, uint32_t count)
     return false;
 }
 
-void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const float *x, const uint32_t *chosen,
-                     uint32_t count)
+void efsg_hints_submit(struct efsg_hints *h, const struct efsg_weight *w, const float *x, const uint32_t *chosen,
+                       uint32_t count)
 {
-    struct efs_client *client = efsg_source_hinted(w->source);
+    struct efs_client *client = efsg_source_prefetch_client(w->source);
     if (!client || !w->routers || count == 0 || count > EFS_ROUTING_EXPERTS)
         return;
     struct efs_routing now = {
@@ -148,7 +148,7 @@ void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const fl
     (void)efs_observe(client, &now, NULL); /* an error only means less prefetch */
     for (uint32_t i = 0; h->count && h->layer == w->layer && i < h->count; i++) {
         h->right += is_among(h->experts[i], chosen, count);
-        h->told++;
+        h->hinted++;
     }
     const struct router next = router_of(w->routers, w->layer + 1);
     h->count = 0;
@@ -161,7 +161,7 @@ void efsg_hints_tell(struct efsg_hints *h, const struct efsg_weight *w, const fl
     h->layer = w->layer + 1;
     h->count = count;
     for (uint32_t i = 0; i < count; i++) /* hit rate of the hints so far */
-        weights[i] = (float)(h->right + 1) / (float)(h->told + 1);
+        weights[i] = (float)(h->right + 1) / (float)(h->hinted + 1);
     struct efs_routing guess = {.sequence = h->sequence,
                                 .layer = h->layer,
                                 .tokens = 1,

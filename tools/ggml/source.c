@@ -15,8 +15,8 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define OTHERS_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
-#define LOADING_SHARE 8u /* the pools get 1/8 until a context decodes, while the program allocates its memory */
+#define UNRESERVED_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
+#define LOAD_SHARE 8u        /* the pools get 1/8 until a context decodes, while the program allocates its memory */
 
 struct efsg_source {
     struct efsg_source *next;
@@ -107,7 +107,7 @@ static const char *source_budget(void)
     return budget && *budget && strcmp(budget, "auto") != 0 ? budget : NULL;
 }
 
-bool efsg_source_is_spared(uint64_t file_bytes)
+bool efsg_source_fits_memory(uint64_t file_bytes)
 {
     const char *store = getenv("EXPERTFS_STORE"), *budget = getenv("EXPERTFS_BUDGET");
     struct efs_memory memory;
@@ -118,10 +118,10 @@ bool efsg_source_is_spared(uint64_t file_bytes)
     return memory.available_bytes / 5 * 4 > file_bytes;
 }
 
-/* Lowers the budget of a store until efsg_source_settle(): 1/LOADING_SHARE of the pools, but at least two decoded
+/* Lowers the budget of a store until efsg_source_set_budget(): 1/LOAD_SHARE of the pools, but at least two decoded
  * experts for the check of the weights. Fixed buffers keep their size. If efs_set() refuses the budget, the first one
  * stays. */
-static void source_hold_back(struct efsg_source *source)
+static void source_limit_budget(struct efsg_source *source)
 {
     struct efs *fs = efs_client_fs(source->client);
     struct efs_store_info info;
@@ -134,7 +134,7 @@ static void source_hold_back(struct efsg_source *source)
     /* two experts of the mean decoded size, which also holds one larger coded expert */
     uint64_t two = info.experts ? 2 * info.expert_raw_bytes / info.experts : 0;
     uint64_t pools = stats.budget_bytes > stats.fixed_bytes ? stats.budget_bytes - stats.fixed_bytes : 0;
-    uint64_t share = pools / LOADING_SHARE > two ? pools / LOADING_SHARE : two;
+    uint64_t share = pools / LOAD_SHARE > two ? pools / LOAD_SHARE : two;
     uint64_t bytes = stats.fixed_bytes + (share < pools ? share : pools);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
     if (efs_set(fs, "budget", text, NULL, NULL) == 0)
@@ -142,19 +142,19 @@ static void source_hold_back(struct efsg_source *source)
                  (unsigned long long)(bytes >> 20));
 }
 
-/* Whether prefetch is on. said: EXPERTFS_PREFETCH, for a store; a mount has its own setting. */
-static bool source_prefetches(struct efsg_source *source, const char *said)
+/* Whether prefetch is on. setting: EXPERTFS_PREFETCH, for a store; a mount has its own setting. */
+static bool source_prefetches(struct efsg_source *source, const char *setting)
 {
     char mode[64] = "off";
     if (!efs_client_fs(source->client)) {
         ssize_t length = getxattr(source->path, "user.expertfs.prefetch", mode, sizeof(mode) - 1);
         mode[length > 0 ? length : 0] = '\0';
-        said = length > 0 ? mode : "off";
+        setting = length > 0 ? mode : "off";
     }
-    return said && *said && strcmp(said, "off") != 0;
+    return setting && *setting && strcmp(setting, "off") != 0;
 }
 
-struct efs_client *efsg_source_hinted(struct efsg_source *source)
+struct efs_client *efsg_source_prefetch_client(struct efsg_source *source)
 {
     return source->hinted ? source->client : NULL;
 }
@@ -177,7 +177,7 @@ static struct efsg_source *source_open(const char *path)
     if (efs_client_open(path, &options, &source->client, &err) < 0)
         goto failed;
     source->hinted = source_prefetches(source, options.prefetch);
-    source_hold_back(source);
+    source_limit_budget(source);
     return source;
 failed:
     efsg_log(GGML_LOG_LEVEL_ERROR, "%s; going on without expertfs", err.text[0] ? err.text : "no memory");
@@ -230,7 +230,7 @@ void efsg_source_put(struct efsg_source *source)
     free(source);
 }
 
-void efsg_source_settle(struct efsg_source *source)
+void efsg_source_set_budget(struct efsg_source *source)
 {
     struct efs *fs = efs_client_fs(source->client);
     struct efs_memory memory;
@@ -246,7 +246,7 @@ void efsg_source_settle(struct efsg_source *source)
     uint64_t rest = info.source_bytes - info.expert_raw_bytes, fixed = stats.fixed_bytes;
     /* Only the used part of the pool is added: the rest may have no pages and be part of available_bytes. */
     uint64_t pools = memory.available_bytes + stats.chunk_used_bytes;
-    uint64_t others = rest + pools / OTHERS_SHARE, least = pools / 8;
+    uint64_t others = rest + pools / UNRESERVED_SHARE, least = pools / 8;
     pools = pools > others + least ? pools - others : least;
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(fixed + pools));
     if (efs_set(fs, "budget", text, NULL, &err) < 0)
@@ -290,7 +290,7 @@ static bool same_bytes(struct efs *fs, uint32_t number, const uint8_t *want, uin
     return tools_read_wait(fs, number, NULL, offset, room, bytes) == 0 && memcmp(room, want, bytes) == 0;
 }
 
-bool efsg_source_agrees(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
+bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
 {
     struct efs *fs = efs_client_fs(source->client);
     struct efs_file_info info;

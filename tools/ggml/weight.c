@@ -80,7 +80,7 @@ static bool weight_checked(const struct efsg_weight *weight, const struct efsg_f
         uint64_t begin = file->offset + (uint64_t)((const uint8_t *)tensor->data - file->base);
         uint64_t bytes = (uint64_t)tensor->nb[2], middle = begin + need.expert * bytes + bytes / 2;
         size_t sample = bytes / 2 < SAMPLE_BYTES ? (size_t)(bytes / 2) : SAMPLE_BYTES;
-        if (!efsg_source_agrees(weight->source, file, middle, sample))
+        if (!efsg_source_matches(weight->source, file, middle, sample))
             rc = efs_fail(&err, -ENOENT, "%s has other weights", file->path);
     }
     if (rc < 0)

@@ -67,7 +67,7 @@ static const struct tools_option options[] = {
     {"shard-size", 0, "SIZE",
      "The unit of decoding, as bytes of BF16: 16K to 8M in steps of 16K (default 1M); other formats take shards of as "
      "many elements",
-     TOOLS_CALL, .take = take_shard_size},
+     TOOLS_CALL, .parse = take_shard_size},
     {"force", 'f', NULL, "Replace OUT if it exists", TOOLS_FLAG, .at = AT(options.force)},
     {"any", 0, NULL, "Pack SRC also if it has no weights, or not all", TOOLS_CLEAR, .at = AT(options.weights)},
     {"verify", 0, NULL, "Decode everything and compare it with SRC before OUT appears", TOOLS_FLAG,
@@ -123,7 +123,7 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
     if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE)
         fprintf(stderr, "mkexpertfs: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)
-        reclaim_tell_left(a->out);
+        print_unfinished(a->out);
     return interrupted ? TOOLS_EXIT_INTERRUPTED : EXIT_FAILURE;
 }
 
@@ -133,15 +133,15 @@ int main(int argc, char **argv)
     struct efs_pack_report report;
     struct efs_error err = {""};
     struct tools_progress progress;
-    tools_surroundings();
+    tools_init();
     tools_parse(&command, argc, argv, &a);
 
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
-    a.options.progress = tools_progress_tell;
+    a.options.progress = tools_progress_report;
     a.options.progress_arg = &progress;
     bool done = true;
-    errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_left(a.src, a.out, &err) : 0;
+    errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_unfinished(a.src, a.out, &err) : 0;
     if (rc == 0)
         rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, &err)
                                             : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);

@@ -20,7 +20,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
                      const struct efs_pack_options *options, struct efs_pack_report *report, bool *done,
                      struct efs_error *err);
 /* Prints the files that an unfinished --reclaim left, and the commands that continue. */
-void reclaim_tell_left(const char *out);
+void print_unfinished(const char *out);
 
 /* Prints the final table and lines with sizes and speed on stdout. */
 void print_report(const struct efs_pack_report *report, const char *out);

@@ -45,7 +45,7 @@ static errint_t reclaim_begin(const struct reclaim *reclaim, const char *src, co
         *done = true;
         return efs_reclaim(src, out, options, report, err);
     }
-    errint_t rc = efs_reclaim_look(src, out, options, &need, err);
+    errint_t rc = efs_reclaim_check_start(src, out, options, &need, err);
     if (rc < 0)
         return rc;
     print_need(reclaim->dry_run ? stdout : stderr, src, out, &need);
@@ -73,7 +73,7 @@ errint_t reclaim_run(const struct reclaim *reclaim, const char *src, const char 
     return efs_reclaim_undo(src, out, options, err);
 }
 
-void reclaim_tell_left(const char *out)
+void print_unfinished(const char *out)
 {
     if (access(out, F_OK) == 0) /* a complete store cannot be undone */
         fprintf(stderr, "mkexpertfs: %s.reclaim is left: `mkexpertfs --resume %s` removes it\n", out, out);

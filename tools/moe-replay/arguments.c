@@ -60,7 +60,7 @@ static const struct tools_option options[] = {
      .most = BATCH_MAX},
     {"budget", 0, "SIZE,...",
      "Memory for experts: sizes, or percentages of all experts in full (default: 10%,25%,50%,75%)", TOOLS_CALL,
-     .take = take_budgets},
+     .parse = take_budgets},
     {"policy", 0, "NAME,...",
      "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking (default: all but published), or NAME:POOLS "
      "with io (zipmoe's default), makespan, coded (the others'), even, full, raw. Of the simulator, on whole coded "
@@ -79,23 +79,23 @@ static const struct tools_option options[] = {
     {"run-us", 0, "N", "Time of an expert for one token, in the simulator (default: 0)", TOOLS_NUMBER, AT(run_us),
      .most = US_MAX},
     {"tune", 0, "NAME=NUMBER", "share: of the budget, for guesses; swaps: experts that dali exchanges at once (8)",
-     TOOLS_CALL, .take = take_tune},
+     TOOLS_CALL, .parse = take_tune},
     {.kind = TOOLS_HEADING, .help = "Output:"},
     {"json", 0, "FILE", "Write the runs as JSON, too; - is standard output, without the table then", TOOLS_TEXT,
      AT(json)},
-    {"simulate", 0, NULL, "without --mount and --peer it simulates", TOOLS_GONE, .at = 0},
-    {"plan", 0, NULL, "--policy zipmoe:POOLS", TOOLS_GONE, .at = 0},
-    {"unit", 0, NULL, "--policy NAME:POOLS", TOOLS_GONE, .at = 0},
-    {"turns", 0, NULL, "compare runs", TOOLS_GONE, .at = 0},
-    {"threads", 0, NULL, "all cores compute", TOOLS_GONE, .at = 0},
-    {"workers", 0, NULL, "those of the profile decode", TOOLS_GONE, .at = 0},
-    {"open-us", 0, NULL, "the simulator goes by the profile", TOOLS_GONE, .at = 0},
-    {"expertfs", 0, NULL, "mount STORE, then --mount DIR", TOOLS_GONE, .at = 0},
-    {"warm", 0, NULL, "mount STORE with -o prefetch=auto, then --mount DIR", TOOLS_GONE, .at = 0},
-    {"allowance", 0, NULL, "tools/bench/run replay makes memory cgroups", TOOLS_GONE, .at = 0},
-    {"prealloc", 0, NULL, "memory is always taken before the first token", TOOLS_GONE, .at = 0},
-    {"plot", 0, NULL, "tools/bench/plot.py draws --json", TOOLS_GONE, .at = 0},
-    {"quiet", 'q', NULL, "progress is shown on a terminal alone", TOOLS_GONE, .at = 0},
+    {"simulate", 0, NULL, "without --mount and --peer it simulates", TOOLS_REMOVED, .at = 0},
+    {"plan", 0, NULL, "--policy zipmoe:POOLS", TOOLS_REMOVED, .at = 0},
+    {"unit", 0, NULL, "--policy NAME:POOLS", TOOLS_REMOVED, .at = 0},
+    {"turns", 0, NULL, "compare runs", TOOLS_REMOVED, .at = 0},
+    {"threads", 0, NULL, "all cores compute", TOOLS_REMOVED, .at = 0},
+    {"workers", 0, NULL, "those of the profile decode", TOOLS_REMOVED, .at = 0},
+    {"open-us", 0, NULL, "the simulator goes by the profile", TOOLS_REMOVED, .at = 0},
+    {"expertfs", 0, NULL, "mount STORE, then --mount DIR", TOOLS_REMOVED, .at = 0},
+    {"warm", 0, NULL, "mount STORE with -o prefetch=auto, then --mount DIR", TOOLS_REMOVED, .at = 0},
+    {"allowance", 0, NULL, "tools/bench/run replay makes memory cgroups", TOOLS_REMOVED, .at = 0},
+    {"prealloc", 0, NULL, "memory is always taken before the first token", TOOLS_REMOVED, .at = 0},
+    {"plot", 0, NULL, "tools/bench/plot.py draws --json", TOOLS_REMOVED, .at = 0},
+    {"quiet", 'q', NULL, "progress is shown on a terminal alone", TOOLS_REMOVED, .at = 0},
     {0}};
 
 bool replay_arguments_live(const struct replay_arguments *a)
@@ -127,7 +127,7 @@ static void finish_options(const struct argp_state *state, void *into)
     static char policies[][8] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
     struct replay_arguments *a = into;
     bool live = replay_arguments_live(a);
-    a->predictor_count = predict_choices_take(state, "predict", &a->predict, true, a->predictors);
+    a->predictor_count = predict_choices_parse(state, "predict", &a->predict, true, a->predictors);
     if (live)
         check_live(state, a);
     else if (!a->profile == !a->store)

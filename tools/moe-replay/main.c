@@ -26,7 +26,7 @@ struct session {
     struct replay_arguments *a;
     struct efs_route trace, history;
     bool table;
-    struct replay_foresight foresight[PREDICT_LIST_MAX]; /* for the current batch size */
+    struct replay_predictions predicted[PREDICT_LIST_MAX]; /* for the current batch size */
     struct replay_report report;
     struct tools_progress progress;
     uint64_t done_tokens, all_tokens;
@@ -35,7 +35,7 @@ struct session {
 static bool show_progress(void *arg, uint64_t tokens)
 {
     struct session *session = arg;
-    return tools_progress_tell(&session->progress, session->done_tokens + tokens, session->all_tokens, "replaying");
+    return tools_progress_report(&session->progress, session->done_tokens + tokens, session->all_tokens, "replaying");
 }
 
 static errint_t workload_open(const struct session *session, const struct efs_route *route, const char *path,
@@ -113,23 +113,23 @@ static void take_record(struct session *session, bool first)
 }
 
 static errint_t simulate_one(struct session *session, const struct replay_workload *w,
-                             const struct replay_history *history, const struct replay_foresight *foresight,
+                             const struct replay_history *history, const struct replay_predictions *predicted,
                              struct replay_run_record *record, struct efs_error *err)
 {
     const struct replay_setup *s = &session->a->setup;
-    uint64_t kept_bytes = record->budget_bytes - (foresight ? replay_ahead_held_bytes(s, record->budget_bytes) : 0);
+    uint64_t kept_bytes = record->budget_bytes - (predicted ? replay_prefetch_cap_bytes(s, record->budget_bytes) : 0);
     int rc = replay_plan_make(s, &record->policy, history, kept_bytes, &record->plan);
     if (rc < 0)
         return efs_fail(err, rc, "planning %s for %s failed: %s", session->a->budgets.word[record->budget],
                         record->policy.name, strerror(-rc));
-    rc = replay_simulate(s, w, &record->policy, history, &record->plan, foresight, record->budget_bytes, show_progress,
+    rc = replay_simulate(s, w, &record->policy, history, &record->plan, predicted, record->budget_bytes, show_progress,
                          session, &record->result);
     return rc < 0 ? efs_fail(err, rc, "replaying with %s failed: %s", record->policy.name, strerror(-rc)) : 0;
 }
 
-static bool can_guess(const struct replay_policy *policy)
+static bool can_predict(const struct replay_policy *policy)
 {
-    return policy->keeper == REPLAY_KEEP_NONE && policy->pools != REPLAY_RAW;
+    return policy->cache == REPLAY_CACHE_NONE && policy->pools != REPLAY_RAW;
 }
 
 /* Runs each policy without prefetch, then with each predictor. */
@@ -142,9 +142,9 @@ static errint_t simulate_budget(struct session *session, const struct replay_wor
     bool first = true;
     for (uint32_t i = 0; i < a->policies.count; i++)
         for (uint32_t p = 0; p <= a->predictor_count && rc == 0 && !tools_interrupted(); p++) {
-            const struct replay_foresight *foresight = p ? &session->foresight[p - 1] : NULL;
+            const struct replay_predictions *predicted = p ? &session->predicted[p - 1] : NULL;
             struct replay_run_record *record = &session->report.runs[session->report.count];
-            if (foresight && (!foresight->first || !can_guess(&a->policy[i])))
+            if (predicted && (!predicted->first || !can_predict(&a->policy[i])))
                 continue;
             *record = (struct replay_run_record){.policy = a->policy[i],
                                                  .predictor = p ? a->predictors[p - 1].name : NULL,
@@ -152,7 +152,7 @@ static errint_t simulate_budget(struct session *session, const struct replay_wor
                                                  .budget = budget};
             replay_budget_parse(a->budgets.word[budget], (double)s->bytes[EFS_POOL_F] * s->layers * s->experts,
                                 &record->budget_bytes);
-            rc = simulate_one(session, w, history, foresight, record, err);
+            rc = simulate_one(session, w, history, predicted, record, err);
             if (rc == 0)
                 take_record(session, first);
             first = false;
@@ -160,16 +160,16 @@ static errint_t simulate_budget(struct session *session, const struct replay_wor
     return rc;
 }
 
-static errint_t foresee(struct session *session, uint32_t p, const struct replay_workload *past,
-                        const struct replay_workload *w, struct efs_error *err)
+static errint_t make_predictions(struct session *session, uint32_t p, const struct replay_workload *past,
+                                 const struct replay_workload *w, struct efs_error *err)
 {
     const struct predict_choice *choice = &session->a->predictors[p];
-    if (!replay_foresight_possible(choice, past, w))
+    if (!replay_predictions_possible(choice, past, w))
         return choice->named
                    ? efs_fail(err, -ENODATA, "--predict %s: %s has no hidden states and routers for this model",
                               choice->name, session->a->trace.word[0])
                    : 0; /* skip its runs */
-    int rc = replay_foresight_make(choice, past, w, REPLAY_DISTANCES, &session->foresight[p]);
+    int rc = replay_predictions_make(choice, past, w, REPLAY_DISTANCES, &session->predicted[p]);
     if (rc == -ECANCELED)
         return 0; /* interrupted: print the completed runs */
     return rc < 0 ? efs_fail(err, rc, "%s: %s", choice->name, strerror(-rc)) : 0;
@@ -190,11 +190,11 @@ static errint_t simulate_batch(struct session *session, uint32_t batch, struct e
             efs_fail(err, rc, "%s: %s", a->plan_from ? a->plan_from : a->trace.word[0], strerror(-rc));
     }
     for (uint32_t p = 0; rc == 0 && !tools_interrupted() && p < a->predictor_count; p++)
-        rc = foresee(session, p, a->plan_from ? &past : NULL, &w, err);
+        rc = make_predictions(session, p, a->plan_from ? &past : NULL, &w, err);
     for (uint32_t b = 0; rc == 0 && !tools_interrupted() && b < a->budgets.count; b++)
         rc = simulate_budget(session, &w, &history, b, err);
     for (uint32_t p = 0; p < a->predictor_count; p++)
-        replay_foresight_free(&session->foresight[p]);
+        replay_predictions_free(&session->predicted[p]);
     replay_history_free(&history);
     replay_workload_free(&past);
     replay_workload_free(&w);
@@ -285,7 +285,7 @@ static errint_t play_one(struct session *session, struct efs_error *err)
         print_head(session);
     fflush(stdout);
     if (rc == 0)
-        rc = replay_play(reader, model, &w, a->compute, a->setup.layer_ns, show_progress, session, record, err);
+        rc = replay_run_live(reader, model, &w, a->compute, a->setup.layer_ns, show_progress, session, record, err);
     if (reader)
         reader->close(reader);
     if (record->result.tokens > 0)
@@ -342,7 +342,7 @@ int main(int argc, char **argv)
 {
     struct replay_arguments a;
     struct efs_error err = {""};
-    tools_surroundings();
+    tools_init();
     for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(argv[1], strchr(commands[i].title, ' ') + 1) == 0) {
             argv[1] = commands[i].title;

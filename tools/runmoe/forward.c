@@ -134,7 +134,7 @@ static void rms_norm(const float *x, const float *weight, float *y, size_t count
 }
 
 /* Computes the cosines and sines of RoPE for the positions of count tokens. */
-static void turn_positions(struct forward *f, uint32_t count)
+static void rope_angles(struct forward *f, uint32_t count)
 {
     const struct config *c = &f->model->config;
     uint32_t head_dim = c->head_dim;
@@ -147,7 +147,7 @@ static void turn_positions(struct forward *f, uint32_t count)
 }
 
 /* Applies norm and RoPE to each head of one token. Pairs are (i, i + head_dim / 2). */
-static void norm_and_turn(const struct forward *f, uint32_t token, float *heads, uint32_t count, const float *weight)
+static void norm_and_rotate(const struct forward *f, uint32_t token, float *heads, uint32_t count, const float *weight)
 {
     uint32_t head_dim = f->model->config.head_dim, half = head_dim / 2;
     const float *cosine = f->turn + (size_t)token * head_dim, *sine = cosine + half;
@@ -208,8 +208,8 @@ static void attention(struct forward *f, uint32_t n, uint32_t count)
     parallel_product(f->threads, &layer->k, f->normed, keys, count);
     parallel_product(f->threads, &layer->v, f->normed, values, count);
     for (uint32_t t = 0; t < count; t++) {
-        norm_and_turn(f, t, f->q + t * q_step, c->heads, layer->q_norm);
-        norm_and_turn(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
+        norm_and_rotate(f, t, f->q + t * q_step, c->heads, layer->q_norm);
+        norm_and_rotate(f, t, keys + t * kv_step, c->kv_heads, layer->k_norm);
     }
     parallel(f->threads, attend, &a, (size_t)count * c->heads);
     narrow_to_bf16(f, f->attended, count * q_step);
@@ -325,7 +325,7 @@ errint_t forward_run(struct forward *f, const uint32_t *tokens, uint32_t count, 
     for (size_t t = 0; t < count; t++)
         matrix_row(&m->embedding, tokens[t], f->x + t * m->config.hidden);
     trace_embeddings(f->trace, count, f->x);
-    turn_positions(f, count);
+    rope_angles(f, count);
     for (uint32_t n = 0; n < m->config.layers; n++) {
         norm_all(f, m->layers[n].attention_norm, count);
         attention(f, n, count);

@@ -107,7 +107,7 @@ static const struct tools_option options[] = {
     {"prompt", 'p', "IDS",
      "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0). Several are run one after the "
      "other, each a sequence of its own",
-     TOOLS_CALL, .take = take_prompt},
+     TOOLS_CALL, .parse = take_prompt},
     {"tokens", 'n', "N", "Generate N tokens after each prompt (default 32; 0: only run the prompt)", TOOLS_UNSIGNED,
      AT(tokens), .most = 1000000},
     {"temp", 'T', "T", "Draw with that temperature (default 0: the most likely token)", TOOLS_DECIMAL, AT(temperature),
@@ -134,7 +134,7 @@ static const struct tools_option options[] = {
      "Run without a key of config.json, such as rope_scaling.beta_fast, or a tensor, which is not known here; a "
      "pattern, "
      "may be given several times",
-     TOOLS_CALL, .take = take_ignored},
+     TOOLS_CALL, .parse = take_ignored},
     {"logits", 0, "FILE", "Write the logits of all positions there, as F32", TOOLS_TEXT, .at = AT(logits_path)},
     {"trace", 0, "FILE",
      "Write a routing trace there, expertfs-route(5): experts, probabilities, hidden states, embeddings, routers",
@@ -340,7 +340,7 @@ int main(int argc, char **argv)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct arguments a = {.tokens = 32, .batch = 32, .form = EFS_FORM_ANY, .threads = cores > 0 ? (unsigned)cores : 1};
     a.options = (struct efs_client_options){.keep_bytes = EFS_KEEP_AUTO, .log = print_log};
-    tools_surroundings();
+    tools_init();
     tools_parse(&command, argc, argv, &a);
     a.options.workers = a.threads;
     a.options.coded_only = a.form == EFS_FORM_CODED;

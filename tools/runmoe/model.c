@@ -144,7 +144,7 @@ static bool is_expert_matrix(const struct config *c, const char *name)
 }
 
 /* Adds the tensors of a file, except experts', to l->tensors. */
-static void loader_note(struct loader *l, const char *path)
+static void loader_add_tensors(struct loader *l, const char *path)
 {
     uint64_t length = 0;
     char *text = NULL;
@@ -187,7 +187,7 @@ static void *loader_memory(struct loader *l, size_t bytes)
 }
 
 /* Reads a BF16 or F32 tensor of this size and removes it from l->tensors. layer NO_LAYER: tensor is the full name. */
-static struct matrix loader_take(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
+static struct matrix loader_read(struct loader *l, uint32_t layer, const char *tensor, uint32_t rows, uint32_t columns)
 {
     char name[256];
     struct matrix matrix = {.rows = rows, .columns = columns};
@@ -228,44 +228,44 @@ static struct matrix loader_take(struct loader *l, uint32_t layer, const char *t
 }
 
 /* Reads a vector and converts it to floats. */
-static const float *loader_take_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
+static const float *loader_read_vector(struct loader *l, uint32_t layer, const char *tensor, uint32_t count)
 {
-    struct matrix matrix = loader_take(l, layer, tensor, 1, count);
+    struct matrix matrix = loader_read(l, layer, tensor, 1, count);
     float *vector = l->rc == 0 ? loader_memory(l, count * sizeof(*vector)) : NULL;
     if (vector)
         matrix_row(&matrix, 0, vector);
     return vector;
 }
 
-static void loader_take_layer(struct loader *l, uint32_t n)
+static void loader_read_layer(struct loader *l, uint32_t n)
 {
     const struct config *c = &l->model->config;
     uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l->model->layers[n] = (struct layer){
-        .attention_norm = loader_take_vector(l, n, "input_layernorm.weight", c->hidden),
-        .q_norm = loader_take_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
-        .k_norm = loader_take_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
-        .ffn_norm = loader_take_vector(l, n, "post_attention_layernorm.weight", c->hidden),
-        .q = loader_take(l, n, "self_attn.q_proj.weight", q, c->hidden),
-        .k = loader_take(l, n, "self_attn.k_proj.weight", kv, c->hidden),
-        .v = loader_take(l, n, "self_attn.v_proj.weight", kv, c->hidden),
-        .o = loader_take(l, n, "self_attn.o_proj.weight", c->hidden, q),
-        .router = loader_take(l, n, "mlp.gate.weight", c->experts, c->hidden),
+        .attention_norm = loader_read_vector(l, n, "input_layernorm.weight", c->hidden),
+        .q_norm = loader_read_vector(l, n, "self_attn.q_norm.weight", c->head_dim),
+        .k_norm = loader_read_vector(l, n, "self_attn.k_norm.weight", c->head_dim),
+        .ffn_norm = loader_read_vector(l, n, "post_attention_layernorm.weight", c->hidden),
+        .q = loader_read(l, n, "self_attn.q_proj.weight", q, c->hidden),
+        .k = loader_read(l, n, "self_attn.k_proj.weight", kv, c->hidden),
+        .v = loader_read(l, n, "self_attn.v_proj.weight", kv, c->hidden),
+        .o = loader_read(l, n, "self_attn.o_proj.weight", c->hidden, q),
+        .router = loader_read(l, n, "mlp.gate.weight", c->experts, c->hidden),
     };
 }
 
-static void loader_take_all(struct loader *l, const char *const *ignored)
+static void loader_read_all(struct loader *l, const char *const *ignored)
 {
     struct model *m = l->model;
     const struct config *c = &m->config;
-    m->embedding = loader_take(l, NO_LAYER, "model.embed_tokens.weight", c->vocab, c->hidden);
-    m->head = c->tied ? m->embedding : loader_take(l, NO_LAYER, "lm_head.weight", c->vocab, c->hidden);
-    m->final_norm = loader_take_vector(l, NO_LAYER, "model.norm.weight", c->hidden);
+    m->embedding = loader_read(l, NO_LAYER, "model.embed_tokens.weight", c->vocab, c->hidden);
+    m->head = c->tied ? m->embedding : loader_read(l, NO_LAYER, "lm_head.weight", c->vocab, c->hidden);
+    m->final_norm = loader_read_vector(l, NO_LAYER, "model.norm.weight", c->hidden);
     m->layers = calloc(c->layers, sizeof(*m->layers));
     if (l->rc == 0 && !m->layers)
         l->rc = efs_fail(l->err, -ENOMEM, "no memory");
     for (uint32_t n = 0; l->rc == 0 && n < c->layers; n++)
-        loader_take_layer(l, n);
+        loader_read_layer(l, n);
     /* A tensor that is not loaded means that the model has a part that would not be run. */
     const char *name;
     json_t *value;
@@ -292,9 +292,9 @@ static errint_t model_load(struct model *m, const char *const *ignored, struct e
     free(text);
     if (l.rc == 0)
         files = weight_files(&l);
-    json_object_foreach(files, path, value) if (l.rc == 0) loader_note(&l, path);
+    json_object_foreach(files, path, value) if (l.rc == 0) loader_add_tensors(&l, path);
     if (l.rc == 0)
-        loader_take_all(&l, ignored);
+        loader_read_all(&l, ignored);
     source_close(&l.source);
     json_decref(files);
     json_decref(l.tensors);

@@ -41,7 +41,7 @@ static const struct tools_option options[] = {
     {"cached", 0, "N", "Percent of each layer's experts that the graphics processor holds (default: 25)", TOOLS_DECIMAL,
      AT(setup.cached), .most = 100, .scale = 0.01},
     {"plan-from", 0, "TRACE", "Popular experts, and which follow which, from this history", TOOLS_TEXT, AT(plan_from)},
-    {.name = "save-cpu", .help = "--store and --cpu write the file", .kind = TOOLS_GONE},
+    {.name = "save-cpu", .help = "--store and --cpu write the file", .kind = TOOLS_REMOVED},
     {0}};
 
 static void finish_options(const struct argp_state *state, void *into)
@@ -73,13 +73,13 @@ static errint_t one_batch(struct arguments *a, const struct efs_route *trace, co
     a->setup.history = history->tokens ? &past : NULL;
     for (unsigned run = 0; rc == 0 && run <= REPLAY_ASSIGN_SYSTEMS; run++) {
         rc = run == 0 ? replay_assign_rules(&a->setup, &w, &rules)
-                      : replay_assign_play(&a->setup, &w, &replay_assign_systems[run - 1], &runs[run - 1]);
+                      : replay_assign_simulate(&a->setup, &w, &replay_assign_systems[run - 1], &runs[run - 1]);
         if (rc == -ENOSPC)
             efs_fail(err, rc, "%s has no memory for --cached %.0f of %u layers", a->setup.gpu.name,
                      100 * a->setup.cached, w.layers);
         else if (rc < 0)
             efs_fail(err, rc, "%s: batches of %u: %s", a->trace.word[0], batch, strerror(-rc));
-        else if (tools_progress_tell(progress, run, REPLAY_ASSIGN_SYSTEMS, "assigning"))
+        else if (tools_progress_report(progress, run, REPLAY_ASSIGN_SYSTEMS, "assigning"))
             rc = -ECANCELED;
     }
     if (rc == 0)

@@ -68,21 +68,21 @@ errint_t replay_assign_rules(const struct replay_assign_setup *setup, const stru
                              struct replay_assign_rules *result);
 
 /* A system: an assignment rule, a cache policy of the GPU and a predictor for transfers ahead of use. */
-enum replay_gpu_keeps { REPLAY_GPU_NOTHING, REPLAY_GPU_POPULAR, REPLAY_GPU_LRU, REPLAY_GPU_WINDOW };
-enum replay_gpu_guess { REPLAY_GUESS_NONE, REPLAY_GUESS_TRANSITIONS, REPLAY_GUESS_ORACLE };
+enum replay_gpu_policy { REPLAY_GPU_NOTHING, REPLAY_GPU_POPULAR, REPLAY_GPU_LRU, REPLAY_GPU_WINDOW };
+enum replay_gpu_prediction { REPLAY_PREDICT_NONE, REPLAY_PREDICT_TRANSITIONS, REPLAY_PREDICT_ORACLE };
 struct replay_assign_system {
     const char *name;
     enum efs_assign_rule rule;
-    enum replay_gpu_keeps keeps;
-    enum replay_gpu_guess guess;
+    enum replay_gpu_policy keeps;
+    enum replay_gpu_prediction guess;
     bool whole_layers; /* the last layers, up to the size of the cache, run on the GPU, the rest on the CPU */
 };
 struct replay_assign_run {
     uint64_t tokens, asked, hits, guessed, guessed_right;
     double time_ns, moe_ns, cpu_ns, gpu_ns, decide_ns, moved_bytes;
 };
-errint_t replay_assign_play(const struct replay_assign_setup *setup, const struct replay_workload *w,
-                            const struct replay_assign_system *system, struct replay_assign_run *run);
+errint_t replay_assign_simulate(const struct replay_assign_setup *setup, const struct replay_workload *w,
+                                const struct replay_assign_system *system, struct replay_assign_run *run);
 
 /* The steps of DALI (Figure 19), the systems it is compared with (Figure 12), and the rule of sched/. */
 #define REPLAY_ASSIGN_SYSTEMS 13u

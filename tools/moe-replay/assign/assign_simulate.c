@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define DENSE_BYTES (2.0 * (1u << 30)) /* GPU memory reserved for everything but experts */
-#define GUESSES 2u                     /* most experts transferred ahead for the next layer */
+#define PREFETCHES_MAX 2u              /* most experts transferred ahead for the next layer */
 #define CACHE_WINDOW 4u                /* passes between swaps of the cache, DALI's w */
 #define CACHE_SWAPS 2u                 /* most experts swapped at a time, DALI's u */
 #define RULES_HISTORY_PART 10u         /* without a history, the first tenth of the trace is counted */
@@ -206,7 +206,7 @@ static void learn_transitions(uint32_t *transitions, const struct replay_workloa
 }
 
 /* Predicts the number of tokens of each expert in the next layer, from the transitions. */
-static void guess_next(struct player *p, uint64_t first, uint32_t width, uint32_t layer)
+static void predict_next(struct player *p, uint64_t first, uint32_t width, uint32_t layer)
 {
     const struct replay_workload *w = p->w;
     memset(p->guess, 0, w->experts * sizeof(*p->guess));
@@ -222,7 +222,7 @@ static void guess_next(struct player *p, uint64_t first, uint32_t width, uint32_
         }
 }
 
-static void know_next(struct player *p, uint64_t pass, uint32_t layer)
+static void predict_perfectly(struct player *p, uint64_t pass, uint32_t layer)
 {
     const struct replay_workload *w = p->w;
     memset(p->guess, 0, w->experts * sizeof(*p->guess));
@@ -266,11 +266,11 @@ static uint64_t link_moves(struct player *p, uint64_t idle_ns, struct replay_ass
 }
 
 /* Starts up to two transfers for the next layer: of the missing experts with the most predicted tokens. */
-static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, struct replay_assign_run *run)
+static void link_prefetches(struct player *p, uint32_t layer, uint64_t idle_ns, struct replay_assign_run *run)
 {
     const struct replay_workload *w = p->w;
     const bool *cached = p->cached + (size_t)(layer + 1) * w->experts;
-    for (uint32_t n = 0; n < GUESSES && idle_ns > 0; n++) {
+    for (uint32_t n = 0; n < PREFETCHES_MAX && idle_ns > 0; n++) {
         uint32_t best = w->experts;
         for (uint32_t e = 0; e < w->experts; e++)
             if (!cached[e] && p->next_ahead_ns[e] == 0 && p->guess[e] > 0 &&
@@ -287,7 +287,7 @@ static void link_guesses(struct player *p, uint32_t layer, uint64_t idle_ns, str
 
 /* ---- cache policies -------------------------------------------------------------------------------------------- */
 
-static void keep_last_used(struct player *p, uint32_t layer)
+static void lru_update(struct player *p, uint32_t layer)
 {
     size_t row = (size_t)layer * p->w->experts;
     p->clock++;
@@ -306,7 +306,7 @@ static void keep_last_used(struct player *p, uint32_t layer)
     }
 }
 
-static void keep_window(struct player *p, uint32_t layer)
+static void window_update(struct player *p, uint32_t layer)
 {
     struct efs_gpu_swap swaps[EFS_GPU_SWAPS_MAX];
     uint32_t count = efs_gpu_cache_pass(&p->window[layer], p->tokens, swaps);
@@ -342,17 +342,17 @@ static errint_t play_layer(struct player *p, const struct replay_assign_system *
     run->gpu_ns += (double)sum.device_ns[EFS_ASSIGN_GPU];
     run->time_ns += (double)sum.makespan_ns;
     if (system->keeps == REPLAY_GPU_LRU)
-        keep_last_used(p, layer);
+        lru_update(p, layer);
     else if (system->keeps == REPLAY_GPU_WINDOW)
-        keep_window(p, layer);
+        window_update(p, layer);
     uint64_t idle_ns = link_moves(p, sum.makespan_ns > link_ns ? sum.makespan_ns - link_ns : 0, run);
     memset(p->next_ahead_ns, 0, w->experts * sizeof(*p->next_ahead_ns));
-    if (system->guess != REPLAY_GUESS_NONE && layer + 1 < w->layers) {
-        if (system->guess == REPLAY_GUESS_ORACLE)
-            know_next(p, pass, layer);
+    if (system->guess != REPLAY_PREDICT_NONE && layer + 1 < w->layers) {
+        if (system->guess == REPLAY_PREDICT_ORACLE)
+            predict_perfectly(p, pass, layer);
         else
-            guess_next(p, first, w->width[pass], layer);
-        link_guesses(p, layer, idle_ns, run);
+            predict_next(p, first, w->width[pass], layer);
+        link_prefetches(p, layer, idle_ns, run);
     }
     uint64_t *swap = p->ahead_ns;
     p->ahead_ns = p->next_ahead_ns;
@@ -368,7 +368,7 @@ static errint_t begin_system(struct player *p, const struct replay_assign_system
         cache_popular(p);
     for (uint32_t l = w->layers - (system->whole_layers ? whole : 0); l < w->layers; l++)
         memset(p->cached + (size_t)l * w->experts, true, w->experts);
-    if (system->guess != REPLAY_GUESS_TRANSITIONS)
+    if (system->guess != REPLAY_PREDICT_TRANSITIONS)
         return 0;
     EFS_TABLE(&p->tables, p->transitions, (size_t)w->layers * w->experts * w->experts);
     if (efs_tables_error(&p->tables) < 0)
@@ -378,8 +378,8 @@ static errint_t begin_system(struct player *p, const struct replay_assign_system
     return 0;
 }
 
-errint_t replay_assign_play(const struct replay_assign_setup *setup, const struct replay_workload *w,
-                            const struct replay_assign_system *system, struct replay_assign_run *run)
+errint_t replay_assign_simulate(const struct replay_assign_setup *setup, const struct replay_workload *w,
+                                const struct replay_assign_system *system, struct replay_assign_run *run)
 {
     struct player p;
     *run = (struct replay_assign_run){.tokens = w->tokens};

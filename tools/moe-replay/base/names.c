@@ -9,8 +9,8 @@
 
 static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
 static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {"request", "paper"};
-static const char *const keeper_names[REPLAY_KEEPERS] = {"",     "oracle",       "least-stale",  "layer-lfu",
-                                                         "fmoe", "moe-infinity", "dali-printed", "dali"};
+static const char *const cache_names[REPLAY_CACHES] = {"",     "oracle",       "least-stale",  "layer-lfu",
+                                                       "fmoe", "moe-infinity", "dali-printed", "dali"};
 static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
 
 const char *replay_runner_name(enum replay_runner runner)
@@ -46,10 +46,10 @@ bool replay_policy_parse(const char *text, struct replay_policy *policy)
     memcpy(policy->name, text, bytes);
     policy->published = strcmp(policy->name, "published") == 0;
     policy->kind = policy->published ? EFS_POLICY_ZIPMOE : efs_policy_by_name(policy->name);
-    for (unsigned k = REPLAY_KEEP_NONE + 1; k < REPLAY_KEEPERS; k++)
-        if (strcmp(policy->name, keeper_names[k]) == 0)
-            policy->keeper = (enum replay_keeper_kind)k;
-    if (policy->keeper != REPLAY_KEEP_NONE) {
+    for (unsigned k = REPLAY_CACHE_NONE + 1; k < REPLAY_CACHES; k++)
+        if (strcmp(policy->name, cache_names[k]) == 0)
+            policy->cache = (enum replay_cache_kind)k;
+    if (policy->cache != REPLAY_CACHE_NONE) {
         policy->pools = REPLAY_CODED;
         return !colon;
     }

@@ -77,24 +77,25 @@ enum replay_pools {
     REPLAY_POOLS
 };
 
-/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts (sim/cache_sim.h).
+/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts
+ * (sim/cache_sim.h).
  */
-enum replay_keeper_kind {
-    REPLAY_KEEP_NONE, /* a policy of the engine */
-    REPLAY_KEEP_ORACLE,
-    REPLAY_KEEP_LEAST_STALE,
-    REPLAY_KEEP_LAYER_LFU,
-    REPLAY_KEEP_FMOE,
-    REPLAY_KEEP_INFINITY,
-    REPLAY_KEEP_DALI_PRINTED,
-    REPLAY_KEEP_DALI,
-    REPLAY_KEEPERS
+enum replay_cache_kind {
+    REPLAY_CACHE_NONE, /* a policy of the engine */
+    REPLAY_CACHE_ORACLE,
+    REPLAY_CACHE_LEAST_STALE,
+    REPLAY_CACHE_LAYER_LFU,
+    REPLAY_CACHE_FMOE,
+    REPLAY_CACHE_INFINITY,
+    REPLAY_CACHE_DALI_PRINTED,
+    REPLAY_CACHE_DALI,
+    REPLAY_CACHES
 };
 
 struct replay_policy {
     char name[24]; /* "zipmoe", "published", "lru", ..., "oracle" */
     enum efs_policy_kind kind;
-    enum replay_keeper_kind keeper;
+    enum replay_cache_kind cache;
     bool published;
     enum replay_pools pools;
 };
@@ -140,7 +141,7 @@ int replay_plan_make(const struct replay_setup *setup, const struct replay_polic
 /* ---- results of a run ---- */
 
 /* Counters of prefetch: of the simulator, or those of the engine for a run on real files. */
-struct replay_guesses {
+struct replay_prefetch_counts {
     uint64_t missing;       /* live: requested experts that no cache held: prefetched, or not in memory */
     uint64_t missing_bytes; /* simulated: the same, in bytes */
     uint64_t used, late;    /* requested experts that were prefetched; whose prefetch was still in flight */
@@ -156,8 +157,9 @@ struct replay_result {
     double policy_ns; /* mean per request */
     double recoded_bytes;
     double limit_ns; /* max(reads, computing, decoding): lower bound for any order of the same operations */
-    struct replay_guesses guesses;
-    double guesses_ratio; /* simulated: time with prefetch over time without, as measured by the governor's trial */
+    struct replay_prefetch_counts prefetch;
+    double
+        prefetch_time_ratio; /* simulated: time with prefetch over time without, as measured by the governor's trial */
 };
 /* Called after each pass on real files and every 32 passes in the simulator, with the number of tokens done. true:
  * stop; the result then covers the passes done. */
@@ -167,7 +169,7 @@ typedef bool replay_progress_fn(void *arg, uint64_t tokens);
 
 /* Computes medians and 99th percentiles over the first r->passes passes. A token's time is that of its pass; the first
  * token of a sequence counts for TTFT, each other token for TPOT. 0 or -ENOMEM. */
-int replay_take_times(const struct replay_workload *workload, const uint64_t *pass_ns, struct replay_result *r);
+int replay_compute_times(const struct replay_workload *workload, const uint64_t *pass_ns, struct replay_result *r);
 
 /* ---- the record of a run ---- */
 

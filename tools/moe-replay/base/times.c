@@ -37,7 +37,7 @@ static void median_and_p99(struct weighted *times, uint64_t count, uint64_t *med
     *p99 = percentile(times, count, 0.99);
 }
 
-int replay_take_times(const struct replay_workload *w, const uint64_t *pass_ns, struct replay_result *r)
+int replay_compute_times(const struct replay_workload *w, const uint64_t *pass_ns, struct replay_result *r)
 {
     struct weighted *times = calloc(r->passes + 1, sizeof(*times));
     if (!times)

@@ -50,8 +50,8 @@ static uint32_t workload_next_pass(const struct efs_route *route, uint64_t token
 
 /* Appends the request of a layer in a pass at ids[end] and returns the new end. place: scratch of w->experts zeros,
  * which are 0 again on return. */
-static size_t workload_ask(const struct efs_route *route, struct replay_workload *w, uint32_t layer, const uint64_t *at,
-                           uint32_t width, size_t end, uint32_t *place)
+static size_t workload_add_request(const struct efs_route *route, struct replay_workload *w, uint32_t layer,
+                                   const uint64_t *at, uint32_t width, size_t end, uint32_t *place)
 {
     size_t begin = end;
     for (uint32_t t = 0; t < width; t++) {
@@ -88,7 +88,7 @@ int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_
         w->width[w->passes] = width;
         memcpy(w->at + w->tokens, at, width * sizeof(*at));
         for (uint32_t l = 0; l < layers; l++) {
-            end = workload_ask(route, w, l, at, width, end, place);
+            end = workload_add_request(route, w, l, at, width, end, place);
             w->first[w->passes * layers + l + 1] = end;
         }
         w->passes++;

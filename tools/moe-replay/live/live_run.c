@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-struct player {
+struct live_run {
     struct replay_reader *reader;
     struct replay_compute *compute;
     const struct replay_workload *workload;
@@ -19,8 +19,8 @@ struct player {
     uint64_t layer_ns;
 };
 
-static errint_t play_layer(const struct player *p, uint64_t pass, const uint64_t *at, uint32_t layer,
-                           struct efs_error *err)
+static errint_t run_layer(const struct live_run *p, uint64_t pass, const uint64_t *at, uint32_t layer,
+                          struct efs_error *err)
 {
     const struct replay_workload *w = p->workload;
     const size_t *first = &w->first[pass * w->layers + layer];
@@ -51,8 +51,8 @@ static errint_t play_layer(const struct player *p, uint64_t pass, const uint64_t
 }
 
 /* Plays the passes and writes their times to pass_ns, without the time of the reader's counters. */
-static errint_t play_all(const struct player *p, replay_progress_fn *progress, void *arg, uint64_t *pass_ns,
-                         struct replay_run_record *record, struct replay_counters *now, struct efs_error *err)
+static errint_t run_passes(const struct live_run *p, replay_progress_fn *progress, void *arg, uint64_t *pass_ns,
+                           struct replay_run_record *record, struct replay_counters *now, struct efs_error *err)
 {
     const struct replay_workload *w = p->workload;
     struct replay_result *r = &record->result;
@@ -61,7 +61,7 @@ static errint_t play_all(const struct player *p, replay_progress_fn *progress, v
     for (bool stop = false; rc == 0 && !stop && r->passes < w->passes; stop = progress(arg, r->tokens)) {
         uint64_t began = tools_now_ns(), off = p->reader->off_clock_ns;
         for (uint32_t l = 0; rc == 0 && l < w->layers; l++)
-            rc = tools_interrupted() ? -ECANCELED : play_layer(p, r->passes, at, l, err);
+            rc = tools_interrupted() ? -ECANCELED : run_layer(p, r->passes, at, l, err);
         if (rc < 0)
             break;
         pass_ns[r->passes] = tools_now_ns() - began - (p->reader->off_clock_ns - off);
@@ -74,8 +74,8 @@ static errint_t play_all(const struct player *p, replay_progress_fn *progress, v
     return rc == -ECANCELED ? 0 : rc;
 }
 
-static void take_counters(const struct replay_counters *before, const struct replay_counters *now,
-                          const struct replay_workload *w, struct replay_result *r)
+static void record_counters(const struct replay_counters *before, const struct replay_counters *now,
+                            const struct replay_workload *w, struct replay_result *r)
 {
     uint64_t asked = w->first[r->passes * w->layers], counted = 0;
     r->requests = r->passes * w->layers;
@@ -90,14 +90,15 @@ static void take_counters(const struct replay_counters *before, const struct rep
     r->all.busy_ns[EFS_ON_WORKER] = now->decode_ns - before->decode_ns;
     r->policy_ns = r->requests ? (double)(now->policy_ns - before->policy_ns) / (double)r->requests : 0;
     r->recoded_bytes = (double)(now->recoded_bytes - before->recoded_bytes);
-    const uint64_t *from = (const uint64_t *)&before->guesses, *to = (const uint64_t *)&now->guesses;
-    for (size_t i = 0; i < sizeof(r->guesses) / sizeof(*to); i++)
-        ((uint64_t *)&r->guesses)[i] = to[i] - from[i];
+    const uint64_t *from = (const uint64_t *)&before->prefetch, *to = (const uint64_t *)&now->prefetch;
+    for (size_t i = 0; i < sizeof(r->prefetch) / sizeof(*to); i++)
+        ((uint64_t *)&r->prefetch)[i] = to[i] - from[i];
 }
 
-errint_t replay_play(struct replay_reader *reader, const struct replay_model *model, const struct replay_workload *w,
-                     enum replay_compute_kind kind, uint64_t layer_ns, replay_progress_fn *progress, void *arg,
-                     struct replay_run_record *record, struct efs_error *err)
+errint_t replay_run_live(struct replay_reader *reader, const struct replay_model *model,
+                         const struct replay_workload *w, enum replay_compute_kind kind, uint64_t layer_ns,
+                         replay_progress_fn *progress, void *arg, struct replay_run_record *record,
+                         struct efs_error *err)
 {
     static const char *const names[] = {"none", "touch", "ffn", "ffn-coded"};
     struct replay_counters before, now;
@@ -108,14 +109,14 @@ errint_t replay_play(struct replay_reader *reader, const struct replay_model *mo
     if (kind >= REPLAY_COMPUTE_FFN && model->hidden == 0)
         return efs_fail(err, -EOPNOTSUPP, "--compute %s: the experts have no gate, up and down matrices in BF16",
                         names[kind]);
-    const struct player p = {reader, replay_compute_new(kind, model, w), w, runs, layer_ns};
+    const struct live_run p = {reader, replay_compute_new(kind, model, w), w, runs, layer_ns};
     uint64_t *pass_ns = calloc(w->passes + 1, sizeof(*pass_ns));
     errint_t rc = p.compute && pass_ns ? reader->count(reader, &before, err) : efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0) {
         now = before;
-        rc = play_all(&p, progress, arg, pass_ns, record, &now, err);
-        take_counters(&before, &now, w, &record->result);
-        if (replay_take_times(w, pass_ns, &record->result) < 0 && rc == 0)
+        rc = run_passes(&p, progress, arg, pass_ns, record, &now, err);
+        record_counters(&before, &now, w, &record->result);
+        if (replay_compute_times(w, pass_ns, &record->result) < 0 && rc == 0)
             rc = efs_fail(err, -ENOMEM, "no memory");
     }
     replay_compute_free(p.compute);
@@ -136,13 +137,13 @@ bool replay_engine_pools(const struct replay_policy *policy, const char **plan, 
 {
     *plan = settings[policy->pools].plan;
     *goal = settings[policy->pools].goal;
-    return !policy->published && policy->keeper == REPLAY_KEEP_NONE && *plan;
+    return !policy->published && policy->cache == REPLAY_CACHE_NONE && *plan;
 }
 
 errint_t replay_mount_describe(const char *mountpoint, struct replay_run_record *record, struct efs_error *err)
 {
     char plan[64], goal[64], *config;
-    errint_t rc = tools_mounted_read(mountpoint, "config", &config, err);
+    errint_t rc = tools_control_read(mountpoint, "config", &config, err);
     if (rc < 0)
         return rc;
     record->budget_bytes = tools_line_number(config, "budget_bytes");

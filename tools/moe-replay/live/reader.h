@@ -20,7 +20,7 @@ struct replay_counters {
     uint64_t io_ns;               /* time with at least one read in flight; 0: unknown */
     uint64_t decode_ns;           /* sum over the threads */
     uint64_t policy_ns, recoded_bytes;
-    struct replay_guesses guesses; /* zeros without prefetch */
+    struct replay_prefetch_counts prefetch; /* zeros without prefetch */
 };
 
 struct replay_reader {

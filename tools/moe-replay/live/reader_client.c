@@ -80,7 +80,7 @@ static errint_t client_run(struct replay_reader *reader, uint32_t layer, struct 
 /* ---- counters ----------------------------------------------------------------------------------------------- */
 
 /* Sums the table by distance in the file predict, except the columns recall and precision. */
-static void take_guesses(struct replay_guesses *g, const char *text)
+static void copy_prefetch_counts(struct replay_prefetch_counts *g, const char *text)
 {
     const char *row = strstr(text, "\ndistance ");
     g->missing = tools_line_number(text, "misses");
@@ -105,18 +105,18 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
     char *text = NULL, *guesses = NULL;
     struct efs_stats s = {0};
     size_t bytes;
-    errint_t rc = fs ? 0 : tools_mounted_read(r->path, "stat", &text, err);
+    errint_t rc = fs ? 0 : tools_control_read(r->path, "stat", &text, err);
     if (rc == 0)
-        rc = fs ? efs_describe(fs, "predict", &guesses, &bytes) : tools_mounted_read(r->path, "predict", &guesses, err);
+        rc = fs ? efs_describe(fs, "predict", &guesses, &bytes) : tools_control_read(r->path, "predict", &guesses, err);
     if (rc < 0) {
         free(text);
         return rc;
     }
     if (fs)
         efs_stats(fs, &s);
-#define TAKE(name, kind, unit, help) s.name = text ? tools_line_number(text, #name) : s.name;
-    EFS_STATS(TAKE)
-#undef TAKE
+#define COPY(name, kind, unit, help) s.name = text ? tools_line_number(text, #name) : s.name;
+    EFS_STATS(COPY)
+#undef COPY
     /* partly cached experts (P) count as missing: their other parts had to be read */
     *c = (struct replay_counters){
         .hits = {s.requests_f, s.requests_c, s.requests_s, s.requests_e, s.requests_m + s.requests_p},
@@ -125,7 +125,7 @@ static errint_t client_count(struct replay_reader *reader, struct replay_counter
         .decode_ns = s.decode_ns,
         .policy_ns = s.policy_ns,
         .recoded_bytes = s.recoded_bytes};
-    take_guesses(&c->guesses, guesses);
+    copy_prefetch_counts(&c->prefetch, guesses);
     free(guesses);
     free(text);
     return 0;
@@ -151,7 +151,7 @@ errint_t replay_client_model(const char *path, struct replay_model *model, struc
     errint_t rc = 0;
     snprintf(store, sizeof(store), "%s", path);
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) { /* a mount: its config names the store */
-        rc = tools_mounted_read(path, "config", &config, err);
+        rc = tools_control_read(path, "config", &config, err);
         if (rc < 0 || !*tools_line_path(config, "store", store, sizeof(store)))
             rc = efs_fail(err, -ENODEV, "%s: neither a store nor a mount of one", path);
         free(config);

@@ -45,7 +45,7 @@ static const struct tools_option options[] = {
     {"mbps", 0, "N,...", "Link of a server, megabits a second (default: 500)", TOOLS_NUMBERS, AT(mbps), .least = 1,
      .most = 1000000},
     {.kind = TOOLS_HEADING, .help = "Model:"},
-    {"shape", 0, "LxExK", "Map the traces onto L layers, E experts, K chosen", TOOLS_CALL, .take = take_shape},
+    {"shape", 0, "LxExK", "Map the traces onto L layers, E experts, K chosen", TOOLS_CALL, .parse = take_shape},
     {"expert", 0, "SIZE", "Weights of an expert (default: 16M)", TOOLS_SIZE, AT(setup.expert_bytes), .least = 1,
      .most = UINT64_C(1) << 40},
     {"hidden", 0, "N", "Hidden size, of two bytes each: sent for a token (default: 2048)", TOOLS_DECIMAL,
@@ -105,7 +105,7 @@ static errint_t try_point(const struct arguments *a, struct replay_place_report 
     errint_t rc = replay_place_measure(r->setup, r->tasks, point, &remote_s, err);
     for (unsigned i = 0; rc == 0 && i < a->row_count; i++) {
         rc = replay_place_run(r->setup, r->tasks, point, a->rows[i], remote_s, &r->runs[r->count++], err);
-        if (rc == 0 && tools_progress_tell(progress, r->count, a->row_count, "serving"))
+        if (rc == 0 && tools_progress_report(progress, r->count, a->row_count, "serving"))
             rc = -ECANCELED;
     }
     if (rc == 0)

@@ -98,7 +98,7 @@ static double loading_s(const struct player *p)
         double bytes = 0;
         for (size_t i = n * all; i < (n + 1) * all; i++)
             bytes +=
-                p->next_gpu[i] != EFS_PLACE_NOWHERE && p->next_gpu[i] != p->gpu[i] ? (double)p->setup->expert_bytes : 0;
+                p->next_gpu[i] != EFS_PLACE_NO_GPU && p->next_gpu[i] != p->gpu[i] ? (double)p->setup->expert_bytes : 0;
         double s = bytes / p->server[n].load_bytes_per_second / p->server[n].gpus;
         most = s > most ? s : most;
     }

@@ -25,13 +25,13 @@ struct player {
     struct efs_tables tables;
     struct efs_predictor *predictor;
     const struct efs_route *route;
-    struct predict_result *result; /* NULL: train only */
-    float *probability;            /* [experts] */
-    struct efs_guess *guesses;     /* [2 * chosen] */
-    uint16_t *order;               /* [experts]: the chosen experts, then the rest by descending score */
-    float *scores;                 /* [experts], in that order */
-    float *state;                  /* [width] */
-    void *learned;                 /* state after the history, loaded at the start of each request; NULL: not loaded */
+    struct predict_result *result;      /* NULL: train only */
+    float *probability;                 /* [experts] */
+    struct efs_prediction *predictions; /* [2 * chosen] */
+    uint16_t *order;                    /* [experts]: the chosen experts, then the rest by descending score */
+    float *scores;                      /* [experts], in that order */
+    float *state;                       /* [width] */
+    void *learned; /* state after the history, loaded at the start of each request; NULL: not loaded */
     size_t learned_bytes;
     uint64_t every;
 };
@@ -71,12 +71,12 @@ static void judge(struct player *player, uint64_t token, unsigned layer, unsigne
     uint64_t sequence = route->sequence[token], began = cpu_ns();
     const uint16_t *chosen = chosen_by(route, token, layer);
     unsigned within = 0, right = 0, picked;
-    int count = efs_predict(player->predictor, sequence, distance, player->guesses, 2 * route->chosen, &picked);
-    r->ask_ns += cpu_ns() - began;
-    r->asked++;
+    int count = efs_predict(player->predictor, sequence, distance, player->predictions, 2 * route->chosen, &picked);
+    r->predict_ns += cpu_ns() - began;
+    r->predicted++;
     at->slots += route->chosen;
     for (unsigned i = 0; i < (unsigned)count; i++) {
-        bool hit = is_chosen(route, chosen, player->guesses[i].expert);
+        bool hit = is_chosen(route, chosen, player->predictions[i].expert);
         within += hit;
         at->within_k += hit && i < route->chosen;
         right += hit && i < picked;
@@ -111,7 +111,7 @@ static void order_scores(struct player *player, const uint16_t *chosen, const fl
         player->scores[i] = scores[player->order[i]];
 }
 
-static void tell_state(struct player *player, const uint16_t *halves)
+static void read_state(struct player *player, const uint16_t *halves)
 {
     for (unsigned i = 0; i < player->route->width; i++)
         player->state[i] = efs_route_half(halves[i]);
@@ -121,10 +121,10 @@ static int play_layer(struct player *player, uint64_t token, unsigned layer)
 {
     const struct efs_route *route = player->route;
     uint64_t at = token * route->layers + layer;
-    struct efs_predict_seen seen = {.layer = layer,
-                                    .experts = chosen_by(route, token, layer),
-                                    .scores = route->scores ? route->scores + at * route->chosen : NULL,
-                                    .count = route->chosen};
+    struct efs_predict_observation seen = {.layer = layer,
+                                           .experts = chosen_by(route, token, layer),
+                                           .scores = route->scores ? route->scores + at * route->chosen : NULL,
+                                           .count = route->chosen};
     if (route->all_scores) {
         order_scores(player, seen.experts, route->all_scores + at * route->experts);
         seen.experts = player->order;
@@ -132,7 +132,7 @@ static int play_layer(struct player *player, uint64_t token, unsigned layer)
         seen.scored = route->experts;
     }
     if (route->states) {
-        tell_state(player, route->states + at * route->width);
+        read_state(player, route->states + at * route->width);
         seen.state = player->state;
     }
     uint64_t began = cpu_ns();
@@ -180,7 +180,7 @@ static int play_route(struct player *player, const struct efs_route *route, uint
     return rc;
 }
 
-static int keep_learned(struct player *player)
+static int save_learned(struct player *player)
 {
     player->learned_bytes = efs_predict_save(player->predictor, NULL, 0);
     player->learned = efs_table(&player->tables, player->learned_bytes, 1);
@@ -190,8 +190,8 @@ static int keep_learned(struct player *player)
     return 0;
 }
 
-int predict_play(const struct predict_arguments *a, const struct predict_choice *choice,
-                 const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result)
+int predict_evaluate(const struct predict_arguments *a, const struct predict_choice *choice,
+                     const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result)
 {
     struct efs_predict_config config = choice->config;
     struct player player = {.every = a->every};
@@ -211,7 +211,7 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
         config.tuning.width = trace->experts; /* as published: maps of the scores of all experts */
     int rc = efs_predictor_new(&config, &player.predictor);
     EFS_TABLE(&player.tables, player.probability, trace->experts);
-    EFS_TABLE(&player.tables, player.guesses, (size_t)2 * trace->chosen);
+    EFS_TABLE(&player.tables, player.predictions, (size_t)2 * trace->chosen);
     EFS_TABLE(&player.tables, player.order, trace->experts);
     EFS_TABLE(&player.tables, player.scores, trace->experts);
     EFS_TABLE(&player.tables, player.state, trace->width + 1);
@@ -220,7 +220,7 @@ int predict_play(const struct predict_arguments *a, const struct predict_choice 
     for (uint32_t h = 0; rc == 0 && h < a->histories; h++)
         rc = play_route(&player, &histories[h], histories[h].tokens);
     if (rc == 0 && a->learn == PREDICT_LEARN_REQUEST)
-        rc = keep_learned(&player);
+        rc = save_learned(&player);
     if (rc == 0) {
         efs_predict_learn(player.predictor, a->learn != PREDICT_LEARN_NO);
         player.result = result;
@@ -267,7 +267,7 @@ static errint_t predict(const struct predict_arguments *a, struct efs_route *his
             return efs_fail(err, -ENODATA, "%s: %s has no hidden states and routers; see expertfs-route(5)",
                             a->choices[i].name, a->trace.word[0]);
         }
-        rc = predict_play(a, &a->choices[i], histories, trace, &result);
+        rc = predict_evaluate(a, &a->choices[i], histories, trace, &result);
         if (rc == 0)
             predict_report_row(&a->choices[i], &result);
         else if (rc == -E2BIG)

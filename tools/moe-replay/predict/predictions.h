@@ -32,8 +32,8 @@ struct predict_choice {
 
 /* Parses a list of predictors, where "all" is allowed, into choices[PREDICT_LIST_MAX]. perfect: allows PREDICT_PERFECT.
  * Returns their number. An unknown name exits with status 2. */
-uint32_t predict_choices_take(const struct argp_state *state, const char *option, const struct tools_list *names,
-                              bool perfect, struct predict_choice *choices);
+uint32_t predict_choices_parse(const struct argp_state *state, const char *option, const struct tools_list *names,
+                               bool perfect, struct predict_choice *choices);
 
 struct predict_arguments {
     struct tools_arguments trace;
@@ -58,13 +58,13 @@ struct predict_result {
     uint64_t picked, picked_right;  /* experts that the predictor would prefetch; of them, chosen */
     double squares;                 /* sum of (probability - chosen)^2 */
     uint64_t judged;                /* number of probabilities in that sum */
-    uint64_t bytes, observe_ns, observed, ask_ns, asked;
+    uint64_t bytes, observe_ns, observed, predict_ns, predicted;
 };
 
 /* Trains a predictor on the histories, then evaluates it on the trace. 0; -ENOMEM; -E2BIG: memory_bytes is too small;
  * -ECANCELED: interrupted. */
-int predict_play(const struct predict_arguments *arguments, const struct predict_choice *choice,
-                 const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result);
+int predict_evaluate(const struct predict_arguments *arguments, const struct predict_choice *choice,
+                     const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result);
 
 void predict_report_head(const struct predict_arguments *arguments, const struct efs_route *histories,
                          const struct efs_route *trace);

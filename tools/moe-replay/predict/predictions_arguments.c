@@ -19,7 +19,7 @@ static void take_history(const struct argp_state *state, const struct tools_opti
 
 static const struct tools_option options[] = {
     {"history", 0, "TRACE", "Learn from this trace first; may be given several times", TOOLS_CALL,
-     .take = take_history},
+     .parse = take_history},
     {.name = "predictors",
      .argument = "NAME,...",
      .help =
@@ -70,8 +70,8 @@ static bool choice_parse(const char *text, struct predict_choice *choice)
     return true;
 }
 
-uint32_t predict_choices_take(const struct argp_state *state, const char *option, const struct tools_list *names,
-                              bool perfect, struct predict_choice *choices)
+uint32_t predict_choices_parse(const struct argp_state *state, const char *option, const struct tools_list *names,
+                               bool perfect, struct predict_choice *choices)
 {
     static const struct predict_choice knows = {.name = PREDICT_PERFECT, .config.kind = EFS_PREDICTORS};
     uint32_t count = 0;
@@ -96,7 +96,7 @@ static void finish_options(const struct argp_state *state, void *into)
     struct predict_arguments *a = into;
     if (a->names.count == 0)
         a->names = (struct tools_list){{all}, 1};
-    a->count = predict_choices_take(state, "predictors", &a->names, false, a->choices);
+    a->count = predict_choices_parse(state, "predictors", &a->names, false, a->choices);
 }
 
 void predict_arguments_parse(int argc, char **argv, struct predict_arguments *a)

@@ -50,6 +50,6 @@ void predict_report_row(const struct predict_choice *choice, const struct predic
            share(r->start.within_2k, r->start.slots), share(r->whole, r->layers), share(r->picked, r->layers),
            share(r->picked_right, r->picked));
     printf(" %7.4f %7.1f %7.2f %7.2f\n", r->judged ? r->squares / (double)r->judged : 0, (double)r->bytes / 1048576,
-           share(r->observe_ns, r->observed) / 1e3, share(r->ask_ns, r->asked) / 1e3);
+           share(r->observe_ns, r->observed) / 1e3, share(r->predict_ns, r->predicted) / 1e3);
     fflush(stdout);
 }

@@ -26,7 +26,7 @@ static json_t *by_pool(const uint64_t *numbers, unsigned count)
 /* null: no prefetch. Missing experts are counted in bytes by the simulator, in experts by the engine. */
 static json_t *guesses_json(const struct replay_run_record *run)
 {
-    const struct replay_guesses *g = &run->result.guesses;
+    const struct replay_prefetch_counts *g = &run->result.prefetch;
     if (!run->predictor)
         return json_null();
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "predictor", run->predictor, "missing",
@@ -35,7 +35,7 @@ static json_t *guesses_json(const struct replay_run_record *run)
                      per_token(run, g->missing_bytes), "read_bytes_per_token", per_token(run, g->bytes),
                      "right_bytes_per_token", per_token(run, g->right_bytes), "on",
                      g->requests ? (double)g->on / (double)g->requests : 0, "measured_ratio",
-                     run->result.guesses_ratio);
+                     run->result.prefetch_time_ratio);
 }
 
 static json_t *run_json(const struct replay_report *report, const struct replay_run_record *run)
@@ -48,7 +48,7 @@ static json_t *run_json(const struct replay_report *report, const struct replay_
     json_t *all =
         json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s?, s:s?, s:s?, s:o, s:o, s:o}", "trace", report->trace,
                   "runner", replay_runner_name(run->runner), "policy", run->policy.name, "pools",
-                  run->policy.keeper == REPLAY_KEEP_ORACLE ? "oracle" : replay_pools_name(run->policy.pools), "budget",
+                  run->policy.cache == REPLAY_CACHE_ORACLE ? "oracle" : replay_pools_name(run->policy.pools), "budget",
                   report->budgets[run->budget], "schedule", replay_schedule_name(report->setup->schedule), "profile",
                   hash, "plan_from", report->history, "compute", run->compute, "check", run->compute ? check : NULL,
                   "hits", by_pool(run->result.all.hits, EFS_POOLS + 1), "plan_bytes",

@@ -53,7 +53,7 @@ void replay_run_name(const struct replay_run_record *run, char *name, size_t roo
 {
     if (run->runner == REPLAY_MMAP || run->runner == REPLAY_READ_LRU)
         snprintf(name, room, "%s", replay_runner_name(run->runner));
-    else if (run->policy.keeper != REPLAY_KEEP_NONE)
+    else if (run->policy.cache != REPLAY_CACHE_NONE)
         snprintf(name, room, "%s", run->policy.name);
     else
         snprintf(name, room, "%s:%s%s%s", run->policy.name, replay_pools_name(run->policy.pools),
@@ -92,7 +92,7 @@ static const struct replay_run_record *find_plain(const struct replay_report *re
 static void print_guesses(const struct replay_run_record *run, const struct replay_run_record *plain)
 {
     const struct replay_result *r = &run->result, *without = &plain->result;
-    const struct replay_guesses *a = &r->guesses;
+    const struct replay_prefetch_counts *a = &r->prefetch;
     double tokens = share((double)r->tokens, (double)without->tokens);
     printf("%24s %.3f times as fast, limit %.3f; %.2f of what is missing, %.2f of what is read right; %.2f of the "
            "bytes; used %llu, late %llu, in vain %llu; on %.2f\n",
@@ -166,13 +166,13 @@ static char mark_of(const struct replay_report *report, const struct replay_run_
 {
     struct replay_number n;
     double value = number_of(report, run, number, &n), least = value;
-    if (run->policy.keeper == REPLAY_KEEP_ORACLE)
+    if (run->policy.cache == REPLAY_CACHE_ORACLE)
         return ' ';
     for (size_t i = 0; i < report->count; i++) {
         const struct replay_run_record *other = &report->runs[i];
         double is = number_of(report, other, number, &n);
         if (other->batch == run->batch && other->budget == run->budget && other->result.tokens > 0 &&
-            other->policy.keeper != REPLAY_KEEP_ORACLE && is < least)
+            other->policy.cache != REPLAY_CACHE_ORACLE && is < least)
             least = is;
     }
     return value <= least ? '*' : value <= least * (1 + TIE) ? '=' : ' ';

@@ -23,30 +23,30 @@
 #define DALI_WINDOW 4u
 #define INFINITY_LEAST 1e-3 /* for experts that the active sequences have not requested */
 
-struct replay_keeper {
+struct replay_cache {
     struct efs_tables tables;
-    enum replay_keeper_kind kind;
+    enum replay_cache_kind kind;
     const struct replay_workload *workload;
-    const struct replay_foresight *foresight;
+    const struct replay_predictions *predicted;
     size_t request; /* index of the next request */
     uint64_t pass, token;
     uint32_t units, swaps;
     bool by_layer;
     uint64_t *room;     /* [layers, or 1]: free capacity, experts */
-    bool *inside;       /* [units]: cached */
+    bool *cached;       /* [units]: cached */
     size_t *last;       /* [units]: last request of the expert, counted from 1 */
     uint32_t *count;    /* [units]: number of requests */
-    float *guessed;     /* [units]: fmoe's p */
+    float *probability; /* [units]: fmoe's p */
     double *calls;      /* [units]: moe-infinity: tokens since the last start of a sequence */
     size_t *next, *use; /* oracle: next[i]: index in workload->ids of the next use of ids[i]; use[unit]: from now on */
     uint64_t *score;    /* [units]: DALI */
     uint32_t *tokens;   /* [experts]: tokens in the current request */
     /* background reads, DALI */
-    uint64_t expert_bytes, brought_bytes;
-    uint64_t *coming; /* [units]: bytes still to read; 0: in memory, or not read in the background */
-    uint32_t *queue;  /* [units]: ring buffer of units to read; entries with coming 0 are skipped */
+    uint64_t expert_bytes, background_bytes;
+    uint64_t *unread_bytes; /* [units]: bytes still to read; 0: in memory, or not read in the background */
+    uint32_t *queue;        /* [units]: ring buffer of units to read; entries with unread_bytes 0 are skipped */
     uint32_t first, queued;
-    bool *waits;       /* [units]: in the ring buffer */
+    bool *is_queued;   /* [units]: in the ring buffer */
     uint64_t piece;    /* bytes in flight */
     uint32_t piece_of; /* of this unit */
 };
@@ -56,15 +56,15 @@ static uint32_t unit_of(const struct replay_workload *w, size_t request, size_t 
     return (uint32_t)(request % w->layers) * w->experts + w->ids[i];
 }
 
-static bool is_dali(enum replay_keeper_kind kind)
+static bool is_dali(enum replay_cache_kind kind)
 {
-    return kind == REPLAY_KEEP_DALI || kind == REPLAY_KEEP_DALI_PRINTED;
+    return kind == REPLAY_CACHE_DALI || kind == REPLAY_CACHE_DALI_PRINTED;
 }
 
 /* ---- new and free ----------------------------------------------------------------------------------------------- */
 
 /* Computes the next use of each expert, backwards from the end of the workload. */
-static void keeper_foresee(struct replay_keeper *k)
+static void cache_find_next_uses(struct replay_cache *k)
 {
     const struct replay_workload *w = k->workload;
     for (uint32_t u = 0; u < k->units; u++)
@@ -78,69 +78,69 @@ static void keeper_foresee(struct replay_keeper *k)
 }
 
 /* Queues a background read of a cached expert. */
-static void keeper_send_for(struct replay_keeper *k, uint32_t unit)
+static void cache_queue_read(struct replay_cache *k, uint32_t unit)
 {
-    k->coming[unit] = k->expert_bytes;
-    if (k->waits[unit])
+    k->unread_bytes[unit] = k->expert_bytes;
+    if (k->is_queued[unit])
         return;
-    k->waits[unit] = true;
+    k->is_queued[unit] = true;
     k->queue[(k->first + k->queued++) % k->units] = unit;
 }
 
 /* DALI's initial cache: the first experts of each layer. */
-static void keeper_fill(struct replay_keeper *k)
+static void cache_fill(struct replay_cache *k)
 {
     const struct replay_workload *w = k->workload;
     for (uint32_t l = 0; l < w->layers; l++)
         for (uint32_t e = 0; e < w->experts && k->room[l] > 0; e++, k->room[l]--) {
-            k->inside[l * w->experts + e] = true;
-            keeper_send_for(k, l * w->experts + e);
+            k->cached[l * w->experts + e] = true;
+            cache_queue_read(k, l * w->experts + e);
         }
 }
 
-struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const struct replay_workload *w,
-                                        const struct replay_foresight *foresight, uint64_t units, uint32_t swaps,
-                                        uint64_t expert_bytes)
+struct replay_cache *replay_cache_new(enum replay_cache_kind kind, const struct replay_workload *w,
+                                      const struct replay_predictions *predicted, uint64_t units, uint32_t swaps,
+                                      uint64_t expert_bytes)
 {
-    struct replay_keeper *k = calloc(1, sizeof(*k));
+    struct replay_cache *k = calloc(1, sizeof(*k));
     size_t all = (size_t)w->layers * w->experts;
     if (!k)
         return NULL;
-    *k = (struct replay_keeper){.kind = kind,
-                                .workload = w,
-                                .foresight = foresight,
-                                .units = (uint32_t)all,
-                                .swaps = swaps,
-                                .by_layer = is_dali(kind) || kind == REPLAY_KEEP_LAYER_LFU,
-                                .expert_bytes = expert_bytes};
+    *k = (struct replay_cache){.kind = kind,
+                               .workload = w,
+                               .predicted = predicted,
+                               .units = (uint32_t)all,
+                               .swaps = swaps,
+                               .by_layer = is_dali(kind) || kind == REPLAY_CACHE_LAYER_LFU,
+                               .expert_bytes = expert_bytes};
     EFS_TABLE(&k->tables, k->room, w->layers);
-    EFS_TABLE(&k->tables, k->inside, all);
+    EFS_TABLE(&k->tables, k->cached, all);
     EFS_TABLE(&k->tables, k->last, all);
     EFS_TABLE(&k->tables, k->count, all);
-    EFS_TABLE(&k->tables, k->guessed, all);
+    EFS_TABLE(&k->tables, k->probability, all);
     EFS_TABLE(&k->tables, k->calls, all);
     EFS_TABLE(&k->tables, k->next, w->first[w->passes * w->layers]);
     EFS_TABLE(&k->tables, k->use, all);
     EFS_TABLE(&k->tables, k->score, all);
     EFS_TABLE(&k->tables, k->tokens, w->experts);
-    EFS_TABLE(&k->tables, k->coming, all);
+    EFS_TABLE(&k->tables, k->unread_bytes, all);
     EFS_TABLE(&k->tables, k->queue, all);
-    EFS_TABLE(&k->tables, k->waits, all);
+    EFS_TABLE(&k->tables, k->is_queued, all);
     if (efs_tables_error(&k->tables) < 0) {
-        replay_keeper_free(k);
+        replay_cache_free(k);
         return NULL;
     }
     k->room[0] = units;
     for (uint32_t l = 0; k->by_layer && l < w->layers; l++)
         k->room[l] = units / w->layers + (l < units % w->layers);
-    if (kind == REPLAY_KEEP_ORACLE)
-        keeper_foresee(k);
+    if (kind == REPLAY_CACHE_ORACLE)
+        cache_find_next_uses(k);
     if (is_dali(kind))
-        keeper_fill(k);
+        cache_fill(k);
     return k;
 }
 
-void replay_keeper_free(struct replay_keeper *k)
+void replay_cache_free(struct replay_cache *k)
 {
     if (!k)
         return;
@@ -150,38 +150,39 @@ void replay_keeper_free(struct replay_keeper *k)
 
 /* ---- background reads ------------------------------------------------------------------------------------------- */
 
-uint64_t replay_keeper_bring(struct replay_keeper *k, uint64_t most_bytes, bool *begins)
+uint64_t replay_cache_next_read(struct replay_cache *k, uint64_t most_bytes, bool *begins)
 {
-    while (k->queued && k->coming[k->queue[k->first]] == 0) {
-        k->waits[k->queue[k->first]] = false;
+    while (k->queued && k->unread_bytes[k->queue[k->first]] == 0) {
+        k->is_queued[k->queue[k->first]] = false;
         k->first = (k->first + 1) % k->units;
         k->queued--;
     }
     if (k->queued == 0)
         return 0;
     k->piece_of = k->queue[k->first];
-    k->piece = k->coming[k->piece_of] < most_bytes ? k->coming[k->piece_of] : most_bytes;
-    *begins = k->coming[k->piece_of] == k->expert_bytes;
+    k->piece = k->unread_bytes[k->piece_of] < most_bytes ? k->unread_bytes[k->piece_of] : most_bytes;
+    *begins = k->unread_bytes[k->piece_of] == k->expert_bytes;
     return k->piece;
 }
 
-void replay_keeper_came(struct replay_keeper *k)
+void replay_cache_read_done(struct replay_cache *k)
 {
-    uint64_t *coming = &k->coming[k->piece_of];
-    k->brought_bytes += k->piece;
-    *coming -= *coming < k->piece ? *coming : k->piece; /* 0 if it was requested or evicted meanwhile */
+    uint64_t *unread_bytes = &k->unread_bytes[k->piece_of];
+    k->background_bytes += k->piece;
+    *unread_bytes -=
+        *unread_bytes < k->piece ? *unread_bytes : k->piece; /* 0 if it was requested or evicted meanwhile */
 }
 
-uint64_t replay_keeper_brought_bytes(const struct replay_keeper *k)
+uint64_t replay_cache_background_bytes(const struct replay_cache *k)
 {
-    return k->brought_bytes;
+    return k->background_bytes;
 }
 
 /* ---- the worth of an expert ------------------------------------------------------------------------------------- */
 
 /* Layers until the expert's layer is reached again; all layers and one if that layer did not request it in this pass.
  */
-static double stale(const struct replay_keeper *k, uint32_t unit, uint32_t layer)
+static double stale(const struct replay_cache *k, uint32_t unit, uint32_t layer)
 {
     uint32_t layers = k->workload->layers, of = unit / k->workload->experts;
     size_t pass_began = k->request / layers * layers;
@@ -190,7 +191,7 @@ static double stale(const struct replay_keeper *k, uint32_t unit, uint32_t layer
     return of > layer ? of - layer : layers - layer + of;
 }
 
-static double infinity(const struct replay_keeper *k, uint32_t unit)
+static double infinity(const struct replay_cache *k, uint32_t unit)
 {
     const struct replay_workload *w = k->workload;
     uint32_t layer = unit / w->experts;
@@ -200,17 +201,17 @@ static double infinity(const struct replay_keeper *k, uint32_t unit)
     return ((all > 0 ? k->calls[unit] / all : 0) + INFINITY_LEAST) * (1 - (double)layer / w->layers);
 }
 
-static double worth(const struct replay_keeper *k, uint32_t unit, uint32_t layer)
+static double worth(const struct replay_cache *k, uint32_t unit, uint32_t layer)
 {
     switch (k->kind) {
-    case REPLAY_KEEP_ORACLE:
+    case REPLAY_CACHE_ORACLE:
         return -(double)k->use[unit];
-    case REPLAY_KEEP_LEAST_STALE:
+    case REPLAY_CACHE_LEAST_STALE:
         return -stale(k, unit, layer);
-    case REPLAY_KEEP_LAYER_LFU:
+    case REPLAY_CACHE_LAYER_LFU:
         return k->count[unit];
-    case REPLAY_KEEP_FMOE:
-        return (double)k->guessed[unit] * k->count[unit];
+    case REPLAY_CACHE_FMOE:
+        return (double)k->probability[unit] * k->count[unit];
     default:
         return infinity(k, unit);
     }
@@ -218,14 +219,14 @@ static double worth(const struct replay_keeper *k, uint32_t unit, uint32_t layer
 
 /* ---- eviction --------------------------------------------------------------------------------------------------- */
 
-static bool goes_before(const struct replay_keeper *k, double a_worth, uint32_t a, double b_worth, uint32_t b)
+static bool evict_before(const struct replay_cache *k, double a_worth, uint32_t a, double b_worth, uint32_t b)
 {
     return a_worth < b_worth || (!(b_worth < a_worth) && k->last[a] < k->last[b]);
 }
 
 /* Caches unit: in free capacity, else by evicting the expert with the least worth. Never evicts an expert of the
  * current request, except for the oracle, which may also bypass unit. */
-static void keeper_admit(struct replay_keeper *k, uint32_t unit)
+static void cache_admit(struct replay_cache *k, uint32_t unit)
 {
     uint32_t layer = unit / k->workload->experts, domain = k->by_layer ? layer : 0, victim = k->units;
     uint32_t begin = k->by_layer ? layer * k->workload->experts : 0;
@@ -233,36 +234,36 @@ static void keeper_admit(struct replay_keeper *k, uint32_t unit)
     double least = 0;
     if (k->room[domain] > 0) {
         k->room[domain]--;
-        k->inside[unit] = true;
+        k->cached[unit] = true;
         return;
     }
-    if (k->kind == REPLAY_KEEP_ORACLE) {
+    if (k->kind == REPLAY_CACHE_ORACLE) {
         victim = unit;
         least = worth(k, unit, layer);
     }
     for (uint32_t u = begin; u < end; u++) {
-        if (!k->inside[u] || (k->last[u] == k->request + 1 && k->kind != REPLAY_KEEP_ORACLE))
+        if (!k->cached[u] || (k->last[u] == k->request + 1 && k->kind != REPLAY_CACHE_ORACLE))
             continue;
         double is = worth(k, u, layer);
-        if (victim == k->units || goes_before(k, is, u, least, victim)) {
+        if (victim == k->units || evict_before(k, is, u, least, victim)) {
             victim = u;
             least = is;
         }
     }
     if (victim == k->units)
         return;
-    k->inside[victim] = false;
-    k->inside[unit] = victim != unit;
+    k->cached[victim] = false;
+    k->cached[unit] = victim != unit;
 }
 
 /* Writes to units the experts of a layer with the highest scores, at most k->swaps, among the cached or the uncached
  * ones. Returns their number. */
-static uint32_t busiest(const struct replay_keeper *k, uint32_t first, bool cached, uint32_t *units)
+static uint32_t most_used(const struct replay_cache *k, uint32_t first, bool cached, uint32_t *units)
 {
     uint32_t count = 0;
     for (uint32_t u = first; u < first + k->workload->experts; u++) {
         uint32_t at = count;
-        if (k->inside[u] != cached)
+        if (k->cached[u] != cached)
             continue;
         while (at > 0 && k->score[u] > k->score[units[at - 1]])
             at--;
@@ -275,24 +276,24 @@ static uint32_t busiest(const struct replay_keeper *k, uint32_t first, bool cach
     return count;
 }
 
-static void swap_in(struct replay_keeper *k, uint32_t in, uint32_t out)
+static void swap_in(struct replay_cache *k, uint32_t in, uint32_t out)
 {
-    k->inside[in] = true;
-    k->inside[out] = false;
-    k->coming[out] = 0;
+    k->cached[in] = true;
+    k->cached[out] = false;
+    k->unread_bytes[out] = 0;
     if (k->last[in] != k->request + 1) /* otherwise the current request reads it */
-        keeper_send_for(k, in);
+        cache_queue_read(k, in);
 }
 
-static void keeper_exchange(struct replay_keeper *k, uint32_t layer)
+static void cache_swap(struct replay_cache *k, uint32_t layer)
 {
     struct efs_gpu_swap swaps[EFS_GPU_SWAPS_MAX];
     uint32_t in[EFS_GPU_SWAPS_MAX], out[EFS_GPU_SWAPS_MAX], first = layer * k->workload->experts;
-    if (k->kind == REPLAY_KEEP_DALI) {
+    if (k->kind == REPLAY_CACHE_DALI) {
         struct efs_gpu_cache cache = {.experts = k->workload->experts,
                                       .window = DALI_WINDOW,
                                       .swaps = k->swaps,
-                                      .cached = k->inside + first,
+                                      .cached = k->cached + first,
                                       .score = k->score + first,
                                       .passes = (uint32_t)(k->pass % DALI_WINDOW)};
         uint32_t made = efs_gpu_cache_pass(&cache, k->tokens, swaps);
@@ -304,7 +305,7 @@ static void keeper_exchange(struct replay_keeper *k, uint32_t layer)
         k->score[first + e] += k->tokens[e];
     if (k->pass % DALI_WINDOW)
         return;
-    uint32_t ins = busiest(k, first, false, in), outs = busiest(k, first, true, out);
+    uint32_t ins = most_used(k, first, false, in), outs = most_used(k, first, true, out);
     for (uint32_t i = 0; i < ins && i < outs; i++)
         swap_in(k, in[i], out[i]);
     memset(k->score + first, 0, k->workload->experts * sizeof(*k->score));
@@ -313,16 +314,16 @@ static void keeper_exchange(struct replay_keeper *k, uint32_t layer)
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
 /* Updates p for the layers that have predictions: the maximum over the tokens of the pass. */
-static void keeper_guess(struct replay_keeper *k, uint32_t layer)
+static void cache_predict(struct replay_cache *k, uint32_t layer)
 {
     const struct replay_workload *w = k->workload;
-    const struct replay_foresight *f = k->foresight;
+    const struct replay_predictions *f = k->predicted;
     uint32_t width = w->width[k->pass];
     for (uint32_t t = 0, d = 0; t < width; t++) {
         size_t slot = k->token * w->layers + layer * width + t;
         for (size_t i = f->first[slot]; i < f->first[slot + 1]; i++) {
-            const struct replay_guess *g = &f->guesses[i];
-            float *row = k->guessed + (layer + g->distance) % w->layers * w->experts;
+            const struct replay_prediction *g = &f->predictions[i];
+            float *row = k->probability + (layer + g->distance) % w->layers * w->experts;
             if (t == 0 && g->distance != d) /* predictions are sorted by distance */
                 memset(row, 0, w->experts * sizeof(*row));
             d = g->distance;
@@ -331,7 +332,7 @@ static void keeper_guess(struct replay_keeper *k, uint32_t layer)
     }
 }
 
-void replay_keeper_request(struct replay_keeper *k, struct efs_placement *placements)
+void replay_cache_request(struct replay_cache *k, struct efs_placement *placements)
 {
     const struct replay_workload *w = k->workload;
     size_t r = k->request;
@@ -341,22 +342,22 @@ void replay_keeper_request(struct replay_keeper *k, struct efs_placement *placem
     memset(k->tokens, 0, w->experts * sizeof(*k->tokens));
     for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {
         uint32_t unit = unit_of(w, r, i);
-        uint8_t pool = k->inside[unit] && k->coming[unit] == 0 ? EFS_POOL_C : EFS_POOL_M;
+        uint8_t pool = k->cached[unit] && k->unread_bytes[unit] == 0 ? EFS_POOL_C : EFS_POOL_M;
         placements[i - w->first[r]] = (struct efs_placement){.expert = w->ids[i], .found = pool, .target = pool};
-        k->coming[unit] = 0; /* the request reads it */
+        k->unread_bytes[unit] = 0; /* the request reads it */
         k->last[unit] = r + 1;
         k->count[unit]++;
         k->calls[unit] += w->of_them[i];
         k->tokens[w->ids[i]] = w->of_them[i];
         k->use[unit] = k->next[i];
     }
-    if (k->foresight)
-        keeper_guess(k, layer);
+    if (k->predicted)
+        cache_predict(k, layer);
     for (size_t i = w->first[r]; i < w->first[r + 1] && !is_dali(k->kind); i++)
-        if (!k->inside[unit_of(w, r, i)])
-            keeper_admit(k, unit_of(w, r, i));
+        if (!k->cached[unit_of(w, r, i)])
+            cache_admit(k, unit_of(w, r, i));
     if (is_dali(k->kind))
-        keeper_exchange(k, layer);
+        cache_swap(k, layer);
     k->request++;
     if (layer + 1 == w->layers)
         k->token += w->width[k->pass++];

@@ -4,31 +4,31 @@
  * bound of hits. Missing experts are read for their request and, except with Belady's and DALI's policies, always
  * cached.
  */
-#ifndef MOE_REPLAY_KEEPER_H
-#define MOE_REPLAY_KEEPER_H
+#ifndef MOE_REPLAY_CACHE_SIM_H
+#define MOE_REPLAY_CACHE_SIM_H
 
 #include "prediction_list.h"
 #include "replay.h"
 
-struct replay_keeper;
+struct replay_cache;
 
 /* units: capacity in experts, for all layers together; divided evenly between the layers for layer-lfu and DALI.
- * foresight: predictions for fmoe, NULL for all other kinds. swaps: DALI's u. expert_bytes: bytes to read per expert.
- * Keeps pointers to workload and foresight. NULL: no memory. */
-struct replay_keeper *replay_keeper_new(enum replay_keeper_kind kind, const struct replay_workload *workload,
-                                        const struct replay_foresight *foresight, uint64_t units, uint32_t swaps,
-                                        uint64_t expert_bytes);
-void replay_keeper_free(struct replay_keeper *keeper); /* NULL is allowed */
+ * predicted: predictions for fmoe, NULL for all other kinds. swaps: DALI's u. expert_bytes: bytes to read per expert.
+ * Keeps pointers to workload and predicted. NULL: no memory. */
+struct replay_cache *replay_cache_new(enum replay_cache_kind kind, const struct replay_workload *workload,
+                                      const struct replay_predictions *predicted, uint64_t units, uint32_t swaps,
+                                      uint64_t expert_bytes);
+void replay_cache_free(struct replay_cache *cache); /* NULL is allowed */
 
 /* Processes the next request of the workload; sets the placements of its experts to C (cached) or M (missing). */
-void replay_keeper_request(struct replay_keeper *keeper, struct efs_placement *placements);
+void replay_cache_request(struct replay_cache *cache, struct efs_placement *placements);
 /*
  * Background reads: DALI's initial cache and the experts that it swaps in. They run while no request reads; an expert
  * that is requested before its read completes is missing, and the request reads it.
  */
 /* Returns the size of the next piece to read, at most most_bytes; 0: none. *begins: it is the first of its expert. */
-uint64_t replay_keeper_bring(struct replay_keeper *keeper, uint64_t most_bytes, bool *begins);
-void replay_keeper_came(struct replay_keeper *keeper);                    /* that piece was read */
-uint64_t replay_keeper_brought_bytes(const struct replay_keeper *keeper); /* total of the background reads */
+uint64_t replay_cache_next_read(struct replay_cache *cache, uint64_t most_bytes, bool *begins);
+void replay_cache_read_done(struct replay_cache *cache);                  /* that piece was read */
+uint64_t replay_cache_background_bytes(const struct replay_cache *cache); /* total of the background reads */
 
 #endif

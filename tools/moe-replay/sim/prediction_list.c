@@ -8,31 +8,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HARDLY 0.02F /* drop predictions with a lower probability */
+#define PROBABILITY_MIN 0.02F /* drop predictions with a lower probability */
 
-struct seer {
+struct recorder {
     struct efs_predictor *predictor; /* NULL: perfect prediction, from the workload */
     const struct replay_workload *workload;
-    struct replay_foresight *foresight; /* NULL: train only */
-    struct efs_guess *guesses;          /* [2 * chosen] */
-    float *state;                       /* [width of the trace's states] */
-    uint64_t *live;                     /* [batch]: active sequences */
+    struct replay_predictions *predicted; /* NULL: train only */
+    struct efs_prediction *predictions;   /* [2 * chosen] */
+    float *state;                         /* [width of the trace's states] */
+    uint64_t *live;                       /* [batch]: active sequences */
     uint32_t live_count;
     unsigned distances;
     size_t kept, room;
 };
 
-static int keep(struct seer *s, unsigned expert, unsigned distance, float probability)
+static int add_prediction(struct recorder *s, unsigned expert, unsigned distance, float probability)
 {
     if (s->kept == s->room) {
         size_t room = s->room ? 2 * s->room : 4096;
-        struct replay_guess *more = reallocarray(s->foresight->guesses, room, sizeof(*more));
+        struct replay_prediction *more = reallocarray(s->predicted->predictions, room, sizeof(*more));
         if (!more)
             return -ENOMEM;
-        s->foresight->guesses = more;
+        s->predicted->predictions = more;
         s->room = room;
     }
-    s->foresight->guesses[s->kept++] = (struct replay_guess){probability, (uint16_t)expert, (uint8_t)distance};
+    s->predicted->predictions[s->kept++] = (struct replay_prediction){probability, (uint16_t)expert, (uint8_t)distance};
     return 0;
 }
 
@@ -54,11 +54,11 @@ unsigned replay_chosen(const struct replay_workload *w, uint64_t at, unsigned la
 
 /* ---- predictors ------------------------------------------------------------------------------------------------- */
 
-static int observe(struct seer *s, uint64_t at, unsigned layer)
+static int observe(struct recorder *s, uint64_t at, unsigned layer)
 {
     const struct efs_route *route = s->workload->route;
     uint16_t experts[EFS_PREDICT_MAX_CHOSEN];
-    struct efs_predict_seen seen = {
+    struct efs_predict_observation seen = {
         .layer = layer, .experts = experts, .count = replay_chosen(s->workload, at, layer, experts)};
     if (route->scores && seen.count == route->chosen)
         seen.scores = route->scores + (at * route->layers + layer % route->layers) * route->chosen;
@@ -71,8 +71,8 @@ static int observe(struct seer *s, uint64_t at, unsigned layer)
     return efs_predict_observe(s->predictor, route->sequence[at], &seen);
 }
 
-bool replay_foresight_possible(const struct predict_choice *choice, const struct replay_workload *history,
-                               const struct replay_workload *w)
+bool replay_predictions_possible(const struct predict_choice *choice, const struct replay_workload *history,
+                                 const struct replay_workload *w)
 {
     const struct efs_route *route = w->route;
     if (!efs_predictor_needs_states(choice->config.kind))
@@ -81,21 +81,21 @@ bool replay_foresight_possible(const struct predict_choice *choice, const struct
            (!history || !history->route->states || history->route->width == route->width);
 }
 
-static int guess(struct seer *s, uint64_t at)
+static int predict_token(struct recorder *s, uint64_t at)
 {
     int rc = 0;
     for (unsigned d = 1; rc == 0 && d <= s->distances; d++) {
-        int count = efs_predict(s->predictor, s->workload->route->sequence[at], d, s->guesses,
+        int count = efs_predict(s->predictor, s->workload->route->sequence[at], d, s->predictions,
                                 2 * s->workload->route->chosen, NULL);
         for (int i = 0; rc == 0 && i < count; i++)
-            if (s->guesses[i].probability >= HARDLY)
-                rc = keep(s, s->guesses[i].expert, d, s->guesses[i].probability);
+            if (s->predictions[i].probability >= PROBABILITY_MIN)
+                rc = add_prediction(s, s->predictions[i].expert, d, s->predictions[i].probability);
         rc = count < 0 ? count : rc;
     }
     return rc;
 }
 
-static int know(struct seer *s, uint64_t at, unsigned layer)
+static int predict_perfectly(struct recorder *s, uint64_t at, unsigned layer)
 {
     const struct replay_workload *w = s->workload;
     uint16_t experts[EFS_PREDICT_MAX_CHOSEN];
@@ -106,7 +106,7 @@ static int know(struct seer *s, uint64_t at, unsigned layer)
             break;
         unsigned count = replay_chosen(w, token, (layer + d) % w->layers, experts);
         for (unsigned i = 0; rc == 0 && i < count; i++)
-            rc = keep(s, experts[i], d, 1);
+            rc = add_prediction(s, experts[i], d, 1);
     }
     return rc;
 }
@@ -114,7 +114,7 @@ static int know(struct seer *s, uint64_t at, unsigned layer)
 /* ---- a workload ------------------------------------------------------------------------------------------------- */
 
 /* Ends the sequences that are not in the pass and begins those that are new in it. */
-static int follow_sequences(struct seer *s, const uint64_t *at, uint32_t width)
+static int follow_sequences(struct recorder *s, const uint64_t *at, uint32_t width)
 {
     const uint32_t *sequence = s->workload->route->sequence;
     int rc = 0;
@@ -140,27 +140,27 @@ static int follow_sequences(struct seer *s, const uint64_t *at, uint32_t width)
 }
 
 /* Plays a pass. In each layer the predictor observes all tokens before the first prediction. */
-static int play_pass(struct seer *s, const uint64_t *at, uint32_t width, uint64_t token)
+static int play_pass(struct recorder *s, const uint64_t *at, uint32_t width, uint64_t token)
 {
     const struct replay_workload *w = s->workload;
     int rc = s->predictor ? follow_sequences(s, at, width) : 0;
     for (uint32_t l = 0; rc == 0 && l < w->layers; l++) {
         for (uint32_t t = 0; rc == 0 && s->predictor && t < width; t++)
             rc = observe(s, at[t], l);
-        for (uint32_t t = 0; rc == 0 && s->foresight && t < width; t++) {
-            s->foresight->first[token * w->layers + l * width + t] = s->kept;
-            rc = s->predictor ? guess(s, at[t]) : know(s, at[t], l);
+        for (uint32_t t = 0; rc == 0 && s->predicted && t < width; t++) {
+            s->predicted->first[token * w->layers + l * width + t] = s->kept;
+            rc = s->predictor ? predict_token(s, at[t]) : predict_perfectly(s, at[t], l);
         }
     }
     return rc;
 }
 
-static int play(struct seer *s, const struct replay_workload *w, struct replay_foresight *foresight)
+static int play(struct recorder *s, const struct replay_workload *w, struct replay_predictions *predicted)
 {
     uint64_t token = 0;
     int rc = 0;
     s->workload = w;
-    s->foresight = foresight;
+    s->predicted = predicted;
     for (uint64_t pass = 0; rc == 0 && pass < w->passes; token += w->width[pass++])
         rc = tools_interrupted() ? -ECANCELED : play_pass(s, w->at + token, w->width[pass], token);
     if (s->predictor && rc == 0)
@@ -174,14 +174,14 @@ static size_t widest_state(const struct replay_workload *history, const struct r
     return w->route->width > past ? w->route->width : past;
 }
 
-int replay_foresight_make(const struct predict_choice *choice, const struct replay_workload *history,
-                          const struct replay_workload *w, unsigned distances, struct replay_foresight *f)
+int replay_predictions_make(const struct predict_choice *choice, const struct replay_workload *history,
+                            const struct replay_workload *w, unsigned distances, struct replay_predictions *f)
 {
     struct efs_predict_config config = choice->config;
-    struct seer s = {.distances = distances < w->layers ? distances : w->layers};
+    struct recorder s = {.distances = distances < w->layers ? distances : w->layers};
     bool knows = config.kind == EFS_PREDICTORS;
     int rc = 0;
-    *f = (struct replay_foresight){0};
+    *f = (struct replay_predictions){0};
     memcpy(f->name, choice->name, sizeof(f->name));
     config.layers = w->layers;
     config.experts = w->experts;
@@ -194,9 +194,9 @@ int replay_foresight_make(const struct predict_choice *choice, const struct repl
     }
     f->first = calloc(w->tokens * w->layers + 1, sizeof(*f->first));
     s.live = calloc(w->batch, sizeof(*s.live));
-    s.guesses = calloc((size_t)2 * w->route->chosen, sizeof(*s.guesses));
+    s.predictions = calloc((size_t)2 * w->route->chosen, sizeof(*s.predictions));
     s.state = calloc(widest_state(history, w) + 1, sizeof(*s.state));
-    if (!f->first || !s.live || !s.guesses || !s.state)
+    if (!f->first || !s.live || !s.predictions || !s.state)
         rc = -ENOMEM;
     if (rc == 0 && !knows)
         rc = efs_predictor_new(&config, &s.predictor);
@@ -208,18 +208,18 @@ int replay_foresight_make(const struct predict_choice *choice, const struct repl
         f->first[w->tokens * w->layers] = s.kept;
         f->bytes = knows ? 0 : efs_predict_bytes(s.predictor);
     } else {
-        replay_foresight_free(f);
+        replay_predictions_free(f);
     }
     efs_predictor_free(s.predictor);
     free(s.state);
-    free(s.guesses);
+    free(s.predictions);
     free(s.live);
     return rc;
 }
 
-void replay_foresight_free(struct replay_foresight *f)
+void replay_predictions_free(struct replay_predictions *f)
 {
     free(f->first);
-    free(f->guesses);
-    *f = (struct replay_foresight){0};
+    free(f->predictions);
+    *f = (struct replay_predictions){0};
 }

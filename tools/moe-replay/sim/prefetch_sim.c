@@ -6,25 +6,25 @@
 
 #include <stdlib.h>
 
-#define GUESSES_MAX 4096u /* most predictions of a sequence */
+#define PREDICTIONS_MAX 4096u /* most predictions of a sequence */
 
 /* The prefetched part of an expert: bytes read of these components, tensor by tensor, and bytes of the piece in flight.
  */
 struct part {
     unsigned components;
-    uint64_t bytes, under_way;
+    uint64_t bytes, in_flight;
 };
 
-struct replay_ahead {
+struct replay_prefetch {
     struct efs_tables tables;
     const struct replay_setup *setup;
     const struct replay_workload *workload;
-    const struct replay_foresight *foresight;
+    const struct replay_predictions *predicted;
     const struct efs_trace_timeline *timeline;
     struct efs_prefetch *queue;
     struct efs_governor governor;
-    uint8_t *held;   /* [layers * experts]: components that were prefetched and are held outside the cache */
-    uint8_t *wanted; /* [layers * experts]: components that a prefetch of the expert reads */
+    uint8_t *resident; /* [layers * experts]: components that were prefetched and are resident outside the cache */
+    uint8_t *wanted;   /* [layers * experts]: components that a prefetch of the expert reads */
     /* the prefetch in progress */
     bool reading, cancelled;
     uint32_t unit;
@@ -36,8 +36,8 @@ struct replay_ahead {
     /* the pass */
     uint64_t pass, token;
     struct efs_governor_candidate *candidates;
-    struct efs_prefetch_guess *guesses;
-    struct replay_guesses result;
+    struct efs_prefetch_prediction *predictions;
+    struct replay_prefetch_counts result;
 };
 
 /* ---- components, bytes and the governor ------------------------------------------------------------------------- */
@@ -68,49 +68,51 @@ static struct efs_governor governor_of(const struct replay_setup *setup)
     return governor;
 }
 
-uint64_t replay_ahead_held_bytes(const struct replay_setup *setup, uint64_t budget_bytes)
+uint64_t replay_prefetch_cap_bytes(const struct replay_setup *setup, uint64_t budget_bytes)
 {
     const struct efs_governor governor = governor_of(setup);
     struct efs_prefetch_config caps;
     efs_governor_caps(&governor, budget_bytes, setup->bytes[EFS_POOL_C], &caps);
-    return caps.held_bytes;
+    return caps.resident_bytes;
 }
 
-bool replay_ahead_has_share(const struct replay_ahead *a)
+bool replay_prefetch_has_share(const struct replay_prefetch *a)
 {
     return efs_governor_has_share(&a->governor);
 }
 
 /* ---- open and close --------------------------------------------------------------------------------------------- */
 
-struct replay_ahead *replay_ahead_new(const struct replay_setup *setup, const struct replay_workload *w,
-                                      const struct replay_foresight *foresight, uint64_t budget_bytes,
-                                      const struct efs_trace_timeline *timeline)
+struct replay_prefetch *replay_prefetch_new(const struct replay_setup *setup, const struct replay_workload *w,
+                                            const struct replay_predictions *predicted, uint64_t budget_bytes,
+                                            const struct efs_trace_timeline *timeline)
 {
-    struct replay_ahead *a = calloc(1, sizeof(*a));
-    struct efs_prefetch_config config = {
-        .layers = w->layers, .experts = w->experts, .sequences = w->batch, .guesses = REPLAY_DISTANCES * w->experts};
+    struct replay_prefetch *a = calloc(1, sizeof(*a));
+    struct efs_prefetch_config config = {.layers = w->layers,
+                                         .experts = w->experts,
+                                         .sequences = w->batch,
+                                         .predictions = REPLAY_DISTANCES * w->experts};
     if (!a)
         return NULL;
-    config.guesses = config.guesses < GUESSES_MAX ? config.guesses : GUESSES_MAX;
+    config.predictions = config.predictions < PREDICTIONS_MAX ? config.predictions : PREDICTIONS_MAX;
     a->setup = setup;
     a->workload = w;
-    a->foresight = foresight;
+    a->predicted = predicted;
     a->timeline = timeline;
     a->governor = governor_of(setup);
     efs_governor_caps(&a->governor, budget_bytes, setup->bytes[EFS_POOL_C], &config);
-    EFS_TABLE(&a->tables, a->held, (size_t)w->layers * w->experts);
+    EFS_TABLE(&a->tables, a->resident, (size_t)w->layers * w->experts);
     EFS_TABLE(&a->tables, a->wanted, (size_t)w->layers * w->experts);
-    EFS_TABLE(&a->tables, a->candidates, GUESSES_MAX);
-    EFS_TABLE(&a->tables, a->guesses, GUESSES_MAX);
+    EFS_TABLE(&a->tables, a->candidates, PREDICTIONS_MAX);
+    EFS_TABLE(&a->tables, a->predictions, PREDICTIONS_MAX);
     if (efs_tables_error(&a->tables) < 0 || efs_prefetch_new(&config, &a->queue) < 0) {
-        replay_ahead_free(a);
+        replay_prefetch_free(a);
         return NULL;
     }
     return a;
 }
 
-void replay_ahead_free(struct replay_ahead *a)
+void replay_prefetch_free(struct replay_prefetch *a)
 {
     if (!a)
         return;
@@ -119,26 +121,26 @@ void replay_ahead_free(struct replay_ahead *a)
     free(a);
 }
 
-void replay_ahead_result(const struct replay_ahead *a, struct replay_result *result)
+void replay_prefetch_result(const struct replay_prefetch *a, struct replay_result *result)
 {
     struct efs_prefetch_counts counts;
     efs_prefetch_counts(a->queue, &counts);
-    result->guesses = a->result;
-    result->guesses.used = counts.used;
-    result->guesses.late = counts.late;
-    result->guesses.wasted = counts.wasted;
-    result->guesses.cancelled = counts.cancelled;
-    result->guesses_ratio = efs_trial_ratio(&a->governor.trial);
+    result->prefetch = a->result;
+    result->prefetch.used = counts.used;
+    result->prefetch.late = counts.late;
+    result->prefetch.wasted = counts.wasted;
+    result->prefetch.cancelled = counts.cancelled;
+    result->prefetch_time_ratio = efs_trial_ratio(&a->governor.trial);
 }
 
 /* ---- reads ------------------------------------------------------------------------------------------------------ */
 
-static void act(struct replay_ahead *a, const struct efs_prefetch_action *actions, size_t count)
+static void apply_actions(struct replay_prefetch *a, const struct efs_prefetch_action *actions, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t unit = actions[i].layer * a->workload->experts + actions[i].expert;
         if (actions[i].what == EFS_PREFETCH_DROP)
-            a->held[unit] = 0;
+            a->resident[unit] = 0;
         else if (actions[i].what == EFS_PREFETCH_CANCEL)
             a->cancelled = true;
         else if (actions[i].what == EFS_PREFETCH_RAISE)
@@ -147,7 +149,7 @@ static void act(struct replay_ahead *a, const struct efs_prefetch_action *action
 }
 
 /* Ends the prefetch in progress if it was cancelled and not raised again. */
-static void end_cancelled(struct replay_ahead *a)
+static void end_cancelled(struct replay_prefetch *a)
 {
     const struct efs_prefetch_action *actions;
     size_t count;
@@ -156,19 +158,19 @@ static void end_cancelled(struct replay_ahead *a)
     a->reading = a->cancelled = false;
     efs_prefetch_done(a->queue, a->unit / a->workload->experts, a->unit % a->workload->experts, false, &actions,
                       &count);
-    act(a, actions, count);
+    apply_actions(a, actions, count);
 }
 
-uint64_t replay_ahead_next(void *arg, uint64_t now_ns)
+uint64_t replay_prefetch_next(void *arg, uint64_t now_ns)
 {
     static const struct efs_prefetch_demand none = {0, 0};
-    struct replay_ahead *a = arg;
+    struct replay_prefetch *a = arg;
     const struct efs_prefetch_action *actions;
     size_t count;
     (void)now_ns;
     if (!a->reading) {
         efs_prefetch_next(a->queue, &none, &actions, &count);
-        act(a, actions, count);
+        apply_actions(a, actions, count);
         if (count == 0 || actions[count - 1].what != EFS_PREFETCH_READ)
             return 0;
         a->unit = actions[count - 1].layer * a->workload->experts + actions[count - 1].expert;
@@ -179,42 +181,42 @@ uint64_t replay_ahead_next(void *arg, uint64_t now_ns)
     if (a->part.bytes == 0) /* only the first piece has latency */
         latency_ns = (uint64_t)a->setup->profile.read_latency_ns;
     a->piece = left < REPLAY_PIECE_BYTES ? left : REPLAY_PIECE_BYTES;
-    a->part.under_way = a->piece;
+    a->part.in_flight = a->piece;
     return 1 + latency_ns + (uint64_t)((double)a->piece / a->setup->profile.disk_bytes_per_second * 1e9);
 }
 
-void replay_ahead_done(void *arg)
+void replay_prefetch_done(void *arg)
 {
-    struct replay_ahead *a = arg;
+    struct replay_prefetch *a = arg;
     const struct efs_prefetch_action *actions;
     size_t count;
     a->result.bytes += a->piece;
     if (a->reading)
         a->part.bytes += a->piece;
-    a->piece = a->part.under_way = 0;
+    a->piece = a->part.in_flight = 0;
     if (!a->reading || a->part.bytes < bytes_of(a->setup, a->part.components))
         return;
     a->reading = false;
-    a->held[a->unit] = (uint8_t)a->part.components;
+    a->resident[a->unit] = (uint8_t)a->part.components;
     efs_prefetch_done(a->queue, a->unit / a->workload->experts, a->unit % a->workload->experts, true, &actions, &count);
-    act(a, actions, count);
+    apply_actions(a, actions, count);
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
-void replay_ahead_pass(struct replay_ahead *a, uint64_t pass, uint64_t token)
+void replay_prefetch_begin_pass(struct replay_prefetch *a, uint64_t pass, uint64_t token)
 {
     a->pass = pass;
     a->token = token;
 }
 
-static uint64_t sequence_of(const struct replay_ahead *a, uint32_t t)
+static uint64_t sequence_of(const struct replay_prefetch *a, uint32_t t)
 {
     return a->workload->route->sequence[a->workload->at[a->token + t]];
 }
 
 /* Whether token t of the current pass is the last of its sequence. */
-static bool ends(const struct replay_ahead *a, uint32_t t)
+static bool ends(const struct replay_prefetch *a, uint32_t t)
 {
     const struct replay_workload *w = a->workload;
     uint64_t next = a->token + w->width[a->pass];
@@ -225,14 +227,14 @@ static bool ends(const struct replay_ahead *a, uint32_t t)
 }
 
 /* Takes the prefetched part of a requested expert, or the prefetch in progress, out of the prefetcher's state. */
-static struct part take_part(struct replay_ahead *a, uint32_t unit, const struct efs_placement *placement)
+static struct part take_part(struct replay_prefetch *a, uint32_t unit, const struct efs_placement *placement)
 {
     const struct replay_setup *s = a->setup;
     unsigned missing = (REPLAY_SM | REPLAY_E) & ~components_of(placement->found);
     struct part part = {0};
-    if (a->held[unit]) {
-        part = (struct part){.components = a->held[unit], .bytes = bytes_of(s, a->held[unit])};
-        a->held[unit] = 0;
+    if (a->resident[unit]) {
+        part = (struct part){.components = a->resident[unit], .bytes = bytes_of(s, a->resident[unit])};
+        a->resident[unit] = 0;
     } else if (a->reading && a->unit == unit) {
         part = a->part;
         a->reading = false; /* the request finishes the read */
@@ -240,40 +242,43 @@ static struct part take_part(struct replay_ahead *a, uint32_t unit, const struct
     a->request.ahead_bytes += part.bytes;
     a->request.missing_bytes += bytes_of(s, missing) - part.bytes;
     a->result.missing_bytes += bytes_of(s, missing);
-    a->result.right_bytes += part.bytes + part.under_way;
+    a->result.right_bytes += part.bytes + part.in_flight;
     return part;
 }
 
-int replay_ahead_asked(struct replay_ahead *a, uint32_t layer, const struct efs_placement *placements, uint32_t count)
+int replay_prefetch_requested(struct replay_prefetch *a, uint32_t layer, const struct efs_placement *placements,
+                              uint32_t count)
 {
     const struct replay_workload *w = a->workload;
     const struct efs_prefetch_action *actions;
     size_t action_count;
     int64_t now = (int64_t)(a->pass * w->layers + layer);
     a->request = (struct efs_governor_request){
-        .now_ns = a->timeline->asked_ns, .tokens = w->width[a->pass], .asked = count, .experts = w->experts};
+        .now_ns = a->timeline->request_ns, .tokens = w->width[a->pass], .requested = count, .experts = w->experts};
     for (uint32_t i = 0; i < count; i++)
         a->got[i] = take_part(a, layer * w->experts + placements[i].expert, &placements[i]);
     for (uint32_t t = 0; t < w->width[a->pass]; t++) {
         uint16_t experts[EFS_PREDICT_MAX_CHOSEN];
         unsigned chosen = replay_chosen(w, w->at[a->token + t], layer, experts);
-        int rc = efs_prefetch_asked(a->queue, sequence_of(a, t), now, layer, experts, chosen, &actions, &action_count);
+        int rc =
+            efs_prefetch_requested(a->queue, sequence_of(a, t), now, layer, experts, chosen, &actions, &action_count);
         if (rc < 0)
             return rc;
-        act(a, actions, action_count);
+        apply_actions(a, actions, action_count);
     }
     end_cancelled(a);
     return 0;
 }
 
-double replay_ahead_left(const struct replay_ahead *a, uint32_t i, uint32_t tensor, unsigned *components, bool *waits)
+double replay_prefetch_unread(const struct replay_prefetch *a, uint32_t i, uint32_t tensor, unsigned *components,
+                              bool *waits)
 {
     const struct part *part = &a->got[i];
     double tensor_bytes = (double)bytes_of(a->setup, part->components) / a->setup->tensors;
     double begin = tensor * tensor_bytes, read = (double)part->bytes - begin;
-    double with_piece = read + (double)part->under_way;
+    double with_piece = read + (double)part->in_flight;
     *components = part->components;
-    *waits = part->under_way && read < tensor_bytes && with_piece > 0;
+    *waits = part->in_flight && read < tensor_bytes && with_piece > 0;
     if (part->components == 0 || with_piece <= 0)
         return 1;
     return with_piece < tensor_bytes - 1 ? 1 - with_piece / tensor_bytes : 0;
@@ -282,13 +287,13 @@ double replay_ahead_left(const struct replay_ahead *a, uint32_t i, uint32_t tens
 /* ---- predictions ------------------------------------------------------------------------------------------------ */
 
 /* Makes a candidate of an expert, `distance` layers ahead of layer. false: no component of it is missing. */
-static bool candidate(struct replay_ahead *a, const struct efs_policy *policy, uint32_t layer, unsigned distance,
+static bool candidate(struct replay_prefetch *a, const struct efs_policy *policy, uint32_t layer, unsigned distance,
                       uint32_t expert, float probability, struct efs_governor_candidate *c)
 {
     uint32_t at = (layer + distance) % a->workload->layers, unit = at * a->workload->experts + expert;
     unsigned missing = (REPLAY_SM | REPLAY_E) & ~components_of(efs_policy_state(policy, at, expert));
-    if (a->held[unit]) /* keeps the held components among the candidates */
-        missing = a->held[unit];
+    if (a->resident[unit]) /* keeps the resident components among the candidates */
+        missing = a->resident[unit];
     else if (a->reading && a->unit == unit)
         missing = a->part.components;
     else
@@ -301,32 +306,32 @@ static bool candidate(struct replay_ahead *a, const struct efs_policy *policy, u
     return missing != 0;
 }
 
-static unsigned candidates_of(struct replay_ahead *a, const struct efs_policy *policy, uint32_t layer, uint32_t t)
+static unsigned candidates_of(struct replay_prefetch *a, const struct efs_policy *policy, uint32_t layer, uint32_t t)
 {
-    const struct replay_foresight *f = a->foresight;
+    const struct replay_predictions *f = a->predicted;
     size_t slot = a->token * a->workload->layers + layer * a->workload->width[a->pass] + t;
     unsigned count = 0;
-    for (size_t i = f->first[slot]; i < f->first[slot + 1] && count < GUESSES_MAX; i++)
-        count += candidate(a, policy, layer, f->guesses[i].distance, f->guesses[i].expert, f->guesses[i].probability,
-                           &a->candidates[count]);
+    for (size_t i = f->first[slot]; i < f->first[slot + 1] && count < PREDICTIONS_MAX; i++)
+        count += candidate(a, policy, layer, f->predictions[i].distance, f->predictions[i].expert,
+                           f->predictions[i].probability, &a->candidates[count]);
     return count;
 }
 
-static unsigned next_layer(struct replay_ahead *a, const struct efs_policy *policy, uint32_t layer)
+static unsigned next_layer(struct replay_prefetch *a, const struct efs_policy *policy, uint32_t layer)
 {
     unsigned count = 0;
-    for (uint32_t e = 0; e < a->workload->experts && count < GUESSES_MAX; e++)
+    for (uint32_t e = 0; e < a->workload->experts && count < PREDICTIONS_MAX; e++)
         count += candidate(a, policy, layer, 1, e, 1, &a->candidates[count]);
     return count;
 }
 
-int replay_ahead_guess(struct replay_ahead *a, uint32_t layer, const struct efs_policy *policy)
+int replay_prefetch_offer(struct replay_prefetch *a, uint32_t layer, const struct efs_policy *policy)
 {
     const struct replay_workload *w = a->workload;
     const struct efs_governor_disk disk = {.bytes_per_second = a->setup->profile.disk_bytes_per_second,
                                            .latency_ns = a->setup->profile.read_latency_ns,
                                            .piece_bytes = REPLAY_PIECE_BYTES};
-    const enum efs_governor_now what = efs_governor_asked(&a->governor, &a->request);
+    const enum efs_governor_decision what = efs_governor_requested(&a->governor, &a->request);
     int64_t now = (int64_t)(a->pass * w->layers + layer);
     int rc = 0;
     a->result.requests++;
@@ -337,16 +342,16 @@ int replay_ahead_guess(struct replay_ahead *a, uint32_t layer, const struct efs_
             const struct efs_prefetch_action *actions;
             size_t action_count;
             efs_prefetch_end(a->queue, sequence_of(a, t), &actions, &action_count);
-            act(a, actions, action_count);
+            apply_actions(a, actions, action_count);
             end_cancelled(a);
             continue;
         }
         if (what == EFS_GOVERNOR_LAYER && t == 0)
-            count = efs_governor_layer(a->candidates, next_layer(a, policy, layer), a->guesses);
-        else if (what == EFS_GOVERNOR_GUESS)
-            count = efs_governor_weigh(&a->governor, &disk, now, a->candidates, candidates_of(a, policy, layer, t),
-                                       a->guesses);
-        rc = efs_prefetch_offer(a->queue, sequence_of(a, t), now, a->guesses, count);
+            count = efs_governor_select_layer(a->candidates, next_layer(a, policy, layer), a->predictions);
+        else if (what == EFS_GOVERNOR_PREDICTIONS)
+            count = efs_governor_select(&a->governor, &disk, now, a->candidates, candidates_of(a, policy, layer, t),
+                                        a->predictions);
+        rc = efs_prefetch_offer(a->queue, sequence_of(a, t), now, a->predictions, count);
     }
     return rc;
 }

@@ -23,13 +23,13 @@ struct player {
     const struct replay_setup *setup;
     const struct replay_workload *workload;
     struct replay_result *result;
-    struct efs_policy *policy;         /* or */
-    struct replay_keeper *keeper;      /* this */
-    struct replay_foresight foresight; /* for fmoe */
-    struct replay_ahead *ahead;        /* NULL: no prefetch */
-    bool has_share;                    /* prefetch has its part of the budget */
-    const struct replay_plan *plan;    /* of the budget without that part */
-    double all_over_kept;              /* ratio of the budget to the budget without that part */
+    struct efs_policy *policy;           /* or */
+    struct replay_cache *cache;          /* this */
+    struct replay_predictions predicted; /* for fmoe */
+    struct replay_prefetch *prefetch;    /* NULL: no prefetch */
+    bool has_share;                      /* prefetch has its part of the budget */
+    const struct replay_plan *plan;      /* of the budget without that part */
+    double full_to_cache_ratio;          /* ratio of the budget to the budget without that part */
     struct efs_trace_timeline timeline;
     bool raw;  /* the files are not coded */
     bool read; /* the current request has a read */
@@ -49,7 +49,7 @@ static uint64_t whole_ns(double ns)
     return ns < (double)EFS_TASK_MAX_NS ? (uint64_t)(ns + 0.5) : EFS_TASK_MAX_NS;
 }
 
-static void lay_costs(struct player *player)
+static void fill_costs(struct player *player)
 {
     const struct replay_setup *s = player->setup;
     const struct efs_cost cost = replay_cost(s);
@@ -81,7 +81,7 @@ static struct efs_trace_tensor tensor_ahead(const struct player *player, unsigne
                                                 pools[] = {EFS_POOL_M, EFS_POOL_S, EFS_POOL_E, EFS_POOL_C};
     unsigned got;
     bool waits;
-    double left = replay_ahead_left(player->ahead, i, tensor, &got, &waits);
+    double left = replay_prefetch_unread(player->prefetch, i, tensor, &got, &waits);
     struct efs_trace_tensor found = player->each[pool];
     if (left <= 0 && !waits)
         return player->each[pools[components[pool] | got]];
@@ -120,7 +120,7 @@ static uint32_t player_describe(void *arg, uint32_t layer, uint32_t expert, stru
     (void)layer;
     (void)expert; /* called in the order of the request */
     for (uint32_t t = 0; t < count; t++) {
-        tensors[t] = player->ahead && pool >= EFS_POOL_S ? tensor_ahead(player, pool, i, t) : player->each[pool];
+        tensors[t] = player->prefetch && pool >= EFS_POOL_S ? tensor_ahead(player, pool, i, t) : player->each[pool];
         add_latency(player, &tensors[t].task);
     }
     return count;
@@ -135,14 +135,14 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, uint
     size_t move_count;
     player->count = 0;
     player->read = false;
-    if (player->keeper) {
-        replay_keeper_request(player->keeper, player->placements);
+    if (player->cache) {
+        replay_cache_request(player->cache, player->placements);
         return 0;
     }
     uint64_t began = tools_now_ns();
     int rc = efs_policy_request(player->policy, layer, experts, count, player->placements);
-    if (rc == 0 && player->ahead)
-        rc = replay_ahead_asked(player->ahead, layer, player->placements, count);
+    if (rc == 0 && player->prefetch)
+        rc = replay_prefetch_requested(player->prefetch, layer, player->placements, count);
     if (rc < 0)
         return rc;
     efs_policy_admit(player->policy, layer, player->placements, count, &moves, &move_count);
@@ -150,7 +150,7 @@ static int player_begin(void *arg, uint32_t layer, const uint32_t *experts, uint
     for (size_t i = 0; i < move_count; i++)
         if (moves[i].from == EFS_POOL_F && (moves[i].to == EFS_POOL_C || moves[i].to == EFS_POOL_E))
             player->result->recoded_bytes += (double)player->setup->bytes[EFS_POOL_F];
-    return player->ahead ? replay_ahead_guess(player->ahead, layer, player->policy) : 0;
+    return player->prefetch ? replay_prefetch_offer(player->prefetch, layer, player->policy) : 0;
 }
 
 static void player_used(void *arg, uint32_t layer, const uint32_t *experts, uint32_t count)
@@ -167,12 +167,12 @@ static void follow_share(struct player *player)
     const struct efs_move *moves;
     uint64_t capacity[EFS_POOLS];
     size_t count;
-    bool has = replay_ahead_has_share(player->ahead);
+    bool has = replay_prefetch_has_share(player->prefetch);
     if (has == player->has_share || !player->policy)
         return;
     player->has_share = has;
     for (unsigned p = 0; p < EFS_POOLS; p++)
-        capacity[p] = (uint64_t)((double)player->plan->capacity[p] * (has ? 1 : player->all_over_kept));
+        capacity[p] = (uint64_t)((double)player->plan->capacity[p] * (has ? 1 : player->full_to_cache_ratio));
     efs_policy_resize(player->policy, capacity, &moves, &count);
 }
 
@@ -181,29 +181,28 @@ static void player_pass_done(void *arg, const struct efs_trace_totals *totals)
     struct player *player = arg;
     player->pass_ns[player->result->passes] = totals->time_ns;
     player->result->tokens += player->workload->width[player->result->passes++];
-    if (player->ahead) {
-        replay_ahead_pass(player->ahead, player->result->passes, player->result->tokens);
+    if (player->prefetch) {
+        replay_prefetch_begin_pass(player->prefetch, player->result->passes, player->result->tokens);
         follow_share(player);
     }
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------------ */
 
-static int open_keeper(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
-                       const struct replay_plan *plan)
+static int open_cache(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
+                      const struct replay_plan *plan)
 {
     const struct replay_setup *s = player->setup;
     const struct predict_choice fmoe = {.config = {.kind = EFS_PREDICT_FMOE}};
-    bool guesses = choice->keeper == REPLAY_KEEP_FMOE;
-    int rc = guesses ? replay_foresight_make(&fmoe, h->workload, player->workload, EFS_PREDICT_MAX_DISTANCE,
-                                             &player->foresight)
-                     : 0;
+    bool predicts = choice->cache == REPLAY_CACHE_FMOE;
+    int rc = predicts ? replay_predictions_make(&fmoe, h->workload, player->workload, EFS_PREDICT_MAX_DISTANCE,
+                                                &player->predicted)
+                      : 0;
     if (rc < 0)
         return rc;
-    player->keeper =
-        replay_keeper_new(choice->keeper, player->workload, guesses ? &player->foresight : NULL,
-                          plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C], s->swaps, s->bytes[EFS_POOL_C]);
-    return player->keeper ? 0 : -ENOMEM;
+    player->cache = replay_cache_new(choice->cache, player->workload, predicts ? &player->predicted : NULL,
+                                     plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C], s->swaps, s->bytes[EFS_POOL_C]);
+    return player->cache ? 0 : -ENOMEM;
 }
 
 static int open_policy(struct player *player, const struct replay_policy *choice, const struct replay_history *h,
@@ -222,8 +221,8 @@ static int open_policy(struct player *player, const struct replay_policy *choice
                                        .tuning = {.count_age = REPLAY_COUNT_AGE}};
     memcpy(config.capacity_bytes, plan->capacity, sizeof(config.capacity_bytes));
     config.tuning.published = choice->published;
-    if (choice->keeper != REPLAY_KEEP_NONE)
-        return open_keeper(player, choice, h, plan);
+    if (choice->cache != REPLAY_CACHE_NONE)
+        return open_cache(player, choice, h, plan);
     int rc = efs_policy_new(&config, &player->policy);
     for (uint32_t l = 0; rc == 0 && choice->kind == EFS_POLICY_ZIPMOE && h->workload && l < s->layers; l++)
         efs_policy_seed(player->policy, l, h->seen.counts + (size_t)l * s->experts, h->workload->passes);
@@ -231,22 +230,22 @@ static int open_policy(struct player *player, const struct replay_policy *choice
 }
 
 /* Background reads of DALI, which the simulator runs like prefetches. */
-static uint64_t keeper_next(void *arg, uint64_t now_ns)
+static uint64_t cache_next_read(void *arg, uint64_t now_ns)
 {
     const struct player *player = arg;
     const struct replay_setup *s = player->setup;
     bool begins = false;
-    uint64_t bytes = replay_keeper_bring(player->keeper, REPLAY_PIECE_BYTES, &begins);
+    uint64_t bytes = replay_cache_next_read(player->cache, REPLAY_PIECE_BYTES, &begins);
     (void)now_ns;
     return bytes ? 1 + (begins ? whole_ns(s->profile.read_latency_ns) : 0) +
                        whole_ns((double)bytes / s->profile.disk_bytes_per_second * 1e9)
                  : 0;
 }
 
-static void keeper_came(void *arg)
+static void cache_read_done(void *arg)
 {
     const struct player *player = arg;
-    replay_keeper_came(player->keeper);
+    replay_cache_read_done(player->cache);
 }
 
 /* Converts passes [begin, end) to requests of the simulator. Returns their number. */
@@ -285,7 +284,7 @@ static int player_run(struct player *player, const struct efs_trace_config *conf
 }
 
 /* Computes the lower bound of the time over all orders of the same operations. */
-static void take_limit(const struct player *player, struct replay_result *r)
+static void compute_limit(const struct player *player, struct replay_result *r)
 {
     const uint64_t *busy = r->all.busy_ns;
     double computing = (double)busy[EFS_ON_EXECUTOR] + (double)(player->setup->layer_ns * r->requests);
@@ -297,7 +296,7 @@ static void take_limit(const struct player *player, struct replay_result *r)
 
 int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
                     const struct replay_policy *policy, const struct replay_history *history,
-                    const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
+                    const struct replay_plan *plan, const struct replay_predictions *predicted, uint64_t budget_bytes,
                     replay_progress_fn *progress, void *arg, struct replay_result *result)
 {
     struct player *player = calloc(1, sizeof(*player));
@@ -308,19 +307,21 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->workload = workload;
     player->result = result;
     player->raw = policy->pools == REPLAY_RAW;
-    lay_costs(player);
+    fill_costs(player);
     player->plan = plan;
     player->has_share = true; /* as planned */
-    player->all_over_kept =
-        (double)budget_bytes / (double)(budget_bytes - (foresight ? replay_ahead_held_bytes(setup, budget_bytes) : 0));
-    if (foresight)
-        player->ahead = replay_ahead_new(setup, workload, foresight, budget_bytes, &player->timeline);
-    const struct efs_trace_ahead reads = {player->ahead, replay_ahead_next, replay_ahead_done},
-                                 brings = {player, keeper_next, keeper_came};
+    player->full_to_cache_ratio =
+        (double)budget_bytes /
+        (double)(budget_bytes - (predicted ? replay_prefetch_cap_bytes(setup, budget_bytes) : 0));
+    if (predicted)
+        player->prefetch = replay_prefetch_new(setup, workload, predicted, budget_bytes, &player->timeline);
+    const struct efs_trace_prefetch reads = {player->prefetch, replay_prefetch_next, replay_prefetch_done},
+                                    brings = {player, cache_next_read, cache_read_done};
     const struct efs_trace_config config = {.policy = {player, player_begin, player_describe, player_used},
-                                            .ahead = player->ahead                        ? reads
-                                                     : policy->keeper != REPLAY_KEEP_NONE ? brings
-                                                                                          : (struct efs_trace_ahead){0},
+                                            .ahead = player->prefetch ? reads
+                                                     : policy->cache != REPLAY_CACHE_NONE
+                                                         ? brings
+                                                         : (struct efs_trace_prefetch){0},
                                             .timeline = &player->timeline,
                                             .workers = setup->workers,
                                             .recovery = EFS_RECOVER_WORKER,
@@ -334,23 +335,23 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     player->memory_bytes = efs_trace_bytes(&config);
     player->memory = malloc(player->memory_bytes + 1);
     player->pass_ns = calloc(workload->passes + 1, sizeof(*player->pass_ns));
-    int rc = requests && player->memory && player->pass_ns && !player->ahead == !foresight ? 0 : -ENOMEM;
+    int rc = requests && player->memory && player->pass_ns && !player->prefetch == !predicted ? 0 : -ENOMEM;
     if (rc == 0)
         rc = open_policy(player, policy, history, plan);
     if (rc == 0)
         rc = player_run(player, &config, requests, progress, arg);
     if (rc == 0)
-        rc = replay_take_times(workload, player->pass_ns, result);
+        rc = replay_compute_times(workload, player->pass_ns, result);
     result->policy_ns = result->requests ? (double)player->policy_ns / (double)result->requests : 0;
-    if (player->keeper) /* totals have only the reads of requests */
-        result->all.read_bytes += replay_keeper_brought_bytes(player->keeper);
-    take_limit(player, result);
-    if (player->ahead)
-        replay_ahead_result(player->ahead, result);
-    replay_ahead_free(player->ahead);
+    if (player->cache) /* totals have only the reads of requests */
+        result->all.read_bytes += replay_cache_background_bytes(player->cache);
+    compute_limit(player, result);
+    if (player->prefetch)
+        replay_prefetch_result(player->prefetch, result);
+    replay_prefetch_free(player->prefetch);
     efs_policy_free(player->policy);
-    replay_keeper_free(player->keeper);
-    replay_foresight_free(&player->foresight);
+    replay_cache_free(player->cache);
+    replay_predictions_free(&player->predicted);
     free(player->pass_ns);
     free(player->memory);
     free(requests);

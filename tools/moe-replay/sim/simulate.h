@@ -5,12 +5,12 @@
 
 #include "replay.h"
 
-struct replay_foresight;
-/* foresight NULL: no prefetch; otherwise the plan is for budget_bytes less replay_ahead_held_bytes(). 0, -ENOMEM or
+struct replay_predictions;
+/* predicted NULL: no prefetch; otherwise the plan is for budget_bytes less replay_prefetch_cap_bytes(). 0, -ENOMEM or
  * -errno of sched/. */
 int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
                     const struct replay_policy *policy, const struct replay_history *history,
-                    const struct replay_plan *plan, const struct replay_foresight *foresight, uint64_t budget_bytes,
+                    const struct replay_plan *plan, const struct replay_predictions *predicted, uint64_t budget_bytes,
                     replay_progress_fn *progress, void *arg, struct replay_result *result);
 
 #endif
