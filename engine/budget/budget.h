@@ -116,7 +116,7 @@ void efs_budget_follow(struct efs *fs);
  * available now, else it is unchanged. */
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
-/* ---- supply.c ---- */
+/* ---- refill.c ---- */
 /* Allocates memory that turns may need; see efs_hooks. Without lock. May wait for another thread in it. gone_bytes:
  * bytes that the caller has just freed and that are still counted as in use; the caller subtracts them from gone_bytes
  * and from that count afterwards. */

@@ -10,7 +10,7 @@
 #include "budget.h"
 
 #include "container.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 #include "workers.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache.c - see cache.h: requests, and the moves that they lead to. */
-#include "cache_core.h"
+#include "cache_internal.h"
 
 #include "record.h"
 #include "sys.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include <assert.h>
 #include <errno.h>

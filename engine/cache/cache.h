@@ -54,7 +54,7 @@ void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, 
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes);
 bool efs_cache_held(const struct efs *fs, uint32_t expert);
 
-/* ---- losses and moves (cache_lost.c) ---- */
+/* ---- losses and moves (cache_evict.c) ---- */
 
 /* Kept components of the expert were evicted, or could not be loaded. */
 void efs_cache_lost(struct efs *fs, uint32_t expert);
@@ -70,7 +70,7 @@ void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 /* Lets the policy demote or drop experts above the sizes of the pools. Needs a policy. */
 void efs_cache_fit(struct efs *fs);
 
-/* ---- queries (cache_look.c) ---- */
+/* ---- queries (cache_query.c) ---- */
 
 /* The form in memory: 'F', 'C', 'S', 'E', 'P' (other parts), 'M' (none). */
 char efs_cache_state(const struct efs *fs, uint32_t expert);

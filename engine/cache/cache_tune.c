@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cache_tune.c - changes of the policy's settings while the store is served. */
-#include "cache_core.h"
+#include "cache_internal.h"
 
 #include <errno.h>
 #include <string.h>

@@ -6,9 +6,9 @@
  *
  * One extent at a time, on an idle worker.
  */
-#include "cache_core.h"
+#include "cache_internal.h"
 #include "container.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "codec_table.h"
 #include "hash.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* extent.c - the layout of extents, and offsets in them. See extent.h for what an extent is. */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "codec_table.h"
 #include "kernels.h"

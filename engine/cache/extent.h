@@ -223,7 +223,7 @@ bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);
 void efs_extent_pass(struct efs *fs, uint32_t extent);
 /* Evicts the oldest kept extent without references, and updates the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
-/* ---- extent_edge.c: reads a few bytes at the edge of an extent without loading it ---- */
+/* ---- extent_partial.c: reads a few bytes at the edge of an extent without loading it ---- */
 struct efs_edge;
 struct efs_edge *efs_edge_new(void); /* NULL: no memory */
 void efs_edge_free(struct efs_edge *edge);
@@ -239,7 +239,7 @@ errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, vo
 /* Handles all completed loads, in one turn with the lock. On the I/O thread; arg is the struct efs. */
 void efs_extents_ended(void *arg);
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* queues it for memory (extent_wait.c) */
-void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS (extent_ask.c) */
+void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS (extent_request.c) */
 /* EFS_AGAIN_MOVE: empties retiring segments: drops unreferenced evictable components and moves kept ones. */
 void efs_extents_move(struct efs *fs);
 

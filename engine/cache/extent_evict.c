@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_evict.c - eviction. Evictable components stay until their memory is needed, and are evicted oldest first,
- * except: extents that streams have finished (extent_pass.c) before all others, prefetched ones whose layer has not
+ * except: extents that streams have finished (extent_scan.c) before all others, prefetched ones whose layer has not
  * been requested (extent.awaited) after them.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "cache.h"
 

@@ -5,7 +5,7 @@
  * States: REST -> (NO_MEMORY: waits for memory) -> LOADING -> REST. An extent in REST has some, all or none of its
  * components; it has waiters only while it is not whole.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "container.h"
 #include "record.h"

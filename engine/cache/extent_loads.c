@@ -3,7 +3,7 @@
  * extent_loads.c - structs for loads, allocated before they are needed: nothing is allocated with the lock held.
  * Structs of completed loads are reused, so allocations are rare once the maximum number of loads has been in flight.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "sys.h"
 

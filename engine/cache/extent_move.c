@@ -4,7 +4,7 @@
  * segments has room: one at a time, on a worker, copied without the lock. An extent is LOADING while it moves: it has
  * no users, and requests wait.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "container.h"
 #include "sys.h"

@@ -2,7 +2,7 @@
 /*
  * extent_wait.c - waiters of an extent, its references, and the queue of extents that wait for memory.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, bool hold)
 {

@@ -6,7 +6,7 @@
 #include "estimator.h"
 #include "cache.h"
 #include "sys.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  */
 #include "request_core.h"
 
-#include "extent_core.h"
+#include "extent_internal.h"
 #include "lease.h"
 #include "sys.h"
 

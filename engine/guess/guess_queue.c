@@ -5,7 +5,7 @@
 
 #include "budget.h"
 #include "estimator.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 #include "plan_thread.h"
 
 #include <errno.h>

@@ -11,7 +11,7 @@
 #include "container.h"
 #include "sys.h"
 #include "thread.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 #include "lease.h"
 #include "guess.h"
 

@@ -11,7 +11,7 @@
 
 #include "test.h"
 #include "cache.h"
-#include "extent_core.h"
+#include "extent_internal.h"
 #include "fixture.h"
 #include "guess.h"
 #include "expertfs-private.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache_lost.c - updates the cache state when components that the policy kept are lost, so that it never claims memory
+ * cache_evict.c - updates the cache state when components that the policy kept are lost, so that it never claims memory
  * that is not there.
  */
-#include "cache_core.h"
+#include "cache_internal.h"
 
-#include "extent_core.h"
+#include "extent_internal.h"
 
 /* The policy knows that it has nothing of the expert, and nothing is kept of it. */
 static void cache_set_missing(struct efs *fs, uint32_t expert)

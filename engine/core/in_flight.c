@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* active.c - see efs.h: the count of operations in flight, and log messages. */
+/* in_flight.c - see efs.h: the count of operations in flight, and log messages. */
 #include "efs.h"
 #include "expertfs-private.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_ask.c - requests of extents, and the queue of extents that wait for memory, first come, first served.
+ * extent_request.c - requests of extents, and the queue of extents that wait for memory, first come, first served.
  *
  * A reader that decodes drops its reference afterwards, so its memory becomes available to the queue. Chunks that are
  * handed out coded are held until a client drops them: see line_unblock().
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include <errno.h>
 

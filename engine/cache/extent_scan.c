@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_pass.c - extents loaded for scans are *passing*: they count in a quota, and are evicted for the streams' next
+ * extent_scan.c - extents loaded for scans are *passing*: they count in a quota, and are evicted for the streams' next
  * extents before all other memory, so that a scan takes no more than its read-ahead window. An extent is dropped when
  * all of its bytes were read, in any order and by any threads, or when the streams have advanced so far that the rest
  * is not expected to be read: see STALE_AHEAD and STALE_PART. An extent that another reader requests becomes an
  * ordinary one.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 /* Bytes that each stream went on by since, in windows. */
 #define STALE_AHEAD 4u /* it was read ahead, and its reader did not come */

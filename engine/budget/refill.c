@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * supply.c - allocates memory that turns with efs.lock may need before they start: segments of the chunk pool that are
+ * refill.c - allocates memory that turns with efs.lock may need before they start: segments of the chunk pool that are
  * ready to be added to its table, structs for loads, and the reading of free memory. A turn takes from this supply; it
  * is replenished before the next turn, and a turn that needs more waits for the next supply.
  *

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_core.h - shared by the files of extents. With efs.lock held unless stated otherwise. Each file calls only
+ * extent_internal.h - shared by the files of extents. With efs.lock held unless stated otherwise. Each file calls only
  * those above it:
  *
  *     extent_loads.c   structs for loads      extent.c   layout of extents
- *     extent_keep.c    which components stay, in which list
- *     cache_lost.c     updates the cache state after losses
- *     extent_pass.c    extents of streams
+ *     extent_lists.c    which components stay, in which list
+ *     cache_evict.c     updates the cache state after losses
+ *     extent_scan.c    extents of streams
  *     extent_evict.c   eviction
  *     extent_wait.c    waiters and references
  *     extent_load.c    loading
- *     extent_ask.c     requests
+ *     extent_request.c     requests
  */
 #ifndef EFS_EXTENT_CORE_H
 #define EFS_EXTENT_CORE_H
@@ -103,7 +103,7 @@ struct efs_extent_load *efs_extent_load_take(struct efs *fs);
 void efs_extent_load_give(struct efs *fs, struct efs_extent_load *load);
 void efs_extent_loads_free(struct efs *fs);
 
-/* ---- extent_keep.c ---- */
+/* ---- extent_lists.c ---- */
 /* The components that are in memory and not kept by the policy. */
 static inline unsigned efs_extent_evictable(const struct efs_extent *x)
 {
@@ -121,7 +121,7 @@ void efs_extent_used(struct efs *fs, struct efs_extent *x);
 /* Sets whether the extent is passing; the caller enlists it. */
 void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing);
 
-/* ---- cache_lost.c ---- */
+/* ---- cache_evict.c ---- */
 /* As efs_extent_drop(), also for kept components: updates the cache state. */
 void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components);
 
@@ -139,7 +139,7 @@ void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 /* Drops the oldest extent that is not kept, referenced, awaited or expected by a stream. false: none. */
 bool efs_extents_evict_idle(struct efs *fs);
 
-/* ---- extent_pass.c ---- */
+/* ---- extent_scan.c ---- */
 /* A reader of this pace requests bytes of the extent. */
 void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
 /* Drops passing extents that no stream will read any more, oldest first, until `bytes` more fit into the streams'

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_keep.c - which components of extents stay in memory, and the list of each extent. Extents whose components are
+ * extent_lists.c - which components of extents stay in memory, and the list of each extent. Extents whose components are
  * all kept by the policy (extent.keep) are in the protected list. All other extents are *evictable*: of dense tensors,
- * of experts that are not kept, components that their expert lost; or *passing*, of scans (extent_pass.c).
+ * of experts that are not kept, components that their expert lost; or *passing*, of scans (extent_scan.c).
  * extent_evict.c chooses what to evict.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_core.h - the structs of the cache state: cache.c (requests), cache_look.c (queries), cache_tune.c, demote.c.
+/* cache_internal.h - the structs of the cache state: cache.c (requests), cache_query.c (queries), cache_tune.c, demote.c.
  * Guarded by efs.lock, except members that are constant after efs_cache_build(). */
 #ifndef EFS_CACHE_CORE_H
 #define EFS_CACHE_CORE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_look.c - queries of the cache state: experts and pools. */
-#include "cache_core.h"
+/* cache_query.c - queries of the cache state: experts and pools. */
+#include "cache_internal.h"
 #include "expertfs-private.h"
 
 #include <errno.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_edge.c - reads a few bytes at the edge of an extent that is not in memory, for a request of its neighbour. The
+ * extent_partial.c - reads a few bytes at the edge of an extent that is not in memory, for a request of its neighbour. The
  * kernel reads around a page fault: up to half its read-ahead before it, and more after it. In a file where another
  * expert is adjacent, that would load whole extents and evict needed ones. Instead only the shard is read, and dropped
  * with its bytes: for a program that walks over mapped experts with memory for a quarter of them, a cache of the last
  * 16 such shards saved only 64 of 1,702 of these reads.
  */
-#include "extent_core.h"
+#include "extent_internal.h"
 
 #include "container.h"
 #include "sys.h"
