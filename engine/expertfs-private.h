@@ -178,7 +178,7 @@ void efs_print_escaped(FILE *out, const char *text);
 errint_t efs_absolute_path(const char *path, char **absolute, struct efs_error *err);
 
 /* -ECHILD: fs was opened by the process from which this one was forked; then only efs_close() works. */
-errint_t efs_served_check(const struct efs *fs, struct efs_error *err);
+errint_t efs_check_process(const struct efs *fs, struct efs_error *err);
 
 /* ---- requests of one store --------------------------------------------------------------------------------------- */
 

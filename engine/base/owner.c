@@ -33,7 +33,7 @@ void efs_owner_end(struct efs_owner *owner)
 
 errint_t efs_owner_check(const struct efs_owner *owner, const char *what, struct efs_error *err)
 {
-    if (efs_owner_is_here(owner))
+    if (efs_owner_is_this_process(owner))
         return 0;
     return efs_fail(err, -ECHILD, "%s was opened in another process, from which this one was forked: open one here",
                     what);

@@ -24,7 +24,7 @@ struct efs_owner {
 void efs_owner_begin(struct efs_owner *owner);
 void efs_owner_end(struct efs_owner *owner);
 
-static inline bool efs_owner_is_here(const struct efs_owner *owner)
+static inline bool efs_owner_is_this_process(const struct efs_owner *owner)
 {
     return owner->mark ? atomic_load_explicit(owner->mark, memory_order_relaxed) != 0 : owner->pid == getpid();
 }

@@ -172,7 +172,7 @@ int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes)
     return -posix_fadvise(fd, (off_t)offset, (off_t)bytes, POSIX_FADV_DONTNEED);
 }
 
-int efs_sys_alone(int fd)
+int efs_sys_is_sole_user(int fd)
 {
     fcntl(fd, F_SETSIG, SIGURG); /* if the lease is broken: SIGURG (ignored by default), not SIGIO (fatal) */
     if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
@@ -206,7 +206,7 @@ int efs_sys_huge_tmpfs(void)
     return rc;
 }
 
-int efs_sys_clone_reading(int mount)
+int efs_sys_clone_readonly(int mount)
 {
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
     int clone = open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
@@ -228,11 +228,11 @@ static void *clone_in_namespace(void *arg)
         move_mount(mount, "", AT_FDCWD, "/tmp", MOVE_MOUNT_F_EMPTY_PATH) < 0)
         *fd = -errno;
     else
-        *fd = efs_sys_clone_reading(mount);
+        *fd = efs_sys_clone_readonly(mount);
     return NULL;
 }
 
-int efs_sys_clone_reading_mounted(int mount)
+int efs_sys_clone_readonly_mounted(int mount)
 {
     pthread_t thread;
     int fd = mount, rc = efs_sys_thread(&thread, NULL, clone_in_namespace, &fd);
@@ -355,7 +355,7 @@ int efs_sys_uring_slots(struct io_uring *ring, unsigned count)
     return io_uring_register_buffers_sparse(ring, count);
 }
 
-int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes)
+int efs_sys_uring_register(struct io_uring *ring, unsigned slot, void *base, size_t bytes)
 {
     struct iovec iov = {bytes ? base : NULL, bytes};
     __u64 tag = 0;

@@ -53,7 +53,7 @@ int efs_sys_syncfs(int fd);
 int efs_sys_drop_cache(int fd, uint64_t offset, uint64_t bytes);
 /* 0 if the file has no open descriptor or mapping other than fd, in any process; -EAGAIN if it has; another -errno
  * if the kernel or file system does not support the check. */
-int efs_sys_alone(int fd);
+int efs_sys_is_sole_user(int fd);
 int efs_sys_memfd_create(const char *name, unsigned flags);
 int efs_sys_add_seals(int fd, int seals);
 /* Creates a private tmpfs with huge pages that is not mounted anywhere. Returns a descriptor of its root. Requires
@@ -62,8 +62,8 @@ int efs_sys_huge_tmpfs(void);
 /* Returns a descriptor of the root of a clone of the mount; files opened through it are read-only. Before Linux 6.15
  * only a mounted tree can be cloned (-EINVAL): the second function mounts it in the private mount namespace of a
  * temporary thread first. */
-int efs_sys_clone_reading(int mount);
-int efs_sys_clone_reading_mounted(int mount);
+int efs_sys_clone_readonly(int mount);
+int efs_sys_clone_readonly_mounted(int mount);
 void *efs_sys_mmap(void *addr, size_t bytes, int prot, int flags, int fd,
                    uint64_t offset); /* NULL on failure, with errno */
 int efs_sys_munmap(void *addr, size_t bytes);
@@ -73,11 +73,11 @@ int efs_sys_madvise(void *addr, size_t bytes, int advice);
  * fewer page faults when filled and fewer TLB misses when read. Applies only to whole huge pages inside the range, so
  * it does not use more memory. If no huge page is available, the kernel uses small ones.
  */
-void efs_sys_ask_huge(void *memory, size_t bytes);
+void efs_sys_advise_huge(void *memory, size_t bytes);
 /* Populates a mapped range of whole pages. -ENOMEM: the kernel cannot provide them (the tmpfs is full, or the
  * overcommit limit is reached), and accessing them would raise SIGBUS. Before Linux 5.14 it does nothing and returns
- * 0; pages are then allocated on first access. *there (may be NULL): whether the pages are populated. */
-int efs_sys_have_pages(void *addr, size_t bytes, bool *there);
+ * 0; pages are then allocated on first access. *populated (may be NULL): whether the pages are populated. */
+int efs_sys_populate(void *addr, size_t bytes, bool *populated);
 /* pthread_create(3). 0 or -errno. */
 int efs_sys_thread(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 int efs_sys_mprotect(void *addr, size_t bytes, int prot);
@@ -98,8 +98,8 @@ void *efs_sys_aligned_alloc(size_t alignment, size_t bytes);
 struct io_uring;
 int efs_sys_uring_init(struct io_uring *ring, unsigned depth);
 int efs_sys_uring_files(struct io_uring *ring, const int *fds, unsigned count);
-int efs_sys_uring_slots(struct io_uring *ring, unsigned count); /* empty slots, for efs_sys_uring_pin() */
-int efs_sys_uring_pin(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unpin */
+int efs_sys_uring_slots(struct io_uring *ring, unsigned count); /* empty slots, for efs_sys_uring_register() */
+int efs_sys_uring_register(struct io_uring *ring, unsigned slot, void *base, size_t bytes); /* bytes 0: unregister */
 int efs_sys_uring_submit(struct io_uring *ring);
 int efs_sys_uring_wait(struct io_uring *ring); /* also submits; blocks until a completion is available */
 int efs_sys_uring_result(int result);

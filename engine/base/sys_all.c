@@ -47,15 +47,15 @@ int efs_sys_sync(int fd)
     return copy < 0 ? copy : efs_sys_close(copy);
 }
 
-int efs_sys_have_pages(void *addr, size_t bytes, bool *there)
+int efs_sys_populate(void *addr, size_t bytes, bool *populated)
 {
     int rc = efs_sys_madvise(addr, bytes, MADV_POPULATE_WRITE);
-    if (there)
-        *there = rc == 0;
+    if (populated)
+        *populated = rc == 0;
     return rc == 0 || rc == -EINVAL ? 0 : -ENOMEM;
 }
 
-void efs_sys_ask_huge(void *memory, size_t bytes)
+void efs_sys_advise_huge(void *memory, size_t bytes)
 {
     const uintptr_t huge = (uintptr_t)2 << 20;
     uintptr_t begin = ((uintptr_t)memory + huge - 1) & ~(huge - 1), end = ((uintptr_t)memory + bytes) & ~(huge - 1);

@@ -30,19 +30,19 @@ bool efs_utf8_text(const char *text, size_t bytes);
 
 /* Selects the locale "C" for this thread. In glibc newlocale() returns a static object for it: it does not allocate
  * and cannot fail. If another C library fails, the locale stays unchanged. */
-static inline locale_t efs_points_begin(void)
+static inline locale_t efs_c_locale_begin(void)
 {
     return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0));
 }
 
-static inline void efs_points_end(const locale_t *before)
+static inline void efs_c_locale_end(const locale_t *before)
 {
     uselocale(*before);
 }
 
 /* Put it at the start of a block. Until the end of the block, printf(3) and strtod(3) of this thread use '.' as the
  * decimal point in any locale. */
-#define EFS_WITH_POINTS                                                                                                \
-    const locale_t efs_locale_before __attribute__((cleanup(efs_points_end), unused)) = efs_points_begin()
+#define EFS_C_LOCALE                                                                                                   \
+    const locale_t efs_locale_before __attribute__((cleanup(efs_c_locale_end), unused)) = efs_c_locale_begin()
 
 #endif

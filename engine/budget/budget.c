@@ -24,7 +24,7 @@ void efs_budget_set(struct efs *fs, uint64_t bytes)
     const struct efs_effective *effective = &fs->budget->effective;
     uint64_t segment = fs->arena.segment_bytes, fixed = fs->account.fixed_bytes;
     fs->options.budget_bytes = bytes;
-    bytes = effective->is_less && effective->bytes < bytes ? effective->bytes : bytes;
+    bytes = effective->is_reduced && effective->bytes < bytes ? effective->bytes : bytes;
     if (bytes < fixed + segment) /* less does not serve */
         bytes = fixed + segment;
     fs->account.budget_bytes = bytes;
@@ -52,9 +52,9 @@ static uint64_t segments_needed(const struct efs *fs)
  * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
  * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
  */
-static errint_t budget_memory_left(struct efs *fs, uint64_t bytes)
+static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
 {
-    errint_t rc = efs_supply_memory(fs, bytes);
+    errint_t rc = efs_refill_check_memory(fs, bytes);
     efs_count(&fs->stats, memory_short, rc == -ENOMEM);
     return rc;
 }
@@ -77,59 +77,59 @@ errint_t efs_budget_add_segment(struct efs *fs)
             !(kept && efs_full_evict_oldest(fs, true)))
             return -ENOMEM;
     }
-    errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_memory_left(fs, bytes);
-    return rc == 0 ? efs_supply_segment(fs) : rc;
+    errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
+    return rc == 0 ? efs_refill_add_segment(fs) : rc;
 }
 
 bool efs_budget_has_segment(struct efs *fs)
 {
     return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
            efs_budget_used(fs) + fs->arena.segment_bytes <= fs->account.budget_bytes &&
-           efs_supply_memory(fs, fs->arena.segment_bytes) == 0;
+           efs_refill_check_memory(fs, fs->arena.segment_bytes) == 0;
 }
 
-/* ---- a segment leaves: its extents go, then its registration, then its memory; one at a time ---- */
+/* ---- release of a segment: evict its extents, unregister it, free its memory; one at a time ---- */
 
-static void segment_give_back(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void segment_release(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_retirement *r = EFS_CONTAINER(job, struct efs_retirement, job);
     struct efs *fs = r->fs;
     (void)scratch;
-    efs_arena_give_back(&fs->arena, r->request.segment);
-    efs_supply(fs, fs->arena.segment_bytes);
+    efs_arena_release_pages(&fs->arena, r->request.segment);
+    efs_refill(fs, fs->arena.segment_bytes);
     efs_lock(fs);
     efs_arena_drop(&fs->arena, r->request.segment);
-    atomic_fetch_sub(&fs->account.gone_bytes, fs->arena.segment_bytes);
-    fs->account.segments_leaving--;
+    atomic_fetch_sub(&fs->account.freed_bytes, fs->arena.segment_bytes);
+    fs->account.segments_retiring--;
     r->busy = false;
-    efs_again(fs, EFS_AGAIN_SEGMENTS);
-    efs_again(fs, EFS_AGAIN_REST);
-    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
+    efs_retry(fs, EFS_RETRY_IDLE);
+    efs_retry(fs, EFS_RETRY_LEASES);
     efs_unlock(fs);
-    efs_active_end(fs);
+    efs_in_flight_end(fs);
 }
 
 /* On the I/O thread. */
-static void segment_unpinned(struct efs_disk_request *request, errint_t error)
+static void segment_unregistered(struct efs_disk_request *request, errint_t error)
 {
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     (void)error;
-    r->job.run = segment_give_back;
+    r->job.run = segment_release;
     efs_workers_push(r->fs->workers, &r->job);
 }
 
 void efs_budget_retire(struct efs *fs)
 {
     struct efs_retirement *r = &fs->budget->retirement;
-    for (uint32_t i = 0; fs->account.segments_leaving && !r->busy && i < fs->arena.segment_max; i++) {
+    for (uint32_t i = 0; fs->account.segments_retiring && !r->busy && i < fs->arena.segment_max; i++) {
         if (!fs->arena.segments[i].retiring || atomic_load(&fs->arena.segments[i].populating) ||
             !efs_arena_segment_empty(&fs->arena, i))
             continue;
         r->busy = true;
         r->fs = fs;
-        r->request = (struct efs_disk_request){.segment = i, .complete = segment_unpinned};
+        r->request = (struct efs_disk_request){.segment = i, .complete = segment_unregistered};
         efs_defer_read(fs, &r->request);
-        efs_active_begin(fs);
+        efs_in_flight_begin(fs);
     }
 }
 
@@ -138,38 +138,38 @@ bool efs_budget_is_retiring(const struct efs *fs)
     return fs->budget->retirement.busy;
 }
 
-/* Choose the segment with the most free room and let it go; one with chunks that are held only if it may take long. */
-static bool segment_begin_leaving(struct efs *fs, bool held)
+/* Retires the segment with the most free room; one with long-term references only if with_long_refs. */
+static bool segment_retire(struct efs *fs, bool with_long_refs)
 {
     uint32_t best = EFS_NONE;
     for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
         const struct efs_segment *s = &fs->arena.segments[i];
-        if (s->base && !s->retiring && (held || !s->held) &&
+        if (s->base && !s->retiring && (with_long_refs || !s->long_refs) &&
             (best == EFS_NONE || s->free_granules > fs->arena.segments[best].free_granules))
             best = i;
     }
     if (best == EFS_NONE)
         return false;
     fs->arena.segments[best].retiring = true;
-    fs->account.segments_leaving++;
-    efs_again(fs, EFS_AGAIN_MOVE);
-    efs_again(fs, EFS_AGAIN_SEGMENTS);
+    fs->account.segments_retiring++;
+    efs_retry(fs, EFS_RETRY_MOVE);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
     return true;
 }
 
-/* Of those that are leaving, the segments that wait for nobody who holds chunks. */
-static uint64_t segments_leaving_soon(const struct efs *fs)
+/* Retiring segments without long-term references. */
+static uint64_t segments_retiring_soon(const struct efs *fs)
 {
     uint64_t count = 0;
-    for (uint32_t i = 0; fs->account.segments_leaving && i < fs->arena.segment_max; i++)
-        count += fs->arena.segments[i].retiring && !fs->arena.segments[i].held;
+    for (uint32_t i = 0; fs->account.segments_retiring && i < fs->arena.segment_max; i++)
+        count += fs->arena.segments[i].retiring && !fs->arena.segments[i].long_refs;
     return count;
 }
 
-/* Segments that stay, when those that are leaving have left. */
-static uint64_t segments_staying(const struct efs *fs)
+/* Segments that are not retiring. */
+static uint64_t segments_remaining(const struct efs *fs)
 {
-    return fs->arena.segment_count - fs->account.segments_leaving;
+    return fs->arena.segment_count - fs->account.segments_retiring;
 }
 
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
@@ -183,7 +183,7 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
         bool within = used + bytes <= budget;
         if (within && used + fs->account.freeing_bytes + bytes > budget)
             return -EBUSY;
-        errint_t left = within ? budget_memory_left(fs, bytes) : -ENOMEM;
+        errint_t left = within ? budget_check_memory(fs, bytes) : -ENOMEM;
         if (left != -ENOMEM)
             return left == 0 ? 0 : -EBUSY;
         if (within && fs->account.freeing_bytes >= bytes) /* the system will have it back */
@@ -192,17 +192,17 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
         efs_full_drop_free_memfiles(fs, excess);
         if (fs->account.full_bytes < before)
             continue;
-        if (segments_leaving_soon(fs) * segment >= excess)
+        if (segments_retiring_soon(fs) * segment >= excess)
             return -EAGAIN;
         bool above_plan =
-            segments_staying(fs) > segments_needed(fs) && segments_staying(fs) > fs->account.floor_segments;
-        if (above_plan && segment_begin_leaving(fs, false))
+            segments_remaining(fs) > segments_needed(fs) && segments_remaining(fs) > fs->account.floor_segments;
+        if (above_plan && segment_retire(fs, false))
             continue;
         if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (segments_staying(fs) > fs->account.floor_segments && segment_begin_leaving(fs, false))
+        if (segments_remaining(fs) > fs->account.floor_segments && segment_retire(fs, false))
             continue;
-        return segments_leaving_soon(fs) ? -EAGAIN : -ENOMEM;
+        return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
     }
 }
 
@@ -211,29 +211,29 @@ void efs_budget_shrink(struct efs *fs)
     uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         uint64_t used = efs_budget_used(fs) - fs->account.freeing_bytes;
-        uint64_t leaving = fs->account.segments_leaving * segment, before = fs->account.full_bytes;
-        if (used <= budget + leaving)
+        uint64_t retiring = fs->account.segments_retiring * segment, before = fs->account.full_bytes;
+        if (used <= budget + retiring)
             return;
-        efs_full_drop_free_memfiles(fs, used - budget - leaving);
+        efs_full_drop_free_memfiles(fs, used - budget - retiring);
         if (fs->account.full_bytes < before || efs_full_evict_oldest(fs, false))
             continue;
-        bool above_plan = segments_staying(fs) > segments_needed(fs);
-        if (above_plan && segment_begin_leaving(fs, true))
+        bool above_plan = segments_remaining(fs) > segments_needed(fs);
+        if (above_plan && segment_retire(fs, true))
             continue;
         if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
             continue;
-        if (segments_staying(fs) <= fs->account.floor_segments || !segment_begin_leaving(fs, true))
+        if (segments_remaining(fs) <= fs->account.floor_segments || !segment_retire(fs, true))
             return;
     }
 }
 
 /* Something above the budget is on its way out: segments, experts that are only being copied from. */
-static bool budget_is_leaving(const struct efs *fs)
+static bool budget_is_shrinking(const struct efs *fs)
 {
-    if (fs->account.segments_leaving || fs->account.freeing_bytes)
+    if (fs->account.segments_retiring || fs->account.freeing_bytes)
         return true;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (efs_full_may_go(efs_full_of(fs, e)))
+        if (efs_full_is_unleased(efs_full_of(fs, e)))
             return true;
     return false;
 }
@@ -246,7 +246,7 @@ uint64_t efs_budget_wait(struct efs *fs)
         efs_budget_shrink(fs);
         uint64_t used = efs_budget_used(fs), asked = fs->options.budget_bytes;
         bool wait = used > fs->account.budget_bytes && fs->disk && !fs->closing && round < SETTLE_ROUNDS &&
-                    budget_is_leaving(fs);
+                    budget_is_shrinking(fs);
         efs_unlock(fs);
         if (!wait)
             return used > asked ? used - asked : 0;
@@ -254,7 +254,7 @@ uint64_t efs_budget_wait(struct efs *fs)
     }
 }
 
-errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
+errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
 {
     *memfile = NULL;
     if (efs_budget_used(fs) > fs->account.budget_bytes) /* it was lowered while leases were held */
@@ -263,11 +263,11 @@ errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_
     if (efs_budget_used(fs) + bytes > fs->account.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
         efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size gives its place */
-    *memfile = efs_full_take_free(fs, bytes, use);
+    *memfile = efs_full_get_memfile(fs, bytes, use);
     errint_t rc = *memfile ? 0 : efs_budget_reserve_full(fs, bytes, use);
     if (rc < 0 || *memfile)
         return rc;
-    *memfile = efs_full_take_free(fs, bytes, use);
+    *memfile = efs_full_get_memfile(fs, bytes, use);
     fs->account.full_bytes += *memfile ? 0 : bytes;
     return 0;
 }
@@ -275,23 +275,23 @@ errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_
 void efs_budget_build(struct efs *fs)
 {
     efs_memory_left_open(&fs->budget->memory_left);
-    pthread_mutex_init(&fs->budget->supply.lock, NULL);
-    fs->supply_wanted = true;
+    pthread_mutex_init(&fs->budget->refill.lock, NULL);
+    fs->refill_wanted = true;
     fs->budget->built = true;
 }
 
 void efs_budget_destroy(struct efs *fs)
 {
-    struct efs_supply *s = &fs->budget->supply;
+    struct efs_refill *s = &fs->budget->refill;
     if (!fs->budget->built)
         return;
     while (s->count > 0)
-        efs_arena_forget(&fs->arena, &s->segments[--s->count]);
+        efs_arena_discard(&fs->arena, &s->segments[--s->count]);
     pthread_mutex_destroy(&s->lock);
     efs_memory_left_close(&fs->budget->memory_left);
 }
 
-void efs_budget_leave(struct efs *fs)
+void efs_budget_close_in_child(struct efs *fs)
 {
     if (fs->budget->built)
         efs_memory_left_close(&fs->budget->memory_left);

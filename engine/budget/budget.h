@@ -23,32 +23,33 @@ struct efs_next_segment { /* the chunk pool's next segment, while a worker popul
     bool busy;
 };
 
-#define EFS_SUPPLY_SEGMENTS 2u
+#define EFS_READY_SEGMENTS 2u
 
-struct efs_supply {
-    pthread_mutex_t lock;                 /* serialises supply; taken before efs.lock */
-    _Atomic uint64_t asked_ns, looked_ns; /* last use by a turn, last reading of free memory; 0: never */
-    _Atomic uint32_t freed, seen; /* freed: counts frees of memory; seen: its value at the start of the last reading,
-                                     which is stale if they differ */
+struct efs_refill {
+    pthread_mutex_t lock;                   /* serialises refill; taken before efs.lock */
+    _Atomic uint64_t used_ns, measured_ns;  /* last use by a critical section, last reading of free memory; 0: never */
+    _Atomic uint32_t frees, frees_measured; /* frees: counts frees of memory; frees_measured: its value at the start of
+                                     the last reading, which is stale if they differ */
     /* guarded by efs.lock */
-    struct efs_coming_segment segments[EFS_SUPPLY_SEGMENTS]; /* ready to be added */
+    struct efs_pending_segment segments[EFS_READY_SEGMENTS]; /* ready to be added */
     unsigned count;
-    uint64_t left_bytes; /* free memory at the last reading, plus taken_bytes then: limit of efs_account.taken_bytes */
-    bool is_new;         /* left_bytes was not used yet */
-    bool has_found;      /* found_bytes is new: efs_budget_follow() has not used it */
-    uint64_t found_bytes;
+    uint64_t limit_bytes; /* free memory at the last reading, plus allocated_bytes then: limit of
+                             efs_account.allocated_bytes */
+    bool is_unused;       /* limit_bytes was not used yet */
+    bool has_measured;    /* measured_bytes is new: efs_budget_follow() has not used it */
+    uint64_t measured_bytes;
 };
 
 struct efs_effective {              /* the effective budget (effective.c) */
-    bool is_less;                   /* than the requested budget: ... */
+    bool is_reduced;                /* than the requested budget: ... */
     uint64_t bytes;                 /* ... by memory pressure: the effective budget */
-    uint64_t least_bytes, since_ns; /* minimum found since since_ns, while is_less */
+    uint64_t least_bytes, since_ns; /* minimum found since since_ns, while is_reduced */
 };
 
 struct efs_budget {
     bool built;
     struct efs_effective effective;
-    struct efs_supply supply;
+    struct efs_refill refill;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
@@ -81,8 +82,8 @@ uint64_t efs_budget_coded(const struct efs *fs);
  * soon; -ENOMEM: all memory is held. */
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use);
 /* Reserves a memory file of this size: *memfile is a free one, PRIVATE or, if use is WINDOW, possibly a WINDOW, never
- * SHOWN; NULL: the caller allocates one, which is already counted. Errors of efs_budget_reserve_full(). */
-errint_t efs_budget_take_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
+ * EXPORTED; NULL: the caller allocates one, which is already counted. Errors of efs_budget_reserve_full(). */
+errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile);
 /* Sets the requested budget, which is at least the minimum, and from it the effective budget
  * (efs_account.budget_bytes), the floor of the chunk pool and the limit of read-ahead. */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
@@ -99,13 +100,13 @@ void efs_budget_shrink(struct efs *fs);
 /* Without lock, before threads are started and after they have ended. */
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
-void efs_budget_leave(struct efs *fs); /* efs_budget_destroy() in a forked process */
-/* EFS_AGAIN_SEGMENTS: starts to release a retiring segment that is empty. */
+void efs_budget_close_in_child(struct efs *fs); /* efs_budget_destroy() in a forked process */
+/* EFS_RETRY_SEGMENTS: starts to release a retiring segment that is empty. */
 void efs_budget_retire(struct efs *fs);
 bool efs_budget_is_retiring(const struct efs *fs); /* a segment is being released */
 
 /* ---- effective.c ---- */
-/* EFS_AGAIN_BUDGET: adjusts the effective budget to the last reading of free memory: down at once, up in steps after 3
+/* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of free memory: down at once, up in steps after 3
  * s; then efs_budget_shrink(). */
 void efs_budget_follow(struct efs *fs);
 
@@ -117,21 +118,21 @@ void efs_budget_follow(struct efs *fs);
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
 /* ---- refill.c ---- */
-/* Allocates memory that turns may need; see efs_hooks. Without lock. May wait for another thread in it. gone_bytes:
- * bytes that the caller has just freed and that are still counted as in use; the caller subtracts them from gone_bytes
- * and from that count afterwards. */
-void efs_supply(struct efs *fs, uint64_t gone_bytes);
-/* Reads how much memory is free, also when no turn has asked. Without lock. */
-void efs_supply_look(struct efs *fs);
-/* Both with lock held. -EAGAIN: as efs_defer_supply(). */
+/* Allocates memory that critical sections may need; see efs_hooks. Without lock. May wait for another thread in it.
+ * freed_bytes: bytes that the caller has just freed and that are still counted as in use; the caller subtracts them
+ * from freed_bytes and from that count afterwards. */
+void efs_refill(struct efs *fs, uint64_t freed_bytes);
+/* Reads how much memory is free, also when no critical section has asked. Without lock. */
+void efs_refill_measure(struct efs *fs);
+/* Both with lock held. -EAGAIN: as efs_defer_refill(). */
 /* Adds a segment to the chunk pool, for which the caller has reserved room: 0, -EAGAIN, -ENOMEM. */
-errint_t efs_supply_segment(struct efs *fs);
+errint_t efs_refill_add_segment(struct efs *fs);
 /* Whether the system has bytes free, independently of the budget: memory that clients still map is charged to the
  * cgroup but not counted in the budget, so the budget alone cannot prevent an OOM kill. 0, -EAGAIN, -ENOMEM. */
-errint_t efs_supply_memory(struct efs *fs, uint64_t bytes);
+errint_t efs_refill_check_memory(struct efs *fs, uint64_t bytes);
 
 /* ---- prefault.c ---- */
-/* EFS_AGAIN_PREFAULT: populates the chunk pool's next segments if less than 4 segments of it are free. */
+/* EFS_RETRY_PREFAULT: populates the chunk pool's next segments if less than 4 segments of it are free. */
 void efs_prefault(struct efs *fs);
 
 /* ---- prealloc.c ---- */

@@ -8,7 +8,7 @@
 #define MIB (1ull << 20)
 
 /* What the budget can come to hold: no more than all of the store, coded and full, unless it is taken ahead. */
-static uint64_t budget_can_take(struct efs *fs, uint64_t budget)
+static uint64_t budget_max_use(struct efs *fs, uint64_t budget)
 {
     uint64_t segment = fs->arena.segment_bytes;
     efs_lock(fs);
@@ -24,7 +24,7 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
 {
     struct efs_memory memory;
     efs_memory(&memory);
-    uint64_t take = budget_can_take(fs, budget), available = memory.available_bytes + held;
+    uint64_t take = budget_max_use(fs, budget), available = memory.available_bytes + held;
     const char *whose = memory.cgroup ? "the memory cgroup's limit" : "the machine's memory";
     if (available > memory.limit_bytes)
         available = memory.limit_bytes;

@@ -10,9 +10,9 @@
 
 #include "cache.h"
 
-#define PASSING_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
-#define CHUNK_FILL 0.97  /* of the chunk pool can be used, as blocks do not fit seamlessly */
-#define LEASED_SHARE 2   /* leases may take half of the pools' memory before they must wait for it */
+#define TRANSIENT_SHARE 64 /* of the memory for chunks that are read, decoded and not kept: a segment or two */
+#define CHUNK_FILL 0.97    /* of the chunk pool can be used, as blocks do not fit seamlessly */
+#define LEASED_SHARE 2     /* leases may take half of the pools' memory before they must wait for it */
 
 static uint64_t cut_less(uint64_t a, uint64_t b)
 {
@@ -30,30 +30,30 @@ void efs_budget_cut(struct efs *fs)
 {
     const double *ratio = efs_cache_tuning(fs)->ratio;
     uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->account.budget_bytes, fs->account.fixed_bytes);
-    uint64_t leases = cut_for_leases(fs, available), passing = available / PASSING_SHARE > segment ? 2 : 1;
-    uint64_t guesses = (fs->account.guess_bytes + segment - 1) / segment;
-    uint64_t pools = cut_less(available, (passing + guesses) * segment + leases), capacity[EFS_POOLS], chunks = 0;
+    uint64_t leases = cut_for_leases(fs, available), transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
+    uint64_t prefetch = (fs->account.prefetch_bytes + segment - 1) / segment;
+    uint64_t pools = cut_less(available, (transient + prefetch) * segment + leases), capacity[EFS_POOLS], chunks = 0;
     for (unsigned p = 0; p < EFS_POOLS; p++) {
         double bytes = ratio[p] * (double)pools;
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
         chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
     }
-    fs->account.planned_segments = (chunks + segment - 1) / segment + passing + guesses;
+    fs->account.planned_segments = (chunks + segment - 1) / segment + transient + prefetch;
     if (fs->account.planned_segments * segment > available)
         fs->account.planned_segments = available / segment;
     if (fs->account.planned_segments < fs->account.floor_segments)
         fs->account.planned_segments = fs->account.floor_segments;
     efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
-    efs_again(fs, EFS_AGAIN_LEASES); /* there may be more room now */
-    efs_again(fs, EFS_AGAIN_CODED);
+    efs_retry(fs, EFS_RETRY_LEASES); /* there may be more room now */
+    efs_retry(fs, EFS_RETRY_CODED);
 }
 
 void efs_budget_change(struct efs *fs, uint64_t bytes)
 {
     if (bytes != fs->options.budget_bytes)
-        fs->budget->effective = (struct efs_effective){.is_less = false}; /* looked for anew */
+        fs->budget->effective = (struct efs_effective){.is_reduced = false}; /* looked for anew */
     efs_budget_set(fs, bytes);
     efs_budget_cut(fs);
-    efs_again(fs, EFS_AGAIN_EXTENTS);
+    efs_retry(fs, EFS_RETRY_EXTENTS);
 }

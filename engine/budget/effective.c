@@ -26,7 +26,7 @@ static void effective_set(struct efs *fs, uint64_t bytes)
     struct efs_effective *e = &fs->budget->effective;
     uint64_t fixed = fs->account.fixed_bytes, before = fs->account.budget_bytes;
     uint64_t pools = bytes > fixed ? bytes - fixed : 0;
-    e->is_less = bytes < fs->options.budget_bytes;
+    e->is_reduced = bytes < fs->options.budget_bytes;
     e->bytes = fixed + pools / fs->arena.segment_bytes * fs->arena.segment_bytes;
     e->least_bytes = UINT64_MAX;
     e->since_ns = efs_now_ns();
@@ -35,11 +35,11 @@ static void effective_set(struct efs *fs, uint64_t bytes)
         return;
     efs_count(&fs->stats, memory_short, fs->account.budget_bytes < before);
     efs_budget_cut(fs);
-    efs_again(fs, EFS_AGAIN_EXTENTS);
-    efs_again(fs, EFS_AGAIN_PLAN);
+    efs_retry(fs, EFS_RETRY_EXTENTS);
+    efs_retry(fs, EFS_RETRY_PLAN);
 }
 
-static void effective_found(struct efs *fs, uint64_t bytes)
+static void effective_update(struct efs *fs, uint64_t bytes)
 {
     struct efs_effective *e = &fs->budget->effective;
     uint64_t now = fs->account.budget_bytes, step = effective_step(fs);
@@ -48,7 +48,7 @@ static void effective_found(struct efs *fs, uint64_t bytes)
         return;
     }
     e->least_bytes = bytes < e->least_bytes ? bytes : e->least_bytes;
-    if (!e->is_less || efs_now_ns() < e->since_ns + RISE_NS)
+    if (!e->is_reduced || efs_now_ns() < e->since_ns + RISE_NS)
         return;
     if (e->least_bytes >= now + step) {
         effective_set(fs, e->least_bytes - step / 2);
@@ -60,10 +60,10 @@ static void effective_found(struct efs *fs, uint64_t bytes)
 
 void efs_budget_follow(struct efs *fs)
 {
-    struct efs_supply *s = &fs->budget->supply;
-    if (s->has_found) {
-        s->has_found = false;
-        effective_found(fs, s->found_bytes);
+    struct efs_refill *s = &fs->budget->refill;
+    if (s->has_measured) {
+        s->has_measured = false;
+        effective_update(fs, s->measured_bytes);
     }
     efs_budget_shrink(fs);
 }

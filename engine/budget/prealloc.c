@@ -28,14 +28,14 @@ struct prealloc {
 };
 
 /* Lock held on entry and return, not meanwhile. false: there is no more to take. */
-static bool prealloc_take_segment(struct prealloc *p)
+static bool prealloc_segment(struct prealloc *p)
 {
     struct efs *fs = p->fs;
     uint32_t count = fs->arena.segment_count;
     if (p->over || count >= fs->account.planned_segments ||
         efs_budget_used_with(fs, count + 1) > fs->account.budget_bytes)
         return false;
-    errint_t rc = efs_supply_segment(fs);
+    errint_t rc = efs_refill_add_segment(fs);
     if (rc < 0) {
         efs_unlock(fs);
         efs_lock(fs);
@@ -54,7 +54,7 @@ static bool prealloc_take_segment(struct prealloc *p)
 }
 
 /* The same for a full expert. */
-static bool prealloc_take_memfile(struct prealloc *p)
+static bool prealloc_memfile(struct prealloc *p)
 {
     struct efs *fs = p->fs;
     uint32_t experts = fs->store->expert_count;
@@ -73,7 +73,7 @@ static bool prealloc_take_memfile(struct prealloc *p)
     bool whole = memfile && efs_memfile_populate(memfile) == 0;
     efs_lock(fs);
     if (memfile)
-        efs_full_give_back(fs, memfile);
+        efs_full_put_memfile(fs, memfile);
     else
         fs->account.full_bytes -= bytes;
     p->over = p->over || !whole;
@@ -84,9 +84,9 @@ static void *prealloc_run(void *arg)
 {
     struct prealloc *p = arg;
     efs_lock(p->fs);
-    while (prealloc_take_segment(p))
+    while (prealloc_segment(p))
         ;
-    while (prealloc_take_memfile(p))
+    while (prealloc_memfile(p))
         ;
     efs_unlock(p->fs);
     return NULL;

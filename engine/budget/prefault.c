@@ -21,7 +21,7 @@
 static void prefault_populate(struct efs_job *job, struct efs_codec_scratch *scratch);
 
 /* Lock held: begin with the next segment, if one is called for. */
-static void prefault_go_on(struct efs *fs)
+static void prefault_next(struct efs *fs)
 {
     struct efs_next_segment *n = &fs->budget->next_segment;
     uint64_t bytes = fs->arena.segment_bytes, used = fs->arena.used_bytes;
@@ -29,9 +29,9 @@ static void prefault_go_on(struct efs *fs)
     if (n->busy || n->left == 0 || fs->closing || !fs->workers || free_bytes >= AHEAD * bytes ||
         free_bytes >= AHEAD_TIMES * used)
         return;
-    if (efs_extents_one_goes_first(fs))
+    if (efs_extents_has_evict_first(fs))
         return; /* that goes before the pool grows */
-    if (!efs_budget_has_segment(fs) || efs_supply_segment(fs) < 0)
+    if (!efs_budget_has_segment(fs) || efs_refill_add_segment(fs) < 0)
         return;
     n->fs = fs;
     n->busy = true;
@@ -40,14 +40,14 @@ static void prefault_go_on(struct efs *fs)
     atomic_store(&fs->arena.segments[n->segment].populating, true);
     n->done = 0;
     n->job.run = prefault_populate;
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     efs_defer_job(fs, &n->job, EFS_JOB_LOW);
 }
 
 void efs_prefault(struct efs *fs)
 {
     fs->budget->next_segment.left = AHEAD;
-    prefault_go_on(fs);
+    prefault_next(fs);
 }
 
 static void prefault_ended(struct efs *fs, struct efs_segment *s, bool whole)
@@ -56,10 +56,10 @@ static void prefault_ended(struct efs *fs, struct efs_segment *s, bool whole)
     efs_lock(fs);
     fs->budget->next_segment.busy = false;
     if (whole)
-        prefault_go_on(fs);
-    efs_again(fs, EFS_AGAIN_SEGMENTS);
+        prefault_next(fs);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
     efs_unlock(fs);
-    efs_active_end(fs);
+    efs_in_flight_end(fs);
 }
 
 static void prefault_populate(struct efs_job *job, struct efs_codec_scratch *scratch)

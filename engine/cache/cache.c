@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEASES_LOOK 1024u /* requests */
+#define LEASE_PEAK_PERIOD 1024u /* requests */
 
 /* ---- the cache state ---- */
 
@@ -25,8 +25,8 @@ static void cache_expert_bytes(const struct efs *fs, uint32_t expert, uint64_t b
 {
     uint64_t e = 0, sm = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        e += efs_extent_room(fs, efs_extent(fs, i), EFS_COMPONENT_E);
-        sm += efs_extent_room(fs, efs_extent(fs, i), EFS_COMPONENT_SM);
+        e += efs_extent_alloc_bytes(fs, efs_extent(fs, i), EFS_COMPONENT_E);
+        sm += efs_extent_alloc_bytes(fs, efs_extent(fs, i), EFS_COMPONENT_SM);
     }
     bytes[EFS_POOL_F] = granules(efs_view_expert_bytes(&fs->view, expert));
     bytes[EFS_POOL_C] = e + sm ? e + sm : 1;
@@ -42,7 +42,7 @@ static bool cache_same_layer(const struct efs_store *store, const struct efs_dis
            memcmp(store->strings + a->stack_offset, store->strings + b->stack_offset, a->stack_bytes) == 0;
 }
 
-static void cache_lay_layers(struct efs_cache *r, const struct efs_store *store)
+static void cache_index_layers(struct efs_cache *r, const struct efs_store *store)
 {
     for (uint32_t e = 0; e < store->expert_count; e++) {
         if (e == 0 || !cache_same_layer(store, &store->groups[e - 1], &store->groups[e]))
@@ -74,7 +74,7 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
     r->layer_first = efs_sys_calloc(store->expert_count + 1u, sizeof(*r->layer_first));
     r->expert = efs_sys_calloc(store->expert_count, sizeof(*r->expert));
     if (r->layer_first && r->expert)
-        cache_lay_layers(r, store);
+        cache_index_layers(r, store);
     efs_record_layers(fs, r->layers, r->width);
     r->bytes = efs_sys_calloc((size_t)r->layers * r->width + 1, sizeof(*r->bytes));
     r->placements = efs_sys_calloc(r->width + 1u, sizeof(*r->placements));
@@ -118,11 +118,11 @@ void efs_cache_destroy(struct efs *fs)
 /* ---- moves ---- */
 
 /* Memory follows the cache state. */
-static void cache_follow(struct efs *fs, uint32_t expert, enum efs_pool to)
+static void cache_apply_target(struct efs *fs, uint32_t expert, enum efs_pool to)
 {
-    efs_extents_keep(fs, expert, efs_pool_components(to));
+    efs_extents_protect(fs, expert, efs_pool_components(to));
     if (fs->options.full_pool)
-        efs_full_keep(fs, expert, to == EFS_POOL_F);
+        efs_full_protect(fs, expert, to == EFS_POOL_F);
     if (efs_pool_components(to))
         efs_demote(fs, expert);
 }
@@ -130,32 +130,32 @@ static void cache_follow(struct efs *fs, uint32_t expert, enum efs_pool to)
 void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 {
     const struct efs_cache *r = fs->cache;
-    assert(!fs->extents->giving_way);
-    fs->extents->giving_way = true; /* who goes changes the policy, and with it the moves */
+    assert(!fs->extents->reclaiming);
+    fs->extents->reclaiming = true; /* who goes changes the policy, and with it the moves */
     for (size_t i = 0; i < count; i++) {
-        cache_follow(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
+        cache_apply_target(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
         efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
     }
-    fs->extents->giving_way = false;
+    fs->extents->reclaiming = false;
 }
 
 static void cache_set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)
 {
     struct efs_cache *r = fs->cache;
     efs_policy_set(r->policy, r->expert[expert].layer, r->expert[expert].index, pool);
-    cache_follow(fs, expert, pool);
+    cache_apply_target(fs, expert, pool);
 }
 
 /* ---- requests ---- */
 
 /* Count where an expert was found, and what that saved. */
-static void cache_count_found(struct efs *fs, uint32_t expert)
+static void cache_count_hit(struct efs *fs, uint32_t expert)
 {
     struct efs_cache *r = fs->cache;
     char state = efs_cache_state(fs, expert);
     enum efs_pool pool = efs_cache_state_pool(state);
     const uint64_t *bytes = r->bytes[(size_t)r->expert[expert].layer * r->width + r->expert[expert].index];
-    r->found[pool]++;
+    r->hits[pool]++;
     r->partial[pool] += state == 'S' || state == 'E' || state == 'P';
     r->saved_bytes[pool] += pool == EFS_POOL_M ? 0 : pool == EFS_POOL_F ? bytes[EFS_POOL_C] : bytes[pool];
     switch (state) {
@@ -184,8 +184,8 @@ static void cache_count_found(struct efs *fs, uint32_t expert)
 static void cache_not_full(struct efs *fs, uint32_t expert)
 {
     bool some;
-    if (efs_cache_kept(fs, expert) == EFS_POOL_F)
-        cache_set_pool(fs, expert, efs_extents_have(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
+    if (efs_cache_target(fs, expert) == EFS_POOL_F)
+        cache_set_pool(fs, expert, efs_extents_resident(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
 }
 
 /* Where an expert goes that was asked for. Without a lease on it there is no full form: coded is the best then. */
@@ -194,26 +194,26 @@ static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, b
     if (target == EFS_POOL_F && !full && fs->full->at[expert].state != EFS_FULL_READY)
         cache_set_pool(fs, expert, EFS_POOL_C);
     else
-        cache_follow(fs, expert, target);
+        cache_apply_target(fs, expert, target);
 }
 
-/* Experts of one layer, each once; they are held afterwards. */
-static void cache_ask(struct efs *fs, uint32_t layer, uint32_t count, bool full)
+/* Experts of one layer, each once; they are pinned afterwards. */
+static void cache_request_layer(struct efs *fs, uint32_t layer, uint32_t count, bool full)
 {
     struct efs_cache *r = fs->cache;
     const struct efs_move *moves;
     size_t move_count;
     uint64_t begin = efs_now_ns();
-    fs->hooks->saw(fs, layer, r->ids, count);
+    fs->hooks->plan_request(fs, layer, r->ids, count);
     if (efs_policy_request(r->policy, layer, r->ids, count, r->placements) < 0)
         return;
     efs_policy_admit(r->policy, layer, r->placements, count, &moves, &move_count);
     efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
-    if (++r->requests % LEASES_LOOK == 0) { /* what was leased at once long ago is not kept free for ever */
-        if (r->leased_lately_bytes < r->leased_peak_bytes)
-            efs_again(fs, EFS_AGAIN_PLAN);
-        r->leased_peak_bytes = r->leased_lately_bytes;
-        r->leased_lately_bytes = 0;
+    if (++r->requests % LEASE_PEAK_PERIOD == 0) { /* what was leased at once long ago is not kept free for ever */
+        if (r->leased_recent_bytes < r->leased_peak_bytes)
+            efs_retry(fs, EFS_RETRY_PLAN);
+        r->leased_peak_bytes = r->leased_recent_bytes;
+        r->leased_recent_bytes = 0;
     }
     efs_cache_apply(fs, moves, move_count);
     for (uint32_t i = 0; i < count; i++)
@@ -227,39 +227,39 @@ static uint64_t cache_use_bytes(const struct efs_cache *r, const struct efs_cach
 }
 
 /* Its last use was counted as it was named, and nobody has come for it since. */
-static bool cache_was_asked_ahead(const struct efs_cache_expert *x)
+static bool cache_was_counted_ahead(const struct efs_cache_expert *x)
 {
     return x->pass == 0 && x->left_bytes != 0;
 }
 
 void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                       enum efs_asked asked)
+                       enum efs_use_kind kind)
 {
     struct efs_cache *r = fs->cache;
-    bool named = asked != EFS_ASKED_OPENED;
+    bool named = kind != EFS_USE_OPENED;
     uint32_t fresh = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct efs_cache_expert *x = &r->expert[experts[i]];
-        x->holds++;
-        if (asked == EFS_ASKED_AHEAD) {
+        x->pins++;
+        if (kind == EFS_USE_AHEAD) {
             x->pass = 0;
             x->left_bytes = cache_use_bytes(r, x);
-        } else if (cache_was_asked_ahead(x)) {
+        } else if (cache_was_counted_ahead(x)) {
             x->left_bytes = 0;
             if (r->policy)
                 efs_policy_pin(r->policy, x->layer, x->index);
             continue;
         }
-        cache_count_found(fs, experts[i]);
+        cache_count_hit(fs, experts[i]);
         r->tokens[fresh] = tokens ? tokens[i] : 1;
         r->ids[fresh++] = x->index;
     }
     if (fresh) {
         efs_record_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
-        fs->hooks->asked(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
+        fs->hooks->prefetch_request(fs, r->expert[experts[0]].layer, r->ids, r->tokens, fresh, named);
     }
     if (fresh && r->policy)
-        cache_ask(fs, r->expert[experts[0]].layer, fresh, true);
+        cache_request_layer(fs, r->expert[experts[0]].layer, fresh, true);
 }
 
 void efs_cache_fit(struct efs *fs)
@@ -273,11 +273,11 @@ void efs_cache_fit(struct efs *fs)
 void efs_cache_release(struct efs *fs, uint32_t expert)
 {
     struct efs_cache_expert *x = &fs->cache->expert[expert];
-    x->holds--;
+    x->pins--;
     if (!fs->cache->policy)
         return;
     efs_policy_unpin(fs->cache->policy, x->layer, x->index);
-    if (x->holds > 0)
+    if (x->pins > 0)
         return;
     if (fs->full->at[expert].state == EFS_FULL_NONE)
         cache_not_full(fs, expert);
@@ -310,19 +310,19 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     struct efs_cache *r = fs->cache;
     struct efs_cache_expert *x = &r->expert[expert];
-    bool counted = cache_was_asked_ahead(x); /* in whatever pass: who names is often ahead of who reads */
+    bool counted = cache_was_counted_ahead(x); /* in whatever pass: who names is often ahead of who reads */
     if (!cache_is_another_use(r, x, bytes))
         return;
     x->touches++;
     if (counted)
         return;
-    cache_count_found(fs, expert);
+    cache_count_hit(fs, expert);
     r->ids[0] = x->index;
     efs_record_request(fs, x->layer, r->ids, NULL, 1, false);
-    fs->hooks->asked(fs, x->layer, r->ids, NULL, 1, false);
+    fs->hooks->prefetch_request(fs, x->layer, r->ids, NULL, 1, false);
     if (!r->policy)
         return;
-    cache_ask(fs, x->layer, 1, false);
+    cache_request_layer(fs, x->layer, 1, false);
     efs_policy_unpin(r->policy, x->layer, x->index);
 }
 
@@ -331,11 +331,11 @@ void efs_cache_leased(struct efs *fs)
 {
     struct efs_cache *r = fs->cache;
     if (r->leases++ == 0)
-        efs_again(fs, EFS_AGAIN_PLAN); /* from now on F makes sense */
-    if (fs->full->leased_evictable_bytes > r->leased_lately_bytes)
-        r->leased_lately_bytes = fs->full->leased_evictable_bytes;
+        efs_retry(fs, EFS_RETRY_PLAN); /* from now on F makes sense */
+    if (fs->full->leased_evictable_bytes > r->leased_recent_bytes)
+        r->leased_recent_bytes = fs->full->leased_evictable_bytes;
     if (fs->full->leased_evictable_bytes > r->leased_peak_bytes) {
         r->leased_peak_bytes = fs->full->leased_evictable_bytes;
-        efs_again(fs, EFS_AGAIN_PLAN);
+        efs_retry(fs, EFS_RETRY_PLAN);
     }
 }

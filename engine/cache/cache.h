@@ -38,28 +38,28 @@ uint64_t efs_cache_bytes(const struct efs_store *store);
 
 /* Kinds of requests: OPENED: files are opened, one by one; NAMED: all experts that a layer needs; AHEAD: named before
  * their use: counted as a use now, and the next open, request or read of each is not counted again. */
-enum efs_asked { EFS_ASKED_OPENED, EFS_ASKED_NAMED, EFS_ASKED_AHEAD };
+enum efs_use_kind { EFS_USE_OPENED, EFS_USE_NAMED, EFS_USE_AHEAD };
 /* Handles a request of experts of one layer, to be full: counts and records it, lets the policy place the experts,
- * applies the moves. Holds each expert until efs_cache_release(). Experts requested AHEAD before are only held. tokens
+ * applies the moves. Pins each expert until efs_cache_release(). Experts requested AHEAD before are only pinned. tokens
  * may be NULL: 1 each. */
 void efs_cache_request(struct efs *fs, const uint32_t *experts, const uint32_t *tokens, uint32_t count,
-                       enum efs_asked asked);
+                       enum efs_use_kind kind);
 void efs_cache_release(struct efs *fs, uint32_t expert);
 /* Counts in efs_expert_info.touches, also for a use that was requested AHEAD. */
 void efs_cache_touched(struct efs *fs, uint32_t expert);
 /* The ranks of experts of a layer, by the policy's numbers. */
 void efs_cache_ranks(const struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count, uint32_t *ranks);
 /* Bytes of an expert are read from a file, without a lease. Counts one use per pass through the layers, and one more
- * after all bytes of the expert. Does not hold it. */
+ * after all bytes of the expert. Does not pin it. */
 void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes);
-bool efs_cache_held(const struct efs *fs, uint32_t expert);
+bool efs_cache_pinned(const struct efs *fs, uint32_t expert);
 
 /* ---- losses and moves (cache_evict.c) ---- */
 
 /* Kept components of the expert were evicted, or could not be loaded. */
 void efs_cache_lost(struct efs *fs, uint32_t expert);
 /* The expert's full form was evicted, or could not be decoded. */
-void efs_cache_dropped_full(struct efs *fs, uint32_t expert);
+void efs_cache_lost_full(struct efs *fs, uint32_t expert);
 /* Evicts the least recently used full expert without leases and readers, from the kept or the evictable ones. false:
  * none. */
 bool efs_full_evict_oldest(struct efs *fs, bool kept);
@@ -74,7 +74,7 @@ void efs_cache_fit(struct efs *fs);
 
 /* The form in memory: 'F', 'C', 'S', 'E', 'P' (other parts), 'M' (none). */
 char efs_cache_state(const struct efs *fs, uint32_t expert);
-enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert);
+enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert);
 /* Sets state, kept, pin, rank, count and touches of efs_expert_info. */
 void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *info);
 /* Layers of all stacks, as the policy numbers them; experts of the widest layer. These three also without lock. */
@@ -107,11 +107,11 @@ void efs_cache_resize(struct efs *fs, uint64_t pools_bytes, const uint64_t capac
 /* Initialises the policy's counts of a layer: requests of each expert in this number of passes. */
 void efs_cache_seed(struct efs *fs, uint32_t layer, const uint32_t *counts, uint64_t passes);
 
-/* Changes the policy, which takes over cache state, counts, holds and pins; call efs_budget_cut() afterwards. Without
- * lock. 0, -ENOMEM. */
+/* Changes the policy, which takes over cache state, counts, pins and user pins; call efs_budget_cut() afterwards.
+ * Without lock. 0, -ENOMEM. */
 errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind);
 /* Pins an expert to pool F or C; M removes the pin. */
-void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
+void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 
 /* ---- demote.c ---- */
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cache_internal.h - the structs of the cache state: cache.c (requests), cache_query.c (queries), cache_tune.c, demote.c.
- * Guarded by efs.lock, except members that are constant after efs_cache_build(). */
-#ifndef EFS_CACHE_CORE_H
-#define EFS_CACHE_CORE_H
+/* cache_internal.h - the structs of the cache state: cache.c (requests), cache_query.c (queries), cache_tune.c,
+ * demote.c. Guarded by efs.lock, except members that are constant after efs_cache_build(). */
+#ifndef EFS_CACHE_INTERNAL_H
+#define EFS_CACHE_INTERNAL_H
 
 #include "cache.h"
 
 struct efs_cache_expert {  /* by expert number */
     uint32_t layer, index; /* numbers in the policy */
-    uint32_t holds;
+    uint32_t pins;
     uint32_t pass; /* pass of its last use by reads; 0: requested AHEAD and not used yet, if left_bytes is not 0 */
     uint64_t left_bytes; /* bytes of that use that were not read yet: reads of them are no further use */
     uint64_t touches;    /* number of requests */
@@ -25,12 +25,12 @@ struct efs_cache {
     struct efs_cache_tuning tuning;
     uint64_t pools_bytes;         /* current limit of all pools together */
     uint64_t leased_peak_bytes;   /* recent peak of leased bytes: kept free for leases */
-    uint64_t leased_lately_bytes; /* peak since the last update of leased_peak_bytes */
+    uint64_t leased_recent_bytes; /* peak since the last update of leased_peak_bytes */
     uint64_t requests, leases;    /* since the start */
     uint32_t pass, pass_layer;    /* progress of readers through the layers */
-    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], found[EFS_POOLS + 1]; /* for efs_pool_info */
-    struct efs_placement *placements;                                                  /* [width], scratch */
-    uint32_t *ids, *tokens;                                                            /* [width], scratch */
+    uint64_t partial[EFS_POOLS + 1], saved_bytes[EFS_POOLS + 1], hits[EFS_POOLS + 1]; /* for efs_pool_info */
+    struct efs_placement *placements;                                                 /* [width], scratch */
+    uint32_t *ids, *tokens;                                                           /* [width], scratch */
 };
 
 /* The components of an extent that a pool keeps; 0 for F and M. */

@@ -40,19 +40,19 @@ char efs_cache_state(const struct efs *fs, uint32_t expert)
     bool some;
     if (fs->full->at[expert].state == EFS_FULL_READY)
         return 'F';
-    unsigned have = efs_extents_have(fs, expert, &some);
+    unsigned have = efs_extents_resident(fs, expert, &some);
     return have == EFS_BOTH ? 'C' : have == EFS_COMPONENT_SM ? 'S' : have == EFS_COMPONENT_E ? 'E' : some ? 'P' : 'M';
 }
 
-enum efs_pool efs_cache_kept(const struct efs *fs, uint32_t expert)
+enum efs_pool efs_cache_target(const struct efs *fs, uint32_t expert)
 {
     const struct efs_cache *r = fs->cache;
     return r->policy ? efs_policy_state(r->policy, r->expert[expert].layer, r->expert[expert].index) : EFS_POOL_M;
 }
 
-bool efs_cache_held(const struct efs *fs, uint32_t expert)
+bool efs_cache_pinned(const struct efs *fs, uint32_t expert)
 {
-    return expert < fs->store->expert_count && fs->cache->expert[expert].holds > 0;
+    return expert < fs->store->expert_count && fs->cache->expert[expert].pins > 0;
 }
 
 uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uint32_t *numbers)
@@ -60,7 +60,7 @@ uint32_t efs_experts_kept_full(struct efs *fs, uint32_t first, uint32_t end, uin
     uint32_t count = 0;
     efs_lock(fs);
     for (uint32_t e = first; e < end; e++)
-        if (efs_cache_kept(fs, e) == EFS_POOL_F)
+        if (efs_cache_target(fs, e) == EFS_POOL_F)
             numbers[count++] = e;
     efs_unlock(fs);
     return count;
@@ -72,7 +72,7 @@ void efs_cache_info(struct efs *fs, uint32_t expert, struct efs_expert_info *inf
     struct efs_cache *r = fs->cache;
     const struct efs_cache_expert *x = &r->expert[expert];
     info->state = efs_cache_state(fs, expert);
-    info->kept = names[efs_cache_kept(fs, expert)];
+    info->kept = names[efs_cache_target(fs, expert)];
     info->pin = '-';
     info->touches = x->touches;
     if (!r->policy)
@@ -89,7 +89,7 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
     enum efs_pool p = efs_cache_state_pool(pool);
     if (p == EFS_POOL_M && pool != 'M')
         return -EINVAL;
-    if (!efs_is_here(fs))
+    if (!efs_is_this_process(fs))
         return -ECHILD;
     efs_lock(fs);
     if (r->policy)
@@ -97,7 +97,7 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info)
     *info = (struct efs_pool_info){.capacity_bytes = state.capacity_bytes,
                                    .used_bytes = state.used_bytes,
                                    .experts = state.experts,
-                                   .hits = r->found[p],
+                                   .hits = r->hits[p],
                                    .partial = r->partial[p],
                                    .admitted = state.admitted,
                                    .promoted = state.promoted,

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-static void policy_take_over(struct efs_cache *r, struct efs_policy *from, struct efs_policy *to, uint32_t *counts)
+static void policy_copy_state(struct efs_cache *r, struct efs_policy *from, struct efs_policy *to, uint32_t *counts)
 {
     for (uint32_t l = 0; l < r->layers; l++) {
         uint64_t most = 1;
@@ -18,7 +18,7 @@ static void policy_take_over(struct efs_cache *r, struct efs_policy *from, struc
             uint32_t index = r->expert[e].index;
             efs_policy_user_pin(to, l, index, efs_policy_user_pinned(from, l, index));
             efs_policy_set(to, l, index, efs_policy_state(from, l, index));
-            for (uint32_t n = 0; n < r->expert[e].holds; n++)
+            for (uint32_t n = 0; n < r->expert[e].pins; n++)
                 efs_policy_pin(to, l, index);
         }
     }
@@ -42,7 +42,7 @@ errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind)
         efs_lock(fs);
         bool done = r->policy == from; /* else another came between: once more, from that */
         if (done) {
-            policy_take_over(r, from, to, r->ids);
+            policy_copy_state(r, from, to, r->ids);
             r->policy = to;
             r->config = config;
             r->tuning.policy = config.kind;
@@ -54,7 +54,7 @@ errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind)
     }
 }
 
-void efs_cache_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
+void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool)
 {
     const struct efs_cache_expert *x = &fs->cache->expert[expert];
     if (!fs->cache->policy)

@@ -27,15 +27,15 @@ struct efs_demotion {
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
     uint32_t expert, extent, extent_end; /* the one in work */
-    unsigned tries;                      /* of that extent: turns that asked the system for memory */
-    bool working, called_off;            /* called_off: it ends after the extent that is being made */
+    unsigned tries;                      /* of that extent: critical sections that asked the system for memory */
+    bool working, cancelled;             /* cancelled: it ends after the extent that is being made */
     struct efs_codec_scratch *scratch;   /* encoding needs more than the workers' own have */
     uint8_t *e, *sm;
 };
 
-static unsigned demotion_wants(const struct efs_extent *x)
+static unsigned demotion_missing(const struct efs_extent *x)
 {
-    return x->state == EFS_EXTENT_REST ? x->keep & ~(unsigned)x->have : 0;
+    return x->state == EFS_EXTENT_IDLE ? x->protected & ~(unsigned)x->resident : 0;
 }
 
 void efs_demote(struct efs *fs, uint32_t expert)
@@ -45,12 +45,12 @@ void efs_demote(struct efs *fs, uint32_t expert)
         return;
     bool any = false;
     for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
-        any = any || demotion_wants(&fs->extents->at[x]);
+        any = any || demotion_missing(&fs->extents->at[x]);
     if (!any)
         return;
     fs->cache->expert[expert].demoting = true;
     efs_full_copy_begin(fs, expert);
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     d->queue[(d->head + d->count++) % fs->store->expert_count] = expert;
     if (!d->running) {
         d->running = true;
@@ -59,7 +59,7 @@ void efs_demote(struct efs *fs, uint32_t expert)
 }
 
 /* Lock held: the full form is not needed any more. */
-static void demotion_let_go(struct efs *fs, uint32_t expert)
+static void demotion_unpin(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].demoting = false;
     efs_full_copy_end(fs, expert);
@@ -70,18 +70,18 @@ bool efs_demotion_cancel(struct efs *fs)
     struct efs_demotion *d = fs->demotion;
     if (!d || d->count == 0) {
         if (d)
-            d->called_off = d->working;
+            d->cancelled = d->working;
         return false;
     }
-    demotion_let_go(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
-    efs_active_end_locked(fs);
+    demotion_unpin(fs, d->queue[(d->head + --d->count) % fs->store->expert_count]);
+    efs_in_flight_end_locked(fs);
     return true;
 }
 
 /* ---- making chunks ---- */
 
 /* Space after a chunk up to where the next one may begin is zero in the store, too. */
-static void demotion_put_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
+static void demotion_store_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     memcpy(to, from, bytes);
     memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
@@ -104,12 +104,12 @@ static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent 
     if (components & EFS_COMPONENT_E) {
         if (coded.e_bytes != s->e_bytes || efs_hash(d->e, s->e_bytes) != s->e_hash)
             return false;
-        demotion_put_chunk(efs_extent_e(fs, x, s), d->e, s->e_bytes);
+        demotion_store_chunk(efs_extent_e(fs, x, s), d->e, s->e_bytes);
     }
     if (components & EFS_COMPONENT_SM) {
         if (coded.sm_bytes != s->sm_bytes || efs_hash(d->sm, s->sm_bytes) != s->sm_hash)
             return false;
-        demotion_put_chunk(efs_extent_sm(fs, x, s), d->sm, s->sm_bytes);
+        demotion_store_chunk(efs_extent_sm(fs, x, s), d->sm, s->sm_bytes);
     }
     return true;
 }
@@ -117,9 +117,9 @@ static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent 
 static bool demotion_has_pages(const struct efs *fs, const struct efs_extent *x, unsigned components)
 {
     return (!(components & EFS_COMPONENT_E) ||
-            efs_sys_have_pages(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E), NULL) == 0) &&
+            efs_sys_populate(x->e.data, efs_extent_span(fs, x, EFS_COMPONENT_E), NULL) == 0) &&
            (!(components & EFS_COMPONENT_SM) ||
-            efs_sys_have_pages(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM), NULL) == 0);
+            efs_sys_populate(x->sm.data, efs_extent_span(fs, x, EFS_COMPONENT_SM), NULL) == 0);
 }
 
 static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsigned components, const uint8_t *raw)
@@ -141,11 +141,11 @@ static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32
 }
 
 /* Lock held: segments that stay whatever happens: the smallest chunk pool, or those with chunks that are held. */
-static uint64_t segments_staying_bytes(const struct efs *fs)
+static uint64_t segments_minimum_bytes(const struct efs *fs)
 {
     uint64_t held = 0;
     for (uint32_t i = 0; i < fs->arena.segment_max; i++)
-        held += fs->arena.segments[i].held != 0;
+        held += fs->arena.segments[i].long_refs != 0;
     return (held > fs->account.floor_segments ? held : fs->account.floor_segments) * fs->arena.segment_bytes;
 }
 
@@ -159,11 +159,11 @@ static bool demotion_reserve(struct efs *fs, uint64_t bytes)
     efs_lock(fs);
     uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
     uint64_t always = fs->account.fixed_bytes + bytes + least + most;
-    uint64_t now = fs->account.fixed_bytes + bytes + segments_staying_bytes(fs) + efs_full_held_bytes(fs);
+    uint64_t now = fs->account.fixed_bytes + bytes + segments_minimum_bytes(fs) + efs_full_in_use_bytes(fs);
     bool room = always <= left && now <= left;
     if (room) {
         fs->account.fixed_bytes += bytes;
-        efs_again(fs, EFS_AGAIN_BUDGET);
+        efs_retry(fs, EFS_RETRY_BUDGET);
     }
     efs_unlock(fs);
     return room;
@@ -177,7 +177,7 @@ static void demotion_unreserve(struct efs *fs, uint64_t bytes)
 }
 
 /* Its buffers come with the first demotion, and count in the budget from then on. */
-static bool demotion_equip(struct efs_demotion *d)
+static bool demotion_alloc_buffers(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
     uint32_t n = fs->store->sb.shard_elements;
@@ -200,21 +200,22 @@ static bool demotion_equip(struct efs_demotion *d)
     return false;
 }
 
-/* false: there will be memory for it after this turn, or it was not looked whether there is; to be tried again. */
+/* false: there will be memory for it after this critical section, or it was not looked whether there is; to be tried
+ * again. */
 static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 {
     struct efs *fs = d->fs;
-    if (!demotion_equip(d))
+    if (!demotion_alloc_buffers(d))
         return true;
     efs_lock(fs);
-    unsigned components = fs->closing || d->called_off ? 0 : demotion_wants(&fs->extents->at[extent]);
+    unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
-    errint_t rc = raw ? efs_extent_place(fs, extent, components) : -ENOENT;
-    bool again =
-        rc == -EAGAIN && (fs->account.freeing_bytes != 0 || (fs->deferred.supply && d->tries++ < DEMOTION_TRIES));
+    errint_t rc = raw ? efs_extent_alloc(fs, extent, components) : -ENOENT;
+    bool retry =
+        rc == -EAGAIN && (fs->account.freeing_bytes != 0 || (fs->deferred.refill && d->tries++ < DEMOTION_TRIES));
     efs_unlock(fs);
     if (rc < 0)
-        return !again;
+        return !retry;
     bool good = demotion_has_pages(fs, &fs->extents->at[extent], components) &&
                 demotion_make_extent(d, extent, components, raw);
     efs_count(&fs->stats, recoded_bytes, good ? efs_extent_span(fs, &fs->extents->at[extent], components) : 0);
@@ -229,8 +230,8 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 /* Lock held: the expert is through; what could not be made is lost when the full form goes. */
 static void demotion_finish(struct efs_demotion *d)
 {
-    demotion_let_go(d->fs, d->expert);
-    d->working = d->called_off = false;
+    demotion_unpin(d->fs, d->expert);
+    d->working = d->cancelled = false;
 }
 
 static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
@@ -244,10 +245,10 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         d->tries = 0;
     }
     efs_lock(fs);
-    if (d->working && (d->extent == d->extent_end || d->called_off)) {
+    if (d->working && (d->extent == d->extent_end || d->cancelled)) {
         demotion_finish(d);
-        efs_again(fs, EFS_AGAIN_BUDGET); /* the budget may have become smaller meanwhile */
-        efs_again(fs, EFS_AGAIN_LEASES); /* the full form may be wanted for another */
+        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have become smaller meanwhile */
+        efs_retry(fs, EFS_RETRY_LEASES); /* the full form may be wanted for another */
         ended = true;
     }
     if (!d->working && d->count) {
@@ -263,7 +264,7 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         efs_defer_job(fs, &d->job, EFS_JOB_LOW);
     efs_unlock(fs);
     if (ended)
-        efs_active_end(fs);
+        efs_in_flight_end(fs);
 }
 
 errint_t efs_demotion_build(struct efs *fs)

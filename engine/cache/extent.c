@@ -65,7 +65,7 @@ static uint32_t objects_sharing(const struct efs *fs, uint32_t first)
 }
 
 /* One pass to count, one to fill extents and the first extent of each object. */
-static uint32_t extents_lay(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
+static uint32_t extents_layout(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
 {
     uint32_t n = 0;
     for (uint32_t o = 0, sharing; o < fs->store->object_count; o += sharing) {
@@ -80,8 +80,8 @@ static uint32_t extents_lay(const struct efs *fs, struct efs_extent *extents, ui
                 extents[n].object = o;
                 extents[n].shard_first = s;
                 extents[n].shard_count = length;
-                extents[n].needs = (uint8_t)((fs->store->shards[s].e_bytes ? EFS_COMPONENT_E : 0) |
-                                             (fs->store->shards[s].sm_bytes ? EFS_COMPONENT_SM : 0));
+                extents[n].required = (uint8_t)((fs->store->shards[s].e_bytes ? EFS_COMPONENT_E : 0) |
+                                                (fs->store->shards[s].sm_bytes ? EFS_COMPONENT_SM : 0));
             }
             s += length;
         }
@@ -95,7 +95,7 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes)
 {
     if (max_bytes != fs->extents->max_bytes) {
         fs->extents->max_bytes = max_bytes;
-        fs->extents->count = extents_lay(fs, NULL, NULL);
+        fs->extents->count = extents_layout(fs, NULL, NULL);
     }
     return fs->extents->count;
 }
@@ -126,13 +126,13 @@ uint32_t efs_extents_ready(const struct efs *fs)
     return fs->extents->ready_count;
 }
 
-bool efs_extents_are_quiet(const struct efs *fs)
+bool efs_extents_are_idle(const struct efs *fs)
 {
-    return !fs->extents->no_memory && fs->extents->loads[EFS_LOAD_WANTED] == 0 &&
-           fs->extents->loads[EFS_LOAD_AHEAD] == 0;
+    return !fs->extents->waiting && fs->extents->loads[EFS_LOAD_DEMAND] == 0 &&
+           fs->extents->loads[EFS_LOAD_READAHEAD] == 0;
 }
 
-uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why)
+uint32_t efs_extents_loads(const struct efs *fs, enum efs_load_reason why)
 {
     return fs->extents->loads[why];
 }
@@ -144,16 +144,16 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     fs->extents->expert_bytes = efs_sys_calloc(fs->store->expert_count + 1u, sizeof(uint64_t));
     if (!fs->extents->at || !fs->extents->object_first || !fs->extents->expert_bytes)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of extents", fs->store->path);
-    efs_sys_ask_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
-    extents_lay(fs, fs->extents->at, fs->extents->object_first);
+    efs_sys_advise_huge(fs->extents->at, (fs->extents->count + (size_t)1) * sizeof(*fs->extents->at));
+    extents_layout(fs, fs->extents->at, fs->extents->object_first);
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         for (uint32_t x = efs_expert_extent_first(fs, e); x < efs_expert_extent_end(fs, e); x++)
             fs->extents->expert_bytes[e] += efs_extent_span(fs, &fs->extents->at[x], EFS_BOTH);
     efs_lru_init(&fs->extents->protected, &fs->extents->at[0].link, sizeof(struct efs_extent));
     efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
-    efs_lru_init(&fs->extents->passing, &fs->extents->at[0].link, sizeof(struct efs_extent));
-    fs->extents->no_memory_tail = &fs->extents->no_memory;
-    pthread_mutex_init(&fs->extents->past_lock, NULL);
+    efs_lru_init(&fs->extents->scan, &fs->extents->at[0].link, sizeof(struct efs_extent));
+    fs->extents->waiting_tail = &fs->extents->waiting;
+    pthread_mutex_init(&fs->extents->uncached_lock, NULL);
     return 0;
 }
 

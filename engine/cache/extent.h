@@ -21,8 +21,8 @@ enum efs_component { EFS_COMPONENT_E = 1, EFS_COMPONENT_SM = 2 };
  * that belong to no expert share an extent, which then has all bytes of each: model files have thousands of scales of 4
  * bytes.
  */
-enum efs_extent_state { EFS_EXTENT_REST, EFS_EXTENT_NO_MEMORY, EFS_EXTENT_LOADING };
-enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_PASSING };
+enum efs_extent_state { EFS_EXTENT_IDLE, EFS_EXTENT_QUEUED, EFS_EXTENT_LOADING };
+enum efs_extent_list { EFS_LIST_NONE, EFS_LIST_PROTECTED, EFS_LIST_EVICTABLE, EFS_LIST_SCAN };
 
 #define EFS_EXTENT_SHARDS 64
 
@@ -30,33 +30,33 @@ struct efs_extent {
     uint32_t object; /* the first object of a shared extent */
     uint32_t shard_first;
     uint16_t shard_count;
-    uint8_t state;             /* enum efs_extent_state */
-    uint8_t needs, have, keep; /* components: that it consists of; in memory; kept by the policy */
-    uint8_t list;              /* enum efs_extent_list */
-    bool discard;              /* damaged: dropped with the last reference */
-    bool evict_first;          /* evictable, before other extents and before the pool grows */
-    bool awaited;              /* prefetched, layer not requested yet: evicted after other evictable extents */
-    bool unwanted;             /* is being loaded without waiters */
-    bool streamed;             /* loaded for a sequential reader, and requested by no other reader */
-    uint32_t refs;             /* references; an extent with references is whole and not evicted */
-    uint32_t held;             /* references of waiters with `holds` */
-    uint32_t ahead_bytes;      /* bytes read ahead and not used yet */
-    uint32_t passing_bytes;    /* its part of efs_extents.passing_bytes; 0: not passing */
-    uint32_t passed_bytes;     /* raw bytes read from it after it was loaded */
-    uint64_t passing_clock;    /* efs_streams.clock at the last read or read-ahead by a stream */
+    uint8_t state;                         /* enum efs_extent_state */
+    uint8_t required, resident, protected; /* components: that it consists of; in memory; protected by the policy */
+    uint8_t list;                          /* enum efs_extent_list */
+    bool discard;                          /* damaged: dropped with the last reference */
+    bool evict_first;                      /* evictable, before other extents and before the pool grows */
+    bool prefetched;         /* prefetched, layer not requested yet: evicted after other evictable extents */
+    bool unrequested;        /* is being loaded without waiters */
+    bool sequential;         /* loaded for a sequential reader, and requested by no other reader */
+    uint32_t refs;           /* references; an extent with references is whole and not evicted */
+    uint32_t long_refs;      /* references of waiters with `long_term` */
+    uint32_t ahead_bytes;    /* bytes read ahead and not used yet */
+    uint32_t scan_bytes;     /* its part of efs_extents.scan_bytes; 0: not a scan extent */
+    uint32_t consumed_bytes; /* raw bytes read from it after it was loaded */
+    uint64_t scan_clock;     /* efs_streams.clock at the last read or read-ahead by a stream */
     struct efs_block e, sm;
     _Atomic uint64_t checked; /* a bit per shard: its checksums were verified */
     struct efs_link link;     /* in its list */
     struct efs_extent_waiter *waiters;
     union {
-        struct efs_extent *next_no_memory; /* in state EFS_EXTENT_NO_MEMORY */
-        struct efs_extent_load *load;      /* if unwanted */
+        struct efs_extent *next_waiting; /* in state EFS_EXTENT_QUEUED */
+        struct efs_extent_load *load;    /* if unrequested */
     };
 };
 
 /* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes WANTED
  * when the extent is requested while it is in flight. */
-enum efs_load { EFS_LOAD_WANTED, EFS_LOAD_AHEAD, EFS_LOAD_GUESS, EFS_LOAD_WARM, EFS_LOADS };
+enum efs_load_reason { EFS_LOAD_DEMAND, EFS_LOAD_READAHEAD, EFS_LOAD_PREFETCH, EFS_LOAD_WARM, EFS_LOADS };
 
 /* A waiter for an extent: its job is pushed to the workers once, with error set, or with error 0 and the extent
  * referenced. */
@@ -67,8 +67,8 @@ struct efs_extent_waiter {
      * pushed. */
     bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
-    bool holds;     /* it keeps its reference for an unbounded time, and requests further extents meanwhile */
-    errint_t error; /* -ENOMEM: no memory for the extent, possibly for long; use efs_extent_decode_past() */
+    bool long_term; /* it keeps its reference for an unbounded time, and requests further extents meanwhile */
+    errint_t error; /* -ENOMEM: no memory for the extent, possibly for long; use efs_extent_decode_uncached() */
 };
 
 struct efs_extent_load;
@@ -88,20 +88,20 @@ struct efs_extents {
     uint32_t *object_first; /* first extent of each object; one more entry at the end */
     size_t max_bytes;       /* limit of coded bytes of an extent (at least one shard) */
     uint64_t *expert_bytes; /* coded bytes by expert */
-    struct efs_lru protected, evictable, passing;
+    struct efs_lru protected, evictable, scan;
     struct efs_streams streams;
-    uint64_t passing_bytes; /* of all extents */
-    struct efs_extent *no_memory, **no_memory_tail;
+    uint64_t scan_bytes; /* of all extents */
+    struct efs_extent *waiting, **waiting_tail;
     uint64_t ahead_bytes, ahead_max_bytes; /* ahead_bytes: read ahead and not used yet; ahead_max_bytes: its limit */
-    uint32_t refs, held;                   /* references on all extents; those of waiters with `holds` */
+    uint32_t refs, long_refs;              /* references on all extents; those of waiters with `long_term` */
     uint32_t loads[EFS_LOADS];             /* in flight, by reason */
-    struct efs_extent_load *idle_loads;    /* free structs */
-    struct efs_extent_load *ended, *ended_last; /* completed, not handled yet; used by the I/O thread only */
-    unsigned load_count, idle_count;            /* structs allocated; of these, free */
+    struct efs_extent_load *free_loads;    /* free structs */
+    struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
+    unsigned load_count, free_count;                    /* structs allocated; of these, free */
     struct efs_extent_move move;
-    uint32_t ready_count;      /* whole extents */
-    bool giving_way;           /* an eviction or the moves of the policy are in progress: they must not nest */
-    pthread_mutex_t past_lock; /* leaf lock: efs_extent_decode_past() uses memory of one shard at a time */
+    uint32_t ready_count;          /* whole extents */
+    bool reclaiming;               /* an eviction or the moves of the policy are in progress: they must not nest */
+    pthread_mutex_t uncached_lock; /* leaf lock: efs_extent_decode_uncached() uses memory of one shard at a time */
 };
 
 /* The extent, read-only; lock held for members that change. */
@@ -151,15 +151,15 @@ void efs_extents_set_window(struct efs *fs, uint64_t bytes);
  * the pool grows. _put() without lock, _unref() with lock held. */
 void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up);
 void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up);
-void efs_extent_unhold(struct efs *fs, uint32_t extent); /* with lock held; for waiters with `holds` */
+void efs_extent_unref_long(struct efs *fs, uint32_t extent); /* with lock held; for waiters with `long_term` */
 /* Decodes raw bytes [begin, begin + bytes) of an object, all inside the referenced extent, into dst; in a shared extent
  * they may continue in the next objects. Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                            bool stream, struct efs_codec_scratch *scratch);
 /* The same without a reference, when the chunk pool has no memory for the extent: the calling thread reads each shard
  * into separate memory. Slow, but does not wait for memory of the pool. 0, -EUCLEAN, -ENOMEM, the read's error. */
-errint_t efs_extent_decode_past(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
-                                struct efs_codec_scratch *scratch);
+errint_t efs_extent_decode_uncached(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
+                                    struct efs_codec_scratch *scratch);
 /* Checks the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard);
 bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all shards were checked */
@@ -176,71 +176,72 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes);
 struct efs_streams *efs_extents_streams(struct efs *fs);
 uint32_t efs_extents_ready(const struct efs *fs); /* whole extents */
-/* Whether no load is in flight and all references are of waiters with `holds`: no memory is released until a client
+/* Whether no load is in flight and all references are of waiters with `long_term`: no memory is released until a client
  * drops an expert. */
-bool efs_extents_only_held(const struct efs *fs);
+bool efs_extents_only_long_refs(const struct efs *fs);
 /* Whether no extent waits for memory and no demand load or read-ahead is in flight. */
-bool efs_extents_are_quiet(const struct efs *fs);
-uint32_t efs_extents_loads(const struct efs *fs, enum efs_load why); /* in flight */
+bool efs_extents_are_idle(const struct efs *fs);
+uint32_t efs_extents_loads(const struct efs *fs, enum efs_load_reason why); /* in flight */
 /* Whether an extent with evict_first can be evicted before the pool grows. */
-bool efs_extents_one_goes_first(const struct efs *fs);
+bool efs_extents_has_evict_first(const struct efs *fs);
 /* Moves an evictable extent in the order of eviction: after those with evict_first, before all other extents. */
 void efs_extent_evict_early(struct efs *fs, uint32_t extent);
 /* Requests an extent. true: it is in memory and referenced; false: waiter->job is pushed later. */
-bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
-/* The same for bytes of the extent and a reader of this pace: extents loaded for a scan are passing, until another
+bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
+/* The same for bytes of the extent and a reader of this pace: extents loaded for a scan are scan extents, until another
  * reader requests them. */
-bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
-                          struct efs_extent_waiter *waiter);
+bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
+                              struct efs_extent_waiter *waiter);
 /* Starts loading the extents of a group without waiting, within the limit of read-ahead. */
-void efs_group_ahead(struct efs *fs, uint32_t group);
+void efs_group_read_ahead(struct efs *fs, uint32_t group);
 /* Sets the components that the policy keeps of an expert's extents; 0: all become evictable. */
-void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components);
+void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components);
 /* The components that all extents of an expert have; *some: whether any extent has any. */
-unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some);
+unsigned efs_extents_resident(const struct efs *fs, uint32_t expert, bool *some);
 bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting for memory: any of its extents */
 /* Drops the oldest evictable components without references; only_evict_first: only those with evict_first. NONE: none
  * are evictable, IN_USE: all evictable ones are referenced. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
 /* Drops all unreferenced components of an expert, kept or not, because they may fragment the memory for the rest. */
-void efs_extents_give_up(struct efs *fs, uint32_t expert);
+void efs_extents_evict_expert(struct efs *fs, uint32_t expert);
 /* Bytes to read for the missing components of an expert; 0: it is in memory, or being loaded. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* Starts prefetching the missing components of an expert, in free memory or memory of evictable components. Does not
- * count as a use. Until the expert is requested or efs_extents_guess_drop() is called, its extents are evicted after
- * all other evictable ones. Returns the number of started loads, each of which ends with efs_hooks.guessed; 0: no
+ * count as a use. Until the expert is requested or efs_extents_prefetch_drop() is called, its extents are evicted after
+ * all other evictable ones. Returns the number of started loads, each of which ends with efs_hooks.prefetch_done; 0: no
  * memory. */
-uint32_t efs_extents_guess(struct efs *fs, uint32_t expert);
-/* Makes the loads of efs_extents_guess() that are still queued demand reads, or cancels them. */
-void efs_extents_guess_raise(struct efs *fs, uint32_t expert);
-void efs_extents_guess_cancel(struct efs *fs, uint32_t expert);
+uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert);
+/* Makes the loads of efs_extents_prefetch() that are still queued demand reads, or cancels them. */
+void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert);
+void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert);
 /* The prediction has failed: prefetched extents that are not kept are evicted first. */
-void efs_extents_guess_drop(struct efs *fs, uint32_t expert);
+void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert);
 /* Starts loading an extent for a stream. false: the streams' quota is used up. */
-bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent);
-/* Marks an extent that was loaded for a stream as passing, because the stream is a scan. */
-void efs_extent_pass(struct efs *fs, uint32_t extent);
+bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent);
+/* Marks an extent that was loaded for a stream as a scan extent, because the stream is a scan. */
+void efs_extent_mark_scan(struct efs *fs, uint32_t extent);
 /* Evicts the oldest kept extent without references, and updates the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
-/* ---- extent_partial.c: reads a few bytes at the edge of an extent without loading it ---- */
-struct efs_edge;
-struct efs_edge *efs_edge_new(void); /* NULL: no memory */
-void efs_edge_free(struct efs_edge *edge);
+/* ---- extent_partial.c: reads a few bytes at an end of an extent without loading it ---- */
+struct efs_partial_read;
+struct efs_partial_read *efs_partial_read_new(void); /* NULL: no memory */
+void efs_partial_read_free(struct efs_partial_read *partial);
 /* With lock held. true: the shard with raw bytes [begin, begin + bytes) of the extent's object is being read, and job
- * is pushed to the workers when the read has completed or failed; the job calls efs_edge_decode(). false: the extent is
- * in memory or being loaded, the bytes are not inside one shard of several, or no memory: request the extent. */
-bool efs_edge_ask(struct efs *fs, struct efs_edge *edge, uint32_t extent, uint64_t begin, size_t bytes,
-                  struct efs_job *job);
+ * is pushed to the workers when the read has completed or failed; the job calls efs_partial_read_decode(). false: the
+ * extent is in memory or being loaded, the bytes are not inside one shard of several, or no memory: request the extent.
+ */
+bool efs_partial_read_submit(struct efs *fs, struct efs_partial_read *partial, uint32_t extent, uint64_t begin,
+                             size_t bytes, struct efs_job *job);
 /* Decodes those bytes into dst and frees the chunks' memory. 0, -EUCLEAN, the read's error. */
-errint_t efs_edge_decode(struct efs_edge *edge, uint64_t begin, size_t bytes, void *dst,
-                         struct efs_codec_scratch *scratch);
+errint_t efs_partial_read_decode(struct efs_partial_read *partial, uint64_t begin, size_t bytes, void *dst,
+                                 struct efs_codec_scratch *scratch);
 /* ---- extent_load.c ---- */
-/* Handles all completed loads, in one turn with the lock. On the I/O thread; arg is the struct efs. */
-void efs_extents_ended(void *arg);
+/* Handles all completed loads, in one critical section with the lock. On the I/O thread; arg is the struct efs. */
+void efs_extents_completed(void *arg);
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent); /* queues it for memory (extent_wait.c) */
-void efs_extents_retry(struct efs *fs);                           /* EFS_AGAIN_EXTENTS (extent_request.c) */
-/* EFS_AGAIN_MOVE: empties retiring segments: drops unreferenced evictable components and moves kept ones. */
+void efs_extents_retry(struct efs *fs);                           /* EFS_RETRY_EXTENTS (extent_request.c) */
+/* EFS_RETRY_MOVE: empties retiring segments: drops unreferenced evictable components and moves kept ones. */
 void efs_extents_move(struct efs *fs);
 
 #endif

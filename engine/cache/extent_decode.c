@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static errint_t shard_tell_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
+static errint_t shard_log_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
 {
     char place_text[1500];
     efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
@@ -54,9 +54,9 @@ static errint_t shard_check(struct efs *fs, uint32_t object, uint32_t shard, con
 {
     const struct efs_disk_shard *s = &fs->store->shards[shard];
     if (v->e && efs_hash(v->e, v->e_bytes) != s->e_hash)
-        return shard_tell_damage(fs, object, shard, false, "checksum differs");
+        return shard_log_damage(fs, object, shard, false, "checksum differs");
     if (v->sm && efs_hash(v->sm, v->sm_bytes) != s->sm_hash)
-        return shard_tell_damage(fs, object, shard, true, "checksum differs");
+        return shard_log_damage(fs, object, shard, true, "checksum differs");
     return 0;
 }
 
@@ -150,7 +150,7 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
         if (rc == 0) {
             rc = shard_decode_bytes(&v, p.in, p.bytes, (uint8_t *)dst + done, stream, scratch);
             if (rc == -EUCLEAN) {
-                shard_tell_damage(fs, p.object, p.shard, false, "code is not well formed");
+                shard_log_damage(fs, p.object, p.shard, false, "code is not well formed");
                 rc = shard_damaged(fs, x);
             }
         }
@@ -181,8 +181,8 @@ static errint_t shard_read(struct efs *fs, const struct efs_disk_shard *s, uint8
 
 /* Raw bytes [begin, begin + bytes) of the object, all in that shard. The memory is given back at once: malloc(3) would
  * keep it. */
-static errint_t shard_decode_past(struct efs *fs, uint32_t object, uint32_t shard, uint64_t begin, size_t bytes,
-                                  void *dst, struct efs_codec_scratch *scratch)
+static errint_t shard_decode_uncached(struct efs *fs, uint32_t object, uint32_t shard, uint64_t begin, size_t bytes,
+                                      void *dst, struct efs_codec_scratch *scratch)
 {
     const struct efs_disk_shard *s = &fs->store->shards[shard];
     size_t e_span = efs_page_span(s->e_offset, s->e_offset + s->e_bytes);
@@ -199,17 +199,17 @@ static errint_t shard_decode_past(struct efs *fs, uint32_t object, uint32_t shar
     return rc;
 }
 
-errint_t efs_extent_decode_past(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
-                                struct efs_codec_scratch *scratch)
+errint_t efs_extent_decode_uncached(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
+                                    struct efs_codec_scratch *scratch)
 {
     errint_t rc = 0;
     struct piece p = {.object = object, .at = begin};
     efs_count(&fs->stats, reads_past, 1);
     for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
         p = piece_at(fs, p.object, p.at + p.bytes, bytes - done);
-        pthread_mutex_lock(&fs->extents->past_lock);
-        rc = shard_decode_past(fs, p.object, p.shard, p.at, p.bytes, (uint8_t *)dst + done, scratch);
-        pthread_mutex_unlock(&fs->extents->past_lock);
+        pthread_mutex_lock(&fs->extents->uncached_lock);
+        rc = shard_decode_uncached(fs, p.object, p.shard, p.at, p.bytes, (uint8_t *)dst + done, scratch);
+        pthread_mutex_unlock(&fs->extents->uncached_lock);
     }
     return rc;
 }
@@ -223,7 +223,7 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
     if (rc == 0) {
         rc = shard_decode_bytes(&v, begin % efs_object_shard_bytes(fs, object), bytes, dst, false, scratch);
         if (rc == -EUCLEAN)
-            shard_tell_damage(fs, object, shard, false, "code is not well formed");
+            shard_log_damage(fs, object, shard, false, "code is not well formed");
     }
     efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
     efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);

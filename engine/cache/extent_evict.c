@@ -2,19 +2,19 @@
 /*
  * extent_evict.c - eviction. Evictable components stay until their memory is needed, and are evicted oldest first,
  * except: extents that streams have finished (extent_scan.c) before all others, prefetched ones whose layer has not
- * been requested (extent.awaited) after them.
+ * been requested (extent.prefetched) after them.
  */
 #include "extent_internal.h"
 
 #include "cache.h"
 
-static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool awaited)
+static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_first, bool prefetched)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
     for (uint32_t i = fs->extents->evictable.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->evictable, i)) {
         if (only_evict_first && !fs->extents->at[i].evict_first)
             return EFS_EVICTED_NONE;
-        if (fs->extents->at[i].refs == 0 && fs->extents->at[i].awaited == awaited) {
+        if (fs->extents->at[i].refs == 0 && fs->extents->at[i].prefetched == prefetched) {
             efs_extent_drop(fs, i, efs_extent_evictable(&fs->extents->at[i]));
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
@@ -29,7 +29,7 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
 {
     if (only_evict_first)
         return extents_evict_evictable(fs, true, false);
-    enum efs_evicted passed = efs_extents_evict_passing(fs, EFS_PASSING_LEFT), evictable;
+    enum efs_evicted passed = efs_extents_evict_scan(fs, EFS_SCAN_STALE), evictable;
     if (passed == EFS_EVICTED_ONE)
         return passed;
     evictable = extents_evict_evictable(fs, false, false);
@@ -37,26 +37,26 @@ enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
         evictable = extents_evict_evictable(fs, false, true);
     if (evictable == EFS_EVICTED_ONE)
         return evictable;
-    enum efs_evicted ahead = efs_extents_evict_passing(fs, EFS_PASSING_READ);
+    enum efs_evicted ahead = efs_extents_evict_scan(fs, EFS_SCAN_READ);
     if (ahead != EFS_EVICTED_ONE)
-        ahead = efs_extents_evict_passing(fs, EFS_PASSING_ALL);
+        ahead = efs_extents_evict_scan(fs, EFS_SCAN_ANY);
     return ahead != EFS_EVICTED_NONE ? ahead : evictable != EFS_EVICTED_NONE ? evictable : passed;
 }
 
-bool efs_extents_evict_idle(struct efs *fs)
+bool efs_extents_evict_unneeded(struct efs *fs)
 {
-    return efs_extents_evict_passing(fs, EFS_PASSING_LEFT) == EFS_EVICTED_ONE ||
+    return efs_extents_evict_scan(fs, EFS_SCAN_STALE) == EFS_EVICTED_ONE ||
            extents_evict_evictable(fs, false, false) == EFS_EVICTED_ONE;
 }
 
 /* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
 bool efs_extents_evict_protected(struct efs *fs)
 {
-    for (unsigned held = 0; held < 2; held++)
+    for (unsigned pinned = 0; pinned < 2; pinned++)
         for (uint32_t i = fs->extents->protected.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->protected, i)) {
             const struct efs_extent *x = &fs->extents->at[i];
-            if (x->refs == 0 && (held || !efs_cache_held(fs, fs->store->objects[x->object].group))) {
-                efs_extent_give_up(fs, i, x->have);
+            if (x->refs == 0 && (pinned || !efs_cache_pinned(fs, fs->store->objects[x->object].group))) {
+                efs_extent_evict(fs, i, x->resident);
                 efs_count(&fs->stats, evictions_c, 1);
                 return true;
             }
@@ -64,29 +64,29 @@ bool efs_extents_evict_protected(struct efs *fs)
     return false;
 }
 
-void efs_extents_give_up(struct efs *fs, uint32_t expert)
+void efs_extents_evict_expert(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         const struct efs_extent *x = &fs->extents->at[i];
-        if (x->refs == 0 && x->state == EFS_EXTENT_REST && x->have)
-            efs_extent_give_up(fs, i, x->have);
+        if (x->refs == 0 && x->state == EFS_EXTENT_IDLE && x->resident)
+            efs_extent_evict(fs, i, x->resident);
     }
-    efs_again(fs, EFS_AGAIN_EXTENTS);
-    efs_again(fs, EFS_AGAIN_SEGMENTS);
+    efs_retry(fs, EFS_RETRY_EXTENTS);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
 void efs_extent_evict_first(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_PASSING) {
-        efs_extent_set_passing(fs, x, false);
+    if (x->list == EFS_LIST_EVICTABLE || x->list == EFS_LIST_SCAN) {
+        efs_extent_set_scan(fs, x, false);
         x->evict_first = true;
-        x->awaited = false;
+        x->prefetched = false;
         efs_extent_enlist(fs, extent);
     }
 }
 
-bool efs_extents_one_goes_first(const struct efs *fs)
+bool efs_extents_has_evict_first(const struct efs *fs)
 {
     uint32_t oldest = fs->extents->evictable.oldest;
     return oldest != EFS_NONE && fs->extents->at[oldest].evict_first;
@@ -109,9 +109,9 @@ void efs_extent_evict_early(struct efs *fs, uint32_t extent)
         efs_lru_insert_newer(evictable, extent, behind);
 }
 
-/* ---- segments that leave ---- */
+/* ---- retiring segments ---- */
 
-unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x)
+unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x)
 {
     return (x->e.data && fs->arena.segments[x->e.segment].retiring ? EFS_COMPONENT_E : 0u) |
            (x->sm.data && fs->arena.segments[x->sm.segment].retiring ? EFS_COMPONENT_SM : 0u);
@@ -120,21 +120,21 @@ unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x)
 void efs_extent_released(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->have == 0)
+    if (x->refs != 0 || x->state == EFS_EXTENT_LOADING || x->resident == 0)
         return;
-    unsigned components = x->have & efs_extent_in_leaving(fs, x);
+    unsigned components = x->resident & efs_extent_in_retiring(fs, x);
     if (x->discard)
-        efs_extent_give_up(fs, extent, x->have);
+        efs_extent_evict(fs, extent, x->resident);
     else if (components)
-        efs_again(fs, EFS_AGAIN_MOVE);
+        efs_retry(fs, EFS_RETRY_MOVE);
 }
 
 /* One that goes leaves the list, hence from the start again each time: a segment has few. */
-static bool extent_drop_one_leaving(struct efs *fs, const struct efs_lru *list)
+static bool extent_drop_one_retiring(struct efs *fs, const struct efs_lru *list)
 {
     for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {
         const struct efs_extent *x = &fs->extents->at[i];
-        unsigned components = x->refs == 0 ? efs_extent_in_leaving(fs, x) & efs_extent_evictable(x) : 0;
+        unsigned components = x->refs == 0 ? efs_extent_in_retiring(fs, x) & efs_extent_evictable(x) : 0;
         if (components) {
             efs_extent_drop(fs, i, components);
             return true;
@@ -143,8 +143,8 @@ static bool extent_drop_one_leaving(struct efs *fs, const struct efs_lru *list)
     return false;
 }
 
-void efs_extents_drop_leaving(struct efs *fs)
+void efs_extents_drop_retiring(struct efs *fs)
 {
-    while (extent_drop_one_leaving(fs, &fs->extents->passing) || extent_drop_one_leaving(fs, &fs->extents->evictable))
-        efs_again(fs, EFS_AGAIN_SEGMENTS);
+    while (extent_drop_one_retiring(fs, &fs->extents->scan) || extent_drop_one_retiring(fs, &fs->extents->evictable))
+        efs_retry(fs, EFS_RETRY_SEGMENTS);
 }

@@ -4,16 +4,16 @@
  * those above it:
  *
  *     extent_loads.c   structs for loads      extent.c   layout of extents
- *     extent_lists.c    which components stay, in which list
- *     cache_evict.c     updates the cache state after losses
+ *     extent_lists.c   which components stay, in which list
+ *     cache_evict.c    updates the cache state after losses
  *     extent_scan.c    extents of streams
  *     extent_evict.c   eviction
  *     extent_wait.c    waiters and references
  *     extent_load.c    loading
- *     extent_request.c     requests
+ *     extent_request.c requests
  */
-#ifndef EFS_EXTENT_CORE_H
-#define EFS_EXTENT_CORE_H
+#ifndef EFS_EXTENT_INTERNAL_H
+#define EFS_EXTENT_INTERNAL_H
 
 #include "extent.h"
 
@@ -57,7 +57,7 @@ static inline uint8_t *efs_extent_sm(const struct efs *fs, const struct efs_exte
  * page can add a page; without rounding, an eviction would rarely make room for another component. Components below 64
  * granules get only their pages.
  */
-static inline size_t efs_extent_room(const struct efs *fs, const struct efs_extent *x, unsigned component)
+static inline size_t efs_extent_alloc_bytes(const struct efs *fs, const struct efs_extent *x, unsigned component)
 {
     const struct efs_disk_shard *first = efs_extent_first_shard(fs, x), *last = efs_extent_last_shard(fs, x);
     size_t step = EFS_GRANULE, bytes = component == EFS_COMPONENT_E
@@ -88,26 +88,26 @@ uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 /* ---- extent_loads.c ---- */
 struct efs_extent_load {
     struct efs_extent_load *next; /* free list */
-    struct efs_extent_load *next_ended;
+    struct efs_extent_load *next_completed;
     struct efs_disk_request e, sm;
     struct efs_job failed;
     struct efs *fs;
     uint32_t extent;
-    uint8_t components, why; /* why: enum efs_load */
-    bool guessed;            /* started as EFS_LOAD_GUESS */
+    uint8_t components, why; /* why: enum efs_load_reason */
+    bool prefetch;           /* started as EFS_LOAD_PREFETCH */
     _Atomic int pending;
     _Atomic errint_t error;
 };
 /* Takes a free struct; NULL: none, supply allocates more or has failed. Returns it to the free list. */
-struct efs_extent_load *efs_extent_load_take(struct efs *fs);
-void efs_extent_load_give(struct efs *fs, struct efs_extent_load *load);
+struct efs_extent_load *efs_extent_load_get(struct efs *fs);
+void efs_extent_load_put(struct efs *fs, struct efs_extent_load *load);
 void efs_extent_loads_free(struct efs *fs);
 
 /* ---- extent_lists.c ---- */
 /* The components that are in memory and not kept by the policy. */
 static inline unsigned efs_extent_evictable(const struct efs_extent *x)
 {
-    return x->have & ~(unsigned)x->keep;
+    return x->resident & ~(unsigned)x->protected;
 }
 
 /* Puts the extent into the list for its components, or into none while it is being loaded or empty; removes it from its
@@ -118,52 +118,52 @@ void efs_extent_delist(struct efs *fs, uint32_t extent);
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components);
 /* The extent was used: its bytes no longer count as read ahead. */
 void efs_extent_used(struct efs *fs, struct efs_extent *x);
-/* Sets whether the extent is passing; the caller enlists it. */
-void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing);
+/* Sets whether it is a scan extent; the caller enlists it. */
+void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan);
 
 /* ---- cache_evict.c ---- */
 /* As efs_extent_drop(), also for kept components: updates the cache state. */
-void efs_extent_give_up(struct efs *fs, uint32_t extent, unsigned components);
+void efs_extent_evict(struct efs *fs, uint32_t extent, unsigned components);
 
 /* ---- extent_evict.c ---- */
 /* The last reference was dropped: a damaged extent is dropped, components in a retiring segment are moved or
  * dropped. */
 void efs_extent_released(struct efs *fs, uint32_t extent);
 /* Drops evictable components without references in retiring segments. */
-void efs_extents_drop_leaving(struct efs *fs);
+void efs_extents_drop_retiring(struct efs *fs);
 /* The components in retiring segments. */
-unsigned efs_extent_in_leaving(const struct efs *fs, const struct efs_extent *x);
+unsigned efs_extent_in_retiring(const struct efs *fs, const struct efs_extent *x);
 /* Sets evict_first: the extent will not be used soon and is evicted before other extents and before the pool grows. */
 void efs_extent_evict_first(struct efs *fs, uint32_t extent);
 
-/* Drops the oldest extent that is not kept, referenced, awaited or expected by a stream. false: none. */
-bool efs_extents_evict_idle(struct efs *fs);
+/* Drops the oldest extent that is not kept, referenced, prefetched or expected by a stream. false: none. */
+bool efs_extents_evict_unneeded(struct efs *fs);
 
 /* ---- extent_scan.c ---- */
 /* A reader of this pace requests bytes of the extent. */
-void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
-/* Drops passing extents that no stream will read any more, oldest first, until `bytes` more fit into the streams'
+void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes);
+/* Drops scan extents that no stream will read any more, oldest first, until `bytes` more fit into the streams'
  * quota; wanted: also partly read ones. false: they do not fit. */
-bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted);
-/* Drops the oldest passing extent without references: LEFT: that no stream will read any more; READ: also partly read
- * ones; ALL: any. */
-enum efs_passing { EFS_PASSING_LEFT, EFS_PASSING_READ, EFS_PASSING_ALL };
-enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what);
+bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes, bool wanted);
+/* Drops the oldest scan extent without references: STALE: that no stream will read any more; READ: also partly read
+ * ones; ANY: any. */
+enum efs_scan_victim { EFS_SCAN_STALE, EFS_SCAN_READ, EFS_SCAN_ANY };
+enum efs_evicted efs_extents_evict_scan(struct efs *fs, enum efs_scan_victim what);
 
 /* ---- extent_wait.c ---- */
-static inline bool efs_extent_is_whole(const struct efs_extent *x)
+static inline bool efs_extent_is_complete(const struct efs_extent *x)
 {
-    return x->state == EFS_EXTENT_REST && x->have == x->needs;
+    return x->state == EFS_EXTENT_IDLE && x->resident == x->required;
 }
 
 /* Adds a reference, for a waiter or a caller that did not have to wait. */
 void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter);
 /* Completes a waiter that was removed from the extent's list, or all waiters, with the error, or with 0 and a
  * reference. */
-void efs_extent_tell_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
-void efs_extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
-/* Removes the extent at this place from the queue for memory; the caller loads it or sets its state to REST. */
-void efs_extent_leave_line(struct efs *fs, struct efs_extent **at);
+void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
+void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
+/* Removes the extent at this place from the queue for memory; the caller loads it or sets its state to IDLE. */
+void efs_extent_dequeue(struct efs *fs, struct efs_extent **at);
 
 /* ---- extent_decode.c ---- */
 /* Decodes raw bytes [begin, begin + bytes) of the object, all in one shard (index in the store), from its chunks; NULL:
@@ -174,23 +174,23 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
 /* ---- extent_load.c ---- */
 /* Allocates these components, which the extent lacks; evicts for it. 0: the extent is LOADING; -EAGAIN: the memory is
  * in use or being freed; -ENOMEM: none is available, and none will be freed. */
-errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components);
+errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components);
 /* A load of these components has completed or failed: adds them to the extent, or frees them after an error. Completes
  * the waiters or, if the extent is not whole, queues it again. -EAGAIN: the components could not be made from memory
  * and must be read. -ECANCELED: the load had no waiters; waiters that came later are queued again. */
 void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, errint_t error);
 /* The extent is no longer LOADING: completes the waiters with the error or 0 or, if it is not whole, queues it again,
  * also after -EAGAIN and -ECANCELED. */
-void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error);
+void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error);
 /* Frees memory for a load by the first of these that succeeds: evicts an extent with evict_first; adds a segment;
- * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_GUESS evicts
- * only what efs_extents_evict_idle() does. false: no memory. */
-bool efs_extents_more_memory(struct efs *fs, enum efs_load why);
+ * evicts the oldest evictable components; if nothing is evictable, evicts the oldest kept extent. EFS_LOAD_PREFETCH
+ * evicts only what efs_extents_evict_unneeded() does. false: no memory. */
+bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why);
 /* Evicts the oldest kept extent, even if evictable memory is in use. false: none is kept, or all are referenced. */
-bool efs_extents_kept_give_way(struct efs *fs);
-/* Starts loading the missing components of an extent in state REST. 0: its reads are deferred; -EAGAIN: no room now;
+bool efs_extents_reclaim_protected(struct efs *fs);
+/* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred; -EAGAIN: no room now;
  * -ENOMEM. */
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why);
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why);
 /* The extent is requested: if it is being loaded without waiters, its reads become demand. */
 void efs_extent_load_raise(struct efs *fs, uint32_t extent);
 

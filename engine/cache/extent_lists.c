@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_lists.c - which components of extents stay in memory, and the list of each extent. Extents whose components are
- * all kept by the policy (extent.keep) are in the protected list. All other extents are *evictable*: of dense tensors,
- * of experts that are not kept, components that their expert lost; or *passing*, of scans (extent_scan.c).
+ * extent_lists.c - which components of extents stay in memory, and the list of each extent. Extents whose components
+ * are all kept by the policy (extent.protected) are in the protected list. All other extents are *evictable*: of dense
+ * tensors, of experts that are not kept, components that their expert lost; or *scan extents* (extent_scan.c).
  * extent_evict.c chooses what to evict.
  */
 #include "extent_internal.h"
 
-void efs_extent_set_passing(struct efs *fs, struct efs_extent *x, bool passing)
+void efs_extent_set_scan(struct efs *fs, struct efs_extent *x, bool scan)
 {
-    fs->extents->passing_bytes -= x->passing_bytes;
-    x->passing_bytes = passing && !x->keep ? (uint32_t)efs_extent_span(fs, x, x->needs) : 0;
-    fs->extents->passing_bytes += x->passing_bytes;
+    fs->extents->scan_bytes -= x->scan_bytes;
+    x->scan_bytes = scan && !x->protected ? (uint32_t)efs_extent_span(fs, x, x->required) : 0;
+    fs->extents->scan_bytes += x->scan_bytes;
 }
 
 void efs_extent_delist(struct efs *fs, uint32_t extent)
@@ -20,7 +20,7 @@ void efs_extent_delist(struct efs *fs, uint32_t extent)
     if (x->list == EFS_LIST_PROTECTED)
         efs_lru_remove(&fs->extents->protected, extent);
     else if (x->list != EFS_LIST_NONE)
-        efs_lru_remove(x->list == EFS_LIST_PASSING ? &fs->extents->passing : &fs->extents->evictable, extent);
+        efs_lru_remove(x->list == EFS_LIST_SCAN ? &fs->extents->scan : &fs->extents->evictable, extent);
     x->list = EFS_LIST_NONE;
 }
 
@@ -28,14 +28,14 @@ void efs_extent_enlist(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     efs_extent_delist(fs, extent);
-    if (x->have == 0 || x->state == EFS_EXTENT_LOADING)
+    if (x->resident == 0 || x->state == EFS_EXTENT_LOADING)
         return;
     bool evictable = efs_extent_evictable(x) != 0;
     x->evict_first = x->evict_first && evictable;
-    x->list = !evictable ? EFS_LIST_PROTECTED : x->passing_bytes ? EFS_LIST_PASSING : EFS_LIST_EVICTABLE;
-    efs_lru_insert(!evictable         ? &fs->extents->protected
-                   : x->passing_bytes ? &fs->extents->passing
-                                      : &fs->extents->evictable,
+    x->list = !evictable ? EFS_LIST_PROTECTED : x->scan_bytes ? EFS_LIST_SCAN : EFS_LIST_EVICTABLE;
+    efs_lru_insert(!evictable      ? &fs->extents->protected
+                   : x->scan_bytes ? &fs->extents->scan
+                                   : &fs->extents->evictable,
                    extent, !x->evict_first);
 }
 
@@ -48,43 +48,43 @@ void efs_extent_used(struct efs *fs, struct efs_extent *x)
 void efs_extent_drop(struct efs *fs, uint32_t extent, unsigned components)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    bool whole = x->have == x->needs;
+    bool whole = x->resident == x->required;
     efs_extent_used(fs, x);
     if (components & EFS_COMPONENT_E)
         efs_arena_free(&fs->arena, &x->e);
     if (components & EFS_COMPONENT_SM)
         efs_arena_free(&fs->arena, &x->sm);
-    if (whole && (x->have & components))
+    if (whole && (x->resident & components))
         fs->extents->ready_count--;
-    x->have &= (uint8_t)~components;
-    if (x->have == 0) {
-        x->discard = x->evict_first = x->awaited = x->streamed = false;
-        efs_extent_set_passing(fs, x, false);
+    x->resident &= (uint8_t)~components;
+    if (x->resident == 0) {
+        x->discard = x->evict_first = x->prefetched = x->sequential = false;
+        efs_extent_set_scan(fs, x, false);
     }
     efs_extent_enlist(fs, extent);
 }
 
-void efs_extents_keep(struct efs *fs, uint32_t expert, unsigned components)
+void efs_extents_protect(struct efs *fs, uint32_t expert, unsigned components)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         struct efs_extent *x = &fs->extents->at[i];
-        uint8_t keep = (uint8_t)(components & x->needs);
-        if (x->keep != keep) {
-            x->keep = keep;
-            if (keep)
-                efs_extent_set_passing(fs, x, false);
+        uint8_t protect = (uint8_t)(components & x->required);
+        if (x->protected != protect) {
+            x->protected = protect;
+            if (protect)
+                efs_extent_set_scan(fs, x, false);
             efs_extent_enlist(fs, i);
         }
     }
 }
 
-unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some)
+unsigned efs_extents_resident(const struct efs *fs, uint32_t expert, bool *some)
 {
     unsigned all = EFS_BOTH, any = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         const struct efs_extent *x = &fs->extents->at[i];
-        unsigned have = x->state == EFS_EXTENT_REST ? x->have : 0;
-        all &= have | (EFS_BOTH & ~(unsigned)x->needs);
+        unsigned have = x->state == EFS_EXTENT_IDLE ? x->resident : 0;
+        all &= have | (EFS_BOTH & ~(unsigned)x->required);
         any |= have;
     }
     *some = any != 0;
@@ -94,7 +94,7 @@ unsigned efs_extents_have(const struct efs *fs, uint32_t expert, bool *some)
 bool efs_extents_loading(const struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++)
-        if (fs->extents->at[i].state != EFS_EXTENT_REST)
+        if (fs->extents->at[i].state != EFS_EXTENT_IDLE)
             return true;
     return false;
 }

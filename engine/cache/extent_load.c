@@ -2,7 +2,7 @@
 /*
  * extent_load.c - loads extents: only the missing components are read.
  *
- * States: REST -> (NO_MEMORY: waits for memory) -> LOADING -> REST. An extent in REST has some, all or none of its
+ * States: IDLE -> (QUEUED: waits for memory) -> LOADING -> IDLE. An extent in IDLE has some, all or none of its
  * components; it has waiters only while it is not whole.
  */
 #include "extent_internal.h"
@@ -23,19 +23,20 @@ static bool extent_alloc_component(struct efs *fs, struct efs_extent *x, unsigne
 {
     struct efs_block *block = component == EFS_COMPONENT_E ? &x->e : &x->sm;
     const struct efs_block *other = component == EFS_COMPONENT_E ? &x->sm : &x->e; /* on the same node */
-    return block->data || efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
-                                             efs_extent_room(fs, x, component), component == EFS_COMPONENT_SM, block);
+    return block->data ||
+           efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, other),
+                              efs_extent_alloc_bytes(fs, x, component), component == EFS_COMPONENT_SM, block);
 }
 
-static bool extents_give_way(struct efs *fs, enum efs_load why)
+static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
     if (efs_extents_evict(fs, true) == EFS_EVICTED_ONE)
         return true;
     errint_t rc = fs->hooks->add_segment(fs);
     if (rc == -EAGAIN || rc == 0)
         return rc == 0;
-    if (why == EFS_LOAD_GUESS)
-        return efs_extents_evict_idle(fs);
+    if (why == EFS_LOAD_PREFETCH)
+        return efs_extents_evict_unneeded(fs);
     enum efs_evicted evicted = efs_extents_evict(fs, false);
     if (evicted == EFS_EVICTED_NONE)
         return efs_extents_evict_protected(fs);
@@ -43,21 +44,21 @@ static bool extents_give_way(struct efs *fs, enum efs_load why)
 }
 
 /* The policy is told what has gone (efs_policy_set), and decides nothing meanwhile. */
-bool efs_extents_more_memory(struct efs *fs, enum efs_load why)
+bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
-    assert(!fs->extents->giving_way);
-    fs->extents->giving_way = true;
-    bool more = extents_give_way(fs, why);
-    fs->extents->giving_way = false;
+    assert(!fs->extents->reclaiming);
+    fs->extents->reclaiming = true;
+    bool more = extents_reclaim(fs, why);
+    fs->extents->reclaiming = false;
     return more;
 }
 
-bool efs_extents_kept_give_way(struct efs *fs)
+bool efs_extents_reclaim_protected(struct efs *fs)
 {
-    assert(!fs->extents->giving_way);
-    fs->extents->giving_way = true;
+    assert(!fs->extents->reclaiming);
+    fs->extents->reclaiming = true;
     bool more = efs_extents_evict_protected(fs);
-    fs->extents->giving_way = false;
+    fs->extents->reclaiming = false;
     return more;
 }
 
@@ -75,7 +76,7 @@ static void extent_free_components(struct efs *fs, struct efs_extent *x, unsigne
         efs_arena_free(&fs->arena, &x->sm);
 }
 
-static errint_t extent_place(struct efs *fs, uint32_t extent, unsigned components, enum efs_load why)
+static errint_t extent_alloc(struct efs *fs, uint32_t extent, unsigned components, enum efs_load_reason why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     enum efs_extent_state was = (enum efs_extent_state)x->state;
@@ -84,9 +85,9 @@ static errint_t extent_place(struct efs *fs, uint32_t extent, unsigned component
     x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
     while (!extent_alloc_components(fs, x, components))
-        if (!efs_extents_more_memory(fs, why)) {
+        if (!efs_extents_reclaim(fs, why)) {
             extent_free_components(fs, x, components);
-            bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0 || fs->deferred.supply;
+            bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0 || fs->deferred.refill;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;
@@ -94,13 +95,13 @@ static errint_t extent_place(struct efs *fs, uint32_t extent, unsigned component
     return 0;
 }
 
-errint_t efs_extent_place(struct efs *fs, uint32_t extent, unsigned components)
+errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components)
 {
-    return extent_place(fs, extent, components, EFS_LOAD_WANTED);
+    return extent_alloc(fs, extent, components, EFS_LOAD_DEMAND);
 }
 
 /* The same in memory that is empty: nothing goes for it. */
-static errint_t extent_place_in_empty(struct efs *fs, uint32_t extent, unsigned components)
+static errint_t extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned components)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     while (!extent_alloc_components(fs, x, components))
@@ -119,39 +120,39 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
 {
     struct efs_extent *x = &fs->extents->at[extent];
     uint32_t expert = fs->store->objects[x->object].group;
-    bool kept = (components & x->keep) != 0;
+    bool kept = (components & x->protected) != 0;
     atomic_store(&x->checked, 0);
     if (error < 0) {
         efs_extent_used(fs, x);
         extent_free_components(fs, x, components);
-        efs_extent_set_passing(fs, x, x->passing_bytes && x->have);
+        efs_extent_set_scan(fs, x, x->scan_bytes && x->resident);
     } else {
-        x->have |= (uint8_t)components;
-        fs->extents->ready_count += x->have == x->needs;
+        x->resident |= (uint8_t)components;
+        fs->extents->ready_count += x->resident == x->required;
     }
-    efs_extent_rests(fs, extent, error);
+    efs_extent_load_ended(fs, extent, error);
     /* one that waits is read again, and what was cancelled is kept because somebody has asked for it since, and comes
      */
-    if (error < 0 && error != -ECANCELED && kept && x->state != EFS_EXTENT_NO_MEMORY)
+    if (error < 0 && error != -ECANCELED && kept && x->state != EFS_EXTENT_QUEUED)
         efs_cache_lost(fs, expert);
-    efs_again(fs, EFS_AGAIN_REST);
+    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
-void efs_extent_rests(struct efs *fs, uint32_t extent, errint_t error)
+void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    x->state = EFS_EXTENT_REST;
+    x->state = EFS_EXTENT_IDLE;
     efs_extent_enlist(fs, extent);
     bool read_on = error == 0 || error == -EAGAIN || error == -ECANCELED;
-    if (x->waiters && read_on && !efs_extent_is_whole(x)) {
+    if (x->waiters && read_on && !efs_extent_is_complete(x)) {
         /* part of what is wanted is not there yet: read it as soon as there is room */
         efs_extent_wait_for_memory(fs, extent);
     } else {
-        efs_extent_tell_waiters(fs, x, error);
+        efs_extent_complete_waiters(fs, x, error);
         efs_extent_released(fs, extent);
     }
-    efs_again(fs, EFS_AGAIN_EXTENTS);
-    efs_again(fs, EFS_AGAIN_SEGMENTS);
+    efs_retry(fs, EFS_RETRY_EXTENTS);
+    efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
 void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t extent, uint32_t shard, uint64_t begin_ns,
@@ -165,25 +166,25 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 /* Somebody has come for what is being loaded for nobody: its reads do not wait behind others any more. */
 static void load_raise(struct efs *fs, struct efs_extent_load *load)
 {
-    fs->extents->at[load->extent].unwanted = false;
+    fs->extents->at[load->extent].unrequested = false;
     fs->extents->loads[load->why]--;
-    fs->extents->loads[EFS_LOAD_WANTED]++;
-    load->why = EFS_LOAD_WANTED;
+    fs->extents->loads[EFS_LOAD_DEMAND]++;
+    load->why = EFS_LOAD_DEMAND;
     atomic_store(&load->e.change, EFS_DISK_RAISE);
     atomic_store(&load->sm.change, EFS_DISK_RAISE);
-    efs_defer_look(fs);
+    efs_defer_disk_changes(fs);
 }
 
 /* The load of an extent that nobody waits for. NULL: it is wanted, or not read. */
-static struct efs_extent_load *load_unwanted_of(const struct efs *fs, uint32_t extent)
+static struct efs_extent_load *load_unrequested(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
-    return x->unwanted ? x->load : NULL;
+    return x->unrequested ? x->load : NULL;
 }
 
 void efs_extent_load_raise(struct efs *fs, uint32_t extent)
 {
-    struct efs_extent_load *load = load_unwanted_of(fs, extent);
+    struct efs_extent_load *load = load_unrequested(fs, extent);
     if (load)
         load_raise(fs, load);
 }
@@ -193,13 +194,13 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
 {
     errint_t error = load->error;
     fs->extents->loads[load->why]--;
-    fs->extents->at[load->extent].unwanted = false;
+    fs->extents->at[load->extent].unrequested = false;
     efs_extent_loaded(fs, load->extent, load->components, error);
-    if (load->guessed)
-        fs->hooks->guessed(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
+    if (load->prefetch)
+        fs->hooks->prefetch_done(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
     if (load->why == EFS_LOAD_WARM)
-        fs->hooks->warmed(fs, load->extent, error);
-    efs_extent_load_give(fs, load);
+        fs->hooks->warm_done(fs, load->extent, error);
+    efs_extent_load_put(fs, load);
 }
 
 /* On a worker, since who is told of errors may block. */
@@ -213,7 +214,7 @@ static void load_fail(struct efs_job *job, struct efs_codec_scratch *scratch)
     efs_lock(fs);
     load_finish(fs, load);
     efs_unlock(fs);
-    efs_active_end(fs);
+    efs_in_flight_end(fs);
 }
 
 static void load_done(struct efs_extent_load *load)
@@ -229,27 +230,27 @@ static void load_done(struct efs_extent_load *load)
         efs_workers_push(fs->workers, &load->failed);
         return;
     }
-    if (fs->extents->ended)
-        fs->extents->ended_last->next_ended = load;
+    if (fs->extents->completed)
+        fs->extents->completed_last->next_completed = load;
     else
-        fs->extents->ended = load;
-    fs->extents->ended_last = load;
+        fs->extents->completed = load;
+    fs->extents->completed_last = load;
 }
 
-void efs_extents_ended(void *arg)
+void efs_extents_completed(void *arg)
 {
     struct efs *fs = arg;
     uint32_t count = 0;
-    if (!fs->extents->ended)
+    if (!fs->extents->completed)
         return;
     efs_lock_completion(fs);
-    for (struct efs_extent_load *load; (load = fs->extents->ended); count++) {
-        fs->extents->ended = load->next_ended;
+    for (struct efs_extent_load *load; (load = fs->extents->completed); count++) {
+        fs->extents->completed = load->next_completed;
         load_finish(fs, load);
     }
     efs_unlock_completion(fs);
     while (count-- > 0)
-        efs_active_end(fs);
+        efs_in_flight_end(fs);
 }
 
 static void load_part_done(struct efs_extent_load *load, errint_t error)
@@ -281,30 +282,30 @@ static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, 
     r->bytes = bytes;
     r->data = block->data;
     r->segment = block->segment;
-    r->ahead = load->why != EFS_LOAD_WANTED;
-    r->spare_time = load->why == EFS_LOAD_WARM || load->why == EFS_LOAD_GUESS;
+    r->ahead = load->why != EFS_LOAD_DEMAND;
+    r->speculative = load->why == EFS_LOAD_WARM || load->why == EFS_LOAD_PREFETCH;
     efs_defer_read(load->fs, r);
 }
 
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    unsigned components = x->needs & ~(unsigned)x->have;
-    struct efs_extent_load *load = efs_extent_load_take(fs);
+    unsigned components = x->required & ~(unsigned)x->resident;
+    struct efs_extent_load *load = efs_extent_load_get(fs);
     if (!load)
-        return efs_defer_supply(fs);
-    errint_t rc = why == EFS_LOAD_WARM ? extent_place_in_empty(fs, extent, components)
-                                       : extent_place(fs, extent, components, why);
+        return efs_defer_refill(fs);
+    errint_t rc =
+        why == EFS_LOAD_WARM ? extent_alloc_empty(fs, extent, components) : extent_alloc(fs, extent, components, why);
     if (rc < 0) {
-        if (rc != -EAGAIN && x->have == 0)
-            efs_extent_set_passing(fs, x, false);
-        efs_extent_load_give(fs, load);
+        if (rc != -EAGAIN && x->resident == 0)
+            efs_extent_set_scan(fs, x, false);
+        efs_extent_load_put(fs, load);
         return rc;
     }
     *load = (struct efs_extent_load){.fs = fs,
                                      .extent = extent,
                                      .why = (uint8_t)why,
-                                     .guessed = why == EFS_LOAD_GUESS,
+                                     .prefetch = why == EFS_LOAD_PREFETCH,
                                      .components = (uint8_t)components,
                                      .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
                                                 (components & EFS_COMPONENT_SM ? 1 : 0),
@@ -316,23 +317,23 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load why)
     if (components & EFS_COMPONENT_SM)
         load_read(load, &load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     fs->extents->loads[why]++;
-    if (why != EFS_LOAD_WANTED) {
-        x->unwanted = true;
+    if (why != EFS_LOAD_DEMAND) {
+        x->unrequested = true;
         x->load = load;
     }
-    if (why != EFS_LOAD_AHEAD && why != EFS_LOAD_GUESS && !x->passing_bytes)
-        efs_again(fs, EFS_AGAIN_PREFAULT);
-    efs_again(fs, EFS_AGAIN_SEGMENTS); /* what went for it may have been the last of one that leaves */
+    if (why != EFS_LOAD_READAHEAD && why != EFS_LOAD_PREFETCH && !x->scan_bytes)
+        efs_retry(fs, EFS_RETRY_PREFAULT);
+    efs_retry(fs, EFS_RETRY_SEGMENTS); /* what went for it may have been the last of one that leaves */
     return 0;
 }
 
 /* Never more than half of the pool's first segments ahead: what was read ahead must not push itself out. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
-    if (fs->extents->no_memory || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
-        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_AHEAD) < 0)
+    if (fs->extents->waiting || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
+        efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD) < 0)
         return false;
     x->ahead_bytes = (uint32_t)bytes;
     fs->extents->ahead_bytes += bytes;
@@ -340,94 +341,94 @@ static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes
     return true;
 }
 
-bool efs_extent_ahead_passing(struct efs *fs, uint32_t extent)
+bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->state != EFS_EXTENT_REST || x->have == x->needs)
+    if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
         return true;
-    size_t bytes = efs_extent_span(fs, x, x->needs & ~(unsigned)x->have);
-    if (!efs_extents_pass_on(fs, bytes, false))
+    size_t bytes = efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
+    if (!efs_extents_scan_reserve(fs, bytes, false))
         return false;
-    bool theirs = x->have == 0;
-    if (theirs)
-        efs_extent_set_passing(fs, x, true);
-    bool begun = extent_load_ahead(fs, x, bytes);
-    if (theirs) {
-        efs_extent_set_passing(fs, x, begun);
-        x->streamed = begun;
-        x->passed_bytes = 0;
-        x->passing_clock = fs->extents->streams.clock;
+    bool was_empty = x->resident == 0;
+    if (was_empty)
+        efs_extent_set_scan(fs, x, true);
+    bool started = extent_load_ahead(fs, x, bytes);
+    if (was_empty) {
+        efs_extent_set_scan(fs, x, started);
+        x->sequential = started;
+        x->consumed_bytes = 0;
+        x->scan_clock = fs->extents->streams.clock;
     }
-    return begun;
+    return started;
 }
 
-void efs_group_ahead(struct efs *fs, uint32_t group)
+void efs_group_read_ahead(struct efs *fs, uint32_t group)
 {
     const struct efs_disk_group *g = &fs->store->groups[group];
     for (uint32_t i = fs->extents->object_first[g->object_first];
          i < fs->extents->object_first[g->object_first + g->object_count]; i++) {
         struct efs_extent *x = &fs->extents->at[i];
-        if (x->state == EFS_EXTENT_REST && x->have != x->needs)
-            extent_load_ahead(fs, x, efs_extent_span(fs, x, x->needs & ~(unsigned)x->have));
+        if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
+            extent_load_ahead(fs, x, efs_extent_span(fs, x, x->required & ~(unsigned)x->resident));
     }
 }
 
-/* ---- guesses ---- */
+/* ---- prefetch ---- */
 
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert)
 {
     uint64_t bytes = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         const struct efs_extent *x = &fs->extents->at[i];
-        if (x->state == EFS_EXTENT_REST)
-            bytes += efs_extent_span(fs, x, x->needs & ~(unsigned)x->have);
+        if (x->state == EFS_EXTENT_IDLE)
+            bytes += efs_extent_span(fs, x, x->required & ~(unsigned)x->resident);
     }
     return bytes;
 }
 
-uint32_t efs_extents_guess(struct efs *fs, uint32_t expert)
+uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert)
 {
-    uint32_t begun = 0;
+    uint32_t started = 0;
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
         const struct efs_extent *x = &fs->extents->at[i];
-        if (x->state != EFS_EXTENT_REST || x->have == x->needs)
+        if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
             continue;
-        if (fs->closing || efs_extent_load(fs, i, EFS_LOAD_GUESS) < 0)
+        if (fs->closing || efs_extent_load(fs, i, EFS_LOAD_PREFETCH) < 0)
             break;
-        fs->extents->at[i].awaited = true;
-        begun++;
+        fs->extents->at[i].prefetched = true;
+        started++;
     }
-    efs_count(&fs->stats, guessed_extents, begun);
-    return begun;
+    efs_count(&fs->stats, guessed_extents, started);
+    return started;
 }
 
-void efs_extents_guess_raise(struct efs *fs, uint32_t expert)
+void efs_extents_prefetch_raise(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        struct efs_extent_load *load = load_unwanted_of(fs, i);
-        if (load && load->guessed)
+        struct efs_extent_load *load = load_unrequested(fs, i);
+        if (load && load->prefetch)
             load_raise(fs, load);
     }
 }
 
-void efs_extents_guess_cancel(struct efs *fs, uint32_t expert)
+void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        struct efs_extent_load *load = load_unwanted_of(fs, i);
-        if (!load || !load->guessed)
+        struct efs_extent_load *load = load_unrequested(fs, i);
+        if (!load || !load->prefetch)
             continue;
         atomic_store(&load->e.change, EFS_DISK_CANCEL);
         atomic_store(&load->sm.change, EFS_DISK_CANCEL);
-        efs_defer_look(fs);
+        efs_defer_disk_changes(fs);
     }
 }
 
-void efs_extents_guess_drop(struct efs *fs, uint32_t expert)
+void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        if (!fs->extents->at[i].awaited) /* was there before, or was asked for since */
+        if (!fs->extents->at[i].prefetched) /* was there before, or was asked for since */
             continue;
-        fs->extents->at[i].awaited = false;
+        fs->extents->at[i].prefetched = false;
         efs_extent_evict_first(fs, i);
     }
 }

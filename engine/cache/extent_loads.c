@@ -12,17 +12,17 @@
 #define LOADS_IDLE 16u  /* with fewer at hand more are made: as many as there are, ... */
 #define LOADS_FIRST 64u /* ... but at first these */
 
-void efs_extent_load_give(struct efs *fs, struct efs_extent_load *load)
+void efs_extent_load_put(struct efs *fs, struct efs_extent_load *load)
 {
-    load->next = fs->extents->idle_loads;
-    fs->extents->idle_loads = load;
-    fs->extents->idle_count++;
+    load->next = fs->extents->free_loads;
+    fs->extents->free_loads = load;
+    fs->extents->free_count++;
 }
 
 unsigned efs_extent_loads_wanted(const struct efs *fs)
 {
     unsigned made = fs->extents->load_count;
-    return fs->extents->idle_count >= LOADS_IDLE ? 0 : made < LOADS_FIRST ? LOADS_FIRST : made;
+    return fs->extents->free_count >= LOADS_IDLE ? 0 : made < LOADS_FIRST ? LOADS_FIRST : made;
 }
 
 struct efs_extent_load *efs_extent_loads_new(unsigned count)
@@ -39,28 +39,28 @@ void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads)
 {
     for (struct efs_extent_load *next; loads; loads = next) {
         next = loads->next;
-        efs_extent_load_give(fs, loads);
+        efs_extent_load_put(fs, loads);
         fs->extents->load_count++;
     }
 }
 
-struct efs_extent_load *efs_extent_load_take(struct efs *fs)
+struct efs_extent_load *efs_extent_load_get(struct efs *fs)
 {
-    struct efs_extent_load *load = fs->extents->idle_loads;
+    struct efs_extent_load *load = fs->extents->free_loads;
     if (load) {
-        fs->extents->idle_loads = load->next;
-        fs->extents->idle_count--;
+        fs->extents->free_loads = load->next;
+        fs->extents->free_count--;
     }
-    if (fs->extents->idle_count < LOADS_IDLE)
-        atomic_store(&fs->supply_wanted, true);
+    if (fs->extents->free_count < LOADS_IDLE)
+        atomic_store(&fs->refill_wanted, true);
     return load;
 }
 
 void efs_extent_loads_free(struct efs *fs)
 {
-    for (struct efs_extent_load *load = fs->extents->idle_loads, *next; load; load = next) {
+    for (struct efs_extent_load *load = fs->extents->free_loads, *next; load; load = next) {
         next = load->next;
         free(load);
     }
-    fs->extents->idle_loads = NULL;
+    fs->extents->free_loads = NULL;
 }

@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-static unsigned extent_keeps_in_leaving(const struct efs *fs, uint32_t extent)
+static unsigned extent_protected_in_retiring(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
-    /* one that waits for memory is in line for it, and moves when it has come */
-    return x->refs == 0 && x->state == EFS_EXTENT_REST ? efs_extent_in_leaving(fs, x) & x->keep : 0;
+    /* one that waits for memory is queued for it, and moves when it was allocated */
+    return x->refs == 0 && x->state == EFS_EXTENT_IDLE ? efs_extent_in_retiring(fs, x) & x->protected : 0;
 }
 
 /* Room in another segment. */
@@ -24,8 +24,8 @@ static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
     const struct efs_extent *x = &fs->extents->at[m->extent];
     const struct efs_block *from = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
     m->to = (struct efs_block){0};
-    while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, from), efs_extent_room(fs, x, m->component),
-                               m->component == EFS_COMPONENT_SM, &m->to))
+    while (!efs_arena_alloc_on(&fs->arena, efs_arena_node_of(&fs->arena, from),
+                               efs_extent_alloc_bytes(fs, x, m->component), m->component == EFS_COMPONENT_SM, &m->to))
         if (efs_extents_evict(fs, false) != EFS_EVICTED_ONE)
             return false;
     return true;
@@ -36,7 +36,7 @@ static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
 static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
 {
     uint32_t i = list->oldest;
-    while (i != EFS_NONE && !extent_keeps_in_leaving(fs, i))
+    while (i != EFS_NONE && !extent_protected_in_retiring(fs, i))
         i = efs_lru_newer(list, i);
     return i;
 }
@@ -45,23 +45,23 @@ static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
 static bool move_next(struct efs *fs)
 {
     struct efs_extent_move *m = &fs->extents->move;
-    while (!fs->closing && fs->account.segments_leaving) {
-        efs_extents_drop_leaving(fs); /* also what its expert has lost with one that went */
+    while (!fs->closing && fs->account.segments_retiring) {
+        efs_extents_drop_retiring(fs); /* also what its expert has lost with one that went */
         uint32_t extent = move_find(fs, &fs->extents->protected);
         if (extent == EFS_NONE) /* one that is kept in part */
             extent = move_find(fs, &fs->extents->evictable);
         if (extent == EFS_NONE)
             return false;
-        unsigned components = extent_keeps_in_leaving(fs, extent);
+        unsigned components = extent_protected_in_retiring(fs, extent);
         m->extent = extent;
         m->component = components & EFS_COMPONENT_E ? EFS_COMPONENT_E : EFS_COMPONENT_SM;
         fs->extents->at[extent].state = EFS_EXTENT_LOADING;
         efs_extent_delist(fs, extent); /* it must not be evicted for itself */
         if (move_find_room(fs, m))
             return true;
-        fs->extents->at[extent].state = EFS_EXTENT_REST;
-        efs_extent_give_up(fs, extent, m->component);
-        efs_again(fs, EFS_AGAIN_SEGMENTS);
+        fs->extents->at[extent].state = EFS_EXTENT_IDLE;
+        efs_extent_evict(fs, extent, m->component);
+        efs_retry(fs, EFS_RETRY_SEGMENTS);
     }
     return false;
 }
@@ -74,7 +74,7 @@ static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs_block *block = m->component == EFS_COMPONENT_E ? &x->e : &x->sm;
     (void)scratch;
     size_t bytes = efs_extent_span(fs, x, m->component);
-    bool good = efs_sys_have_pages(m->to.data, bytes, NULL) == 0;
+    bool good = efs_sys_populate(m->to.data, bytes, NULL) == 0;
     if (good)
         memcpy(m->to.data, block->data, bytes);
     efs_lock(fs);
@@ -83,28 +83,28 @@ static void move_run(struct efs_job *job, struct efs_codec_scratch *scratch)
         *block = m->to;
     } else {
         efs_arena_free(&fs->arena, &m->to);
-        efs_extent_give_up(fs, m->extent, m->component);
+        efs_extent_evict(fs, m->extent, m->component);
     }
-    efs_extent_rests(fs, m->extent, 0);
+    efs_extent_load_ended(fs, m->extent, 0);
     m->busy = move_next(fs);
     bool ended = !m->busy;
     if (m->busy)
         efs_defer_job(fs, &m->job, EFS_JOB_NORMAL);
     efs_unlock(fs);
     if (ended)
-        efs_active_end(fs);
+        efs_in_flight_end(fs);
 }
 
 void efs_extents_move(struct efs *fs)
 {
     struct efs_extent_move *m = &fs->extents->move;
     if (m->busy)
-        efs_extents_drop_leaving(fs);
+        efs_extents_drop_retiring(fs);
     if (m->busy || !move_next(fs))
         return;
     m->busy = true;
     m->fs = fs;
     m->job.run = move_run;
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     efs_defer_job(fs, &m->job, EFS_JOB_NORMAL);
 }

@@ -3,25 +3,25 @@
  * extent_request.c - requests of extents, and the queue of extents that wait for memory, first come, first served.
  *
  * A reader that decodes drops its reference afterwards, so its memory becomes available to the queue. Chunks that are
- * handed out coded are held until a client drops them: see line_unblock().
+ * handed out coded are held until a client drops them: see queue_resolve_deadlock().
  */
 #include "extent_internal.h"
 
 #include <errno.h>
 
-bool efs_extent_ask_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
-                          struct efs_extent_waiter *waiter)
+bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
+                              struct efs_extent_waiter *waiter)
 {
-    efs_extent_asked(fs, extent, pace, bytes);
-    return efs_extent_ask(fs, extent, waiter);
+    efs_extent_accessed(fs, extent, pace, bytes);
+    return efs_extent_request(fs, extent, waiter);
 }
 
-bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
+bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
     struct efs_extent *x = &fs->extents->at[extent];
     efs_extent_used(fs, x);
-    x->awaited = false;
-    if (efs_extent_is_whole(x)) {
+    x->prefetched = false;
+    if (efs_extent_is_complete(x)) {
         efs_extent_ref(fs, x, waiter);
         x->evict_first = false;
         efs_extent_enlist(fs, extent);
@@ -31,115 +31,115 @@ bool efs_extent_ask(struct efs *fs, uint32_t extent, struct efs_extent_waiter *w
     waiter->error = 0;
     waiter->next = x->waiters;
     x->waiters = waiter;
-    if (x->state != EFS_EXTENT_REST) {
+    if (x->state != EFS_EXTENT_IDLE) {
         efs_extent_load_raise(fs, extent);
         return false;
     }
-    bool leave = fs->account.coded_again && !waiter->holds;
-    errint_t rc = fs->closing              ? -ECANCELED
-                  : leave                  ? -ENOMEM
-                  : fs->extents->no_memory ? -EAGAIN
-                                           : efs_extent_load(fs, extent, EFS_LOAD_WANTED);
+    bool uncached = fs->account.coded_retries && !waiter->long_term;
+    errint_t rc = fs->closing            ? -ECANCELED
+                  : uncached             ? -ENOMEM
+                  : fs->extents->waiting ? -EAGAIN
+                                         : efs_extent_load(fs, extent, EFS_LOAD_DEMAND);
     if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
     else if (rc < 0)
-        efs_extent_tell_waiters(fs, x, rc);
+        efs_extent_complete_waiters(fs, x, rc);
     return false;
 }
 
-/* ---- in line ---- */
+/* ---- queue for memory ---- */
 
-static bool line_load_any(struct efs *fs)
+static bool queue_load_any(struct efs *fs)
 {
-    for (struct efs_extent **at = &fs->extents->no_memory; *at; at = &(*at)->next_no_memory)
-        if (efs_extent_load(fs, (uint32_t)(*at - fs->extents->at), EFS_LOAD_WANTED) == 0) {
-            efs_extent_leave_line(fs, at);
+    for (struct efs_extent **at = &fs->extents->waiting; *at; at = &(*at)->next_waiting)
+        if (efs_extent_load(fs, (uint32_t)(*at - fs->extents->at), EFS_LOAD_DEMAND) == 0) {
+            efs_extent_dequeue(fs, at);
             return true;
         }
     return false;
 }
 
-/* Who waits for the extent and lets go when it has decoded does without the pool; who holds waits on. true: nobody. */
-static bool extent_send_past(struct efs *fs, struct efs_extent *x)
+/* Completes waiters without long-term references with -ENOMEM: they read uncached. true: no waiter is left. */
+static bool extent_complete_uncached(struct efs *fs, struct efs_extent *x)
 {
     for (struct efs_extent_waiter **at = &x->waiters, *w; (w = *at);) {
-        if (w->holds) {
+        if (w->long_term) {
             at = &w->next;
             continue;
         }
         *at = w->next;
-        efs_extent_tell_waiter(fs, x, w, -ENOMEM);
+        efs_extent_complete_waiter(fs, x, w, -ENOMEM);
     }
     return !x->waiters;
 }
 
-/* Experts with extents in the line; the first of them in *first. */
-static uint32_t line_experts(const struct efs *fs, uint32_t *first)
+/* Experts with extents in the queue; the first of them in *first. */
+static uint32_t queue_experts(const struct efs *fs, uint32_t *first)
 {
     uint32_t count = 0;
-    for (const struct efs_extent *x = fs->extents->no_memory; x; x = x->next_no_memory) {
+    for (const struct efs_extent *x = fs->extents->waiting; x; x = x->next_waiting) {
         uint32_t expert = fs->store->objects[x->object].group;
-        const struct efs_extent *before = fs->extents->no_memory;
+        const struct efs_extent *before = fs->extents->waiting;
         while (before != x && fs->store->objects[before->object].group != expert)
-            before = before->next_no_memory;
+            before = before->next_waiting;
         count += before == x;
     }
-    *first = count ? fs->store->objects[fs->extents->no_memory->object].group : EFS_NONE;
+    *first = count ? fs->store->objects[fs->extents->waiting->object].group : EFS_NONE;
     return count;
 }
 
 /*
- * The first in line has no room, and nothing frees any but a client that drops coded experts, which may be long. One
- * that has room goes before it. If none has, who only decodes goes past the pool, and for the others what is kept goes;
- * and if all coded experts lack something, so that no client has one to drop, the first gives back what it has got (its
- * fetch fails).
+ * The head of the queue gets no memory, and only a client that drops coded experts would free some. Loads the first
+ * extent that finds memory. If none does, waiters without long-term references read uncached, and protected extents are
+ * evicted for the others. If every coded expert lacks an extent, so that no client has one to drop, the first expert's
+ * fetch fails and releases its extents.
  */
-static void line_unblock(struct efs *fs)
+static void queue_resolve_deadlock(struct efs *fs)
 {
     uint32_t first;
-    if (line_load_any(fs) || fs->deferred.supply)
+    if (queue_load_any(fs) || fs->deferred.refill)
         return;
-    for (struct efs_extent **at = &fs->extents->no_memory; *at;) {
+    for (struct efs_extent **at = &fs->extents->waiting; *at;) {
         struct efs_extent *x = *at;
-        if (extent_send_past(fs, x)) {
-            x->state = EFS_EXTENT_REST;
-            efs_extent_leave_line(fs, at);
+        if (extent_complete_uncached(fs, x)) {
+            x->state = EFS_EXTENT_IDLE;
+            efs_extent_dequeue(fs, at);
         } else {
-            at = &x->next_no_memory;
+            at = &x->next_waiting;
         }
     }
-    while (fs->extents->no_memory && efs_extents_kept_give_way(fs))
-        if (line_load_any(fs))
+    while (fs->extents->waiting && efs_extents_reclaim_protected(fs))
+        if (queue_load_any(fs))
             return;
-    if (fs->extents->no_memory == NULL || line_experts(fs, &first) < fs->account.coded_experts)
+    if (fs->extents->waiting == NULL || queue_experts(fs, &first) < fs->account.coded_experts)
         return;
-    for (struct efs_extent **at = &fs->extents->no_memory; *at;) {
+    for (struct efs_extent **at = &fs->extents->waiting; *at;) {
         struct efs_extent *x = *at;
         if (fs->store->objects[x->object].group != first) {
-            at = &x->next_no_memory;
+            at = &x->next_waiting;
             continue;
         }
-        efs_extent_leave_line(fs, at);
-        x->state = EFS_EXTENT_REST;
-        efs_extent_tell_waiters(fs, x, -ENOMEM);
+        efs_extent_dequeue(fs, at);
+        x->state = EFS_EXTENT_IDLE;
+        efs_extent_complete_waiters(fs, x, -ENOMEM);
     }
 }
 
 /* In order, as far as there is room. */
 void efs_extents_retry(struct efs *fs)
 {
-    while (fs->extents->no_memory) {
-        struct efs_extent *x = fs->extents->no_memory;
-        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_WANTED);
+    while (fs->extents->waiting) {
+        struct efs_extent *x = fs->extents->waiting;
+        errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_DEMAND);
         if (rc == -EAGAIN) {
-            if (fs->extents->held && efs_extents_only_held(fs))
-                line_unblock(fs);
+            if (fs->extents->long_refs && efs_extents_only_long_refs(fs))
+                queue_resolve_deadlock(fs);
             break;
         }
-        efs_extent_leave_line(fs, &fs->extents->no_memory);
+        efs_extent_dequeue(fs, &fs->extents->waiting);
         if (rc < 0) {
-            x->state = EFS_EXTENT_REST;
-            efs_extent_tell_waiters(fs, x, rc);
+            x->state = EFS_EXTENT_IDLE;
+            efs_extent_complete_waiters(fs, x, rc);
         }
     }
 }

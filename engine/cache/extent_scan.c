@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_scan.c - extents loaded for scans are *passing*: they count in a quota, and are evicted for the streams' next
- * extents before all other memory, so that a scan takes no more than its read-ahead window. An extent is dropped when
- * all of its bytes were read, in any order and by any threads, or when the streams have advanced so far that the rest
- * is not expected to be read: see STALE_AHEAD and STALE_PART. An extent that another reader requests becomes an
+ * extent_scan.c - extents loaded for scans are *scan extents*: they count in a quota, and are evicted for the streams'
+ * next extents before all other memory, so that a scan takes no more than its read-ahead window. An extent is dropped
+ * when all of its bytes were read, in any order and by any threads, or when the streams have advanced so far that the
+ * rest is not expected to be read: see STALE_AHEAD and STALE_PART. An extent that another reader requests becomes an
  * ordinary one.
  */
 #include "extent_internal.h"
@@ -28,25 +28,24 @@ static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
 }
 
 /* Its reader, or a thread that reads with it, will still come. */
-static bool extent_is_awaited(const struct efs *fs, uint32_t extent)
+static bool extent_is_expected(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
-    if (!x->ahead_bytes && x->passed_bytes >= extent_raw_bytes(fs, extent))
+    if (!x->ahead_bytes && x->consumed_bytes >= extent_raw_bytes(fs, extent))
         return false;
     uint64_t windows =
         (x->ahead_bytes ? STALE_AHEAD : STALE_PART) * (fs->extents->streams.live ? fs->extents->streams.live : 1);
-    return fs->extents->streams.clock - x->passing_clock <= windows * fs->extents->streams.window;
+    return fs->extents->streams.clock - x->scan_clock <= windows * fs->extents->streams.window;
 }
 
-enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what)
+enum efs_evicted efs_extents_evict_scan(struct efs *fs, enum efs_scan_victim what)
 {
     enum efs_evicted result = EFS_EVICTED_NONE;
-    for (uint32_t i = fs->extents->passing.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->passing, i)) {
+    for (uint32_t i = fs->extents->scan.oldest; i != EFS_NONE; i = efs_lru_newer(&fs->extents->scan, i)) {
         const struct efs_extent *x = &fs->extents->at[i];
-        bool goes =
-            what == EFS_PASSING_ALL || (what == EFS_PASSING_READ && !x->ahead_bytes) || !extent_is_awaited(fs, i);
+        bool goes = what == EFS_SCAN_ANY || (what == EFS_SCAN_READ && !x->ahead_bytes) || !extent_is_expected(fs, i);
         if (x->refs == 0 && goes) {
-            efs_extent_drop(fs, i, x->have & ~(unsigned)x->keep);
+            efs_extent_drop(fs, i, x->resident & ~(unsigned)x->protected);
             efs_count(&fs->stats, evictions_c, 1);
             return EFS_EVICTED_ONE;
         }
@@ -55,40 +54,40 @@ enum efs_evicted efs_extents_evict_passing(struct efs *fs, enum efs_passing what
     return result;
 }
 
-bool efs_extents_pass_on(struct efs *fs, uint64_t bytes, bool wanted)
+bool efs_extents_scan_reserve(struct efs *fs, uint64_t bytes, bool wanted)
 {
     uint64_t quota = efs_streams_quota(&fs->extents->streams);
-    while (fs->extents->passing_bytes + bytes > quota)
-        if (efs_extents_evict_passing(fs, EFS_PASSING_LEFT) != EFS_EVICTED_ONE &&
-            (!wanted || efs_extents_evict_passing(fs, EFS_PASSING_READ) != EFS_EVICTED_ONE))
+    while (fs->extents->scan_bytes + bytes > quota)
+        if (efs_extents_evict_scan(fs, EFS_SCAN_STALE) != EFS_EVICTED_ONE &&
+            (!wanted || efs_extents_evict_scan(fs, EFS_SCAN_READ) != EFS_EVICTED_ONE))
             return false;
     return true;
 }
 
-void efs_extent_asked(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes)
+void efs_extent_accessed(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (x->have == 0 && x->state == EFS_EXTENT_REST) {
-        x->streamed = pace != EFS_PACE_RANDOM;
-        x->passed_bytes = 0;
+    if (x->resident == 0 && x->state == EFS_EXTENT_IDLE) {
+        x->sequential = pace != EFS_PACE_RANDOM;
+        x->consumed_bytes = 0;
         if (pace == EFS_PACE_SCAN) {
-            efs_extents_pass_on(fs, efs_extent_span(fs, x, x->needs), true);
-            efs_extent_set_passing(fs, x, true);
+            efs_extents_scan_reserve(fs, efs_extent_span(fs, x, x->required), true);
+            efs_extent_set_scan(fs, x, true);
         }
     } else if (pace != EFS_PACE_SCAN) {
-        x->streamed = x->streamed && pace == EFS_PACE_SEQUENTIAL;
-        efs_extent_set_passing(fs, x, false);
+        x->sequential = x->sequential && pace == EFS_PACE_SEQUENTIAL;
+        efs_extent_set_scan(fs, x, false);
     }
-    x->passed_bytes = x->passed_bytes + bytes < UINT32_MAX ? x->passed_bytes + (uint32_t)bytes : UINT32_MAX;
-    x->passing_clock = fs->extents->streams.clock;
+    x->consumed_bytes = x->consumed_bytes + bytes < UINT32_MAX ? x->consumed_bytes + (uint32_t)bytes : UINT32_MAX;
+    x->scan_clock = fs->extents->streams.clock;
 }
 
-void efs_extent_pass(struct efs *fs, uint32_t extent)
+void efs_extent_mark_scan(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    if (!x->streamed || x->passing_bytes || (x->have == 0 && x->state == EFS_EXTENT_REST))
+    if (!x->sequential || x->scan_bytes || (x->resident == 0 && x->state == EFS_EXTENT_IDLE))
         return;
-    efs_extent_set_passing(fs, x, true);
+    efs_extent_set_scan(fs, x, true);
     if (x->list != EFS_LIST_NONE)
         efs_extent_enlist(fs, extent);
 }

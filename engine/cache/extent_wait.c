@@ -4,26 +4,26 @@
  */
 #include "extent_internal.h"
 
-static void extent_hold_segments(struct efs *fs, const struct efs_extent *x, bool hold)
+static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, bool hold)
 {
     const struct efs_block *blocks[] = {&x->e, &x->sm};
     for (unsigned i = 0; i < 2; i++)
         if (blocks[i]->data)
-            fs->arena.segments[blocks[i]->segment].held += hold ? 1u : -1u;
+            fs->arena.segments[blocks[i]->segment].long_refs += hold ? 1u : -1u;
     if (fs->leases_waiting)
-        efs_again(fs, EFS_AGAIN_LEASES); /* what was to leave for them maybe cannot, or can */
+        efs_retry(fs, EFS_RETRY_LEASES); /* what was to leave for them maybe cannot, or can */
 }
 
 void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
 {
     x->refs++;
     fs->extents->refs++;
-    fs->extents->held += waiter->holds;
-    if (waiter->holds && x->held++ == 0)
-        extent_hold_segments(fs, x, true);
+    fs->extents->long_refs += waiter->long_term;
+    if (waiter->long_term && x->long_refs++ == 0)
+        extent_count_long_ref(fs, x, true);
 }
 
-void efs_extent_tell_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *w, errint_t error)
+void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *w, errint_t error)
 {
     w->error = error;
     if (error == 0)
@@ -32,12 +32,12 @@ void efs_extent_tell_waiter(struct efs *fs, struct efs_extent *x, struct efs_ext
         efs_defer_job(fs, &w->job, EFS_JOB_NORMAL);
 }
 
-void efs_extent_tell_waiters(struct efs *fs, struct efs_extent *x, errint_t error)
+void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error)
 {
     struct efs_extent_waiter *w = x->waiters, *next;
     for (x->waiters = NULL; w; w = next) {
         next = w->next;
-        efs_extent_tell_waiter(fs, x, w, error);
+        efs_extent_complete_waiter(fs, x, w, error);
     }
 }
 
@@ -48,20 +48,20 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
     fs->extents->refs--;
     if (--fs->extents->at[extent].refs == 0) {
         efs_extent_released(fs, extent);
-        efs_again(fs, EFS_AGAIN_EXTENTS);
-        efs_again(fs, EFS_AGAIN_SEGMENTS);
-        efs_again(fs, EFS_AGAIN_REST);
-    } else if (fs->extents->no_memory && fs->extents->refs == fs->extents->held) {
-        efs_again(fs, EFS_AGAIN_EXTENTS);
+        efs_retry(fs, EFS_RETRY_EXTENTS);
+        efs_retry(fs, EFS_RETRY_SEGMENTS);
+        efs_retry(fs, EFS_RETRY_IDLE);
+    } else if (fs->extents->waiting && fs->extents->refs == fs->extents->long_refs) {
+        efs_retry(fs, EFS_RETRY_EXTENTS);
     }
 }
 
-void efs_extent_unhold(struct efs *fs, uint32_t extent)
+void efs_extent_unref_long(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    fs->extents->held--;
-    if (--x->held == 0)
-        extent_hold_segments(fs, x, false);
+    fs->extents->long_refs--;
+    if (--x->long_refs == 0)
+        extent_count_long_ref(fs, x, false);
     efs_extent_unref(fs, extent, false);
 }
 
@@ -72,33 +72,33 @@ void efs_extent_put(struct efs *fs, uint32_t extent, bool used_up)
     efs_unlock(fs);
 }
 
-/* ---- in line ---- */
+/* ---- queue for memory ---- */
 
 void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
 {
     struct efs_extent *x = &fs->extents->at[extent];
-    x->state = EFS_EXTENT_NO_MEMORY;
-    x->next_no_memory = NULL;
-    *fs->extents->no_memory_tail = x;
-    fs->extents->no_memory_tail = &x->next_no_memory;
-    if (fs->extents->held) /* maybe nobody will say that there is more */
-        efs_again(fs, EFS_AGAIN_EXTENTS);
+    x->state = EFS_EXTENT_QUEUED;
+    x->next_waiting = NULL;
+    *fs->extents->waiting_tail = x;
+    fs->extents->waiting_tail = &x->next_waiting;
+    if (fs->extents->long_refs) /* maybe nobody will say that there is more */
+        efs_retry(fs, EFS_RETRY_EXTENTS);
 }
 
-void efs_extent_leave_line(struct efs *fs, struct efs_extent **at)
+void efs_extent_dequeue(struct efs *fs, struct efs_extent **at)
 {
     struct efs_extents *extents = fs->extents;
-    if (extents->no_memory_tail == &(*at)->next_no_memory)
-        extents->no_memory_tail = at;
-    *at = (*at)->next_no_memory;
+    if (extents->waiting_tail == &(*at)->next_waiting)
+        extents->waiting_tail = at;
+    *at = (*at)->next_waiting;
 }
 
-bool efs_extents_only_held(const struct efs *fs)
+bool efs_extents_only_long_refs(const struct efs *fs)
 {
     const struct efs_extents *extents = fs->extents;
     bool loading = false;
     for (unsigned why = 0; why < EFS_LOADS; why++)
         loading |= extents->loads[why] != 0;
-    return extents->refs == extents->held && !loading && !extents->move.busy && !fs->account.freeing_bytes &&
-           !fs->deferred.supply;
+    return extents->refs == extents->long_refs && !loading && !extents->move.busy && !fs->account.freeing_bytes &&
+           !fs->deferred.refill;
 }

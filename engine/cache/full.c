@@ -47,9 +47,9 @@ void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes)
     }
 }
 
-void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile)
+void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
 {
-    if (memfile->kind == EFS_MEMFILE_SHOWN) {
+    if (memfile->kind == EFS_MEMFILE_EXPORTED) {
         full_memfile_drop(fs, memfile);
         return;
     }
@@ -58,11 +58,11 @@ void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile)
 }
 
 /* Where in the list of free memfiles the best one of that size for the use hangs; *NULL: nowhere. */
-static struct efs_memfile **full_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
+static struct efs_memfile **full_find_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
     struct efs_memfile **found = NULL, **p = &fs->full->free;
     for (; *p; p = &(*p)->next) {
-        assert((*p)->kind != EFS_MEMFILE_SHOWN);
+        assert((*p)->kind != EFS_MEMFILE_EXPORTED);
         if ((*p)->bytes == bytes && (*p)->kind == use)
             return p;
         if ((*p)->bytes == bytes && !found && (*p)->kind == EFS_MEMFILE_PRIVATE)
@@ -73,12 +73,12 @@ static struct efs_memfile **full_free_memfile(struct efs *fs, size_t bytes, enum
 
 bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
-    return *full_free_memfile(fs, bytes, use) != NULL;
+    return *full_find_memfile(fs, bytes, use) != NULL;
 }
 
-struct efs_memfile *efs_full_take_free(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
+struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
-    struct efs_memfile **p = full_free_memfile(fs, bytes, use), *memfile = *p;
+    struct efs_memfile **p = full_find_memfile(fs, bytes, use), *memfile = *p;
     if (memfile)
         *p = memfile->next;
     return memfile;
@@ -98,18 +98,18 @@ uint32_t efs_full_oldest_evictable(const struct efs *fs)
 
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *f)
 {
-    return f->kept ? &fs->full->protected : &fs->full->evictable;
+    return f->protected ? &fs->full->protected : &fs->full->evictable;
 }
 
-void efs_full_keep(struct efs *fs, uint32_t expert, bool kept)
+void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
 {
     struct efs_full *f = &fs->full->at[expert];
-    if (f->kept == kept)
+    if (f->protected == protected)
         return;
     if (f->state == EFS_FULL_READY)
         efs_lru_remove(efs_full_list(fs, f), expert);
-    f->kept = kept;
-    if (f->leases && kept)
+    f->protected = protected;
+    if (f->leases && protected)
         fs->full->leased_evictable_bytes -= f->memfile->bytes;
     else if (f->leases)
         fs->full->leased_evictable_bytes += f->memfile->bytes;
@@ -117,34 +117,34 @@ void efs_full_keep(struct efs *fs, uint32_t expert, bool kept)
         efs_lru_insert(efs_full_list(fs, f), expert, true);
 }
 
-bool efs_full_may_go(const struct efs_full *f)
+bool efs_full_is_unleased(const struct efs_full *f)
 {
     return f->state == EFS_FULL_READY && !f->leases;
 }
 
-void efs_full_leave(struct efs *fs, uint32_t expert)
+void efs_full_evict(struct efs *fs, uint32_t expert)
 {
     struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_READY && f->leases == 0 && f->readers == 0 && !f->waiters && f->memfile);
     assert(fs->full->ready_count > 0);
     efs_lru_remove(efs_full_list(fs, f), expert);
-    efs_full_give_back(fs, f->memfile);
+    efs_full_put_memfile(fs, f->memfile);
     f->memfile = NULL;
     f->state = EFS_FULL_NONE;
     fs->full->ready_count--;
 }
 
-bool efs_full_must_leave(const struct efs_full *f, enum efs_memfile_kind use)
+bool efs_full_is_unusable(const struct efs_full *f, enum efs_memfile_kind use)
 {
     return f->state == EFS_FULL_READY && !f->leases && !f->readers && use != EFS_MEMFILE_PRIVATE &&
            f->memfile->kind != EFS_MEMFILE_PRIVATE && f->memfile->kind != use;
 }
 
-bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use)
+bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use)
 {
-    if (!efs_full_must_leave(&fs->full->at[expert], use))
+    if (!efs_full_is_unusable(&fs->full->at[expert], use))
         return false;
-    efs_full_leave(fs, expert);
+    efs_full_evict(fs, expert);
     return true;
 }
 
@@ -160,8 +160,8 @@ void efs_full_copy_end(struct efs *fs, uint32_t expert)
     if (--fs->full->at[expert].readers)
         return;
     fs->full->copied_count--;
-    efs_again(fs, EFS_AGAIN_BUDGET); /* it may have become smaller meanwhile */
-    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_retry(fs, EFS_RETRY_BUDGET); /* it may have become smaller meanwhile */
+    efs_retry(fs, EFS_RETRY_LEASES);
 }
 
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
@@ -185,7 +185,7 @@ void efs_full_lease(struct efs *fs, uint32_t expert)
     if (f->leases++ == 0) {
         pool->leased_count++;
         pool->leased_bytes += f->memfile->bytes;
-        pool->leased_evictable_bytes += f->kept ? 0 : f->memfile->bytes;
+        pool->leased_evictable_bytes += f->protected ? 0 : f->memfile->bytes;
     }
     efs_lru_use(efs_full_list(fs, f), expert);
 }
@@ -200,17 +200,17 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
     assert(pool->leased_count > 0 && pool->leased_bytes >= f->memfile->bytes);
     pool->leased_count--;
     pool->leased_bytes -= f->memfile->bytes;
-    pool->leased_evictable_bytes -= f->kept ? 0 : f->memfile->bytes;
+    pool->leased_evictable_bytes -= f->protected ? 0 : f->memfile->bytes;
     *fd = efs_memfile_take_fd(f->memfile);
     return true;
 }
 
-bool efs_full_any_held(const struct efs *fs)
+bool efs_full_any_in_use(const struct efs *fs)
 {
-    return efs_full_any_held_but(fs, 0);
+    return efs_full_in_use_beyond(fs, 0);
 }
 
-uint64_t efs_full_held_bytes(const struct efs *fs)
+uint64_t efs_full_in_use_bytes(const struct efs *fs)
 {
     uint64_t bytes = 0;
     for (uint32_t e = 0; e < fs->store->expert_count; e++) {
@@ -220,7 +220,7 @@ uint64_t efs_full_held_bytes(const struct efs *fs)
     return bytes;
 }
 
-bool efs_full_any_held_but(const struct efs *fs, uint32_t leased)
+bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased)
 {
     return fs->full->leased_count > leased || fs->full->filling_count + fs->full->copied_count > 0;
 }
@@ -232,7 +232,7 @@ void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *wait
     f->state = EFS_FULL_FILLING;
     f->waiters = waiter;
     fs->full->filling_count++;
-    fs->account.fresh_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
+    fs->account.untouched_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
 }
 
 struct efs_full_waiter *efs_full_join(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter)
@@ -250,9 +250,9 @@ struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct 
     struct efs_full_waiter *waiters = f->waiters;
     assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile);
     assert(fs->full->filling_count > 0);
-    assert(!fresh || fs->account.fresh_bytes >= efs_memfile_bytes(fs, expert));
-    fs->account.fresh_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
-    fs->account.taken_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
+    assert(!fresh || fs->account.untouched_bytes >= efs_memfile_bytes(fs, expert));
+    fs->account.untouched_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
+    fs->account.allocated_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
     fs->full->filling_count--;
     f->waiters = NULL;
     f->state = memfile ? EFS_FULL_READY : EFS_FULL_NONE;
@@ -285,9 +285,9 @@ void efs_full_memfiles_free(struct efs *fs, struct efs_memfile *memfiles)
     }
 }
 
-errint_t efs_full_show(struct efs *fs, uint32_t expert)
+errint_t efs_full_export(struct efs *fs, uint32_t expert)
 {
-    return efs_memfile_show(&fs->full->memfiles, fs->full->at[expert].memfile);
+    return efs_memfile_export(&fs->full->memfiles, fs->full->at[expert].memfile);
 }
 
 errint_t efs_full_make_window(struct efs *fs, uint32_t expert)
@@ -324,14 +324,14 @@ void efs_full_destroy(struct efs *fs)
     free(fs->full->at);
 }
 
-void efs_full_unmap(struct efs *fs)
+void efs_full_close_in_child(struct efs *fs)
 {
     struct efs_full_pool *pool = fs->full;
     bool whole = pthread_mutex_trylock(&fs->lock) == 0; /* else a thread may have been changing these at the fork */
     for (uint32_t e = 0; whole && e < fs->store->expert_count; e++)
         if (pool->at[e].memfile)
-            efs_memfile_leave(pool->at[e].memfile);
+            efs_memfile_unmap_in_child(pool->at[e].memfile);
     for (struct efs_memfile *m = whole ? pool->free : NULL; m; m = m->next)
-        efs_memfile_leave(m);
+        efs_memfile_unmap_in_child(m);
     efs_memfiles_close(&pool->memfiles);
 }

@@ -16,7 +16,7 @@ struct efs_full_waiter;
 enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
 struct efs_full {
     uint8_t state;            /* enum efs_full_state */
-    bool kept;                /* kept full by the cache state: in the protected list, else in the evictable one */
+    bool protected;           /* kept full by the cache state: in the protected list, else in the evictable one */
     uint32_t leases, readers; /* readers: copying from it now */
     struct efs_memfile *memfile;
     struct efs_full_waiter *waiters;
@@ -27,7 +27,7 @@ struct efs_full_pool {
     struct efs_full *at; /* by expert */
     struct efs_lru protected, evictable;
     struct efs_memfiles memfiles;
-    struct efs_memfile *free; /* free list: memory files that are not SHOWN, with their pages, for reuse */
+    struct efs_memfile *free; /* free list: memory files that are not EXPORTED, with their pages, for reuse */
     uint32_t ready_count, leased_count, filling_count, copied_count;
     uint64_t leased_bytes, leased_evictable_bytes; /* of leased experts; of those that are not kept full */
 };
@@ -41,27 +41,27 @@ static inline const struct efs_full *efs_full_of(const struct efs *fs, uint32_t 
 /* Without lock, before threads are started and after they have ended. -ENOMEM. */
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
-void efs_full_unmap(struct efs *fs); /* efs_full_destroy() in a forked process */
+void efs_full_close_in_child(struct efs *fs); /* efs_full_destroy() in a forked process */
 /* Starts or ends copying from a READY expert, which stays until the end. */
 void efs_full_copy_begin(struct efs *fs, uint32_t expert);
 void efs_full_copy_end(struct efs *fs, uint32_t expert);
 /* The same for a reader: returns the expert's bytes, valid until efs_full_copy_end(); NULL: not READY. */
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
 /* Whether a READY expert has no leases: it can be evicted, after copying has ended. */
-bool efs_full_may_go(const struct efs_full *full);
+bool efs_full_is_unleased(const struct efs_full *full);
 /* Whether a READY expert without leases and readers is in a memory file of a kind that cannot serve this use. */
-bool efs_full_must_leave(const struct efs_full *full, enum efs_memfile_kind use);
+bool efs_full_is_unusable(const struct efs_full *full, enum efs_memfile_kind use);
 /* A READY expert without leases and readers becomes NONE; the cache state is not updated. */
-void efs_full_leave(struct efs *fs, uint32_t expert);
-/* If efs_full_must_leave(), calls efs_full_leave(). false: the expert stays. */
-bool efs_full_leave_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
+void efs_full_evict(struct efs *fs, uint32_t expert);
+/* If efs_full_is_unusable(), calls efs_full_evict(). false: the expert stays. */
+bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind use);
 /* Starts or ends a lease on a READY expert. true: the last lease has ended, and the caller closes the descriptor
  * *fd. */
 void efs_full_lease(struct efs *fs, uint32_t expert);
 bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd);
-bool efs_full_any_held(const struct efs *fs); /* any expert is leased, being filled or copied from */
-bool efs_full_any_held_but(const struct efs *fs, uint32_t leased); /* beyond `leased` leases */
-uint64_t efs_full_held_bytes(const struct efs *fs); /* bytes of experts leased, being filled or copied from */
+bool efs_full_any_in_use(const struct efs *fs); /* any expert is leased, being filled or copied from */
+bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased); /* beyond `leased` leases */
+uint64_t efs_full_in_use_bytes(const struct efs *fs); /* bytes of experts leased, being filled or copied from */
 /* Fills: a NONE expert is being filled for this waiter; fresh: in memory without pages. Join: adds a waiter to a
  * FILLING expert and returns the previous newest one. Filled: the expert is READY in this memory file, or NONE (NULL);
  * returns the waiters, newest first. */
@@ -70,23 +70,23 @@ struct efs_full_waiter *efs_full_join(struct efs *fs, uint32_t expert, struct ef
 struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh);
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats);
 /* Without lock: allocates a memory file, which is not counted yet; frees these; makes the memory file of a leased
- * expert SHOWN or a WINDOW. */
+ * expert EXPORTED or a WINDOW. */
 struct efs_memfile *efs_full_memfile_new(struct efs *fs, size_t bytes);
 void efs_full_memfiles_free(struct efs *fs, struct efs_memfile *memfiles);
-errint_t efs_full_show(struct efs *fs, uint32_t expert);
+errint_t efs_full_export(struct efs *fs, uint32_t expert);
 errint_t efs_full_make_window(struct efs *fs, uint32_t expert);
 /* Sets whether the cache state keeps the expert full. */
-void efs_full_keep(struct efs *fs, uint32_t expert, bool kept);
+void efs_full_protect(struct efs *fs, uint32_t expert, bool protected);
 void efs_full_drop_free_memfiles(struct efs *fs, uint64_t bytes);
 /* Whether a free memory file of this size can be reused for this use. */
 bool efs_full_has_free_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
 size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert); /* size of its memory file: whole pages */
 /* Takes a free memory file of this size for this use. NULL: none. */
-struct efs_memfile *efs_full_take_free(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
+struct efs_memfile *efs_full_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use);
 bool efs_full_has_free(const struct efs *fs);             /* of any size */
 uint32_t efs_full_oldest_evictable(const struct efs *fs); /* EFS_NONE: none */
-/* Puts an expert's memory file on the free list, or frees it if it is SHOWN. */
-void efs_full_give_back(struct efs *fs, struct efs_memfile *memfile);
+/* Puts an expert's memory file on the free list, or frees it if it is EXPORTED. */
+void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile);
 /* The list, protected or evictable, of a READY expert. */
 struct efs_lru *efs_full_list(struct efs *fs, const struct efs_full *full);
 

@@ -3,7 +3,7 @@
 #include "streams.h"
 
 #define NONE UINT32_MAX
-#define SURE_STEPS 2u            /* requests that go on before a reader is believed to go on */
+#define SEQUENTIAL_STEPS 2u      /* requests that go on before a reader is believed to go on */
 #define GAP_BYTES (4ull << 20)   /* that a reader leaves out at once, at most */
 #define GAP_SHARE 4u             /* and not more than that part of what it has read */
 #define LATE_BYTES (8ull << 20)  /* the threads of a reader are apart by that at least */
@@ -11,7 +11,7 @@
 #define EACH_BYTES (4ull << 20)  /* of read-ahead for each of many streams */
 #define IDLE_BYTES (64ull << 20) /* read by others: who was not among them has ended */
 #define STREAM_BYTES (1ull << 20)
-#define LATELY_BYTES (16ull << 20)
+#define RECENT_BYTES (16ull << 20)
 
 static uint64_t streams_least(uint64_t a, uint64_t b)
 {
@@ -19,9 +19,9 @@ static uint64_t streams_least(uint64_t a, uint64_t b)
 }
 
 /* It goes on, and does not only hop: where it went lately, a quarter was read. */
-static bool walk_is_sure(const struct efs_walk *w)
+static bool walk_is_sequential(const struct efs_walk *w)
 {
-    return w->steps >= SURE_STEPS && w->late_fresh >= w->late_way / GAP_SHARE;
+    return w->steps >= SEQUENTIAL_STEPS && w->recent_bytes >= w->recent_advance / GAP_SHARE;
 }
 
 static bool walk_is_live(const struct efs_streams *s, const struct efs_walk *w)
@@ -32,7 +32,7 @@ static bool walk_is_live(const struct efs_streams *s, const struct efs_walk *w)
 /* Long enough to be read ahead for its own sake. */
 static bool walk_is_stream(const struct efs_streams *s, const struct efs_walk *w)
 {
-    return walk_is_live(s, w) && walk_is_sure(w) && w->fresh >= STREAM_BYTES;
+    return walk_is_live(s, w) && walk_is_sequential(w) && w->fresh >= STREAM_BYTES;
 }
 
 /* How far behind a walk's end its reader's other threads may be. */
@@ -68,13 +68,13 @@ static struct efs_walk *walk_find(struct efs_streams *s, uint32_t file, uint64_t
 }
 
 /* Where a new walk goes: of those that lead nowhere the oldest, else the oldest. */
-static struct efs_walk *walk_place(struct efs_streams *s)
+static struct efs_walk *walk_slot(struct efs_streams *s)
 {
     struct efs_walk *oldest = &s->walks[0];
     bool keep_oldest = true;
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         struct efs_walk *w = &s->walks[i];
-        bool keep = walk_is_live(s, w) && walk_is_sure(w);
+        bool keep = walk_is_live(s, w) && walk_is_sequential(w);
         if (!w->serial)
             return w;
         if (keep < keep_oldest || (keep == keep_oldest && w->used < oldest->used)) {
@@ -89,7 +89,7 @@ static struct efs_walk *walk_place(struct efs_streams *s)
  * One that begins a little before a scan is another thread of the same reader, and where that is read ahead it need not
  * show that it goes on.
  */
-static void walk_follow_others(const struct efs_streams *s, struct efs_walk *fresh)
+static void walk_inherit(const struct efs_streams *s, struct efs_walk *fresh)
 {
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         const struct efs_walk *w = &s->walks[i];
@@ -98,7 +98,7 @@ static void walk_follow_others(const struct efs_streams *s, struct efs_walk *fre
             continue;
         fresh->scan |= w->scan;
         if (fresh->begin <= w->ahead_until) {
-            fresh->steps = SURE_STEPS;
+            fresh->steps = SEQUENTIAL_STEPS;
             fresh->group = w->group;
             fresh->ahead_until = w->ahead_until;
         }
@@ -108,13 +108,13 @@ static void walk_follow_others(const struct efs_streams *s, struct efs_walk *fre
 static struct efs_walk *walk_begin(struct efs_streams *s, uint32_t file, uint64_t offset)
 {
     struct efs_walk fresh = {.file = file, .begin = offset, .end = offset, .serial = ++s->serial};
-    walk_follow_others(s, &fresh);
-    struct efs_walk *w = walk_place(s);
+    walk_inherit(s, &fresh);
+    struct efs_walk *w = walk_slot(s);
     *w = fresh;
     return w;
 }
 
-static void walk_go_on(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint32_t group)
+static void walk_advance(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint32_t group)
 {
     uint64_t end = offset + bytes, way = end > w->end ? end - w->end : 0;
     uint64_t read = streams_least(way, bytes), again = bytes - read;
@@ -123,11 +123,11 @@ static void walk_go_on(struct efs_walk *w, uint64_t offset, uint64_t bytes, uint
         w->end = end;
     }
     w->fresh += read;
-    w->late_way += way;
-    w->late_fresh = streams_least(w->late_fresh + read + again, w->late_way); /* what comes late fills gaps */
-    if (w->late_way > LATELY_BYTES) {
-        w->late_way /= 2;
-        w->late_fresh /= 2;
+    w->recent_advance += way;
+    w->recent_bytes = streams_least(w->recent_bytes + read + again, w->recent_advance); /* what comes late fills gaps */
+    if (w->recent_advance > RECENT_BYTES) {
+        w->recent_advance /= 2;
+        w->recent_bytes /= 2;
     }
     if (group != NONE && w->group != group + 1)
         w->group = w->group ? UINT32_MAX : group + 1;
@@ -141,8 +141,8 @@ static void walk_join(struct efs_streams *s, struct efs_walk *w)
         if (v == w || !walk_is_live(s, v) || v->file != w->file || v->begin <= w->begin || v->begin > w->end ||
             v->end < w->end || v->end - w->end > walk_behind_bytes(s))
             continue;
-        w->late_way += v->end - w->end;
-        w->late_fresh += streams_least(v->late_fresh, v->end - w->end);
+        w->recent_advance += v->end - w->end;
+        w->recent_bytes += streams_least(v->recent_bytes, v->end - w->end);
         w->fresh += v->fresh;
         w->end = v->end;
         w->steps = v->steps > w->steps ? v->steps : w->steps;
@@ -163,7 +163,7 @@ static bool streams_is_scan(const struct efs_streams *s, const struct efs_walk *
         return false;
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
         const struct efs_walk *v = &s->walks[i];
-        if (walk_is_live(s, v) && v->file == w->file && v->group == UINT32_MAX && walk_is_sure(v))
+        if (walk_is_live(s, v) && v->file == w->file && v->group == UINT32_MAX && walk_is_sequential(v))
             fresh += v->fresh;
     }
     return fresh >= s->window / 2;
@@ -177,13 +177,13 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
         w = walk_begin(s, file, offset);
     s->clock += bytes;
     w->used = s->clock;
-    walk_go_on(w, offset, bytes, group);
+    walk_advance(w, offset, bytes, group);
     walk_join(s, w);
     s->live = 0;
     for (uint32_t i = 0; i < EFS_WALKS; i++)
         s->live += walk_is_stream(s, &s->walks[i]);
     *step = (struct efs_step){.walk = (uint32_t)(w - s->walks), .serial = w->serial};
-    if (!walk_is_sure(w) && !w->scan)
+    if (!walk_is_sequential(w) && !w->scan)
         return;
     if (!w->scan && streams_is_scan(s, w)) {
         w->scan = step->scan_begins = true;
@@ -207,7 +207,7 @@ uint64_t efs_streams_quota(const struct efs_streams *s)
 bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step, uint64_t *from, uint64_t *to)
 {
     const struct efs_walk *w = &s->walks[step->walk];
-    if (!step->serial || w->serial != step->serial || !walk_is_sure(w))
+    if (!step->serial || w->serial != step->serial || !walk_is_sequential(w))
         return false;
     /* what a scan has read stays a while, for its other threads; what others have read stays, and shall not take more
      */
@@ -226,7 +226,7 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
     return *to > *from + window / 8; /* in steps, not each time */
 }
 
-void efs_streams_went(struct efs_streams *s, const struct efs_step *step, uint64_t until)
+void efs_streams_advanced(struct efs_streams *s, const struct efs_step *step, uint64_t until)
 {
     struct efs_walk *w = &s->walks[step->walk];
     if (w->serial == step->serial)

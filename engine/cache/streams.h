@@ -24,12 +24,12 @@ enum efs_pace { EFS_PACE_RANDOM, EFS_PACE_SEQUENTIAL, EFS_PACE_SCAN };
 struct efs_walk {
     uint64_t serial; /* identifies the walk; 0: free slot */
     uint64_t begin, end;
-    uint64_t fresh;                /* bytes read in it */
-    uint64_t late_fresh, late_way; /* recently: bytes read; bytes that end has advanced by */
-    uint64_t ahead_until;          /* read ahead up to this offset */
-    uint64_t used;                 /* efs_streams.clock at the last read */
-    uint32_t file, steps;          /* steps: requests that advanced it */
-    uint32_t group;                /* 1 + the group that it reads; UINT32_MAX: several groups; 0: none yet */
+    uint64_t fresh;                        /* bytes read in it */
+    uint64_t recent_bytes, recent_advance; /* recently: bytes read; bytes that end has advanced by */
+    uint64_t ahead_until;                  /* read ahead up to this offset */
+    uint64_t used;                         /* efs_streams.clock at the last read */
+    uint32_t file, steps;                  /* steps: requests that advanced it */
+    uint32_t group;                        /* 1 + the group that it reads; UINT32_MAX: several groups; 0: none yet */
     bool scan;
 };
 
@@ -56,8 +56,8 @@ void efs_streams_note(struct efs_streams *streams, uint32_t file, uint64_t offse
 /* The range to read ahead now; false: none. */
 bool efs_streams_ahead(const struct efs_streams *streams, const struct efs_step *step, uint64_t *from, uint64_t *to);
 /* The caller has read ahead up to `until`, which is less than *to if room was short. */
-void efs_streams_went(struct efs_streams *streams, const struct efs_step *step, uint64_t until);
-/* Limit of bytes of passing extents, for all streams together. */
+void efs_streams_advanced(struct efs_streams *streams, const struct efs_step *step, uint64_t until);
+/* Limit of bytes of scan extents, for all streams together. */
 uint64_t efs_streams_quota(const struct efs_streams *streams);
 
 #endif

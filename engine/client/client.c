@@ -38,7 +38,7 @@ errint_t efs_client_check(const struct efs_client *client, struct efs_error *err
 
 static bool client_is_here(const struct efs_client *client)
 {
-    return efs_owner_is_here(&client->owner);
+    return efs_owner_is_this_process(&client->owner);
 }
 
 static errint_t client_open_store(const char *path, const struct efs_client_options *how, struct efs_client *client,
@@ -82,7 +82,7 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
 errint_t efs_client_new(struct efs *fs, struct efs_client **out, struct efs_error *err)
 {
     *out = NULL;
-    errint_t rc = efs_served_check(fs, err);
+    errint_t rc = efs_check_process(fs, err);
     if (rc < 0)
         return rc;
     struct efs_client *client = *out = efs_sys_calloc(1, sizeof(*client));

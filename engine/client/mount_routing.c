@@ -43,7 +43,7 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
 /* "5: 17?0.62 4?0.3\n". A line that would be too long leaves out its last ones. */
 static size_t hint_print(const struct efs_routing *r, char text[EFS_WANT_LINE_BYTES])
 {
-    EFS_WITH_POINTS;
+    EFS_C_LOCALE;
     size_t used = (size_t)snprintf(text, EFS_WANT_LINE_BYTES, *r->stack ? "%s-L%02u:" : "%s%u:", r->stack, r->layer);
     for (uint32_t i = 0; i < r->count && used < EFS_WANT_LINE_BYTES - 32; i++)
         used += (size_t)snprintf(text + used, EFS_WANT_LINE_BYTES - used, " %u?%.4f", r->experts[i],

@@ -56,7 +56,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     efs_budget_change(fs, bytes);
     efs_plan_thread_wake(fs);
     efs_unlock(fs);
-    efs_supply_look(fs);
+    efs_refill_measure(fs);
     uint64_t over = efs_budget_wait(fs);
     if (over_bytes)
         *over_bytes = over;
@@ -205,11 +205,11 @@ static const struct setting *setting_find(const char *name)
 
 errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *held_bytes, struct efs_error *err)
 {
-    EFS_WITH_POINTS;
+    EFS_C_LOCALE;
     const struct setting *s = setting_find(name);
     if (held_bytes)
         *held_bytes = 0;
-    errint_t rc = efs_served_check(fs, err);
+    errint_t rc = efs_check_process(fs, err);
     return rc < 0 ? rc
            : s    ? s->set(fs, value, held_bytes, err)
                   : efs_fail(err, -ENODATA, "there is no %s: budget, pools, plan, policy, goal, prefetch", name);
@@ -217,12 +217,12 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
 {
-    EFS_WITH_POINTS;
+    EFS_C_LOCALE;
     char text[EFS_TUNE_TEXT];
     const struct setting *s = setting_find(name);
     if (!s)
         return -ENODATA;
-    if (!efs_is_here(fs))
+    if (!efs_is_this_process(fs))
         return -ECHILD;
     efs_lock(fs);
     s->get(fs, text, sizeof(text));
@@ -237,7 +237,7 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
 {
     uint32_t expert = id.number;
     enum efs_pool to = pool == 'F' ? EFS_POOL_F : pool == 'C' ? EFS_POOL_C : EFS_POOL_M;
-    errint_t rc = efs_served_check(fs, err);
+    errint_t rc = efs_check_process(fs, err);
     if (rc < 0)
         return rc;
     if (to == EFS_POOL_M && pool != '-')
@@ -251,7 +251,7 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
     uint32_t end = whole_layer ? efs_cache_layer_first(fs, layer + 1) : expert + 1;
     efs_lock(fs);
     for (uint32_t e = first; e < end; e++)
-        efs_cache_pin(fs, e, to);
+        efs_cache_user_pin(fs, e, to);
     efs_unlock(fs);
     return 0;
 }

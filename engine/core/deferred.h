@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deferred.h - efs.lock, and the work that is deferred until it is released. A *turn* is one hold of the lock.
- * Functions that hold the lock queue deferred work here; efs_unlock() runs it in a fixed order, so that the code that
- * changes state need not know what depends on it:
+ * deferred.h - efs.lock, and the work that is deferred until it is released. A critical section is one hold of the
+ * lock. Functions that hold the lock queue deferred work here; efs_unlock() runs it in a fixed order, so that the code
+ * that changes state need not know what depends on it:
  *
  *     with the lock      retries of all waiters that a change may affect (EFS_AGAIN_...), until no retry is pending
  *     without the lock   free memory, submit reads, push jobs, start loads of full experts and fetches, answer leases
  *
- * Memory that a turn may need is allocated before the turn (efs_hooks.supply), except for turns of the I/O thread. If
- * that was not enough, the waiter stays queued and is retried after the next supply.
+ * Memory that a critical section may need is allocated before the critical section (efs_hooks.refill), except for
+ * critical sections of the I/O thread. If that was not enough, the waiter stays queued and is retried after the next
+ * refill.
  *
  * Deferred work that runs without the lock may take it, and may call callbacks of the user: a thread must not release
  * efs.lock while it holds another lock that these need.
@@ -33,29 +34,29 @@ struct efs_memfile;
         type *head, **tail;                                                                                            \
     }
 #define EFS_QUEUE_INIT(queue) ((queue)->head = NULL, (queue)->tail = &(queue)->head)
-#define EFS_QUEUE_PUT(queue, element)                                                                                  \
+#define EFS_QUEUE_PUSH(queue, element)                                                                                 \
     ((element)->next = NULL, *(queue)->tail = (element), (queue)->tail = &(element)->next)
 
 /* Retries, in the order in which they run. */
-enum efs_again {
-    EFS_AGAIN_BUDGET,   /* evict memory above the budget */
-    EFS_AGAIN_EXTENTS,  /* extents that wait for memory */
-    EFS_AGAIN_MOVE,     /* move or drop unused extents in retiring segments */
-    EFS_AGAIN_SEGMENTS, /* release retiring segments that are empty */
-    EFS_AGAIN_PREFAULT, /* a load was started: the pool may soon need more segments */
-    EFS_AGAIN_REST,     /* the disk may be idle: read predicted experts, fill empty memory */
-    EFS_AGAIN_LEASES,   /* leases that wait for room */
-    EFS_AGAIN_CODED,    /* coded experts that wait for room */
-    EFS_AGAIN_PLAN,     /* an input of the plan has changed */
-    EFS_AGAIN_COUNT
+enum efs_retry {
+    EFS_RETRY_BUDGET,   /* evict memory above the budget */
+    EFS_RETRY_EXTENTS,  /* extents that wait for memory */
+    EFS_RETRY_MOVE,     /* move or drop unused extents in retiring segments */
+    EFS_RETRY_SEGMENTS, /* release retiring segments that are empty */
+    EFS_RETRY_PREFAULT, /* a load was started: the pool may soon need more segments */
+    EFS_RETRY_IDLE,     /* the disk may be idle: read predicted experts, fill empty memory */
+    EFS_RETRY_LEASES,   /* leases that wait for room */
+    EFS_RETRY_CODED,    /* coded experts that wait for room */
+    EFS_RETRY_PLAN,     /* an input of the plan has changed */
+    EFS_RETRY_COUNT
 };
 
 enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS }; /* priorities of workers.h */
 
 struct efs_deferred {
-    bool any;       /* any member below is set, except `again` */
-    bool supply;    /* retry waiters for memory after the next supply */
-    unsigned again; /* bits by enum efs_again */
+    bool any;         /* any member below is set, except `retries` */
+    bool refill;      /* retry waiters for memory after the next refill */
+    unsigned retries; /* bits by enum efs_retry */
     EFS_QUEUE(struct efs_disk_request) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
     EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed */
@@ -63,50 +64,52 @@ struct efs_deferred {
     EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be loaded: started as one batch with ... */
     EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
     EFS_QUEUE(struct efs_full_waiter) answers;
-    bool look;       /* priorities of reads have changed, or reads were cancelled */
-    bool from_lines; /* some of fills and fetches come from the queues for room */
+    bool disk_changes; /* priorities of reads have changed, or reads were cancelled */
+    bool from_queues;  /* some of fills and fetches come from the queues for room */
 };
 
-/* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held, except supply, free_memfiles, begin
- * and answer. */
+/* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held, except refill, free_memfiles,
+ * start_loads and complete_leases. */
 struct efs_hooks {
-    void (*again[EFS_AGAIN_COUNT])(struct efs *fs);
+    void (*retry[EFS_RETRY_COUNT])(struct efs *fs);
     /* efs_budget_add_segment(), efs_budget_has_segment() */
     errint_t (*add_segment)(struct efs *fs);
     bool (*has_segment)(struct efs *fs);
     /* a layer requests these experts (numbers in the policy's layer); called before the policy counts it */
-    void (*saw)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
-    void (*warmed)(struct efs *fs, uint32_t extent, errint_t error); /* a load of class EFS_LOAD_WARM has completed */
-    /* before each turn: allocates memory that the turn may need. gone_bytes: see efs_supply() */
-    void (*supply)(struct efs *fs, uint64_t gone_bytes);
-    /* a load of efs_extents_guess() has completed, also if it became demand; cancelled: -ECANCELED */
-    void (*guessed)(struct efs *fs, uint32_t expert, errint_t error);
+    void (*plan_request)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
+    void (*warm_done)(struct efs *fs, uint32_t extent,
+                      errint_t error); /* a load of class EFS_LOAD_WARM has completed */
+    /* before each critical section: allocates memory that the critical section may need. freed_bytes: see efs_refill()
+     */
+    void (*refill)(struct efs *fs, uint64_t freed_bytes);
+    /* a load of efs_extents_prefetch() has completed, also if it became demand; cancelled: -ECANCELED */
+    void (*prefetch_done)(struct efs *fs, uint32_t expert, errint_t error);
     /* a layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs,
      * else further ones may follow. Called before memory changes for the request */
-    void (*asked)(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
-                  bool named);
+    void (*prefetch_request)(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
+                             uint32_t count, bool named);
     void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
-    void (*begin)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
-    void (*answer)(struct efs *fs, struct efs_full_waiter *answers);
+    void (*start_loads)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
+    void (*complete_leases)(struct efs *fs, struct efs_full_waiter *answers);
 };
 
 void efs_lock(struct efs *fs);
 void efs_unlock(struct efs *fs);
-/* The same for completions on the I/O thread, which must not block: nothing is allocated before the turn, and after it
- * only reads are submitted and jobs pushed; a worker does the other deferred work. */
+/* The same for completions on the I/O thread, which must not block: nothing is allocated before the critical section,
+ * and after it only reads are submitted and jobs pushed; a worker does the other deferred work. */
 void efs_lock_completion(struct efs *fs);
 void efs_unlock_completion(struct efs *fs);
 
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);
-void efs_again(struct efs *fs, enum efs_again who);
+void efs_retry(struct efs *fs, enum efs_retry who);
 void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
-void efs_defer_look(struct efs *fs); /* defers efs_disk_look() */
-/* The turn lacks memory of efs_hooks.supply. -EAGAIN: waiters for memory are retried after the next supply; -ENOMEM:
- * the last supply failed. */
-errint_t efs_defer_supply(struct efs *fs);
+void efs_defer_disk_changes(struct efs *fs); /* defers efs_disk_apply_changes() */
+/* The critical section lacks memory of efs_hooks.refill. -EAGAIN: waiters for memory are retried after the next refill;
+ * -ENOMEM: the last refill failed. */
+errint_t efs_defer_refill(struct efs *fs);
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
 /* Appends an element of a room's own type to a queue of efs_deferred. */
-#define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUT(&(fs)->deferred.queue, element))
+#define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUSH(&(fs)->deferred.queue, element))
 
 #endif

@@ -37,13 +37,13 @@ struct efs {
     pthread_mutex_t lock; /* use efs_lock() and efs_unlock() */
     struct efs_deferred deferred;
     const struct efs_hooks *hooks;
-    struct efs_job rest_job;    /* deferred work of the I/O thread's turns that may block */
-    bool rest_pushed;           /* rest_job is queued */
-    bool lines_begin;           /* a thread starts loads from the queues for room */
-    bool supply_failed;         /* the last supply failed; cleared when reported, then retried */
-    _Atomic bool supply_wanted; /* supply allocates before the next turn */
-    pthread_cond_t quiet;       /* signalled when active reaches 0 while closing */
-    _Atomic unsigned active;    /* loads, reads and leases in flight, and 1 until the store is closed */
+    struct efs_job blocking_job; /* deferred work of the I/O thread's critical sections that may block */
+    bool blocking_pushed;        /* blocking_job is queued */
+    bool queues_start;           /* a thread starts loads from the queues for room */
+    bool refill_failed;          /* the last refill failed; cleared when reported, then retried */
+    _Atomic bool refill_wanted;  /* refill allocates before the next critical section */
+    pthread_cond_t drained;      /* signalled when in_flight reaches 0 while closing */
+    _Atomic unsigned in_flight;  /* loads, reads and leases in flight, and 1 until the store is closed */
     bool closing;
     bool budget_auto;                       /* budget=auto */
     uint32_t leases_waiting, coded_waiting; /* waiters for room */
@@ -61,16 +61,16 @@ struct efs {
     struct efs_record *record;
 };
 
-static inline bool efs_is_here(const struct efs *fs)
+static inline bool efs_is_this_process(const struct efs *fs)
 {
-    return efs_owner_is_here(&fs->owner);
+    return efs_owner_is_this_process(&fs->owner);
 }
 
 /* Starts or ends an operation that efs_close() waits for. Ending it must be the caller's last use of efs.
- * efs_active_end() without lock. */
-void efs_active_begin(struct efs *fs);
-void efs_active_end(struct efs *fs);
-void efs_active_end_locked(struct efs *fs);
+ * efs_in_flight_end() without lock. */
+void efs_in_flight_begin(struct efs *fs);
+void efs_in_flight_end(struct efs *fs);
+void efs_in_flight_end_locked(struct efs *fs);
 
 void efs_log(const struct efs *fs, enum efs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -18,29 +18,29 @@ void efs_log(const struct efs *fs, enum efs_log_level level, const char *format,
     fs->options.log(fs->options.log_arg, level, line);
 }
 
-errint_t efs_served_check(const struct efs *fs, struct efs_error *err)
+errint_t efs_check_process(const struct efs *fs, struct efs_error *err)
 {
     return efs_owner_check(&fs->owner, "the store", err);
 }
 
-void efs_active_begin(struct efs *fs)
+void efs_in_flight_begin(struct efs *fs)
 {
-    atomic_fetch_add(&fs->active, 1);
+    atomic_fetch_add(&fs->in_flight, 1);
 }
 
-void efs_active_end(struct efs *fs)
+void efs_in_flight_end(struct efs *fs)
 {
-    unsigned active = atomic_load(&fs->active);
-    while (active > 1)
-        if (atomic_compare_exchange_weak(&fs->active, &active, active - 1))
+    unsigned count = atomic_load(&fs->in_flight);
+    while (count > 1)
+        if (atomic_compare_exchange_weak(&fs->in_flight, &count, count - 1))
             return;
     pthread_mutex_lock(&fs->lock); /* the last, while closing: efs_close() must not free the lock under us */
-    efs_active_end_locked(fs);
+    efs_in_flight_end_locked(fs);
     pthread_mutex_unlock(&fs->lock);
 }
 
-void efs_active_end_locked(struct efs *fs)
+void efs_in_flight_end_locked(struct efs *fs)
 {
-    if (atomic_fetch_sub(&fs->active, 1) == 1)
-        pthread_cond_broadcast(&fs->quiet);
+    if (atomic_fetch_sub(&fs->in_flight, 1) == 1)
+        pthread_cond_broadcast(&fs->drained);
 }

@@ -45,10 +45,10 @@ void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes)
     if (--fs->leases->coded_holds[expert] == 0) {
         fs->account.coded_bytes -= bytes;
         fs->account.coded_experts--;
-        efs_again(fs, EFS_AGAIN_EXTENTS); /* of those that are left maybe none has all that it needs */
+        efs_retry(fs, EFS_RETRY_EXTENTS); /* of those that are left maybe none has all that it needs */
     }
-    efs_again(fs, EFS_AGAIN_LEASES);
-    efs_again(fs, EFS_AGAIN_CODED);
+    efs_retry(fs, EFS_RETRY_LEASES);
+    efs_retry(fs, EFS_RETRY_CODED);
 }
 
 void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
@@ -77,7 +77,7 @@ void efs_coded_take(struct efs *fs, bool from_line)
     for (uint32_t taken = 0; fs->leases->coded_waiting && coded_has_room(fs, fs->leases->coded_waiting); taken++) {
         struct efs_request_item *item = fs->leases->coded_waiting;
         if (taken == CODED_AT_ONCE) {
-            efs_again(fs, EFS_AGAIN_CODED);
+            efs_retry(fs, EFS_RETRY_CODED);
             return;
         }
         item->request->begun = true;
@@ -85,8 +85,8 @@ void efs_coded_take(struct efs *fs, bool from_line)
         if (--fs->coded_waiting == 0)
             fs->leases->coded_tail = &fs->leases->coded_waiting;
         coded_hold(fs, item);
-        fs->account.coded_again += item->again != 0;
-        fs->deferred.from_lines |= from_line;
+        fs->account.coded_retries += item->again != 0;
+        fs->deferred.from_queues |= from_line;
         EFS_DEFER(fs, fetches, item->fetch);
     }
 }

@@ -64,7 +64,7 @@ void efs_fetch_unref(struct efs_fetch *fetch)
 {
     for (uint32_t i = 0; i < fetch->part_count; i++) {
         if (fetch->parts[i].waiter.error == 0 && fetch->parts[i].batch)
-            efs_extent_unhold(fetch->fs, fetch->parts[i].waiter.extent);
+            efs_extent_unref_long(fetch->fs, fetch->parts[i].waiter.extent);
         fetch->parts[i].batch = NULL;
     }
 }
@@ -129,7 +129,7 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
     uint8_t *to = p->fetch->memfile->data + p->file_offset + begin;
     if (part_is_past(p)) {
-        errint_t bad = efs_extent_decode_past(fs, object, p->object_offset + begin, n, to, scratch);
+        errint_t bad = efs_extent_decode_uncached(fs, object, p->object_offset + begin, n, to, scratch);
         if (bad < 0)
             p->fetch->error = bad;
         return;
@@ -261,7 +261,7 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
             p->batch = batch;
             p->waiter.job.run = part_waited;
             p->waiter.loaded = part_loaded;
-            p->waiter.holds = !f->memfile;
+            p->waiter.long_term = !f->memfile;
             p->waiter.error = 0;
             p->next_shard = p->done_shards = 0;
             p->ready = false;
@@ -279,7 +279,7 @@ static bool part_ask(struct efs_fetch_part *p)
     struct efs *fs = p->batch->fs;
     const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
     struct efs_disk_request **before = fs->deferred.reads.tail;
-    bool here = efs_extent_ask(fs, p->waiter.extent, &p->waiter);
+    bool here = efs_extent_request(fs, p->waiter.extent, &p->waiter);
     for (struct efs_disk_request *r = *before; r; r = r->next)
         p->read[r->data == x->e.data ? 0 : 1] = r;
     *before = NULL;

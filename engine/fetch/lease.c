@@ -49,7 +49,7 @@ void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers)
             efs_count(&fs->stats, lease_errors, 1);
         w->done(w->arg, w->error, w->error < 0 ? NULL : &fs->leases->handles[w->expert]);
         free(w);
-        efs_active_end(fs);
+        efs_in_flight_end(fs);
     }
 }
 
@@ -68,14 +68,14 @@ static void lease_filled(struct efs_fetch *fetch)
     struct efs *fs = fetch->fs;
     errint_t error = fetch->error;
     efs_lock(fs);
-    assert(fetch->memfile->kind != EFS_MEMFILE_SHOWN); /* it was written just now */
+    assert(fetch->memfile->kind != EFS_MEMFILE_EXPORTED); /* it was written just now */
     bool fresh = !fetch->memfile->populated;
     if (fresh)
         fetch->memfile->populated = error == 0;
     struct efs_full_waiter *waiters = efs_full_filled(fs, fetch->expert, error == 0 ? fetch->memfile : NULL, fresh);
     if (error < 0) {
-        efs_full_give_back(fs, fetch->memfile);
-        efs_cache_dropped_full(fs, fetch->expert);
+        efs_full_put_memfile(fs, fetch->memfile);
+        efs_cache_lost_full(fs, fetch->expert);
     }
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
@@ -85,7 +85,7 @@ static void lease_filled(struct efs_fetch *fetch)
             efs_count(&fs->stats, leases_shared, 1);
         lease_answer_later(fs, w, error);
     }
-    efs_again(fs, EFS_AGAIN_LEASES); /* an error, or an expert that nobody waited for, left room */
+    efs_retry(fs, EFS_RETRY_LEASES); /* an error, or an expert that nobody waited for, left room */
     if (error == 0 && fetch->from_disk)
         efs_count(&fs->stats, leases_m, 1);
     else if (error == 0)
@@ -100,13 +100,13 @@ static void lease_filled(struct efs_fetch *fetch)
 static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_line)
 {
     enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->leases->last_use : w->use;
-    errint_t rc = efs_budget_take_memfile(fs, efs_memfile_bytes(fs, w->expert), use, &w->memfile);
+    errint_t rc = efs_budget_get_memfile(fs, efs_memfile_bytes(fs, w->expert), use, &w->memfile);
     if (rc < 0)
         return rc;
     w->fresh = !w->memfile || !w->memfile->populated;
     w->next_waiter = NULL;
     efs_full_fill(fs, w->expert, w, w->fresh);
-    fs->deferred.from_lines |= from_line;
+    fs->deferred.from_queues |= from_line;
     EFS_DEFER(fs, fills, w);
     return 0;
 }
@@ -115,7 +115,7 @@ static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from
  * read, and who holds them may be the one who opens. */
 static bool lease_may_wait(const struct efs *fs, const struct efs_full_waiter *w)
 {
-    bool held = efs_full_any_held(fs) || (w->use != EFS_MEMFILE_SHOWN && fs->account.coded_experts);
+    bool held = efs_full_any_in_use(fs) || (w->use != EFS_MEMFILE_EXPORTED && fs->account.coded_experts);
     return fs->options.lease_wait && !fs->closing && held;
 }
 
@@ -125,7 +125,7 @@ static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_
 {
     const struct efs_full *f = efs_full_of(fs, w->expert);
     errint_t rc = fs->closing ? -ECANCELED : 0;
-    bool left = rc == 0 && efs_full_leave_for(fs, w->expert, w->use);
+    bool left = rc == 0 && efs_full_evict_for(fs, w->expert, w->use);
     if (rc == 0 && f->state == EFS_FULL_READY) {
         lease_begin(fs, w->expert);
         efs_count(&fs->stats, leases_f, 1);
@@ -141,7 +141,7 @@ static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_
     if (rc == 0)
         return 0;
     if (left)
-        efs_cache_dropped_full(fs, w->expert);
+        efs_cache_lost_full(fs, w->expert);
     if (rc == -EAGAIN || rc == -EBUSY || (rc == -ENOMEM && lease_may_wait(fs, w)))
         return rc == -EBUSY ? rc : -EAGAIN;
     lease_answer_later(fs, w, rc);
@@ -163,7 +163,7 @@ static void lease_wait(struct efs *fs, struct efs_full_waiter *w, bool for_a_mom
 
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
 {
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     errint_t rc = lease_take(fs, w, false);
     if (rc < 0)
         lease_wait(fs, w, rc == -EBUSY);
@@ -186,7 +186,7 @@ void efs_leases_retry(struct efs *fs)
 {
     for (uint32_t taken = 0; fs->leases->queue; taken++) {
         if (taken == RETRY_MAX) {
-            efs_again(fs, EFS_AGAIN_LEASES);
+            efs_retry(fs, EFS_RETRY_LEASES);
             return;
         }
         if (!line_take(fs, &fs->leases->queue))
@@ -194,7 +194,7 @@ void efs_leases_retry(struct efs *fs)
     }
     /* who opens a file does not wait for coded experts to be dropped, nor for who does */
     for (struct efs_full_waiter **at = &fs->leases->queue; fs->account.coded_experts && *at;)
-        if ((*at)->use != EFS_MEMFILE_SHOWN || !line_take(fs, at))
+        if ((*at)->use != EFS_MEMFILE_EXPORTED || !line_take(fs, at))
             at = &(*at)->next;
 }
 
@@ -221,10 +221,10 @@ static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfi
     efs_lock(fs);
     struct efs_full_waiter *waiters = efs_full_filled(fs, expert, NULL, fresh);
     if (memfile)
-        efs_full_give_back(fs, memfile);
+        efs_full_put_memfile(fs, memfile);
     else
         fs->account.full_bytes -= efs_memfile_bytes(fs, expert);
-    efs_cache_dropped_full(fs, expert);
+    efs_cache_lost_full(fs, expert);
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
         if (lease_may_wait(fs, w))
@@ -274,7 +274,7 @@ static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 
 int efs_lease_fd(const struct efs_lease *lease)
 {
-    errint_t rc = efs_is_here(lease->fs) ? efs_full_show(lease->fs, lease->expert) : -ECHILD;
+    errint_t rc = efs_is_this_process(lease->fs) ? efs_full_export(lease->fs, lease->expert) : -ECHILD;
     return rc < 0 ? rc : lease_memfile(lease)->fd;
 }
 
@@ -298,22 +298,22 @@ errint_t efs_lease_open_window(const struct efs_lease *lease, struct efs_window 
 
 const void *efs_lease_data(const struct efs_lease *lease)
 {
-    return efs_is_here(lease->fs) ? lease_memfile(lease)->data : NULL;
+    return efs_is_this_process(lease->fs) ? lease_memfile(lease)->data : NULL;
 }
 
 void efs_lease_release(struct efs_lease *lease)
 {
     struct efs *fs = lease->fs;
-    if (!efs_is_here(fs))
+    if (!efs_is_this_process(fs))
         return;
     efs_lock(fs);
     int fd = -1;
     bool last = efs_full_unlease(fs, lease->expert, &fd);
     efs_cache_release(fs, lease->expert);
     if (last) {
-        efs_again(fs, EFS_AGAIN_BUDGET);  /* it may have become smaller meanwhile */
-        efs_again(fs, EFS_AGAIN_EXTENTS); /* the chunk pool may grow again */
-        efs_again(fs, EFS_AGAIN_LEASES);
+        efs_retry(fs, EFS_RETRY_BUDGET);  /* it may have become smaller meanwhile */
+        efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
+        efs_retry(fs, EFS_RETRY_LEASES);
     }
     efs_unlock(fs);
     if (fd >= 0)

@@ -17,7 +17,7 @@ struct efs_leases {
      * Opens are added with the lock and taken without (lease_open.c). */
     _Atomic(struct efs_full_waiter *) gathered;
     struct efs_job gather_job;
-    enum efs_memfile_kind last_use;                       /* use of the last requested lease: SHOWN or WINDOW */
+    enum efs_memfile_kind last_use;                       /* use of the last requested lease: EXPORTED or WINDOW */
     struct efs_request_item *coded_waiting, **coded_tail; /* FIFO of fs->coded_waiting experts (coded_line.c) */
     _Atomic uint8_t *brought; /* by expert, a bit for each form: is being loaded without a holder (request.c) */
 };
@@ -42,8 +42,8 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, v
  * room. Counts as an active operation (efs.active) until done was called. */
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 
-void efs_leases_retry(struct efs *fs); /* EFS_AGAIN_LEASES: starts leases that waited for room */
-void efs_coded_retry(struct efs *fs);  /* EFS_AGAIN_CODED: starts coded experts that waited (coded_line.c) */
+void efs_leases_retry(struct efs *fs); /* EFS_RETRY_LEASES: starts leases that waited for room */
+void efs_coded_retry(struct efs *fs);  /* EFS_RETRY_CODED: starts coded experts that waited (coded_line.c) */
 
 /* The memory file of a leased expert as a window. As efs_request_window() and efs_request_open_window(). */
 struct efs_window;
@@ -55,8 +55,8 @@ void efs_coded_stats(const struct efs *fs, struct efs_stats *stats);
 errint_t efs_leases_build(struct efs *fs);
 void efs_leases_destroy(struct efs *fs);
 
-/* efs_hooks.answer and efs_hooks.begin: calls done of all these leases; starts all these leases and fetches as one
- * batch. Without lock. */
+/* efs_hooks.complete_leases and efs_hooks.start_loads: calls done of all these leases; starts all these leases and
+ * fetches as one batch. Without lock. */
 void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers);
 void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
 

@@ -82,7 +82,7 @@ static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     }
     while (list)
         gather_submit(fs, &list);
-    efs_active_end(fs);
+    efs_in_flight_end(fs);
 }
 
 /* Lock held: it is brought together with others that come about now. */
@@ -96,7 +96,7 @@ static void open_gather(struct efs *fs, struct efs_full_waiter *w)
     if (before) /* the job that takes it is queued */
         return;
     leases->gather_job.run = gather_run;
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     efs_defer_job(fs, &leases->gather_job, EFS_JOB_FIRST);
 }
 
@@ -104,13 +104,14 @@ static void open_gather(struct efs *fs, struct efs_full_waiter *w)
 static bool open_joins(const struct efs *fs, uint32_t expert)
 {
     const struct efs_full *f = efs_full_of(fs, expert);
-    return f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && !efs_full_must_leave(f, EFS_MEMFILE_SHOWN));
+    return f->state == EFS_FULL_FILLING ||
+           (f->state == EFS_FULL_READY && !efs_full_is_unusable(f, EFS_MEMFILE_EXPORTED));
 }
 
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
 {
     struct efs_file_info info;
-    errint_t rc = efs_is_here(fs) ? efs_view_info(&fs->view, file, &info) : -ECHILD;
+    errint_t rc = efs_is_this_process(fs) ? efs_view_info(&fs->view, file, &info) : -ECHILD;
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
         rc = -EINVAL;
     struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, done, arg) : NULL;
@@ -118,13 +119,13 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
         open_failed(fs, done, arg, rc ? rc : -ENOMEM);
         return;
     }
-    w->use = EFS_MEMFILE_SHOWN;
+    w->use = EFS_MEMFILE_EXPORTED;
     efs_lock(fs);
     if (open_joins(fs, w->expert)) {
         efs_count(&fs->stats, leases, 1);
         fs->leases->last_use = w->use;
         efs_cache_touched(fs, w->expert);
-        efs_cache_request(fs, &w->expert, NULL, 1, EFS_ASKED_OPENED);
+        efs_cache_request(fs, &w->expert, NULL, 1, EFS_USE_OPENED);
         efs_lease_ask(fs, w);
     } else {
         open_gather(fs, w);

@@ -26,13 +26,13 @@ struct part { /* of one extent */
     struct read *read;
     struct part *next;
     uint32_t object;
-    uint64_t begin;        /* in the object */
-    size_t bytes;          /* in a shared extent they may go on in the next objects */
-    uint32_t next_object;  /* where they end with an object: the one after it; else EFS_NONE */
-    size_t stretch_bytes;  /* of the object's stretch that begins with this part; 0: it is a later one of it */
-    bool pinned;           /* the expert, for all parts of that stretch */
-    bool is_tail, is_head; /* of its extent, and the request goes on behind it, or began before it */
-    struct efs_edge *edge; /* it may be an edge: a little of its extent, near the end on this side; else NULL */
+    uint64_t begin;                /* in the object */
+    size_t bytes;                  /* in a shared extent they may go on in the next objects */
+    uint32_t next_object;          /* where they end with an object: the one after it; else EFS_NONE */
+    size_t stretch_bytes;          /* of the object's stretch that begins with this part; 0: it is a later one of it */
+    bool pinned;                   /* the expert, for all parts of that stretch */
+    bool is_tail, is_head;         /* of its extent, and the request goes on behind it, or began before it */
+    struct efs_partial_read *edge; /* it may be an edge: a little of its extent, near the end on this side; else NULL */
     uint32_t group;
     uint8_t *dst;
     const uint8_t *full; /* the bytes, while the expert is pinned */
@@ -66,7 +66,7 @@ static void read_end(struct read *r)
         efs_count(&fs->stats, read_bytes, r->bytes);
     r->done(r->arg, error, error < 0 ? 0 : r->bytes);
     free(r);
-    efs_active_end(fs);
+    efs_in_flight_end(fs);
 }
 
 static void part_end(struct part *p, errint_t error)
@@ -74,7 +74,7 @@ static void part_end(struct part *p, errint_t error)
     struct read *r = p->read;
     if (error < 0)
         r->error = error;
-    efs_edge_free(p->edge);
+    efs_partial_read_free(p->edge);
     free(p);
     read_end(r);
 }
@@ -85,9 +85,9 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
     if (p->edge) {
-        rc = efs_edge_decode(p->edge, p->begin, p->bytes, p->dst, scratch);
+        rc = efs_partial_read_decode(p->edge, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == -ENOMEM) {
-        rc = efs_extent_decode_past(fs, p->object, p->begin, p->bytes, p->dst, scratch);
+        rc = efs_extent_decode_uncached(fs, p->object, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->object, p->begin, p->bytes, p->dst, false, scratch);
         efs_extent_put(fs, p->waiter.extent, false);
@@ -99,7 +99,7 @@ static void parts_free(struct parts *parts)
 {
     for (struct part *p = parts->head, *next; p; p = next) {
         next = p->next;
-        efs_edge_free(p->edge);
+        efs_partial_read_free(p->edge);
         free(p);
     }
     parts->head = NULL;
@@ -127,7 +127,7 @@ static errint_t part_look_at_edge(struct part *p, uint64_t extent_end)
     if (!is_near || r->bytes < AROUND_BYTES || p->group >= r->fs->store->expert_count ||
         efs_extent(r->fs, extent)->shard_count < 2)
         return 0;
-    p->edge = efs_edge_new();
+    p->edge = efs_partial_read_new();
     return p->edge ? 0 : -ENOMEM;
 }
 
@@ -244,7 +244,7 @@ static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64
 
 static bool extent_pass(struct efs *fs, uint32_t extent)
 {
-    efs_extent_pass(fs, extent);
+    efs_extent_mark_scan(fs, extent);
     return true;
 }
 
@@ -293,7 +293,8 @@ static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t fil
     if (step->pace == EFS_PACE_RANDOM || !step->serial)
         return;
     if (efs_streams_ahead(efs_extents_streams(fs), step, &from, &to))
-        efs_streams_went(efs_extents_streams(fs), step, each_extent(fs, file, from, to, efs_extent_ahead_passing));
+        efs_streams_advanced(efs_extents_streams(fs), step,
+                             each_extent(fs, file, from, to, efs_extent_read_ahead_scan));
 }
 
 /* An object's stretch begins with this part. Where its bytes are in the full pool, pinned by one more; NULL: they are
@@ -330,13 +331,14 @@ static bool part_ask(struct efs *fs, struct part *p, const struct efs_step *step
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
-    if (part_is_edge(p, step) && efs_edge_ask(fs, p->edge, p->waiter.extent, p->begin, p->bytes, &p->waiter.job)) {
+    if (part_is_edge(p, step) &&
+        efs_partial_read_submit(fs, p->edge, p->waiter.extent, p->begin, p->bytes, &p->waiter.job)) {
         efs_count(&fs->stats, reads_m, 1);
         return false;
     }
-    efs_edge_free(p->edge);
+    efs_partial_read_free(p->edge);
     p->edge = NULL;
-    if (efs_extent_ask_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
+    if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
     }
@@ -344,7 +346,7 @@ static bool part_ask(struct efs *fs, struct part *p, const struct efs_step *step
     /* the expert's other extents come too, unless the reader is going through the file anyway */
     if (group < fs->store->expert_count && step->pace == EFS_PACE_RANDOM &&
         efs_expert_coded_bytes(fs, group) <= fs->account.budget_bytes / WHOLE_EXPERT_SHARE)
-        efs_group_ahead(fs, group);
+        efs_group_read_ahead(fs, group);
     return false;
 }
 
@@ -408,7 +410,7 @@ static void read_run(struct parts *ready)
 void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t offset, void *dst, size_t len,
               efs_done_fn *done, void *arg)
 {
-    if (!efs_is_here(fs)) {
+    if (!efs_is_this_process(fs)) {
         done(arg, -ECHILD, 0);
         return;
     }
@@ -430,7 +432,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     *r =
         (struct read){.fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .before = EFS_NONE, .remaining = 1};
-    efs_active_begin(fs);
+    efs_in_flight_begin(fs);
     struct parts parts = {NULL, &parts.head}, ready = {NULL, &ready.head}, full = {NULL, &full.head};
     struct efs_segment_at first;
     efs_view_at(&fs->view, file, offset, &first);

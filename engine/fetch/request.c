@@ -148,12 +148,12 @@ static bool item_again(struct efs *fs, struct efs_request_item *item)
     if (!again && !item->again)
         return false;
     efs_lock(fs);
-    fs->account.coded_again -= item->again != 0;
+    fs->account.coded_retries -= item->again != 0;
     if (again) {
         item->again++;
         item->fetch->error = 0;
         efs_fetch_unref(item->fetch);
-        efs_extents_give_up(fs, item->expert);
+        efs_extents_evict_expert(fs, item->expert);
         efs_coded_unhold(fs, item->expert, item->bytes);
         efs_coded_wait_first(fs, item);
     }
@@ -172,7 +172,7 @@ void efs_item_brought(struct efs_fetch *fetch)
     efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);
     efs_count(&fs->stats, coded_c, error == 0 && !fetch->from_disk);
     item_arrived(item, error, NULL);
-    efs_active_end(fs);
+    efs_in_flight_end(fs);
 }
 
 /* ---- waiting, dropping ---- */

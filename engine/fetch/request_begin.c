@@ -60,7 +60,7 @@ static bool start_for_nobody(const struct start *s, uint32_t i)
 /* What its full experts are for. */
 static enum efs_memfile_kind start_use(const struct start *s)
 {
-    return !s->how->arrived ? EFS_MEMFILE_PRIVATE : s->how->opened ? EFS_MEMFILE_SHOWN : EFS_MEMFILE_WINDOW;
+    return !s->how->arrived ? EFS_MEMFILE_PRIVATE : s->how->opened ? EFS_MEMFILE_EXPORTED : EFS_MEMFILE_WINDOW;
 }
 
 /* Nothing has begun. */
@@ -178,9 +178,9 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
     uint32_t coded = 0;
     efs_lock(fs);
     efs_cache_request(fs, s->experts, s->tokens, s->count,
-                      s->how->bring    ? EFS_ASKED_AHEAD
-                      : s->how->opened ? EFS_ASKED_OPENED
-                                       : EFS_ASKED_NAMED);
+                      s->how->bring    ? EFS_USE_AHEAD
+                      : s->how->opened ? EFS_USE_OPENED
+                                       : EFS_USE_NAMED);
     for (uint32_t i = 0; i < s->count; i++) {
         efs_cache_touched(fs, s->experts[i]);
         if (!s->comes[i])
@@ -196,7 +196,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
         } else {
             efs_coded_wait(fs, item);
             coded++;
-            efs_active_begin(fs);
+            efs_in_flight_begin(fs);
         }
     }
     efs_count(&fs->stats, coded, coded);

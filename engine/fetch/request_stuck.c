@@ -24,7 +24,7 @@ static const struct efs_request_item *line_find(const struct efs *fs, const void
         if (i == key || i->arg == key)
             return i;
     for (const struct efs_full_waiter *w = fs->leases->queue; w; w = w->next) {
-        const struct efs_request_item *i = w->use == EFS_MEMFILE_SHOWN ? NULL : w->arg; /* SHOWN: of an open */
+        const struct efs_request_item *i = w->use == EFS_MEMFILE_EXPORTED ? NULL : w->arg; /* EXPORTED: of an open */
         if (i && (i == key || i->arg == key))
             return i;
     }
@@ -48,7 +48,8 @@ static void claim_add(const struct efs *fs, struct claim *claim, const struct ef
 static bool claim_has_all(const struct efs *fs, const struct claim *claim)
 {
     return claim->coded_here + claim->full_here > 0 && claim->coded_here >= fs->account.coded_experts &&
-           !efs_full_any_held_but(fs, claim->full_here) && efs_extents_only_held(fs) && !efs_budget_is_retiring(fs);
+           !efs_full_in_use_beyond(fs, claim->full_here) && efs_extents_only_long_refs(fs) &&
+           !efs_budget_is_retiring(fs);
 }
 
 /* efs.lock held: it waits, and cannot get all, whoever else lets go, or nobody else can. A coded expert by itself

@@ -34,7 +34,7 @@ void efs_guess_begin(struct efs *fs)
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         g->fill_bytes += efs_expert_coded_bytes(fs, e);
     g->fills = fs->options.warm;
-    efs_again(fs, EFS_AGAIN_REST);
+    efs_retry(fs, EFS_RETRY_IDLE);
     efs_unlock(fs);
 }
 
@@ -167,11 +167,11 @@ static struct efs_prefetch *guess_off(struct efs *fs)
     efs_guess_forget(fs);
     for (uint32_t i = 0; i < g->held_count; i++)
         if (g->experts[g->held[i]].read)
-            efs_extents_guess_drop(fs, g->held[i]);
+            efs_extents_prefetch_drop(fs, g->held[i]);
     g->queue = NULL;
     g->on = false;
     fs->account.fixed_bytes -= g->memory_bytes;
-    fs->account.guess_bytes = 0;
+    fs->account.prefetch_bytes = 0;
     g->memory_bytes = 0;
     return queue;
 }
@@ -309,7 +309,7 @@ static void tell(const struct efs *fs, FILE *out)
     fprintf(out, "time_ratio: %.4f\n", g->on ? efs_trial_ratio(&g->governor.trial) : 1);
     fprintf(out, "memory_bytes: %llu\n", U(g->memory_bytes));
     fprintf(out, "predictor_bytes: %llu\n", U(g->on ? g->predictor_bytes : 0));
-    fprintf(out, "share_bytes: %llu\n", U(fs->account.guess_bytes));
+    fprintf(out, "share_bytes: %llu\n", U(fs->account.prefetch_bytes));
     fprintf(out, "held_bytes: %llu\n", U(held_bytes));
     fprintf(out, "sequences: %u\n", sequences);
     fprintf(out, "chosen: %u\n", g->chosen);

@@ -4,12 +4,12 @@
  * hints, from the runtime. A governor (sched/prefetch/governor.h) selects those worth a read and submits them to a
  * queue (prefetch.h), which is read in idle disk time.
  *
- *     observed -> line -> thread: predictor -> governor -> queue -> efs_extents_guess() -> I/O thread, in spare time
+ *     observed -> line -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
  *       ^                                                    ^
  *     efs_cache_request(), efs_observe()             efs_hint()
  *
  * A prediction is not a use of the expert: it changes no count or rank and evicts nothing that the policy keeps.
- * Prefetched extents have a share of the chunk pool (efs_account.guess_bytes). They are evictable, after all other
+ * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable, after all other
  * evictable extents until their layer has passed, then before them.
  *
  * The lowest class of reads is filling (option warm): while the disk is idle and no prediction is queued, experts that
@@ -56,13 +56,13 @@ void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *layer);
 
 /* ---- with efs.lock held ---- */
 struct efs_governor_config efs_guess_tuning(const struct efs *fs);
-/* efs_hooks.asked, efs_hooks.guessed */
+/* efs_hooks.prefetch_request, efs_hooks.prefetch_done */
 void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
                      bool named);
 void efs_guess_ended(struct efs *fs, uint32_t expert, errint_t error);
-/* EFS_AGAIN_REST: starts the next reads of the queue, then filling, if the disk is idle. */
+/* EFS_RETRY_IDLE: starts the next reads of the queue, then filling, if the disk is idle. */
 void efs_guess_go_on(struct efs *fs);
-/* efs_hooks.warmed: a load of class EFS_LOAD_WARM has completed. */
+/* efs_hooks.warm_done: a load of class EFS_LOAD_WARM has completed. */
 void efs_guess_filled(struct efs *fs, uint32_t extent, errint_t error);
 
 /* The text "predict" of efs_describe(), with its errors. Without lock. */

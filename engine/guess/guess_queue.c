@@ -39,9 +39,9 @@ static bool begin_loads(struct efs *fs, uint32_t number, bool may_wait)
 {
     struct efs_guess_expert *e = expert_of(fs, number);
     e->missing = efs_extents_missing(fs, number);
-    uint32_t loads = efs_extents_guess(fs, number);
+    uint32_t loads = efs_extents_prefetch(fs, number);
     e->pending += (uint16_t)loads;
-    e->again = may_wait && loads == 0 && fs->deferred.supply && efs_extents_missing(fs, number);
+    e->again = may_wait && loads == 0 && fs->deferred.refill && efs_extents_missing(fs, number);
     fs->guessing->again |= e->again;
     return loads > 0 || e->again;
 }
@@ -76,14 +76,14 @@ static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_
             read_expert(fs, &actions[i]);
             break;
         case EFS_PREFETCH_RAISE:
-            efs_extents_guess_raise(fs, number);
+            efs_extents_prefetch_raise(fs, number);
             break;
         case EFS_PREFETCH_CANCEL:
-            efs_extents_guess_cancel(fs, number);
+            efs_extents_prefetch_cancel(fs, number);
             expert_of(fs, number)->read &= expert_of(fs, number)->pending > 0; /* no retry */
             break;
         case EFS_PREFETCH_DROP:
-            efs_extents_guess_drop(fs, number);
+            efs_extents_prefetch_drop(fs, number);
             expert_wasted(fs->guessing, expert_of(fs, number));
             break;
         }
@@ -123,7 +123,7 @@ static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
     if (e->read)
         hold(g, number);
     else
-        efs_extents_guess_drop(fs, number);
+        efs_extents_prefetch_drop(fs, number);
     if (!g->queue)
         return;
     efs_prefetch_done(g->queue, layer, index, here, &actions, &count);
@@ -162,7 +162,7 @@ static void look_at_held(struct efs *fs)
         uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
         if (e->read && efs_extents_missing(fs, number)) {
             efs_prefetch_evicted(g->queue, layer, index);
-            efs_extents_guess_drop(fs, number);
+            efs_extents_prefetch_drop(fs, number);
             expert_wasted(g, e);
         }
         if (!e->read || e->pending)
@@ -175,8 +175,8 @@ static void look_at_held(struct efs *fs)
 /* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
 static bool all_rests(const struct efs *fs)
 {
-    return efs_extents_are_quiet(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
-           fs->account.segments_leaving == 0;
+    return efs_extents_are_idle(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
+           fs->account.segments_retiring == 0;
 }
 
 #define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
@@ -200,7 +200,7 @@ static uint32_t fill_next(struct efs *fs)
         uint32_t first = efs_expert_extent_first(fs, g->fill_expert), end = efs_expert_extent_end(fs, g->fill_expert);
         for (uint32_t i = first; i < end && efs_full_of(fs, g->fill_expert)->state == EFS_FULL_NONE; i++) {
             const struct efs_extent *x = efs_extent(fs, i);
-            if (x->state == EFS_EXTENT_REST && x->have != x->needs)
+            if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
                 return i;
         }
     }
@@ -216,15 +216,15 @@ static void fill(struct efs *fs)
     if (g->fill_segments != fs->account.planned_segments)
         g->fill_expert = 0;
     g->fill_segments = fs->account.planned_segments;
-    while (all_rests(fs) && efs_extents_loads(fs, EFS_LOAD_GUESS) == 0 &&
+    while (all_rests(fs) && efs_extents_loads(fs, EFS_LOAD_PREFETCH) == 0 &&
            efs_extents_loads(fs, EFS_LOAD_WARM) < FILL_AT_ONCE) {
         uint32_t extent = fill_next(fs);
         if (extent == EFS_NONE)
             return;
         const struct efs_extent *x = efs_extent(fs, extent);
-        unsigned missing = x->needs & ~(unsigned)x->have;
-        uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_room(fs, x, EFS_COMPONENT_E) : 0) +
-                         (missing & EFS_COMPONENT_SM ? efs_extent_room(fs, x, EFS_COMPONENT_SM) : 0);
+        unsigned missing = x->required & ~(unsigned)x->resident;
+        uint64_t bytes = (missing & EFS_COMPONENT_E ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_E) : 0) +
+                         (missing & EFS_COMPONENT_SM ? efs_extent_alloc_bytes(fs, x, EFS_COMPONENT_SM) : 0);
         if (!fill_has_empty(fs, bytes) || efs_extent_load(fs, extent, EFS_LOAD_WARM) < 0)
             return;
         efs_count(&fs->stats, warmed_extents, 1);
@@ -288,9 +288,9 @@ void efs_guess_share(struct efs *fs)
     efs_prefetch_set_caps(g->queue, &caps);
     g->budget_bytes = budget;
     g->has_share = has;
-    if (bytes == fs->account.guess_bytes)
+    if (bytes == fs->account.prefetch_bytes)
         return;
-    fs->account.guess_bytes = bytes;
+    fs->account.prefetch_bytes = bytes;
     efs_budget_cut(fs);
 }
 
@@ -299,7 +299,7 @@ void efs_guess_share(struct efs *fs)
 static void victim_of(const struct efs *fs, struct efs_governor_candidate *c)
 {
     const struct efs_guessing *g = fs->guessing;
-    bool room = efs_extents_one_goes_first(fs) ||
+    bool room = efs_extents_has_evict_first(fs) ||
                 fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
                 fs->arena.segment_count < fs->account.planned_segments;
     c->victim_bytes = room ? 0 : c->missing_bytes;
@@ -323,7 +323,7 @@ void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t co
     }
     unsigned taken = efs_governor_select(&g->governor, &disk, now, g->candidates, count, g->predictions);
     efs_prefetch_offer(g->queue, sequence, now < 0 ? 0 : now, g->predictions, taken);
-    efs_again(fs, EFS_AGAIN_REST);
+    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
@@ -342,7 +342,7 @@ void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
     }
     unsigned taken = efs_governor_select_layer(g->candidates, count, g->predictions);
     efs_prefetch_offer(g->queue, sequence, now, g->predictions, taken);
-    efs_again(fs, EFS_AGAIN_REST);
+    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 /* ---- requests ---- */
@@ -385,7 +385,7 @@ static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
         bool passed = layer == EFS_NONE || efs_cache_layer_of(fs, g->held[i]) == layer;
         if (!e->read || e->pending || !e->observed || e->observer != sequence || !passed)
             continue;
-        efs_extents_guess_drop(fs, g->held[i]);
+        efs_extents_prefetch_drop(fs, g->held[i]);
         expert_wasted(g, e);
     }
 }

@@ -172,7 +172,7 @@ static void layer_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, uin
     if (!g->told)
         observe(fs, sequence_id(EFS_GUESS_OWN, 0),
                 &(struct efs_guess_layer){.layer = layer, .count = count, .tokens = tokens, .ids = ids});
-    efs_again(fs, EFS_AGAIN_REST);
+    efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 static void pending_asked(struct efs *fs)

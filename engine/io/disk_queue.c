@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define JOIN_LOOK 64u /* queued requests that are examined */
+#define JOIN_SEARCH 64u /* queued requests that are examined */
 
 static uint64_t queue_end_of(const struct efs_disk_request *r)
 {
@@ -19,24 +19,24 @@ static uint64_t queue_end_of(const struct efs_disk_request *r)
  * it took 1.07 of the time at 64 KiB reads, otherwise 1.02 (medians of six and four pairs on a busy machine). */
 static bool queue_joins(const struct efs_disk_request *r)
 {
-    return r->bytes && r->done == 0 && !r->alone && !r->ahead && !r->spare_time &&
+    return r->bytes && r->done == 0 && !r->separate && !r->ahead && !r->speculative &&
            atomic_load(&r->change) != EFS_DISK_CANCEL;
 }
 
 /* Whether r continues last: it starts at its end, or in its last page. */
-static bool queue_goes_on(const struct efs_disk_request *last, const struct efs_disk_request *r)
+static bool queue_continues(const struct efs_disk_request *last, const struct efs_disk_request *r)
 {
     uint64_t end = queue_end_of(last);
     return r->offset > last->offset && (r->offset == end || r->offset + EFS_GRANULE == end) && queue_end_of(r) > end;
 }
 
 /* Removes from the queue a request of at most `most` bytes that continues `last`; NULL: none found. */
-static struct efs_disk_request *queue_take_next(struct efs_disk_queue *q, const struct efs_disk_request *last,
-                                                size_t most)
+static struct efs_disk_request *queue_pop_next(struct efs_disk_queue *q, const struct efs_disk_request *last,
+                                               size_t most)
 {
     struct efs_disk_request **at = &q->head, *r;
-    for (unsigned looked = 0; (r = *at) && looked < JOIN_LOOK; looked++, at = &r->next)
-        if (r->bytes <= most && queue_joins(r) && queue_goes_on(last, r)) {
+    for (unsigned looked = 0; (r = *at) && looked < JOIN_SEARCH; looked++, at = &r->next)
+        if (r->bytes <= most && queue_joins(r) && queue_continues(last, r)) {
             *at = r->next;
             if (q->tail == &r->next)
                 q->tail = at;
@@ -45,13 +45,13 @@ static struct efs_disk_request *queue_take_next(struct efs_disk_queue *q, const 
     return NULL;
 }
 
-struct efs_disk_request *efs_disk_take_joined(struct efs_disk_queue *q)
+struct efs_disk_request *efs_disk_pop_joined(struct efs_disk_queue *q)
 {
-    struct efs_disk_request *first = efs_disk_take(q), *last = first;
+    struct efs_disk_request *first = efs_disk_pop(q), *last = first;
     size_t bytes = first->bytes;
     for (unsigned reads = 1; reads < EFS_DISK_JOIN_READS && bytes < EFS_DISK_JOIN_BYTES && queue_joins(first);
          reads++) {
-        struct efs_disk_request *r = queue_take_next(q, last, EFS_DISK_JOIN_BYTES - bytes);
+        struct efs_disk_request *r = queue_pop_next(q, last, EFS_DISK_JOIN_BYTES - bytes);
         if (!r)
             break;
         r->joined = NULL;

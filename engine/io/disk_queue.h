@@ -13,14 +13,14 @@ struct efs_disk_queue {
     struct efs_disk_request *head, **tail;
 };
 
-static inline void efs_disk_put(struct efs_disk_queue *q, struct efs_disk_request *r)
+static inline void efs_disk_push(struct efs_disk_queue *q, struct efs_disk_request *r)
 {
     r->next = NULL;
     *q->tail = r;
     q->tail = &r->next;
 }
 
-static inline void efs_disk_put_first(struct efs_disk_queue *q, struct efs_disk_request *r)
+static inline void efs_disk_push_front(struct efs_disk_queue *q, struct efs_disk_request *r)
 {
     r->next = q->head;
     if (!q->head)
@@ -28,7 +28,7 @@ static inline void efs_disk_put_first(struct efs_disk_queue *q, struct efs_disk_
     q->head = r;
 }
 
-static inline struct efs_disk_request *efs_disk_take(struct efs_disk_queue *q)
+static inline struct efs_disk_request *efs_disk_pop(struct efs_disk_queue *q)
 {
     struct efs_disk_request *r = q->head;
     if (r) {
@@ -47,7 +47,7 @@ static inline struct efs_disk_request *efs_disk_take(struct efs_disk_queue *q)
 
 /* Takes the first read of the queue and joins to it (request->joined) queued reads that continue it in the store.
  * Extents can end anywhere in a page, so the last page of a read can be the first page of the next. */
-struct efs_disk_request *efs_disk_take_joined(struct efs_disk_queue *q);
+struct efs_disk_request *efs_disk_pop_joined(struct efs_disk_queue *q);
 /* Fills buffers (at most EFS_DISK_JOIN_READS) for a joined read and returns their number. A page shared by two
  * requests is read into the first. */
 unsigned efs_disk_joined_buffers(const struct efs_disk_request *first, struct iovec *buffers);

@@ -28,7 +28,7 @@ struct efs_workers {
     struct worker worker[EFS_WORKERS_MAX];
 };
 
-static struct efs_job *workers_take(struct queue *q)
+static struct efs_job *workers_pop(struct queue *q)
 {
     struct efs_job *job = q->head;
     if (job) {
@@ -50,7 +50,7 @@ static void *workers_work(void *arg)
             pthread_cond_wait(&w->ready, &w->lock);
             w->idle--;
         }
-        struct efs_job *job = workers_take(w->jobs.head ? &w->jobs : &w->low);
+        struct efs_job *job = workers_pop(w->jobs.head ? &w->jobs : &w->low);
         if (!job)
             break;
         pthread_mutex_unlock(&w->lock);

@@ -16,12 +16,12 @@ static bool alloc_in(struct efs_arena *arena, struct efs_arena_node *node, uint3
     while ((slot = efs_arena_first_with(node, need)) != UINT32_MAX) {
         struct efs_segment *s = &arena->segments[node->first + slot];
         uint32_t longest = 0;
-        uint32_t g = s->retiring ? all : efs_runs_find(s->taken, all, need, from_high, &longest);
+        uint32_t g = s->retiring ? all : efs_runs_find(s->allocated, all, need, from_high, &longest);
         if (g == all) { /* the bound was too large */
             efs_arena_set_longest(node, slot, longest);
             continue;
         }
-        efs_runs_mark(s->taken, g, need, true);
+        efs_runs_mark(s->allocated, g, need, true);
         s->free_granules -= need;
         node->used_bytes += (uint64_t)need * EFS_GRANULE;
         arena->used_bytes += (uint64_t)need * EFS_GRANULE;
@@ -72,12 +72,12 @@ void efs_arena_free(struct efs_arena *arena, struct efs_block *block)
     struct efs_segment *s = &arena->segments[block->segment];
     struct efs_arena_node *node = &arena->nodes[s->node];
     uint32_t first = (uint32_t)((size_t)(block->data - s->base) / EFS_GRANULE), slot = block->segment - node->first;
-    efs_runs_mark(s->taken, first, block->granules, false);
+    efs_runs_mark(s->allocated, first, block->granules, false);
     s->free_granules += block->granules;
     node->used_bytes -= (uint64_t)block->granules * EFS_GRANULE;
     arena->used_bytes -= (uint64_t)block->granules * EFS_GRANULE;
     if (!s->retiring) {
-        uint32_t run = efs_runs_around(s->taken, efs_arena_granules(arena), first, block->granules);
+        uint32_t run = efs_runs_around(s->allocated, efs_arena_granules(arena), first, block->granules);
         if (run > node->longest[node->leaves + slot])
             efs_arena_set_longest(node, slot, run);
     }

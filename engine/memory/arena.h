@@ -27,28 +27,28 @@
 #define EFS_ANY_NODE UINT32_MAX
 
 struct efs_segment {
-    uint8_t *base;   /* NULL: the slot is unused */
-    uint64_t *taken; /* one bit per granule */
+    uint8_t *base;       /* NULL: the slot is unused */
+    uint64_t *allocated; /* one bit per granule */
     uint32_t free_granules;
-    uint32_t held; /* of the owner: long-lived blocks, which prevent dropping it */
-    uint32_t node; /* index into efs_arena.nodes; the slots of a node are consecutive */
+    uint32_t long_refs; /* of the owner: long-lived blocks, which prevent dropping it */
+    uint32_t node;      /* index into efs_arena.nodes; the slots of a node are consecutive */
     struct efs_window_file file;
-    uint64_t huge_bytes;     /* access as for pinned */
-    bool pinned;             /* registered with the ring; accessed by the I/O thread only */
-    bool populated;          /* access as for pinned; while populating is set, by the populating thread */
-    _Atomic bool populating; /* efs_arena_populate_part() is running: the I/O thread does not pin the segment */
+    uint64_t huge_bytes;     /* access as for registered */
+    bool registered;         /* registered with the ring; accessed by the I/O thread only */
+    bool populated;          /* access as for registered; while populating is set, by the populating thread */
+    _Atomic bool populating; /* efs_arena_populate_part() is running: the I/O thread does not register the segment */
     bool bound;              /* its pages are bound to the node */
     bool retiring;           /* no new allocations; set by the owner, cleared by efs_arena_drop() only */
-    bool coming;             /* chosen but not added yet: base is NULL */
-    bool given_back;         /* efs_arena_give_back() has run */
+    bool pending;            /* chosen but not added yet: base is NULL */
+    bool pages_released;     /* efs_arena_release_pages() has run */
 };
 
 /* A segment to be added: chosen with the lock held, prepared without it, added with it. */
-struct efs_coming_segment {
+struct efs_pending_segment {
     uint32_t segment;
     bool full; /* no node has enough memory: the segment is not bound */
     uint8_t *base;
-    uint64_t *taken;
+    uint64_t *allocated;
     struct efs_window_file file;
     errint_t bind_error; /* 0: bound, or binding is off */
 };
@@ -56,7 +56,7 @@ struct efs_coming_segment {
 struct efs_arena_node { /* public until base */
     struct efs_numa_node numa;
     uint32_t first, slots; /* range of its segments' indices */
-    uint32_t segment_count, coming_count, bound_count;
+    uint32_t segment_count, pending_count, bound_count;
     errint_t bind_error; /* error of the last failed binding; -ENOMEM: the node was full; 0: none failed */
     bool reserved;       /* its addresses are one reserved range */
     uint64_t used_bytes;
@@ -106,16 +106,16 @@ errint_t efs_arena_grow(struct efs_arena *arena);
  * the lock: a bit mask of the nodes that have memory for a segment. */
 uint64_t efs_arena_nodes_with_memory(const struct efs_arena *arena);
 /* With the lock. false: all slots are in use or chosen. */
-bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_coming_segment *coming);
+bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_pending_segment *pending);
 /* Without the lock: maps and binds the segment. 0 or -ENOMEM. */
-errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segment *coming);
+errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_pending_segment *pending);
 /* With the lock: adds the prepared segment, or discards it (also after a failed efs_arena_prepare()). */
-void efs_arena_add(struct efs_arena *arena, const struct efs_coming_segment *coming);
-void efs_arena_forget(struct efs_arena *arena, const struct efs_coming_segment *coming);
-/* Drops a segment that has no blocks. Most of the time is spent releasing its pages: efs_arena_give_back() can do
+void efs_arena_add(struct efs_arena *arena, const struct efs_pending_segment *pending);
+void efs_arena_discard(struct efs_arena *arena, const struct efs_pending_segment *pending);
+/* Drops a segment that has no blocks. Most of the time is spent releasing its pages: efs_arena_release_pages() can do
  * that before, without the lock, if the segment is retiring. */
 void efs_arena_drop(struct efs_arena *arena, uint32_t segment);
-void efs_arena_give_back(struct efs_arena *arena, uint32_t segment);
+void efs_arena_release_pages(struct efs_arena *arena, uint32_t segment);
 /* Called by the I/O thread without the lock when a segment is first used: populates all its pages and counts the
  * huge ones. -ENOMEM: some pages are not available. 0 also if the kernel cannot populate (before Linux 5.14); pages
  * are then allocated on first access. */
@@ -127,7 +127,7 @@ errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment);
 errint_t efs_arena_populate_part(struct efs_arena *arena, uint32_t segment, size_t offset);
 void efs_arena_populate_done(struct efs_arena *arena, uint32_t segment, bool whole);
 
-/* Registers a callback that efs_arena_give_back() calls before it releases pages. */
+/* Registers a callback that efs_arena_release_pages() calls before it releases pages. */
 void efs_arena_watch(struct efs_arena *arena, struct efs_chunk_watch *watch);
 void efs_arena_unwatch(struct efs_arena *arena, struct efs_chunk_watch *watch);
 /* Start of the segment that contains the address, or NULL. */

@@ -115,16 +115,16 @@ static uint32_t choose_node(const struct efs_arena *arena, uint64_t nodes)
     for (uint32_t n = 0; n < arena->node_count; n++) {
         const struct efs_arena_node *node = &arena->nodes[n],
                                     *least = best == EFS_ANY_NODE ? NULL : &arena->nodes[best];
-        uint64_t count = node->segment_count + node->coming_count;
+        uint64_t count = node->segment_count + node->pending_count;
         if (count == node->slots || !(nodes & UINT64_C(1) << n))
             continue;
-        if (!least || count * least->slots < (uint64_t)(least->segment_count + least->coming_count) * node->slots)
+        if (!least || count * least->slots < (uint64_t)(least->segment_count + least->pending_count) * node->slots)
             best = n;
     }
     return best;
 }
 
-bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_coming_segment *coming)
+bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_pending_segment *pending)
 {
     uint32_t n = choose_node(arena, with_memory);
     bool full = n == EFS_ANY_NODE;
@@ -133,11 +133,11 @@ bool efs_arena_choose(struct efs_arena *arena, uint64_t with_memory, struct efs_
     if (n == EFS_ANY_NODE)
         return false;
     uint32_t segment = arena->nodes[n].first;
-    while (arena->segments[segment].base || arena->segments[segment].coming)
+    while (arena->segments[segment].base || arena->segments[segment].pending)
         segment++;
-    *coming = (struct efs_coming_segment){.segment = segment, .full = full};
-    arena->segments[segment].coming = true;
-    arena->nodes[n].coming_count++;
+    *pending = (struct efs_pending_segment){.segment = segment, .full = full};
+    arena->segments[segment].pending = true;
+    arena->nodes[n].pending_count++;
     return true;
 }
 
@@ -154,49 +154,49 @@ static uint8_t *segment_map(const struct efs_arena *arena, uint8_t *at, struct e
     return efs_sys_mprotect(at, bytes, PROT_READ | PROT_WRITE) < 0 ? NULL : at;
 }
 
-errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_coming_segment *coming)
+errint_t efs_arena_prepare(const struct efs_arena *arena, struct efs_pending_segment *pending)
 {
-    const struct efs_arena_node *node = &arena->nodes[arena->segments[coming->segment].node];
+    const struct efs_arena_node *node = &arena->nodes[arena->segments[pending->segment].node];
     size_t bytes = arena->segment_bytes;
-    coming->taken = efs_sys_calloc(efs_arena_granules(arena) / 64, sizeof(uint64_t));
-    if (!coming->taken)
+    pending->allocated = efs_sys_calloc(efs_arena_granules(arena) / 64, sizeof(uint64_t));
+    if (!pending->allocated)
         return -ENOMEM;
-    uint8_t *at = node->base ? node->base + (coming->segment - node->first) * bytes : NULL;
-    coming->base = segment_map(arena, at, &coming->file);
-    if (!coming->base)
+    uint8_t *at = node->base ? node->base + (pending->segment - node->first) * bytes : NULL;
+    pending->base = segment_map(arena, at, &pending->file);
+    if (!pending->base)
         return -ENOMEM;
-    efs_sys_madvise(coming->base, bytes, MADV_HUGEPAGE); /* failure costs speed only */
+    efs_sys_madvise(pending->base, bytes, MADV_HUGEPAGE); /* failure costs speed only */
     /* Without MADV_DONTFORK, a write after fork(2) copies pages shared with the child: the copies are not counted in
      * the budget, and an O_DIRECT read in flight at the fork may write to the wrong copy (open(2), NOTES). */
-    efs_sys_madvise(coming->base, bytes, MADV_DONTFORK);
+    efs_sys_madvise(pending->base, bytes, MADV_DONTFORK);
     if (arena->bind)
-        coming->bind_error = coming->full ? -ENOMEM : arena->bind(coming->base, bytes, node->numa.id);
+        pending->bind_error = pending->full ? -ENOMEM : arena->bind(pending->base, bytes, node->numa.id);
     return 0;
 }
 
-void efs_arena_add(struct efs_arena *arena, const struct efs_coming_segment *coming)
+void efs_arena_add(struct efs_arena *arena, const struct efs_pending_segment *pending)
 {
-    struct efs_segment *s = &arena->segments[coming->segment];
+    struct efs_segment *s = &arena->segments[pending->segment];
     struct efs_arena_node *node = &arena->nodes[s->node];
     uint32_t all = efs_arena_granules(arena);
-    *s = (struct efs_segment){.base = coming->base,
-                              .taken = coming->taken,
+    *s = (struct efs_segment){.base = pending->base,
+                              .allocated = pending->allocated,
                               .free_granules = all,
                               .node = s->node,
-                              .file = coming->file,
-                              .bound = arena->bind && coming->bind_error == 0};
+                              .file = pending->file,
+                              .bound = arena->bind && pending->bind_error == 0};
     node->bound_count += s->bound;
-    node->bind_error = coming->bind_error < 0 ? coming->bind_error : node->bind_error;
-    efs_arena_set_longest(node, coming->segment - node->first, all);
-    node->coming_count--;
+    node->bind_error = pending->bind_error < 0 ? pending->bind_error : node->bind_error;
+    efs_arena_set_longest(node, pending->segment - node->first, all);
+    node->pending_count--;
     node->segment_count++;
     arena->segment_count++;
-    arena->newest = coming->segment;
+    arena->newest = pending->segment;
 }
 
 /* Replaces the pages with an empty reservation, which also releases locked pages and resets memory policy and
  * advice. */
-static void give_back(const struct efs_arena *arena, const struct efs_arena_node *node, uint8_t *base)
+static void release_pages(const struct efs_arena *arena, const struct efs_arena_node *node, uint8_t *base)
 {
     if (!node->base) {
         efs_sys_munmap(base, arena->segment_bytes);
@@ -208,28 +208,28 @@ static void give_back(const struct efs_arena *arena, const struct efs_arena_node
     efs_sys_mprotect(base, arena->segment_bytes, PROT_NONE);
 }
 
-void efs_arena_forget(struct efs_arena *arena, const struct efs_coming_segment *coming)
+void efs_arena_discard(struct efs_arena *arena, const struct efs_pending_segment *pending)
 {
-    struct efs_segment *s = &arena->segments[coming->segment];
-    if (coming->base && coming->file.name)
-        efs_window_file_empty(arena->memfiles, &coming->file, coming->base, arena->segment_bytes);
-    if (coming->base)
-        give_back(arena, &arena->nodes[s->node], coming->base);
-    free(coming->taken);
-    s->coming = false;
-    arena->nodes[s->node].coming_count--;
+    struct efs_segment *s = &arena->segments[pending->segment];
+    if (pending->base && pending->file.name)
+        efs_window_file_empty(arena->memfiles, &pending->file, pending->base, arena->segment_bytes);
+    if (pending->base)
+        release_pages(arena, &arena->nodes[s->node], pending->base);
+    free(pending->allocated);
+    s->pending = false;
+    arena->nodes[s->node].pending_count--;
 }
 
 errint_t efs_arena_grow(struct efs_arena *arena)
 {
-    struct efs_coming_segment coming;
-    if (!efs_arena_choose(arena, efs_arena_nodes_with_memory(arena), &coming))
+    struct efs_pending_segment pending;
+    if (!efs_arena_choose(arena, efs_arena_nodes_with_memory(arena), &pending))
         return -ENOMEM;
-    errint_t rc = efs_arena_prepare(arena, &coming);
+    errint_t rc = efs_arena_prepare(arena, &pending);
     if (rc == 0)
-        efs_arena_add(arena, &coming);
+        efs_arena_add(arena, &pending);
     else
-        efs_arena_forget(arena, &coming);
+        efs_arena_discard(arena, &pending);
     return rc;
 }
 
@@ -247,9 +247,9 @@ static void arena_populated(struct efs_arena *arena, struct efs_segment *s)
 errint_t efs_arena_populate(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
-    bool there = true;
-    int rc = s->populated ? 0 : efs_sys_have_pages(s->base, arena->segment_bytes, &there);
-    if (rc == 0 && there && !s->populated)
+    bool populated = true;
+    int rc = s->populated ? 0 : efs_sys_populate(s->base, arena->segment_bytes, &populated);
+    if (rc == 0 && populated && !s->populated)
         arena_populated(arena, s);
     return rc;
 }
@@ -297,7 +297,7 @@ void *efs_arena_segment_at(const struct efs_arena *arena, const void *address)
     return NULL;
 }
 
-void efs_arena_give_back(struct efs_arena *arena, uint32_t segment)
+void efs_arena_release_pages(struct efs_arena *arena, uint32_t segment)
 {
     struct efs_segment *s = &arena->segments[segment];
     pthread_mutex_lock(&arena->watch_lock);
@@ -306,8 +306,8 @@ void efs_arena_give_back(struct efs_arena *arena, uint32_t segment)
     pthread_mutex_unlock(&arena->watch_lock);
     if (s->file.name)
         efs_window_file_empty(arena->memfiles, &s->file, s->base, arena->segment_bytes);
-    give_back(arena, &arena->nodes[s->node], s->base);
-    s->given_back = true;
+    release_pages(arena, &arena->nodes[s->node], s->base);
+    s->pages_released = true;
 }
 
 /* empty: also remove the pages from mappings of other processes. */
@@ -315,11 +315,11 @@ static void segment_drop(struct efs_arena *arena, uint32_t segment, bool empty)
 {
     struct efs_segment *s = &arena->segments[segment];
     struct efs_arena_node *node = &arena->nodes[s->node];
-    if (!s->given_back && empty)
-        efs_arena_give_back(arena, segment);
-    else if (!s->given_back)
-        give_back(arena, node, s->base);
-    free(s->taken);
+    if (!s->pages_released && empty)
+        efs_arena_release_pages(arena, segment);
+    else if (!s->pages_released)
+        release_pages(arena, node, s->base);
+    free(s->allocated);
     if (s->populated) {
         atomic_fetch_sub(&arena->populated_bytes, arena->segment_bytes);
         atomic_fetch_sub(&arena->huge_bytes, s->huge_bytes);

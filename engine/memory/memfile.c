@@ -22,16 +22,16 @@
 
 void efs_memfiles_open(struct efs_memfiles *memfiles, bool tmpfs)
 {
-    *memfiles = (struct efs_memfiles){.tmpfs = -1, .reading = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+    *memfiles = (struct efs_memfiles){.tmpfs = -1, .readonly = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!tmpfs)
         return;
     memfiles->tmpfs = efs_sys_huge_tmpfs();
     if (memfiles->tmpfs < 0)
         return;
-    memfiles->reading = efs_sys_clone_reading(memfiles->tmpfs);
-    if (memfiles->reading < 0)
-        memfiles->reading = efs_sys_clone_reading_mounted(memfiles->tmpfs);
-    if (memfiles->reading < 0) { /* without it other processes could write: use memfds */
+    memfiles->readonly = efs_sys_clone_readonly(memfiles->tmpfs);
+    if (memfiles->readonly < 0)
+        memfiles->readonly = efs_sys_clone_readonly_mounted(memfiles->tmpfs);
+    if (memfiles->readonly < 0) { /* without it other processes could write: use memfds */
         efs_sys_close(memfiles->tmpfs);
         memfiles->tmpfs = -1;
     }
@@ -41,9 +41,9 @@ void efs_memfiles_close(struct efs_memfiles *memfiles)
 {
     if (memfiles->tmpfs >= 0) {
         efs_sys_close(memfiles->tmpfs);
-        efs_sys_close(memfiles->reading);
+        efs_sys_close(memfiles->readonly);
     }
-    memfiles->tmpfs = memfiles->reading = -1;
+    memfiles->tmpfs = memfiles->readonly = -1;
 }
 
 struct memfile_name {
@@ -78,7 +78,7 @@ void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile
     free(memfile);
 }
 
-void efs_memfile_leave(const struct efs_memfile *memfile)
+void efs_memfile_unmap_in_child(const struct efs_memfile *memfile)
 {
     efs_sys_munmap(memfile->data, memfile->bytes);
     if (memfile->fd >= 0)
@@ -123,7 +123,7 @@ struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
 
 void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes)
 {
-    assert(memfile->kind != EFS_MEMFILE_SHOWN);
+    assert(memfile->kind != EFS_MEMFILE_EXPORTED);
     assert(file_bytes <= memfile->bytes);
     memfile->file_bytes = file_bytes;
 }
@@ -134,7 +134,7 @@ static errint_t memfile_have_pages(struct efs_memfile *memfile)
     errint_t rc = fd < 0 ? -EBADF : efs_sys_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, memfile->bytes);
     if (fd >= 0)
         efs_sys_close(fd);
-    return rc == 0 ? 0 : efs_sys_have_pages(memfile->data, memfile->bytes, NULL);
+    return rc == 0 ? 0 : efs_sys_populate(memfile->data, memfile->bytes, NULL);
 }
 
 errint_t efs_memfile_reserve(struct efs_memfile *memfile)
@@ -165,21 +165,21 @@ static errint_t named_cut(const struct efs_memfile *memfile)
 }
 
 /* Truncates the file to file_bytes and opens it. On -errno its kind is unchanged. */
-static errint_t show_named(struct efs_memfile *memfile)
+static errint_t export_named(struct efs_memfile *memfile)
 {
-    errint_t rc = memfile->kind == EFS_MEMFILE_SHOWN ? 0 : named_cut(memfile);
-    int fd = rc < 0 ? rc : efs_sys_openat(memfile->memfiles->reading, name_of(memfile->name).text, O_RDONLY, 0);
+    errint_t rc = memfile->kind == EFS_MEMFILE_EXPORTED ? 0 : named_cut(memfile);
+    int fd = rc < 0 ? rc : efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY, 0);
     if (fd < 0)
         return fd;
     /* A later write by mistake then faults instead of corrupting data. Failure of mprotect() is harmless. */
     efs_sys_mprotect(memfile->data, memfile->bytes, PROT_READ);
     memfile->fd = fd;
-    memfile->kind = EFS_MEMFILE_SHOWN;
+    memfile->kind = EFS_MEMFILE_EXPORTED;
     return 0;
 }
 
 /* Copies the content to a sealed memfd and maps that in its place; readers of the mapping see the same bytes. */
-static errint_t show_anonymous(struct efs_memfile *memfile)
+static errint_t export_anonymous(struct efs_memfile *memfile)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < memfile->bytes)
@@ -197,18 +197,18 @@ static errint_t show_anonymous(struct efs_memfile *memfile)
         return rc;
     }
     memfile->fd = fd;
-    memfile->kind = EFS_MEMFILE_SHOWN;
+    memfile->kind = EFS_MEMFILE_EXPORTED;
     return 0;
 }
 
 /* memfiles->lock held. */
-static errint_t memfile_show(struct efs_memfile *memfile)
+static errint_t memfile_export(struct efs_memfile *memfile)
 {
     if (memfile->kind == EFS_MEMFILE_WINDOW)
         return -EBUSY;
     if (memfile->fd >= 0)
         return 0;
-    return memfile->name ? show_named(memfile) : show_anonymous(memfile);
+    return memfile->name ? export_named(memfile) : export_anonymous(memfile);
 }
 
 /* memfiles->lock held. */
@@ -223,10 +223,10 @@ static errint_t memfile_make_window(struct efs_memfiles *memfiles, struct efs_me
     return 0;
 }
 
-errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
+errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *memfile)
 {
     pthread_mutex_lock(&memfiles->lock);
-    errint_t rc = memfile_show(memfile);
+    errint_t rc = memfile_export(memfile);
     pthread_mutex_unlock(&memfiles->lock);
     return rc;
 }
@@ -249,7 +249,7 @@ int efs_memfile_take_fd(struct efs_memfile *memfile)
 int efs_memfile_open_window(const struct efs_memfile *memfile)
 {
     assert(memfile->kind == EFS_MEMFILE_WINDOW);
-    return efs_sys_openat(memfile->memfiles->reading, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0);
+    return efs_sys_openat(memfile->memfiles->readonly, name_of(memfile->name).text, O_RDONLY | O_NOFOLLOW, 0);
 }
 
 /* ---- segments of the chunk pool ---- */
@@ -266,7 +266,7 @@ uint8_t *efs_window_file_map(struct efs_memfiles *memfiles, uint8_t *at, size_t 
 
 int efs_window_file_open(struct efs_memfiles *memfiles, const struct efs_window_file *file)
 {
-    return file->name ? efs_sys_openat(memfiles->reading, name_of(file->name).text, O_RDONLY | O_NOFOLLOW, 0)
+    return file->name ? efs_sys_openat(memfiles->readonly, name_of(file->name).text, O_RDONLY | O_NOFOLLOW, 0)
                       : -EOPNOTSUPP;
 }
 

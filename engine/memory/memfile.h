@@ -2,23 +2,23 @@
 /*
  * memfile.h - memory files: mapped memory for decoded experts, which can be passed to other processes. The functions
  * make system calls and are called without efs.lock. A memory file is used by one owner at a time; only
- * efs_memfile_show() and efs_memfile_make_window() may be called concurrently.
+ * efs_memfile_export() and efs_memfile_make_window() may be called concurrently.
  *
  * A memory file keeps no descriptor open, because the process may have few (RLIMIT_NOFILE): it is a file of a private
- * tmpfs that is opened by name when needed, or an anonymous shared mapping. The descriptor of a SHOWN file stays open
- * until efs_memfile_take_fd().
+ * tmpfs that is opened by name when needed, or an anonymous shared mapping. The descriptor of an EXPORTED file stays
+ * open until efs_memfile_take_fd().
  *
  * PRIVATE: never passed to another process. It may be refilled with other experts and freed.
  *
- * SHOWN: its file was passed on. Its pages may be referenced from pipes, socket queues, I/O that pinned them, or opens
- * that the kernel has not completed. So it is never written, truncated or punched again, and is freed as a whole: the
- * kernel frees each page when its last user releases it.
+ * EXPORTED: its file was passed on. Its pages may be referenced from pipes, socket queues, I/O that pinned them, or
+ * opens that the kernel has not completed. So it is never written, truncated or punched again, and is freed as a whole:
+ * the kernel frees each page when its last user releases it.
  *
  * WINDOW: its descriptor was passed on as a window; readers expect its content to change to other experts. It is
- * refilled, but never becomes SHOWN.
+ * refilled, but never becomes EXPORTED.
  *
- * Transitions: PRIVATE -> SHOWN or PRIVATE -> WINDOW, both permanent. Anonymous memory becomes SHOWN by mapping a copy
- * in a sealed memfd in its place, and never becomes a WINDOW.
+ * Transitions: PRIVATE -> EXPORTED or PRIVATE -> WINDOW, both permanent. Anonymous memory becomes EXPORTED by mapping a
+ * copy in a sealed memfd in its place, and never becomes a WINDOW.
  *
  * Segments of the chunk pool are window files from the start (struct efs_window_file).
  */
@@ -33,7 +33,7 @@
 
 #include "expertfs.h"
 
-enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_SHOWN, EFS_MEMFILE_WINDOW };
+enum efs_memfile_kind { EFS_MEMFILE_PRIVATE, EFS_MEMFILE_EXPORTED, EFS_MEMFILE_WINDOW };
 
 struct efs_memfile {
     struct efs_memfile *next;            /* in the list of free memory files */
@@ -41,17 +41,17 @@ struct efs_memfile {
     enum efs_memfile_kind kind;          /* changed only by memfile.c */
     bool populated;                      /* all its pages are allocated */
     bool empty; /* WINDOW: freeing it also removes the pages from mappings of other processes, which then read zeros */
-    int fd;     /* SHOWN: read-only descriptor that cannot be reopened for writing; < 0: not open */
+    int fd;     /* EXPORTED: read-only descriptor that cannot be reopened for writing; < 0: not open */
     uint32_t window;     /* WINDOW: its id */
     uint64_t name;       /* file name in the tmpfs; 0: anonymous */
-    uint8_t *data;       /* mapping; SHOWN: read-only */
+    uint8_t *data;       /* mapping; EXPORTED: read-only */
     size_t bytes;        /* whole pages */
     uint64_t file_bytes; /* size of the file that it contains */
 };
 
 /* Creates memory files; one per engine. */
 struct efs_memfiles {
-    int tmpfs, reading; /* root of a private, unmounted tmpfs with huge pages, and of its read-only clone; < 0: not
+    int tmpfs, readonly; /* root of a private, unmounted tmpfs with huge pages, and of its read-only clone; < 0: not
                            available, memfds are used */
     _Atomic uint64_t named;
     _Atomic uint32_t windows; /* last id assigned to a window */
@@ -66,14 +66,14 @@ struct efs_memfile *efs_memfile_new(struct efs_memfiles *memfiles, size_t bytes)
 /* Frees the memory file. */
 void efs_memfile_free(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 /* In a forked child: unmaps and closes the child's copy; the memory stays the parent's. */
-void efs_memfile_leave(const struct efs_memfile *memfile);
-/* Sets the file size for the next content, which occupies all pages of the memory file. Not for SHOWN files. */
+void efs_memfile_unmap_in_child(const struct efs_memfile *memfile);
+/* Sets the file size for the next content, which occupies all pages of the memory file. Not for EXPORTED files. */
 void efs_memfile_resize(struct efs_memfile *memfile, uint64_t file_bytes);
-/* Makes it SHOWN, with fd open, or a WINDOW. 0, also if it has that kind already; -EBUSY: it has the other kind, or
+/* Makes it EXPORTED, with fd open, or a WINDOW. 0, also if it has that kind already; -EBUSY: it has the other kind, or
  * is anonymous and cannot become a WINDOW; other -errno: its kind is unchanged. */
-errint_t efs_memfile_show(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
+errint_t efs_memfile_export(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
 errint_t efs_memfile_make_window(struct efs_memfiles *memfiles, struct efs_memfile *memfile);
-/* Moves the descriptor of a SHOWN file that is not in use to the caller, which closes it. < 0: it was not open. */
+/* Moves the descriptor of an EXPORTED file that is not in use to the caller, which closes it. < 0: it was not open. */
 int efs_memfile_take_fd(struct efs_memfile *memfile);
 /* Opens a read-only descriptor of a WINDOW, to be passed to another process; it cannot be reopened for writing. The
  * caller closes it. -errno (-EMFILE, ...) on failure. */

@@ -84,7 +84,7 @@ struct group_bytes {
 
 /* false: the cgroup has no limit; usage and memory.stat are then not read, because the kernel sums them over all
  * CPUs. */
-static bool memory_left_look(const struct efs_memory_group *g, struct group_bytes *bytes)
+static bool memory_left_read(const struct efs_memory_group *g, struct group_bytes *bytes)
 {
     char text[EFS_KERNEL_TEXT];
     uint64_t high = efs_kernel_number(g->high, UINT64_MAX);
@@ -101,7 +101,7 @@ static bool memory_left_look(const struct efs_memory_group *g, struct group_byte
 static int64_t memory_left_in_group(const struct efs_memory_group *g)
 {
     struct group_bytes b;
-    if (!memory_left_look(g, &b))
+    if (!memory_left_read(g, &b))
         return INT64_MAX;
     return memory_left_of(b.limit, memory_left_less(b.usage, b.cache), memory_left_margin(b.limit));
 }
@@ -143,7 +143,7 @@ void efs_memory(struct efs_memory *out)
                                 .free_bytes = efs_kernel_field(text, "MemFree", 0) * 1024};
     for (uint32_t i = 0; i < left.count; i++) {
         struct group_bytes b;
-        if (!memory_left_look(&left.groups[i], &b))
+        if (!memory_left_read(&left.groups[i], &b))
             continue;
         lower(&memory.available_bytes, memory_left_less(b.limit, memory_left_less(b.usage, b.cache)));
         lower(&memory.free_bytes, memory_left_less(b.limit, b.usage));

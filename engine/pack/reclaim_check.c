@@ -61,7 +61,7 @@ errint_t efs_reclaim_check_exclusive(struct efs_reclaim *r, struct efs_error *er
         int fd = efs_reclaim_open(r, f, O_RDWR, true, err);
         if (fd < 0)
             return fd;
-        int rc = efs_sys_alone(fd);
+        int rc = efs_sys_is_sole_user(fd);
         efs_sys_close(fd);
         if (rc == -EAGAIN)
             return efs_fail(err, -EBUSY, "%s/%s: another program has it open or mapped; end that first", r->root,

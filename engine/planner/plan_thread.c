@@ -300,7 +300,7 @@ static void thread_plan(struct efs_plan_thread *s)
     s->plan_ns = took;
     s->planned = true;
     pthread_cond_broadcast(&s->first);
-    efs_again(fs, EFS_AGAIN_REST); /* the new plan may leave memory for EFS_LOAD_WARM */
+    efs_retry(fs, EFS_RETRY_IDLE); /* the new plan may leave memory for EFS_LOAD_WARM */
     efs_unlock(fs);
 }
 
@@ -361,7 +361,7 @@ static void look_for_room(struct efs *fs)
 {
     efs_lock(fs);
     efs_budget_shrink(fs);
-    efs_again(fs, EFS_AGAIN_LEASES);
+    efs_retry(fs, EFS_RETRY_LEASES);
     efs_unlock(fs);
 }
 
@@ -395,7 +395,7 @@ static void *plan_thread_run(void *arg)
         bool plan = !s->stop && (s->asked || ((told || due) && has_drifted(s)));
         efs_unlock(fs);
         if (efs_now_ns() - looked > MEMORY_LOOK_NS) {
-            efs_supply_look(fs);
+            efs_refill_measure(fs);
             looked = efs_now_ns();
         }
         if (look)

@@ -38,26 +38,26 @@ struct served {
     struct efs_leases leases;
 };
 
-/* Work that runs when the lock is released, in the order of enum efs_again; calls into rooms above the caller. */
-static const struct efs_hooks hooks = {.again = {[EFS_AGAIN_BUDGET] = efs_budget_follow,
-                                                 [EFS_AGAIN_EXTENTS] = efs_extents_retry,
-                                                 [EFS_AGAIN_MOVE] = efs_extents_move,
-                                                 [EFS_AGAIN_SEGMENTS] = efs_budget_retire,
-                                                 [EFS_AGAIN_PREFAULT] = efs_prefault,
-                                                 [EFS_AGAIN_REST] = efs_guess_go_on,
-                                                 [EFS_AGAIN_LEASES] = efs_leases_retry,
-                                                 [EFS_AGAIN_CODED] = efs_coded_retry,
-                                                 [EFS_AGAIN_PLAN] = efs_plan_thread_wake},
+/* Work that runs when the lock is released, in the order of enum efs_retry; calls into rooms above the caller. */
+static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget_follow,
+                                                 [EFS_RETRY_EXTENTS] = efs_extents_retry,
+                                                 [EFS_RETRY_MOVE] = efs_extents_move,
+                                                 [EFS_RETRY_SEGMENTS] = efs_budget_retire,
+                                                 [EFS_RETRY_PREFAULT] = efs_prefault,
+                                                 [EFS_RETRY_IDLE] = efs_guess_go_on,
+                                                 [EFS_RETRY_LEASES] = efs_leases_retry,
+                                                 [EFS_RETRY_CODED] = efs_coded_retry,
+                                                 [EFS_RETRY_PLAN] = efs_plan_thread_wake},
                                        .add_segment = efs_budget_add_segment,
                                        .has_segment = efs_budget_has_segment,
-                                       .saw = efs_plan_thread_saw,
-                                       .warmed = efs_guess_filled,
-                                       .supply = efs_supply,
-                                       .guessed = efs_guess_ended,
-                                       .asked = efs_guess_asked,
+                                       .plan_request = efs_plan_thread_saw,
+                                       .warm_done = efs_guess_filled,
+                                       .refill = efs_refill,
+                                       .prefetch_done = efs_guess_ended,
+                                       .prefetch_request = efs_guess_asked,
                                        .free_memfiles = efs_full_memfiles_free,
-                                       .begin = efs_lease_begin_all,
-                                       .answer = efs_lease_answer};
+                                       .start_loads = efs_lease_begin_all,
+                                       .complete_leases = efs_lease_answer};
 
 static struct efs *served_new(const struct efs_options *options)
 {
@@ -71,17 +71,17 @@ static struct efs *served_new(const struct efs_options *options)
     fs->leases = &s->leases;
     fs->options = *options;
     fs->hooks = &hooks;
-    fs->active = 1;
+    fs->in_flight = 1;
     efs_owner_begin(&fs->owner);
     efs_deferred_init(&fs->deferred);
     pthread_mutex_init(&fs->lock, NULL);
-    pthread_cond_init(&fs->quiet, NULL);
+    pthread_cond_init(&fs->drained, NULL);
     return fs;
 }
 
 static void served_free(struct efs *fs)
 {
-    pthread_cond_destroy(&fs->quiet);
+    pthread_cond_destroy(&fs->drained);
     pthread_mutex_destroy(&fs->lock);
     efs_owner_end(&fs->owner);
     free(EFS_CONTAINER(fs, struct served, efs));
@@ -278,7 +278,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
                                     .arena = &fs->arena,
                                     .stats = &fs->stats,
                                     .estimator = fs->estimator,
-                                    .ended = efs_extents_ended,
+                                    .completed = efs_extents_completed,
                                     .fell_back = served_fell_back,
                                     .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
@@ -286,7 +286,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         rc = efs_disk_start(&disk, &fs->disk);
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
-    efs_supply_look(fs);
+    efs_refill_measure(fs);
     return efs_plan_thread_start(fs, err);
 }
 
@@ -317,9 +317,9 @@ static void served_stop(struct efs *fs)
  * the process exits; the chunk pool is not mapped in the child. */
 static void served_leave(struct efs *fs)
 {
-    efs_disk_leave(fs->disk);
-    efs_full_unmap(fs);
-    efs_budget_leave(fs);
+    efs_disk_close_in_child(fs->disk);
+    efs_full_close_in_child(fs);
+    efs_budget_close_in_child(fs);
     efs_view_destroy(&fs->view);
     efs_store_close(fs->store);
     efs_owner_end(&fs->owner);
@@ -350,22 +350,22 @@ void efs_close(struct efs *fs)
 {
     if (!fs)
         return;
-    if (!efs_is_here(fs)) {
+    if (!efs_is_this_process(fs)) {
         served_leave(fs);
         return;
     }
     efs_lock(fs);
     fs->closing = true;
-    efs_again(fs, EFS_AGAIN_EXTENTS); /* cancels the waiters */
-    efs_again(fs, EFS_AGAIN_LEASES);
-    efs_again(fs, EFS_AGAIN_CODED);
+    efs_retry(fs, EFS_RETRY_EXTENTS); /* cancels the waiters */
+    efs_retry(fs, EFS_RETRY_LEASES);
+    efs_retry(fs, EFS_RETRY_CODED);
     efs_unlock(fs);
     efs_guess_stop(fs);
     efs_plan_thread_stop(fs);
     efs_lock(fs);
-    atomic_fetch_sub(&fs->active, 1); /* from here on the last active operation signals quiet */
-    while (atomic_load(&fs->active))
-        pthread_cond_wait(&fs->quiet, &fs->lock);
+    atomic_fetch_sub(&fs->in_flight, 1); /* from here on the last active operation signals drained */
+    while (atomic_load(&fs->in_flight))
+        pthread_cond_wait(&fs->drained, &fs->lock);
     efs_unlock(fs);
     served_stop(fs);
 }
@@ -379,7 +379,7 @@ const char *efs_cpu_path(void)
 
 errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
 {
-    errint_t rc = efs_served_check(fs, err);
+    errint_t rc = efs_check_process(fs, err);
     if (rc < 0)
         return rc;
     struct efs_memory memory;
@@ -421,11 +421,11 @@ errint_t efs_file_info(const struct efs *fs, uint32_t file, struct efs_file_info
 void efs_stats(struct efs *fs, struct efs_stats *out)
 {
     struct efs_stats stats = {0};
-    if (!efs_is_here(fs)) {
+    if (!efs_is_this_process(fs)) {
         *out = stats;
         return;
     }
-    uint32_t inflight = atomic_load(&fs->active) - 1; /* read first: if 0, the counters below are final */
+    uint32_t inflight = atomic_load(&fs->in_flight) - 1; /* read first: if 0, the counters below are final */
 #define COPY(name, kind, extent, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
@@ -452,7 +452,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 {
     uint32_t expert = id.number;
     struct efs_expert_info info;
-    if (!efs_is_here(fs))
+    if (!efs_is_this_process(fs))
         return -ECHILD;
     if (expert >= fs->store->expert_count)
         return -ENOENT;
@@ -479,7 +479,7 @@ errint_t efs_expert_info(struct efs *fs, struct efs_expert_id id, struct efs_exp
 
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
-    EFS_WITH_POINTS;
+    EFS_C_LOCALE;
     errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
     if (rc == -ENODATA)
         rc = efs_guess_describe(fs, what, text, bytes);

@@ -98,7 +98,7 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     store->index = efs_sys_aligned_alloc(EFS_ALIGN, store->index_bytes ? store->index_bytes : 1);
     if (!store->index)
         return efs_fail(err, -ENOMEM, "%s: no memory for the index (%zu bytes)", store->path, store->index_bytes);
-    efs_sys_ask_huge(store->index, store->index_bytes);
+    efs_sys_advise_huge(store->index, store->index_bytes);
     int rc = efs_sys_pread_all(store->fd, store->index, store->index_bytes, tables[0].offset);
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the index at offset %llu: %s",

@@ -15,7 +15,7 @@
 
 #define SEGMENT (8u << 20)
 #define READ_BYTES 4096u
-#define LARGE_BYTES (3u << 20) /* two exceed EFS_DISK_SPARE_BYTES */
+#define LARGE_BYTES (3u << 20) /* two exceed EFS_DISK_SPECULATIVE_BYTES */
 #define READS 8u
 
 struct test_read {
@@ -60,7 +60,7 @@ static void submit(struct line *l, struct test_read *r, size_t bytes, bool ahead
                                         .data = l->arena.segments[l->arena.newest].base,
                                         .segment = l->arena.newest,
                                         .ahead = ahead,
-                                        .spare_time = spare,
+                                        .speculative = spare,
                                         .complete = read_ended}};
     efs_disk_submit(l->disk, &r->request);
 }
@@ -68,7 +68,7 @@ static void submit(struct line *l, struct test_read *r, size_t bytes, bool ahead
 static void change(struct line *l, unsigned i, enum efs_disk_change to)
 {
     atomic_store(&l->reads[i].request.change, to);
-    efs_disk_look(l->disk);
+    efs_disk_apply_changes(l->disk);
 }
 
 static void line_wait_held(struct line *l)
@@ -210,7 +210,7 @@ TEST(between_pieces_a_read_is_cancelled_or_raised)
     change(l, 1, EFS_DISK_RAISE);
     line_go(l, 2);
     assert_int_equal(l->reads[1].error, 0);
-    assert_false(l->reads[1].request.spare_time);
+    assert_false(l->reads[1].request.speculative);
     assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 2); /* the two remaining pieces are one read */
     line_end(l);
 }
@@ -226,7 +226,7 @@ TEST(what_is_raised_is_demand)
     for (unsigned raised = 1; raised <= 4; raised += 3) {
         assert_int_equal(l->reads[raised].error, 0);
         assert_true(begun_before(l, raised, 0) && begun_before(l, raised, 2) && begun_before(l, raised, 3));
-        assert_false(l->reads[raised].request.ahead || l->reads[raised].request.spare_time);
+        assert_false(l->reads[raised].request.ahead || l->reads[raised].request.speculative);
     }
     line_end(l);
 }
@@ -332,7 +332,7 @@ TEST(what_is_cancelled_is_not_read)
     line_end(l);
 }
 
-/* Only efs_disk_look() wakes the thread, which otherwise waits for the read in flight. */
+/* Only efs_disk_apply_changes() wakes the thread, which otherwise waits for the read in flight. */
 TEST(a_look_wakes_the_thread)
 {
     struct line *l = line_begin();

@@ -293,17 +293,17 @@ TEST(what_came_in_vain_goes_first)
     efs_close(fs);
 }
 
-static bool is_awaited(struct efs *fs, uint32_t expert)
+static bool is_prefetched(struct efs *fs, uint32_t expert)
 {
-    bool awaited = false;
+    bool prefetched = false;
     efs_lock(fs);
     for (uint32_t x = efs_expert_extent_first(fs, expert); x < efs_expert_extent_end(fs, expert); x++)
-        awaited |= efs_extent(fs, x)->awaited;
+        prefetched |= efs_extent(fs, x)->prefetched;
     efs_unlock(fs);
-    return awaited;
+    return prefetched;
 }
 
-/* A client reports that a layer has chosen a prefetched expert, but does not request it: the expert stays awaited
+/* A client reports that a layer has chosen a prefetched expert, but does not request it: the expert stays prefetched
  * (evicted last) for one more pass, and no longer; also when the sequence ends. */
 TEST(what_nobody_comes_for_goes)
 {
@@ -315,18 +315,18 @@ TEST(what_nobody_comes_for_goes)
         assert_int_equal(observe(client, 5, 0, other, 1), 0);
         assert_int_equal(hint(client, 1, guessed, 1), 0);
         when_calm(fs);
-        assert_true(is_awaited(fs, EXPERTS + 9));
+        assert_true(is_prefetched(fs, EXPERTS + 9));
         assert_int_equal(observe(client, 0, 1, guessed, 1), 0);
         assert_int_equal(observe(client, 5, 1, other, 1), 0);
         assert_int_equal(observe(client, 0, 2, other, 1), 0);
         assert_int_equal(observe(client, 0, 0, other, 1), 0);
-        assert_true(is_awaited(fs, EXPERTS + 9)); /* for a late request */
-        assert_true(told(fs, "hints", 10) == 0);  /* wasted */
+        assert_true(is_prefetched(fs, EXPERTS + 9)); /* for a late request */
+        assert_true(told(fs, "hints", 10) == 0);     /* wasted */
         if (over)
             assert_int_equal(observe(client, 0, 1, NULL, 0), 0);
         else
             assert_int_equal(observe(client, 0, 1, guessed, 1), 0);
-        assert_false(is_awaited(fs, EXPERTS + 9));
+        assert_false(is_prefetched(fs, EXPERTS + 9));
         assert_true(told(fs, "hints", 10) == 1);
         efs_client_close(client);
         efs_close(fs);
@@ -580,10 +580,10 @@ TEST(asked_for_what_was_cancelled)
     struct efs *fs = open_store(256 * MIB, "always");
     assert_int_equal(efs_set(fs, "prefetch", "off", NULL, NULL), 0); /* only the test prefetches */
     efs_lock(fs);
-    assert_true(efs_extents_guess(fs, e) > 0);
-    efs_extents_guess_cancel(fs, e);
+    assert_true(efs_extents_prefetch(fs, e) > 0);
+    efs_extents_prefetch_cancel(fs, e);
     efs_cache_request(fs, &e, NULL, 1, true);
-    assert_int_equal(efs_cache_kept(fs, e), EFS_POOL_C);
+    assert_int_equal(efs_cache_target(fs, e), EFS_POOL_C);
     efs_unlock(fs); /* only now the I/O thread sees the cancellation */
     struct efs_stats s = when_calm(fs);
     assert_int_equal(info_of(fs, e).state, 'M');

@@ -97,7 +97,7 @@ static void hand_out(struct end *s, int fd, uint32_t layer, uint32_t expert, uin
     window->told = s->manner != ALWAYS_NEW;
 }
 
-static void give_back(struct end *s, uint32_t tag)
+static void release_pages(struct end *s, uint32_t tag)
 {
     for (uint32_t w = 0; w < WINDOWS; w++)
         if (s->windows[w].tag == tag) {
@@ -161,7 +161,7 @@ static void serve_one(struct end *s, int fd)
                 break;
             if (ask.head.kind == EFS_EXPORT_DROP) {
                 used[tag] = false;
-                give_back(s, tag);
+                release_pages(s, tag);
                 continue;
             }
             uint32_t before = s->handed;

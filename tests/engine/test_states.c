@@ -465,7 +465,7 @@ static void machine_leaves_mib(struct efs *fs, uint64_t mib)
                         (unsigned long long)(64 + mib) * 1024) > 0);
     assert_int_equal(fflush(machine.meminfo), 0);
     fs->budget->memory_left.machine = fileno(machine.meminfo);
-    efs_supply_look(fs);
+    efs_refill_measure(fs);
     efs_budget_wait(fs);
     efs_lock(fs); /* the budget rises only when a test requires it, even on a slow machine */
     fs->budget->effective.since_ns = UINT64_MAX / 2;

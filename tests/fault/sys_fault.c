@@ -144,7 +144,7 @@ FAILING(int, efs_sys_writeback, WRITEBACK, (int fd, uint64_t offset, uint64_t by
         (fd, offset, bytes, wait))
 FAILING(int, efs_sys_memfd_create, MEMFD, (const char *name, unsigned flags), (name, flags))
 FAILING(int, efs_sys_add_seals, SEALS, (int fd, int seals), (fd, seals))
-FAILING(int, efs_sys_clone_reading_mounted, CLONE_READING_MOUNTED, (int mount), (mount))
+FAILING(int, efs_sys_clone_readonly_mounted, CLONE_READING_MOUNTED, (int mount), (mount))
 FAILING(int, efs_sys_munmap, MUNMAP, (void *addr, size_t bytes), (addr, bytes))
 FAILING(int, efs_sys_madvise, MADVISE, (void *addr, size_t bytes, int advice), (addr, bytes, advice))
 FAILING(int, efs_sys_thread, THREAD, (pthread_t * thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
@@ -305,11 +305,11 @@ void fault_old_kernel(bool on)
     old_kernel = on;
 }
 
-WRAPPED(int, efs_sys_clone_reading, (int mount))
+WRAPPED(int, efs_sys_clone_readonly, (int mount))
 {
     if (old_kernel)
         return -EINVAL;
-    return fails(FAULT_CLONE_READING) ? -plan.error : __real_efs_sys_clone_reading(mount);
+    return fails(FAULT_CLONE_READING) ? -plan.error : __real_efs_sys_clone_readonly(mount);
 }
 
 WRAPPED(int, efs_sys_close, (int fd))
@@ -320,10 +320,11 @@ WRAPPED(int, efs_sys_close, (int fd))
     return failed ? -plan.error : rc;
 }
 
-WRAPPED(int, efs_sys_uring_pin, (struct io_uring * ring, unsigned memfile, void *base, size_t bytes))
+WRAPPED(int, efs_sys_uring_register, (struct io_uring * ring, unsigned memfile, void *base, size_t bytes))
 {
-    return fails(bytes ? FAULT_URING_PIN : FAULT_URING_UNPIN) ? -plan.error
-                                                              : __real_efs_sys_uring_pin(ring, memfile, base, bytes);
+    return fails(bytes ? FAULT_URING_PIN : FAULT_URING_UNPIN)
+               ? -plan.error
+               : __real_efs_sys_uring_register(ring, memfile, base, bytes);
 }
 
 WRAPPED(int, efs_sys_uring_result, (int result))

@@ -93,7 +93,7 @@ static void wait_for(struct line *l, unsigned count)
         count -= sem_wait(&l->ended) == 0;
 }
 
-/* Submits all reads at once, as pairs of neighbours; a quarter of them with spare_time. */
+/* Submits all reads at once, as pairs of neighbours; a quarter of them speculative. */
 static void read_all(struct line *l)
 {
     memset(l->arena.segments[0].base, 0, READS * (size_t)READ_BYTES);
@@ -102,7 +102,7 @@ static void read_all(struct line *l)
                                          .request = {.offset = (i + i / 2) * (uint64_t)READ_BYTES,
                                                      .bytes = READ_BYTES,
                                                      .data = l->arena.segments[0].base + i * (size_t)READ_BYTES,
-                                                     .spare_time = i % 4 == 3,
+                                                     .speculative = i % 4 == 3,
                                                      .complete = read_ended}};
         l->reads[i].request.next = i + 1 < READS ? &l->reads[i + 1].request : NULL;
     }
@@ -122,7 +122,7 @@ static void unpin(struct line *l)
     l->reads[0] = (struct test_read){.line = l, .request = {.complete = read_ended}};
     efs_disk_submit(l->disk, &l->reads[0].request);
     wait_for(l, 1);
-    assert_false(l->arena.segments[0].pinned);
+    assert_false(l->arena.segments[0].registered);
 }
 
 static bool has_ring(void)
@@ -166,7 +166,7 @@ TEST(test_unpinning)
         skip();
     line_begin(&l);
     read_all(&l);
-    bool pinned = l.arena.segments[0].pinned;
+    bool pinned = l.arena.segments[0].registered;
     fault_plan(FAULT_URING_UNPIN, 1, ENOSYS, true);
     unpin(&l);
     assert_int_equal(atomic_load(&l.stats.io_uring), !pinned);

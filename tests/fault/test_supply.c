@@ -86,10 +86,10 @@ static unsigned count_state(char state)
 /* Resets the last check of free memory: the first caller that needs one has to retry. */
 static void nobody_looked(void)
 {
-    struct efs_supply *s = &served->budget->supply;
+    struct efs_refill *s = &served->budget->refill;
     efs_lock(served);
-    atomic_store(&s->asked_ns, 0);
-    atomic_store(&s->looked_ns, 0);
+    atomic_store(&s->used_ns, 0);
+    atomic_store(&s->measured_ns, 0);
     efs_unlock(served);
 }
 
@@ -100,32 +100,33 @@ static pthread_t freeing;
 static void *free_some(void *arg)
 {
     (void)arg;
-    efs_supply(served, true);
+    efs_refill(served, true);
     return NULL;
 }
 
 /* Frees memory in the middle of a check. */
 static void free_meanwhile(void)
 {
-    struct efs_supply *s = &served->budget->supply;
+    struct efs_refill *s = &served->budget->refill;
     assert_int_equal(pthread_create(&freeing, NULL, free_some, NULL), 0);
-    while (atomic_load(&s->freed) == atomic_load(&s->seen))
+    while (atomic_load(&s->frees) == atomic_load(&s->frees_measured))
         usleep(100);
 }
 
 TEST(test_freed_while_looking)
 {
     open_store((struct efs_options){.budget_bytes = 128 * MIB});
-    struct efs_supply *s = &served->budget->supply;
+    struct efs_refill *s = &served->budget->refill;
     quiet();
-    efs_supply(served, false);
-    atomic_store(&s->seen, atomic_load(&s->freed)); /* ignore memory freed earlier */
+    efs_refill(served, false);
+    atomic_store(&s->frees_measured, atomic_load(&s->frees)); /* ignore memory freed earlier */
     nobody_looked();
-    atomic_store(&s->asked_ns, efs_now_ns());
+    atomic_store(&s->used_ns, efs_now_ns());
     fault_meanwhile(FAULT_PREAD, free_meanwhile);
-    efs_supply(served, false);
+    efs_refill(served, false);
     pthread_join(freeing, NULL);
-    assert_int_equal(atomic_load(&s->seen), atomic_load(&s->freed)); /* the thread that freed it caused another check */
+    assert_int_equal(atomic_load(&s->frees_measured),
+                     atomic_load(&s->frees)); /* the thread that freed it caused another check */
     efs_close(served);
 }
 
