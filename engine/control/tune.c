@@ -2,7 +2,7 @@
 /* tune.c - efs_set(), efs_get(), efs_pin(): tune_text.c parses the values; budget, cache and plan thread apply them. */
 #include "budget.h"
 #include "cache.h"
-#include "guess.h"
+#include "prefetcher.h"
 #include "plan_thread.h"
 #include "text.h"
 #include "tune_text.h"

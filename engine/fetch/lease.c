@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease.c - leases on full experts: joined, filled, queued for room, released. Requested by lease_open.c and
+ * lease.c - leases on full experts: joined, filled, queued for room, released. Requested by lease_coalesce.c and
  * request_begin.c.
  */
 #include "lease.h"

@@ -14,11 +14,11 @@ struct efs_leases {
     uint32_t *coded_holds;                       /* by expert: coded items of requests that hold it or are loading it */
     struct efs_full_waiter *queue, **queue_tail; /* FIFO of fs->leases_waiting leases that wait for room */
     /* Opens to be loaded as one request, newest first, and the job that takes the list, queued while it is not empty.
-     * Opens are added with the lock and taken without (lease_open.c). */
+     * Opens are added with the lock and taken without (lease_coalesce.c). */
     _Atomic(struct efs_full_waiter *) gathered;
     struct efs_job gather_job;
     enum efs_memfile_kind last_use;                       /* use of the last requested lease: EXPORTED or WINDOW */
-    struct efs_request_item *coded_waiting, **coded_tail; /* FIFO of fs->coded_waiting experts (coded_line.c) */
+    struct efs_request_item *coded_waiting, **coded_tail; /* FIFO of fs->coded_waiting experts (coded_admission.c) */
     _Atomic uint8_t *brought; /* by expert, a bit for each form: is being loaded without a holder (request.c) */
 };
 
@@ -43,7 +43,7 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, v
 void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w);
 
 void efs_leases_retry(struct efs *fs); /* EFS_RETRY_LEASES: starts leases that waited for room */
-void efs_coded_retry(struct efs *fs);  /* EFS_RETRY_CODED: starts coded experts that waited (coded_line.c) */
+void efs_coded_retry(struct efs *fs);  /* EFS_RETRY_CODED: starts coded experts that waited (coded_admission.c) */
 
 /* The memory file of a leased expert as a window. As efs_request_window() and efs_request_open_window(). */
 struct efs_window;

@@ -3,7 +3,7 @@
  * request.c - the life of a request after it was started (request_begin.c): experts are loaded, reported, waited for
  * and dropped.
  */
-#include "request_core.h"
+#include "request_internal.h"
 
 #include "cache.h"
 #include "clock.h"

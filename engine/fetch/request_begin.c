@@ -3,7 +3,7 @@
  * request_begin.c - starts requests of a layer's experts (ZipMoE 3.3): as leases on full ones, or as references on
  * their chunks. All memory is allocated first: after the cache state has counted a request, starting it cannot fail.
  */
-#include "request_core.h"
+#include "request_internal.h"
 
 #include "budget.h"
 #include "cache.h"

@@ -3,7 +3,7 @@
  * request_windows.c - experts of a request for other processes: the window of a full expert; the windows, offsets and
  * layout of a coded one's extents. Without lock: held experts do not move.
  */
-#include "request_core.h"
+#include "request_internal.h"
 
 #include "extent_internal.h"
 #include "lease.h"

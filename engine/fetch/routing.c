@@ -3,7 +3,7 @@
 #include "expertfs-private.h"
 
 #include "cache.h"
-#include "guess.h"
+#include "prefetcher.h"
 #include "sys.h"
 
 #include <errno.h>

@@ -13,7 +13,7 @@
 #include "thread.h"
 #include "extent_internal.h"
 #include "lease.h"
-#include "guess.h"
+#include "prefetcher.h"
 
 #include <errno.h>
 #include <stdlib.h>

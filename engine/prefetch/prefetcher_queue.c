@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guess_queue.c - see guess.h: reads what the queue selects, tracks prefetched experts until they are used or dropped,
+/* prefetcher_queue.c - see prefetcher.h: reads what the queue selects, tracks prefetched experts until they are used or dropped,
  * and fills empty memory. */
-#include "guess_core.h"
+#include "prefetcher_internal.h"
 
 #include "budget.h"
 #include "estimator.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guess_sequences.c - see guess.h: positions of sequences, their observations and hints. */
-#include "guess_core.h"
+/* prefetcher_sequences.c - see prefetcher.h: positions of sequences, their observations and hints. */
+#include "prefetcher_internal.h"
 
 #include "expertfs-private.h"
 

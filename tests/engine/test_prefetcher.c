@@ -13,7 +13,7 @@
 #include "cache.h"
 #include "extent_internal.h"
 #include "fixture.h"
-#include "guess.h"
+#include "prefetcher.h"
 #include "expertfs-private.h"
 
 #define LAYERS 3u

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease_open.c - leases for opens of experts' files. An expert that is full or being filled is leased at once; opens of
+ * lease_coalesce.c - leases for opens of experts' files. An expert that is full or being filled is leased at once; opens of
  * other experts that arrive at about the same time are collected, and those of a layer become one request: a reader
  * that opens a layer's experts one by one is served as if it had requested them at once (ZipMoE 3.3).
  */
 #include "lease.h"
 #include "container.h"
-#include "request_core.h"
+#include "request_internal.h"
 
 #include "cache.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guess.c - see guess.h: switches prefetch on and off, and formats its statistics. */
-#include "guess_core.h"
+/* prefetcher.c - see prefetcher.h: switches prefetch on and off, and formats its statistics. */
+#include "prefetcher_internal.h"
 
 #include "budget.h"
 #include "sys.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expert_find.c - finds experts by stack, layer and number in the layer. */
+/* expert_lookup.c - finds experts by stack, layer and number in the layer. */
 #include "expertfs-private.h"
 
 #include "cache.h"

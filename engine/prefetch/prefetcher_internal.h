@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guess_core.h - shared by the files of prefetch: guess.c (settings and texts), guess_sequences.c (observations and
- * hints), guess_queue.c (the queue and its reads), guess_thread.c (the predictor).
+ * prefetcher_internal.h - shared by the files of prefetch: prefetcher.c (settings and texts), prefetcher_sequences.c (observations and
+ * hints), prefetcher_queue.c (the queue and its reads), prefetcher_thread.c (the predictor).
  */
 #ifndef EFS_GUESS_CORE_H
 #define EFS_GUESS_CORE_H
 
-#include "guess.h"
+#include "prefetcher.h"
 
 #include "cache.h"
 
@@ -113,7 +113,7 @@ struct efs_guessing {
 };
 
 /* ---- with efs.lock held ---- */
-/* guess_queue.c */
+/* prefetcher_queue.c */
 /* Submits candidates[0 .. count), of which layer, expert, due and probability are set, with their distances, for a
  * sequence at position now: the governor weighs them and queues those worth a read. */
 void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count);
@@ -128,12 +128,12 @@ void efs_guess_over(struct efs *fs, uint64_t sequence);
 /* Adjusts the share of the chunk pool and the queue's limits to the budget and the governor. */
 void efs_guess_share(struct efs *fs);
 
-/* guess_sequences.c */
+/* prefetcher_sequences.c */
 struct efs_guess_sequence *efs_guess_find(struct efs_guessing *g, uint64_t id);
 /* Ends all sequences. */
 void efs_guess_forget(struct efs *fs);
 
-/* guess_thread.c */
+/* prefetcher_thread.c */
 void *efs_guess_thread(void *guessing);
 #define EFS_GUESS_THREAD_BYTES (256u << 10) /* memory of the thread in addition to the predictor */
 

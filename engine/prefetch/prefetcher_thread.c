@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guess_thread.c - see guess.h: the thread that owns the predictor. For each observed layer it trains the predictor,
+ * prefetcher_thread.c - see prefetcher.h: the thread that owns the predictor. For each observed layer it trains the predictor,
  * scores earlier predictions and submits new ones. If it is slower than the layers, the ring of observations fills up
  * and layers are dropped.
  */
-#include "guess_core.h"
+#include "prefetcher_internal.h"
 
 #include "regular.h"
 #include "state_file.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* request_core.h - shared by the files of requests. */
+/* request_internal.h - shared by the files of requests. */
 #ifndef EFS_REQUEST_CORE_H
 #define EFS_REQUEST_CORE_H
 
@@ -53,7 +53,7 @@ void efs_request_unref(struct efs_request *request);
 bool efs_brought_begin(struct efs *fs, uint32_t expert, enum efs_form form);
 void efs_brought_end(struct efs *fs, uint32_t expert, enum efs_form form);
 
-/* With efs.lock (coded_line.c): appends an item to the queue for room, or puts it at the head; starts the items that
+/* With efs.lock (coded_admission.c): appends an item to the queue for room, or puts it at the head; starts the items that
  * have room; releases the room of a started expert. */
 void efs_coded_wait(struct efs *fs, struct efs_request_item *item);
 void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * guess.h - prefetch: reads predicted experts before they are requested. Predictions come from a predictor or, as
+ * prefetcher.h - prefetch: reads predicted experts before they are requested. Predictions come from a predictor or, as
  * hints, from the runtime. A governor (sched/prefetch/governor.h) selects those worth a read and submits them to a
  * queue (prefetch.h), which is read in idle disk time.
  *

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coded_line.c - the queue of coded experts that wait for room: at most efs_budget_coded() bytes may be held coded,
+ * coded_admission.c - the queue of coded experts that wait for room: at most efs_budget_coded() bytes may be held coded,
  * because chunks with references cannot be evicted. The queue advances as experts are dropped.
  */
-#include "request_core.h"
+#include "request_internal.h"
 
 #include "budget.h"
 #include "lease.h"

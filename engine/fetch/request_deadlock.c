@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * request_stuck.c - detects waits that only the waiter itself could end: the experts that it waits for have no room
+ * request_deadlock.c - detects waits that only the waiter itself could end: the experts that it waits for have no room
  * while it holds the loaded ones, and it drops none before all are loaded.
  */
-#include "request_core.h"
+#include "request_internal.h"
 
 #include "budget.h"
 #include "full.h"
