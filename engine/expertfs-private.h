@@ -201,10 +201,10 @@ struct efs_request_how {
     /* Load the experts without holding them: later opens and reads find them in memory, or wait for them. Full up to a
      * quarter of the budget, else coded; form is ignored. An expert that is being loaded this way is not loaded
      * twice. */
-    bool bring;
+    bool preload;
     /* For other processes, as windows: called once for each expert, on any thread, possibly before the call returns.
      * The request ends when the last expert is dropped. args[i] is the argument for expert i; NULL: that expert is
-     * loaded as with bring, in the requested form. */
+     * loaded as with preload, in the requested form. */
     efs_arrived_fn *arrived;
     void *const *args;
     bool opened; /* with arrived: each expert is for an open of its file, in a memory file that other processes open */
@@ -212,7 +212,7 @@ struct efs_request_how {
 /*
  * Request experts of one layer by their numbers in the store, each once. They are read and decoded in this order. Does
  * not block. -EINVAL: a wrong number or form, an expert twice or of another layer; -ENOMEM; after an error arrived is
- * not called. The caller owns *request; it is NULL with bring and with arrived.
+ * not called. The caller owns *request; it is NULL with preload and with arrived.
  */
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **request, struct efs_error *err);
@@ -222,14 +222,14 @@ int efs_request_event(struct efs_request *request);
 /* As efs_client_wait(). */
 errint_t efs_request_wait(struct efs_request *request);
 /* An expert that arrived has reported; or has not yet: then request is NULL, and arg is its argument. */
-struct efs_request_held {
+struct efs_request_ref {
     struct efs_request *request;
     uint32_t index;
     const void *arg;
 };
 /* For a client that waits for all of these experts without dropping one: whether it waits forever, because no expert is
  * being loaded and those that wait for room have none while the loaded ones are held. */
-bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held, uint32_t count);
+bool efs_requests_are_deadlocked(struct efs *fs, const struct efs_request_ref *held, uint32_t count);
 /* As efs_client_tensors(). */
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
                              uint32_t *count);
@@ -237,23 +237,23 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
 void efs_request_drop(struct efs_request *request, uint32_t index);
 /* Replaces efs_request_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed
  * on. */
-void efs_request_forget(struct efs_request *request, uint32_t index);
+void efs_request_detach(struct efs_request *request, uint32_t index);
 /* End the use of all experts; loads in flight complete in the background. NULL is fine. Call before efs_close(). */
 void efs_request_release(struct efs_request *request);
-void efs_request_leave(struct efs_request *request); /* efs_request_release() in a forked process */
+void efs_request_free_in_child(struct efs_request *request); /* efs_request_release() in a forked process */
 
 /* ---- prefetch ---------------------------------------------------------------------------------------------------- */
 
-/* efs_observe() and efs_hint() for a store. who: an observer, or 0: the mount, which has one sequence for all clients
+/* efs_observe() and efs_hint() for a store. observer: a number, or 0: the mount, which has one sequence for all clients
  * without an observer. */
-errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *routing,
-                          struct efs_error *err);
+errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const struct efs_routing *routing,
+                            struct efs_error *err);
 /* Check routing as far as possible without a store, and copy it: stack is not NULL in the copy. */
 errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *to, bool hint, struct efs_error *err);
 /* Returns a new observer, 1 or more. */
 uint32_t efs_routing_observer(struct efs *fs);
 /* Ends the observer and its sequences. */
-void efs_routing_observer_end(struct efs *fs, uint32_t who);
+void efs_routing_observer_end(struct efs *fs, uint32_t observer);
 
 /* ---- experts as windows ---------------------------------------------------------------------------------------- */
 
@@ -268,7 +268,7 @@ struct efs_window {
     uint64_t bytes, file_bytes; /* file_bytes: of a full expert's file at the start of the window; else 0 */
 };
 /* Whether coded experts can be handed out: needs chunk_windows and CAP_SYS_ADMIN. */
-bool efs_hands_out_coded(const struct efs *fs);
+bool efs_exports_coded(const struct efs *fs);
 /* EFS_FORM_FULL or EFS_FORM_CODED. */
 enum efs_form efs_request_form(const struct efs_request *request, uint32_t index);
 /* The window of a full expert; its fd is not opened. -EBUSY: efs_lease_fd() was called for it, or this process has no

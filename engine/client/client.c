@@ -258,7 +258,7 @@ void efs_client_release(struct efs_client_request *request)
     else if (request->of_mount)
         (here ? efs_mount_release : efs_mount_request_free_forked)(request->of_mount);
     else
-        (here ? efs_request_release : efs_request_leave)(request->in_process);
+        (here ? efs_request_release : efs_request_free_in_child)(request->in_process);
     free(request);
 }
 
@@ -281,7 +281,7 @@ static errint_t client_routing(struct efs_client *client, const struct efs_routi
     if (rc < 0)
         return rc;
     if (!client->mount)
-        return efs_routing_take(client->fs, client_observer(client), hint, from, err);
+        return efs_routing_submit(client->fs, client_observer(client), hint, from, err);
     rc = efs_routing_check(from, &routing, hint, err);
     return rc < 0 ? rc : efs_mount_routing(client->mount, &routing, hint, err);
 }

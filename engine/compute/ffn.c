@@ -26,11 +26,11 @@ struct ffn {
     struct efs_client_request *request; /* NULL: plain experts */
     struct efs_error *err;
     struct efs_team *team;
-    pthread_mutex_t lock; /* guards the fields below and the experts' phases, here and over */
+    pthread_mutex_t lock; /* guards the fields below and the experts' phases, ready and finished */
     pthread_cond_t changed;
     _Atomic unsigned changes; /* incremented at each broadcast of changed; efs_team_spin() polls it */
     bool fetching;            /* a thread waits for the next expert */
-    uint32_t left, come;      /* experts that are not finished; that were waited for */
+    uint32_t left, arrived;   /* experts that are not finished; that were waited for */
     errint_t error;           /* the first; threads then take no more blocks */
     struct efs_ffn_expert experts[];
 };
@@ -49,32 +49,33 @@ int efs_ffn_exponents(void *user, size_t shard, const uint8_t **e)
 
 /* Resources of a thread for one block: scratch of the products, and two exponent decoders, because gate and up are
  * computed together. */
-struct own {
+struct block_resources {
     void *scratch;
     struct efs_ffn_exponents exponents[2];
 };
 
-static errint_t own_get(struct ffn *f, unsigned thread, const struct efs_ffn_expert *e, struct own *own)
+static errint_t block_resources_get(struct ffn *f, unsigned thread, const struct efs_ffn_expert *e,
+                                    struct block_resources *res)
 {
     uint32_t cols = e->inner > f->mixture->hidden ? e->inner : f->mixture->hidden;
     size_t products = (efs_matvec_scratch_bytes(cols, e->tokens) + 63) / 64 * 64;
-    size_t shard = e->asks ? e->shard_elements : 0;
+    size_t shard = e->needs_exponents ? e->shard_elements : 0;
     uint8_t *memory = efs_team_scratch(f->team, thread, products + 2 * shard);
-    *own = (struct own){.scratch = memory};
+    *res = (struct block_resources){.scratch = memory};
     if (!memory)
         return -ENOMEM;
     for (int i = 0; i < 2 && shard; i++) {
-        own->exponents[i].e = memory + products + (size_t)i * shard;
-        if (efs_codec_scratch_new((uint32_t)shard, &own->exponents[i].scratch) < 0)
+        res->exponents[i].e = memory + products + (size_t)i * shard;
+        if (efs_codec_scratch_new((uint32_t)shard, &res->exponents[i].scratch) < 0)
             return -ENOMEM;
     }
     return 0;
 }
 
-static void own_free(struct own *own)
+static void block_resources_free(struct block_resources *res)
 {
     for (int i = 0; i < 2; i++)
-        efs_codec_scratch_free(own->exponents[i].scratch);
+        efs_codec_scratch_free(res->exponents[i].scratch);
 }
 
 /* A copy of the matrix that decodes exponents to this thread's scratch. */
@@ -107,26 +108,27 @@ static void gate_rows(struct efs_ffn_expert *e, uint32_t begin, uint32_t end)
     }
 }
 
-static errint_t run_up(struct efs_ffn_expert *e, struct own *own, uint32_t begin, uint32_t end)
+static errint_t run_up(struct efs_ffn_expert *e, struct block_resources *res, uint32_t begin, uint32_t end)
 {
-    struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &own->exponents[0]);
-    struct efs_matrix up = ffn_matrix(&e->up, e->coded[1], &own->exponents[1]);
+    struct efs_matrix gate = ffn_matrix(&e->gate, e->coded[0], &res->exponents[0]);
+    struct efs_matrix up = ffn_matrix(&e->up, e->coded[1], &res->exponents[1]);
     if (e->kind == EFS_FFN_SWIGLU)
-        return efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, own->scratch);
-    errint_t rc = efs_matvec(&gate, e->input, begin, end, e->h, e->inner, own->scratch);
+        return efs_matvec_swiglu(&gate, &up, e->input, begin, end, e->h, e->inner, res->scratch);
+    errint_t rc = efs_matvec(&gate, e->input, begin, end, e->h, e->inner, res->scratch);
     if (rc == 0 && e->u)
-        rc = efs_matvec(&up, e->input, begin, end, e->u, e->inner, own->scratch);
+        rc = efs_matvec(&up, e->input, begin, end, e->u, e->inner, res->scratch);
     if (rc == 0)
         gate_rows(e, begin, end);
     return rc;
 }
 
-static errint_t run_down(struct ffn *f, struct efs_ffn_expert *e, struct own *own, uint32_t begin, uint32_t end)
+static errint_t run_down(struct ffn *f, struct efs_ffn_expert *e, struct block_resources *res, uint32_t begin,
+                         uint32_t end)
 {
     const uint32_t hidden = f->mixture->hidden;
-    struct efs_matrix w = ffn_matrix(&e->down, e->coded[2], &own->exponents[0]);
+    struct efs_matrix w = ffn_matrix(&e->down, e->coded[2], &res->exponents[0]);
     float *out = e->out + (size_t)e->first_token * hidden;
-    errint_t rc = efs_matvec(&w, e->middle, begin, end, out, hidden, own->scratch);
+    errint_t rc = efs_matvec(&w, e->middle, begin, end, out, hidden, res->scratch);
     for (uint32_t t = 0; t < e->tokens && rc == 0 && e->bias[2]; t++)
         for (uint32_t i = begin; i < end; i++)
             out[(size_t)t * hidden + i] += e->bias[2][i];
@@ -136,11 +138,11 @@ static errint_t run_down(struct ffn *f, struct efs_ffn_expert *e, struct own *ow
 static errint_t run_block(struct ffn *f, struct efs_ffn_expert *e, bool down, uint32_t begin, uint32_t end,
                           unsigned thread)
 {
-    struct own own;
-    errint_t rc = own_get(f, thread, e, &own);
+    struct block_resources res;
+    errint_t rc = block_resources_get(f, thread, e, &res);
     if (rc == 0)
-        rc = down ? run_down(f, e, &own, begin, end) : run_up(e, &own, begin, end);
-    own_free(&own);
+        rc = down ? run_down(f, e, &res, begin, end) : run_up(e, &res, begin, end);
+    block_resources_free(&res);
     return rc;
 }
 
@@ -199,7 +201,7 @@ static uint32_t most_tokens(const struct efs_ffn_expert *e)
     return e->route->count < EFS_TOKENS_MAX ? e->route->count : EFS_TOKENS_MAX;
 }
 
-static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
+static errint_t bind_tensors(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_tensor *tensors;
     uint32_t count;
@@ -214,7 +216,7 @@ static errint_t take_tensors(struct ffn *f, struct efs_ffn_expert *e)
     return 0;
 }
 
-static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
+static errint_t bind_plain(struct ffn *f, struct efs_ffn_expert *e)
 {
     const struct efs_plain_expert *p = &f->from.plain[e->index];
     uint32_t hidden = f->mixture->hidden;
@@ -230,10 +232,10 @@ static errint_t take_plain(struct ffn *f, struct efs_ffn_expert *e)
 }
 
 /* Lock not held. Takes the matrices of an expert that arrived, allocates its buffers and prepares its first tokens. */
-static errint_t ffn_arrive(struct ffn *f, struct efs_ffn_expert *e)
+static errint_t ffn_expert_loaded(struct ffn *f, struct efs_ffn_expert *e)
 {
     uint32_t hidden = f->mixture->hidden, tokens = most_tokens(e);
-    errint_t rc = f->from.plain ? take_plain(f, e) : take_tensors(f, e);
+    errint_t rc = f->from.plain ? bind_plain(f, e) : bind_tensors(f, e);
     if (rc < 0)
         return rc;
     e->input = efs_sys_aligned_alloc(EFS_MATVEC_ALIGN, efs_input_bytes(hidden, tokens));
@@ -246,7 +248,7 @@ static errint_t ffn_arrive(struct ffn *f, struct efs_ffn_expert *e)
     return room ? ffn_prepare(f, e) : -ENOMEM;
 }
 
-static void ffn_tell(struct ffn *f)
+static void ffn_broadcast(struct ffn *f)
 {
     atomic_fetch_add(&f->changes, 1);
     pthread_cond_broadcast(&f->changed);
@@ -254,7 +256,7 @@ static void ffn_tell(struct ffn *f)
 
 /* Waits until another thread changes something. Spins first, because another thread is usually about to finish a phase.
  * Releases the lock meanwhile. */
-static void ffn_rest(struct ffn *f)
+static void ffn_wait_change(struct ffn *f)
 {
     unsigned seen = atomic_load(&f->changes);
     pthread_mutex_unlock(&f->lock);
@@ -272,10 +274,10 @@ static void ffn_failed(struct ffn *f, errint_t error)
 
 /* Ends a phase whose last block is done: prepares h, or the next tokens, or finishes the expert. Releases the lock
  * meanwhile. */
-static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
+static void phase_done(struct ffn *f, struct efs_ffn_expert *e, bool down)
 {
     errint_t rc = 0;
-    e->here = false; /* no thread takes a block of it meanwhile */
+    e->ready = false; /* no thread takes a block of it meanwhile */
     pthread_mutex_unlock(&f->lock);
     if (!down) {
         rc = efs_input_prepare(input_type(e, f->mixture->activation, false), e->h, e->inner, e->inner, e->tokens,
@@ -292,20 +294,20 @@ static void phase_over(struct ffn *f, struct efs_ffn_expert *e, bool down)
     pthread_mutex_lock(&f->lock);
     if (rc < 0)
         ffn_failed(f, rc);
-    e->here = true;
+    e->ready = true;
     if (rc == 1) {
-        e->over = true;
+        e->finished = true;
         f->left--;
     }
-    ffn_tell(f);
+    ffn_broadcast(f);
 }
 
 /* Takes a block of the first expert in the order of the mixture that has arrived and has untaken rows. NULL: none. */
-static struct efs_ffn_expert *ffn_take(struct ffn *f, bool *down, uint32_t *begin, uint32_t *end)
+static struct efs_ffn_expert *ffn_pop_block(struct ffn *f, bool *down, uint32_t *begin, uint32_t *end)
 {
     for (uint32_t i = 0; i < f->mixture->expert_count && f->error == 0; i++) {
         struct efs_ffn_expert *e = &f->experts[i];
-        if (!e->here || e->over)
+        if (!e->ready || e->finished)
             continue;
         *down = e->up_phase.done == e->up_phase.rows;
         struct efs_ffn_phase *p = *down ? &e->down_phase : &e->up_phase;
@@ -320,9 +322,9 @@ static struct efs_ffn_expert *ffn_take(struct ffn *f, bool *down, uint32_t *begi
 }
 
 /* Waits for the next expert and prepares it. Releases the lock meanwhile; fetching keeps other threads out. */
-static void ffn_fetch(struct ffn *f)
+static void ffn_wait_expert(struct ffn *f)
 {
-    uint32_t index = f->come;
+    uint32_t index = f->arrived;
     f->fetching = true;
     pthread_mutex_unlock(&f->lock);
     errint_t rc = 0;
@@ -330,15 +332,15 @@ static void ffn_fetch(struct ffn *f)
     if (got < 1)
         rc = -EINVAL; /* cannot happen: each expert is waited for once */
     if (rc == 0)
-        rc = ffn_arrive(f, &f->experts[index]);
+        rc = ffn_expert_loaded(f, &f->experts[index]);
     pthread_mutex_lock(&f->lock);
     f->fetching = false;
-    f->come++;
+    f->arrived++;
     if (rc < 0)
         ffn_failed(f, rc);
     else
-        f->experts[index].here = true;
-    ffn_tell(f);
+        f->experts[index].ready = true;
+    ffn_broadcast(f);
 }
 
 static void ffn_work(void *arg, unsigned thread)
@@ -348,18 +350,18 @@ static void ffn_work(void *arg, unsigned thread)
     while (f->left && f->error == 0) {
         bool down;
         uint32_t begin, end;
-        struct efs_ffn_expert *e = ffn_take(f, &down, &begin, &end);
-        if (!e && !f->fetching && f->come < f->mixture->expert_count) {
-            ffn_fetch(f);
+        struct efs_ffn_expert *e = ffn_pop_block(f, &down, &begin, &end);
+        if (!e && !f->fetching && f->arrived < f->mixture->expert_count) {
+            ffn_wait_expert(f);
             continue;
         }
         if (!e) {
-            ffn_rest(f);
+            ffn_wait_change(f);
             continue;
         }
         pthread_mutex_unlock(&f->lock);
-        if (thread == 0 && f->from.between)
-            f->from.between(f->from.arg);
+        if (thread == 0 && f->from.before_block)
+            f->from.before_block(f->from.arg);
         uint64_t start = efs_now_ns();
         errint_t rc = run_block(f, e, down, begin, end, thread);
         uint64_t ns = efs_now_ns() - start;
@@ -372,9 +374,9 @@ static void ffn_work(void *arg, unsigned thread)
         struct efs_ffn_phase *p = down ? &e->down_phase : &e->up_phase;
         p->done += end - begin;
         if (p->done == p->rows)
-            phase_over(f, e, down);
+            phase_done(f, e, down);
     }
-    ffn_tell(f);
+    ffn_broadcast(f);
     pthread_mutex_unlock(&f->lock);
 }
 

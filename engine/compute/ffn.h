@@ -35,9 +35,9 @@ struct efs_ffn_expert {
     float *u; /* [tokens][inner]: product of up; NULL: not needed, or the kernel merges it into h */
     struct efs_ffn_phase up_phase, down_phase;
     uint32_t shard_elements; /* of its coded matrices, the largest */
-    bool asks;               /* some shard, maybe not a tensor's first, has exponents that the kernels do not decode */
+    bool needs_exponents;    /* some shard, maybe not a tensor's first, has exponents that the kernels do not decode */
     uint64_t busy_ns;        /* sum over the threads */
-    bool here, over;         /* arrived, so that threads may take blocks; finished */
+    bool ready, finished;    /* arrived, so that threads may take blocks; finished */
 };
 
 /* Source of the experts: a client's layer, or plain matrices. */
@@ -47,7 +47,7 @@ struct efs_ffn_source {
     uint32_t layer;
     const struct efs_plain_expert *plain; /* [experts], in the caller's memory */
     /* The caller's thread calls this before each of its blocks, without a lock held. May be NULL. */
-    void (*between)(void *arg);
+    void (*before_block)(void *arg);
     void *arg;
     uint64_t *ns; /* [experts]: receives each expert's time, as if all threads ran it together. May be NULL. */
 };

@@ -25,7 +25,7 @@ static errint_t ffn_check(const struct efs_mixture *m, struct efs_error *err)
     return 0;
 }
 
-static errint_t ffn_check_here(const struct efs_ffn_source *from, const struct efs_team *team, struct efs_error *err)
+static errint_t ffn_check_owner(const struct efs_ffn_source *from, const struct efs_team *team, struct efs_error *err)
 {
     errint_t rc = from->client ? efs_client_check(from->client, err) : 0;
     return rc == 0 && team ? efs_team_check(team, err) : rc;
@@ -40,7 +40,7 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     err->text[0] = '\0';
     errint_t rc = ffn_check(m, err);
     if (rc == 0)
-        rc = ffn_check_here(from, team, err);
+        rc = ffn_check_owner(from, team, err);
     if (rc < 0)
         return rc;
     if (!device)

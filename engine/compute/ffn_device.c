@@ -139,8 +139,8 @@ struct share {
     uint32_t layer;
     const struct efs_mixture *mixture;
     struct efs_device *device;
-    struct efs_route_to *here, *there;     /* [experts]: run by the processor, by the device */
-    uint32_t here_count, there_count, ran; /* ran: number of here that were run */
+    struct efs_route_to *cpu_experts, *device_experts; /* [experts]: run by the processor, by the device */
+    uint32_t cpu_count, device_count, cpu_done;        /* cpu_done: number of cpu_experts that were run */
     struct efs_assign_choice choice;
     uint64_t *ns; /* [experts] */
     float *part;  /* [tokens][hidden]: output of one part */
@@ -154,48 +154,49 @@ struct share {
 static errint_t share_allocate(struct share *s, struct efs_error *err)
 {
     const struct efs_mixture *m = s->mixture;
-    s->here = efs_sys_calloc(m->expert_count, sizeof(*s->here));
-    s->there = efs_sys_calloc(m->expert_count, sizeof(*s->there));
+    s->cpu_experts = efs_sys_calloc(m->expert_count, sizeof(*s->cpu_experts));
+    s->device_experts = efs_sys_calloc(m->expert_count, sizeof(*s->device_experts));
     s->ns = efs_sys_calloc(m->expert_count, sizeof(*s->ns));
     s->part = efs_sys_calloc((size_t)m->tokens * m->hidden, sizeof(*s->part));
-    return s->here && s->there && s->ns && s->part ? 0 : efs_fail(err, -ENOMEM, "no memory for a mixture");
+    return s->cpu_experts && s->device_experts && s->ns && s->part ? 0
+                                                                   : efs_fail(err, -ENOMEM, "no memory for a mixture");
 }
 
-static errint_t share_deal(struct share *s, struct efs_error *err)
+static errint_t share_assign(struct share *s, struct efs_error *err)
 {
     const struct efs_mixture *m = s->mixture;
     bool on_device[EFS_ROUTING_EXPERTS];
     errint_t rc = efs_device_assign(s->device, s->stack, s->layer, m, on_device, &s->choice, err);
     for (uint32_t i = 0; i < m->expert_count && rc == 0; i++)
         if (on_device[i])
-            s->there[s->there_count++] = m->experts[i];
+            s->device_experts[s->device_count++] = m->experts[i];
         else
-            s->here[s->here_count++] = m->experts[i];
+            s->cpu_experts[s->cpu_count++] = m->experts[i];
     return rc;
 }
 
 /* Moves an expert that the device cannot run now to the processor. Not an error. */
-static void share_to_here(struct share *s, uint32_t index)
+static void share_move_to_cpu(struct share *s, uint32_t index)
 {
     s->err.text[0] = '\0';
-    s->here[s->here_count++] = s->there[index];
+    s->cpu_experts[s->cpu_count++] = s->device_experts[index];
 }
 
 /* Begins the device's part. On -ENOMEM moves half of its experts to the processor and retries. */
 static errint_t share_begin_run(struct share *s, struct efs_error *err)
 {
     s->on_device = *s->mixture;
-    s->on_device.experts = s->there;
+    s->on_device.experts = s->device_experts;
     s->on_device.y = s->part;
     s->on_device.y_stride = s->mixture->hidden;
     for (;;) {
-        s->on_device.expert_count = s->there_count;
-        errint_t rc = s->there_count ? efs_device_run_begin(s->device, &s->on_device, &s->run, err) : 0;
+        s->on_device.expert_count = s->device_count;
+        errint_t rc = s->device_count ? efs_device_run_begin(s->device, &s->on_device, &s->run, err) : 0;
         if (rc != -ENOMEM)
             return rc;
         err->text[0] = '\0';
-        for (uint32_t kept = s->there_count / 2; s->there_count > kept;)
-            share_to_here(s, --s->there_count);
+        for (uint32_t kept = s->device_count / 2; s->device_count > kept;)
+            share_move_to_cpu(s, --s->device_count);
     }
 }
 
@@ -204,37 +205,37 @@ static errint_t share_begin(struct share *s, struct efs_error *err)
     errint_t rc = share_begin_run(s, err);
     if (rc < 0 || !s->run)
         return rc;
-    struct efs_need *needs = efs_sys_calloc(s->there_count, sizeof(*needs));
+    struct efs_need *needs = efs_sys_calloc(s->device_count, sizeof(*needs));
     if (!needs)
         return efs_fail(err, -ENOMEM, "no memory for a request");
-    for (uint32_t i = 0; i < s->there_count; i++)
-        needs[i] = (struct efs_need){s->there[i].expert, s->there[i].count};
-    rc = efs_client_begin(s->client, s->stack, s->layer, needs, s->there_count, EFS_FORM_DEVICE, &s->request, err);
+    for (uint32_t i = 0; i < s->device_count; i++)
+        needs[i] = (struct efs_need){s->device_experts[i].expert, s->device_experts[i].count};
+    rc = efs_client_begin(s->client, s->stack, s->layer, needs, s->device_count, EFS_FORM_DEVICE, &s->request, err);
     free(needs);
     return rc;
 }
 
 /* Launches the experts that are loaded; with timeout_ms < 0 waits for and launches all. */
-static void share_take(struct share *s, int timeout_ms)
+static void share_launch_loaded(struct share *s, int timeout_ms)
 {
     uint32_t index;
     errint_t status;
     while (s->request && s->rc == 0 && efs_client_wait_any(s->request, timeout_ms, &index, &status) == 1) {
-        const bool came = status == 0;
-        if (came)
+        const bool loaded = status == 0;
+        if (loaded)
             status = device_launch(s->run, s->request, index, index, s->mixture->hidden, &s->err);
-        if (status == -ENOMEM || (status == -EOPNOTSUPP && !came)) {
+        if (status == -ENOMEM || (status == -EOPNOTSUPP && !loaded)) {
             efs_client_drop(s->request, index);
-            share_to_here(s, index);
+            share_move_to_cpu(s, index);
         } else {
-            s->rc = came ? device_drop(s->run, s->request, index, status) : status;
+            s->rc = loaded ? device_drop(s->run, s->request, index, status) : status;
         }
     }
 }
 
-static void share_between(void *share)
+static void share_poll(void *share)
 {
-    share_take(share, 0);
+    share_launch_loaded(share, 0);
 }
 
 static void share_add(const struct share *s)
@@ -245,14 +246,14 @@ static void share_add(const struct share *s)
             m->y[t * m->y_stride + c] += s->part[(size_t)t * m->hidden + c];
 }
 
-/* Runs here[ran .. here_count) on the team and adds the result to y. */
-static errint_t share_run_here(struct share *s, struct efs_error *err)
+/* Runs cpu_experts[cpu_done .. cpu_count) on the team and adds the result to y. */
+static errint_t share_run_cpu(struct share *s, struct efs_error *err)
 {
     const struct efs_ffn_source from = {
-        .client = s->client, .stack = s->stack, .layer = s->layer, .between = share_between, .arg = s, .ns = s->ns};
+        .client = s->client, .stack = s->stack, .layer = s->layer, .before_block = share_poll, .arg = s, .ns = s->ns};
     struct efs_mixture part = *s->mixture;
-    part.experts = s->here + s->ran;
-    part.expert_count = s->here_count - s->ran;
+    part.experts = s->cpu_experts + s->cpu_done;
+    part.expert_count = s->cpu_count - s->cpu_done;
     part.form = EFS_FORM_ANY;
     part.y = s->part;
     part.y_stride = part.hidden;
@@ -264,7 +265,7 @@ static errint_t share_run_here(struct share *s, struct efs_error *err)
     share_add(s);
     for (uint32_t i = 0; i < part.expert_count; i++)
         efs_device_report_cpu(s->device, part.experts[i].count, s->ns[i]);
-    s->ran += part.expert_count;
+    s->cpu_done += part.expert_count;
     return 0;
 }
 
@@ -272,30 +273,30 @@ static errint_t share_run(struct share *s, struct efs_error *err)
 {
     const struct efs_mixture *m = s->mixture;
     const uint64_t began_ns = efs_now_ns();
-    errint_t rc = share_deal(s, err);
-    const uint32_t dealt = s->here_count;
+    errint_t rc = share_assign(s, err);
+    const uint32_t dealt = s->cpu_count;
     if (rc == 0)
         rc = share_begin(s, err);
     for (uint32_t t = 0; t < m->tokens; t++)
         memset(m->y + t * m->y_stride, 0, m->hidden * sizeof(float));
     if (rc == 0) {
-        share_take(s, 0);
-        rc = share_run_here(s, err);
+        share_launch_loaded(s, 0);
+        rc = share_run_cpu(s, err);
     }
     if (rc == 0) {
-        share_take(s, -1);
+        share_launch_loaded(s, -1);
         rc = s->rc;
         if (rc < 0)
             *err = s->err;
     }
     if (rc == 0)
-        rc = share_run_here(s, err);
+        rc = share_run_cpu(s, err);
     efs_client_release(s->request);
     if (s->run)
         rc = efs_device_run_end(s->run, rc, err);
     if (rc == 0 && s->run)
         share_add(s);
-    if (rc == 0 && s->here_count == dealt) /* all experts ran where they were to */
+    if (rc == 0 && s->cpu_count == dealt) /* all experts ran where they were to */
         efs_device_report_layer(s->device, &s->choice, efs_now_ns() - began_ns);
     return rc;
 }
@@ -309,8 +310,8 @@ errint_t efs_ffn_share(struct efs_client *client, struct efs_team *team, const c
         rc = share_allocate(&s, err);
     if (rc == 0)
         rc = share_run(&s, err);
-    free(s.here);
-    free(s.there);
+    free(s.cpu_experts);
+    free(s.device_experts);
     free(s.ns);
     free(s.part);
     return rc;

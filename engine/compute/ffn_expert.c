@@ -55,7 +55,7 @@ static bool is_cut_right(const struct efs_tensor *t, uint64_t elements)
 }
 
 /* Takes shards of split BF16 or F16 numbers, or, of a small tensor, one shard of uncoded bytes. */
-static errint_t take_shards(struct efs_matrix *w, struct efs_matrix_shard *out, const struct efs_tensor *t)
+static errint_t bind_shards(struct efs_matrix *w, struct efs_matrix_shard *out, const struct efs_tensor *t)
 {
     const uint64_t numbers = (uint64_t)w->rows * w->cols;
     if (t->bytes == 2 * numbers && is_cut_right(t, t->bytes)) { /* elements are bytes */
@@ -90,14 +90,14 @@ errint_t efs_ffn_matrix(struct efs_matrix *w, struct efs_matrix_shard *shards, c
                              .cols = (uint32_t)t->shape[1],
                              .f16 = t->dtype == EFS_DTYPE_F16,
                              .plain = t->data};
-    errint_t rc = t->data ? 0 : take_shards(w, shards, t);
+    errint_t rc = t->data ? 0 : bind_shards(w, shards, t);
     return rc == -EUCLEAN ? efs_fail(err, rc, "%s: its shards do not add up to the matrix", t->name)
            : rc < 0       ? efs_fail(err, rc, "%s: coded in a way that only the full form serves", t->name)
                           : 0;
 }
 
 /* Reads a bias of count numbers, full or coded, as floats. The caller frees *bias, also after an error. */
-static errint_t take_bias(float **bias, const struct efs_tensor *t, uint64_t count, struct efs_error *err)
+static errint_t read_bias(float **bias, const struct efs_tensor *t, uint64_t count, struct efs_error *err)
 {
     const size_t number = t->dtype == EFS_DTYPE_F32 ? 4 : 2;
     const enum efs_format format = efs_object_format(t->dtype, EFS_CHOOSE_AUTO);
@@ -190,13 +190,13 @@ errint_t efs_ffn_matrices(struct efs_ffn_expert *e, const struct efs_tensor *ten
         if (in[role]->shards && in[role]->shard_elements > e->shard_elements)
             e->shard_elements = in[role]->shard_elements;
         for (uint32_t i = 0; i < in[role]->shard_count; i++)
-            e->asks = e->asks || at[i].form == EFS_E_CALLBACK;
+            e->needs_exponents = e->needs_exponents || at[i].form == EFS_E_CALLBACK;
         at += in[role]->shard_count;
     }
     errint_t rc = check_matrices(e, in[0]->name, hidden, err);
     for (int role = 0; role < 3 && rc == 0; role++)
         if (of[ROLE_BIAS + role])
-            rc = take_bias(&e->bias[role], of[ROLE_BIAS + role], matrices[role]->rows, err);
+            rc = read_bias(&e->bias[role], of[ROLE_BIAS + role], matrices[role]->rows, err);
     e->inner = e->gate.rows;
     return rc;
 }

@@ -54,7 +54,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     }
     fs->budget_auto = automatic;
     efs_budget_change(fs, bytes);
-    efs_plan_thread_wake(fs);
+    efs_plan_thread_replan(fs);
     efs_unlock(fs);
     efs_refill_measure(fs);
     uint64_t over = efs_budget_wait(fs);
@@ -88,7 +88,7 @@ static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held
         if (pools & EFS_PLAN_POOL(p))
             sum = t->ratio[p] = 1;
     efs_budget_cut(fs);
-    efs_plan_thread_wake(fs);
+    efs_plan_thread_replan(fs);
     efs_unlock(fs);
     return 0;
 }
@@ -110,7 +110,7 @@ static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held,
     if (!plan.automatic)
         memcpy(efs_cache_tuning(fs)->ratio, plan.ratio, sizeof(plan.ratio));
     efs_budget_cut(fs);
-    efs_plan_thread_wake(fs);
+    efs_plan_thread_replan(fs);
     efs_unlock(fs);
     double sum = 0;
     for (unsigned p = 0; p < EFS_POOLS; p++)
@@ -138,7 +138,7 @@ static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *held,
         return rc;
     efs_lock(fs);
     efs_cache_tuning(fs)->goal = goal;
-    efs_plan_thread_wake(fs);
+    efs_plan_thread_replan(fs);
     efs_unlock(fs);
     return 0;
 }
@@ -160,7 +160,7 @@ static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *hel
     rc = efs_cache_set_policy(fs, kind);
     efs_lock(fs);
     efs_budget_cut(fs);
-    efs_plan_thread_wake(fs);
+    efs_plan_thread_replan(fs);
     efs_unlock(fs);
     return rc < 0 ? efs_fail(err, rc, "no memory for another policy") : 0;
 }
@@ -175,16 +175,16 @@ static void tune_get_policy(struct efs *fs, char *text, size_t room)
 static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
 {
     efs_lock(fs);
-    struct efs_governor_config tuning = efs_guess_tuning(fs);
+    struct efs_governor_config tuning = efs_prefetcher_tuning(fs);
     efs_unlock(fs);
     errint_t rc = efs_tune_prefetch(value, &tuning.mode, err);
     (void)held;
-    return rc < 0 ? rc : efs_guess_tune(fs, &tuning, err);
+    return rc < 0 ? rc : efs_prefetcher_tune(fs, &tuning, err);
 }
 
 static void tune_get_prefetch(struct efs *fs, char *text, size_t room)
 {
-    snprintf(text, room, "%s", efs_governor_mode_name(efs_guess_tuning(fs).mode));
+    snprintf(text, room, "%s", efs_governor_mode_name(efs_prefetcher_tuning(fs).mode));
 }
 
 /* ---- by name ---- */

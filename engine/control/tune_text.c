@@ -20,7 +20,7 @@ static int plan_pool_of(char letter)
 #define DECIMAL_PARTS 1e6 /* numbers are rounded to 1/DECIMAL_PARTS: printing returns the same digits */
 
 /* Parses an unsigned decimal number without exponent. Returns its end; NULL: no number, or over 31 characters. */
-static const char *decimal(const char *text, double *number)
+static const char *parse_decimal(const char *text, double *number)
 {
     size_t whole = strspn(text, "0123456789");
     size_t bytes = whole;
@@ -37,7 +37,7 @@ static const char *decimal(const char *text, double *number)
     return text + bytes;
 }
 
-/* Prints a number as decimal() parses it: without exponent or trailing zeros of the fraction. */
+/* Prints a number as parse_decimal() parses it: without exponent or trailing zeros of the fraction. */
 static void print_decimal(double number, char *text, size_t room)
 {
     char digits[EFS_TUNE_TEXT];
@@ -82,16 +82,16 @@ errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err
 
 /* Parses one share, such as `F=10`, and the separator after it, ',' or ':'. Returns the end; NULL: malformed, or the
  * pool occurred before. */
-static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EFS_POOLS])
+static const char *parse_share(const char *text, bool seen[EFS_POOLS], double ratio[EFS_POOLS])
 {
     int pool = plan_pool_of(*text);
     double percent;
-    if (pool < 0 || said[pool] || text[1] != '=')
+    if (pool < 0 || seen[pool] || text[1] != '=')
         return NULL;
-    const char *end = decimal(text + 2, &percent);
+    const char *end = parse_decimal(text + 2, &percent);
     if (!end || percent > 100)
         return NULL;
-    said[pool] = true;
+    seen[pool] = true;
     ratio[pool] = percent / 100;
     end += *end == '%';
     if ((*end == ',' || *end == ':') && end[1]) /* ':' because ',' separates mount options */
@@ -102,11 +102,11 @@ static const char *share(const char *text, bool said[EFS_POOLS], double ratio[EF
 errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_error *err)
 {
     struct efs_tune_plan made = {.automatic = strcmp(text, "auto") == 0};
-    bool said[EFS_POOLS] = {false};
+    bool seen[EFS_POOLS] = {false};
     double sum = 0;
     const char *p = made.automatic ? "" : text;
     while (p && *p)
-        p = share(p, said, made.ratio);
+        p = parse_share(p, seen, made.ratio);
     for (int pool = 0; pool < EFS_POOLS && p; pool++)
         sum += made.ratio[pool];
     if (!made.automatic && (sum <= 0 || sum > 1 + 1e-9)) {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * coded_admission.c - the queue of coded experts that wait for room: at most efs_budget_coded() bytes may be held coded,
- * because chunks with references cannot be evicted. The queue advances as experts are dropped.
+ * coded_admission.c - the queue of coded experts that wait for room: at most efs_budget_coded() bytes may be held
+ * coded, because chunks with references cannot be evicted. The queue advances as experts are dropped.
  */
 #include "request_internal.h"
 
 #include "budget.h"
 #include "lease.h"
 
-#define CODED_AT_ONCE 64u /* experts that begin as one batch */
+#define CODED_BATCH_MAX 64u /* experts that begin as one batch */
 
 /* Lock held: what it takes of the room for coded experts. One that others hold takes nothing: it is the same memory. */
-static uint64_t coded_more(const struct efs *fs, const struct efs_request_item *item)
+static uint64_t coded_added_bytes(const struct efs *fs, const struct efs_request_item *item)
 {
-    return fs->leases->coded_holds[item->expert] ? 0 : item->bytes;
+    return fs->leases->coded_pins[item->expert] ? 0 : item->bytes;
 }
 
 /*
@@ -22,27 +22,27 @@ static uint64_t coded_more(const struct efs *fs, const struct efs_request_item *
  */
 static bool coded_has_room(const struct efs *fs, const struct efs_request_item *first)
 {
-    uint64_t bytes = coded_more(fs, first);
+    uint64_t bytes = coded_added_bytes(fs, first);
     const struct efs_request_item *i = first->next_waiting;
     for (; i && i->request == first->request && !first->request->begun;
          i = i->next_waiting) /* they follow each other */
-        bytes += coded_more(fs, i);
+        bytes += coded_added_bytes(fs, i);
     return bytes == 0 || fs->closing || fs->account.coded_bytes == 0 ||
            fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
 }
 
 /* Lock held. */
-static void coded_hold(struct efs *fs, const struct efs_request_item *item)
+static void coded_pin(struct efs *fs, const struct efs_request_item *item)
 {
-    if (fs->leases->coded_holds[item->expert]++ == 0) {
+    if (fs->leases->coded_pins[item->expert]++ == 0) {
         fs->account.coded_bytes += item->bytes;
         fs->account.coded_experts++;
     }
 }
 
-void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes)
+void efs_coded_unpin(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
-    if (--fs->leases->coded_holds[expert] == 0) {
+    if (--fs->leases->coded_pins[expert] == 0) {
         fs->account.coded_bytes -= bytes;
         fs->account.coded_experts--;
         efs_retry(fs, EFS_RETRY_EXTENTS); /* of those that are left maybe none has all that it needs */
@@ -57,14 +57,14 @@ void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
     stats->coded_experts = fs->account.coded_experts;
 }
 
-void efs_coded_wait(struct efs *fs, struct efs_request_item *item)
+void efs_coded_enqueue(struct efs *fs, struct efs_request_item *item)
 {
     *fs->leases->coded_tail = item;
     fs->leases->coded_tail = &item->next_waiting;
     fs->coded_waiting++;
 }
 
-void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item)
+void efs_coded_requeue(struct efs *fs, struct efs_request_item *item)
 {
     item->next_waiting = fs->leases->coded_waiting;
     fs->leases->coded_waiting = item;
@@ -72,11 +72,11 @@ void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item)
         fs->leases->coded_tail = &item->next_waiting;
 }
 
-void efs_coded_take(struct efs *fs, bool from_line)
+void efs_coded_admit(struct efs *fs, bool from_queue)
 {
     for (uint32_t taken = 0; fs->leases->coded_waiting && coded_has_room(fs, fs->leases->coded_waiting); taken++) {
         struct efs_request_item *item = fs->leases->coded_waiting;
-        if (taken == CODED_AT_ONCE) {
+        if (taken == CODED_BATCH_MAX) {
             efs_retry(fs, EFS_RETRY_CODED);
             return;
         }
@@ -84,14 +84,14 @@ void efs_coded_take(struct efs *fs, bool from_line)
         fs->leases->coded_waiting = item->next_waiting;
         if (--fs->coded_waiting == 0)
             fs->leases->coded_tail = &fs->leases->coded_waiting;
-        coded_hold(fs, item);
-        fs->account.coded_retries += item->again != 0;
-        fs->deferred.from_queues |= from_line;
+        coded_pin(fs, item);
+        fs->account.coded_retries += item->retries != 0;
+        fs->deferred.from_queues |= from_queue;
         EFS_DEFER(fs, fetches, item->fetch);
     }
 }
 
 void efs_coded_retry(struct efs *fs)
 {
-    efs_coded_take(fs, true);
+    efs_coded_admit(fs, true);
 }

@@ -20,14 +20,14 @@ struct batch_job {
 struct efs_batch {
     struct efs *fs;
     pthread_mutex_t lock;  /* guards the progress of parts */
-    _Atomic uint32_t left; /* parts that are not done, and one for who begins it */
+    _Atomic uint32_t refs; /* parts that are not done, and one for who begins it */
     uint32_t part_count, job_next;
     uint32_t shards; /* of all parts: as many jobs */
     struct batch_job *jobs;
     uint32_t fetch_count;
-    struct efs_fetch **fetches;     /* while it is begun */
-    struct efs_fetch_part **here;   /* while it is begun: scratch of batch_ask() */
-    struct efs_fetch_part *parts[]; /* in order of priority; NULL: done, its fetch may be gone */
+    struct efs_fetch **fetches;       /* while it is begun */
+    struct efs_fetch_part **resident; /* while it is begun: scratch of batch_request() */
+    struct efs_fetch_part *parts[];   /* in order of priority; NULL: done, its fetch may be gone */
 };
 
 /* ---- fetches ---- */
@@ -69,7 +69,7 @@ void efs_fetch_unref(struct efs_fetch *fetch)
     }
 }
 
-static void fetch_less(struct efs_fetch *fetch)
+static void fetch_put(struct efs_fetch *fetch)
 {
     if (atomic_fetch_sub(&fetch->remaining, 1) == 1)
         fetch->ended(fetch);
@@ -78,20 +78,20 @@ static void fetch_less(struct efs_fetch *fetch)
 static void batch_free(struct efs_batch *batch)
 {
     pthread_mutex_destroy(&batch->lock);
-    free(batch->here);
+    free(batch->resident);
     free(batch->fetches);
     free(batch->jobs);
     free(batch);
 }
 
-static void batch_less(struct efs_batch *batch)
+static void batch_put(struct efs_batch *batch)
 {
-    if (atomic_fetch_sub(&batch->left, 1) == 1)
+    if (atomic_fetch_sub(&batch->refs, 1) == 1)
         batch_free(batch);
 }
 
 /* There is no memory for the extent: it is decoded without. */
-static bool part_is_past(const struct efs_fetch_part *p)
+static bool part_is_uncached(const struct efs_fetch_part *p)
 {
     return p->fetch->memfile && p->waiter.error == -ENOMEM;
 }
@@ -102,14 +102,14 @@ static void part_done(struct efs_fetch_part *p)
     struct efs_fetch *fetch = p->fetch;
     struct efs_batch *batch = p->batch;
     pthread_mutex_lock(&batch->lock);
-    batch->parts[p->place] = NULL;
+    batch->parts[p->index] = NULL;
     pthread_mutex_unlock(&batch->lock);
-    if (p->waiter.error < 0 && !part_is_past(p))
+    if (p->waiter.error < 0 && !part_is_uncached(p))
         fetch->error = p->waiter.error;
-    else if (fetch->memfile && !part_is_past(p))
+    else if (fetch->memfile && !part_is_uncached(p))
         efs_extent_put(fetch->fs, p->waiter.extent, true); /* the same bytes are full now */
-    fetch_less(fetch);
-    batch_less(batch);
+    fetch_put(fetch);
+    batch_put(batch);
 }
 
 /* ---- decoding ---- */
@@ -128,7 +128,7 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
     uint8_t *to = p->fetch->memfile->data + p->file_offset + begin;
-    if (part_is_past(p)) {
+    if (part_is_uncached(p)) {
         errint_t bad = efs_extent_decode_uncached(fs, object, p->object_offset + begin, n, to, scratch);
         if (bad < 0)
             p->fetch->error = bad;
@@ -146,7 +146,7 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
 }
 
 /* A worker is free: the first shard available in order of priority. There is one for each job. */
-static void batch_take_one(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void batch_decode_next(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_batch *batch = EFS_CONTAINER(job, struct batch_job, job)->batch;
     struct efs_fetch_part *p = NULL;
@@ -168,7 +168,7 @@ static void batch_take_one(struct efs_job *job, struct efs_codec_scratch *scratc
 static bool part_has_work(const struct efs_fetch_part *p)
 {
     return p->shards > 0 &&
-           (part_is_past(p) ||
+           (part_is_uncached(p) ||
             (p->waiter.error == 0 && (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent))));
 }
 
@@ -182,7 +182,7 @@ static struct batch_job *part_jobs(struct efs_fetch_part *p)
     batch->job_next += p->shards;
     pthread_mutex_unlock(&batch->lock);
     for (uint32_t i = 0; i < p->shards; i++)
-        jobs[i] = (struct batch_job){.job = {.run = batch_take_one}, .batch = batch};
+        jobs[i] = (struct batch_job){.job = {.run = batch_decode_next}, .batch = batch};
     return jobs;
 }
 
@@ -214,7 +214,7 @@ static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
     return true;
 }
 
-static void part_waited(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void part_wait_done(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     (void)scratch;
     part_ready(EFS_CONTAINER(job, struct efs_fetch_part, waiter.job));
@@ -229,9 +229,9 @@ static struct efs_batch *batch_alloc(uint32_t fetches, uint32_t parts, uint32_t 
         return NULL;
     batch->jobs = efs_sys_calloc(shards + 1u, sizeof(*batch->jobs));
     batch->fetches = efs_sys_calloc(fetches, sizeof(struct efs_fetch *));
-    batch->here = efs_sys_calloc(parts + 1u, sizeof(struct efs_fetch_part *));
-    if (!batch->jobs || !batch->fetches || !batch->here) {
-        free(batch->here);
+    batch->resident = efs_sys_calloc(parts + 1u, sizeof(struct efs_fetch_part *));
+    if (!batch->jobs || !batch->fetches || !batch->resident) {
+        free(batch->resident);
         free(batch->fetches);
         free(batch->jobs);
         free(batch);
@@ -252,20 +252,20 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
     if (!batch)
         return NULL;
     batch->fs = fs;
-    batch->left = parts + 1;
+    batch->refs = parts + 1;
     for (struct efs_fetch *f = fetches; f; f = f->next) {
         batch->fetches[batch->fetch_count++] = f;
         f->remaining = f->part_count + 1;
         for (uint32_t i = 0; i < f->part_count; i++) {
             struct efs_fetch_part *p = &f->parts[i];
             p->batch = batch;
-            p->waiter.job.run = part_waited;
+            p->waiter.job.run = part_wait_done;
             p->waiter.loaded = part_loaded;
             p->waiter.long_term = !f->memfile;
             p->waiter.error = 0;
             p->next_shard = p->done_shards = 0;
             p->ready = false;
-            p->place = batch->part_count;
+            p->index = batch->part_count;
             batch->parts[batch->part_count++] = p;
         }
     }
@@ -274,7 +274,7 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
 
 /* Lock held: ask for a part's extent. Its reads are not to be submitted as they come: they are taken off again, by
  * component. true: it is here. */
-static bool part_ask(struct efs_fetch_part *p)
+static bool part_request(struct efs_fetch_part *p)
 {
     struct efs *fs = p->batch->fs;
     const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
@@ -297,14 +297,14 @@ static void part_read(struct efs_fetch_part *p, unsigned component)
 }
 
 /* Lock held: asks for all parts, and then reads expert after expert, first the E components of its parts, then their
- * SM components. Returns how many parts are in memory already: the first ones of batch->here. */
-static uint32_t batch_ask(struct efs_batch *batch)
+ * SM components. Returns how many parts are in memory already: the first ones of batch->resident. */
+static uint32_t batch_request(struct efs_batch *batch)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < batch->part_count; i++) {
         struct efs_fetch_part *p = batch->parts[i];
-        if (part_ask(p))
-            batch->here[count++] = p;
+        if (part_request(p))
+            batch->resident[count++] = p;
         else
             p->fetch->from_disk = true;
     }
@@ -334,11 +334,11 @@ void efs_fetch_submit(struct efs *fs, struct efs_fetch *fetches)
         return;
     }
     efs_lock(fs);
-    uint32_t here = batch_ask(batch);
+    uint32_t here = batch_request(batch);
     efs_unlock(fs);
     for (uint32_t i = 0; i < here; i++)
-        part_ready(batch->here[i]);
+        part_ready(batch->resident[i]);
     for (uint32_t f = 0; f < batch->fetch_count; f++)
-        fetch_less(batch->fetches[f]);
-    batch_less(batch);
+        fetch_put(batch->fetches[f]);
+    batch_put(batch);
 }

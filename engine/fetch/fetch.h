@@ -22,7 +22,7 @@ struct efs_fetch_part {
     struct efs_batch *batch;
     uint64_t file_offset, object_offset; /* of its raw bytes, in the expert's file and in the object */
     size_t bytes;
-    uint32_t place; /* index in the batch */
+    uint32_t index; /* index in the batch */
     uint32_t shards, next_shard, done_shards;
     bool ready;                       /* the extent is in memory and referenced, or failed */
     struct efs_disk_request *read[2]; /* E, SM: set while the batch is built */

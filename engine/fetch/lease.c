@@ -35,7 +35,7 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, v
 /* ---- filled, and told ---- */
 
 /* Lock held: one more lease on a READY expert. */
-static void lease_begin(struct efs *fs, uint32_t expert)
+static void lease_get(struct efs *fs, uint32_t expert)
 {
     efs_full_lease(fs, expert);
     efs_cache_leased(fs);
@@ -54,7 +54,7 @@ void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers)
 }
 
 /* Lock held: what became of it is told after the lock. */
-static void lease_answer_later(struct efs *fs, struct efs_full_waiter *w, errint_t error)
+static void lease_defer_answer(struct efs *fs, struct efs_full_waiter *w, errint_t error)
 {
     w->error = error;
     if (error < 0)
@@ -80,10 +80,10 @@ static void lease_filled(struct efs_fetch *fetch)
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
         if (error == 0)
-            lease_begin(fs, fetch->expert);
+            lease_get(fs, fetch->expert);
         if (error == 0 && next) /* all but one came while it was being filled */
             efs_count(&fs->stats, leases_shared, 1);
-        lease_answer_later(fs, w, error);
+        lease_defer_answer(fs, w, error);
     }
     efs_retry(fs, EFS_RETRY_LEASES); /* an error, or an expert that nobody waited for, left room */
     if (error == 0 && fetch->from_disk)
@@ -97,7 +97,7 @@ static void lease_filled(struct efs_fetch *fetch)
 /* ---- asking ---- */
 
 /* Lock held: a place for the expert, which is to be brought. Else -errno, and nothing has changed. */
-static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_line)
+static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_queue)
 {
     enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->leases->last_use : w->use;
     errint_t rc = efs_budget_get_memfile(fs, efs_memfile_bytes(fs, w->expert), use, &w->memfile);
@@ -106,7 +106,7 @@ static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from
     w->fresh = !w->memfile || !w->memfile->populated;
     w->next_waiter = NULL;
     efs_full_fill(fs, w->expert, w, w->fresh);
-    fs->deferred.from_queues |= from_line;
+    fs->deferred.from_queues |= from_queue;
     EFS_DEFER(fs, fills, w);
     return 0;
 }
@@ -121,15 +121,15 @@ static bool lease_may_wait(const struct efs *fs, const struct efs_full_waiter *w
 
 /* Lock held: it is answered, joins others or is brought: 0. -EAGAIN: there is no room, it has to wait; -EBUSY: for a
  * moment. */
-static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_line)
+static errint_t lease_try(struct efs *fs, struct efs_full_waiter *w, bool from_queue)
 {
     const struct efs_full *f = efs_full_of(fs, w->expert);
     errint_t rc = fs->closing ? -ECANCELED : 0;
     bool left = rc == 0 && efs_full_evict_for(fs, w->expert, w->use);
     if (rc == 0 && f->state == EFS_FULL_READY) {
-        lease_begin(fs, w->expert);
+        lease_get(fs, w->expert);
         efs_count(&fs->stats, leases_f, 1);
-        lease_answer_later(fs, w, 0);
+        lease_defer_answer(fs, w, 0);
         return 0;
     }
     if (rc == 0 && f->state == EFS_FULL_FILLING) {
@@ -137,43 +137,43 @@ static errint_t lease_take(struct efs *fs, struct efs_full_waiter *w, bool from_
         return 0;
     }
     if (rc == 0)
-        rc = lease_admit(fs, w, from_line);
+        rc = lease_admit(fs, w, from_queue);
     if (rc == 0)
         return 0;
     if (left)
         efs_cache_lost_full(fs, w->expert);
     if (rc == -EAGAIN || rc == -EBUSY || (rc == -ENOMEM && lease_may_wait(fs, w)))
         return rc == -EBUSY ? rc : -EAGAIN;
-    lease_answer_later(fs, w, rc);
+    lease_defer_answer(fs, w, rc);
     return 0;
 }
 
 /* Lock held: it waits for room, in line. */
-static void lease_wait(struct efs *fs, struct efs_full_waiter *w, bool for_a_moment)
+static void lease_enqueue(struct efs *fs, struct efs_full_waiter *w, bool is_temporary)
 {
     w->next = NULL;
     *fs->leases->queue_tail = w;
     fs->leases->queue_tail = &w->next;
     fs->leases_waiting++;
-    if (for_a_moment)
+    if (is_temporary)
         return;
     efs_count(&fs->stats, lease_waits, 1);
     efs_plan_thread_kick(fs);
 }
 
-void efs_lease_ask(struct efs *fs, struct efs_full_waiter *w)
+void efs_lease_request(struct efs *fs, struct efs_full_waiter *w)
 {
     efs_in_flight_begin(fs);
-    errint_t rc = lease_take(fs, w, false);
+    errint_t rc = lease_try(fs, w, false);
     if (rc < 0)
-        lease_wait(fs, w, rc == -EBUSY);
+        lease_enqueue(fs, w, rc == -EBUSY);
 }
 
 /* This one of the line gets room, or is answered: it leaves the line. false: it waits on. */
-static bool line_take(struct efs *fs, struct efs_full_waiter **at)
+static bool queue_try(struct efs *fs, struct efs_full_waiter **at)
 {
     struct efs_full_waiter *w = *at, *behind = w->next;
-    if (lease_take(fs, w, true) < 0)
+    if (lease_try(fs, w, true) < 0)
         return false;
     *at = behind;
     fs->leases_waiting--;
@@ -189,12 +189,12 @@ void efs_leases_retry(struct efs *fs)
             efs_retry(fs, EFS_RETRY_LEASES);
             return;
         }
-        if (!line_take(fs, &fs->leases->queue))
+        if (!queue_try(fs, &fs->leases->queue))
             break;
     }
     /* who opens a file does not wait for coded experts to be dropped, nor for who does */
     for (struct efs_full_waiter **at = &fs->leases->queue; fs->account.coded_experts && *at;)
-        if ((*at)->use != EFS_MEMFILE_EXPORTED || !line_take(fs, at))
+        if ((*at)->use != EFS_MEMFILE_EXPORTED || !queue_try(fs, at))
             at = &(*at)->next;
 }
 
@@ -228,9 +228,9 @@ static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfi
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
         if (lease_may_wait(fs, w))
-            lease_wait(fs, w, false);
+            lease_enqueue(fs, w, false);
         else
-            lease_answer_later(fs, w, -ENOMEM);
+            lease_defer_answer(fs, w, -ENOMEM);
     }
     efs_unlock(fs);
 }
@@ -253,7 +253,7 @@ static struct efs_fetch *fill_new(struct efs *fs, const struct efs_full_waiter *
     return NULL;
 }
 
-void efs_lease_begin_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches)
+void efs_lease_fill_all(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches)
 {
     struct efs_fetch *all = NULL, **tail = &all;
     for (struct efs_full_waiter *w = fills, *next; w; w = next) {
@@ -324,9 +324,9 @@ errint_t efs_leases_build(struct efs *fs)
 {
     uint32_t count = fs->store->expert_count;
     fs->leases->handles = efs_sys_calloc(count + 1u, sizeof(*fs->leases->handles));
-    fs->leases->coded_holds = efs_sys_calloc(count + 1u, sizeof(*fs->leases->coded_holds));
-    fs->leases->brought = efs_sys_calloc(count + 1u, sizeof(*fs->leases->brought));
-    if (!fs->leases->handles || !fs->leases->coded_holds || !fs->leases->brought)
+    fs->leases->coded_pins = efs_sys_calloc(count + 1u, sizeof(*fs->leases->coded_pins));
+    fs->leases->preloading = efs_sys_calloc(count + 1u, sizeof(*fs->leases->preloading));
+    if (!fs->leases->handles || !fs->leases->coded_pins || !fs->leases->preloading)
         return -ENOMEM;
     for (uint32_t e = 0; e < count; e++)
         fs->leases->handles[e] = (struct efs_lease){fs, e};
@@ -339,9 +339,9 @@ errint_t efs_leases_build(struct efs *fs)
 void efs_leases_destroy(struct efs *fs)
 {
     free(fs->leases->handles);
-    free(fs->leases->coded_holds);
-    free(fs->leases->brought);
+    free(fs->leases->coded_pins);
+    free(fs->leases->preloading);
     fs->leases->handles = NULL;
-    fs->leases->coded_holds = NULL;
-    fs->leases->brought = NULL;
+    fs->leases->coded_pins = NULL;
+    fs->leases->preloading = NULL;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease_coalesce.c - leases for opens of experts' files. An expert that is full or being filled is leased at once; opens of
- * other experts that arrive at about the same time are collected, and those of a layer become one request: a reader
- * that opens a layer's experts one by one is served as if it had requested them at once (ZipMoE 3.3).
+ * lease_coalesce.c - leases for opens of experts' files. An expert that is full or being filled is leased at once;
+ * opens of other experts that arrive at about the same time are collected, and those of a layer become one request: a
+ * reader that opens a layer's experts one by one is served as if it had requested them at once (ZipMoE 3.3).
  */
 #include "lease.h"
 #include "container.h"
@@ -13,7 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define GATHER_MAX 64u /* opens that are one request */
+#define COALESCE_MAX 64u /* opens that are one request */
 
 /* It was never asked for. */
 static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t error)
@@ -29,17 +29,17 @@ static void open_arrived(void *arg, errint_t error, struct efs_request *request,
     struct efs_full_waiter *w = arg;
     struct efs_lease *lease = request ? request->items[index].lease : NULL;
     if (request)
-        efs_request_forget(request, index);
+        efs_request_detach(request, index);
     w->done(w->arg, error, lease);
     free(w);
 }
 
 /* Take opens of the first one's layer off the list, each expert once. */
-static uint32_t gather_take_layer(const struct efs *fs, struct efs_full_waiter **list, struct efs_need *needs,
-                                  void **taken)
+static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_full_waiter **list, struct efs_need *needs,
+                                   void **taken)
 {
     uint32_t count = 0, layer = efs_cache_layer_of(fs, (*list)->expert);
-    for (struct efs_full_waiter **p = list, *w; (w = *p) && count < GATHER_MAX;) {
+    for (struct efs_full_waiter **p = list, *w; (w = *p) && count < COALESCE_MAX;) {
         bool take = efs_cache_layer_of(fs, w->expert) == layer;
         for (uint32_t i = 0; i < count && take; i++)
             take = needs[i].expert != w->expert;
@@ -54,13 +54,13 @@ static uint32_t gather_take_layer(const struct efs *fs, struct efs_full_waiter *
     return count;
 }
 
-static void gather_submit(struct efs *fs, struct efs_full_waiter **list)
+static void coalesce_submit(struct efs *fs, struct efs_full_waiter **list)
 {
-    struct efs_need needs[GATHER_MAX];
-    void *taken[GATHER_MAX];
+    struct efs_need needs[COALESCE_MAX];
+    void *taken[COALESCE_MAX];
     struct efs_request *none;
     const struct efs_request_how how = {.arrived = open_arrived, .args = taken, .opened = true};
-    uint32_t count = gather_take_layer(fs, list, needs, taken);
+    uint32_t count = coalesce_pop_layer(fs, list, needs, taken);
     errint_t rc = efs_request_submit(fs, needs, count, &how, &none, NULL);
     for (uint32_t i = 0; rc < 0 && i < count; i++) {
         struct efs_full_waiter *w = taken[i];
@@ -69,39 +69,39 @@ static void gather_submit(struct efs *fs, struct efs_full_waiter **list)
     }
 }
 
-static void gather_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+static void coalesce_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
-    struct efs_leases *leases = EFS_CONTAINER(job, struct efs_leases, gather_job);
+    struct efs_leases *leases = EFS_CONTAINER(job, struct efs_leases, coalesce_job);
     struct efs *fs = leases->fs;
     struct efs_full_waiter *list = NULL, *next;
     (void)scratch;
-    for (struct efs_full_waiter *w = atomic_exchange(&leases->gathered, NULL); w; w = next) {
+    for (struct efs_full_waiter *w = atomic_exchange(&leases->open_list, NULL); w; w = next) {
         next = w->next;
         w->next = list; /* the first one first */
         list = w;
     }
     while (list)
-        gather_submit(fs, &list);
+        coalesce_submit(fs, &list);
     efs_in_flight_end(fs);
 }
 
 /* Lock held: it is brought together with others that come about now. */
-static void open_gather(struct efs *fs, struct efs_full_waiter *w)
+static void open_enqueue(struct efs *fs, struct efs_full_waiter *w)
 {
     struct efs_leases *leases = fs->leases;
-    struct efs_full_waiter *before = atomic_load(&leases->gathered);
+    struct efs_full_waiter *before = atomic_load(&leases->open_list);
     do
         w->next = before;
-    while (!atomic_compare_exchange_weak(&leases->gathered, &before, w));
+    while (!atomic_compare_exchange_weak(&leases->open_list, &before, w));
     if (before) /* the job that takes it is queued */
         return;
-    leases->gather_job.run = gather_run;
+    leases->coalesce_job.run = coalesce_run;
     efs_in_flight_begin(fs);
-    efs_defer_job(fs, &leases->gather_job, EFS_JOB_FIRST);
+    efs_defer_job(fs, &leases->coalesce_job, EFS_JOB_FIRST);
 }
 
 /* Lock held: it is full, or comes, in memory that can be shown. */
-static bool open_joins(const struct efs *fs, uint32_t expert)
+static bool open_can_join(const struct efs *fs, uint32_t expert)
 {
     const struct efs_full *f = efs_full_of(fs, expert);
     return f->state == EFS_FULL_FILLING ||
@@ -121,14 +121,14 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     }
     w->use = EFS_MEMFILE_EXPORTED;
     efs_lock(fs);
-    if (open_joins(fs, w->expert)) {
+    if (open_can_join(fs, w->expert)) {
         efs_count(&fs->stats, leases, 1);
         fs->leases->last_use = w->use;
         efs_cache_touched(fs, w->expert);
         efs_cache_request(fs, &w->expert, NULL, 1, EFS_USE_OPENED);
-        efs_lease_ask(fs, w);
+        efs_lease_request(fs, w);
     } else {
-        open_gather(fs, w);
+        open_enqueue(fs, w);
     }
     efs_unlock(fs);
 }

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_AT_ONCE 64u    /* asked for in one turn with the lock */
-#define EDGE_SHARE 8         /* an edge is at most 1/8 of its extent */
+#define PARTS_PER_LOCK 64u   /* asked for in one turn with the lock */
+#define PARTIAL_SHARE 8      /* a partial read is at most 1/8 of its extent */
 #define AROUND_BYTES 32768u  /* of a request at least, where the kernel reads around or ahead */
 #define WHOLE_EXPERT_SHARE 8 /* a first touch brings the whole expert if it is at most 1/8 of the budget */
 
@@ -26,13 +26,13 @@ struct part { /* of one extent */
     struct read *read;
     struct part *next;
     uint32_t object;
-    uint64_t begin;                /* in the object */
-    size_t bytes;                  /* in a shared extent they may go on in the next objects */
-    uint32_t next_object;          /* where they end with an object: the one after it; else EFS_NONE */
-    size_t stretch_bytes;          /* of the object's stretch that begins with this part; 0: it is a later one of it */
-    bool pinned;                   /* the expert, for all parts of that stretch */
-    bool is_tail, is_head;         /* of its extent, and the request goes on behind it, or began before it */
-    struct efs_partial_read *edge; /* it may be an edge: a little of its extent, near the end on this side; else NULL */
+    uint64_t begin;                   /* in the object */
+    size_t bytes;                     /* in a shared extent they may go on in the next objects */
+    uint32_t next_object;             /* where they end with an object: the one after it; else EFS_NONE */
+    size_t range_bytes;               /* of the object's range that begins with this part; 0: it is a later one of it */
+    bool pinned;                      /* the expert, for all parts of that range */
+    bool is_tail, is_head;            /* of its extent, and the request goes on behind it, or began before it */
+    struct efs_partial_read *partial; /* it may be a partial read, near an end of its extent; else NULL */
     uint32_t group;
     uint8_t *dst;
     const uint8_t *full; /* the bytes, while the expert is pinned */
@@ -48,8 +48,8 @@ struct read {
     void *arg;
     uint8_t *dst;
     size_t bytes;
-    uint32_t before;     /* with lock held: the group of the part before, EFS_NONE: none */
-    bool before_is_here; /* that part was in memory */
+    uint32_t prev_group; /* with lock held: the group of the part before, EFS_NONE: none */
+    bool prev_resident;  /* that part was in memory */
     _Atomic uint32_t remaining;
     _Atomic errint_t error;
 };
@@ -74,7 +74,7 @@ static void part_end(struct part *p, errint_t error)
     struct read *r = p->read;
     if (error < 0)
         r->error = error;
-    efs_partial_read_free(p->edge);
+    efs_partial_read_free(p->partial);
     free(p);
     read_end(r);
 }
@@ -84,8 +84,8 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct part *p = EFS_CONTAINER(job, struct part, waiter.job);
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
-    if (p->edge) {
-        rc = efs_partial_read_decode(p->edge, p->begin, p->bytes, p->dst, scratch);
+    if (p->partial) {
+        rc = efs_partial_read_decode(p->partial, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == -ENOMEM) {
         rc = efs_extent_decode_uncached(fs, p->object, p->begin, p->bytes, p->dst, scratch);
     } else if (rc == 0) {
@@ -99,7 +99,7 @@ static void parts_free(struct parts *parts)
 {
     for (struct part *p = parts->head, *next; p; p = next) {
         next = p->next;
-        efs_partial_read_free(p->edge);
+        efs_partial_read_free(p->partial);
         free(p);
     }
     parts->head = NULL;
@@ -115,20 +115,20 @@ static void parts_add(struct parts *parts, struct part *p)
 /* ---- without lock, before: what the read consists of ---- */
 
 /* Is it a small part at an end of its extent? */
-static errint_t part_look_at_edge(struct part *p, uint64_t extent_end)
+static errint_t part_detect_partial(struct part *p, uint64_t extent_end)
 {
     const struct read *r = p->read;
     uint32_t extent = p->waiter.extent;
     uint64_t extent_begin = efs_extent_begin(r->fs, extent);
     p->is_tail = p->begin + p->bytes == extent_end && p->dst + p->bytes < r->dst + r->bytes;
     p->is_head = p->begin == extent_begin && p->dst > r->dst;
-    uint64_t most = (extent_end - extent_begin) / EDGE_SHARE;
+    uint64_t most = (extent_end - extent_begin) / PARTIAL_SHARE;
     bool is_near = p->is_tail ? p->bytes <= most : p->begin + p->bytes - extent_begin <= most;
     if (!is_near || r->bytes < AROUND_BYTES || p->group >= r->fs->store->expert_count ||
         efs_extent(r->fs, extent)->shard_count < 2)
         return 0;
-    p->edge = efs_partial_read_new();
-    return p->edge ? 0 : -ENOMEM;
+    p->partial = efs_partial_read_new();
+    return p->partial ? 0 : -ENOMEM;
 }
 
 /* The last part goes on with these bytes of the next object in its extent: one part for many small objects. */
@@ -141,14 +141,14 @@ static bool part_joins(const struct parts *parts, const struct part *next)
         last->dst + last->bytes != next->dst)
         return false;
     last->bytes += next->bytes;
-    last->stretch_bytes += next->bytes;
+    last->range_bytes += next->bytes;
     last->next_object = next->next_object;
     return true;
 }
 
 /* An object's bytes, extent by extent. */
-static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t bytes, uint8_t *dst,
-                         struct parts *parts)
+static errint_t read_split(struct read *r, const struct efs_view_location *at, size_t bytes, uint8_t *dst,
+                           struct parts *parts)
 {
     struct efs *fs = r->fs;
     for (size_t done = 0; done < bytes;) {
@@ -161,7 +161,7 @@ static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t
                                   .begin = begin,
                                   .bytes = n,
                                   .next_object = begin + n == object->bytes ? at->object + 1 : EFS_NONE,
-                                  .stretch_bytes = done == 0 ? bytes : 0,
+                                  .range_bytes = done == 0 ? bytes : 0,
                                   .group = object->group,
                                   .dst = dst + done,
                                   .waiter = {.extent = extent, .job.run = part_run}};
@@ -174,7 +174,7 @@ static errint_t read_cut(struct read *r, const struct efs_segment_at *at, size_t
             return -ENOMEM;
         *p = part;
         parts_add(parts, p);
-        errint_t rc = part_look_at_edge(p, end);
+        errint_t rc = part_detect_partial(p, end);
         if (rc < 0)
             return rc;
         done += n;
@@ -201,11 +201,11 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
     struct efs *fs = r->fs;
     errint_t rc = 0;
     for (size_t at = 0; at < r->bytes && rc == 0;) {
-        struct efs_segment_at seg;
-        efs_view_at(&fs->view, file, offset + at, &seg);
+        struct efs_view_location seg;
+        efs_view_locate(&fs->view, file, offset + at, &seg);
         size_t n = seg.bytes < r->bytes - at ? (size_t)seg.bytes : r->bytes - at;
         if (seg.object != EFS_NONE) {
-            rc = read_cut(r, &seg, n, dst + at, parts);
+            rc = read_split(r, &seg, n, dst + at, parts);
         } else {
             efs_count(&fs->stats, reads_generated, 1);
             rc = read_header(fs, seg.expert, seg.bytes, n, dst + at);
@@ -225,8 +225,8 @@ static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64
     uint64_t size = efs_view_bytes(&fs->view, file), at = from;
     uint32_t before = EFS_NONE;
     while (at < to && at < size) {
-        struct efs_segment_at seg;
-        efs_view_at(&fs->view, file, at, &seg);
+        struct efs_view_location seg;
+        efs_view_locate(&fs->view, file, at, &seg);
         uint64_t step = seg.bytes;
         if (seg.object != EFS_NONE) {
             uint64_t end;
@@ -249,7 +249,7 @@ static bool extent_pass(struct efs *fs, uint32_t extent)
 }
 
 struct efs_stream { /* what is found out is in efs.streams, for all of them */
-    bool alone;
+    bool no_readahead;
 };
 
 errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
@@ -261,7 +261,7 @@ errint_t efs_stream_new(struct efs *fs, uint32_t hints, struct efs_stream **out)
     struct efs_stream *s = efs_sys_calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
-    *s = (struct efs_stream){.alone = hints & EFS_STREAM_NO_READAHEAD};
+    *s = (struct efs_stream){.no_readahead = hints & EFS_STREAM_NO_READAHEAD};
     *out = s;
     return 0;
 }
@@ -272,13 +272,13 @@ void efs_stream_free(struct efs_stream *stream)
 }
 
 /* Which stream reads, and how does it go through the file? group: of the first byte, or EFS_NONE. */
-static struct efs_step read_note(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset, size_t len,
-                                 uint32_t group)
+static struct efs_step read_classify(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset,
+                                     size_t len, uint32_t group)
 {
     struct efs_step step = {.pace = EFS_PACE_RANDOM};
-    if (s && s->alone)
+    if (s && s->no_readahead)
         step.pace = EFS_PACE_SEQUENTIAL;
-    if (!s || s->alone)
+    if (!s || s->no_readahead)
         return step;
     efs_streams_note(efs_extents_streams(fs), file, offset, len, group, &step);
     if (step.scan_begins)
@@ -297,9 +297,9 @@ static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t fil
                              each_extent(fs, file, from, to, efs_extent_read_ahead_scan));
 }
 
-/* An object's stretch begins with this part. Where its bytes are in the full pool, pinned by one more; NULL: they are
+/* An object's range begins with this part. Where its bytes are in the full pool, pinned by one more; NULL: they are
  * not. */
-static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
+static const uint8_t *range_pin(struct efs *fs, const struct part *p)
 {
     if (!fs->options.full_pool || p->group >= fs->store->expert_count)
         return NULL;
@@ -315,29 +315,29 @@ static const uint8_t *stretch_pin(struct efs *fs, const struct part *p)
 
 /* Of another expert than what lies beside it in the request, which was meant: what the kernel has read around it. A
  * reader who goes on into the next expert asks from there. */
-static bool part_is_edge(const struct part *p, const struct efs_step *step)
+static bool part_is_partial(const struct part *p, const struct efs_step *step)
 {
-    if (!p->edge || step->pace == EFS_PACE_SCAN)
+    if (!p->partial || step->pace == EFS_PACE_SCAN)
         return false;
     if (p->is_tail)
         return p->next && p->next->group != p->group;
     if (p->is_head)
-        return p->read->before != p->group && p->read->before_is_here;
+        return p->read->prev_group != p->group && p->read->prev_resident;
     return step->pace == EFS_PACE_SEQUENTIAL && p->begin - efs_extent_begin(p->read->fs, p->waiter.extent) <= p->bytes;
 }
 
 /* The part is asked for; one that is not here belongs to who waits for it. true: it is here. */
-static bool part_ask(struct efs *fs, struct part *p, const struct efs_step *step)
+static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step)
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
-    if (part_is_edge(p, step) &&
-        efs_partial_read_submit(fs, p->edge, p->waiter.extent, p->begin, p->bytes, &p->waiter.job)) {
+    if (part_is_partial(p, step) &&
+        efs_partial_read_submit(fs, p->partial, p->waiter.extent, p->begin, p->bytes, &p->waiter.job)) {
         efs_count(&fs->stats, reads_m, 1);
         return false;
     }
-    efs_partial_read_free(p->edge);
-    p->edge = NULL;
+    efs_partial_read_free(p->partial);
+    p->partial = NULL;
     if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
@@ -352,33 +352,33 @@ static bool part_ask(struct efs *fs, struct part *p, const struct efs_step *step
 
 /* One turn with the lock for all parts, or for some of many; those that are here are put on *ready, as far as they are
  * full on *full. */
-static void read_ask(struct efs *fs, struct parts *parts, const struct efs_step *step, struct parts *ready,
-                     struct parts *full)
+static void read_request(struct efs *fs, struct parts *parts, const struct efs_step *step, struct parts *ready,
+                         struct parts *full)
 {
     const uint8_t *data = NULL;
-    for (uint32_t n = 0; parts->head && (n < PARTS_AT_ONCE || (data && !parts->head->stretch_bytes)); n++) {
+    for (uint32_t n = 0; parts->head && (n < PARTS_PER_LOCK || (data && !parts->head->range_bytes)); n++) {
         struct part *p = parts->head;
         parts->head = p->next;
-        if (p->stretch_bytes) {
+        if (p->range_bytes) {
             if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* its use counts */
-                efs_cache_read(fs, p->group, p->stretch_bytes);
-            data = stretch_pin(fs, p);
+                efs_cache_read(fs, p->group, p->range_bytes);
+            data = range_pin(fs, p);
             efs_count(&fs->stats, reads_f, data != NULL);
             p->pinned = data != NULL;
         }
         struct read *r = p->read;
         uint32_t group = p->group;
-        bool is_here = true;
+        bool resident = true;
         if (data) {
             p->full = data + p->begin;
             parts_add(full, p);
-        } else if (part_ask(fs, p, step)) {
+        } else if (part_request(fs, p, step)) {
             parts_add(ready, p);
         } else {
-            is_here = false;
+            resident = false;
         }
-        r->before = group;
-        r->before_is_here = is_here;
+        r->prev_group = group;
+        r->prev_resident = resident;
     }
 }
 
@@ -430,12 +430,12 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         done(arg, -ENOMEM, 0);
         return;
     }
-    *r =
-        (struct read){.fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .before = EFS_NONE, .remaining = 1};
+    *r = (struct read){
+        .fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .prev_group = EFS_NONE, .remaining = 1};
     efs_in_flight_begin(fs);
     struct parts parts = {NULL, &parts.head}, ready = {NULL, &ready.head}, full = {NULL, &full.head};
-    struct efs_segment_at first;
-    efs_view_at(&fs->view, file, offset, &first);
+    struct efs_view_location first;
+    efs_view_locate(&fs->view, file, offset, &first);
     uint32_t group = first.object == EFS_NONE ? EFS_NONE : fs->store->objects[first.object].group;
     errint_t rc = read_prepare(r, file, offset, dst, &parts);
     if (rc < 0) {
@@ -443,12 +443,12 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
         parts_free(&parts);
     }
     efs_lock(fs);
-    struct efs_step step = read_note(fs, stream, file, offset, len, group);
-    read_ask(fs, &parts, &step, &ready, &full);
+    struct efs_step step = read_classify(fs, stream, file, offset, len, group);
+    read_request(fs, &parts, &step, &ready, &full);
     while (parts.head) { /* others have their turn */
         efs_unlock(fs);
         efs_lock(fs);
-        read_ask(fs, &parts, &step, &ready, &full);
+        read_request(fs, &parts, &step, &ready, &full);
     }
     read_ahead(fs, &step, file);
     efs_unlock(fs);

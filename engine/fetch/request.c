@@ -14,35 +14,35 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define AGAIN_MOST 8       /* times that a coded expert is begun again which found no memory */
-#define STUCK_NS 200000000 /* without anything new, before a wait asks whether anything can come */
+#define RETRIES_MAX 8               /* times that a coded expert is begun again which found no memory */
+#define DEADLOCK_CHECK_NS 200000000 /* without anything new, before a wait asks whether anything can come */
 
 /* ---- what there is to tell ---- */
 
-static bool request_any_coming(const struct efs_request *request)
+static bool request_any_loading(const struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++)
-        if (request->items[i].state == EFS_ITEM_COMING)
+        if (request->items[i].state == EFS_ITEM_LOADING)
             return true;
     return false;
 }
 
 /* Lock held: an item that is here or failed, and was not told yet; NULL: there is none. */
-static struct efs_request_item *request_untold(struct efs_request *request)
+static struct efs_request_item *request_next_unreported(struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++) {
         struct efs_request_item *item = &request->items[i];
-        if (!item->told && (item->state == EFS_ITEM_HERE || item->state == EFS_ITEM_FAILED))
+        if (!item->reported && (item->state == EFS_ITEM_READY || item->state == EFS_ITEM_FAILED))
             return item;
     }
     return NULL;
 }
 
 /* Lock held: is the event readable when waiting would not wait? */
-static void request_tell_event(struct efs_request *request)
+static void request_update_event(struct efs_request *request)
 {
     if (request->event.fd >= 0)
-        efs_event_set(&request->event, request_untold(request) || !request_any_coming(request));
+        efs_event_set(&request->event, request_next_unreported(request) || !request_any_loading(request));
 }
 
 /* ---- the life of an item ---- */
@@ -62,19 +62,19 @@ void efs_request_unref(struct efs_request *request)
     free(request);
 }
 
-bool efs_brought_begin(struct efs *fs, uint32_t expert, enum efs_form form)
+bool efs_preload_begin(struct efs *fs, uint32_t expert, enum efs_form form)
 {
     const uint8_t bit = (uint8_t)(1u << form);
-    return !(atomic_fetch_or(&fs->leases->brought[expert], bit) & bit);
+    return !(atomic_fetch_or(&fs->leases->preloading[expert], bit) & bit);
 }
 
-void efs_brought_end(struct efs *fs, uint32_t expert, enum efs_form form)
+void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
 {
-    atomic_fetch_and(&fs->leases->brought[expert], (uint8_t) ~(1u << form));
+    atomic_fetch_and(&fs->leases->preloading[expert], (uint8_t) ~(1u << form));
 }
 
-/* What an item holds is given back. It was HERE, or is told just now. */
-static void item_let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
+/* What an item holds is given back. It was READY, or is told just now. */
+static void item_release(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
 {
     if (lease)
         efs_lease_release(lease);
@@ -82,96 +82,96 @@ static void item_let_go(struct efs *fs, struct efs_lease *lease, struct efs_fetc
         return;
     efs_lock(fs);
     efs_fetch_unref(fetch);
-    efs_coded_unhold(fs, fetch->expert, bytes);
+    efs_coded_unpin(fs, fetch->expert, bytes);
     efs_cache_release(fs, fetch->expert);
     efs_unlock(fs);
     free(fetch);
 }
 
 /* An item for another process is here, and its own until it is dropped; or it failed. */
-static void item_hand_over(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
+static void item_export(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
     item->lease = lease;
-    item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
+    item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY;
     if (error == 0) {
         request->arrived(item->arg, 0, request, (uint32_t)(item - request->items));
         return;
     }
     struct efs_fetch *fetch = item->fetch;
     item->fetch = NULL;
-    item_let_go(request->fs, NULL, fetch, item->bytes);
+    item_release(request->fs, NULL, fetch, item->bytes);
     request->arrived(item->arg, error, NULL, 0);
     efs_request_unref(request);
 }
 
 /* An item is here, or failed. */
-static void item_arrived(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
+static void item_done(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
     struct efs_fetch *fetch = NULL;
     uint64_t bytes = item->bytes;
-    if (request->arrived && !item->for_nobody) {
-        item_hand_over(item, error, lease);
+    if (request->arrived && !item->preload) {
+        item_export(item, error, lease);
         return;
     }
     pthread_mutex_lock(&request->lock);
     item->lease = lease;
     item->error = error;
-    bool wanted = error == 0 && !item->for_nobody && !request->over && item->state == EFS_ITEM_COMING;
+    bool wanted = error == 0 && !item->preload && !request->released && item->state == EFS_ITEM_LOADING;
     if (!wanted) {
         fetch = item->fetch;
         item->fetch = NULL;
         item->lease = NULL;
     }
-    if (item->state == EFS_ITEM_COMING)
-        item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_HERE;
+    if (item->state == EFS_ITEM_LOADING)
+        item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY;
     pthread_cond_broadcast(&request->changed);
-    request_tell_event(request);
+    request_update_event(request);
     pthread_mutex_unlock(&request->lock);
     if (!wanted)
-        item_let_go(request->fs, lease, fetch, bytes);
-    if (item->for_nobody)
-        efs_brought_end(request->fs, item->expert, item->form);
+        item_release(request->fs, lease, fetch, bytes);
+    if (item->preload)
+        efs_preload_end(request->fs, item->expert, item->form);
     efs_request_unref(request);
 }
 
 void efs_item_leased(void *arg, errint_t error, struct efs_lease *lease)
 {
-    item_arrived(arg, error, lease);
+    item_done(arg, error, lease);
 }
 
 /* Others' chunks lay where its own had to go: it gives back what it has got, and waits for its turn once more. */
-static bool item_again(struct efs *fs, struct efs_request_item *item)
+static bool item_retry(struct efs *fs, struct efs_request_item *item)
 {
-    bool again = item->fetch->error == -ENOMEM && item->again < AGAIN_MOST;
-    if (!again && !item->again)
+    bool again = item->fetch->error == -ENOMEM && item->retries < RETRIES_MAX;
+    if (!again && !item->retries)
         return false;
     efs_lock(fs);
-    fs->account.coded_retries -= item->again != 0;
+    fs->account.coded_retries -= item->retries != 0;
     if (again) {
-        item->again++;
+        item->retries++;
         item->fetch->error = 0;
         efs_fetch_unref(item->fetch);
         efs_extents_evict_expert(fs, item->expert);
-        efs_coded_unhold(fs, item->expert, item->bytes);
-        efs_coded_wait_first(fs, item);
+        efs_coded_unpin(fs, item->expert, item->bytes);
+        efs_coded_requeue(fs, item);
     }
     efs_unlock(fs);
     return again;
 }
 
-void efs_item_brought(struct efs_fetch *fetch)
+void efs_item_loaded(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
     struct efs_request_item *item = fetch->owner;
-    if (item_again(fs, item))
+    if (item_retry(fs, item))
         return;
     errint_t error = fetch->error;
     efs_count(&fs->stats, coded_errors, error < 0);
     efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);
     efs_count(&fs->stats, coded_c, error == 0 && !fetch->from_disk);
-    item_arrived(item, error, NULL);
+    item_done(item, error, NULL);
     efs_in_flight_end(fs);
 }
 
@@ -183,17 +183,17 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
     struct efs_request_item *item;
     int rc = 0;
     pthread_mutex_lock(&request->lock);
-    while (!(item = request_untold(request)) && request_any_coming(request) && rc == 0)
+    while (!(item = request_next_unreported(request)) && request_any_loading(request) && rc == 0)
         if (timeout_ms < 0)
             pthread_cond_wait(&request->changed, &request->lock);
         else if (pthread_cond_timedwait(&request->changed, &request->lock, &until) == ETIMEDOUT)
             rc = -ETIMEDOUT;
     if (item) {
-        item->told = true;
+        item->reported = true;
         *index = (uint32_t)(item - request->items);
-        *status = item->state == EFS_ITEM_HERE ? 0 : item->error;
+        *status = item->state == EFS_ITEM_READY ? 0 : item->error;
         rc = 1;
-        request_tell_event(request);
+        request_update_event(request);
     }
     pthread_mutex_unlock(&request->lock);
     return rc;
@@ -204,7 +204,7 @@ int efs_request_event(struct efs_request *request)
     pthread_mutex_lock(&request->lock);
     int fd = request->event.fd >= 0 ? request->event.fd : efs_event_open(&request->event);
     if (fd >= 0)
-        request_tell_event(request);
+        request_update_event(request);
     pthread_mutex_unlock(&request->lock);
     return fd;
 }
@@ -212,20 +212,20 @@ int efs_request_event(struct efs_request *request)
 errint_t efs_request_wait(struct efs_request *request)
 {
     errint_t rc = 0;
-    bool stuck = false;
+    bool deadlocked = false;
     pthread_mutex_lock(&request->lock);
-    while (request_any_coming(request) && !stuck) {
-        const struct timespec until = efs_from_now(STUCK_NS);
+    while (request_any_loading(request) && !deadlocked) {
+        const struct timespec until = efs_from_now(DEADLOCK_CHECK_NS);
         if (pthread_cond_timedwait(&request->changed, &request->lock, &until) != ETIMEDOUT)
             continue;
         pthread_mutex_unlock(&request->lock);
-        stuck = efs_request_is_stuck(request);
+        deadlocked = efs_request_is_deadlocked(request);
         pthread_mutex_lock(&request->lock);
     }
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
     pthread_mutex_unlock(&request->lock);
-    return stuck ? -EDEADLK : rc;
+    return deadlocked ? -EDEADLK : rc;
 }
 
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
@@ -235,8 +235,8 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
         return -EINVAL;
     struct efs_request_item *item = &request->items[index];
     pthread_mutex_lock(&request->lock);
-    errint_t rc = item->state == EFS_ITEM_COMING    ? -EAGAIN
-                  : item->state == EFS_ITEM_HERE    ? 0
+    errint_t rc = item->state == EFS_ITEM_LOADING   ? -EAGAIN
+                  : item->state == EFS_ITEM_READY   ? 0
                   : item->state == EFS_ITEM_DROPPED ? -EINVAL
                                                     : item->error;
     if (rc == 0 && !item->tensors)
@@ -254,9 +254,9 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     if (index >= request->count)
         return;
     struct efs_request_item *item = &request->items[index];
-    bool for_others = request->arrived != NULL;
+    bool exported = request->arrived != NULL;
     pthread_mutex_lock(&request->lock);
-    bool here = item->state == EFS_ITEM_HERE;
+    bool here = item->state == EFS_ITEM_READY;
     struct efs_lease *lease = here ? item->lease : NULL;
     struct efs_fetch *fetch = here ? item->fetch : NULL;
     if (here) {
@@ -265,14 +265,14 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     }
     item->state = EFS_ITEM_DROPPED; /* one that is coming is let go when it arrives */
     pthread_cond_broadcast(&request->changed);
-    request_tell_event(request);
+    request_update_event(request);
     pthread_mutex_unlock(&request->lock);
-    item_let_go(request->fs, lease, fetch, item->bytes);
-    if (here && for_others)
+    item_release(request->fs, lease, fetch, item->bytes);
+    if (here && exported)
         efs_request_unref(request);
 }
 
-void efs_request_forget(struct efs_request *request, uint32_t index)
+void efs_request_detach(struct efs_request *request, uint32_t index)
 {
     struct efs_request_item *item = &request->items[index];
     free(item->fetch);
@@ -282,7 +282,7 @@ void efs_request_forget(struct efs_request *request, uint32_t index)
     efs_request_unref(request);
 }
 
-void efs_request_leave(struct efs_request *request)
+void efs_request_free_in_child(struct efs_request *request)
 {
     efs_event_close(&request->event);
     free(request);
@@ -293,7 +293,7 @@ void efs_request_release(struct efs_request *request)
     if (!request)
         return;
     pthread_mutex_lock(&request->lock);
-    request->over = true;
+    request->released = true;
     pthread_mutex_unlock(&request->lock);
     for (uint32_t i = 0; i < request->count; i++)
         efs_request_drop(request, i);

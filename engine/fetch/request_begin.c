@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define BRING_SHARE 4 /* what nobody has leased yet is brought in full up to a quarter of the budget */
+#define PRELOAD_SHARE 4 /* what nobody has leased yet is brought in full up to a quarter of the budget */
 
 static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
                               struct efs_error *err)
@@ -37,90 +37,90 @@ static errint_t request_check(const struct efs *fs, const struct efs_need *needs
 }
 
 /* What is asked for, and what beginning needs, got before anything is told to the cache state. */
-struct start {
+struct submission {
     const struct efs_request_how *how;
-    uint32_t count, coming;     /* named; of those, that are to come */
+    uint32_t count, load_count; /* named; of those, that are to come */
     uint32_t *experts, *tokens; /* that are named */
     uint8_t *forms;
-    bool *comes;
+    bool *loads;
     struct efs_full_waiter **waiters; /* of those that are to come in full */
 };
 
-static void start_free(struct start *s)
+static void submission_free(struct submission *s)
 {
     free(s->waiters);
     free(s->experts);
 }
 
-static bool start_for_nobody(const struct start *s, uint32_t i)
+static bool submission_is_preload(const struct submission *s, uint32_t i)
 {
-    return s->how->bring || (s->how->arrived && !s->how->args[i]);
+    return s->how->preload || (s->how->arrived && !s->how->args[i]);
 }
 
 /* What its full experts are for. */
-static enum efs_memfile_kind start_use(const struct start *s)
+static enum efs_memfile_kind submission_memfile_kind(const struct submission *s)
 {
     return !s->how->arrived ? EFS_MEMFILE_PRIVATE : s->how->opened ? EFS_MEMFILE_EXPORTED : EFS_MEMFILE_WINDOW;
 }
 
 /* Nothing has begun. */
-static void start_undo(struct efs *fs, struct start *s)
+static void submission_undo(struct efs *fs, struct submission *s)
 {
     for (uint32_t i = 0; i < s->count; i++)
-        if (s->comes[i] && start_for_nobody(s, i))
-            efs_brought_end(fs, s->experts[i], s->forms[i]);
+        if (s->loads[i] && submission_is_preload(s, i))
+            efs_preload_end(fs, s->experts[i], s->forms[i]);
 }
 
 /* In which form each comes. What nobody has leased yet takes a share of the budget in full at most; the rest is brought
  * coded. */
-static void start_choose_forms(struct efs *fs, struct start *s)
+static void submission_choose_forms(struct efs *fs, struct submission *s)
 {
     const struct efs_request_how *how = s->how;
-    bool looks = how->bring || how->form == EFS_FORM_ANY;
+    bool by_cache_state = how->preload || how->form == EFS_FORM_ANY;
     uint64_t bytes = 0;
-    if (looks)
+    if (by_cache_state)
         efs_lock(fs);
     for (uint32_t i = 0; i < s->count; i++) {
         bool full = how->form == EFS_FORM_FULL;
-        if (how->bring) {
+        if (how->preload) {
             bytes += efs_memfile_bytes(fs, s->experts[i]);
-            full = bytes <= fs->account.budget_bytes / BRING_SHARE;
-        } else if (looks) {
+            full = bytes <= fs->account.budget_bytes / PRELOAD_SHARE;
+        } else if (by_cache_state) {
             full = efs_full_of(fs, s->experts[i])->state != EFS_FULL_NONE;
         }
         s->forms[i] = full && fs->options.full_pool ? EFS_FORM_FULL : EFS_FORM_CODED;
     }
-    if (looks)
+    if (by_cache_state)
         efs_unlock(fs);
 }
 
-static bool start_new(struct efs *fs, const struct efs_need *needs, uint32_t count, const struct efs_request_how *how,
-                      struct start *s)
+static bool submission_new(struct efs *fs, const struct efs_need *needs, uint32_t count,
+                           const struct efs_request_how *how, struct submission *s)
 {
-    *s = (struct start){.how = how,
-                        .count = count,
-                        .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
-                        .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t) + 2)};
+    *s = (struct submission){.how = how,
+                             .count = count,
+                             .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
+                             .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t) + 2)};
     if (!s->waiters || !s->experts)
         return false;
     s->tokens = s->experts + count;
     s->forms = (uint8_t *)(s->tokens + count);
-    s->comes = (bool *)(s->forms + count);
+    s->loads = (bool *)(s->forms + count);
     for (uint32_t i = 0; i < count; i++) {
         s->experts[i] = needs[i].expert;
         s->tokens[i] = needs[i].tokens;
     }
-    start_choose_forms(fs, s);
+    submission_choose_forms(fs, s);
     for (uint32_t i = 0; i < count; i++) {
-        s->comes[i] = !start_for_nobody(s, i) || efs_brought_begin(fs, s->experts[i], s->forms[i]);
-        s->coming += s->comes[i];
+        s->loads[i] = !submission_is_preload(s, i) || efs_preload_begin(fs, s->experts[i], s->forms[i]);
+        s->load_count += s->loads[i];
     }
     return true;
 }
 
-static struct efs_request *request_new(struct efs *fs, const struct start *s)
+static struct efs_request *request_new(struct efs *fs, const struct submission *s)
 {
-    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + s->coming * sizeof(request->items[0]));
+    struct efs_request *request = efs_sys_calloc(1, sizeof(*request) + s->load_count * sizeof(request->items[0]));
     if (!request)
         return NULL;
     request->fs = fs;
@@ -133,19 +133,19 @@ static struct efs_request *request_new(struct efs *fs, const struct start *s)
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&request->lock, NULL);
     for (uint32_t i = 0; i < s->count; i++)
-        if (s->comes[i])
+        if (s->loads[i])
             request->items[request->count++] =
                 (struct efs_request_item){.request = request,
                                           .expert = s->experts[i],
                                           .arg = s->how->arrived ? s->how->args[i] : NULL,
-                                          .for_nobody = start_for_nobody(s, i),
+                                          .preload = submission_is_preload(s, i),
                                           .form = s->forms[i]};
     request->refs = request->count + 1;
     return request;
 }
 
 /* What each item needs on its way. false: no memory, and none has it. */
-static bool request_prepare(struct efs *fs, struct efs_request *request, struct start *s)
+static bool request_prepare(struct efs *fs, struct efs_request *request, struct submission *s)
 {
     bool good = true;
     for (uint32_t i = 0; good && i < request->count; i++) {
@@ -154,7 +154,7 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
             s->waiters[i] = efs_lease_waiter(item->expert, efs_item_leased, item);
             good = s->waiters[i] != NULL;
             if (good)
-                s->waiters[i]->use = start_use(s);
+                s->waiters[i]->use = submission_memfile_kind(s);
         } else {
             item->fetch = efs_fetch_new(fs, item->expert);
             good = item->fetch != NULL;
@@ -162,7 +162,7 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
         }
         if (good && item->fetch) {
             item->fetch->owner = item;
-            item->fetch->ended = efs_item_brought;
+            item->fetch->ended = efs_item_loaded;
         }
     }
     for (uint32_t i = 0; !good && i < request->count; i++) {
@@ -173,17 +173,17 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
     return good;
 }
 
-static void request_begin(struct efs *fs, struct efs_request *request, const struct start *s)
+static void request_begin(struct efs *fs, struct efs_request *request, const struct submission *s)
 {
     uint32_t coded = 0;
     efs_lock(fs);
     efs_cache_request(fs, s->experts, s->tokens, s->count,
-                      s->how->bring    ? EFS_USE_AHEAD
+                      s->how->preload  ? EFS_USE_AHEAD
                       : s->how->opened ? EFS_USE_OPENED
                                        : EFS_USE_NAMED);
     for (uint32_t i = 0; i < s->count; i++) {
         efs_cache_touched(fs, s->experts[i]);
-        if (!s->comes[i])
+        if (!s->loads[i])
             efs_cache_release(fs, s->experts[i]);
     }
     for (uint32_t i = 0; i < request->count; i++) {
@@ -191,16 +191,16 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
         if (item->form == EFS_FORM_FULL) {
             efs_count(&fs->stats, leases, 1);
             if (request->arrived)
-                fs->leases->last_use = start_use(s);
-            efs_lease_ask(fs, s->waiters[i]);
+                fs->leases->last_use = submission_memfile_kind(s);
+            efs_lease_request(fs, s->waiters[i]);
         } else {
-            efs_coded_wait(fs, item);
+            efs_coded_enqueue(fs, item);
             coded++;
             efs_in_flight_begin(fs);
         }
     }
     efs_count(&fs->stats, coded, coded);
-    efs_coded_take(fs, false);
+    efs_coded_admit(fs, false);
     efs_count(&fs->stats, coded_waits, coded < fs->coded_waiting ? coded : fs->coded_waiting); /* the last in line */
     efs_unlock(fs);
 }
@@ -208,19 +208,19 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
 errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32_t count,
                             const struct efs_request_how *how, struct efs_request **out, struct efs_error *err)
 {
-    struct start s;
+    struct submission s;
     *out = NULL;
-    errint_t rc = request_check(fs, needs, count, how->bring ? EFS_FORM_CODED : how->form, err);
+    errint_t rc = request_check(fs, needs, count, how->preload ? EFS_FORM_CODED : how->form, err);
     if (rc < 0)
         return rc;
     struct efs_request *request = NULL;
-    bool started = start_new(fs, needs, count, how, &s);
+    bool started = submission_new(fs, needs, count, how, &s);
     if (started)
         request = request_new(fs, &s);
     if (!request || !request_prepare(fs, request, &s)) {
         if (started)
-            start_undo(fs, &s);
-        start_free(&s);
+            submission_undo(fs, &s);
+        submission_free(&s);
         if (request) {
             request->refs = 1;
             efs_request_unref(request);
@@ -228,8 +228,8 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
     request_begin(fs, request, &s);
-    start_free(&s);
-    if (how->bring || how->arrived)
+    submission_free(&s);
+    if (how->preload || how->arrived)
         efs_request_unref(request);
     else
         *out = request;

@@ -13,12 +13,12 @@
 struct claim {
     uint64_t coded_bytes, full_bytes;
     uint32_t coded_count;
-    uint32_t coded_here, full_here; /* that one has */
-    bool waits;                     /* some of it for room */
+    uint32_t coded_loaded, full_loaded; /* that one has */
+    bool waits;                         /* some of it for room */
 };
 
 /* efs.lock held: the item that waits for room in line, by itself or by its arg; NULL: none does. */
-static const struct efs_request_item *line_find(const struct efs *fs, const void *key)
+static const struct efs_request_item *waiting_item(const struct efs *fs, const void *key)
 {
     for (const struct efs_request_item *i = fs->leases->coded_waiting; i; i = i->next_waiting)
         if (i == key || i->arg == key)
@@ -37,34 +37,34 @@ static void claim_add(const struct efs *fs, struct claim *claim, const struct ef
     bool coded = item->form == EFS_FORM_CODED;
     claim->coded_bytes += coded ? item->bytes : 0;
     claim->coded_count += coded;
-    claim->coded_here += coded && !waits;
-    claim->full_here += !coded && !waits;
+    claim->coded_loaded += coded && !waits;
+    claim->full_loaded += !coded && !waits;
     claim->full_bytes += coded ? 0 : efs_memfile_bytes(fs, item->expert);
     /* what others hold coded is there already, and comes when it is its turn */
-    claim->waits |= waits && !(coded && fs->leases->coded_holds[item->expert]);
+    claim->waits |= waits && !(coded && fs->leases->coded_pins[item->expert]);
 }
 
 /* efs.lock held: it has all that anybody holds, and nothing comes free by itself. */
-static bool claim_has_all(const struct efs *fs, const struct claim *claim)
+static bool claim_is_sole_holder(const struct efs *fs, const struct claim *claim)
 {
-    return claim->coded_here + claim->full_here > 0 && claim->coded_here >= fs->account.coded_experts &&
-           !efs_full_in_use_beyond(fs, claim->full_here) && efs_extents_only_long_refs(fs) &&
+    return claim->coded_loaded + claim->full_loaded > 0 && claim->coded_loaded >= fs->account.coded_experts &&
+           !efs_full_in_use_beyond(fs, claim->full_loaded) && efs_extents_only_long_refs(fs) &&
            !efs_budget_is_retiring(fs);
 }
 
 /* efs.lock held: it waits, and cannot get all, whoever else lets go, or nobody else can. A coded expert by itself
  * always comes. */
-static bool claim_is_stuck(const struct efs *fs, const struct claim *claim)
+static bool claim_is_deadlocked(const struct efs *fs, const struct claim *claim)
 {
     uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
     if (claim->coded_bytes > chunks)
         chunks = claim->coded_bytes;
     bool coded = claim->coded_count > 1 && claim->coded_bytes > efs_budget_coded(fs);
     bool full = claim->full_bytes && fs->account.fixed_bytes + chunks + claim->full_bytes > fs->account.budget_bytes;
-    return claim->waits && (coded || full || claim_has_all(fs, claim));
+    return claim->waits && (coded || full || claim_is_sole_holder(fs, claim));
 }
 
-bool efs_request_is_stuck(struct efs_request *request)
+bool efs_request_is_deadlocked(struct efs_request *request)
 {
     struct efs *fs = request->fs;
     struct claim claim = {0};
@@ -73,18 +73,18 @@ bool efs_request_is_stuck(struct efs_request *request)
     pthread_mutex_lock(&request->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         const struct efs_request_item *item = &request->items[i];
-        bool comes = item->state == EFS_ITEM_COMING, waits = comes && line_find(fs, item);
-        if (comes || item->state == EFS_ITEM_HERE)
+        bool loads = item->state == EFS_ITEM_LOADING, waits = loads && waiting_item(fs, item);
+        if (loads || item->state == EFS_ITEM_READY)
             claim_add(fs, &claim, item, waits);
-        loading |= comes && !waits;
+        loading |= loads && !waits;
     }
-    bool stuck = !loading && claim_is_stuck(fs, &claim);
+    bool deadlocked = !loading && claim_is_deadlocked(fs, &claim);
     pthread_mutex_unlock(&request->lock);
     efs_unlock(fs);
-    return stuck;
+    return deadlocked;
 }
 
-bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held, uint32_t count)
+bool efs_requests_are_deadlocked(struct efs *fs, const struct efs_request_ref *held, uint32_t count)
 {
     struct claim claim = {0};
     bool loading = false;
@@ -92,12 +92,12 @@ bool efs_requests_are_stuck(struct efs *fs, const struct efs_request_held *held,
     for (uint32_t i = 0; i < count; i++) {
         bool here = held[i].request != NULL;
         const struct efs_request_item *item =
-            here ? &held[i].request->items[held[i].index] : line_find(fs, held[i].arg);
+            here ? &held[i].request->items[held[i].index] : waiting_item(fs, held[i].arg);
         if (item)
             claim_add(fs, &claim, item, !here);
         loading |= !item;
     }
-    bool stuck = !loading && claim_is_stuck(fs, &claim);
+    bool deadlocked = !loading && claim_is_deadlocked(fs, &claim);
     efs_unlock(fs);
-    return stuck;
+    return deadlocked;
 }

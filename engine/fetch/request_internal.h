@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* request_internal.h - shared by the files of requests. */
-#ifndef EFS_REQUEST_CORE_H
-#define EFS_REQUEST_CORE_H
+#ifndef EFS_REQUEST_INTERNAL_H
+#define EFS_REQUEST_INTERNAL_H
 
 #include "event.h"
 #include "expertfs-private.h"
 #include "fetch.h"
 
-enum efs_item_state { EFS_ITEM_COMING, EFS_ITEM_HERE, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
+enum efs_item_state { EFS_ITEM_LOADING, EFS_ITEM_READY, EFS_ITEM_FAILED, EFS_ITEM_DROPPED };
 
 /* An expert of a request. When loaded it has a lease (full), or a fetch whose extents are referenced (coded). */
 struct efs_request_item {
@@ -17,9 +17,9 @@ struct efs_request_item {
     void *arg; /* argument of request->arrived */
     enum efs_form form;
     enum efs_item_state state;
-    uint8_t again;   /* coded: retries after -ENOMEM */
-    bool for_nobody; /* without a holder: released when it is loaded */
-    bool told;
+    uint8_t retries; /* coded: retries after -ENOMEM */
+    bool preload;    /* without a holder: released when it is loaded */
+    bool reported;
     errint_t error;
     struct efs_lease *lease;
     struct efs_fetch *fetch;
@@ -36,7 +36,7 @@ struct efs_request {
     pthread_cond_t changed;
     struct efs_event event;  /* for efs_request_event() */
     uint32_t refs;           /* items that are being loaded, and one for the caller */
-    bool over;               /* the caller has released it */
+    bool released;           /* the caller has released it */
     efs_arrived_fn *arrived; /* the request is for other processes: each item holds a reference until dropped */
     bool begun;              /* loads of its coded items have started; guarded by efs.lock */
     uint32_t count;
@@ -45,24 +45,24 @@ struct efs_request {
 
 /* Completions of an item: its lease (full), or its fetch (coded) (request.c). */
 void efs_item_leased(void *item, errint_t error, struct efs_lease *lease);
-void efs_item_brought(struct efs_fetch *fetch);
+void efs_item_loaded(struct efs_fetch *fetch);
 /* Drops a reference. */
 void efs_request_unref(struct efs_request *request);
 /* Marks an expert as being loaded without a holder. false: it is already, and must not be loaded again, which bounds
  * the queues. */
-bool efs_brought_begin(struct efs *fs, uint32_t expert, enum efs_form form);
-void efs_brought_end(struct efs *fs, uint32_t expert, enum efs_form form);
+bool efs_preload_begin(struct efs *fs, uint32_t expert, enum efs_form form);
+void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form);
 
-/* With efs.lock (coded_admission.c): appends an item to the queue for room, or puts it at the head; starts the items that
- * have room; releases the room of a started expert. */
-void efs_coded_wait(struct efs *fs, struct efs_request_item *item);
-void efs_coded_wait_first(struct efs *fs, struct efs_request_item *item);
-void efs_coded_take(struct efs *fs, bool from_line);
-void efs_coded_unhold(struct efs *fs, uint32_t expert, uint64_t bytes);
+/* With efs.lock (coded_admission.c): appends an item to the queue for room, or puts it at the head; starts the items
+ * that have room; releases the room of a started expert. */
+void efs_coded_enqueue(struct efs *fs, struct efs_request_item *item);
+void efs_coded_requeue(struct efs *fs, struct efs_request_item *item);
+void efs_coded_admit(struct efs *fs, bool from_queue);
+void efs_coded_unpin(struct efs *fs, uint32_t expert, uint64_t bytes);
 
 /* Whether all experts that are not loaded wait for room, and do not fit while the request holds the loaded ones.
  * Without lock. */
-bool efs_request_is_stuck(struct efs_request *request);
+bool efs_request_is_deadlocked(struct efs_request *request);
 errint_t efs_item_tensors(struct efs_request_item *item);
 void efs_item_free_tensors(struct efs_request_item *item);
 

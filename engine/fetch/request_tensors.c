@@ -26,7 +26,7 @@ static bool item_alloc(struct efs_request_item *item, const struct efs_expert_pa
     return item->tensors && item->names && (item->shards || item->form == EFS_FORM_FULL);
 }
 
-static void tell_shards(const struct efs *fs, uint32_t object, struct efs_coded_shard *out)
+static void describe_shards(const struct efs *fs, uint32_t object, struct efs_coded_shard *out)
 {
     const struct efs_disk_object *o = &fs->store->objects[object];
     for (uint32_t x = efs_object_extent_first(fs, object); x < efs_object_extent_end(fs, object); x++) {
@@ -77,7 +77,7 @@ errint_t efs_item_tensors(struct efs_request_item *item)
             out->shape[d] = t->shape[d + t->expert_dim];
         name += t->name_bytes + 1u;
         if (shards) {
-            tell_shards(fs, parts[i].object, shards);
+            describe_shards(fs, parts[i].object, shards);
             shards += object->shard_count;
         }
     }

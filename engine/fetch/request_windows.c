@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool efs_hands_out_coded(const struct efs *fs)
+bool efs_exports_coded(const struct efs *fs)
 {
     return fs->arena.memfiles != NULL;
 }

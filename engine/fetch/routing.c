@@ -36,19 +36,19 @@ errint_t efs_routing_check(const struct efs_routing *from, struct efs_routing *t
     return routing_check_experts(to, hint, err);
 }
 
-errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct efs_routing *from,
-                          struct efs_error *err)
+errint_t efs_routing_submit(struct efs *fs, uint32_t observer, bool hint, const struct efs_routing *from,
+                            struct efs_error *err)
 {
     struct efs_routing routing;
     struct efs_need needs[EFS_ROUTING_EXPERTS];
     uint32_t ids[EFS_ROUTING_EXPERTS];
     errint_t rc = efs_routing_check(from, &routing, hint, err);
-    struct efs_guess_layer layer = {.who = who,
-                                    .sequence = routing.sequence,
-                                    .tokens = routing.tokens ? routing.tokens : 1,
-                                    .count = routing.count,
-                                    .ids = ids,
-                                    .weights = routing.weights};
+    struct efs_prefetcher_layer layer = {.observer = observer,
+                                         .sequence = routing.sequence,
+                                         .tokens = routing.tokens ? routing.tokens : 1,
+                                         .count = routing.count,
+                                         .ids = ids,
+                                         .weights = routing.weights};
     for (uint32_t i = 0; rc == 0 && i < routing.count; i++)
         needs[i] = (struct efs_need){.expert = routing.experts[i]};
     if (rc == 0 && routing.count)
@@ -60,8 +60,8 @@ errint_t efs_routing_take(struct efs *fs, uint32_t who, bool hint, const struct 
         ids[i] = needs[i].expert - efs_cache_layer_first(fs, layer.layer);
     }
     if (!hint)
-        efs_guess_observe(fs, &layer);
+        efs_prefetcher_observe(fs, &layer);
     else if (routing.count)
-        efs_guess_hint(fs, &layer);
+        efs_prefetcher_hint(fs, &layer);
     return 0;
 }

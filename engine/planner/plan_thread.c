@@ -24,21 +24,21 @@ struct efs_plan_thread {
     struct efs *fs;
     unsigned long thread;
     bool started;
-    pthread_cond_t wake, first; /* first: signalled by the first plan */
+    pthread_cond_t wake, first_plan; /* first_plan: signalled by the first plan */
     /* guarded by efs.lock */
-    bool stop, asked, planned;
-    double product_ns[2];    /* mean ns to run a full and a coded expert, from clients; 0: not known */
-    struct efs_history seen; /* since the last plan */
-    uint64_t saw;
-    uint32_t *ranks; /* scratch of efs_plan_thread_saw() */
+    bool stop, plan_requested, planned;
+    double product_ns[2];      /* mean ns to run a full and a coded expert, from clients; 0: not known */
+    struct efs_history recent; /* since the last plan */
+    uint64_t requests;
+    uint32_t *ranks; /* scratch of efs_plan_thread_record() */
     /* written only by the plan thread, with efs.lock held */
     enum efs_profile_source profile_source;
     struct efs_profile profile;
-    bool counts_loaded; /* known was loaded from the counts file */
-    struct efs_history known;
+    bool counts_loaded; /* history was loaded from the counts file */
+    struct efs_history history;
     struct efs_skew skew;
     struct efs_pools plan;
-    uint64_t saved_saw; /* value of saw at the last save */
+    uint64_t saved_requests; /* value of requests at the last save */
     double drift;
     int64_t planned_at;
     errint_t plan_error;
@@ -55,7 +55,7 @@ struct efs_plan_thread {
 
 /* ---- the profile ---- */
 
-static void thread_assume(const struct efs *fs, struct efs_profile *p)
+static void profile_assume(const struct efs *fs, struct efs_profile *p)
 {
     *p = (struct efs_profile){.content_hash = fs->store->sb.content_hash,
                               .layers = efs_cache_layers(fs),
@@ -115,7 +115,7 @@ static void profile_save(struct efs *fs, const struct efs_profile *profile)
         efs_log(fs, EFS_LOG_WARNING, "the profile is not saved: %s", err.text);
 }
 
-static void profile_take(struct efs_plan_thread *s, const struct efs_profile *profile, enum efs_profile_source source)
+static void profile_set(struct efs_plan_thread *s, const struct efs_profile *profile, enum efs_profile_source source)
 {
     efs_lock(s->fs);
     s->profile = *profile;
@@ -135,7 +135,7 @@ static void thread_profile(struct efs_plan_thread *s)
     if (efs_profile_path(fs->store->sb.content_hash, path, sizeof(path), &err) == 0) {
         errint_t rc = efs_profile_load(path, &profile, &err);
         if (rc == 0) {
-            profile_take(s, &profile, EFS_PROFILE_SAVED);
+            profile_set(s, &profile, EFS_PROFILE_SAVED);
             if (strcmp(profile.cpu_path, efs_cpu_name()) == 0)
                 return;
             efs_log(fs, EFS_LOG_INFO, "%s: measured on another processor; it is measured again", path);
@@ -145,7 +145,7 @@ static void thread_profile(struct efs_plan_thread *s)
     }
     if (profile_measure(s, &profile)) {
         profile_save(fs, &profile);
-        profile_take(s, &profile, EFS_PROFILE_MEASURED);
+        profile_set(s, &profile, EFS_PROFILE_MEASURED);
     }
 }
 
@@ -158,16 +158,16 @@ static errint_t thread_history(struct efs_plan_thread *s, struct efs_error *err)
     errint_t rc;
     if (!fs->options.no_state) {
         struct efs_error why = {""};
-        rc = efs_counts_load(fs->store->sb.content_hash, layers, width, &s->known, &why);
+        rc = efs_counts_load(fs->store->sb.content_hash, layers, width, &s->history, &why);
         if (rc == 0) {
             s->counts_loaded = true;
             return 0;
         }
-        efs_history_free(&s->known);
+        efs_history_free(&s->history);
         if (rc != -ENOENT)
             efs_log(fs, EFS_LOG_WARNING, "%s; the counts of earlier mounts are not used", why.text);
     }
-    rc = efs_history_init(&s->known, layers, width);
+    rc = efs_history_init(&s->history, layers, width);
     return rc < 0 ? efs_fail(err, rc, "no memory for the history") : 0;
 }
 
@@ -176,18 +176,18 @@ static void thread_save(struct efs_plan_thread *s)
     struct efs *fs = s->fs;
     struct efs_history all = {0};
     struct efs_error err = {""};
-    if (fs->options.no_state || efs_history_init(&all, s->known.layers, s->known.experts) < 0) {
+    if (fs->options.no_state || efs_history_init(&all, s->history.layers, s->history.experts) < 0) {
         efs_history_free(&all);
         return;
     }
     efs_lock(fs);
-    efs_history_copy(&all, &s->known);
-    efs_history_add(&all, &s->seen);
-    uint64_t saw = s->saw;
+    efs_history_copy(&all, &s->history);
+    efs_history_add(&all, &s->recent);
+    uint64_t requests = s->requests;
     efs_unlock(fs);
-    errint_t rc = saw != s->saved_saw ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
+    errint_t rc = requests != s->saved_requests ? efs_counts_save(fs->store->sb.content_hash, &all, &err) : 0;
     if (rc == 0)
-        s->saved_saw = saw;
+        s->saved_requests = requests;
     else
         efs_log(fs, EFS_LOG_WARNING, "the counts are not saved: %s", err.text);
     efs_history_free(&all);
@@ -195,15 +195,15 @@ static void thread_save(struct efs_plan_thread *s)
 
 /* ---- planning ---- */
 
-#define KNOWN_PASSES 20000u /* per layer of the history; older passes are scaled down */
-#define PLAN_WORTH 0.95     /* a new plan replaces the current one if it costs less than this part of it */
+#define HISTORY_PASSES 20000u /* per layer of the history; older passes are scaled down */
+#define PLAN_IMPROVEMENT 0.95 /* a new plan replaces the current one if it costs less than this part of it */
 
 /*
- * Replaces *plan, the best one, by the current ratios if those cost at most 1 / PLAN_WORTH of it: changing the ratios
- * moves experts, and the measured rates vary from plan to plan.
+ * Replaces *plan, the best one, by the current ratios if those cost at most 1 / PLAN_IMPROVEMENT of it: changing the
+ * ratios moves experts, and the measured rates vary from plan to plan.
  */
-static void prefer_what_is(const struct efs_plan_thread *s, struct efs_pools_request *request,
-                           const struct efs_cache_tuning *tuning, unsigned pools, struct efs_pools *plan)
+static void prefer_current_plan(const struct efs_plan_thread *s, struct efs_pools_request *request,
+                                const struct efs_cache_tuning *tuning, unsigned pools, struct efs_pools *plan)
 {
     struct efs_pools same = {0};
     request->how = EFS_POOLS_RATIO;
@@ -211,8 +211,8 @@ static void prefer_what_is(const struct efs_plan_thread *s, struct efs_pools_req
     if (!s->planned_at || s->plan_error || s->pools != pools || s->goal != request->goal ||
         efs_pools_plan(request, &same) < 0)
         return;
-    bool stays = same.makespan_ns * PLAN_WORTH <= plan->makespan_ns &&
-                 (request->goal != EFS_PLAN_IO || same.io_ns * PLAN_WORTH <= plan->io_ns);
+    bool stays = same.makespan_ns * PLAN_IMPROVEMENT <= plan->makespan_ns &&
+                 (request->goal != EFS_PLAN_IO || same.io_ns * PLAN_IMPROVEMENT <= plan->io_ns);
     if (stays)
         *plan = same;
 }
@@ -223,7 +223,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
     const struct efs_profile *p = &s->profile;
     struct efs_rates_now rates; /* current; how much is kept coded and decoded later depends on the plan */
     efs_estimator_now(s->fs->estimator, &rates, NULL, NULL);
-    int rc = efs_skew_learn(skew, &s->known, efs_cache_layers(s->fs), efs_cache_width(s->fs), chosen);
+    int rc = efs_skew_learn(skew, &s->history, efs_cache_layers(s->fs), efs_cache_width(s->fs), chosen);
     if (rc < 0)
         return rc;
     struct efs_pools_request request = {.costs = {.full_bytes = p->full_bytes,
@@ -246,7 +246,7 @@ static int make_plan(struct efs_plan_thread *s, const struct efs_cache_tuning *t
     memcpy(request.ratio, tuning->ratio, sizeof(request.ratio));
     rc = efs_pools_plan(&request, plan);
     if (rc == 0 && !tuning->fixed_plan)
-        prefer_what_is(s, &request, tuning, pools, plan);
+        prefer_current_plan(s, &request, tuning, pools, plan);
     return rc;
 }
 
@@ -267,10 +267,10 @@ static void thread_plan(struct efs_plan_thread *s)
     struct efs_skew skew = {0};
     struct efs_pools plan = {0};
     efs_lock(fs);
-    s->asked = false;
-    efs_history_add(&s->known, &s->seen);
-    efs_history_clear(&s->seen);
-    efs_history_fade(&s->known, KNOWN_PASSES);
+    s->plan_requested = false;
+    efs_history_add(&s->history, &s->recent);
+    efs_history_clear(&s->recent);
+    efs_history_fade(&s->history, HISTORY_PASSES);
     efs_budget_cut(fs); /* updates the bytes of the pools, with the previous ratios */
     struct efs_cache_tuning tuning = *now;
     uint64_t bytes = efs_cache_pools_bytes(fs);
@@ -299,7 +299,7 @@ static void thread_plan(struct efs_plan_thread *s)
     s->planned_at = time(NULL);
     s->plan_ns = took;
     s->planned = true;
-    pthread_cond_broadcast(&s->first);
+    pthread_cond_broadcast(&s->first_plan);
     efs_retry(fs, EFS_RETRY_IDLE); /* the new plan may leave memory for EFS_LOAD_WARM */
     efs_unlock(fs);
 }
@@ -307,23 +307,23 @@ static void thread_plan(struct efs_plan_thread *s)
 /* ---- the thread ---- */
 
 #define SAVE_SECONDS 300
-#define LOOK_NS 2000000000
+#define POLL_NS 2000000000
 #define SETTLE_NS 50000000u /* changes within 50 ms of each other lead to one plan */
 #define DRIFT_EVERY 256u    /* requests between checks for drift */
-#define LEASE_LOOK_NS 50000000
-#define MEMORY_LOOK_NS 500000000
+#define LEASE_POLL_NS 50000000
+#define MEMORY_POLL_NS 500000000
 
 /* ---- events ---- */
 
-void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
+void efs_plan_thread_record(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s)
         return;
     efs_cache_ranks(fs, layer, ids, count, s->ranks);
-    efs_history_request(&s->seen, layer, ids, s->ranks, count);
-    s->saw++;
-    if (s->saw % DRIFT_EVERY == 0)
+    efs_history_request(&s->recent, layer, ids, s->ranks, count);
+    s->requests++;
+    if (s->requests % DRIFT_EVERY == 0)
         pthread_cond_signal(&s->wake);
 }
 
@@ -333,10 +333,10 @@ void efs_plan_thread_kick(struct efs *fs)
         pthread_cond_signal(&fs->plan_thread->wake);
 }
 
-void efs_plan_thread_wake(struct efs *fs)
+void efs_plan_thread_replan(struct efs *fs)
 {
     if (fs->plan_thread) {
-        fs->plan_thread->asked = true;
+        fs->plan_thread->plan_requested = true;
         pthread_cond_signal(&fs->plan_thread->wake);
     }
 }
@@ -347,17 +347,17 @@ static bool has_drifted(struct efs_plan_thread *s)
 {
     if (!s->skew.inclusion)
         return false;
-    s->drift = efs_history_drift(&s->skew, &s->seen);
-    return efs_history_drifted(&s->skew, &s->seen, EFS_DRIFT_REPLAN);
+    s->drift = efs_history_drift(&s->skew, &s->recent);
+    return efs_history_drifted(&s->skew, &s->recent, EFS_DRIFT_REPLAN);
 }
 
 /* Leases wait for room, or memory held since before the budget was reduced exceeds it. */
-static bool is_short(const struct efs *fs)
+static bool is_over_budget(const struct efs *fs)
 {
     return fs->leases_waiting || efs_budget_used(fs) > fs->account.budget_bytes;
 }
 
-static void look_for_room(struct efs *fs)
+static void shrink_and_retry_leases(struct efs *fs)
 {
     efs_lock(fs);
     efs_budget_shrink(fs);
@@ -384,22 +384,22 @@ static void *plan_thread_run(void *arg)
     struct efs *fs = s->fs;
     thread_profile(s);
     thread_plan(s);
-    uint64_t saved = efs_now_ns(), looked = saved;
+    uint64_t saved = efs_now_ns(), memory_checked_ns = saved;
     efs_lock(fs);
     while (!s->stop) {
         /* poll: the kernel does not report the end of a mapping that outlives its lease */
-        const struct timespec until = efs_from_now(is_short(fs) ? LEASE_LOOK_NS : LOOK_NS);
-        bool told = s->asked || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
+        const struct timespec until = efs_from_now(is_over_budget(fs) ? LEASE_POLL_NS : POLL_NS);
+        bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull;
-        bool look = is_short(fs);
-        bool plan = !s->stop && (s->asked || ((told || due) && has_drifted(s)));
+        bool retry_leases = is_over_budget(fs);
+        bool plan = !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
         efs_unlock(fs);
-        if (efs_now_ns() - looked > MEMORY_LOOK_NS) {
+        if (efs_now_ns() - memory_checked_ns > MEMORY_POLL_NS) {
             efs_refill_measure(fs);
-            looked = efs_now_ns();
+            memory_checked_ns = efs_now_ns();
         }
-        if (look)
-            look_for_room(fs);
+        if (retry_leases)
+            shrink_and_retry_leases(fs);
         if (plan && settle(s))
             thread_plan(s);
         if (due) {
@@ -417,9 +417,9 @@ static void *plan_thread_run(void *arg)
 static void plan_thread_seed(struct efs_plan_thread *s)
 {
     struct efs *fs = s->fs;
-    for (uint32_t l = 0; l < s->known.layers; l++)
-        if (s->known.passes[l])
-            efs_cache_seed(fs, l, s->known.counts + (size_t)l * s->known.experts, s->known.passes[l]);
+    for (uint32_t l = 0; l < s->history.layers; l++)
+        if (s->history.passes[l])
+            efs_cache_seed(fs, l, s->history.counts + (size_t)l * s->history.experts, s->history.passes[l]);
 }
 
 errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
@@ -437,12 +437,12 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
-    pthread_cond_init(&s->first, NULL);
+    pthread_cond_init(&s->first_plan, NULL);
     fs->plan_thread = s;
     s->ranks = efs_sys_calloc(efs_cache_width(fs) + 1u, sizeof(*s->ranks));
-    if (!s->ranks || efs_history_init(&s->seen, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
+    if (!s->ranks || efs_history_init(&s->recent, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
-    thread_assume(fs, &s->profile);
+    profile_assume(fs, &s->profile);
     errint_t rc = thread_history(s, err);
     if (rc < 0)
         return rc;
@@ -473,11 +473,11 @@ void efs_plan_thread_free(struct efs *fs)
     struct efs_plan_thread *s = fs->plan_thread;
     if (!s)
         return;
-    efs_history_free(&s->seen);
-    efs_history_free(&s->known);
+    efs_history_free(&s->recent);
+    efs_history_free(&s->history);
     efs_skew_free(&s->skew);
     pthread_cond_destroy(&s->wake);
-    pthread_cond_destroy(&s->first);
+    pthread_cond_destroy(&s->first_plan);
     free(s->ranks);
     free(s);
     fs->plan_thread = NULL;
@@ -495,7 +495,7 @@ void efs_plan_thread_wait(struct efs *fs)
         return;
     efs_lock(fs);
     while (s->started && !s->planned)
-        pthread_cond_wait(&s->first, &fs->lock);
+        pthread_cond_wait(&s->first_plan, &fs->lock);
     efs_unlock(fs);
 }
 
@@ -508,7 +508,7 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
     efs_lock(fs);
     double *mean = &s->product_ns[form];
     if (*mean == 0)
-        efs_plan_thread_wake(fs);
+        efs_plan_thread_replan(fs);
     *mean += ((double)ns - *mean) * (*mean == 0 ? 1 : 0.02);
     efs_unlock(fs);
 }
@@ -517,7 +517,7 @@ void efs_plan_thread_product(struct efs *fs, enum efs_form form, uint32_t expert
 
 static const char *const profile_sources[] = {"assumed", "saved", "measured"};
 
-static void tell_plan(struct efs_plan_thread *s, FILE *out)
+static void print_plan(struct efs_plan_thread *s, FILE *out)
 {
     static const char names[] = "FCSE";
     const struct efs_cache_tuning *tuning = efs_cache_tuning(s->fs);
@@ -550,7 +550,7 @@ static void tell_plan(struct efs_plan_thread *s, FILE *out)
     fprintf(out, "drift: %.4f\n", s->drift);
 }
 
-static void tell_profile(const struct efs_plan_thread *s, FILE *out)
+static void print_profile(const struct efs_plan_thread *s, FILE *out)
 {
     fprintf(out, "source: %s\n", profile_sources[s->profile_source]);
     fprintf(out, "store_hash: %016llx\n", (unsigned long long)s->profile.content_hash);
@@ -592,9 +592,9 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
     else if (!fs->plan_thread)
         fprintf(out, "plan: none\n");
     else if (plan)
-        tell_plan(fs->plan_thread, out);
+        print_plan(fs->plan_thread, out);
     else
-        tell_profile(fs->plan_thread, out);
+        print_profile(fs->plan_thread, out);
     efs_unlock(fs);
     if (fclose(out) == 0)
         return 0;

@@ -24,9 +24,9 @@ void efs_plan_thread_wait(struct efs *fs);
 /* Whether the thread has planned once, with a loaded, measured or assumed profile. */
 bool efs_plan_thread_planned(const struct efs *fs);
 /* Records a request of a layer (numbers in the policy's layer) in the history, before the policy counts it. */
-void efs_plan_thread_saw(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
+void efs_plan_thread_record(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
 /* An input of the plan has changed: requests a new plan. */
-void efs_plan_thread_wake(struct efs *fs);
+void efs_plan_thread_replan(struct efs *fs);
 /* A lease waits for room: wakes the thread, which then retries such leases every 50 ms. */
 void efs_plan_thread_kick(struct efs *fs);
 

@@ -14,46 +14,46 @@
 #define PREDICTOR_SHARE 64u /* 1/64 of the budget; the same again for the copy that is saved */
 #define PREDICTOR_LEAST (1u << 20)
 #define PREDICTOR_MOST (64u << 20)
-#define QUEUE_UNIT_BYTES 64u /* per expert, in the queue and in efs_guessing.experts */
+#define QUEUE_UNIT_BYTES 64u /* per expert, in the queue and in efs_prefetcher.experts */
 
-errint_t efs_guess_build(struct efs *fs)
+errint_t efs_prefetcher_build(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing = efs_sys_calloc(1, sizeof(*g));
-    if (!g)
+    struct efs_prefetcher *pf = fs->prefetcher = efs_sys_calloc(1, sizeof(*pf));
+    if (!pf)
         return -ENOMEM;
-    g->fs = fs;
-    g->tuning = (struct efs_governor_config){.mode = EFS_GOVERNOR_OFF};
-    pthread_cond_init(&g->wake, NULL);
+    pf->fs = fs;
+    pf->tuning = (struct efs_governor_config){.mode = EFS_GOVERNOR_OFF};
+    pthread_cond_init(&pf->wake, NULL);
     return 0;
 }
 
-void efs_guess_begin(struct efs *fs)
+void efs_prefetcher_begin(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     efs_lock(fs);
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        g->fill_bytes += efs_expert_coded_bytes(fs, e);
-    g->fills = fs->options.warm;
+        pf->fill_bytes += efs_expert_coded_bytes(fs, e);
+    pf->fills = fs->options.warm;
     efs_retry(fs, EFS_RETRY_IDLE);
     efs_unlock(fs);
 }
 
-void efs_guess_stop(struct efs *fs)
+void efs_prefetcher_stop(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
-    if (!g || !g->started)
+    struct efs_prefetcher *pf = fs->prefetcher;
+    if (!pf || !pf->started)
         return;
     efs_lock(fs);
-    g->stop = true;
-    pthread_cond_signal(&g->wake);
+    pf->stop = true;
+    pthread_cond_signal(&pf->wake);
     efs_unlock(fs);
-    pthread_join(g->thread, NULL);
-    g->started = false;
+    pthread_join(pf->thread, NULL);
+    pf->started = false;
 }
 
-struct efs_governor_config efs_guess_tuning(const struct efs *fs)
+struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs)
 {
-    return fs->guessing->tuning;
+    return fs->prefetcher->tuning;
 }
 
 /* Memory limit of the predictor. A power of two: saved tables load only with the same limit, and the budget may differ
@@ -67,31 +67,31 @@ static uint64_t predictor_bytes(uint64_t budget_bytes)
 }
 
 /* Limit of predictions per sequence, and of candidates per call. */
-static uint32_t guess_room(const struct efs *fs)
+static uint32_t predictions_max(const struct efs *fs)
 {
-    return efs_cache_width(fs) > EFS_GUESS_CANDIDATES ? efs_cache_width(fs) : EFS_GUESS_CANDIDATES;
+    return efs_cache_width(fs) > EFS_PREFETCHER_CANDIDATES ? efs_cache_width(fs) : EFS_PREFETCHER_CANDIDATES;
 }
 
 /* Allocates the tables (with lock held), which stay allocated while the store is open; or frees them. */
-static errint_t guess_tables(struct efs *fs, bool make)
+static errint_t tables_resize(struct efs *fs, bool make)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     const uint32_t experts = make ? fs->store->expert_count : 0, width = make ? efs_cache_width(fs) : 0;
-    const uint32_t room = make ? guess_room(fs) : 0;
+    const uint32_t room = make ? predictions_max(fs) : 0;
     const struct {
         void *at; /* address of the pointer */
         size_t count, bytes;
-    } tables[] = {{&g->experts, experts, sizeof(*g->experts)},
-                  {&g->held, experts, sizeof(*g->held)},
-                  {&g->sequences, EFS_GUESS_SEQUENCES, sizeof(*g->sequences)},
-                  {&g->pending, width, sizeof(*g->pending)},
-                  {&g->line_ids, (size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_ids)},
-                  {&g->line_weights, (size_t)EFS_GUESS_LINE * EFS_GUESS_IDS, sizeof(*g->line_weights)},
-                  {&g->candidates, room, sizeof(*g->candidates)},
-                  {&g->distances, room, sizeof(*g->distances)},
-                  {&g->predictions, room, sizeof(*g->predictions)},
-                  {&g->ids, width > EFS_GUESS_IDS ? width : EFS_GUESS_IDS, sizeof(*g->ids)}};
-    if (make && g->ids)
+    } tables[] = {{&pf->experts, experts, sizeof(*pf->experts)},
+                  {&pf->prefetched, experts, sizeof(*pf->prefetched)},
+                  {&pf->sequences, EFS_PREFETCHER_SEQUENCES, sizeof(*pf->sequences)},
+                  {&pf->pending, width, sizeof(*pf->pending)},
+                  {&pf->ring_ids, (size_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS, sizeof(*pf->ring_ids)},
+                  {&pf->ring_weights, (size_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS, sizeof(*pf->ring_weights)},
+                  {&pf->candidates, room, sizeof(*pf->candidates)},
+                  {&pf->distances, room, sizeof(*pf->distances)},
+                  {&pf->predictions, room, sizeof(*pf->predictions)},
+                  {&pf->ids, width > EFS_PREFETCHER_IDS ? width : EFS_PREFETCHER_IDS, sizeof(*pf->ids)}};
+    if (make && pf->ids)
         return 0;
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         void *table;
@@ -100,26 +100,26 @@ static errint_t guess_tables(struct efs *fs, bool make)
         table = make ? efs_sys_calloc(tables[i].count, tables[i].bytes) : NULL;
         memcpy(tables[i].at, &table, sizeof(table));
         if (make && !table) {
-            guess_tables(fs, false);
+            tables_resize(fs, false);
             return -ENOMEM;
         }
     }
     return 0;
 }
 
-void efs_guess_destroy(struct efs *fs)
+void efs_prefetcher_destroy(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
-    if (!g)
+    struct efs_prefetcher *pf = fs->prefetcher;
+    if (!pf)
         return;
-    efs_prefetch_free(g->queue);
-    guess_tables(fs, false);
-    pthread_cond_destroy(&g->wake);
-    free(g);
-    fs->guessing = NULL;
+    efs_prefetch_free(pf->queue);
+    tables_resize(fs, false);
+    pthread_cond_destroy(&pf->wake);
+    free(pf);
+    fs->prefetcher = NULL;
 }
 
-static uint64_t guess_largest_expert(const struct efs *fs)
+static uint64_t largest_expert_bytes(const struct efs *fs)
 {
     uint64_t most = 0;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
@@ -128,121 +128,122 @@ static uint64_t guess_largest_expert(const struct efs *fs)
 }
 
 /* Bytes that the budget counts: predictor, queue, tables, thread stack. */
-static uint64_t guess_memory(const struct efs *fs)
+static uint64_t prefetcher_memory(const struct efs *fs)
 {
-    uint64_t room = guess_room(fs), copies = fs->options.no_state ? 1 : 2;
+    uint64_t room = predictions_max(fs), copies = fs->options.no_state ? 1 : 2;
     return copies * predictor_bytes(fs->options.budget_bytes) + EFS_STACK_BYTES +
            (uint64_t)efs_cache_layers(fs) * efs_cache_width(fs) * QUEUE_UNIT_BYTES +
-           EFS_GUESS_SEQUENCES * (room * sizeof(struct efs_prefetch_prediction) + sizeof(struct efs_guess_sequence)) +
-           (uint64_t)EFS_GUESS_LINE * EFS_GUESS_IDS * (sizeof(uint16_t) + sizeof(float)) +
+           EFS_PREFETCHER_SEQUENCES *
+               (room * sizeof(struct efs_prefetch_prediction) + sizeof(struct efs_prefetcher_sequence)) +
+           (uint64_t)EFS_PREFETCHER_RING * EFS_PREFETCHER_IDS * (sizeof(uint16_t) + sizeof(float)) +
            room * (sizeof(struct efs_governor_candidate) + sizeof(struct efs_prefetch_prediction)) +
-           EFS_GUESS_THREAD_BYTES;
+           EFS_PREFETCHER_THREAD_BYTES;
 }
 
 /* Switches prefetch on, with this queue. Lock held. */
-static errint_t guess_on(struct efs *fs, struct efs_prefetch *queue, struct efs_error *err)
+static errint_t prefetcher_enable(struct efs *fs, struct efs_prefetch *queue, struct efs_error *err)
 {
-    struct efs_guessing *g = fs->guessing;
-    uint64_t bytes = guess_memory(fs), floor = fs->account.fixed_bytes + bytes + fs->arena.segment_bytes;
+    struct efs_prefetcher *pf = fs->prefetcher;
+    uint64_t bytes = prefetcher_memory(fs), floor = fs->account.fixed_bytes + bytes + fs->arena.segment_bytes;
     if (fs->options.budget_bytes < floor)
         return efs_fail(err, -ENOMEM, "prefetch takes %llu MiB: it needs budget=%lluM or more",
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
-    if (guess_tables(fs, true) < 0)
+    if (tables_resize(fs, true) < 0)
         return efs_fail(err, -ENOMEM, "no memory for prefetch");
-    g->expert_bytes = guess_largest_expert(fs);
-    g->queue = queue;
-    g->on = true;
-    g->memory_bytes = bytes;
-    g->predictor_most_bytes = predictor_bytes(fs->options.budget_bytes);
+    pf->expert_bytes = largest_expert_bytes(fs);
+    pf->queue = queue;
+    pf->on = true;
+    pf->memory_bytes = bytes;
+    pf->predictor_most_bytes = predictor_bytes(fs->options.budget_bytes);
     fs->account.fixed_bytes += bytes;
     return 0;
 }
 
 /* Switches prefetch off. Lock held. Returns the queue, which the caller frees. Loads in flight complete in the
  * background. */
-static struct efs_prefetch *guess_off(struct efs *fs)
+static struct efs_prefetch *prefetcher_disable(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
-    struct efs_prefetch *queue = g->queue;
-    efs_guess_forget(fs);
-    for (uint32_t i = 0; i < g->held_count; i++)
-        if (g->experts[g->held[i]].read)
-            efs_extents_prefetch_drop(fs, g->held[i]);
-    g->queue = NULL;
-    g->on = false;
-    fs->account.fixed_bytes -= g->memory_bytes;
+    struct efs_prefetcher *pf = fs->prefetcher;
+    struct efs_prefetch *queue = pf->queue;
+    efs_prefetcher_end_sequences(fs);
+    for (uint32_t i = 0; i < pf->prefetched_count; i++)
+        if (pf->experts[pf->prefetched[i]].read)
+            efs_extents_prefetch_drop(fs, pf->prefetched[i]);
+    pf->queue = NULL;
+    pf->on = false;
+    fs->account.fixed_bytes -= pf->memory_bytes;
     fs->account.prefetch_bytes = 0;
-    g->memory_bytes = 0;
+    pf->memory_bytes = 0;
     return queue;
 }
 
 /* Applies settings. Lock held. *queue: in, a queue to use; out, one that the caller frees. */
-static errint_t guess_set(struct efs *fs, const struct efs_governor_config *tuning, struct efs_prefetch **queue,
-                          struct efs_error *err)
+static errint_t prefetcher_apply(struct efs *fs, const struct efs_governor_config *tuning, struct efs_prefetch **queue,
+                                 struct efs_error *err)
 {
-    struct efs_guessing *g = fs->guessing;
-    bool on = tuning->mode != EFS_GOVERNOR_OFF, was = g->on;
-    errint_t rc = on && !was ? guess_on(fs, *queue, err) : 0;
+    struct efs_prefetcher *pf = fs->prefetcher;
+    bool on = tuning->mode != EFS_GOVERNOR_OFF, was = pf->on;
+    errint_t rc = on && !was ? prefetcher_enable(fs, *queue, err) : 0;
     if (rc < 0)
         return rc;
     if (on && !was)
         *queue = NULL;
-    if (on && g->governor.layers == 0)
-        efs_governor_init(&g->governor, efs_cache_layers(fs), tuning);
+    if (on && pf->governor.layers == 0)
+        efs_governor_init(&pf->governor, efs_cache_layers(fs), tuning);
     else
-        efs_governor_set(&g->governor, tuning);
+        efs_governor_set(&pf->governor, tuning);
     if (!on && was)
-        *queue = guess_off(fs);
-    g->tuning = *tuning;
-    g->budget_bytes = 0; /* recompute the caps */
+        *queue = prefetcher_disable(fs);
+    pf->tuning = *tuning;
+    pf->budget_bytes = 0; /* recompute the caps */
     if (on)
-        efs_guess_share(fs);
+        efs_prefetcher_update_share(fs);
     if (on != was)
         efs_budget_change(fs, fs->options.budget_bytes);
-    pthread_cond_signal(&g->wake);
+    pthread_cond_signal(&pf->wake);
     return 0;
 }
 
-static errint_t guess_start(struct efs *fs, struct efs_error *err)
+static errint_t prefetcher_start(struct efs *fs, struct efs_error *err)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     efs_lock(fs);
-    bool start = g->on && !g->started;
-    g->started |= start;
+    bool start = pf->on && !pf->started;
+    pf->started |= start;
     efs_unlock(fs);
-    errint_t rc = start ? efs_thread_start(efs_guess_thread, g, "efs-guess", &g->thread) : 0;
+    errint_t rc = start ? efs_thread_start(efs_prefetcher_thread, pf, "efs-prefetch", &pf->thread) : 0;
     if (rc == 0)
         return 0;
     efs_lock(fs);
-    g->started = false;
+    pf->started = false;
     efs_unlock(fs);
     return efs_fail(err, rc, "cannot start the thread that predicts: %s", strerror(-rc));
 }
 
-errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err)
+errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err)
 {
     struct efs_prefetch *queue = NULL;
     errint_t rc = 0;
     if (tuning->mode != EFS_GOVERNOR_OFF) {
         const struct efs_prefetch_config config = {.layers = efs_cache_layers(fs),
                                                    .experts = efs_cache_width(fs),
-                                                   .sequences = EFS_GUESS_SEQUENCES,
-                                                   .predictions = efs_cache_has_policy(fs) ? guess_room(fs) : 0};
+                                                   .sequences = EFS_PREFETCHER_SEQUENCES,
+                                                   .predictions = efs_cache_has_policy(fs) ? predictions_max(fs) : 0};
         rc = efs_cache_has_policy(fs) ? efs_prefetch_new(&config, &queue) : -EINVAL;
         if (rc < 0)
             return rc == -ENOMEM ? efs_fail(err, rc, "no memory for prefetch")
                                  : efs_fail(err, -EOPNOTSUPP, "prefetch: the store has no experts, or too many");
     }
     efs_lock(fs);
-    const struct efs_governor_config before = fs->guessing->tuning;
-    rc = guess_set(fs, tuning, &queue, err);
+    const struct efs_governor_config before = fs->prefetcher->tuning;
+    rc = prefetcher_apply(fs, tuning, &queue, err);
     efs_unlock(fs);
     efs_prefetch_free(queue);
     if (rc < 0)
         return rc;
-    rc = guess_start(fs, err);
+    rc = prefetcher_start(fs, err);
     if (rc < 0)
-        efs_guess_tune(fs, &before, NULL);
+        efs_prefetcher_tune(fs, &before, NULL);
     return rc;
 }
 
@@ -251,24 +252,24 @@ errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning
 #define U(x) ((unsigned long long)(x))
 
 /* Lock held. */
-static const char *guess_state(const struct efs_guessing *g)
+static const char *prefetcher_state(const struct efs_prefetcher *pf)
 {
-    const struct efs_trial *trial = &g->governor.trial;
-    if (!g->on)
+    const struct efs_trial *trial = &pf->governor.trial;
+    if (!pf->on)
         return "off";
-    if (g->predictor_error)
-        return g->predictor_error == -E2BIG ? "off: the predictor takes more than its share of the budget"
-                                            : "off: no memory for the predictor";
-    if (g->chosen == 0)
+    if (pf->predictor_error)
+        return pf->predictor_error == -E2BIG ? "off: the predictor takes more than its share of the budget"
+                                             : "off: no memory for the predictor";
+    if (pf->chosen == 0)
         return "waits for the first layers";
-    if (g->tuning.mode == EFS_GOVERNOR_ALWAYS)
+    if (pf->tuning.mode == EFS_GOVERNOR_ALWAYS)
         return "on";
     if (efs_trial_is_off(trial))
         return efs_trial_ratio(trial) > 1 ? "off: slower" : "off: not faster";
     return trial->decided ? "on: faster" : "tried";
 }
 
-static void tell_share(FILE *out, uint64_t part, uint64_t of)
+static void print_ratio(FILE *out, uint64_t part, uint64_t of)
 {
     if (of)
         fprintf(out, " %9.3f", (double)part / (double)of);
@@ -276,57 +277,57 @@ static void tell_share(FILE *out, uint64_t part, uint64_t of)
         fprintf(out, " %9s", "-");
 }
 
-static void tell_distance(FILE *out, const struct efs_guessing *g, unsigned distance)
+static void print_distance(FILE *out, const struct efs_prefetcher *pf, unsigned distance)
 {
-    const struct efs_guess_scores *s = &g->scores[distance];
+    const struct efs_prefetcher_scores *s = &pf->scores[distance];
     if (distance)
         fprintf(out, "%-8u %10llu", distance, U(s->layers));
     else
         fprintf(out, "%-8s %10s", "hints", "-");
-    tell_share(out, s->hits_k, s->chosen);
-    tell_share(out, s->hits_2k, s->chosen);
-    tell_share(out, s->hits_k, s->named_k);
+    print_ratio(out, s->hits_k, s->chosen);
+    print_ratio(out, s->hits_2k, s->chosen);
+    print_ratio(out, s->hits_k, s->named_k);
     fprintf(out, " %8llu %15llu %8llu", U(s->read), U(s->read_bytes), U(s->covered));
-    tell_share(out, s->covered, g->missed);
+    print_ratio(out, s->covered, pf->missed);
     fprintf(out, " %8llu %8llu %15llu\n", U(s->late), U(s->wasted), U(s->wasted_bytes));
 }
 
 /* Lock held. */
-static void tell(const struct efs *fs, FILE *out)
+static void print_statistics(const struct efs *fs, FILE *out)
 {
-    const struct efs_guessing *g = fs->guessing;
+    const struct efs_prefetcher *pf = fs->prefetcher;
     struct efs_prefetch_counts counts = {0};
     unsigned sequences = 0;
     uint64_t held_bytes = 0;
-    for (uint32_t i = 0; i < g->held_count; i++)
-        held_bytes += g->experts[g->held[i]].read ? g->experts[g->held[i]].bytes : 0;
-    for (unsigned s = 0; g->sequences && s < EFS_GUESS_SEQUENCES; s++)
-        sequences += g->sequences[s].used;
-    if (g->queue)
-        efs_prefetch_counts(g->queue, &counts);
-    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(g->tuning.mode));
-    fprintf(out, "state: %s\n", guess_state(g));
-    fprintf(out, "time_ratio: %.4f\n", g->on ? efs_trial_ratio(&g->governor.trial) : 1);
-    fprintf(out, "memory_bytes: %llu\n", U(g->memory_bytes));
-    fprintf(out, "predictor_bytes: %llu\n", U(g->on ? g->predictor_bytes : 0));
+    for (uint32_t i = 0; i < pf->prefetched_count; i++)
+        held_bytes += pf->experts[pf->prefetched[i]].read ? pf->experts[pf->prefetched[i]].bytes : 0;
+    for (unsigned s = 0; pf->sequences && s < EFS_PREFETCHER_SEQUENCES; s++)
+        sequences += pf->sequences[s].used;
+    if (pf->queue)
+        efs_prefetch_counts(pf->queue, &counts);
+    fprintf(out, "prefetch: %s\n", efs_governor_mode_name(pf->tuning.mode));
+    fprintf(out, "state: %s\n", prefetcher_state(pf));
+    fprintf(out, "time_ratio: %.4f\n", pf->on ? efs_trial_ratio(&pf->governor.trial) : 1);
+    fprintf(out, "memory_bytes: %llu\n", U(pf->memory_bytes));
+    fprintf(out, "predictor_bytes: %llu\n", U(pf->on ? pf->predictor_bytes : 0));
     fprintf(out, "share_bytes: %llu\n", U(fs->account.prefetch_bytes));
     fprintf(out, "held_bytes: %llu\n", U(held_bytes));
     fprintf(out, "sequences: %u\n", sequences);
-    fprintf(out, "chosen: %u\n", g->chosen);
-    fprintf(out, "observed: %llu\n", U(g->observed));
-    fprintf(out, "left_out: %llu\n", U(g->line_lost));
-    fprintf(out, "misses: %llu\n", U(g->missed));
+    fprintf(out, "chosen: %u\n", pf->chosen);
+    fprintf(out, "observed: %llu\n", U(pf->observed));
+    fprintf(out, "left_out: %llu\n", U(pf->ring_dropped));
+    fprintf(out, "misses: %llu\n", U(pf->missed));
     fprintf(out, "offered: %llu\n", U(counts.offered));
     fprintf(out, "cancelled: %llu\n", U(counts.cancelled));
     fprintf(out, "failed: %llu\n", U(counts.failed));
     fprintf(out, "%-8s %10s %9s %9s %9s %8s %15s %8s %9s %8s %8s %15s\n", "distance", "layers", "recall_k", "recall_2k",
             "precision", "read", "read_bytes", "covered", "of_misses", "late", "wasted", "wasted_bytes");
-    for (unsigned distance = 1; distance <= EFS_GUESS_DISTANCES; distance++)
-        tell_distance(out, g, distance);
-    tell_distance(out, g, 0);
+    for (unsigned distance = 1; distance <= EFS_PREFETCHER_DISTANCES; distance++)
+        print_distance(out, pf, distance);
+    print_distance(out, pf, 0);
 }
 
-errint_t efs_guess_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
+errint_t efs_prefetcher_describe(struct efs *fs, const char *what, char **text, size_t *bytes)
 {
     *text = NULL;
     if (strcmp(what, "predict") != 0)
@@ -335,7 +336,7 @@ errint_t efs_guess_describe(struct efs *fs, const char *what, char **text, size_
     if (!out)
         return -ENOMEM;
     efs_lock(fs);
-    tell(fs, out);
+    print_statistics(fs, out);
     efs_unlock(fs);
     bool failed = ferror(out);
     if (fclose(out) == 0 && !failed)

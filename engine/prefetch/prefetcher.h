@@ -4,7 +4,7 @@
  * hints, from the runtime. A governor (sched/prefetch/governor.h) selects those worth a read and submits them to a
  * queue (prefetch.h), which is read in idle disk time.
  *
- *     observed -> line -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
+ *     observed -> ring -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
  *       ^                                                    ^
  *     efs_cache_request(), efs_observe()             efs_hint()
  *
@@ -16,56 +16,56 @@
  * are not in memory are read into empty memory, if the chunk pool has room for all experts of the store.
  *
  * A *sequence* is the tokens of one request in order. While no client reports sequences, all requests are taken for
- * those of one sequence, of observer EFS_GUESS_OWN. The predictor belongs to the prefetch thread; efs.lock guards all
- * other state.
+ * those of one sequence, of observer EFS_PREFETCHER_NO_OBSERVER. The predictor belongs to the prefetch thread; efs.lock
+ * guards all other state.
  */
-#ifndef EFS_GUESS_H
-#define EFS_GUESS_H
+#ifndef EFS_PREFETCHER_H
+#define EFS_PREFETCHER_H
 
 #include "efs.h"
 #include "governor.h"
 #include "predict.h"
 
-#define EFS_GUESS_OWN 0u /* observer of requests without efs_observe(), and of .expertfs/hint */
+#define EFS_PREFETCHER_NO_OBSERVER 0u /* observer of requests without efs_observe(), and of .expertfs/hint */
 
 /* Initialises prefetch, switched off. Without lock, before threads are started. -ENOMEM. */
-errint_t efs_guess_build(struct efs *fs);
+errint_t efs_prefetcher_build(struct efs *fs);
 /* The store is open: allows filling, with option warm. Without lock. */
-void efs_guess_begin(struct efs *fs);
+void efs_prefetcher_begin(struct efs *fs);
 /* Ends the prefetch thread. Without lock. */
-void efs_guess_stop(struct efs *fs);
+void efs_prefetcher_stop(struct efs *fs);
 /* Frees all memory, after all loads have completed. */
-void efs_guess_destroy(struct efs *fs);
+void efs_prefetcher_destroy(struct efs *fs);
 
 /* Applies the setting prefetch. Without lock. -ENOMEM: the budget has no room for the predictor, err states the size;
  * -EOPNOTSUPP: the store has no experts, or too many. After an error nothing has changed. */
-errint_t efs_guess_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err);
+errint_t efs_prefetcher_tune(struct efs *fs, const struct efs_governor_config *tuning, struct efs_error *err);
 
 /* A layer of a sequence, with chosen or predicted experts. */
-struct efs_guess_layer {
-    uint32_t who, sequence; /* observer; its number of the sequence */
-    uint32_t layer;         /* in the policy */
+struct efs_prefetcher_layer {
+    uint32_t observer, sequence; /* observer; its number of the sequence */
+    uint32_t layer;              /* in the policy */
     uint32_t count, tokens;
     const uint32_t *ids;  /* numbers in the layer */
     const float *weights; /* scores of the router, or probabilities; NULL: not known */
 };
 /* A layer of a sequence has chosen these experts; count 0 ends the sequence. Without lock. */
-void efs_guess_observe(struct efs *fs, const struct efs_guess_layer *layer);
+void efs_prefetcher_observe(struct efs *fs, const struct efs_prefetcher_layer *layer);
 /* The caller predicts these experts for a later layer. Without lock. */
-void efs_guess_hint(struct efs *fs, const struct efs_guess_layer *layer);
+void efs_prefetcher_hint(struct efs *fs, const struct efs_prefetcher_layer *layer);
 
 /* ---- with efs.lock held ---- */
-struct efs_governor_config efs_guess_tuning(const struct efs *fs);
+struct efs_governor_config efs_prefetcher_tuning(const struct efs *fs);
 /* efs_hooks.prefetch_request, efs_hooks.prefetch_done */
-void efs_guess_asked(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
-                     bool named);
-void efs_guess_ended(struct efs *fs, uint32_t expert, errint_t error);
+void efs_prefetcher_requested(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
+                              uint32_t count, bool named);
+void efs_prefetcher_load_done(struct efs *fs, uint32_t expert, errint_t error);
 /* EFS_RETRY_IDLE: starts the next reads of the queue, then filling, if the disk is idle. */
-void efs_guess_go_on(struct efs *fs);
+void efs_prefetcher_run_idle(struct efs *fs);
 /* efs_hooks.warm_done: a load of class EFS_LOAD_WARM has completed. */
-void efs_guess_filled(struct efs *fs, uint32_t extent, errint_t error);
+void efs_prefetcher_fill_done(struct efs *fs, uint32_t extent, errint_t error);
 
 /* The text "predict" of efs_describe(), with its errors. Without lock. */
-errint_t efs_guess_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+errint_t efs_prefetcher_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
 
 #endif

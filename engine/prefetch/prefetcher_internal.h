@@ -1,53 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetcher_internal.h - shared by the files of prefetch: prefetcher.c (settings and texts), prefetcher_sequences.c (observations and
- * hints), prefetcher_queue.c (the queue and its reads), prefetcher_thread.c (the predictor).
+ * prefetcher_internal.h - shared by the files of prefetch: prefetcher.c (settings and texts), prefetcher_sequences.c
+ * (observations and hints), prefetcher_queue.c (the queue and its reads), prefetcher_thread.c (the predictor).
  */
-#ifndef EFS_GUESS_CORE_H
-#define EFS_GUESS_CORE_H
+#ifndef EFS_PREFETCHER_INTERNAL_H
+#define EFS_PREFETCHER_INTERNAL_H
 
 #include "prefetcher.h"
 
 #include "cache.h"
 
-#define EFS_GUESS_SEQUENCES 16u /* at most; a new one replaces the least recently observed one */
-#define EFS_GUESS_DISTANCES 4u  /* layers ahead, at most */
-#define EFS_GUESS_LINE 32u      /* pending observations, at most */
-#define EFS_GUESS_IDS 512u      /* per observation; further ones are dropped */
-#define EFS_GUESS_CANDIDATES 256u
-#define EFS_GUESS_HINTS EFS_GUESS_CANDIDATES                           /* per sequence */
-#define EFS_GUESS_AT_ONCE (EFS_GUESS_CANDIDATES / EFS_GUESS_DISTANCES) /* predictions per layer */
-#define EFS_GUESS_NOWHERE (-1)
+#define EFS_PREFETCHER_SEQUENCES 16u /* at most; a new one replaces the least recently observed one */
+#define EFS_PREFETCHER_DISTANCES 4u  /* layers ahead, at most */
+#define EFS_PREFETCHER_RING 32u      /* pending observations, at most */
+#define EFS_PREFETCHER_IDS 512u      /* per observation; further ones are dropped */
+#define EFS_PREFETCHER_CANDIDATES 256u
+#define EFS_PREFETCHER_HINTS EFS_PREFETCHER_CANDIDATES                                  /* per sequence */
+#define EFS_PREFETCHER_PER_LAYER (EFS_PREFETCHER_CANDIDATES / EFS_PREFETCHER_DISTANCES) /* predictions per layer */
+#define EFS_PREFETCHER_NO_POSITION (-1)
 
 /* An observation for the thread. */
-struct efs_guess_observation {
+struct efs_prefetcher_observation {
     uint64_t sequence;
-    int64_t now; /* position; EFS_GUESS_NOWHERE: the sequence has ended */
+    int64_t now; /* position; EFS_PREFETCHER_NO_POSITION: the sequence has ended */
     uint32_t layer, count;
-    bool scored, guess; /* guess: submit the predictions that follow */
+    bool scored, predict; /* predict: submit the predictions that follow */
 };
 
-struct efs_guess_hinted {
+struct efs_prefetcher_pending_hint {
     uint16_t layer, expert;
     int64_t due;
     float probability;
 };
 
-struct efs_guess_sequence {
+struct efs_prefetcher_sequence {
     bool used;
     uint64_t id;       /* observer << 32 | number */
     int64_t now;       /* last observed position */
     int64_t hinted_at; /* position at the last hint; the predictor is not used for an iteration after it */
     uint64_t clock;
     uint32_t hint_count;
-    struct efs_guess_hinted hints[EFS_GUESS_HINTS];
+    struct efs_prefetcher_pending_hint hints[EFS_PREFETCHER_HINTS];
 };
 
 /* State of an expert as prefetched, by number in the store. */
-struct efs_guess_expert {
+struct efs_prefetcher_expert {
     uint8_t distance; /* layers ahead of the prediction that it is read for; 0: hinted, or none */
     bool read;        /* prefetch has started reading it, and no request has taken it */
-    bool again;       /* no load could be started in this turn: retry in the next */
+    bool retry;       /* no load could be started in this turn: retry in the next */
     bool observed;    /* its layer has chosen it in sequence `observer`, and no request has taken it */
     uint16_t pending; /* loads in flight */
     errint_t error;   /* first error of these loads */
@@ -57,13 +57,13 @@ struct efs_guess_expert {
 };
 
 /* Results of predictions, by distance from 1. */
-struct efs_guess_scores {
+struct efs_prefetcher_scores {
     uint64_t layers, chosen, hits_k, hits_2k, named_k; /* named_k: predictions among the first k */
     uint64_t read, read_bytes;                         /* experts */
     uint64_t covered, late, wasted, wasted_bytes;
 };
 
-struct efs_guessing {
+struct efs_prefetcher {
     struct efs *fs;
     unsigned long thread;
     bool started, stop;
@@ -74,67 +74,67 @@ struct efs_guessing {
     uint64_t budget_bytes;      /* the caps were computed for this budget */
     struct efs_prefetch *queue; /* NULL: prefetch is off */
     struct efs_governor governor;
-    enum efs_governor_decision now; /* its decision for the last requested layer */
-    uint64_t asked_missing_bytes;   /* missing bytes of the layer that is being requested */
-    uint64_t asked_ahead_bytes;     /* bytes of that layer in memory due to prefetch */
-    bool has_share;                 /* prefetch has a share of the chunk pool */
-    uint64_t expert_bytes;          /* coded bytes of the largest expert */
-    bool fills;                     /* filling is allowed: the store is open, with option warm */
-    uint64_t fill_bytes;            /* coded bytes of all experts */
-    uint32_t fill_expert;           /* filling has handled the experts before this one */
-    uint64_t fill_segments;         /* planned_segments for which fill_expert is valid */
-    struct efs_guess_expert *experts;
-    uint32_t *held; /* [held_count] experts that were read and not requested yet; may have stale entries */
-    uint32_t held_count;
-    bool again; /* set if `again` of any expert is */
-    struct efs_guess_sequence *sequences;
+    enum efs_governor_decision now;  /* its decision for the last requested layer */
+    uint64_t layer_missing_bytes;    /* missing bytes of the layer that is being requested */
+    uint64_t layer_prefetched_bytes; /* bytes of that layer in memory due to prefetch */
+    bool has_share;                  /* prefetch has a share of the chunk pool */
+    uint64_t expert_bytes;           /* coded bytes of the largest expert */
+    bool fills;                      /* filling is allowed: the store is open, with option warm */
+    uint64_t fill_bytes;             /* coded bytes of all experts */
+    uint32_t fill_expert;            /* filling has handled the experts before this one */
+    uint64_t fill_segments;          /* planned_segments for which fill_expert is valid */
+    struct efs_prefetcher_expert *experts;
+    uint32_t *prefetched; /* [prefetched_count] experts that were read and not requested yet; may have stale entries */
+    uint32_t prefetched_count;
+    bool retry; /* set if `retry` of any expert is */
+    struct efs_prefetcher_sequence *sequences;
     uint64_t clock;
-    uint32_t observers; /* number of the last observer */
-    bool told;          /* a client reports sequences */
+    uint32_t observers;  /* number of the last observer */
+    bool clients_report; /* a client reports sequences */
     /* experts of a layer that are requested one by one, until another layer is requested */
     uint32_t pending_layer, pending_count, pending_tokens;
     uint32_t *pending;
     /* ring of pending observations for the thread */
-    struct efs_guess_observation line[EFS_GUESS_LINE];
-    uint16_t *line_ids;  /* [EFS_GUESS_LINE][EFS_GUESS_IDS] */
-    float *line_weights; /* [EFS_GUESS_LINE][EFS_GUESS_IDS] */
-    uint64_t line_put, line_taken, line_lost;
+    struct efs_prefetcher_observation ring[EFS_PREFETCHER_RING];
+    uint16_t *ring_ids;  /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
+    float *ring_weights; /* [EFS_PREFETCHER_RING][EFS_PREFETCHER_IDS] */
+    uint64_t ring_pushed, ring_popped, ring_dropped;
     /* statistics */
-    struct efs_guess_scores scores[EFS_GUESS_DISTANCES + 1]; /* [0]: hints, whose distance is not recorded */
+    struct efs_prefetcher_scores scores[EFS_PREFETCHER_DISTANCES + 1]; /* [0]: hints, whose distance is not recorded */
     uint64_t observed, missed; /* layers; requested experts that were not in memory or only by prefetch */
     unsigned chosen;           /* experts per token, as the predictor assumes; 0: no predictor yet */
     uint64_t predictor_bytes, predictor_most_bytes; /* most: limit, as counted in the budget */
     errint_t predictor_error;
     /* scratch */
-    struct efs_governor_candidate *candidates;   /* [width, or EFS_GUESS_CANDIDATES if larger] */
+    struct efs_governor_candidate *candidates;   /* [width, or EFS_PREFETCHER_CANDIDATES if larger] */
     uint8_t *distances;                          /* of the candidates; 0: hinted */
     struct efs_prefetch_prediction *predictions; /* of the candidates */
-    uint16_t *ids;                               /* [width, or EFS_GUESS_IDS if larger] */
+    uint16_t *ids;                               /* [width, or EFS_PREFETCHER_IDS if larger] */
 };
 
 /* ---- with efs.lock held ---- */
 /* prefetcher_queue.c */
 /* Submits candidates[0 .. count), of which layer, expert, due and probability are set, with their distances, for a
  * sequence at position now: the governor weighs them and queues those worth a read. */
-void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count);
+void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count);
 /* Submits all experts of the layer after position now. */
-void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now);
+void efs_prefetcher_submit_layer(struct efs *fs, uint64_t sequence, int64_t now);
 /* A layer requests these experts: their reads become demand, prefetched ones count as used. */
-void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
+void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
 /* The sequence is at position now, where its layer has chosen these; or it has ended. */
-void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
-                      uint32_t count);
-void efs_guess_over(struct efs *fs, uint64_t sequence);
+void efs_prefetcher_layer_observed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
+                                   uint32_t count);
+void efs_prefetcher_sequence_ended(struct efs *fs, uint64_t sequence);
 /* Adjusts the share of the chunk pool and the queue's limits to the budget and the governor. */
-void efs_guess_share(struct efs *fs);
+void efs_prefetcher_update_share(struct efs *fs);
 
 /* prefetcher_sequences.c */
-struct efs_guess_sequence *efs_guess_find(struct efs_guessing *g, uint64_t id);
+struct efs_prefetcher_sequence *efs_prefetcher_find_sequence(struct efs_prefetcher *pf, uint64_t id);
 /* Ends all sequences. */
-void efs_guess_forget(struct efs *fs);
+void efs_prefetcher_end_sequences(struct efs *fs);
 
 /* prefetcher_thread.c */
-void *efs_guess_thread(void *guessing);
-#define EFS_GUESS_THREAD_BYTES (256u << 10) /* memory of the thread in addition to the predictor */
+void *efs_prefetcher_thread(void *prefetcher);
+#define EFS_PREFETCHER_THREAD_BYTES (256u << 10) /* memory of the thread in addition to the predictor */
 
 #endif

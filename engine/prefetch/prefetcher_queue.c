@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefetcher_queue.c - see prefetcher.h: reads what the queue selects, tracks prefetched experts until they are used or dropped,
- * and fills empty memory. */
+/* prefetcher_queue.c - see prefetcher.h: reads what the queue selects, tracks prefetched experts until they are used or
+ * dropped, and fills empty memory. */
 #include "prefetcher_internal.h"
 
 #include "budget.h"
@@ -10,11 +10,11 @@
 
 #include <errno.h>
 
-#define NOBODY UINT64_MAX /* not the id of any sequence */
+#define NO_SEQUENCE UINT64_MAX /* not the id of any sequence */
 
-static struct efs_guess_expert *expert_of(struct efs *fs, uint32_t number)
+static struct efs_prefetcher_expert *expert_of(struct efs *fs, uint32_t number)
 {
-    return &fs->guessing->experts[number];
+    return &fs->prefetcher->experts[number];
 }
 
 static uint32_t number_of(const struct efs *fs, uint32_t layer, uint32_t expert)
@@ -22,52 +22,52 @@ static uint32_t number_of(const struct efs *fs, uint32_t layer, uint32_t expert)
     return efs_cache_layer_first(fs, layer) + expert;
 }
 
-static void expert_wasted(struct efs_guessing *g, struct efs_guess_expert *e)
+static void expert_wasted(struct efs_prefetcher *pf, struct efs_prefetcher_expert *e)
 {
     if (!e->read)
         return;
     e->read = false;
-    g->scores[e->distance].wasted++;
-    g->scores[e->distance].wasted_bytes += e->bytes;
+    pf->scores[e->distance].wasted++;
+    pf->scores[e->distance].wasted_bytes += e->bytes;
 }
 
 /* ---- actions of the queue ---- */
 
 /* Starts loads of the missing extents. false: none are missing, or no memory is free or evictable. Memory that can only
  * be allocated without the lock is available in the next turn: with may_wait the loads are retried then. */
-static bool begin_loads(struct efs *fs, uint32_t number, bool may_wait)
+static bool start_loads(struct efs *fs, uint32_t number, bool may_wait)
 {
-    struct efs_guess_expert *e = expert_of(fs, number);
+    struct efs_prefetcher_expert *e = expert_of(fs, number);
     e->missing = efs_extents_missing(fs, number);
     uint32_t loads = efs_extents_prefetch(fs, number);
     e->pending += (uint16_t)loads;
-    e->again = may_wait && loads == 0 && fs->deferred.refill && efs_extents_missing(fs, number);
-    fs->guessing->again |= e->again;
-    return loads > 0 || e->again;
+    e->retry = may_wait && loads == 0 && fs->deferred.refill && efs_extents_missing(fs, number);
+    fs->prefetcher->retry |= e->retry;
+    return loads > 0 || e->retry;
 }
 
 static void read_expert(struct efs *fs, const struct efs_prefetch_action *a)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     uint32_t number = number_of(fs, a->layer, a->expert);
-    struct efs_guess_expert *e = expert_of(fs, number);
+    struct efs_prefetcher_expert *e = expert_of(fs, number);
     const struct efs_prefetch_action *actions;
     size_t none;
     uint64_t bytes = efs_extents_missing(fs, number);
-    if (!begin_loads(fs, number, true)) {
-        efs_prefetch_done(g->queue, a->layer, a->expert, false, &actions, &none);
+    if (!start_loads(fs, number, true)) {
+        efs_prefetch_done(pf->queue, a->layer, a->expert, false, &actions, &none);
         return;
     }
     e->read = true;
     e->observed = false;
     e->error = 0;
     e->bytes = bytes;
-    g->scores[e->distance].read++;
-    g->scores[e->distance].read_bytes += bytes;
+    pf->scores[e->distance].read++;
+    pf->scores[e->distance].read_bytes += bytes;
 }
 
 /* If actions contain a read, it is the last of them. */
-static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_t count)
+static void apply_actions(struct efs *fs, const struct efs_prefetch_action *actions, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t number = number_of(fs, actions[i].layer, actions[i].expert);
@@ -84,96 +84,96 @@ static void act(struct efs *fs, const struct efs_prefetch_action *actions, size_
             break;
         case EFS_PREFETCH_DROP:
             efs_extents_prefetch_drop(fs, number);
-            expert_wasted(fs->guessing, expert_of(fs, number));
+            expert_wasted(fs->prefetcher, expert_of(fs, number));
             break;
         }
     }
 }
 
-static bool expert_is_here(const struct efs *fs, uint32_t number)
+static bool expert_is_resident(const struct efs *fs, uint32_t number)
 {
     char state = efs_cache_state(fs, number);
     return state == 'F' || state == 'C';
 }
 
 /* Adds an expert to the list, which may still contain it from an earlier read. */
-static void hold(struct efs_guessing *g, uint32_t number)
+static void add_prefetched(struct efs_prefetcher *pf, uint32_t number)
 {
     uint32_t i = 0;
-    while (i < g->held_count && g->held[i] != number)
+    while (i < pf->prefetched_count && pf->prefetched[i] != number)
         i++;
-    if (i == g->held_count)
-        g->held[g->held_count++] = number;
+    if (i == pf->prefetched_count)
+        pf->prefetched[pf->prefetched_count++] = number;
 }
 
 /* All loads of the expert have completed. */
-static void expert_ended(struct efs *fs, uint32_t number, bool may_wait)
+static void expert_loaded(struct efs *fs, uint32_t number, bool may_wait)
 {
-    struct efs_guessing *g = fs->guessing;
-    struct efs_guess_expert *e = expert_of(fs, number);
+    struct efs_prefetcher *pf = fs->prefetcher;
+    struct efs_prefetcher_expert *e = expert_of(fs, number);
     const struct efs_prefetch_action *actions;
     uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
     size_t count;
-    bool here = e->error == 0 && expert_is_here(fs, number);
+    bool resident = e->error == 0 && expert_is_resident(fs, number);
     /* Not all of it fitted into memory: load the rest, if the last attempt loaded some. */
     bool more = !may_wait || efs_extents_missing(fs, number) < e->missing;
-    if (!here && e->error == 0 && e->read && more && g->queue && begin_loads(fs, number, may_wait))
+    if (!resident && e->error == 0 && e->read && more && pf->queue && start_loads(fs, number, may_wait))
         return;
-    e->read = e->read && here && g->queue; /* without a queue, prefetch is off and no request would take it */
+    e->read = e->read && resident && pf->queue; /* without a queue, prefetch is off and no request would take it */
     if (e->read)
-        hold(g, number);
+        add_prefetched(pf, number);
     else
         efs_extents_prefetch_drop(fs, number);
-    if (!g->queue)
+    if (!pf->queue)
         return;
-    efs_prefetch_done(g->queue, layer, index, here, &actions, &count);
-    act(fs, actions, count);
+    efs_prefetch_done(pf->queue, layer, index, resident, &actions, &count);
+    apply_actions(fs, actions, count);
 }
 
-void efs_guess_ended(struct efs *fs, uint32_t number, errint_t error)
+void efs_prefetcher_load_done(struct efs *fs, uint32_t number, errint_t error)
 {
-    struct efs_guess_expert *e = expert_of(fs, number);
+    struct efs_prefetcher_expert *e = expert_of(fs, number);
     e->error = error < 0 && e->error == 0 ? error : e->error;
     if (--e->pending == 0)
-        expert_ended(fs, number, true);
+        expert_loaded(fs, number, true);
 }
 
 /* Retries loads that could not be started in the previous turn. */
-static void begin_again(struct efs *fs)
+static void retry_loads(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
-    if (!g->again)
+    struct efs_prefetcher *pf = fs->prefetcher;
+    if (!pf->retry)
         return;
-    g->again = false;
+    pf->retry = false;
     for (uint32_t number = 0; number < fs->store->expert_count; number++)
-        if (expert_of(fs, number)->again) {
-            expert_of(fs, number)->again = false;
-            expert_ended(fs, number, false);
+        if (expert_of(fs, number)->retry) {
+            expert_of(fs, number)->retry = false;
+            expert_loaded(fs, number, false);
         }
 }
 
 /* Removes experts from the list that were evicted or used. */
-static void look_at_held(struct efs *fs)
+static void prune_prefetched(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
-    for (uint32_t i = g->held_count; i-- > 0;) {
-        uint32_t number = g->held[i];
-        struct efs_guess_expert *e = expert_of(fs, number);
+    struct efs_prefetcher *pf = fs->prefetcher;
+    for (uint32_t i = pf->prefetched_count; i-- > 0;) {
+        uint32_t number = pf->prefetched[i];
+        struct efs_prefetcher_expert *e = expert_of(fs, number);
         uint32_t layer = efs_cache_layer_of(fs, number), index = number - efs_cache_layer_first(fs, layer);
         if (e->read && efs_extents_missing(fs, number)) {
-            efs_prefetch_evicted(g->queue, layer, index);
+            efs_prefetch_evicted(pf->queue, layer, index);
             efs_extents_prefetch_drop(fs, number);
-            expert_wasted(g, e);
+            expert_wasted(pf, e);
         }
         if (!e->read || e->pending)
-            g->held[i] = g->held[--g->held_count];
+            pf->prefetched[i] = pf->prefetched[--pf->prefetched_count];
     }
 }
 
 /* ---- idle reads ---- */
 
 /* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
-static bool all_rests(const struct efs *fs)
+static bool engine_is_idle(const struct efs *fs)
 {
     return efs_extents_are_idle(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
            fs->account.segments_retiring == 0;
@@ -195,10 +195,10 @@ static bool fill_has_empty(struct efs *fs, uint64_t bytes)
 /* The next extent that is not in memory, in the order of the store; EFS_NONE: none. */
 static uint32_t fill_next(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
-    for (; g->fill_expert < fs->store->expert_count; g->fill_expert++) {
-        uint32_t first = efs_expert_extent_first(fs, g->fill_expert), end = efs_expert_extent_end(fs, g->fill_expert);
-        for (uint32_t i = first; i < end && efs_full_of(fs, g->fill_expert)->state == EFS_FULL_NONE; i++) {
+    struct efs_prefetcher *pf = fs->prefetcher;
+    for (; pf->fill_expert < fs->store->expert_count; pf->fill_expert++) {
+        uint32_t first = efs_expert_extent_first(fs, pf->fill_expert), end = efs_expert_extent_end(fs, pf->fill_expert);
+        for (uint32_t i = first; i < end && efs_full_of(fs, pf->fill_expert)->state == EFS_FULL_NONE; i++) {
             const struct efs_extent *x = efs_extent(fs, i);
             if (x->state == EFS_EXTENT_IDLE && x->resident != x->required)
                 return i;
@@ -209,14 +209,14 @@ static uint32_t fill_next(struct efs *fs)
 
 static void fill(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
-    if (!g->fills || !efs_plan_thread_planned(fs) || g->fill_bytes > planned - planned / FILL_FREE_SHARE)
+    if (!pf->fills || !efs_plan_thread_planned(fs) || pf->fill_bytes > planned - planned / FILL_FREE_SHARE)
         return;
-    if (g->fill_segments != fs->account.planned_segments)
-        g->fill_expert = 0;
-    g->fill_segments = fs->account.planned_segments;
-    while (all_rests(fs) && efs_extents_loads(fs, EFS_LOAD_PREFETCH) == 0 &&
+    if (pf->fill_segments != fs->account.planned_segments)
+        pf->fill_expert = 0;
+    pf->fill_segments = fs->account.planned_segments;
+    while (engine_is_idle(fs) && efs_extents_loads(fs, EFS_LOAD_PREFETCH) == 0 &&
            efs_extents_loads(fs, EFS_LOAD_WARM) < FILL_AT_ONCE) {
         uint32_t extent = fill_next(fs);
         if (extent == EFS_NONE)
@@ -233,61 +233,61 @@ static void fill(struct efs *fs)
 
 /* Extents loaded by filling are evicted early. After an error, which was logged, filling stops until the number of
  * planned segments changes. */
-void efs_guess_filled(struct efs *fs, uint32_t extent, errint_t error)
+void efs_prefetcher_fill_done(struct efs *fs, uint32_t extent, errint_t error)
 {
     if (error < 0)
-        fs->guessing->fill_expert = fs->store->expert_count;
+        fs->prefetcher->fill_expert = fs->store->expert_count;
     else
         efs_extent_evict_early(fs, extent);
 }
 
-static void read_guesses(struct efs *fs)
+static void read_predictions(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     const struct efs_prefetch_demand none = {0, 0};
     const struct efs_prefetch_action *actions;
     size_t count = 1;
-    efs_guess_share(fs);
-    begin_again(fs);
-    look_at_held(fs);
-    if (!all_rests(fs))
+    efs_prefetcher_update_share(fs);
+    retry_loads(fs);
+    prune_prefetched(fs);
+    if (!engine_is_idle(fs))
         return;
     while (count > 0) {
-        efs_prefetch_next(g->queue, &none, &actions, &count);
+        efs_prefetch_next(pf->queue, &none, &actions, &count);
         bool read = count > 0 && actions[count - 1].what == EFS_PREFETCH_READ;
-        act(fs, actions, count);
+        apply_actions(fs, actions, count);
         count = read ? count : 0;
     }
 }
 
-void efs_guess_go_on(struct efs *fs)
+void efs_prefetcher_run_idle(struct efs *fs)
 {
     if (fs->closing)
         return;
-    if (fs->guessing->queue)
-        read_guesses(fs);
+    if (fs->prefetcher->queue)
+        read_predictions(fs);
     fill(fs);
 }
 
 /* ---- predictions ---- */
 
-void efs_guess_share(struct efs *fs)
+void efs_prefetcher_update_share(struct efs *fs)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
     /* without a share prefetch uses free and evictable memory, at most a segment */
-    bool has = efs_governor_has_share(&g->governor);
+    bool has = efs_governor_has_share(&pf->governor);
     struct efs_prefetch_config caps;
-    if (budget == g->budget_bytes && has == g->has_share)
+    if (budget == pf->budget_bytes && has == pf->has_share)
         return;
-    efs_governor_caps(&g->governor, available, g->expert_bytes, &caps);
+    efs_governor_caps(&pf->governor, available, pf->expert_bytes, &caps);
     uint64_t bytes = has ? caps.resident_bytes : 0;
     if (!has && caps.resident_bytes > segment)
         caps.resident_bytes = segment;
-    efs_prefetch_set_caps(g->queue, &caps);
-    g->budget_bytes = budget;
-    g->has_share = has;
+    efs_prefetch_set_caps(pf->queue, &caps);
+    pf->budget_bytes = budget;
+    pf->has_share = has;
     if (bytes == fs->account.prefetch_bytes)
         return;
     fs->account.prefetch_bytes = bytes;
@@ -296,43 +296,43 @@ void efs_guess_share(struct efs *fs)
 
 /* Estimates what a prefetch evicts: nothing while memory is free or marked to be evicted first, else an evictable
  * expert with the mean probability of a request. */
-static void victim_of(const struct efs *fs, struct efs_governor_candidate *c)
+static void estimate_victim(const struct efs *fs, struct efs_governor_candidate *c)
 {
-    const struct efs_guessing *g = fs->guessing;
+    const struct efs_prefetcher *pf = fs->prefetcher;
     bool room = efs_extents_has_evict_first(fs) ||
                 fs->arena.used_bytes + c->missing_bytes < (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes ||
                 fs->arena.segment_count < fs->account.planned_segments;
     c->victim_bytes = room ? 0 : c->missing_bytes;
-    c->victim_probability = (float)g->chosen / (float)efs_cache_width(fs);
+    c->victim_probability = (float)pf->chosen / (float)efs_cache_width(fs);
 }
 
-void efs_guess_offer(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count)
+void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint32_t count)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     struct efs_rates_now rates;
     efs_estimator_now(fs->estimator, &rates, NULL, NULL);
     const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_DISK_PIECE_BYTES};
     for (uint32_t i = 0; i < count; i++) {
-        struct efs_governor_candidate *c = &g->candidates[i];
+        struct efs_governor_candidate *c = &pf->candidates[i];
         uint32_t number = number_of(fs, c->layer, c->expert);
-        struct efs_guess_expert *e = expert_of(fs, number);
+        struct efs_prefetcher_expert *e = expert_of(fs, number);
         c->missing_bytes = efs_full_of(fs, number)->state == EFS_FULL_NONE ? efs_extents_missing(fs, number) : 0;
-        victim_of(fs, c);
+        estimate_victim(fs, c);
         if (!e->read)
-            e->distance = g->distances[i];
+            e->distance = pf->distances[i];
     }
-    unsigned taken = efs_governor_select(&g->governor, &disk, now, g->candidates, count, g->predictions);
-    efs_prefetch_offer(g->queue, sequence, now < 0 ? 0 : now, g->predictions, taken);
+    unsigned taken = efs_governor_select(&pf->governor, &disk, now, pf->candidates, count, pf->predictions);
+    efs_prefetch_offer(pf->queue, sequence, now < 0 ? 0 : now, pf->predictions, taken);
     efs_retry(fs, EFS_RETRY_IDLE);
 }
 
-void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
+void efs_prefetcher_submit_layer(struct efs *fs, uint64_t sequence, int64_t now)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     uint32_t layer = (uint32_t)((now + 1) % efs_cache_layers(fs)), count = 0;
     for (uint32_t n = efs_cache_layer_first(fs, layer); n < efs_cache_layer_first(fs, layer + 1); n++) {
         uint64_t missing = efs_full_of(fs, n)->state == EFS_FULL_NONE ? efs_extents_missing(fs, n) : 0;
-        g->candidates[count++] =
+        pf->candidates[count++] =
             (struct efs_governor_candidate){.layer = (uint16_t)layer,
                                             .expert = (uint16_t)(n - efs_cache_layer_first(fs, layer)),
                                             .due = now + 1,
@@ -340,76 +340,76 @@ void efs_guess_offer_layer(struct efs *fs, uint64_t sequence, int64_t now)
         if (!expert_of(fs, n)->read)
             expert_of(fs, n)->distance = 1;
     }
-    unsigned taken = efs_governor_select_layer(g->candidates, count, g->predictions);
-    efs_prefetch_offer(g->queue, sequence, now, g->predictions, taken);
+    unsigned taken = efs_governor_select_layer(pf->candidates, count, pf->predictions);
+    efs_prefetch_offer(pf->queue, sequence, now, pf->predictions, taken);
     efs_retry(fs, EFS_RETRY_IDLE);
 }
 
 /* ---- requests ---- */
 
-void efs_guess_used(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
+void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count)
 {
-    struct efs_guessing *g = fs->guessing;
+    struct efs_prefetcher *pf = fs->prefetcher;
     const struct efs_prefetch_action *actions;
     size_t n;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t number = number_of(fs, layer, ids[i]);
-        struct efs_guess_expert *e = expert_of(fs, number);
-        bool here = expert_is_here(fs, number);
-        if (!here)
-            g->asked_missing_bytes += efs_expert_coded_bytes(fs, number);
-        if (!here || e->read)
-            g->missed++;
-        if (e->read && here) {
-            g->scores[e->distance].covered++;
-            g->asked_ahead_bytes += e->bytes;
+        struct efs_prefetcher_expert *e = expert_of(fs, number);
+        bool resident = expert_is_resident(fs, number);
+        if (!resident)
+            pf->layer_missing_bytes += efs_expert_coded_bytes(fs, number);
+        if (!resident || e->read)
+            pf->missed++;
+        if (e->read && resident) {
+            pf->scores[e->distance].covered++;
+            pf->layer_prefetched_bytes += e->bytes;
         } else if (e->read && e->pending) {
-            g->scores[e->distance].late++;
+            pf->scores[e->distance].late++;
         } else {
-            expert_wasted(g, e);
+            expert_wasted(pf, e);
         }
         e->read = false;
-        g->ids[i] = (uint16_t)ids[i];
+        pf->ids[i] = (uint16_t)ids[i];
     }
-    if (efs_prefetch_requested(g->queue, NOBODY, 0, layer, g->ids, count, &actions, &n) == 0)
-        act(fs, actions, n);
+    if (efs_prefetch_requested(pf->queue, NO_SEQUENCE, 0, layer, pf->ids, count, &actions, &n) == 0)
+        apply_actions(fs, actions, n);
 }
 
 /* Drops experts that a layer of the sequence (EFS_NONE: any layer) chose for its previous token and no request has
  * taken: for the queue they were used. */
 static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
 {
-    struct efs_guessing *g = fs->guessing;
-    for (uint32_t i = 0; i < g->held_count; i++) {
-        struct efs_guess_expert *e = expert_of(fs, g->held[i]);
-        bool passed = layer == EFS_NONE || efs_cache_layer_of(fs, g->held[i]) == layer;
+    struct efs_prefetcher *pf = fs->prefetcher;
+    for (uint32_t i = 0; i < pf->prefetched_count; i++) {
+        struct efs_prefetcher_expert *e = expert_of(fs, pf->prefetched[i]);
+        bool passed = layer == EFS_NONE || efs_cache_layer_of(fs, pf->prefetched[i]) == layer;
         if (!e->read || e->pending || !e->observed || e->observer != sequence || !passed)
             continue;
-        efs_extents_prefetch_drop(fs, g->held[i]);
-        expert_wasted(g, e);
+        efs_extents_prefetch_drop(fs, pf->prefetched[i]);
+        expert_wasted(pf, e);
     }
 }
 
-void efs_guess_passed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
-                      uint32_t count)
+void efs_prefetcher_layer_observed(struct efs *fs, uint64_t sequence, int64_t now, uint32_t layer, const uint16_t *ids,
+                                   uint32_t count)
 {
     const struct efs_prefetch_action *actions;
     size_t n;
     observed_expire(fs, sequence, layer);
-    if (efs_prefetch_requested(fs->guessing->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
-        act(fs, actions, n);
+    if (efs_prefetch_requested(fs->prefetcher->queue, sequence, now, layer, ids, count, &actions, &n) == 0)
+        apply_actions(fs, actions, n);
     for (uint32_t i = 0; i < count; i++) {
-        struct efs_guess_expert *e = expert_of(fs, number_of(fs, layer, ids[i]));
+        struct efs_prefetcher_expert *e = expert_of(fs, number_of(fs, layer, ids[i]));
         e->observed = e->read;
         e->observer = sequence;
     }
 }
 
-void efs_guess_over(struct efs *fs, uint64_t sequence)
+void efs_prefetcher_sequence_ended(struct efs *fs, uint64_t sequence)
 {
     const struct efs_prefetch_action *actions;
     size_t n;
     observed_expire(fs, sequence, EFS_NONE);
-    efs_prefetch_end(fs->guessing->queue, sequence, &actions, &n);
-    act(fs, actions, n);
+    efs_prefetch_end(fs->prefetcher->queue, sequence, &actions, &n);
+    apply_actions(fs, actions, n);
 }

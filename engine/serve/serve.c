@@ -44,19 +44,19 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                                  [EFS_RETRY_MOVE] = efs_extents_move,
                                                  [EFS_RETRY_SEGMENTS] = efs_budget_retire,
                                                  [EFS_RETRY_PREFAULT] = efs_prefault,
-                                                 [EFS_RETRY_IDLE] = efs_guess_go_on,
+                                                 [EFS_RETRY_IDLE] = efs_prefetcher_run_idle,
                                                  [EFS_RETRY_LEASES] = efs_leases_retry,
                                                  [EFS_RETRY_CODED] = efs_coded_retry,
-                                                 [EFS_RETRY_PLAN] = efs_plan_thread_wake},
+                                                 [EFS_RETRY_PLAN] = efs_plan_thread_replan},
                                        .add_segment = efs_budget_add_segment,
                                        .has_segment = efs_budget_has_segment,
-                                       .plan_request = efs_plan_thread_saw,
-                                       .warm_done = efs_guess_filled,
+                                       .plan_request = efs_plan_thread_record,
+                                       .warm_done = efs_prefetcher_fill_done,
                                        .refill = efs_refill,
-                                       .prefetch_done = efs_guess_ended,
-                                       .prefetch_request = efs_guess_asked,
+                                       .prefetch_done = efs_prefetcher_load_done,
+                                       .prefetch_request = efs_prefetcher_requested,
                                        .free_memfiles = efs_full_memfiles_free,
-                                       .start_loads = efs_lease_begin_all,
+                                       .start_loads = efs_lease_fill_all,
                                        .complete_leases = efs_lease_answer};
 
 static struct efs *served_new(const struct efs_options *options)
@@ -138,7 +138,7 @@ static uint64_t size_extents(struct efs *fs, uint64_t budget)
 
 /* Checks the budget against the floor, the smallest budget that can serve the store. An automatic budget is raised to
  * the floor if the memory limit allows it. Otherwise -ENOMEM, with a hint in err: a larger budget, or more memory. */
-static errint_t reach_floor(struct efs *fs, uint64_t floor, const struct efs_memory *memory, struct efs_error *err)
+static errint_t ensure_floor(struct efs *fs, uint64_t floor, const struct efs_memory *memory, struct efs_error *err)
 {
     const uint64_t whole = (floor + MIB - 1) / MIB, fixed = fs->account.fixed_bytes / MIB;
     const uint64_t budget = fs->options.budget_bytes, least = budget < MIB ? MIB : budget;
@@ -181,7 +181,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     if (budget < fs->account.fixed_bytes + segment) {
         struct efs_memory memory;
         efs_memory(&memory);
-        errint_t rc = reach_floor(fs, floor_budget(fs), &memory, err);
+        errint_t rc = ensure_floor(fs, floor_budget(fs), &memory, err);
         if (rc < 0)
             return rc;
         budget = fs->options.budget_bytes;
@@ -255,7 +255,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         return rc;
     efs_budget_build(fs);
     if (efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
-        efs_guess_build(fs) < 0)
+        efs_prefetcher_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -292,13 +292,13 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
 
 static void served_stop(struct efs *fs)
 {
-    efs_guess_stop(fs);
+    efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
     efs_disk_stop(fs->disk);
     efs_workers_stop(fs->workers);
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
-    efs_guess_destroy(fs);
+    efs_prefetcher_destroy(fs);
     efs_full_destroy(fs);
     efs_leases_destroy(fs);
     efs_budget_destroy(fs);
@@ -315,7 +315,7 @@ static void served_stop(struct efs *fs)
 
 /* Closes in a forked child. State that the parent's threads may have been changing at the fork stays allocated until
  * the process exits; the chunk pool is not mapped in the child. */
-static void served_leave(struct efs *fs)
+static void served_close_in_child(struct efs *fs)
 {
     efs_disk_close_in_child(fs->disk);
     efs_full_close_in_child(fs);
@@ -341,7 +341,7 @@ errint_t efs_open(const char *store_path, const struct efs_options *options, str
         efs_plan_thread_wait(fs);
         efs_prealloc(fs);
     }
-    efs_guess_begin(fs);
+    efs_prefetcher_begin(fs);
     *out = fs;
     return 0;
 }
@@ -351,7 +351,7 @@ void efs_close(struct efs *fs)
     if (!fs)
         return;
     if (!efs_is_this_process(fs)) {
-        served_leave(fs);
+        served_close_in_child(fs);
         return;
     }
     efs_lock(fs);
@@ -360,7 +360,7 @@ void efs_close(struct efs *fs)
     efs_retry(fs, EFS_RETRY_LEASES);
     efs_retry(fs, EFS_RETRY_CODED);
     efs_unlock(fs);
-    efs_guess_stop(fs);
+    efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
     efs_lock(fs);
     atomic_fetch_sub(&fs->in_flight, 1); /* from here on the last active operation signals drained */
@@ -386,7 +386,7 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
     efs_memory(&memory);
     efs_lock(fs);
     fs->account.fixed_bytes += bytes;
-    rc = reach_floor(fs, fs->account.fixed_bytes + fs->arena.segment_bytes, &memory, err);
+    rc = ensure_floor(fs, fs->account.fixed_bytes + fs->arena.segment_bytes, &memory, err);
     efs_budget_set(fs, fs->options.budget_bytes);
     efs_budget_shrink(fs);
     efs_unlock(fs);
@@ -482,7 +482,7 @@ errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *byt
     EFS_C_LOCALE;
     errint_t rc = efs_plan_thread_describe(fs, what, text, bytes);
     if (rc == -ENODATA)
-        rc = efs_guess_describe(fs, what, text, bytes);
+        rc = efs_prefetcher_describe(fs, what, text, bytes);
     return rc == -ENODATA ? efs_record_describe(fs, what, text, bytes) : rc;
 }
 

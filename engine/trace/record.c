@@ -108,7 +108,7 @@ static errint_t trace_append(struct passes *all, const uint16_t *numbers, size_t
 }
 
 /* Sorts by tokens, descending; stable. Returns count, at most CHOSEN_MAX. */
-static uint16_t put_in_order(uint16_t *ids, uint16_t count, const uint32_t *tokens)
+static uint16_t sort_by_tokens(uint16_t *ids, uint16_t count, const uint32_t *tokens)
 {
     for (uint16_t i = 1; i < count; i++)
         for (uint16_t n = i; n > 0 && tokens[ids[n]] > tokens[ids[n - 1]]; n--) {
@@ -129,7 +129,7 @@ static errint_t end_pass(struct pass *p, struct passes *all)
     for (uint32_t l = 0; l < p->layers; l++) {
         uint16_t *ids = p->ids + (size_t)l * p->width;
         uint32_t *tokens = p->tokens + (size_t)l * p->width;
-        uint16_t count = keep ? put_in_order(ids, p->count[l], tokens) : 0;
+        uint16_t count = keep ? sort_by_tokens(ids, p->count[l], tokens) : 0;
         if (keep && rc == 0)
             rc = trace_append(all, &count, 1);
         if (keep && rc == 0)
@@ -161,7 +161,7 @@ static bool ends_pass(const struct pass *p, const struct efs_record *r, const st
     return false;
 }
 
-static void trace_take(struct pass *p, const struct efs_record *r, const struct efs_recorded_request *q)
+static void pass_add_request(struct pass *p, const struct efs_record *r, const struct efs_recorded_request *q)
 {
     uint32_t *tokens = p->tokens + (size_t)q->layer * p->width;
     uint16_t *ids = p->ids + (size_t)q->layer * p->width;
@@ -185,7 +185,7 @@ static errint_t trace_collect(const struct efs_record *r, struct pass *p, struct
             rc = end_pass(p, all);
             last_layer = 0;
         }
-        trace_take(p, r, q);
+        pass_add_request(p, r, q);
         last_layer = q->layer > last_layer ? q->layer : last_layer;
     }
     return rc < 0 ? rc : end_pass(p, all);
@@ -233,7 +233,7 @@ static void find_first(const struct passes *all, uint32_t layers, const uint16_t
     }
 }
 
-static uint8_t *put_records(const struct passes *all, uint32_t layers, const uint16_t **latest, uint8_t *p)
+static uint8_t *write_records(const struct passes *all, uint32_t layers, const uint16_t **latest, uint8_t *p)
 {
     const uint16_t *at = all->data;
     for (uint64_t t = 0; t < all->count; t++) {
@@ -273,14 +273,14 @@ static errint_t write_trace(const struct efs *fs, const struct passes *all, char
         p = trace_put32(p, header[i]);
     memcpy(p, name, name_bytes);
     find_first(all, state->layers, latest);
-    p = put_records(all, state->layers, latest, p + name_bytes);
+    p = write_records(all, state->layers, latest, p + name_bytes);
     free(latest);
     *data = (char *)out;
     *bytes = (size_t)(p - out);
     return 0;
 }
 
-static errint_t efs_record_trace(const struct efs *fs, const struct efs_record *record, char **data, size_t *bytes)
+static errint_t record_trace(const struct efs *fs, const struct efs_record *record, char **data, size_t *bytes)
 {
     const struct efs_record *state = fs->record;
     size_t cells = (size_t)state->layers * state->width;
@@ -374,7 +374,7 @@ void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, con
 
 /* ---- output ---- */
 
-static void tell_operations(const struct efs *fs, const struct efs_record *r, FILE *out)
+static void print_operations(const struct efs *fs, const struct efs_record *r, FILE *out)
 {
     static const char *const kinds[] = {"read_e", "read_sm", "decode"};
     fprintf(out, "%-8s %-24s %6s %6s %16s %16s %8s\n", "kind", "expert", "extent", "shard", "begin_ns", "end_ns",
@@ -394,7 +394,7 @@ static errint_t record_sched(const struct efs *fs, const struct efs_record *r, c
     FILE *out = open_memstream(text, bytes);
     if (!out)
         return -ENOMEM;
-    tell_operations(fs, r, out);
+    print_operations(fs, r, out);
     if (fclose(out) == 0)
         return 0;
     free(*text);
@@ -414,7 +414,7 @@ errint_t efs_record_describe(struct efs *fs, const char *what, char **text, size
     pthread_mutex_lock(&fs->record->lock);
     memcpy(copy, fs->record, sizeof(*copy));
     pthread_mutex_unlock(&fs->record->lock);
-    errint_t rc = trace ? efs_record_trace(fs, copy, text, bytes) : record_sched(fs, copy, text, bytes);
+    errint_t rc = trace ? record_trace(fs, copy, text, bytes) : record_sched(fs, copy, text, bytes);
     free(copy);
     return rc;
 }

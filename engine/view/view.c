@@ -66,8 +66,8 @@ static void put_tensor(struct efs_text *text, const struct efs_store *store, con
 
 /* Writes what safetensors cannot express as an entry of __metadata__: the ggml type, the shape of the whole tensor and
  * the index of the slice. Nothing for whole tensors of other types. */
-static void put_note(struct efs_text *text, const struct efs_store *store, const struct efs_disk_tensor *t, bool slice,
-                     uint32_t expert)
+static void put_metadata(struct efs_text *text, const struct efs_store *store, const struct efs_disk_tensor *t,
+                         bool slice, uint32_t expert)
 {
     if (t->dtype < EFS_DTYPE_GGML && !slice)
         return;
@@ -124,7 +124,7 @@ static size_t header_text(const struct efs_view *view, uint32_t expert, char *ou
         efs_text_format(&text, ",\"expertfs.stack\":\"%.*s\"", (int)g->stack_bytes, store->strings + g->stack_offset);
     for (uint32_t i = 0; i < n; i++) {
         const struct efs_disk_tensor *t = tensor_of(store, parts[i].object);
-        put_note(&text, store, t, t->expert_dim, g->expert);
+        put_metadata(&text, store, t, t->expert_dim, g->expert);
     }
     efs_text_bytes(&text, "}", 1);
     uint64_t at = 0;
@@ -155,7 +155,7 @@ void efs_view_expert_name(const struct efs_view *view, uint32_t expert, char *te
 
 /* ---- the files ---- */
 
-static bool first_part_is(const struct efs_store *store, const struct efs_disk_file *f, const char *name)
+static bool first_component_is(const struct efs_store *store, const struct efs_disk_file *f, const char *name)
 {
     const char *path = store->strings + f->path_offset;
     size_t n = strlen(name);
@@ -222,7 +222,8 @@ errint_t efs_view_build(struct efs_view *view, const struct efs_store *store, st
 {
     *view = (struct efs_view){.store = store, .expert_first = store->file_count};
     for (uint32_t f = 0; f < store->file_count; f++)
-        if (first_part_is(store, &store->files[f], "experts") || first_part_is(store, &store->files[f], ".expertfs"))
+        if (first_component_is(store, &store->files[f], "experts") ||
+            first_component_is(store, &store->files[f], ".expertfs"))
             view->hidden = true;
     errint_t rc = build_experts(view);
     view->file_count = store->file_count + (view->hidden ? 0 : store->expert_count);
@@ -291,7 +292,8 @@ errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_fi
     return 0;
 }
 
-static void at_checkpoint(const struct efs_store *store, uint32_t file, uint64_t offset, struct efs_segment_at *at)
+static void locate_in_checkpoint(const struct efs_store *store, uint32_t file, uint64_t offset,
+                                 struct efs_view_location *at)
 {
     const struct efs_disk_file *f = &store->files[file];
     uint32_t low = f->extent_first, high = f->extent_first + f->extent_count;
@@ -304,41 +306,43 @@ static void at_checkpoint(const struct efs_store *store, uint32_t file, uint64_t
     }
     const struct efs_disk_extent *x = &store->extents[low];
     uint64_t in = offset - x->file_offset;
-    *at = (struct efs_segment_at){.object = x->object, .object_offset = x->object_offset + in, .bytes = x->bytes - in};
+    *at =
+        (struct efs_view_location){.object = x->object, .object_offset = x->object_offset + in, .bytes = x->bytes - in};
 }
 
-static void at_expert(const struct efs_view *view, uint32_t expert, uint64_t offset, struct efs_segment_at *at)
+static void locate_in_expert(const struct efs_view *view, uint32_t expert, uint64_t offset,
+                             struct efs_view_location *at)
 {
     uint32_t n, header = efs_view_expert_header_bytes(view, expert);
     const struct efs_expert_part *parts = efs_view_expert_parts(view, expert, &n);
     if (offset < header) {
-        *at = (struct efs_segment_at){.object = EFS_NONE, .expert = expert, .bytes = header - offset};
+        *at = (struct efs_view_location){.object = EFS_NONE, .expert = expert, .bytes = header - offset};
         return;
     }
     while (n > 1 && parts[n - 1].file_offset > offset)
         n--;
     uint64_t in = offset - parts[n - 1].file_offset;
-    *at = (struct efs_segment_at){.object = parts[n - 1].object,
-                                  .object_offset = in,
-                                  .bytes = view->store->objects[parts[n - 1].object].bytes - in};
+    *at = (struct efs_view_location){.object = parts[n - 1].object,
+                                     .object_offset = in,
+                                     .bytes = view->store->objects[parts[n - 1].object].bytes - in};
 }
 
-void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_segment_at *at)
+void efs_view_locate(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_view_location *at)
 {
     if (file < view->expert_first)
-        at_checkpoint(view->store, file, offset, at);
+        locate_in_checkpoint(view->store, file, offset, at);
     else
-        at_expert(view, file - view->expert_first, offset, at);
+        locate_in_expert(view, file - view->expert_first, offset, at);
 }
 
 bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t offset, uint64_t bytes)
 {
-    struct efs_segment_at at;
+    struct efs_view_location at;
     uint64_t end = efs_view_bytes(view, file);
     if (offset < end && bytes < end - offset)
         end = offset + bytes;
     for (; offset < end; offset += at.bytes) {
-        efs_view_at(view, file, offset, &at);
+        efs_view_locate(view, file, offset, &at);
         if (at.object != EFS_NONE && view->store->objects[at.object].group < view->store->expert_count)
             return true;
     }

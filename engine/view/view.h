@@ -13,7 +13,7 @@
 
 #include "store.h"
 
-struct efs_segment_at {
+struct efs_view_location {
     uint32_t object;        /* EFS_NONE: the header of an expert's file */
     uint32_t expert;        /* of that header */
     uint64_t object_offset; /* in the object, of the byte at the offset */
@@ -48,7 +48,7 @@ errint_t efs_view_info(const struct efs_view *view, uint32_t file, struct efs_fi
 uint64_t efs_view_bytes(const struct efs_view *view, uint32_t file);
 /* Sets *at to the segment at offset, which must be below the file's size. efs_view_expert_header() returns the bytes of
  * a header. */
-void efs_view_at(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_segment_at *at);
+void efs_view_locate(const struct efs_view *view, uint32_t file, uint64_t offset, struct efs_view_location *at);
 /* Whether any byte of [offset, offset + bytes) belongs to a tensor of an expert. Bytes past the end of the file do not
  * count. */
 bool efs_view_holds_expert(const struct efs_view *view, uint32_t file, uint64_t offset, uint64_t bytes);

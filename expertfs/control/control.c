@@ -208,7 +208,7 @@ static void render_hint(struct efsd *daemon, FILE *out)
 
 static void render_handout(struct efsd *daemon, FILE *out)
 {
-    bool coded = daemon->export && efs_hands_out_coded(daemon->fs);
+    bool coded = daemon->export && efs_exports_coded(daemon->fs);
     fprintf(out, "address: %s\ncoded: %s\n", daemon->export_address, coded ? "yes" : "no");
 }
 

@@ -99,7 +99,7 @@ static errint_t message_parse(struct efsd *daemon, const char *text, size_t byte
 /* Checks all lines before it submits the first request. */
 static errint_t want_submit(struct efsd *daemon, uid_t user, const char *text, size_t bytes)
 {
-    const struct efs_request_how how = {.bring = true};
+    const struct efs_request_how how = {.preload = true};
     struct efs_error err = {.text = ""};
     struct efs_request *none;
     struct message m;
@@ -126,7 +126,7 @@ static errint_t hint_submit(struct efsd *daemon, uid_t user, const char *text, s
                                             .count = hint.count,
                                             .experts = hint.experts,
                                             .weights = hint.probabilities};
-        rc = efs_routing_take(daemon->fs, 0, true, &routing, &err);
+        rc = efs_routing_submit(daemon->fs, 0, true, &routing, &err);
     }
     return efsd_hint_finish(daemon, user, rc ? rc : got, &err);
 }

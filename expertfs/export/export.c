@@ -170,7 +170,7 @@ void efsd_export_free(struct efsd_export *h)
         for (uint32_t tag = 0; tag < s->tags; tag++)
             if (s->items[tag]) { /* the engine is closed: nothing to drop */
                 const struct efsd_drop drop = efsd_export_item_free(s->items[tag]);
-                efs_request_forget(drop.request, drop.index);
+                efs_request_detach(drop.request, drop.index);
             }
         close(s->fd);
         efsd_export_client_unref(s);

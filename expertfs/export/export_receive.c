@@ -117,7 +117,7 @@ static errint_t client_submit(struct efsd_export_client *s, const struct efs_exp
     errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
     for (uint32_t i = 0; i < ask->head.count; i++)
         args[i] = pending[i]; /* NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
-    const bool may = efs_hands_out_coded(daemon->fs);
+    const bool may = efs_exports_coded(daemon->fs);
     const struct efs_request_how how = {
         .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_complete, .args = args};
     if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
@@ -163,7 +163,7 @@ static void client_handle_drop(struct efsd_export_client *s, const struct efs_ex
  * separately. */
 static bool client_handle_wait(struct efsd_export_client *s, const struct efs_export_wait *wait, size_t bytes)
 {
-    struct efs_request_held all[EFS_EXPORT_ROUTED];
+    struct efs_request_ref all[EFS_EXPORT_ROUTED];
     uint32_t count = 0;
     if (wait->head.count == 0 || wait->head.count > EFS_EXPORT_ROUTED ||
         bytes != offsetof(struct efs_export_wait, tag) + wait->head.count * sizeof(wait->tag[0]))
@@ -172,13 +172,13 @@ static bool client_handle_wait(struct efsd_export_client *s, const struct efs_ex
     for (uint32_t i = 0; i < wait->head.count; i++) {
         const struct efsd_export_item *item = efsd_export_item_find(s, wait->tag[i]);
         if (item)
-            all[count++] = (struct efs_request_held){item->request, item->index, item};
+            all[count++] = (struct efs_request_ref){item->request, item->index, item};
     }
     pthread_mutex_unlock(&s->export->lock);
     const struct efs_export_wait stuck = {
         .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, 0},
         .number = wait->number};
-    if (efs_requests_are_stuck(s->export->daemon->fs, all, count)) /* only this thread drops EXPORTED experts */
+    if (efs_requests_are_deadlocked(s->export->daemon->fs, all, count)) /* only this thread drops EXPORTED experts */
         efsd_export_client_send(s, &stuck.head, -1); /* if the socket is full, the client sends the request again */
     return true;
 }
@@ -219,7 +219,7 @@ static bool client_handle_routing(struct efsd_export_client *s, const struct efs
                                         .weights = r->weighed ? weights : NULL};
     if (!s->observer)
         s->observer = efs_routing_observer(daemon->fs);
-    errint_t rc = efs_routing_take(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
+    errint_t rc = efs_routing_submit(daemon->fs, s->observer, r->head.kind == EFS_EXPORT_HINT, &routing, &err);
     efsd_hint_finish(daemon, s->user, rc, &err);
     return true;
 }

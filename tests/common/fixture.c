@@ -352,7 +352,7 @@ errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *ne
     memcpy(found, needs, count * sizeof(*needs));
     errint_t rc = efs_experts_find(fs, "", layer, found, count, err);
     if (rc == 0)
-        rc = efs_request_submit(fs, found, count, &(struct efs_request_how){.bring = true}, &none, err);
+        rc = efs_request_submit(fs, found, count, &(struct efs_request_how){.preload = true}, &none, err);
     return rc;
 }
 

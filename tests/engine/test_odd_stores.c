@@ -316,14 +316,14 @@ static void step_request(struct session *s)
     }
     memset(h, 0, sizeof(*h));
     h->count = draw_needs(s, h->needs);
-    const struct efs_request_how how = {.form = forms[below(s, 3)], .bring = once_in(s, 5)};
+    const struct efs_request_how how = {.form = forms[below(s, 3)], .preload = once_in(s, 5)};
     errint_t rc = efs_request_submit(s->fs, h->needs, h->count, &how, &h->request, &err);
     if (rc < 0) {
         errors_seen++;
         assert_string_not_equal(err.text, "");
         return;
     }
-    assert_true(how.bring == (h->request == NULL));
+    assert_true(how.preload == (h->request == NULL));
     if (h->request && once_in(s, 2))
         assert_true(efs_request_wait(h->request) <= 0);
 }
@@ -384,7 +384,7 @@ static void step_routing(struct session *s)
                                   .count = below(s, NEEDS)};
     for (uint32_t i = 0; i < routing.count; i++)
         experts[i] = info.expert + i;
-    errors_seen += efs_routing_take(s->fs, below(s, 2), once_in(s, 2), &routing, NULL) < 0;
+    errors_seen += efs_routing_submit(s->fs, below(s, 2), once_in(s, 2), &routing, NULL) < 0;
 }
 
 static void step_look(struct session *s)
@@ -694,7 +694,7 @@ static void run_store_in_time(uint64_t seed)
 
 TEST_WITH(test_random, NULL, tell_failed)
 {
-    static const uint64_t found[] = {1014}; /* out-of-bounds access in efs_guess_offer(), seen under ASan */
+    static const uint64_t found[] = {1014}; /* out-of-bounds access in efs_prefetcher_submit(), seen under ASan */
     const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : CASES;

@@ -53,7 +53,7 @@ static struct efs *open_with_share(uint64_t budget_bytes)
 {
     struct efs *fs = open_store(budget_bytes, NULL);
     const struct efs_governor_config tuning = {.mode = EFS_GOVERNOR_ALWAYS, .share = 0.2};
-    assert_int_equal(efs_guess_tune(fs, &tuning, NULL), 0);
+    assert_int_equal(efs_prefetcher_tune(fs, &tuning, NULL), 0);
     return fs;
 }
 
@@ -175,7 +175,7 @@ static void check_uncounted(struct efs *fs, const struct counted *before)
                      before->stats.requests_m + before->stats.requests_c + before->stats.requests_p);
 }
 
-TEST(a_guess_is_not_a_use)
+TEST(a_prefetch_is_not_a_use)
 {
     static const uint32_t some[] = {1, 2, 3}, guessed[] = {7, 8};
     struct efs *fs = open_store(256 * MIB, "always");

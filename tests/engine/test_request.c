@@ -370,8 +370,8 @@ TEST(test_held_to_the_end)
             sem_wait(&came);
         efs_request_drop(handed[1].request, handed[1].index);
         efs_close(fs);
-        efs_request_forget(handed[0].request, handed[0].index);
-        efs_request_forget(handed[2].request, handed[2].index);
+        efs_request_detach(handed[0].request, handed[0].index);
+        efs_request_detach(handed[2].request, handed[2].index);
         sem_destroy(&came);
     }
 }

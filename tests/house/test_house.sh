@@ -46,7 +46,7 @@ rooms_known() { # $1 engine, sched or expertfs, $2 the rooms that have a rule
     done
 }
 # Rooms of the engine, each with the lower rooms whose headers it may include. Those that serve a store, lowest first.
-served='core trace cache budget planner guess fetch control serve'
+served='core trace cache budget planner prefetch fetch control serve'
 below_served='base store source memory io view'
 engine_room() { inner_room engine "$@"; }
 engine_room base
@@ -76,13 +76,13 @@ owner_of cache cache
 owner_of cache demotion
 owner_of budget budget
 owner_of planner plan_thread
-owner_of guess guessing
+owner_of prefetch prefetcher
 owner_of fetch leases
 owner_of trace record
 while IFS=: read -r file at line; do # nor include the header that declares it, if that is a separate one
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
-done < <(includes engine/*/*.[ch] | grep '_core\.h"' | grep -v '"extent_core\.h"')
+done < <(includes engine/*/*.[ch] | grep -E '_(core|internal)\.h"' | grep -v '"extent_internal\.h"')
 rooms_known engine "base store source pack memory io view client gpu compute $served"
 # Rooms of sched, lowest first. What to keep, and the order in which a request is served, are decided separately.
 inner_room sched base
