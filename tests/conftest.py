@@ -23,7 +23,7 @@ ALONE = (
     "test_expertctl.py",  # expertctl list sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
 # The order of a first run, without measured times.
-SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_outlive.py",
+SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_pages_after_close.py",
         "test_install.sh", "test_guide.py", "test_soak.py", "test_readers.py")
 
 

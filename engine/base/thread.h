@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * thread.h - starts the engine's threads and defines their stack size. The budget counts EFS_STACK_BYTES for each; the
- * deepest use, decoding or encoding a shard, takes a quarter of it (tests/engine/test_stack.c).
+ * deepest use, decoding or encoding a shard, takes a quarter of it (tests/engine/test_stack_usage.c).
  */
 #ifndef EFS_THREAD_H
 #define EFS_THREAD_H

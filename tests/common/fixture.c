@@ -3,7 +3,7 @@
 #include "fixture.h"
 #include "expertfs-compute.h"
 #include "random.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
 /* fixture_mount.c - see fixture_mount.h. */
 #include "fixture_mount.h"
 
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

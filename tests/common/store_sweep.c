@@ -7,7 +7,7 @@
 #include "expertfs-pack.h"
 #include "expertfs-compute.h"
 #include "expertfs-private.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <errno.h>
 #include <fcntl.h>

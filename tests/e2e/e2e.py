@@ -284,7 +284,7 @@ def without_calls(error, *numbers):
     if os.geteuid() or os.uname().machine not in ("x86_64", "aarch64"):
         note("left out: filters of system calls are set by root, on x86-64 and 64-bit Arm")
         return None
-    helper = os.path.join(ROOT, "tests", "e2e", "without_calls.py")
+    helper = os.path.join(ROOT, "tests", "e2e", "deny_syscalls.py")
     prefix = (sys.executable, helper, str(error), ",".join(map(str, numbers)), "--")
     probe = run(*prefix, sys.executable, "-c", "")
     if probe.returncode:

@@ -56,7 +56,7 @@ class Client:
 
 
 def asking(mount, originals, layers, experts, keeps):
-    """Returns a function for crowd.py's readers: a client that requests some experts of a layer each time it is called.
+    """Returns a function for reader_processes.py's readers: a client that requests some experts of a layer each time it is called.
     keeps: one of these is its keep_bytes. A failed expert is an OSError, wrong bytes are crowd.Wrong."""
     clients = []
 

@@ -72,7 +72,7 @@ for options in ("ro", "ro,noatime,noexec", "rw,default_permissions", "ro,nosuid,
     mount.stop()
 
 print("-- the mount of a user without privileges")
-attempting = shutil.copy(os.path.join(ROOT, "tests/e2e/attempts.py"), scratch("attempts.py"))
+attempting = shutil.copy(os.path.join(ROOT, "tests/e2e/write_attempts.py"), scratch("write_attempts.py"))
 result = as_nobody("""
     "$1" "$3" "$2" || exit 1
     "$4" "$5" "$2" "$6"

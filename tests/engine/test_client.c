@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "client_cases.h"
+#include "client_fixture.h"
 
 static void put(const char *name, const void *data, size_t bytes)
 {

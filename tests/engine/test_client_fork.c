@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "client_cases.h"
+#include "client_fixture.h"
 #include "expertfs-compute.h"
 
 static struct efs_team *team;

@@ -3,7 +3,7 @@
  * refused. */
 #include "test.h"
 #include "codec.h"
-#include "real_call.h"
+#include "libc_symbol.h"
 
 #include <lz4.h>
 #include <math.h>

@@ -19,7 +19,7 @@
 #include "expertfs-private.h"
 #include "fixture.h"
 #include "lease.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #ifdef __SANITIZE_THREAD__
 #define SAMPLED true

@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "mount_end.h"
+#include "fake_daemon.h"
 #include "expertfs.h"
 #include "expertfs-protocol.h"
 #define CALLS(X) X(socket) X(connect) X(eventfd) X(getsockopt) X(send) X(recvmsg)
-#include "failing_call.h"
+#include "libc_fault.h"
 
 #define LAYERS 2
 #define EXPERTS 8

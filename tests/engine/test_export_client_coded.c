@@ -10,7 +10,7 @@
 
 #include "test.h"
 #include "expertfs-protocol.h"
-#include "mount_end.h"
+#include "fake_daemon.h"
 
 #define EXPERTS 8u
 #define SHARD 4096u /* elements */

@@ -8,7 +8,7 @@
 #include "large_store.h"
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define MIB (1ull << 20)
 

@@ -8,7 +8,7 @@
 #include "fixture.h"
 #include "expertfs-private.h"
 #include "route.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define LAYERS 4
 #define EXPERTS 6

@@ -11,7 +11,7 @@
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "expertfs-private.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define LAYERS 3
 #define EXPERTS 8

@@ -5,7 +5,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-pack.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <pthread.h>
 #include <sys/stat.h>

@@ -12,7 +12,7 @@
 #include "budget.h"
 #include "expertfs-private.h"
 #include "store.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define LAYERS 3
 #define EXPERTS 8

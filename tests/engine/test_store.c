@@ -7,7 +7,7 @@
 #include "test.h"
 #include "codec_table.h"
 #include "fixture.h"
-#include "store_seal.h"
+#include "store_rehash.h"
 #include "expertfs-private.h"
 
 static struct fixture model;

@@ -10,7 +10,7 @@
 #include "extent.h"
 #include "fixture.h"
 #include "store.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)

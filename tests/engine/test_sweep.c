@@ -8,7 +8,7 @@
  * samples of the stores to it, for a mount: good-N.efs, and the changed N-NNN-damage.efs and N-NNN-forged.efs.
  */
 #include "test.h"
-#include "store_seal.h"
+#include "store_rehash.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
 

@@ -7,7 +7,7 @@
  * a twelfth of them.
  */
 #include "test.h"
-#include "store_seal.h"
+#include "store_rehash.h"
 #include "store_sweep.h"
 #include "sweep_fields.h"
 

@@ -9,7 +9,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define LAYERS 3u
 #define EXPERTS 8u

@@ -10,7 +10,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define LAYERS 2
 #define EXPERTS 4

@@ -11,7 +11,7 @@
 #include "fixture.h"
 
 #define CALLS(X) X(accept4) X(epoll_ctl) X(epoll_wait) X(getsockopt) X(setsockopt) X(recv) X(sendmsg)
-#include "failing_call.h"
+#include "libc_fault.h"
 
 #include <sys/epoll.h>
 #include <sys/mman.h>

@@ -8,7 +8,7 @@
 #include "fixture.h"
 #include "expertfs-pack.h"
 #include "sweep.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -11,7 +11,7 @@
 #include "lease.h"
 #include "sweep.h"
 #include "sys.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -9,7 +9,7 @@
 #include "fixture.h"
 #include "sys.h"
 #include "sys_fault.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #define LAYERS 2
 #define EXPERTS 8

@@ -163,7 +163,7 @@ TEST(test_reads)
 }
 
 /* Reads that the kernel does not accept at once are submitted together later, each to its destination. EINTR, because
- * any other error ends the use of io_uring (test_disk_refused). */
+ * any other error ends the use of io_uring (test_io_uring_fallback). */
 TEST(test_submit)
 {
     struct efs_error err = {""};

@@ -10,7 +10,7 @@
 #include "expertfs-private.h"
 #include "fuzz.h"
 #include "small_source.h"
-#include "store_seal.h"
+#include "store_rehash.h"
 
 #include <fcntl.h>
 #include <pthread.h>

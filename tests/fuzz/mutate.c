@@ -5,7 +5,7 @@
  * a case fails, crashes or hangs, the program prints the command that repeats it. Run from the repository's root.
  */
 #include "test.h"
-#include "death.h"
+#include "crash_report.h"
 #include "fixture.h"
 #include "fuzz.h"
 

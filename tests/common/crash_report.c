@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* death.c - see death.h. */
-#include "death.h"
+/* crash_report.c - see crash_report.h. */
+#include "crash_report.h"
 
 #include <signal.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount_end.h - a thread that plays the daemon's part on the export socket of a mount (expertfs-protocol.h), for tests
+ * fake_daemon.h - a thread that plays the daemon's part on the export socket of a mount (expertfs-protocol.h), for tests
  * with fixture_mount.h. A failure ends the test (cmocka).
  */
 #ifndef EFS_MOUNT_END_H

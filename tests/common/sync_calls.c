@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* waiting.c - see waiting.h. */
-#include "waiting.h"
+/* sync_calls.c - see sync_calls.h. */
+#include "sync_calls.h"
 
 #include <semaphore.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * oddfs.c - FOLDER MNT [QUIRK[=ERRNO]]...: a FUSE filesystem that shows FOLDER, with quirks of other filesystems:
+ * quirkfs.c - FOLDER MNT [QUIRK[=ERRNO]]...: a FUSE filesystem that shows FOLDER, with quirks of other filesystems:
  *
  *   flush    close(2) of a written file fails, and the file is removed, as where an upload fails; there is no fsync(2),
  *            for which the kernel returns 0

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mount_end.c - see mount_end.h. */
-#include "mount_end.h"
+/* fake_daemon.c - see fake_daemon.h. */
+#include "fake_daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>

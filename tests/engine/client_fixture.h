@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client_cases.h - shared by the tests of the client runtime: a model, its store, a directory with the files of a
+ * client_fixture.h - shared by the tests of the client runtime: a model, its store, a directory with the files of a
  * mount, and functions that request experts from a client of either and check them.
  */
 #ifndef EFS_TEST_CLIENT_CASES_H

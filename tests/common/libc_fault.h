@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * failing_call.h - fault injection into calls of the C library. Before the include, a test defines CALLS(X) as a list
+ * libc_fault.h - fault injection into calls of the C library. Before the include, a test defines CALLS(X) as a list
  * of X(name); after it, the test defines call_is_spared() and one FAILING_CALL() for each name.
  */
 #ifndef EFS_FAILING_CALL_H
@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "real_call.h"
+#include "libc_symbol.h"
 
 enum call {
 #define CALL_NAME(name) CALL_##name,

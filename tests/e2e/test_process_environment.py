@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that are started in unusual environments: closed standard files, a limit on the size of files
-(test_few_files.py: on their number). No data is written to a wrong file, and an impossible operation is an error, not a
+(test_fd_limit.py: on their number). No data is written to a wrong file, and an impossible operation is an error, not a
 crash."""
 import resource
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store, its target or its source is on a filesystem with quirks (oddfs.c): close() fails where there is no
+"""The store, its target or its source is on a filesystem with quirks (quirkfs.c): close() fails where there is no
 fsync(), O_DIRECT can be opened but not read, link() is refused, inode numbers change."""
 from e2e import *
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to change a file that no user may change. attempts.py MOUNT NAME prints the result of each, for users who cannot
+"""Ways to change a file that no user may change. write_attempts.py MOUNT NAME prints the result of each, for users who cannot
 read e2e.py."""
 import ctypes
 import errno

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* odd_store.c - see odd_store.h. */
-#include "odd_store.h"
+/* random_checkpoint.c - see random_checkpoint.h. */
+#include "random_checkpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

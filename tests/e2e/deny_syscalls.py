@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""without_calls.py ERRNO NUMBER,... -- COMMAND ...: run a program in which system calls fail with an errno, as on a
+"""deny_syscalls.py ERRNO NUMBER,... -- COMMAND ...: run a program in which system calls fail with an errno, as on a
 kernel that lacks them (ENOSYS) or in a container that forbids them (EPERM). x86-64 and 64-bit Arm."""
 import ctypes
 import os

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_seal.h - recomputes the checksums of a store that a test has changed, as a forger would. Offsets and lengths
+ * store_rehash.h - recomputes the checksums of a store that a test has changed, as a forger would. Offsets and lengths
  * may be out of range: chunks and tables that are not inside the store keep their checksums.
  */
 #ifndef EFS_STORE_SEAL_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * death.h - names the test case that ended the program: by a failed assertion, a signal, alarm(2) or a sanitizer.
+ * crash_report.h - names the test case that ended the program: by a failed assertion, a signal, alarm(2) or a sanitizer.
  */
 #ifndef EFS_DEATH_H
 #define EFS_DEATH_H

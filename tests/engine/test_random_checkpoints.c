@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Odd checkpoints (odd_store.h), served with random options, settings and calls: every call returns the right bytes or
+ * Odd checkpoints (random_checkpoint.h), served with random options, settings and calls: every call returns the right bytes or
  * an error, also if the store has no view, no experts, no tensors with bytes, no plan or no full pool.
  *
  * Store i is drawn from SEED + i (default 1); EXPERTFS_FUZZ_CASES is the number of stores. A failure prints both.
@@ -12,11 +12,11 @@
 
 #include "test.h"
 #include "codec.h"
-#include "death.h"
+#include "crash_report.h"
 #include "expertfs-compute.h"
 #include "expertfs-private.h"
-#include "odd_store.h"
-#include "waiting.h"
+#include "random_checkpoint.h"
+#include "sync_calls.h"
 
 #define CASES 80u
 #define HANG_SECONDS 60
@@ -669,7 +669,7 @@ TEST(test_prealloc)
 static void tell(void)
 {
     char text[200];
-    int n = snprintf(text, sizeof(text), "SEED=%llu EXPERTFS_FUZZ_CASES=1 engine/test_odd_stores repeats it\n",
+    int n = snprintf(text, sizeof(text), "SEED=%llu EXPERTFS_FUZZ_CASES=1 engine/test_random_checkpoints repeats it\n",
                      (unsigned long long)seed_at);
     if (write(2, text, (size_t)n) < 0)
         _exit(1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_view.c - experts' files with tensors of unknown types. */
+/* test_view_types.c - experts' files with tensors of unknown types. */
 
 #include "test.h"
 #include "expertfs-private.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * odd_store.h - small random checkpoints with odd features: directories with the names of the view, experts of one
+ * random_checkpoint.h - small random checkpoints with odd features: directories with the names of the view, experts of one
  * tensor or of dozens, experts of 0 bytes or of many extents, fused and separate experts, layers of different sizes, or
  * no experts.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* real_call.h - the C library's function, for tests that define one of the same name. Needs _GNU_SOURCE. */
+/* libc_symbol.h - the C library's function, for tests that define one of the same name. Needs _GNU_SOURCE. */
 #ifndef EFS_REAL_CALL_H
 #define EFS_REAL_CALL_H
 

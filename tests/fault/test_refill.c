@@ -9,7 +9,7 @@
 #include "expertfs-private.h"
 #include "fixture.h"
 #include "sys_fault.h"
-#include "waiting.h"
+#include "sync_calls.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* waiting.h - synchronous versions of the engine's calls with callbacks. */
+/* sync_calls.h - synchronous versions of the engine's calls with callbacks. */
 #ifndef EFS_WAITING_H
 #define EFS_WAITING_H
 
