@@ -204,8 +204,8 @@ $(BUILD)/tests/e2e/libsized-tmpfs.so: $(BUILD)/obj/tests/e2e/sized_tmpfs.o
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) -shared
 # A FUSE filesystem with quirks of other filesystems, to place a store on.
-TEST_PROGRAMS += $(BUILD)/tests/e2e/oddfs
-$(BUILD)/tests/e2e/oddfs: $(BUILD)/obj/tests/e2e/oddfs.o
+TEST_PROGRAMS += $(BUILD)/tests/e2e/quirkfs
+$(BUILD)/tests/e2e/quirkfs: $(BUILD)/obj/tests/e2e/quirkfs.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LINK    $@")
 	$(link) $(FUSE_LIBS)
@@ -250,11 +250,11 @@ tests-build: all $(TEST_PROGRAMS)
 # C tests of `make test`: all with ASan and UBSan; those with several threads with TSan; those of kernels, sched, power
 # loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
 SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
-THREADED := $(addprefix engine/test_,behind client demotion disk ffn gpu gpu_formats prefetcher export_client \
+THREADED := $(addprefix engine/test_,write_behind client demotion disk ffn gpu gpu_formats prefetcher export_client \
   export_client_coded uncached plan reclaim record serve states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes with TSan, so the long tier runs them. `make test` runs a third of test_demotion.
-THREADED_LONG := $(addprefix engine/test_,demotion gpu_ahead gpu_run pack product request)
+THREADED_LONG := $(addprefix engine/test_,demotion gpu_prefetch gpu_run pack product request)
 # fault/test_reclaim forks hundreds of times, which takes minutes with ASan, so the long tier runs it.
 TESTED := $(patsubst %,build-address-undefined/tests/%,$(filter-out fault/test_reclaim,$(TESTS))) $(THREADED:%=build-thread/tests/%) $(SHIPPED:%=build/tests/%)
 c-tests: $(filter $(BUILD)/%,$(TESTED)) $(FAKE_CUDA)

@@ -17,7 +17,7 @@ static void on_signal(int number)
     raise(number);
 }
 
-void death_report(void (*report)(void))
+void crash_report(void (*report)(void))
 {
     report_case = report;
     signal(SIGABRT, on_signal);

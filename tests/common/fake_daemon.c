@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-void mount_end_send(int fd, const void *packet, size_t bytes, int with)
+void fake_daemon_send(int fd, const void *packet, size_t bytes, int with)
 {
     char control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {(void *)(uintptr_t)packet, bytes};
@@ -32,43 +32,44 @@ void mount_end_send(int fd, const void *packet, size_t bytes, int with)
 
 static void *serve(void *arg)
 {
-    struct mount_end *end = arg;
+    struct fake_daemon *daemon = arg;
     int fd;
-    while ((fd = accept(end->listening, NULL, NULL)) >= 0) {
-        end->serve(end, fd);
+    while ((fd = accept(daemon->listening, NULL, NULL)) >= 0) {
+        daemon->serve(daemon, fd);
         close(fd);
     }
     return NULL;
 }
 
-void mount_end_begin(struct mount_end *end, const struct fixture *model, const struct fixture_mount *mount,
-                     const char *lines, void (*serve_one)(struct mount_end *end, int fd))
+void fake_daemon_start(struct fake_daemon *daemon, const struct fixture *model, const struct fixture_mount *mount,
+                       const char *lines, void (*serve_one)(struct fake_daemon *daemon, int fd))
 {
     static const char long_name[] = "a folder with a name that makes the path of the socket much longer than the one "
                                     "hundred and eight bytes of an address";
     static unsigned number;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char folder[400], text[1024];
-    *end = (struct mount_end){.serve = serve_one};
+    *daemon = (struct fake_daemon){.serve = serve_one};
     for (uint32_t e = 0; e < mount->experts; e++)
-        end->window_bytes = mount->file_bytes[e] > end->window_bytes ? mount->file_bytes[e] : end->window_bytes;
-    end->window_bytes = (end->window_bytes + 4095) / 4096 * 4096;
+        daemon->window_bytes =
+            mount->file_bytes[e] > daemon->window_bytes ? mount->file_bytes[e] : daemon->window_bytes;
+    daemon->window_bytes = (daemon->window_bytes + 4095) / 4096 * 4096;
     snprintf(folder, sizeof(folder), "%s/%s", model->directory, number % 2 ? long_name : ".");
     assert_true(mkdir(folder, 0700) == 0 || errno == EEXIST);
     int below = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/end-%u", below, number);
-    end->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(end->listening, (struct sockaddr *)&address, sizeof(address)), 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/daemon-%u", below, number);
+    daemon->listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(daemon->listening, (struct sockaddr *)&address, sizeof(address)), 0);
     close(below);
-    assert_int_equal(listen(end->listening, 4), 0);
-    int bytes = snprintf(text, sizeof(text), "address: %s/end-%u\n%s", folder, number++, lines);
+    assert_int_equal(listen(daemon->listening, 4), 0);
+    int bytes = snprintf(text, sizeof(text), "address: %s/daemon-%u\n%s", folder, number++, lines);
     fixture_mount_file(mount, ".expertfs/handout", text, (size_t)bytes);
-    assert_int_equal(pthread_create(&end->thread, NULL, serve, end), 0);
+    assert_int_equal(pthread_create(&daemon->thread, NULL, serve, daemon), 0);
 }
 
-void mount_end_end(struct mount_end *end)
+void fake_daemon_stop(struct fake_daemon *daemon)
 {
-    shutdown(end->listening, SHUT_RDWR);
-    pthread_join(end->thread, NULL);
-    close(end->listening);
+    shutdown(daemon->listening, SHUT_RDWR);
+    pthread_join(daemon->thread, NULL);
+    close(daemon->listening);
 }

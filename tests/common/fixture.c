@@ -235,7 +235,7 @@ void fixture_damage(const char *path, uint64_t offset)
     close(fd);
 }
 
-unsigned fixture_names(const char *directory)
+unsigned fixture_entry_count(const char *directory)
 {
     DIR *d = opendir(directory);
     unsigned n = 0;
@@ -248,7 +248,7 @@ unsigned fixture_names(const char *directory)
 
 unsigned fixture_open_fds(void)
 {
-    return fixture_names("/proc/self/fd");
+    return fixture_entry_count("/proc/self/fd");
 }
 
 unsigned fixture_check_files(const struct fixture *fixture, struct efs *fs)
@@ -296,7 +296,7 @@ uint32_t fixture_file_named(struct efs *fs, const char *path)
     return 0;
 }
 
-struct efs_stats fixture_quiet(struct efs *fs)
+struct efs_stats fixture_drain(struct efs *fs)
 {
     struct efs_stats s;
     do
@@ -305,15 +305,15 @@ struct efs_stats fixture_quiet(struct efs *fs)
     return s;
 }
 
-uint64_t fixture_held_bytes(const struct efs_stats *stats)
+uint64_t fixture_used_bytes(const struct efs_stats *stats)
 {
     return stats->fixed_bytes + stats->chunk_pool_bytes + stats->full_pool_bytes;
 }
 
 void fixture_within_budget(struct efs *fs)
 {
-    const struct efs_stats s = fixture_quiet(fs);
-    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+    const struct efs_stats s = fixture_drain(fs);
+    assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
 }
 
 struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form)
@@ -343,8 +343,8 @@ unsigned char *fixture_expert(struct efs *fs, uint32_t expert, uint32_t *file, s
     return data;
 }
 
-errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
-                       struct efs_error *err)
+errint_t fixture_prefetch(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
+                          struct efs_error *err)
 {
     struct efs_need found[64];
     struct efs_request *none;

@@ -49,18 +49,18 @@ struct efs_expert_info fixture_expert_info(struct efs *fs, uint32_t expert);
 struct efs_file_info fixture_file_info(struct efs *fs, uint32_t file);
 uint32_t fixture_file_named(struct efs *fs, const char *path);
 /* Wait until no request is in flight; returns the counters. */
-struct efs_stats fixture_quiet(struct efs *fs);
+struct efs_stats fixture_drain(struct efs *fs);
 /* Memory in use by a store, in bytes: fixed part and both pools. */
-uint64_t fixture_held_bytes(const struct efs_stats *stats);
-/* After fixture_quiet(): fail unless the memory in use is at most the budget. */
+uint64_t fixture_used_bytes(const struct efs_stats *stats);
+/* After fixture_drain(): fail unless the memory in use is at most the budget. */
 void fixture_within_budget(struct efs *fs);
 /* Submit a request for experts. */
 struct efs_request *fixture_submit(struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form);
 /* Lease an expert and release it. */
 void fixture_lease_once(struct efs *fs, uint32_t file);
 /* Request a prefetch of experts of a layer, as a line written to .expertfs/want does. */
-errint_t fixture_bring(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
-                       struct efs_error *err);
+errint_t fixture_prefetch(struct efs *fs, unsigned layer, const struct efs_need *needs, unsigned count,
+                          struct efs_error *err);
 /* efs_client_ffn() through a temporary client. The mixture's experts are numbers in the store, all of the same layer.
  */
 errint_t fixture_ffn(struct efs *fs, struct efs_team *team, const struct efs_mixture *mixture, struct efs_error *err);
@@ -79,7 +79,7 @@ void fixture_damage(const char *path, uint64_t offset);
 /* Number of open descriptors of this process, including the one that counts them. */
 unsigned fixture_open_fds(void);
 /* Number of entries of a directory, including "." and "..". */
-unsigned fixture_names(const char *directory);
+unsigned fixture_entry_count(const char *directory);
 uint64_t fixture_random(uint64_t *state);
 
 #endif

@@ -74,8 +74,8 @@ struct efs_client *fixture_client(const char *path, const struct efs_client_opti
     return client;
 }
 
-struct efs_client_request *fixture_ask(struct efs_client *client, uint32_t layer, const struct efs_need *needs,
-                                       uint32_t count, enum efs_form form)
+struct efs_client_request *fixture_request(struct efs_client *client, uint32_t layer, const struct efs_need *needs,
+                                           uint32_t count, enum efs_form form)
 {
     struct efs_error err = {""};
     struct efs_client_request *request;
@@ -84,10 +84,10 @@ struct efs_client_request *fixture_ask(struct efs_client *client, uint32_t layer
     return request;
 }
 
-struct efs_client_request *fixture_ask_one(struct efs_client *client, uint32_t layer, uint32_t expert,
-                                           enum efs_form form)
+struct efs_client_request *fixture_request_one(struct efs_client *client, uint32_t layer, uint32_t expert,
+                                               enum efs_form form)
 {
-    struct efs_client_request *request = fixture_ask(client, layer, &(struct efs_need){expert, 1}, 1, form);
+    struct efs_client_request *request = fixture_request(client, layer, &(struct efs_need){expert, 1}, 1, form);
     assert_int_equal(efs_client_wait(request), 0);
     return request;
 }

@@ -24,10 +24,10 @@ void fixture_mount_end_moe(struct fixture_mount *mount, struct fixture *model);
 /* Open a client of the mount or store at path. */
 struct efs_client *fixture_client(const char *path, const struct efs_client_options *options);
 /* The first submits a request for experts of a layer. The second requests one expert and waits for it. */
-struct efs_client_request *fixture_ask(struct efs_client *client, uint32_t layer, const struct efs_need *needs,
-                                       uint32_t count, enum efs_form form);
-struct efs_client_request *fixture_ask_one(struct efs_client *client, uint32_t layer, uint32_t expert,
-                                           enum efs_form form);
+struct efs_client_request *fixture_request(struct efs_client *client, uint32_t layer, const struct efs_need *needs,
+                                           uint32_t count, enum efs_form form);
+struct efs_client_request *fixture_request_one(struct efs_client *client, uint32_t layer, uint32_t expert,
+                                               enum efs_form form);
 /* Write a file of the mount and create the missing directories of name. */
 void fixture_mount_file(const struct fixture_mount *mount, const char *name, const void *data, size_t bytes);
 /* Fail unless the three BF16 tensors equal the last bytes of the expert's file, in this order. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sync_calls.h - synchronous versions of the engine's calls with callbacks. */
-#ifndef EFS_WAITING_H
-#define EFS_WAITING_H
+#ifndef EFS_SYNC_CALLS_H
+#define EFS_SYNC_CALLS_H
 
 #include "expertfs-private.h"
 

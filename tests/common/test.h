@@ -30,9 +30,9 @@
 #define SANITIZED false
 #endif
 
-#define TEST_MOST 64
+#define TEST_MAX 64
 
-static struct CMUnitTest test_list[TEST_MOST];
+static struct CMUnitTest test_list[TEST_MAX];
 static size_t test_count;
 
 /* Constructors run in the order of their priorities; those up to 100 are reserved for the implementation. */
@@ -40,7 +40,7 @@ static size_t test_count;
     static void name(void **state);                                                                                    \
     __attribute__((constructor(200 + __COUNTER__))) static void name##_add(void)                                       \
     {                                                                                                                  \
-        assert_true(test_count < TEST_MOST);                                                                           \
+        assert_true(test_count < TEST_MAX);                                                                            \
         test_list[test_count++] = (struct CMUnitTest){#name, name, setup, teardown, NULL};                             \
     }                                                                                                                  \
     static void name(__attribute__((unused)) void **state)

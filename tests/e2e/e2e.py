@@ -65,7 +65,7 @@ def note(what):
     print(f"       {what}", flush=True)
 
 
-class Signalled:
+class SignalledPacker:
     """A mkexpertfs that sends itself a signal before its nth call that changes files: tests/fault/signalled.c."""
 
     def __init__(self, nth, *arguments, number=signal.SIGKILL):
@@ -81,9 +81,9 @@ class Signalled:
         return self.process.returncode, said
 
 
-def calls_of(*arguments):
+def count_write_calls(*arguments):
     """The number of mkexpertfs's calls that change files."""
-    whole = Signalled(0, *arguments)
+    whole = SignalledPacker(0, *arguments)
     status, said = whole.end()
     if status:
         check("mkexpertfs", False, said)
@@ -100,7 +100,7 @@ def contents(folder):
     return found
 
 
-def experts_by_the_daemon(store):
+def experts_without_passthrough(store):
     """{name below the mount: bytes} of all experts, from a mount without passthrough."""
     plain = Mount(store, "nopassthrough")
     read = {name: open(plain / name, "rb").read() for name in plain.experts()}
@@ -168,13 +168,13 @@ class Hog:
                                          "    kept.append(bytearray(b'x') * (8 << 20))\n    print('taken', flush=True)"],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def take(self):
+    def allocate(self):
         """Allocates 8 MiB. Returns whether it succeeded."""
         self.process.stdin.write("more\n")
         self.process.stdin.flush()
         return self.process.stdout.readline() == "taken\n"
 
-    def lives(self):
+    def is_alive(self):
         return self.process.poll() is None
 
     def end(self):
@@ -278,7 +278,7 @@ def as_nobody(commands, *arguments, before=(), device="666"):
     return result
 
 
-def without_calls(error, *numbers):
+def deny_syscalls(error, *numbers):
     """A command prefix with which system calls of these numbers fail with `error`; None, with a note, where that is not
     possible."""
     if os.geteuid() or os.uname().machine not in ("x86_64", "aarch64"):
@@ -432,12 +432,12 @@ class Mount:
                                            env={**os.environ, **(environment or {}),
                                                 **{f"EFS_FAULT_{fault}": str(value) for fault, value in (faults or {}).items()}})
         _mounts.append(self)
-        self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.printed() or ": direct_io (" in self.printed() or ": page_cache (" in self.printed())
+        self.ready = wait and wait_until(lambda: self.daemon.poll() is not None or ": passthrough (" in self.log_text() or ": direct_io (" in self.log_text() or ": page_cache (" in self.log_text())
         if wait and self.daemon.poll() is not None:
-            check(f"mount {options}", False, self.printed())
+            check(f"mount {options}", False, self.log_text())
             sys.exit(1)
 
-    def printed(self):
+    def log_text(self):
         with open(self.log, errors="replace") as log:
             return log.read()
 
@@ -448,7 +448,7 @@ class Mount:
         with open(self / f".expertfs/{name}") as file:
             return file.read()
 
-    def told(self, name):
+    def fields(self, name):
         """{name: value} of the `name: value` lines of a control file."""
         return dict(line.split(": ", 1) for line in self.control(name).splitlines() if ": " in line)
 
@@ -458,7 +458,7 @@ class Mount:
         return {row[0]: dict(zip(head, row)) for row in rows}
 
     def stat(self):
-        return self.told("stat")
+        return self.fields("stat")
 
     def count(self, name):
         return int(self.stat()[name])
@@ -466,16 +466,16 @@ class Mount:
     def numbers(self):
         return {name: int(value) for name, value in self.stat().items() if value.isdigit()}
 
-    def held(self):
+    def used_bytes(self):
         """Bytes of the budget that are in use."""
         stat = self.stat()
         return sum(int(stat[name]) for name in ("fixed_bytes", "chunk_pool_bytes", "full_pool_bytes"))
 
-    def budget_holds(self):
-        held, budget = self.held(), self.count("budget_bytes")
-        return check("the budget holds", held <= budget, (held, budget))
+    def check_budget(self):
+        used, budget = self.used_bytes(), self.count("budget_bytes")
+        return check("the budget holds", used <= budget, (used, budget))
 
-    def all_at_rest(self):
+    def wait_idle(self):
         """Waits until no expert is leased or coded and no read is in flight."""
         return wait_until(lambda: not any(self.count(name) for name in ("inflight", "leased_experts", "coded_experts")))
 
@@ -483,9 +483,9 @@ class Mount:
         return [f"experts/{name}" for name in files_below(self / "experts") if "/" in name]
 
     def config(self):
-        return self.told("config")
+        return self.fields("config")
 
-    def refusal(self, name, value):
+    def set_refused(self, name, value):
         """Sets an attribute that must be refused: (name of the error or "" if accepted, the daemon's answer)."""
         try:
             os.setxattr(self.path, "user.expertfs." + name, value.encode())
@@ -497,7 +497,7 @@ class Mount:
     def passthrough(self):
         return self.config()["passthrough"] == "yes"
 
-    def ended(self, what, seconds=60):
+    def check_exit(self, what, seconds=60):
         """Checks that the daemon ends without a signal from here, with status 0, no mount left and no report of a
         sanitizer."""
         try:
@@ -506,22 +506,22 @@ class Mount:
             status = "still running"
         good = status == 0 and not is_mounted(self.path)
         check(f"{what}: the daemon ends with 0 and leaves no mount", good, f"{status}, mounted: "
-              f"{is_mounted(self.path)}, {self.printed()[-3000:]}")
-        if "Sanitizer" in self.printed():
-            check("no finding of a sanitizer", False, self.printed()[-6000:])
+              f"{is_mounted(self.path)}, {self.log_text()[-3000:]}")
+        if "Sanitizer" in self.log_text():
+            check("no finding of a sanitizer", False, self.log_text()[-6000:])
         self.abandon()
         return good
 
     def stop(self, what="SIGTERM", number=signal.SIGTERM):
         self.daemon.send_signal(number)
-        return self.ended(what)
+        return self.check_exit(what)
 
     def unmount(self, what="umount"):
         result = run("umount", self.path) if os.geteuid() == 0 else run("fusermount3", "-u", self.path)
         if result.returncode:
             check(what, False, result.stderr)
             return self.stop()
-        return self.ended(what)
+        return self.check_exit(what)
 
     def threads(self):
         """{thread id: (state, kernel stack)} of the daemon's threads"""
@@ -534,16 +534,16 @@ class Mount:
                 pass  # it has ended, or this user lacks the permission
         return found
 
-    def stand_still(self):
+    def suspend(self):
         """Stops the daemon. Its threads stop one by one, and each may answer one more request before."""
         self.daemon.send_signal(signal.SIGSTOP)
         if not wait_until(lambda: all(state == "T" for state, _ in self.threads().values())):
             check("the daemon's threads stop", False, self.threads())
 
-    def go_on(self):
+    def resume(self):
         self.daemon.send_signal(signal.SIGCONT)
 
-    def killed(self, what="SIGKILL", seconds=60):
+    def kill(self, what="SIGKILL", seconds=60):
         """Kills the daemon; checks that it dies, also with threads that wait in the kernel."""
         self.daemon.kill()
         try:

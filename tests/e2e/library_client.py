@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client runtime of libexpertfs on a mount; its answers are compared with the checkpoint."""
-import crowd
+import reader_processes
 from e2e import *
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
@@ -55,9 +55,10 @@ class Client:
         library.efs_client_close(self.handle)
 
 
-def asking(mount, originals, layers, experts, keeps):
-    """Returns a function for reader_processes.py's readers: a client that requests some experts of a layer each time it is called.
-    keeps: one of these is its keep_bytes. A failed expert is an OSError, wrong bytes are crowd.Wrong."""
+def request_maker(mount, originals, layers, experts, keeps):
+    """Returns a function for the readers of reader_processes.py: a client that requests some experts of a layer each
+    time it is called. keeps: one of these is its keep_bytes. A failed expert is an OSError, wrong bytes are
+    reader_processes.WrongBytes."""
     clients = []
 
     def client(generator):
@@ -66,5 +67,5 @@ def asking(mount, originals, layers, experts, keeps):
         for problem in clients[0].ask(generator.randrange(layers), generator.sample(range(experts), generator.choice((1, 2, 3, 4)))):
             if isinstance(problem, tuple):
                 raise OSError(-problem[2], "an expert")
-            raise crowd.Wrong(problem) if isinstance(problem, bytes) else OSError(errno.EPIPE, problem)  # the request
+            raise reader_processes.WrongBytes(problem) if isinstance(problem, bytes) else OSError(errno.EPIPE, problem)  # the request
     return client

@@ -8,7 +8,7 @@ import stat as modes
 import time
 
 
-def resident(pid):
+def resident_bytes(pid):
     """Bytes of anonymous memory, and of mapped shared memory."""
     with open(f"/proc/{pid}/status") as text:
         found = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", text.read(), re.M))
@@ -32,14 +32,14 @@ def memory_files(pid, *folders):
     return seen
 
 
-def sampler(pid, stop, pipe):
+def sample_memory(pid, stop, pipe):
     """Appends (begin, end, bytes) repeatedly. Files are examined one after the other while some are freed and others
     created. A file only grows until it is freed: the smaller of its sizes before and after was allocated throughout."""
     samples = []
     while not stop.is_set():
         begin = time.monotonic()
         before = memory_files(pid)
-        anonymous, shared = resident(pid)
+        anonymous, shared = resident_bytes(pid)
         after = memory_files(pid)
         held = sum(min(before[file][0], after[file][0]) for file in before.keys() & after.keys())
         samples.append((begin, time.monotonic(), anonymous + max(held, shared)))
@@ -115,6 +115,6 @@ def over(samples, tuner):
             for begin, end, held in samples]
 
 
-def too_much(found):
+def above_tolerance(found):
     """The samples that are more than 1 % or 16 MiB above, whichever is larger."""
     return [entry for entry in found if entry[0] > max(16 << 20, (entry[2] << 20) // 100)]

@@ -206,7 +206,7 @@ int main(int argc, char **argv)
     }
     root = argc > 2 ? open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (root < 0) {
-        perror(argc > 2 ? argv[1] : "oddfs FOLDER MNT [QUIRK[=ERRNO]]...");
+        perror(argc > 2 ? argv[1] : "quirkfs FOLDER MNT [QUIRK[=ERRNO]]...");
         return 2;
     }
     signal(SIGUSR1, on_signal);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A crowd on a mount: processes, each a reader of one kind, that compare all bytes they get and keep some of them
-(mappings, pipes, pages in flight) to compare them later, also after the mount is gone. One process for each reader, so
-that each can be killed, and so that a fault on a mapping whose daemon is dead ends only one reader."""
+"""Concurrent readers of a mount: processes, each a reader of one kind, that compare all bytes they get and keep some of
+them (mappings, pipes, pages in flight) to compare them later, also after the mount has ended. One process for each
+reader, so that each can be killed, and so that a fault on a mapping whose daemon is dead ends only one reader."""
 import multiprocessing
 import socket
 
@@ -17,14 +17,14 @@ DYING = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EINTR, errno.ENOEN
          errno.EFAULT}
 
 
-class Wrong(Exception):
+class WrongBytes(Exception):
     pass
 
 
 def same(got, want, what):
     if got != want:
         first = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
-        raise Wrong(f"{what}: {len(got)} bytes of {len(want)}, the first difference at {first}")
+        raise WrongBytes(f"{what}: {len(got)} bytes of {len(want)}, the first difference at {first}")
 
 
 def part_of(want, generator, most=1 << 20):
@@ -40,7 +40,7 @@ def pages_of(want, generator, most):
     return at, min(most, len(want) - at)
 
 
-def drained(end):
+def read_all_pieces(end):
     data = b""
     while piece := os.read(end, 1 << 20):
         data += piece
@@ -59,7 +59,7 @@ def pread(path, want, generator):
                 got = os.preadv(file.fileno(), [view], at)
                 same(bytes(view[:got]), want[at:at + got], f"pread at {at}")
         if got == 0:
-            raise Wrong(f"pread of {count} at {at}: the end of the file")
+            raise WrongBytes(f"pread of {count} at {at}: the end of the file")
 
 
 def whole(path, want, generator):
@@ -69,7 +69,7 @@ def whole(path, want, generator):
             same(data, want[at:at + len(data)], f"read at {at}")
             at += len(data)
     if at != len(want):
-        raise Wrong(f"read: {at} of {len(want)} bytes")
+        raise WrongBytes(f"read: {at} of {len(want)} bytes")
 
 
 def readv(path, want, generator):
@@ -135,7 +135,7 @@ def splice(path, want, generator):
         raise
     finally:
         os.close(into)
-    return lambda: same(drained(out), want[at:at + count], f"splice at {at}")
+    return lambda: same(read_all_pieces(out), want[at:at + count], f"splice at {at}")
 
 
 def socket_sendfile(path, want, generator):
@@ -192,7 +192,7 @@ def vmsplice(path, want, generator):
     if filled < 0:
         os.close(out)
         raise OSError(ctypes.get_errno(), "vmsplice")
-    return lambda: same(drained(out), want[at:at + filled], f"vmsplice at {at}")
+    return lambda: same(read_all_pieces(out), want[at:at + filled], f"vmsplice at {at}")
 
 
 def to_disk(path, want, generator):
@@ -200,7 +200,7 @@ def to_disk(path, want, generator):
     at, count = pages_of(want, generator, 1 << 20)
     count = count // 4096 * 4096
     source = Mapping(path)
-    name = f"{crowd_folder}/copy-{threading.get_native_id()}"
+    name = f"{scratch_folder}/copy-{threading.get_native_id()}"
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
     try:
         os.unlink(name)
@@ -246,7 +246,7 @@ def ring_write(path, want, generator):
     if got < 0:
         os.close(out)
         raise OSError(errno.EIO if got == -errno.EFAULT else -got, "write by a ring")  # EFAULT: the daemon is dead
-    return lambda: same(drained(out), want[at:at + got], f"written by a ring at {at}")
+    return lambda: same(read_all_pieces(out), want[at:at + got], f"written by a ring at {at}")
 
 
 def advised(path, want, generator):
@@ -263,19 +263,19 @@ def advised(path, want, generator):
 def looker(path, want, generator):
     """Reads names, sizes and the mount's control files."""
     if os.stat(path).st_size != len(want):
-        raise Wrong(f"size {os.stat(path).st_size} of {len(want)}")
-    root = path[:path.index("/", len(crowd_mount))]
+        raise WrongBytes(f"size {os.stat(path).st_size} of {len(want)}")
+    root = path[:path.index("/", len(served_path))]
     os.listdir(os.path.dirname(path))
     os.listxattr(path)
     name = generator.choice(("stat", "metrics", "experts", "pools", "plan", "config", "trace", "sched", "predict"))
     with open(f"{root}/.expertfs/{name}", "rb") as file:
         if not file.read() and name not in ("trace", "sched"):
-            raise Wrong(f"{name} is empty")
+            raise WrongBytes(f"{name} is empty")
 
 
 KINDS = (pread, whole, readv, direct, unaligned, past_end, sendfile, splice, socket_sendfile, mapping, private_mapping, vmsplice, to_disk,
          ring_read, ring_write, advised, looker)
-crowd_folder = crowd_mount = ""
+scratch_folder = served_path = ""
 
 
 # ---- processes -----------------------------------------------------------------------------------------------------------
@@ -346,8 +346,8 @@ class Reader:
 
 def each_kind(mount, want, folder, threads=12):
     """Each of the threads runs every kind of reader once, in random order. Returns the problems."""
-    global crowd_folder, crowd_mount
-    crowd_folder, crowd_mount = folder, mount.path
+    global scratch_folder, served_path
+    scratch_folder, served_path = folder, mount.path
     problems = []
 
     def reader(seed):
@@ -381,8 +381,8 @@ class Flag:
 
 def start(mount, want, count, seed, folder, dying=False, asks=()):
     """(readers, the flag that ends them): `count` of all kinds in turn, and one for each of `asks`."""
-    global crowd_folder, crowd_mount
-    crowd_folder, crowd_mount = folder, mount.path
+    global scratch_folder, served_path
+    scratch_folder, served_path = folder, mount.path
     mount_path, stop = mount.path, Flag()
     readers = [Reader(KINDS[n % len(KINDS)], mount_path, want, seed * 1000 + n, stop, dying) for n in range(count)]
     readers += [Reader(None, mount_path, want, seed * 1000 + count + n, stop, dying, ask) for n, ask in enumerate(asks)]

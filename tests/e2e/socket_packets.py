@@ -46,7 +46,7 @@ class Client:
     def send(self, *args, **more):
         self.socket.send(packet(*args, **more))
 
-    def stuck(self, tags, number, seconds=30):
+    def reports_deadlock(self, tags, number, seconds=30):
         """Waits for all of these tags: returns whether the mount reports that they cannot all come. No other packet may
         arrive."""
         self.socket.settimeout(seconds)
@@ -66,7 +66,7 @@ class Client:
         length, version, kind, count, tag, error, window, _, window_bytes, file_bytes = struct.unpack("<4IIiIIQQ", data)
         assert (length, version, kind, count) == (len(data), VERSION, ANSWER, 1)
         for _, _, fds in ancillary:
-            self.take(window, array.array("i", fds)[0], window_bytes)
+            self.map_window(window, array.array("i", fds)[0], window_bytes)
         return tag, error, window, file_bytes
 
     def coded(self):
@@ -84,7 +84,7 @@ class Client:
                 if kind == ANSWER:
                     assert error < 0, "full, and not coded"
                     return tag, error, None, None
-                self.take(window, array.array("i", ancillary[0][2])[0], window_bytes)
+                self.map_window(window, array.array("i", ancillary[0][2])[0], window_bytes)
                 continue
             tag, layout_bytes, at, total = struct.unpack("<4I", data[16:32])
             assert kind == CODED and count == len(data) - 32 and at == len(body.setdefault(tag, b""))
@@ -126,14 +126,14 @@ class Client:
             if last:
                 return found, total
 
-    def cut_off(self):
+    def disconnected(self):
         """Whether the connection is closed before another packet arrives."""
         try:
             return self.socket.recv(4096) == b""
         except ConnectionError:
             return True
 
-    def take(self, window, fd, window_bytes):
+    def map_window(self, window, fd, window_bytes):
         self.fds[window] = fd
         self.windows[window] = mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ)
 

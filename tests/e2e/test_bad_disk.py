@@ -4,7 +4,7 @@ resident data is still served, the mount reports the failure and ends; and when 
 The disk is another mount, of a checkpoint with the store in it, or the store's file is truncated."""
 import contextlib
 
-import crowd
+import reader_processes
 from e2e import *
 
 need_fuse()
@@ -13,14 +13,14 @@ store = make_store(model)
 folder, disk = scratch("copies"), scratch("disk")
 os.mkdir(folder)
 os.mkdir(disk)
-experts = experts_by_the_daemon(store)
+experts = experts_without_passthrough(store)
 disk_model = make_model("disk_model", "-F", "mixtral", "-d", "128", "-i", "256", "-e", "4", "-l", "2", "--vocab", "500")
 shutil.copy(store, f"{disk_model}/whole.efs")
 disk_store = make_store(disk_model)
 want = {name: data for name, data in {**experts, **contents(model)}.items() if data}
 whole = open(store, "rb").read()
-READERS = 2 * len(crowd.KINDS)
-ERRORS = {crowd.errno.EIO, crowd.errno.EUCLEAN, crowd.errno.EFAULT}
+READERS = 2 * len(reader_processes.KINDS)
+ERRORS = {reader_processes.errno.EIO, reader_processes.errno.EUCLEAN, reader_processes.errno.EFAULT}
 MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice"}
 
 
@@ -37,15 +37,15 @@ def waits(*processes):
     return wait_until(lambda: all(is_blocked(process.pid) for process in processes))
 
 
-def crowd_meanwhile(mount, what, seconds=0.8):
-    """Runs a crowd and calls what(readers) in the middle; returns the problems."""
-    crowd.DYING |= ERRORS
-    readers, stop = crowd.start(mount, want, READERS, 7, folder, dying=True)
+def with_readers(mount, what, seconds=0.8):
+    """Runs readers of all kinds and calls what(readers) in the middle; returns the problems."""
+    reader_processes.DYING |= ERRORS
+    readers, stop = reader_processes.start(mount, want, READERS, 7, folder, dying=True)
     time.sleep(seconds / 3)
     what(readers)
     time.sleep(seconds)
     stop.set()
-    did, problems, signals = crowd.join(readers)
+    did, problems, signals = reader_processes.join(readers)
     problems += [f"{name}: ended by signal {number}" for name, number in signals
                  if number != signal.SIGBUS or name not in MAPPED]
     return did, problems
@@ -56,7 +56,7 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     cut = f"{disk}/cut.efs"
     shutil.copy(store, cut)
     mount = Mount(cut, options)
-    did, problems = crowd_meanwhile(mount, lambda _: os.truncate(cut, len(whole) // 3))
+    did, problems = with_readers(mount, lambda _: os.truncate(cut, len(whole) // 3))
     check(f"its end is lost under {did} reads: right bytes or an error", not problems, problems[:5])
     right, refused, wrong = read_all(mount)
     check(f"then {right} pieces are right, {len(refused)} give an error", not wrong and refused, wrong[:5])
@@ -70,7 +70,7 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     under = Mount(disk_store, "nopassthrough", name="under")
     mount = Mount(under / "whole.efs", options)
     read_all(mount)
-    under.stand_still()
+    under.suspend()
     begun = threading.Thread(target=read_all, args=(mount,))
     begun.start()
     looked = []
@@ -79,20 +79,20 @@ for options in ("budget=64M", "budget=64M,nopassthrough,direct_io=on", "budget=6
     looker.join(30)
     check("the mount tells of itself meanwhile", looked, "it hangs")
     wait_until(lambda: is_blocked(begun.native_id) or not begun.is_alive())
-    under.go_on()
+    under.resume()
     begun.join(60)
     all_right("and goes on", mount, not begun.is_alive())
 
-    def stand_still(readers):
-        under.stand_still()
+    def suspend(readers):
+        under.suspend()
         wait_until(lambda: any(is_blocked(reader.process.pid) for reader in readers))
-        under.go_on()
+        under.resume()
 
-    did, problems = crowd_meanwhile(mount, stand_still)
-    check(f"a crowd waits for it: {did} reads, no wrong byte", not problems, problems[:5])
+    did, problems = with_readers(mount, suspend)
+    check(f"readers of all kinds wait for it: {did} reads, no wrong byte", not problems, problems[:5])
 
     print(f"-- gone, {options}")
-    did, problems = crowd_meanwhile(mount, lambda _: under.daemon.kill())
+    did, problems = with_readers(mount, lambda _: under.daemon.kill())
     check(f"the disk is gone under {did} reads: right bytes or an error", not problems, problems[:5])
     for name in want:
         with contextlib.suppress(OSError), open(mount / name, "rb") as file:
@@ -125,7 +125,7 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # one rep
     mount = Mount(under / "whole.efs", options)
     with open(mount / plain, "rb", buffering=0) as file:  # the header is in memory, the tensors are not
         file.read(4096)
-    under.stand_still()
+    under.suspend()
     for name in (plain, sorted(experts)[-1]):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
             reader = subprocess.Popen(["sh", "-c", 'ulimit -c 0; exec cat "$0"', mount / name], stdout=subprocess.DEVNULL)
@@ -146,7 +146,7 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # one rep
     handled.send_signal(signal.SIGUSR1)
     stopped.send_signal(signal.SIGSTOP)
     stopped.send_signal(signal.SIGCONT)
-    under.go_on()
+    under.resume()
     check("a signal that is handled, and a stop, give no reader an error", handled.wait(60) == 0 and stopped.wait(60) == 0,
           (handled.returncode, stopped.returncode))
     if os.WIFSTOPPED(os.waitpid(traced.pid, 0)[1]):
@@ -160,14 +160,14 @@ for options in ("budget=1G", "budget=1G,nopassthrough,direct_io=on"):  # one rep
 print("-- stands still, more readers than reply buffers are ended")
 under = Mount(disk_store, "nopassthrough", name="under")
 mount = Mount(under / "whole.efs", "budget=64M,nopassthrough,direct_io=on")
-under.stand_still()
+under.suspend()
 readers = [subprocess.Popen(["cat", mount / name], stdout=subprocess.DEVNULL) for name in sorted(want)[:24]]
 time.sleep(1)
 waited = sum(reader.poll() is None for reader in readers)
 for reader in readers:
     reader.kill()
 time.sleep(0.5)
-under.go_on()
+under.resume()
 for reader in readers:
     reader.wait(60)
 all_right(f"{waited} of {len(readers)} waited; the mount goes on", mount, waited > 4)

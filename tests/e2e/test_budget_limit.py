@@ -55,7 +55,7 @@ def in_little():
             mount = Mount(small, "budget=auto", prefix=little.prefix)
             had = mount.count("budget_bytes") >> 20
             check(f"budget=auto in {mib} MiB serves: half of it, or the least that serves", (20 < had < 32) and
-                  len(open(mount / experts[0], "rb").read()) > 0 and mount.refusal("budget", "auto")[0] == "", had)
+                  len(open(mount / experts[0], "rb").read()) > 0 and mount.set_refused("budget", "auto")[0] == "", had)
             mount.unmount()
         else:
             result = run(*little.prefix, program("expertfs"), "-f", small, folder, "-o", "budget=auto", timeout=60)
@@ -98,7 +98,7 @@ def automatic():
     least = mount.count("fixed_bytes") + (12 << 20)
     os.setxattr(mount.path, "user.expertfs.budget", str(least).encode())
     group.limit(least + (24 << 20))
-    got, answer = mount.refusal("budget", "auto")
+    got, answer = mount.set_refused("budget", "auto")
     check("where half of what is left is less than the floor, auto is the floor", got == "" and
           mount.count("fixed_bytes") < mount.count("budget_bytes") < least, (got, answer, least, mount.count("budget_bytes")))
     check("and all is served still", right(experts[::3]))
@@ -113,18 +113,18 @@ print("-- at the mount")
 refused("a budget of 1 GiB in 160 MiB", large, "budget=1G", "a budget of 1024 MiB", "limit is 160 MiB", "budget=auto", "memory.max")
 refused("all of it taken ahead", small, "budget=1G,prealloc", "limit is 160 MiB", "budget=auto")
 mount = Mount(small, "budget=1G", prefix=inside)
-check("a store that can never fill it is served, and the log tells", "a budget of 1024 MiB is above" in mount.printed() and
-      "160 MiB" in mount.printed(), mount.printed())
+check("a store that can never fill it is served, and the log tells", "a budget of 1024 MiB is above" in mount.log_text() and
+      "160 MiB" in mount.log_text(), mount.log_text())
 mount.unmount()
 mount = Mount(large, f"budget={(160 << 20) - 65536}", prefix=inside)
-check("one above what is available is told", "are available" in mount.printed() and "160 MiB" in mount.printed(), mount.printed())
+check("one above what is available is told", "are available" in mount.log_text() and "160 MiB" in mount.log_text(), mount.log_text())
 mount.unmount()
 mount = Mount(large, "budget=100M", prefix=inside)
-check("one that fits is taken without a word", "budget" not in mount.printed(), mount.printed())
+check("one that fits is taken without a word", "budget" not in mount.log_text(), mount.log_text())
 mount.unmount()
 print("-- of which a part can be had")
 neighbour = Hog(group)  # without it the whole budget fits: fixed memory is not all touched
-check("a neighbour has 24 MiB", all(neighbour.take() for _ in range(3)))
+check("a neighbour has 24 MiB", all(neighbour.allocate() for _ in range(3)))
 mount = Mount(large, "budget=156M,policy=lru,plan=C=100", prefix=inside)
 
 
@@ -140,7 +140,7 @@ def read_all():
 
 def settled(least_mib, most_mib):
     """Waits until the effective budget is in this range and all memory held is within it."""
-    return wait_until(lambda: least_mib << 20 <= effective() <= most_mib << 20 and mount.held() <= effective())
+    return wait_until(lambda: least_mib << 20 <= effective() <= most_mib << 20 and mount.used_bytes() <= effective())
 
 
 def less(what, mib):
@@ -171,10 +171,10 @@ check("expertctl tells", re.search("^slower +budget .* of 156 MiB are available"
 had = effective() >> 20
 other = Hog(group)
 for mib in range(8, 48, 8):
-    if not check(f"another takes {mib} MiB", other.take()) or not less("they are given up", mib):
+    if not check(f"another takes {mib} MiB", other.allocate()) or not less("they are given up", mib):
         break
 read_all()
-check("nobody was killed", group.out_of_memory() == 0 and mount.daemon.poll() is None and other.lives())
+check("nobody was killed", group.out_of_memory() == 0 and mount.daemon.poll() is None and other.is_alive())
 other.end()
 check("it ends: they are taken back", settled(had - 24, had + 24), (had, effective()))
 read_all()
@@ -189,7 +189,7 @@ check("nobody was killed for it", group.out_of_memory() == 0 and mount.daemon.po
 mount.unmount()
 print("-- while it serves")
 mount = Mount(large, "budget=100M", prefix=inside)
-got, answer = mount.refusal("budget", "1G")
+got, answer = mount.set_refused("budget", "1G")
 check("1 GiB is refused", got == "ERANGE" and "limit is 160 MiB" in answer and "budget=auto" in answer, (got, answer))
 check("the budget is what it was", mount.count("budget_bytes") == 100 << 20)
 for _ in range(2):

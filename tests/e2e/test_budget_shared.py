@@ -6,14 +6,14 @@ memory."""
 import select
 
 from e2e import *
-from handout import AS_CODED, ASK, WITH_LAYOUT, Client
+from socket_packets import AS_CODED, ASK, WITH_LAYOUT, Client
 
 need_fuse()
 group = need_cgroup(256 << 20)
 LAYERS, EXPERTS = 4, 16
 store = make_store(make_model("model", "-F", "qwen3-moe", "-d", "1024", "-i", "1024", "-e", str(EXPERTS), "-l", str(LAYERS),
                               "--vocab", "1000"))
-want = experts_by_the_daemon(store)
+want = experts_without_passthrough(store)
 with open(store, "rb") as file:
     stored = file.read()
 
@@ -54,22 +54,22 @@ def had(mount):
 
 def alive(what, *mounts):
     check(f"{what}: nobody was killed", group.out_of_memory() == 0 and all(m.daemon.poll() is None for m in mounts),
-          [m.printed()[-500:] for m in mounts])
+          [m.log_text()[-500:] for m in mounts])
 
 
 for options in ("plan=C=100", ""):
     print(f"-- two of 160 MiB in 256 {options}")
     one = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
     readers = [Readers(one, 1)]
-    check("one alone has its budget", wait_until(lambda: one.held() > 96 << 20) and had(one) == 160 << 20, one.stat())
+    check("one alone has its budget", wait_until(lambda: one.used_bytes() > 96 << 20) and had(one) == 160 << 20, one.stat())
     two = Mount(store, f"budget=160M{options and ',' + options}", prefix=group.prefix)
     readers.append(Readers(two, 2))
     check("both: less can be had", wait_until(lambda: had(one) + had(two) < 256 << 20), (had(one), had(two)))
-    check("and no more is held", wait_until(lambda: one.held() <= had(one) and two.held() <= had(two)), (one.held(), two.held()))
+    check("and no more is held", wait_until(lambda: one.used_bytes() <= had(one) and two.used_bytes() <= had(two)), (one.used_bytes(), two.used_bytes()))
     least = [reader.read + (512 << 20) for reader in readers]
     wait_until(lambda: all(reader.read > enough or reader.wrong for reader, enough in zip(readers, least)))
     alive("both", one, two)
-    note(f"of 160 MiB {had(one) >> 20} and {had(two) >> 20} can be had, {one.held() >> 20} and {two.held() >> 20} are held")
+    note(f"of 160 MiB {had(one) >> 20} and {had(two) >> 20} can be had, {one.used_bytes() >> 20} and {two.used_bytes() >> 20} are held")
     readers[1].end("the second's readers")
     readers[0].end("the first's readers")
     readers = [Readers(two, 3)]
@@ -101,13 +101,13 @@ else:
     note(f"{mount.count('coded_experts')} held, {mount.count('coded_bytes') >> 20} MiB; of 150 MiB {before >> 20} can be had")
     other = Hog(group)
     for mib in range(8, 72, 8):
-        check(f"another takes {mib} MiB", other.take())
+        check(f"another takes {mib} MiB", other.allocate())
         # the kernel kills a process if the next 8 MiB are allocated before the daemon has freed memory
         check("less can be had", wait_until(lambda: group.free_bytes() >= 12 << 20) and wait_until(lambda: had(mount) < before - (mib - 24 << 20)), (before, had(mount)))
     alive("what is held stays", mount)
     check("and is what it was", all(client.chunks(layout, places)[0] == tensors for client, layout, places, tensors in got))
     check("no more is held than can be had, but for segments that clients hold",
-          wait_until(lambda: mount.held() <= had(mount) + (16 << 20)), (mount.held(), had(mount)))
+          wait_until(lambda: mount.used_bytes() <= had(mount) + (16 << 20)), (mount.used_bytes(), had(mount)))
     other.end()
     for client in clients:
         client.close()

@@ -3,15 +3,15 @@
 daemon is not killed, the bytes stay correct, and released pages are reused."""
 import resource
 
-from crowd import drained
+from reader_processes import read_all_pieces
 from e2e import *
-from sockets import connection, receive, send_and_close
+from slow_sockets import connection, receive, send_and_close
 
 need_fuse()
 group = need_cgroup(160 << 20)
 model = make_model("model", "-F", "qwen3-moe", "-d", "512", "-i", "1024", "-e", "32", "-l", "4", "--vocab", "500")
 store = make_store(model)
-want = experts_by_the_daemon(store)
+want = experts_without_passthrough(store)
 names = list(want)
 size = len(want[names[0]])
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -21,7 +21,7 @@ need_passthrough(mount)
 
 def alive(when):
     return check(f"{when}: the daemon lives", mount.daemon.poll() is None and group.out_of_memory() == 0,
-                 (mount.daemon.returncode, mount.printed()[-500:]))
+                 (mount.daemon.returncode, mount.log_text()[-500:]))
 
 
 def in_pipes(name):
@@ -49,11 +49,11 @@ note(", ".join(f"{name} {stat[name]}" for name in ("fuse_opens_passthrough", "fu
 check("memory was short", int(stat["memory_short"]) > 0)
 check("some were served by the kernel, the others by the daemon", int(stat["fuse_opens_passthrough"]) > 8 and
       int(stat["fuse_lease_fallbacks"]) > 8, stat)
-mount.budget_holds()
+mount.check_budget()
 with open(mount / "config.json") as file, open(f"{model}/config.json") as source:
     check("other files are served", file.read() == source.read())
 wrong = [name for name, pipes in held.items() for out, offset, count in pipes
-         if drained(out) != want[name][offset:offset + count]]
+         if read_all_pieces(out) != want[name][offset:offset + count]]
 check("all pipes hold what they were given", not wrong, wrong[:3])
 held.clear()
 wrong = set()

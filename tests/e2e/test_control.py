@@ -101,7 +101,7 @@ if backed:
 for handle in handles:
     handle.close()
 check("closing gives the leases back", wait_until(lambda: mount.count("leased_experts") == 0))
-mount.budget_holds()
+mount.check_budget()
 
 print("-- the trace")
 for token in range(4):

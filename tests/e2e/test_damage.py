@@ -9,7 +9,7 @@ source = contents(model)
 size = os.path.getsize(store)
 PIECE = 32768
 
-experts = experts_by_the_daemon(store)
+experts = experts_without_passthrough(store)
 
 
 MAPPED = """

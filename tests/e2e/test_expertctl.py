@@ -45,7 +45,7 @@ check("a budget above the machine's memory says so, and what is available", resu
       "is above" in result.stdout and "are available (effective_budget)" in result.stdout, result)
 again = Mount(store, "budget=900G")
 told = [re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", text).group()) for text in
-        (again.printed(), ctl("set", again.path, "budget=900G").stdout)]
+        (again.log_text(), ctl("set", again.path, "budget=900G").stdout)]
 wait_until(lambda: "source: assumed" not in again.control("profile"))
 told.append(re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", ctl("set", again.path, "budget=900G").stdout).group()))
 check("the mount says the same as a budget that is set, while it measures and later", len(set(told)) == 1, told)
@@ -80,9 +80,9 @@ def listed(result, *mounts):
 
 check("list: store and mountpoint", listed(ctl("list"), mount), ctl("list"))
 hung = Mount(store, "budget=64M", name="hung")
-hung.stand_still()
+hung.suspend()
 stopped = ctl("list")
-hung.go_on()
+hung.resume()
 check("list: a mount whose daemon is stopped does not stop it", listed(stopped, mount, hung), stopped)
 if root:
     silent, device = scratch("silent"), os.open("/dev/fuse", os.O_RDWR)

@@ -8,7 +8,7 @@ program(FAULTS)
 model = make_model()
 store = make_store(model)
 os.environ["EXPERTFS_STATE"] = scratch("state")
-want = {**experts_by_the_daemon(store), **contents(model)}
+want = {**experts_without_passthrough(store), **contents(model)}
 experts = [name for name in want if name.startswith("experts/")]
 largest = max(want, key=lambda name: len(want[name]))
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same experts as files and over the socket, concurrently and in turn, under a budget in which each evicts the
 other: a mapped file never changes, a window keeps the expert for which it was passed, and the daemon survives."""
-import crowd
+import reader_processes
 from e2e import *
-from handout import ASK, DROP, Client
+from socket_packets import ASK, DROP, Client
 
 need_fuse()
 model, store = shared(WIDE)
 folder = scratch("copies")
 os.mkdir(folder)
-files = experts_by_the_daemon(store)
+files = experts_without_passthrough(store)
 mount = Mount(store, "budget=48M")
 need_passthrough(mount)
 BUSY, NO_ROOM = -errno.EBUSY, -errno.ENOMEM
@@ -19,7 +19,7 @@ def name_of(layer, number):
     return f"experts/L{layer:02}/E{number:03}.safetensors"
 
 
-def at_once(layer):
+def file_and_socket_reader(layer):
     """Requests an expert and opens its file at the same time; checks the mapping after other experts were read."""
     held, clients = [], []
 
@@ -35,27 +35,27 @@ def at_once(layer):
                 clients[0].send(ASK, [(asked, 1, 1)], layer=layer)
             answer = clients[0].answer()
             if answer[1] == 0:
-                crowd.same(clients[0].file(answer), files[name_of(layer, asked)], f"the window of {asked}")
+                reader_processes.same(clients[0].file(answer), files[name_of(layer, asked)], f"the window of {asked}")
             elif answer[1] not in (BUSY, NO_ROOM):
-                raise crowd.Wrong(f"{asked}: {answer}")
+                raise reader_processes.WrongBytes(f"{asked}: {answer}")
             clients[0].send(DROP, [(0, 0, 1)])
         if len(held) > 1:
             name, mapping = held.pop(0)
-            crowd.same(mapping.bytes(), files[name], f"a mapping of {name}")
+            reader_processes.same(mapping.bytes(), files[name], f"a mapping of {name}")
             mapping.close()
     return both
 
 
 print("-- files and windows by many")
-readers, stop = crowd.start(mount, files, len(crowd.KINDS), 1, folder, asks=[at_once(layer) for layer in (0, 1, 0, 1)])
+readers, stop = reader_processes.start(mount, files, len(reader_processes.KINDS), 1, folder, asks=[file_and_socket_reader(layer) for layer in (0, 1, 0, 1)])
 time.sleep(5)
 stop.set()
-did, problems, signals = crowd.join(readers)
+did, problems, signals = reader_processes.join(readers)
 check(f"{did} reads and requests: no wrong byte, nobody was killed", did and not problems and not signals, (problems, signals))
 check("the daemon lives", mount.daemon.poll() is None, mount.daemon.returncode)
 
 print("-- by turns")
-check("what the clients held is given back", mount.all_at_rest())
+check("what the clients held is given back", mount.wait_idle())
 client, held, by_kernel = Client(mount), [], 0
 for turn in range(40):
     layer, number = turn % 2, turn // 2 % 8
@@ -81,7 +81,7 @@ for *_, mapping in held:
 # not all: an expert that is being demoted at that moment stays where it is
 check(f"of 40 whose window no client holds the kernel serves {by_kernel}", by_kernel > 10)
 client.close()
-mount.budget_holds()
-check("nothing is leased", mount.all_at_rest())
+mount.check_budget()
+check("nothing is leased", mount.wait_idle())
 mount.unmount()
 done()

@@ -25,7 +25,7 @@ def need_plugin(sanitized=False):
         skip("Python and llama.cpp have no sanitizer in them")
 
 
-def surroundings(store, budget="192M", prefetch="off"):
+def plugin_environment(store, budget="192M", prefetch="off"):
     """The environment of a client."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("EXPERTFS_", "GGML_", "LD_PRELOAD"))}
     environment.update({"EXPERTFS_STATE": scratch("state"), "EXPERTFS_PREFETCH": prefetch})
@@ -38,7 +38,7 @@ def surroundings(store, budget="192M", prefetch="off"):
 
 def client(file, *options, store=None, plugin="path", name="out", **more):
     """Runs ggml.py; its logits are in scratch(name + ".npz")."""
-    environment = surroundings(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
+    environment = plugin_environment(store, more.pop("budget", "192M"), more.pop("prefetch", "off"))
     if plugin:
         environment.update({"GGML_BACKEND_PATH": PLUGIN} if plugin == "path" else {"LD_PRELOAD": PRELOADED})
     out = scratch(name + ".npz")
@@ -123,7 +123,7 @@ def loads(model, store):
         out.write(os.urandom(8 << 20))
     for path in (model, other, file):
         drop(path)
-    environment = {**surroundings(store), "LD_PRELOAD": PRELOADED, "GGML_BACKEND_PATH": copy}
+    environment = {**plugin_environment(store), "LD_PRELOAD": PRELOADED, "GGML_BACKEND_PATH": copy}
     result = run(PYTHON, LOADS, model, other, file, env=environment, timeout=240)
     if not check("loads: run", result.returncode == 0, result.stdout + result.stderr[-1500:]):
         return

@@ -8,7 +8,7 @@ import glob
 import tarfile
 
 from e2e import *
-from test_ggml import PLUGIN, PYTHON, SHAPE, need_plugin, surroundings
+from test_ggml import PLUGIN, PYTHON, SHAPE, need_plugin, plugin_environment
 
 FOLDER = os.environ.get("EXPERTFS_LLAMA", "")
 PROGRAMS = ("llama-perplexity", "llama-bench")
@@ -65,7 +65,7 @@ def build():
 
 
 def start(name, model, *options, store=None):
-    environment = surroundings(store)
+    environment = plugin_environment(store)
     if store:
         environment["GGML_BACKEND_PATH"] = PLUGIN
     return run(os.path.join(BIN, name), "-m", model, "-t", "2", *options, env=environment, timeout=1200)

@@ -4,7 +4,7 @@
 own backends: numbers of experts, of experts used, of rows, columns and tokens; one input for all experts of a token, or
 one each; BF16 bit by bit, F16 by its error; one, two and three threads."""
 from e2e import *
-from test_ggml import PLUGIN, PYTHON, need_plugin, surroundings
+from test_ggml import PLUGIN, PYTHON, need_plugin, plugin_environment
 
 CLIENT = os.path.join(ROOT, "tests", "clients", "ggml_shapes.py")
 
@@ -19,7 +19,7 @@ def main():
         done()
     store = make_store(model)
     for threads in ("1", "2", "3"):
-        result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=surroundings(store), timeout=240)
+        result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=plugin_environment(store), timeout=240)
         if result.returncode == 77:
             skip(result.stdout.strip())
         check(f"{threads} threads: all products are as ggml's", result.returncode == 0 and "compared: 636\n" in result.stdout,

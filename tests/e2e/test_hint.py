@@ -43,7 +43,7 @@ print("-- hints")
 os.setxattr(mount.path, "user.expertfs.prefetch", b"always")
 fixed = mount.count("fixed_bytes")
 check("its memory is told", int(predict()[0]["memory_bytes"]) > 1 << 20, predict()[0])
-mount.budget_holds()
+mount.check_budget()
 before = rows()
 write(HINT, "1: 3?0.9 4?0.8\n")
 check("what is hinted is read", wait_until(lambda: all(rows()[name]["state"] == "C"
@@ -60,7 +60,7 @@ check("what came in vain, too", table["hints"]["wasted"] == "1" and int(table["h
 print("-- refused")
 for text in ("1: 16?0.5\n", "3: 1\n", "1: 1?1.5\n", "1: 1 1\n", "x\n", "1: 1*2\n"):
     check(f"{text!r}", error_of(write, HINT, text) == "EINVAL" and os.getxattr(mount.path, "user.expertfs.answer") != b"ok")
-counts = mount.told("hint")
+counts = mount.fields("hint")
 check("they are counted, and why the last was", counts.pop("refused_last").startswith('"1: 1*2": a hint is LAYER: ') and
       counts == {"taken": "2", "refused": "6"}, counts)
 

@@ -8,7 +8,7 @@ need_fuse()
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "512", "-e", "8", "-l", "2", "--vocab", "500")
 store = make_store(model)
 source = contents(model)
-if not without_calls(errno.EPERM, uring.ENTER):
+if not deny_syscalls(errno.EPERM, uring.ENTER):
     skip("no filter of system calls")
 try:
     uring.Ring().close()
@@ -24,12 +24,12 @@ for name, numbers, told in (("setup", [uring.SETUP], 0), ("enter", [uring.ENTER]
                             ("enter and register", [uring.ENTER, uring.REGISTER], 0)):
     for error in (errno.EPERM, errno.ENOSYS, errno.EAGAIN):
         print(f"-- {name} is refused with {errno.errorcode[error]}")
-        prefix = without_calls(error, *numbers)
+        prefix = deny_syscalls(error, *numbers)
         mount = Mount(store, "budget=64M,nopassthrough", prefix=prefix)
         bad = wrong(mount)
         check("the files are the files", not bad, bad)
         check("the store is read by pread(2)", mount.stat()["io_uring"] == "0" and mount.config()["io_uring"] == "no")
-        check("that is said once", mount.printed().count("io_uring is refused") == told, mount.printed())
+        check("that is said once", mount.log_text().count("io_uring is refused") == told, mount.log_text())
         mount.stop()
         result = run(*prefix, program("expertctl"), "doctor")
         said = re.findall(r"^slower +io_uring +(.*)$", result.stdout, re.M)
@@ -40,7 +40,7 @@ LATER = """
 import sys
 sys.path[:0] = sys.argv[1].split(":")
 import ctypes_client as api
-from without_calls import forbid
+from deny_syscalls import forbid
 library = api.load(sys.argv[2])
 client = api.opened(library, sys.argv[3], 64 << 20)
 store = api.Files(library, client)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon is killed, EXPERTFS_KILLS times: while it serves a crowd of every kind of reader and clients of the
-library, while it starts, while it ends. No reader hangs or gets a wrong byte; mappings and pipes that the kernel holds
+"""The daemon is killed, EXPERTFS_KILLS times: while it serves readers of every kind and clients of the library,
+while it starts, while it ends. No reader hangs or gets a wrong byte; mappings and pipes that the kernel holds
 stay correct; the store is mounted again at once, at the same place, with the same state, and accepts the files of an
 earlier daemon."""
-import crowd
+import reader_processes
 from e2e import *
-from library_client import asking
+from library_client import request_maker
 
 need_fuse()
 KILLS = int(os.environ.get("EXPERTFS_KILLS", "8"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 note(f"SEED={SEED} EXPERTFS_KILLS={KILLS} repeats these, as far as a clock can")
-READERS = 2 * len(crowd.KINDS)
+READERS = 2 * len(reader_processes.KINDS)
 OPTIONS = ("budget=64M", "budget=96M,policy=lru,prefetch=always", "budget=64M,nopassthrough,direct_io=on",
            "budget=64M,nopassthrough,direct_io=off",
            "budget=96M,prealloc,prefetch=auto")
@@ -21,7 +21,7 @@ MAPPED = {"mapping", "private_mapping", "to_disk", "vmsplice", "client"}
 model, store = shared()
 folder = scratch("copies")
 os.mkdir(folder)
-experts = experts_by_the_daemon(store)
+experts = experts_without_passthrough(store)
 want = {name: data for name, data in {**experts, **contents(model)}.items() if data}
 originals = experts_of(model)
 
@@ -36,16 +36,16 @@ def dead(mount):
 def serving(generator, options):
     """Kills the daemon while it serves; returns the problems."""
     mount = Mount(store, options, name="killed")
-    readers, stop = crowd.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=[asking(mount, originals, 3, 8, (0, 1 << 20)) for _ in range(2)])
+    readers, stop = reader_processes.start(mount, want, READERS, generator.randrange(1 << 20), folder, dying=True, asks=[request_maker(mount, originals, 3, 8, (0, 1 << 20)) for _ in range(2)])
     time.sleep(generator.uniform(0, 1.0))
-    died = mount.killed("killed while it serves")
+    died = mount.kill("killed while it serves")
     stop.set()
-    did, problems, signals = crowd.join(readers)
+    did, problems, signals = reader_processes.join(readers)
     problems += [] if died else ["it does not die"]
     problems += [f"{name}: ended by signal {number}" for name, number in signals
                  if number != signal.SIGBUS or name not in MAPPED]
-    if "Sanitizer" in mount.printed() or "assert" in mount.printed().lower():
-        problems.append(mount.printed()[-3000:])
+    if "Sanitizer" in mount.log_text() or "assert" in mount.log_text().lower():
+        problems.append(mount.log_text()[-3000:])
     if not dead(mount):
         problems.append("the dead mount cannot be taken away")
     done_by_all[0] += did
@@ -56,7 +56,7 @@ def serving(generator, options):
 def beginning(generator, options):
     mount = Mount(store, options, name="killed", wait=False)
     time.sleep(generator.uniform(0, 0.1))
-    died = mount.killed("killed while it begins")
+    died = mount.kill("killed while it begins")
     return [] if died and dead(mount) else ["it does not die, or the dead mount cannot be taken away"]
 
 
@@ -66,7 +66,7 @@ def ending(generator, options):
     right = all(file.read() == experts[os.path.relpath(file.name, mount.path)] for file in held)
     mount.daemon.send_signal(signal.SIGTERM)
     time.sleep(generator.uniform(0, 0.03))
-    died = mount.killed("killed while it ends")
+    died = mount.kill("killed while it ends")
     for file in held:
         file.close()
     return [what for what, bad in (("wrong bytes", not right), ("it does not die", not died), ("the dead mount cannot be taken away", not dead(mount))) if bad]
@@ -84,8 +84,8 @@ for number in range(KILLS):
         name = generator.choice(sorted(want))
         if open(after / name, "rb").read() != want[name]:
             problems.append(f"{name} is wrong afterwards")
-    if "ignored" in after.printed() or "damaged" in after.printed():
-        problems.append(after.printed())
+    if "ignored" in after.log_text() or "damaged" in after.log_text():
+        problems.append(after.log_text())
     after.unmount("after a kill") or problems.append("the next daemon does not end well")
     if problems:
         check(f"killed while {way.__name__}, {options}: SEED={SEED + number} EXPERTFS_KILLS=1 repeats it", False, problems)

@@ -34,7 +34,7 @@ for options in ("nopassthrough,direct_io=off", "nopassthrough"):
     for process in readers:
         process.stdin.close()
     check(f"{options}: its readers wait for the page", wait_until(lambda: all(is_blocked(reader.pid) for reader in readers), 30))
-    check("killed, the daemon dies", mount.killed(options, 30))
+    check("killed, the daemon dies", mount.kill(options, 30))
     for process in readers:
         check("its reader gets SIGBUS", wait_until(lambda: process.poll() is not None, 30) and process.poll() == -7, process)
     mount.abandon()

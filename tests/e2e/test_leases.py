@@ -58,10 +58,10 @@ views = [mmap.mmap(handle.fileno(), 0, prot=mmap.PROT_READ) for handle in handle
 check("and mapped", all(view[:] == want[name] for view, name in zip(views, experts)))
 again = [open(mount / name, "rb") for name in experts]
 check("and opened again", all(handle.read() == want[name] for handle, name in zip(again, experts)))
-mount.budget_holds()
+mount.check_budget()
 os.setxattr(mount.path, "user.expertfs.budget", b"48M")
 answer = os.getxattr(mount.path, "user.expertfs.answer").decode()
-check("what a smaller budget leaves held is told", "still hold" in answer and wait_until(lambda: answer in mount.printed()), answer)
+check("what a smaller budget leaves held is told", "still hold" in answer and wait_until(lambda: answer in mount.log_text()), answer)
 os.setxattr(mount.path, "user.expertfs.budget", b"72M")
 for closing in views + handles + again:
     closing.close()

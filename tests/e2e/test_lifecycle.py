@@ -104,7 +104,7 @@ def signals():
         mount = Mount(store, prefix=prefix)
         mount.daemon.send_signal(signal.SIGHUP)
         mount.stop(f"{what}: SIGTERM after SIGHUP")
-        check(f"{what}: it is SIGTERM that ended it", "Terminated: unmounting" in mount.printed(), mount.printed())
+        check(f"{what}: it is SIGTERM that ended it", "Terminated: unmounting" in mount.log_text(), mount.log_text())
     path = scratch("nohup")
     os.mkdir(path)
     check("nohup in the background: it mounts", run("nohup", expertfs, store, path).returncode == 0)
@@ -175,7 +175,7 @@ def unmounts():
         print("-- fusermount3 -u")
         mount = Mount(store)
         check("fusermount3 -u", run("fusermount3", "-u", mount.path).returncode == 0)
-        mount.ended("fusermount3 -u")
+        mount.check_exit("fusermount3 -u")
     print("-- umount of a busy mount")
     mount = Mount(store)
     file = open(mount / large, "rb")
@@ -191,7 +191,7 @@ def unmounts():
     check("the open file is still served", file.read(1000) == source[large][:1000])
     check("the daemon still runs", mount.daemon.poll() is None)
     file.close()
-    mount.ended("its last file closed")
+    mount.check_exit("its last file closed")
 
 
 def by_mount():
@@ -270,7 +270,7 @@ def without_kill():
     print("-- kill(2) and tgkill(2), wait4(2), or fork(2) are refused by a filter")
     kill, tgkill, wait4, clone = {"x86_64": (62, 234, 61, 56), "aarch64": (129, 131, 260, 220)}.get(os.uname().machine, (0,) * 4)
     for error in (errno.EPERM, errno.ENOSYS):
-        prefix = without_calls(error, kill, tgkill)
+        prefix = deny_syscalls(error, kill, tgkill)
         if not prefix:
             return
         name = errno.errorcode[error]
@@ -292,11 +292,11 @@ def without_kill():
             running.kill()
         check(f"{name}: expertctl run ends with the program, and leaves no mount", status == 0 and
               wait_until(lambda: temporary not in open("/proc/mounts").read()), status)
-    result = run(*without_calls(errno.EPERM, wait4), program("expertctl"), "run", store, "--", "sleep", "1000")
+    result = run(*deny_syscalls(errno.EPERM, wait4), program("expertctl"), "run", store, "--", "sleep", "1000")
     check("wait4: expertctl run ends", result.returncode == 125 and "cannot wait for the program" in result.stderr, result)
     path = scratch("not forked")
     os.mkdir(path)
-    result = run(*without_calls(errno.EAGAIN, clone), expertfs, store, path)
+    result = run(*deny_syscalls(errno.EAGAIN, clone), expertfs, store, path)
     check("fork: the reason is told", result.returncode == 1 and "fork: " in result.stderr and not is_mounted(path), result)
 
 

@@ -75,7 +75,7 @@ for options in ("nopassthrough", "nopassthrough,direct_io=off"):
     check("nothing is read any more", wait_until(at_rest))
     damaged = mount.count("chunks_damaged")
     mount.unmount()
-    lines = mount.printed().splitlines()
+    lines = mount.log_text().splitlines()
     count, left = told(lines, "restore the store from a copy")
     check(f"{damaged} times damage was met: it is told {count} times, and {left} are left out",
           damaged >= READS and 0 < count < damaged // 4 and count + left == damaged, lines[-5:])
@@ -87,7 +87,7 @@ os.truncate(cut, 4096)
 failed = sum(read_error(mount / name, at) != 0 for _ in range(3) for name in names
              for at in range(0, os.path.getsize(mount / name), 16384))
 mount.unmount()
-lines = mount.printed().splitlines()
+lines = mount.log_text().splitlines()
 count, left = told(lines, "read at offset")
 check(f"{failed} reads of a disk that fails: {count} told, {left} left out",
       failed > READS and 0 < count < failed // 4 and count + left >= failed, lines[-5:])

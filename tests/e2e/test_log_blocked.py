@@ -7,7 +7,7 @@ import socket
 import termios
 import tty
 
-from full_log import *
+from blocked_log import *
 
 need_fuse()
 

@@ -57,7 +57,7 @@ def is_other(path):
 
 def end(mount):
     mount.daemon.send_signal(signal.SIGTERM)
-    check("SIGTERM ends the daemon with 0", mount.daemon.wait(60) == 0, mount.printed())
+    check("SIGTERM ends the daemon with 0", mount.daemon.wait(60) == 0, mount.log_text())
 
 
 def covered():
@@ -66,7 +66,7 @@ def covered():
     mount_other(mount.path)
     end(mount)
     check("the other one stays", is_other(mount.path), mounted_on(mount.path))
-    check("the log says what is left below it", "another mount hides it" in mount.printed(), mount.printed())
+    check("the log says what is left below it", "another mount hides it" in mount.log_text(), mount.log_text())
     run("umount", mount.path)
     mount.abandon()
 
@@ -103,7 +103,7 @@ def parent_covered():
     mount_other(mount.path)
     end(mount)
     check("those of others stay", is_other(mount.path) and is_other(parent), mounted_on(mount.path))
-    check("the log says what is left below them", "another mount hides it" in mount.printed(), mount.printed())
+    check("the log says what is left below them", "another mount hides it" in mount.log_text(), mount.log_text())
     run("umount", mount.path)
     mount.abandon()
 

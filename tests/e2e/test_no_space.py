@@ -2,7 +2,7 @@
 """No space in the tmpfs of a daemon's memory: readers, mappings and clients of the socket get the correct bytes or an
 error, the daemon survives, and with space again all works as before."""
 from e2e import *
-from handout import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
+from socket_packets import AS_CODED, ASK, DROP, WITH_LAYOUT, Client
 
 need_fuse()
 if SANITIZED:
@@ -10,7 +10,7 @@ if SANITIZED:
 preload = program("tests/e2e/libsized-tmpfs.so")
 EXPERTS = 8
 _, store = shared(WIDE)
-want = experts_by_the_daemon(store)
+want = experts_without_passthrough(store)
 with open(store, "rb") as file:
     stored = file.read()
 libc = ctypes.CDLL(None, use_errno=True)
@@ -79,12 +79,12 @@ for room in (0, 1 << 20, 9 << 20, 20 << 20):
     os.setxattr(mount.path, "user.expertfs.budget", b"64M")
     read_all("a smaller budget")
     os.setxattr(mount.path, "user.expertfs.budget", b"128M")
-    if not check("the daemon lives", mount.daemon.poll() is None, mount.printed()[-2000:]):
+    if not check("the daemon lives", mount.daemon.poll() is None, mount.log_text()[-2000:]):
         break
     leave(None)
     check("with room all is read", read_all("room") and ask_all("room") == 2 * EXPERTS)
     with open(mount / "experts/L00/E000.safetensors", "rb") as file:
         check("and leased", mount.count("leased_experts") == 1, mount.stat())
-note(f"the log: {len(mount.printed().splitlines())} lines")
+note(f"the log: {len(mount.log_text().splitlines())} lines")
 mount.unmount()
 done()

@@ -3,17 +3,17 @@
 flight, pinned by io_uring, mapped. They keep the expert's bytes while other experts are opened under a small budget."""
 import socket
 
-import crowd
+import reader_processes
 import uring
-from crowd import drained, libc
+from reader_processes import read_all_pieces, libc
 from e2e import *
-from sockets import connection, receive
+from slow_sockets import connection, receive
 
 libc.syscall.restype = ctypes.c_long
 
 need_fuse()
 model, store = shared(DEEP)
-want = experts_by_the_daemon(store)
+want = experts_without_passthrough(store)
 names = list(want)
 size = len(want[names[0]])
 
@@ -32,18 +32,18 @@ def others(but, turns=2):
 
 print("-- pipes, queues of sockets, mappings, writes of a ring")
 some, generator = names[:12], random.Random(1)
-crowd.crowd_folder = SCRATCH
-for kind in (crowd.splice, crowd.socket_sendfile, crowd.vmsplice, crowd.ring_write, crowd.mapping, crowd.private_mapping):
+reader_processes.scratch_folder = SCRATCH
+for kind in (reader_processes.splice, reader_processes.socket_sendfile, reader_processes.vmsplice, reader_processes.ring_write, reader_processes.mapping, reader_processes.private_mapping):
     try:
         held = [kind(mount / name, want[name], generator) for name in some]
         others([], 1)
         for look in held:
             look()
         check(f"{kind.__name__}: what was held while others were opened is right", True)
-    except crowd.Wrong as wrong:
+    except reader_processes.WrongBytes as wrong:
         check(f"{kind.__name__}: what was held while others were opened is right", False, wrong)
     except OSError as error:
-        if kind != crowd.ring_write:
+        if kind != reader_processes.ring_write:
             raise
         note(f"left out: io_uring: {error}")
 
@@ -153,7 +153,7 @@ def written_by_ring(ring, address, operation, **more):
     def receive_all():
         data = os.read(out, 256 << 10)  # written at once; the rest has no mapping left, or pinned pages
         result = []
-        reader = threading.Thread(target=lambda: result.append(drained(out)))
+        reader = threading.Thread(target=lambda: result.append(read_all_pieces(out)))
         reader.start()
         ring.completion()
         os.close(into)
@@ -186,7 +186,7 @@ def spliced_by_ring(ring, name, _):
     ring.completion()
     os.close(file)
     os.close(into)
-    return lambda: drained(out), offset
+    return lambda: read_all_pieces(out), offset
 
 
 def registered(protection, flags):
@@ -252,7 +252,7 @@ for settings in {}, {"plan": "F=100", "policy": "lru"}:
     check("mappings keep their bytes", all(mapping.bytes() == want[name] for name, mapping in held.items()))
     for mapping in held.values():
         mapping.close()
-mount.budget_holds()
+mount.check_budget()
 stat = mount.stat()
 check("and they were served by the kernel", int(stat["fuse_opens_passthrough"]) > 100, stat["fuse_opens_passthrough"])
 mount.unmount()

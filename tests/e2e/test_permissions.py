@@ -5,7 +5,7 @@ import socket
 import stat
 
 from e2e import *
-from handout import LIST, packet
+from socket_packets import LIST, packet
 
 need_fuse()
 if os.geteuid():
@@ -75,7 +75,7 @@ for mode, in_group, others in ((0o600, False, False), (0o640, True, False), (0o6
 print("-- the socket and hints, and what nobody may")
 os.chmod(store, 0o644)
 mount = Mount(store, "allow_other")
-address = mount.told("handout")["address"]
+address = mount.fields("handout")["address"]
 
 
 def connect():

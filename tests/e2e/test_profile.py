@@ -23,7 +23,7 @@ def change(**numbers):
 
 
 def told(mount):
-    return mount.told("profile")
+    return mount.fields("profile")
 
 
 result = run(expertctl, "profile", "--seconds=1", store)

@@ -5,8 +5,8 @@ from e2e import *
 
 need_fuse()
 if os.geteuid():
-    skip("oddfs is mounted by root")
-odd_program = program("tests/e2e/oddfs")
+    skip("quirkfs is mounted by root")
+quirkfs_program = program("tests/e2e/quirkfs")
 model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "256", "-e", "8", "-l", "2", "--vocab", "500")
 store = make_store(model)
 
@@ -19,22 +19,22 @@ def wrong(folder):
     return [name for name, data in source.items() if open(f"{folder}/{name}", "rb").read() != data]
 
 
-class Odd:
-    """oddfs over a new folder, with files copied to the folder first."""
+class Quirkfs:
+    """quirkfs over a new folder, with files copied to the folder first."""
 
     count = 0
 
     def __init__(self, *quirks, files=()):
-        Odd.count += 1
-        self.folder, self.path = scratch(f"below{Odd.count}"), scratch(f"odd{Odd.count}")
+        Quirkfs.count += 1
+        self.folder, self.path = scratch(f"below{Quirkfs.count}"), scratch(f"quirkfs{Quirkfs.count}")
         os.mkdir(self.folder)
         os.mkdir(self.path)
         for file in files:
             (shutil.copytree if os.path.isdir(file) else shutil.copy)(file, f"{self.folder}/{os.path.basename(file)}")
-        self.process = subprocess.Popen([odd_program, self.folder, self.path, *quirks])
+        self.process = subprocess.Popen([quirkfs_program, self.folder, self.path, *quirks])
         atexit.register(self.end)
         if not wait_until(lambda: is_mounted(self.path) or self.process.poll() is not None) or self.process.poll() is not None:
-            skip("oddfs was not mounted")
+            skip("quirkfs was not mounted")
 
     def __truediv__(self, name):
         return os.path.join(self.path, name)
@@ -54,87 +54,87 @@ class Odd:
         atexit.unregister(self.end)
 
 
-def refused(what, result, text, odd, names=()):
+def refused(what, result, text, quirkfs, names=()):
     check(f"{what}: fails and says why", result.returncode == 1 and text in result.stderr, (result.returncode, result.stderr))
-    check(f"{what}: nothing is left behind", odd.names() == sorted(names), odd.names())
+    check(f"{what}: nothing is left behind", quirkfs.names() == sorted(names), quirkfs.names())
 
 
 for error in (errno.EDQUOT, errno.EIO):
     print(f"-- close() fails with {errno.errorcode[error]}, and there is no fsync()")
-    odd = Odd(f"flush={error}")
+    quirkfs = Quirkfs(f"flush={error}")
     why = os.strerror(error)
     for options in ((), ("--verify",)):
-        refused(f"mkexpertfs {' '.join(options)}", run(program("mkexpertfs"), "-q", *options, model, odd / "out.efs"), why, odd)
-    result = run(program("expertctl"), "unpack", store, odd / "files")
-    refused("expertctl unpack", result, why, odd)
-    shutil.copy(store, f"{odd.folder}/old.efs")
+        refused(f"mkexpertfs {' '.join(options)}", run(program("mkexpertfs"), "-q", *options, model, quirkfs / "out.efs"), why, quirkfs)
+    result = run(program("expertctl"), "unpack", store, quirkfs / "files")
+    refused("expertctl unpack", result, why, quirkfs)
+    shutil.copy(store, f"{quirkfs.folder}/old.efs")
     refused("mkexpertfs --force, and the old store stays",
-            run(program("mkexpertfs"), "-q", "--force", model, odd / "old.efs"), why, odd, ["old.efs"])
-    result = run("sh", "-c", '"$0" info --json "$1" >"$2"', program("expertctl"), store, odd / "list.json")
+            run(program("mkexpertfs"), "-q", "--force", model, quirkfs / "old.efs"), why, quirkfs, ["old.efs"])
+    result = run("sh", "-c", '"$0" info --json "$1" >"$2"', program("expertctl"), store, quirkfs / "list.json")
     check("expertctl >FILE: fails and says why", result.returncode == 1 and why in result.stderr,
           (result.returncode, result.stderr))
-    result = run(program("expertctl"), "profile", "--seconds=1", store, env={**os.environ, "EXPERTFS_STATE": odd / "state"})
+    result = run(program("expertctl"), "profile", "--seconds=1", store, env={**os.environ, "EXPERTFS_STATE": quirkfs / "state"})
     check("expertctl profile: fails and says why", result.returncode == 1 and why in result.stderr, (result.returncode, result.stderr))
-    odd.end()
+    quirkfs.end()
 
 for error in (errno.EIO, errno.EACCES, errno.EXDEV, errno.EINVAL, errno.ENOSYS):
     print(f"-- link() fails with {errno.errorcode[error]}")
-    odd = Odd(f"link={error}")
-    result = run(program("mkexpertfs"), "-q", model, odd / "out.efs")
+    quirkfs = Quirkfs(f"link={error}")
+    result = run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs")
     check("mkexpertfs: the store is the store", result.returncode == 0 and
-          open(f"{odd.folder}/out.efs", "rb").read() == whole and odd.names() == ["out.efs"], (result.stderr, odd.names()))
-    result = run(program("mkexpertfs"), "-q", model, odd / "out.efs")
+          open(f"{quirkfs.folder}/out.efs", "rb").read() == whole and quirkfs.names() == ["out.efs"], (result.stderr, quirkfs.names()))
+    result = run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs")
     check("mkexpertfs does not replace it", result.returncode == 1 and "exists already" in result.stderr, result)
-    result = run(program("expertctl"), "unpack", odd / "out.efs", odd / "files")
-    check("unpack: the files are the files", result.returncode == 0 and wrong(odd / "files") == [], result.stderr)
-    odd.end()
+    result = run(program("expertctl"), "unpack", quirkfs / "out.efs", quirkfs / "files")
+    check("unpack: the files are the files", result.returncode == 0 and wrong(quirkfs / "files") == [], result.stderr)
+    quirkfs.end()
 
 print("-- rename() fails with EIO, too")
-odd = Odd(f"link={errno.EIO}", f"rename={errno.EIO}")
-refused("mkexpertfs", run(program("mkexpertfs"), "-q", model, odd / "out.efs"), "Input/output error", odd)
-odd.end()
+quirkfs = Quirkfs(f"link={errno.EIO}", f"rename={errno.EIO}")
+refused("mkexpertfs", run(program("mkexpertfs"), "-q", model, quirkfs / "out.efs"), "Input/output error", quirkfs)
+quirkfs.end()
 
 # not EOPNOTSUPP later: the kernel then reissues a read of io_uring without end (seen with Linux 6.18)
 for quirk, error in (("direct", errno.EINVAL), ("direct", errno.EOPNOTSUPP), ("late", errno.EINVAL)):
     print(f"-- {'from some time on, ' if quirk == 'late' else ''}reads with O_DIRECT fail with {errno.errorcode[error]}")
-    odd = Odd(f"{quirk}={error}", files=(store,))
-    mount = Mount(odd / "model.efs", "budget=128M,nopassthrough")
+    quirkfs = Quirkfs(f"{quirk}={error}", files=(store,))
+    mount = Mount(quirkfs / "model.efs", "budget=128M,nopassthrough")
     if quirk == "late":
         check("the store is read with O_DIRECT", mount.stat()["direct_io"] == "1")
-        odd.process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: odd.signalled())
+        quirkfs.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: quirkfs.signalled())
     bad = wrong(mount.path)
     check("the files are the files", not bad, bad)
     check("the store is read through the page cache", mount.stat()["direct_io"] == "0" and mount.stat()["disk_errors"] == "0")
-    check("that is said once", mount.printed().count("O_DIRECT is refused") == 1, mount.printed())
+    check("that is said once", mount.log_text().count("O_DIRECT is refused") == 1, mount.log_text())
     mount.unmount()
     if quirk == "direct":
-        text = run(program("expertctl"), "doctor", odd / "model.efs").stdout
+        text = run(program("expertctl"), "doctor", quirkfs / "model.efs").stdout
         check("doctor tells", "O_DIRECT" in text, text)
-        result = run(program("expertctl"), "verify", odd / "model.efs")
+        result = run(program("expertctl"), "verify", quirkfs / "model.efs")
         check("verify reads it", result.returncode == 0, result.stderr)
-        result = run(program("mkexpertfs"), "-q", "--verify", model, odd / "out.efs")
+        result = run(program("mkexpertfs"), "-q", "--verify", model, quirkfs / "out.efs")
         check("mkexpertfs: the store is the store", result.returncode == 0 and
-              open(f"{odd.folder}/out.efs", "rb").read() == whole, result.stderr)
-        result = run(program("expertctl"), "unpack", store, odd / "files")
-        check("unpack: the files are the files", result.returncode == 0 and wrong(odd / "files") == [], result.stderr)
-        result = run(program("mkexpertfs"), "-q", odd / "files", scratch("from.efs"))
+              open(f"{quirkfs.folder}/out.efs", "rb").read() == whole, result.stderr)
+        result = run(program("expertctl"), "unpack", store, quirkfs / "files")
+        check("unpack: the files are the files", result.returncode == 0 and wrong(quirkfs / "files") == [], result.stderr)
+        result = run(program("mkexpertfs"), "-q", quirkfs / "files", scratch("from.efs"))
         check("mkexpertfs packs from there", result.returncode == 0 and open(scratch("from.efs"), "rb").read() == whole,
               result.stderr)
         os.remove(scratch("from.efs"))
-    odd.end()
+    quirkfs.end()
 
 print("-- each stat() gives another inode number")
-odd = Odd("inodes", files=(model, store))
+quirkfs = Quirkfs("inodes", files=(model, store))
 for options in ((), ("--verify",)):
-    result = run(program("mkexpertfs"), "-q", "--force", *options, odd / "model", scratch("from.efs"))
+    result = run(program("mkexpertfs"), "-q", "--force", *options, quirkfs / "model", scratch("from.efs"))
     check(f"mkexpertfs {' '.join(options)}: the store is the store", result.returncode == 0 and
           open(scratch("from.efs"), "rb").read() == whole, result.stderr)
-mount = Mount(odd / "model.efs", "budget=128M")
+mount = Mount(quirkfs / "model.efs", "budget=128M")
 bad = wrong(mount.path)
 check("expertfs: the files are the files", not bad, bad)
 mount.unmount()
-result = run(program("mkexpertfs"), "-q", "--force", odd / "model/config.json", odd / "model/config.json", "--any")
+result = run(program("mkexpertfs"), "-q", "--force", quirkfs / "model/config.json", quirkfs / "model/config.json", "--any")
 check("a file is not replaced by its store", result.returncode == 1 and "one of the files" in result.stderr, result)
-odd.end()
+quirkfs.end()
 done()

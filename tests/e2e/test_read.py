@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every file is read back byte for byte: whole, and by many concurrent readers of all kinds; with each way of serving
 and with little memory."""
-import crowd
+import reader_processes
 from e2e import *
 
 need_fuse()
@@ -39,8 +39,8 @@ for options in ("", "nopassthrough", "direct_io=off", "nopassthrough,direct_io=o
     note(f"{mount.config()['serving_path']}: {mount.config()['serving_reason']}")
     same_files(mount)
     want = {name: data for name, data in {**source, **same_experts(mount)}.items() if data}
-    problems = crowd.each_kind(mount, want, folder)
-    check(f"12 readers of {len(crowd.KINDS)} kinds at once see the same bytes", not problems, problems[:5])
+    problems = reader_processes.each_kind(mount, want, folder)
+    check(f"12 readers of {len(reader_processes.KINDS)} kinds at once see the same bytes", not problems, problems[:5])
     same_files(mount)
     stat = mount.stat()
     errors = {name: stat[name] for name in ("read_errors", "fuse_reply_errors", "lease_errors", "disk_errors",

@@ -3,7 +3,7 @@
 to root, to other users, and on a mount of an unprivileged user to its owner; the results of stat and access."""
 import stat as stat_module
 
-from attempts import in_a_mount, results
+from write_attempts import in_a_mount, results
 from e2e import *
 
 need_fuse()

@@ -88,7 +88,7 @@ def mkexpertfs(*arguments, **more):
 def killed(nth, *arguments, number=signal.SIGKILL):
     """Runs mkexpertfs and sends a signal before its nth call that changes files. Returns its output; None if it
     completed with fewer calls."""
-    process = Signalled(nth, *arguments, number=number)
+    process = SignalledPacker(nth, *arguments, number=number)
     status, said = process.end()
     if status == 0:
         check("what is done before it is killed makes fewer calls", process.calls < nth, (nth, process.calls))
@@ -129,7 +129,7 @@ note(f"small model: {small_bytes >> 20} MiB, {len(want_files)} files")
 
 
 small_model(scratch("copy"))
-CALLS = calls_of("--reclaim", "--yes", "--step=4M", scratch("copy"), scratch("copy.efs"))
+CALLS = count_write_calls("--reclaim", "--yes", "--step=4M", scratch("copy"), scratch("copy.efs"))
 note(f"packed in its own place by {CALLS} calls that change files")
 
 
@@ -250,7 +250,7 @@ check("undone", told.returncode == 0 and digests(disk / "model") == whole, told.
 note(f"most that undoing took beside the source: {(most - began) / 2**20:.0f} MiB")
 
 # Another process fills the disk: mkexpertfs ends cleanly, and can be resumed when there is space again.
-stopped = Signalled(100, "--reclaim", "--yes", disk / "model", disk / "out.efs", number=signal.SIGSTOP)
+stopped = SignalledPacker(100, "--reclaim", "--yes", disk / "model", disk / "out.efs", number=signal.SIGSTOP)
 os.waitid(os.P_PID, stopped.process.pid, os.WSTOPPED | os.WNOWAIT)
 with open(disk / "filler", "wb") as filler:
     try:

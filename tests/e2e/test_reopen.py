@@ -3,9 +3,9 @@
 writing, neither by root nor by the mounting user. And a client that reuses a tag whose error is still queued."""
 import stat as modes
 
-from attempts import of_a_file, results
+from write_attempts import of_a_file, results
 from e2e import *
-from handout import AS_CODED, ASK, FULL, WITH_LAYOUT, Client
+from socket_packets import AS_CODED, ASK, FULL, WITH_LAYOUT, Client
 
 need_fuse()
 model, store = shared(WIDE)
@@ -125,7 +125,7 @@ else:
 
 print("-- as root, of a daemon that has no tmpfs of its own")
 FSOPEN = 430
-prefix = without_calls(errno.EPERM, FSOPEN)
+prefix = deny_syscalls(errno.EPERM, FSOPEN)
 if prefix:
     mount = Mount(store, "budget=72M", prefix=prefix)
     check("passthrough is served from memfds", mount.passthrough(), mount.control("config"))
@@ -171,7 +171,7 @@ for turn in range(4):
     for file in held:
         file.close()
     client.close()
-    if mount.daemon.poll() is not None or not check(f"turn {turn}: all is given back", mount.all_at_rest(), mount.printed()):
+    if mount.daemon.poll() is not None or not check(f"turn {turn}: all is given back", mount.wait_idle(), mount.log_text()):
         break
 check("the daemon lives", mount.daemon.poll() is None, mount.daemon.returncode)
 if mount.daemon.poll() is None:

@@ -136,10 +136,10 @@ def signals(store):
         nothing_left(f"a signal after {pause} s")
 
 
-def keeper_killed(store):
+def supervisor_killed(store):
     """The supervisor is killed: the run cleans up in its place. The daemon is killed: the program gets errors for its
     files."""
-    for what, daemon_goes in (("keeper", False), ("daemon", True)):
+    for what, daemon_goes in (("supervisor", False), ("daemon", True)):
         run_ = started(store, "sh", "-c", "echo {}; read line; exit 3", stdin=subprocess.PIPE)
         path = begun(run_)
         children = run("pgrep", "-P", str(run_.pid)).stdout.split()
@@ -290,7 +290,7 @@ def main():
     store = make_store(folder)
     arguments(folder, store)
     signals(store)
-    keeper_killed(store)
+    supervisor_killed(store)
     on_a_mount(store)
     preloaded()
     expert_reads(os.path.join(folder, "model.gguf"), store)

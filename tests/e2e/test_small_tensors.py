@@ -93,7 +93,7 @@ with open(mount / "model.safetensors", "rb") as file:
         want = "EUCLEAN" if i == place else data[places[i][0]:places[i][1]]
         if got != want:
             check(f"tensor {i} beside the damaged one", False, (got, want))
-    check("the damaged one is told", wait_until(lambda: "checksum differs" in mount.printed()), mount.printed())
+    check("the damaged one is told", wait_until(lambda: "checksum differs" in mount.log_text()), mount.log_text())
 mount.stop()
 
 # Norms, biases and scalars of all sizes up to a page, with large tensors in between

@@ -3,16 +3,16 @@
 library on the same experts, requests and hints, a writer of budgets, plans, pins and policies, and readers and clients
 that are killed and replaced. All bytes are compared; the daemon's memory is sampled against the budget in force; after
 all have ended its counters add up and no lease is left. `make soak MINUTES=N` runs this for longer."""
-import crowd
+import reader_processes
 from e2e import *
-from library_client import asking
-from sampled import Tuner, memory_files, open_files, over, sampler, too_much
+from library_client import request_maker
+from memory_sampler import Tuner, memory_files, open_files, over, sample_memory, above_tolerance
 
 need_fuse()
 SECONDS = float(os.environ.get("EXPERTFS_SOAK_SECONDS", "15"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
 note(f"SEED={SEED} EXPERTFS_SOAK_SECONDS={SECONDS:g} repeats this, but for the order in which processes run")
-READERS, LAYERS, EXPERTS = 4 * len(crowd.KINDS), 4, 16
+READERS, LAYERS, EXPERTS = 4 * len(reader_processes.KINDS), 4, 16
 ROUND = 300  # seconds; then all readers end, the sums are checked, and a new mount starts
 # Little memory: readers that hold experts never wait for each other, but read through the daemon where no lease is
 # available.
@@ -24,7 +24,7 @@ model = make_model("model", "-F", "qwen3-moe", "-d", "256", "-i", "1024", "-e", 
 store = make_store(model)
 folder = scratch("copies")
 os.mkdir(folder)
-want = {name: data for name, data in {**experts_by_the_daemon(store), **contents(model)}.items() if data}
+want = {name: data for name, data in {**experts_without_passthrough(store), **contents(model)}.items() if data}
 originals = experts_of(model)
 
 
@@ -67,11 +67,11 @@ def soak(number, seconds):
     print(f"-- {options}, {seconds:.0f} s")
     wait_until(lambda: quiet(mount))
     plain_files = open_files(pid) - len(memory_files(pid, "fd"))
-    asks = [telling(mount)] + [asking(mount, originals, LAYERS, EXPERTS, (0, 4 << 20, (1 << 64) - 1)) for _ in range(4)]
-    readers, stop = crowd.start(mount, want, READERS, SEED + number, folder, asks=asks)
+    asks = [telling(mount)] + [request_maker(mount, originals, LAYERS, EXPERTS, (0, 4 << 20, (1 << 64) - 1)) for _ in range(4)]
+    readers, stop = reader_processes.start(mount, want, READERS, SEED + number, folder, asks=asks)
     tuner = Tuner(mount, mib << 20, LAYERS, len(readers), SEED + number)
-    sampling, pipe = crowd.fork.Event(), crowd.fork.Pipe(False)
-    watcher = crowd.fork.Process(target=sampler, args=(pid, sampling, pipe[1]), daemon=True)
+    sampling, pipe = reader_processes.fork.Event(), reader_processes.fork.Pipe(False)
+    watcher = reader_processes.fork.Process(target=sample_memory, args=(pid, sampling, pipe[1]), daemon=True)
     watcher.start()
     pipe[1].close()
     experts = [name for name in want if name.startswith("experts/")]
@@ -91,18 +91,18 @@ def soak(number, seconds):
                     ended.append(old.pipe.recv()[1])
                 except EOFError:
                     pass
-            readers[at] = crowd.Reader(old.kind, mount.path, want, old.seed + 1, stop, ask=old.ask)
+            readers[at] = reader_processes.Reader(old.kind, mount.path, want, old.seed + 1, stop, ask=old.ask)
     stop.set()
-    did, problems, signals = crowd.join(readers, 120)
+    did, problems, signals = reader_processes.join(readers, 120)
     problems += [problem for problem in ended if problem] + [f"{name}: ended by signal {n}" for name, n in signals]
     sampling.set()
     samples = pipe[0].recv() if pipe[0].poll(60) else []
     watcher.join(10)
     if not check(f"{did} reads and requests by {len(readers)}, {kills} killed, {changes} changes: no wrong byte, no error",
                  not problems, problems[:5]):
-        note(mount.printed()[-2000:])
+        note(mount.log_text()[-2000:])
     if mount.daemon.poll() is not None:
-        check("the daemon is there", False, mount.printed()[-3000:])
+        check("the daemon is there", False, mount.log_text()[-3000:])
         mount.abandon()
         return
     refused = [problem for problem in tuner.problems if mount.passthrough() or problem[:2] != ("pin", "F")]
@@ -113,7 +113,7 @@ def soak(number, seconds):
     else:
         worst = max(above)
         note(f"{len(samples)} samples; most over the budget: {worst[0] / 2**20:.1f} MiB of {worst[2]}")
-        check("no sample is over the budget", not too_much(above), too_much(above)[:5])
+        check("no sample is over the budget", not above_tolerance(above), above_tolerance(above)[:5])
     check("only what is leased was held back", not tuner.more_than_leased, tuner.more_than_leased)
     check("nothing is held when all are gone", wait_until(lambda: quiet(mount)), mount.numbers())
     wait_until(lambda: not sums(mount.numbers()))
@@ -121,8 +121,8 @@ def soak(number, seconds):
     check("no file is left open", wait_until(lambda: open_files(pid) - len(memory_files(pid, "fd")) <= plain_files),
           (open_files(pid), len(memory_files(pid, "fd")), plain_files))
     tuner.set_budget(f"{budgets[0]}M", budgets[0] << 20)
-    check("nothing is held back any more", tuner.limits[-1] == budgets[0] << 20 >= mount.held(), (tuner.limits[-1], mount.numbers()))
-    taken, full, held = sum(size for size, _ in memory_files(pid).values()), mount.count("full_pool_bytes"), mount.held()
+    check("nothing is held back any more", tuner.limits[-1] == budgets[0] << 20 >= mount.used_bytes(), (tuner.limits[-1], mount.numbers()))
+    taken, full, held = sum(size for size, _ in memory_files(pid).values()), mount.count("full_pool_bytes"), mount.used_bytes()
     check("memory files take what is counted", full <= taken <= held, (full, taken, held))  # reply buffers are shared memory, too
     check("all is served still", all(open(mount / name, "rb").read() == data for name, data in sorted(want.items())[::7]))
     mount.unmount("after the soak")

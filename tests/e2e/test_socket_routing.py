@@ -3,7 +3,7 @@
 floods, from clients that are killed while sending. Malformed packets disconnect the client, wrong values are refused
 and counted, no packet is answered, and the mount continues to serve."""
 from e2e import *
-from handout import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
+from socket_packets import ANY, ASK, DROP, HINT, OBSERVE, WITH_LAYOUT, Client, routing
 
 need_fuse()
 LAYERS, EXPERTS, SEQUENCES = 3, 16, 16
@@ -13,13 +13,13 @@ mount = Mount(store, "budget=128M,policy=lru,prefetch=always")
 need_passthrough(mount)
 
 
-def told():
-    return mount.told("predict")
+def predict_fields():
+    return mount.fields("predict")
 
 
 def counts():
     """(accepted, refused)"""
-    lines = mount.told("hint")
+    lines = mount.fields("hint")
     return int(lines["taken"]), int(lines["refused"])
 
 
@@ -45,13 +45,13 @@ print("-- as they should be")
 one = Client(mount)
 one.socket.send(routing(HINT, [(3, 0.9), (4, 0.8)], layer=1))  # the client's first packet
 check("a hint is taken, and read", wait_until(lambda: state("L01/E003") == state("L01/E004") == "C"), mount.control("predict"))
-observed = int(told()["observed"])
+observed = int(predict_fields()["observed"])
 for turn in range(10):
     for layer in range(LAYERS):
         one.socket.send(routing(OBSERVE, [(turn % EXPERTS, 3.5), ((turn + 5) % EXPERTS, 1.0)], layer=layer, sequence=7))
-check("what layers chose is taken", wait_until(lambda: int(told()["observed"]) == observed + 10 * LAYERS), told())
+check("what layers chose is taken", wait_until(lambda: int(predict_fields()["observed"]) == observed + 10 * LAYERS), predict_fields())
 one.socket.send(routing(OBSERVE, [], sequence=7))
-check("a sequence that is over is gone", wait_until(lambda: counts() == (2 + 10 * LAYERS, 0)) and told()["sequences"] in "01", told())
+check("a sequence that is over is gone", wait_until(lambda: counts() == (2 + 10 * LAYERS, 0)) and predict_fields()["sequences"] in "01", predict_fields())
 one.socket.send(routing(OBSERVE, [(n, 1.0) for n in range(EXPERTS)], weighed=0, layer=2, tokens=0xFFFFFFFF, sequence=0xFFFFFFFF))
 one.socket.send(routing(HINT, [(n, float("nan")) for n in range(EXPERTS)], weighed=0, layer=0, tokens=0))  # no weights
 check("all of a layer, any number of tokens", wait_until(lambda: counts() == (4 + 10 * LAYERS, 0)), counts())
@@ -117,7 +117,7 @@ for turn in range(200):
         one.socket.send(routing(OBSERVE, [((turn + sequence) % EXPERTS, 1.0)], layer=turn % LAYERS, sequence=sequence))
 one.send(ASK, [(99, 1, 3)])
 check("all of it was taken", one.answer()[:2] == (3, -22))
-check("no more sequences than there is room for", int(told()["sequences"]) <= SEQUENCES, told())
+check("no more sequences than there is room for", int(predict_fields()["sequences"]) <= SEQUENCES, predict_fields())
 check("and no more memory", mount.count("fixed_bytes") == before and
       mount.count("chunk_pool_bytes") + mount.count("full_pool_bytes") + before <= mount.count("budget_bytes"), mount.stat())
 generator = random.Random(SEED)
@@ -149,13 +149,13 @@ if pid == 0:
             child.socket.send(routing(OBSERVE, [(layer, 1.0)], layer=layer, sequence=3))
             child.socket.send(routing(HINT, [(layer, 1.0)], layer=layer, sequence=3))
 os.read(out, 1)
-observed = int(told()["observed"])
-check("one that tells on and on", wait_until(lambda: int(told()["observed"]) > observed))
+observed = int(predict_fields()["observed"])
+check("one that tells on and on", wait_until(lambda: int(predict_fields()["observed"]) > observed))
 os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
 one.close()
-check("those who are gone have no sequence", wait_until(lambda: int(told()["sequences"]) <= 1), told())
-check("nothing is held", mount.all_at_rest(), mount.stat())
+check("those who are gone have no sequence", wait_until(lambda: int(predict_fields()["sequences"]) <= 1), predict_fields())
+check("nothing is held", mount.wait_idle(), mount.stat())
 last = Client(mount)
 last.send(ASK, [(2, 1, 0 | WITH_LAYOUT)], layer=2, form=ANY)
 check("who comes next is served", last.coded()[:2] == (0, 0))

@@ -26,7 +26,7 @@ def in_a_call(pid):
 def ends(what, number, background, store, path, *options):
     """Starts the daemon while the outer mount is stopped, waits until it blocks on that mount, and sends it a
     signal."""
-    outer.stand_still()
+    outer.suspend()
     process = subprocess.Popen([program("expertfs"), *([] if background else ["-f"]), *options, store, path],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -37,7 +37,7 @@ def ends(what, number, background, store, path, *options):
         process.kill()
         said = "still running"
     finally:
-        outer.go_on()
+        outer.resume()
     process.wait()
     check(f"{what}: {number.name} ends it, background: {background}",
           waits and (process.returncode == -number or process.returncode == 1 and "was ended by signal" in said) and
@@ -61,6 +61,6 @@ outer.stop()
 for below in ("", "folder"):  # the daemon creates the second one
     mount = Mount(plain, environment={"EXPERTFS_RUN": os.path.join(scratch("run0"), below).rstrip("/")}, name="run")
     what = f"EXPERTFS_RUN is {'below ' if below else ''}the mountpoint"
-    check(f"{what}: the mount serves", mount.ready and os.path.exists(mount / "config.json"), mount.printed())
+    check(f"{what}: the mount serves", mount.ready and os.path.exists(mount / "config.json"), mount.log_text())
     mount.stop(what)
 done()

@@ -6,14 +6,14 @@ import socket
 import subprocess
 import sys
 
-apart = "SYSLOG_APART" in os.environ
-if os.geteuid() == 0 and not apart and subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0:
-    os.execvp("unshare", ["unshare", "-m", "env", "SYSLOG_APART=1", sys.executable, *sys.argv])
+in_namespace = "SYSLOG_NAMESPACE" in os.environ
+if os.geteuid() == 0 and not in_namespace and subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0:
+    os.execvp("unshare", ["unshare", "-m", "env", "SYSLOG_NAMESPACE=1", sys.executable, *sys.argv])
 
-from full_log import *
+from blocked_log import *
 
 need_fuse()
-if not apart:
+if not in_namespace:
     skip("a /dev of its own needs root and unshare -m")
 devices = scratch("dev")
 os.mkdir(devices)

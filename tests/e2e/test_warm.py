@@ -18,7 +18,7 @@ def rests(mount):
 
 
 mount = Mount(store, "nostate,prefetch=auto,budget=1G")
-check("extents come with nobody asking", wait_until(lambda: mount.count("warmed_extents") > 0))
+check("extents come with nobody request_maker", wait_until(lambda: mount.count("warmed_extents") > 0))
 rests(mount)
 bytes_before = mount.count("disk_bytes")
 experts = mount.experts()
@@ -36,7 +36,7 @@ for name in experts:
                 bad.append(tensor)
 check("experts are the checkpoint's", not bad, bad[:3])
 check("none of them was read from the disk again", mount.count("disk_bytes") == bytes_before)
-mount.budget_holds()
+mount.check_budget()
 mount.unmount()
 
 for pause in (0, 0.02, 0.1):

@@ -85,7 +85,7 @@ for name, value, becomes in (
           (config[name], get("answer")))
 set_("budget", "48M")
 check("the budget is in force at once", mount.count("budget_bytes") == 48 << 20)
-mount.budget_holds()
+mount.check_budget()
 for pin in ("C", "-") + (("F",) if mount.passthrough() else ()):
     set_("pin", pin, EXPERT)
     check(f"pin={pin} of an expert", get("pin", EXPERT) == pin and mount.table("experts")["L01/E003"]["pin"] == pin and
@@ -122,12 +122,12 @@ for name, value, path, error, says in (
         ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
         ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "budget"),
         ("budget", "64M", EXPERT, "EINVAL", "on the root")):
-    printed = len(mount.printed())
+    printed = len(mount.log_text())
     got = error_of(set_, name, value, path)
     check(f"{name}={value!r:.24} on {path or 'the root'}: {error}", got == error, got)
-    logged = wait_until(lambda: says in mount.printed()[printed:], 30 if told < 16 else 0)
+    logged = wait_until(lambda: says in mount.log_text()[printed:], 30 if told < 16 else 0)
     check("  the log and the answer tell what is allowed", (logged or told >= 16) and says in get("answer"),
-          (mount.printed()[printed:], get("answer")))
+          (mount.log_text()[printed:], get("answer")))
     told += logged
 for name, path in (("answer", ""), ("state", EXPERT), ("rank", EXPERT), ("count", EXPERT), ("bytes", EXPERT)):
     check(f"{name} cannot be set: EPERM", error_of(set_, name, "1", path) == "EPERM")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to change a file that no user may change. write_attempts.py MOUNT NAME prints the result of each, for users who cannot
-read e2e.py."""
+"""Ways to change a file that no user may change. write_attempts.py MOUNT NAME prints the result of each, for users who
+cannot read e2e.py."""
 import ctypes
 import errno
 import json

@@ -3,8 +3,8 @@
  * client_fixture.h - shared by the tests of the client runtime: a model, its store, a directory with the files of a
  * mount, and functions that request experts from a client of either and check them.
  */
-#ifndef EFS_TEST_CLIENT_CASES_H
-#define EFS_TEST_CLIENT_CASES_H
+#ifndef EFS_TEST_CLIENT_FIXTURE_H
+#define EFS_TEST_CLIENT_FIXTURE_H
 
 #include "fixture_mount.h"
 #include "test.h"
@@ -53,7 +53,7 @@ static inline void check_tensors(struct efs_client_request *r, uint32_t index, u
 }
 
 /* Requests experts with all calls of the client. Each expert must be reported once and have the right bytes. */
-static inline void all_of(struct efs_client *client)
+static inline void check_all_requests(struct efs_client *client)
 {
     struct efs_client_request *r;
     uint32_t index;
@@ -64,7 +64,7 @@ static inline void all_of(struct efs_client *client)
         bool seen[EXPERTS] = {false};
         for (uint32_t i = 0; i < count; i++)
             needs[i] = (struct efs_need){(round + 3 * i) % EXPERTS, i + 1};
-        r = fixture_ask(client, layer, needs, count, EFS_FORM_FULL);
+        r = fixture_request(client, layer, needs, count, EFS_FORM_FULL);
         while (efs_client_wait_any(r, -1, &index, &status) == 1) {
             assert_int_equal(status, 0);
             assert_false(seen[index]);
@@ -81,7 +81,7 @@ static inline void all_of(struct efs_client *client)
     struct efs_need needs[EXPERTS];
     for (uint32_t i = 0; i < EXPERTS; i++)
         needs[i] = (struct efs_need){i, 1};
-    r = fixture_ask(client, 1, needs, EXPERTS, EFS_FORM_FULL);
+    r = fixture_request(client, 1, needs, EXPERTS, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait(r), 0);
     for (uint32_t i = 0; i < EXPERTS; i++)
         check_tensors(r, i, 1, i);
@@ -95,7 +95,7 @@ static inline void all_of(struct efs_client *client)
     check_tensors(r, 4, 1, 4);
     efs_client_release(r);
     efs_client_release(NULL);
-    efs_client_release(fixture_ask(client, 0, needs, 2, EFS_FORM_FULL)); /* released without a wait */
+    efs_client_release(fixture_request(client, 0, needs, 2, EFS_FORM_FULL)); /* released without a wait */
 }
 
 /* ---- many threads ---- */
@@ -103,14 +103,14 @@ static inline void all_of(struct efs_client *client)
 static struct efs_client *shared;
 static _Atomic unsigned rounds_done;
 
-static inline void *one_of_many(void *arg)
+static inline void *request_thread(void *arg)
 {
     unsigned seed = (unsigned)(uintptr_t)arg;
     for (unsigned n = 0; n < 150; n++) {
         uint32_t layer = (uint32_t)rand_r(&seed) % LAYERS, first = (uint32_t)rand_r(&seed) % EXPERTS, index;
         errint_t status;
         const struct efs_need needs[] = {{first, 1}, {(first + 1) % EXPERTS, 3}, {(first + 5) % EXPERTS, 1}};
-        struct efs_client_request *r = fixture_ask(shared, layer, needs, 3, EFS_FORM_FULL);
+        struct efs_client_request *r = fixture_request(shared, layer, needs, 3, EFS_FORM_FULL);
         switch (rand_r(&seed) % 4) {
         case 0:
             break;

@@ -79,7 +79,7 @@ int gpu_teardown(void **state)
     return 0;
 }
 
-int gpu_after(void **state)
+int gpu_test_teardown(void **state)
 {
     (void)state;
     gpu_fake.policy = NULL;
@@ -92,14 +92,14 @@ int gpu_after(void **state)
     return gpu_fake.left() == 0 ? 0 : -1;
 }
 
-struct efs_client *gpu_client_without(const char *path, bool full_pool)
+struct efs_client *gpu_client_no_device(const char *path, bool full_pool)
 {
     const struct efs_client_options options = {
         .threads = 4, .budget_bytes = 128 * MIB, .workers = 2, .coded_only = !full_pool, .no_state = true};
     return fixture_client(path, &options);
 }
 
-errint_t gpu_add(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
+errint_t gpu_add_device(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err)
 {
     const struct efs_gpu_options options = {.device = gpu_fake.device,
                                             .budget_bytes = budget_bytes,
@@ -111,14 +111,14 @@ errint_t gpu_add(struct efs_client *client, uint64_t budget_bytes, struct efs_er
 struct efs_client *gpu_client(const char *path, uint64_t budget_bytes)
 {
     struct efs_error err = {""};
-    struct efs_client *client = gpu_client_without(path, true);
-    if (gpu_add(client, budget_bytes, &err) < 0)
+    struct efs_client *client = gpu_client_no_device(path, true);
+    if (gpu_add_device(client, budget_bytes, &err) < 0)
         fail_msg("%s", err.text);
     return client;
 }
 
-errint_t gpu_begin(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count,
-                   struct efs_client_request **request)
+errint_t gpu_request(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count,
+                     struct efs_client_request **request)
 {
     struct efs_need needs[GPU_EXPERTS + 1];
     struct efs_error err = {""};
@@ -130,15 +130,15 @@ errint_t gpu_begin(struct efs_client *client, uint32_t layer, uint32_t first, ui
     return rc;
 }
 
-struct efs_client_request *gpu_hold(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
+struct efs_client_request *gpu_request_wait(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
 {
     struct efs_client_request *request;
-    assert_int_equal(gpu_begin(client, layer, first, count, &request), 0);
+    assert_int_equal(gpu_request(client, layer, first, count, &request), 0);
     assert_int_equal(efs_client_wait(request), 0);
     return request;
 }
 
-void gpu_each_call_fails(bool (*life)(void), unsigned least)
+void gpu_fail_each_call(bool (*life)(void), unsigned least)
 {
     static const struct {
         int result;
@@ -159,7 +159,7 @@ void gpu_each_call_fails(bool (*life)(void), unsigned least)
     }
 }
 
-bool gpu_take_all(struct efs_client_request *request, uint32_t layer, uint32_t first)
+bool gpu_wait_check(struct efs_client_request *request, uint32_t layer, uint32_t first)
 {
     bool failed = false;
     uint32_t index;
@@ -198,9 +198,9 @@ struct efs_gpu_stats gpu_stats(struct efs_client *client)
     return stats;
 }
 
-void gpu_bring(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
+void gpu_request_check(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count)
 {
-    struct efs_client_request *request = gpu_hold(client, layer, first, count);
+    struct efs_client_request *request = gpu_request_wait(client, layer, first, count);
     for (uint32_t i = 0; i < count; i++)
         gpu_check(request, i, layer, first + i);
     efs_client_release(request);

@@ -17,7 +17,7 @@
 #define GPU_SLOTS (32ull << 20)  /* part of the budget that is not pool G */
 #define GPU_EXPERT_BYTES 131072u /* bytes of an expert in pool G */
 #define GPU_POOL_EXPERTS 8       /* capacity of the smallest pool */
-#define GPU_LEAST (GPU_SLOTS + GPU_POOL_EXPERTS * GPU_EXPERT_BYTES)
+#define GPU_MIN_BUDGET (GPU_SLOTS + GPU_POOL_EXPERTS * GPU_EXPERT_BYTES)
 
 extern struct fixture gpu_model;
 extern struct fixture_mount gpu_mount; /* expert e of layer l has index l * GPU_EXPERTS + e */
@@ -40,28 +40,29 @@ int gpu_setup(void **state);
 int gpu_setup_old(void **state);
 int gpu_teardown(void **state);
 /* Teardown of a test: restores the driver's defaults; fails if a resource of the driver was not released. */
-int gpu_after(void **state);
+int gpu_test_teardown(void **state);
 
-/* gpu_client_without() opens a client of a store or a mount, gpu_add() adds a device to it; gpu_client() does both. */
-struct efs_client *gpu_client_without(const char *path, bool full_pool);
-errint_t gpu_add(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err);
+/* gpu_client_no_device() opens a client of a store or a mount, gpu_add_device() adds a device to it; gpu_client() does
+ * both. */
+struct efs_client *gpu_client_no_device(const char *path, bool full_pool);
+errint_t gpu_add_device(struct efs_client *client, uint64_t budget_bytes, struct efs_error *err);
 struct efs_client *gpu_client(const char *path, uint64_t budget_bytes);
 /* Request experts of a layer on the device. An error must have a message. */
-errint_t gpu_begin(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count,
-                   struct efs_client_request **request);
+errint_t gpu_request(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count,
+                     struct efs_client_request **request);
 /* The same, and wait until all are on the device. */
-struct efs_client_request *gpu_hold(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count);
+struct efs_client_request *gpu_request_wait(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count);
 /* Calls life() repeatedly, with another driver call failing each time, once or from then on. life() opens and closes a
  * client and returns whether a driver call failed. More than `least` runs must fail. Each run must release all
  * resources, and a final run without an injected failure must succeed. */
-void gpu_each_call_fails(bool (*life)(void), unsigned least);
+void gpu_fail_each_call(bool (*life)(void), unsigned least);
 /* Fail unless expert `index` of the request is in device memory with the right bytes. */
 void gpu_check(struct efs_client_request *request, uint32_t index, uint32_t layer, uint32_t expert);
 /* Wait for all experts of a request for `first` and the next of a layer, check the bytes of those on the device, and
  * release the request. Returns whether one failed, which may be with -EIO or -ENOMEM only. */
-bool gpu_take_all(struct efs_client_request *request, uint32_t layer, uint32_t first);
+bool gpu_wait_check(struct efs_client_request *request, uint32_t layer, uint32_t first);
 /* Request experts of a layer, check their bytes, and release them. */
-void gpu_bring(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count);
+void gpu_request_check(struct efs_client *client, uint32_t layer, uint32_t first, uint32_t count);
 struct efs_gpu_stats gpu_stats(struct efs_client *client);
 
 #endif

@@ -62,7 +62,7 @@ static void refused(struct efs_client *client)
     }
 }
 
-TEST(test_both)
+TEST(test_store_and_mount)
 {
     unsigned fds = fixture_open_fds();
     const char *const paths[] = {model.store, mount.directory, mount.directory, mount.directory};
@@ -70,16 +70,16 @@ TEST(test_both)
     for (unsigned i = 0; i < 4; i++) {
         struct efs_client *client = open_client(paths[i], keep[i]);
         assert_int_equal(efs_client_fs(client) != NULL, i == 0);
-        all_of(client);
+        check_all_requests(client);
         refused(client);
-        all_of(client);
+        check_all_requests(client);
         efs_client_close(client);
         assert_int_equal(fixture_open_fds(), fds);
     }
     efs_client_close(NULL);
 }
 
-TEST(test_open)
+TEST(test_open_errors)
 {
     struct efs_error err = {""};
     struct efs_client *client = (struct efs_client *)mount.directory;
@@ -109,7 +109,7 @@ TEST(test_open)
 TEST(test_coded)
 {
     struct efs_client *client = open_client(model.store, 0);
-    struct efs_client_request *r = fixture_ask_one(client, 0, 1, EFS_FORM_CODED);
+    struct efs_client_request *r = fixture_request_one(client, 0, 1, EFS_FORM_CODED);
     const struct efs_tensor *tensors;
     uint32_t count;
     assert_int_equal(efs_client_tensors(r, 0, &tensors, &count), 0);
@@ -122,12 +122,12 @@ TEST(test_coded)
 
 /* The client writes experts to .expertfs/want before it opens their files, and shortly after a request for experts that
  * are still mapped. */
-TEST(test_told)
+TEST(test_prefetch_requests)
 {
     struct efs_client *client = open_client(mount.directory, 64 * MIB);
     const struct efs_need needs[] = {{3, 7}, {5, 1}}, other[] = {{6, 2}};
     put(".expertfs/want", "", 0);
-    struct efs_client_request *r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
+    struct efs_client_request *r = fixture_request(client, 1, needs, 2, EFS_FORM_FULL);
     char *text = slurp(".expertfs/want");
     assert_string_equal(text, "1: 3*7 5*1\n");
     free(text);
@@ -137,7 +137,7 @@ TEST(test_told)
     const struct efs_tensor *tensors;
     uint32_t count, index;
     errint_t status;
-    r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
+    r = fixture_request(client, 1, needs, 2, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1); /* still mapped: available at once */
     assert_int_equal(efs_client_tensors(r, 1, &tensors, &count), 0);
     efs_client_release(r);
@@ -146,7 +146,7 @@ TEST(test_told)
     while (!*text && (free(text), usleep(1000), true));
     assert_string_equal(text, "1: 3*7 5*1\n");
     free(text);
-    efs_client_release(fixture_ask(client, 1, other, 1, EFS_FORM_FULL));
+    efs_client_release(fixture_request(client, 1, other, 1, EFS_FORM_FULL));
     text = slurp(".expertfs/want");
     assert_non_null(strstr(text, "1: 6*2\n"));
     free(text);
@@ -154,7 +154,7 @@ TEST(test_told)
 }
 
 /* Kept files stay within keep_bytes; the least recently used ones are closed first. */
-TEST(test_kept)
+TEST(test_keep_bytes)
 {
     unsigned fds = fixture_open_fds();
     struct efs_client *client = open_client(mount.directory, 2 * mount.file_bytes[0] + mount.file_bytes[0] / 2);
@@ -162,12 +162,12 @@ TEST(test_kept)
     uint32_t index;
     errint_t status;
     for (uint32_t e = 0; e < 5; e++)
-        efs_client_release(fixture_ask_one(client, 0, e, EFS_FORM_FULL));
+        efs_client_release(fixture_request_one(client, 0, e, EFS_FORM_FULL));
     while (fixture_open_fds() > without + 2)
         usleep(1000); /* the reaper thread closes them */
     assert_int_equal(fixture_open_fds(), without + 2);
     const struct efs_need last[] = {{3, 1}, {4, 1}};
-    struct efs_client_request *r = fixture_ask(client, 0, last, 2, EFS_FORM_FULL);
+    struct efs_client_request *r = fixture_request(client, 0, last, 2, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 1);
     efs_client_release(r);
@@ -191,7 +191,7 @@ static errint_t ask_for(struct efs_client *client, struct efs_client_request **r
 {
     uint32_t index = 9;
     errint_t rc = 1;
-    *r = fixture_ask(client, 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL);
+    *r = fixture_request(client, 7, &(struct efs_need){0, 1}, 1, EFS_FORM_FULL);
     assert_int_equal(efs_client_wait_any(*r, -1, &index, &rc), 1);
     assert_int_equal(index, 0);
     const struct efs_tensor *tensors;
@@ -208,7 +208,7 @@ static void foreign(struct efs_client *client)
     efs_client_release(r);
 }
 
-TEST(test_foreign)
+TEST(test_malformed_headers)
 {
     static const char *const bad[] = {
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,9]}}",
@@ -259,7 +259,7 @@ TEST(test_foreign)
 }
 
 /* The file of an expert is missing: only that expert fails, and wait_any() still reports every expert. */
-TEST(test_gone)
+TEST(test_missing_file)
 {
     const struct efs_need needs[] = {{0, 1}, {1, 1}};
     uint32_t index, gone = 0;
@@ -268,9 +268,10 @@ TEST(test_gone)
     snprintf(path, sizeof(path), "%s/experts/L01/E001.safetensors", mount.directory);
     snprintf(aside, sizeof(aside), "%s.aside", path);
     struct efs_client *client = open_client(mount.directory, 0);
-    efs_client_release(fixture_ask_one(client, 1, 1, EFS_FORM_FULL)); /* the client keeps what it knows of the expert */
+    efs_client_release(
+        fixture_request_one(client, 1, 1, EFS_FORM_FULL)); /* the client keeps what it knows of the expert */
     assert_int_equal(rename(path, aside), 0);
-    struct efs_client_request *r = fixture_ask(client, 1, needs, 2, EFS_FORM_FULL);
+    struct efs_client_request *r = fixture_request(client, 1, needs, 2, EFS_FORM_FULL);
     bool good = true;
     for (unsigned i = 0; good && i < 2; i++) {
         good = efs_client_wait_any(r, -1, &index, &status) == 1 && status == (index == 1 ? -ENOENT : 0);
@@ -286,7 +287,7 @@ TEST(test_gone)
 
 /* A client of a store that the caller has opened: the store stays open when the client closes, and the caller can use
  * it. */
-TEST(test_borrowed)
+TEST(test_callers_store)
 {
     unsigned fds = fixture_open_fds();
     struct efs *fs = fixture_open(
@@ -295,12 +296,12 @@ TEST(test_borrowed)
     struct efs_client *client = NULL;
     assert_int_equal(efs_client_new(fs, &client, NULL), 0);
     assert_ptr_equal(efs_client_fs(client), fs);
-    all_of(client);
+    check_all_requests(client);
     refused(client);
     efs_client_close(client);
     assert_int_equal(efs_expert_count(fs), LAYERS * EXPERTS);
     assert_int_equal(efs_client_new(fs, &client, NULL), 0);
-    all_of(client);
+    check_all_requests(client);
     efs_client_close(client);
     efs_close(fs);
     assert_int_equal(fixture_open_fds(), fds);
@@ -314,7 +315,7 @@ static bool readable(int fd, int timeout_ms)
 
 /* An event loop that calls wait_any() only when poll() reports the descriptor as readable, for a store and a mount: no
  * call blocks. */
-TEST(test_event)
+TEST(test_event_loop)
 {
     unsigned fds = fixture_open_fds();
     const char *const paths[] = {model.store, mount.directory, mount.directory};
@@ -324,7 +325,7 @@ TEST(test_event)
         for (uint32_t round = 0; round < 6; round++) {
             const struct efs_need needs[] = {
                 {round % EXPERTS, 1}, {(round + 2) % EXPERTS, 1}, {(round + 5) % EXPERTS, 1}};
-            struct efs_client_request *r = fixture_ask(client, round % LAYERS, needs, 3, EFS_FORM_FULL);
+            struct efs_client_request *r = fixture_request(client, round % LAYERS, needs, 3, EFS_FORM_FULL);
             uint32_t index = 9;
             errint_t status = -1;
             int fd = efs_client_event(r);
@@ -342,7 +343,7 @@ TEST(test_event)
             assert_int_equal(efs_client_wait_any(r, 0, &index, &status), 0);
             efs_client_release(r);
             if (round == 5) { /* dropped experts are not reported, so the wait ends */
-                r = fixture_ask(client, 0, needs, 3, EFS_FORM_FULL);
+                r = fixture_request(client, 0, needs, 3, EFS_FORM_FULL);
                 fd = efs_client_event(r);
                 for (uint32_t n = 0; n < 3; n++)
                     efs_client_drop(r, n);
@@ -357,7 +358,7 @@ TEST(test_event)
 }
 
 /* Types that safetensors does not have are in __metadata__; a note that does not match the tensor is ignored. */
-TEST(test_notes)
+TEST(test_dtype_metadata)
 {
     static const struct {
         const char *note;
@@ -410,7 +411,7 @@ TEST(test_threads)
         pthread_t threads[6];
         shared = open_client(paths[i], keep[i]);
         for (uintptr_t t = 0; t < 6; t++)
-            assert_int_equal(pthread_create(&threads[t], NULL, one_of_many, (void *)(t + 1)), 0);
+            assert_int_equal(pthread_create(&threads[t], NULL, request_thread, (void *)(t + 1)), 0);
         for (unsigned t = 0; t < 6; t++)
             pthread_join(threads[t], NULL);
         efs_client_close(shared);

@@ -124,7 +124,7 @@ static void same_number(const char *path)
     pid_t outer = unshare(CLONE_NEWPID) == 0 ? fork() : -1;
     if (outer == 0) {
         struct efs_client *client = open_client(path, 0);
-        struct efs_client_request *r = fixture_ask_one(client, 0, 1, EFS_FORM_FULL);
+        struct efs_client_request *r = fixture_request_one(client, 0, 1, EFS_FORM_FULL);
         int status = 1;
         if (getpid() != 1 || unshare(CLONE_NEWPID) < 0)
             _exit(2);
@@ -148,7 +148,7 @@ TEST(test_forked)
         pthread_t threads[3];
         shared = open_client(paths[i], keep[i]);
         assert_int_equal(efs_team_new(3, &team), 0);
-        struct efs_client_request *r = fixture_ask(shared, 1, needs, 2, EFS_FORM_FULL);
+        struct efs_client_request *r = fixture_request(shared, 1, needs, 2, EFS_FORM_FULL);
         assert_int_equal(efs_client_wait(r), 0);
         assert_true(efs_client_event(r) >= 0);
         pid_t child;
@@ -168,7 +168,7 @@ TEST(test_forked)
         /* while threads of the parent hold locks */
         atomic_store(&rounds_done, 0);
         for (uintptr_t t = 0; t < 3; t++)
-            assert_int_equal(pthread_create(&threads[t], NULL, one_of_many, (void *)(t + 1)), 0);
+            assert_int_equal(pthread_create(&threads[t], NULL, request_thread, (void *)(t + 1)), 0);
         while (atomic_load(&rounds_done) < 400) {
             child = fork();
             if (child == 0)
@@ -180,7 +180,7 @@ TEST(test_forked)
         check_tensors(r, 0, 1, needs[0].expert);
         check_tensors(r, 1, 1, needs[1].expert);
         efs_client_release(r);
-        all_of(shared);
+        check_all_requests(shared);
         efs_client_close(shared);
         efs_team_free(team);
         assert_int_equal(fixture_open_fds(), fds);

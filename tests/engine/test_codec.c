@@ -17,14 +17,14 @@ static size_t library_bytes; /* bytes passed to ZSTD_compress2() and LZ4_compres
 
 size_t ZSTD_compress2(ZSTD_CCtx *context, void *to, size_t room, const void *from, size_t bytes)
 {
-    size_t (*real)(ZSTD_CCtx *, void *, size_t, const void *, size_t) = real_call("ZSTD_compress2");
+    size_t (*real)(ZSTD_CCtx *, void *, size_t, const void *, size_t) = libc_symbol("ZSTD_compress2");
     library_bytes += bytes;
     return real(context, to, room, from, bytes);
 }
 
 int LZ4_compress_fast_extState(void *state, const char *from, char *to, int bytes, int room, int acceleration)
 {
-    int (*real)(void *, const char *, char *, int, int, int) = real_call("LZ4_compress_fast_extState");
+    int (*real)(void *, const char *, char *, int, int, int) = libc_symbol("LZ4_compress_fast_extState");
     library_bytes += (size_t)bytes;
     return real(state, from, to, bytes, room, acceleration);
 }
@@ -194,7 +194,7 @@ TEST(auto_keeps_the_cascade)
     scratch = small;
 }
 
-TEST(auto_leaves_the_cascade_for_much)
+TEST(auto_prefers_much_smaller_codec)
 {
     struct shard s, cascade;
     random_state = 3;
@@ -218,7 +218,7 @@ TEST(auto_leaves_the_cascade_for_much)
     release(&s);
 }
 
-TEST(auto_weighs_bytes)
+TEST(auto_compares_sizes)
 {
     struct shard s;
     random_state = 3;
@@ -298,7 +298,7 @@ static uint8_t quantised_byte(enum quantised kind, size_t i)
 
 /* zstd and LZ4 encode a sample of the shard, and the rest only if the sample shows a gain. The E- and SM-chunk of a
  * shard of bytes may share a buffer. */
-TEST(a_sample_decides_what_codes_the_shard)
+TEST(sample_chooses_codec)
 {
     static const struct {
         uint32_t codec;
@@ -336,7 +336,7 @@ TEST(a_sample_decides_what_codes_the_shard)
 }
 
 /* A chunk that is cut at any byte has too few elements and is refused. fuzz_codec covers changed bytes. */
-TEST(cut_chunks_are_refused)
+TEST(truncated_chunks_are_refused)
 {
     random_state = 5;
     for (int format = 0; format < EFS_FORMAT_COUNT; format++)

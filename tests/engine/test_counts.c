@@ -98,7 +98,7 @@ static void refused(const unsigned char *data, size_t bytes, const char *text)
     efs_history_free(&h);
 }
 
-TEST_WITH(there_and_back, setup, teardown)
+TEST_WITH(save_and_load, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
@@ -193,7 +193,7 @@ TEST_WITH(forged, setup, teardown)
     efs_history_free(&h);
 }
 
-TEST_WITH(of_other_stores, setup, teardown)
+TEST_WITH(counts_of_other_stores, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
@@ -211,7 +211,7 @@ TEST_WITH(of_other_stores, setup, teardown)
     unlink(other);
 }
 
-TEST_WITH(odd_places, setup, teardown)
+TEST_WITH(state_folder_errors, setup, teardown)
 {
     struct efs_history h;
     struct efs_error err = {""};
@@ -259,7 +259,7 @@ TEST_WITH(not_writable, setup, teardown)
     assert_int_equal(rc, -EACCES);
     assert_int_equal(chmod(home, 0700), 0);
     assert_non_null(strstr(err.text, path));
-    assert_int_equal(fixture_names(home), 2);
+    assert_int_equal(fixture_entry_count(home), 2);
 }
 
 TEST_MAIN(NULL, NULL)

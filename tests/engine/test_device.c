@@ -229,7 +229,7 @@ static void expert_check(struct efs_client *client, struct efs_client_request *r
 {
     const struct efs_tensor *here, *there;
     uint32_t here_count, there_count;
-    struct efs_client_request *full = fixture_ask_one(client, layer, expert, EFS_FORM_FULL);
+    struct efs_client_request *full = fixture_request_one(client, layer, expert, EFS_FORM_FULL);
     assert_int_equal(efs_client_tensors(full, 0, &here, &here_count), 0);
     assert_int_equal(efs_client_tensors(request, index, &there, &there_count), 0);
     assert_int_equal(here_count, there_count);

@@ -137,7 +137,7 @@ static bool begun_before(const struct line *l, unsigned a, unsigned b)
     return l->reads[a].request.begin_ns < l->reads[b].request.begin_ns;
 }
 
-TEST(demand_goes_first)
+TEST(demand_before_read_ahead)
 {
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
@@ -150,7 +150,7 @@ TEST(demand_goes_first)
     line_end(l);
 }
 
-TEST(spare_time_is_when_nothing_else_is_under_way)
+TEST(idle_reads_only_when_idle)
 {
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
@@ -164,7 +164,7 @@ TEST(spare_time_is_when_nothing_else_is_under_way)
     line_end(l);
 }
 
-TEST(a_large_read_at_once_in_spare_time)
+TEST(idle_reads_large_pieces)
 {
     struct line *l = line_begin();
     for (unsigned i = 0; i < 3; i++)
@@ -198,7 +198,7 @@ TEST(demand_waits_for_a_piece)
     line_end(l);
 }
 
-TEST(between_pieces_a_read_is_cancelled_or_raised)
+TEST(cancel_or_raise_between_pieces)
 {
     struct line *l = line_with_a_piece();
     change(l, 1, EFS_DISK_CANCEL);
@@ -215,7 +215,7 @@ TEST(between_pieces_a_read_is_cancelled_or_raised)
     line_end(l);
 }
 
-TEST(what_is_raised_is_demand)
+TEST(raised_read_is_demand)
 {
     struct line *l = line_begin();
     for (unsigned i = 0; i < 5; i++)
@@ -260,7 +260,7 @@ static void check_pages(const struct line *l, unsigned i)
     }
 }
 
-TEST(neighbours_are_read_as_one)
+TEST(adjacent_reads_are_merged)
 {
     struct line *l = line_begin();
     line_number_pages(l);
@@ -287,7 +287,7 @@ TEST(neighbours_are_read_as_one)
 }
 
 /* The file ends in the middle of the joined read. */
-TEST(a_neighbour_fails_alone)
+TEST(merged_read_fails_alone)
 {
     struct line *l = line_begin();
     line_number_pages(l);
@@ -304,7 +304,7 @@ TEST(a_neighbour_fails_alone)
 }
 
 /* A raised read keeps its place in the order of submission: demand submitted later does not overtake it. */
-TEST(what_is_raised_does_not_wait_for_later_demand)
+TEST(raised_read_keeps_its_position)
 {
     struct line *l = line_begin();
     submit(l, &l->reads[0], READ_BYTES, true, true);
@@ -315,7 +315,7 @@ TEST(what_is_raised_does_not_wait_for_later_demand)
     line_end(l);
 }
 
-TEST(what_is_cancelled_is_not_read)
+TEST(cancelled_read_is_not_submitted)
 {
     struct line *l = line_begin();
     for (unsigned i = 0; i < 4; i++)
@@ -333,7 +333,7 @@ TEST(what_is_cancelled_is_not_read)
 }
 
 /* Only efs_disk_apply_changes() wakes the thread, which otherwise waits for the read in flight. */
-TEST(a_look_wakes_the_thread)
+TEST(reevaluation_wakes_the_thread)
 {
     struct line *l = line_begin();
     line_go(l, 0);

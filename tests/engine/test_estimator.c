@@ -52,7 +52,7 @@ static void assert_disk(struct efs_estimator *e, double bytes_per_second)
 
 /* Seen in the field: a profile of 0.025 GB/s for a disk of 0.8 GB/s, measured under load. A read faster than the
  * profile proves that the disk is faster. */
-TEST(a_disk_that_was_busy_is_faster)
+TEST(profile_measured_under_load)
 {
     const double latencies_ns[] = {1e5, 4e6};
 
@@ -69,7 +69,7 @@ TEST(a_disk_that_was_busy_is_faster)
 }
 
 /* A period of load: the rates follow, and recover afterwards. */
-TEST(load_makes_nothing_worse_for_long)
+TEST(recovery_after_load)
 {
     struct efs_estimator *e = estimator_of(0.8e9, 1e5);
 
@@ -81,7 +81,7 @@ TEST(load_makes_nothing_worse_for_long)
 }
 
 /* A store that was moved from a disk of 3 GB/s to one of 20 MB/s, and then to one of 6 GB/s. */
-TEST(no_bound_keeps_rates_wrong)
+TEST(store_moved_to_another_disk)
 {
     struct efs_estimator *e = estimator_of(3e9, 1e5);
 
@@ -92,7 +92,7 @@ TEST(no_bound_keeps_rates_wrong)
     efs_estimator_free(e);
 }
 
-TEST(decoding_is_corrected_as_reading_is)
+TEST(decode_rate_is_corrected)
 {
     struct efs_estimator *e = estimator_of(0.8e9, 1e5);
     struct efs_profile profile = {

@@ -234,7 +234,7 @@ TEST(groups_families)
         groups(&fused_families[f], true);
 }
 
-TEST(keeps_stacks_apart)
+TEST(separates_stacks)
 {
     struct model model = {0};
     struct efs_catalog catalog;
@@ -349,7 +349,7 @@ TEST(leaves_other_names_dense)
 }
 
 /* Fused tensors that cannot be divided into experts. */
-TEST(leaves_uncuttable_tensors_dense)
+TEST(leaves_indivisible_tensors_dense)
 {
     static const uint64_t one[] = {6}, none[] = {3, 0}, no_expert[] = {0, 3}, many[] = {65537, 1}, most[] = {65536, 1};
     static const char f4[] = "{\"model.layers.0.mlp.experts.down_proj\":{\"dtype\":\"F4\",\"shape\":[2,3],"
@@ -408,7 +408,7 @@ TEST(unites_expert_counts)
 }
 
 /* An expert's tensors may be in several shards. A file that repeats a tensor belongs to another model. */
-TEST(joins_shards_and_leaves_doubles)
+TEST(joins_shards_and_drops_duplicates)
 {
     struct model model = {0};
     struct efs_catalog catalog;

@@ -55,7 +55,7 @@ struct window {
 };
 
 struct end {
-    struct mount_end mount; /* must be the first member */
+    struct fake_daemon mount; /* must be the first member */
     enum manner manner;
     uint32_t window_base; /* number of windows[0] */
     struct window windows[WINDOWS];
@@ -70,7 +70,7 @@ static void reply(const struct end *s, int fd, struct efs_export_answer answer, 
                                            s->manner == OTHER_VERSION ? 7 : EFS_EXPORT_VERSION,
                                            s->manner == OTHER_KIND ? 77 : EFS_EXPORT_ANSWER, 1};
     answer.tag += s->manner == UNKNOWN_TAG ? 100 : 0;
-    mount_end_send(fd, &answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer), with);
+    fake_daemon_send(fd, &answer, s->manner == SHORT_PACKET ? sizeof(answer) - 8 : sizeof(answer), with);
 }
 
 static void hand_out(struct end *s, int fd, uint32_t layer, uint32_t expert, uint32_t tag)
@@ -175,7 +175,7 @@ static void serve_one(struct end *s, int fd)
 
 static _Thread_local bool is_mount_end;
 
-static void serve(struct mount_end *end, int fd)
+static void serve(struct fake_daemon *end, int fd)
 {
     struct end *s = (struct end *)end;
     is_mount_end = true;
@@ -191,7 +191,7 @@ static void serve(struct mount_end *end, int fd)
 static void begin_end(struct end *s, enum manner manner)
 {
     *s = (struct end){.manner = manner, .window_base = 1};
-    mount_end_begin(&s->mount, &model, &mount, "", serve);
+    fake_daemon_start(&s->mount, &model, &mount, "", serve);
     for (uint32_t w = 0; w < WINDOWS; w++) {
         struct window *window = &s->windows[w];
         *window = (struct window){.fd = memfd_create("window", MFD_CLOEXEC), .tag = TAGS};
@@ -203,7 +203,7 @@ static void begin_end(struct end *s, enum manner manner)
 
 static void end_end(struct end *s)
 {
-    mount_end_end(&s->mount);
+    fake_daemon_stop(&s->mount);
     for (uint32_t w = 0; w < WINDOWS; w++) {
         munmap(s->windows[w].data, s->mount.window_bytes);
         close(s->windows[w].fd);
@@ -417,18 +417,17 @@ static int teardown(void **state)
 
 /* ---- failing calls of the client ------------------------------------------------------------------------------ */
 
-static bool call_is_spared(void)
+static bool libc_fault_exempt(void)
 {
     return is_mount_end;
 }
 
-FAILING_CALL(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
-FAILING_CALL(int, connect, (int fd, const struct sockaddr *address, socklen_t bytes), (fd, address, bytes))
-FAILING_CALL(int, eventfd, (unsigned count, int flags), (count, flags))
-FAILING_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room),
-             (fd, level, name, value, room))
-FAILING_CALL(ssize_t, send, (int fd, const void *data, size_t bytes, int flags), (fd, data, bytes, flags))
-FAILING_CALL(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
+LIBC_FAULT(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+LIBC_FAULT(int, connect, (int fd, const struct sockaddr *address, socklen_t bytes), (fd, address, bytes))
+LIBC_FAULT(int, eventfd, (unsigned count, int flags), (count, flags))
+LIBC_FAULT(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room), (fd, level, name, value, room))
+LIBC_FAULT(ssize_t, send, (int fd, const void *data, size_t bytes, int flags), (fd, data, bytes, flags))
+LIBC_FAULT(ssize_t, recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags))
 
 static void sweep(enum call call, int error)
 {
@@ -436,21 +435,22 @@ static void sweep(enum call call, int error)
     for (bool hit = true; hit; nth += hit) {
         struct end s;
         begin_end(&s, GOOD);
-        call_plan(call, nth, nth, error);
+        libc_fault_plan(call, nth, nth, error);
         struct efs_client *client = open_client(0);
         for (uint32_t round = 0; round < 4; round++)
             if (!ask(client, round % LAYERS, round, 2 + round % 2, true))
-                fail_msg("%s %u, %s: an expert is wrong, or does not come", call_names[call], nth, strerror(error));
+                fail_msg("%s %u, %s: an expert is wrong, or does not come", libc_fault_names[call], nth,
+                         strerror(error));
         efs_client_close(client);
-        hit = call_plans[call].hits > 0;
-        call_plan(call, 0, 0, 0);
+        hit = libc_fault_plans[call].hits > 0;
+        libc_fault_plan(call, 0, 0, 0);
         end_end(&s);
         assert_int_equal(s.wrong, 0);
         assert_true(hit || s.handed > 0);
         assert_int_equal(fixture_open_fds(), fds);
         assert_true(nth < 200);
     }
-    print_message("%s with %s: %u places\n", call_names[call], strerror(error), nth - 1);
+    print_message("%s with %s: %u places\n", libc_fault_names[call], strerror(error), nth - 1);
     assert_true(nth > 1);
 }
 

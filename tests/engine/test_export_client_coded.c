@@ -43,7 +43,7 @@ enum manner {
 };
 
 struct end {
-    struct mount_end mount; /* must be the first member */
+    struct fake_daemon mount; /* must be the first member */
     enum manner manner;
     size_t change;
     uint8_t with;
@@ -110,7 +110,7 @@ static void reply_parts(const struct end *s, int fd, uint32_t tag, uint32_t layo
         packet.head = (struct efs_export_head){(uint32_t)offsetof(struct efs_export_coded, part) + part,
                                                EFS_EXPORT_VERSION, EFS_EXPORT_CODED, part};
         if (s->manner != PART_MISSING || at != step)
-            mount_end_send(fd, &packet, packet.head.bytes, -1);
+            fake_daemon_send(fd, &packet, packet.head.bytes, -1);
     }
 }
 
@@ -142,7 +142,7 @@ static void hand_out(struct end *s, int fd, uint32_t expert, uint32_t tag, bool 
         answer.error = s->manner == REFUSES ? -EBUSY : 0;
     }
     if (answer.head.kind == EFS_EXPORT_ANSWER || (s->manner != NO_WINDOW && send))
-        mount_end_send(fd, &answer, sizeof(answer), s->manner == REFUSES || !send ? -1 : window);
+        fake_daemon_send(fd, &answer, sizeof(answer), s->manner == REFUSES || !send ? -1 : window);
     close(window);
     s->has[expert] = s->lost[expert] = true;
     if (answer.head.kind == EFS_EXPORT_WINDOW)
@@ -157,13 +157,13 @@ static void tell_stuck(struct end *s, int fd, const struct efs_export_wait *wait
         .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, s->manner == NO_ROOM_BAD},
         .number = wait->number + 7};
     s->waits++;
-    mount_end_send(fd, &stuck, stuck.head.bytes, -1);
+    fake_daemon_send(fd, &stuck, stuck.head.bytes, -1);
     stuck.number = wait->number;
     if (s->waits > 1)
-        mount_end_send(fd, &stuck, stuck.head.bytes, -1);
+        fake_daemon_send(fd, &stuck, stuck.head.bytes, -1);
 }
 
-static void serve_one(struct mount_end *end, int fd)
+static void serve_one(struct fake_daemon *end, int fd)
 {
     struct end *s = (struct end *)end;
     union {
@@ -219,7 +219,7 @@ static void serve_one(struct mount_end *end, int fd)
 static void begin_end(struct end *s, enum manner manner, bool coded)
 {
     *s = (struct end){.manner = manner};
-    mount_end_begin(&s->mount, &model, &mount, coded ? "coded: yes\n" : "coded: no\n", serve_one);
+    fake_daemon_start(&s->mount, &model, &mount, coded ? "coded: yes\n" : "coded: no\n", serve_one);
 }
 
 /* ---- clients ------------------------------------------------------------------------------------------------ */
@@ -316,7 +316,7 @@ TEST(test_good)
                 1 + round % EXPERTS);
         assert_int_equal(s.layouts, EXPERTS); /* one for each expert */
         efs_client_close(client);
-        mount_end_end(&s.mount);
+        fake_daemon_stop(&s.mount);
         assert_int_equal(s.dropped, s.asked);
     }
 }
@@ -332,7 +332,7 @@ TEST(test_kept)
         assert_int_equal(ask(client, round, EXPERTS, EFS_FORM_CODED, true, &status), EXPERTS);
     assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
     assert_int_equal(s.asked, EXPERTS);
     assert_int_equal(s.told, 5 * EXPERTS);
 }
@@ -349,7 +349,7 @@ TEST(test_any)
     assert_int_equal(ask(client, 0, 2, EFS_FORM_CODED, true, &status), 0);
     assert_int_equal(status, -EIO);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
 }
 
 /* Without a socket that exports coded experts, EFS_FORM_CODED is refused, and EFS_FORM_ANY gives full ones. */
@@ -363,7 +363,7 @@ TEST(test_without)
     assert_int_equal(status, -EOPNOTSUPP);
     assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
 }
 
 /* With every manner, EFS_FORM_CODED returns an error, and EFS_FORM_ANY and EFS_FORM_FULL read the files. */
@@ -383,7 +383,7 @@ TEST(test_bad)
         assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_ANY, true, &status), EXPERTS);
         assert_int_equal(ask(client, 0, EXPERTS, EFS_FORM_FULL, true, &status), EXPERTS);
         efs_client_close(client);
-        mount_end_end(&s.mount);
+        fake_daemon_stop(&s.mount);
     }
 }
 
@@ -405,7 +405,7 @@ TEST(test_changed)
         ask(client, 0, 1, EFS_FORM_CODED, false, &status);
         efs_client_close(client);
     }
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
 }
 
 /* A window that cannot be mapped fails the experts in it once: the client reports it as unmapped, and the mount sends
@@ -421,14 +421,14 @@ TEST(test_window_lost)
     for (uint32_t round = 0; round < 3; round++)
         assert_int_equal(ask(client, 0, 3, EFS_FORM_CODED, true, &status), 3);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
     begin_end(&s, LOSES_WINDOWS_FULL, true);
     client = open_client(0);
     for (uint32_t round = 0; round < 4; round++) /* the first round reads the files */
         assert_int_equal(ask(client, 0, 3, EFS_FORM_FULL, true, &status), 3);
     assert_int_equal(s.asked, 4 * 3); /* the socket stays in use */
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
 }
 
 /* A coded request does not join one that may receive the expert in full form. */
@@ -440,8 +440,8 @@ TEST(test_any_is_full)
     uint32_t count;
     begin_end(&s, ANY_IS_LATE, true);
     struct efs_client *client = open_client(0);
-    struct efs_client_request *any = fixture_ask(client, 0, &need, 1, EFS_FORM_ANY);
-    struct efs_client_request *coded = fixture_ask(client, 0, &need, 1, EFS_FORM_CODED);
+    struct efs_client_request *any = fixture_request(client, 0, &need, 1, EFS_FORM_ANY);
+    struct efs_client_request *coded = fixture_request(client, 0, &need, 1, EFS_FORM_CODED);
     assert_int_equal(efs_client_wait(coded), 0);
     assert_int_equal(efs_client_wait(any), 0);
     assert_int_equal(efs_client_tensors(coded, 0, &tensors, &count), 0);
@@ -451,7 +451,7 @@ TEST(test_any_is_full)
     efs_client_release(coded);
     efs_client_release(any);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
 }
 
 /* A wait for all experts of a request fails with -EDEADLK if they have no room at once; the client can take and drop
@@ -477,14 +477,14 @@ TEST(test_no_room)
     assert_int_equal(efs_client_wait(r), 0);
     efs_client_release(r);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
     begin_end(&s, NO_ROOM_BAD, true);
     client = open_client(0);
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EIO);
     efs_client_release(r);
     efs_client_close(client);
-    mount_end_end(&s.mount);
+    fake_daemon_stop(&s.mount);
 }
 
 static int setup(void **state)

@@ -468,7 +468,7 @@ static struct efs_request *plain_experts(struct efs *fs, struct efs_plain_expert
 }
 
 /* The same experts in the caller's memory. */
-TEST(test_plain)
+TEST(test_callers_memory)
 {
     static float want[TOKENS * Y_STRIDE], y[TOKENS * Y_STRIDE];
     struct efs_plain_expert plain[EXPERTS];
@@ -614,7 +614,7 @@ TEST(test_bf16)
 /* ---- reports and refusals ---- */
 
 /* Products report their time to the planner, for EFS_FORM_ANY as well; here the expert is computed in coded form. */
-TEST(test_told)
+TEST(test_time_reported)
 {
     static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};

@@ -16,9 +16,9 @@ static void same_as_full(const char *store, uint32_t experts, uint64_t budget_by
         struct efs_client_request *full, *device;
         const struct efs_tensor *a, *b;
         uint32_t a_count, b_count;
-        full = fixture_ask_one(client, 0, e, EFS_FORM_FULL);
+        full = fixture_request_one(client, 0, e, EFS_FORM_FULL);
         assert_int_equal(efs_client_tensors(full, 0, &a, &a_count), 0);
-        device = gpu_hold(client, 0, e, 1);
+        device = gpu_request_wait(client, 0, e, 1);
         assert_int_equal(efs_client_tensors(device, 0, &b, &b_count), 0);
         assert_int_equal(a_count, b_count);
         for (uint32_t i = 0; i < a_count; i++) {
@@ -36,7 +36,7 @@ static void same_as_full(const char *store, uint32_t experts, uint64_t budget_by
     efs_client_close(client);
 }
 
-TEST_WITH(every_format, NULL, gpu_after)
+TEST_WITH(every_format, NULL, gpu_test_teardown)
 {
     static const struct {
         const char *dtype;
@@ -61,7 +61,7 @@ TEST_WITH(every_format, NULL, gpu_after)
                 .threads = 2, .shard_elements = 8192, .force = true, .codec = codecs[c]};
             uint64_t decodes;
             fixture_pack(&one, &options);
-            same_as_full(one.store, 1, GPU_LEAST, &decodes);
+            same_as_full(one.store, 1, GPU_MIN_BUDGET, &decodes);
             assert_true(codecs[c] != EFS_CHOOSE_CASCADE || f > 4 || decodes > 0);
             assert_true(codecs[c] < EFS_CHOOSE_ZSTD || decodes == 0);
         }
@@ -70,7 +70,7 @@ TEST_WITH(every_format, NULL, gpu_after)
 }
 
 /* Experts larger than all slots; and larger than the pool. */
-TEST_WITH(large_experts, NULL, gpu_after)
+TEST_WITH(large_experts, NULL, gpu_test_teardown)
 {
     struct fixture large;
     struct efs_client_request *request;
@@ -78,8 +78,8 @@ TEST_WITH(large_experts, NULL, gpu_after)
     fixture_store(&large, 1, 2, 1536, 2048);
     same_as_full(large.store, 2, GPU_SLOTS + 20 * MIB, &decodes);
     assert_true(decodes >= 4);
-    struct efs_client *client = gpu_client(large.store, GPU_LEAST);
-    assert_int_equal(gpu_begin(client, 0, 0, 1, &request), 0);
+    struct efs_client *client = gpu_client(large.store, GPU_MIN_BUDGET);
+    assert_int_equal(gpu_request(client, 0, 0, 1, &request), 0);
     assert_int_equal(efs_client_wait(request), -ENOMEM);
     efs_client_release(request);
     efs_client_close(client);
@@ -87,7 +87,7 @@ TEST_WITH(large_experts, NULL, gpu_after)
 }
 
 /* No kernel decodes zstd, and the client has no full pool. */
-TEST_WITH(foreign_codec, NULL, gpu_after)
+TEST_WITH(foreign_codec, NULL, gpu_test_teardown)
 {
     struct fixture zstd;
     struct efs_client_request *request;
@@ -96,9 +96,9 @@ TEST_WITH(foreign_codec, NULL, gpu_after)
     fixture_begin(&zstd);
     fixture_moe(&zstd, 1, 2, 64, 256);
     fixture_pack(&zstd, &options);
-    struct efs_client *client = gpu_client_without(zstd.store, false);
-    assert_int_equal(gpu_add(client, GPU_LEAST, NULL), 0);
-    assert_int_equal(gpu_begin(client, 0, 0, 2, &request), 0);
+    struct efs_client *client = gpu_client_no_device(zstd.store, false);
+    assert_int_equal(gpu_add_device(client, GPU_MIN_BUDGET, NULL), 0);
+    assert_int_equal(gpu_request(client, 0, 0, 2, &request), 0);
     assert_int_equal(efs_client_wait(request), -EOPNOTSUPP);
     efs_client_release(request);
     efs_client_close(client);

@@ -11,7 +11,7 @@
 #include "gpu_fixture.h"
 
 #define MIB (1ull << 20)
-#define LEAST (GPU_LEAST + 8 * MIB)
+#define LEAST (GPU_MIN_BUDGET + 8 * MIB)
 #define LARGE_BYTES (18 * MIB)
 #define LARGE_BUDGET (GPU_SLOTS + 8 * MIB + 2 * LARGE_BYTES)
 enum { COPYING = 1, COMPUTING = 2, AHEAD = 8 }; /* streams, for gpu_fake.hold() */
@@ -46,7 +46,7 @@ static void warm(struct efs_client *client, uint32_t layer, uint32_t count, enum
     struct efs_need needs[GPU_EXPERTS];
     for (uint32_t i = 0; i < count; i++)
         needs[i] = (struct efs_need){i, 1};
-    struct efs_client_request *request = fixture_ask(client, layer, needs, count, form);
+    struct efs_client_request *request = fixture_request(client, layer, needs, count, form);
     assert_int_equal(efs_client_wait(request), 0);
     efs_client_release(request);
 }
@@ -79,19 +79,19 @@ static void settle(struct efs_client *client, uint32_t experts)
           gpu_stats(client).g_experts * GPU_EXPERT_BYTES == gpu_stats(client).g_used_bytes);
 }
 
-TEST_WITH(what_is_used, NULL, gpu_after)
+TEST_WITH(used_prefetch, NULL, gpu_test_teardown)
 {
     struct efs_client *client = ahead_client(4);
     hint(client, 1, 0, 3);
     settle(client, 3);
-    gpu_bring(client, 1, 0, 4);
+    gpu_request_check(client, 1, 0, 4);
     struct efs_gpu_stats s = gpu_stats(client);
     assert_int_equal(s.g_hits + s.g_joined, 3);
     assert_int_equal(s.g_brought, 1);
     assert_true(sums(client, 3, 3, 0, 0) || sums(client, 3, 2, 1, 0)); /* late, if its copy is in flight */
     assert_int_equal(s.g_ahead_bytes, 0);
     assert_int_equal(s.g_plain_bytes, 4 * 3 * 32768);
-    gpu_bring(client, 1, 0, 4); /* now ordinary experts of the pool */
+    gpu_request_check(client, 1, 0, 4); /* now ordinary experts of the pool */
     assert_int_equal(gpu_stats(client).g_hits + gpu_stats(client).g_joined, 7);
     hint(client, 1, 0, 4); /* all in the pool: no effect */
     hint(client, 0, 7, 1);
@@ -100,14 +100,14 @@ TEST_WITH(what_is_used, NULL, gpu_after)
     efs_client_close(client);
 }
 
-TEST_WITH(what_is_in_vain, NULL, gpu_after)
+TEST_WITH(wasted_prefetch, NULL, gpu_test_teardown)
 {
     struct efs_client *client = ahead_client(4);
     hint(client, 1, 0, 2);
     settle(client, 2);
-    gpu_bring(client, 0, 0, 2); /* a request for another layer does not affect them */
+    gpu_request_check(client, 0, 0, 2); /* a request for another layer does not affect them */
     assert_true(is_ahead(client, 2));
-    gpu_bring(client, 1, 4, 2);
+    gpu_request_check(client, 1, 4, 2);
     UNTIL(sums(client, 2, 0, 0, 2)); /* if the second is still in flight, it is cancelled */
     assert_true(is_ahead(client, 0));
     hint(client, 0, 3, 2);
@@ -119,23 +119,23 @@ TEST_WITH(what_is_in_vain, NULL, gpu_after)
     settle(client, 4);
     hint(client, 0, 0, 0); /* end of the sequence */
     UNTIL(sums(client, 7, 0, 0, 5) && is_ahead(client, 2));
-    gpu_bring(client, 0, 6, 2);
+    gpu_request_check(client, 0, 6, 2);
     assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 2);
     efs_client_close(client);
 }
 
-TEST_WITH(what_is_not_begun, NULL, gpu_after)
+TEST_WITH(prefetch_not_started, NULL, gpu_test_teardown)
 {
     const float unlikely[] = {0.4f, 0.6f};
     struct efs_stats stats;
     struct efs_error err = {""};
-    struct efs_client *client = gpu_client_without(gpu_model.store, true);
+    struct efs_client *client = gpu_client_no_device(gpu_model.store, true);
     gpu_fake.ahead_bytes = GPU_POOL_EXPERTS / 2 * GPU_EXPERT_BYTES + 1;
-    assert_int_equal(gpu_add(client, LEAST, &err), -EINVAL);
+    assert_int_equal(gpu_add_device(client, LEAST, &err), -EINVAL);
     assert_non_null(strstr(err.text, "half of pool G"));
     gpu_fake.ahead_bytes -= 1;
-    assert_int_equal(gpu_add(client, LEAST - 65536, &err), -EINVAL);
-    assert_int_equal(gpu_add(client, LEAST, &err), 0);
+    assert_int_equal(gpu_add_device(client, LEAST - 65536, &err), -EINVAL);
+    assert_int_equal(gpu_add_device(client, LEAST, &err), 0);
     warm(client, 1, 2, EFS_FORM_CODED);
     efs_stats(efs_client_fs(client), &stats);
     const uint64_t read = stats.read_bytes;
@@ -145,28 +145,28 @@ TEST_WITH(what_is_not_begun, NULL, gpu_after)
     assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
     efs_stats(efs_client_fs(client), &stats);
     assert_int_equal(stats.read_bytes, read);
-    gpu_bring(client, 1, 1, 1);
+    gpu_request_check(client, 1, 1, 1);
     assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 1);
     assert_int_equal(hint_of(client, 0, GPU_LAYERS, 0, 1, NULL), -ENOENT);
     efs_client_close(client);
 
     gpu_fake.ahead_bytes = 0;
-    client = gpu_client(gpu_model.store, GPU_LEAST);
+    client = gpu_client(gpu_model.store, GPU_MIN_BUDGET);
     warm(client, 1, 2, EFS_FORM_CODED);
     hint(client, 1, 0, 2);
-    gpu_bring(client, 1, 0, 2);
+    gpu_request_check(client, 1, 0, 2);
     assert_true(sums(client, 0, 0, 0, 0));
     efs_client_close(client);
 }
 
 /* A prefetch takes free places and evicts other experts, but none that is held or named in a hint, and it takes at most
  * ahead_bytes. */
-TEST_WITH(whose_place, NULL, gpu_after)
+TEST_WITH(prefetch_victims, NULL, gpu_test_teardown)
 {
     struct efs_client_request *held;
     gpu_fake.policy = "lru";
     struct efs_client *client = ahead_client(3);
-    held = gpu_hold(client, 0, 0, 6);
+    held = gpu_request_wait(client, 0, 0, 6);
     hint(client, 1, 0, 3);
     UNTIL(gpu_stats(client).g_ahead_wasted == 1); /* no place for the third */
     settle(client, 2);
@@ -182,32 +182,32 @@ TEST_WITH(whose_place, NULL, gpu_after)
     settle(client, 3);
     assert_int_equal(gpu_stats(client).g_evicted, 1);
     const uint64_t hits = gpu_stats(client).g_hits;
-    gpu_bring(client, 0, 0, 1);
+    gpu_request_check(client, 0, 0, 1);
     assert_int_equal(gpu_stats(client).g_hits, hits + 1);
-    gpu_bring(client, 0, 0, GPU_EXPERTS); /* a request evicts all prefetched experts */
+    gpu_request_check(client, 0, 0, GPU_EXPERTS); /* a request evicts all prefetched experts */
     UNTIL(is_ahead(client, 0));
     assert_int_equal(gpu_stats(client).g_ahead_issued, gpu_stats(client).g_ahead_wasted);
     efs_client_close(client);
 }
 
 /* While most predictions are wrong, hints start no prefetch. */
-TEST_WITH(wrong_names, NULL, gpu_after)
+TEST_WITH(mispredictions_stop_prefetch, NULL, gpu_test_teardown)
 {
     gpu_fake.policy = "lru";
     struct efs_client *client = ahead_client(4);
     for (uint32_t round = 0; round < 20; round++) {
         hint(client, round % 2, 0, 2);
-        gpu_bring(client, round % 2, 4, 4);
+        gpu_request_check(client, round % 2, 4, 4);
     }
     const uint64_t issued = gpu_stats(client).g_ahead_issued;
     assert_true(issued < 20);
     hint(client, 0, 0, 2);
-    gpu_bring(client, 1, 4, 4);
+    gpu_request_check(client, 1, 4, 4);
     assert_int_equal(gpu_stats(client).g_ahead_issued, issued);
     for (uint32_t round = 0; round < 40; round++) { /* correct predictions enable the prefetch again */
         hint(client, round % 2, 0, 4);
-        gpu_bring(client, round % 2, 0, 4);
-        gpu_bring(client, round % 2, 4, 4);
+        gpu_request_check(client, round % 2, 0, 4);
+        gpu_request_check(client, round % 2, 4, 4);
     }
     hint(client, 0, 0, 4);
     UNTIL(gpu_stats(client).g_ahead_issued > issued);
@@ -226,9 +226,9 @@ static struct efs_client *large_begin(struct large *large)
 {
     struct efs_error err = {""};
     fixture_store(&large->model, 2, 2, 1536, 2048);
-    large->client = gpu_client_without(large->model.store, true);
+    large->client = gpu_client_no_device(large->model.store, true);
     gpu_fake.ahead_bytes = LARGE_BYTES;
-    if (gpu_add(large->client, LARGE_BUDGET, &err) < 0)
+    if (gpu_add_device(large->client, LARGE_BUDGET, &err) < 0)
         fail_msg("%s", err.text);
     for (uint32_t layer = 0; layer < 2; layer++)
         warm(large->client, layer, 2, EFS_FORM_CODED);
@@ -253,7 +253,7 @@ static void link_rests(struct efs_client *client, uint64_t link_bytes)
     assert_int_equal(gpu_stats(client).g_link_bytes, link_bytes);
 }
 
-TEST_WITH(who_asks_goes_first, NULL, gpu_after)
+TEST_WITH(demand_before_prefetch, NULL, gpu_test_teardown)
 {
     struct large large;
     struct efs_client_request *asked, *joined;
@@ -262,7 +262,7 @@ TEST_WITH(who_asks_goes_first, NULL, gpu_after)
     struct efs_client *client = large_begin(&large);
     const uint64_t half = gpu_stats(client).g_link_bytes;
     gpu_fake.hold(COPYING | AHEAD);
-    assert_int_equal(gpu_begin(client, 0, 0, 1, &asked), 0);
+    assert_int_equal(gpu_request(client, 0, 0, 1, &asked), 0);
     UNTIL(gpu_stats(client).g_link_bytes > half + LARGE_BYTES / 2); /* all of the request, and half the prefetch */
     const uint64_t link_bytes = gpu_stats(client).g_link_bytes;
     gpu_fake.hold(COPYING);
@@ -270,7 +270,7 @@ TEST_WITH(who_asks_goes_first, NULL, gpu_after)
     hint(client, 0, 1, 1);
     link_rests(client, link_bytes);
     assert_int_equal(gpu_stats(client).g_ahead_issued, 1);
-    assert_int_equal(gpu_begin(client, 1, 0, 1, &joined), 0); /* now a request joins the prefetch */
+    assert_int_equal(gpu_request(client, 1, 0, 1, &joined), 0); /* now a request joins the prefetch */
     assert_int_equal(efs_client_wait_any(joined, 60000, &index, &status), 1);
     assert_int_equal(status, 0);
     assert_true(sums(client, 1, 0, 1, 0));
@@ -284,7 +284,7 @@ TEST_WITH(who_asks_goes_first, NULL, gpu_after)
     large_end(&large);
 }
 
-TEST_WITH(given_up_half_way, NULL, gpu_after)
+TEST_WITH(cancelled_in_flight, NULL, gpu_test_teardown)
 {
     struct large large;
     struct efs_client *client = large_begin(&large);
@@ -299,14 +299,14 @@ TEST_WITH(given_up_half_way, NULL, gpu_after)
 }
 
 /* A request needs the place of a prefetch in flight. */
-TEST_WITH(gives_its_place, NULL, gpu_after)
+TEST_WITH(demand_takes_slot, NULL, gpu_test_teardown)
 {
     struct large large;
     struct efs_client_request *held, *asked;
     struct efs_client *client = large_begin(&large);
-    held = gpu_hold(client, 0, 0, 1);
+    held = gpu_request_wait(client, 0, 0, 1);
     assert_int_equal(gpu_stats(client).g_used_bytes, 2 * LARGE_BYTES);
-    assert_int_equal(gpu_begin(client, 0, 1, 1, &asked), 0);
+    assert_int_equal(gpu_request(client, 0, 1, 1, &asked), 0);
     gpu_fake.hold(0);
     assert_int_equal(efs_client_wait(asked), 0);
     efs_client_release(asked);
@@ -316,12 +316,12 @@ TEST_WITH(gives_its_place, NULL, gpu_after)
 }
 
 /* A request waits for memory of the store that a prefetch in flight holds. */
-TEST_WITH(gives_memory_back, NULL, gpu_after)
+TEST_WITH(demand_takes_store_memory, NULL, gpu_test_teardown)
 {
     struct large large;
     struct efs_client_request *asked;
     struct efs_client *client = large_begin(&large);
-    assert_int_equal(gpu_begin(client, 0, 0, 2, &asked), 0);
+    assert_int_equal(gpu_request(client, 0, 0, 2, &asked), 0);
     gpu_fake.hold(0);
     assert_int_equal(efs_client_wait(asked), 0);
     efs_client_release(asked);
@@ -330,15 +330,15 @@ TEST_WITH(gives_memory_back, NULL, gpu_after)
 }
 
 /* A request joins a prefetch and is released. */
-TEST_WITH(asked_and_dropped, NULL, gpu_after)
+TEST_WITH(joined_request_released, NULL, gpu_test_teardown)
 {
     struct large large;
     struct efs_client_request *asked;
     struct efs_client *client = large_begin(&large);
-    assert_int_equal(gpu_begin(client, 1, 0, 1, &asked), 0);
+    assert_int_equal(gpu_request(client, 1, 0, 1, &asked), 0);
     efs_client_release(asked);
     gpu_fake.hold(0);
-    asked = gpu_hold(client, 1, 0, 2);
+    asked = gpu_request_wait(client, 1, 0, 2);
     efs_client_release(asked);
     assert_true(sums(client, 1, 0, 1, 0));
     large_end(&large);
@@ -352,7 +352,7 @@ static void *let_go_soon(void *arg)
     return NULL;
 }
 
-TEST_WITH(closed_meanwhile, NULL, gpu_after)
+TEST_WITH(closed_during_prefetch, NULL, gpu_test_teardown)
 {
     struct large large;
     pthread_t thread;
@@ -375,13 +375,13 @@ TEST_WITH(closed_meanwhile, NULL, gpu_after)
 
 /* ---- failures ---- */
 
-TEST_WITH(damaged_on_the_way, NULL, gpu_after)
+TEST_WITH(damaged_chunks, NULL, gpu_test_teardown)
 {
     struct efs_client *client = ahead_client(4);
     gpu_fake.damage(1);
     hint(client, 1, 0, 2);
     UNTIL(sums(client, 2, 0, 0, 1) && is_ahead(client, 1));
-    gpu_bring(client, 1, 0, 2);
+    gpu_request_check(client, 1, 0, 2);
     assert_int_equal(gpu_stats(client).g_errors, 0);
     efs_client_close(client);
 }
@@ -392,9 +392,9 @@ static bool life(void)
     struct efs_error err = {""};
     struct efs_client_request *request;
     bool failed = false;
-    struct efs_client *client = gpu_client_without(gpu_model.store, true);
+    struct efs_client *client = gpu_client_no_device(gpu_model.store, true);
     gpu_fake.ahead_bytes = 4 * GPU_EXPERT_BYTES;
-    if (gpu_add(client, LEAST, &err) < 0) {
+    if (gpu_add_device(client, LEAST, &err) < 0) {
         assert_non_null(strstr(err.text, "cu"));
         failed = true;
     }
@@ -402,29 +402,29 @@ static bool life(void)
     for (uint32_t round = 0; round < 2 && !failed; round++) {
         hint(client, 1, round, 4);
         usleep(2000);
-        failed = gpu_begin(client, 1, 2, 6, &request) < 0;
+        failed = gpu_request(client, 1, 2, 6, &request) < 0;
         if (failed)
             break;
-        failed = gpu_take_all(request, 1, 2);
+        failed = gpu_wait_check(request, 1, 2);
     }
     efs_client_close(client);
     return failed;
 }
 
-TEST_WITH(each_call_fails, NULL, gpu_after)
+TEST_WITH(each_call_fails, NULL, gpu_test_teardown)
 {
-    gpu_each_call_fails(life, 30);
+    gpu_fail_each_call(life, 30);
 }
 
 /* ---- a mount, and many threads ---- */
 
-TEST_WITH(of_a_mount, NULL, gpu_after)
+TEST_WITH(mount_client, NULL, gpu_test_teardown)
 {
     char path[512];
     gpu_fake.ahead_bytes = 4 * GPU_EXPERT_BYTES;
     fixture_mount_file(&gpu_mount, ".expertfs/hint", "", 0);
     struct efs_client *client = gpu_client(gpu_mount.directory, LEAST);
-    gpu_bring(client, 0, 0, 1); /* shows the client that the mount serves only full experts */
+    gpu_request_check(client, 0, 0, 1); /* shows the client that the mount serves only full experts */
     for (uint32_t e = 0; e < 3; e++) {
         snprintf(path, sizeof(path), "%s/experts/L01/E%03u.safetensors", gpu_mount.directory, e);
         if (setxattr(path, "user.expertfs.state", e == 1 ? "C" : "F", 1, 0) < 0) {
@@ -436,7 +436,7 @@ TEST_WITH(of_a_mount, NULL, gpu_after)
     }
     hint(client, 1, 0, 4);
     settle(client, 2);
-    gpu_bring(client, 1, 0, 4);
+    gpu_request_check(client, 1, 0, 4);
     assert_int_equal(gpu_stats(client).g_brought, 3);
     assert_int_equal(gpu_stats(client).g_ahead_used + gpu_stats(client).g_ahead_late, 2);
     efs_client_close(client);
@@ -459,7 +459,7 @@ static void *use(void *arg)
         (void)hint_of(u->client, u->number, layer, first, (uint32_t)fixture_random(&random) % 3, NULL);
         if (fixture_random(&random) % 2)
             usleep((useconds_t)(fixture_random(&random) % 1000));
-        assert_int_equal(gpu_begin(u->client, layer, first, 2, &request), 0);
+        assert_int_equal(gpu_request(u->client, layer, first, 2, &request), 0);
         for (unsigned i = 0; i < 2 && fixture_random(&random) % 8; i++) {
             assert_int_equal(efs_client_wait_any(request, 60000, &index, &status), 1);
             assert_int_equal(status, 0);
@@ -476,7 +476,7 @@ static uint64_t asked_for(struct efs_client *client)
     return s.g_hits + s.g_joined + s.g_brought + s.g_errors;
 }
 
-TEST_WITH(many_threads, NULL, gpu_after)
+TEST_WITH(many_threads, NULL, gpu_test_teardown)
 {
     pthread_t threads[3]; /* they hold at most 6 of 8 experts: each finds room */
     struct user users[3];

@@ -22,7 +22,7 @@ struct both {
 static void both_begin(struct both *s)
 {
     assert_int_equal(efs_team_new(2, &s->team), 0);
-    s->client = gpu_client(gpu_model.store, GPU_LEAST);
+    s->client = gpu_client(gpu_model.store, GPU_MIN_BUDGET);
 }
 
 static void both_end(struct both *s)
@@ -95,7 +95,7 @@ static unsigned mix_compared(struct both *s, enum efs_form form, uint32_t expert
     return compare(here, there, tokens);
 }
 
-TEST_WITH(run_there, NULL, gpu_after)
+TEST_WITH(run_on_device, NULL, gpu_test_teardown)
 {
     static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
@@ -104,12 +104,12 @@ TEST_WITH(run_there, NULL, gpu_after)
     both_begin(&s);
     for (unsigned round = 0; round < 3; round++) { /* the last round has room for two of the eight */
         if (round == 2)
-            held = gpu_hold(s.client, 0, 0, 6);
+            held = gpu_request_wait(s.client, 0, 0, 6);
         gpu_fake.slow(200);
         assert_int_equal(mix_compared(&s, EFS_FORM_DEVICE, GPU_EXPERTS, TOKENS), 1);
     }
     efs_client_release(held);
-    held = gpu_hold(s.client, 0, 0, GPU_EXPERTS);
+    held = gpu_request_wait(s.client, 0, 0, GPU_EXPERTS);
     assert_int_equal(mix(&s, EFS_FORM_DEVICE, GPU_EXPERTS, TOKENS, y, &err), -ENOMEM); /* every place is held */
     assert_non_null(strstr(err.text, "no room"));
     efs_client_release(held);
@@ -148,7 +148,7 @@ static uint32_t share(struct both *s, uint32_t experts, uint32_t tokens)
     return (uint32_t)(after.g_ran - before.g_ran);
 }
 
-TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
+TEST_WITH(shared_equals_cpu, NULL, gpu_test_teardown)
 {
     static const uint32_t token_counts[] = {1, TOKENS, MANY_TOKENS};
     struct both s;
@@ -159,10 +159,10 @@ TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
             const uint32_t tokens = token_counts[n];
             for (unsigned round = 0; round < 4; round++) /* with measured costs */
                 share(&s, experts, tokens);
-            gpu_bring(s.client, 0, 0, GPU_EXPERTS); /* evicts layer 1 */
+            gpu_request_check(s.client, 0, 0, GPU_EXPERTS); /* evicts layer 1 */
             costs_are(s.client, long_ns, 1, 1);
             assert_int_equal(share(&s, experts, tokens), experts);
-            gpu_bring(s.client, 1, 0, GPU_EXPERTS); /* all of layer 1 */
+            gpu_request_check(s.client, 1, 0, GPU_EXPERTS); /* all of layer 1 */
             const uint64_t brought = gpu_stats(s.client).g_brought;
             costs_are(s.client, long_ns, 1, long_ns);
             assert_int_equal(share(&s, experts, tokens), experts);
@@ -171,8 +171,8 @@ TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
             assert_int_equal(share(&s, experts, tokens), 0);
         }
     struct efs_client_request *some;
-    gpu_bring(s.client, 0, 0, GPU_EXPERTS);
-    some = gpu_hold(s.client, 1, 0, 3);
+    gpu_request_check(s.client, 0, 0, GPU_EXPERTS);
+    some = gpu_request_wait(s.client, 1, 0, 3);
     costs_are(s.client, 1000, 1, long_ns);
     assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 3); /* only the experts in pool G */
     efs_client_release(some);
@@ -180,7 +180,7 @@ TEST_WITH(shared_as_by_the_processor, NULL, gpu_after)
 }
 
 /* The first mixture of a new client runs on both sides, which measures both. */
-TEST_WITH(shared_is_measured, NULL, gpu_after)
+TEST_WITH(shared_is_measured, NULL, gpu_test_teardown)
 {
     struct both s;
     both_begin(&s);
@@ -194,13 +194,13 @@ TEST_WITH(shared_is_measured, NULL, gpu_after)
 }
 
 /* The CPU computes the experts that the device has no room for. */
-TEST_WITH(shared_without_room, NULL, gpu_after)
+TEST_WITH(shared_without_device_memory, NULL, gpu_test_teardown)
 {
     struct efs_client_request *held;
     struct both s;
     both_begin(&s);
     for (uint32_t left = 0; left < 3; left++) {
-        held = gpu_hold(s.client, 0, 0, GPU_POOL_EXPERTS - left);
+        held = gpu_request_wait(s.client, 0, 0, GPU_POOL_EXPERTS - left);
         costs_are(s.client, long_ns, 1, 1);
         assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), left);
         struct efs_device *device = efs_client_device(s.client); /* all costs are due: a copy is tried */
@@ -208,11 +208,11 @@ TEST_WITH(shared_without_room, NULL, gpu_after)
         memset(device->costs.layers_until_due, 0, sizeof(device->costs.layers_until_due));
         assert_true(share(&s, GPU_EXPERTS, TOKENS) <= (left ? left + 1 : 0)); /* in the place of one already computed */
         efs_client_release(held);
-        gpu_bring(s.client, 0, 0, GPU_EXPERTS);
+        gpu_request_check(s.client, 0, 0, GPU_EXPERTS);
     }
     struct efs_client_request *two;
-    held = gpu_hold(s.client, 0, 0, GPU_POOL_EXPERTS - 2);
-    two = gpu_hold(s.client, 1, 0, 2);
+    held = gpu_request_wait(s.client, 0, 0, GPU_POOL_EXPERTS - 2);
+    two = gpu_request_wait(s.client, 1, 0, 2);
     costs_are(s.client, long_ns, 1, 1);
     efs_client_device(s.client)->costs.layers_until_due[EFS_ASSIGN_COST_LINK] = 0;
     assert_int_equal(share(&s, GPU_EXPERTS, TOKENS), 2); /* one more was tried without room */
@@ -221,7 +221,7 @@ TEST_WITH(shared_without_room, NULL, gpu_after)
     both_end(&s);
 }
 
-TEST_WITH(shared_with_many_tokens, NULL, gpu_after)
+TEST_WITH(shared_with_many_tokens, NULL, gpu_test_teardown)
 {
     struct both s;
     both_begin(&s);
@@ -238,7 +238,7 @@ TEST_WITH(shared_with_many_tokens, NULL, gpu_after)
     both_end(&s);
 }
 
-TEST_WITH(shared_refuses, NULL, gpu_after)
+TEST_WITH(shared_refuses_invalid_arguments, NULL, gpu_test_teardown)
 {
     float y[Y_STRIDE];
     struct efs_error err = {""};
@@ -247,7 +247,7 @@ TEST_WITH(shared_refuses, NULL, gpu_after)
     struct both s;
     both_begin(&s);
     assert_int_equal(efs_client_begin(s.client, "", 1, &need, 1, EFS_FORM_SHARED, &request, &err), -EINVAL);
-    struct efs_client *without = gpu_client_without(gpu_model.store, true);
+    struct efs_client *without = gpu_client_no_device(gpu_model.store, true);
     assert_int_equal(mix(&(struct both){s.team, without}, EFS_FORM_SHARED, 1, 1, y, &err), -EINVAL);
     assert_non_null(strstr(err.text, "efs_client_gpu()"));
     efs_client_close(without);
@@ -262,7 +262,7 @@ static void damage_store(void)
         fixture_damage(gpu_model.store, at);
 }
 
-TEST_WITH(shared_with_damage, NULL, gpu_after)
+TEST_WITH(shared_with_damage, NULL, gpu_test_teardown)
 {
     static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
@@ -278,7 +278,7 @@ TEST_WITH(shared_with_damage, NULL, gpu_after)
     efs_client_close(s.client);
     damage_store();
     for (unsigned side = 0; side < 3; side++) { /* in the store: found by the device, the CPU, or both */
-        s.client = gpu_client(gpu_model.store, GPU_LEAST);
+        s.client = gpu_client(gpu_model.store, GPU_MIN_BUDGET);
         if (side < 2)
             costs_are(s.client, side ? 1 : long_ns, side ? long_ns : 1, 1);
         assert_int_equal(mix(&s, EFS_FORM_SHARED, GPU_EXPERTS, TOKENS, y, &err), -EUCLEAN);
@@ -299,8 +299,8 @@ static bool life(void)
 {
     static float y[TOKENS * Y_STRIDE];
     struct efs_error err = {""};
-    struct both s = {.client = gpu_client_without(gpu_model.store, true)};
-    bool failed = gpu_add(s.client, GPU_LEAST, &err) < 0;
+    struct both s = {.client = gpu_client_no_device(gpu_model.store, true)};
+    bool failed = gpu_add_device(s.client, GPU_MIN_BUDGET, &err) < 0;
     assert_int_equal(efs_team_new(2, &s.team), 0);
     if (!failed) {
         errint_t rc = mix(&s, form_of_life, GPU_EXPERTS, TOKENS, y, &err);
@@ -313,7 +313,7 @@ static bool life(void)
     return failed;
 }
 
-TEST_WITH(each_call_fails, NULL, gpu_after)
+TEST_WITH(each_call_fails, NULL, gpu_test_teardown)
 {
     struct efs_error err = {""};
     struct both s;
@@ -321,9 +321,9 @@ TEST_WITH(each_call_fails, NULL, gpu_after)
     assert_int_equal(mix(&s, EFS_FORM_FULL, GPU_EXPERTS, TOKENS, wanted_of_life, &err), 0);
     both_end(&s);
     form_of_life = EFS_FORM_DEVICE;
-    gpu_each_call_fails(life, 30);
+    gpu_fail_each_call(life, 30);
     form_of_life = EFS_FORM_SHARED;
-    gpu_each_call_fails(life, 30);
+    gpu_fail_each_call(life, 30);
 }
 
 TEST_MAIN(gpu_setup, gpu_teardown)

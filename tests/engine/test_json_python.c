@@ -66,7 +66,7 @@ TEST(reads_what_python_reads)
 }
 
 /* A text in which every value becomes longer. */
-TEST(has_room_for_what_becomes_longer)
+TEST(buffer_fits_longest_output)
 {
     enum { COUNT = 10000, WORD = 6 };
     char *text = malloc(COUNT * WORD + 2);

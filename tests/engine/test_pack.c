@@ -195,7 +195,7 @@ TEST(same_bytes_for_any_threads)
 }
 
 /* An expert's E-chunks are contiguous, and so are its SM-chunks, which follow. Groups are in the order of the files. */
-TEST(layout_is_as_promised)
+TEST(layout_is_contiguous)
 {
     struct fixture f;
     fixture_store(&f, 2, 12, 96, 512);
@@ -238,7 +238,7 @@ TEST(layout_is_as_promised)
     fixture_end(&f);
 }
 
-TEST(report_adds_up)
+TEST(report_totals)
 {
     struct fixture f;
     struct efs_error err;
@@ -279,7 +279,7 @@ TEST(report_adds_up)
 }
 
 /* Many small tensors and blobs share pages; each byte is restored. */
-TEST(small_things_are_dense)
+TEST(small_tensors_share_pages)
 {
     enum { TENSORS = 300 };
     static struct fixture_tensor tensors[TENSORS];
@@ -376,7 +376,7 @@ TEST(existing_stores_are_kept)
     options.force = true;
     assert_int_equal(pack(&f, &options, &err), 0);
     efs_store_close(open_store(f.store));
-    assert_int_equal(fixture_names(f.directory), 4);
+    assert_int_equal(fixture_entry_count(f.directory), 4);
     fixture_end(&f);
 }
 
@@ -408,8 +408,8 @@ TEST(refused_before_any_work)
         options.shard_elements = bad[i];
         assert_int_equal(pack(&f, &options, &err), -EINVAL);
     }
-    assert_int_equal(fixture_names(f.directory), 3);
-    assert_int_equal(fixture_names(f.source), 5);
+    assert_int_equal(fixture_entry_count(f.directory), 3);
+    assert_int_equal(fixture_entry_count(f.source), 5);
     fixture_end(&f);
 }
 
@@ -480,7 +480,7 @@ TEST(another_inode_number)
         }
 }
 
-TEST(failures_leave_nothing)
+TEST(failures_leave_no_files)
 {
     static const char *const phases[] = {"syncing", "naming"};
     struct fixture f;
@@ -502,7 +502,7 @@ TEST(failures_leave_nothing)
         assert_non_null(strstr(err.text, "config.json"));
         assert_true(m.done);
     }
-    assert_int_equal(fixture_names(f.directory), 3);
+    assert_int_equal(fixture_entry_count(f.directory), 3);
     assert_int_equal(fixture_open_fds(), fds);
     fixture_end(&f);
 }
@@ -584,7 +584,7 @@ TEST(damage_is_found_and_named)
     fixture_end(&f);
 }
 
-TEST(unpack_is_careful)
+TEST(unpack_refuses_overwrites)
 {
     struct fixture f;
     struct efs_error err = {""};
@@ -602,14 +602,14 @@ TEST(unpack_is_careful)
     unsigned char *now = fixture_read(path, &bytes);
     assert_int_equal(bytes, 3);
     free(now);
-    assert_int_equal(fixture_names(out), 3);
+    assert_int_equal(fixture_entry_count(out), 3);
     /* A symbolic link in the destination is not followed. */
     snprintf(elsewhere, sizeof(elsewhere), "%s/elsewhere", f.directory);
     snprintf(path, sizeof(path), "%s/sub", out);
     assert_int_equal(mkdir(elsewhere, 0755), 0);
     assert_int_equal(symlink(elsewhere, path), 0);
     assert_true(efs_store_unpack(s, out, true, 2, NULL, NULL, &err) < 0);
-    assert_int_equal(fixture_names(elsewhere), 2);
+    assert_int_equal(fixture_entry_count(elsewhere), 2);
     assert_int_equal(unlink(path), 0);
     /* With force, existing files are replaced. */
     assert_int_equal(efs_store_unpack(s, out, true, 2, NULL, NULL, &err), 0);

@@ -65,7 +65,7 @@ TEST(test_io)
     efs_close(fs);
 }
 
-TEST(test_stays)
+TEST(test_hysteresis)
 {
     struct efs *fs = open_with(512 * MIB, NULL);
     double all = number_of(fs, "hits_f: ");
@@ -96,7 +96,7 @@ TEST(test_no_state)
     for (int no_state = 1; no_state >= 0; no_state--) {
         struct efs *fs = fixture_open(
             &model, (struct efs_options){.budget_bytes = 2048 * MIB, .workers = 2, .no_state = no_state != 0});
-        assert_int_equal(fixture_bring(fs, 0, &need, 1, NULL), 0);
+        assert_int_equal(fixture_prefetch(fs, 0, &need, 1, NULL), 0);
         efs_close(fs);
         assert_int_equal(access(path, F_OK) == 0, !no_state);
     }

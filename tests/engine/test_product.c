@@ -64,7 +64,7 @@ static const struct efs_tensor *ask(struct efs_client *client, enum efs_form for
                                     struct efs_client_request **request)
 {
     const struct efs_tensor *tensors;
-    *request = fixture_ask_one(client, 0, 0, form);
+    *request = fixture_request_one(client, 0, 0, form);
     assert_int_equal(efs_client_tensors(*request, 0, &tensors, count), 0);
     return tensors;
 }

@@ -92,7 +92,7 @@ TEST(test_save_and_load)
     for (int twice = 0; twice < 2; twice++) {
         measured.rho += 0.125;
         assert_int_equal(efs_profile_save(&measured, &err), 0);
-        assert_int_equal(fixture_names(directory), 3);
+        assert_int_equal(fixture_entry_count(directory), 3);
         assert_int_equal(efs_profile_load(path, &loaded, &err), 0);
         assert_true(loaded.content_hash == measured.content_hash && loaded.measured_at == measured.measured_at &&
                     loaded.direct_io == measured.direct_io);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Odd checkpoints (random_checkpoint.h), served with random options, settings and calls: every call returns the right bytes or
- * an error, also if the store has no view, no experts, no tensors with bytes, no plan or no full pool.
+ * Odd checkpoints (random_checkpoint.h), served with random options, settings and calls: every call returns the right
+ * bytes or an error, also if the store has no view, no experts, no tensors with bytes, no plan or no full pool.
  *
  * Store i is drawn from SEED + i (default 1); EXPERTFS_FUZZ_CASES is the number of stores. A failure prints both.
  */
@@ -41,7 +41,7 @@ struct pending {
 
 /* An open store and the test's resources in it. */
 struct session {
-    const struct odd_store *odd;
+    const struct random_checkpoint *checkpoint;
     uint64_t *state;
     struct efs *fs;
     bool full_pool;
@@ -67,20 +67,20 @@ static unsigned long steps_done, errors_seen, runs_done;
 
 static unsigned below(struct session *s, unsigned n)
 {
-    return odd_below(s->state, n);
+    return draw_below(s->state, n);
 }
 
 static bool once_in(struct session *s, unsigned n)
 {
-    return odd_once_in(s->state, n);
+    return draw_once_in(s->state, n);
 }
 
 /* A number of an expert, a file or a layer, usually an existing one. */
 static uint32_t draw_number(struct session *s, uint32_t count)
 {
-    static const uint32_t odd[] = {0, 1, INT32_MAX, UINT32_MAX - 1, UINT32_MAX};
+    static const uint32_t edge_values[] = {0, 1, INT32_MAX, UINT32_MAX - 1, UINT32_MAX};
     unsigned how = below(s, 30);
-    return how < 3 || count == 0 ? (how == 0 ? count : odd[below(s, 5)]) : below(s, count);
+    return how < 3 || count == 0 ? (how == 0 ? count : edge_values[below(s, 5)]) : below(s, count);
 }
 
 /* ---- right bytes ------------------------------------------------------------------------------------------------ */
@@ -95,7 +95,7 @@ static struct efs_expert_info expert_info(struct session *s, uint32_t expert)
 /* The checkpoint's bytes of a tensor, or those of the expert's slice of a fused tensor. */
 static const unsigned char *tensor_raw(struct session *s, const char *name, uint32_t expert, uint64_t bytes)
 {
-    const struct odd_tensor *t = odd_store_tensor(s->odd, name);
+    const struct random_tensor *t = random_checkpoint_tensor(s->checkpoint, name);
     assert_non_null(t);
     if (t->bytes == bytes)
         return t->raw;
@@ -167,7 +167,7 @@ static unsigned char *whole_file(struct session *s, uint32_t file, const struct 
     if (info->kind == EFS_FILE_CHECKPOINT) {
         char path[2000];
         size_t bytes;
-        snprintf(path, sizeof(path), "%s/%s", s->odd->fixture.source, info->path);
+        snprintf(path, sizeof(path), "%s/%s", s->checkpoint->fixture.source, info->path);
         unsigned char *want = fixture_read(path, &bytes);
         assert_int_equal(bytes, info->bytes);
         assert_memory_equal(data, want, bytes);
@@ -449,20 +449,20 @@ static void step_client(struct session *s)
 /* Computes experts of a layer: full and coded give the same bits, or an error. */
 static void step_run(struct session *s)
 {
-    float x[4 * ODD_HIDDEN], y[2][4 * ODD_HIDDEN], weights[4] = {1, 2, 3, 4};
+    float x[4 * RANDOM_HIDDEN], y[2][4 * RANDOM_HIDDEN], weights[4] = {1, 2, 3, 4};
     const uint32_t tokens[] = {0, 1, 2, 3}, all = efs_expert_count(s->fs), first = draw_number(s, all);
     const struct efs_route_to routes[] = {{first, 4, tokens, weights}, {first + 1, 2, tokens, weights}};
     errint_t rc[2];
-    for (unsigned i = 0; i < 4 * ODD_HIDDEN; i++)
+    for (unsigned i = 0; i < 4 * RANDOM_HIDDEN; i++)
         x[i] = (float)below(s, 100) / 50 - 1;
     for (unsigned coded = 0; coded < 2; coded++) {
         const struct efs_mixture mixture = {.expert_count = first + 1 < all ? 1 + (first & 1) : 1,
                                             .experts = routes,
                                             .x = x,
                                             .tokens = 4,
-                                            .hidden = ODD_HIDDEN,
-                                            .x_stride = ODD_HIDDEN,
-                                            .y_stride = ODD_HIDDEN,
+                                            .hidden = RANDOM_HIDDEN,
+                                            .x_stride = RANDOM_HIDDEN,
+                                            .y_stride = RANDOM_HIDDEN,
                                             .y = y[coded],
                                             .form = coded ? EFS_FORM_CODED : EFS_FORM_FULL};
         struct efs_error err = {""};
@@ -502,12 +502,12 @@ static void *reader_run(void *arg)
     while (data && !atomic_load(&reader->stop)) {
         struct efs_file_info info;
         unsigned number;
-        uint32_t file = odd_below(&state, efs_file_count(s->fs));
+        uint32_t file = draw_below(&state, efs_file_count(s->fs));
         if (efs_file_info(s->fs, file, &info) < 0 || sscanf(info.path, "weights-%u.safetensors", &number) != 1)
             continue;
-        const struct odd_source *source = &s->odd->source[number];
+        const struct random_source *source = &s->checkpoint->source[number];
         uint64_t offset = fixture_random(&state) % source->bytes;
-        size_t bytes = odd_below(&state, 200000);
+        size_t bytes = draw_below(&state, 200000);
         bytes = bytes < source->bytes - offset ? bytes : source->bytes - offset;
         ssize_t n = read_wait(s->fs, file, NULL, offset, data, bytes);
         if (n >= 0 && ((size_t)n != bytes || memcmp(data, source->data + offset, bytes) != 0))
@@ -555,7 +555,7 @@ static bool session_open(struct session *s)
                                         .warm = once_in(s, 2),
                                         .chunk_windows = once_in(s, 2)};
     s->full_pool = options.full_pool;
-    errint_t rc = efs_open(s->odd->fixture.store, &options, &s->fs, &err);
+    errint_t rc = efs_open(s->checkpoint->fixture.store, &options, &s->fs, &err);
     if (rc < 0) {
         if (rc != -EOPNOTSUPP || !options.prefetch) /* no experts to predict */
             assert_int_equal(rc, -ENOMEM);          /* below the floor */
@@ -565,7 +565,7 @@ static bool session_open(struct session *s)
     }
     for (uint32_t hints = 0; hints < 2; hints++)
         assert_int_equal(efs_stream_new(s->fs, hints, &s->streams[hints]), 0);
-    assert_int_equal(efs_view_hidden(s->fs), s->odd->hidden);
+    assert_int_equal(efs_view_hidden(s->fs), s->checkpoint->hidden);
     assert_int_equal(efs_client_new(s->fs, &s->client, &err), 0);
     assert_int_equal(efs_team_new(2, &s->team), 0);
     if (once_in(s, 3)) {
@@ -602,13 +602,13 @@ static void session_close(struct session *s)
 static void run_store(uint64_t seed)
 {
     uint64_t state = seed;
-    struct odd_store odd;
-    odd_store_begin(&odd, &state);
-    setenv("EXPERTFS_STATE", odd.fixture.directory, 1);
-    for (unsigned opens = 1 + odd_below(&state, 2); opens > 0; opens--) { /* the second loads the saved state */
+    struct random_checkpoint checkpoint;
+    random_checkpoint_begin(&checkpoint, &state);
+    setenv("EXPERTFS_STATE", checkpoint.fixture.directory, 1);
+    for (unsigned opens = 1 + draw_below(&state, 2); opens > 0; opens--) { /* the second loads the saved state */
         struct session *session = calloc(1, sizeof(*session));
         assert_non_null(session);
-        session->odd = &odd;
+        session->checkpoint = &checkpoint;
         session->state = &state;
         assert_int_equal(efs_codec_scratch_new(1u << 16, &session->scratch), 0);
         if (session_open(session)) {
@@ -619,7 +619,7 @@ static void run_store(uint64_t seed)
         efs_codec_scratch_free(session->scratch);
         free(session);
     }
-    odd_store_end(&odd);
+    random_checkpoint_end(&checkpoint);
 }
 
 /* ---- regressions ------------------------------------------------------------------------------------------------ */
@@ -698,7 +698,7 @@ TEST_WITH(test_random, NULL, tell_failed)
     const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : CASES;
-    death_report(tell);
+    crash_report(tell);
     for (size_t i = 0; !given && i < sizeof(found) / sizeof(found[0]); i++)
         run_store_in_time(found[i]);
     for (unsigned long i = 0; i < count; i++)

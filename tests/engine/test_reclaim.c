@@ -407,7 +407,7 @@ TEST_WITH(later_files_stay, setup, fixture_teardown)
     assert_int_equal(run("cmp '%s' '%s'", out, model.store), 0);
     snprintf(path, sizeof(path), "%s/sub/notes.txt", model.source);
     assert_int_equal(access(path, F_OK), 0);
-    assert_int_equal(fixture_names(model.source), 3);
+    assert_int_equal(fixture_entry_count(model.source), 3);
 }
 
 int main(void)

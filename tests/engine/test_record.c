@@ -42,7 +42,7 @@ static void want(struct efs *fs, const char *text)
             count++;
         }
         text += *text == '\n';
-        if (fixture_bring(fs, layer, needs, count, &err) < 0)
+        if (fixture_prefetch(fs, layer, needs, count, &err) < 0)
             fail_msg("%s", err.text);
     }
 }

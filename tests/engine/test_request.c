@@ -197,7 +197,7 @@ TEST(test_want)
     struct efs_error err = {""};
     struct efs_stats s;
     static const struct efs_need named[] = {{2, 3}, {5, 1}};
-    assert_int_equal(fixture_bring(fs, 1, named, 2, &err), 0);
+    assert_int_equal(fixture_prefetch(fs, 1, named, 2, &err), 0);
     fixture_within_budget(fs);
     const struct efs_expert_info e = fixture_expert_info(fs, EXPERTS + 5);
     assert_int_equal(e.state, 'F');
@@ -278,7 +278,7 @@ TEST(test_named_again)
     for (unsigned n = 0; n < 1000; n++) {
         enum efs_form form = n % 2 ? EFS_FORM_FULL : EFS_FORM_CODED;
         const struct efs_request_how told = {.form = form, .arrived = never_arrives, .args = nobody};
-        assert_int_equal(fixture_bring(fs, LAYERS - 1, named, EXPERTS, &err), 0);
+        assert_int_equal(fixture_prefetch(fs, LAYERS - 1, named, EXPERTS, &err), 0);
         assert_int_equal(efs_request_submit(fs, needs[LAYERS - 1], EXPERTS, &told, &none, &err), 0);
     }
     efs_stats(fs, &after);
@@ -317,7 +317,7 @@ static void *wait_for_all(void *request)
 
 /* A wait for all experts of a request fails with -EDEADLK if they have no room at once; the caller can take and drop
  * them one by one. A wait for room that another request holds goes on. */
-TEST(test_stuck)
+TEST(test_deadlock)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 40 * MIB, .full_pool = true, .lease_wait = true});
     for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_CODED; form++) {
@@ -349,7 +349,7 @@ TEST(test_stuck)
 }
 
 /* Experts that callers hold stay valid when the store is closed. All memory is freed in the end (sanitizers check). */
-TEST(test_held_to_the_end)
+TEST(test_pins_at_close)
 {
     const struct efs_need needs[] = {{0, 1}, {1, 1}, {2, 1}};
     for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {

@@ -192,7 +192,7 @@ TEST(test_soak_narrow_waiting)
     soak(floor_budget() + 3 * MIB, true); /* room for two experts: leases wait for each other */
 }
 
-TEST(test_leases_hold)
+TEST(test_leases_are_stable)
 {
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, false);
     uint32_t first = fixture_file_named(fs, "experts/L00/E000.safetensors");
@@ -240,7 +240,7 @@ static void flooded(void *arg, errint_t error, struct efs_lease *lease)
 }
 
 /* All leases at once, with room for two: they wait, also while none is granted yet. */
-TEST(test_flood_waits)
+TEST(test_leases_over_budget_wait)
 {
     struct efs *fs = open_model(floor_budget() + 3 * MIB, true, true);
     uint32_t first = fixture_file_named(fs, "experts/L00/E000.safetensors");
@@ -262,10 +262,10 @@ TEST(test_second_read_from_memory)
     uint32_t file = fixture_file_named(fs, "model.safetensors");
     unsigned char *buffer = malloc(3 * MIB);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    const struct efs_stats a = fixture_quiet(fs); /* the rest of the touched experts is read afterwards */
+    const struct efs_stats a = fixture_drain(fs); /* the rest of the touched experts is read afterwards */
     assert_true(a.disk_bytes > 0 && a.reads_m > 0);
     assert_int_equal(read_wait(fs, file, NULL, 0, buffer, 3 * MIB), 3 * MIB);
-    const struct efs_stats b = fixture_quiet(fs);
+    const struct efs_stats b = fixture_drain(fs);
     assert_int_equal(a.disk_bytes, b.disk_bytes);
     assert_int_equal(a.reads_m, b.reads_m);
     assert_true(b.reads_c > a.reads_c);
@@ -273,7 +273,7 @@ TEST(test_second_read_from_memory)
     efs_close(fs);
 }
 
-TEST(test_first_touch_brings_expert)
+TEST(test_first_read_loads_expert)
 {
     struct efs *fs = open_model(512 * MIB, false, false);
     uint32_t file = fixture_file_named(fs, "experts/L01/E003.safetensors");
@@ -281,7 +281,7 @@ TEST(test_first_touch_brings_expert)
     char buffer[16];
     assert_int_equal(fixture_expert_info(fs, info.expert.number).state, 'M');
     assert_int_equal(read_wait(fs, file, NULL, info.bytes - 16, buffer, 16), 16);
-    fixture_quiet(fs); /* the rest of the expert is still in flight */
+    fixture_drain(fs); /* the rest of the expert is still in flight */
     const struct efs_expert_info expert = fixture_expert_info(fs, info.expert.number);
     assert_int_equal(expert.state, 'C');
     assert_true(expert.resident_bytes >= expert.coded_bytes);
@@ -289,7 +289,7 @@ TEST(test_first_touch_brings_expert)
 }
 
 /* Reading a whole large file in order neither fills the pool nor evicts the expert that was in it. */
-TEST(test_scan_leaves_the_pool)
+TEST(test_scan_evicts_nothing)
 {
     struct fixture big;
     fixture_store(&big, 3, 32, 512, 512); /* 144 MiB */
@@ -400,7 +400,7 @@ static void read_around_experts(struct efs *fs, const unsigned char *whole, unsi
             }
 }
 
-TEST(test_edges)
+TEST(test_partial_extents)
 {
     size_t bytes;
     unsigned char *whole = fixture_weights(&model, &bytes);
@@ -452,7 +452,7 @@ TEST(test_close_under_load)
     }
 }
 
-TEST(test_refuses)
+TEST(test_invalid_arguments)
 {
     struct efs *fs = open_model(256 * MIB, false, false);
     struct efs_lease *lease;
@@ -478,7 +478,7 @@ TEST(test_prealloc)
     efs_stats(fs, &s);
     assert_true(s.full_pool_bytes >= 192 * MIB / 4);
     assert_true(s.chunk_pool_bytes >= 192 * MIB / 4);
-    assert_true(fixture_held_bytes(&s) <= 192 * MIB);
+    assert_true(fixture_used_bytes(&s) <= 192 * MIB);
     fixture_lease_once(fs, fixture_file_named(fs, "experts/L00/E000.safetensors"));
     efs_stats(fs, &after);
     assert_int_equal(after.full_pool_bytes, s.full_pool_bytes);
@@ -509,7 +509,7 @@ static uint64_t file_bytes_in_memory(struct efs *fs, uint32_t file)
 }
 
 /* When full experts use up the budget, the next one reuses the memory file of an evicted one. */
-TEST(test_memory_is_taken_over)
+TEST(test_memory_file_reuse)
 {
     struct efs_options options = {
         .budget_bytes = floor_budget() + 5 * MIB, .workers = 2, .full_pool = true, .no_state = true, .plan = "F=100"};

@@ -148,7 +148,7 @@ TEST(reads_a_single_file)
     sf_rmdir(dir);
 }
 
-TEST(refuses_links_that_lead_nowhere)
+TEST(refuses_dangling_links)
 {
     char *dir = sf_mkdir();
 
@@ -180,7 +180,7 @@ TEST(refuses_cycles_of_directories)
     sf_rmdir(dir);
 }
 
-TEST(refuses_what_is_no_file)
+TEST(refuses_special_files)
 {
     char *dir = sf_mkdir(), *path = NULL;
 
@@ -195,7 +195,7 @@ TEST(refuses_what_is_no_file)
     expect_failure("/dev/null", -EINVAL, "/dev/null: neither a file nor a directory");
 }
 
-TEST(refuses_what_is_not_there)
+TEST(refuses_missing_files)
 {
     char *dir = sf_mkdir(), *path = NULL;
 
@@ -210,7 +210,7 @@ TEST(refuses_what_is_not_there)
 }
 
 /* Root can read everything, so the test changes its user id. */
-TEST(refuses_what_may_not_be_read)
+TEST(refuses_unreadable_files)
 {
     char *dir = sf_mkdir(), *path = NULL;
     bool root = geteuid() == 0;
@@ -299,7 +299,7 @@ static const struct {
 #undef ODD
 };
 
-TEST(carries_files_that_are_not_read)
+TEST(copies_other_files)
 {
     for (size_t i = 0; i < sizeof(odd_files) / sizeof(odd_files[0]); i++) {
         char *dir = sf_mkdir();
@@ -324,7 +324,7 @@ TEST(carries_files_that_are_not_read)
 }
 
 /* Ollama and LM Studio name GGUF files by checksum; other programs use any name. */
-TEST(knows_gguf_by_its_magic)
+TEST(detects_gguf_by_magic)
 {
     static const char *const names[] = {"sha256-e8a3", "model.bin", "model", "x.safetensors"};
     static const uint64_t shape[] = {4, 2, 3};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_stack_usage.c - the engine's threads have small stacks: encoding and decoding, the deepest calls, use at most half. */
+/* test_stack_usage.c - the engine's threads have small stacks: encoding and decoding, the deepest calls, use at most
+ * half. */
 #include "test.h"
 #include "codec.h"
 #include "thread.h"

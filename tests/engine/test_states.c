@@ -74,11 +74,11 @@ static void set(struct efs *fs, const char *name, const char *value)
 static void leave_mib(struct efs *fs, uint64_t mib)
 {
     char text[32];
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     snprintf(text, sizeof(text), "%llu", (unsigned long long)(s.fixed_bytes + mib * MIB));
     set(fs, "budget", text);
     efs_stats(fs, &s);
-    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+    assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
 }
 
 static void lease_one(struct efs *fs, uint32_t expert)
@@ -135,7 +135,7 @@ static unsigned check_hits(struct efs *fs, char state)
 {
     unsigned n = 0;
     for (uint32_t e = 0; e < ALL; e++) {
-        struct efs_stats before = fixture_quiet(fs);
+        struct efs_stats before = fixture_drain(fs);
         struct efs_expert_info info = fixture_expert_info(fs, e);
         if (info.state != state)
             continue;
@@ -145,7 +145,7 @@ static unsigned check_hits(struct efs *fs, char state)
         assert_int_equal(info.coded_bytes, e_bytes + sm_bytes);
         assert_true(state == 'M' ? info.resident_bytes == 0 : info.resident_bytes >= info.coded_bytes - lacks);
         check_bytes(fs, e);
-        struct efs_stats after = fixture_quiet(fs);
+        struct efs_stats after = fixture_drain(fs);
         /* a page with the end of one component and the start of the next may be read once for both */
         assert_in_range(after.disk_bytes - before.disk_bytes, lacks - (lacks ? SHARED_PAGES * 4096 : 0), lacks);
         n++;
@@ -166,7 +166,7 @@ static void partial(const char *plan, char state)
     leave_mib(fs, state == 'S' ? 44 : 24);
     assert_true(count_state(fs, state) > 0);
     assert_true(check_hits(fs, state) > 0);
-    assert_int_equal(fixture_quiet(fs).chunks_damaged, 0);
+    assert_int_equal(fixture_drain(fs).chunks_damaged, 0);
     efs_close(fs);
 }
 
@@ -204,16 +204,16 @@ static void from_f(const char *plan, char to, uint64_t mib)
     leave_mib(fs, 118);      /* and are evicted */
     assert_int_equal(count_state(fs, 'F'), ALL);
     set(fs, "budget", "512M");
-    struct efs_stats before = fixture_quiet(fs);
+    struct efs_stats before = fixture_drain(fs);
     set(fs, "plan", plan);
-    struct efs_stats after = fixture_quiet(fs);
+    struct efs_stats after = fixture_drain(fs);
     assert_int_equal(count_kept(fs, to), ALL);
     assert_true(after.recoded_bytes > before.recoded_bytes);
     leave_mib(fs, mib); /* evicts most of the full forms */
     assert_int_equal(count_state(fs, 'C') + count_state(fs, 'F') + count_state(fs, 'S'), ALL);
-    assert_int_equal(fixture_quiet(fs).disk_reads, before.disk_reads);
+    assert_int_equal(fixture_drain(fs).disk_reads, before.disk_reads);
     assert_true(check_hits(fs, to) > ALL / 3);
-    assert_int_equal(fixture_quiet(fs).chunks_damaged, 0);
+    assert_int_equal(fixture_drain(fs).chunks_damaged, 0);
     efs_close(fs);
 }
 
@@ -233,11 +233,11 @@ static void from_c(const char *plan, char to, uint64_t mib)
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);
     assert_int_equal(count_kept(fs, 'C'), ALL);
-    struct efs_stats before = fixture_quiet(fs);
+    struct efs_stats before = fixture_drain(fs);
     set(fs, "plan", plan);
     assert_int_equal(count_kept(fs, to), ALL);
     leave_mib(fs, mib);
-    struct efs_stats after = fixture_quiet(fs);
+    struct efs_stats after = fixture_drain(fs);
     assert_int_equal(after.disk_reads, before.disk_reads);
     assert_int_equal(after.recoded_bytes, 0);
     assert_true(check_hits(fs, to) > 0);
@@ -268,7 +268,7 @@ TEST(test_reads_keep_no_full)
                 assert_true(read_wait(fs, file, NULL, at, buffer, MIB) > 0);
         }
     free(buffer);
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
     assert_int_equal(s.full_pool_bytes, 0);
     assert_int_equal(count_kept(fs, 'C'), ALL);
@@ -287,7 +287,7 @@ TEST(test_coded_are_not_full)
         assert_int_equal(efs_request_wait(r), 0);
         efs_request_release(r);
     }
-    fixture_quiet(fs);
+    fixture_drain(fs);
     assert_int_equal(count_kept(fs, 'F') + count_state(fs, 'F'), 0);
     assert_int_equal(count_kept(fs, 'C'), ALL);
     efs_close(fs);
@@ -307,8 +307,8 @@ TEST(test_shrink)
         leave_mib(fs, 40);
         for (uint32_t e = 0; e < ALL; e += 5)
             check_bytes(fs, e);
-        struct efs_stats s = fixture_quiet(fs);
-        assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+        struct efs_stats s = fixture_drain(fs);
+        assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
         set(fs, "budget", "2G");
         set(fs, "plan", "F=90,C=10");
     }
@@ -316,13 +316,13 @@ TEST(test_shrink)
 }
 
 /* Memory that leases hold above the budget is reported to the byte, and released with them. */
-TEST(test_held_back)
+TEST(test_leases_above_budget)
 {
     struct efs *fs = open_with((struct efs_options){.budget_bytes = 512 * MIB, .full_pool = true});
     struct efs_lease *leases[ALL];
     for (uint32_t e = 0; e < ALL; e++)
         assert_int_equal(lease_wait(fs, fixture_expert_info(fs, e).file, &leases[e]), 0);
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     char text[32];
     uint64_t back = 0, budget = s.fixed_bytes + 40 * MIB;
     struct efs_error err = {""};
@@ -330,13 +330,13 @@ TEST(test_held_back)
     assert_int_equal(efs_set(fs, "budget", text, &back, &err), 0);
     efs_stats(fs, &s);
     assert_int_equal(s.full_pool_bytes, s.leased_bytes);
-    assert_int_equal(back, fixture_held_bytes(&s) - budget);
+    assert_int_equal(back, fixture_used_bytes(&s) - budget);
     for (uint32_t e = 0; e < ALL; e++) {
         assert_memory_equal(efs_lease_data(leases[e]), want[e], want_bytes[e]);
         efs_lease_release(leases[e]);
     }
-    s = fixture_quiet(fs);
-    assert_true(fixture_held_bytes(&s) <= budget);
+    s = fixture_drain(fs);
+    assert_true(fixture_used_bytes(&s) <= budget);
     assert_int_equal(efs_set(fs, "budget", "1M", &back, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "floor"));
     efs_stats(fs, &s);
@@ -407,8 +407,8 @@ TEST(test_pairs)
         assert_int_equal(pthread_join(threads[i], &failed), 0);
         assert_null(failed);
     }
-    struct efs_stats s = fixture_quiet(fs);
-    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+    struct efs_stats s = fixture_drain(fs);
+    assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
     assert_int_equal(s.leased_experts, 0);
     assert_int_equal(s.chunks_damaged, 0);
     efs_close(fs);
@@ -495,20 +495,20 @@ static void close_on_machine(struct efs *fs)
 }
 
 /* The pools are sized by the available memory: no allocation of the plan fails, and no protected expert is lost. */
-TEST_WITH(test_less_can_be_had, NULL, machine_end)
+TEST_WITH(test_available_below_budget, NULL, machine_end)
 {
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
     assert_int_equal(fs->arena.segment_bytes, 8 * MIB);
     machine_leaves_mib(fs, 44);
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + 32 * MIB); /* whole segments, less one for promises */
     assert_int_equal(fs->account.planned_segments, 4);
     uint64_t short_before = s.memory_short;
     for (uint32_t turn = 0; turn < 2 * ALL; turn++)
         check_bytes(fs, turn % ALL);
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     assert_int_equal(s.chunk_pool_bytes, 32 * MIB);
     assert_int_equal(s.kept_lost, 0);
     assert_int_equal(s.memory_short, short_before);
@@ -527,12 +527,12 @@ static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
 
 static void segments_are(struct efs *fs, uint64_t count)
 {
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + count * fs->arena.segment_bytes);
 }
 
 /* The effective budget rises in steps, after a delay; it does not follow short fluctuations. */
-TEST_WITH(test_effective_budget_is_calm, NULL, machine_end)
+TEST_WITH(test_effective_budget_is_damped, NULL, machine_end)
 {
     struct efs *fs = open_on_machine((struct efs_options){.budget_bytes = 256 * MIB, .plan = "C=100"});
     machine_leaves_mib(fs, 64);
@@ -549,19 +549,19 @@ TEST_WITH(test_effective_budget_is_calm, NULL, machine_end)
     later_machine_leaves_mib(fs, 200);
     segments_are(fs, 23); /* half a step below */
     later_machine_leaves_mib(fs, 4000);
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
     machine_leaves_mib(fs, 64);
     segments_are(fs, 7);
     machine_leaves_mib(fs, 4000);
     set(fs, "budget", "128M"); /* a new budget applies at once */
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, 128 * MIB);
     close_on_machine(fs);
 }
 
 /* Memory that other processes take is released, down to the minimum for serving. The bytes stay right. */
-TEST_WITH(test_others_take_memory, NULL, machine_end)
+TEST_WITH(test_memory_pressure, NULL, machine_end)
 {
     struct efs *fs =
         open_on_machine((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .plan = "F=60,C=40"});
@@ -570,15 +570,15 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
     for (uint32_t e = 0; e < ALL; e++)
         check_bytes(fs, e);
     assert_int_equal(lease_wait(fs, fixture_expert_info(fs, 3).file, &lease), 0);
-    struct efs_stats s = fixture_quiet(fs);
-    uint64_t before = fixture_held_bytes(&s);
+    struct efs_stats s = fixture_drain(fs);
+    uint64_t before = fixture_used_bytes(&s);
     machine_leaves_mib(fs, 0); /* memory in use, less what is promised */
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     assert_true(s.effective_budget_bytes < before);
     assert_true(s.memory_short > 0);
     for (unsigned turn = 0; turn < 20; turn++) /* always 40 MiB below the margin */
         machine_leaves_mib(fs, (uint64_t)-40);
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + fs->arena.segment_bytes);
     assert_memory_equal(efs_lease_data(lease), want[3], want_bytes[3]);
     efs_lease_release(lease);
@@ -586,7 +586,7 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
         check_bytes(fs, e);
     machine_leaves_mib(fs, 4000);
     later_machine_leaves_mib(fs, 4000);
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.budget_bytes);
     lease_all(fs);
     close_on_machine(fs);
@@ -594,24 +594,24 @@ TEST_WITH(test_others_take_memory, NULL, machine_end)
 
 /* The budget has room, but the system has no memory: unprotected full experts are evicted for those that the plan
  * protects. */
-TEST_WITH(test_memory_is_short, NULL, machine_end)
+TEST_WITH(test_allocation_failures, NULL, machine_end)
 {
     struct efs *fs =
         open_on_machine((struct efs_options){.budget_bytes = 72 * MIB, .full_pool = true, .plan = "C=100"});
     for (uint32_t e = 0; e < 3; e++)
         lease_one(fs, e);
-    struct efs_stats s = fixture_quiet(fs);
+    struct efs_stats s = fixture_drain(fs);
     uint64_t full = s.full_pool_bytes;
     assert_true(full >= 3 * want_bytes[0]);
     machine_leaves_mib(fs, 8);
     for (uint32_t e = 3; e < ALL; e++)
         check_bytes(fs, e);
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes;
     assert_true(s.effective_budget_bytes < s.budget_bytes);
     assert_true(s.full_pool_bytes < full);
     assert_int_equal(s.chunk_pool_bytes, planned);
-    assert_true(fixture_held_bytes(&s) <= s.effective_budget_bytes);
+    assert_true(fixture_used_bytes(&s) <= s.effective_budget_bytes);
     close_on_machine(fs);
 }
 

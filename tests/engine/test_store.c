@@ -67,7 +67,7 @@ static errint_t open_copy(void)
 
 static errint_t open_sealed(void)
 {
-    store_seal(copy, image_bytes);
+    store_rehash(copy, image_bytes);
     return open_copy();
 }
 

@@ -220,7 +220,7 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
     struct efs_stream *streams[HANDLES];
     for (unsigned i = 0; i < HANDLES; i++)
         assert_int_equal(efs_stream_new(fs, EFS_STREAM_SEQUENTIAL, &streams[i]), 0);
-    struct efs_stats before = fixture_quiet(fs), s = before;
+    struct efs_stats before = fixture_drain(fs), s = before;
     uint32_t file = fixture_file_named(fs, "model.safetensors");
     struct played played = {0};
     for (size_t i = 0; i < list->count; i++) {
@@ -234,7 +234,7 @@ static struct played play(struct efs *fs, const struct list *list, unsigned char
     }
     for (unsigned i = 0; i < HANDLES; i++)
         efs_stream_free(streams[i]);
-    s = fixture_quiet(fs);
+    s = fixture_drain(fs);
     played.disk_bytes = s.disk_bytes - before.disk_bytes;
     played.readahead_extents = s.readahead_extents - before.readahead_extents;
     played.pool_bytes = s.chunk_pool_bytes;
@@ -283,7 +283,7 @@ static uint64_t disk_of(unsigned threads)
     return store_bytes + (threads > 1 ? 3 * threads * 400 * KIB : 0);
 }
 
-TEST(test_orders)
+TEST(test_read_orders)
 {
     unsigned char *buffer = malloc(8 * MIB);
     unsigned bad = 0;
@@ -315,7 +315,7 @@ TEST(test_orders)
 }
 
 /* Experts that were in memory stay there, though the scan needs all remaining memory. */
-TEST(test_hot_stay)
+TEST(test_scan_keeps_resident_experts)
 {
     unsigned char *buffer = malloc(8 * MIB);
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i += PATTERN_EACH) {

@@ -71,7 +71,7 @@ static void try_change(enum area area, const char *name, int table, uint32_t sha
             s->e_hash = efs_hash(sweep.copy + s->e_offset, s->e_bytes);
     }
     if (forged)
-        store_seal(sweep.copy, sweep.image_bytes);
+        store_rehash(sweep.copy, sweep.image_bytes);
     if (memcmp(sweep.copy, sweep.image, sweep.image_bytes) == 0) /* no change */
         return;
     if (sample_directory) {

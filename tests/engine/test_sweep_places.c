@@ -101,7 +101,7 @@ TEST(sectors_and_swaps)
                 continue;
             c->e_offset = b->e_offset, c->e_hash = b->e_hash, c->e_bytes = b->e_bytes;
             d->e_offset = a->e_offset, d->e_hash = a->e_hash, d->e_bytes = a->e_bytes;
-            store_seal(sweep.copy, sweep.image_bytes);
+            store_rehash(sweep.copy, sweep.image_bytes);
             snprintf(sweep.case_name, sizeof(sweep.case_name), "index of the E-chunks of shards %u and %u swapped", i,
                      i + 1);
             if (sweep_try(sweep.image_bytes, true, false) == FORGED && sweep_verify() != -EUCLEAN)
@@ -151,7 +151,7 @@ TEST(chunks_of_another_store)
                 else if (made_right)
                     c->e_hash = b->e_hash, c->e_bytes = b->e_bytes;
                 if (made_right)
-                    store_seal(sweep.copy, sweep.image_bytes);
+                    store_rehash(sweep.copy, sweep.image_bytes);
                 snprintf(sweep.case_name, sizeof(sweep.case_name), "%s-chunk of shard %u of another store, checksum %s",
                          sm ? "SM" : "E", i, made_right ? "too" : "left");
                 enum sweep_outcome outcome = sweep_try(sweep.image_bytes, made_right, false);
@@ -202,8 +202,8 @@ TEST(many_changes)
                 memcpy(sweep.copy + at, &value, bytes);
             }
             if (forged) {
-                store_seal_chunks(sweep.copy, sweep.image_bytes);
-                store_seal(sweep.copy, sweep.image_bytes);
+                store_rehash_chunks(sweep.copy, sweep.image_bytes);
+                store_rehash(sweep.copy, sweep.image_bytes);
             }
             snprintf(sweep.case_name, sizeof(sweep.case_name), "%u changes, codec %zu, case %u, SEED=%llu", changes,
                      codec, i, (unsigned long long)sweep.seed);

@@ -53,7 +53,7 @@ TEST(test_number)
         }
 }
 
-TEST(test_short_of_room)
+TEST(test_truncation)
 {
     char got[] = "........";
     struct efs_text text = {.data = got, .capacity = 4};

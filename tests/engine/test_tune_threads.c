@@ -26,29 +26,29 @@ static int setup(void **state)
     return 0;
 }
 
-struct crowd {
+struct tune_load {
     struct efs *fs;
     atomic_uint refused; /* calls that failed */
     atomic_uint busy;    /* threads with rounds left */
 };
 
 /* Each thread continues until all have finished their rounds, so that none runs alone. */
-static bool goes_on(struct crowd *c, unsigned round)
+static bool load_runs(struct tune_load *c, unsigned round)
 {
     if (round == ROUNDS)
         c->busy--;
     return c->busy > 0;
 }
 
-static void expect(struct crowd *c, errint_t rc)
+static void expect(struct tune_load *c, errint_t rc)
 {
     c->refused += rc != 0;
 }
 
 static void *set_budget(void *arg)
 {
-    struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++)
+    struct tune_load *c = arg;
+    for (unsigned n = 0; load_runs(c, n); n++)
         expect(c, efs_set(c->fs, "budget", n % 2 ? "96M" : "128M", NULL, NULL));
     return NULL;
 }
@@ -56,8 +56,8 @@ static void *set_budget(void *arg)
 static void *set_policy(void *arg)
 {
     static const char *const policies[] = {"zipmoe", "lru", "lfu", "fifo", "marking"};
-    struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++)
+    struct tune_load *c = arg;
+    for (unsigned n = 0; load_runs(c, n); n++)
         expect(c, efs_set(c->fs, "policy", policies[n % 5], NULL, NULL));
     return NULL;
 }
@@ -70,8 +70,8 @@ static void *set_the_rest(void *arg)
                                            {"pools", "FCSE"},
                                            {"goal", "io"},
                                            {"goal", "makespan"}};
-    struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++) {
+    struct tune_load *c = arg;
+    for (unsigned n = 0; load_runs(c, n); n++) {
         expect(c, efs_set(c->fs, pairs[n % 6][0], pairs[n % 6][1], NULL, NULL));
         expect(c, efs_pin(c->fs, efs_id(n % (LAYERS * EXPERTS)), n % 3 == 0, n % 2 ? 'C' : '-', NULL));
     }
@@ -82,8 +82,8 @@ static void *look(void *arg)
 {
     static const char *const names[] = {"budget", "pools", "plan", "policy", "goal", "prefetch"};
     static const char *const told[] = {"plan", "profile", "sched", "memory", "trace"};
-    struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++) {
+    struct tune_load *c = arg;
+    for (unsigned n = 0; load_runs(c, n); n++) {
         char value[256], *text;
         size_t bytes;
         struct efs_stats stats;
@@ -101,18 +101,18 @@ static void *look(void *arg)
 
 static void *want(void *arg)
 {
-    struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++) {
+    struct tune_load *c = arg;
+    for (unsigned n = 0; load_runs(c, n); n++) {
         const struct efs_need needs[] = {{n % EXPERTS, 2}, {(n + 3) % EXPERTS, 1}};
-        expect(c, fixture_bring(c->fs, n % LAYERS, needs, 2, NULL));
+        expect(c, fixture_prefetch(c->fs, n % LAYERS, needs, 2, NULL));
     }
     return NULL;
 }
 
 static void *request(void *arg)
 {
-    struct crowd *c = arg;
-    for (unsigned n = 0; goes_on(c, n); n++) {
+    struct tune_load *c = arg;
+    for (unsigned n = 0; load_runs(c, n); n++) {
         const uint32_t first = n % LAYERS * EXPERTS;
         const struct efs_need needs[] = {{first + n % EXPERTS, 1}, {first + (n + 1) % EXPERTS, 3}};
         const struct efs_tensor *tensors;
@@ -130,9 +130,9 @@ static void *request(void *arg)
 
 static void *read_files(void *arg)
 {
-    struct crowd *c = arg;
+    struct tune_load *c = arg;
     uint8_t *data = malloc(MIB);
-    for (unsigned n = 0; goes_on(c, n); n++) {
+    for (unsigned n = 0; load_runs(c, n); n++) {
         struct efs_expert_info info;
         expect(c, efs_expert_info(c->fs, efs_id(n * 7 % (LAYERS * EXPERTS)), &info));
         c->refused += !data || read_wait(c->fs, info.file, NULL, n % 3 * 4096, data, MIB) <= 0;
@@ -148,7 +148,7 @@ static void tune_and_ask(const struct efs_options *options)
     enum { THREADS = sizeof(work) / sizeof(work[0]) };
     for (unsigned n = 0; n < OPENS; n++) {
         pthread_t threads[THREADS];
-        struct crowd c = {.fs = fixture_open(&model, *options), .busy = THREADS};
+        struct tune_load c = {.fs = fixture_open(&model, *options), .busy = THREADS};
         for (unsigned t = 0; t < THREADS; t++)
             assert_int_equal(pthread_create(&threads[t], NULL, work[t], &c), 0);
         for (unsigned t = 0; t < THREADS; t++)

@@ -98,7 +98,7 @@ TEST(test_held)
     check_read(fs, 7, 4096, 1 << 20);
     efs_stats(fs, &s);
     assert_true(s.reads_past > 0);
-    assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+    assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
     efs_request_release(held);
     assert_int_equal(efs_request_wait(next), 0);
     efs_request_release(next);
@@ -137,7 +137,7 @@ TEST(test_demoted)
     for (uint32_t e = 1; e < LAYERS * EXPERTS; e++)
         check_read(fs, e, 0, bytes[e]);
     fixture_set_and_plan(fs, "plan", "C=100");
-    const struct efs_stats after = fixture_quiet(fs);
+    const struct efs_stats after = fixture_drain(fs);
     assert_true(after.fixed_bytes + SEGMENT + bytes[0] <= after.budget_bytes);
     fixture_lease_once(fs, files[1]);
     efs_close(fs);
@@ -219,9 +219,9 @@ TEST(test_crowd)
         for (unsigned i = 0; i < 7; i++)
             pthread_join(threads[i], NULL);
         assert_true(done > 0);
-        const struct efs_stats s = fixture_quiet(fs);
+        const struct efs_stats s = fixture_drain(fs);
         assert_int_equal(s.coded_experts + s.leased_experts + s.coded_errors + s.read_errors, 0);
-        assert_true(fixture_held_bytes(&s) <= s.budget_bytes);
+        assert_true(fixture_used_bytes(&s) <= s.budget_bytes);
         print_message("budget %u: %llu reads and experts, %llu pieces past the pool\n", b, (unsigned long long)done,
                       (unsigned long long)s.reads_past);
         efs_close(fs);

@@ -94,7 +94,7 @@ TEST(all_bytes_in_the_same_pieces)
 }
 
 /* After a flush inside a piece, writing continues at the page of the flush, and the following pieces have full size. */
-TEST(goes_on_after_a_flush)
+TEST(continues_after_flush)
 {
     struct target t = {.file = calloc(1, FILE_BYTES)};
     struct efs_write_behind *b;
@@ -116,7 +116,7 @@ TEST(goes_on_after_a_flush)
 }
 
 /* When a write fails, put or flush returns its error, no call blocks, and the thread writes nothing more. */
-TEST(failures_are_told)
+TEST(failures_are_reported)
 {
     for (unsigned nth = 1; nth <= 12; nth++) {
         struct target t = {.file = calloc(1, FILE_BYTES), .fail_at = nth};

@@ -18,21 +18,20 @@
 
 static pthread_t tests_thread;
 
-static bool call_is_spared(void)
+static bool libc_fault_exempt(void)
 {
     return pthread_equal(pthread_self(), tests_thread);
 }
 
-FAILING_CALL(int, accept4, (int fd, struct sockaddr *address, socklen_t *room, int flags), (fd, address, room, flags))
-FAILING_CALL(int, epoll_ctl, (int epoll, int what, int fd, struct epoll_event *event), (epoll, what, fd, event))
-FAILING_CALL(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int milliseconds),
-             (epoll, events, most, milliseconds))
-FAILING_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room),
-             (fd, level, name, value, room))
-FAILING_CALL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t bytes),
-             (fd, level, name, value, bytes))
-FAILING_CALL(ssize_t, recv, (int fd, void *data, size_t bytes, int flags), (fd, data, bytes, flags))
-FAILING_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
+LIBC_FAULT(int, accept4, (int fd, struct sockaddr *address, socklen_t *room, int flags), (fd, address, room, flags))
+LIBC_FAULT(int, epoll_ctl, (int epoll, int what, int fd, struct epoll_event *event), (epoll, what, fd, event))
+LIBC_FAULT(int, epoll_wait, (int epoll, struct epoll_event *events, int most, int milliseconds),
+           (epoll, events, most, milliseconds))
+LIBC_FAULT(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *room), (fd, level, name, value, room))
+LIBC_FAULT(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t bytes),
+           (fd, level, name, value, bytes))
+LIBC_FAULT(ssize_t, recv, (int fd, void *data, size_t bytes, int flags), (fd, data, bytes, flags))
+LIBC_FAULT(ssize_t, sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
 
 /* ---- a client ---- */
 
@@ -172,17 +171,17 @@ static void sweep(enum call call, int error, unsigned many)
 {
     unsigned fds = fixture_open_fds(), nth = 1, cut = 0;
     for (bool hit = true; hit; nth += hit) {
-        call_plan(call, nth, nth + many - 1, error);
-        int right = run_client(connect_client(), call_names[call]);
-        hit = call_plans[call].hits > 0;
-        call_plan(call, 0, 0, 0);
+        libc_fault_plan(call, nth, nth + many - 1, error);
+        int right = run_client(connect_client(), libc_fault_names[call]);
+        hit = libc_fault_plans[call].hits > 0;
+        libc_fault_plan(call, 0, 0, 0);
         assert_true(hit || right == 2 * SMALL_EXPERTS);
         cut += right < 0;
         check_served();
         assert_true(nth < 200);
     }
-    print_message("%s with %s, %u times: %u places, cut off in %u\n", call_names[call], strerror(error), many, nth - 1,
-                  cut);
+    print_message("%s with %s, %u times: %u places, cut off in %u\n", libc_fault_names[call], strerror(error), many,
+                  nth - 1, cut);
     assert_true(nth > 1);
     check_open_fds(fds);
 }
@@ -206,15 +205,15 @@ TEST(every_call)
 }
 
 /* The socket has no room for an answer, and the epoll_ctl that would wait for room fails. */
-TEST(nobody_waits_for_room_in_vain)
+TEST(full_socket_without_epoll)
 {
     unsigned fds = fixture_open_fds();
     for (unsigned nth = 1; nth <= 4; nth++) {
-        call_plan(CALL_sendmsg, nth, nth, EAGAIN);
-        call_plan(CALL_epoll_ctl, 2, 2, ENOMEM); /* the first adds the client */
+        libc_fault_plan(CALL_sendmsg, nth, nth, EAGAIN);
+        libc_fault_plan(CALL_epoll_ctl, 2, 2, ENOMEM); /* the first adds the client */
         run_client(connect_client(), "sendmsg and epoll_ctl");
-        call_plan(CALL_sendmsg, 0, 0, 0);
-        call_plan(CALL_epoll_ctl, 0, 0, 0);
+        libc_fault_plan(CALL_sendmsg, 0, 0, 0);
+        libc_fault_plan(CALL_epoll_ctl, 0, 0, 0);
         check_served();
     }
     check_open_fds(fds);

@@ -72,7 +72,7 @@ TEST_WITH(same_line_once, log_to_file, log_to_terminal)
     assert_int_equal(left_out, 99);
 }
 
-TEST_WITH(kinds_apart, log_to_file, log_to_terminal)
+TEST_WITH(kinds_are_limited_separately, log_to_file, log_to_terminal)
 {
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
@@ -86,7 +86,7 @@ TEST_WITH(kinds_apart, log_to_file, log_to_terminal)
     assert_int_equal(left_out, 100 - EFSD_LOG_LINES);
 }
 
-TEST_WITH(changes_always, log_to_file, log_to_terminal)
+TEST_WITH(changes_are_always_logged, log_to_file, log_to_terminal)
 {
     unsigned long long left_out = 0;
     for (int i = 0; i < 100; i++)
@@ -97,7 +97,7 @@ TEST_WITH(changes_always, log_to_file, log_to_terminal)
 }
 
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-TEST_WITH(more_kinds_than_places, log_to_file, log_to_terminal)
+TEST_WITH(more_kinds_than_slots, log_to_file, log_to_terminal)
 {
     unsigned long long left_out = 0;
     static char formats[2 * EFSD_LOG_KINDS][16]; /* each one is a kind */
@@ -146,7 +146,7 @@ static void *put_lines(void *arg)
 }
 
 /* The pipe is not read until all threads have logged: they finish, and each line is written or reported as lost. */
-TEST(output_that_blocks)
+TEST(blocked_output)
 {
     pthread_t threads[THREADS];
     unsigned long long reported = 0, n;

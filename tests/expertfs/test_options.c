@@ -19,7 +19,7 @@ static const char *tuned(const struct efsd_options *options, const char *name)
     return NULL;
 }
 
-TEST(our_own)
+TEST(expertfs_options)
 {
     struct efsd_options o;
     assert_int_equal(parse(&o, "", NULL), 0);
@@ -46,7 +46,7 @@ TEST(our_own)
     efsd_options_free(&o);
 }
 
-TEST(what_mount_passes)
+TEST(mount_options)
 {
     struct efsd_options o;
     assert_int_equal(parse(&o,

@@ -22,7 +22,7 @@ static bool has(const struct efsd_tree *tree, uint32_t directory, const char *na
     return efsd_tree_find(tree, directory, name, strlen(name), &node);
 }
 
-TEST(finds_what_was_added)
+TEST(finds_added_paths)
 {
     struct efsd_tree tree = {0};
     add(&tree, "model.safetensors", 0);
@@ -57,7 +57,7 @@ TEST(finds_what_was_added)
     efsd_tree_free(&tree);
 }
 
-TEST(children_are_neighbours_in_order)
+TEST(children_are_contiguous_and_sorted)
 {
     struct efsd_tree tree = {0};
     char path[64];
@@ -103,7 +103,7 @@ TEST(empty_tree_is_a_root)
     efsd_tree_free(&tree);
 }
 
-TEST(unsound_paths_are_refused)
+TEST(invalid_paths_are_refused)
 {
     char name256[257], name255[256];
     memset(name256, 'n', 256);
@@ -123,7 +123,7 @@ TEST(unsound_paths_are_refused)
     efsd_tree_free(&tree);
 }
 
-TEST(clashes_are_refused)
+TEST(collisions_are_refused)
 {
     static const char *const pairs[][2] = {{"a", "a"}, {"a", "a/b"}, {"x/y/z", "x/y"}, {"x/y", "x/y"}};
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {

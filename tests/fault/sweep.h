@@ -10,7 +10,7 @@
 #include "fixture.h"
 #include "sys_fault.h"
 
-#define SWEEP_MOST 4000 /* more calls of one kind in one operation mean an endless loop */
+#define FAULT_SWEEP_MAX 4000 /* more calls of one kind in one operation mean an endless loop */
 
 struct sweep {
     const char *what;
@@ -28,13 +28,13 @@ static inline unsigned sweep_calls(const struct sweep *s, enum fault_call call, 
     unsigned fds = fixture_open_fds(), failed = 0, nth = 1;
     for (bool hit = true; hit; nth += hit) {
         struct efs_error err = {""};
-        assert_true(nth < SWEEP_MOST);
+        assert_true(nth < FAULT_SWEEP_MAX);
         if (s->before)
             s->before();
         fault_plan(call, nth, error, forever);
         errint_t rc = s->operation(&err);
-        hit = fault_happened();
-        fault_none();
+        hit = fault_triggered();
+        fault_clear();
         if (rc < 0 && !hit)
             fail_msg("%s: %s %u: failed without a fault: %s", s->what, fault_names[call], nth, err.text);
         if (rc < 0 && !err.text[0])

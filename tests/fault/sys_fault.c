@@ -40,12 +40,12 @@ void fault_plan(enum fault_call call, unsigned nth, int error, bool forever)
     plan.armed = true;
 }
 
-void fault_none(void)
+void fault_clear(void)
 {
     plan.armed = false;
 }
 
-bool fault_happened(void)
+bool fault_triggered(void)
 {
     return plan.hits > 0;
 }
@@ -58,7 +58,7 @@ void fault_power(unsigned nth, bool lose)
     power.armed = true;
 }
 
-void fault_power_some(uint64_t seed)
+void fault_power_partial(uint64_t seed)
 {
     power.seed = seed;
 }
@@ -79,7 +79,7 @@ static struct {
     void (*_Atomic what)(void);
 } meanwhile;
 
-void fault_meanwhile(enum fault_call call, void (*what)(void))
+void fault_run_before(enum fault_call call, void (*what)(void))
 {
     meanwhile.call = call;
     meanwhile.what = what;
@@ -171,7 +171,7 @@ FAILING_MEMORY(efs_sys_aligned_alloc, MEMORY, (size_t alignment, size_t bytes), 
 
 static bool named_files;
 
-void fault_named_files(bool on)
+void fault_no_tmpfile(bool on)
 {
     named_files = on;
 }
@@ -278,7 +278,7 @@ WRAPPED(int, efs_sys_huge_tmpfs, (void))
     return tmpfs.fd = fails(FAULT_HUGE_TMPFS) ? -plan.error : __real_efs_sys_huge_tmpfs();
 }
 
-void fault_tmpfs_room(uint64_t bytes)
+void fault_tmpfs_free(uint64_t bytes)
 {
     struct statvfs now;
     char size[24] = "1t";

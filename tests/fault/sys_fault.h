@@ -60,28 +60,28 @@ extern const char *const fault_names[FAULT_CALLS];
 /* The nth call (from 1) of the kind fails with -error; with error 0 it is short (reads and writes transfer half). Later
  * calls work again, unless forever. */
 void fault_plan(enum fault_call call, unsigned nth, int error, bool forever);
-void fault_none(void);
-bool fault_happened(void); /* since fault_plan() */
+void fault_clear(void);
+bool fault_triggered(void); /* since fault_plan() */
 /* The next call of the kind first calls what(), once, and then works. */
-void fault_meanwhile(enum fault_call call, void (*what)(void));
+void fault_run_before(enum fault_call call, void (*what)(void));
 /* Number of calls by the I/O thread since the last call of this function, without those of the ring and those that
  * register a segment. */
 unsigned fault_disk_calls(void);
 /* While on, O_TMPFILE fails, as on filesystems without it. */
-void fault_named_files(bool on);
+void fault_no_tmpfile(bool on);
 /* While on, only mounted filesystems can be cloned, as before Linux 6.15. */
 void fault_old_kernel(bool on);
 
 /* Sets the free bytes of the engine's tmpfs, which must have been mounted after the first call; less than a page: no
  * page can be allocated. UINT64_MAX: a size of 1 TiB. */
-void fault_tmpfs_room(uint64_t bytes);
+void fault_tmpfs_free(uint64_t bytes);
 
 /* From now on the process exits with POWER_EXIT at the nth call that changes files. lose: unsynced changes are undone
  * first, as in a power failure. nth 0: calls are only counted. */
 #define POWER_EXIT 99
 void fault_power(unsigned nth, bool lose);
 /* Keeps a part of the unsynced changes, chosen by this seed; 0: none. */
-void fault_power_some(uint64_t seed);
+void fault_power_partial(uint64_t seed);
 /* Sends this signal to the process instead of exiting; 0: exits. */
 void fault_power_signal(int number);
 unsigned fault_power_calls(void); /* calls since fault_power(); stops counting */

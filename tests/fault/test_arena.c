@@ -18,7 +18,7 @@ static struct efs_numa two_nodes(void)
 static int teardown(void **state)
 {
     (void)state;
-    fault_none();
+    fault_clear();
     return 0;
 }
 
@@ -54,8 +54,8 @@ TEST_WITH(test_reservation, NULL, teardown)
         struct efs_arena arena;
         fault_plan(FAULT_MMAP, nth < 3 ? nth : 1, ENOMEM, nth == 3);
         assert_int_equal(efs_arena_init_nodes(&arena, SEGMENT, 4, &numa), 0);
-        assert_true(fault_happened());
-        fault_none();
+        assert_true(fault_triggered());
+        fault_clear();
         assert_int_equal(arena.nodes[0].reserved, nth == 2);
         assert_int_equal(arena.nodes[1].reserved, nth == 1);
         for (int i = 0; i < 4; i++)
@@ -70,7 +70,7 @@ TEST_WITH(test_reservation, NULL, teardown)
         fault_plan(FAULT_MMAP, 1, ENOMEM, false);
         assert_int_equal(efs_arena_grow(&arena), -ENOMEM);
         assert_int_equal(arena.segment_count, 3);
-        fault_none();
+        fault_clear();
         assert_int_equal(efs_arena_grow(&arena), 0);
         use_and_destroy(&arena, 4);
     }
@@ -87,9 +87,9 @@ TEST_WITH(test_growth, NULL, teardown)
         assert_int_equal(efs_arena_grow(&arena), 0);
         fault_plan(call, 1, ENOMEM, true);
         assert_int_equal(efs_arena_grow(&arena), -ENOMEM);
-        assert_true(fault_happened());
+        assert_true(fault_triggered());
         assert_int_equal(arena.segment_count, 1);
-        fault_none();
+        fault_clear();
         for (int i = 1; i < 4; i++)
             assert_int_equal(efs_arena_grow(&arena), 0);
         use_and_destroy(&arena, 4);
@@ -104,8 +104,8 @@ TEST_WITH(test_tables, NULL, teardown)
     for (errint_t rc = -ENOMEM; rc < 0; nth++) {
         fault_plan(FAULT_MEMORY, nth, ENOMEM, false);
         rc = efs_arena_init_nodes(&arena, SEGMENT, 4, &numa);
-        assert_int_equal(rc, fault_happened() ? -ENOMEM : 0);
-        fault_none();
+        assert_int_equal(rc, fault_triggered() ? -ENOMEM : 0);
+        fault_clear();
         if (rc < 0)
             assert_null(arena.segments); /* no memory is left allocated */
     }
@@ -130,7 +130,7 @@ TEST_WITH(test_binding, NULL, teardown)
         assert_int_equal(arena.nodes[n].bound_count, 0);
         assert_true(arena.nodes[n].bind_error == -EPERM || arena.nodes[n].bind_error == -ENOMEM);
     }
-    fault_none();
+    fault_clear();
     use_and_destroy(&arena, 3);
 }
 
@@ -141,7 +141,7 @@ TEST_WITH(test_available, NULL, teardown)
     assert_int_equal(efs_numa_available_bytes(0), UINT64_MAX);
     fault_plan(FAULT_PREAD, 1, EIO, false);
     assert_int_equal(efs_numa_available_bytes(0), UINT64_MAX);
-    fault_none();
+    fault_clear();
 }
 
 /* The pages are freed even if the addresses cannot be mapped again. */
@@ -156,8 +156,8 @@ TEST_WITH(test_drop, NULL, teardown)
     memset(base, 1, SEGMENT);
     fault_plan(FAULT_MMAP, 1, ENOMEM, false);
     efs_arena_drop(&arena, 0);
-    assert_true(fault_happened());
-    fault_none();
+    assert_true(fault_triggered());
+    fault_clear();
     assert_int_equal(mincore(base, SEGMENT, pages), 0);
     for (size_t i = 0; i < sizeof(pages); i++)
         assert_int_equal(pages[i] & 1, 0);
@@ -174,7 +174,7 @@ TEST_WITH(test_huge_unknown, NULL, teardown)
     assert_int_equal(efs_arena_grow(&arena), 0);
     fault_plan(FAULT_HUGE_BYTES, 1, ENOTTY, false);
     efs_arena_populate(&arena, 0);
-    if (!fault_happened()) {
+    if (!fault_triggered()) {
         efs_arena_destroy(&arena);
         print_message("skipped: a kernel before 5.14\n");
         skip();

@@ -16,7 +16,7 @@ static int setup(void **state)
 {
     struct efs_error err = {""};
     (void)state;
-    fault_none();
+    fault_clear();
     snprintf(home, sizeof(home), "/tmp/expertfs-counts-XXXXXX");
     assert_non_null(mkdtemp(home));
     setenv("EXPERTFS_STATE", home, 1);
@@ -27,7 +27,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    fault_none();
+    fault_clear();
     unlink(path);
     rmdir(home);
     return 0;
@@ -67,8 +67,8 @@ TEST_WITH(saving, setup, teardown)
             err.text[0] = '\0';
             fault_plan(faults[i].call, n, faults[i].error, false);
             errint_t rc = efs_counts_save(HASH, &h, &err);
-            hit = fault_happened();
-            fault_none();
+            hit = fault_triggered();
+            fault_clear();
             assert_true(rc == 0 || (hit && strstr(err.text, path)));
             assert_int_equal(files(), 1);
             assert_int_equal(fixture_open_fds(), fds);
@@ -103,15 +103,15 @@ TEST_WITH(loading, setup, teardown)
         err.text[0] = '\0';
         fault_plan(faults[i].call, 1, faults[i].error, false);
         assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), faults[i].rc);
-        assert_true(fault_happened());
-        fault_none();
+        assert_true(fault_triggered());
+        fault_clear();
         assert_non_null(strstr(err.text, path));
         assert_int_equal(fixture_open_fds(), fds);
         efs_history_free(&loaded);
     }
     fault_plan(FAULT_PREAD, 1, 0, false); /* a short read is continued */
     assert_int_equal(efs_counts_load(HASH, 2, 3, &loaded, &err), 0);
-    assert_true(fault_happened());
+    assert_true(fault_triggered());
     efs_history_free(&loaded);
     efs_history_free(&h);
 }

@@ -23,7 +23,7 @@ static int setup(void **state)
 {
     (void)state;
     char path[400];
-    fault_none();
+    fault_clear();
     fixture_store(&model, 1, 2, 64, 256);
     snprintf(path, sizeof(path), "%s/model.safetensors", model.source);
     whole = fixture_read(path, &whole_bytes);
@@ -81,9 +81,9 @@ static errint_t serve_all(struct efs_error *err)
     rc = read_whole(fs);
     errint_t leased = lease_one(fs);
     rc = rc ? rc : leased;
-    bool hit = fault_happened();
+    bool hit = fault_triggered();
     if (rc < 0 && hit) { /* without the fault the same calls must work */
-        fault_none();
+        fault_clear();
         assert_int_equal(read_whole(fs), 0);
         assert_int_equal(lease_one(fs), 0);
         snprintf(err->text, sizeof(err->text), "told through the callback");

@@ -128,7 +128,7 @@ static void unpin(struct line *l)
 static bool has_ring(void)
 {
     struct line l;
-    fault_none();
+    fault_clear();
     line_begin(&l);
     read_all(&l);
     bool has = atomic_load(&l.stats.io_uring);
@@ -138,7 +138,7 @@ static bool has_ring(void)
 }
 
 /* The nth call and all later ones fail. */
-TEST(test_entering)
+TEST(test_io_uring_enter)
 {
     static const enum fault_call calls[] = {FAULT_URING_SUBMIT, FAULT_URING_WAIT};
     if (!has_ring())
@@ -152,14 +152,14 @@ TEST(test_entering)
             read_all(&l);
             unpin(&l);
             line_end(&l);
-            assert_true(fault_happened() || nth > 2);
-            assert_int_equal(atomic_load(&l.stats.io_uring), !fault_happened());
-            assert_string_equal(l.told, fault_happened() ? "io_uring -1;" : "");
-            fault_none();
+            assert_true(fault_triggered() || nth > 2);
+            assert_int_equal(atomic_load(&l.stats.io_uring), !fault_triggered());
+            assert_string_equal(l.told, fault_triggered() ? "io_uring -1;" : "");
+            fault_clear();
         }
 }
 
-TEST(test_unpinning)
+TEST(test_buffer_unregister)
 {
     struct line l;
     if (!has_ring())
@@ -172,30 +172,30 @@ TEST(test_unpinning)
     assert_int_equal(atomic_load(&l.stats.io_uring), !pinned);
     read_all(&l);
     line_end(&l);
-    fault_none();
+    fault_clear();
     assert_string_equal(l.told, pinned ? "io_uring -38;" : "");
 }
 
-TEST(test_direct)
+TEST(test_o_direct)
 {
     struct line l;
     fault_plan(FAULT_URING_RESULT, 1, EINVAL, false);
     line_begin(&l);
     read_all(&l);
-    assert_int_equal(atomic_load(&l.stats.direct_io), !fault_happened());
+    assert_int_equal(atomic_load(&l.stats.direct_io), !fault_triggered());
     line_end(&l);
-    assert_string_equal(l.told, fault_happened() ? "O_DIRECT -22;" : "");
+    assert_string_equal(l.told, fault_triggered() ? "O_DIRECT -22;" : "");
 
     fault_plan(FAULT_URING_RESULT, 5, EOPNOTSUPP, true); /* and O_DIRECT fails first */
     line_begin(&l);
     read_all(&l);
     line_end(&l);
-    assert_string_equal(l.told, fault_happened() ? "O_DIRECT -95;io_uring -95;" : "");
-    fault_none();
+    assert_string_equal(l.told, fault_triggered() ? "O_DIRECT -95;io_uring -95;" : "");
+    fault_clear();
 }
 
 /* Only pread(2) is left. */
-TEST(test_direct_without_ring)
+TEST(test_o_direct_without_ring)
 {
     struct line l;
     fault_plan(FAULT_URING_INIT, 1, EPERM, true);
@@ -203,8 +203,8 @@ TEST(test_direct_without_ring)
     read_all(&l);
     fault_plan(FAULT_PREAD, 3, EINVAL, false);
     read_all(&l);
-    assert_true(fault_happened());
-    fault_none();
+    assert_true(fault_triggered());
+    fault_clear();
     assert_int_equal(atomic_load(&l.stats.direct_io), 0);
     line_end(&l);
     assert_string_equal(l.told, "O_DIRECT -22;");

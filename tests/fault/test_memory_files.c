@@ -27,7 +27,7 @@ static struct fixture model;
 static int setup(void **state)
 {
     *state = &model;
-    fault_none();
+    fault_clear();
     fixture_store(&model, 1, EXPERTS, 64, 256);
     return 0;
 }
@@ -35,7 +35,7 @@ static int setup(void **state)
 static int reset(void **state)
 {
     (void)state;
-    fault_none();
+    fault_clear();
     fault_old_kernel(false);
     return 0;
 }
@@ -167,7 +167,7 @@ TEST_WITH(test_clone, NULL, reset)
     need_tmpfs();
     fault_plan(FAULT_CLONE_READING_MOUNTED, 1, EPERM, true);
     unsigned memfds = give_out(&refused);
-    if (fault_happened()) {
+    if (fault_triggered()) {
         print_message("# SKIP this kernel clones only what is mounted\n");
         skip();
     }
@@ -211,7 +211,7 @@ TEST_WITH(test_no_clone, NULL, reset)
     fault_plan(FAULT_CLONE_READING_MOUNTED, 1, EPERM, true);
     assert_int_equal(give_out(&refused), EXPERTS);
     assert_int_equal(refused, EXPERTS);
-    assert_true(fault_happened());
+    assert_true(fault_triggered());
 }
 
 TEST_WITH(test_memfd, NULL, reset)
@@ -242,7 +242,7 @@ TEST_WITH(test_no_seals, NULL, reset)
     }
     assert_int_equal(given, 0);
     assert_int_equal(refused, EXPERTS);
-    assert_true(fault_happened());
+    assert_true(fault_triggered());
     efs_close(fs);
 }
 

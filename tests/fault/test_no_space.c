@@ -24,7 +24,7 @@ static size_t bytes[ALL];
 static int setup(void **state)
 {
     *state = &model;
-    fault_none();
+    fault_clear();
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* an expert: 3 MiB full, 2 MiB coded */
     struct efs *fs = fixture_open(&model, (struct efs_options){.no_state = true});
     for (uint32_t e = 0; e < ALL; e++)
@@ -42,7 +42,7 @@ static int teardown(void **state)
 
 static struct efs *open_store(const char *plan)
 {
-    fault_tmpfs_room(UINT64_MAX);
+    fault_tmpfs_free(UINT64_MAX);
     int tmpfs = efs_sys_huge_tmpfs();
     if (tmpfs < 0) {
         print_message("# SKIP no tmpfs of our own: %s\n", strerror(-tmpfs));
@@ -139,16 +139,16 @@ static void all_is_right(struct efs *fs)
 static const uint64_t rooms[] = {0, 4096, MIB, 2 * MIB + 4096, 5 * MIB, 9 * MIB, 17 * MIB};
 #define ROOMS (sizeof(rooms) / sizeof(rooms[0]))
 
-TEST(test_from_the_start)
+TEST(test_full_at_open)
 {
     for (unsigned r = 0; r < ROOMS; r++) {
         struct efs *fs = open_store("F=60,C=40");
-        fault_tmpfs_room(rooms[r]);
+        fault_tmpfs_free(rooms[r]);
         unsigned full = lease_all(fs), read = read_all(fs), coded = ask_all(fs, EFS_FORM_CODED);
         quiet(fs);
         print_message("room for %llu KiB: %u leased, %u read, %u coded of %u\n", (unsigned long long)rooms[r] >> 10,
                       full, read, coded, ALL);
-        fault_tmpfs_room(UINT64_MAX);
+        fault_tmpfs_free(UINT64_MAX);
         all_is_right(fs);
         efs_close(fs);
     }
@@ -163,14 +163,14 @@ TEST(test_demoted)
         fixture_set_and_plan(fs, "plan", "F=90");  /* no pool owns the chunks now ... */
         fixture_set_and_plan(fs, "budget", "80M"); /* ... and they are freed */
         fixture_set_and_plan(fs, "budget", "256M");
-        fault_tmpfs_room(rooms[r]);
+        fault_tmpfs_free(rooms[r]);
         fixture_set_and_plan(fs, "plan", "C=100");
         quiet(fs);
         read_all(fs);
         fixture_set_and_plan(fs, "budget", "60M");
         read_all(fs);
         quiet(fs);
-        fault_tmpfs_room(UINT64_MAX);
+        fault_tmpfs_free(UINT64_MAX);
         fixture_set_and_plan(fs, "budget", "256M");
         all_is_right(fs);
         efs_close(fs);

@@ -27,7 +27,7 @@ static bool unlink_fails;
 static int setup(void **state)
 {
     (void)state;
-    fault_none();
+    fault_clear();
     fixture_store(&model, 1, 3, 64, 256);
     whole = fixture_read(model.store, &whole_bytes);
     snprintf(out, sizeof(out), "%s/out.efs", model.directory);
@@ -65,7 +65,7 @@ static void check_store(const char *path)
 /* Cleans up as the next writer in this directory does. */
 static void clean(void)
 {
-    fault_none();
+    fault_clear();
     int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     efs_newfile_clean(dir);
     close(dir);
@@ -163,9 +163,9 @@ TEST(failing_writes)
 {
     assert_int_equal(sweep(&new, FAULT_PWRITE, ENOSPC), 0);
     assert_int_equal(sweep(&over, FAULT_PWRITE, EIO), 0);
-    fault_named_files(true);
+    fault_no_tmpfile(true);
     assert_int_equal(sweep_forever(&over, FAULT_RENAME, EIO), 0);
-    fault_named_files(false);
+    fault_no_tmpfile(false);
 }
 
 /* Filesystems without hard links return various errors, also for nameless files: the packer tries a link before it
@@ -176,11 +176,11 @@ TEST(no_links)
     for (int named = 0; named < 2; named++)
         for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
             struct efs_error err = {""};
-            fault_named_files(named);
+            fault_no_tmpfile(named);
             fault_plan(FAULT_LINK, 1, errors[i], true);
             if (pack_new(&err) < 0)
                 fail_msg("link fails with %s: %s", strerror(errors[i]), err.text);
-            assert_true(fault_happened());
+            assert_true(fault_triggered());
             assert_int_equal(pack_over(&err), 0);
             struct efs_newfile late; /* a file that got the name meanwhile is not replaced */
             int dir = open(model.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -189,10 +189,10 @@ TEST(no_links)
             efs_newfile_close(&late);
             close(dir);
             check_store(out);
-            fault_none();
+            fault_clear();
             away(NULL, &err);
         }
-    fault_named_files(false);
+    fault_no_tmpfile(false);
 }
 
 /* ---- errors that the kernel reports once ---- */
@@ -258,7 +258,7 @@ static void kill_a_packer(void)
     if (child == 0) {
         struct efs_pack_options options = {.threads = 2, .shard_elements = 8192, .progress = die};
         struct efs_pack_report *report = calloc(1, sizeof(*report));
-        fault_named_files(true);
+        fault_no_tmpfile(true);
         efs_pack(model.source, out, &options, report, NULL);
         _exit(0);
     }
@@ -295,14 +295,14 @@ TEST(killed)
 {
     static const char *const others[] = {".expertfs-1-0.tmp.bak", ".expertfs-x-0.tmp", ".expertfs-01-0.tmp",
                                          ".expertfs-1-0", "a.tmp"};
-    fault_none();
+    fault_clear();
     for (unsigned named = 0; named < 2; named++) {
         kill_a_packer();
         assert_true(has_temporary(model.directory));
         assert_int_equal(access(out, F_OK), -1);
-        fault_named_files(named);
+        fault_no_tmpfile(named);
         pack_once();
-        fault_named_files(false);
+        fault_no_tmpfile(false);
         assert_false(has_temporary(model.directory));
         unlink(out);
     }

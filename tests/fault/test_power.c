@@ -88,7 +88,7 @@ static void power_lost(const char *what, const char *path, errint_t (*operation)
             fflush(NULL);
             pid_t child = fork();
             if (child == 0) {
-                fault_power_some(seed ? (first + seed - 1) * 10007 + nth : 0);
+                fault_power_partial(seed ? (first + seed - 1) * 10007 + nth : 0);
                 fault_power(nth, true);
                 _exit(operation() < 0 ? 1 : 0);
             }
@@ -107,18 +107,18 @@ static void power_lost(const char *what, const char *path, errint_t (*operation)
     assert_true(places > 2 * count);
 }
 
-TEST(packed_over)
+TEST(power_lost_while_repacking)
 {
     power_lost("a store over another", target, pack, old_store, old_bytes, new_store, new_bytes);
     power_lost("a store", target, pack, NULL, 0, new_store, new_bytes);
-    fault_named_files(true);
+    fault_no_tmpfile(true);
     power_lost("a store over another, without nameless files", target, pack, old_store, old_bytes, new_store,
                new_bytes);
     power_lost("a store, without nameless files", target, pack, NULL, 0, new_store, new_bytes);
-    fault_named_files(false);
+    fault_no_tmpfile(false);
 }
 
-TEST(saved_over)
+TEST(power_lost_while_saving_counts)
 {
     size_t before_bytes, after_bytes;
     assert_int_equal(save(1), 0);

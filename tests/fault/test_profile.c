@@ -15,7 +15,7 @@ static struct fixture model;
 static int setup(void **state)
 {
     *state = &model;
-    fault_none();
+    fault_clear();
     fixture_store(&model, 1, 2, 64, 256);
     setenv("EXPERTFS_STATE", model.directory, 1);
     return 0;
@@ -39,8 +39,8 @@ TEST(measuring)
             err.text[0] = '\0';
             fault_plan(faults[i].call, n, faults[i].error, false);
             errint_t rc = efs_profile_measure(store, 2, 0.1, &profile, &err);
-            hit = fault_happened();
-            fault_none();
+            hit = fault_triggered();
+            fault_clear();
             assert_true(rc == 0 || (hit && err.text[0] != '\0'));
             assert_true(rc < 0 || profile.disk_bytes_per_second > 0);
             assert_int_equal(fixture_open_fds(), fds);
@@ -88,8 +88,8 @@ TEST(saving)
             assert_true(n < 100);
             fault_plan(faults[i].call, n, faults[i].error, false);
             errint_t rc = efs_profile_save(&profile, &err);
-            hit = fault_happened();
-            fault_none();
+            hit = fault_triggered();
+            fault_clear();
             assert_true(rc == 0 || (hit && strstr(err.text, "profile-")) || (hit && strstr(err.text, path)));
             assert_int_equal(profiles(), 1); /* the old one or the new one, and no other file */
             assert_int_equal(efs_profile_load(path, &loaded, &err), 0);

@@ -27,7 +27,7 @@ static int setup(void **state)
     };
     char command[900];
     *state = &model;
-    fault_none();
+    fault_clear();
     fixture_begin(&model);
     fixture_spread(&model);
     fixture_safetensors(&model, "model-3.safetensors", dense, 3, 3);
@@ -159,7 +159,7 @@ static unsigned killed(const char *what, void (*before)(void), errint_t (*operat
         pid_t child = fork();
         if (child == 0) {
             struct efs_error err = {""};
-            fault_power_some(some_seed ? some_seed * 10007 + nth : 0);
+            fault_power_partial(some_seed ? some_seed * 10007 + nth : 0);
             fault_power(nth, lose);
             errint_t rc = operation(&err);
             if (rc < 0)
@@ -306,7 +306,7 @@ TEST(no_holes)
     begin_anew();
     fault_plan(FAULT_FALLOCATE, 1, EOPNOTSUPP, true);
     errint_t rc = forward(&err);
-    fault_none();
+    fault_clear();
     assert_int_equal(rc, -EOPNOTSUPP);
     assert_non_null(strstr(err.text, "holes"));
     assert_false(efs_reclaim_unfinished(out));
@@ -320,13 +320,13 @@ TEST(no_room)
     begin_anew();
     fault_plan(FAULT_FREE_BYTES, 1, 0, true);
     errint_t rc = forward(&err);
-    fault_none();
+    fault_clear();
     assert_int_equal(rc, -ENOSPC);
     assert_false(efs_reclaim_unfinished(out));
     some_steps();
     fault_plan(FAULT_FREE_BYTES, 1, 0, true);
     rc = resume(&err);
-    fault_none();
+    fault_clear();
     assert_int_equal(rc, -ENOSPC);
     assert_true(efs_reclaim_unfinished(out));
     assert_int_equal(resume(&err), 0);

@@ -25,7 +25,7 @@ static struct efs *served;
 static int setup(void **state)
 {
     *state = &model;
-    fault_none();
+    fault_clear();
     fixture_store(&model, LAYERS, EXPERTS, 512, 1024); /* an expert: 3 MiB full, 2 MiB coded */
     return 0;
 }
@@ -84,7 +84,7 @@ static unsigned count_state(char state)
 }
 
 /* Resets the last check of free memory: the first caller that needs one has to retry. */
-static void nobody_looked(void)
+static void expect_no_check(void)
 {
     struct efs_refill *s = &served->budget->refill;
     efs_lock(served);
@@ -113,16 +113,16 @@ static void free_meanwhile(void)
         usleep(100);
 }
 
-TEST(test_freed_while_looking)
+TEST(test_freed_during_check)
 {
     open_store((struct efs_options){.budget_bytes = 128 * MIB});
     struct efs_refill *s = &served->budget->refill;
     quiet();
     efs_refill(served, false);
     atomic_store(&s->frees_measured, atomic_load(&s->frees)); /* ignore memory freed earlier */
-    nobody_looked();
+    expect_no_check();
     atomic_store(&s->used_ns, efs_now_ns());
-    fault_meanwhile(FAULT_PREAD, free_meanwhile);
+    fault_run_before(FAULT_PREAD, free_meanwhile);
     efs_refill(served, false);
     pthread_join(freeing, NULL);
     assert_int_equal(atomic_load(&s->frees_measured),
@@ -132,7 +132,7 @@ TEST(test_freed_while_looking)
 
 /* ---- demotion ---- */
 
-TEST(test_demotion_without_a_look)
+TEST(test_demotion_without_check)
 {
     open_store(
         (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
@@ -144,7 +144,7 @@ TEST(test_demotion_without_a_look)
     before = quiet();
     unsigned full = count_state('F');
     assert_true(full > ALL / 2);
-    nobody_looked();
+    expect_no_check();
     set("plan", "C=100");
     quiet();
     for (uint32_t e = 0; e < ALL; e++) {
@@ -166,7 +166,7 @@ TEST(test_demotion_without_a_look)
 
 /* Reads much with little memory: segments and full experts are allocated and freed while parts of them are being
  * read. */
-TEST(test_completions_get_nothing)
+TEST(test_completions_do_not_allocate)
 {
     fault_disk_calls();
     open_store((struct efs_options){
@@ -195,7 +195,7 @@ static void hear(void *arg, enum efs_log_level level, const char *line)
         told_by_disk++;
 }
 
-TEST(test_errors_are_told_by_others)
+TEST(test_errors_are_logged_by_workers)
 {
     static uint8_t bytes[1 << 16];
     open_store((struct efs_options){.budget_bytes = 96 * MIB, .log = hear});
@@ -206,7 +206,7 @@ TEST(test_errors_are_told_by_others)
     fault_plan(FAULT_URING_RESULT, 1, EIO, true);
     assert_int_equal(read_wait(served, info.file, NULL, MIB, bytes, sizeof(bytes)), -EIO);
     quiet();
-    fault_none();
+    fault_clear();
     assert_true(told > 0);
     assert_int_equal(told_by_disk, 0);
     assert_int_equal(read_wait(served, info.file, NULL, MIB, bytes, sizeof(bytes)), sizeof(bytes));

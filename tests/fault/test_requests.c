@@ -32,7 +32,7 @@ static void open_store(void)
 static int setup(void **state)
 {
     (void)state;
-    fault_none();
+    fault_clear();
     fixture_mount_begin_moe(&mount, &model, 1, EXPERTS);
     return 0;
 }
@@ -98,7 +98,7 @@ static errint_t coded_once(struct efs_error *err)
 static errint_t want_once(struct efs_error *err)
 {
     static const struct efs_need named[] = {{0, 1}, {1, 2}, {2, 1}, {3, 1}};
-    errint_t rc = fixture_bring(served, 0, named, EXPERTS, err);
+    errint_t rc = fixture_prefetch(served, 0, named, EXPERTS, err);
     errint_t then = request(EFS_FORM_FULL, rc < 0 ? NULL : err);
     return rc ? rc : then;
 }
@@ -171,8 +171,8 @@ TEST(test_submit)
     open_store();
     fault_plan(FAULT_URING_SUBMIT, 1, EINTR, true);
     errint_t rc = full_once(&err);
-    bool met = fault_happened();
-    fault_none();
+    bool met = fault_triggered();
+    fault_clear();
     efs_stats(served, &s);
     assert_int_equal(again_and_close(&full, &err), 0);
     if (rc < 0)
@@ -266,14 +266,14 @@ static errint_t warm_once(struct efs_error *err)
     struct efs_stats s = {0};
     errint_t rc = efs_open(model.store, &options, &served, err);
     /* a plan that failed does not appear; warming starts shortly after the plan is counted */
-    for (unsigned tries = 0; rc == 0 && tries < (fault_happened() ? 200 : 5000) &&
-                             (s.plans == 0 || s.inflight || (s.warmed_extents == 0 && !fault_happened()));
+    for (unsigned tries = 0; rc == 0 && tries < (fault_triggered() ? 200 : 5000) &&
+                             (s.plans == 0 || s.inflight || (s.warmed_extents == 0 && !fault_triggered()));
          tries++) {
         efs_stats(served, &s);
         nanosleep(&pause, NULL);
     }
-    warming.met += fault_happened();
-    warming.while_read += fault_happened() && s.warmed_extents > 0;
+    warming.met += fault_triggered();
+    warming.while_read += fault_triggered() && s.warmed_extents > 0;
     warming.io_uring = warming.io_uring || s.io_uring;
     return rc;
 }

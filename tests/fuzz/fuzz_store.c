@@ -175,8 +175,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t at = 2; at + CHANGE_BYTES <= size; at += CHANGE_BYTES)
         change(data + at, &sb, stores[c].bytes);
     if (data[1] % 4) {
-        store_seal_chunks(changed_store, stores[c].bytes);
-        store_seal(changed_store, stores[c].bytes);
+        store_rehash_chunks(changed_store, stores[c].bytes);
+        store_rehash(changed_store, stores[c].bytes);
     }
     write_file(changed, changed_store, stores[c].bytes);
     uint64_t shows = show(changed);

@@ -153,7 +153,7 @@ TEST(mutate_all)
     const char *given = getenv("SEED"), *cases = getenv("EXPERTFS_FUZZ_CASES");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     unsigned long count = cases ? strtoul(cases, NULL, 10) : mutate.cases;
-    death_report(mutate_tell);
+    crash_report(mutate_tell);
     mutate_read_corpus();
     assert_true(mutate.count > 0);
     for (unsigned long i = 0; i < count; i++) {

@@ -127,7 +127,7 @@ TEST(every_kind_and_size)
 
 /* A level exists if with it, and those before it, a span is more than 16 bytes shorter than the best with fewer levels:
  * recomputed here from the definition of the sizes. */
-TEST(levels_that_pay)
+TEST(number_of_levels)
 {
     uint8_t symbols[32768];
     uint64_t rng = 12;

@@ -240,7 +240,7 @@ TEST(forged_span)
 
 /* A block whose symbols of level 1 all escape to a level of ten symbols at the end of the chunk: a decoder that trusted
  * the planes would read far past it. */
-TEST(escapes_past_the_rest)
+TEST(escapes_past_the_end)
 {
     enum { RANGE = 8000, REST = 10, CHUNK = 16 + 36 + REST + 3 * RANGE / 4 + EFS_SPAN / 4 + EFS_CASCADE_SLACK };
     struct guarded chunk = guarded_new(CHUNK);

@@ -33,7 +33,7 @@ TEST(algorithm_1_by_hand)
     assert_memory_equal(&again, &sum, sizeof(sum));
 }
 
-TEST(a_tie_goes_to_the_graphics_processor)
+TEST(ties_go_to_gpu)
 {
     const uint64_t ns[] = {10, 10, 10, 10};
     const struct efs_assign_problem p = two(ns, 2);
@@ -59,7 +59,7 @@ TEST(algorithm_1_is_not_the_optimum)
     assert_int_equal(ours.makespan_ns, 6);
 }
 
-TEST(memory_is_a_limit)
+TEST(memory_limit)
 {
     const uint64_t ns[] = {100, 100, 100, 10, 10, 10}, bytes[] = {0, 0, 0, 4, 4, 0};
     uint64_t room[] = {UINT64_MAX, 4};
@@ -158,7 +158,7 @@ TEST(optimum_is_the_best_of_all)
     }
 }
 
-TEST(ours_on_many_devices)
+TEST(efs_rule_on_many_devices)
 {
     struct cases cases = {8};
     for (unsigned round = 0; round < 100; round++) {
@@ -178,7 +178,7 @@ TEST(ours_on_many_devices)
     }
 }
 
-TEST(optimum_says_when_it_is_too_much)
+TEST(optimum_refuses_large_cases)
 {
     static uint64_t ns[2 * 400];
     struct cases cases = {3};
@@ -244,7 +244,7 @@ TEST(eq_5_takes_the_longer_of_both)
     assert_int_equal(efs_assign_gpu_ns(&e), 0);
 }
 
-TEST(all_rules_keep_to_memory)
+TEST(all_rules_respect_memory)
 {
     struct cases cases = {5};
     for (unsigned round = 0; round < 200; round++) {

@@ -65,7 +65,7 @@ TEST(figures_of_tokens)
     assert_int_equal(efs_assign_costs_ns(&costs, EFS_ASSIGN_COST_GPU, 1), EFS_ASSIGN_NS_MAX);
 }
 
-TEST(the_first_layers_go_to_both)
+TEST(first_layers_measure_both)
 {
     for (unsigned cached = 0; cached < 2; cached++) {
         struct efs_assign_costs costs = {0};
@@ -78,7 +78,7 @@ TEST(the_first_layers_go_to_both)
     }
 }
 
-TEST(the_split_follows_what_was_measured)
+TEST(split_follows_measurements)
 {
     struct efs_assign_costs costs = known(300, 100, 1000000);
     assert_int_equal(decide(&costs, EXPERTS, 1, true), 6);  /* 600 on each */
@@ -94,7 +94,7 @@ TEST(the_split_follows_what_was_measured)
 }
 
 /* However slow a side is, each cost is measured again at regular intervals. */
-TEST(no_side_is_given_up)
+TEST(slow_side_is_measured_again)
 {
     static const uint64_t ns[][3] = {{1, 1000000, 1000000}, {1000000, 1, 1}, {100, 1, 1000000}};
     for (unsigned n = 0; n < sizeof(ns) / sizeof(ns[0]); n++)
@@ -127,7 +127,7 @@ TEST(a_bad_first_sample)
 }
 
 /* While the memory fills, transfers cost nothing. */
-TEST(memory_that_is_free_is_filled)
+TEST(free_memory_is_filled)
 {
     struct efs_assign_costs costs = known(300, 10, 1000000);
     struct efs_assign_expert experts[EXPERTS];

@@ -48,7 +48,7 @@ static enum efs_governor_decision ask(struct efs_governor *g, unsigned count, ui
     return ask_for(g, count, every, asked, tokens, 1000);
 }
 
-TEST(guesses_are_weighed)
+TEST(predictions_are_ranked)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_prefetch_prediction predictions[8];
@@ -71,7 +71,7 @@ TEST(guesses_are_weighed)
 
 /* By hand: a request every 4 ms, each of which reads. A read takes 1 ms, so one in four delays a demand read, by 0.5 ms
  * on average: a cost of 1/8 ms, so p must exceed 1/8. */
-TEST(demand_that_would_wait_is_a_cost)
+TEST(delayed_demand_is_a_cost)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_governor_disk pieces = disk;
@@ -87,7 +87,7 @@ TEST(demand_that_would_wait_is_a_cost)
     assert_int_equal(efs_governor_select(&g, &pieces, 0, &below, 1, &guess), 0);
 }
 
-TEST(what_is_hardly_probable_is_not_read)
+TEST(improbable_experts_are_not_read)
 {
     struct efs_governor g;
     const struct efs_governor_candidate c[] = {candidate(1, 1, EFS_GOVERNOR_LEAST + 0.01),
@@ -101,7 +101,7 @@ TEST(what_is_hardly_probable_is_not_read)
 
 /* A disk under load by other processes: demand takes 3.9 of 4 ms, and a piece 1 ms. No prefetch completes in time, and
  * each would delay the next demand read. */
-TEST(a_busy_disk_is_left_alone)
+TEST(no_prefetch_on_busy_disk)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     struct efs_governor_disk busy = {.bytes_per_second = 1e6, .latency_ns = 2900000, .piece_bytes = 100};
@@ -118,7 +118,7 @@ TEST(a_busy_disk_is_left_alone)
 }
 
 /* One layer every 0.5 ms: a prefetch for the next layer is half done when that layer is requested. */
-TEST(what_comes_too_late_saves_less)
+TEST(late_prefetch_saves_less)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_ALWAYS);
     struct efs_prefetch_prediction predictions[2];
@@ -163,7 +163,7 @@ static double play(struct efs_governor *g, unsigned iterations, uint64_t with_ns
     return 2.0 * with / (iterations * LAYERS);
 }
 
-TEST(time_decides)
+TEST(measured_time_decides)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
 
@@ -181,7 +181,7 @@ TEST(time_decides)
 }
 
 /* The measured ratio survives mode OFF; the time in mode OFF is not compared. */
-TEST(off_forgets_nothing)
+TEST(off_keeps_measurements)
 {
     struct efs_governor g = governor_of(EFS_GOVERNOR_AUTO);
     double ratio;

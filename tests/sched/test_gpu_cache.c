@@ -23,7 +23,7 @@ TEST(exchanges_at_the_end_of_a_window)
     assert_int_equal(cache.passes, 0);
 }
 
-TEST(no_more_than_so_many)
+TEST(exchange_limit)
 {
     bool cached[] = {true, true, true, false, false, false};
     uint64_t score[6] = {0};

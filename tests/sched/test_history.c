@@ -111,7 +111,7 @@ TEST(counts_requests)
     efs_history_free(&h);
 }
 
-TEST(adds_and_fades)
+TEST(counts_decay)
 {
     struct cases cases = {3};
     struct efs_history a, b, sum, other;

@@ -118,7 +118,7 @@ TEST(corners)
     assert_double_equal(sum, 2, 1e-12);
 }
 
-TEST(what_is_refused)
+TEST(invalid_arguments)
 {
     double f[4] = {0.5, 0.5, 0.5, 0.5}, q[4], bad[4] = {0.5, NAN, 0.5, 0.5}, big[4] = {1.2, 0.3, 0.3, 0.2};
 

@@ -78,7 +78,7 @@ TEST(counts_by_hand)
     }
 }
 
-TEST(what_rounding_leaves_is_handed_out)
+TEST(rounding_remainder_is_distributed)
 {
     /* three equal layers, 8 slots: 2.67 each, so 3, 3, 2 and not 2, 2, 2 */
     const double calls[2 * 3 * 4] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -114,7 +114,7 @@ TEST(too_few_slots_are_refused)
 
 /* ---- Algorithm 2 ------------------------------------------------------------------------------------------------- */
 
-TEST(the_least_used_duplicate_gives_way)
+TEST(least_used_duplicate_is_removed)
 {
     /* Both start with experts 0 and 1; 2 and 3 are uncovered. Both have two duplicates: server 0 is first and replaces
      * 1 by 3, which it uses more than 2; then server 1 has one duplicate, 0, and replaces it by 2. */
@@ -142,7 +142,7 @@ TEST(fewest_duplicates_go_first)
     assert_memory_equal(held, want, sizeof(want));
 }
 
-TEST(counts_that_cannot_be_are_refused)
+TEST(impossible_counts_are_refused)
 {
     const double calls[] = {1, 1, 1, 1};
     const struct efs_place_server servers[] = {server(2), server(2)};
@@ -153,7 +153,7 @@ TEST(counts_that_cannot_be_are_refused)
     assert_int_equal(efs_place_assign(&p, little, held), -ENOSPC);
 }
 
-TEST(numbers_are_checked)
+TEST(arguments_are_checked)
 {
     double calls[] = {1, 1, 1, 1};
     struct efs_place_server servers[] = {server(2), server(2)};
@@ -240,7 +240,7 @@ TEST(every_rule_covers_and_fits)
     }
 }
 
-TEST(ours_is_never_worse_than_prism)
+TEST(gain_rule_is_never_worse_than_prism)
 {
     struct cases c = {2000};
     double prism_gap = 0, ours_gap = 0, prism_time = 0, ours_time = 0;
@@ -278,7 +278,7 @@ TEST(ours_is_never_worse_than_prism)
     assert_true(known > 500 && ours_gap <= prism_gap && ours_time <= prism_time);
 }
 
-TEST(optimum_says_what_it_cannot_try)
+TEST(optimum_refuses_large_cases)
 {
     struct efs_place_server servers[SERVERS];
     double calls[ALL] = {0};

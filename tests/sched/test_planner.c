@@ -162,7 +162,7 @@ TEST(nothing_and_everything)
     assert_int_equal(plan.capacity[EFS_POOL_C], 8);
 }
 
-TEST(leftovers_are_used)
+TEST(remaining_budget_is_used)
 {
     struct cases cases = {22};
     double f[32];
@@ -232,7 +232,7 @@ TEST(shared_pools_are_no_worse)
     }
 }
 
-TEST(io_can_come_first)
+TEST(io_goal)
 {
     struct cases cases = {26};
     double f[32];
@@ -272,7 +272,7 @@ TEST(large_layers_are_planned)
     assert_true(plan.io_ns <= plan.makespan_ns * (1 + 1e-9));
 }
 
-TEST(what_is_refused)
+TEST(invalid_arguments)
 {
     double f[4] = {0.5, 0.5, 0.5, 0.5};
     const struct efs_plan_request good = layer(f, 4, 2, 1000);

@@ -141,7 +141,7 @@ TEST(classic_policies_are_their_models)
 }
 
 /* Marking: a victim was not requested in this phase; a phase ends when every unit in the pool was. */
-TEST(marking_spares_the_marked)
+TEST(marking_evicts_unmarked)
 {
     struct cases cases = {42};
     struct efs_policy_config config = config_of(EFS_POLICY_MARKING, 1, 20);
@@ -361,7 +361,7 @@ static void drive(struct cases *cases, enum efs_policy_kind kind, bool published
     efs_policy_free(policy);
 }
 
-TEST(books_are_kept)
+TEST(counters_are_consistent)
 {
     struct cases cases = {43};
 
@@ -407,7 +407,7 @@ TEST(same_requests_same_decisions)
 
 /* ---- pins, user pins, corrections ------------------------------------------------------------------------------- */
 
-TEST(what_is_held_stays)
+TEST(pinned_experts_stay)
 {
     for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++) {
         struct efs_policy_config config = config_of(kind, 1, 8);
@@ -441,7 +441,7 @@ TEST(what_is_held_stays)
     }
 }
 
-TEST(pins_come_first)
+TEST(user_pins_have_priority)
 {
     for (unsigned kind = 0; kind < EFS_POLICY_KINDS; kind++) {
         struct efs_policy_config config = config_of(kind, 1, 8);
@@ -470,7 +470,7 @@ TEST(pins_come_first)
     }
 }
 
-TEST(the_caller_knows_better)
+TEST(corrections_by_the_caller)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_LRU, 2, 8);
     struct efs_placement first[1], second[1];
@@ -542,7 +542,7 @@ TEST(published_dispatch_by_hand)
     efs_policy_free(policy);
 }
 
-TEST(a_scan_does_not_wash_out_the_hot)
+TEST(scan_resistance)
 {
     struct efs_policy_config config = config_of(EFS_POLICY_ZIPMOE, 1, 808);
     unsigned hits[2] = {0};
@@ -572,7 +572,7 @@ TEST(a_scan_does_not_wash_out_the_hot)
 }
 
 /* Two sequences with different hot sets: after the change the policy adapts to the new set without being notified. */
-TEST(a_new_request_is_seen)
+TEST(adapts_to_new_hot_set)
 {
     unsigned misses[2] = {0};
 
@@ -612,7 +612,7 @@ static double reuse(struct efs_reuse *value, unsigned expert)
 
 /* The value of an expert: uses raise it, passes without a use lower it; counts of earlier runs are the long-term
  * rate. */
-TEST(worth_by_its_parts)
+TEST(value_of_an_expert)
 {
     struct efs_reuse *value = efs_reuse_new(1, 16, 2, true);
     uint32_t asked[2] = {3, 4}, other[2] = {5, 6}, counts[16] = {[9] = 900};
@@ -678,7 +678,7 @@ TEST(ranks_are_an_order)
     }
 }
 
-TEST(what_is_refused)
+TEST(invalid_arguments)
 {
     struct efs_policy_config good = config_of(EFS_POLICY_ZIPMOE, 2, 4), config;
     uint64_t some[8][EFS_POOLS] = {{1000, 667, 500, 167}, {1000, 667, 500, 167}};

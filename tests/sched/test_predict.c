@@ -7,7 +7,7 @@
 
 /* ---- all of them --------------------------------------------------------------------------------------------- */
 
-TEST(names_there_and_back)
+TEST(names_round_trip)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++)
         assert_int_equal(efs_predictor_by_name(efs_predictor_name(kind)), kind);
@@ -37,7 +37,7 @@ TEST(refuses_bad_numbers)
     efs_predictor_free(NULL);
 }
 
-TEST(refuses_what_cannot_be)
+TEST(refuses_invalid_observations)
 {
     const uint16_t twice[] = {1, 1}, beyond[] = {0, EXPERTS}, good[] = {0, 1};
     const float bad_scores[] = {0.5F, NAN}, below[] = {0.5F, -1};
@@ -78,7 +78,7 @@ static void check_guesses(const struct efs_prediction *guess, int count)
 }
 
 /* Predictions are sorted and distinct and have valid probabilities, also after an omitted layer or a prompt. */
-TEST(guesses_are_well_formed)
+TEST(predictions_are_well_formed)
 {
     const uint16_t prompt[] = {5, 4, 3, 2, 1, 0};
     const struct efs_predict_observation whole = {1, prompt, NULL, EXPERTS, 0, NULL},
@@ -108,7 +108,7 @@ TEST(guesses_are_well_formed)
     }
 }
 
-TEST(layers_ahead_may_be_of_the_next_token)
+TEST(predictions_cross_tokens)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST);
     struct efs_prediction guess;
@@ -143,7 +143,7 @@ TEST(same_calls_same_answers)
 }
 
 /* With learning off, observations of one sequence do not change the predictions of another. */
-TEST(sequences_are_apart)
+TEST(sequences_are_independent)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *alone = predictor_new(&small, kind), *beside = predictor_new(&small, kind);
@@ -213,7 +213,7 @@ static uint8_t *save(const struct efs_predictor *p, size_t *size)
     return bytes;
 }
 
-TEST(learned_is_kept)
+TEST(state_round_trip)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind), *other = predictor_new(&small, kind);
@@ -244,7 +244,7 @@ TEST(learned_is_kept)
 }
 
 /* Counts are halved before they overflow, also those of an expert that every token chooses. */
-TEST(learned_for_long_is_kept)
+TEST(counts_do_not_overflow)
 {
     for (enum efs_predictor_kind kind = 0; kind < EFS_PREDICTORS; kind++) {
         struct efs_predictor *p = predictor_new(&small, kind);
@@ -324,7 +324,7 @@ TEST(damaged_bytes_are_refused)
     }
 }
 
-TEST(of_another_shape_is_refused)
+TEST(state_of_another_shape_is_refused)
 {
     struct efs_predict_config other = small;
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_REQUEST), *q;
@@ -369,7 +369,7 @@ static int read_some(void *from, uint64_t at, void *bytes, size_t size)
     return 0;
 }
 
-TEST(what_cannot_be_read_is_not_learned)
+TEST(unreadable_state_is_not_loaded)
 {
     struct efs_predictor *p = predictor_new(&small, EFS_PREDICT_MIXED);
     uint8_t *nothing, *bytes, *after;

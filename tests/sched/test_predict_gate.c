@@ -54,7 +54,7 @@ TEST(no_gates_no_predictor)
     assert_true(efs_predictor_needs_states(EFS_PREDICT_LINEAR));
 }
 
-TEST(states_are_numbers)
+TEST(state_format)
 {
     const float bad[][WIDTH] = {{NAN, 0}, {0, INFINITY}, {-1e7F, 0}};
     const uint16_t experts[] = {0, 1};
@@ -81,7 +81,7 @@ TEST(states_are_numbers)
 }
 
 /* Applies the routers of later layers to this state: each layer has another favourite for the same direction. */
-TEST(routers_are_read_early)
+TEST(early_router_evaluation)
 {
     static const enum efs_predictor_kind kinds[] = {EFS_PREDICT_OFFLOADING, EFS_PREDICT_HYBRIMOE, EFS_PREDICT_DALI,
                                                     EFS_PREDICT_LINEAR};
@@ -119,7 +119,7 @@ TEST(probabilities_are_of_being_chosen)
     efs_predictor_free(p);
 }
 
-TEST(hybrimoe_goes_by_scores_else)
+TEST(hybrimoe_falls_back_to_scores)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_HYBRIMOE);
 
@@ -135,7 +135,7 @@ TEST(hybrimoe_goes_by_scores_else)
     efs_predictor_free(p);
 }
 
-TEST(dali_adds_what_layers_add)
+TEST(dali_adds_layer_residuals)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_DALI), *stale = begin(EFS_PREDICT_OFFLOADING);
 
@@ -155,7 +155,7 @@ TEST(dali_adds_what_layers_add)
 }
 
 /* The predictor learns choices that the router itself would not make, separately for each distance and state. */
-TEST(linear_learns_what_follows)
+TEST(linear_learns_choices)
 {
     struct efs_predictor *p = begin(EFS_PREDICT_LINEAR);
     struct efs_prediction guess[2];

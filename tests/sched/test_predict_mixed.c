@@ -57,7 +57,7 @@ static double recall(struct efs_predictor *p, enum way way, unsigned iterations,
     return (double)right / asked;
 }
 
-TEST(learns_each_way)
+TEST(learns_each_dependence)
 {
     for (enum way way = 0; way < WAYS; way++) {
         struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
@@ -80,7 +80,7 @@ TEST(follows_a_change)
 }
 
 /* Of ten experts chosen at random, the predicted probabilities must be close to the true ones. */
-TEST(probabilities_come_true)
+TEST(probabilities_are_calibrated)
 {
     struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
     struct cases cases = {7};
@@ -108,7 +108,7 @@ TEST(probabilities_come_true)
     efs_predictor_free(p);
 }
 
-TEST(learns_nothing_when_told)
+TEST(learning_off)
 {
     struct efs_predictor *p = predictor_new(&model, EFS_PREDICT_MIXED);
     size_t size = efs_predict_save(p, NULL, 0);

@@ -85,7 +85,7 @@ TEST(fmoe_matches_the_trajectory)
 }
 
 /* Without embeddings the predictions for the first layers are those that followed the most similar iteration. */
-TEST(fmoe_takes_what_followed)
+TEST(fmoe_copies_similar_iteration)
 {
     struct efs_predict_config config = small;
     struct efs_prediction guess[2];
@@ -157,7 +157,7 @@ TEST(fmoe_fetches_until_delta)
 }
 
 /* A store of two maps; with d = 2 of 3 layers ahead, RDY = 2/3 semantic + 1/3 trajectory. */
-TEST(fmoe_gives_up_the_most_redundant)
+TEST(fmoe_evicts_most_redundant)
 {
     static const uint8_t like_b[LAYERS][CHOSEN] = {{2, 3}, {2, 3}, {4, 5}};
     struct efs_predict_config config = small;
@@ -183,7 +183,7 @@ TEST(fmoe_gives_up_the_most_redundant)
 
 /* When a map is replaced in the middle of an iteration of another sequence, its products cover the whole iteration:
  * they equal those of a store that had this map from the start. */
-TEST(fmoe_products_are_kept_up)
+TEST(fmoe_products_are_updated)
 {
     struct efs_predict_config config = {
         .layers = 5, .experts = 12, .chosen = 2, .distances = 2, .sequences = 2, .tuning = {.maps = 6}};

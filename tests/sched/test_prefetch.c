@@ -192,7 +192,7 @@ static void script_step(struct efs_prefetch *q, const struct script *script, con
         fail_msg("%s: \"%s\": %s", script->what, step, did);
 }
 
-TEST(scripts_hold)
+TEST(scripted_cases)
 {
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
         struct efs_prefetch *q = queue_new(&wide);

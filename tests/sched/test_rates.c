@@ -26,7 +26,7 @@ static struct efs_rates_burst burst_of(uint64_t bytes, double latency_ns, double
                                     .waves = waves};
 }
 
-TEST(begins_as_measured)
+TEST(starts_from_profile)
 {
     struct efs_rates r;
     struct efs_rates_now now;
@@ -42,7 +42,7 @@ TEST(begins_as_measured)
 }
 
 /* A profile with impossible numbers is ignored: the built-in defaults remain. */
-TEST(a_profile_must_be_possible)
+TEST(invalid_profile_is_ignored)
 {
     const struct efs_rates_start bad[] = {{0}, {0, 1e5, 1e9}, {1e9, -1, 1e9}, {1e9, 1e5, NAN}, {INFINITY, 1e5, 1e9}};
     struct efs_rates r;
@@ -113,7 +113,7 @@ TEST(finds_how_reads_end)
 }
 
 /* Samples of the previous speed decay: the estimate is within 8 % after 4000 bursts and 64 GiB. */
-TEST(the_past_fades)
+TEST(old_samples_decay)
 {
     struct efs_rates r;
     struct efs_rates_now now;
@@ -131,7 +131,7 @@ TEST(the_past_fades)
     assert_double_equal(now.decode_each[EFS_DECODE_READ], 10e9, 1); /* no samples of this kind */
 }
 
-TEST(decodes_are_counted_apart)
+TEST(decode_kinds_are_separate)
 {
     struct efs_rates r;
     struct efs_rates_now now;
@@ -148,7 +148,7 @@ TEST(decodes_are_counted_apart)
 }
 
 /* A burst or a decode that takes a minute counts as at most 8 times the usual time. */
-TEST(one_bad_sample_is_one_sample)
+TEST(outliers_are_capped)
 {
     struct efs_rates r;
     struct efs_rates_now before, after;

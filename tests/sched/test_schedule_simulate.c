@@ -100,7 +100,7 @@ TEST(overlap)
 }
 
 /* Operations of cost 0 end at time 0. */
-TEST(nothing_to_wait_for)
+TEST(zero_cost_operations)
 {
     struct efs_task_expert expert = {.tensors = 2};
     struct efs_task_tensor tensors[2] = {{.state = EFS_TASK_M, .shards = 3}, {.state = EFS_TASK_C, .shards = 1}};
@@ -204,7 +204,7 @@ TEST(a_busy_disk)
     assert_int_equal(r.busy_ns[EFS_ON_IO], 13);
 }
 
-TEST(laws_hold)
+TEST(random_schedules_are_valid)
 {
     const struct random_limits small = {4, 2, 2, 3, 9, 20, 20, 9, 30, 1, false};
     const struct random_limits usual = {8, 3, 3, 4, 9, 30, 30, 5, 60, 1, true};

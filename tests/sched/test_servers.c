@@ -23,7 +23,7 @@ static struct efs_servers_config config(void)
 static const uint8_t halves[] = {1, 1, 0, 0, 0, 0, 1, 1};
 static const uint16_t here[] = {0, 1, 1, 0}, there[] = {2, 3, 3, 2}, both[] = {0, 2};
 
-TEST(local_experts_take_turns)
+TEST(local_experts_are_serialized)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};
@@ -36,7 +36,7 @@ TEST(local_experts_take_turns)
     efs_servers_free(&r);
 }
 
-TEST(calls_elsewhere_wait_for_link_and_server)
+TEST(remote_calls_wait_for_link_and_server)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 0, .server = 0, .prompt = 1, .tokens = 1, .ids = there},
@@ -131,7 +131,7 @@ TEST(a_review_changes_the_placement)
     efs_servers_free(&r);
 }
 
-TEST(what_cannot_be_is_refused)
+TEST(invalid_arguments)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q[] = {{.arrival_s = 3, .server = 0, .prompt = 1, .tokens = 1, .ids = here},
@@ -195,7 +195,7 @@ static bool stop_now(void *arg)
     return true;
 }
 
-TEST(stops_when_asked_to)
+TEST(stops_on_request)
 {
     struct efs_servers_config c = config();
     const struct efs_servers_request q = {.arrival_s = 5, .server = 0, .prompt = 1, .tokens = 1, .ids = here};

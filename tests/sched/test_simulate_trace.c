@@ -146,7 +146,7 @@ TEST(states_decide_reads)
     }
 }
 
-TEST(errors_end_it)
+TEST(errors_stop_simulation)
 {
     const uint32_t experts[] = {0, 3};
     struct efs_trace_request requests[] = {{0, 0, 2, experts, NULL}, {1, 0, 2, experts, NULL}};
@@ -229,7 +229,7 @@ static void piece_done(void *arg)
  * The disk is idle for 100 ns until the first request: 15 pieces of 7, the last of which ends 5 ns later. Then the
  * expert is read in 14, and decoded and run as without prefetch. From the end of that read on the disk is idle again.
  */
-TEST(guesses_fill_the_time_of_the_disk)
+TEST(prefetch_uses_idle_disk)
 {
     const uint32_t expert[] = {1};
     const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 1, 1, expert, NULL}};
@@ -262,7 +262,7 @@ TEST(guesses_fill_the_time_of_the_disk)
 }
 
 /* With no pieces left, or no reads of the request, prefetch delays nothing. */
-TEST(an_idle_disk_makes_nothing_later)
+TEST(prefetch_delays_nothing)
 {
     const uint32_t expert[] = {1};
     const struct efs_trace_request requests[] = {{1, 0, 1, expert, NULL}, {2, 0, 1, expert, NULL}};

@@ -24,7 +24,7 @@ static unsigned play(struct efs_trial *t, unsigned steps, double with, double no
     return count;
 }
 
-TEST(what_is_faster_stays)
+TEST(faster_mode_is_kept)
 {
     struct efs_trial t;
     uint64_t random = 1;
@@ -36,7 +36,7 @@ TEST(what_is_faster_stays)
     assert_true(fabs(efs_trial_ratio(&t) - 0.8) < 0.1);
 }
 
-TEST(what_is_slower_is_left_and_hardly_tried)
+TEST(slower_mode_is_rarely_tried)
 {
     struct efs_trial t;
     uint64_t random = 2;
@@ -47,7 +47,7 @@ TEST(what_is_slower_is_left_and_hardly_tried)
     assert_true(fabs(efs_trial_ratio(&t) - 1.2) < 0.15);
 }
 
-TEST(it_changes_its_mind)
+TEST(choice_follows_speed)
 {
     struct efs_trial t;
     uint64_t random = 3;
@@ -73,7 +73,7 @@ TEST(drift_is_no_difference)
 }
 
 /* Blocks interrupted by other work are not compared: here only that work makes those with the mode slow. */
-TEST(other_work_is_not_compared)
+TEST(interrupted_blocks_are_ignored)
 {
     struct efs_trial t;
 
@@ -87,7 +87,7 @@ TEST(other_work_is_not_compared)
 }
 
 /* A step's time depends on its work, 1 to 9 units, and is 10 % shorter with the mode. */
-TEST(work_that_differs_hides_nothing)
+TEST(varying_work)
 {
     struct efs_trial t;
     uint64_t random = 4;
@@ -107,7 +107,7 @@ TEST(work_that_differs_hides_nothing)
 
 /* As with another process that keeps the disk busy: the cost of prefetch is hidden in the variance of tokens, and must
  * cost less than 1 % in total. */
-TEST(what_cannot_be_told_costs_hardly_anything)
+TEST(noise_costs_little)
 {
     for (unsigned slower = 1050; slower <= 1300; slower += 50) {
         double lost = 0, all = 0;
@@ -124,7 +124,7 @@ TEST(what_cannot_be_told_costs_hardly_anything)
     }
 }
 
-TEST(what_makes_no_difference_is_left)
+TEST(no_difference_turns_mode_off)
 {
     struct efs_trial t;
     uint64_t random = 5;
@@ -135,7 +135,7 @@ TEST(what_makes_no_difference_is_left)
 }
 
 /* Another process starts to use the disk: blocks take longer, and the trial measures both modes again at once. */
-TEST(times_that_change_are_looked_at)
+TEST(change_of_speed_restarts_trial)
 {
     struct efs_trial t;
     uint64_t random = 6;

@@ -36,7 +36,7 @@ def refused_complete(said):
 
 def killed(nth, *arguments):
     """Whether it was killed, before its end; a run with fewer calls must succeed."""
-    process = Signalled(nth, *arguments)
+    process = SignalledPacker(nth, *arguments)
     status, said = process.end()
     if status != -signal.SIGKILL:
         check("what is not killed makes fewer calls, and succeeds", process.calls < nth and
@@ -103,10 +103,10 @@ def reclaimed(generator, end):
                                                                 left, os.listdir(folder))
 
 
-calls = {options: calls_of(*options, model, out) for options in (("--force",), ("--force", "--verify"))}
+calls = {options: count_write_calls(*options, model, out) for options in (("--force",), ("--force", "--verify"))}
 shutil.copytree(model, work)
 os.remove(out)
-calls["--reclaim", "--yes"] = calls_of("--reclaim", "--yes", work, out)
+calls["--reclaim", "--yes"] = count_write_calls("--reclaim", "--yes", work, out)
 note(f"calls that change files: {calls}")
 for before, options in (("old", ()), ("nothing", ()), ("old", ("--verify",))):
     bad = []

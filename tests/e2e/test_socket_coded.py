@@ -2,7 +2,7 @@
 """Coded experts over the socket, by hand: chunks as in the store, in windows that clients cannot write to; their share
 of the budget; clients that request too much or are killed; and segments that are freed while clients still map them."""
 from e2e import *
-from handout import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
+from socket_packets import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -28,13 +28,13 @@ def numbers_of(mount, *names):
 
 
 files = {(layer, n): data for layer in (0, 1) for n, data in enumerate(
-    data for name, data in sorted(experts_by_the_daemon(store).items()) if f"L{layer:02}" in name)}
+    data for name, data in sorted(experts_without_passthrough(store).items()) if f"L{layer:02}" in name)}
 with open(store, "rb") as file:
     stored = file.read()
 
 mount = Mount(store, "budget=128M")
 need_passthrough(mount)
-check("coded experts are handed out", mount.told("handout")["coded"] == "yes")
+check("coded experts are handed out", mount.fields("handout")["coded"] == "yes")
 
 print("-- asks and answers")
 one = Client(mount)
@@ -81,7 +81,7 @@ one.send(ASK, [(5, 1, 2 | WITH_LAYOUT)], form=ANY)
 check("what is full comes full", window[:2] == (1, 0) and one.file(one.answer()) == files[0, 5])
 check("else it comes coded", one.chunks(*coded(one, [3], form=ANY, tags=0)[3])[0] == first[3][1])
 one.send(DROP, [(0, 0, tag) for tag in (1, 2, 3)])
-check("both are let go of", mount.all_at_rest())
+check("both are let go of", mount.wait_idle())
 
 print("-- killed, stopped, greedy")
 out, into = os.pipe()
@@ -112,7 +112,7 @@ check("one that does not listen holds up nobody", one.chunks(*coded(one, [1])[1]
 drop(one, [1])
 os.kill(pid, signal.SIGKILL)
 os.waitpid(pid, 0)
-check("and leaves nothing", mount.all_at_rest(), mount.stat())
+check("and leaves nothing", mount.wait_idle(), mount.stat())
 late = Client(mount)
 for turn in range(60):  # more than the socket holds: the rest waits until it is read
     late.send(ASK, [(n, 1, turn * EXPERTS + n | WITH_LAYOUT) for n in range(EXPERTS)], form=AS_CODED)
@@ -160,17 +160,17 @@ try:
 except TimeoutError:
     one.socket.settimeout(30)
 check("some of a request came, and not all of it", 0 < len(here) < EXPERTS, here)
-check("who waits for all of it is told", one.stuck(range(EXPERTS), 77))
-check("who waits for what fits is not", not one.stuck(here, 78, seconds=0.5))
-check("nor who waits for others", not two.stuck([9], 79, seconds=0.5))
+check("who waits for all of it is told", one.reports_deadlock(range(EXPERTS), 77))
+check("who waits for what fits is not", not one.reports_deadlock(here, 78, seconds=0.5))
+check("nor who waits for others", not two.reports_deadlock([9], 79, seconds=0.5))
 for _ in range(EXPERTS - len(here)):
     one.send(DROP, [(0, 0, here.pop())])
     here.append(one.coded()[0])
-check("the rest came when others were dropped", not one.stuck(here, 80, seconds=0.5))
+check("the rest came when others were dropped", not one.reports_deadlock(here, 80, seconds=0.5))
 one.send(DROP, [(0, 0, tag) for tag in here])
 check("and what another waits for", two.coded()[:2] == (9, 0))
 two.send(DROP, [(0, 0, 9)])
-check("nothing is held", mount.all_at_rest(), mount.stat())
+check("nothing is held", mount.wait_idle(), mount.stat())
 
 
 def library_waits(form):
@@ -195,7 +195,7 @@ for form in (api.FORM_FULL, api.FORM_CODED):
     said = library_waits(form)
     expected = 0 if form == api.FORM_FULL else -errno.EDEADLK  # full experts without memory are read as files
     check(f"form {form}: the library gets all of them, one by one", said == (expected, EXPERTS), said)
-check("nothing is held", mount.all_at_rest(), mount.stat())
+check("nothing is held", mount.wait_idle(), mount.stat())
 
 print("-- told on and on")
 for layer in (0, 1):
@@ -209,7 +209,7 @@ check("all of it was taken", two.coded()[:2] == (5, -22))
 check("those that come already are not waited for again", mount.count("inflight") <= before + 200, (before, mount.stat()))
 one.close()
 one = Client(mount)
-check("nothing is left of it", mount.all_at_rest(), mount.stat())
+check("nothing is left of it", mount.wait_idle(), mount.stat())
 
 print("-- segments that leave")
 one.close()

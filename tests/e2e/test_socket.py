@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from handout import AS_CODED, ASK, DROP, LIST, NOTIFY, STUCK, UNMAPPED, WITH_LAYOUT, Client, packet, wait_for
+from socket_packets import AS_CODED, ASK, DROP, LIST, NOTIFY, STUCK, UNMAPPED, WITH_LAYOUT, Client, packet, wait_for
 
 need_fuse()
 model, store = shared()
@@ -11,7 +11,7 @@ model, store = shared()
 class Socket(Client):
     """Tries to write to each window, and keeps no descriptor."""
 
-    def take(self, window, fd, window_bytes):
+    def map_window(self, window, fd, window_bytes):
         try:
             mmap.mmap(fd, window_bytes, prot=mmap.PROT_READ | mmap.PROT_WRITE)
             check("a window cannot be written", False)
@@ -96,13 +96,13 @@ wrong = {
 for name, data in wrong.items():
     other = Socket(mount)
     other.socket.send(data)
-    check(f"{name}: cut off", other.cut_off())
+    check(f"{name}: cut off", other.disconnected())
 check("what was right goes on", one.send(ASK, [(2, 1, 9)]) is None and one.file(one.answer()) == files[0, 2])
 other = Socket(mount)
 other.send(ASK, [(1, 1, 1)])
 other.answer()
 other.socket.send(packet(ASK, [(2, 1, 1)]))
-check("a tag that is in use: cut off", other.cut_off())
+check("a tag that is in use: cut off", other.disconnected())
 one.send(DROP, [(0, 0, tag) for tag in (7, 8, 9, 5, 70000)])
 check("nothing is held by those that were cut off", wait_until(lambda: mount.count("leased_experts") == 0), mount.control("experts"))
 
@@ -183,5 +183,5 @@ one.send(ASK, [(6, 1, 1)])
 held = one.answer()
 mount.unmount()
 check("what is held stays as it was when the mount is gone", one.file(held) == files[0, 6])
-check("and the socket says so", one.cut_off())
+check("and the socket says so", one.disconnected())
 done()
