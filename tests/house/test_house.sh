@@ -211,5 +211,6 @@ done
 while IFS= read -r file; do complain "$file: no SPDX line"; done < <(
     git ls-files -z '*.c' '*.h' '*.cu' '*.py' 2>/dev/null | xargs -0 -r grep -L 'SPDX-License-Identifier: Apache-2.0')
 
+python3 tests/house/rooms.py --check || complain "the picture of the rooms"
 [ "$bad" = 0 ] && echo "the house's rules hold"
 exit $bad
