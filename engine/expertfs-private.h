@@ -29,6 +29,9 @@ void efs_memory(struct efs_memory *memory);
 /* The budget that budget_bytes = 0 would choose now: half of what is available, which leaves the other half to the page
  * cache. */
 uint64_t efs_auto_budget(void);
+/* Makes a message of struct efs_error one line, for a log: replaces the newline before its hint by "; ". room: of text;
+ * the message stays unchanged if the result does not fit. */
+void efs_join_hint(char *text, size_t room);
 /* "8G", "512M", "1.5G", "65536", "2GiB": bytes, binary units K M G T. -EINVAL: not a size; -ERANGE: too large. */
 errint_t efs_parse_size(const char *text, uint64_t *bytes);
 

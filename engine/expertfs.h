@@ -7,7 +7,7 @@
  * library.
  *
  * Functions return 0 or -errno (errint_t) unless they say otherwise, never print and never exit. struct efs_error
- * receives one line with the file, the offset and a way out, for the caller to print once; it may be NULL.
+ * receives a message with the file, the offset and a way out, for the caller to print once; it may be NULL.
  *
  * Structs may change until release 1.0.0: build a program with the headers of its library. In a struct that the caller
  * fills in, 0 selects the default of every member.
@@ -37,7 +37,8 @@ typedef int errint_t; /* 0 or -errno */
 #define EFS_API __attribute__((visibility("default")))
 
 struct efs_error {
-    char text[1024]; /* one line, no newline; "": no error */
+    /* One line without a newline; a way out may follow as a second one, "\nhint: ...". "": no error. */
+    char text[1024];
 };
 /* printf into err (may be NULL) and return code. */
 EFS_API errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
@@ -132,7 +133,8 @@ struct efs_client_options {
     bool no_state;           /* neither read nor write the state directory */
     bool warm;               /* read all experts into empty memory while the disk is idle, if all of them fit */
     const char *prefetch;    /* a value for efs_set(); NULL: off */
-    void (*log)(void *arg, enum efs_log_level level, const char *line); /* called by any thread; may be NULL */
+    /* Called by any thread; may be NULL. line may contain a hint, as efs_error.text. */
+    void (*log)(void *arg, enum efs_log_level level, const char *line);
     void *log_arg;
 };
 

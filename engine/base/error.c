@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* error.c - error messages and the version string. */
-#include "expertfs.h"
-
+#include "expertfs-private.h"
 #include "text.h"
 
 #include <stdarg.h>
@@ -17,9 +16,24 @@ const char *efs_version(void)
     return EFS_VERSION_STRING;
 }
 
-/* Messages contain names from outside: replaces newlines, control characters and bytes that are not UTF-8 with '?',
- * so that a message is one line and contains no terminal escapes. */
-static void make_printable(char *text)
+#define HINT "\nhint: "
+
+/* The last HINT in text, if it is one of the format or of a message that the format ends with; NULL: none. A name with
+ * a newline in it makes none. */
+static const char *hint_of(const char *text, const char *format)
+{
+    size_t bytes = strlen(format);
+    bool allowed = strstr(format, HINT) || (bytes >= 2 && strcmp(format + bytes - 2, "%s") == 0);
+    const char *hint = NULL;
+
+    for (const char *at = text; allowed && (at = strstr(at, HINT)); at++)
+        hint = at;
+    return hint;
+}
+
+/* Messages contain names from outside: replaces newlines except that of the hint, control characters and bytes that
+ * are not UTF-8 with '?', so that a message contains no terminal escapes. */
+static void make_printable(char *text, const char *hint)
 {
     size_t left = strlen(text);
 
@@ -27,7 +41,7 @@ static void make_printable(char *text)
         unsigned char c = (unsigned char)text[0];
         size_t n = efs_utf8_character(text, left);
         bool control = c < 0x20 || c == 0x7F || (n == 2 && c == 0xC2 && (unsigned char)text[1] < 0xA0);
-        if (n == 0 || control) {
+        if (n == 0 || (control && text != hint)) {
             n = n ? n : 1;
             memset(text, '?', n);
         }
@@ -46,6 +60,17 @@ errint_t efs_fail(struct efs_error *err, errint_t code, const char *format, ...)
     if (vsnprintf(err->text, sizeof(err->text), format, args) < 0)
         err->text[0] = '\0';
     va_end(args);
-    make_printable(err->text);
+    make_printable(err->text, hint_of(err->text, format));
     return code;
+}
+
+void efs_join_hint(char *text, size_t room)
+{
+    char *hint = strstr(text, HINT);
+    size_t used = hint ? strlen(text) + 1 : 0;
+
+    if (!hint || used == room)
+        return;
+    memmove(hint + 1, hint, used - (size_t)(hint - text));
+    memcpy(hint, "; ", 2);
 }

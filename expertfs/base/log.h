@@ -12,7 +12,8 @@
 
 /* Sets the destination of messages, also of libfuse's. Call before starting threads. */
 void efsd_log_open(bool foreground);
-/* Logs one line, without newline. Any thread. */
+/* Logs one line, without newline. It may end with "\nhint: ...", a second line on stderr; syslog gets "; hint: ...".
+ * Any thread. */
 void efsd_log(enum efs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same, with the signature of efs_options.log. */
 void efsd_log_line(void *arg, enum efs_log_level level, const char *line);

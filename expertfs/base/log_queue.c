@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "expertfs-private.h"
+
 struct queue_line {
     struct queue_line *next;
     size_t bytes; /* of this allocation */
@@ -52,7 +54,9 @@ static bool line_write(int priority, const char *text)
 {
     char line[2048];
     if (priority != EFSD_LOG_STDERR) {
-        syslog(priority, "%s", text);
+        snprintf(line, sizeof(line), "%s", text);
+        efs_join_hint(line, sizeof(line));
+        syslog(priority, "%s", line);
         return true;
     }
     size_t bytes = (size_t)snprintf(line, sizeof(line), "%s\n", text);

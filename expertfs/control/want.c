@@ -8,6 +8,7 @@
 #include "want.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +30,9 @@ bool efsd_is_writable(const struct efsd *daemon, uint32_t node)
 static errint_t message_done(struct efsd *daemon, uid_t user, struct efsd_messages *messages, errint_t rc,
                              const struct efs_error *err)
 {
-    const char *why = *err->text ? err->text : strerror(-rc);
+    char why[sizeof(err->text)];
+    snprintf(why, sizeof(why), "%s", *err->text ? err->text : strerror(-rc));
+    efs_join_hint(why, sizeof(why)); /* refused_last is a line of a control file */
     pthread_mutex_lock(&daemon->tuning.lock);
     messages->accepted += !rc;
     messages->refused += rc != 0;

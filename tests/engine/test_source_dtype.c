@@ -2,6 +2,7 @@
 /* Sizes of tensors by type and shape; text of errors. */
 #include "test.h"
 #include "dtype.h"
+#include "expertfs-private.h"
 #include "layout.h"
 
 TEST(sizes_tensors)
@@ -78,6 +79,23 @@ TEST(names_types)
     assert_int_equal(efs_dtype_from_ggml(30), EFS_DTYPE_BF16);
     assert_int_equal(efs_dtype_from_ggml(2), EFS_DTYPE_GGML + 2);
     assert_int_equal(efs_dtype_from_ggml(UINT32_MAX), EFS_DTYPE_NONE);
+}
+
+/* A hint of the format or of the message that ends it keeps its newline, one in a name does not. */
+TEST(formats_hints)
+{
+    struct efs_error err;
+
+    efs_fail(&err, -1, "%s: x\nhint: %s", "a\nb\nhint: c", "d\ne");
+    assert_string_equal(err.text, "a?b?hint: c: x\nhint: d?e");
+    efs_fail(&err, -1, "%s: x", "a\nhint: b");
+    assert_string_equal(err.text, "a?hint: b: x");
+    efs_fail(&err, -1, "%s", "a\nhint: b");
+    assert_string_equal(err.text, "a\nhint: b");
+    efs_join_hint(err.text, sizeof("a\nhint: b")); /* no room */
+    assert_string_equal(err.text, "a\nhint: b");
+    efs_join_hint(err.text, sizeof("a; hint: b"));
+    assert_string_equal(err.text, "a; hint: b");
 }
 
 TEST(formats_errors)

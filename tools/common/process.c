@@ -15,7 +15,7 @@
 
 const char *tools_hint(errint_t rc)
 {
-    return rc == -ENOTCONN ? "; the daemon of that mount has ended: fusermount3 -u removes it" : "";
+    return rc == -ENOTCONN ? "\nhint: the daemon of that mount has ended; remove the mount with fusermount3 -u" : "";
 }
 
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
@@ -24,7 +24,8 @@ int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
         fprintf(stderr, "%s: interrupted\n", program);
         return TOOLS_EXIT_INTERRUPTED;
     }
-    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc), tools_hint(rc));
+    fprintf(stderr, "%s: %s%s\n", program, err->text[0] ? err->text : strerror(-rc),
+            strstr(err->text, "\nhint: ") ? "" : tools_hint(rc));
     return EXIT_FAILURE;
 }
 

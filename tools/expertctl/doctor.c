@@ -39,6 +39,7 @@ __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum 
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    efs_join_hint(text, sizeof(text)); /* a finding is one line */
     printf("%-7s %-12s %s\n", words[finding], topic, text);
     d->wrong += finding == WRONG;
 }

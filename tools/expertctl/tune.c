@@ -2,6 +2,7 @@
 /* tune.c - expertctl get and set: the extended attributes user.expertfs.* of a mount, a layer or an expert. */
 #include "expertctl.h"
 
+#include "expertfs-private.h"
 #include "mountpoint.h"
 #include "options.h"
 #include "size.h"
@@ -69,6 +70,7 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
                               name, path)
                    : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
     value[n] = '\0';
+    efs_join_hint(value, sizeof(value)); /* of answer */
     if (a->human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
         tools_size_print(bytes, value, sizeof(value));
     printf("%s%s%s\n", alone ? "" : name, alone ? "" : ": ", value);
@@ -149,7 +151,7 @@ static errint_t set_refused(const char *root, const char *path, const char *name
     case ERANGE:
     case ENOMEM:
         mount_answer(root, answer, sizeof(answer));
-        return efs_fail(err, rc, "%s: %.900s", path, *answer ? answer : strerror(-rc));
+        return efs_fail(err, rc, "%s: %s", path, *answer ? answer : strerror(-rc));
     case EPERM:
         if (geteuid() == 0 || (stat(root, &st) == 0 && st.st_uid == geteuid()))
             return efs_fail(err, rc, "%s: %s can only be read", path, name);

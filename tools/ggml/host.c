@@ -33,6 +33,7 @@ void efsg_log(enum ggml_log_level level, const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof(line), format, args);
     va_end(args);
+    efs_join_hint(line, sizeof(line));
     if (efsg_host.log)
         efsg_host.log(level, "expertfs: %s\n", line);
     else
