@@ -172,6 +172,9 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(call obj,$(SRC_tests_common)) $(BUILD
 $(BUILD)/tests/engine/test_record $(BUILD)/tests/tools/test_route $(BUILD)/tests/fuzz/test_fuzz_texts $(BUILD)/fuzz/fuzz_texts: $(BUILD)/obj/tools/moe-replay/base/route.o
 # Pauses between the steps of a demotion.
 $(BUILD)/tests/engine/test_demotion: BASE_LDFLAGS += -Wl,--wrap=efs_lock,--wrap=efs_unlock,--wrap=efs_shard_encode
+# Counts calls.
+$(BUILD)/tests/engine/test_request_cost: BASE_LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,pthread_mutex_lock malloc calloc realloc \
+  efs_workers_push efs_workers_push_first efs_workers_push_low)
 # Tests of the daemon link its objects. expertfs-faults is the daemon with wrapped calls that can be late or fail.
 # The daemon's include paths precede the engine's: headers with the same name are the daemon's.
 $(BUILD)/obj/tests/expertfs/%.o: INC_tests := $(INC_expertfs) $(INC_tests)
