@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels.h - arithmetic on memory: split and merge floats, code and decode exponents.
+ * kernels.h - splits and merges floats, codes and decodes exponents.
  *
- * Nothing here does I/O, starts threads or allocates. Every function is reentrant. The only state is the
- * dispatch table, which is filled once from the CPU's features (or from EXPERTFS_CPU, see efs_cpu_name()).
+ * kernels/ does the arithmetic on weights in memory: it splits, codes, decodes and multiplies them, on the CPU and, in
+ * cuda/, on GPUs. store/, pack/, cache/, planner/, serve/, gpu/ and compute/ of the engine and tools/bench_kernels call
+ * it. It never does I/O, starts threads or allocates.
+ *
+ * Every function is reentrant. The only state is the dispatch table, which is filled once from the CPU's features (or
+ * from EXPERTFS_CPU, see efs_cpu_name()).
  *
  * A float of any supported format is cut in two (ZipMoE 3.1, "bit-field decomposition"):
  *   E   one byte an element that holds the exponent field (BYTES: the whole byte),

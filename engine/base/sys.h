@@ -2,6 +2,10 @@
 /*
  * sys.h - wrappers of the system calls whose failure tests inject.
  *
+ * base/ wraps the operating system (system calls, threads, clocks, new files, /proc) and has the text, error and
+ * counter helpers that the rooms share. All rooms of the engine call it; the daemon and the tools call its public
+ * functions, such as efs_fail(). It never calls another room and never takes efs.lock.
+ *
  * sys.c implements the wrappers; the fault tests (tests/fault/) link another object with the same symbols. All return
  * the result or -errno. They retry on EINTR only.
  */

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* budget.h - enforces one budget for all memory of the engine: admits memory to it and chooses what to evict. */
+/*
+ * budget.h - admission to the budget, and eviction for it.
+ *
+ * budget/ enforces one budget for all memory of the engine: it admits memory and chooses the pool that must release
+ * some. planner/, prefetch/, fetch/, control/ and serve/ call it. It never reads the store and never calls sched/.
+ */
 #ifndef EFS_BUDGET_H
 #define EFS_BUDGET_H
 

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache.h - the cache state of the policy (sched/policy/policy.h): the pool that each expert is kept in, the moves that
- * requests lead to, and the sizes of the pools.
+ * cache.h - the cache state of the policy (sched/policy/policy.h).
  *
- * The cache state is the intended placement; memory follows it. Components of extents that it keeps are *protected*.
- * All other components in memory are *evictable* and are dropped when their memory is needed. So every component that
- * the state keeps is in memory or being loaded, and further ones may be; efs_cache_lost() corrects the state when kept
+ * cache/ keeps extents and decoded experts in memory, asks the policy which to keep, and evicts. budget/, planner/,
+ * prefetch/, fetch/, control/ and serve/ call it; the daemon calls efs_pool_info() and efs_experts_kept_full(). It
+ * never submits a read itself (core/ does when efs.lock is released) and never waits for one.
+ *
+ * The cache state has the pool that each expert is kept in, the moves that requests lead to, and the sizes of the
+ * pools. It is the intended placement; memory follows it. Components of extents that it keeps are *protected*. All
+ * other components in memory are *evictable* and are dropped when their memory is needed. So every component that the
+ * state keeps is in memory or being loaded, and further ones may be; efs_cache_lost() corrects the state when kept
  * components are lost. A move to a lower pool drops nothing at once but makes components evictable; a full expert that
  * moves to C, S or E is split and encoded by demote.c, never read.
  *

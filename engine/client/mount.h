@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mount.h - the experts of a mount, for client.c: handed out over its socket, or as files that worker threads open and
- * map; shared by requests, and open until evicted.
+ * mount.h - the experts of a mount, for client.c.
+ *
+ * client/ gives a runtime the experts of a mount or of a store, by the same calls. gpu/, compute/ and runtimes (ggml/,
+ * runmoe/, moe-replay/ and bench_gpu/ of tools/) call it. It never takes efs.lock and never includes a header of a room
+ * that serves a store.
+ *
+ * The experts of a mount come over its socket, or as files that worker threads open and map. They are shared by
+ * requests, and open until evicted.
  *
  *     mount.c          creation and end
  *     mount_begin.c, mount_wait.c, mount_watch.c    requests: start, waiting, events for poll(2)

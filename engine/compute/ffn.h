@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ffn.h - private to compute/: an expert of a mixture that is being run. */
+/*
+ * ffn.h - private to compute/: an expert of a mixture that is being run.
+ *
+ * compute/ runs the experts of a layer on threads or by gpu/, and computes single products. Only runtimes call it,
+ * through expertfs-compute.h: ggml/, runmoe/ and moe-replay/ of tools/. It never does I/O, and is never called by
+ * another room of the engine.
+ */
 #ifndef EFS_FFN_H
 #define EFS_FFN_H
 

@@ -2,8 +2,12 @@
 /*
  * tune_text.h - parses and prints the values of efs_set() and efs_get().
  *
- * Independent of a served store. Numbers are rounded to 1e-6. The parsers return 0 or -EINVAL; err (may be NULL) then
- * lists the allowed values.
+ * control/ sets and returns the tunables of a served store as text, and pins experts for users. serve/ calls it, and
+ * base/ and control/ of the daemon and the tools by efs_set(), efs_get() and efs_pin(). It never keeps a value (the
+ * room that the tunable belongs to does) and never starts a thread.
+ *
+ * The functions of this file are independent of a served store. Numbers are rounded to 1e-6. The parsers return 0 or
+ * -EINVAL; err (may be NULL) then lists the allowed values.
  */
 #ifndef EFS_TUNE_TEXT_H
 #define EFS_TUNE_TEXT_H

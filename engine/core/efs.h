@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * efs.h - shared by the rooms that serve a store: the store, its threads, one lock, the deferred work, and the numbers
- * of the budget. A room's own state is behind its pointer.
+ * efs.h - struct efs: the store, its threads, one lock, deferred work, the numbers of the budget.
+ *
+ * core/ has the state that the rooms of a served store share, its lock, and the work that is deferred until the lock is
+ * released. trace/, cache/, budget/, planner/, prefetch/, fetch/, control/ and serve/ call it; client/ calls its check
+ * for forked processes. It never includes a header of these rooms, which it calls only through struct efs_hooks, and
+ * never does I/O itself.
+ *
+ * A room's own state is behind its pointer.
  *
  * One lock (efs.lock) guards all members that change after the start and are not atomic; it is never held during I/O,
  * decoding or a callback.

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fetch.h - loads experts in the order in which they were requested: reads are submitted in that order, and an idle
- * worker decodes the first shard of that order that is in memory. A *fetch* loads one expert, full or coded; a *batch*
- * is the fetches that are started together.
+ * fetch.h - loads experts in the order in which they were requested.
+ *
+ * fetch/ serves requests: it loads experts and ranges of files, and grants leases on experts. client/, serve/, all
+ * rooms of the daemon except base/, and runmoe call it. It never submits a read itself (core/ does when efs.lock is
+ * released) and never calls a policy: cache/ does.
+ *
+ * Reads are submitted in the order of the requests, and an idle worker decodes the first shard of that order that is in
+ * memory. A *fetch* loads one expert, full or coded; a *batch* is the fetches that are started together.
  *
  * ZipMoE's Algorithm 1 (sched/schedule/) is not used here: on a real disk it takes no less time than this order.
  */

@@ -2,6 +2,10 @@
 /*
  * device_internal.h - private to engine/gpu/: a device, its requests, experts being copied to it.
  *
+ * gpu/ keeps experts in device memory (pool G) and runs them there. compute/ calls it, client/ through the table of
+ * device_ops.h, runtimes through expertfs-gpu.h, and tools/bench_kernels uses its driver.h. It never reads a store
+ * (client/ delivers the experts) and never links to CUDA: driver.c loads libcuda.so.1 at run time.
+ *
  * For experts in pool G a request is complete at once. It requests the missing ones from the client in coded form, and
  * the thread `efs-gpu` copies them to the device: a stream copies as much of an expert as fits in a slot; another one
  * waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the

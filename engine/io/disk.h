@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * disk.h - the I/O thread. It owns an io_uring, with the store's file and the chunk pool's segments registered, and is
- * the only thread that reads the store while it is served.
+ * disk.h - the I/O thread.
+ *
+ * io/ runs the reads of a served store on one thread and jobs on the decode workers, and measures the rates of both.
+ * core/, cache/, budget/, planner/, prefetch/, fetch/ and serve/ call it. It never takes efs.lock, except in callbacks,
+ * and never knows experts: it gets offsets, memory and jobs.
+ *
+ * The I/O thread owns an io_uring, with the store's file and the chunk pool's segments registered, and is the only
+ * thread that reads the store while it is served.
  */
 #ifndef EFS_DISK_H
 #define EFS_DISK_H

@@ -2,6 +2,11 @@
 /*
  * arena.h - memory of the chunk pool: segments backed by huge pages, divided into granules of 4 KiB.
  *
+ * memory/ provides the memory of the pools: segments of the chunk pool (arena), memory files of decoded experts
+ * (memfile.h), NUMA nodes, and the amount of memory that is left. io/, cache/, budget/, planner/, fetch/, control/,
+ * serve/ and gpu/ call it, core/ contains its arena; the daemon and the tools call efs_memory() and efs_auto_budget().
+ * It never takes efs.lock and never reads a store.
+ *
  * Each memory node of the machine has one range of addresses, reserved when the arena is initialized; a segment is a
  * part of one range. Adding a segment makes its part accessible and binds its pages to the node; dropping it releases
  * the pages and keeps the addresses reserved. If addresses cannot be reserved, each segment is mapped separately. If a

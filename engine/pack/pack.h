@@ -2,6 +2,10 @@
 /*
  * pack.h - shared by the parts of the packer.
  *
+ * pack/ converts a checkpoint into a store, as a new file or in place of the source (reclaim.h). Only tools call it:
+ * mkexpertfs, and expertctl and tools/common for checks. It never prints, and is never called by another room of the
+ * engine.
+ *
  *   pack.c          efs_pack(): the sequence of steps
  *   pack_plan.c     catalogue -> index tables: the content of the store, without reading weights
  *   pack_source.c   reads the source files

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan_thread.h - the plan thread: loads or measures the profile, keeps the request history, plans the pools, plans
- * again on drift, and saves the counts (ZipMoE 3.4). It releases efs.lock while it plans, reads or writes.
+ * plan_thread.h - the plan thread.
+ *
+ * planner/ measures the machine, counts requests and divides the budget among the pools (ZipMoE 3.4). prefetch/,
+ * fetch/, control/, serve/ and compute/ call it; expertctl and moe-replay use its profiles and counts. It never holds
+ * efs.lock while it measures, computes a plan, or reads or writes a file.
+ *
+ * The thread loads or measures the profile, keeps the request history, plans the pools, plans again on drift, and saves
+ * the counts.
  */
 #ifndef EFS_PLAN_THREAD_H
 #define EFS_PLAN_THREAD_H

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * prefetcher.h - prefetch: reads predicted experts before they are requested. Predictions come from a predictor or, as
- * hints, from the runtime. A governor (sched/prefetch/governor.h) selects those worth a read and submits them to a
- * queue (prefetch.h), which is read in idle disk time.
+ * prefetcher.h - prefetch of predicted and hinted experts.
+ *
+ * prefetch/ reads predicted experts before they are requested, while the disk is idle. fetch/, control/ and serve/ call
+ * it; client/ and the daemon's export/ register observers of routing. It never counts a prediction as a use of the
+ * expert, and its reads never evict a component that the policy protects.
+ *
+ * Predictions come from a predictor or, as hints, from the runtime. A governor (sched/prefetch/governor.h) selects
+ * those worth a read and submits them to a queue (prefetch.h), which is read in idle disk time.
  *
  *     observed -> ring -> thread: predictor -> governor -> queue -> efs_extents_prefetch() -> I/O thread, in spare time
  *       ^                                                    ^
  *     efs_cache_request(), efs_observe()             efs_hint()
  *
- * A prediction is not a use of the expert: it changes no count or rank and evicts nothing that the policy keeps.
  * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable, after all other
  * evictable extents until their layer has passed, then before them.
  *

@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* serve.c - opens and closes a served store, sizes its pools, reports its status. */
+/*
+ * serve.c - opens, closes and describes a served store.
+ *
+ * serve/ opens and closes a store for serving, sizes its pools, reports its status, and fixes the order of deferred
+ * work. client/, gpu/, the daemon and the tools call it, through the public headers. It is never called by the rooms
+ * that it sets up: core/ to control/.
+ */
 #include "budget.h"
 
 #include "kernels.h"

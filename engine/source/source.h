@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source.h - shared by the readers of the source formats: input files, lists of tensors, and the steps of
- * efs_catalog_read().
+ * source.h - shared by the readers of the source formats.
+ *
+ * source/ reads the headers of foreign checkpoints (safetensors, GGUF) into a catalogue of files, tensors and experts.
+ * pack/ and client/ call it, view/ uses its names of element types, expertctl and moe-replay read catalogues. It never
+ * writes a file and never decodes the data of a tensor.
+ *
+ * This file has the input files, lists of tensors, and the steps of efs_catalog_read():
  *
  *   source.c         efs_catalog_read(): walks the directory, parses files, names experts
  *   source_kind.c    detects the format of a file

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.h - an open store: superblock and index, checked once at open, then read without a lock by any number of
- * threads.
+ * store.h - an open store: superblock and index.
+ *
+ * store/ reads and writes the store format: it opens and checks stores, codes shards, and writes, verifies and unpacks
+ * stores. pack/, view/, io/, cache/, planner/, fetch/, serve/, gpu/ and compute/ call it, the daemon and the tools
+ * through the public headers. It never writes to a complete store and never parses a checkpoint.
+ *
+ * Superblock and index are checked once at open, then read without a lock by any number of threads.
  *
  * efs_store_open() checks that every offset, length and number in the tables is in bounds (store_check.c has the
  * rules), so accessors do no further checks. Chunk contents are not checked: compare their hash before decoding.

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * record.h - rings of the latest operations (reads and decodes of experts), for a chart of the schedule as executed
- * (ZipMoE Figure 7), and of the latest requests, for a trace. Their size is fixed. Their lock is the innermost: no lock
- * is taken while it is held.
+ * record.h - rings of the latest operations and requests.
+ *
+ * trace/ records the latest operations and requests of a served store in memory, and returns them as text. cache/ and
+ * serve/ call it. It never takes efs.lock and never writes a file.
+ *
+ * Operations are reads and decodes of experts, for a chart of the schedule as executed (ZipMoE Figure 7); requests are
+ * for a trace. The size of the rings is fixed. Their lock is the innermost: no lock is taken while it is held.
  */
 #ifndef EFS_RECORD_H
 #define EFS_RECORD_H

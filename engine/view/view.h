@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * view.h - the virtual files and the bytes they consist of. Reads no weights.
+ * view.h - the virtual files and the bytes they consist of.
+ *
+ * view/ maps offsets in the virtual files to objects of the store. cache/, trace/, fetch/ and serve/ call it; core/
+ * contains its struct. It never does I/O and never takes efs.lock.
  *
  * Every expert has a file layout (header, tensors, length), which memory files of the full pool use and clients
  * receive. The view may be hidden: experts then have no file number, and efs_view_expert_file() returns EFS_NONE.

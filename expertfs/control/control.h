@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * control.h - the files below .expertfs.
+ *
+ * control/ answers the files of .expertfs/ and the extended attributes, and submits the requests that are written to
+ * .expertfs/want. fuse/, export/ and expertfs/serve.c call it. It never reads the bytes of an expert and never waits
+ * for a request.
  */
 #ifndef EFSD_CONTROL_H
 #define EFSD_CONTROL_H

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.h - passes experts to processes of this machine over a socket, without opening a file for each: efs_export_ask
- * and efs_export_answer of expertfs-protocol.h. Root and the user who mounted may connect.
+ * export.h - the export socket.
+ *
+ * export/ passes experts to processes of this machine over a socket, without opening a file for each. Only
+ * expertfs/serve.c calls it, to start and stop it. It never calls libfuse, and never blocks on a client: packets are
+ * sent and received with MSG_DONTWAIT.
+ *
+ * The packets are efs_export_ask and efs_export_answer of expertfs-protocol.h. Root and the user who mounted may
+ * connect.
  */
 #ifndef EFSD_EXPORT_H
 #define EFSD_EXPORT_H

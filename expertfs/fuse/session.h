@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * session.h - the connection to the kernel: mount and INIT exchange, receiving threads, unmount.
+ *
+ * fuse/ answers the requests of the kernel: session, operations, opens, reads, passthrough. Only expertfs/serve.c calls
+ * it, to start and stop it. It never waits for a read of the store (a worker of the engine answers later), and is never
+ * called by another room.
  */
 #ifndef EFSD_SESSION_H
 #define EFSD_SESSION_H

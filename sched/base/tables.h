@@ -2,6 +2,10 @@
 /*
  * tables.h - the arrays of one owner: allocated one by one, checked for failure once, freed together.
  *
+ * base/ has what other rooms of sched/ share: arrays that are freed together, and reproducible random numbers
+ * (random.h). place/, planner/, policy/, predict/ and prefetch/ of sched/, most rooms of moe-replay and tools/common
+ * call it. It never includes a header of another room.
+ *
  *     EFS_TABLE(&x->tables, x->count, cells);
  *     EFS_TABLE(&x->tables, x->order, cells);
  *     rc = efs_tables_error(&x->tables);

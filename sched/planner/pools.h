@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pools.h - computes the bytes of each pool from the costs of machine and store, the skew of the workload and the
- * budget.
+ * pools.h - computes the bytes of each pool.
  *
- * Daemon and simulator call the planner (planner.h) only through this. Pure; times in nanoseconds. Allocates scratch
- * and frees it.
+ * planner/ divides a budget among the cache pools, from the skew of the observed workload (history.h) and the measured
+ * rates of disk and decoding (rates.h). planner/ and io/ of the engine and moe-replay call it; cache/ and control/ of
+ * the engine use its types. It never measures anything and never reads a clock: counts and times are arguments.
+ *
+ * Daemon and simulator call the planner (planner.h) only through this file. Pure; times in nanoseconds. Allocates
+ * scratch and frees it.
  */
 #ifndef EFS_POOLS_H
 #define EFS_POOLS_H

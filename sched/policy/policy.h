@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy.h - which experts to keep, and in which state: cache policies over (layer, expert).
+ * policy.h - cache policies over (layer, expert).
  *
- * A policy knows the cache state of every expert (its pool: F, C, S, E, or M) and the bytes of each pool. It has no
- * data and does no I/O: the daemon calls it under a lock and carries out its decisions; the simulator calls the same
- * code and counts.
+ * policy/ decides which experts to keep and in which state. cache/ and gpu/ of the engine and base/ and sim/ of
+ * moe-replay call it; control/ and planner/ of the engine use the names of policies, planner/ of sched/ its types. It
+ * never does I/O and never touches the bytes of an expert: the caller carries out its decisions.
+ *
+ * A policy knows the cache state of every expert (its pool: F, C, S, E, or M) and the bytes of each pool. The daemon
+ * calls it under a lock; the simulator calls the same code and counts.
  *
  * A request is the set of experts that a layer needs at once, one or more:
  *

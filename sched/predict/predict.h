@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict.h - predicts the experts of the next layers from those that earlier layers chose.
+ * predict.h - one set of functions for all predictors.
  *
- * One set of functions for all predictors. The life of a sequence (a request's tokens, one after the other):
+ * predict/ predicts the experts of the next layers from those that earlier layers chose. prefetch/ of the engine and
+ * predict/ and sim/ of moe-replay call it. It never does I/O or reads a clock, and never decides whether a prediction
+ * is read.
+ *
+ * The life of a sequence (a request's tokens, one after the other):
  *
  *     efs_predict_begin    starts a sequence; the caller chooses its id
  *     efs_predict_observe  a layer has chosen its experts; the predictor learns from it, unless learning is off

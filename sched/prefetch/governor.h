@@ -2,6 +2,11 @@
 /*
  * governor.h - decides which predictions to read: between a predictor and the queue of prefetch.h.
  *
+ * prefetch/ decides which predictions are read and in which order: a governor selects those worth a read, a trial
+ * measures their gain (trial.h), a queue orders the reads (prefetch.h). prefetch/ of the engine and sim/ of moe-replay
+ * call it; control/ of the engine and moe-replay's main program use the names of its modes. It never predicts an
+ * expert, never does I/O and never reads a clock.
+ *
  *     efs_governor_caps    how many bytes the queue may read and hold
  *     efs_governor_requested      records a request of a layer and returns whether to prefetch for the next ones
  *     efs_governor_select         selects the predictions that are worth a read, and their worth, for

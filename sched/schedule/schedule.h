@@ -2,6 +2,10 @@
 /*
  * schedule.h - orders the operations of a request: cache-affinity scheduling.
  *
+ * schedule/ models one request: its operations as a graph (task.h), their order, and their end times
+ * (schedule_simulate.h). simulate/ calls it; planner/ and moe-replay use its types. It never allocates, and is never
+ * called by the engine.
+ *
  * ZipMoE 3.3, Algorithm 1 and Definition A.1. A schedule is an ordered list of blocks of tasks. It contains no times:
  * the I/O thread and each worker take the first available operation in priority order and never idle while one is
  * available (schedule_simulate.h). I/O is ordered by block, with the E-chunks of a block's tasks before their

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simulate_trace.h - simulates a whole trace: one request per layer, cache states from a policy, totals per token.
+ * simulate_trace.h - simulates a trace: one request per layer, cache states from a policy, totals per token.
+ *
+ * simulate/ simulates a whole trace on one timeline. sim/ of moe-replay calls it, base/ of moe-replay uses its types.
+ * It never allocates, and never calls a policy, a planner or a predictor except through the caller's functions.
  *
  * For each layer: the policy returns the state of each expert and the costs of its tensors; the simulator builds the
  * graph, schedules it, simulates it, and reports the experts used to the policy (which then moves experts between its

@@ -2,6 +2,10 @@
 /*
  * options.h - the command line of a tool: one table for parsing, checking and --help.
  *
+ * common/ has what the tools share: command lines, messages, signals, progress, sizes, and readers of a mount's control
+ * files. All tools in C call it, ggml/ only for read_wait.h. It never opens a store and never includes a header of a
+ * tool.
+ *
  * Wrong usage prints a message and exits with status 2, by argp_error(). Not thread-safe.
  */
 #ifndef TOOLS_OPTIONS_H

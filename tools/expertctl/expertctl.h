@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expertctl.h - the subcommands, one file each. A new one needs a file, a line here and one in expertctl.c's table. */
+/*
+ * expertctl.h - the subcommands, one file each.
+ *
+ * expertctl/ is the command that shows, checks, unpacks, mounts and tunes stores. Users run it; no other program
+ * includes its headers. It never writes to a store and never serves one: `expertctl run` starts the daemon.
+ *
+ * A new subcommand needs a file, a line here and one in expertctl.c's table.
+ */
 #ifndef EXPERTCTL_H
 #define EXPERTCTL_H
 

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mkexpertfs.h - declarations shared by the files of mkexpertfs. */
+/*
+ * mkexpertfs.h - declarations shared by the files of mkexpertfs.
+ *
+ * mkexpertfs/ is the command that packs a checkpoint: command line, confirmation, report. Users run it; no other
+ * program includes its headers. It never opens a checkpoint or a store itself: pack/ of the engine does.
+ */
 #ifndef MKEXPERTFS_H
 #define MKEXPERTFS_H
 

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model.h - a Qwen3-MoE model in a store or a mount: its configuration, its dense weights in memory, and the client for
- * its experts.
+ * model.h - a Qwen3-MoE model in a store or a mount.
+ *
+ * runmoe/ is an example of a runtime: it runs a whole Qwen3-MoE model with experts from a store or a mount. Users and
+ * tools/bench/ run it; no other program includes its headers. It never reads or decodes an expert itself:
+ * efs_client_ffn() does.
+ *
+ * A model has its configuration, its dense weights in memory, and the client for its experts.
  */
 #ifndef RUNMOE_MODEL_H
 #define RUNMOE_MODEL_H

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_command.h - moe-replay assign: assigns the experts of a trace to the CPU, with measured times, or to a GPU,
- * with times computed from its data sheet.
+ * assign_command.h - moe-replay assign.
+ *
+ * assign/ is the command that assigns the experts of a trace to the CPU, with measured times, or to a GPU, with times
+ * computed from its data sheet. Only the main program of moe-replay calls it. It never uses a GPU.
  */
 #ifndef MOE_REPLAY_ASSIGN_COMMAND_H
 #define MOE_REPLAY_ASSIGN_COMMAND_H

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * replay.h - types shared by the rooms of moe-replay: workload, setup, plan and results of a run.
+ * replay.h - workload, setup, plan and results of a run.
+ *
+ * base/ reads routing traces, makes workloads and plans of them, and has the types that the rooms of moe-replay share.
+ * All other rooms of moe-replay and its main program include it. It never prints and never calls another room of
+ * moe-replay.
  *
  * A *pass* is one forward pass through all layers, with one token of each active sequence of the batch. A *request* is
  * the set of experts of one layer in one pass.

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * compute.h - the computation of a run on real files with the experts of a layer: nothing, touching all cache lines, or
- * running them, on all cores. It is the same for all runners. The check is an order-independent sum over the values
- * loaded or computed, so that runs that read the same bytes have the same check.
+ * compute.h - the computation of a run on real files with the experts of a layer.
+ *
+ * compute/ computes with experts that are in memory: nothing, touching all cache lines, or running them, on all cores.
+ * live/ and assign/ call it, and the main program of moe-replay frees its models. It never opens a file or a store.
+ *
+ * The computation is the same for all runners. The check is an order-independent sum over the values loaded or
+ * computed, so that runs that read the same bytes have the same check.
  */
 #ifndef MOE_REPLAY_COMPUTE_H
 #define MOE_REPLAY_COMPUTE_H

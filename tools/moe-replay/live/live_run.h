@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* live_run.h - plays a workload on real files in this process: one run. */
+/*
+ * live_run.h - one run on real files, in this process.
+ *
+ * live/ plays a workload on real files: a mount, a store, or a checkpoint that is not packed. Only the main program of
+ * moe-replay calls it. It never calls sim/, a policy or a planner.
+ */
 #ifndef MOE_REPLAY_LIVE_RUN_H
 #define MOE_REPLAY_LIVE_RUN_H
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * place_command.h - moe-replay place: places experts on servers by several rules and simulates serving requests, with
- * each trace as the task of the users of some servers.
+ * place_command.h - moe-replay place.
+ *
+ * place/ is the command that places experts on servers by several rules and simulates serving requests, with each trace
+ * as the task of the users of some servers. Only the main program of moe-replay calls it. It never opens a store.
  */
 #ifndef MOE_REPLAY_PLACE_COMMAND_H
 #define MOE_REPLAY_PLACE_COMMAND_H

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* predictions.h - moe-replay predict: compares predictors on a routing trace. */
+/*
+ * predictions.h - moe-replay predict.
+ *
+ * predict/ is the command that compares predictors on a routing trace. The main program of moe-replay calls it; sim/
+ * uses its lists of predictors. It never opens a store.
+ */
 #ifndef MOE_REPLAY_PREDICTIONS_H
 #define MOE_REPLAY_PREDICTIONS_H
 

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* report.h - prints runs as tables and as JSON, both from the numbers of replay_run_numbers(). */
+/*
+ * report.h - runs as tables and as JSON, both from the numbers of replay_run_numbers().
+ *
+ * report/ prints the results of runs. Only the main program of moe-replay calls it. It never changes a run and never
+ * reads a file.
+ */
 #ifndef MOE_REPLAY_REPORT_H
 #define MOE_REPLAY_REPORT_H
 

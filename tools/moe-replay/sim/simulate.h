@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate.h - runs a workload in the simulator. */
+/*
+ * simulate.h - runs a workload in the simulator.
+ *
+ * sim/ runs a workload in the simulator, with the cache policies of papers and prefetch on its timeline. Only the main
+ * program of moe-replay calls it. It never opens a file and never sleeps.
+ */
 #ifndef MOE_REPLAY_SIMULATE_H
 #define MOE_REPLAY_SIMULATE_H
 
