@@ -27,6 +27,9 @@ static const uint32_t record_bytes[EFS_TABLE_COUNT] = {
 static const char *const table_names[EFS_TABLE_COUNT] = {"strings", "files",  "extents", "tensors", "groups",
                                                          "objects", "shards", "report",  "parts"};
 
+#define WAY_OUT "\nhint: copy or download it again, or pack the checkpoint again"
+#define PACK_FIRST "\nhint: pack a checkpoint first, with mkexpertfs"
+
 static bool is_zero(const void *data, size_t bytes)
 {
     const uint8_t *p = data;
@@ -46,8 +49,8 @@ static errint_t check_tables(const struct efs_disk_superblock *sb, uint64_t file
             __builtin_mul_overflow((uint64_t)table->count, record_bytes[t], &bytes) || bytes != table->bytes ||
             table->offset % step != 0 || table->offset < end || table->offset > file_bytes ||
             bytes > file_bytes - table->offset)
-            return efs_fail(err, -EUCLEAN, "%s: table %s (offset %llu, %llu bytes) does not fit the store", path,
-                            table_names[t], (unsigned long long)table->offset, (unsigned long long)table->bytes);
+            return efs_fail(err, -EUCLEAN, "%s: table %s (offset %llu, %llu bytes) does not fit the store" WAY_OUT,
+                            path, table_names[t], (unsigned long long)table->offset, (unsigned long long)table->bytes);
         end = table->offset + bytes;
     }
     return 0;
@@ -57,24 +60,24 @@ static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t 
                                  struct efs_error *err)
 {
     if (memcmp(sb->magic, EFS_MAGIC, sizeof(sb->magic)) != 0)
-        return efs_fail(err, -EUCLEAN,
-                        "%s: not an expertfs store (no magic at offset 0); pack a checkpoint first, with mkexpertfs",
-                        path);
+        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (no magic at offset 0)" PACK_FIRST, path);
     if (sb->version != EFS_VERSION)
-        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u: %s", path,
+        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u\nhint: %s", path,
                         sb->version, EFS_VERSION,
                         sb->version < EFS_VERSION ? "pack the checkpoint again with mkexpertfs"
                                                   : "a later expertfs made it, use that");
     if (sb->superblock_bytes != sizeof(*sb) || sb->hash != efs_hash(sb, offsetof(struct efs_disk_superblock, hash)))
-        return efs_fail(err, -EUCLEAN, "%s: superblock at offset 0 is damaged (checksum differs)", path);
+        return efs_fail(err, -EUCLEAN, "%s: superblock at offset 0 is damaged (checksum differs)" WAY_OUT, path);
     if (sb->incompat & ~EFS_INCOMPAT_KNOWN)
-        return efs_fail(err, -EPROTONOSUPPORT,
-                        "%s: store uses features 0x%llx that this program does not know: a later expertfs made it, use "
-                        "that",
-                        path, (unsigned long long)(sb->incompat & ~EFS_INCOMPAT_KNOWN));
+        return efs_fail(
+            err, -EPROTONOSUPPORT,
+            "%s: store uses features 0x%llx that this program does not know\nhint: a later expertfs made it, use "
+            "that",
+            path, (unsigned long long)(sb->incompat & ~EFS_INCOMPAT_KNOWN));
     if (sb->store_bytes != file_bytes)
-        return efs_fail(err, -EUCLEAN, "%s: file has %llu bytes, the store %llu: it was cut or appended to", path,
-                        (unsigned long long)file_bytes, (unsigned long long)sb->store_bytes);
+        return efs_fail(err, -EUCLEAN, "%s: the file has %llu bytes and should have %llu: %s" WAY_OUT, path,
+                        (unsigned long long)file_bytes, (unsigned long long)sb->store_bytes,
+                        file_bytes < sb->store_bytes ? "it was cut" : "data was appended");
     if (sb->block_elements != EFS_BLOCK || sb->shard_elements < EFS_SHARD_ELEMENTS_MIN ||
         sb->shard_elements > EFS_SHARD_ELEMENTS_MAX || sb->shard_elements % EFS_BLOCK != 0)
         return efs_fail(err, -EUCLEAN, "%s: superblock names a shard of %u elements", path, sb->shard_elements);
@@ -105,13 +108,14 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
                         store->path, (unsigned long long)tables[0].offset, strerror(-rc));
     for (int t = 0; t < EFS_TABLE_COUNT; t++)
         if (efs_hash(table_at(store, t), tables[t].bytes) != tables[t].hash)
-            return efs_fail(err, -EUCLEAN, "%s: table %s at offset %llu is damaged (checksum differs)", store->path,
-                            table_names[t], (unsigned long long)tables[t].offset);
+            return efs_fail(err, -EUCLEAN, "%s: table %s at offset %llu is damaged (checksum differs)" WAY_OUT,
+                            store->path, table_names[t], (unsigned long long)tables[t].offset);
     uint64_t hashes[EFS_TABLE_COUNT];
     for (int t = 0; t < EFS_TABLE_COUNT; t++)
         hashes[t] = tables[t].hash;
     if (efs_hash(hashes, sizeof(hashes)) != store->sb.content_hash)
-        return efs_fail(err, -EUCLEAN, "%s: superblock is damaged (its checksum of the tables' checksums differs)",
+        return efs_fail(err, -EUCLEAN,
+                        "%s: superblock is damaged (its checksum of the tables' checksums differs)" WAY_OUT,
                         store->path);
     store->strings = table_at(store, EFS_TABLE_STRINGS);
     store->files = table_at(store, EFS_TABLE_FILES);
@@ -161,14 +165,13 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
         free(config);
         if (fd >= 0)
             efs_sys_close(fd);
-        return efs_fail(err, -EISDIR, "%s: not a regular file but a directory; %s", store->path,
-                        fd >= 0 ? "of a mount; `expertctl list` shows its store"
-                                : "pack a checkpoint first, with mkexpertfs");
+        return efs_fail(err, -EISDIR, "%s: not a regular file but a directory%s", store->path,
+                        fd >= 0 ? " of a mount\nhint: `expertctl list` shows its store" : PACK_FIRST);
     }
     if (store->fd < 0)
         return store->fd;
     if ((uint64_t)st->st_size < sizeof(store->sb))
-        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (only %lld bytes)", store->path,
+        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (only %lld bytes)" PACK_FIRST, store->path,
                         (long long)st->st_size);
     int rc = efs_sys_pread_all(store->fd, &store->sb, sizeof(store->sb), 0);
     if (rc < 0)

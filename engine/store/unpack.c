@@ -113,7 +113,8 @@ static errint_t check_absent(struct unpack_files *u, uint32_t file, struct efs_e
     if (S_ISDIR(st.st_mode))
         return unpack_fail(u, path, -EISDIR, "replace", err);
     u->files[file].replaced = true;
-    return u->force ? 0 : efs_fail(err, -EEXIST, "%s/%s: exists already; --force replaces it", u->root_path, path);
+    return u->force ? 0
+                    : efs_fail(err, -EEXIST, "%s/%s: exists already\nhint: --force replaces it", u->root_path, path);
 }
 
 /* Fails early with -ENOSPC: files that replace none need at least their size. */
@@ -387,7 +388,9 @@ static errint_t fail_damaged(const struct efs_store *store, const struct efs_swe
     char place[800];
     errint_t rc = shard->e_error ? shard->e_error : shard->sm_error ? shard->sm_error : -EUCLEAN;
     efs_store_name_chunk(store, shard->object, shard->shard, sm, place, sizeof(place));
-    return efs_fail(err, rc, "%s: %s", place, rc == -EUCLEAN ? "damaged" : strerror(-rc));
+    return efs_fail(err, rc, "%s: %s", place,
+                    rc == -EUCLEAN ? "damaged\nhint: copy or download the store again, or pack the checkpoint again"
+                                   : strerror(-rc));
 }
 
 static errint_t unpack_shard(void *arg, const struct efs_sweep_shard *shard, struct efs_codec_scratch *scratch,

@@ -99,6 +99,6 @@ errint_t efs_store_verify(struct efs_store *store, bool decode, unsigned threads
     if (rc < 0 || v.damaged_chunks == 0)
         return rc;
     return efs_fail(err, v.read_error ? v.read_error : -EUCLEAN,
-                    "%s: %llu damaged chunk%s; pack it again, or bring a copy that is whole", store->path,
-                    (unsigned long long)v.damaged_chunks, v.damaged_chunks == 1 ? "" : "s");
+                    "%s: %llu damaged chunk%s\nhint: copy or download it again, or pack the checkpoint again",
+                    store->path, (unsigned long long)v.damaged_chunks, v.damaged_chunks == 1 ? "" : "s");
 }
