@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -122,6 +123,38 @@ bool efs_utf8_text(const char *text, size_t bytes)
 }
 
 /* ---- names and sizes ---- */
+
+#define WORD_MOST 31u
+#define EDITS_MOST 2u
+
+/* Levenshtein distance; UINT_MAX for a word of more than WORD_MOST bytes. */
+static unsigned edit_distance(const char *from, const char *to)
+{
+    size_t from_bytes = strlen(from), to_bytes = strlen(to);
+    unsigned row[WORD_MOST + 1];
+    if (from_bytes > WORD_MOST || to_bytes > WORD_MOST)
+        return UINT_MAX;
+    for (unsigned j = 0; j <= to_bytes; j++)
+        row[j] = j;
+    for (unsigned i = 1; i <= from_bytes; i++) {
+        unsigned diagonal = row[0];
+        row[0] = i;
+        for (unsigned j = 1; j <= to_bytes; j++) {
+            unsigned least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            unsigned changed = diagonal + (from[i - 1] != to[j - 1]);
+            diagonal = row[j];
+            row[j] = changed < least ? changed : least;
+        }
+    }
+    return row[to_bytes];
+}
+
+const char *efs_nearer_word(const char *word, const char *best, const char *candidate)
+{
+    unsigned edits = edit_distance(word, candidate);
+    bool near = edits <= EDITS_MOST && edits < strlen(candidate) && edits < strlen(word);
+    return near && (!best || edits < edit_distance(word, best)) ? candidate : best;
+}
 
 void efs_print_escaped(FILE *out, const char *text)
 {

@@ -31,19 +31,19 @@ struct option {
 #define AT(field) ((uint16_t)offsetof(struct efsd_options, field))
 
 static const struct option table[] = {
-    {"budget", TAKE_SIZE, AT(budget_bytes), "SIZE|auto", "all memory of the daemon (auto: half of what is free)"},
+    {"budget", TAKE_SIZE, AT(budget_bytes), "SIZE|auto", "all memory of the daemon (auto)"},
     {"workers", TAKE_COUNT, AT(workers), "N", "decoding threads (all cores)"},
     {"prefetch", TAKE_TUNABLE, 0, "off|auto|always", "read experts before they are requested (off)"},
     {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "read() past the page cache (auto: if mmap works)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
-    {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "take all memory of the budget at the mount"},
+    {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
     {"nostate", TAKE_FLAG, AT(no_state), NULL, "neither load nor save what was learned of the store"},
     {"nonempty", TAKE_FLAG, AT(nonempty), NULL, "mount on a directory that is not empty"},
     {"allow_other", TAKE_MOUNT, 0, NULL, "other users may use the mount"},
     {"fsname", TAKE_STRING, AT(fsname), "NAME", "the source in /proc/mounts (the path of the store)"},
     {"subtype", TAKE_STRING, AT(subtype), "NAME", "the type in /proc/mounts is fuse.NAME (expertfs)"},
     {"context", TAKE_MOUNT, 0, "LABEL", "SELinux label; see mount(8)"},
-    {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro or rw, change nothing else"},
+    {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro, rw or noexec, change nothing else"},
     {"noexec", TAKE_MOUNT, 0, NULL, NULL},
     {"fscontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"defcontext", TAKE_MOUNT, 0, "LABEL", NULL},
@@ -238,6 +238,18 @@ static bool option_is_ignored(const char *name)
     return false;
 }
 
+static errint_t option_unknown(const char *name, struct efs_error *err)
+{
+    const char *best = NULL;
+    for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
+        best = efs_nearer_word(name, best, table[i].name);
+    for (size_t i = 0; i < EFSD_TUNABLES; i++)
+        best = efs_nearer_word(name, best, efsd_tunables[i]);
+    if (best)
+        return efs_fail(err, -EINVAL, "unknown option \"%.64s\"\nhint: did you mean %s?", name, best);
+    return efs_fail(err, -EINVAL, "unknown option \"%.64s\"\nhint: `expertfs --help` lists the options", name);
+}
+
 static errint_t options_parse_one(struct efsd_options *options, char *item, struct efs_error *err)
 {
     char *value = strchr(item, '=');
@@ -252,7 +264,7 @@ static errint_t options_parse_one(struct efsd_options *options, char *item, stru
     for (size_t i = 0; i < sizeof(removed) / sizeof(*removed); i++)
         if (strcmp(item, removed[i].name) == 0)
             return efs_fail(err, -EINVAL, "option %s is gone: %s", item, removed[i].use);
-    return efs_fail(err, -EINVAL, "unknown option \"%.64s\"; `expertfs --help` lists those that there are", item);
+    return option_unknown(item, err);
 }
 
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err)
@@ -279,7 +291,9 @@ void efsd_options_help(FILE *out)
         if (table[i].help)
             fprintf(out, "  %-25s%s\n", option, table[i].help);
     }
-    fputs("Tunables of expertfs-proc(5) are options, too: policy=lru. Options of mount(8)\n"
-          "without a meaning here (ro, noauto, nofail, _netdev, x-*) are accepted.\n",
+    fputs("budget=auto is half of the available memory. Settings of expertfs-proc(5) are\n"
+          "options, too: policy=, plan=, pools=, goal=. Options of mount(8) without a\n"
+          "meaning here (noauto, nofail, _netdev, x-*) are accepted.\n\n"
+          "Example: expertfs -o budget=8G model.efs mnt\n",
           out);
 }

@@ -2,6 +2,7 @@
 /* test_text.c - text formatted without printf() equals that of printf(). */
 
 #include "test.h"
+#include "expertfs-private.h"
 #include "text.h"
 
 /* The expected result of efs_text_json(), made byte by byte. */
@@ -61,6 +62,28 @@ TEST(test_truncation)
     efs_text_number(&text, 12345, 1);
     assert_int_equal(text.bytes, 7);
     assert_string_equal(got, "ab12....");
+}
+
+TEST(nearer_words)
+{
+    static const struct {
+        const char *word, *best, *candidate, *nearer;
+    } cases[] = {
+        {"bugdet", NULL, "budget", "budget"},
+        {"stats", NULL, "status", "status"},
+        {"stats", "status", "set", "status"},
+        {"gets", "set", "get", "get"},
+        {"policy", "policy", "pools", "policy"},
+        {"C", NULL, "E", NULL},
+        {"", NULL, "ro", NULL},
+        {"ro", NULL, "rw", "rw"},
+        {"frobnicate", NULL, "prefetch", NULL},
+        {"a-word-of-more-than-thirty-one-bytes", NULL, "a-word-of-more-than-thirty-one-bytes", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *nearer = efs_nearer_word(cases[i].word, cases[i].best, cases[i].candidate);
+        assert_true(cases[i].nearer ? nearer && strcmp(nearer, cases[i].nearer) == 0 : !nearer);
+    }
 }
 
 TEST_MAIN(NULL, NULL)

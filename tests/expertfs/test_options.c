@@ -66,8 +66,8 @@ TEST(refused)
     static const struct {
         const char *list, *says;
     } bad[] = {
-        {"budgets=1G", "unknown option \"budgets\""},
-        {"frobnicate", "`expertfs --help` lists those that there are"},
+        {"budgets=1G", "unknown option \"budgets\"\nhint: did you mean budget?"},
+        {"frobnicate", "hint: `expertfs --help` lists the options"},
         {"plan=auto,C=90", "unknown option \"C\""},
         {"C=90", "unknown option \"C\""},
         {"budget", "needs a value: budget=SIZE|auto"},

@@ -180,11 +180,42 @@ static int option_key(const struct tools_command *command, const struct tools_op
     return option->letter ? option->letter : KEY_FIRST + (int)(option - command->options);
 }
 
+/* Reports the first unknown long option that resembles a known one. argp reports the others, without a hint. Values
+ * that begin with "--" are skipped. */
+static void suggest_option(const struct argp_state *state, const struct tools_command *command)
+{
+    for (int i = 1; i < state->argc && strcmp(state->argv[i], "--") != 0; i++) {
+        const char *word = state->argv[i], *best = NULL;
+        char name[32];
+        if (word[0] != '-' && command->in_order)
+            return;
+        if (word[0] != '-' || word[1] != '-')
+            continue;
+        size_t bytes = strcspn(word + 2, "=");
+        snprintf(name, sizeof(name), "%.*s", (int)bytes, word + 2);
+        bool known = strncmp("help", name, bytes) == 0 || strncmp("usage", name, bytes) == 0 ||
+                     strncmp("version", name, bytes) == 0;
+        for (const struct tools_option *option = command->options; option->help && !known; option++) {
+            if (!option->name)
+                continue;
+            known = strncmp(option->name, name, bytes) == 0;
+            i += known && option->argument && !word[2 + bytes];
+            best = option->kind == TOOLS_REMOVED ? best : efs_nearer_word(name, best, option->name);
+        }
+        if (!known && best)
+            argp_error(state, "unrecognized option '--%s'\nhint: did you mean --%s?", name, best);
+    }
+}
+
 static error_t parse_key(int key, char *value, struct argp_state *state)
 {
     const struct parse *parse = state->input;
     const struct tools_command *command = parse->command;
     switch (key) {
+    case ARGP_KEY_INIT:
+        state->name = basename(state->argv[0]); /* argp sets it after this call */
+        suggest_option(state, command);
+        return 0;
     case ARGP_KEY_ARGS:
         arguments_add(state, command, state->argv + state->next, (uint32_t)(state->argc - state->next), parse->into);
         return 0;

@@ -2,6 +2,7 @@
 /* expertctl.c - main(): finds the subcommand and runs it. */
 #include "expertctl.h"
 
+#include "expertfs-private.h"
 #include "interrupt.h"
 
 #include <stdio.h>
@@ -38,8 +39,11 @@ static void print_unknown(const char *word)
             fprintf(stderr, "expertctl: no command \"%s\": %s\n", word, others[i].instead);
             return;
         }
-    fprintf(stderr, "expertctl: unknown command \"%s\"\n", word);
-    print_help(stderr);
+    const char *best = NULL;
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        best = efs_nearer_word(word, best, commands[i]->name);
+    fprintf(stderr, "expertctl: unknown command \"%s\"\nhint: ", word);
+    fprintf(stderr, best ? "did you mean %s?\n" : "`expertctl --help` lists the commands\n", best);
 }
 
 /* expertctl help [COMMAND], as expertctl [COMMAND] --help */

@@ -48,6 +48,8 @@ static void check_arguments(const struct argp_state *state, void *into)
     a->reclaim.mode = a->undo ? RECLAIM_UNDO : a->resume ? RECLAIM_RESUME : a->begin ? RECLAIM_BEGIN : RECLAIM_NONE;
     if (!a->src && !again)
         argp_error(state, "OUT is needed");
+    if ((a->src && !*a->src) || !*a->out)
+        argp_error(state, "%s is empty", *a->out ? "SRC" : "OUT");
     if (a->resume && a->undo)
         argp_error(state, "only one of --resume and --undo");
     if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
