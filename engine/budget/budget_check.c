@@ -31,23 +31,20 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
     if (take > memory.limit_bytes)
         return efs_fail(
             err, -ENOMEM,
-            "%s: a budget of %llu MiB is not possible: %s is %llu MiB, of which %llu MiB are available. Ask "
-            "for budget=auto, which takes the least that serves where half of that is less%s",
+            "%s: a budget of %llu MiB is not possible: %s is %llu MiB, of which %llu MiB are available\nhint: "
+            "budget=auto takes half of that, or the minimum if that is more%s",
             fs->store->path, (unsigned long long)(budget / MIB), whose, (unsigned long long)(memory.limit_bytes / MIB),
-            (unsigned long long)(available / MIB), memory.cgroup ? ", or raise the limit (memory.max)" : "");
+            (unsigned long long)(available / MIB), memory.cgroup ? "; or raise the limit (memory.max)" : "");
     if (take > available)
         efs_fail(
             err, 0,
             "%s: a budget of %llu MiB is above the %llu MiB that are available (%s is %llu MiB): pools are planned for "
-            "what can be had of it (effective_budget); budget=auto takes what there is",
+            "these (effective_budget)\nhint: budget=auto takes half of what is available",
             fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
             (unsigned long long)(memory.limit_bytes / MIB));
     else if (budget > memory.limit_bytes)
-        efs_fail(err, 0,
-                 "%s: a budget of %llu MiB is above %s of %llu MiB: %llu MiB of it are available "
-                 "(effective_budget), of which this store fills at most %llu MiB",
+        efs_fail(err, 0, "%s: a budget of %llu MiB is above %s of %llu MiB; this store uses at most %llu MiB of it",
                  fs->store->path, (unsigned long long)(budget / MIB), whose,
-                 (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(available / MIB),
-                 (unsigned long long)(take / MIB));
+                 (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
     return 0;
 }

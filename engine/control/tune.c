@@ -40,17 +40,17 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
         return rc;
     efs_lock(fs);
-    uint64_t fixed = fs->account.fixed_bytes, floor = fixed + fs->arena.segment_bytes;
+    uint64_t floor = fs->account.fixed_bytes + fs->arena.segment_bytes;
     if (automatic && bytes < floor && floor <= memory.limit_bytes)
         bytes = floor;
     if (bytes < floor) {
         efs_unlock(fs);
+        unsigned long long least = (floor + (1u << 20) - 1) >> 20;
         return efs_fail(
             err, -ENOMEM,
-            "a budget of %s%llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, which are smaller "
-            "when it is mounted with a small budget)",
-            bytes < 1u << 20 ? "less than " : "", (unsigned long long)((bytes < 1u << 20 ? 1u << 20 : bytes) >> 20),
-            (unsigned long long)((floor + (1u << 20) - 1) >> 20), (unsigned long long)((fixed + (1u << 20) - 1) >> 20));
+            "budget=%.64s is below the minimum of %llu MiB\nhint: set at least %lluM, or mount with a small "
+            "budget, which lowers the minimum",
+            value, least, least);
     }
     fs->budget_auto = automatic;
     efs_budget_change(fs, bytes);
@@ -212,7 +212,8 @@ errint_t efs_set(struct efs *fs, const char *name, const char *value, uint64_t *
     errint_t rc = efs_check_process(fs, err);
     return rc < 0 ? rc
            : s    ? s->set(fs, value, held_bytes, err)
-                  : efs_fail(err, -ENODATA, "there is no %s: budget, pools, plan, policy, goal, prefetch", name);
+                  : efs_fail(err, -ENODATA,
+                             "%s: unknown setting\nhint: there are budget, pools, plan, policy, goal, prefetch", name);
 }
 
 errint_t efs_get(struct efs *fs, const char *name, char *value, size_t room)
@@ -245,7 +246,7 @@ errint_t efs_pin(struct efs *fs, struct efs_expert_id id, bool whole_layer, char
     if (expert >= fs->store->expert_count)
         return efs_fail(err, -ENOENT, "there is no expert %u", expert);
     if (to == EFS_POOL_F && !fs->options.full_pool)
-        return efs_fail(err, -EINVAL, "this mount has no full pool: a pin is C or - (none)");
+        return efs_fail(err, -EINVAL, "this mount has no full pool\nhint: pin C or - (none)");
     uint32_t layer = efs_cache_layer_of(fs, expert);
     uint32_t first = whole_layer ? efs_cache_layer_first(fs, layer) : expert;
     uint32_t end = whole_layer ? efs_cache_layer_first(fs, layer + 1) : expert + 1;

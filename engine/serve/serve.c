@@ -26,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define KIB (1ull << 10)
 #define MIB (1ull << 20)
 #define PROCESS_BYTES (8 * MIB) /* code, heap, libraries: measured 5 to 6 MiB */
 #define EXTENT_BYTES_MAX (4 * MIB)
@@ -155,15 +156,18 @@ static errint_t ensure_floor(struct efs *fs, uint64_t floor, const struct efs_me
         fs->options.budget_bytes = floor;
         return 0;
     }
-    if (floor <= memory->limit_bytes)
+    if (floor <= memory->limit_bytes && budget > 0 && budget < KIB)
+        snprintf(hint, sizeof(hint), "%llu is bytes; did you mean budget=%lluG?", (unsigned long long)budget,
+                 (unsigned long long)budget);
+    else if (floor <= memory->limit_bytes)
         snprintf(hint, sizeof(hint), "ask for budget=%lluM or more", (unsigned long long)whole);
     else
         snprintf(hint, sizeof(hint), "%llu MiB of memory are available%s",
                  (unsigned long long)(memory->available_bytes / MIB),
-                 memory->cgroup ? ": raise the limit of the memory cgroup (memory.max)" : "");
+                 memory->cgroup ? "; raise the limit of the memory cgroup (memory.max)" : "");
     return efs_fail(err, -ENOMEM,
-                    "%s: a budget of %s%llu MiB is below the floor of %llu MiB (index and buffers %llu MiB, chunk "
-                    "pool %llu MiB): %s",
+                    "%s: a budget of %s%llu MiB is below the minimum of %llu MiB (index and buffers %llu MiB, chunk "
+                    "pool %llu MiB)\nhint: %s",
                     fs->store->path, budget < MIB ? "less than " : "", (unsigned long long)(least / MIB),
                     (unsigned long long)whole, (unsigned long long)fixed, (unsigned long long)(whole - fixed), hint);
 }

@@ -204,7 +204,7 @@ for what, status, text, ran in (
         ("a form that there is not", 2, "--form", runmoe(store, "--form", "full")),
         ("a token beyond the vocabulary", 1, "vocabulary has 700", runmoe(store, "-p", "3,700")),
         ("a prompt that is not numbers", 2, "--prompt", runmoe(store, "-p", "3,x")),
-        ("a budget below the floor", 1, "floor", runmoe(store, "-b", "1M")),
+        ("a budget below the minimum", 1, "minimum", runmoe(store, "-b", "1M")),
         ("a file that cannot be written", 1, "No such file", runmoe(store, "--logits", scratch("no/such"))),
         ("a trace that cannot be written", 1, "No such file", runmoe(store, "--trace", scratch("no/such"))),
         ("a full disk", 1, "No space left", runmoe(store, "--trace", "/dev/full")),

@@ -172,9 +172,9 @@ static uint64_t floor_budget(void)
     struct efs_error err = {""};
     struct efs *fs = NULL;
     assert_int_equal(efs_open(model.store, &options, &fs, &err), -ENOMEM);
-    const char *at = strstr(err.text, "floor of ");
+    const char *at = strstr(err.text, "minimum of ");
     assert_non_null(at);
-    return strtoull(at + 9, NULL, 10) * MIB;
+    return strtoull(at + strlen("minimum of "), NULL, 10) * MIB;
 }
 
 TEST(test_soak_wide)

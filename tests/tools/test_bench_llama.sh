@@ -50,7 +50,7 @@ P
 # A daemon that cannot start is reported, and its cgroup and mount are removed
 bench --limits 700M --options budget=1M
 [ $? = 1 ] || complain "a budget below the floor: exit $?"
-grep -q 'below the floor' "$dir/out" || complain "not told why: $(cat "$dir/out")"
+grep -q 'below the minimum' "$dir/out" || complain "not told why: $(cat "$dir/out")"
 grep -q "$dir" /proc/self/mountinfo && complain "a mount is left"
 [ "$(cgroups)" = "$before" ] || complain "a cgroup is left: $(cgroups)"
 exit $bad
