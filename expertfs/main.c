@@ -126,8 +126,8 @@ static const char *store_hint(const char *store)
         reclaimed = access(begun, F_OK) == 0;
         free(begun);
     }
-    return reclaimed ? "; mkexpertfs --reclaim has begun it, and --resume goes on"
-                     : "; a store is wanted, which mkexpertfs makes";
+    return reclaimed ? "\nhint: mkexpertfs --reclaim has begun it, and --resume goes on"
+                     : "\nhint: make the store first, with mkexpertfs";
 }
 
 static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
@@ -136,7 +136,7 @@ static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
     if (!rc)
         efsd_mountpoint_recover(options->mountpoint, options->subtype);
     if (!rc)
-        rc = make_absolute(&options->mountpoint, "; make the directory first (mkdir)", err);
+        rc = make_absolute(&options->mountpoint, "\nhint: make the directory first (mkdir)", err);
     return rc;
 }
 

@@ -13,8 +13,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include "expertfs-private.h"
+#include "log.h"
 #include "mounts.h"
 
 #define LOCK_TRIES 1000
@@ -89,11 +92,11 @@ errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err)
 {
     char *mount = dead_mount(path);
     if (mount)
-        efs_fail(err, -ENOTCONN, "%s: a mount whose daemon died is still there; remove it: fusermount3 -u %s", path,
-                 mount);
+        efs_fail(err, -ENOTCONN, "%s: a mount whose daemon died is still there\nhint: remove it: fusermount3 -u %s",
+                 path, mount);
     else /* path leads into it through a symbolic link */
         efs_fail(err, -ENOTCONN,
-                 "%s: a mount whose daemon died is on the way there; findmnt names it, fusermount3 -u removes it",
+                 "%s: a mount whose daemon died is on the way there\nhint: findmnt names it, fusermount3 -u removes it",
                  path);
     free(mount);
     return -ENOTCONN;
@@ -115,15 +118,18 @@ errint_t efsd_mountpoint_check(const char *path, bool nonempty, int *lock, struc
         return rc == -ENOTCONN ? efsd_mountpoint_dead(path, err) : efs_fail(err, rc, "%s: %s", path, strerror(-rc));
     }
     if (!S_ISDIR(st.st_mode))
-        return efs_fail(err, -ENOTDIR, "%s: not a directory; the store comes first, then where to mount it", path);
+        return efs_fail(err, -ENOTDIR, "%s: not a directory\nhint: the store comes first, then where to mount it",
+                        path);
     if (nonempty || on_demand || mountpoint_is_empty(path))
         return 0;
     if (mounted && strncmp(type, "fuse.", 5) == 0)
-        return efs_fail(err, -EBUSY,
-                        "%s: %s is mounted there already; unmount it (fusermount3 -u %s), or mount over it with -o "
-                        "nonempty",
-                        path, source, path);
-    return efs_fail(err, -ENOTEMPTY, "%s: the directory is not empty; -o nonempty mounts over what is in it", path);
+        return efs_fail(
+            err, -EBUSY,
+            "%s: %s is mounted there already\nhint: unmount it (fusermount3 -u %s), or mount over it with -o "
+            "nonempty",
+            path, source, path);
+    return efs_fail(err, -ENOTEMPTY, "%s: the directory is not empty\nhint: -o nonempty mounts over what is in it",
+                    path);
 }
 
 static bool mount_is_ours(const struct efsd_mount *mount, const char *subtype)
@@ -148,6 +154,22 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
     }
 }
 
+/* Warns of a budget other than that of the mount, which a remount keeps. It is no error: mount(8) passes the options of
+ * fstab. */
+static void remount_check_budget(const char *path, const char *by_descriptor, uint64_t budget_bytes)
+{
+    char value[64];
+    uint64_t bytes;
+    ssize_t n = budget_bytes ? getxattr(by_descriptor, "user.expertfs.budget", value, sizeof(value) - 1) : -1;
+    if (n < 0)
+        return;
+    value[n] = '\0';
+    if (efs_parse_size(value, &bytes) < 0 || bytes != budget_bytes)
+        efsd_log(EFS_LOG_WARNING,
+                 "%s: remount changes only ro, rw and noexec, not budget\nhint: expertctl set %s budget=%lluM", path,
+                 path, (unsigned long long)(budget_bytes >> 20));
+}
+
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err)
 {
     const char *path = options->mountpoint;
@@ -167,6 +189,8 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
     else if (mount(NULL, by_descriptor, NULL, flags, NULL) < 0)
         rc = efs_fail(err, -errno, "%s: remount: %s", path,
                       errno == EINVAL ? "not mounted: a folder of a mount" : strerror(errno));
+    else
+        remount_check_budget(path, by_descriptor, options->budget_bytes);
     close(fd);
     return rc;
 }

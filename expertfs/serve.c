@@ -166,14 +166,14 @@ static void daemon_open_export(struct efsd *daemon)
     if (daemon->options.no_passthrough || !efsd_kernel_privileged()) /* no full pool, so no expert can be exported */
         return;
     if (efsd_export_open(daemon, &daemon->export, &err))
-        efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", err.text);
+        efsd_log(EFS_LOG_WARNING, "no socket for clients: %s; they open files, which is slower", err.text);
 }
 
 static void daemon_start_export(struct efsd *daemon)
 {
     errint_t rc = daemon->export && daemon->kernel.passthrough ? efsd_export_start(daemon->export) : -EOPNOTSUPP;
     if (rc && rc != -EOPNOTSUPP)
-        efsd_log(EFS_LOG_WARNING, "no export socket, clients open files: %s", strerror(-rc));
+        efsd_log(EFS_LOG_WARNING, "no socket for clients: %s; they open files, which is slower", strerror(-rc));
     if (rc) {
         efsd_export_free(daemon->export);
         daemon->export = NULL;

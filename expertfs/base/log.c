@@ -35,10 +35,10 @@ static struct {
     struct log_kind kinds[EFSD_LOG_KINDS]; /* the last is shared by all kinds that found no free element */
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void log_write_stderr(const char *line)
+static void log_write_stderr(int priority, const char *line)
 {
-    char text[LINE_BYTES + 16];
-    snprintf(text, sizeof(text), "expertfs: %s", line);
+    char text[LINE_BYTES + 32];
+    snprintf(text, sizeof(text), "expertfs: %s%s", priority == LOG_WARNING ? "warning: " : "", line);
     efsd_log_queue_put(EFSD_LOG_STDERR, text);
 }
 
@@ -47,7 +47,7 @@ static void log_write_line(int priority, const char *line)
     if (log_state.to_syslog)
         efsd_log_queue_put(priority, line);
     else
-        log_write_stderr(line);
+        log_write_stderr(priority, line);
 }
 
 /* Lock held. True: the line may be logged; false: it was counted as suppressed. */
@@ -118,7 +118,7 @@ static void log_emit(const void *key, enum efs_log_level level, const char *line
     if (!log_may_write(key, priority, line))
         return;
     if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
-        log_write_stderr(line); /* also to the terminal, where the user waits for the mount */
+        log_write_stderr(priority, line); /* also to the terminal, where the user waits for the mount */
     log_write_line(priority, line);
 }
 

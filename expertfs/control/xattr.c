@@ -293,17 +293,25 @@ static int target_refusal(const struct target *target, fuse_req_t req, const cha
     return writable ? 0 : EPERM;
 }
 
-static void target_log_refusal(const struct target *target, const char *name, int error)
+/* Logs why a setting does not exist here, and stores it in user.expertfs.answer. */
+static void target_unknown(const struct target *target, const char *name)
 {
-    if (error == EINVAL) {
-        char answer[400];
-        size_t used = (size_t)snprintf(answer, sizeof(answer), "%.100s: allowed are, on the root,", name);
-        for (size_t i = 0; i < EFSD_TUNABLES; i++)
-            used += (size_t)snprintf(answer + used, sizeof(answer) - used, " %s", efsd_tunables[i]);
-        snprintf(answer + used, sizeof(answer) - used, "; on an expert's file or a layer's folder, pin");
-        efsd_log(EFS_LOG_WARNING, "%s", answer);
-        efsd_answer(target->daemon, answer);
-    }
+    char settings[128] = "";
+    struct efs_error err;
+    const char *best = NULL;
+    name += strlen(PREFIX);
+    ADD_NAMES(settings, sizeof(settings), efsd_tunables);
+    for (size_t i = 0; i < EFSD_TUNABLES; i++)
+        best = efs_nearer_word(name, best, efsd_tunables[i]);
+    if (strcmp(name, "pin") == 0)
+        efs_fail(&err, 0, "pin: not a setting of the whole mount\nhint: set it on a layer or an expert of experts/");
+    else if (best && strcmp(name, best) == 0)
+        efs_fail(&err, 0, "%s: a setting of the whole mount, an expert or layer has pin", name);
+    else
+        efs_fail(&err, 0, "%.100s: unknown setting; a mount has %s; an expert or layer has pin%s%s%s", name, settings,
+                 best ? "\nhint: did you mean " : "", best ? best : "", best ? "?" : "");
+    efsd_log(EFS_LOG_WARNING, "%s", err.text);
+    efsd_answer(target->daemon, err.text);
 }
 
 void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t bytes, int flags)
@@ -318,7 +326,8 @@ void efsd_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char 
     if (!error && (flags & XATTR_CREATE))
         error = EEXIST;
     if (error) {
-        target_log_refusal(&target, name, error);
+        if (error == EINVAL)
+            target_unknown(&target, name);
         fuse_reply_err(req, error);
         return;
     }
@@ -340,6 +349,8 @@ void efsd_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     }
     int error = target_refusal(&target, req, name, true);
     if (error) {
+        if (error == ENODATA && strncmp(name, PREFIX, strlen(PREFIX)) == 0)
+            target_unknown(&target, name);
         fuse_reply_err(req, error);
         return;
     }

@@ -64,7 +64,7 @@ static errint_t socket_choose_base(struct efsd_socket *s, struct efs_error *err)
         if (s->base >= 0) {
             snprintf(s->path, sizeof(s->path), "%s", paths[i]);
         } else {
-            efs_fail(err, s->base, "%s: %s", paths[i],
+            efs_fail(err, s->base, "%s%s: %s", named && *named ? "EXPERTFS_RUN=" : "", paths[i],
                      s->base == -EPERM    ? "not owned by the user who mounts, or writable by others"
                      : s->base == -EINVAL ? "not an absolute path, or too long"
                                           : strerror(-s->base));

@@ -75,15 +75,23 @@ errint_t efsd_session_check(const struct efsd *daemon, struct efs_error *err)
     int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (fd < 0) {
         errint_t rc = -errno;
+        struct efs_store *store; /* a fault of the store is what the caller can mend */
+        errint_t unread = efs_store_open(daemon->options.store, &store, err);
+        if (unread)
+            return unread;
+        efs_store_close(store);
         return efs_fail(err, rc, "cannot mount on %s: /dev/fuse: %s%s", path, strerror(-rc),
-                        rc == -ENOENT || rc == -ENODEV ? "; load the kernel module: modprobe fuse"
-                        : rc == -EACCES                ? "; root lets users open it: chmod 666 /dev/fuse"
-                        : rc == -EPERM                 ? "; a container must be given the device"
-                                                       : "");
+                        rc == -ENOENT || rc == -ENODEV ? "\nhint: load the kernel module: modprobe fuse"
+                        : rc == -EACCES
+                            ? "\nhint: root lets users open it: chmod 666 /dev/fuse (a udev rule makes that "
+                              "permanent)"
+                        : rc == -EPERM ? "\nhint: a container must be given the device"
+                                       : "");
     }
     close(fd);
     if (!efsd_kernel_privileged() && access(path, W_OK) && errno == EACCES)
-        return efs_fail(err, -EACCES, "cannot mount on %s: you may not write there: make a folder of your own", path);
+        return efs_fail(err, -EACCES, "cannot mount on %s: you may not write there\nhint: make a folder of your own",
+                        path);
     return 0;
 }
 

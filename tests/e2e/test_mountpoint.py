@@ -334,7 +334,8 @@ def remounted():
         result = remount(options)
         check(f"-o {options}", result.returncode == 0 and tunes(mount.path) == want and mounted_on(mount.path) ==
               ["fuse.expertfs"] and all(part.split(",")[0] == rw for part in flags().split()) and
-              ("noexec" in flags()) == noexec and "nosuid" in flags(), (result, flags(), tunes(mount.path)))
+              ("noexec" in flags()) == noexec and "nosuid" in flags() and
+              ("not budget\nhint: expertctl set" in result.stderr) == ("budget" in options), (result, flags(), tunes(mount.path)))
     check("the mount is what it was", open(mount / large, "rb").read() == open(f"{model}/{large}", "rb").read())
     for folder in (new_folder("plain"), mount / "experts"):
         result = remount("remount,ro", folder)

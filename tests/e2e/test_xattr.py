@@ -115,13 +115,13 @@ told = 0  # the log limits a kind to 16 lines a minute
 for name, value, path, error, says in (
         ("budget", "", "", "EINVAL", "8G"), ("budget", b"64M\0", "", "EINVAL", "8G"),
         ("budget", b"\xff\xfe", "", "EINVAL", "8G"), ("budget", "1" * 300, "", "EINVAL", "8G"),
-        ("budget", "1M", "", "ERANGE", "floor"), ("pools", "XYZ", "", "EINVAL", "FCSE"), ("plan", "F=90,C=20", "", "EINVAL", "100"),
+        ("budget", "1M", "", "ERANGE", "minimum"), ("pools", "XYZ", "", "EINVAL", "FCSE"), ("plan", "F=90,C=20", "", "EINVAL", "100"),
         ("policy", "oracle", "", "EINVAL", "zipmoe, lru, lfu, fifo, marking"), ("policy", "lru\n", "", "EINVAL", "lfu"),
         ("goal", "speed", "", "EINVAL", "makespan"), ("prefetch", "64M", "", "EINVAL", "always"),
         ("pin", "S", EXPERT, "EINVAL", "F, C and -"), ("pin", "", FOLDER, "EINVAL", "F, C and -"),
         ("pin", b"C\0", FOLDER, "EINVAL", "F, C and -"),
-        ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "budget"),
-        ("budget", "64M", EXPERT, "EINVAL", "on the root")):
+        ("nonsense", "1", "", "EINVAL", "budget"), ("pin", "C", "", "EINVAL", "a layer or an expert"),
+        ("budget", "64M", EXPERT, "EINVAL", "the whole mount")):
     printed = len(mount.log_text())
     got = error_of(set_, name, value, path)
     check(f"{name}={value!r:.24} on {path or 'the root'}: {error}", got == error, got)

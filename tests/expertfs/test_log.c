@@ -48,7 +48,9 @@ static unsigned lines_told(const char *what, unsigned long long *left_out)
         unsigned long long n;
         if (!strstr(line, what))
             continue;
-        if (sscanf(line, "expertfs: %llu more messages like this one were left out: ", &n) == 1)
+        const char *more =
+            strstr(line, "warning: ") ? line + strlen("expertfs: warning: ") : line + strlen("expertfs: ");
+        if (sscanf(more, "%llu more messages like this one were left out: ", &n) == 1)
             *left_out += n;
         else
             count++;
