@@ -23,7 +23,7 @@ check("get tells everything", result.returncode == 0 and not result.stderr and t
       "prefetch": "off", "answer": "ok"} and effective == str(128 << 20), result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 result = ctl("get", model)
-check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list'" in result.stderr,
+check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list`" in result.stderr,
       result)
 check("get -h: sizes with their unit", ctl("get", "-h", mount.path, "budget").stdout == "128 MiB\n" and
       ctl("get", "-h", mount.path, "policy").stdout == "zipmoe\n")
@@ -38,16 +38,16 @@ check("set says nothing when all is set", result.returncode == 0 and not result.
 check("and it is", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
       f"policy: lru\nbudget: {64 << 20}\nplan: F=0:C=60:S=40:E=0\n")
 result = ctl("set", mount.path, "plan=F=10:C=50")
-check("a plan that leaves a part of the pools' memory says so", result.returncode == 0 and "40 %" in result.stdout and
-      "sum to 60" in result.stdout, result)
+check("a plan that leaves a part of the pools' memory says so", result.returncode == 0 and "40 %" in result.stderr and
+      "sum to 60" in result.stderr, result)
 result = ctl("set", mount.path, "budget=900G")
 check("a budget above the machine's memory says so, and what is available", result.returncode == 0 and
-      "is above" in result.stdout and "are available (effective_budget)" in result.stdout, result)
+      "warning: " in result.stderr and "is above" in result.stderr and "uses at most" in result.stderr, result)
 again = Mount(store, "budget=900G")
 told = [re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", text).group()) for text in
-        (again.log_text(), ctl("set", again.path, "budget=900G").stdout)]
+        (again.log_text(), ctl("set", again.path, "budget=900G").stderr)]
 wait_until(lambda: "source: assumed" not in again.control("profile"))
-told.append(re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", ctl("set", again.path, "budget=900G").stdout).group()))
+told.append(re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", ctl("set", again.path, "budget=900G").stderr).group()))
 check("the mount says the same as a budget that is set, while it measures and later", len(set(told)) == 1, told)
 again.unmount()
 ctl("set", mount.path, "budget=64M", "plan=C=60:S=40")
@@ -197,13 +197,13 @@ held.unmount()
 print("-- errors")
 for arguments, status, says in (
         (["set", mount.path, "policy=best"], 1, "allowed are zipmoe, lru, lfu, fifo, marking"),
-        (["set", mount.path, "budget=1M"], 1, "mounted with a small budget"), (["set", mount.path, "budget="], 1, "8G"),
-        (["set", mount.path, "plan=F=90,C=90"], 1, "F=10:C=70"), (["set", mount.path, "budgets=1G"], 1, "budget pools plan"),
+        (["set", mount.path, "budget=1M"], 1, "mount with a small budget"), (["set", mount.path, "budget="], 1, "8G"),
+        (["set", mount.path, "plan=F=90,C=90"], 1, "F=10:C=70"), (["set", mount.path, "budgets=1G"], 1, "did you mean budget?"), (["set", mount.path, "pin=F"], 1, "set it on a layer"),
         (["set", mount.path, "answer=ok"], 1, "can only be read"), (["set", EXPERT, "rank=1"], 1, "can only be read"),
-        (["set", EXPERT, "pin=S"], 1, "F, C"), (["set", EXPERT, "budget=1G"], 1, "on the root"),
-        (["set", "-r", mount.path, "budgets"], 1, "no budgets"), (["set", mount / "nothing", "pin=C"], 1, "No such file"),
+        (["set", EXPERT, "pin=S"], 1, "F, C"), (["set", EXPERT, "budget=1G"], 1, "of the whole mount"),
+        (["set", "-r", mount.path, "budgets"], 1, "did you mean budget?"), (["set", mount / "nothing", "pin=C"], 1, "No such file"),
         (["set", SCRATCH, "pin=C"], 1, "not in a mount"), (["get", SCRATCH], 1, "not in a mount"),
-        (["get", mount.path, "budgets"], 1, "no budgets"), (["get", mount / "nothing"], 1, "No such file"),
+        (["get", mount.path, "budgets"], 1, "budgets: unknown setting"), (["get", mount / "nothing"], 1, "No such file"),
         (["verify", mount.path], 1, "`expertctl get` and `status` read mounts"),
         (["info", mount.path], 1, f"its store is {store}"),
         (["profile", mount.path], 1, f"its store is {store}"),
@@ -216,19 +216,21 @@ for arguments, status, says in (
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),
         (["set", "-r", mount.path, "policy=lru"], 2, "NAME alone"), (["get"], 2, "needed"),
         (["status", "-w", "0", mount.path], 2, "number"), (["status", "-w", "x", mount.path], 2, "number"),
-        (["status", mount.path, SCRATCH], 2, "more arguments")):
+        (["status", mount.path, SCRATCH], 2, "more arguments"), (["stats"], 2, "did you mean status?"),
+        (["verify", "--decoed", store], 2, "did you mean --decode?")):
     result = ctl(*arguments)
     words = " ".join(arguments).replace(SCRATCH, "")
     check(f"{words}: exit {status}, and why", result.returncode == status and says in result.stderr and not result.stdout,
           result)
 check("nothing has changed", ctl("get", mount.path, "policy", "budget", "plan").stdout ==
       f"policy: zipmoe\nbudget: {128 << 20}\nplan: auto\n")
-check("what comes before an error stays", ctl("set", mount.path, "goal=makespan", "policy=x", "plan=C=100").returncode == 1 and
+result = ctl("set", mount.path, "goal=makespan", "policy=x", "plan=C=100")
+check("what comes before an error stays", result.returncode == 1 and result.stderr.endswith("\nhint: goal was set\n") and
       ctl("get", mount.path, "goal", "plan").stdout == "goal: makespan\nplan: auto\n" and
       ctl("set", "-r", mount.path, "goal").returncode == 0)
 if root:
     result = run_as_nobody(copied, "set", mount.path, "policy=lru")
-    check("another user is told who may", result.returncode == 1 and "only who mounted it, and root" in result.stderr, result)
+    check("another user is told who may", result.returncode == 1 and "only the user who mounted it, and root" in result.stderr, result)
 
 print("-- status")
 files = [mount / name for name in files_below(mount.path) if not name.startswith(".expertfs")]

@@ -20,6 +20,7 @@ const char *tools_hint(errint_t rc)
 
 int tools_fail(const char *program, errint_t rc, const struct efs_error *err)
 {
+    fflush(stdout); /* in the order of the calls, also where both are one file */
     if (rc == -ECANCELED && tools_interrupted()) {
         fprintf(stderr, "%s: interrupted\n", program);
         return TOOLS_EXIT_INTERRUPTED;

@@ -56,7 +56,10 @@ static bool privileged(void)
 static void doctor_processor(struct doctor *d)
 {
     const char *path = efs_cpu_path();
+    const char *wanted = getenv("EXPERTFS_CPU");
     bool scalar = strcmp(path, "scalar") == 0, slower = scalar || strcmp(path, "avx2") == 0;
+    if (wanted && *wanted && strcmp(wanted, path) != 0 && strcmp(wanted, "auto") != 0)
+        report(d, SLOWER, "processor", "EXPERTFS_CPU=%.64s: not known, or this processor lacks it; ignored", wanted);
     report(d, slower ? SLOWER : GOOD, "processor", "%s code decodes%s", path,
            scalar   ? ": no AVX2, AVX-512 (VBMI2) or NEON here, or EXPERTFS_CPU says so"
            : slower ? "; AVX-512 with VBMI2 is about twice as fast"
@@ -86,8 +89,9 @@ static void doctor_fuse(struct doctor *d)
     int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (fd < 0)
         report(d, WRONG, "fuse", "/dev/fuse: %s; %s, in a container pass the device", strerror(errno),
-               errno == EACCES || errno == EPERM ? "let users open it (as root: chmod 666 /dev/fuse)"
-                                                 : "load the module (modprobe fuse)");
+               errno == EACCES || errno == EPERM
+                   ? "let users open it (as root: chmod 666 /dev/fuse; a udev rule makes that permanent)"
+                   : "load the module (modprobe fuse)");
     else
         report(d, GOOD, "fuse", "/dev/fuse can be opened");
     if (fd >= 0)
@@ -178,13 +182,13 @@ static void doctor_mount_store(struct doctor *d, const char *path, const char *n
             path, name, there ? "replaced" : "removed");
 }
 
-static void doctor_mount_errors(struct doctor *d, const char *path, const char *stat)
+static void doctor_mount_errors(struct doctor *d, const char *path, const char *store, const char *stat)
 {
     unsigned long long damaged = tools_line_number(stat, "chunks_damaged"),
                        failed = tools_line_number(stat, "disk_errors");
     if (damaged)
-        report(d, WRONG, "errors", "%s: %llu damaged chunks were read: `expertctl verify STORE` names them", path,
-               damaged);
+        report(d, WRONG, "errors", "%s: %llu damaged chunks were read: `expertctl verify %s` names them", path, damaged,
+               store);
     if (failed)
         report(d, WRONG, "errors", "%s: %llu reads of the store failed: see the log, and dmesg(1) for its disk", path,
                failed);
@@ -220,10 +224,15 @@ static void doctor_mount(struct doctor *d, const char *path)
         report(d, best ? GOOD : SLOWER, "mount", "%s: %s serves: %s%s%s", path, serving, reason,
                known ? "" : "; no passthrough: ", known ? "" : better);
         doctor_mount_budget(d, path, config);
-        doctor_mount_errors(d, path, stat);
-        doctor_mount_store(d, path, tools_line_path(config, "store", store, sizeof(store)), config);
+        tools_line_path(config, "store", store, sizeof(store));
+        doctor_mount_errors(d, path, store, stat);
+        doctor_mount_store(d, path, store, config);
     } else {
-        report(d, WRONG, "mount", "%s: no expertfs mounted there (%s%s)", path, rc ? err.text : "no serving_path",
+        report(d, WRONG, "mount", "%s: no expertfs mounted there%s%s%s", path,
+               rc == -ENOENT ? "; a checkpoint is packed first, by mkexpertfs" : ": ",
+               rc == -ENOENT ? ""
+               : rc          ? err.text
+                             : "no serving_path",
                tools_hint(rc));
     }
     free(config);
@@ -237,9 +246,8 @@ static const struct tools_option options[] = {
 static const struct tools_command command = {
     .options = options,
     .arguments = "[STORE|MNT]...",
-    .help =
-        "Report which way of serving this machine allows, and what prevents a better one; of a STORE, whether it is "
-        "sound and how it can be read; of a MNT, which way serves it. The exit status is 1 if something cannot work.",
+    .help = "Report what slows expertfs down on this machine; of a STORE, whether it is sound and how it can be read; "
+            "of a MNT, which way serves it. The exit status is 1 if something cannot work.",
     .at = offsetof(struct doctor, paths)};
 
 static int doctor_run(int argc, char **argv)
@@ -264,5 +272,4 @@ static int doctor_run(int argc, char **argv)
     return d.wrong ? CTL_FAILED : CTL_OK;
 }
 
-const struct ctl_command ctl_doctor = {"doctor", "report which way of serving this machine allows, and why",
-                                       doctor_run};
+const struct ctl_command ctl_doctor = {"doctor", "report what slows expertfs down on this machine", doctor_run};

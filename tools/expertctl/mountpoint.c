@@ -26,7 +26,9 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
         rc = -errno;
         free(at);
         free(up);
-        return efs_fail(err, rc, "%s: %s", path, strerror(-rc));
+        return efs_fail(err, rc, "%s: %s%s", path, strerror(-rc),
+                        rc == -EACCES ? "\nhint: without -o allow_other only the user who mounted it may use a mount"
+                                      : "");
     }
     while (up[1] && (slash = strrchr(up, '/'))) {
         slash[slash == up] = '\0';
@@ -37,8 +39,7 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     free(up);
     if (!ctl_is_mount(at)) {
         free(at);
-        return efs_fail(err, -ENODEV,
-                        "%s: not in a mount of expertfs that can be tuned; %s`expertctl list' shows the mounts", path,
+        return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs\nhint: %s`expertctl list` shows the mounts", path,
                         S_ISREG(here.st_mode) ? "a store is mounted first: expertfs STORE MOUNTPOINT; " : "");
     }
     *root = at;
@@ -56,7 +57,7 @@ errint_t ctl_store_open(const char *path, struct efs_store **store, struct efs_e
     struct efs_error ignored;
     char *config = NULL, name[4200];
     if (rc == -EISDIR && tools_control_read(path, "config", &config, &ignored) == 0)
-        efs_fail(err, rc, "%s: is a mount; its store is %s; `expertctl get` and `status` read mounts", path,
+        efs_fail(err, rc, "%s: is a mount; its store is %s\nhint: `expertctl get` and `status` read mounts", path,
                  tools_line_path(config, "store", name, sizeof(name)));
     free(config);
     return rc;

@@ -93,8 +93,13 @@ static int profile_run(int argc, char **argv)
         profile_print_text(*a.store.word, &profile);
     tools_interrupt_catch(); /* a signal must not end the program while it saves */
     rc = efs_profile_save(&profile, &err);
-    if (rc == 0)
+    if (rc < 0) {
+        struct efs_error why = err;
+        efs_fail(&err, rc, "cannot save the profile: %s%s", why.text,
+                 rc == -EACCES || rc == -EROFS ? "\nhint: set EXPERTFS_STATE to a folder that you own" : "");
+    } else {
         rc = efs_profile_path(profile.content_hash, path, sizeof(path), &err);
+    }
     if (rc < 0)
         return ctl_fail(rc, &err);
     if (!a.json)

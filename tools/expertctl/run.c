@@ -65,9 +65,11 @@ static const struct tools_command command = {
     .options = options,
     .arguments = "STORE|MNT -- PROGRAM [ARGUMENT...]",
     .help = "Run PROGRAM on a store, or on a mount: llama.cpp computes on the experts as the store has them, and other "
-            "programs read files. {} in its arguments is the path of the mount; a store is mounted for that, as long "
-            "as the program runs. Without {}, and without -o, the program itself opens the store, and reads the plain "
-            "file.\vExit status: that of the program, 128 and the signal that ended it, 125 if it was not started, 126 "
+            "programs read files. {} in its arguments is the path of the mount; a store is mounted while the program "
+            "runs. Without {} and -o nothing is mounted: give the path of the GGUF file that was packed, and the "
+            "backend takes the experts from STORE.\n\nexpertctl run model.efs -- llama-cli -m model.gguf\n"
+            "expertctl run -o budget=8G model.efs -- llama-cli -m {}/model.gguf\vExit status: that of the program, 128 "
+            "and the signal that ended it, 125 if it was not started, 126 "
             "and 127 if it could not be executed, or found.",
     .at = offsetof(struct run, given),
     .in_order = true,
@@ -161,11 +163,11 @@ static errint_t run_environment(const struct run *r, struct efs_error *err)
         environment_backend(plugin);
     else if (!r->root)
         return efs_fail(err, -ENOENT,
-                        "%s: " PLUGIN ", which opens a store in the program, is not installed\nhint: {} in an argument "
-                        "mounts the store and is replaced by the mount's path",
-                        r->store);
+                        PLUGIN ": not installed; it opens the store in the program\nhint: write {}/NAME in an argument "
+                               "to mount the store instead, or install the backend: expertfs-ggml(7)");
     else
-        fprintf(stderr, "expertctl: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
+        fprintf(stderr,
+                "expertctl: note: " PLUGIN " is not installed: llama.cpp reads experts from the mount's files\n");
     unsetenv(r->root ? "EXPERTFS_STORE" : "EXPERTFS_MOUNT");
     setenv(r->root ? "EXPERTFS_MOUNT" : "EXPERTFS_STORE", r->root ? r->root : r->store, 1);
     return 0;
@@ -240,13 +242,16 @@ static errint_t run_check_source(struct run *r, const char *source, struct efs_e
     struct stat st;
     if (stat(source, &st) < 0)
         return efs_fail(err, -errno, "%s: %s%s", source, strerror(errno),
-                        errno == ENOENT ? "; a store or a mount comes first, then the program" : "");
+                        errno == ENOENT ? "\nhint: a store or a mount comes first, then the program" : "");
     if (S_ISDIR(st.st_mode)) {
         errint_t rc = ctl_mount_of(source, &r->given_root, err);
         if (rc == -ENODEV)
-            efs_fail(err, rc, "%s: neither a store nor a mount of expertfs", source);
+            efs_fail(err, rc,
+                     "%s: neither a store nor a mount of expertfs\nhint: pack a checkpoint first: mkexpertfs %s "
+                     "OUT.efs",
+                     source, source);
         if (rc == 0 && r->options)
-            rc = efs_fail(err, -EINVAL, "%s is mounted already: -o is for stores; `expertctl set` tunes a mount",
+            rc = efs_fail(err, -EINVAL, "%s: mounted already, -o is for stores\nhint: `expertctl set` tunes a mount",
                           source);
         r->root = r->given_root;
         return rc;

@@ -27,7 +27,7 @@ static errint_t attribute_of(const char *path, const char *name, size_t bytes,
                              char full[sizeof(CTL_XATTR) + NAME_MAX_BYTES], struct efs_error *err)
 {
     if (bytes >= NAME_MAX_BYTES)
-        return efs_fail(err, -EINVAL, "%s: there is no %s here", path, name);
+        return efs_fail(err, -EINVAL, "%s: %.*s: unknown setting", path, (int)bytes, name);
     sprintf(full, CTL_XATTR "%.*s", (int)bytes, name);
     return 0;
 }
@@ -66,8 +66,8 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
     ssize_t n = getxattr(path, full, value, sizeof(value) - 1);
     if (n < 0)
         return errno == ENODATA
-                   ? efs_fail(err, -errno, "%s: there is no %s here; `expertctl get %s` lists what there is", path,
-                              name, path)
+                   ? efs_fail(err, -errno, "%s: %s: unknown setting\nhint: `expertctl get %s` lists those that it has",
+                              path, name, path)
                    : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
     value[n] = '\0';
     efs_join_hint(value, sizeof(value)); /* of answer */
@@ -150,16 +150,15 @@ static errint_t set_refused(const char *root, const char *path, const char *name
     case EINVAL:
     case ERANGE:
     case ENOMEM:
+    case ENODATA:
         mount_answer(root, answer, sizeof(answer));
         return efs_fail(err, rc, "%s: %s", path, *answer ? answer : strerror(-rc));
     case EPERM:
         if (geteuid() == 0 || (stat(root, &st) == 0 && st.st_uid == geteuid()))
             return efs_fail(err, rc, "%s: %s can only be read", path, name);
-        return efs_fail(err, rc, "%s: only who mounted it, and root, may set %s", path, name);
-    case ENODATA:
-        return efs_fail(err, rc, "%s: there is no %s here", path, name);
+        return efs_fail(err, rc, "%s: only the user who mounted it, and root, may set %s", path, name);
     case EROFS:
-        return efs_fail(err, rc, "%s: remounted with ro; mount -o remount,rw %s", path, root);
+        return efs_fail(err, rc, "%s: remounted with ro\nhint: mount -o remount,rw %s", path, root);
     default:
         return efs_fail(err, rc, "%s: %s: %s", path, name, strerror(-rc));
     }
@@ -177,8 +176,21 @@ static errint_t set_one(const char *root, const struct arguments *a, const char 
     if ((a->reset ? removexattr(path, full) : setxattr(path, full, value, strlen(value), 0)) < 0)
         return set_refused(root, path, full + strlen(CTL_XATTR), -errno, err);
     if (*mount_answer(root, answer, sizeof(answer)) && strcmp(answer, "ok") != 0)
-        printf("%s\n", answer);
+        fprintf(stderr, "expertctl: warning: %s\n", answer);
     return 0;
+}
+
+/* Appends the names of the first `count` settings, which stay in effect, to the hint of err. */
+static void add_settings_made(const struct arguments *a, uint32_t count, struct efs_error *err)
+{
+    size_t used = strlen(err->text);
+    const char *before = strstr(err->text, "\nhint: ") ? "; " : "\nhint: ";
+    for (uint32_t i = 1; i <= count && used < sizeof(err->text); i++)
+        used += (size_t)snprintf(err->text + used, sizeof(err->text) - used, "%s%.*s%s", i > 1 ? ", " : before,
+                                 (int)strcspn(a->given.word[i], "="), a->given.word[i],
+                                 i < count    ? ""
+                                 : count == 1 ? " was set"
+                                              : " were set");
 }
 
 static int set_run(int argc, char **argv)
@@ -190,8 +202,11 @@ static int set_run(int argc, char **argv)
     errint_t rc = ctl_mount_of(a.given.word[0], &root, &err);
     if (rc < 0)
         return ctl_fail(rc, &err);
-    for (uint32_t i = 1; i < a.given.count && rc == 0; i++) /* settings made before an error stay in effect */
+    for (uint32_t i = 1; i < a.given.count && rc == 0; i++) {
         rc = set_one(root, &a, a.given.word[i], &err);
+        if (rc < 0)
+            add_settings_made(&a, i - 1, &err);
+    }
     free(root);
     return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
 }
