@@ -239,6 +239,11 @@ bool efs_requests_are_deadlocked(struct efs *fs, const struct efs_request_ref *h
 /* As efs_client_tensors(). */
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
                              uint32_t *count);
+/* Experts with `arrived` that wait for room, and for whose argument cancelled() is true, leave the queue unread:
+ * arrived gets -ECANCELED. Experts that are being loaded are not affected. cancelled() is called with the engine's lock
+ * held. */
+typedef bool efs_cancelled_fn(const void *arg);
+void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 /* End the use of one expert. */
 void efs_request_drop(struct efs_request *request, uint32_t index);
 /* Replaces efs_request_drop() for an expert that arrived has reported: after efs_close(), or when its lease was passed

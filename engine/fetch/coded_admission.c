@@ -8,6 +8,8 @@
 #include "budget.h"
 #include "lease.h"
 
+#include <errno.h>
+
 #define CODED_BATCH_MAX 64u /* experts that begin as one batch */
 
 /* Lock held: what it takes of the room for coded experts. One that others hold takes nothing: it is the same memory. */
@@ -72,6 +74,33 @@ void efs_coded_requeue(struct efs *fs, struct efs_request_item *item)
         fs->leases->coded_tail = &item->next_waiting;
 }
 
+/* Lock held. The item has left the queue: its fetch starts when the lock is released. */
+static void coded_start(struct efs *fs, struct efs_request_item *item, bool from_queue)
+{
+    coded_pin(fs, item);
+    fs->account.coded_retries += item->retries != 0;
+    fs->deferred.from_queues |= from_queue;
+    EFS_DEFER(fs, fetches, item->fetch);
+}
+
+/* The fetches of cancelled items start, too, and end at once: efs_fetch_submit(). */
+void efs_coded_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
+{
+    for (struct efs_request_item **at = &fs->leases->coded_waiting, *item; (item = *at);) {
+        if (!item->request->arrived || !item->arg || !cancelled(item->arg)) {
+            at = &item->next_waiting;
+            continue;
+        }
+        *at = item->next_waiting;
+        fs->coded_waiting--;
+        item->fetch->error = -ECANCELED;
+        coded_start(fs, item, true);
+    }
+    fs->leases->coded_tail = &fs->leases->coded_waiting;
+    while (*fs->leases->coded_tail)
+        fs->leases->coded_tail = &(*fs->leases->coded_tail)->next_waiting;
+}
+
 void efs_coded_admit(struct efs *fs, bool from_queue)
 {
     for (uint32_t taken = 0; fs->leases->coded_waiting && coded_has_room(fs, fs->leases->coded_waiting); taken++) {
@@ -84,10 +113,7 @@ void efs_coded_admit(struct efs *fs, bool from_queue)
         fs->leases->coded_waiting = item->next_waiting;
         if (--fs->coded_waiting == 0)
             fs->leases->coded_tail = &fs->leases->coded_waiting;
-        coded_pin(fs, item);
-        fs->account.coded_retries += item->retries != 0;
-        fs->deferred.from_queues |= from_queue;
-        EFS_DEFER(fs, fetches, item->fetch);
+        coded_start(fs, item, from_queue);
     }
 }
 

@@ -315,24 +315,44 @@ static uint32_t batch_request(struct efs_batch *batch)
     return count;
 }
 
-static void fetch_fail_all(struct efs_fetch *fetches)
+/* Ends a fetch that has requested nothing. */
+static void fetch_fail(struct efs_fetch *f, errint_t error)
 {
+    for (uint32_t i = 0; i < f->part_count; i++)
+        f->parts[i].batch = NULL;
+    f->error = error;
+    f->ended(f);
+}
+
+/* Ends the fetches that were cancelled before they started; returns the others, in their order. */
+static struct efs_fetch *fetches_end_cancelled(struct efs_fetch *fetches)
+{
+    struct efs_fetch *rest = NULL, **tail = &rest;
     for (struct efs_fetch *f = fetches, *next; f; f = next) {
         next = f->next;
-        for (uint32_t i = 0; i < f->part_count; i++)
-            f->parts[i].batch = NULL; /* nothing was asked for */
-        f->error = -ENOMEM;
-        f->ended(f);
+        if (f->error == -ECANCELED) {
+            fetch_fail(f, -ECANCELED);
+        } else {
+            *tail = f;
+            tail = &f->next;
+        }
     }
+    *tail = NULL;
+    return rest;
 }
 
 void efs_fetch_submit(struct efs *fs, struct efs_fetch *fetches)
 {
-    struct efs_batch *batch = batch_new(fs, fetches);
-    if (!batch) {
-        fetch_fail_all(fetches);
+    fetches = fetches_end_cancelled(fetches);
+    if (!fetches)
         return;
+    struct efs_batch *batch = batch_new(fs, fetches);
+    for (struct efs_fetch *next; !batch && fetches; fetches = next) {
+        next = fetches->next;
+        fetch_fail(fetches, -ENOMEM);
     }
+    if (!batch)
+        return;
     efs_lock(fs);
     uint32_t here = batch_request(batch);
     efs_unlock(fs);

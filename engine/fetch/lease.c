@@ -169,6 +169,22 @@ void efs_lease_request(struct efs *fs, struct efs_full_waiter *w)
         lease_enqueue(fs, w, rc == -EBUSY);
 }
 
+void efs_leases_cancel(struct efs *fs, efs_waiter_cancelled_fn *waiter_cancelled, efs_cancelled_fn *cancelled)
+{
+    for (struct efs_full_waiter **at = &fs->leases->queue, *w; (w = *at);) {
+        if (!waiter_cancelled(w, cancelled)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        fs->leases_waiting--;
+        lease_defer_answer(fs, w, -ECANCELED);
+    }
+    fs->leases->queue_tail = &fs->leases->queue;
+    while (*fs->leases->queue_tail)
+        fs->leases->queue_tail = &(*fs->leases->queue_tail)->next;
+}
+
 /* This one of the line gets room, or is answered: it leaves the line. false: it waits on. */
 static bool queue_try(struct efs *fs, struct efs_full_waiter **at)
 {

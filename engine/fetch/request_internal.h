@@ -59,6 +59,8 @@ void efs_coded_enqueue(struct efs *fs, struct efs_request_item *item);
 void efs_coded_requeue(struct efs *fs, struct efs_request_item *item);
 void efs_coded_admit(struct efs *fs, bool from_queue);
 void efs_coded_unpin(struct efs *fs, uint32_t expert, uint64_t bytes);
+/* Takes the items with a cancelled argument off the queue; they end with -ECANCELED when the lock is released. */
+void efs_coded_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 
 /* Whether all experts that are not loaded wait for room, and do not fit while the request holds the loaded ones.
  * Without lock. */

@@ -14,6 +14,9 @@
 #include "log.h"
 
 #define CLIENTS_MAX 16u
+#define PENDING_SHARE 16u   /* of the budget, at most for experts that are PENDING */
+#define PENDING_BYTES 2560u /* of memory for one of them */
+#define PENDING_LEAST 256u
 #define SEND_BYTES (256 << 10)
 #define PAUSE_MS 200
 
@@ -44,6 +47,15 @@ static void export_refuse(struct efsd_export *h)
                               "left (RLIMIT_NOFILE)");
 }
 
+/* Lock held. */
+static void export_set_pending_max(struct efsd_export *h)
+{
+    struct efs_stats stats;
+    efs_stats(h->daemon->fs, &stats);
+    const uint64_t most = stats.budget_bytes / PENDING_SHARE / PENDING_BYTES;
+    h->pending_max = most < PENDING_LEAST ? PENDING_LEAST : most < EFS_EXPORT_TAGS ? (uint32_t)most : EFS_EXPORT_TAGS;
+}
+
 static void export_accept(struct efsd_export *h)
 {
     int fd = accept4(h->socket.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), bytes = SEND_BYTES;
@@ -68,6 +80,7 @@ static void export_accept(struct efsd_export *h)
     s->next = h->clients;
     h->clients = s;
     h->client_count++;
+    export_set_pending_max(h);
     pthread_mutex_unlock(&h->lock);
     efsd_count(&h->daemon->counters.handout_clients, 1);
     if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event))

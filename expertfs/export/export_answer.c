@@ -146,6 +146,7 @@ void efsd_export_complete(void *arg, errint_t error, struct efs_request *request
     uint32_t tag = item->tag;
     pthread_mutex_lock(&export->lock);
     assert(!item->request && s->references > 0);
+    export->pending--;
     item->request = request;
     item->index = index;
     if (item->dropped) {

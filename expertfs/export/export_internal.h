@@ -24,9 +24,9 @@ struct efsd_export_item {
     struct efsd_export_item *next_drop; /* next expert to drop, of a client that has disconnected */
     struct efs_request *request;        /* completed request, whose expert `index` this is; NULL: PENDING */
     uint32_t index, tag;
-    bool with_layout; /* include the layout if the expert is coded */
-    bool dropped;     /* the client dropped it while it was PENDING */
-    uint8_t *body;    /* coded: payload of the struct efs_export_coded packets, until all were sent */
+    bool with_layout;     /* include the layout if the expert is coded */
+    _Atomic bool dropped; /* the client dropped it while it was PENDING */
+    uint8_t *body;        /* coded: payload of the struct efs_export_coded packets, until all were sent */
     uint32_t layout_bytes, body_bytes, sent_bytes;
 };
 
@@ -49,6 +49,7 @@ struct efsd_export_client {
     int fd; /* < 0: the connection has ended */
     uid_t user;
     uint32_t references;             /* one of the list of clients, one of each expert that is PENDING */
+    bool refused;                    /* the log has that requests of it were refused */
     struct efsd_export_item **items; /* by tag */
     uint32_t tags;                   /* allocated elements of items */
     uint8_t *window_map;             /* bitmap by window number: the client has the window */
@@ -64,6 +65,7 @@ struct efsd_export {
     pthread_mutex_t lock; /* guards clients and their contents */
     struct efsd_export_client *clients;
     uint32_t client_count;
+    uint32_t pending, pending_max; /* PENDING experts of all clients; limit, by the budget when a client connects */
     struct efsd_socket socket;
     int epoll, stop;
     int spare;   /* reserved descriptor, closed to accept and disconnect a client on EMFILE */

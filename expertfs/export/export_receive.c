@@ -13,9 +13,15 @@
 #include "log.h"
 #include "want.h"
 
-#define PACKETS 16u /* packets of a client per event, so that other clients are served in between */
+#define PENDING_OF_EACH 64u /* experts that a client may always have PENDING */
+#define PACKETS 16u         /* packets of a client per event, so that other clients are served in between */
 
 /* ---- clients ----------------------------------------------------------------------------------------------- */
+
+static bool item_is_dropped(const void *item)
+{
+    return ((const struct efsd_export_item *)item)->dropped;
+}
 
 /* Lock held. Ends the connection, which may free the client. Returns the EXPORTED experts, for the caller to drop
  * without lock. */
@@ -49,6 +55,7 @@ void efsd_export_client_end(struct efsd_export_client *s)
     struct efsd_export *h = s->export; /* client_end() may free s */
     uint32_t observer = s->observer;
     pthread_mutex_lock(&h->lock);
+    const bool pending = s->references > 1;
     struct efsd_export_item *drops = client_end(s);
     pthread_mutex_unlock(&h->lock);
     if (observer)
@@ -58,6 +65,8 @@ void efsd_export_client_end(struct efsd_export_client *s)
         drops = item->next_drop;
         efsd_export_drop(efsd_export_item_free(item));
     }
+    if (pending)
+        efs_requests_cancel(h->daemon->fs, item_is_dropped);
 }
 
 /* ---- requests ----------------------------------------------------------------------------------------------- */
@@ -76,6 +85,7 @@ static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, u
         *item = (struct efsd_export_item){.client = s, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
         s->items[tag] = item;
         s->references++;
+        s->export->pending++;
     }
     return item;
 }
@@ -98,6 +108,7 @@ static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_exp
             s->items[pending[taken]->tag] = NULL;
             free(pending[taken]);
             s->references--;
+            s->export->pending--;
         }
     }
     pthread_mutex_unlock(&s->export->lock);
@@ -127,6 +138,22 @@ static errint_t client_submit(struct efsd_export_client *s, const struct efs_exp
     return efsd_want_finish(daemon, s->user, rc, &err);
 }
 
+/* Whether it may have as many experts PENDING as it has now: PENDING_OF_EACH, or more while all clients together have
+ * fewer than the limit. */
+static bool client_may_wait(struct efsd_export_client *s)
+{
+    pthread_mutex_lock(&s->export->lock);
+    const bool may = s->references - 1 <= PENDING_OF_EACH || s->export->pending <= s->export->pending_max;
+    pthread_mutex_unlock(&s->export->lock);
+    if (!may && !s->refused)
+        efsd_log(EFS_LOG_WARNING,
+                 "a client has %u experts requested that were not sent yet: more are refused, it opens "
+                 "their files instead",
+                 s->references - 1);
+    s->refused |= !may;
+    return may;
+}
+
 static bool client_handle_request(struct efsd_export_client *s, const struct efs_export_ask *ask)
 {
     struct efsd_export_item *pending[EFS_EXPORT_ITEMS];
@@ -134,7 +161,7 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
         !client_alloc_tags(s, ask, pending))
         return false;
     efsd_shrink_leased(s->export->daemon);
-    errint_t rc = client_submit(s, ask, pending);
+    errint_t rc = client_may_wait(s) ? client_submit(s, ask, pending) : -EBUSY;
     for (uint32_t i = 0; rc < 0 && i < ask->head.count; i++)
         if (pending[i])
             efsd_export_complete(pending[i], rc, NULL, 0);
@@ -143,6 +170,7 @@ static bool client_handle_request(struct efsd_export_client *s, const struct efs
 
 static void client_handle_drop(struct efsd_export_client *s, const struct efs_export_ask *ask)
 {
+    bool pending = false;
     for (uint32_t i = 0; i < ask->head.count; i++) {
         uint32_t tag = ask->item[i].tag;
         struct efsd_drop drop = {NULL, 0};
@@ -153,10 +181,14 @@ static void client_handle_drop(struct efsd_export_client *s, const struct efs_ex
             item->dropped = true;
             if (item->request)
                 drop = efsd_export_item_free(item);
+            else
+                pending = true;
         }
         pthread_mutex_unlock(&s->export->lock);
         efsd_export_drop(drop);
     }
+    if (pending)
+        efs_requests_cancel(s->export->daemon->fs, item_is_dropped);
 }
 
 /* A thread of the client waits for all of these tags. A tag that is free has failed, and its error is sent

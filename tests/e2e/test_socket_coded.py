@@ -2,7 +2,7 @@
 """Coded experts over the socket, by hand: chunks as in the store, in windows that clients cannot write to; their share
 of the budget; clients that request too much or are killed; and segments that are freed while clients still map them."""
 from e2e import *
-from socket_packets import ANY, AS_CODED, ASK, DROP, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
+from socket_packets import ANY, AS_CODED, ASK, DROP, FULL, NOTIFY, UNMAPPED, WITH_LAYOUT, Client
 
 sys.path.insert(0, os.path.join(ROOT, "tests/clients"))
 import ctypes_client as api
@@ -210,6 +210,33 @@ check("those that come already are not waited for again", mount.count("inflight"
 one.close()
 one = Client(mount)
 check("nothing is left of it", mount.wait_idle(), mount.stat())
+
+print("-- clients that request a lot, drop some of it, and die")
+one.close()
+two.close()
+check("nothing is requested", mount.wait_idle(), mount.stat())
+before = mount.stat()
+for form in (FULL, AS_CODED):
+    hostile = [Client(mount) for _ in range(8)]
+    for client in hostile:
+        client.socket.setblocking(False)
+        for tag in range(0, 8000, EXPERTS):
+            try:
+                client.send(ASK, [(n, 1, tag + n) for n in range(EXPERTS)], layer=tag // EXPERTS % 2, form=form)
+                if tag % 3 == 0:
+                    client.send(DROP, [(0, 0, tag + n) for n in range(EXPERTS)])
+            except BlockingIOError:
+                time.sleep(0.001)
+    for client in hostile:
+        client.close()
+    one = Client(mount)
+    one.send(ASK, [(3, 1, 7)], form=AS_CODED)
+    check("another client gets its expert", one.coded()[:2] == (7, 0))
+    one.close()
+    check("nothing is left of them", mount.wait_idle(), mount.stat())
+read = int(mount.stat()["disk_reads"]) - int(before["disk_reads"])
+check("what they had queued was not read", read < 4000, read)  # of 128,000 experts that they requested
+one, two = Client(mount), Client(mount)
 
 print("-- segments that leave")
 one.close()
