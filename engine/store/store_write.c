@@ -28,7 +28,10 @@ static errint_t open_directory(struct efs_store_writer *w, struct efs_error *err
     if (!parent)
         return writer_fail(w, -ENOMEM, "open", err);
     w->dir = efs_sys_open(parent, O_RDONLY | O_DIRECTORY, 0);
-    errint_t rc = w->dir < 0 ? efs_fail(err, w->dir, "%s: cannot open directory: %s", parent, strerror(-w->dir)) : 0;
+    bool missing = w->dir == -ENOENT;
+    errint_t rc = w->dir < 0 ? efs_fail(err, w->dir, "%s: cannot open directory: %s%s%s", parent, strerror(-w->dir),
+                                        missing ? "\nhint: mkdir -p " : "", missing ? parent : "")
+                             : 0;
     free(parent);
     return rc;
 }

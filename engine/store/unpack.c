@@ -155,9 +155,12 @@ static errint_t unpack_files_begin(const struct efs_store *store, const char *di
     int made = u->root_path ? efs_sys_mkdirat(AT_FDCWD, directory, 0777) : -ENOMEM;
     u->made_root = made == 0;
     u->root = made == 0 || made == -EEXIST ? efs_sys_open(directory, O_RDONLY | O_DIRECTORY, 0) : made;
-    errint_t rc = u->root < 0 ? efs_fail(err, u->root, "%s: cannot %s directory: %s", directory,
-                                         made == 0 || made == -EEXIST ? "open" : "make", strerror(-u->root))
-                              : 0;
+    const char *slash = made == -ENOENT ? strrchr(directory, '/') : NULL;
+    errint_t rc = slash         ? efs_fail(err, made, "%s: cannot make directory: %s\nhint: mkdir -p %.*s", directory,
+                                           strerror(-made), (int)(slash - directory), directory)
+                  : u->root < 0 ? efs_fail(err, u->root, "%s: cannot %s directory: %s", directory,
+                                           made == 0 || made == -EEXIST ? "open" : "make", strerror(-u->root))
+                                : 0;
     for (uint32_t f = 0; rc == 0 && f < store->file_count; f++)
         rc = check_absent(u, f, err);
     if (rc == 0)
