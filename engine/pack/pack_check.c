@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HINT_MISSING "\nhint: download it; mkexpertfs --any packs without it"
+
 /* Whether a part of a split model exists, with its number in the same number of digits or without leading zeros.
  * *other: the first name tried, if it was NULL; the caller frees it. */
 static bool has_part(const struct efs_catalog *catalog, const char *path, const struct efs_source_part *part,
@@ -55,11 +57,11 @@ static errint_t check_parts(const char *src, const struct efs_catalog *catalog, 
             rc = efs_fail(err, -ENOMEM, "%s: no memory", src);
         else if (strcmp(catalog->root, src) != 0) /* src is a single file */
             rc = efs_fail(err, -ENODATA,
-                          "%s: is one part of %lu: pack the folder that has them all; --any packs it alone", src,
-                          part.count);
+                          "%s: is one part of %lu\nhint: pack the folder that has them all; mkexpertfs --any packs it "
+                          "alone",
+                          src, part.count);
         else
-            rc = efs_fail(err, -ENODATA, "%s: %s is missing, one of %lu parts; --any packs it all the same", src, other,
-                          part.count);
+            rc = efs_fail(err, -ENODATA, "%s: %s is missing, one of %lu parts" HINT_MISSING, src, other, part.count);
     }
     free(other);
     return rc;
@@ -70,9 +72,34 @@ static errint_t check_index(const char *src, const struct efs_source_file *index
     const char *missing = index->missing;
     if (!missing)
         return 0;
-    return efs_fail(
-        err, -ENODATA, "%s: %s %s, which %s names; --any packs it all the same", src, *missing ? missing : "\"\"",
-        *missing == '/' || strncmp(missing, "../", 3) == 0 ? "lies outside of it" : "is missing", index->path);
+    return efs_fail(err, -ENODATA, "%s: %s %s, which %s names" HINT_MISSING, src, *missing ? missing : "\"\"",
+                    *missing == '/' || strncmp(missing, "../", 3) == 0 ? "lies outside of it" : "is missing",
+                    index->path);
+}
+
+/* Whether a safetensors file in the folder of this one was parsed. */
+static bool has_weights_beside(const struct efs_catalog *catalog, const struct efs_source_file *file)
+{
+    size_t folder = efs_source_folder(file->path);
+    for (size_t f = 0; f < catalog->file_count; f++) {
+        const struct efs_source_file *other = &catalog->files[f];
+        if (other->has_tensors && !other->gguf && efs_source_folder(other->path) == folder &&
+            memcmp(other->path, file->path, folder) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A download that broke, or a file without a header whose tensors the model lacks then. */
+static errint_t check_file(const char *src, const struct efs_catalog *catalog, const struct efs_source_file *file,
+                           struct efs_error *err)
+{
+    bool alone = strcmp(catalog->root, src) != 0; /* src is a single file */
+    if (file->state != EFS_SOURCE_BROKEN &&
+        (file->state != EFS_SOURCE_NO_HEADER || (file->index == EFS_NONE && !has_weights_beside(catalog, file))))
+        return 0;
+    return efs_fail(err, -ENODATA, "%s%s%s\nhint: download it again; mkexpertfs --any packs it as it is", src,
+                    alone ? "" : "/", file->note + (alone ? strlen(file->path) : 0));
 }
 
 errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catalog,
@@ -82,9 +109,10 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
     if (!options->weights)
         return 0;
     for (size_t f = 0; f < catalog->file_count; f++) {
-        if (catalog->files[f].state == EFS_SOURCE_BROKEN)
-            return efs_fail(err, -ENODATA, "%s/%s; --any packs it as it is", catalog->root, catalog->files[f].note);
-        unread |= catalog->files[f].state == EFS_SOURCE_UNREAD;
+        errint_t whole = check_file(src, catalog, &catalog->files[f], err);
+        if (whole < 0)
+            return whole;
+        unread |= catalog->files[f].state != EFS_SOURCE_WHOLE;
     }
     if (catalog->tensor_count || unread) {
         errint_t whole = 0;
@@ -94,8 +122,18 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
             whole = check_index(src, &catalog->files[f], err);
         return whole;
     }
+    struct efs_store *store = NULL;
+    if (catalog->file_count == 1 && efs_store_open(src, &store, NULL) == 0) {
+        efs_store_close(store);
+        return efs_fail(err, -ENODATA,
+                        "%s: is an expertfs store already\nhint: mount it with expertfs, restore it with `expertctl "
+                        "unpack`",
+                        src);
+    }
     return efs_fail(err, -ENODATA,
-                    "%s: no weights found: no safetensors or GGUF file with tensors; --any packs it all the same", src);
+                    "%s: no weights found: no safetensors or GGUF file with tensors\nhint: mkexpertfs --any packs it "
+                    "all the same",
+                    src);
 }
 
 errint_t efs_pack_check(const char *src, struct efs_error *err)

@@ -157,7 +157,7 @@ static errint_t plan_allocate(struct efs_pack_plan *plan, const struct counts *n
     if (bytes > EFS_PACK_INDEX_BYTES)
         return efs_fail(
             err, -E2BIG,
-            "%s: the index of %zu tensors would take %llu MiB (at most %u); hint: a larger --shard-size makes "
+            "%s: the index of %zu tensors would take %llu MiB (at most %u)\nhint: a larger --shard-size makes "
             "it smaller if they are large, --any packs a directory's files one by one",
             c->root, c->tensor_count, (unsigned long long)(bytes >> 20), EFS_PACK_INDEX_BYTES >> 20);
     plan->string_room = n->strings;

@@ -25,8 +25,9 @@ struct efs_source_file {
     char *note;
     enum efs_source_state {
         EFS_SOURCE_WHOLE,
-        EFS_SOURCE_UNREAD, /* a file of weights that cannot be parsed: stored as plain bytes */
-        EFS_SOURCE_BROKEN  /* looks like a failed download */
+        EFS_SOURCE_UNREAD,    /* a file of weights that cannot be parsed: stored as plain bytes */
+        EFS_SOURCE_NO_HEADER, /* the same, of a safetensors file without a JSON header */
+        EFS_SOURCE_BROKEN     /* looks like a failed download */
     } state;
     bool copy;         /* has the same bytes as another file and no tensors in the catalogue: pack_copies.c */
     uint32_t original; /* of a copy: the index of the other file */

@@ -57,10 +57,10 @@ static errint_t open_input(const struct efs_catalog *catalog, uint32_t file, str
 static errint_t mark_plain(const struct efs_catalog *catalog, struct efs_source_file *file, enum efs_source_state state,
                            const char *note, struct efs_error *err)
 {
-    bool named = file->index != EFS_NONE;
+    bool named = file->index != EFS_NONE && (state != EFS_SOURCE_BROKEN || !efs_source_named_weights(file->path));
 
     file->state = state;
-    if (asprintf(&file->note, "%s%s%s%s", note, named ? ", and " : "", named ? catalog->files[file->index].path : "",
+    if (asprintf(&file->note, "%s%s%s%s", note, named ? "; " : "", named ? catalog->files[file->index].path : "",
                  named ? " names it" : "") < 0)
         file->note = NULL;
     return file->note ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", file->path);
@@ -77,7 +77,10 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
 
     errint_t ret = gguf ? efs_source_gguf(in, &list, &why) : efs_source_safetensors(in, &list, &why);
     if (ret == -EUCLEAN) {
-        ret = mark_plain(catalog, file, list.cut ? EFS_SOURCE_BROKEN : EFS_SOURCE_UNREAD, why.text, err);
+        enum efs_source_state state = list.cut         ? EFS_SOURCE_BROKEN
+                                      : list.no_header ? EFS_SOURCE_NO_HEADER
+                                                       : EFS_SOURCE_UNREAD;
+        ret = mark_plain(catalog, file, state, why.text, err);
     } else if (ret < 0) {
         efs_fail(err, ret, "%s", why.text);
     } else {

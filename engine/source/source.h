@@ -56,7 +56,8 @@ struct efs_source_list {
     struct efs_source_entry *entries;
     size_t count, capacity;
     size_t before; /* tensors of other files, counted for EFS_SOURCE_MAX_TENSORS */
-    bool cut;      /* after -EUCLEAN: the file is shorter than its header describes */
+    /* After -EUCLEAN: the file is shorter than its header describes; a safetensors file without a JSON header. */
+    bool cut, no_header;
 };
 
 void efs_source_tensor_free(struct efs_source_tensor *tensor); /* frees name and type */

@@ -19,6 +19,12 @@ struct walk {
     struct efs_error *err;
 };
 
+/* "ROOT/PATH: REASON" */
+static errint_t walk_fail(const struct walk *walk, errint_t rc, const char *path, const char *reason)
+{
+    return efs_fail(walk->err, rc, "%s%s%s: %s", walk->catalog->root, *path ? "/" : "", path, reason);
+}
+
 static errint_t add_file(struct walk *walk, const char *path, const struct stat *st)
 {
     struct efs_catalog *catalog = walk->catalog;
@@ -46,10 +52,10 @@ static errint_t fail_link(const struct walk *walk, const FTSENT *entry, const ch
     struct stat st;
     errint_t ret = stat(entry->fts_accpath, &st) < 0 ? -errno : -EAGAIN; /* the target exists now */
 
-    return efs_fail(walk->err, ret, "%s: %s", path,
-                    ret == -ENOENT  ? "the symbolic link leads nowhere"
-                    : ret == -ELOOP ? "the symbolic link leads to itself"
-                                    : strerror(-ret));
+    return walk_fail(walk, ret, path,
+                     ret == -ENOENT  ? "the symbolic link leads nowhere"
+                     : ret == -ELOOP ? "the symbolic link leads to itself"
+                                     : strerror(-ret));
 }
 
 /* Handles one entry below the root: adds a file, accepts a directory, rejects anything else. */
@@ -63,22 +69,23 @@ static errint_t walk_entry(struct walk *walk, const FTSENT *entry, const char *p
         return add_file(walk, path, entry->fts_statp);
     case FTS_D:
         if (entry->fts_level > (int)EFS_SOURCE_MAX_DEPTH)
-            return efs_fail(walk->err, -ELOOP, "%s: more than %u directories deep", path, EFS_SOURCE_MAX_DEPTH);
+            return efs_fail(walk->err, -ELOOP, "%s/%s: more than %u directories deep", walk->catalog->root, path,
+                            EFS_SOURCE_MAX_DEPTH);
         return 0;
     case FTS_DP:
         return 0;
     case FTS_DC:
-        return efs_fail(walk->err, -ELOOP, "%s: the symbolic link leads back to a directory that it is in", path);
+        return walk_fail(walk, -ELOOP, path, "the symbolic link leads back to a directory that it is in");
     case FTS_SLNONE:
         return fail_link(walk, entry, path);
     case FTS_DNR:
-        return efs_fail(walk->err, -entry->fts_errno, "%s: cannot read the directory: %s",
-                        *path ? path : walk->catalog->root, strerror(entry->fts_errno));
+        return efs_fail(walk->err, -entry->fts_errno, "%s%s%s: cannot read the directory: %s", walk->catalog->root,
+                        *path ? "/" : "", path, strerror(entry->fts_errno));
     case FTS_NS:
     case FTS_ERR:
-        return efs_fail(walk->err, -entry->fts_errno, "%s: %s", path, strerror(entry->fts_errno));
+        return walk_fail(walk, -entry->fts_errno, path, strerror(entry->fts_errno));
     default:
-        return efs_fail(walk->err, -EINVAL, "%s: neither a file nor a directory; a checkpoint has only these", path);
+        return walk_fail(walk, -EINVAL, path, "neither a file nor a directory; a checkpoint has only these");
     }
 }
 

@@ -422,6 +422,24 @@ static errint_t check_names(const struct cursor *cursor, const struct efs_source
     return ret;
 }
 
+/* The data ends before the end of a tensor. */
+static errint_t fail_cut(const struct cursor *cursor, const struct header *header, const struct efs_source_list *list)
+{
+    uint64_t end, needed = header->data_bytes;
+
+    if (header->data_bytes == 0)
+        return cursor_fail(cursor, "\"%.200s\" is past the data (0 bytes)", list->entries[0].tensor.name);
+    for (size_t i = 0; i < list->count; i++) {
+        const struct efs_source_tensor *tensor = &list->entries[i].tensor;
+        if (__builtin_add_overflow(tensor->offset, list->entries[i].known ? tensor->bytes : 0, &end))
+            end = UINT64_MAX;
+        needed = end > needed ? end : needed;
+    }
+    return efs_fail(cursor->err, -EUCLEAN,
+                    "%s: the file ends too early: at least %" PRIu64 " bytes of data are missing", cursor->in->path,
+                    needed - header->data_bytes);
+}
+
 /* Checks that each tensor is inside the data and after the previous one, and makes offsets relative to the file. A
  * tensor of unknown type extends to the next one. */
 static errint_t place_tensors(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
@@ -433,16 +451,10 @@ static errint_t place_tensors(struct cursor *cursor, const struct header *header
         struct efs_source_tensor *next = i + 1 < list->count ? &list->entries[i + 1].tensor : NULL;
         uint64_t limit = next ? next->offset : header->data_bytes;
 
-        if (tensor->offset > header->data_bytes)
-            return cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is past the data (%" PRIu64 " bytes)",
-                               tensor->offset, tensor->name, header->data_bytes);
         if (!list->entries[i].known && limit <= header->data_bytes)
             tensor->bytes = limit - tensor->offset;
-        if (tensor->bytes > header->data_bytes - tensor->offset)
-            return cursor_fail(cursor,
-                               "\"%.200s\", %" PRIu64 " bytes at %" PRIu64
-                               " of the data, reaches past the data (%" PRIu64 " bytes)",
-                               tensor->name, tensor->bytes, tensor->offset, header->data_bytes);
+        if (tensor->offset > header->data_bytes || tensor->bytes > header->data_bytes - tensor->offset)
+            return fail_cut(cursor, header, list);
         if (next && tensor->bytes > next->offset - tensor->offset) {
             cursor->cut = false;
             return cursor_fail(

@@ -27,6 +27,7 @@ struct layout {
     const struct efs_source_input *in;
     uint64_t data_offset, data_bytes;
     bool *cut; /* the file ends before data that its header describes */
+    const json_t *root;
     struct efs_error *err;
 };
 
@@ -45,6 +46,23 @@ static bool get_count(const json_t *value, uint64_t *count)
     return true;
 }
 
+/* The data ends before the end of a tensor. */
+static errint_t refuse_cut(const struct layout *layout)
+{
+    uint64_t end, needed = layout->data_bytes;
+    const char *name;
+    json_t *info;
+
+    json_object_foreach((json_t *)(uintptr_t)layout->root, name, info)
+    {
+        if (get_count(json_array_get(json_object_get(info, "data_offsets"), 1), &end) && end > needed)
+            needed = end;
+    }
+    *layout->cut = true;
+    return efs_fail(layout->err, -EUCLEAN, "%s: the file ends too early: %" PRIu64 " bytes of data are missing",
+                    layout->in->path, needed - layout->data_bytes);
+}
+
 /* Reads data_offsets: [begin, end] from the start of the data. */
 static errint_t get_place(const struct layout *layout, const char *name, const json_t *offsets,
                           struct efs_source_tensor *tensor)
@@ -57,11 +75,10 @@ static errint_t get_place(const struct layout *layout, const char *name, const j
         return REFUSE(layout, name, "data_offsets has something that is not a whole number from 0 up");
     if (begin > end)
         return REFUSE(layout, name, "data_offsets begin %" PRIu64 " is past their end %" PRIu64, begin, end);
-    if (end > layout->data_bytes) {
-        *layout->cut = layout->data_bytes > 0;
-        return REFUSE(layout, name, "data_offsets end %" PRIu64 " is past the data (%" PRIu64 " bytes)", end,
-                      layout->data_bytes);
-    }
+    if (end > layout->data_bytes && layout->data_bytes > 0)
+        return refuse_cut(layout);
+    if (end > layout->data_bytes)
+        return REFUSE(layout, name, "data_offsets end %" PRIu64 " is past the data (0 bytes)", end);
     tensor->offset = layout->data_offset + begin;
     tensor->bytes = end - begin;
     return 0;
@@ -227,9 +244,9 @@ static uint64_t count_tensors(const char *header, uint64_t header_bytes)
     return count;
 }
 
-/* Reads and parses the header. The caller owns *root. */
-static errint_t load_header(const struct efs_source_input *in, uint64_t header_bytes,
-                            const struct efs_source_list *list, json_t **root, struct efs_error *err)
+/* Reads and parses the header. The caller owns *root. Other readers accept a name twice, and U+0000 in a name. */
+static errint_t load_header(const struct efs_source_input *in, uint64_t header_bytes, struct efs_source_list *list,
+                            json_t **root, struct efs_error *err)
 {
     json_error_t error;
 
@@ -243,6 +260,8 @@ static errint_t load_header(const struct efs_source_input *in, uint64_t header_b
         ret = efs_source_list_room(list, count_tensors(header, header_bytes), in->path, err);
     if (ret == 0) {
         *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+        list->no_header = !*root && json_error_code(&error) != json_error_duplicate_key &&
+                          json_error_code(&error) != json_error_null_byte_in_key;
         if (!*root && json_error_code(&error) == json_error_out_of_memory)
             ret = efs_fail(err, -ENOMEM, "%s: out of memory", in->path);
         else if (!*root)
@@ -260,6 +279,7 @@ errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_so
     json_t *root = NULL;
 
     list->cut = in->bytes < LENGTH_BYTES;
+    list->no_header = true;
     if (in->bytes < LENGTH_BYTES)
         return efs_fail(err, -EUCLEAN, "%s: %" PRIu64 " bytes at offset 0: too short for the length of a header",
                         in->path, in->bytes);
@@ -286,6 +306,7 @@ errint_t efs_source_safetensors(const struct efs_source_input *in, struct efs_so
                             .data_offset = LENGTH_BYTES + header_bytes,
                             .data_bytes = in->bytes - LENGTH_BYTES - header_bytes,
                             .cut = &list->cut,
+                            .root = root,
                             .err = err};
     ret = read_tensors(&layout, root, list);
     json_decref(root);

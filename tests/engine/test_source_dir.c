@@ -289,7 +289,7 @@ static const struct {
         "is a Git LFS pointer"),
     ODD("b.gguf", "<!DOCTYPE html><html>", EFS_SOURCE_BROKEN, "is text, such as a web page"),
     ODD("b.safetensors", "\n\n<!doctype html>", EFS_SOURCE_BROKEN, "is text, such as a web page"),
-    ODD("c.safetensors", "PK\3\4\0\0\0\0\0\0\0\1", EFS_SOURCE_UNREAD, "past the end"), /* of torch.save() */
+    ODD("c.safetensors", "PK\3\4\0\0\0\0\0\0\0\1", EFS_SOURCE_NO_HEADER, "past the end"), /* of torch.save() */
     ODD("d.safetensors", "", EFS_SOURCE_BROKEN, "too short"),
     ODD("e.gguf", "Entry not found", EFS_SOURCE_BROKEN, "is text"),
     ODD("e.safetensors", "Internal Error - We're working hard to fix this", EFS_SOURCE_BROKEN,

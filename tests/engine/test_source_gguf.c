@@ -182,12 +182,13 @@ TEST(refuses_tensors)
          EFS_SOURCE_UNREAD, /* whole blocks, but not per row */
          "not a whole number of ggml:Q4_0 blocks"},
         {0, {0}, T_Q4_0, 0, 64, EFS_SOURCE_UNREAD, "not a whole number of ggml:Q4_0 blocks"},
-        {1, {8}, T_F32, 0, 31, EFS_SOURCE_BROKEN, "\"t\", 32 bytes at 0 of the data, reaches past the data (31 bytes)"},
-        {1, {8}, T_F32, 32, 63, EFS_SOURCE_BROKEN, "32 bytes at 32 of the data, reaches past"},
-        {1, {8}, T_F32, 96, 64, EFS_SOURCE_BROKEN, "offset 96 of \"t\" is past the data (64 bytes)"},
-        {1, {8}, T_F32, UINT64_MAX - 31, 64, EFS_SOURCE_BROKEN, "is past the data"},
+        {1, {8}, T_F32, 0, 31, EFS_SOURCE_BROKEN, "ends too early: at least 1 bytes"},
+        {1, {8}, T_F32, 32, 63, EFS_SOURCE_BROKEN, "ends too early: at least 1 bytes"},
+        {1, {8}, T_F32, 96, 64, EFS_SOURCE_BROKEN, "ends too early: at least 64 bytes"},
+        {1, {8}, T_F32, UINT64_MAX - 31, 64, EFS_SOURCE_BROKEN, "ends too early"},
         {1, {8}, T_F32, 16, 64, EFS_SOURCE_UNREAD, "offset 16 of \"t\" is not a multiple of the alignment, 32"},
-        {1, {8}, 99, 96, 64, EFS_SOURCE_BROKEN, "is past the data"}, /* offset of an unknown type is checked */
+        {1, {8}, 99, 96, 64, EFS_SOURCE_BROKEN, "ends too early: at least 32 bytes"}, /* offset of an unknown type is
+                                                                                         checked */
         {1, {8}, 99, 1, 64, EFS_SOURCE_UNREAD, "not a multiple of the alignment"},
     };
     struct sf_bytes file = {0};
@@ -401,7 +402,7 @@ TEST(reads_every_type)
             sf_gguf_tensor(&file, "t", 2, shape, sizes[i].type, 0);
             put_data(&file, (size_t)sizes[i].bytes * 2 - cut);
             if (cut)
-                refuse_cut(&file, "reaches past the data");
+                refuse_cut(&file, "the file ends too early");
             else
                 read_file(&file, &catalog);
         }

@@ -18,7 +18,7 @@ struct bad_case {
 
 static const struct bad_case bad_cases[] = {
     /* offsets */
-    {"{" T("x", "U8", "900", 0, 900) "}", 800, "tensor \"x\": data_offsets end 900 is past the data (800 bytes)"},
+    {"{" T("x", "U8", "900", 0, 900) "}", 800, NAME ": the file ends too early: 100 bytes of data are missing"},
     {"{" T("x", "U8", "2", 4, 2) "}", 4, "begin 4 is past their end 2"},
     {"{" T("a", "U8", "4", 0, 4) "," T("b", "U8", "4", 2, 6) "}", 6, "tensor \"b\": data_offsets begin 2 is inside"},
     {"{" T("b", "U8", "4", 2, 6) "," T("a", "U8", "4", 0, 4) "}", 6, "inside tensor \"a\", which ends at 4"},
@@ -49,7 +49,7 @@ static const struct bad_case bad_cases[] = {
     {"{" T("a", "U8", "true", 0, 2) "}", 2, "dimension 0 of shape is not a whole number"},
     {"{" T("a", "U8", "18446744073709551618", 0, 2) "}", 2, "too big integer"},
     {"{" T("a", "U8", "2", 0, 9223372036854775808) "}", 2, "too big integer"},
-    {"{" T("a", "U8", "2", 0, 9223372036854775807) "}", 2, "is past the data"},
+    {"{" T("a", "U8", "2", 0, 9223372036854775807) "}", 2, "ends too early: 9223372036854775805 bytes"},
     {"{" T("a", "U8", "2", -2, 0) "}", 2, "data_offsets has something that is not a whole number"},
     {"{" T("a", "U8", "2", 0.0, 2) "}", 2, "data_offsets has something that is not a whole number"},
     {"{" T("a", "U8", "2", 00, 2) "}", 2, "JSON at offset"},
@@ -68,7 +68,7 @@ static const struct bad_case bad_cases[] = {
     {"{\"__metadata__\":{\"n\":1}}", 0, "__metadata__ \"n\" is not a string"},
     {"{\"__metadata__\":{\"n\":\"1\",\"n\":\"2\"}}", 0, "duplicate"},
     /* the offsets of an unknown dtype are checked, too */
-    {"{" T("a", "F3", "2", 0, 3) "}", 2, "is past the data"},
+    {"{" T("a", "F3", "2", 0, 3) "}", 2, "ends too early: 1 bytes"},
     {"{" T("a", "F3", "2", 0, 2) "," T("b", "U8", "2", 1, 3) "}", 3, "inside tensor \"a\""},
     {"{" T("a", "F3", "2.5", 0, 2) "}", 2, "dimension 0"},
     /* JSON */
@@ -87,7 +87,7 @@ static const struct bad_case bad_cases[] = {
     {"{" T("\xC0\xAF", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
     {"{" T("\xED\xA0\x80", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
     {"{" T("\\ud800", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
-    {"{" T("a\\u0000", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
+    {"{" T("a\\u0000", "U8", "2", 0, 2) "}", 2, "NUL byte in object key"},
     {"{" T("a\nb", "U8", "2", 0, 2) "}", 2, "JSON at offset"},
 };
 
@@ -109,9 +109,14 @@ static void read_text(const char *header, size_t data_bytes, struct efs_catalog 
 /* A file that ends before the data that it describes looks like an interrupted download. */
 static enum efs_source_state state_of(const char *reason)
 {
-    return strstr(reason, "is past the data") || strstr(reason, "is past the end") || strstr(reason, "too short")
-               ? EFS_SOURCE_BROKEN
-               : EFS_SOURCE_UNREAD;
+    static const char *const no_header[] = {"JSON at offset", "does not begin", "a header of", "are the most",
+                                            "too big integer"};
+    if (strstr(reason, "ends too early") || strstr(reason, "is past the end") || strstr(reason, "too short"))
+        return EFS_SOURCE_BROKEN;
+    for (size_t i = 0; i < sizeof(no_header) / sizeof(no_header[0]); i++)
+        if (strstr(reason, no_header[i]))
+            return EFS_SOURCE_NO_HEADER;
+    return EFS_SOURCE_UNREAD;
 }
 
 TEST(refuses_violations)
@@ -121,7 +126,7 @@ TEST(refuses_violations)
         refuse(c->header, strlen(c->header), c->data_bytes, state_of(c->reason), c->reason);
     }
     static const char header[] = "{" T("a", "U8", "2", 0, 2) "}";
-    refuse(header, sizeof(header), 2, EFS_SOURCE_UNREAD, "JSON at offset"); /* including its terminator */
+    refuse(header, sizeof(header), 2, EFS_SOURCE_NO_HEADER, "JSON at offset"); /* including its terminator */
 }
 
 /* Files with this header length, followed by the body. */

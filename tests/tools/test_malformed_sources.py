@@ -83,8 +83,9 @@ def packed(what, source, *options, experts, notes=()):
 
 def refused(what, source, *words):
     result = pack(source)
-    check(f"{what}: refused, and told why", result.returncode == 1 and all(word in result.stderr for word in words) and
-          "come whole" not in result.stderr, result.stderr)
+    lines = result.stderr.splitlines()
+    check(f"{what}: refused, and told why", result.returncode == 1 and all(word in lines[0] for word in words) and
+          len(lines) == 2 and lines[1].startswith("hint: ") and "--any" in lines[1], result.stderr)
     asked = run(program("expertctl"), "info", source)
     check(f"{what}: expertctl info says the same", asked.returncode == 1 and asked.stderr.split(": ", 1)[1:] ==
           result.stderr.split(": ", 1)[1:], asked.stderr)
@@ -105,11 +106,9 @@ def files_that_are_not_understood():
         "x.gguf": (gguf({"blk.0.ffn_up_exps.weight": ((64, 4, 2), 16)}), "is not a multiple of the alignment"),
         "y.gguf": (gguf({"a": ((64,), 0), "b": ((64,), 32)}, kind=13), "not a whole number of ggml:Q5_K blocks"),
         "behind.safetensors": (safetensors(aligned, behind=b"x"), "the data has 8193 bytes"),
-        "long.safetensors": (struct.pack("<Q", 100000001) + b"{", "100000000 are the most"),
         "stump.safetensors": (stump[:8 + int.from_bytes(stump[:8], "little")], "past the data (0 bytes)"),
         "stump.gguf": (gguf({"a": ((64,), 0)}, data=0), "past the data (0 bytes)"),
         "key.safetensors": (safetensors({"a\0b": 512}), "NUL"),
-        "torch.safetensors": (b"PK\3\4" + bytes(60), "header"),
     }
     for name, (data, why) in odd.items():
         source = folder(f"odd {name}", {"model.safetensors": good, name: data, "config.json": "{}"})
@@ -118,6 +117,15 @@ def files_that_are_not_understood():
                *(["--any"] if name.startswith("._") else []), experts=0, notes=[(name, why, plain)])
     packed("all of them", folder("odd", {"model.safetensors": good} | {name: data for name, (data, _) in odd.items()}),
            experts=4, notes=[(name, why, plain) for name, (_, why) in odd.items()])
+    # A safetensors file without a readable header, in a folder with others that have one, is a part of the model
+    for name, data, why in (("long.safetensors", struct.pack("<Q", 100000001) + b"{", "100000000 are the most"),
+                            ("torch.safetensors", b"PK\3\4" + bytes(60), "header"),
+                            ("json.safetensors", struct.pack("<Q", 6) + b"{1: 2}" + bytes(64), "JSON at offset")):
+        refused(name, folder(f"odd {name}", {"model.safetensors": good, name: data}), f"/{name}: ", why)
+        packed(f"{name}, alone", folder(f"alone {name}", {name: data, "a.txt": "text"}), experts=0,
+               notes=[(name, why, plain)])
+        packed(f"{name}, in another folder", folder(f"apart {name}", {"model.safetensors": good, f"a/{name}": data}),
+               experts=4, notes=[(name, why, plain)])
     many = {f"._model-{i:02}.safetensors": APPLE_DOUBLE for i in range(40)}
     packed("forty", folder("forty", {"model.safetensors": good} | many), experts=4,
            notes=[(f"._model-{i:02}.safetensors",) for i in range(16)] + [("24 more files",)])
@@ -131,6 +139,15 @@ def files_that_are_not_understood():
         other, dtype="F8_E3M4")}), experts=4)
 
 
+def quantised_experts():
+    """They hardly shrink: a note says so, if they are coded."""
+    source = folder("quantised", {"a.gguf": gguf(GGUF_EXPERTS, data=0, kind=8) + os.urandom(6 * 4096)})
+    packed("quantised experts", source, "--codec=auto", experts=4, notes=[("are quantised (Q8_0) and do not shrink",)])
+    packed("quantised experts, raw", source, experts=4)
+    result = run(program("expertctl"), "info", source)
+    check("info says so", "note: " in result.stderr and "do not shrink" in result.stderr, result.stderr)
+
+
 def downloads_that_broke():
     good = safetensors(EXPERTS)
     odd = {
@@ -139,16 +156,16 @@ def downloads_that_broke():
         "b.safetensors": (b"\n<!doctype html><title>401", "is text, such as a web page"),
         "b.gguf": (b"Entry not found", "is text"),
         "h.safetensors": (bytes(4096), "begins with zeros"),
-        "c.safetensors": (good[:-1], "is past the data"),
+        "c.safetensors": (good[:-1], "the file ends too early: 1 bytes of data are missing"),
         "d.safetensors": (good[:100], "is past the end of the file"),
         "e.safetensors": (b"", "too short"),
-        "f.gguf": (gguf(GGUF_EXPERTS)[:-1], "reaches past the data"),
+        "f.gguf": (gguf(GGUF_EXPERTS)[:-1], "the file ends too early: at least 1 bytes of data are missing"),
         "g.gguf": (gguf(GGUF_EXPERTS)[:200], "past the end of the file"),
     }
     for name, (data, why) in odd.items():
         source = folder(f"broken {name}", {"model.safetensors": good, name: data})
-        refused(name, source, f"{source}/{name}: ", why, "--any")
-        refused(f"{name}, alone", folder("broken", {name: data}) + "/" + name, why, "--any")
+        refused(name, source, f"{source}/{name}: ", why)
+        refused(f"{name}, alone", folder("broken", {name: data}) + "/" + name, why)
     source = folder("pointer", {"model.safetensors": good, "tokenizer.json": LFS})
     packed("a pointer that is no weights", source, experts=4, notes=[("tokenizer.json", "is a Git LFS pointer")])
 
@@ -227,14 +244,15 @@ def indexes():
     # A file that only the index identifies as weights
     packed("a shard of another name", source("a blob", {"blob": safetensors(tensor)}, own | {name: "blob"}), experts=5)
     both = ("model.safetensors.index.json names it", "packed as plain bytes")
-    for what, data, why in (("text in the header", struct.pack("<Q", 6) + b"{1: 2}" + bytes(64), "JSON at offset"),
-                            ("a header that is too long", struct.pack("<Q", 100000001) + b"{", "are the most"),
-                            ("a hole", safetensors(tensor, behind=b"x"), "the data has 8193 bytes")):
-        for path in ("blob", "x.safetensors"):
-            packed(f"{path} with {what}", source(f"{path} with {what}", {path: data}, own | {name: path}), experts=4,
-                   notes=[(path, why, *both)])
+    for path in ("blob", "x.safetensors"):
+        packed(f"{path} with a hole", source(f"{path} with a hole", {path: safetensors(tensor, behind=b"x")},
+               own | {name: path}), experts=4, notes=[(path, "the data has 8193 bytes", *both)])
+        for what, data, why in (("text in the header", struct.pack("<Q", 6) + b"{1: 2}" + bytes(64), "JSON at offset"),
+                                ("a header that is too long", struct.pack("<Q", 100000001) + b"{", "are the most")):
+            refused(f"{path} with {what}", source(f"{path} with {what}", {path: data}, own | {name: path}),
+                    f"/{path}: ", why, both[0])
     refused("a blob that broke off", source("broken blob", {"blob": safetensors(tensor)[:-1]}, own | {name: "blob"}),
-            "/blob: ", "is past the data", "model.safetensors.index.json names it")
+            "/blob: ", "the file ends too early", "model.safetensors.index.json names it")
     refused("a blob that is a pointer", source("pointer blob", {"blob": LFS}, own | {name: "blob"}),
             "/blob: ", "is a Git LFS pointer", "model.safetensors.index.json names it")
 
@@ -336,6 +354,7 @@ indexes_that_are_too_large()
 too_many_tensors()
 indexes()
 files_that_are_not_understood()
+quantised_experts()
 parts_by_their_names()
 several_models()
 json_of_python()

@@ -28,7 +28,7 @@ static errint_t check_folder(const char *folder, const char *src, struct efs_err
         if (efs_reclaim_is_of(out, src))
             rc = efs_fail(err, -EBUSY,
                           "%s: a --reclaim that did not end has taken parts of it, which are in %s" SUFFIX
-                          ": `mkexpertfs --resume %s` goes on, `mkexpertfs --undo %s` goes back",
+                          "\nhint: `mkexpertfs --resume %s` goes on, `mkexpertfs --undo %s` goes back",
                           src, out, out, out);
     }
     if (list)

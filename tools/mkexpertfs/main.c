@@ -2,6 +2,7 @@
 /* main.c - mkexpertfs SRC OUT: pack a checkpoint into a store. */
 #include "mkexpertfs.h"
 
+#include "control_file.h"
 #include "expertfs-private.h"
 #include "interrupt.h"
 #include "options.h"
@@ -67,8 +68,8 @@ static const struct tools_option options[] = {
     {"threads", 't', "N", "Code with N threads (default: all cores)", TOOLS_UNSIGNED, AT(options.threads), .least = 1,
      .most = THREADS_MAX},
     {"shard-size", 0, "SIZE",
-     "The unit of decoding, as bytes of BF16: 16K to 8M in steps of 16K (default 1M); other formats take shards of as "
-     "many elements",
+     "The unit of decoding, as bytes of BF16: 16K to 8M in steps of 16K (default 1M: leave it, except that smaller "
+     "ones make small reads cheaper)",
      TOOLS_CALL, .parse = take_shard_size},
     {"force", 'f', NULL, "Replace OUT if it exists", TOOLS_FLAG, .at = AT(options.force)},
     {"any", 0, NULL, "Pack SRC also if it has no weights, or not all", TOOLS_CLEAR, .at = AT(options.weights)},
@@ -86,7 +87,7 @@ static const struct tools_option options[] = {
     {"yes", 'y', NULL, "With --reclaim: do not ask", TOOLS_FLAG, .at = AT(reclaim.yes)},
     {"resume", 0, NULL, "Go on with a --reclaim that was interrupted; SRC may be left out", TOOLS_FLAG,
      .at = AT(resume)},
-    {"undo", 0, NULL, "Go back: restore in SRC what was freed, and remove the rest", TOOLS_FLAG, .at = AT(undo)},
+    {"undo", 0, NULL, "Go back: restore in SRC what was freed, and remove OUT.reclaim", TOOLS_FLAG, .at = AT(undo)},
     {"quiet", 'q', NULL, "No progress and no table", TOOLS_FLAG, .at = AT(quiet)},
     {"json", 0, NULL, "Print the closing table as JSON", TOOLS_FLAG, .at = AT(json)},
     {0},
@@ -95,7 +96,7 @@ static const struct tools_command command = {
     .options = options,
     .arguments = "SRC OUT\n--resume [SRC] OUT\n--undo [SRC] OUT",
     .help = "Pack the checkpoint SRC, a directory (safetensors, GGUF and any other files) or one file, losslessly into "
-            "the store OUT, which expertfs mounts.\v"
+            "the store OUT, which expertfs mounts. Quantised weights, as most GGUF files have, do not shrink.\v"
             "OUT appears when it is complete and on disk; a run that fails or is interrupted leaves nothing behind. "
             "With --reclaim it leaves OUT.reclaim, which together with what is left of SRC holds everything. Exit "
             "status: 0 packed, 1 failed, 2 wrong usage, 130 interrupted.",
@@ -109,6 +110,20 @@ static bool is_hub_name(const char *src)
     return slash && slash > src && slash[1] && !strchr(slash + 1, '/') && *src != '.' && *src != '~';
 }
 
+static errint_t refuse_mount(const char *src, struct efs_error *err)
+{
+    struct efs_error ignored;
+    char *config, store[4200];
+    if (tools_control_read(src, "config", &config, &ignored) < 0)
+        return 0;
+    tools_line_path(config, "store", store, sizeof(store));
+    free(config);
+    return efs_fail(err, -EINVAL,
+                    "%s: is a mount of expertfs; its store is %s\nhint: copy the store; to pack it in another way, "
+                    "`expertctl unpack` it first",
+                    src, store);
+}
+
 static int report_failure(const struct arguments *a, errint_t rc, const struct efs_error *err)
 {
     bool interrupted = rc == -ECANCELED && tools_interrupted();
@@ -118,12 +133,10 @@ static int report_failure(const struct arguments *a, errint_t rc, const struct e
     else
         fprintf(stderr, "mkexpertfs: %s\n", err->text[0] ? err->text : strerror(-rc));
     if (rc == -ENOENT && is_hub_name(a->src) && access(a->src, F_OK) < 0)
-        fprintf(stderr,
-                "mkexpertfs: SRC is a directory or file of this machine; `hf download %s --local-dir DIR` gets a model "
-                "of that name from the Hugging Face Hub\n",
+        fprintf(stderr, "hint: `hf download %s --local-dir DIR` gets a model of that name from the Hugging Face Hub\n",
                 a->src);
     if (rc == -ENOSPC && a->reclaim.mode == RECLAIM_NONE)
-        fprintf(stderr, "mkexpertfs: where SRC is on the same disk, --reclaim packs it in its own place\n");
+        fprintf(stderr, "hint: where SRC is on the same disk, --reclaim packs it in its own place\n");
     if (left)
         print_unfinished(a->out);
     return interrupted ? TOOLS_EXIT_INTERRUPTED : EXIT_FAILURE;
@@ -144,6 +157,8 @@ int main(int argc, char **argv)
     a.options.progress_arg = &progress;
     bool done = true;
     errint_t rc = a.reclaim.mode <= RECLAIM_BEGIN ? tools_reclaim_unfinished(a.src, a.out, &err) : 0;
+    if (rc == 0 && a.reclaim.mode <= RECLAIM_BEGIN)
+        rc = refuse_mount(a.src, &err);
     if (rc == 0)
         rc = a.reclaim.mode == RECLAIM_NONE ? efs_pack(a.src, a.out, &a.options, &report, &err)
                                             : reclaim_run(&a.reclaim, a.src, a.out, &a.options, &report, &done, &err);
