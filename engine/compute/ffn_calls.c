@@ -50,7 +50,9 @@ static errint_t ffn_by_form(const struct efs_ffn_source *from, struct efs_team *
     else
         rc = efs_ffn_share(from->client, team, from->stack, from->layer, m, err);
     if (rc < 0 && !err->text[0])
-        efs_fail(err, rc, "an expert could not be run: %s", strerror(-rc));
+        efs_fail(err, rc, "an expert could not be run: %s",
+                 rc == -EUCLEAN ? "it is damaged\nhint: `expertctl verify` lists all damage of a store"
+                                : strerror(-rc));
     return rc;
 }
 

@@ -197,7 +197,7 @@ static errint_t key_parse(const char *name, const json_t *value, struct config *
     snprintf(word, sizeof(word), " %s ", name);
     return strstr(harmless, word) ? 0
                                   : efs_fail(err, -EINVAL,
-                                             "config.json: the key %s is not known, and may change the result; hint: "
+                                             "config.json: the key %s is not known, and may change the result\nhint: "
                                              "--ignore=%s runs without it",
                                              name, name);
 }

@@ -63,11 +63,13 @@ static bool parse_prompt(const char *text, struct prompt *prompt)
     return prompt->tokens > 0;
 }
 
-static bool parse_prompt_file(const char *path, struct prompt *prompt)
+static bool parse_prompt_file(const struct argp_state *state, const char *path, struct prompt *prompt)
 {
     FILE *file = fopen(path, "r");
     char *text = NULL;
     size_t room = 0;
+    if (!file)
+        argp_error(state, "%s: cannot open: %s", path, strerror(errno));
     bool good = file && getdelim(&text, &room, '\0', file) > 0 && parse_prompt(text, prompt);
     free(text);
     if (file)
@@ -81,8 +83,8 @@ static void take_prompt(const struct argp_state *state, const struct tools_optio
     struct prompt *prompt = &a->prompt[a->prompts];
     if (a->prompts == PROMPTS_MAX)
         argp_error(state, "--%s: more than %u", option->name, PROMPTS_MAX);
-    if (value[0] == '@' ? !parse_prompt_file(value + 1, prompt) : !parse_prompt(value, prompt))
-        argp_error(state, "--%s %s: numbers of tokens are needed", option->name, value);
+    if (value[0] == '@' ? !parse_prompt_file(state, value + 1, prompt) : !parse_prompt(value, prompt))
+        argp_error(state, "--%s %s: numbers of tokens are needed, such as 15,27,3", option->name, value);
     a->prompts++;
 }
 
@@ -105,8 +107,8 @@ static void finish(const struct argp_state *state, void *into)
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
     {"prompt", 'p', "IDS",
-     "The prompt as numbers of tokens, 15,27,3; @FILE: numbers in a file (default: 0). Several are run one after the "
-     "other, each a sequence of its own",
+     "The prompt as numbers of tokens, 15,27,3, no text: there is no tokenizer; @FILE: numbers in a file (default: 0). "
+     "Several are run one after the other, each a sequence of its own",
      TOOLS_CALL, .parse = take_prompt},
     {"tokens", 'n', "N", "Generate N tokens after each prompt (default 32; 0: only run the prompt)", TOOLS_UNSIGNED,
      AT(tokens), .most = 1000000},
@@ -116,7 +118,7 @@ static const struct tools_option options[] = {
     {"batch", 0, "N", "Tokens of the prompt at a time, 1 to 512 (default 32)", TOOLS_UNSIGNED, AT(batch), .least = 1,
      .most = 512},
     {"budget", 'b', "SIZE",
-     "Of a store: memory for all of it, dense weights included (default: what the machine leaves)", TOOLS_SIZE,
+     "Of a store: memory for all of it, dense weights included (default: half of the available memory)", TOOLS_SIZE,
      AT(options.budget_bytes), .least = 1},
     {"threads", 't', "N", "Compute with N threads, and let the library decode with N (default: all cores)",
      TOOLS_UNSIGNED, AT(threads), .least = 1, .most = 1024},

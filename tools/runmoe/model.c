@@ -64,7 +64,7 @@ static errint_t source_open(const struct model *m, const char *path, struct sour
         snprintf(whole, sizeof(whole), "%s/%s", m->mountpoint, path);
         s->fd = open(whole, O_RDONLY | O_CLOEXEC);
         if (s->fd < 0 || fstat(s->fd, &st) != 0)
-            return efs_fail(err, -errno, "%s: %s", whole, strerror(errno));
+            return efs_fail(err, -errno, "%s: %s", path, strerror(errno));
         s->bytes = (uint64_t)st.st_size;
     }
     snprintf(s->path, sizeof(s->path), "%s", path);
@@ -276,7 +276,7 @@ static void loader_read_all(struct loader *l, const char *const *ignored)
     if (l->rc == 0 && left)
         l->rc =
             efs_fail(l->err, -EINVAL,
-                     "qwen3_moe has no use for the tensor %s, and for %zu more; hint: --ignore=NAME runs without it",
+                     "qwen3_moe has no use for the tensor %s, and for %zu more\nhint: --ignore=NAME runs without it",
                      left, json_object_size(l->tensors) - 1);
 }
 
@@ -298,6 +298,10 @@ static errint_t model_load(struct model *m, const char *const *ignored, struct e
     source_close(&l.source);
     json_decref(files);
     json_decref(l.tensors);
+    if (l.rc < 0) {
+        const struct efs_error why = *err;
+        efs_fail(err, l.rc, "%s: %s", m->mountpoint, why.text);
+    }
     return l.rc;
 }
 
