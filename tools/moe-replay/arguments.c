@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #include "gpu_cache.h"
+#include "route.h"
 #include "size.h"
 
 #include <string.h>
@@ -11,6 +12,10 @@
 #define US_MAX 100000000
 #define SWAPS_DEFAULT 8 /* DALI's value for models with many experts */
 #define NO_PEER 2
+
+#define POLICIES "zipmoe, published, lru, lfu, fifo, marking"
+#define POOLS "io, makespan, coded, even, full, raw"
+#define SIMULATED "oracle, least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed"
 
 #define AT(field) .at = offsetof(struct replay_arguments, field)
 
@@ -62,9 +67,8 @@ static const struct tools_option options[] = {
      "Memory for experts: sizes, or percentages of all experts in full (default: 10%,25%,50%,75%)", TOOLS_CALL,
      .parse = take_budgets},
     {"policy", 0, "NAME,...",
-     "zipmoe, published (ZipMoE to the letter), lru, lfu, fifo, marking (default: all but published), or NAME:POOLS "
-     "with io (zipmoe's default), makespan, coded (the others'), even, full, raw. Of the simulator, on whole coded "
-     "experts: oracle (knows the future), least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed",
+     POLICIES " (default: all but published), or NAME:POOLS with " POOLS "; of the simulator: " SIMULATED
+              "; see moe-replay(1)",
      TOOLS_LIST, AT(policies)},
     {"plan-from", 0, "TRACE", "Plan from this history (default: from an assumed skew)", TOOLS_TEXT, AT(plan_from)},
     {"predict", 0, "NAME,...",
@@ -121,6 +125,16 @@ static void check_live(const struct argp_state *state, const struct replay_argum
                    a->predictors[0].name);
 }
 
+/* A wrong trace is reported first. */
+static void fail_choice(const struct argp_state *state, const char *path)
+{
+    struct efs_route trace = {0};
+    struct efs_error err = {""};
+    if (efs_route_read(path, &trace, &err) < 0)
+        argp_error(state, "%s", err.text);
+    argp_error(state, "one of --store, --profile, --mount and --peer is needed");
+}
+
 static void finish_options(const struct argp_state *state, void *into)
 {
     static char budgets[][8] = {"10%", "25%", "50%", "75%"}, any[] = REPLAY_BUDGET_AUTO;
@@ -131,7 +145,7 @@ static void finish_options(const struct argp_state *state, void *into)
     if (live)
         check_live(state, a);
     else if (!a->profile == !a->store)
-        argp_error(state, "one of --store, --profile, --mount and --peer is needed");
+        fail_choice(state, a->trace.word[0]);
     for (uint32_t b = 0; a->budgets.count == 0 && b < (live ? 1 : 4); b++)
         a->budgets.word[b] = live ? any : budgets[b];
     a->budgets.count = a->budgets.count ? a->budgets.count : live ? 1 : 4;
@@ -140,7 +154,9 @@ static void finish_options(const struct argp_state *state, void *into)
     a->policies.count = a->policies.count ? a->policies.count : live ? 1 : 5;
     for (uint32_t i = 0; i < a->policies.count; i++)
         if (!replay_policy_parse(a->policies.word[i], &a->policy[i]))
-            argp_error(state, "--policy %s: no policy of --help, or none with these pools", a->policies.word[i]);
+            argp_error(state,
+                       "--policy %s: must be one of " POLICIES ", also with :POOLS, which are " POOLS "; or " SIMULATED,
+                       a->policies.word[i]);
     a->setup.schedule = a->schedule;
     a->setup.governor.mode = a->prefetch ? EFS_GOVERNOR_ALWAYS : EFS_GOVERNOR_AUTO;
     a->setup.layer_ns = 1000 * a->layer_us;
@@ -152,11 +168,12 @@ void replay_arguments_parse(int argc, char **argv, struct replay_arguments *a)
 {
     static const struct tools_command command = {
         .options = options,
-        .arguments = "TRACE",
+        .arguments = "--store=STORE|--profile=FILE TRACE\n--mount=DIR|STORE TRACE\n--peer=NAME --raw=DIR TRACE",
         AT(trace),
-        .help = "Replay a routing trace (.route) through cache policies and schedules, in a simulator with the costs "
-                "that `expertctl profile' measured; or play one run on real files: through a mount, by the library, or "
-                "on the checkpoint as others do. A trace of another shape is mapped onto the model. Ctrl-C prints what "
+        .help = "Replay a routing trace (.route) through cache policies, in a simulator with the costs that `expertctl "
+                "profile' measured (--store or --profile); or once on real files: through a mount or by the library "
+                "(--mount), or as programs without expertfs read the checkpoint (--peer). A trace of another shape is "
+                "mapped onto the model. Ctrl-C prints what "
                 "is known so far.\v"
                 "Exit status: 0 all ran, 1 failed, 2 wrong usage, 130 interrupted.\n"
                 "Commands: moe-replay predict|assign|place|counts --help",
