@@ -59,6 +59,7 @@ static int verify_run(int argc, char **argv)
     tools_interrupt_catch();
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_verify(store, a.decode, a.threads, tools_progress_report, print_damage, &progress, &damaged, &err);
+    fflush(stdout); /* the damage before the message */
     efs_store_info(store, &info);
     if (rc == 0 && !a.quiet)
         printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,
