@@ -292,8 +292,11 @@ def without_kill():
             running.kill()
         check(f"{name}: expertctl run ends with the program, and leaves no mount", status == 0 and
               wait_until(lambda: temporary not in open("/proc/mounts").read()), status)
-    result = run(*deny_syscalls(errno.EPERM, wait4), program("expertctl"), "run", store, "--", "sleep", "1000")
-    check("wait4: expertctl run ends", result.returncode == 125 and "cannot wait for the program" in result.stderr, result)
+    if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")):  # without {} the program opens the store through the backend
+        result = run(*deny_syscalls(errno.EPERM, wait4), program("expertctl"), "run", store, "--", "sleep", "1000")
+        check("wait4: expertctl run ends", result.returncode == 125 and "cannot wait for the program" in result.stderr, result)
+    else:
+        note("libggml-expertfs.so is not built: expertctl run without wait4 was not tried")
     path = scratch("not forked")
     os.mkdir(path)
     result = run(*deny_syscalls(errno.EAGAIN, clone), expertfs, store, path)
