@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parallel.h - a group of threads for one task. The first error stops all of them; meanwhile the calling thread waits
- * and reports progress.
+ * parallel.h - a group of threads for one task. The calling thread waits for them and reports progress. The first error
+ * stops all of them.
  */
 #ifndef EFS_PARALLEL_H
 #define EFS_PARALLEL_H

@@ -6,8 +6,8 @@
  * counter helpers that the rooms share. All rooms of the engine call it; the daemon and the tools call its public
  * functions, such as efs_fail(). It never calls another room and never takes efs.lock.
  *
- * sys.c implements the wrappers; the fault tests (tests/fault/) link another object with the same symbols. All return
- * the result or -errno. They retry on EINTR only.
+ * sys.c implements the wrappers; the fault tests (tests/fault/) link another object with the same symbols. Unless
+ * stated otherwise they return the result or -errno. They repeat a call that fails with EINTR, except close(2).
  */
 #ifndef EFS_SYS_H
 #define EFS_SYS_H
