@@ -5,10 +5,12 @@
  * Little-endian. A store consists of the superblock (4 KiB), chunks (each at a multiple of 64 bytes, without gaps
  * beyond that alignment), and index tables (from a 4 KiB boundary on).
  *
- * An expert (or a dense tensor, or a run of verbatim bytes) is a *group*. A group has *objects*: a tensor's slice that
- * belongs to the group, or a blob. An object is divided into *shards* of shard_elements elements. A shard has an
- * E-chunk and an SM-chunk. A group's chunks are laid out in runs: the E-chunks of the run's shards, then their
- * SM-chunks. A group of up to EFS_RUN_BYTES raw bytes is one run.
+ * An expert, a dense tensor, or a range of bytes of a file outside of all tensors (a *blob*) is a *group*. A group has
+ * *objects*: a tensor's slice that belongs to the group, or the blob. An object is divided into *shards* of
+ * shard_elements elements. A shard has two *chunks*: the E-chunk (coded exponents) and the SM-chunk (signs and
+ * mantissas, not coded). A shard without exponents has one of them: its coded bytes as E, or its raw bytes as SM. A
+ * group's chunks are laid out in *runs* of consecutive shards: the E-chunks of the run's shards, then their SM-chunks.
+ * A group of up to EFS_RUN_BYTES raw bytes is one run.
  *
  * Chunks are aligned for vector loads, reads are aligned to pages. A reader rounds the range of the requested chunks
  * out to pages (efs_page_*()). A page that two ranges share is read with each of them.

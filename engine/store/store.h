@@ -2,9 +2,9 @@
 /*
  * store.h - an open store: superblock and index.
  *
- * store/ reads and writes the store format: it opens and checks stores, codes shards, and writes, verifies and unpacks
- * stores. pack/, view/, io/, cache/, planner/, fetch/, serve/, gpu/ and compute/ call it, the daemon and the tools
- * through the public headers. It never writes to a complete store and never parses a checkpoint.
+ * store/ reads and writes the store format: it opens and checks stores, encodes and decodes shards, and writes,
+ * verifies and unpacks stores. pack/, view/, io/, cache/, planner/, fetch/, serve/, gpu/ and compute/ call it, the
+ * daemon and the tools through the public headers. It never writes to a complete store and never parses a checkpoint.
  *
  * Superblock and index are checked once at open, then read without a lock by any number of threads.
  *

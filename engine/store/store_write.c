@@ -68,7 +68,8 @@ static errint_t disable_direct(struct efs_store_writer *w)
     return rc;
 }
 
-/* Bounds dirty memory: starts writeback of the current window and waits for that of the previous one. fsync(2) does
+/* Bounds dirty memory: starts writeback of the last WRITEBACK_BYTES written and waits for that of the bytes before
+ * them. fsync(2) does
  * not report again an error that this reports. */
 static errint_t bound_dirty(struct efs_store_writer *w, uint64_t written, struct efs_error *err)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store_write.h - writes a store to a file without a name, which gets its name when all of it is on disk.
+ * store_write.h - writes a store to a new file that gets its name when all of it is on disk (newfile.h), or continues a
+ * file that has a name (packing in place).
  *
  * One thread at a time may use a writer. A writer that was not committed leaves no file behind.
  */

@@ -20,60 +20,61 @@ struct efs_sweep_cursor {
 };
 
 /* A page-aligned range [begin, end) of the store; empty: begin == end. */
-struct efs_sweep_window {
+struct page_range {
     uint64_t begin, end;
 };
 
 #define EFS_SWEEP_SHARDS 256
 struct efs_sweep_batch {
-    /* All E-chunks are in window e and all SM-chunks in window sm; if they are close, all are in e and sm is empty. */
-    struct efs_sweep_window e, sm;
+    /* All E-chunks are in range e and all SM-chunks in range sm; if these are close, all chunks are in e and sm is
+     * empty. */
+    struct page_range e, sm;
     uint32_t count;
     struct {
         uint32_t object, shard;
     } shards[EFS_SWEEP_SHARDS];
 };
 
-#define GAP_BYTES (64u << 10) /* largest gap between two windows that are read as one */
+#define GAP_BYTES (64u << 10) /* largest gap between two ranges that are read as one */
 
-static uint64_t window_bytes(const struct efs_sweep_window *w)
+static uint64_t range_bytes(const struct page_range *w)
 {
     return w->end - w->begin;
 }
 
-/* The smallest window that contains both. */
-static struct efs_sweep_window sweep_join(struct efs_sweep_window a, struct efs_sweep_window b)
+/* The smallest range that contains both. */
+static struct page_range sweep_join(struct page_range a, struct page_range b)
 {
     if (a.begin == a.end)
         return b;
     if (b.begin == b.end)
         return a;
-    return (struct efs_sweep_window){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
+    return (struct page_range){a.begin < b.begin ? a.begin : b.begin, a.end > b.end ? a.end : b.end};
 }
 
-static struct efs_sweep_window sweep_chunk(uint64_t offset, uint32_t bytes)
+static struct page_range sweep_chunk(uint64_t offset, uint32_t bytes)
 {
     if (bytes == 0)
-        return (struct efs_sweep_window){0, 0};
-    return (struct efs_sweep_window){efs_page_down(offset), efs_page_up(offset + bytes)};
+        return (struct page_range){0, 0};
+    return (struct page_range){efs_page_down(offset), efs_page_up(offset + bytes)};
 }
 
-static bool sweep_near(struct efs_sweep_window a, struct efs_sweep_window b)
+static bool sweep_near(struct page_range a, struct page_range b)
 {
     return a.begin == a.end || b.begin == b.end || (a.begin <= b.end + GAP_BYTES && b.begin <= a.end + GAP_BYTES);
 }
 
-/* Bytes to read for both windows. */
-static uint64_t sweep_cost(struct efs_sweep_window e, struct efs_sweep_window sm)
+/* Bytes to read for both ranges. */
+static uint64_t sweep_cost(struct page_range e, struct page_range sm)
 {
-    struct efs_sweep_window both = sweep_join(e, sm);
-    return sweep_near(e, sm) ? window_bytes(&both) : window_bytes(&e) + window_bytes(&sm);
+    struct page_range both = sweep_join(e, sm);
+    return sweep_near(e, sm) ? range_bytes(&both) : range_bytes(&e) + range_bytes(&sm);
 }
 
 static size_t sweep_room(const struct efs_disk_shard *s)
 {
-    struct efs_sweep_window e = sweep_chunk(s->e_offset, s->e_bytes), sm = sweep_chunk(s->sm_offset, s->sm_bytes);
-    return (size_t)(window_bytes(&e) + window_bytes(&sm)) + GAP_BYTES;
+    struct page_range e = sweep_chunk(s->e_offset, s->e_bytes), sm = sweep_chunk(s->sm_offset, s->sm_bytes);
+    return (size_t)(range_bytes(&e) + range_bytes(&sm)) + GAP_BYTES;
 }
 
 /* Store offset of a group's first chunk; UINT64_MAX for a group without objects. */
@@ -145,16 +146,17 @@ static void sweep_step(const struct efs_store *store, struct efs_sweep_part *p)
     enter_group(store, p);
 }
 
+/* Ends the batch when the buffer is full, or when over a third of the bytes to read would not be its chunks. */
 static bool next_batch(const struct efs_store *store, struct efs_sweep_cursor *c, size_t buffer_bytes,
                        struct efs_sweep_batch *batch)
 {
-    struct efs_sweep_window none = {0, 0}, e = none, sm = none;
+    struct page_range none = {0, 0}, e = none, sm = none;
     uint64_t useful = 0;
     batch->count = 0;
     while (!sweep_at_end(store, &c->part) && batch->count < EFS_SWEEP_SHARDS) {
         const struct efs_disk_shard *s = &store->shards[c->part.shard];
-        struct efs_sweep_window e_next = sweep_join(e, sweep_chunk(s->e_offset, s->e_bytes));
-        struct efs_sweep_window sm_next = sweep_join(sm, sweep_chunk(s->sm_offset, s->sm_bytes));
+        struct page_range e_next = sweep_join(e, sweep_chunk(s->e_offset, s->e_bytes));
+        struct page_range sm_next = sweep_join(sm, sweep_chunk(s->sm_offset, s->sm_bytes));
         uint64_t bytes = sweep_cost(e_next, sm_next);
         useful += (uint64_t)s->e_bytes + s->sm_bytes;
         if (batch->count > 0 && (bytes > buffer_bytes || bytes > useful + useful / 2 + GAP_BYTES))
@@ -172,7 +174,7 @@ static bool next_batch(const struct efs_store *store, struct efs_sweep_cursor *c
 
 static bool read_batch(const struct efs_store *store, const struct efs_sweep_batch *batch, uint8_t *buffer)
 {
-    size_t e_bytes = (size_t)window_bytes(&batch->e), sm_bytes = (size_t)window_bytes(&batch->sm);
+    size_t e_bytes = (size_t)range_bytes(&batch->e), sm_bytes = (size_t)range_bytes(&batch->sm);
     return efs_store_read(store, batch->e.begin, buffer, e_bytes) == 0 &&
            (sm_bytes == 0 || efs_store_read(store, batch->sm.begin, buffer + e_bytes, sm_bytes) == 0);
 }
@@ -184,10 +186,10 @@ static void shard_at(const struct efs_store *store, const struct efs_sweep_batch
     const struct efs_disk_object *o = &store->objects[object];
     const struct efs_disk_shard *s = &store->shards[index];
     enum efs_format format = (enum efs_format)o->format;
-    bool one = window_bytes(&batch->sm) == 0;
+    bool one = range_bytes(&batch->sm) == 0;
     size_t width = efs_format_bytes(format), elements = efs_store_shard_elements(store, o, index);
     const uint8_t *sm = one ? buffer + (s->sm_offset - batch->e.begin)
-                            : buffer + window_bytes(&batch->e) + (s->sm_offset - batch->sm.begin);
+                            : buffer + range_bytes(&batch->e) + (s->sm_offset - batch->sm.begin);
     *shard = (struct efs_sweep_shard){
         .object = object,
         .shard = index,
@@ -206,9 +208,9 @@ static void shard_at(const struct efs_store *store, const struct efs_sweep_batch
 /* Reads the pages of one chunk to their place in the batch's buffer. */
 static errint_t read_chunk(const struct efs_store *store, uint64_t offset, uint32_t bytes, const uint8_t *to)
 {
-    struct efs_sweep_window pages = sweep_chunk(offset, bytes);
+    struct page_range pages = sweep_chunk(offset, bytes);
     return bytes ? efs_store_read(store, pages.begin, (uint8_t *)(uintptr_t)to - (offset - pages.begin),
-                                  (size_t)window_bytes(&pages))
+                                  (size_t)range_bytes(&pages))
                  : 0;
 }
 
@@ -229,7 +231,7 @@ static void retry_shard(const struct efs_store *store, struct efs_sweep_shard *s
 #define BUFFER_BYTES_MAX (8u << 20)
 
 struct sweep {
-    const struct efs_sweep *sweep_options;
+    const struct efs_sweep *options;
     uint64_t total_bytes;
     size_t raw_bytes, buffer_bytes; /* per thread; raw_bytes twice */
     struct efs_parallel parallel;   /* its lock also guards cursor */
@@ -246,7 +248,7 @@ struct thread {
 static bool sweep_next_batch(struct sweep *s, struct efs_sweep_batch *batch)
 {
     pthread_mutex_lock(&s->parallel.lock);
-    bool taken = !s->parallel.stop && next_batch(s->sweep_options->store, &s->cursor, s->buffer_bytes, batch);
+    bool taken = !s->parallel.stop && next_batch(s->options->store, &s->cursor, s->buffer_bytes, batch);
     pthread_mutex_unlock(&s->parallel.lock);
     return taken;
 }
@@ -257,14 +259,13 @@ static errint_t sweep_work(void *arg, struct efs_error *err)
     struct sweep *s = t->sweep;
     while (sweep_next_batch(s, &t->batch)) {
         uint64_t bytes = 0;
-        bool all = read_batch(s->sweep_options->store, &t->batch, t->buffer);
+        bool all = read_batch(s->options->store, &t->batch, t->buffer);
         for (uint32_t i = 0; i < t->batch.count; i++) {
             struct efs_sweep_shard shard;
-            shard_at(s->sweep_options->store, &t->batch, i, t->buffer, &shard);
+            shard_at(s->options->store, &t->batch, i, t->buffer, &shard);
             if (!all)
-                retry_shard(s->sweep_options->store, &shard);
-            errint_t rc =
-                s->sweep_options->each(s->sweep_options->arg, &shard, t->scratch, t->raw, t->raw + s->raw_bytes, err);
+                retry_shard(s->options->store, &shard);
+            errint_t rc = s->options->each(s->options->arg, &shard, t->scratch, t->raw, t->raw + s->raw_bytes, err);
             if (rc < 0)
                 return rc;
             bytes += shard.raw_bytes;
@@ -277,10 +278,10 @@ static errint_t sweep_work(void *arg, struct efs_error *err)
 }
 
 /* Sizes the buffers for the largest shard, enlarges the read buffers within MEMORY_BYTES, and returns the number of
- * threads. */
-static unsigned size_threads(struct sweep *s, unsigned sweep_options)
+ * threads. coding: threads that the caller wants to decode at a time. */
+static unsigned size_threads(struct sweep *s, unsigned coding)
 {
-    const struct efs_store *store = s->sweep_options->store;
+    const struct efs_store *store = s->options->store;
     size_t chunks = 1, raw = 1;
     for (uint32_t o = 0; o < store->object_count; o++) {
         const struct efs_disk_object *object = &store->objects[o];
@@ -295,7 +296,7 @@ static unsigned size_threads(struct sweep *s, unsigned sweep_options)
     }
     s->raw_bytes = ((raw + EFS_ALIGN - 1) & ~(size_t)(EFS_ALIGN - 1)) + EFS_ALIGN;
     size_t fixed = 2 * s->raw_bytes + efs_codec_scratch_bytes(store->sb.shard_elements);
-    unsigned threads = sweep_options > THREADS_MAX ? THREADS_MAX : sweep_options;
+    unsigned threads = coding > THREADS_MAX ? THREADS_MAX : coding;
     s->buffer_bytes = chunks;
     return efs_parallel_fit(MEMORY_BYTES, fixed, &s->buffer_bytes, BUFFER_BYTES_MAX, threads + READING_THREADS);
 }
@@ -306,26 +307,25 @@ static errint_t sweep_start(struct sweep *s, struct thread *threads, unsigned co
         threads[i].sweep = s;
         threads[i].buffer = efs_sys_aligned_alloc(EFS_ALIGN, s->buffer_bytes);
         threads[i].raw = efs_sys_aligned_alloc(EFS_ALIGN, 2 * s->raw_bytes);
-        errint_t rc = efs_codec_scratch_new(s->sweep_options->store->sb.shard_elements, &threads[i].scratch);
+        errint_t rc = efs_codec_scratch_new(s->options->store->sb.shard_elements, &threads[i].scratch);
         if (rc < 0 || !threads[i].buffer || !threads[i].raw)
             return -ENOMEM;
     }
     return efs_parallel_start(&s->parallel, "efs-sweep", sweep_work, threads, sizeof(*threads), count);
 }
 
-errint_t efs_sweep_run(const struct efs_sweep *sweep_options, struct efs_error *err)
+errint_t efs_sweep_run(const struct efs_sweep *options, struct efs_error *err)
 {
-    struct sweep s = {.sweep_options = sweep_options};
+    struct sweep s = {.options = options};
     efs_parallel_begin(&s.parallel, NULL, NULL);
-    unsigned count = size_threads(&s, sweep_options->threads ? sweep_options->threads : efs_cores());
+    unsigned count = size_threads(&s, options->threads ? options->threads : efs_cores());
     struct thread *threads = efs_sys_calloc(count, sizeof(*threads));
-    errint_t rc = threads ? cursor_init(sweep_options->store, sweep_options->part, &s.cursor) : -ENOMEM;
+    errint_t rc = threads ? cursor_init(options->store, options->part, &s.cursor) : -ENOMEM;
     if (rc == 0)
         rc = sweep_start(&s, threads, count);
     if (rc < 0)
         efs_parallel_fail(&s.parallel, rc, strerror(-rc));
-    rc = efs_parallel_end(&s.parallel, sweep_options->progress, sweep_options->progress_arg, s.total_bytes,
-                          sweep_options->phase, err);
+    rc = efs_parallel_end(&s.parallel, options->progress, options->progress_arg, s.total_bytes, options->phase, err);
     for (unsigned i = 0; threads && i < count; i++) {
         efs_codec_scratch_free(threads[i].scratch);
         free(threads[i].buffer);

@@ -27,8 +27,8 @@ typedef errint_t efs_sweep_fn(void *arg, const struct efs_sweep_shard *shard, st
 
 /* A part of an incomplete store: groups in disk order, from one shard to another. */
 struct efs_sweep_part {
-    const uint32_t *order; /* [group_count] */
-    uint32_t at, object, shard;
+    const uint32_t *order;      /* [group_count]: groups in disk order */
+    uint32_t at, object, shard; /* the first shard; at: index into order of its group */
     uint32_t end_at, end_shard; /* end (exclusive); end_at == group_count: all remaining groups */
 };
 

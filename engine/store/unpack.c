@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unpack.c - decodes and checks every shard and writes it to its files. Creates directories as needed; each file
- * gets its name when it is complete (newfile.h). If unpacking fails, all new files and directories are removed. */
+ * gets its name when it is complete (newfile.h). If unpacking fails, the files and
+ * directories that it created are removed; files that replaced others (force) stay. */
 #include "sweep.h"
 
 #include "hash.h"
@@ -132,7 +133,7 @@ static errint_t check_room(const struct unpack_files *u, struct efs_error *err)
                     (unsigned long long)(free_bytes >> 20));
 }
 
-/* keep false: removes everything that was created. Frees files. NULL is allowed. */
+/* keep false: removes what was created, except files that replaced others. Frees files. NULL is allowed. */
 static void unpack_files_end(struct unpack_files *files, bool keep);
 
 /* Opens `directory`, creating it if missing. -EEXIST: one of the files exists and force is not set. */

@@ -25,7 +25,7 @@ struct efs_write_behind {
     pthread_mutex_t lock;   /* guards the following members */
     pthread_cond_t work;    /* signalled if a piece is full, and for flushing and stop */
     pthread_cond_t written; /* signalled after each write */
-    uint64_t end;           /* file offset after the last byte put */
+    uint64_t end;           /* file offset after the last byte appended */
     uint64_t done;          /* file offset up to which all is written, page-aligned */
     bool flushing, stop;
     errint_t rc; /* of the first failed write */
@@ -80,7 +80,7 @@ static void *write_thread(void *arg)
 }
 
 /* Lock held. Wakes the thread if a write is due; without a thread, performs the writes. */
-static void go_on(struct efs_write_behind *b)
+static void start_writes(struct efs_write_behind *b)
 {
     uint64_t end = next_end(b);
     if (end == b->done)
@@ -146,7 +146,7 @@ errint_t efs_write_behind_append(struct efs_write_behind *b, const uint8_t *data
         bytes -= n;
         pthread_mutex_lock(&b->lock);
         b->end += n;
-        go_on(b);
+        start_writes(b);
     }
     pthread_mutex_unlock(&b->lock);
     return rc;
@@ -156,7 +156,7 @@ errint_t efs_write_behind_flush(struct efs_write_behind *b, struct efs_error *er
 {
     pthread_mutex_lock(&b->lock);
     b->flushing = true;
-    go_on(b);
+    start_writes(b);
     while (b->rc == 0 && b->done < efs_page_down(b->end))
         pthread_cond_wait(&b->written, &b->lock);
     b->flushing = false;

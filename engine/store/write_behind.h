@@ -23,8 +23,8 @@ struct efs_write_behind;
 typedef errint_t efs_write_behind_fn(void *arg, const uint8_t *data, size_t bytes, uint64_t at, struct efs_error *err);
 
 /*
- * The first byte put is for file offset `begin`. If begin is inside a page, the caller stores the page's earlier bytes
- * in efs_write_behind_page(). write(arg) is called by one thread at a time; if no thread can be started,
+ * The first byte appended is for file offset `begin`. If begin is inside a page, the caller stores the page's earlier
+ * bytes in efs_write_behind_page(). write(arg) is called by one thread at a time; if no thread can be started,
  * efs_write_behind_append() and efs_write_behind_flush() call it. 0 or -ENOMEM.
  */
 errint_t efs_write_behind_start(uint64_t begin, efs_write_behind_fn *write, void *arg,
@@ -36,10 +36,11 @@ errint_t efs_write_behind_append(struct efs_write_behind *behind, const uint8_t 
 /* Blocks until all whole pages in the ring are written; no write is in flight then. Returns the error of an earlier
  * write, if any. */
 errint_t efs_write_behind_flush(struct efs_write_behind *behind, struct efs_error *err);
-/* After a start or a flush: the page in the ring that is filled next (EFS_ALIGN bytes). The bytes after the last one
- * put are scratch space for the caller. */
+/* After a start or a flush: the page in the ring that is filled next (EFS_ALIGN bytes). Its bytes after the
+ * last one appended are scratch space for the caller. */
 uint8_t *efs_write_behind_page(struct efs_write_behind *behind);
-/* After a flush that left no partial page: the next byte put is for file offset `begin`, a multiple of EFS_ALIGN. */
+/* After a flush that left no partial page: the next byte appended is for file offset `begin`, a multiple of EFS_ALIGN.
+ */
 void efs_write_behind_seek(struct efs_write_behind *behind, uint64_t begin);
 /* Discards bytes that are not written yet and frees it. NULL is allowed. */
 void efs_write_behind_stop(struct efs_write_behind *behind);
