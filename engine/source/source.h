@@ -8,7 +8,7 @@
  *
  * This file has the input files, lists of tensors, and the steps of efs_catalog_read():
  *
- *   source.c         efs_catalog_read(): walks the directory, parses files, names experts
+ *   source.c         efs_catalog_read(): walks the directory, parses files, finds the experts
  *   source_kind.c    detects the format of a file
  *   source_index.c   files named by an index
  *   source_models.c  which files belong to the model
@@ -84,7 +84,7 @@ bool efs_source_named_weights(const char *path);
 #define EFS_SOURCE_HEAD 64u /* bytes from the start of a file that efs_source_kind() examines */
 struct efs_source_kind {
     enum { EFS_SOURCE_PLAIN, EFS_SOURCE_SAFETENSORS, EFS_SOURCE_GGUF } format;
-    const char *what; /* of a plain file named as weights: its actual kind, a predicate; or NULL */
+    const char *what; /* of a plain file named as weights: why it holds none, such as "is a Git LFS pointer"; or NULL */
     bool broken;      /* what: it is the result of a failed download */
 };
 /* Detects the kind of a file from its first EFS_SOURCE_HEAD bytes (or all, if it is shorter) and its name. weights:

@@ -4,11 +4,12 @@
  * or several quantisations. Only the chosen model has experts; files of the other models are packed as dense, with a
  * note.
  *
- * A directory with a config.json or an index is a model, and so is a GGUF file, or all parts of a split one. The files
- * of a model with an index are those that the index names. The files of a model without an index are those next to its
- * config.json, or only model.safetensors if that exists, because an adapter or another format may be stored there, too;
- * or all, if no file with tensors is next to config.json. The chosen model is the one with experts and the smallest
- * directory depth; among several, the largest.
+ * A directory with a config.json or a model.safetensors.index.json is a model, and so are the top directory, a GGUF
+ * file, and all parts of a split GGUF file. The files of a model with an index (of any name) are those that it names.
+ * The files of a model without an index are those next to its config.json, or only model.safetensors if that exists,
+ * because an adapter or another format may be stored there, too; or all, if no file with tensors is next to
+ * config.json. The chosen model is the one with experts and the smallest directory depth; among several, the one with
+ * the most bytes of experts.
  */
 #include "source.h"
 
@@ -197,8 +198,8 @@ static const struct model *model_choose(struct choice *choice)
     return best;
 }
 
-/* Sets the note why a file's experts are not used: one for each other model, and one for each file of the chosen
- * model that does not count. */
+/* Sets the note why a file's experts are not used: one for each other model, and one for each file with experts next to
+ * the chosen model's that does not count as one of these. */
 static errint_t put_note(const struct choice *choice, const struct model *model, bool is_best, uint32_t file)
 {
     struct efs_source_file *f = &choice->catalog->files[file];

@@ -3,8 +3,8 @@
  * source_names.c - assigns tensors to experts by their names.
  *
  * A name consists of a prefix (a part of the model) and a rest that matches a pattern of the table. The prefix gives
- * the stack: common parts ("model", "language_model") are dropped, so "model.layers.3..." is in stack "" and
- * "encoder.block.3..." in stack "encoder".
+ * the stack: common parts ("model", "language_model", "transformer") are dropped, so "model.layers.3..." is in stack ""
+ * and "encoder.block.3..." in stack "encoder".
  *
  * Patterns: {L} and {E} are decimal numbers without leading zeros, {a|b} is one of the words, * at the end is one
  * character or more, any other character matches itself. The first matching row is used.
@@ -148,7 +148,7 @@ static bool stack_of(const char *prefix, size_t bytes, char stack[STACK_BYTES_MA
     return true;
 }
 
-/* Finds the first row that matches the name after any prefix of whole parts. */
+/* Finds the shortest prefix of whole parts (maybe none) after which a row matches the name, and the first such row. */
 static bool match_name(const char *name, struct match *match)
 {
     for (const char *text = name; text; text = strchr(text, '.'), text = text ? text + 1 : NULL)
