@@ -58,14 +58,14 @@ struct efs_pending_segment {
     errint_t bind_error; /* 0: bound, or binding is off */
 };
 
-struct efs_arena_node { /* public until base */
+struct efs_arena_node {
     struct efs_numa_node numa;
     uint32_t first, slots; /* range of its segments' indices */
     uint32_t segment_count, pending_count, bound_count;
     errint_t bind_error; /* error of the last failed binding; -ENOMEM: the node was full; 0: none failed */
     bool reserved;       /* its addresses are one reserved range */
     uint64_t used_bytes;
-    /* private: */
+    /* used only by arena*.c: */
     uint8_t *base;
     uint32_t *longest, leaves; /* tree over the segments: upper bounds of their longest free runs */
 };

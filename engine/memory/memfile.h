@@ -40,7 +40,8 @@ struct efs_memfile {
     const struct efs_memfiles *memfiles; /* its creator */
     enum efs_memfile_kind kind;          /* changed only by memfile.c */
     bool populated;                      /* all its pages are allocated */
-    bool empty; /* WINDOW: freeing it also removes the pages from mappings of other processes, which then read zeros */
+    bool empty; /* set before a WINDOW is freed: freeing it also removes the pages from mappings of other processes,
+                   which then read zeros */
     int fd;     /* EXPORTED: read-only descriptor that cannot be reopened for writing; < 0: not open */
     uint32_t window;     /* WINDOW: its id */
     uint64_t name;       /* file name in the tmpfs; 0: anonymous */
@@ -55,7 +56,7 @@ struct efs_memfiles {
                            available, memfds are used */
     _Atomic uint64_t named;
     _Atomic uint32_t windows; /* last id assigned to a window */
-    pthread_mutex_t lock;     /* guards kind during show and make_window */
+    pthread_mutex_t lock;     /* guards kind during efs_memfile_export() and efs_memfile_make_window() */
 };
 
 /* tmpfs: try to create a private tmpfs. Call it before creating memory files. */
@@ -81,8 +82,8 @@ int efs_memfile_open_window(const struct efs_memfile *memfile);
 /* Allocates missing pages of a PRIVATE file before it is filled, in the largest page sizes available; each page is
  * cleared when the fill first touches it. Page faults would allocate huge pages, and 4 KiB pages after the last
  * whole huge page: for an expert of 9 MiB and a header that is 1 MiB, and those 257 faults take longer than all
- * earlier ones. One call allocates large pages for the end, too. Call it after efs_memfile_resize(). Takes some 20
- * us. -ENOMEM: pages are not available, and the memory must not be written. */
+ * earlier ones. One call allocates large pages for the end, too. Takes some 20 us. -ENOMEM: pages are not available,
+ * and the memory must not be written. */
 errint_t efs_memfile_reserve(struct efs_memfile *memfile);
 /* Allocates and clears all pages of a PRIVATE file; the content is undefined afterwards. May take 1 ms per MiB. */
 errint_t efs_memfile_populate(struct efs_memfile *memfile);

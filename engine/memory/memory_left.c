@@ -75,11 +75,11 @@ static int64_t memory_left_of(uint64_t bytes, uint64_t used, uint64_t margin)
     return (int64_t)(bytes < most ? bytes : most) - (int64_t)(used < most ? used : most) - (int64_t)margin;
 }
 
-/* The kernel throttles processes above memory.high until they make no progress, but kills none. It reclaims page
- * cache on demand, but not tmpfs and memfds. */
+/* Numbers of a cgroup. The kernel throttles processes above memory.high until they make no progress, but kills none. It
+ * reclaims page cache on demand, but not tmpfs and memfds. */
 struct group_bytes {
-    uint64_t hard, limit; /* memory.max; the lower of memory.max and memory.high */
-    uint64_t usage, cache;
+    uint64_t hard, limit;  /* memory.max; the lower of memory.max and memory.high */
+    uint64_t usage, cache; /* cache: page cache without tmpfs and memfds */
 };
 
 /* false: the cgroup has no limit; usage and memory.stat are then not read, because the kernel sums them over all
