@@ -51,8 +51,8 @@ void efs_pack_ring_release(struct efs_pack_ring *ring, uint64_t end)
 
 /* Largest gap in a file that is read through instead of skipped. */
 #define GAP_BYTES (64u << 10)
-/* Memory of the runs that start in one batch after its first: a small part of the ring, so that a batch cannot wait
- * for memory that it holds itself. */
+/* Limit of the memory of the runs that start in one batch, if there are several: a small part of the ring, so that a
+ * batch cannot wait for memory that it holds itself. */
 #define BATCH_ROOM (EFS_PACK_RING_BYTES / 16)
 
 static size_t e_room(const struct efs_disk_object *o, size_t elements)

@@ -191,12 +191,12 @@ struct stretch {
     uint32_t first, last;        /* its extents, last excluded */
 };
 
-static uint64_t free_up(uint64_t at, uint32_t block)
+static uint64_t round_up(uint64_t at, uint32_t block)
 {
     return (at + block - 1) / block * block;
 }
 
-static uint64_t free_down(uint64_t at, uint32_t block)
+static uint64_t round_down(uint64_t at, uint32_t block)
 {
     return at / block * block;
 }
@@ -233,21 +233,24 @@ static bool next_stretch(const struct efs_reclaim *r, uint32_t file, uint32_t at
     return true;
 }
 
-/* Returns the size of the range to free, in whole blocks that contain new bytes, and sets *begin. */
+/* The range of a stretch to free: the whole blocks in it that contain bytes not freed yet. Returns its size and sets
+ * *begin. */
 static uint64_t range_of(const struct efs_reclaim *r, uint32_t file, const struct stretch *s, uint32_t block,
                          uint64_t *begin)
 {
-    uint64_t end = s->end == r->plan.files[file].bytes ? free_up(s->end, block) : free_down(s->end, block);
-    *begin = free_up(s->begin, block);
+    uint64_t end = s->end == r->plan.files[file].bytes ? round_up(s->end, block) : round_down(s->end, block);
+    *begin = round_up(s->begin, block);
     if (s->new_begin == s->new_end)
         return 0;
-    if (*begin < free_down(s->new_begin, block))
-        *begin = free_down(s->new_begin, block);
-    if (end > free_up(s->new_end, block))
-        end = free_up(s->new_end, block);
+    if (*begin < round_down(s->new_begin, block))
+        *begin = round_down(s->new_begin, block);
+    if (end > round_up(s->new_end, block))
+        end = round_up(s->new_end, block);
     return end > *begin ? end - *begin : 0;
 }
 
+/* Whether the file's start can be freed. No range of a file is freed before it, so that no reader takes the rest for
+ * weights. */
 static bool first_block_is_stored(const struct efs_reclaim *r, uint32_t file, uint32_t block)
 {
     struct stretch s;
@@ -295,13 +298,13 @@ errint_t efs_reclaim_free(struct efs_reclaim *r, bool again, struct efs_error *e
     efs_sys_free_bytes(r->root_dir, &unused, &block);
     block = sane_block(block);
     for (uint32_t f = 0; f < r->plan.file_count; f++) {
-        bool goes = r->files[f].touched && first_block_is_stored(r, f, block);
-        if (!goes && !(again && r->files[f].touched))
+        bool can_free = r->files[f].touched && first_block_is_stored(r, f, block);
+        if (!can_free && !(again && r->files[f].touched))
             continue;
         int fd = efs_reclaim_open(r, f, O_WRONLY, true, err);
         if (fd < 0)
             return fd;
-        errint_t rc = goes ? check_and_free(r, f, fd, block, err) : 0;
+        errint_t rc = can_free ? check_and_free(r, f, fd, block, err) : 0;
         if (rc < 0) {
             efs_sys_close(fd);
             return rc;
