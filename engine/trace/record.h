@@ -29,7 +29,7 @@ void efs_record_layers(struct efs *fs, uint32_t layers, uint32_t width);
  * end_ns: of efs_now_ns(). */
 void efs_record(struct efs *fs, enum efs_record_kind kind, uint32_t expert, uint32_t extent, uint32_t shard,
                 uint64_t begin_ns, uint64_t end_ns);
-/* Records a request of a layer for experts (numbers of the cache state), each at most once; tokens NULL: one token
+/* Records a request of a layer for experts (numbers in the layer), each at most once; tokens NULL: one token
  * each. named: the request lists all experts of the layer; otherwise they come from leases or reads, and more of the
  * layer may follow. Ignored if a trace cannot hold the numbers. */
 void efs_record_request(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens, uint32_t count,
