@@ -44,12 +44,11 @@ errint_t efs_counts_path(uint64_t content_hash, char *path, size_t room, struct 
 /* Copies the history's arrays to the file's at data (out), or back. */
 static void copy_arrays(const struct efs_history *h, uint8_t *data, bool out)
 {
-    size_t layers = h->layers, extents = layers * h->experts;
+    size_t layers = h->layers, cells = layers * h->experts;
     const struct {
         void *array;
         size_t bytes;
-    } arrays[] = {
-        {h->passes, 8 * layers}, {h->ranked, 8 * layers}, {h->counts, 4 * extents}, {h->at_rank, 4 * extents}};
+    } arrays[] = {{h->passes, 8 * layers}, {h->ranked, 8 * layers}, {h->counts, 4 * cells}, {h->at_rank, 4 * cells}};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
         memcpy(out ? data : arrays[i].array, out ? arrays[i].array : data, arrays[i].bytes);
         data += arrays[i].bytes;

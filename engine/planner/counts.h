@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * counts.h - the request history that an earlier mount saved: a file in the state directory, named by the store's
- * content hash.
+ * counts.h - loads the request history (history.h: how often each expert was requested) that an earlier mount saved
+ * with efs_counts_save(): a file in the state directory, named by the store's content hash.
  *
  * The file is replaced atomically. Loading checks version, store, sizes, every number and a checksum; a damaged or
  * foreign file is refused with a reason, and the mount goes on without it.

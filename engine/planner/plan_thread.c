@@ -304,14 +304,14 @@ static void thread_plan(struct efs_plan_thread *s)
     efs_unlock(fs);
 }
 
-/* ---- the thread ---- */
+/* ---- times ---- */
 
-#define SAVE_SECONDS 300
-#define POLL_NS 2000000000
-#define SETTLE_NS 50000000u /* changes within 50 ms of each other lead to one plan */
-#define DRIFT_EVERY 256u    /* requests between checks for drift */
-#define LEASE_POLL_NS 50000000
-#define MEMORY_POLL_NS 500000000
+#define SAVE_SECONDS 300         /* between two saves of the counts */
+#define POLL_NS 2000000000       /* longest sleep of the thread */
+#define SETTLE_NS 50000000u      /* changes within 50 ms after a first one lead to one plan */
+#define DRIFT_EVERY 256u         /* requests between checks for drift */
+#define LEASE_POLL_NS 50000000   /* the same while leases wait for room, or the budget is exceeded */
+#define MEMORY_POLL_NS 500000000 /* shortest time between two readings of free memory */
 
 /* ---- events ---- */
 

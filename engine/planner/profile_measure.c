@@ -350,7 +350,7 @@ static void sums_add_expert(const struct efs_store *store, const struct efs_disk
     sums->raw += raw;
 }
 
-static void measure_describe(const struct efs_measure *m)
+static void measure_sizes(const struct efs_measure *m)
 {
     const struct efs_store *store = m->store;
     struct efs_profile *p = m->profile;
@@ -459,7 +459,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     snprintf(profile->cpu_path, sizeof(profile->cpu_path), "%s", efs_cpu_name());
     clock_gettime(CLOCK_REALTIME, &now);
     profile->measured_at = now.tv_sec;
-    measure_describe(&m);
+    measure_sizes(&m);
     pthread_mutex_init(&m.lock, NULL);
     pthread_cond_init(&m.idle, NULL);
     errint_t rc = measure_list_objects(&m);
