@@ -13,14 +13,15 @@
  *       ^                                                    ^
  *     efs_cache_request(), efs_observe()             efs_hint()
  *
- * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable, after all other
- * evictable extents until their layer has passed, then before them.
+ * Prefetched extents have a share of the chunk pool (efs_account.prefetch_bytes). They are evictable: until their layer
+ * has passed they are evicted after all other evictable extents, from then on before them.
  *
  * The lowest class of reads is filling (option warm): while the disk is idle and no prediction is queued, experts that
  * are not in memory are read into empty memory, if the chunk pool has room for all experts of the store.
  *
- * A *sequence* is the tokens of one request in order. While no client reports sequences, all requests are taken for
- * those of one sequence, of observer EFS_PREFETCHER_NO_OBSERVER. The predictor belongs to the prefetch thread; efs.lock
+ * A *sequence* is the tokens of one prompt and of its answer, in order. An *observer* is a client that reports its
+ * sequences, which it numbers. While no client does, all requests are taken for those of one sequence, of observer
+ * EFS_PREFETCHER_NO_OBSERVER. The predictor belongs to the prefetch thread; efs.lock
  * guards all other state.
  */
 #ifndef EFS_PREFETCHER_H

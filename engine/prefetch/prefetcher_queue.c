@@ -375,8 +375,8 @@ void efs_prefetcher_count_request(struct efs *fs, uint32_t layer, const uint32_t
         apply_actions(fs, actions, n);
 }
 
-/* Drops experts that a layer of the sequence (EFS_NONE: any layer) chose for its previous token and no request has
- * taken: for the queue they were used. */
+/* Drops prefetched experts that the sequence chose in this layer (EFS_NONE: in any) for its previous token, and that no
+ * request has taken: the queue believes that they were used, and would not drop them. */
 static void observed_expire(struct efs *fs, uint64_t sequence, uint32_t layer)
 {
     struct efs_prefetcher *pf = fs->prefetcher;

@@ -37,8 +37,8 @@ struct predictor_thread {
     struct efs_prefetcher *pf;
     struct efs_predictor *predictor;
     unsigned chosen, distances;
-    uint32_t window, window_most; /* layers in this pass; most experts requested by one of them */
-    uint64_t learned, saved_ns;   /* layers learned since the last save; time of the last save */
+    uint32_t pass_layers, pass_most; /* layers in this pass; most experts requested by one of them */
+    uint64_t learned, saved_ns;      /* layers learned since the last save; time of the last save */
     uint32_t issued_next;
     struct issued_predictions issued[ISSUED_MAX];
     struct efs_prefetcher_observation o; /* the current observation */
@@ -149,7 +149,7 @@ static void predictor_thread_reset(struct predictor_thread *t)
 {
     efs_predictor_free(t->predictor);
     t->predictor = NULL;
-    t->chosen = t->window = t->window_most = 0;
+    t->chosen = t->pass_layers = t->pass_most = 0;
     memset(t->issued, 0, sizeof(t->issued));
 }
 
@@ -193,11 +193,11 @@ static void predictor_thread_replace(struct predictor_thread *t, unsigned chosen
 static void predictor_thread_estimate_chosen(struct predictor_thread *t)
 {
     uint32_t most = t->o.count < EFS_PREDICT_MAX_CHOSEN ? t->o.count : EFS_PREDICT_MAX_CHOSEN;
-    t->window_most = most > t->window_most ? most : t->window_most;
-    if (++t->window < efs_cache_layers(t->pf->fs))
+    t->pass_most = most > t->pass_most ? most : t->pass_most;
+    if (++t->pass_layers < efs_cache_layers(t->pf->fs))
         return;
-    most = t->window_most;
-    t->window = t->window_most = 0;
+    most = t->pass_most;
+    t->pass_layers = t->pass_most = 0;
     if (t->chosen == 0 || most < t->chosen)
         predictor_thread_replace(t, most);
 }
@@ -362,19 +362,19 @@ void *efs_prefetcher_thread(void *arg)
         efs_log(fs, EFS_LOG_WARNING, "nothing is predicted: no memory");
     efs_lock(fs);
     while (t && !pf->stop) {
-        bool other = t->chosen && !pf->on, idle = pf->ring_pushed == pf->ring_popped;
-        if (idle && !other) {
+        bool is_off = t->chosen && !pf->on, idle = pf->ring_pushed == pf->ring_popped;
+        if (idle && !is_off) {
             pthread_cond_wait(&pf->wake, &fs->lock);
             continue;
         }
         if (!idle)
             ring_pop(t);
-        if (other)
+        if (is_off)
             pf->chosen = 0;
         efs_unlock(fs);
-        if (other || efs_now_ns() - t->saved_ns > SAVE_NS)
+        if (is_off || efs_now_ns() - t->saved_ns > SAVE_NS)
             predictor_thread_save(t);
-        if (other)
+        if (is_off)
             predictor_thread_reset(t);
         if (!idle)
             predictor_thread_handle(t);
