@@ -12,19 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct efs_client { /* one of them */
+struct efs_client {
     struct efs_owner owner;
-    struct efs *fs;
+    struct efs *fs; /* one of fs and mount is set */
     struct efs_mount *mount;
     bool borrowed;             /* fs is the caller's */
     _Atomic uint32_t observer; /* of fs; 0: nothing was observed or hinted yet */
-    struct efs_device *device; /* beside it; NULL: none */
+    struct efs_device *device; /* in addition; NULL: none */
     const struct efs_device_ops *device_ops;
     void (*device_close)(struct efs_device *device);
 };
 
-struct efs_client_request { /* one of them */
+struct efs_client_request {
     const struct efs_client *client;
+    /* exactly one of these three is set */
     struct efs_request *in_process;
     struct efs_mount_request *of_mount;
     struct efs_device_request *of_device;

@@ -36,7 +36,7 @@ static bool received_parse(const uint8_t *data, size_t bytes, struct received *r
     return true;
 }
 
-/* The header of the expert's file, as if the file were there: nothing behind it is looked at. */
+/* Parses the header that the expert's file would have. Nothing after it is read: a coded expert has no file. */
 static errint_t received_parse_header(const struct received *received, struct efs_file_layout **layout)
 {
     uint64_t length = 0;
@@ -105,7 +105,7 @@ errint_t efs_coded_layout_read(const uint8_t *data, size_t bytes, struct efs_fil
     return 0;
 }
 
-/* A chunk in its extent's component. NULL: it is not inside of the window. */
+/* A chunk at offset `at` of a component that is at `offset` in the window. NULL: it is not inside the window. */
 static const uint8_t *chunk_at(struct efs_coded_window window, uint64_t offset, uint32_t at, uint32_t bytes)
 {
     if (!window.data || offset > window.bytes || at > window.bytes - offset || bytes > window.bytes - offset - at)

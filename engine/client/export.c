@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.c - see export.h: packets. After an unexpected packet the socket is not used any more; files are opened
- * instead.
+ * export.c - see export.h: sends and receives packets. After an unexpected packet the socket is not used any more;
+ * files are opened instead.
  */
 #include "export_internal.h"
 

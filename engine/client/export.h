@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.h - experts that a mount exports over its socket, in windows that stay mapped (expertfs-protocol.h), without
- * opening or mapping files. With efs_mount.lock held, unless stated otherwise.
+ * export.h - the receiving side of the socket over which a mount exports experts (expertfs-protocol.h): experts come in
+ * windows that stay mapped, without opening or mapping files. With efs_mount.lock held, unless stated otherwise.
  */
 #ifndef EFS_EXPORT_H
 #define EFS_EXPORT_H

@@ -18,11 +18,11 @@
 bool efs_export_receive_window(struct efs_export *h, const struct efs_export_answer *packet, int fd)
 {
     struct efs_export_answer all = *packet;
-    all.file_bytes = packet->window_bytes; /* all of it must be mapped */
+    all.file_bytes = packet->window_bytes; /* to map all of it, not just a file in it */
     if ((fd < 0 && fd != -EMFILE) || packet->window == 0)
         return false;
     if (fd >= 0 && !efs_window_find(h, packet->window))
-        efs_window_map(h, &all, fd); /* if it cannot be, experts in it fail */
+        efs_window_map(h, &all, fd); /* if this fails, experts in the window fail */
     return true;
 }
 
@@ -34,7 +34,8 @@ struct window_search {
     uint32_t room; /* in exported->places */
 };
 
-/* Of a window that it is in; from now on it is in use, and stays mapped. */
+/* The memory of a window with this number, data NULL if it is not mapped. Makes the expert a user of the window, which
+ * then stays mapped. */
 static struct efs_coded_window find_window(void *arg, uint32_t number)
 {
     struct window_search *f = arg;
@@ -50,8 +51,8 @@ static struct efs_coded_window find_window(void *arg, uint32_t number)
     return (struct efs_coded_window){w->data, w->bytes};
 }
 
-/* Are all windows there, that the places name? Those that are not could not be mapped, or were unmapped while this
- * came. */
+/* Whether all windows that the places name are mapped. Reports the missing ones to the mount as unmapped: mapping them
+ * failed, or they were unmapped before this packet came. */
 static bool has_windows(struct efs_export *h, const struct efs_export_place *places, uint32_t count)
 {
     bool all = true;

@@ -34,7 +34,8 @@ static void export_read_address(int root, char path[PATH_MAX], bool *coded)
     }
 }
 
-/* An address has less room than a path: a long one is reached from its directory. */
+/* Connects to the socket at path. A socket address has less room than a path: a longer one is given relative to an open
+ * directory, /proc/self/fd/N/NAME. Changes path. */
 static errint_t export_connect_path(int fd, char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -59,7 +60,7 @@ static errint_t export_connect_path(int fd, char *path)
     return rc;
 }
 
-/* Is who listens there the one who mounted it, or root? */
+/* Whether the socket's other end runs as the owner of the mount's root, or as root. */
 static bool export_is_trusted(int fd, int root)
 {
     struct ucred who;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* files.c - see mount.h. Files without users stay open in the order of last use, up to a limit of bytes, and then
- * closed. */
+/* files.c - see mount.h. Files without users (idle ones) stay open up to a limit of bytes; the least recently used are
+ * closed first. */
 #include "mount.h"
 
 #include <errno.h>
@@ -126,7 +126,8 @@ static void file_remove_idle(struct efs_mount *m, struct efs_expert_file *file)
     m->idle_bytes -= file->mapped.bytes;
 }
 
-/* Passes the file to the maintenance thread, which closes it, or returns its tag. */
+/* Passes an idle file to the maintenance thread, which closes it. An expert that the mount exported is freed here, and
+ * its tag returned. */
 static void file_evict(struct efs_mount *m, struct efs_expert_file *file)
 {
     file_remove_idle(m, file);
@@ -197,7 +198,8 @@ void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file)
     file->refs++;
 }
 
-/* No users, and no open in flight. */
+/* The file has no users, and no open is in flight: it becomes idle, and is evicted if it may not stay open. A failed
+ * one is freed. */
 static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->state == EFS_FILE_READY) {

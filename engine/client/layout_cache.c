@@ -27,7 +27,7 @@ void efs_layout_cache_add(struct efs_mount *m, struct efs_expert_file *file)
 {
     struct efs_cached_layout *k = efs_sys_calloc(1, sizeof(*k));
     if (!k)
-        return; /* the file keeps it */
+        return; /* the file keeps its layout */
     k->layout = file->mapped.new_layout;
     file->mapped.new_layout = NULL;
     k->hash = file->hash;

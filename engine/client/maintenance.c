@@ -34,8 +34,8 @@ static void maintenance_receive(struct efs_mount *m)
     efs_export_receive(m, &until);
 }
 
-/* In place of a waiting thread: users of requests wait by poll(2). Evicts idle files after EFS_TRIM_DELAY_NS
- * without a packet: *quiet_ns. */
+/* For requests whose users wait by poll(2): receives packets and evicts idle files, as a thread in efs_mount_wait()
+ * would. *quiet_ns: time without a packet; idle files are evicted after EFS_TRIM_DELAY_NS of it. */
 static void maintenance_wait_watched(struct efs_mount *m, uint64_t *quiet_ns)
 {
     bool receive = !m->receiving && efs_export_works(m->export);

@@ -21,7 +21,7 @@ void efs_mapped_path(const struct efs_expert_key *key, char path[EFS_MAPPING_PAT
              *key->stack ? "-" : "", key->layer, key->expert);
 }
 
-/* How long it is: as it was when its header was read, or as the system says. */
+/* Sets the file's size: that of the known layout if there is one, else that of the system. */
 static errint_t mapped_find_bytes(const struct efs_file_layout *known, struct efs_mapped_file *file)
 {
     struct stat st;
@@ -46,7 +46,7 @@ static errint_t mapped_map(struct efs_mapped_file *file)
     if (!data)
         return errno ? -errno : -ENOMEM;
     file->data = data;
-    /* pages that cannot be read are an error here, and no signal later */
+    /* pages that cannot be read are reported here, not by a SIGBUS later */
     errint_t rc = efs_sys_madvise(data, file->bytes, MADV_POPULATE_READ);
     return rc == 0 || rc == -EINVAL ? 0 : rc == -ENOMEM ? rc : -EIO;
 }
@@ -64,7 +64,7 @@ errint_t efs_mapped_tensors(const struct efs_file_layout *known, struct efs_mapp
     return file->tensors ? 0 : -ENOMEM;
 }
 
-/* With the layout that is known if the file still has it. */
+/* Maps the file and sets its tensors, from this layout if the file still has it, else from its header. */
 static errint_t mapped_map_known(const struct efs_file_layout *layout, struct efs_mapped_file *file)
 {
     errint_t rc = mapped_find_bytes(layout, file);
@@ -79,7 +79,7 @@ static errint_t mapped_map_known(const struct efs_file_layout *layout, struct ef
     return rc < 0 ? rc : efs_mapped_tensors(layout, file);
 }
 
-/* efs_client_tensors() means something by -EAGAIN: it is no error of an expert. */
+/* An expert must not fail with -EAGAIN, by which efs_client_tensors() says that it is not loaded yet. */
 static errint_t mapped_error(errint_t rc)
 {
     return rc == -EAGAIN ? -EIO : rc;

@@ -82,8 +82,9 @@ struct efs_mount {
     uint64_t keep_bytes, idle_bytes;            /* keep_bytes: limit; idle_bytes: now */
     struct efs_protected_set protected, listed; /* for keep_auto: the set in use; the list being received */
     bool listing;                               /* a list was requested and is not complete */
-    uint64_t list_requested_ns, next_list_ns;   /* times of the last request of a list, and of the next, ... */
-    bool became_idle;                           /* ... which is sent only if a file has lost its last user since */
+    uint64_t list_requested_ns,                 /* time of the last request of a list */
+        next_list_ns;                           /* no list is requested before this time */
+    bool became_idle; /* a file has lost its last user since that request; else no other is sent */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
     uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
     struct efs_mount_request *watched; /* requests with an event for poll(2) */

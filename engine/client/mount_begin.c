@@ -27,7 +27,8 @@ static errint_t mount_check_request(const char *stack, uint32_t layer, const str
     return efs_request_check_experts(layer, needs, count, EFS_MOUNT_EXPERTS, err);
 }
 
-/* Lock held: the expert in a form that will do, if it is there or on its way: rather there. */
+/* Lock held. A file of the expert, loaded or in flight, in a form that the request allows: the full one if it is
+ * loaded, else the coded one, else the full one in flight. NULL: none. */
 static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_expert_key *full, enum efs_form form)
 {
     struct efs_expert_key coded = *full;
@@ -37,7 +38,7 @@ static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_
     return a && (!b || a->state == EFS_FILE_READY) ? a : b;
 }
 
-/* Whether its layout is cached. */
+/* Whether the layout of the expert's full file is cached: then the expert exists. */
 static bool mount_has_layout(struct efs_mount *m, const struct efs_expert_key *key)
 {
     pthread_mutex_lock(&m->lock);
@@ -60,7 +61,7 @@ static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_e
     return 0;
 }
 
-/* "3: 17*12 4*1\n", in lines that are not too long. */
+/* Writes lines such as "3: 17*12 4*1\n" for .expertfs/want, each of at most EFS_WANT_LINE_BYTES. */
 static size_t request_print(const char *stack, uint32_t layer, const struct efs_need *needs, uint32_t count,
                             char text[LINE_BYTES])
 {
@@ -78,7 +79,8 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
     return used;
 }
 
-/* Lock held: an item gets its file. true: a new one, from *spare, to be loaded. */
+/* Lock held. Sets the item's file and adds the item to its users. true: it is a new one, from the list *spare, which
+ * the caller must queue or request. */
 static bool item_attach_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
                              enum efs_form form, struct efs_expert_file **spare)
 {
@@ -103,7 +105,8 @@ static bool mount_can_request(const struct efs_mount *m, uint32_t count)
     return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
 }
 
-/* All are mapped: no system call; the mount is notified later. false: not all are. */
+/* Begins a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
+ * loaded, and nothing was done. */
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                  enum efs_form form, struct efs_mount_request *request)
 {
@@ -130,7 +133,8 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     return all;
 }
 
-/* The mount treats them as one request: it is notified before the first open. */
+/* Begins a request whose experts are opened as files. Notifies the mount before the first open, so that it treats the
+ * opens as one request. */
 static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   struct efs_mount_request *request, struct efs_expert_file **spare)
 {
@@ -146,7 +150,8 @@ static void request_begin_opening(struct efs_mount *m, const char *stack, uint32
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Lock held. The tag with which an item is requested. */
+/* Lock held. Sets the item's file and returns the tag for the packet. EFS_EXPORT_NOTIFY: the mount need not send the
+ * expert, only count its use. */
 static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
                              enum efs_form form, struct efs_expert_file **spare)
 {
@@ -162,7 +167,7 @@ static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, c
     return EFS_EXPORT_NOTIFY;
 }
 
-/* The mount hands them out over its socket. */
+/* Begins a request whose experts the mount sends over its socket. */
 static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   enum efs_form form, struct efs_mount_request *request, struct efs_expert_file **spare)
 {

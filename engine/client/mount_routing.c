@@ -40,7 +40,7 @@ static errint_t routing_send(struct efs_mount *m, const struct efs_routing *r, b
     return rc < 0 ? efs_fail(err, -EPIPE, "the mount does not answer any more") : 0;
 }
 
-/* "5: 17?0.62 4?0.3\n". A line that would be too long leaves out its last ones. */
+/* Writes a line such as "5: 17?0.6200 4?0.3000\n". Leaves out the last experts if the line would be too long. */
 static size_t hint_print(const struct efs_routing *r, char text[EFS_WANT_LINE_BYTES])
 {
     EFS_C_LOCALE;

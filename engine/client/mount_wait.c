@@ -29,7 +29,7 @@ static errint_t mount_wait_more(struct efs_mount *m, const struct timespec *unti
     bool may_trim = m->oldest && (!until || time_before(end, *until));
     if (!may_trim && until)
         end = *until;
-    if (!m->receiving && efs_export_works(m->export)) { /* for us and all others */
+    if (!m->receiving && efs_export_works(m->export)) { /* for all waiting threads */
         errint_t received = efs_export_receive(m, !may_trim && forever ? NULL : &end);
         if (m->watched)
             efs_mount_wake_maintenance(m); /* it continues to receive */

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <sys/resource.h>
 
-#define FILES_PART 2u /* of the descriptors that the process may have, files of experts take one part */
+#define FILES_PART 2u /* files of experts take at most 1/FILES_PART of the descriptors that the process may have */
 
 static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
 {
@@ -36,7 +36,8 @@ static bool mount_may_open(const struct efs_mount *m)
     return getrlimit(RLIMIT_NOFILE, &limit) < 0 || m->open_files < limit.rlim_cur / FILES_PART;
 }
 
-/* Lock held on entry and return, not meanwhile. Closes idle files for it. */
+/* Opens the file. Closes idle files if it needs their descriptors. Lock held on entry and return, released meanwhile.
+ */
 static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
 {
     const struct efs_file_layout *known = efs_layout_cache_find(m, &file->key, file->hash);
@@ -57,7 +58,7 @@ static errint_t file_open(struct efs_mount *m, struct efs_expert_file *file)
     return rc;
 }
 
-/* Of the mount, or of this process. */
+/* Whether the mount or this process lacks memory or descriptors. */
 static bool is_shortage(errint_t error)
 {
     return error == -ENOMEM || error == -EMFILE || error == -ENFILE;

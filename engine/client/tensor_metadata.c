@@ -28,7 +28,8 @@ static enum efs_dtype note_ggml_type(const char *name, size_t bytes)
     return EFS_DTYPE_NONE;
 }
 
-/* "[a, b, c]": how many; 0: it is none, or too many. *end: behind it. */
+/* Parses a list such as "[3, 4]" and returns how many numbers it has; 0: not such a list, or more than 8. *end: the
+ * text after it. */
 static uint32_t note_numbers(const char *text, uint64_t shape[8], const char **end)
 {
     uint32_t dims = 0;
