@@ -29,7 +29,7 @@
 #define EFS_SLOTS 3u /* one being copied, one being decoded, one being completed */
 #define EFS_SLOT_BYTES ((size_t)8 << 20)
 #define EFS_SLOT_SHARDS 1024u
-#define EFS_SCRATCH_BYTES ((size_t)8 << 20) /* for efs_device_run */
+#define EFS_SCRATCH_BYTES ((size_t)8 << 20) /* for mixtures: device_run.c */
 #define EFS_SLOT_TABLE (64u << 10)          /* at the slot's start, on the device */
 
 enum efs_device_item_state { EFS_DEVICE_PENDING, EFS_DEVICE_READY, EFS_DEVICE_FAILED, EFS_DEVICE_DROPPED };

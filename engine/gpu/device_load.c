@@ -294,7 +294,7 @@ void efs_load_source_finish_one(struct efs_device *device, struct efs_load_sourc
         at = &(*at)->next;
     *at = source->next;
     pthread_mutex_lock(&device->lock);
-    efs_hint_list_rewind(&device->hints); /* a named expert may be in memory by now */
+    efs_hint_list_rewind(&device->hints); /* a hinted expert may be in memory by now */
     pthread_mutex_unlock(&device->lock);
     efs_client_release(source->request);
     free(source);
@@ -309,7 +309,7 @@ void efs_device_load_complete(struct efs_device *device, const struct efs_load_s
         for (uint32_t i = 0; i < expert->tensor_count; i++)
             device->stats.g_plain_bytes += expert->tensors[i].bytes;
     device->stats.g_brought += error == 0 && !source->prefetch;
-    device->stats.g_errors += error < 0 && !source->prefetch; /* a request has joined */
+    device->stats.g_errors += error < 0 && !source->prefetch;
     efs_device_complete(device, expert, error, &readers);
     pthread_mutex_unlock(&device->lock);
     device_wait_for_readers(device, readers);
@@ -392,8 +392,8 @@ void efs_device_load_begin(struct efs_device *device, struct efs_load_source *so
     efs_load_source_finish_one(device, source, index);
 }
 
-/* Whether a prefetch in flight has memory in pool G, which is freed or evictable when it ends. Removes its name, so
- * that it is cancelled unless a request has joined. */
+/* Whether a prefetch in flight has memory in pool G, which is freed or evictable when it ends. Clears `hinted`,
+ * so that it is cancelled unless a request waits for the expert. */
 static bool prefetch_yields(struct efs_device *device)
 {
     const struct efs_device_load *load = device->prefetch_load;

@@ -191,7 +191,8 @@ bool efs_device_prefetch_waits(struct efs_device *device, const struct efs_load_
            (prefetch_state(device, source->expert[0]) != PREFETCH_HINTED || !device_link_is_busy(device));
 }
 
-/* The source is submitted to the client: takes the expert if it is reported, or cancels an unnamed one. */
+/* The source is submitted to the client: takes the expert if it is reported, or cancels the prefetch if the
+ * expert is no longer hinted. */
 static bool prefetch_receive(struct efs_device *device, struct efs_load_source *source)
 {
     uint32_t index;

@@ -261,7 +261,7 @@ void efs_vram_requested(struct efs_vram *vram, const char *stack, uint32_t layer
 }
 
 /* The expert to evict first, for a prefetch (prefetch) or a request. NULL: all are pinned, in flight or, for a
- * prefetch, named. */
+ * prefetch, hinted. */
 static struct efs_vram_expert *vram_victim(struct efs_vram *vram, bool prefetch)
 {
     struct efs_vram_expert *victim = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vram.h - pool G: the experts in device memory and their addresses. Experts are plain; each has one contiguous run of
- * granules.
+ * vram.h - pool G: the experts in device memory and their addresses. Experts are plain (decoded); each has one
+ * contiguous run of granules.
  *
  * Bookkeeping only: nothing is copied, the driver is not called. The device's lock guards it.
  */
