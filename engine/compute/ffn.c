@@ -154,7 +154,7 @@ static struct efs_ffn_phase phase_of(uint32_t rows, uint32_t cols, unsigned thre
     return (struct efs_ffn_phase){.rows = rows, .block = block < share ? block : share};
 }
 
-/* The type of x (given) or of h, which is F32, for the kernels. */
+/* The type of the kernels' input: of x if given, else of h, which is F32. */
 static enum efs_input_type input_type(const struct efs_ffn_expert *e, enum efs_activation activation, bool given)
 {
     switch (activation) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ffn.h - private to compute/: an expert of a mixture that is being run.
+ * ffn.h - private to compute/: a mixture that is being run. A mixture is a batch of tokens at one layer, with the
+ * experts that each token is routed to and their weights (struct efs_mixture).
  *
  * compute/ runs the experts of a layer on threads or by gpu/, and computes single products. Only runtimes call it,
  * through expertfs-compute.h: ggml/, runmoe/ and moe-replay/ of tools/. It never does I/O, and is never called by
@@ -58,7 +59,7 @@ struct efs_ffn_source {
     uint64_t *ns; /* [experts]: receives each expert's time, as if all threads ran it together. May be NULL. */
 };
 
-/* Runs the mixture on the team. The caller has checked the mixture; its form is none of a device. */
+/* Runs the mixture on the team. The caller has checked it; its form is neither EFS_FORM_DEVICE nor EFS_FORM_SHARED. */
 errint_t efs_ffn_run(const struct efs_ffn_source *from, struct efs_team *team, const struct efs_mixture *mixture,
                      struct efs_error *err);
 
