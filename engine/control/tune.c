@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tune.c - efs_set(), efs_get(), efs_pin(): tune_text.c parses the values; budget, cache and plan thread apply them. */
+/* tune.c - efs_set(), efs_get(), efs_pin(): tune_text.c parses the values; budget, cache, plan thread and prefetch
+ * apply them. */
 #include "budget.h"
 #include "cache.h"
 #include "prefetcher.h"
@@ -15,7 +16,8 @@
 
 struct setting {
     const char *name;
-    errint_t (*set)(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err);
+    /* over_bytes: see efs_set(), held_bytes; set by budget only */
+    errint_t (*set)(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err);
     void (*get)(struct efs *fs, char *text, size_t room); /* lock held */
 };
 
@@ -33,11 +35,11 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     struct efs_memory memory;
     efs_memory(&memory);
     efs_lock(fs);
-    uint64_t held = efs_budget_used(fs);
+    uint64_t used = efs_budget_used(fs);
     if (automatic) /* the pools' memory counts as free; efs_auto_budget() takes half of free memory */
-        bytes += (held - fs->account.fixed_bytes) / 2;
+        bytes += (used - fs->account.fixed_bytes) / 2;
     efs_unlock(fs);
-    if (!automatic && (rc = efs_budget_check(fs, bytes, held, err)) < 0)
+    if (!automatic && (rc = efs_budget_check(fs, bytes, used, err)) < 0)
         return rc;
     efs_lock(fs);
     uint64_t floor = fs->account.fixed_bytes + fs->arena.segment_bytes;
@@ -70,11 +72,11 @@ static void tune_get_budget(struct efs *fs, char *text, size_t room)
 
 /* ---- the plan ---- */
 
-static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_pools(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     unsigned pools;
     errint_t rc = efs_tune_pools(value, &pools, err);
-    (void)held;
+    (void)over_bytes;
     if (rc < 0)
         return rc;
     efs_lock(fs);
@@ -98,11 +100,11 @@ static void tune_get_pools(struct efs *fs, char *text, size_t room)
     efs_tune_print_pools(efs_cache_tuning(fs)->pools, text, room);
 }
 
-static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_plan(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     struct efs_tune_plan plan;
     errint_t rc = efs_tune_plan(value, &plan, err);
-    (void)held;
+    (void)over_bytes;
     if (rc < 0)
         return rc;
     efs_lock(fs);
@@ -129,11 +131,11 @@ static void tune_get_plan(struct efs *fs, char *text, size_t room)
     efs_tune_print_plan(&plan, text, room);
 }
 
-static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_goal(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     enum efs_plan_goal goal;
     errint_t rc = efs_tune_goal(value, &goal, err);
-    (void)held;
+    (void)over_bytes;
     if (rc < 0)
         return rc;
     efs_lock(fs);
@@ -150,11 +152,11 @@ static void tune_get_goal(struct efs *fs, char *text, size_t room)
 
 /* ---- the policy ---- */
 
-static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_policy(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     enum efs_policy_kind kind;
     errint_t rc = efs_tune_policy(value, &kind, err);
-    (void)held;
+    (void)over_bytes;
     if (rc < 0)
         return rc;
     rc = efs_cache_set_policy(fs, kind);
@@ -172,13 +174,13 @@ static void tune_get_policy(struct efs *fs, char *text, size_t room)
 
 /* ---- prefetch ---- */
 
-static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *held, struct efs_error *err)
+static errint_t tune_set_prefetch(struct efs *fs, const char *value, uint64_t *over_bytes, struct efs_error *err)
 {
     efs_lock(fs);
     struct efs_governor_config tuning = efs_prefetcher_tuning(fs);
     efs_unlock(fs);
     errint_t rc = efs_tune_prefetch(value, &tuning.mode, err);
-    (void)held;
+    (void)over_bytes;
     return rc < 0 ? rc : efs_prefetcher_tune(fs, &tuning, err);
 }
 

@@ -30,8 +30,8 @@ struct efs_tune_plan {
 errint_t efs_tune_budget(const char *text, uint64_t *bytes, struct efs_error *err);
 /* "FCSE" or some of these letters, each once, in any order and case: bits EFS_PLAN_POOL. */
 errint_t efs_tune_pools(const char *text, unsigned *pools, struct efs_error *err);
-/* "auto", or "F=10:C=70:S=10:E=10" (or with commas): percent with or without a fraction, each pool at most once, those
- * left out 0; the sum is above 0 and at most 100. */
+/* "auto", or "F=10:C=70:S=10:E=10" (or with commas): percent with or without a fraction and a %, each pool at most
+ * once, those left out 0; the sum is above 0 and at most 100. */
 errint_t efs_tune_plan(const char *text, struct efs_tune_plan *plan, struct efs_error *err);
 errint_t efs_tune_policy(const char *text, enum efs_policy_kind *kind, struct efs_error *err);
 errint_t efs_tune_goal(const char *text, enum efs_plan_goal *goal, struct efs_error *err);
