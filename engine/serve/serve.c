@@ -96,9 +96,9 @@ static void served_free(struct efs *fs)
 
 /* ---- sizes ---- */
 
-static uint64_t round_up(uint64_t bytes, uint64_t extent)
+static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
-    return (bytes + extent - 1) / extent * extent;
+    return (bytes + unit - 1) / unit * unit;
 }
 
 /* Bytes of the pages that the chunks of a shard touch, for the largest shard. */
@@ -436,7 +436,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
         return;
     }
     uint32_t inflight = atomic_load(&fs->in_flight) - 1; /* read first: if 0, the counters below are final */
-#define COPY(name, kind, extent, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
+#define COPY(name, kind, unit, help) stats.name = atomic_load_explicit(&fs->stats.name, memory_order_relaxed);
     EFS_STATS(COPY)
 #undef COPY
     efs_lock(fs);
