@@ -44,9 +44,9 @@ struct efs_source_input {
 errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, void *buf, size_t len,
                          struct efs_error *err);
 
-/* A tensor as described by its file. known: the size of its type is known, or its type is kept as text. A tensor of
- * an unknown ggml type extends to the next tensor. Other unknown tensors are not in the catalogue: their bytes are
- * stored with the file. */
+/* A tensor as described by its file. known: false for a GGUF tensor of unknown type, which extends to the next tensor,
+ * and for a safetensors tensor whose name is too long, which is left out of the catalogue: its bytes are stored with
+ * the file. */
 struct efs_source_entry {
     struct efs_source_tensor tensor;
     bool known;
