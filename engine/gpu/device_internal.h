@@ -10,8 +10,8 @@
  * the thread `efs-gpu` copies them to the device: a stream copies as much of an expert as fits in a slot; another one
  * waits for that copy (an event) and decodes it, while the next slot is copied. An expert is complete when the
  * second stream has finished its last slot and no kernel has reported damage. Prefetched experts (device_prefetch.c)
- * have their own slot and stream. The thread blocks only in poll(2), and in queries to a mount about the state of
- * hinted experts.
+ * have their own slot and stream. The thread waits only in poll(2), in requests and queries of the client to
+ * a mount, and, once the device is lost or closed, for its streams.
  */
 #ifndef EFS_DEVICE_INTERNAL_H
 #define EFS_DEVICE_INTERNAL_H
