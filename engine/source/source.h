@@ -45,8 +45,8 @@ errint_t efs_source_read(const struct efs_source_input *in, uint64_t offset, voi
                          struct efs_error *err);
 
 /* A tensor as described by its file. known: false for a GGUF tensor of unknown type, which extends to the next tensor,
- * and for a safetensors tensor whose name is too long, which is left out of the catalogue: its bytes are stored with
- * the file. */
+ * and for a safetensors tensor whose name is too long. The latter, and GGUF tensors whose type number is too large for
+ * dtype, are left out of the catalogue: their bytes are stored with the file. */
 struct efs_source_entry {
     struct efs_source_tensor tensor;
     bool known;
