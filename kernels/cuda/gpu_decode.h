@@ -2,10 +2,12 @@
 /*
  * gpu_decode.h - decodes a cascade chunk and SM to plain elements. Private to cuda/.
  *
- * A block of threads decodes a span. It decodes the symbols of the lower levels to shared memory from the last level
- * up: each thread takes up to 16 consecutive bytes of a level's planes and counts the escapes in each of the four
- * planes; a scan over the threads gives the index of its first escape in each plane; then it writes its symbols. The
- * last step does the same with the planes of level 0, which are block by block, and merges the result with SM.
+ * A block of threads decodes a span. It decodes the symbols of the lower levels to shared memory, from the last level
+ * to level 1 (the first level is level 0, see ops.h). For each level a thread takes up to 16 consecutive bytes of the
+ * planes, and so codes of all four planes: plane p is bits 2p and 2p + 1 of every byte. It counts its escapes in each
+ * plane; a scan over the threads gives the index of its first escape in each; then it writes its symbols. The last step
+ * does the same with the planes of level 0, where EFS_GPU_SHARERS threads share the planes of a block, and merges the
+ * result with SM.
  *
  * A damaged chunk is detected as on the CPU: headers by cascade_chunk.h; the number of escapes in a level, and in each
  * block of level 0, must be the one that the headers have.
@@ -17,14 +19,15 @@
 #include "gpu_merge.h"
 
 #define EFS_GPU_PART (EFS_SPAN / 4 / EFS_GPU_DECODE_THREADS)       /* plane bytes of a thread, at most */
-#define EFS_GPU_PARTS (EFS_GPU_DECODE_THREADS / EFS_SPAN_BLOCKS)   /* threads of a block of elements */
+#define EFS_GPU_SHARERS (EFS_GPU_DECODE_THREADS / EFS_SPAN_BLOCKS) /* threads that share a block of elements */
 #define EFS_GPU_WORDS (EFS_CHUNK_HEADER / 4 + EFS_SPAN_HEADER / 4) /* in the headers of a chunk and a span */
 EFS_STATIC_ASSERT(EFS_GPU_PART == 16, "a thread loads four words");
 
 /* State of a block of threads, in shared memory. */
 struct efs_gpu_decode {
-    uint8_t symbols[2][EFS_SPAN + 16]; /* that enter a level, for odd and even levels; 16: loads past the end */
-    /* Escapes in each thread's part of planes 0 to 3, 16 bits each; after the scan, of the parts before it. */
+    uint8_t symbols[2][EFS_SPAN + 16]; /* symbols that enter level l, in symbols[l % 2]; 16: loads past the end */
+    /* By thread: numbers of escapes in its part of planes 0 to 3, 16 bits each; after the scan, in all parts before it.
+     */
     uint64_t count[EFS_GPU_DECODE_THREADS + 1];
     uint64_t sums[EFS_GPU_DECODE_THREADS / 32];
     uint32_t header[EFS_GPU_WORDS + 1]; /* the last: the first word of the next span's */
@@ -56,8 +59,8 @@ EFS_DEVICE void efs_gpu_decode_open(unsigned thread, const struct efs_gpu_shard 
                        efs_chunk_parse_span(&s->chunk, header + EFS_CHUNK_HEADER, span, &s->span) != 0;
 }
 
-/* Mask of the low bits of the codes with index < limit, among the codes in bytes [j, j + 4) of planes of width bytes.
- * Code i is stored in byte i % width. */
+/* Of the codes in bytes [j, j + 4) of planes of width bytes: a mask of the low bit of each code whose index is below
+ * limit. Code i is in byte i % width, in plane i / width. */
 EFS_DEVICE uint32_t efs_gpu_codes_below(uint32_t limit, uint32_t width, uint32_t j)
 {
     const uint32_t plane = limit / width, part = limit % width;
@@ -74,15 +77,15 @@ struct efs_gpu_part {
     uint32_t m, width, begin, end;
 };
 
-/* The whole planes; in_level: the thread's number among those that share them. */
-EFS_DEVICE struct efs_gpu_part efs_gpu_part_of(const uint8_t *planes, uint32_t m, unsigned in_level, uint32_t each)
+/* Part `number` of planes that are divided into parts of `each` bytes; empty past their end. */
+EFS_DEVICE struct efs_gpu_part efs_gpu_part_of(const uint8_t *planes, uint32_t m, unsigned number, uint32_t each)
 {
-    const uint32_t width = (uint32_t)efs_plane_bytes(m, 2), begin = in_level * each < width ? in_level * each : width;
+    const uint32_t width = (uint32_t)efs_plane_bytes(m, 2), begin = number * each < width ? number * each : width;
 
     return (struct efs_gpu_part){planes, m, width, begin, begin + each < width ? begin + each : width};
 }
 
-/* Of a level above 0: equal parts for all threads. */
+/* A thread's part of a level above 0, whose planes all threads share: equal parts of whole words. */
 EFS_DEVICE struct efs_gpu_part efs_gpu_part_below(unsigned thread, unsigned level, const struct efs_gpu_decode *s)
 {
     const uint32_t m = s->span.size[level], words = (m + 15) / 16;
@@ -91,16 +94,17 @@ EFS_DEVICE struct efs_gpu_part efs_gpu_part_below(unsigned thread, unsigned leve
                            (words + EFS_GPU_DECODE_THREADS - 1) / EFS_GPU_DECODE_THREADS * 4);
 }
 
-/* Of level 0: EFS_GPU_PARTS threads share the planes of a block. */
+/* A thread's part of level 0: EFS_GPU_SHARERS threads share the planes of a block. */
 EFS_DEVICE struct efs_gpu_part efs_gpu_part_first(unsigned thread, const struct efs_gpu_decode *s)
 {
-    const unsigned b = thread / EFS_GPU_PARTS;
+    const unsigned b = thread / EFS_GPU_SHARERS;
 
     return efs_gpu_part_of(s->span.planes[0] + b * (EFS_BLOCK / 4), efs_block_size(s->span.size[0], b),
-                           thread % EFS_GPU_PARTS, EFS_GPU_PART);
+                           thread % EFS_GPU_SHARERS, EFS_GPU_PART);
 }
 
-/* The part's codes; 0 past its end, and past the last code of the planes. */
+/* The part's codes; 0 past its end, and past the last code of the planes: only the last three bytes of planes can lack
+ * codes. */
 EFS_DEVICE struct efs_gpu_quad efs_gpu_part_codes(const struct efs_gpu_part *part)
 {
     struct efs_gpu_quad codes = {{0, 0, 0, 0}};
@@ -118,7 +122,7 @@ EFS_DEVICE struct efs_gpu_quad efs_gpu_part_codes(const struct efs_gpu_part *par
     return codes;
 }
 
-/* Copies the rest, the symbols that enter no level. */
+/* Copies the rest: the symbols that escape the last level, which are stored as bytes. */
 EFS_DEVICE void efs_gpu_decode_rest(unsigned thread, struct efs_gpu_decode *s)
 {
     const uint32_t size = s->span.size[s->span.levels];
@@ -128,7 +132,7 @@ EFS_DEVICE void efs_gpu_decode_rest(unsigned thread, struct efs_gpu_decode *s)
         *(efs_gpu_word *)(symbols + at) = efs_gpu_load_any(s->span.rest + at);
 }
 
-/* Step: counts the escapes of this thread's part; before the last level, also copies the rest. */
+/* Step: counts the escapes of this thread's part. For the last level, which is decoded first, also copies the rest. */
 EFS_DEVICE void efs_gpu_decode_count(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
     const struct efs_gpu_part part = level == 0 ? efs_gpu_part_first(thread, s) : efs_gpu_part_below(thread, level, s);
@@ -147,7 +151,7 @@ EFS_DEVICE void efs_gpu_decode_count(unsigned thread, unsigned level, struct efs
     s->count[thread] = (uint64_t)(escapes[3] << 16 | escapes[2]) << 32 | (escapes[1] << 16 | escapes[0]);
 }
 
-/* Sum of the four counts. */
+/* Escapes in all four planes, from the counts of a thread. */
 EFS_DEVICE uint32_t efs_gpu_escapes(uint64_t counts)
 {
     const uint32_t pairs = (uint32_t)(counts >> 32) + (uint32_t)counts;
@@ -155,7 +159,7 @@ EFS_DEVICE uint32_t efs_gpu_escapes(uint64_t counts)
     return (pairs & 0xffff) + (pairs >> 16);
 }
 
-/* Whether the number of escapes in a level differs from the headers. */
+/* Whether the number of escapes in a level, or in a block of level 0, differs from the headers. */
 EFS_DEVICE bool efs_gpu_decode_differs(unsigned level, const struct efs_gpu_decode *s)
 {
     bool differs = false;
@@ -163,19 +167,19 @@ EFS_DEVICE bool efs_gpu_decode_differs(unsigned level, const struct efs_gpu_deco
     if (level > 0)
         return efs_gpu_escapes(s->count[EFS_GPU_DECODE_THREADS]) != s->span.size[level + 1];
     for (unsigned b = 0; b < EFS_SPAN_BLOCKS; b++)
-        differs |= efs_gpu_escapes(s->count[(b + 1) * EFS_GPU_PARTS] - s->count[b * EFS_GPU_PARTS]) !=
+        differs |= efs_gpu_escapes(s->count[(b + 1) * EFS_GPU_SHARERS] - s->count[b * EFS_GPU_SHARERS]) !=
                    s->span.entry[b + 1] - s->span.entry[b];
     return differs;
 }
 
-/* The low halves of the bytes of v as the four halves of 16 bits: a selector of efs_gpu_pick(). */
+/* Packs four bytes, each below 16, into the four nibbles of a selector of efs_gpu_pick(). */
 EFS_DEVICE uint32_t efs_gpu_selector(uint32_t v)
 {
     return efs_gpu_pick(v | v >> 4, 0, 0x4420);
 }
 
-/* The symbols of four codes, one in the low bits of each byte. table[3] is 0. *below, the index of the next escaped
- * symbol, is advanced. */
+/* The symbols of four codes, one in the low bits of each byte of codes. table: a symbol in each byte, 0 in byte 3, for
+ * the escape. An escape takes the next of the escaped symbols; *below, its index in symbols, is advanced. */
 EFS_DEVICE uint32_t efs_gpu_symbols(uint32_t codes, uint32_t table, const uint8_t *symbols, uint32_t *below)
 {
     const uint32_t escapes = codes & codes >> 1 & 0x01010101, whole = escapes * 0xff;
@@ -192,7 +196,7 @@ EFS_DEVICE uint32_t efs_gpu_table(const uint8_t *table)
     return table[0] | (uint32_t)table[1] << 8 | (uint32_t)table[2] << 16;
 }
 
-/* Step: writes the symbols that enter a level above 0. */
+/* Step: writes this thread's part of the symbols that enter a level above 0. */
 EFS_DEVICE void efs_gpu_decode_fill(unsigned thread, unsigned level, struct efs_gpu_decode *s)
 {
     const struct efs_gpu_part part = efs_gpu_part_below(thread, level, s);
@@ -222,12 +226,13 @@ EFS_DEVICE void efs_gpu_decode_fill(unsigned thread, unsigned level, struct efs_
     }
 }
 
-/* Step: writes the elements. */
+/* Step: decodes this thread's part of level 0, or takes its symbols from the rest in a span without levels, and writes
+ * the elements. */
 EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard *shard, uint32_t span,
                                      struct efs_gpu_decode *s)
 {
     const struct efs_gpu_part part = efs_gpu_part_first(thread, s);
-    const uint32_t in_span = thread / EFS_GPU_PARTS, b = span * EFS_SPAN_BLOCKS + in_span;
+    const uint32_t span_block = thread / EFS_GPU_SHARERS, b = span * EFS_SPAN_BLOCKS + span_block;
     const uint8_t *sm = shard->sm + (size_t)b * efs_gpu_block_sm_bytes(shard->format);
     uint8_t *dst = shard->dst + (size_t)b * EFS_BLOCK * efs_gpu_element_bytes(shard->format);
     const bool coded = s->span.levels > 0;
@@ -238,11 +243,11 @@ EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard
         return;
     if (coded) {
         codes = efs_gpu_part_codes(&part);
-        rank = s->count[thread] - s->count[in_span * EFS_GPU_PARTS];
-        all = s->count[(in_span + 1) * EFS_GPU_PARTS] - s->count[in_span * EFS_GPU_PARTS];
+        rank = s->count[thread] - s->count[span_block * EFS_GPU_SHARERS];
+        all = s->count[(span_block + 1) * EFS_GPU_SHARERS] - s->count[span_block * EFS_GPU_SHARERS];
     }
     const uint32_t table = efs_gpu_table(s->span.table[0]);
-    uint32_t first = s->span.entry[in_span];
+    uint32_t first = s->span.entry[span_block];
     EFS_GPU_ROLLED
     for (unsigned plane = 0; plane < 4; plane++) {
         const uint32_t at = plane * part.width + part.begin, there = part.end - part.begin;
@@ -254,7 +259,7 @@ EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard
             EFS_GPU_UNROLL
         for (unsigned i = 0; i < 4; i++)
             e.word[i] = efs_gpu_symbols(codes.word[i] >> 2 * plane & 0x03030303, table, s->symbols[1], &below);
-        else e = efs_gpu_load_any_quad(s->span.rest + in_span * EFS_BLOCK + at);
+        else e = efs_gpu_load_any_quad(s->span.rest + span_block * EFS_BLOCK + at);
         efs_gpu_merge(shard->format, e, sm, part.m, at, part.m - at < there ? part.m - at : there, dst);
         first += (uint32_t)(all >> 16 * plane & 0xffff);
     }

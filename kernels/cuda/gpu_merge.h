@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_merge.h - sixteen elements of a block made of their exponents and SM, as kernels.h has them. Private to cuda/.
+ * gpu_merge.h - merges up to sixteen exponents of a block with their SM; kernels.h defines the layout. Private to
+ * cuda/.
  */
 #ifndef EFS_KERNELS_GPU_MERGE_H
 #define EFS_KERNELS_GPU_MERGE_H
@@ -15,7 +16,7 @@ EFS_DEVICE uint32_t efs_gpu_plane_value(const uint8_t *planes, uint32_t m, unsig
     return (uint32_t)planes[i % width] >> i / width * bits & ((1u << bits) - 1);
 }
 
-/* Element i of a block of m: the definition. */
+/* Element i of a block of m, straight from the definition in kernels.h: slow, for blocks that are not whole. */
 EFS_DEVICE uint32_t efs_gpu_element(uint32_t format, uint32_t e, const uint8_t *sm, uint32_t m, uint32_t i)
 {
     const uint8_t *planes = format == EFS_FORMAT_F16 ? sm + m : sm;
@@ -69,7 +70,8 @@ EFS_DEVICE uint32_t efs_gpu_merge_e5(uint32_t e, uint32_t mantissa, uint32_t sig
     return sign << 7 | (e & 0x1f1f1f1f) << 2 | mantissa;
 }
 
-/* Sixteen elements of a whole block that have two high bytes: stores 32 or, of F32, 64 bytes. */
+/* Stores sixteen elements of a whole block of which each has its highest byte in *high and the byte below that in *low:
+ * 32 bytes, or 64 of F32, whose two low bytes come from sm. */
 EFS_DEVICE void efs_gpu_merge_high(uint32_t format, const struct efs_gpu_quad *low, const struct efs_gpu_quad *high,
                                    const uint8_t *sm, uint32_t begin, uint8_t *dst)
 {
@@ -92,7 +94,7 @@ EFS_DEVICE void efs_gpu_merge_high(uint32_t format, const struct efs_gpu_quad *l
     }
 }
 
-/* Elements begin..begin + 15 of a whole block, begin a multiple of 16, by loads and stores of 16 bytes. */
+/* Stores the elements begin..begin + 15 of a whole block by loads and stores of 16 bytes; begin is a multiple of 16. */
 EFS_DEVICE void efs_gpu_merge_whole(uint32_t format, struct efs_gpu_quad e, const uint8_t *sm, uint32_t begin,
                                     uint8_t *dst)
 {
@@ -130,7 +132,7 @@ EFS_DEVICE void efs_gpu_merge_whole(uint32_t format, struct efs_gpu_quad e, cons
     efs_gpu_merge_high(format, &a, &b, sm, begin, dst);
 }
 
-/* The first count <= 4 of the elements begin..begin + 3 of a block of m, whose exponents are the bytes of e. */
+/* Stores count <= 4 elements of a block of m, from element begin on, whose exponents are the bytes of e. */
 EFS_DEVICE void efs_gpu_merge_few(uint32_t format, uint32_t e, const uint8_t *sm, uint32_t m, uint32_t begin,
                                   uint32_t count, uint8_t *dst)
 {
@@ -143,8 +145,8 @@ EFS_DEVICE void efs_gpu_merge_few(uint32_t format, uint32_t e, const uint8_t *sm
     }
 }
 
-/* The first count <= 16 of the elements begin..begin + 15 of a block of m, whose SM and destination are the block's. Of
- * a whole block begin is a multiple of 16, and count is 16. */
+/* Stores count <= 16 elements of a block of m, from element begin on; e has their exponents, sm and dst are those of
+ * the whole block. If m is EFS_BLOCK, begin is a multiple of 16 and count is 16. */
 EFS_DEVICE void efs_gpu_merge(uint32_t format, struct efs_gpu_quad e, const uint8_t *sm, uint32_t m, uint32_t begin,
                               uint32_t count, uint8_t *dst)
 {

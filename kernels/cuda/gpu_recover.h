@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_recover.h - elements from exponents that are plain and SM, in one pass (ZipMoE 3.1 and 4.4, the recovery kernel).
+ * gpu_recover.h - merges exponents that are stored as bytes with SM, in one pass (ZipMoE 3.1 and 4.4, recovery kernel).
  * Private to cuda/.
  */
 #ifndef EFS_KERNELS_GPU_RECOVER_H
