@@ -6,8 +6,8 @@
  * cuda/, on GPUs. store/, pack/, cache/, planner/, serve/, gpu/ and compute/ of the engine and tools/bench_kernels call
  * it. It never does I/O, starts threads or allocates.
  *
- * Every function is reentrant. The only state is the dispatch table, which is filled once from the CPU's features (or
- * from EXPERTFS_CPU, see efs_cpu_name()).
+ * Every function is reentrant. The only state is the code path in use, chosen at the first call by the CPU's features
+ * (or by EXPERTFS_CPU, see efs_cpu_name()).
  *
  * A float of any supported format is cut in two (ZipMoE 3.1, "bit-field decomposition"):
  *   E   one byte an element that holds the exponent field (BYTES: the whole byte),
@@ -45,11 +45,15 @@ size_t efs_format_bytes(enum efs_format format);
 /*
  * Bytes of the SM stream of n elements, n in elements from a block boundary. The SM of block b starts at
  * b * efs_sm_bytes(format, EFS_BLOCK). A block of m elements (m = EFS_BLOCK, the last block may have fewer) stores, in
- * order: BF16  m bytes: sign << 7 | mantissa F32   m bytes: sign << 7 | top 7 mantissa bits, then m little-endian u16:
- * the low 16 F16   m bytes: low 8 mantissa bits, then ceil(m/4) bytes: the top two mantissa bits in 2-bit planes, then
+ * order:
+ *
+ *   BF16  m bytes: sign << 7 | mantissa
+ *   F32   m bytes: sign << 7 | top 7 mantissa bits, then m little-endian u16: the low 16 mantissa bits
+ *   F16   m bytes: low 8 mantissa bits, then ceil(m/4) bytes: the top two mantissa bits in 2-bit planes, then
  *         ceil(m/8) bytes: the signs in 1-bit planes
  *   E4M3  ceil(m/2) bytes: sign << 3 | mantissa in 4-bit planes
  *   E5M2  ceil(m/4) bytes: mantissa in 2-bit planes, then ceil(m/8) bytes: the signs in 1-bit planes
+ *
  * A b-bit plane stream of m values has w = ceil(m * b / 8) bytes; byte j holds, from its low bits up, the
  * values j, w + j, 2w + j, ... (absent values are 0), so that unpacking is a shift and a mask.
  */

@@ -63,7 +63,7 @@ EFS_INLINE void part_add(struct efs_sums *sums, unsigned p, efs_vector e, const 
  *
  * Cycles per group on Zen 4 with AVX-512: 11 to 12.5 from L1 with F32, of which decoding the symbols takes 5; leaving
  * out the join, the widening or the multiplication saves 1 to 2 each. The lower levels add 2.4 (300 per block: header
- * 40, levels 3 and above 100, level 2 160); decoding them interleaved with the previous block takes as long. From L2 a
+ * 40, levels 2 and above 100, level 1 160); decoding them interleaved with the previous block takes as long. From L2 a
  * group takes 15 in all, 12 with the dot product, and 1 more from memory, from which one core reads 64 plain columns in
  * 15 to 18.
  */
@@ -151,7 +151,7 @@ static void simd_halves(const uint8_t *e, const uint8_t *const *sm, size_t rows,
     many_all(e, sm, rows, input, out, true);
 }
 
-/* Those of a plane. */
+/* Decodes the exponents of a plane of a whole block, rotated. */
 EFS_INLINE void exponents_plane(struct efs_stream *stream, const unsigned plane, uint8_t *to)
 {
     const struct efs_tables tables = stream->tables;
@@ -179,7 +179,7 @@ static bool simd_exponents(const struct efs_cascade_block *block, uint8_t *room)
     return (size_t)(stream.used - block->below) == block->escaped;
 }
 
-/* What every instruction set puts into its table. */
+/* The members of struct efs_matvec_ops that are the same for all instruction sets. */
 #define EFS_SIMD_PRODUCTS                                                                                              \
     .plain = simd_plain, .lower_rotated = simd_lower_rotated, .coded = simd_coded, .many = simd_many,                  \
     .exponents = simd_exponents, .halves = simd_halves

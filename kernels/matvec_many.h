@@ -28,7 +28,7 @@ struct efs_stretch {
 /* A part's BF16 numbers: of row r of rows, from column c on. Prefetches the same columns of the next rows, which the
  * hardware prefetcher does not predict. */
 EFS_INLINE void many_words(const struct efs_stretch *s, size_t c, unsigned r, const unsigned rows, const bool halves,
-                           const bool ask, efs_vector words[2])
+                           const bool prefetch, efs_vector words[2])
 {
     const uint8_t *at = s->w + r * s->row_bytes + (halves ? c : 2 * c);
 
@@ -36,11 +36,11 @@ EFS_INLINE void many_words(const struct efs_stretch *s, size_t c, unsigned r, co
         efs_vector bytes[2];
         efs_rotated_join(efs_load(at), efs_load(s->sm[r] + c), bytes);
         efs_unpack_lanes(bytes, words);
-        if (ask)
+        if (prefetch)
             __builtin_prefetch(s->sm[r] + c + rows * s->row_bytes, 0, 2);
     } else {
         efs_plain_words(at, words);
-        if (ask) {
+        if (prefetch) {
             __builtin_prefetch(at + rows * s->row_bytes, 0, 2);
             __builtin_prefetch(at + rows * s->row_bytes + EFS_LANES, 0, 2);
         }
@@ -49,14 +49,14 @@ EFS_INLINE void many_words(const struct efs_stretch *s, size_t c, unsigned r, co
 
 /* One group of rows rows times tokens tokens. */
 EFS_INLINE void many_group(const struct efs_stretch *s, size_t c, const unsigned rows, const unsigned tokens,
-                           const bool halves, const bool ask, struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS])
+                           const bool halves, const bool prefetch, struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS])
 {
     EFS_UNROLL
     for (unsigned p = 0; p < EFS_PARTS; p++) {
         efs_vector words[EFS_MANY_ROWS][2];
         EFS_UNROLL
         for (unsigned r = 0; r < rows; r++)
-            many_words(s, c + p * EFS_LANES, r, rows, halves, ask, words[r]);
+            many_words(s, c + p * EFS_LANES, r, rows, halves, prefetch, words[r]);
         EFS_UNROLL
         for (unsigned k = 0; k < EFS_STEPS; k++) {
             efs_number numbers[EFS_MANY_ROWS];
@@ -79,7 +79,7 @@ EFS_INLINE void many_group(const struct efs_stretch *s, size_t c, const unsigned
 
 /* The stretch's whole groups. */
 EFS_INLINE void many_groups(const struct efs_stretch *s, const unsigned rows, const unsigned tokens, const bool halves,
-                            const bool ask, struct efs_sums to[EFS_MANY_ROWS][EFS_MANY_TOKENS])
+                            const bool prefetch, struct efs_sums to[EFS_MANY_ROWS][EFS_MANY_TOKENS])
 {
     const size_t end = s->cols / EFS_GROUP * EFS_GROUP;
     struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS];
@@ -92,7 +92,7 @@ EFS_INLINE void many_groups(const struct efs_stretch *s, const unsigned rows, co
             sums[r][t] = to[r][t];
     }
     for (size_t c = 0; c < end; c += EFS_GROUP)
-        many_group(s, c, rows, tokens, halves, ask, sums);
+        many_group(s, c, rows, tokens, halves, prefetch, sums);
     EFS_UNROLL
     for (unsigned r = 0; r < rows; r++) {
         EFS_UNROLL
@@ -104,11 +104,11 @@ EFS_INLINE void many_groups(const struct efs_stretch *s, const unsigned rows, co
 /* One copy of the code for each number of rows and of tokens. Inlined into many_rows(): as a separate function it took
  * a sixth longer (measured on Zen 4, gcc 12). */
 EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigned tokens, const bool halves,
-                             const bool ask, struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS])
+                             const bool prefetch, struct efs_sums sums[EFS_MANY_ROWS][EFS_MANY_TOKENS])
 {
 #define MANY_GROUPS(r, t)                                                                                              \
     if (rows == (r) && tokens == (t))                                                                                  \
-    many_groups(s, r, t, halves, ask, sums)
+    many_groups(s, r, t, halves, prefetch, sums)
 #if EFS_MANY_TOKENS > 3
 #define MANY_TOKENS(r)                                                                                                 \
     MANY_GROUPS(r, 1);                                                                                                 \
@@ -131,12 +131,13 @@ EFS_INLINE void many_stretch(const struct efs_stretch *s, unsigned rows, unsigne
 }
 
 /*
- * rows rows, at most EFS_ROWS_AT_ONCE, times tokens tokens, at most EFS_MANY_TOKENS. In halves: sm is that of each
- * row, and w rotated exponents. Only the first tokens ask for the rows that come next: that takes as long as a load.
+ * Multiplies at most EFS_ROWS_AT_ONCE rows by at most EFS_MANY_TOKENS tokens. halves: w has rotated exponents, and sm
+ * points to the SM of each row. prefetch: prefetch the next rows. Only for the first tokens: then these rows are
+ * cached, and a prefetch takes as long as a load.
  */
 EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned rows, const struct efs_input *input,
                           unsigned token, unsigned tokens, const struct efs_output *out, const bool halves,
-                          const bool ask)
+                          const bool prefetch)
 {
     struct efs_sums sums[EFS_ROWS_AT_ONCE / EFS_MANY_ROWS][EFS_MANY_ROWS][EFS_MANY_TOKENS];
     const size_t cols = input->cols, size = halves ? 1 : 2;
@@ -156,7 +157,7 @@ EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned r
             };
             for (unsigned i = 0; i < n && halves; i++)
                 stretch.sm[i] = sm[r + i] + c;
-            many_stretch(&stretch, n, tokens, halves, ask, sums[r / EFS_MANY_ROWS]);
+            many_stretch(&stretch, n, tokens, halves, prefetch, sums[r / EFS_MANY_ROWS]);
         }
     }
     const size_t rest = cols % EFS_GROUP, whole = cols - rest;
@@ -168,7 +169,8 @@ EFS_INLINE void many_rows(const uint8_t *w, const uint8_t *const *sm, unsigned r
         }
 }
 
-/* Rows, plain or in halves, times all tokens. Three at a time need the fewest loads that registers allow. */
+/* Multiplies rows, plain or in halves, by all tokens. Three tokens at a time need the fewest loads for the registers
+ * that there are. */
 EFS_INLINE void many_all(const uint8_t *w, const uint8_t *const *sm, size_t rows, const struct efs_input *input,
                          const struct efs_output *out, const bool halves)
 {

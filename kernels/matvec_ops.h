@@ -2,9 +2,13 @@
 /*
  * matvec_ops.h - the functions that each code path implements for products. Private to kernels/.
  *
- * Columns are handled in groups of 64. An input stores the floats of a group in the order that unpacking bytes to words
- * within 16-byte lanes produces: first the even columns of eights 0, 2, 4, 6, then their odd ones, then the even
- * columns of eights 1, 3, 5, 7, then their odd ones. So no path needs shuffles across lanes.
+ * Columns are handled in groups of 64; a group has eight *eights*, each of 8 consecutive columns. An input stores the
+ * floats of a group in the order that unpacking bytes to words within 16-byte lanes produces: first the even columns of
+ * eights 0, 2, 4, 6, then their odd ones, then the even columns of eights 1, 3, 5, 7, then their odd ones. So no path
+ * needs shuffles across lanes.
+ *
+ * *Rotated*: exponents and symbols rotated right by one bit, so that seven bits are in their place in the high byte of
+ * a BF16 number and the last one is in its place in the low byte.
  */
 #ifndef EFS_KERNELS_MATVEC_OPS_H
 #define EFS_KERNELS_MATVEC_OPS_H

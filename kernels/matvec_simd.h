@@ -51,7 +51,7 @@ EFS_INLINE void efs_group_plain(struct efs_sums *sums, const uint8_t *w, const e
     }
 }
 
-/* A row's product: from its sums, and the n < EFS_GROUP columns that are no whole group. */
+/* A row's product: from its sums, and its last n < EFS_GROUP columns, which do not fill a group. */
 EFS_INLINE float efs_row_total(struct efs_sums *sums, const uint8_t *w, size_t n, const efs_x *x)
 {
 #if EFS_SUMS_REST
@@ -77,7 +77,8 @@ EFS_INLINE float efs_row_total(struct efs_sums *sums, const uint8_t *w, size_t n
 #endif
 }
 
-/* No prefetch: processors foresee one plain stream, and asking for it costs (measured on Zen 4: 0.65 of the speed). */
+/* No prefetch: the hardware prefetcher follows a plain stream, and software prefetches slow it down (to 0.65 of the
+ * speed, measured on Zen 4). */
 static void simd_plain(const uint8_t *w, size_t count, struct efs_dot *dot)
 {
     struct efs_sums sums;

@@ -27,8 +27,9 @@ static size_t tile_rows(uint32_t cols)
     return rows < TILE_ROWS_STEP ? TILE_ROWS_STEP : rows > TILE_ROWS_MAX ? TILE_ROWS_MAX : rows;
 }
 
-/* A tile has room for its rows, and for the block that brings more than these: two bytes an element, BF16 or an
- * exponent and SM. More columns never need less. */
+/* Bytes of a tile: its rows, and one more block, because the tile is filled by whole blocks. Two bytes an element, for
+ * a BF16 number, or for an exponent and its SM. Does not decrease as cols grows, so the scratch of a wide matrix
+ * suffices for narrower ones. */
 static size_t tile_bytes(uint32_t cols)
 {
     size_t elements = TILE_ROWS_STEP * (size_t)cols;
@@ -42,7 +43,8 @@ size_t efs_tile_scratch_bytes(uint32_t cols)
     return EFS_WALK_BYTES + tile_bytes(cols);
 }
 
-/* The piece's exponents, wanted or not, rotated. 0 or -EUCLEAN. */
+/* Decodes the exponents of the piece's whole block into room, rotated: also those outside [begin, end). 0 or -EUCLEAN.
+ */
 static int piece_exponents(const struct efs_matvec_ops *ops, const struct efs_piece *piece, uint8_t *room)
 {
     const uint8_t *e = piece->e;
@@ -59,7 +61,7 @@ static int piece_exponents(const struct efs_matvec_ops *ops, const struct efs_pi
     return 0;
 }
 
-/* The SM of cols elements from `at` on: where they lie, or in room if they lie in several shards. */
+/* The SM of a row, the cols elements from `at` on: in place, or copied to room if the row is in several shards. */
 static const uint8_t *row_sm(const struct efs_matrix *w, size_t at, uint8_t *room)
 {
     size_t in = at % w->shard_elements, done = 0;

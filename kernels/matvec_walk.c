@@ -39,8 +39,8 @@ static int open_shard(struct efs_walk *walk)
     return -EINVAL;
 }
 
-/* Block b of the shard's chunk. Its span is opened, and its lower levels are decoded, once for all of its blocks: twice
- * if it ends in a block that is not whole, which is not wanted rotated. */
+/* Sets *piece to block b of the shard's chunk. Opens the block's span and decodes the span's lower levels once for all
+ * its blocks; a second time if the last block is shorter, because only whole blocks use rotated symbols. */
 static int open_block(struct efs_walk *walk, size_t b, struct efs_piece *piece)
 {
     const uint32_t s = (uint32_t)(b / EFS_SPAN_BLOCKS);

@@ -34,11 +34,11 @@ EFS_DEVICE size_t efs_plane_bytes(size_t m, unsigned bits)
 }
 
 /*
- * A span, coded or to be coded. Levels are numbered from 0 here. All sizes were checked against the chunk: planes[0]
- * has the span's planes of level 0 block by block, planes[l] has efs_plane_bytes(size[l], 2) bytes, rest has
- * size[levels] bytes, sizes do not increase from one level to the next, entries do not decrease, and EFS_CASCADE_SLACK
- * readable bytes follow.
- * The number of escapes in the planes was not checked against size[l + 1].
+ * A span, coded or to be coded. Levels are numbered from 0 here; *lower* levels are those after level 0. All sizes were
+ * checked against the chunk: planes[0] has the span's planes of level 0 block by block, planes[l] has
+ * efs_plane_bytes(size[l], 2) bytes, rest has size[levels] bytes, sizes do not increase from one level to the next,
+ * entries do not decrease, and EFS_CASCADE_SLACK readable bytes follow. The number of escapes in the planes was not
+ * checked against size[l + 1].
  */
 struct efs_span {
     unsigned levels;

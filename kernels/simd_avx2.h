@@ -2,7 +2,7 @@
 /*
  * simd_avx2.h - the operations on 32 bytes that simd_decode.h and simd_encode.h are made of, with AVX2. Private.
  *
- * simd_avx512.h says what each does. Neither pdep nor pext: the first Zens take hundreds of cycles for one.
+ * simd_avx512.h documents each operation. pdep and pext are not used: they take hundreds of cycles on Zen 1 and Zen 2.
  */
 #ifndef EFS_KERNELS_SIMD_AVX2_H
 #define EFS_KERNELS_SIMD_AVX2_H
@@ -148,7 +148,7 @@ EFS_INLINE efs_vector efs_plane_symbols(efs_vector codes, const unsigned plane, 
 
 /* ---- coding a level -------------------------------------------------------------------------------------------- */
 
-/* flip: what turns the escape's code, 3, into the symbol's own; 0 where no symbol is in use. */
+/* flip: exclusive or with it turns the escape's code, 3, into the symbol's code; 0: the symbol is not in use. */
 struct efs_ranks {
     __m256i symbol[3], flip[3];
 };
@@ -192,7 +192,7 @@ EFS_INLINE efs_vector efs_codes_into(efs_vector planes, efs_vector codes, unsign
 
 /* ---- merging --------------------------------------------------------------------------------------------------- */
 
-/* Both unpack within halves of 128 bits: puts the halves in order. */
+/* Unpack instructions work within halves of 128 bits: puts the halves of their two results in order. */
 EFS_INLINE void efs_halves_in_order(efs_vector low, efs_vector high, efs_vector out[2])
 {
     out[0] = _mm256_permute2x128_si256(low, high, 0x20);

@@ -19,9 +19,9 @@
 typedef __m512i efs_vector;
 typedef __m512i efs_shift; /* a shift to the right, in bits, of each byte; negative ones too */
 /*
- * A level's table: its four codes repeated, and the mark: the result for an escape, which no other code has. The
- * permutation uses only the low 6 bits, so no mask is needed before it, and the escapes are where the result is the
- * mark.
+ * A level's table: the bytes for its four codes, repeated. The byte for an escape is the *mark*, which is none of the
+ * three symbols, so a result that is the mark is an escape. The permutation uses only the low 6 bits of a byte, so the
+ * codes need not be masked before it.
  */
 typedef struct {
     __m512i symbols, mark;
@@ -97,8 +97,8 @@ EFS_INLINE efs_table efs_load_table(uint32_t word)
     return (efs_table){_mm512_set1_epi32((int32_t)((word & 0xffffff) | mark << 24)), _mm512_set1_epi8((char)mark)};
 }
 
-/* The symbols of 64 codes at the bits that the table looks at, of which the first `valid` count; *below moves past the
- * symbols that filled escapes. */
+/* The symbols of 64 codes, one in the low bits of each byte. An escape among the first `valid` takes the next byte of
+ * *below, which is advanced past the bytes taken. */
 EFS_INLINE efs_vector efs_symbols_at(efs_vector codes, efs_table table, size_t valid, const uint8_t **below)
 {
     __m512i symbols = _mm512_permutexvar_epi8(codes, table.symbols);
@@ -121,8 +121,8 @@ EFS_INLINE efs_vector efs_symbols(efs_vector plane, efs_shift shift, efs_table t
 }
 
 /*
- * A level's tables for codes in bits 0, 2 and 4 of a byte. The permutation looks at 6 bits, so that these planes need
- * no shift, and the last one any shift that brings its codes within these bits.
+ * A level's tables for codes at bits 0, 2 and 4 of a byte. The permutation uses the low 6 bits of each byte, so codes
+ * of planes 0 to 2 are looked up without a shift; those of plane 3, at bit 6, are first shifted into these bits.
  */
 struct efs_tables {
     __m512i plane[3], mark;

@@ -2,8 +2,9 @@
 /*
  * simd_level.h - decodes the levels of a cascade span to bytes, with vectors; included after a simd_*.h. Private.
  *
- * Starts with the rest and ends with level 2: a shift and a mask extract a vector of codes from a plane, the level's
- * table maps codes 0..2 to symbols, and the escapes are replaced by the symbols of the next level, in order.
+ * Starts with the rest and ends with level 1 (the first level is level 0, see ops.h): a shift and a mask extract a
+ * vector of codes from a plane, the level's table maps codes 0..2 to symbols, and the escapes are replaced by the
+ * symbols of the next level, in order.
  */
 #ifndef EFS_KERNELS_SIMD_LEVEL_H
 #define EFS_KERNELS_SIMD_LEVEL_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simd_merge.h - EFS_LANES exponents in a register and their SM, made into elements; for any of the simd_*.h. Private.
+ * simd_merge.h - merges EFS_LANES exponents in a register with their SM; for any of the simd_*.h. Private.
  *
  * Only for whole blocks, where the planes' widths are known: a plane of 1, 2 or 4-bit values of EFS_BLOCK elements is
  * 1024, 2048 or 4096 bytes wide, so the 1024 elements of a *unit* have the same shift in every plane.
