@@ -127,7 +127,7 @@ static void prefer_single_device(const struct efs_assign_costs *costs, const str
     }
 }
 
-/* The extra time of the other ways becomes less, so that they are tried again. */
+/* Shortens the extra times of the ways that were not used, so that they are tried again. */
 static void decay(struct efs_assign_costs *costs, enum efs_assign_cost used)
 {
     for (enum efs_assign_cost extra = EFS_ASSIGN_MEASURED; extra < EFS_ASSIGN_COSTS; extra++)

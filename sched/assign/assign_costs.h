@@ -11,8 +11,8 @@
  * than higher ones.
  *
  * A layer takes longer than its experts: threads wake, activations cross the link, sums are added. That extra time is
- * measured for layers on the CPU, on the GPU, and on both; it decides whether dividing a layer pays. That of the ways
- * that are not used decays, so that each is tried again.
+ * measured for layers on the CPU, on the GPU, and on both; it decides whether dividing a layer pays. At each layer the
+ * extra times of the two ways that were not used become a little shorter, so that each way is tried again.
  */
 #ifndef EFS_ASSIGN_COSTS_H
 #define EFS_ASSIGN_COSTS_H
@@ -34,7 +34,7 @@ enum efs_assign_cost {
 };
 
 struct efs_assign_costs {                            /* initialise to zero */
-    double ns[EFS_ASSIGN_COSTS][EFS_ASSIGN_BUCKETS]; /* of an expert; 0: not measured */
+    double ns[EFS_ASSIGN_COSTS][EFS_ASSIGN_BUCKETS]; /* of an expert, or extra of a layer; 0: not measured */
     uint32_t layers_until_due[EFS_ASSIGN_MEASURED];  /* layers until it is due */
     uint32_t tries[EFS_ASSIGN_MEASURED]; /* layers that had an expert for it, at most EFS_ASSIGN_MEASURE_INTERVAL */
 };

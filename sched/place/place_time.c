@@ -5,9 +5,10 @@
  * A layer waits if any one of its experts is remote, so the last expert of a layer saves more than the first: a server
  * with room for a third of all experts processes a third of its layers without waiting if it holds these completely,
  * but almost none if it holds a third of each. So the experts of a layer, the most called first, are divided into
- * stretches: the edges of the concave hull over the time saved by 1, 2, ... of them. Servers take the best stretches
- * that fit. Experts without a holder are then placed, all of a layer at once, where they save most relative to the
- * duplicates they replace. The result is the best of this, the placement by calls and Prism's, by efs_place_wait_s().
+ * stretches: the edges of the concave hull of the curve of the time saved by the first 1, 2, ... of them. Servers take
+ * the stretches that fit, those that save most per expert first. Experts without a holder are then placed, all of a
+ * layer at once, where they save most relative to the duplicates they replace. The result is the best of this, the
+ * placement by calls and Prism's, by efs_place_wait_s().
  */
 #include "place_internal.h"
 

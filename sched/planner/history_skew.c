@@ -105,9 +105,9 @@ static void skew_count_chosen(struct efs_skew *skew, const struct efs_history *h
 }
 
 /*
- * Number of passes over all layers together from which a plan differs from one made by chance: the mean error of the
- * shares, computed as in efs_history_drift(), is below the threshold for a new plan. For an even workload, which has
- * the largest errors.
+ * The passes, over all layers together, that are needed for a plan. With fewer, chance alone moves the shares by more
+ * than EFS_DRIFT_REPLAN, measured as in efs_history_drift(). Computed for an even workload, whose shares chance moves
+ * most.
  */
 static double skew_passes_needed(unsigned experts, unsigned chosen)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hits.h - number of a layer's chosen experts that are in a pool: Poisson-binomial distributions.
+ * hits.h - probabilities of the number of a layer's chosen experts that are in a pool: Poisson-binomial distributions.
  *
  * ZipMoE 3.4 and Algorithm 2. Experts are drawn independently with selection probabilities q (ipf.h); the number drawn
  * from a range of ranks is a Poisson-binomial variable; given that exactly k are drawn in all, the hits of pools that

@@ -10,9 +10,9 @@
 #define PRIOR_BURSTS 3.0                   /* weight of the start: empty bursts, and as many full ones */
 #define PRIOR_BURST_BYTES (8.0 * (1u << 20))
 #define PRIOR_DECODED (1.0 * (1u << 30))
-#define DOUBT_BURSTS 32 /* waves and bytes of samples from which doubt is computed */
-#define DOUBT_DECODED (64.0 * (1u << 20))
-#define FELT 0.25                            /* the latency is corrected, too, from this fraction of the time on */
+#define DOUBT_BURSTS 32                      /* least sum of squared waves of the bursts for a doubt of the disk */
+#define DOUBT_DECODED (64.0 * (1u << 20))    /* least bytes decoded for a doubt of the decoding */
+#define FELT 0.25                            /* the latency is corrected, too, if it is a larger part of the time */
 #define BURST_BYTES_MOST (64.0 * (1u << 20)) /* limit of a request's reads; a longer burst is a stream */
 #define SERIAL_SHARE 0.2                     /* least part of a burst after its first read, to update `together` */
 
@@ -21,8 +21,8 @@ static double clamp(double value, double least, double most)
     return !(value > least) ? least : value < most ? value : most;
 }
 
-/* Limits a measurement to EFS_RATES_CLIP times its expected time: load makes samples slower, but nothing makes them
- * faster. */
+/* Limits a measurement to EFS_RATES_CLIP times its expected time. There is no lower limit: load can make one sample
+ * many times slower, but no disturbance makes one much faster. */
 static double clip(double measured, double expected)
 {
     return fmin(measured, expected * EFS_RATES_CLIP);

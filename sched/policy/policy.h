@@ -33,8 +33,9 @@
  *
  * The policies:
  *
- *     zipmoe   ranks by frequency, pools over ranks, drop after use (ZipMoE 3.4); by default ranks are those of
- *              policy_reuse.h over all layers together; published = true is the paper's: counts, within the layer
+ *     zipmoe   evicts the expert with the longest expected time until its next use (policy_reuse.h), over all layers
+ *              together. With published = true as in the paper (ZipMoE 3.4): an expert's rank by requests within its
+ *              layer entitles it to pools, and experts that are entitled to none are dropped after use
  *     lru, lfu, fifo, marking   always admit, and evict the least recently used, least often used, oldest, or a random
  *              expert not requested in this phase
  *

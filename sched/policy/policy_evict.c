@@ -118,7 +118,7 @@ static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_po
 {
     unsigned domain = efs_unit_domain(policy, unit), count = 0;
     uint64_t need = efs_unit_bytes(policy, unit, pool), capacity = policy->capacity[domain][pool];
-    bool first = policy->user_pin[unit] != EFS_POOL_M;
+    bool pinned = policy->user_pin[unit] != EFS_POOL_M; /* by the user: then unit beats every victim */
     uint32_t victims[MOST_VICTIMS];
 
     if (need > capacity)
@@ -127,7 +127,7 @@ static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_po
         uint32_t victim = policy->order->lowest(policy, domain, pool);
 
         if (victim == EFS_NO_UNIT || count == MOST_VICTIMS ||
-            (!first && policy->order->beats && !policy->order->beats(policy, unit, victim, pool))) {
+            (!pinned && policy->order->beats && !policy->order->beats(policy, unit, victim, pool))) {
             while (count-- > 0)
                 victim_restore(policy, victims[count], pool);
             return false;
@@ -135,7 +135,7 @@ static bool pool_make_room(struct efs_policy *policy, uint32_t unit, enum efs_po
         victim_remove(policy, victim, pool);
         victims[count++] = victim;
     }
-    /* Reserve the room, so that falling victims do not take it. */
+    /* Reserve the room, so that demoted victims do not take it. */
     policy->used[domain][pool] += need;
     for (unsigned i = 0; i < count; i++)
         victim_demote(policy, victims[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_reuse.c - rates, ages and the detection of new requests, in integers.
+ * policy_reuse.c - rates, ages and the detection of new sequences, in integers.
  */
 #include "policy_reuse.h"
 
@@ -14,9 +14,9 @@
 #define USE 64u             /* increment of a rate per use */
 #define RATE_WEIGHT 0.8     /* exponent of the rate; this and the next fitted on the history trace */
 #define AGE_WEIGHT 0.4      /* exponent of the passes since the last use */
-#define SMOOTH 4            /* weight of the long-run rate at the start of a request, in passes */
-#define HALF_LIFE 256       /* of the rate within a request, in passes */
-#define CHANGE_BITS 2.9     /* bits by which two consecutive passes must be less likely to indicate a new request */
+#define SMOOTH 4            /* weight of the long-run rate at the start of a sequence, in passes */
+#define HALF_LIFE 256       /* of the rate within a sequence, in passes */
+#define CHANGE_BITS 2.9     /* loss of two consecutive passes, in bits per expert, that indicates a new sequence */
 #define FADE_STEP 0.75      /* rates fade in steps: each recomputes the logarithms of the layer */
 #define FADE_PASSES 106u    /* between steps: 0.75^(256/106) = 1/2, so HALF_LIFE */
 #define LONG_RUN 40u        /* weight of the uniform rate at the start of the long-run rate, in passes */
@@ -28,23 +28,24 @@ struct efs_reuse {
     unsigned layers, experts;
     double chosen;
     bool steady;
-    uint32_t *rate;    /* [layer][expert] uses in this request times USE, faded */
+    uint32_t *rate;    /* [layer][expert] uses in this sequence times USE, faded */
     uint32_t *prior;   /* [layer][expert] contribution of the long-run rate */
     int32_t *log_rate; /* [layer][expert] RATE_WEIGHT * log2(rate + prior), in EFS_REUSE_UNIT */
     uint32_t *last;    /* [layer][expert] number of the layer's visit that used it last */
     uint32_t *total;   /* [layer][expert] long-run uses */
     struct layer {
         uint32_t visits, total_visits, since_fade;
-        double passes; /* of this request, faded */
+        double passes; /* of this sequence, faded */
         int32_t log_passes;
         bool stale; /* log_rate and log_passes must be recomputed */
     } * layer;
     int32_t age_cost[EFS_REUSE_AGES + 1];
     int32_t log_table[257];
-    /* Detection of new requests: bits of likelihood per pass. */
-    int64_t bits;
-    uint32_t bits_of, requests, steady_passes;
-    double slow, last_loss;
+    /* Detection of new sequences, by the log-likelihood of the requested experts: */
+    int64_t bits;               /* sum over the experts of this pass, in EFS_REUSE_UNIT times RATE_WEIGHT */
+    uint32_t bits_of, requests; /* number of these experts; of the layers that requested them */
+    uint32_t steady_passes;     /* passes left until a change can be detected */
+    double slow, last_loss;     /* bits per expert: moving average; what the last pass was below it */
 };
 
 /* log2(x) in EFS_REUSE_UNIT, for x >= 1, with an error of about one unit: table over the top 8 bits of the fraction,
@@ -59,7 +60,8 @@ static int32_t reuse_log2(const struct efs_reuse *reuse, uint32_t x)
     return (int32_t)(top * EFS_REUSE_UNIT) + low + (int32_t)((int64_t)(high - low) * (fraction >> 8 & 0xffff) >> 16);
 }
 
-static int32_t reuse_age_weight(const struct efs_reuse *reuse, uint32_t x)
+/* RATE_WEIGHT * log2(x) in EFS_REUSE_UNIT; 0 for x = 0. */
+static int32_t reuse_weighted_log2(const struct efs_reuse *reuse, uint32_t x)
 {
     return (int32_t)((int64_t)reuse_log2(reuse, x ? x : 1) * (int64_t)(4096 * RATE_WEIGHT + 0.5) >> 12);
 }
@@ -110,7 +112,7 @@ void efs_reuse_free(struct efs_reuse *reuse)
 
 static void reuse_set_log(struct efs_reuse *reuse, size_t at)
 {
-    reuse->log_rate[at] = reuse_age_weight(reuse, reuse->rate[at] + reuse->prior[at]);
+    reuse->log_rate[at] = reuse_weighted_log2(reuse, reuse->rate[at] + reuse->prior[at]);
 }
 
 /* Recomputes all values that depend on the long-run rates and on the fading of this layer. */
@@ -127,7 +129,7 @@ static void reuse_refresh_layer(struct efs_reuse *reuse, unsigned l)
         reuse->prior[base + e] = (uint32_t)lrint(scale * (reuse->total[base + e] + uniform * LONG_RUN));
         reuse_set_log(reuse, base + e);
     }
-    layer->log_passes = reuse_age_weight(reuse, (uint32_t)lrint(USE * (layer->passes + SMOOTH)));
+    layer->log_passes = reuse_weighted_log2(reuse, (uint32_t)lrint(USE * (layer->passes + SMOOTH)));
     layer->stale = false;
 }
 
@@ -148,7 +150,7 @@ static void reuse_decay_layer(struct efs_reuse *reuse, unsigned l)
     layer->stale = true;
 }
 
-/* A new request starts: resets its rates to the long-run ones. */
+/* A new sequence starts: resets its rates to the long-run ones. */
 static void reuse_begin(struct efs_reuse *reuse)
 {
     memset(reuse->rate, 0, (size_t)reuse->layers * reuse->experts * sizeof(*reuse->rate));
@@ -163,7 +165,7 @@ static void reuse_begin(struct efs_reuse *reuse)
 
 /*
  * Called at the end of a pass over all layers. True if its experts were much less likely than those of the passes
- * before. Adds up two passes, because a single unusual token does not indicate a new request.
+ * before. Adds up two passes, because a single unusual token does not indicate a new sequence.
  */
 static bool reuse_find_change(struct efs_reuse *reuse)
 {
@@ -219,7 +221,7 @@ bool efs_reuse_request(struct efs_reuse *reuse, unsigned l, const uint32_t *expe
             reuse_set_log(reuse, at);
     }
     if (!layer->stale)
-        layer->log_passes = reuse_age_weight(reuse, (uint32_t)lrint(USE * (layer->passes + SMOOTH)));
+        layer->log_passes = reuse_weighted_log2(reuse, (uint32_t)lrint(USE * (layer->passes + SMOOTH)));
     return changed;
 }
 

@@ -6,10 +6,10 @@
  * sequence matters: long-run counts do worse than LRU. On the gpt-oss-20b history the probability of a request for an
  * expert within a few passes fits the product
  *
- *     p  ~  (its rate within the present request)^0.8  *  (passes since its last use)^-0.4,
+ *     p  ~  (its rate within the present sequence)^0.8  *  (passes since its last use)^-0.4,
  *
- * where the rate starts as the expert's long-run rate. "Request" means one sequence here. The start of a new one is
- * detected when two consecutive passes request experts that were much less likely than those before.
+ * where the rate starts as the expert's long-run rate. The callers do not say where a sequence starts: the start of a
+ * new one is detected when two consecutive passes request experts that were much less likely than those before.
  *
  * Computed in integers, except for the estimate that compares layers, so that the same requests give the same order on
  * every machine. A pass is one visit of a layer. Not thread-safe.
@@ -22,12 +22,12 @@
 
 struct efs_reuse;
 
-/* chosen: mean number of experts in a visit. steady: does not detect new requests. NULL: out of memory, or a size is 0
+/* chosen: mean number of experts in a visit. steady: does not detect new sequences. NULL: out of memory, or a size is 0
  * or above the limits of rank.h. */
 struct efs_reuse *efs_reuse_new(unsigned layers, unsigned experts, double chosen, bool steady);
 void efs_reuse_free(struct efs_reuse *reuse); /* NULL is allowed */
 
-/* A layer requests experts. True: a new request was detected, which started at the latest with the pass that just
+/* A layer requests experts. True: a new sequence was detected, which started at the latest with the pass that just
  * ended. */
 bool efs_reuse_request(struct efs_reuse *reuse, unsigned layer, const uint32_t *expert, unsigned count);
 

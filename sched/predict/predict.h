@@ -24,9 +24,10 @@
  *     request       counts of this sequence, with those of all sequences as prior
  *     transition    how often one expert followed another, by number of layers between them
  *     edgemoe       the same for pairs: given the choices of two earlier layers (EdgeMoE)
- *     moe-infinity  the activation matrix of the most similar request, nearer layers first (MoE-Infinity)
+ *     moe-infinity  the counts of the most similar earlier sequence (MoE-Infinity)
  *     fmoe          the expert map of the most similar iteration (fMoE)
- *     mixed         nearest maps x transitions x rate x recency, with exponents learned online
+ *     mixed         the odds as a product of four features: nearest maps, transitions, rate in this sequence, recency;
+ *                   the exponents are learned online
  *
  * These need only the chosen experts; fmoe uses the gate's scores if the caller provides them. The other predictors
  * need the inputs of the routers, and the routers (predict_gate.c):
@@ -86,7 +87,7 @@ enum efs_predict_match { EFS_MATCH_BOTH, EFS_MATCH_TRAJECTORY, EFS_MATCH_SEMANTI
 /* Fields that are 0 mean the defaults. */
 struct efs_predict_tuning {
     unsigned maps;     /* fmoe, mixed: limit of stored iterations; default 16384 */
-    unsigned requests; /* moe-infinity: limit of stored requests; default 512 */
+    unsigned requests; /* moe-infinity: limit of stored sequences; default 512 */
     unsigned width;    /* fmoe: experts per layer with a score in a map; default chosen */
     enum efs_predict_match match;
     bool no_delta; /* fmoe: pick exactly `chosen` experts, at any similarity */

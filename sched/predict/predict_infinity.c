@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * predict_infinity.c - MoE-Infinity: the expert activation matrix (EAM) of a request, and a collection of those of
- * earlier requests.
+ * predict_infinity.c - MoE-Infinity: the expert activation matrix (EAM) of a sequence, and a collection of those of
+ * earlier sequences.
  *
- * An EAM has a count for each expert of each layer: the iterations of the request that chose it. The most similar
- * matrix of the collection (by the sum over layers of the cosine of both rows) gives the probabilities of a layer's
+ * An EAM has a count for each expert of each layer: the iterations of the sequence that chose it. The most similar
+ * matrix of the collection (by the mean over layers of the cosine of both rows) gives the probabilities of a layer's
  * experts. Cosines are updated with each layer: one sum over the chosen experts for each matrix, O(C K) per layer.
  *
  * The paper does not say which matrix of a full collection a new one replaces: here the most similar one, because the
- * new one represents it. Without a collection the request's own matrix is used.
+ * new one represents it. Without a collection the sequence's own matrix is used.
  */
 #include "predict_internal.h"
 
@@ -20,7 +20,7 @@
 struct infinity {
     unsigned room;
     uint32_t *count;      /* [1] number of stored matrices */
-    uint32_t *iterations; /* [room] of the request */
+    uint32_t *iterations; /* [room] of the sequence */
     uint16_t *matrix;     /* [room][layers][experts] */
     float *length;        /* [room][layers] norm of a row */
     float *product;       /* [sequences][room][layers] dot product of a row with the sequence's */

@@ -7,10 +7,10 @@
  * call it; control/ of the engine and moe-replay's main program use the names of its modes. It never predicts an
  * expert, never does I/O and never reads a clock.
  *
- *     efs_governor_caps    how many bytes the queue may read and hold
+ *     efs_governor_caps           how many bytes the queue may read and hold
  *     efs_governor_requested      records a request of a layer and returns whether to prefetch for the next ones
- *     efs_governor_select         selects the predictions that are worth a read, and their worth, for
- * efs_prefetch_offer efs_governor_select_layer   the same for all experts of the next layer: in a prompt
+ *     efs_governor_select         selects the predictions that are worth a read, with their worth, for the queue
+ *     efs_governor_select_layer   the same for all experts of the next layer, as in a prompt
  *
  * A prediction is read only while the disk is idle, so it has two costs: a request that arrives during the read waits
  * for the current piece, and the evicted expert may be requested again. The read is worth it if
