@@ -18,7 +18,7 @@ errint_t efsd_mounts_open(struct efsd_mounts *mounts)
     return mounts->table ? 0 : -errno;
 }
 
-/* Replaces the escapes of mountinfo (\\040 for a blank) in place. */
+/* Replaces the escapes of mountinfo (\040 for a blank) in place. */
 static void unescape(char *text)
 {
     char *to = text;

@@ -2,9 +2,9 @@
 /*
  * control.h - the files below .expertfs.
  *
- * control/ answers the files of .expertfs/ and the extended attributes, and submits the requests that are written to
- * .expertfs/want. fuse/, export/ and expertfs/serve.c call it. It never reads the bytes of an expert and never waits
- * for a request.
+ * control/ answers the files of .expertfs/ and the extended attributes, and submits the requests and hints that are
+ * written to .expertfs/want and .expertfs/hint. fuse/, export/ and expertfs/serve.c call it. It never reads the bytes
+ * of an expert and never waits for a request.
  */
 #ifndef EFSD_CONTROL_H
 #define EFSD_CONTROL_H

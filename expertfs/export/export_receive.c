@@ -138,8 +138,8 @@ static errint_t client_submit(struct efsd_export_client *s, const struct efs_exp
     return efsd_want_finish(daemon, s->user, rc, &err);
 }
 
-/* Whether it may have as many experts PENDING as it has now: PENDING_OF_EACH, or more while all clients together have
- * fewer than the limit. */
+/* Whether it may have as many experts PENDING as it has now, with those just requested: up to PENDING_OF_EACH always,
+ * more while those of all clients together are within the limit. */
 static bool client_may_wait(struct efsd_export_client *s)
 {
     pthread_mutex_lock(&s->export->lock);

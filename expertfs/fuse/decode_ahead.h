@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * decode_ahead.h - decodes blocks before they are requested, for sequential uncached readers. All functions are called
- * on the thread that received the request.
+ * on the thread that received the request, except efsd_decode_ahead_answered(), which has no effect on other threads.
  */
 #ifndef EFSD_DECODE_AHEAD_H
 #define EFSD_DECODE_AHEAD_H

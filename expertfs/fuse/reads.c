@@ -10,7 +10,8 @@
 
 #define FAULTS_GAP_BYTES (4u << 20)   /* maximum gap in a run: faults of threads and read-ahead are out of order */
 #define FAULTS_SCAN_BYTES (64u << 20) /* longer than contiguous data of a layer: the file is read sequentially */
-/* The same for a run from the start of the file, which has no experts: longer than a header with its vocabulary. */
+/* The same for a run that begins at the start of the file, where there are no experts yet: longer than a header with
+ * its vocabulary. */
 #define FAULTS_SCAN_FROM_START_BYTES (16u << 20)
 
 /* State of fuse_req_interrupt_func() on this thread, which may call read_interrupted(). A request that is answered
