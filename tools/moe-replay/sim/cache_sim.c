@@ -3,8 +3,8 @@
  * cache_sim.c - see cache_sim.h. Each policy assigns a worth to an expert; the expert with the least worth is evicted.
  *
  *     oracle        Belady's policy with bypass: knows the whole trace; evicts the expert whose next use is latest
- *     least-stale   first experts that their layer has not requested in this pass, then those whose layer is reached
- *                   latest (SpecMD, as we read its description); ties by last use
+ *     least-stale   first experts whose layer has passed in this pass without requesting them, then those whose layer
+ *                   is reached latest (SpecMD, as we read its description); ties by last use
  *     layer-lfu     number of requests; the budget is divided between the layers
  *     fmoe          p * freq: the probability in the last matching expert map, times the number of requests
  *     moe-infinity  (share of the layer's tokens in the active sequences + INFINITY_LEAST) * (1 - layer / L)
@@ -180,8 +180,8 @@ uint64_t replay_cache_background_bytes(const struct replay_cache *k)
 
 /* ---- the worth of an expert ------------------------------------------------------------------------------------- */
 
-/* Layers until the expert's layer is reached again; all layers and one if that layer did not request it in this pass.
- */
+/* Layers until the expert's layer is reached again; the number of layers plus one if its layer has passed without
+ * requesting it. */
 static double stale(const struct replay_cache *k, uint32_t unit, uint32_t layer)
 {
     uint32_t layers = k->workload->layers, of = unit / k->workload->experts;

@@ -2,8 +2,8 @@
 /*
  * simulate.c - one run: a workload through a policy and the simulator.
  *
- * The policy processes a request, evictions included, before the simulator gets the costs of its experts. Both
- * components of an expert are read or one, depending on its pool. Only the first read of a request has the disk's
+ * The policy processes a request, evictions included, before the simulator gets the costs of its experts. Of an expert
+ * the components that its pool lacks are read: both, one or none. Only the first read of a request has the disk's
  * latency; the next ones are queued behind it.
  */
 #include "simulate.h"
