@@ -14,7 +14,7 @@
 struct backend {
     struct ggml_backend base;
     int threads;
-    const struct efsg_source *settled;
+    const struct efsg_source *settled; /* the source whose budget this backend has set last; only compared */
     struct efsg_hints hints;
     struct efsg_buffers room;
 };
@@ -59,7 +59,7 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
            v->activation == w->activation && a->src[2] == b->src[2];
 }
 
-/* Raises the source's budget before the first product of a context: the program has allocated its memory by then. */
+/* Sets the source's budget before the first product of a context: the program has allocated its memory by then. */
 static void set_budget(struct backend *b, struct efsg_source *source)
 {
     if (b->settled != source)

@@ -2,11 +2,9 @@
 /*
  * plugin.h - declarations shared by the files of libggml-expertfs.so.
  *
- * ggml/ is a backend of ggml by which llama.cpp takes experts from a mount or a store. Only ggml calls it, which loads
- * it as a backend or finds it in LD_PRELOAD. It never links to ggml: host.c looks up the functions of the ggml that
- * loaded it.
- *
- * Its parts are the host ggml, the sources of experts, their weights, hints and products.
+ * ggml/ is a backend of ggml by which llama.cpp takes experts from a mount or a store. ggml calls it, which loads it as
+ * a backend or finds it in LD_PRELOAD; with LD_PRELOAD the program's calls of mmap(), munmap() and posix_madvise()
+ * reach it, too (mmap_populate.c). It never links to ggml: host.c looks up the functions of the ggml that loaded it.
  *
  * ggml calls from any thread that loads a model or decodes; each context that decodes has its own backend. Sources are
  * shared and have a reference count; a weight is freed with the buffer that contains its tensor.
