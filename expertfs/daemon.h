@@ -22,7 +22,7 @@
 #include "opens.h"
 #include "options.h"
 #include "passthrough.h"
-#include "shrink.h"
+#include "page_cache_share.h"
 #include "tree.h"
 #include "xattr.h"
 

@@ -18,7 +18,7 @@
 
 #include "expertfs-private.h"
 #include "log.h"
-#include "mounts.h"
+#include "mount_table.h"
 
 #define LOCK_TRIES 1000
 #define LOCK_PAUSE_US 10000

@@ -18,7 +18,7 @@ EFS_INLINE efs_floats efs_multiply_add(efs_number number, efs_xs x, efs_floats s
     return _mm512_fmadd_ps(number, x, sum);
 }
 
-#include "matvec_order.h"
+#include "matvec_sum_order.h"
 
 #include "matvec_many.h"
 

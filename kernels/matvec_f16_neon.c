@@ -5,7 +5,7 @@
 #define EFS_F16
 #include "matvec_neon.h"
 
-#include "matvec_order.h"
+#include "matvec_sum_order.h"
 
 #include "matvec_many.h"
 

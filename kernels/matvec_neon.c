@@ -4,7 +4,7 @@
  */
 #include "matvec_neon.h"
 
-#include "matvec_order.h"
+#include "matvec_sum_order.h"
 
 #include "matvec_coded.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * matvec_simd.h - products with vectors; included by a matvec_*.c after the efs_* operations that it uses and simd_*.h
- * does not define, with the order of sums (matvec_order.h, or another one). Private.
+ * does not define, with the order of sums (matvec_sum_order.h, or another one). Private.
  *
  * EFS_FLOATS floats make a vector, 2 * EFS_FLOATS words, EFS_LANES = 4 * EFS_FLOATS bytes. A group has EFS_PARTS parts
  * of EFS_LANES columns; a row's partial sums are EFS_SUM_VECTORS vectors.

@@ -3,7 +3,7 @@
 #include "memory_left.h"
 
 #include "expertfs-private.h"
-#include "kernel_text.h"
+#include "proc_text.h"
 #include "sys.h"
 
 #include <stddef.h>
@@ -86,14 +86,14 @@ struct group_bytes {
  * CPUs. */
 static bool memory_left_read(const struct efs_memory_group *g, struct group_bytes *bytes)
 {
-    char text[EFS_KERNEL_TEXT];
+    char text[EFS_PROC_TEXT];
     uint64_t high = efs_kernel_number(g->high, UINT64_MAX);
     bytes->hard = efs_kernel_number(g->limit, UINT64_MAX);
     bytes->limit = bytes->hard < high ? bytes->hard : high;
     if (bytes->limit >= EFS_CGROUP_NO_LIMIT)
         return false;
     bytes->usage = efs_kernel_number(g->usage, 0);
-    efs_kernel_text(g->stat, text);
+    efs_proc_text(g->stat, text);
     bytes->cache = memory_left_less(efs_kernel_field(text, g->cache, 0), efs_kernel_field(text, g->shared, 0));
     return true;
 }
@@ -108,8 +108,8 @@ static int64_t memory_left_in_group(const struct efs_memory_group *g)
 
 static int64_t memory_left_in_machine(int fd)
 {
-    char text[EFS_KERNEL_TEXT];
-    efs_kernel_text(fd, text);
+    char text[EFS_PROC_TEXT];
+    efs_proc_text(fd, text);
     uint64_t all = efs_kernel_field(text, "MemTotal", 0) * 1024;
     uint64_t available = efs_kernel_field(text, "MemAvailable", 0) * 1024;
     return all == 0 ? INT64_MAX : memory_left_of(available, 0, memory_left_margin(all));
@@ -135,9 +135,9 @@ static void lower(uint64_t *least, uint64_t bytes)
 void efs_memory(struct efs_memory *out)
 {
     struct efs_memory_left left;
-    char text[EFS_KERNEL_TEXT];
+    char text[EFS_PROC_TEXT];
     efs_memory_left_open(&left);
-    efs_kernel_text(left.machine, text);
+    efs_proc_text(left.machine, text);
     struct efs_memory memory = {.limit_bytes = efs_kernel_field(text, "MemTotal", UINT64_MAX / 1024) * 1024,
                                 .available_bytes = efs_kernel_field(text, "MemAvailable", 512 * 1024) * 1024,
                                 .free_bytes = efs_kernel_field(text, "MemFree", 0) * 1024};

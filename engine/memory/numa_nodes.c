@@ -2,7 +2,7 @@
 /* numa_nodes.c - see numa_nodes.h. */
 #include "numa_nodes.h"
 
-#include "kernel_text.h"
+#include "proc_text.h"
 #include "sys.h"
 
 #include <numa.h>
@@ -47,7 +47,7 @@ uint64_t efs_numa_available_bytes(uint32_t id)
 {
     /* "Node 0 MemFree:        8919216 kB" */
     static const char *const names[] = {"MemFree", "Active(file)", "Inactive(file)", "SReclaimable"};
-    char path[64], name[64], text[EFS_KERNEL_TEXT];
+    char path[64], name[64], text[EFS_PROC_TEXT];
     uint64_t kib = 0;
     snprintf(path, sizeof(path), "/sys/devices/system/node/node%u", id);
     efs_kernel_read(path, "meminfo", text);

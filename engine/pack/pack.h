@@ -11,7 +11,7 @@
  *   pack_source.c   reads the source files
  *   pack_check.c    checks that a source is a complete checkpoint
  *   pack_copies.c   finds files with the same bytes, which are stored once
- *   pack_run.c      efs_pack_run(), the pipeline: threads that read and encode shards, and one that writes them
+ *   pack_pipe.c      efs_pack_run(), the pipeline: threads that read and encode shards, and one that writes them
  *   pack_batch.c    hands out shards, with memory for their chunks
  *   pack_report.c   the report, index tables and superblock
  *   pack_verify.c   compares the written store with the sources

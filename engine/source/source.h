@@ -11,11 +11,11 @@
  *   source.c         efs_catalog_read(): walks the directory, parses files, finds the experts
  *   source_kind.c    detects the format of a file
  *   source_index.c   files named by an index
- *   source_models.c  which files belong to the model
+ *   source_choose.c  which files belong to the model
  *   source_list.c    reading, lists of tensors
  *   source_dir.c     lists the files
  *   source_safetensors.c, source_gguf.c   parse the tensors of one file
- *   source_names.c   assigns tensors to experts
+ *   source_experts.c   assigns tensors to experts
  */
 #ifndef EFS_SOURCE_H
 #define EFS_SOURCE_H

@@ -12,7 +12,7 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "log_queue.h"
-#include "mounts.h"
+#include "mount_table.h"
 
 #define U(x) ((unsigned long long)(x))
 

@@ -14,7 +14,7 @@
 
 #include "daemon.h"
 #include "log.h"
-#include "mounts.h"
+#include "mount_table.h"
 #include "session.h"
 
 #define SPARE_FILES 6u /* three are open at once; receiving threads may open some meanwhile */

@@ -108,7 +108,8 @@ enum efs_assign_rule {
     EFS_ASSIGN_ALL_CPU,  /* all on the CPU */
     EFS_ASSIGN_POPULAR,  /* cached experts on the GPU, the rest on the CPU: a static set */
     EFS_ASSIGN_FIDDLER,  /* each by itself: GPU if cached, or if transfer plus computation take less than the CPU */
-    EFS_ASSIGN_HYBRIMOE, /* CPU and GPU take from a list by tokens, the CPU from its light end; see assign_peers.c */
+    EFS_ASSIGN_HYBRIMOE, /* CPU and GPU take from a list by tokens, the CPU from its light end; see assign_published.c
+                          */
     EFS_ASSIGN_GREEDY,   /* Algorithm 1 of DALI */
     EFS_ASSIGN_BALANCED, /* efs_assign_balanced() */
     EFS_ASSIGN_OPTIMUM,  /* efs_assign_optimum() */

@@ -59,7 +59,7 @@ size_t efs_schedule_bytes(const struct efs_graph *graph);
 int efs_schedule_make(const struct efs_graph *graph, enum efs_schedule_kind kind, void *memory, size_t bytes,
                       struct efs_schedule *schedule);
 
-/* Algorithm 1 alone: fills the arrays of order (graph->task_count entries). See schedule_paper.c. */
+/* Algorithm 1 alone: fills the arrays of order (graph->task_count entries). See schedule_zipmoe.c. */
 void efs_order_paper(const struct efs_graph *graph, struct efs_order *order);
 
 /* The resources that execute operations. */

@@ -16,7 +16,7 @@ static int open_below(const char *path, int flags, unsigned mode)
 }
 
 #define efs_sys_open open_below
-#include "../../engine/base/kernel_text.c" /* replaces the library's */
+#include "../../engine/base/proc_text.c" /* replaces the library's */
 #include "../../engine/memory/memory_left.c"
 
 static void put(const char *path, const char *text)

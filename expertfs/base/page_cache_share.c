@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shrink.c - divides memory between the engine's pools and the page cache. Data that is read through the page cache
- * stays there decoded. Coded chunks of the same experts in the pools are used only after the page cache has evicted
- * them, and it would evict less with the memory of the pools. Simulated with routing of gpt-oss-20b and a memory limit
- * of half of the file: a page cache with all the memory misses 9 % of the bytes, a page cache next to pools of the same
- * size 32 %; and a miss costs more than its disk read, in faults, copies and reclaim.
+ * page_cache_share.c - divides memory between the engine's pools and the page cache. Data that is read through the page
+ * cache stays there decoded. Coded chunks of the same experts in the pools are used only after the page cache has
+ * evicted them, and it would evict less with the memory of the pools. Simulated with routing of gpt-oss-20b and a
+ * memory limit of half of the file: a page cache with all the memory misses 9 % of the bytes, a page cache next to
+ * pools of the same size 32 %; and a miss costs more than its disk read, in faults, copies and reclaim.
  *
  * So under budget=auto, while reads are for the page cache and it fills the memory of the cgroups or of the machine,
  * the pools keep only the memory that reads in flight need. Where the page cache leaves memory free, because its
  * readers have limits of their own or read little, the pools keep their chunks. When experts are opened with leases or
  * read uncached, the budget is automatic again.
  */
-#include "shrink.h"
+#include "page_cache_share.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernel_text.c - see kernel_text.h. */
-#include "kernel_text.h"
+/* proc_text.c - see proc_text.h. */
+#include "proc_text.h"
 
 #include "sys.h"
 
@@ -11,29 +11,29 @@
 
 int efs_kernel_open(const char *directory, const char *name)
 {
-    char path[EFS_KERNEL_TEXT + 64];
+    char path[EFS_PROC_TEXT + 64];
     snprintf(path, sizeof(path), "%s/%s", directory, name);
     return efs_sys_open(path, O_RDONLY, 0);
 }
 
-void efs_kernel_text(int fd, char text[EFS_KERNEL_TEXT])
+void efs_proc_text(int fd, char text[EFS_PROC_TEXT])
 {
-    ssize_t n = fd < 0 ? 0 : efs_sys_pread(fd, text, EFS_KERNEL_TEXT - 1, 0);
+    ssize_t n = fd < 0 ? 0 : efs_sys_pread(fd, text, EFS_PROC_TEXT - 1, 0);
     text[n > 0 ? n : 0] = 0;
 }
 
-void efs_kernel_read(const char *directory, const char *name, char text[EFS_KERNEL_TEXT])
+void efs_kernel_read(const char *directory, const char *name, char text[EFS_PROC_TEXT])
 {
     int fd = efs_kernel_open(directory, name);
-    efs_kernel_text(fd, text);
+    efs_proc_text(fd, text);
     if (fd >= 0)
         efs_sys_close(fd);
 }
 
 uint64_t efs_kernel_number(int fd, uint64_t fallback)
 {
-    char text[EFS_KERNEL_TEXT], *end;
-    efs_kernel_text(fd, text);
+    char text[EFS_PROC_TEXT], *end;
+    efs_proc_text(fd, text);
     uint64_t value = strtoull(text, &end, 10);
     return end == text ? fallback : value;
 }
@@ -54,7 +54,7 @@ uint64_t efs_kernel_field(const char *text, const char *name, uint64_t fallback)
 static void cgroups_up(const char *mount, const char *cgroup, const struct efs_cgroup_files *files, efs_cgroup_fn *each,
                        void *arg)
 {
-    char directory[EFS_KERNEL_TEXT];
+    char directory[EFS_PROC_TEXT];
     int n = snprintf(directory, sizeof(directory), "%s%s", mount, cgroup);
     if (n < 0 || (size_t)n >= sizeof(directory))
         return;
@@ -69,7 +69,7 @@ void efs_memory_cgroups(efs_cgroup_fn *each, void *arg)
     static const struct efs_cgroup_files v1 = {"memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "total_cache",
                                                "total_shmem"},
                                          v2 = {"memory.max", "memory.high", "memory.current", "file", "shmem"};
-    char text[EFS_KERNEL_TEXT], *save = NULL;
+    char text[EFS_PROC_TEXT], *save = NULL;
     efs_kernel_read("/proc/self", "cgroup", text);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;

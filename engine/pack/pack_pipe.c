@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pack_run.c - the pipeline. Each packing thread takes a batch, reads it, and encodes it. More threads run than may
+ * pack_pipe.c - the pipeline. Each packing thread takes a batch, reads it, and encodes it. More threads run than may
  * encode at a time, so that some can wait for the disk. One thread writes encoded runs.
  */
 #include "pack.h"

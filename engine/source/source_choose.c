@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_models.c - chooses one of several models in a checkpoint: it may contain a draft model, the original format,
+ * source_choose.c - chooses one of several models in a checkpoint: it may contain a draft model, the original format,
  * or several quantisations. Only the chosen model has experts; files of the other models are packed as dense, with a
  * note.
  *

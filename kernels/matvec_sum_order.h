@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matvec_order.h - the order of sums of matvec.h, with vectors; included by a matvec_*.c after its vector operations on
- * floats, before matvec_simd.h. Private.
+ * matvec_sum_order.h - the order of sums of matvec.h, with vectors; included by a matvec_*.c after its vector
+ * operations on floats, before matvec_simd.h. Private.
  *
  * Each part of a group of BF16 has its own vectors of sums: first those of even columns, part by part, then those of
  * odd columns. F16 is added in the order of columns.
  */
-#ifndef EFS_KERNELS_MATVEC_ORDER_H
-#define EFS_KERNELS_MATVEC_ORDER_H
+#ifndef EFS_KERNELS_MATVEC_SUM_ORDER_H
+#define EFS_KERNELS_MATVEC_SUM_ORDER_H
 
 #include "matvec_ops.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shrink.h - reduces the engine's budget while the page cache needs the memory.
+ * page_cache_share.h - reduces the engine's budget while the page cache needs the memory.
  */
-#ifndef EFSD_SHRINK_H
-#define EFSD_SHRINK_H
+#ifndef EFSD_PAGE_CACHE_SHARE_H
+#define EFSD_PAGE_CACHE_SHARE_H
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * schedule_paper.c - Algorithm 1 (cache-affinity scheduling) of ZipMoE appendix A, with Definition A.1.
+ * schedule_zipmoe.c - Algorithm 1 (cache-affinity scheduling) of ZipMoE appendix A, with Definition A.1.
  *
  * Line 13 inserts a task "at the earliest position" of the block that adds no idle time. In most cases that is the
  * front, so each task overtakes those with more tokens, against the order of sigma: on average the schedule is slower

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * assign_peers.c - one CPU and one GPU: the rules of other published systems, as baselines.
+ * assign_published.c - one CPU and one GPU: the rules of other published systems, as baselines.
  *
  * HybriMoE, from its published description: a simulation of three queues. The CPU takes experts that are not cached,
  * the lightest first; the link transfers such experts, the heaviest first; the GPU runs experts that are cached or

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mounts.h - the mount table. A path names the mount that is topmost there at the moment, so mounts are identified by
- * their id or by the device of their file system.
+ * mount_table.h - the mount table. A path names the mount that is topmost there at the moment, so mounts are identified
+ * by their id or by the device of their file system.
  */
-#ifndef EFSD_MOUNTS_H
-#define EFSD_MOUNTS_H
+#ifndef EFSD_MOUNT_TABLE_H
+#define EFSD_MOUNT_TABLE_H
 
 #include <stdio.h>
 #include <sys/types.h>

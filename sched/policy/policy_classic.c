@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy_heap.c - the classic policies: eviction candidates of each pool in a heap with one key.
+ * policy_classic.c - the classic policies: eviction candidates of each pool in a heap with one key.
  *
  *     lru      clock of the last request
  *     lfu      number of requests, then the clock

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mounts.c - see mounts.h. */
-#include "mounts.h"
+/* mount_table.c - see mount_table.h. */
+#include "mount_table.h"
 
 #include <errno.h>
 #include <fcntl.h>

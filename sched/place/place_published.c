@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place_peers.c - the placement rules of other published systems: the baselines in Prism's paper. */
+/* place_published.c - the placement rules of other published systems: the baselines in Prism's paper. */
 #include "place_internal.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * source_names.c - assigns tensors to experts by their names.
+ * source_experts.c - assigns tensors to experts by their names.
  *
  * A name consists of a prefix (a part of the model) and a rest that matches a pattern of the table. The prefix gives
  * the stack: common parts ("model", "language_model", "transformer") are dropped, so "model.layers.3..." is in stack ""
