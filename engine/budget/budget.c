@@ -110,7 +110,7 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
 }
 
 /* On the I/O thread. */
-static void segment_unregistered(struct efs_disk_request *request, errint_t error)
+static void segment_unregistered(struct efs_io *request, errint_t error)
 {
     struct efs_retirement *r = EFS_CONTAINER(request, struct efs_retirement, request);
     (void)error;
@@ -127,7 +127,7 @@ void efs_budget_retire(struct efs *fs)
             continue;
         r->busy = true;
         r->fs = fs;
-        r->request = (struct efs_disk_request){.segment = i, .complete = segment_unregistered};
+        r->request = (struct efs_io){.segment = i, .complete = segment_unregistered};
         efs_defer_read(fs, &r->request);
         efs_in_flight_begin(fs);
     }
@@ -245,7 +245,7 @@ uint64_t efs_budget_wait(struct efs *fs)
         efs_lock(fs);
         efs_budget_shrink(fs);
         uint64_t used = efs_budget_used(fs), asked = fs->options.budget_bytes;
-        bool wait = used > fs->account.budget_bytes && fs->disk && !fs->closing && round < SETTLE_ROUNDS &&
+        bool wait = used > fs->account.budget_bytes && fs->io && !fs->closing && round < SETTLE_ROUNDS &&
                     budget_is_shrinking(fs);
         efs_unlock(fs);
         if (!wait)

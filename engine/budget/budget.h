@@ -13,7 +13,7 @@
 #include "memory_left.h"
 
 struct efs_retirement { /* the segment that is being released: unregistered by the I/O thread, then freed by a worker */
-    struct efs_disk_request request;
+    struct efs_io request;
     struct efs_job job;
     struct efs *fs;
     bool busy;

@@ -89,7 +89,7 @@ uint64_t efs_object_shard_bytes(const struct efs *fs, uint32_t object);
 struct efs_extent_load {
     struct efs_extent_load *next; /* free list */
     struct efs_extent_load *next_completed;
-    struct efs_disk_request e, sm;
+    struct efs_io e, sm;
     struct efs_job failed;
     struct efs *fs;
     uint32_t extent;

@@ -170,8 +170,8 @@ static void load_raise(struct efs *fs, struct efs_extent_load *load)
     fs->extents->loads[load->why]--;
     fs->extents->loads[EFS_LOAD_DEMAND]++;
     load->why = EFS_LOAD_DEMAND;
-    atomic_store(&load->e.change, EFS_DISK_RAISE);
-    atomic_store(&load->sm.change, EFS_DISK_RAISE);
+    atomic_store(&load->e.change, EFS_IO_RAISE);
+    atomic_store(&load->sm.change, EFS_IO_RAISE);
     efs_defer_disk_changes(fs);
 }
 
@@ -265,25 +265,26 @@ static void load_part_done(struct efs_extent_load *load, errint_t error)
         load_done(load);
 }
 
-static void load_e_done(struct efs_disk_request *r, errint_t error)
+static void load_e_done(struct efs_io *r, errint_t error)
 {
     load_part_done(EFS_CONTAINER(r, struct efs_extent_load, e), error);
 }
 
-static void load_sm_done(struct efs_disk_request *r, errint_t error)
+static void load_sm_done(struct efs_io *r, errint_t error)
 {
     load_part_done(EFS_CONTAINER(r, struct efs_extent_load, sm), error);
 }
 
-static void load_read(struct efs_extent_load *load, struct efs_disk_request *r, uint64_t offset, size_t bytes,
+static void load_read(struct efs_extent_load *load, struct efs_io *r, uint64_t offset, size_t bytes,
                       const struct efs_block *block)
 {
     r->offset = offset;
     r->bytes = bytes;
     r->data = block->data;
     r->segment = block->segment;
-    r->ahead = load->why != EFS_LOAD_DEMAND;
-    r->speculative = load->why == EFS_LOAD_WARM || load->why == EFS_LOAD_PREFETCH;
+    r->class = load->why == EFS_LOAD_DEMAND      ? EFS_IO_DEMAND
+               : load->why == EFS_LOAD_READAHEAD ? EFS_IO_AHEAD
+                                                 : EFS_IO_IDLE;
     efs_defer_read(load->fs, r);
 }
 
@@ -417,8 +418,8 @@ void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
         struct efs_extent_load *load = load_unrequested(fs, i);
         if (!load || !load->prefetch)
             continue;
-        atomic_store(&load->e.change, EFS_DISK_CANCEL);
-        atomic_store(&load->sm.change, EFS_DISK_CANCEL);
+        atomic_store(&load->e.change, EFS_IO_CANCEL);
+        atomic_store(&load->sm.change, EFS_IO_CANCEL);
         efs_defer_disk_changes(fs);
     }
 }

@@ -20,7 +20,7 @@ struct efs_partial_read {
     struct efs_job *job; /* of who asked */
     uint32_t extent, shard;
     struct efs_block e, sm;
-    struct efs_disk_request e_read, sm_read;
+    struct efs_io e_read, sm_read;
     _Atomic int pending;
     _Atomic errint_t error;
 };
@@ -44,18 +44,18 @@ static void partial_read_done(struct efs_partial_read *partial, errint_t error)
     efs_workers_push(partial->fs->workers, partial->job);
 }
 
-static void partial_e_done(struct efs_disk_request *r, errint_t error)
+static void partial_e_done(struct efs_io *r, errint_t error)
 {
     partial_read_done(EFS_CONTAINER(r, struct efs_partial_read, e_read), error);
 }
 
-static void partial_sm_done(struct efs_disk_request *r, errint_t error)
+static void partial_sm_done(struct efs_io *r, errint_t error)
 {
     partial_read_done(EFS_CONTAINER(r, struct efs_partial_read, sm_read), error);
 }
 
-static void partial_submit(struct efs_partial_read *partial, struct efs_disk_request *r, uint64_t offset,
-                           uint32_t bytes, const struct efs_block *block)
+static void partial_submit(struct efs_partial_read *partial, struct efs_io *r, uint64_t offset, uint32_t bytes,
+                           const struct efs_block *block)
 {
     if (!bytes)
         return;

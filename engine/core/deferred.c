@@ -25,7 +25,7 @@ void efs_retry(struct efs *fs, enum efs_retry who)
     fs->deferred.retries |= 1u << who;
 }
 
-void efs_defer_read(struct efs *fs, struct efs_disk_request *request)
+void efs_defer_read(struct efs *fs, struct efs_io *request)
 {
     fs->deferred.any = true;
     EFS_QUEUE_PUSH(&fs->deferred.reads, request);
@@ -86,9 +86,9 @@ static void deferred_push_jobs(struct efs *fs, const struct efs_deferred *d)
 static void deferred_submit(struct efs *fs, const struct efs_deferred *d)
 {
     if (d->reads.head)
-        efs_disk_submit(fs->disk, d->reads.head);
+        efs_io_submit(fs->io, d->reads.head);
     if (d->disk_changes)
-        efs_disk_apply_changes(fs->disk);
+        efs_io_apply_changes(fs->io);
     deferred_push_jobs(fs, d);
 }
 

@@ -22,7 +22,7 @@
 #include <stdbool.h>
 
 struct efs;
-struct efs_disk_request;
+struct efs_io;
 struct efs_fetch;
 struct efs_full_waiter;
 struct efs_job;
@@ -57,7 +57,7 @@ struct efs_deferred {
     bool any;         /* any member below is set, except `retries` */
     bool refill;      /* retry waiters for memory after the next refill */
     unsigned retries; /* bits by enum efs_retry */
-    EFS_QUEUE(struct efs_disk_request) reads;
+    EFS_QUEUE(struct efs_io) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
     EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed */
     uint64_t memfile_bytes;                  /* bytes of these memory files */
@@ -103,8 +103,8 @@ void efs_unlock_completion(struct efs *fs);
 /* With the lock held: */
 void efs_deferred_init(struct efs_deferred *deferred);
 void efs_retry(struct efs *fs, enum efs_retry who);
-void efs_defer_read(struct efs *fs, struct efs_disk_request *request);
-void efs_defer_disk_changes(struct efs *fs); /* defers efs_disk_apply_changes() */
+void efs_defer_read(struct efs *fs, struct efs_io *request);
+void efs_defer_disk_changes(struct efs *fs); /* defers efs_io_apply_changes() */
 /* The critical section lacks memory of efs_hooks.refill. -EAGAIN: waiters for memory are retried after the next refill;
  * -ENOMEM: the last refill failed. */
 errint_t efs_defer_refill(struct efs *fs);

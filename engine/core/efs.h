@@ -19,10 +19,10 @@
 #include "arena.h"
 #include "clock.h"
 #include "deferred.h"
-#include "disk.h"
 #include "expertfs-private.h"
 #include "layout.h"
 #include "owner.h"
+#include "queue.h"
 #include "stats.h"
 #include "store.h"
 #include "view.h"
@@ -37,7 +37,7 @@ struct efs {
     struct efs_view view;
     struct efs_stats_counters stats;
     struct efs_workers *workers;
-    struct efs_disk *disk;
+    struct efs_io_queue *io;
     struct efs_estimator *estimator; /* current rates of reads and decodes */
 
     pthread_mutex_t lock; /* use efs_lock() and efs_unlock() */

@@ -278,9 +278,9 @@ static bool part_request(struct efs_fetch_part *p)
 {
     struct efs *fs = p->batch->fs;
     const struct efs_extent *x = efs_extent(fs, p->waiter.extent);
-    struct efs_disk_request **before = fs->deferred.reads.tail;
+    struct efs_io **before = fs->deferred.reads.tail;
     bool here = efs_extent_request(fs, p->waiter.extent, &p->waiter);
-    for (struct efs_disk_request *r = *before; r; r = r->next)
+    for (struct efs_io *r = *before; r; r = r->next)
         p->read[r->data == x->e.data ? 0 : 1] = r;
     *before = NULL;
     fs->deferred.reads.tail = before;
@@ -290,7 +290,7 @@ static bool part_request(struct efs_fetch_part *p)
 /* Lock held: the read of a component, if the part has one. */
 static void part_read(struct efs_fetch_part *p, unsigned component)
 {
-    struct efs_disk_request *r = p->read[component];
+    struct efs_io *r = p->read[component];
     p->read[component] = NULL;
     if (r)
         efs_defer_read(p->batch->fs, r);

@@ -29,8 +29,8 @@ struct efs_fetch_part {
     size_t bytes;
     uint32_t index; /* index in the batch */
     uint32_t shards, next_shard, done_shards;
-    bool ready;                       /* the extent is in memory and referenced, or failed */
-    struct efs_disk_request *read[2]; /* E, SM: set while the batch is built */
+    bool ready;             /* the extent is in memory and referenced, or failed */
+    struct efs_io *read[2]; /* E, SM: set while the batch is built */
 };
 
 struct efs_fetch {

@@ -571,7 +571,7 @@ static void print_profile(const struct efs_plan_thread *s, FILE *out)
     fprintf(out, "live_disk_bytes_per_second: %.10g\n", now.disk_bytes_per_second);
     fprintf(out, "live_read_latency_ns: %.10g\n", now.read_latency_ns);
     fprintf(out, "live_read_together: %.4f\n", now.together);
-    fprintf(out, "live_read_window_bytes: %u\n", EFS_DISK_WINDOW_BYTES);
+    fprintf(out, "live_read_window_bytes: %zu\n", efs_io_window_bytes(s->fs->io));
     fprintf(out, "live_decode_bytes_per_second: %.10g\n", now.decode_bytes_per_second);
     fprintf(out, "live_decode_fresh_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_READ]);
     fprintf(out, "live_decode_kept_bytes_per_second: %.10g\n", now.decode_each[EFS_DECODE_CACHED]);

@@ -11,7 +11,7 @@
 #include "sys.h"
 #include "store.h"
 #include "stats.h"
-#include "disk.h"
+#include "queue.h"
 #include "arena.h"
 #include "workers.h"
 
@@ -33,7 +33,7 @@ struct efs_measure {
     const struct efs_store *store;
     struct efs_profile *profile;
     struct efs_arena arena;
-    struct efs_disk *disk;
+    struct efs_io_queue *io;
     struct efs_stats_counters stats;
     uint32_t *objects; /* objects of experts, shuffled */
     uint32_t object_count, object_next;
@@ -51,11 +51,11 @@ struct efs_measure {
 #define LATENCY_READS 64
 
 struct read {
-    struct efs_disk_request request;
+    struct efs_io request;
     struct efs_measure *measure;
 };
 
-static void read_done(struct efs_disk_request *request, errint_t error)
+static void read_done(struct efs_io *request, errint_t error)
 {
     struct read *r = EFS_CONTAINER(request, struct read, request);
     struct efs_measure *m = r->measure;
@@ -74,15 +74,15 @@ static errint_t measure_submit(struct efs_measure *m, const struct efs_block *bl
     if (!r)
         return -ENOMEM;
     r->measure = m;
-    r->request = (struct efs_disk_request){.offset = offset,
-                                           .bytes = (size_t)block->granules * EFS_GRANULE,
-                                           .data = block->data,
-                                           .segment = block->segment,
-                                           .complete = read_done};
+    r->request = (struct efs_io){.offset = offset,
+                                 .bytes = (size_t)block->granules * EFS_GRANULE,
+                                 .data = block->data,
+                                 .segment = block->segment,
+                                 .complete = read_done};
     pthread_mutex_lock(&m->lock);
     m->pending++;
     pthread_mutex_unlock(&m->lock);
-    efs_disk_submit(m->disk, &r->request);
+    efs_io_submit(m->io, &r->request);
     return 0;
 }
 
@@ -418,23 +418,24 @@ static void profile_derive(struct efs_profile *p)
 static errint_t measure_all(struct efs_measure *m, unsigned workers, double seconds)
 {
     const struct efs_store *store = m->store;
-    const struct efs_disk_options options = {.fd = store->direct_fd >= 0 ? store->direct_fd : store->fd,
-                                             .buffered_fd = store->fd,
-                                             .arena = &m->arena,
-                                             .stats = &m->stats};
+    const struct efs_backing_file_options file = {.fd = store->direct_fd >= 0 ? store->direct_fd : store->fd,
+                                                  .buffered_fd = store->fd};
+    struct efs_io_options io = {.arena = &m->arena, .stats = &m->stats};
     uint64_t ignored = 0;
     errint_t rc = efs_arena_init(&m->arena, POOL_BYTES, 1);
     if (rc == 0)
         rc = efs_arena_grow(&m->arena);
-    if (rc == 0)
-        rc = efs_disk_start(&options, &m->disk);
+    if (rc == 0) {
+        io.backing = efs_backing_file_new(&file);
+        rc = efs_io_queue_start(&io, &m->io);
+    }
     if (rc == 0)
         rc = measure_disk(m, 0.55 * seconds);
     if (rc == 0)
         rc = measure_latency(m, 0.05 * seconds);
     if (rc == 0)
         rc = measure_round(m, &ignored);
-    efs_disk_stop(m->disk);
+    efs_io_queue_stop(m->io);
     if (rc == 0)
         rc = m->span_count ? measure_decode(m, workers, 0.4 * seconds) : -ENOMEM;
     measure_drop(m);

@@ -311,7 +311,7 @@ void efs_prefetcher_submit(struct efs *fs, uint64_t sequence, int64_t now, uint3
     struct efs_prefetcher *pf = fs->prefetcher;
     struct efs_rates_now rates;
     efs_estimator_now(fs->estimator, &rates, NULL, NULL);
-    const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_DISK_PIECE_BYTES};
+    const struct efs_governor_disk disk = {rates.disk_bytes_per_second, rates.read_latency_ns, EFS_IO_PIECE_BYTES};
     for (uint32_t i = 0; i < count; i++) {
         struct efs_governor_candidate *c = &pf->candidates[i];
         uint32_t number = number_of(fs, c->layer, c->expert);

@@ -283,17 +283,20 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     fs->stats.direct_io = direct;
     if (fs->store->direct_refused)
         served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
-    struct efs_disk_options disk = {.fd = direct ? fs->store->direct_fd : fs->store->fd,
-                                    .buffered_fd = fs->store->fd,
-                                    .arena = &fs->arena,
-                                    .stats = &fs->stats,
-                                    .estimator = fs->estimator,
-                                    .completed = efs_extents_completed,
-                                    .fell_back = served_fell_back,
-                                    .arg = fs};
+    const struct efs_backing_file_options file = {.fd = direct ? fs->store->direct_fd : fs->store->fd,
+                                                  .buffered_fd = fs->store->fd,
+                                                  .fell_back = served_fell_back,
+                                                  .arg = fs};
+    struct efs_io_options io = {.arena = &fs->arena,
+                                .stats = &fs->stats,
+                                .estimator = fs->estimator,
+                                .completed = efs_extents_completed,
+                                .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
-    if (rc == 0)
-        rc = efs_disk_start(&disk, &fs->disk);
+    if (rc == 0) {
+        io.backing = efs_backing_file_new(&file);
+        rc = efs_io_queue_start(&io, &fs->io);
+    }
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
     efs_refill_measure(fs);
@@ -304,7 +307,7 @@ static void served_stop(struct efs *fs)
 {
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
-    efs_disk_stop(fs->disk);
+    efs_io_queue_stop(fs->io);
     efs_workers_stop(fs->workers);
     efs_plan_thread_free(fs);
     efs_demotion_destroy(fs);
@@ -327,7 +330,7 @@ static void served_stop(struct efs *fs)
  * the process exits; the chunk pool is not mapped in the child. */
 static void served_close_in_child(struct efs *fs)
 {
-    efs_disk_close_in_child(fs->disk);
+    efs_io_queue_close_in_child(fs->io);
     efs_full_close_in_child(fs);
     efs_budget_close_in_child(fs);
     efs_view_destroy(&fs->view);

@@ -93,6 +93,12 @@ static void *table_at(const struct efs_store *store, int t)
     return (char *)store->index + (store->sb.tables[t].offset - store->sb.tables[0].offset);
 }
 
+static errint_t store_read(const struct efs_store *store, uint64_t offset, void *data, size_t bytes)
+{
+    return store->read ? store->read(store->read_arg, offset, data, bytes)
+                       : efs_sys_pread_all(store->fd, data, bytes, offset);
+}
+
 static errint_t read_index(struct efs_store *store, struct efs_error *err)
 {
     const struct efs_disk_table *tables = store->sb.tables;
@@ -102,7 +108,7 @@ static errint_t read_index(struct efs_store *store, struct efs_error *err)
     if (!store->index)
         return efs_fail(err, -ENOMEM, "%s: no memory for the index (%zu bytes)", store->path, store->index_bytes);
     efs_sys_advise_huge(store->index, store->index_bytes);
-    int rc = efs_sys_pread_all(store->fd, store->index, store->index_bytes, tables[0].offset);
+    errint_t rc = store_read(store, tables[0].offset, store->index, store->index_bytes);
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the index at offset %llu: %s",
                         store->path, (unsigned long long)tables[0].offset, strerror(-rc));
@@ -157,7 +163,6 @@ static int open_direct(struct efs_store *store)
 
 static errint_t open_files(struct efs_store *store, struct efs_error *err)
 {
-    const struct stat *st = &store->opened_stat;
     store->fd = efs_regular_open_path(store->path, &store->opened_stat, err);
     if (store->fd == -EISDIR) { /* users often pass the checkpoint's directory or the mount point */
         char *config = NULL;
@@ -168,30 +173,46 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
         return efs_fail(err, -EISDIR, "%s: not a regular file but a directory%s", store->path,
                         fd >= 0 ? " of a mount\nhint: `expertctl list` shows its store" : PACK_FIRST);
     }
-    if (store->fd < 0)
-        return store->fd;
-    if ((uint64_t)st->st_size < sizeof(store->sb))
-        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (only %lld bytes)" PACK_FIRST, store->path,
-                        (long long)st->st_size);
-    int rc = efs_sys_pread_all(store->fd, &store->sb, sizeof(store->sb), 0);
+    if (store->fd >= 0)
+        store->direct_fd = open_direct(store);
+    return store->fd < 0 ? store->fd : 0;
+}
+
+/* All bytes of the store are read by store_read(), whether from a file or another source. */
+static errint_t open_bytes(struct efs_store *store, uint64_t bytes, struct efs_error *err)
+{
+    if (bytes < sizeof(store->sb))
+        return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (only %llu bytes)" PACK_FIRST, store->path,
+                        (unsigned long long)bytes);
+    errint_t rc = store_read(store, 0, &store->sb, sizeof(store->sb));
     if (rc < 0)
         return efs_fail(err, rc == -ENODATA ? -EUCLEAN : rc, "%s: cannot read the superblock: %s", store->path,
                         strerror(-rc));
-    store->direct_fd = open_direct(store);
-    return check_superblock(&store->sb, (uint64_t)st->st_size, store->path, err);
+    rc = check_superblock(&store->sb, bytes, store->path, err);
+    return rc < 0 ? rc : read_index(store, err);
 }
 
 errint_t efs_store_open(const char *path, struct efs_store **out, struct efs_error *err)
 {
+    return efs_store_open_from(path, 0, NULL, NULL, out, err);
+}
+
+errint_t efs_store_open_from(const char *name, uint64_t bytes, efs_store_read_fn *read, void *arg,
+                             struct efs_store **out, struct efs_error *err)
+{
     *out = NULL;
     struct efs_store *store = efs_sys_calloc(1, sizeof(*store));
     if (!store)
-        return efs_fail(err, -ENOMEM, "%s: no memory", path);
+        return efs_fail(err, -ENOMEM, "%s: no memory", name);
     store->fd = store->direct_fd = -1;
-    store->path = strdup(path);
-    errint_t rc = store->path ? open_files(store, err) : efs_fail(err, -ENOMEM, "%s: no memory", path);
+    store->read = read;
+    store->read_arg = arg;
+    store->path = strdup(name);
+    errint_t rc = store->path ? 0 : efs_fail(err, -ENOMEM, "%s: no memory", name);
+    if (rc == 0 && !read)
+        rc = open_files(store, err);
     if (rc == 0)
-        rc = read_index(store, err);
+        rc = open_bytes(store, read ? bytes : (uint64_t)store->opened_stat.st_size, err);
     if (rc < 0) {
         efs_store_close(store);
         return rc;
@@ -206,7 +227,7 @@ errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to,
     if (store->direct_fd >= 0)
         rc = efs_sys_pread_all(store->direct_fd, to, bytes, begin);
     if (efs_sys_no_direct(rc))
-        rc = efs_sys_pread_all(store->fd, to, bytes, begin);
+        rc = store_read(store, begin, to, bytes);
     return rc == -ENODATA ? -EIO : rc;
 }
 

@@ -19,9 +19,14 @@
 
 #include <sys/stat.h>
 
+/* Reads bytes of a store's source; blocks. 0 or -errno. The room io, above this one, has one for each backing. */
+typedef errint_t efs_store_read_fn(void *arg, uint64_t offset, void *data, size_t bytes);
+
 struct efs_store {
     char *path;
-    int fd;                  /* opened without O_DIRECT */
+    efs_store_read_fn *read; /* NULL: the file fd */
+    void *read_arg;
+    int fd;                  /* opened without O_DIRECT; -1: no file */
     errint_t direct_refused; /* error of reads with O_DIRECT if only open(2) accepts it; else 0 */
     int direct_fd;           /* the same file with O_DIRECT; -1 if the file system rejects it */
     struct stat opened_stat; /* fstat(2) of fd at open */
@@ -46,7 +51,11 @@ static inline bool efs_store_knows_all(const struct efs_disk_superblock *sb)
 {
     return ((sb->incompat & ~EFS_INCOMPAT_KNOWN) | (sb->compat & ~EFS_COMPAT_KNOWN)) == 0;
 }
-/* Reads whole pages of the store with pread(2), with O_DIRECT if possible. begin, to and bytes are multiples of
+/* As efs_store_open(), for a store of that many bytes that read() reads, until efs_store_close(). name: for messages.
+ */
+errint_t efs_store_open_from(const char *name, uint64_t bytes, efs_store_read_fn *read, void *arg,
+                             struct efs_store **store, struct efs_error *err);
+/* Reads whole pages of the store; a file by pread(2), with O_DIRECT if possible. begin, to and bytes are multiples of
  * EFS_ALIGN. Blocks. 0 or -errno; -EIO at end of file. */
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes);
 /* Number of elements of shard `shard` (index into shards) of object. */

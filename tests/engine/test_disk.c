@@ -9,24 +9,24 @@
 
 #include "test.h"
 #include "container.h"
-#include "disk.h"
+#include "queue.h"
 #include "stats.h"
 #include "sys.h"
 
 #define SEGMENT (8u << 20)
 #define READ_BYTES 4096u
-#define LARGE_BYTES (3u << 20) /* two exceed EFS_DISK_SPECULATIVE_BYTES */
+#define LARGE_BYTES (3u << 20) /* two exceed EFS_IO_IDLE_BYTES */
 #define READS 8u
 
 struct test_read {
-    struct efs_disk_request request;
+    struct efs_io request;
     struct line *line;
     errint_t error;
     bool ended;
 };
 
 struct line {
-    struct efs_disk *disk;
+    struct efs_io_queue *queue;
     struct efs_arena arena;
     struct efs_stats_counters stats;
     int fd;
@@ -38,7 +38,7 @@ struct line {
     struct test_read reads[READS], first;
 };
 
-static void read_ended(struct efs_disk_request *request, errint_t error)
+static void read_ended(struct efs_io *request, errint_t error)
 {
     struct test_read *r = EFS_CONTAINER(request, struct test_read, request);
     struct line *l = r->line;
@@ -53,22 +53,21 @@ static void read_ended(struct efs_disk_request *request, errint_t error)
     pthread_mutex_unlock(&l->lock);
 }
 
-static void submit(struct line *l, struct test_read *r, size_t bytes, bool ahead, bool spare)
+static void submit(struct line *l, struct test_read *r, size_t bytes, enum efs_io_class class)
 {
     *r = (struct test_read){.line = l,
                             .request = {.bytes = bytes,
                                         .data = l->arena.segments[l->arena.newest].base,
                                         .segment = l->arena.newest,
-                                        .ahead = ahead,
-                                        .speculative = spare,
+                                        .class = class,
                                         .complete = read_ended}};
-    efs_disk_submit(l->disk, &r->request);
+    efs_io_submit(l->queue, &r->request);
 }
 
-static void change(struct line *l, unsigned i, enum efs_disk_change to)
+static void change(struct line *l, unsigned i, enum efs_io_change to)
 {
     atomic_store(&l->reads[i].request.change, to);
-    efs_disk_apply_changes(l->disk);
+    efs_io_apply_changes(l->queue);
 }
 
 static void line_wait_held(struct line *l)
@@ -93,10 +92,12 @@ static struct line *line_begin(void)
     assert_int_equal(ftruncate(l->fd, SEGMENT), 0);
     assert_int_equal(efs_arena_init(&l->arena, SEGMENT, 1), 0);
     assert_int_equal(efs_arena_grow(&l->arena), 0);
-    const struct efs_disk_options options = {.fd = l->fd, .buffered_fd = l->fd, .arena = &l->arena, .stats = &l->stats};
-    assert_int_equal(efs_disk_start(&options, &l->disk), 0);
+    const struct efs_backing_file_options file = {.fd = l->fd, .buffered_fd = l->fd};
+    const struct efs_io_options options = {
+        .backing = efs_backing_file_new(&file), .arena = &l->arena, .stats = &l->stats};
+    assert_int_equal(efs_io_queue_start(&options, &l->queue), 0);
     l->holder = &l->first;
-    submit(l, &l->first, READ_BYTES, false, false);
+    submit(l, &l->first, READ_BYTES, EFS_IO_DEMAND);
     line_wait_held(l);
     return l;
 }
@@ -124,7 +125,7 @@ static void line_go(struct line *l, unsigned reads)
 
 static void line_end(struct line *l)
 {
-    efs_disk_stop(l->disk);
+    efs_io_queue_stop(l->queue);
     efs_arena_destroy(&l->arena);
     close(l->fd);
     pthread_mutex_destroy(&l->lock);
@@ -140,9 +141,9 @@ static bool begun_before(const struct line *l, unsigned a, unsigned b)
 TEST(demand_before_read_ahead)
 {
     struct line *l = line_begin();
-    submit(l, &l->reads[0], READ_BYTES, true, true);
-    submit(l, &l->reads[1], READ_BYTES, true, false);
-    submit(l, &l->reads[2], READ_BYTES, false, false);
+    submit(l, &l->reads[0], READ_BYTES, EFS_IO_IDLE);
+    submit(l, &l->reads[1], READ_BYTES, EFS_IO_AHEAD);
+    submit(l, &l->reads[2], READ_BYTES, EFS_IO_DEMAND);
     line_go(l, 3);
     assert_true(begun_before(l, 2, 1) && begun_before(l, 1, 0));
     for (unsigned i = 0; i < 3; i++)
@@ -153,10 +154,10 @@ TEST(demand_before_read_ahead)
 TEST(idle_reads_only_when_idle)
 {
     struct line *l = line_begin();
-    submit(l, &l->reads[0], READ_BYTES, true, true);
-    submit(l, &l->reads[1], READ_BYTES, true, true);
-    submit(l, &l->reads[2], READ_BYTES, false, false);
-    submit(l, &l->reads[3], READ_BYTES, true, false);
+    submit(l, &l->reads[0], READ_BYTES, EFS_IO_IDLE);
+    submit(l, &l->reads[1], READ_BYTES, EFS_IO_IDLE);
+    submit(l, &l->reads[2], READ_BYTES, EFS_IO_DEMAND);
+    submit(l, &l->reads[3], READ_BYTES, EFS_IO_AHEAD);
     line_go(l, 4);
     for (unsigned spare = 0; spare < 2; spare++)
         for (unsigned other = 2; other < 4; other++)
@@ -168,7 +169,7 @@ TEST(idle_reads_large_pieces)
 {
     struct line *l = line_begin();
     for (unsigned i = 0; i < 3; i++)
-        submit(l, &l->reads[i], LARGE_BYTES, true, true);
+        submit(l, &l->reads[i], LARGE_BYTES, EFS_IO_IDLE);
     line_go(l, 3);
     for (unsigned i = 1; i < 3; i++)
         assert_true(l->reads[i].request.begin_ns >= l->reads[i - 1].request.end_ns);
@@ -180,8 +181,8 @@ TEST(idle_reads_large_pieces)
 static struct line *line_with_a_piece(void)
 {
     struct line *l = line_begin();
-    submit(l, &l->reads[0], READ_BYTES, true, true);
-    submit(l, &l->reads[1], LARGE_BYTES, true, true);
+    submit(l, &l->reads[0], READ_BYTES, EFS_IO_IDLE);
+    submit(l, &l->reads[1], LARGE_BYTES, EFS_IO_IDLE);
     line_hold(l, &l->reads[0]);
     return l;
 }
@@ -189,11 +190,11 @@ static struct line *line_with_a_piece(void)
 TEST(demand_waits_for_a_piece)
 {
     struct line *l = line_with_a_piece();
-    submit(l, &l->reads[2], READ_BYTES, false, false);
+    submit(l, &l->reads[2], READ_BYTES, EFS_IO_DEMAND);
     line_go(l, 3);
     assert_int_equal(l->reads[1].error, 0);
     assert_true(l->reads[1].request.begin_ns >= l->reads[2].request.end_ns);
-    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + LARGE_BYTES / EFS_DISK_PIECE_BYTES + 1);
+    assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + LARGE_BYTES / EFS_IO_PIECE_BYTES + 1);
     assert_int_equal(atomic_load(&l->stats.disk_bytes), 3 * READ_BYTES + LARGE_BYTES);
     line_end(l);
 }
@@ -201,16 +202,16 @@ TEST(demand_waits_for_a_piece)
 TEST(cancel_or_raise_between_pieces)
 {
     struct line *l = line_with_a_piece();
-    change(l, 1, EFS_DISK_CANCEL);
+    change(l, 1, EFS_IO_CANCEL);
     line_go(l, 2);
     assert_int_equal(l->reads[1].error, -ECANCELED);
     assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 1);
     line_end(l);
     l = line_with_a_piece();
-    change(l, 1, EFS_DISK_RAISE);
+    change(l, 1, EFS_IO_RAISE);
     line_go(l, 2);
     assert_int_equal(l->reads[1].error, 0);
-    assert_false(l->reads[1].request.speculative);
+    assert_int_equal(l->reads[1].request.class, EFS_IO_DEMAND);
     assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 1 + 2); /* the two remaining pieces are one read */
     line_end(l);
 }
@@ -219,14 +220,14 @@ TEST(raised_read_is_demand)
 {
     struct line *l = line_begin();
     for (unsigned i = 0; i < 5; i++)
-        submit(l, &l->reads[i], READ_BYTES, true, i >= 2);
-    change(l, 1, EFS_DISK_RAISE);
-    change(l, 4, EFS_DISK_RAISE);
+        submit(l, &l->reads[i], READ_BYTES, i >= 2 ? EFS_IO_IDLE : EFS_IO_AHEAD);
+    change(l, 1, EFS_IO_RAISE);
+    change(l, 4, EFS_IO_RAISE);
     line_go(l, 5);
     for (unsigned raised = 1; raised <= 4; raised += 3) {
         assert_int_equal(l->reads[raised].error, 0);
         assert_true(begun_before(l, raised, 0) && begun_before(l, raised, 2) && begun_before(l, raised, 3));
-        assert_false(l->reads[raised].request.ahead || l->reads[raised].request.speculative);
+        assert_int_equal(l->reads[raised].request.class, EFS_IO_DEMAND);
     }
     line_end(l);
 }
@@ -239,7 +240,7 @@ static void submit_pages(struct line *l, unsigned i, unsigned first, unsigned pa
                                                  .bytes = pages * (size_t)READ_BYTES,
                                                  .data = l->arena.segments[0].base + to * (size_t)READ_BYTES,
                                                  .complete = read_ended}};
-    efs_disk_submit(l->disk, &l->reads[i].request);
+    efs_io_submit(l->queue, &l->reads[i].request);
 }
 
 /* Write its number to the start of each page of the file. */
@@ -251,7 +252,7 @@ static void line_number_pages(struct line *l)
 
 static void check_pages(const struct line *l, unsigned i)
 {
-    const struct efs_disk_request *r = &l->reads[i].request;
+    const struct efs_io *r = &l->reads[i].request;
     assert_int_equal(l->reads[i].error, 0);
     for (size_t at = 0; at < r->bytes; at += READ_BYTES) {
         uint32_t page;
@@ -275,7 +276,7 @@ TEST(adjacent_reads_are_merged)
     assert_int_equal(atomic_load(&l->stats.disk_reads), 1 + 2);
     assert_int_equal(atomic_load(&l->stats.disk_bytes), (1 + 7 + 1) * READ_BYTES);
     line_end(l);
-    l = line_begin(); /* at most EFS_DISK_JOIN_BYTES */
+    l = line_begin(); /* at most info.best_bytes */
     line_number_pages(l);
     for (unsigned i = 0; i < 3; i++)
         submit_pages(l, i, i * 200, 200, i * 200);
@@ -307,9 +308,9 @@ TEST(merged_read_fails_alone)
 TEST(raised_read_keeps_its_position)
 {
     struct line *l = line_begin();
-    submit(l, &l->reads[0], READ_BYTES, true, true);
-    atomic_store(&l->reads[0].request.change, EFS_DISK_RAISE); /* not received yet: no look needed */
-    submit(l, &l->reads[1], READ_BYTES, false, false);
+    submit(l, &l->reads[0], READ_BYTES, EFS_IO_IDLE);
+    atomic_store(&l->reads[0].request.change, EFS_IO_RAISE); /* not received yet: no look needed */
+    submit(l, &l->reads[1], READ_BYTES, EFS_IO_DEMAND);
     line_go(l, 2);
     assert_true(begun_before(l, 0, 1));
     line_end(l);
@@ -319,9 +320,9 @@ TEST(cancelled_read_is_not_submitted)
 {
     struct line *l = line_begin();
     for (unsigned i = 0; i < 4; i++)
-        submit(l, &l->reads[i], READ_BYTES, true, i >= 2);
-    change(l, 0, EFS_DISK_CANCEL);
-    change(l, 3, EFS_DISK_CANCEL);
+        submit(l, &l->reads[i], READ_BYTES, i >= 2 ? EFS_IO_IDLE : EFS_IO_AHEAD);
+    change(l, 0, EFS_IO_CANCEL);
+    change(l, 3, EFS_IO_CANCEL);
     line_go(l, 4);
     assert_int_equal(l->reads[0].error, -ECANCELED);
     assert_int_equal(l->reads[1].error, 0);
@@ -332,15 +333,15 @@ TEST(cancelled_read_is_not_submitted)
     line_end(l);
 }
 
-/* Only efs_disk_apply_changes() wakes the thread, which otherwise waits for the read in flight. */
+/* Only efs_io_apply_changes() wakes the thread, which otherwise waits for the read in flight. */
 TEST(reevaluation_wakes_the_thread)
 {
     struct line *l = line_begin();
     line_go(l, 0);
     for (unsigned i = 0; i < 3; i++)
-        submit(l, &l->reads[i], LARGE_BYTES, true, true);
-    change(l, 1, EFS_DISK_RAISE);
-    change(l, 2, EFS_DISK_CANCEL);
+        submit(l, &l->reads[i], LARGE_BYTES, EFS_IO_IDLE);
+    change(l, 1, EFS_IO_RAISE);
+    change(l, 2, EFS_IO_CANCEL);
     line_go(l, 3);
     assert_int_equal(l->reads[1].error, 0);
     line_end(l);

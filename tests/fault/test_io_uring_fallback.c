@@ -6,7 +6,7 @@
 #include "test.h"
 #include "arena.h"
 #include "container.h"
-#include "disk.h"
+#include "queue.h"
 #include "stats.h"
 #include "sys_fault.h"
 
@@ -19,20 +19,20 @@
 #define READ_BYTES (64u << 10) /* and more than one joined read */
 
 struct line {
-    struct efs_disk *disk;
+    struct efs_io_queue *queue;
     struct efs_arena arena;
     struct efs_stats_counters stats;
     int fd, buffered_fd;
     sem_t ended;
     struct test_read {
-        struct efs_disk_request request;
+        struct efs_io request;
         struct line *line;
         errint_t error;
     } reads[READS];
     char told[200];
 };
 
-static void read_ended(struct efs_disk_request *request, errint_t error)
+static void read_ended(struct efs_io *request, errint_t error)
 {
     struct test_read *r = EFS_CONTAINER(request, struct test_read, request);
     r->error = error;
@@ -69,18 +69,16 @@ static void line_begin(struct line *l)
     atomic_store(&l->stats.direct_io, 1);
     assert_int_equal(efs_arena_init(&l->arena, SEGMENT, 1), 0);
     assert_int_equal(efs_arena_grow(&l->arena), 0);
-    const struct efs_disk_options options = {.fd = l->fd,
-                                             .buffered_fd = l->buffered_fd,
-                                             .arena = &l->arena,
-                                             .stats = &l->stats,
-                                             .fell_back = fell_back,
-                                             .arg = l};
-    assert_int_equal(efs_disk_start(&options, &l->disk), 0);
+    const struct efs_backing_file_options file = {
+        .fd = l->fd, .buffered_fd = l->buffered_fd, .fell_back = fell_back, .arg = l};
+    const struct efs_io_options options = {
+        .backing = efs_backing_file_new(&file), .arena = &l->arena, .stats = &l->stats};
+    assert_int_equal(efs_io_queue_start(&options, &l->queue), 0);
 }
 
 static void line_end(struct line *l)
 {
-    efs_disk_stop(l->disk);
+    efs_io_queue_stop(l->queue);
     efs_arena_destroy(&l->arena);
     close(l->fd);
     close(l->buffered_fd);
@@ -102,11 +100,11 @@ static void read_all(struct line *l)
                                          .request = {.offset = (i + i / 2) * (uint64_t)READ_BYTES,
                                                      .bytes = READ_BYTES,
                                                      .data = l->arena.segments[0].base + i * (size_t)READ_BYTES,
-                                                     .speculative = i % 4 == 3,
+                                                     .class = i % 4 == 3 ? EFS_IO_IDLE : EFS_IO_DEMAND,
                                                      .complete = read_ended}};
         l->reads[i].request.next = i + 1 < READS ? &l->reads[i + 1].request : NULL;
     }
-    efs_disk_submit(l->disk, &l->reads[0].request);
+    efs_io_submit(l->queue, &l->reads[0].request);
     wait_for(l, READS);
     for (unsigned i = 0; i < READS; i++) {
         uint64_t words[READ_BYTES / sizeof(uint64_t)];
@@ -120,7 +118,7 @@ static void read_all(struct line *l)
 static void unpin(struct line *l)
 {
     l->reads[0] = (struct test_read){.line = l, .request = {.complete = read_ended}};
-    efs_disk_submit(l->disk, &l->reads[0].request);
+    efs_io_submit(l->queue, &l->reads[0].request);
     wait_for(l, 1);
     assert_false(l->arena.segments[0].registered);
 }

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backing.h - a source of a store's bytes, by one interface: a local file (backing_file.c), later a plain checkpoint or
+ * the objects of a cluster.
+ *
+ * The queue (queue.h) orders, joins, splits and retries reads. A backing starts each read and reports its result once.
+ * The I/O thread of the queue makes all calls, so that a backing needs no lock and completions have one thread. The
+ * threads of a source, if it has any, append results to a list and write to wake_fd; wait() reports the list.
+ */
+#ifndef EFS_BACKING_H
+#define EFS_BACKING_H
+
+#include "expertfs.h"
+
+#include <sys/uio.h>
+
+#define EFS_IO_JOIN_READS 16u /* buffers of a read */
+#define EFS_IO_DEPTH_MAX 64u
+
+struct efs_backing;
+struct efs_io;
+struct efs_io_queue;
+struct efs_stats_counters;
+
+struct efs_backing_info {
+    uint32_t align;      /* offsets and lengths of reads are multiples of it */
+    uint32_t best_bytes; /* joined reads have at most this length, and 8 times this is in flight at most, or one read */
+    uint32_t max_bytes;  /* limit of one read, at least best_bytes; 0: none */
+    uint32_t depth;      /* limit of reads in flight, 1 to EFS_IO_DEPTH_MAX; the backing may lower it */
+    bool joins;          /* adjacent reads are submitted as one with several buffers */
+    bool registers;      /* memory() makes reads faster; the backing may clear it */
+};
+
+struct efs_backing_read {
+    uint64_t offset;
+    size_t bytes;                            /* sum of the buffers */
+    struct iovec buffers[EFS_IO_JOIN_READS]; /* valid until the result is reported */
+    unsigned buffer_count;
+    uint32_t segment;     /* the registered segment that contains the only buffer; EFS_NONE: none */
+    uintptr_t own;        /* for the backing */
+    struct efs_io *first; /* of the queue */
+};
+
+struct efs_backing_ops {
+    /* The first call. May be NULL. */
+    void (*start)(struct efs_backing *backing);
+    /* Starts a read. Does not block and does not report a result: wait() reports errors, too. */
+    void (*submit)(struct efs_backing *backing, struct efs_backing_read *read);
+    /* Blocks until a read has ended or wake_fd is readable, then reads wake_fd and reports the results that are
+     * available, each by efs_backing_read_ended(). */
+    void (*wait)(struct efs_backing *backing);
+    /* Cancels a read in flight. true: no result is reported for it and its buffers are not written any more; false: too
+     * late. May be NULL: always too late. */
+    bool (*cancel)(struct efs_backing *backing, struct efs_backing_read *read);
+    /* Registers the memory of a segment, or forgets it (base NULL). 0 or -errno; after an error of forgetting, the call
+     * is repeated after the next wait(). May be NULL if info.registers is false. */
+    errint_t (*memory)(struct efs_backing *backing, uint32_t segment, void *base, size_t bytes);
+    /* Frees the backing; no read is in flight. in_child: in a forked child instead, which must not change state that is
+     * shared with the parent. */
+    void (*close)(struct efs_backing *backing, bool in_child);
+};
+
+struct efs_backing {
+    const struct efs_backing_ops *ops;
+    struct efs_backing_info info;
+    /* set by efs_io_queue_start(): */
+    struct efs_io_queue *queue;
+    struct efs_stats_counters *stats;
+    uint32_t segments; /* that can be registered */
+    int wake_fd;       /* an eventfd */
+};
+
+/* Reports the result of a read, from wait(): the number of bytes read, which may be short (0: end of the source), or
+ * -errno. The queue retries the rest of a short read, and reads that failed with -EAGAIN or -EINTR. */
+void efs_backing_read_ended(struct efs_backing *backing, struct efs_backing_read *read, ssize_t result);
+
+struct efs_backing_file_options {
+    int fd;          /* with O_DIRECT where that works */
+    int buffered_fd; /* without O_DIRECT, used if reads of fd are rejected; equal to fd if fd has no O_DIRECT */
+    /* Called on the I/O thread when `what` ("O_DIRECT" or "io_uring") was rejected with error why and is no longer
+     * used. At most once for each; may be NULL. */
+    void (*fell_back)(void *arg, const char *what, errint_t why);
+    void *arg;
+};
+/* A local file. If io_uring is rejected, at the start or later, it is read by pread(2), one read at a time; if O_DIRECT
+ * is rejected, through the page cache. The caller closes the descriptors. NULL: no memory. */
+struct efs_backing *efs_backing_file_new(const struct efs_backing_file_options *options);
+
+#endif
