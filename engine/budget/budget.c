@@ -13,45 +13,53 @@
 #include <errno.h>
 #include <time.h>
 
-#define FLOOR_SHARE 8 /* the chunk pool's floor: that part of what is not fixed, ... */
-#define FLOOR_MOST 8  /* ... but one to so many segments */
-#define CODED_SHARE 4 /* of what is not fixed may be held coded, whatever the plan */
+#define FLOOR_SHARE 8 /* minimum of the chunk pool: 1/8 of the budget that is not fixed, ... */
+#define FLOOR_MOST 8  /* ... but 1 to 8 segments */
+#define CODED_SHARE 4 /* 1/4 of the budget that is not fixed may be pinned coded, independently of the plan */
 #define SETTLE_NS 1000000
 #define SETTLE_ROUNDS 5000
 
 void efs_budget_set(struct efs *fs, uint64_t bytes)
 {
     const struct efs_effective *effective = &fs->budget->effective;
-    uint64_t segment = fs->arena.segment_bytes, fixed = fs->account.fixed_bytes;
+    uint64_t segment = fs->arena.segment_bytes, fixed = efs_account_fixed(&fs->account);
     fs->options.budget_bytes = bytes;
     bytes = effective->is_reduced && effective->bytes < bytes ? effective->bytes : bytes;
-    if (bytes < fixed + segment) /* less does not serve */
+    if (bytes < fixed + segment) /* the minimum */
         bytes = fixed + segment;
-    fs->account.budget_bytes = bytes;
     uint64_t segments = (bytes - fixed) / segment, floor = segments / FLOOR_SHARE;
-    fs->account.floor_segments = floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor;
+    efs_account_set_budget(&fs->account, bytes, floor < 1 ? 1 : floor > FLOOR_MOST ? FLOOR_MOST : floor);
     efs_extents_set_ahead(fs, segments * segment / 2);
+}
+
+void efs_budget_begin(struct efs *fs, uint64_t bytes, uint64_t segments)
+{
+    efs_account_set_planned(&fs->account, segments);
+    efs_budget_set(fs, bytes);
+}
+
+void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes)
+{
+    efs_account_set_prefetch(&fs->account, bytes);
 }
 
 uint64_t efs_budget_coded(const struct efs *fs)
 {
-    uint64_t available =
-        fs->account.budget_bytes > fs->account.fixed_bytes ? fs->account.budget_bytes - fs->account.fixed_bytes : 0;
+    uint64_t available = efs_account_available(&fs->account);
     uint64_t planned = fs->account.planned_segments * fs->arena.segment_bytes / 2;
     return planned > available / CODED_SHARE ? planned : available / CODED_SHARE;
 }
 
-/* Segments that nobody else may take: what the plan needs, or what is handed out coded and some room beside it. */
+/* Segments that full experts may not take: the planned ones, or twice the bytes of pinned coded experts. */
 static uint64_t segments_needed(const struct efs *fs)
 {
-    uint64_t coded = fs->account.coded_bytes * 2 / fs->arena.segment_bytes + (fs->account.coded_bytes != 0);
+    uint64_t pinned = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
+    uint64_t coded = pinned * 2 / fs->arena.segment_bytes + (pinned != 0);
     return coded > fs->account.planned_segments ? coded : fs->account.planned_segments;
 }
 
-/*
- * Is there memory for so much more, whatever the budget says? What others still hold of experts that were given back is
- * not ours to count, and yet in our cgroup: rather no room than to be killed for it.
- */
+/* Fails with -ENOMEM when the system has less than `bytes` free. Memory that clients still map is charged to the cgroup
+ * but not to the budget, so the budget alone cannot prevent an OOM kill. */
 static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
 {
     errint_t rc = efs_refill_check_memory(fs, bytes);
@@ -64,16 +72,16 @@ errint_t efs_budget_add_segment(struct efs *fs)
     uint64_t bytes = fs->arena.segment_bytes, budget = fs->account.budget_bytes, used;
     if (fs->arena.segment_count == fs->arena.segment_max)
         return -ENOMEM;
-    while ((used = efs_budget_used(fs)) + bytes > budget) {
-        uint64_t before = fs->account.full_bytes;
-        if (used - fs->account.freeing_bytes + bytes <= budget)
+    while ((used = fs->account.used_bytes) + bytes > budget) {
+        uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL];
+        if (used - fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes <= budget)
             return -EAGAIN;
         if (fs->arena.segment_count >= segments_needed(fs))
             return -ENOMEM;
-        /* what the plan gives to chunks is taken back from experts that only happen to be full */
+        /* the chunk pool is below its plan: evict experts that the plan does not keep full */
         bool kept = fs->arena.segment_count >= fs->account.planned_segments;
-        efs_full_drop_free_memfiles(fs, used - fs->account.freeing_bytes + bytes - budget);
-        if (fs->account.full_bytes == before && !efs_full_evict_oldest(fs, false) &&
+        efs_full_drop_free_memfiles(fs, used - fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes - budget);
+        if (fs->account.bytes[EFS_ACCOUNT_FULL] == before && !efs_full_evict_oldest(fs, false) &&
             !(kept && efs_full_evict_oldest(fs, true)))
             return -ENOMEM;
     }
@@ -84,7 +92,7 @@ errint_t efs_budget_add_segment(struct efs *fs)
 bool efs_budget_has_segment(struct efs *fs)
 {
     return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
-           efs_budget_used(fs) + fs->arena.segment_bytes <= fs->account.budget_bytes &&
+           fs->account.used_bytes + fs->arena.segment_bytes <= fs->account.budget_bytes &&
            efs_refill_check_memory(fs, fs->arena.segment_bytes) == 0;
 }
 
@@ -99,8 +107,8 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
     efs_refill(fs, fs->arena.segment_bytes);
     efs_lock(fs);
     efs_arena_drop(&fs->arena, r->request.segment);
-    atomic_fetch_sub(&fs->account.freed_bytes, fs->arena.segment_bytes);
-    fs->account.segments_retiring--;
+    efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
+    efs_account_release_freed(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
     r->busy = false;
     efs_retry(fs, EFS_RETRY_SEGMENTS);
     efs_retry(fs, EFS_RETRY_IDLE);
@@ -121,7 +129,7 @@ static void segment_unregistered(struct efs_io *request, errint_t error)
 void efs_budget_retire(struct efs *fs)
 {
     struct efs_retirement *r = &fs->budget->retirement;
-    for (uint32_t i = 0; fs->account.segments_retiring && !r->busy && i < fs->arena.segment_max; i++) {
+    for (uint32_t i = 0; fs->account.bytes[EFS_ACCOUNT_RETIRING] && !r->busy && i < fs->arena.segment_max; i++) {
         if (!fs->arena.segments[i].retiring || atomic_load(&fs->arena.segments[i].populating) ||
             !efs_arena_segment_empty(&fs->arena, i))
             continue;
@@ -151,7 +159,7 @@ static bool segment_retire(struct efs *fs, bool with_long_refs)
     if (best == EFS_NONE)
         return false;
     fs->arena.segments[best].retiring = true;
-    fs->account.segments_retiring++;
+    efs_account_charge(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
     efs_retry(fs, EFS_RETRY_MOVE);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
     return true;
@@ -161,7 +169,7 @@ static bool segment_retire(struct efs *fs, bool with_long_refs)
 static uint64_t segments_retiring_soon(const struct efs *fs)
 {
     uint64_t count = 0;
-    for (uint32_t i = 0; fs->account.segments_retiring && i < fs->arena.segment_max; i++)
+    for (uint32_t i = 0; fs->account.bytes[EFS_ACCOUNT_RETIRING] && i < fs->arena.segment_max; i++)
         count += fs->arena.segments[i].retiring && !fs->arena.segments[i].long_refs;
     return count;
 }
@@ -169,7 +177,7 @@ static uint64_t segments_retiring_soon(const struct efs *fs)
 /* Segments that are not retiring. */
 static uint64_t segments_remaining(const struct efs *fs)
 {
-    return fs->arena.segment_count - fs->account.segments_retiring;
+    return fs->arena.segment_count - fs->account.bytes[EFS_ACCOUNT_RETIRING] / fs->arena.segment_bytes;
 }
 
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
@@ -177,20 +185,20 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
     uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
-        uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - fs->account.freeing_bytes;
+        uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - fs->account.bytes[EFS_ACCOUNT_RETURNING];
         if (used <= budget && efs_full_has_free_memfile(fs, bytes, use))
             return 0;
         bool within = used + bytes <= budget;
-        if (within && used + fs->account.freeing_bytes + bytes > budget)
+        if (within && used + fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes > budget)
             return -EBUSY;
         errint_t left = within ? budget_check_memory(fs, bytes) : -ENOMEM;
         if (left != -ENOMEM)
             return left == 0 ? 0 : -EBUSY;
-        if (within && fs->account.freeing_bytes >= bytes) /* the system will have it back */
+        if (within && fs->account.bytes[EFS_ACCOUNT_RETURNING] >= bytes) /* is available again soon */
             return -EBUSY;
-        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->account.full_bytes;
+        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->account.bytes[EFS_ACCOUNT_FULL];
         efs_full_drop_free_memfiles(fs, excess);
-        if (fs->account.full_bytes < before)
+        if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
             continue;
         if (segments_retiring_soon(fs) * segment >= excess)
             return -EAGAIN;
@@ -208,14 +216,14 @@ errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfil
 
 void efs_budget_shrink(struct efs *fs)
 {
-    uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
+    uint64_t budget = fs->account.budget_bytes;
     for (;;) {
-        uint64_t used = efs_budget_used(fs) - fs->account.freeing_bytes;
-        uint64_t retiring = fs->account.segments_retiring * segment, before = fs->account.full_bytes;
+        uint64_t used = fs->account.used_bytes - fs->account.bytes[EFS_ACCOUNT_RETURNING];
+        uint64_t retiring = fs->account.bytes[EFS_ACCOUNT_RETIRING], before = fs->account.bytes[EFS_ACCOUNT_FULL];
         if (used <= budget + retiring)
             return;
         efs_full_drop_free_memfiles(fs, used - budget - retiring);
-        if (fs->account.full_bytes < before || efs_full_evict_oldest(fs, false))
+        if (fs->account.bytes[EFS_ACCOUNT_FULL] < before || efs_full_evict_oldest(fs, false))
             continue;
         bool above_plan = segments_remaining(fs) > segments_needed(fs);
         if (above_plan && segment_retire(fs, true))
@@ -227,10 +235,10 @@ void efs_budget_shrink(struct efs *fs)
     }
 }
 
-/* Something above the budget is on its way out: segments, experts that are only being copied from. */
+/* Memory above the budget is being released: segments, memory files, experts that only readers copy from. */
 static bool budget_is_shrinking(const struct efs *fs)
 {
-    if (fs->account.segments_retiring || fs->account.freeing_bytes)
+    if (fs->account.bytes[EFS_ACCOUNT_RETIRING] || fs->account.bytes[EFS_ACCOUNT_RETURNING])
         return true;
     for (uint32_t e = 0; e < fs->store->expert_count; e++)
         if (efs_full_is_unleased(efs_full_of(fs, e)))
@@ -244,7 +252,7 @@ uint64_t efs_budget_wait(struct efs *fs)
     for (unsigned round = 0;; round++) {
         efs_lock(fs);
         efs_budget_shrink(fs);
-        uint64_t used = efs_budget_used(fs), asked = fs->options.budget_bytes;
+        uint64_t used = fs->account.used_bytes, asked = fs->options.budget_bytes;
         bool wait = used > fs->account.budget_bytes && fs->io && !fs->closing && round < SETTLE_ROUNDS &&
                     budget_is_shrinking(fs);
         efs_unlock(fs);
@@ -257,18 +265,20 @@ uint64_t efs_budget_wait(struct efs *fs)
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
 {
     *memfile = NULL;
-    if (efs_budget_used(fs) > fs->account.budget_bytes) /* it was lowered while leases were held */
+    if (fs->account.used_bytes > fs->account.budget_bytes) /* it was lowered while leases were held */
         efs_budget_shrink(fs);
     uint32_t old = efs_full_oldest_evictable(fs);
-    if (efs_budget_used(fs) + bytes > fs->account.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
+    if (fs->account.used_bytes + bytes > fs->account.budget_bytes && !efs_full_has_free(fs) && old != EFS_NONE &&
         efs_memfile_bytes(fs, old) == bytes)
-        efs_full_evict_oldest(fs, false); /* with the budget used up, an old expert of the same size gives its place */
+        efs_full_evict_oldest(
+            fs, false); /* the budget is used up: reuse the memory file of an old expert of the same size */
     *memfile = efs_full_get_memfile(fs, bytes, use);
     errint_t rc = *memfile ? 0 : efs_budget_reserve_full(fs, bytes, use);
     if (rc < 0 || *memfile)
         return rc;
     *memfile = efs_full_get_memfile(fs, bytes, use);
-    fs->account.full_bytes += *memfile ? 0 : bytes;
+    if (!*memfile)
+        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL, bytes);
     return 0;
 }
 

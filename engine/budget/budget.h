@@ -65,13 +65,8 @@ struct efs_budget {
 /* Bytes in use, if the chunk pool had at least this number of segments. */
 static inline uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segments)
 {
-    uint64_t most = segments > fs->arena.segment_count ? segments : fs->arena.segment_count;
-    return fs->account.fixed_bytes + most * fs->arena.segment_bytes + fs->account.full_bytes +
-           fs->account.freeing_bytes;
-}
-static inline uint64_t efs_budget_used(const struct efs *fs)
-{
-    return efs_budget_used_with(fs, 0);
+    uint64_t more = segments > fs->arena.segment_count ? segments - fs->arena.segment_count : 0;
+    return fs->account.used_bytes + more * fs->arena.segment_bytes;
 }
 /* Adds a segment to the chunk pool; evicts full experts if the pool is below its plan, or needs more for coded experts,
  * and the budget is used up. 0; -EAGAIN: memory is being freed or allocated, retry; -ENOMEM. */
@@ -92,6 +87,10 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
 /* Sets the requested budget, which is at least the minimum, and from it the effective budget
  * (efs_account.budget_bytes), the floor of the chunk pool and the limit of read-ahead. */
 void efs_budget_set(struct efs *fs, uint64_t bytes);
+/* The same when the store is opened; this is the size of the chunk pool until the first plan. */
+void efs_budget_begin(struct efs *fs, uint64_t bytes, uint64_t segments);
+/* Sets the share of the chunk pool for prefetched experts; efs_budget_cut() applies it. */
+void efs_budget_set_prefetch(struct efs *fs, uint64_t bytes);
 /* Cuts the budget into pools by the cache's tuning; evicts the victims. */
 void efs_budget_cut(struct efs *fs);
 /* Changes the budget, which is at least the minimum. A smaller one evicts at once; efs_budget_wait() waits until that

@@ -7,12 +7,13 @@
 
 #define MIB (1ull << 20)
 
-/* What the budget can come to hold: no more than all of the store, coded and full, unless it is taken ahead. */
+/* Bytes that the budget can use at most: with all of the store in memory, coded and full, unless they are allocated at
+ * the start (prealloc). */
 static uint64_t budget_max_use(struct efs *fs, uint64_t budget)
 {
     uint64_t segment = fs->arena.segment_bytes;
     efs_lock(fs);
-    uint64_t most = fs->account.fixed_bytes - fs->account.measuring_bytes;
+    uint64_t most = fs->account.bytes[EFS_ACCOUNT_FIXED];
     efs_unlock(fs);
     most += (fs->store->sb.store_bytes / segment * 9 / 8 + 4) * segment;
     for (uint32_t e = 0; fs->options.full_pool && e < fs->store->expert_count; e++)

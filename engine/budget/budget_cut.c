@@ -19,7 +19,7 @@ static uint64_t cut_less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What is kept free for full experts that are leased but not kept. */
+/* Bytes reserved for full experts that are leased but not kept. */
 static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
 {
     uint64_t most = available / LEASED_SHARE, peak = efs_cache_leased_peak(fs);
@@ -29,7 +29,7 @@ static uint64_t cut_for_leases(const struct efs *fs, uint64_t available)
 void efs_budget_cut(struct efs *fs)
 {
     const double *ratio = efs_cache_tuning(fs)->ratio;
-    uint64_t segment = fs->arena.segment_bytes, available = cut_less(fs->account.budget_bytes, fs->account.fixed_bytes);
+    uint64_t segment = fs->arena.segment_bytes, available = efs_account_available(&fs->account);
     uint64_t leases = cut_for_leases(fs, available), transient = available / TRANSIENT_SHARE > segment ? 2 : 1;
     uint64_t prefetch = (fs->account.prefetch_bytes + segment - 1) / segment;
     uint64_t pools = cut_less(available, (transient + prefetch) * segment + leases), capacity[EFS_POOLS], chunks = 0;
@@ -38,21 +38,20 @@ void efs_budget_cut(struct efs *fs)
         capacity[p] = (uint64_t)(p == EFS_POOL_F ? bytes : bytes * CHUNK_FILL);
         chunks += p == EFS_POOL_F ? 0 : (uint64_t)bytes;
     }
-    fs->account.planned_segments = (chunks + segment - 1) / segment + transient + prefetch;
-    if (fs->account.planned_segments * segment > available)
-        fs->account.planned_segments = available / segment;
-    if (fs->account.planned_segments < fs->account.floor_segments)
-        fs->account.planned_segments = fs->account.floor_segments;
+    uint64_t planned = (chunks + segment - 1) / segment + transient + prefetch;
+    if (planned * segment > available)
+        planned = available / segment;
+    efs_account_set_planned(&fs->account, planned > fs->account.floor_segments ? planned : fs->account.floor_segments);
     efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
-    efs_retry(fs, EFS_RETRY_LEASES); /* there may be more room now */
+    efs_retry(fs, EFS_RETRY_LEASES); /* limits may have risen */
     efs_retry(fs, EFS_RETRY_CODED);
 }
 
 void efs_budget_change(struct efs *fs, uint64_t bytes)
 {
     if (bytes != fs->options.budget_bytes)
-        fs->budget->effective = (struct efs_effective){.is_reduced = false}; /* looked for anew */
+        fs->budget->effective = (struct efs_effective){.is_reduced = false}; /* measured again */
     efs_budget_set(fs, bytes);
     efs_budget_cut(fs);
     efs_retry(fs, EFS_RETRY_EXTENTS);

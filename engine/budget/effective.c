@@ -12,8 +12,8 @@
 #include "budget.h"
 
 #define RISE_NS 3000000000u
-#define STEP_SHARE 32u   /* of what there is; ... */
-#define STEP_SEGMENTS 2u /* ... but at least so many */
+#define STEP_SHARE 32u   /* of the effective budget; ... */
+#define STEP_SEGMENTS 2u /* ... but at least 2 */
 
 static uint64_t effective_step(const struct efs *fs)
 {
@@ -24,7 +24,7 @@ static uint64_t effective_step(const struct efs *fs)
 static void effective_set(struct efs *fs, uint64_t bytes)
 {
     struct efs_effective *e = &fs->budget->effective;
-    uint64_t fixed = fs->account.fixed_bytes, before = fs->account.budget_bytes;
+    uint64_t fixed = efs_account_fixed(&fs->account), before = fs->account.budget_bytes;
     uint64_t pools = bytes > fixed ? bytes - fixed : 0;
     e->is_reduced = bytes < fs->options.budget_bytes;
     e->bytes = fixed + pools / fs->arena.segment_bytes * fs->arena.segment_bytes;

@@ -15,19 +15,19 @@
 #include <errno.h>
 #include <pthread.h>
 
-/* Memory files that are taken though the store has fewer experts: each has a descriptor, and small experts would use up
- * all that the process may have. */
+/* Limit of memory files if the store has fewer experts: each has a descriptor, and small experts would use up the
+ * descriptors of the process. */
 #define FILES_LEAST 256u
 
 struct prealloc {
     struct efs *fs;
     /* guarded by efs.lock */
-    uint64_t full_bytes; /* memory for full experts that is still to be taken */
-    uint32_t files;      /* memory files taken; the next has the size of expert files % expert_count */
+    uint64_t full_bytes; /* still to be allocated for full experts */
+    uint32_t files;      /* memory files allocated; the next has the size of expert files % expert_count */
     bool over;
 };
 
-/* Lock held on entry and return, not meanwhile. false: there is no more to take. */
+/* Lock held on entry and return, released in between. false: all segments are allocated. */
 static bool prealloc_segment(struct prealloc *p)
 {
     struct efs *fs = p->fs;
@@ -67,15 +67,20 @@ static bool prealloc_memfile(struct prealloc *p)
         return false;
     p->full_bytes -= bytes;
     p->files++;
-    fs->account.full_bytes += bytes;
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL, bytes);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, bytes);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_UNTOUCHED, bytes);
     efs_unlock(fs);
     struct efs_memfile *memfile = efs_full_memfile_new(fs, bytes);
     bool whole = memfile && efs_memfile_populate(memfile) == 0;
     efs_lock(fs);
+    efs_account_release(&fs->account, EFS_ACCOUNT_UNTOUCHED, bytes);
+    efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, bytes);
+    efs_account_add_allocated(&fs->account, memfile ? bytes : 0);
     if (memfile)
         efs_full_put_memfile(fs, memfile);
     else
-        fs->account.full_bytes -= bytes;
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL, bytes);
     p->over = p->over || !whole;
     return true;
 }

@@ -14,9 +14,10 @@
 
 #include <errno.h>
 
-#define VALID_NS 20000000u      /* others take little in that time, and margins are left for it */
-#define FIRST_USE_NS 200000000u /* the same for who asks first, who may have waited for the lock since */
-#define UNUSED_NS 1000000000u   /* nobody asked for so long: not looked at until somebody does */
+#define VALID_NS 20000000u /* other processes allocate little in that time; margins cover it */
+#define FIRST_USE_NS                                                                                                   \
+    200000000u                /* the same for the first use after a reading: the caller may have waited for the lock */
+#define UNUSED_NS 1000000000u /* without use for that long, free memory is not read until the next use */
 
 static bool refill_is_stale(const struct efs_refill *s, uint64_t now, uint64_t after_ns)
 {
@@ -32,21 +33,21 @@ static bool refill_must_measure(const struct efs_refill *s)
     return now - asked < UNUSED_NS && refill_is_stale(s, now, VALID_NS);
 }
 
-/* With lock held: all that we may hold so that as much as this is left. What was promised and not touched yet is in no
- * count of the system's at all: memory that is being filled, and about a segment, see efs_refill_check_memory(). */
+/* With lock held: limit of the memory in use when `left` bytes are free. Memory without pages yet is in no count of the
+ * system: memory files that are being filled, and about a segment; see efs_refill_check_memory(). */
 static uint64_t refill_limit(const struct efs *fs, uint64_t used, int64_t left)
 {
-    uint64_t promised = fs->account.untouched_bytes + fs->arena.segment_bytes;
+    uint64_t promised = fs->account.bytes[EFS_ACCOUNT_UNTOUCHED] + fs->arena.segment_bytes;
     uint64_t have = used > promised ? used - promised : 0;
     if (left < 0)
         return have > (uint64_t)-left ? have - (uint64_t)-left : 0;
     return (uint64_t)left > UINT64_MAX - have ? UINT64_MAX : have + (uint64_t)left;
 }
 
-/* With lock held: what is held, but for what has gone and is counted still: it is in what is left. */
+/* With lock held: bytes in use, less those that were freed and are still counted: free memory includes them. */
 static uint64_t refill_used(const struct efs *fs)
 {
-    uint64_t used = efs_budget_used(fs), freed = atomic_load(&fs->account.freed_bytes);
+    uint64_t used = fs->account.used_bytes, freed = efs_account_freed(&fs->account);
     return used > freed ? used - freed : 0;
 }
 
@@ -57,7 +58,7 @@ static void refill_run(struct efs *fs, struct efs_refill *s, bool measure)
     unsigned count = 0, loads = 0;
     bool wanted = atomic_exchange(&fs->refill_wanted, false);
     uint64_t nodes = wanted ? efs_arena_nodes_with_memory(&fs->arena) : 0;
-    uint32_t freed = atomic_load(&s->frees); /* what comes free from here on makes another look */
+    uint32_t freed = atomic_load(&s->frees); /* memory freed from here on requires another reading */
     pthread_mutex_lock(&fs->lock);
     while (wanted && s->count + count < EFS_READY_SEGMENTS && efs_arena_choose(&fs->arena, nodes, &pending[count]))
         count++;
@@ -88,7 +89,7 @@ static void refill_run(struct efs *fs, struct efs_refill *s, bool measure)
         s->is_unused = true;
         atomic_store(&s->measured_ns, efs_now_ns());
         atomic_store(&s->frees_measured, freed);
-        /* what came or went meanwhile may be in what is left, or not: rather too much for a moment */
+        /* `left` may include changes since the first reading of `used`: use the larger value */
         used = refill_used(fs) > used ? refill_used(fs) : used;
         s->measured_bytes = left == INT64_MAX ? UINT64_MAX : refill_limit(fs, used, left);
         s->has_measured = true;
@@ -101,7 +102,7 @@ void efs_refill(struct efs *fs, uint64_t freed_bytes)
 {
     struct efs_refill *s = &fs->budget->refill;
     if (freed_bytes) {
-        atomic_fetch_add(&fs->account.freed_bytes, freed_bytes);
+        efs_account_add_freed(&fs->account, freed_bytes);
         atomic_fetch_add(&s->frees, 1);
     }
     if (!atomic_load(&fs->refill_wanted) && !refill_must_measure(s))
@@ -119,7 +120,7 @@ void efs_refill_measure(struct efs *fs)
     pthread_mutex_lock(&s->lock);
     refill_run(fs, s, true);
     pthread_mutex_unlock(&s->lock);
-    efs_lock(fs); /* what follows from it */
+    efs_lock(fs); /* run the retries that the reading requested */
     efs_unlock(fs);
 }
 
@@ -130,7 +131,8 @@ errint_t efs_refill_add_segment(struct efs *fs)
         return efs_defer_refill(fs);
     efs_arena_add(&fs->arena, &s->segments[0]);
     s->segments[0] = s->segments[--s->count];
-    fs->account.allocated_bytes += fs->arena.segment_bytes;
+    efs_account_charge(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
+    efs_account_add_allocated(&fs->account, fs->arena.segment_bytes);
     atomic_store(&fs->refill_wanted, true);
     return 0;
 }
@@ -145,7 +147,7 @@ errint_t efs_refill_check_memory(struct efs *fs, uint64_t bytes)
         return -EAGAIN;
     }
     s->is_unused = false;
-    /* what was promised and not touched yet is in no count at all: memory being filled, and about a segment */
-    uint64_t need = bytes + fs->account.untouched_bytes + fs->arena.segment_bytes;
+    /* memory without pages yet is in no count of the system: memory files being filled, and about a segment */
+    uint64_t need = bytes + fs->account.bytes[EFS_ACCOUNT_UNTOUCHED] + fs->arena.segment_bytes;
     return s->limit_bytes >= need && s->limit_bytes - need >= fs->account.allocated_bytes ? 0 : -ENOMEM;
 }

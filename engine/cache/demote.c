@@ -26,7 +26,7 @@ struct efs_demotion {
     bool running;
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
-    uint32_t expert, extent, extent_end; /* the one in work */
+    uint32_t expert, extent, extent_end; /* being demoted */
     unsigned tries;                      /* of that extent: critical sections that asked the system for memory */
     bool working, cancelled;             /* cancelled: it ends after the extent that is being made */
     struct efs_codec_scratch *scratch;   /* encoding needs more than the workers' own have */
@@ -140,7 +140,7 @@ static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32
     return at == UINT64_MAX ? NULL : fs->full->at[expert].memfile->data + at + efs_extent_begin(fs, extent);
 }
 
-/* Lock held: segments that stay whatever happens: the smallest chunk pool, or those with chunks that are held. */
+/* Lock held: segments that cannot be released: the minimum of the chunk pool, or those with pinned chunks. */
 static uint64_t segments_minimum_bytes(const struct efs *fs)
 {
     uint64_t held = 0;
@@ -149,7 +149,7 @@ static uint64_t segments_minimum_bytes(const struct efs *fs)
     return (held > fs->account.floor_segments ? held : fs->account.floor_segments) * fs->arena.segment_bytes;
 }
 
-/* Only where room is left beside it for what is held now, and for the largest expert at any time. */
+/* Fails if the budget then had no room for the memory that is pinned now, or for the largest expert. */
 static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 {
     uint64_t most = 0;
@@ -158,11 +158,11 @@ static bool demotion_reserve(struct efs *fs, uint64_t bytes)
             most = efs_memfile_bytes(fs, e);
     efs_lock(fs);
     uint64_t left = fs->account.budget_bytes, least = fs->account.floor_segments * fs->arena.segment_bytes;
-    uint64_t always = fs->account.fixed_bytes + bytes + least + most;
-    uint64_t now = fs->account.fixed_bytes + bytes + segments_minimum_bytes(fs) + efs_full_in_use_bytes(fs);
+    uint64_t fixed = efs_account_fixed(&fs->account) + bytes, always = fixed + least + most;
+    uint64_t now = fixed + segments_minimum_bytes(fs) + fs->account.bytes[EFS_ACCOUNT_FULL_PINNED];
     bool room = always <= left && now <= left;
     if (room) {
-        fs->account.fixed_bytes += bytes;
+        efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);
         efs_retry(fs, EFS_RETRY_BUDGET);
     }
     efs_unlock(fs);
@@ -172,11 +172,11 @@ static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 static void demotion_unreserve(struct efs *fs, uint64_t bytes)
 {
     efs_lock(fs);
-    fs->account.fixed_bytes -= bytes;
+    efs_account_release(&fs->account, EFS_ACCOUNT_FIXED, bytes);
     efs_unlock(fs);
 }
 
-/* Its buffers come with the first demotion, and count in the budget from then on. */
+/* The buffers are allocated for the first demotion, and counted in the budget from then on. */
 static bool demotion_alloc_buffers(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
@@ -200,8 +200,7 @@ static bool demotion_alloc_buffers(struct efs_demotion *d)
     return false;
 }
 
-/* false: there will be memory for it after this critical section, or it was not looked whether there is; to be tried
- * again. */
+/* false: retry, because memory is being freed, or free memory was not read yet. */
 static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 {
     struct efs *fs = d->fs;
@@ -211,8 +210,8 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
     errint_t rc = raw ? efs_extent_alloc(fs, extent, components) : -ENOENT;
-    bool retry =
-        rc == -EAGAIN && (fs->account.freeing_bytes != 0 || (fs->deferred.refill && d->tries++ < DEMOTION_TRIES));
+    bool retry = rc == -EAGAIN && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 ||
+                                   (fs->deferred.refill && d->tries++ < DEMOTION_TRIES));
     efs_unlock(fs);
     if (rc < 0)
         return !retry;
@@ -227,7 +226,7 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 
 /* ---- one expert after the other ---- */
 
-/* Lock held: the expert is through; what could not be made is lost when the full form goes. */
+/* Lock held: all extents of the expert are done; components that could not be made are lost with the full form. */
 static void demotion_finish(struct efs_demotion *d)
 {
     demotion_unpin(d->fs, d->expert);
@@ -248,7 +247,7 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     if (d->working && (d->extent == d->extent_end || d->cancelled)) {
         demotion_finish(d);
         efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have become smaller meanwhile */
-        efs_retry(fs, EFS_RETRY_LEASES); /* the full form may be wanted for another */
+        efs_retry(fs, EFS_RETRY_LEASES); /* its memory file may be needed for another expert */
         ended = true;
     }
     if (!d->working && d->count) {

@@ -43,7 +43,7 @@ static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
     return evicted == EFS_EVICTED_ONE;
 }
 
-/* The policy is told what has gone (efs_policy_set), and decides nothing meanwhile. */
+/* Evictions are reported to the policy (efs_policy_set), which decides nothing in between. */
 bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
     assert(!fs->extents->reclaiming);
@@ -80,14 +80,15 @@ static errint_t extent_alloc(struct efs *fs, uint32_t extent, unsigned component
 {
     struct efs_extent *x = &fs->extents->at[extent];
     enum efs_extent_state was = (enum efs_extent_state)x->state;
-    /* what it has already must not be evicted for the rest: it is in no list while it is LOADING, whatever the cache
-     * state is told of those who go for it */
+    /* its resident components must not be evicted for the missing ones: while it is LOADING it is in no list, also when
+     * evictions change the cache state */
     x->state = EFS_EXTENT_LOADING;
     efs_extent_delist(fs, extent);
     while (!extent_alloc_components(fs, x, components))
         if (!efs_extents_reclaim(fs, why)) {
             extent_free_components(fs, x, components);
-            bool others = fs->arena.used_bytes != 0 || fs->account.freeing_bytes != 0 || fs->deferred.refill;
+            bool others =
+                fs->arena.used_bytes != 0 || fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->deferred.refill;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;
@@ -100,7 +101,7 @@ errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components)
     return extent_alloc(fs, extent, components, EFS_LOAD_DEMAND);
 }
 
-/* The same in memory that is empty: nothing goes for it. */
+/* The same in empty memory: evicts nothing. */
 static errint_t extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned components)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -131,8 +132,7 @@ void efs_extent_loaded(struct efs *fs, uint32_t extent, unsigned components, err
         fs->extents->ready_count += x->resident == x->required;
     }
     efs_extent_load_ended(fs, extent, error);
-    /* one that waits is read again, and what was cancelled is kept because somebody has asked for it since, and comes
-     */
+    /* not for a QUEUED extent, which is read again, nor for a cancelled load that was requested since */
     if (error < 0 && error != -ECANCELED && kept && x->state != EFS_EXTENT_QUEUED)
         efs_cache_lost(fs, expert);
     efs_retry(fs, EFS_RETRY_IDLE);
@@ -145,7 +145,7 @@ void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error)
     efs_extent_enlist(fs, extent);
     bool read_on = error == 0 || error == -EAGAIN || error == -ECANCELED;
     if (x->waiters && read_on && !efs_extent_is_complete(x)) {
-        /* part of what is wanted is not there yet: read it as soon as there is room */
+        /* a required component is missing: it is read when memory is available */
         efs_extent_wait_for_memory(fs, extent);
     } else {
         efs_extent_complete_waiters(fs, x, error);
@@ -163,7 +163,7 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
         efs_record(fs, kind, expert, extent - efs_expert_extent_first(fs, expert), shard, begin_ns, end_ns);
 }
 
-/* Somebody has come for what is being loaded for nobody: its reads do not wait behind others any more. */
+/* A prefetch, read-ahead or warm load was requested: its reads become demand. */
 static void load_raise(struct efs *fs, struct efs_extent_load *load)
 {
     fs->extents->at[load->extent].unrequested = false;
@@ -175,7 +175,7 @@ static void load_raise(struct efs *fs, struct efs_extent_load *load)
     efs_defer_disk_changes(fs);
 }
 
-/* The load of an extent that nobody waits for. NULL: it is wanted, or not read. */
+/* The load of an extent without waiters. NULL: it has waiters, or is not being read. */
 static struct efs_extent_load *load_unrequested(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
@@ -203,7 +203,7 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
     efs_extent_load_put(fs, load);
 }
 
-/* On a worker, since who is told of errors may block. */
+/* On a worker, because the log callback may block. */
 static void load_fail(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_extent_load *load = EFS_CONTAINER(job, struct efs_extent_load, failed);
@@ -257,7 +257,7 @@ static void load_part_done(struct efs_extent_load *load, errint_t error)
 {
     if (error < 0 && error != -ECANCELED)
         load->error = error;
-    else if (error < 0) { /* a failed read is told, also if the other one was cancelled */
+    else if (error < 0) { /* the error of a failed read takes precedence over -ECANCELED of the other one */
         errint_t none = 0;
         atomic_compare_exchange_strong(&load->error, &none, error);
     }
@@ -326,11 +326,11 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
     }
     if (why != EFS_LOAD_READAHEAD && why != EFS_LOAD_PREFETCH && !x->scan_bytes)
         efs_retry(fs, EFS_RETRY_PREFAULT);
-    efs_retry(fs, EFS_RETRY_SEGMENTS); /* what went for it may have been the last of one that leaves */
+    efs_retry(fs, EFS_RETRY_SEGMENTS); /* an eviction for it may have emptied a retiring segment */
     return 0;
 }
 
-/* Never more than half of the pool's first segments ahead: what was read ahead must not push itself out. */
+/* Read-ahead is limited to half of the chunk pool, so that it does not evict itself. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
     if (fs->extents->waiting || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
@@ -427,7 +427,7 @@ void efs_extents_prefetch_cancel(struct efs *fs, uint32_t expert)
 void efs_extents_prefetch_drop(struct efs *fs, uint32_t expert)
 {
     for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
-        if (!fs->extents->at[i].prefetched) /* was there before, or was asked for since */
+        if (!fs->extents->at[i].prefetched) /* was resident before, or was requested since */
             continue;
         fs->extents->at[i].prefetched = false;
         efs_extent_evict_first(fs, i);

@@ -14,7 +14,7 @@
 static unsigned extent_protected_in_retiring(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];
-    /* one that waits for memory is queued for it, and moves when it was allocated */
+    /* a QUEUED extent moves after its memory was allocated */
     return x->refs == 0 && x->state == EFS_EXTENT_IDLE ? efs_extent_in_retiring(fs, x) & x->protected : 0;
 }
 
@@ -31,8 +31,8 @@ static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
     return true;
 }
 
-/* Lock held: the first of the list that is to move, EFS_NONE: none. Lists change with each that moves, so from their
- * start each time. */
+/* Lock held: the first extent of the list that has to move; EFS_NONE: none. Each move changes the lists, so the search
+ * starts at their beginning. */
 static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
 {
     uint32_t i = list->oldest;
@@ -41,14 +41,14 @@ static uint32_t move_find(const struct efs *fs, const struct efs_lru *list)
     return i;
 }
 
-/* Lock held: the next one begins to move; what finds no room goes. false: there is none. */
+/* Lock held: starts the next move; evicts components for which there is no room. false: there is none to move. */
 static bool move_next(struct efs *fs)
 {
     struct efs_extent_move *m = &fs->extents->move;
-    while (!fs->closing && fs->account.segments_retiring) {
-        efs_extents_drop_retiring(fs); /* also what its expert has lost with one that went */
+    while (!fs->closing && fs->account.bytes[EFS_ACCOUNT_RETIRING]) {
+        efs_extents_drop_retiring(fs); /* also those that an eviction made unprotected */
         uint32_t extent = move_find(fs, &fs->extents->protected);
-        if (extent == EFS_NONE) /* one that is kept in part */
+        if (extent == EFS_NONE) /* protected in part */
             extent = move_find(fs, &fs->extents->evictable);
         if (extent == EFS_NONE)
             return false;
@@ -56,7 +56,7 @@ static bool move_next(struct efs *fs)
         m->extent = extent;
         m->component = components & EFS_COMPONENT_E ? EFS_COMPONENT_E : EFS_COMPONENT_SM;
         fs->extents->at[extent].state = EFS_EXTENT_LOADING;
-        efs_extent_delist(fs, extent); /* it must not be evicted for itself */
+        efs_extent_delist(fs, extent); /* the allocation must not evict it */
         if (move_find_room(fs, m))
             return true;
         fs->extents->at[extent].state = EFS_EXTENT_IDLE;

@@ -35,7 +35,7 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waite
         efs_extent_load_raise(fs, extent);
         return false;
     }
-    bool uncached = fs->account.coded_retries && !waiter->long_term;
+    bool uncached = fs->coded_retrying && !waiter->long_term;
     errint_t rc = fs->closing            ? -ECANCELED
                   : uncached             ? -ENOMEM
                   : fs->extents->waiting ? -EAGAIN
@@ -91,7 +91,7 @@ static uint32_t queue_experts(const struct efs *fs, uint32_t *first)
 /*
  * The head of the queue gets no memory, and only a client that drops coded experts would free some. Loads the first
  * extent that finds memory. If none does, waiters without long-term references read uncached, and protected extents are
- * evicted for the others. If every coded expert lacks an extent, so that no client has one to drop, the first expert's
+ * evicted for the rest. If every coded expert lacks an extent, so that no client has one to drop, the first expert's
  * fetch fails and releases its extents.
  */
 static void queue_resolve_deadlock(struct efs *fs)
@@ -111,7 +111,7 @@ static void queue_resolve_deadlock(struct efs *fs)
     while (fs->extents->waiting && efs_extents_reclaim_protected(fs))
         if (queue_load_any(fs))
             return;
-    if (fs->extents->waiting == NULL || queue_experts(fs, &first) < fs->account.coded_experts)
+    if (fs->extents->waiting == NULL || queue_experts(fs, &first) < fs->coded_pinned)
         return;
     for (struct efs_extent **at = &fs->extents->waiting; *at;) {
         struct efs_extent *x = *at;
@@ -125,7 +125,7 @@ static void queue_resolve_deadlock(struct efs *fs)
     }
 }
 
-/* In order, as far as there is room. */
+/* In order, until one finds no memory. */
 void efs_extents_retry(struct efs *fs)
 {
     while (fs->extents->waiting) {

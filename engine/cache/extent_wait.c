@@ -11,7 +11,7 @@ static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, bo
         if (blocks[i]->data)
             fs->arena.segments[blocks[i]->segment].long_refs += hold ? 1u : -1u;
     if (fs->leases_waiting)
-        efs_retry(fs, EFS_RETRY_LEASES); /* what was to leave for them maybe cannot, or can */
+        efs_retry(fs, EFS_RETRY_LEASES); /* whether a retiring segment can be released may have changed */
 }
 
 void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
@@ -81,7 +81,7 @@ void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
     x->next_waiting = NULL;
     *fs->extents->waiting_tail = x;
     fs->extents->waiting_tail = &x->next_waiting;
-    if (fs->extents->long_refs) /* maybe nobody will say that there is more */
+    if (fs->extents->long_refs) /* if all references are long-term, no release will request this retry */
         efs_retry(fs, EFS_RETRY_EXTENTS);
 }
 
@@ -99,6 +99,6 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     bool loading = false;
     for (unsigned why = 0; why < EFS_LOADS; why++)
         loading |= extents->loads[why] != 0;
-    return extents->refs == extents->long_refs && !loading && !extents->move.busy && !fs->account.freeing_bytes &&
-           !fs->deferred.refill;
+    return extents->refs == extents->long_refs && !loading && !extents->move.busy &&
+           !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->deferred.refill;
 }

@@ -25,12 +25,11 @@ size_t efs_memfile_bytes(const struct efs *fs, uint32_t expert)
 
 /* ---- memory; lock held ---- */
 
-/* Its memory goes after the lock, and counts until then. */
+/* The memory is freed after the lock is released, and counted until then. */
 static void full_memfile_drop(struct efs *fs, struct efs_memfile *memfile)
 {
-    assert(fs->account.full_bytes >= memfile->bytes);
-    fs->account.full_bytes -= memfile->bytes;
-    fs->account.freeing_bytes += memfile->bytes;
+    efs_account_release(&fs->account, EFS_ACCOUNT_FULL, memfile->bytes);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_RETURNING, memfile->bytes);
     fs->deferred.memfile_bytes += memfile->bytes;
     EFS_DEFER(fs, memfiles, memfile);
 }
@@ -55,9 +54,11 @@ void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
     }
     memfile->next = fs->full->free;
     fs->full->free = memfile;
+    if (fs->account.used_bytes > fs->account.budget_bytes) /* it was reduced while the memory file was in use */
+        efs_retry(fs, EFS_RETRY_BUDGET);
 }
 
-/* Where in the list of free memfiles the best one of that size for the use hangs; *NULL: nowhere. */
+/* Where in the free list the best memory file of this size for this use is linked; *result is NULL if there is none. */
 static struct efs_memfile **full_find_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
     struct efs_memfile **found = NULL, **p = &fs->full->free;
@@ -148,9 +149,23 @@ bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
     return true;
 }
 
+/* Before the first lease or reader, and after the last. */
+static void full_pin_begin(struct efs *fs, const struct efs_full *f)
+{
+    if (!f->leases && !f->readers)
+        efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+}
+
+static void full_pin_end(struct efs *fs, const struct efs_full *f)
+{
+    if (!f->leases && !f->readers)
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+}
+
 void efs_full_copy_begin(struct efs *fs, uint32_t expert)
 {
     assert(fs->full->at[expert].state == EFS_FULL_READY);
+    full_pin_begin(fs, &fs->full->at[expert]);
     fs->full->copied_count += fs->full->at[expert].readers++ == 0;
 }
 
@@ -160,7 +175,8 @@ void efs_full_copy_end(struct efs *fs, uint32_t expert)
     if (--fs->full->at[expert].readers)
         return;
     fs->full->copied_count--;
-    efs_retry(fs, EFS_RETRY_BUDGET); /* it may have become smaller meanwhile */
+    full_pin_end(fs, &fs->full->at[expert]);
+    efs_retry(fs, EFS_RETRY_BUDGET); /* it may have been reduced during the copy */
     efs_retry(fs, EFS_RETRY_LEASES);
 }
 
@@ -182,6 +198,7 @@ void efs_full_lease(struct efs *fs, uint32_t expert)
 {
     struct efs_full_pool *pool = fs->full;
     struct efs_full *f = &pool->at[expert];
+    full_pin_begin(fs, f);
     if (f->leases++ == 0) {
         pool->leased_count++;
         pool->leased_bytes += f->memfile->bytes;
@@ -201,6 +218,7 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
     pool->leased_count--;
     pool->leased_bytes -= f->memfile->bytes;
     pool->leased_evictable_bytes -= f->protected ? 0 : f->memfile->bytes;
+    full_pin_end(fs, f);
     *fd = efs_memfile_take_fd(f->memfile);
     return true;
 }
@@ -208,16 +226,6 @@ bool efs_full_unlease(struct efs *fs, uint32_t expert, int *fd)
 bool efs_full_any_in_use(const struct efs *fs)
 {
     return efs_full_in_use_beyond(fs, 0);
-}
-
-uint64_t efs_full_in_use_bytes(const struct efs *fs)
-{
-    uint64_t bytes = 0;
-    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
-        const struct efs_full *f = &fs->full->at[e];
-        bytes += f->state == EFS_FULL_FILLING || f->leases || f->readers ? efs_memfile_bytes(fs, e) : 0;
-    }
-    return bytes;
 }
 
 bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased)
@@ -232,7 +240,8 @@ void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *wait
     f->state = EFS_FULL_FILLING;
     f->waiters = waiter;
     fs->full->filling_count++;
-    fs->account.untouched_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));
+    efs_account_charge(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
 }
 
 struct efs_full_waiter *efs_full_join(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter)
@@ -250,9 +259,8 @@ struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct 
     struct efs_full_waiter *waiters = f->waiters;
     assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile);
     assert(fs->full->filling_count > 0);
-    assert(!fresh || fs->account.untouched_bytes >= efs_memfile_bytes(fs, expert));
-    fs->account.untouched_bytes -= fresh ? efs_memfile_bytes(fs, expert) : 0;
-    fs->account.allocated_bytes += fresh ? efs_memfile_bytes(fs, expert) : 0;
+    efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));
+    efs_account_release(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
     fs->full->filling_count--;
     f->waiters = NULL;
     f->state = memfile ? EFS_FULL_READY : EFS_FULL_NONE;
@@ -266,7 +274,7 @@ struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct 
 
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats)
 {
-    stats->full_pool_bytes = fs->account.full_bytes + fs->account.freeing_bytes;
+    stats->full_pool_bytes = fs->account.bytes[EFS_ACCOUNT_FULL] + fs->account.bytes[EFS_ACCOUNT_RETURNING];
     stats->full_experts = fs->full->ready_count;
     stats->leased_bytes = fs->full->leased_bytes;
     stats->leased_experts = fs->full->leased_count;
@@ -314,11 +322,16 @@ void efs_full_destroy(struct efs *fs)
     if (!fs->full->at)
         return;
     efs_lock(fs);
-    for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (fs->full->at[e].memfile)
-            full_memfile_drop(fs, fs->full->at[e].memfile);
+    for (uint32_t e = 0; e < fs->store->expert_count; e++) {
+        struct efs_full *f = &fs->full->at[e];
+        if (!f->memfile)
+            continue;
+        if (f->leases || f->readers) /* the store is closed before its experts are released */
+            efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, f->memfile->bytes);
+        full_memfile_drop(fs, f->memfile);
+    }
     efs_full_drop_free_memfiles(fs, UINT64_MAX);
-    assert(fs->account.full_bytes == 0);
+    assert(fs->account.bytes[EFS_ACCOUNT_FULL] == 0);
     efs_unlock(fs);
     efs_memfiles_close(&fs->full->memfiles);
     free(fs->full->at);

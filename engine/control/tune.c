@@ -35,14 +35,14 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     struct efs_memory memory;
     efs_memory(&memory);
     efs_lock(fs);
-    uint64_t used = efs_budget_used(fs);
+    uint64_t used = fs->account.used_bytes;
     if (automatic) /* the pools' memory counts as free; efs_auto_budget() takes half of free memory */
-        bytes += (used - fs->account.fixed_bytes) / 2;
+        bytes += (used - efs_account_fixed(&fs->account)) / 2;
     efs_unlock(fs);
     if (!automatic && (rc = efs_budget_check(fs, bytes, used, err)) < 0)
         return rc;
     efs_lock(fs);
-    uint64_t floor = fs->account.fixed_bytes + fs->arena.segment_bytes;
+    uint64_t floor = efs_account_fixed(&fs->account) + fs->arena.segment_bytes;
     if (automatic && bytes < floor && floor <= memory.limit_bytes)
         bytes = floor;
     if (bytes < floor) {

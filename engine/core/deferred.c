@@ -4,6 +4,7 @@
 
 #include "container.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #define QUEUED_RETRIES (1u << EFS_RETRY_LEASES | 1u << EFS_RETRY_CODED)
@@ -95,7 +96,7 @@ static void deferred_submit(struct efs *fs, const struct efs_deferred *d)
 /* No lock. */
 static void deferred_run(struct efs *fs, const struct efs_deferred *d)
 {
-    if (d->memfiles.head) /* before others are made */
+    if (d->memfiles.head) /* before new ones are allocated */
         fs->hooks->free_memfiles(fs, d->memfiles.head);
     deferred_submit(fs, d);
     if (d->fills.head || d->fetches.head)
@@ -108,7 +109,15 @@ void efs_lock(struct efs *fs)
 {
     fs->hooks->refill(fs, 0);
     pthread_mutex_lock(&fs->lock);
-    fs->refill_failed = false; /* who asks in this critical section is told at its end what came of it */
+    fs->refill_failed = false; /* reports failures of this critical section only */
+}
+
+/* Releases the lock, after all retries have run. */
+static void deferred_release_lock(struct efs *fs)
+{
+    assert(efs_account_adds_up(&fs->account, (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes));
+    assert(efs_account_is_within_budget(&fs->account, fs->arena.segment_bytes));
+    pthread_mutex_unlock(&fs->lock);
 }
 
 /* Lock held on entry. true: it is held again, because memory was freed or a queue has advanced: retries may be pending.
@@ -117,17 +126,18 @@ static bool deferred_unlock(struct efs *fs)
 {
     deferred_run_retries(fs);
     if (!fs->deferred.any) {
-        pthread_mutex_unlock(&fs->lock);
+        deferred_release_lock(fs);
         return false;
     }
     const struct efs_deferred d = fs->deferred;
     efs_deferred_init(&fs->deferred);
-    fs->deferred.retries = d.retries; /* queues that another thread starts, or this one below */
+    fs->deferred.retries =
+        d.retries; /* only queued ones are left: another thread starts the queues, or this one below */
     bool relock = d.from_queues || d.memfiles.head || d.refill;
     fs->queues_start |= d.from_queues;
     if (relock)
-        efs_in_flight_begin(fs); /* all that begins may have ended when we come back */
-    pthread_mutex_unlock(&fs->lock);
+        efs_in_flight_begin(fs); /* all other operations may end before the lock is taken again */
+    deferred_release_lock(fs);
     deferred_run(fs, &d);
     if (!relock)
         return false;
@@ -135,8 +145,7 @@ static bool deferred_unlock(struct efs *fs)
     pthread_mutex_lock(&fs->lock);
     if (d.from_queues)
         fs->queues_start = false;
-    fs->account.freeing_bytes -= d.memfile_bytes;
-    atomic_fetch_sub(&fs->account.freed_bytes, d.memfile_bytes);
+    efs_account_release_freed(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
     if (d.memfiles.head || d.refill) {
         efs_retry(fs, EFS_RETRY_EXTENTS);
         efs_retry(fs, EFS_RETRY_LEASES);
@@ -171,7 +180,8 @@ static void deferred_blocking_run(struct efs_job *job, struct efs_codec_scratch 
     efs_in_flight_end(fs);
 }
 
-/* Lock held: what may block stays for whoever leaves the lock next, a worker at the latest. */
+/* Lock held: takes the work that cannot block. The rest is run by the next thread that releases the lock with
+ * efs_unlock(), at the latest by a worker. */
 static struct efs_deferred deferred_take_nonblocking(struct efs *fs)
 {
     struct efs_deferred *left = &fs->deferred;
@@ -195,6 +205,6 @@ void efs_unlock_completion(struct efs *fs)
 {
     deferred_run_retries(fs);
     const struct efs_deferred d = deferred_take_nonblocking(fs);
-    pthread_mutex_unlock(&fs->lock);
+    deferred_release_lock(fs);
     deferred_submit(fs, &d);
 }

@@ -53,6 +53,8 @@ struct efs {
     bool closing;
     bool budget_auto;                       /* budget=auto */
     uint32_t leases_waiting, coded_waiting; /* waiters for room */
+    uint32_t coded_pinned;                  /* coded experts that clients hold or that are being loaded for it */
+    uint32_t coded_retrying;                /* of these, retries after -ENOMEM: readers bypass the chunk pool */
     struct efs_arena arena;                 /* memory of the chunk pool */
     struct efs_account account;
 

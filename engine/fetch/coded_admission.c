@@ -10,44 +10,45 @@
 
 #include <errno.h>
 
-#define CODED_BATCH_MAX 64u /* experts that begin as one batch */
+#define CODED_BATCH_MAX 64u /* experts admitted in one critical section */
 
-/* Lock held: what it takes of the room for coded experts. One that others hold takes nothing: it is the same memory. */
+/* Lock held: bytes that the item adds to the pinned coded experts: 0 if its expert is pinned already. */
 static uint64_t coded_added_bytes(const struct efs *fs, const struct efs_request_item *item)
 {
     return fs->leases->coded_pins[item->expert] ? 0 : item->bytes;
 }
 
 /*
- * Lock held: is there room for the first that waits? A request's coded experts are handed out all or none, so that two
- * requests never wait for each other's; one that is too large for that has the others wait until all of it was there.
+ * Lock held: whether the head of the queue can be admitted. The coded experts of a request are admitted all or none, so
+ * that two requests never wait for each other. A request above the limit is admitted when nothing is pinned; the
+ * requests behind it wait until all of its experts were admitted.
  */
 static bool coded_has_room(const struct efs *fs, const struct efs_request_item *first)
 {
     uint64_t bytes = coded_added_bytes(fs, first);
     const struct efs_request_item *i = first->next_waiting;
     for (; i && i->request == first->request && !first->request->begun;
-         i = i->next_waiting) /* they follow each other */
+         i = i->next_waiting) /* items of a request are adjacent */
         bytes += coded_added_bytes(fs, i);
-    return bytes == 0 || fs->closing || fs->account.coded_bytes == 0 ||
-           fs->account.coded_bytes + bytes <= efs_budget_coded(fs);
+    uint64_t pinned = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
+    return bytes == 0 || fs->closing || pinned == 0 || pinned + bytes <= efs_budget_coded(fs);
 }
 
 /* Lock held. */
 static void coded_pin(struct efs *fs, const struct efs_request_item *item)
 {
     if (fs->leases->coded_pins[item->expert]++ == 0) {
-        fs->account.coded_bytes += item->bytes;
-        fs->account.coded_experts++;
+        efs_account_charge(&fs->account, EFS_ACCOUNT_CODED_PINNED, item->bytes);
+        fs->coded_pinned++;
     }
 }
 
 void efs_coded_unpin(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     if (--fs->leases->coded_pins[expert] == 0) {
-        fs->account.coded_bytes -= bytes;
-        fs->account.coded_experts--;
-        efs_retry(fs, EFS_RETRY_EXTENTS); /* of those that are left maybe none has all that it needs */
+        efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, bytes);
+        fs->coded_pinned--;
+        efs_retry(fs, EFS_RETRY_EXTENTS); /* maybe no remaining expert has all of its extents */
     }
     efs_retry(fs, EFS_RETRY_LEASES);
     efs_retry(fs, EFS_RETRY_CODED);
@@ -55,8 +56,8 @@ void efs_coded_unpin(struct efs *fs, uint32_t expert, uint64_t bytes)
 
 void efs_coded_stats(const struct efs *fs, struct efs_stats *stats)
 {
-    stats->coded_bytes = fs->account.coded_bytes;
-    stats->coded_experts = fs->account.coded_experts;
+    stats->coded_bytes = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
+    stats->coded_experts = fs->coded_pinned;
 }
 
 void efs_coded_enqueue(struct efs *fs, struct efs_request_item *item)
@@ -78,7 +79,7 @@ void efs_coded_requeue(struct efs *fs, struct efs_request_item *item)
 static void coded_start(struct efs *fs, struct efs_request_item *item, bool from_queue)
 {
     coded_pin(fs, item);
-    fs->account.coded_retries += item->retries != 0;
+    fs->coded_retrying += item->retries != 0;
     fs->deferred.from_queues |= from_queue;
     EFS_DEFER(fs, fetches, item->fetch);
 }

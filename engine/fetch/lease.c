@@ -17,9 +17,9 @@
 #include <string.h>
 #include <sys/types.h>
 
-#define RETRY_MAX 64u /* leases of the line that begin in one turn */
+#define RETRY_MAX 64u /* queued leases that start in one critical section */
 
-struct efs_lease { /* one an expert: all leases on it are counted in struct efs_full */
+struct efs_lease { /* one for each expert: struct efs_full counts its leases */
     struct efs *fs;
     uint32_t expert;
 };
@@ -32,7 +32,7 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, v
     return w;
 }
 
-/* ---- filled, and told ---- */
+/* ---- filled, answered ---- */
 
 /* Lock held: one more lease on a READY expert. */
 static void lease_get(struct efs *fs, uint32_t expert)
@@ -53,7 +53,7 @@ void efs_lease_answer(struct efs *fs, struct efs_full_waiter *answers)
     }
 }
 
-/* Lock held: what became of it is told after the lock. */
+/* Lock held: the waiter is called after the lock is released. */
 static void lease_defer_answer(struct efs *fs, struct efs_full_waiter *w, errint_t error)
 {
     w->error = error;
@@ -62,7 +62,7 @@ static void lease_defer_answer(struct efs *fs, struct efs_full_waiter *w, errint
     EFS_DEFER(fs, answers, w);
 }
 
-/* The expert was brought, or not. */
+/* The load of an expert has completed, or failed. */
 static void lease_filled(struct efs_fetch *fetch)
 {
     struct efs *fs = fetch->fs;
@@ -73,6 +73,7 @@ static void lease_filled(struct efs_fetch *fetch)
     if (fresh)
         fetch->memfile->populated = error == 0;
     struct efs_full_waiter *waiters = efs_full_filled(fs, fetch->expert, error == 0 ? fetch->memfile : NULL, fresh);
+    efs_account_add_allocated(&fs->account, fresh ? fetch->memfile->bytes : 0);
     if (error < 0) {
         efs_full_put_memfile(fs, fetch->memfile);
         efs_cache_lost_full(fs, fetch->expert);
@@ -81,11 +82,11 @@ static void lease_filled(struct efs_fetch *fetch)
         next = w->next_waiter;
         if (error == 0)
             lease_get(fs, fetch->expert);
-        if (error == 0 && next) /* all but one came while it was being filled */
+        if (error == 0 && next) /* all except one joined the fill */
             efs_count(&fs->stats, leases_shared, 1);
         lease_defer_answer(fs, w, error);
     }
-    efs_retry(fs, EFS_RETRY_LEASES); /* an error, or an expert that nobody waited for, left room */
+    efs_retry(fs, EFS_RETRY_LEASES); /* after an error, or without waiters, memory is available */
     if (error == 0 && fetch->from_disk)
         efs_count(&fs->stats, leases_m, 1);
     else if (error == 0)
@@ -94,9 +95,9 @@ static void lease_filled(struct efs_fetch *fetch)
     free(fetch);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
-/* Lock held: a place for the expert, which is to be brought. Else -errno, and nothing has changed. */
+/* Lock held: reserves a memory file for the expert and defers its fill. On error nothing has changed. */
 static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from_queue)
 {
     enum efs_memfile_kind use = w->use == EFS_MEMFILE_PRIVATE ? fs->leases->last_use : w->use;
@@ -111,16 +112,16 @@ static errint_t lease_admit(struct efs *fs, struct efs_full_waiter *w, bool from
     return 0;
 }
 
-/* Lock held: somebody will make room. Who opens a file does without where coded experts are in the way: it can be
- * read, and who holds them may be the one who opens. */
+/* Lock held: whether a release will make room. An open of a file does not wait for coded experts: the file can be read
+ * without a lease, and the process that opens it may hold them. */
 static bool lease_may_wait(const struct efs *fs, const struct efs_full_waiter *w)
 {
-    bool held = efs_full_any_in_use(fs) || (w->use != EFS_MEMFILE_EXPORTED && fs->account.coded_experts);
+    bool held = efs_full_any_in_use(fs) || (w->use != EFS_MEMFILE_EXPORTED && fs->coded_pinned);
     return fs->options.lease_wait && !fs->closing && held;
 }
 
-/* Lock held: it is answered, joins others or is brought: 0. -EAGAIN: there is no room, it has to wait; -EBUSY: for a
- * moment. */
+/* Lock held: 0: the waiter is answered, has joined a fill or has started one. -EAGAIN: no room, it has to be queued;
+ * -EBUSY: the same, and memory is being freed. */
 static errint_t lease_try(struct efs *fs, struct efs_full_waiter *w, bool from_queue)
 {
     const struct efs_full *f = efs_full_of(fs, w->expert);
@@ -148,7 +149,7 @@ static errint_t lease_try(struct efs *fs, struct efs_full_waiter *w, bool from_q
     return 0;
 }
 
-/* Lock held: it waits for room, in line. */
+/* Lock held: appends to the queue for room. */
 static void lease_enqueue(struct efs *fs, struct efs_full_waiter *w, bool is_temporary)
 {
     w->next = NULL;
@@ -185,7 +186,7 @@ void efs_leases_cancel(struct efs *fs, efs_waiter_cancelled_fn *waiter_cancelled
         fs->leases->queue_tail = &(*fs->leases->queue_tail)->next;
 }
 
-/* This one of the line gets room, or is answered: it leaves the line. false: it waits on. */
+/* Removes the waiter from the queue if it gets room or is answered. false: it stays queued. */
 static bool queue_try(struct efs *fs, struct efs_full_waiter **at)
 {
     struct efs_full_waiter *w = *at, *behind = w->next;
@@ -208,16 +209,16 @@ void efs_leases_retry(struct efs *fs)
         if (!queue_try(fs, &fs->leases->queue))
             break;
     }
-    /* who opens a file does not wait for coded experts to be dropped, nor for who does */
-    for (struct efs_full_waiter **at = &fs->leases->queue; fs->account.coded_experts && *at;)
+    /* opens wait neither for coded experts to be dropped, nor for requests ahead of them that do */
+    for (struct efs_full_waiter **at = &fs->leases->queue; fs->coded_pinned && *at;)
         if ((*at)->use != EFS_MEMFILE_EXPORTED || !queue_try(fs, at))
             at = &(*at)->next;
 }
 
-/* ---- beginning, without lock ---- */
+/* ---- start of fills, without lock ---- */
 
-/* The memory file gets its size and its pages, the header of the expert's file, and zeros after its end. -ENOMEM: there
- * are no pages. */
+/* Sets the size of the memory file, allocates its pages, writes the header of the expert's file and zeros after its
+ * end. -ENOMEM: no pages. */
 static errint_t fill_prepare(struct efs_fetch *fetch)
 {
     const struct efs_view *view = &fetch->fs->view;
@@ -231,15 +232,17 @@ static errint_t fill_prepare(struct efs_fetch *fetch)
     return 0;
 }
 
-/* There is no memory to begin with. Room that there is in the budget is not tried again at once: it would not help. */
+/* The system has no memory for the fill. Does not retry at once, because the budget had room. */
 static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
 {
     efs_lock(fs);
     struct efs_full_waiter *waiters = efs_full_filled(fs, expert, NULL, fresh);
+    efs_account_add_allocated(&fs->account,
+                              memfile && fresh ? memfile->bytes : 0); /* a part of its pages may be allocated */
     if (memfile)
         efs_full_put_memfile(fs, memfile);
     else
-        fs->account.full_bytes -= efs_memfile_bytes(fs, expert);
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL, efs_memfile_bytes(fs, expert));
     efs_cache_lost_full(fs, expert);
     for (struct efs_full_waiter *w = waiters, *next; w; w = next) {
         next = w->next_waiter;
@@ -251,7 +254,7 @@ static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfi
     efs_unlock(fs);
 }
 
-/* NULL: it has failed. */
+/* NULL: failed, and answered or queued. */
 static struct efs_fetch *fill_new(struct efs *fs, const struct efs_full_waiter *w)
 {
     struct efs_memfile *memfile = w->memfile;
@@ -273,7 +276,7 @@ void efs_lease_fill_all(struct efs *fs, struct efs_full_waiter *fills, struct ef
 {
     struct efs_fetch *all = NULL, **tail = &all;
     for (struct efs_full_waiter *w = fills, *next; w; w = next) {
-        next = w->next; /* of one that failed w may be gone */
+        next = w->next; /* a failed fill may free w */
         *tail = fill_new(fs, w);
         tail = *tail ? &(*tail)->next : tail;
     }
@@ -282,7 +285,7 @@ void efs_lease_fill_all(struct efs *fs, struct efs_full_waiter *fills, struct ef
         efs_fetch_submit(fs, all);
 }
 
-/* While it is leased an expert stays where it is: no lock is needed to see that. */
+/* A leased expert keeps its memory file, so no lock is needed. */
 static struct efs_memfile *lease_memfile(const struct efs_lease *lease)
 {
     return efs_full_of(lease->fs, lease->expert)->memfile;
@@ -327,7 +330,7 @@ void efs_lease_release(struct efs_lease *lease)
     bool last = efs_full_unlease(fs, lease->expert, &fd);
     efs_cache_release(fs, lease->expert);
     if (last) {
-        efs_retry(fs, EFS_RETRY_BUDGET);  /* it may have become smaller meanwhile */
+        efs_retry(fs, EFS_RETRY_BUDGET);  /* it may have been reduced during the lease */
         efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
         efs_retry(fs, EFS_RETRY_LEASES);
     }

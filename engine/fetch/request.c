@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define RETRIES_MAX 8               /* times that a coded expert is begun again which found no memory */
-#define DEADLOCK_CHECK_NS 200000000 /* without anything new, before a wait asks whether anything can come */
+#define RETRIES_MAX 8               /* retries of a coded expert after -ENOMEM */
+#define DEADLOCK_CHECK_NS 200000000 /* without an event, before a wait checks for a deadlock */
 
-/* ---- what there is to tell ---- */
+/* ---- reported items ---- */
 
 static bool request_any_loading(const struct efs_request *request)
 {
@@ -27,7 +27,7 @@ static bool request_any_loading(const struct efs_request *request)
     return false;
 }
 
-/* Lock held: an item that is here or failed, and was not told yet; NULL: there is none. */
+/* Lock held: an item that is READY or FAILED and was not reported yet; NULL: none. */
 static struct efs_request_item *request_next_unreported(struct efs_request *request)
 {
     for (uint32_t i = 0; i < request->count; i++) {
@@ -38,7 +38,7 @@ static struct efs_request_item *request_next_unreported(struct efs_request *requ
     return NULL;
 }
 
-/* Lock held: is the event readable when waiting would not wait? */
+/* Lock held: the event is readable when a wait would return at once. */
 static void request_update_event(struct efs_request *request)
 {
     if (request->event.fd >= 0)
@@ -73,7 +73,7 @@ void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
     atomic_fetch_and(&fs->leases->preloading[expert], (uint8_t) ~(1u << form));
 }
 
-/* What an item holds is given back. It was READY, or is told just now. */
+/* Releases the lease or the fetch of an item that was READY or has just completed. */
 static void item_release(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
 {
     if (lease)
@@ -88,7 +88,7 @@ static void item_release(struct efs *fs, struct efs_lease *lease, struct efs_fet
     free(fetch);
 }
 
-/* An item for another process is here, and its own until it is dropped; or it failed. */
+/* An item of another process is READY, and is held until it is dropped; or it failed. */
 static void item_export(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
@@ -105,7 +105,7 @@ static void item_export(struct efs_request_item *item, errint_t error, struct ef
     efs_request_unref(request);
 }
 
-/* An item is here, or failed. */
+/* An item is READY, or failed. */
 static void item_done(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
@@ -141,14 +141,14 @@ void efs_item_leased(void *arg, errint_t error, struct efs_lease *lease)
     item_done(arg, error, lease);
 }
 
-/* Others' chunks lay where its own had to go: it gives back what it has got, and waits for its turn once more. */
+/* Pinned chunks left no room for the expert: releases its extents and queues it again. */
 static bool item_retry(struct efs *fs, struct efs_request_item *item)
 {
     bool again = item->fetch->error == -ENOMEM && item->retries < RETRIES_MAX;
     if (!again && !item->retries)
         return false;
     efs_lock(fs);
-    fs->account.coded_retries -= item->retries != 0;
+    fs->coded_retrying -= item->retries != 0;
     if (again) {
         item->retries++;
         item->fetch->error = 0;
@@ -263,7 +263,7 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
         item->lease = NULL;
         item->fetch = NULL;
     }
-    item->state = EFS_ITEM_DROPPED; /* one that is coming is let go when it arrives */
+    item->state = EFS_ITEM_DROPPED; /* an item that is loading is released when it completes */
     pthread_cond_broadcast(&request->changed);
     request_update_event(request);
     pthread_mutex_unlock(&request->lock);

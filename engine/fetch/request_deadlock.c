@@ -9,15 +9,15 @@
 #include "full.h"
 #include "lease.h"
 
-/* All that one wants to hold at once. */
+/* Experts that one request, or one caller by its arg, holds and waits for. */
 struct claim {
     uint64_t coded_bytes, full_bytes;
     uint32_t coded_count;
-    uint32_t coded_loaded, full_loaded; /* that one has */
-    bool waits;                         /* some of it for room */
+    uint32_t coded_loaded, full_loaded; /* loaded or being loaded */
+    bool waits;                         /* an item waits for room */
 };
 
-/* efs.lock held: the item that waits for room in line, by itself or by its arg; NULL: none does. */
+/* efs.lock held: the queued item that is `key`, or has it as arg; NULL: none. */
 static const struct efs_request_item *waiting_item(const struct efs *fs, const void *key)
 {
     for (const struct efs_request_item *i = fs->leases->coded_waiting; i; i = i->next_waiting)
@@ -40,27 +40,28 @@ static void claim_add(const struct efs *fs, struct claim *claim, const struct ef
     claim->coded_loaded += coded && !waits;
     claim->full_loaded += !coded && !waits;
     claim->full_bytes += coded ? 0 : efs_memfile_bytes(fs, item->expert);
-    /* what others hold coded is there already, and comes when it is its turn */
+    /* an expert that is pinned coded is resident: its item is admitted in its turn */
     claim->waits |= waits && !(coded && fs->leases->coded_pins[item->expert]);
 }
 
-/* efs.lock held: it has all that anybody holds, and nothing comes free by itself. */
+/* efs.lock held: the claim holds all pinned experts, and no memory is being freed. */
 static bool claim_is_sole_holder(const struct efs *fs, const struct claim *claim)
 {
-    return claim->coded_loaded + claim->full_loaded > 0 && claim->coded_loaded >= fs->account.coded_experts &&
+    return claim->coded_loaded + claim->full_loaded > 0 && claim->coded_loaded >= fs->coded_pinned &&
            !efs_full_in_use_beyond(fs, claim->full_loaded) && efs_extents_only_long_refs(fs) &&
            !efs_budget_is_retiring(fs);
 }
 
-/* efs.lock held: it waits, and cannot get all, whoever else lets go, or nobody else can. A coded expert by itself
- * always comes. */
+/* efs.lock held: the claim waits, and exceeds the budget even without other holders, or is the only holder. A single
+ * coded expert always gets room. */
 static bool claim_is_deadlocked(const struct efs *fs, const struct claim *claim)
 {
     uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;
     if (claim->coded_bytes > chunks)
         chunks = claim->coded_bytes;
     bool coded = claim->coded_count > 1 && claim->coded_bytes > efs_budget_coded(fs);
-    bool full = claim->full_bytes && fs->account.fixed_bytes + chunks + claim->full_bytes > fs->account.budget_bytes;
+    bool full =
+        claim->full_bytes && efs_account_fixed(&fs->account) + chunks + claim->full_bytes > fs->account.budget_bytes;
     return claim->waits && (coded || full || claim_is_sole_holder(fs, claim));
 }
 

@@ -82,11 +82,9 @@ static bool reserve_for_measuring(struct efs *fs)
 {
     efs_lock(fs);
     bool room =
-        efs_budget_used(fs) + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->account.budget_bytes && !fs->closing;
-    if (room) {
-        fs->account.fixed_bytes += MEASURE_BYTES;
-        fs->account.measuring_bytes += MEASURE_BYTES;
-    }
+        fs->account.used_bytes + MEASURE_SHARE * (uint64_t)MEASURE_BYTES <= fs->account.budget_bytes && !fs->closing;
+    if (room)
+        efs_account_charge(&fs->account, EFS_ACCOUNT_MEASURING, MEASURE_BYTES);
     efs_unlock(fs);
     return room;
 }
@@ -100,8 +98,7 @@ static bool profile_measure(struct efs_plan_thread *s, struct efs_profile *profi
         return false;
     errint_t rc = efs_profile_measure(fs->store, fs->options.workers, MEASURE_SECONDS, profile, &err);
     efs_lock(fs);
-    fs->account.fixed_bytes -= MEASURE_BYTES;
-    fs->account.measuring_bytes -= MEASURE_BYTES;
+    efs_account_release(&fs->account, EFS_ACCOUNT_MEASURING, MEASURE_BYTES);
     efs_unlock(fs);
     if (rc < 0)
         efs_log(fs, EFS_LOG_WARNING, "the machine was not measured: %s", err.text);
@@ -354,7 +351,7 @@ static bool has_drifted(struct efs_plan_thread *s)
 /* Leases wait for room, or memory held since before the budget was reduced exceeds it. */
 static bool is_over_budget(const struct efs *fs)
 {
-    return fs->leases_waiting || efs_budget_used(fs) > fs->account.budget_bytes;
+    return fs->leases_waiting || fs->account.used_bytes > fs->account.budget_bytes;
 }
 
 static void shrink_and_retry_leases(struct efs *fs)

@@ -144,7 +144,7 @@ static uint64_t prefetcher_memory(const struct efs *fs)
 static errint_t prefetcher_enable(struct efs *fs, struct efs_prefetch *queue, struct efs_error *err)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
-    uint64_t bytes = prefetcher_memory(fs), floor = fs->account.fixed_bytes + bytes + fs->arena.segment_bytes;
+    uint64_t bytes = prefetcher_memory(fs), floor = efs_account_fixed(&fs->account) + bytes + fs->arena.segment_bytes;
     if (fs->options.budget_bytes < floor)
         return efs_fail(err, -ENOMEM, "prefetch takes %llu MiB: it needs budget=%lluM or more",
                         (unsigned long long)(bytes >> 20), (unsigned long long)((floor + (1u << 20) - 1) >> 20));
@@ -155,7 +155,7 @@ static errint_t prefetcher_enable(struct efs *fs, struct efs_prefetch *queue, st
     pf->on = true;
     pf->memory_bytes = bytes;
     pf->predictor_most_bytes = predictor_bytes(fs->options.budget_bytes);
-    fs->account.fixed_bytes += bytes;
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);
     return 0;
 }
 
@@ -171,8 +171,8 @@ static struct efs_prefetch *prefetcher_disable(struct efs *fs)
             efs_extents_prefetch_drop(fs, pf->prefetched[i]);
     pf->queue = NULL;
     pf->on = false;
-    fs->account.fixed_bytes -= pf->memory_bytes;
-    fs->account.prefetch_bytes = 0;
+    efs_account_release(&fs->account, EFS_ACCOUNT_FIXED, pf->memory_bytes);
+    efs_budget_set_prefetch(fs, 0);
     pf->memory_bytes = 0;
     return queue;
 }

@@ -176,7 +176,7 @@ static void prune_prefetched(struct efs *fs)
 static bool engine_is_idle(const struct efs *fs)
 {
     return efs_extents_are_idle(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
-           fs->account.segments_retiring == 0;
+           fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
 }
 
 #define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */
@@ -275,13 +275,12 @@ void efs_prefetcher_update_share(struct efs *fs)
 {
     struct efs_prefetcher *pf = fs->prefetcher;
     uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
-    uint64_t available = budget > fs->account.fixed_bytes ? budget - fs->account.fixed_bytes : 0;
     /* without a share prefetch uses free and evictable memory, at most a segment */
     bool has = efs_governor_has_share(&pf->governor);
     struct efs_prefetch_config caps;
     if (budget == pf->budget_bytes && has == pf->has_share)
         return;
-    efs_governor_caps(&pf->governor, available, pf->expert_bytes, &caps);
+    efs_governor_caps(&pf->governor, efs_account_available(&fs->account), pf->expert_bytes, &caps);
     uint64_t bytes = has ? caps.resident_bytes : 0;
     if (!has && caps.resident_bytes > segment)
         caps.resident_bytes = segment;
@@ -290,7 +289,7 @@ void efs_prefetcher_update_share(struct efs *fs)
     pf->has_share = has;
     if (bytes == fs->account.prefetch_bytes)
         return;
-    fs->account.prefetch_bytes = bytes;
+    efs_budget_set_prefetch(fs, bytes);
     efs_budget_cut(fs);
 }
 

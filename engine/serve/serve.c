@@ -128,7 +128,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
 
 /* Derives the sizes of segments and extents from the budget. A segment is 1/32 of the budget within SEGMENT_BYTES_MIN
  * and SEGMENT_BYTES_MAX, but at least two shards and large enough that SEGMENTS_MAX segments cover the budget, rounded
- * up to huge pages. Sets size and number of extents and account.fixed_bytes; returns the bytes of a segment. */
+ * up to huge pages. Sets size and number of extents and the account of fixed memory; returns the bytes of a segment. */
 static uint64_t size_extents(struct efs *fs, uint64_t budget)
 {
     uint64_t shard = largest_shard(fs->store), segment = budget / 32;
@@ -139,7 +139,8 @@ static uint64_t size_extents(struct efs *fs, uint64_t budget)
     segment = round_up(segment, HUGE_PAGE);
     uint64_t most = segment / 4 < EXTENT_BYTES_MAX ? segment / 4 : EXTENT_BYTES_MAX;
     efs_extents_size(fs, most);
-    fs->account.fixed_bytes = fixed_bytes(fs);
+    efs_account_release(&fs->account, EFS_ACCOUNT_FIXED, fs->account.bytes[EFS_ACCOUNT_FIXED]);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, fixed_bytes(fs));
     return segment;
 }
 
@@ -147,7 +148,7 @@ static uint64_t size_extents(struct efs *fs, uint64_t budget)
  * the floor if the memory limit allows it. Otherwise -ENOMEM, with a hint in err: a larger budget, or more memory. */
 static errint_t ensure_floor(struct efs *fs, uint64_t floor, const struct efs_memory *memory, struct efs_error *err)
 {
-    const uint64_t whole = (floor + MIB - 1) / MIB, fixed = fs->account.fixed_bytes / MIB;
+    const uint64_t whole = (floor + MIB - 1) / MIB, fixed = efs_account_fixed(&fs->account) / MIB;
     const uint64_t budget = fs->options.budget_bytes, least = budget < MIB ? MIB : budget;
     char hint[160];
     if (budget >= floor)
@@ -180,7 +181,7 @@ static uint64_t floor_budget(struct efs *fs)
     while (least < floor) {
         least = floor;
         uint64_t segment = size_extents(fs, least);
-        floor = round_up(fs->account.fixed_bytes + segment, MIB);
+        floor = round_up(efs_account_fixed(&fs->account) + segment, MIB);
     }
     return least;
 }
@@ -188,7 +189,7 @@ static uint64_t floor_budget(struct efs *fs)
 static errint_t size_pools(struct efs *fs, struct efs_error *err)
 {
     uint64_t budget = fs->options.budget_bytes, segment = size_extents(fs, budget);
-    if (budget < fs->account.fixed_bytes + segment) {
+    if (budget < efs_account_fixed(&fs->account) + segment) {
         struct efs_memory memory;
         efs_memory(&memory);
         errint_t rc = ensure_floor(fs, floor_budget(fs), &memory, err);
@@ -197,10 +198,9 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
         budget = fs->options.budget_bytes;
         segment = size_extents(fs, budget);
     }
-    uint64_t most = (budget - fs->account.fixed_bytes) / segment;
+    uint64_t most = (budget - efs_account_fixed(&fs->account)) / segment;
     if (most > SEGMENTS_MAX)
         most = SEGMENTS_MAX;
-    fs->account.planned_segments = most;
     uint64_t room = most * segment / 4;
     efs_extents_set_window(fs, room < READAHEAD_BYTES_MAX ? room : READAHEAD_BYTES_MAX);
     /* The budget may be raised later: reserve addresses for as many segments as the whole store could fill. Each of an
@@ -210,7 +210,7 @@ static errint_t size_pools(struct efs *fs, struct efs_error *err)
     whole = whole > SEGMENTS_MAX ? SEGMENTS_MAX : whole;
     if (efs_arena_init(&fs->arena, segment, (uint32_t)(whole > most ? whole : most)) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the chunk pool's table", fs->store->path);
-    efs_budget_set(fs, budget);
+    efs_budget_begin(fs, budget, most);
     return 0;
 }
 
@@ -398,8 +398,8 @@ errint_t efs_reserve(struct efs *fs, uint64_t bytes, struct efs_error *err)
     struct efs_memory memory;
     efs_memory(&memory);
     efs_lock(fs);
-    fs->account.fixed_bytes += bytes;
-    rc = ensure_floor(fs, fs->account.fixed_bytes + fs->arena.segment_bytes, &memory, err);
+    efs_account_charge(&fs->account, EFS_ACCOUNT_FIXED, bytes);
+    rc = ensure_floor(fs, efs_account_fixed(&fs->account) + fs->arena.segment_bytes, &memory, err);
     efs_budget_set(fs, fs->options.budget_bytes);
     efs_budget_shrink(fs);
     efs_unlock(fs);
@@ -445,7 +445,7 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
     efs_lock(fs);
     stats.budget_bytes = fs->options.budget_bytes;
     stats.effective_budget_bytes = fs->account.budget_bytes;
-    stats.fixed_bytes = fs->account.fixed_bytes;
+    stats.fixed_bytes = efs_account_fixed(&fs->account);
     stats.chunk_pool_bytes = (uint64_t)fs->arena.segment_count * fs->arena.segment_bytes;
     stats.chunk_used_bytes = fs->arena.used_bytes;
     stats.chunk_extents = efs_extents_ready(fs);

@@ -11,6 +11,7 @@
 #include "sys_fault.h"
 #include "sync_calls.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -97,10 +98,12 @@ static void expect_no_check(void)
 
 static pthread_t freeing;
 
+#define FREED 4096u
+
 static void *free_some(void *arg)
 {
     (void)arg;
-    efs_refill(served, true);
+    efs_refill(served, FREED);
     return NULL;
 }
 
@@ -118,13 +121,19 @@ TEST(test_freed_during_check)
     open_store((struct efs_options){.budget_bytes = 128 * MIB});
     struct efs_refill *s = &served->budget->refill;
     quiet();
-    efs_refill(served, false);
+    efs_lock(served);
+    efs_account_charge(&served->account, EFS_ACCOUNT_RETURNING, FREED);
+    efs_unlock(served);
+    efs_refill(served, 0);
     atomic_store(&s->frees_measured, atomic_load(&s->frees)); /* ignore memory freed earlier */
     expect_no_check();
     atomic_store(&s->used_ns, efs_now_ns());
     fault_run_before(FAULT_PREAD, free_meanwhile);
-    efs_refill(served, false);
+    efs_refill(served, 0);
     pthread_join(freeing, NULL);
+    efs_lock(served);
+    efs_account_release_freed(&served->account, EFS_ACCOUNT_RETURNING, FREED);
+    efs_unlock(served);
     assert_int_equal(atomic_load(&s->frees_measured),
                      atomic_load(&s->frees)); /* the thread that freed it caused another check */
     efs_close(served);
@@ -210,6 +219,94 @@ TEST(test_errors_are_logged_by_workers)
     assert_true(told > 0);
     assert_int_equal(told_by_disk, 0);
     assert_int_equal(read_wait(served, info.file, NULL, MIB, bytes, sizeof(bytes)), sizeof(bytes));
+    efs_close(served);
+}
+
+/* ---- the account ---- */
+
+static uint64_t account_of(const uint64_t *field)
+{
+    efs_lock(served);
+    uint64_t bytes = *field;
+    efs_unlock(served);
+    return bytes;
+}
+
+static errint_t lease(uint32_t expert, struct efs_lease **out)
+{
+    struct efs_expert_info info;
+    assert_int_equal(efs_expert_info(served, efs_id(expert), &info), 0);
+    return lease_wait(served, info.file, out);
+}
+
+/* A memory file that cannot be created has allocated nothing. */
+TEST(test_failed_memory_file)
+{
+    open_store((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .policy = "lru"});
+    quiet();
+    uint64_t allocated = account_of(&served->account.allocated_bytes);
+    uint64_t used = account_of(&served->account.used_bytes);
+    struct efs_lease *none;
+    fault_plan(FAULT_MMAP, 1, ENOMEM, true);
+    assert_int_equal(lease(0, &none), -ENOMEM);
+    assert_true(fault_triggered());
+    fault_clear();
+    assert_int_equal(account_of(&served->account.allocated_bytes), allocated);
+    assert_int_equal(account_of(&served->account.used_bytes), used);
+    assert_int_equal(account_of(&served->account.bytes[EFS_ACCOUNT_UNTOUCHED]), 0);
+    efs_close(served);
+}
+
+/* Memory files of option prealloc are counted as allocated, as are segments. */
+TEST(test_prealloc_is_allocated)
+{
+    open_store((struct efs_options){
+        .budget_bytes = 96 * MIB, .full_pool = true, .prealloc = true, .plan = "F=50,C=50", .policy = "lru"});
+    struct efs_stats s = quiet();
+    assert_true(s.full_pool_bytes > 0 && s.chunk_pool_bytes > 0);
+    assert_true(account_of(&served->account.allocated_bytes) >= s.full_pool_bytes + s.chunk_pool_bytes);
+    efs_close(served);
+}
+
+/* The budget is reduced while an expert is being filled, which then fails: its memory file is freed at once. */
+static _Atomic bool reads_blocked;
+
+static void block_reads(void)
+{
+    while (reads_blocked)
+        usleep(100);
+}
+
+static void *lease_fails(void *arg)
+{
+    struct efs_lease *none;
+    (void)arg;
+    assert_int_equal(lease(0, &none), -EIO);
+    return NULL;
+}
+
+TEST(test_failed_fill_over_budget)
+{
+    pthread_t thread;
+    open_store((struct efs_options){.budget_bytes = 128 * MIB, .full_pool = true, .policy = "lru"});
+    quiet();
+    reads_blocked = true;
+    fault_plan(FAULT_URING_RESULT, 1, EIO, true);
+    fault_run_before(FAULT_URING_WAIT, block_reads);
+    assert_int_equal(pthread_create(&thread, NULL, lease_fails, NULL), 0);
+    while (account_of(&served->account.bytes[EFS_ACCOUNT_FULL_PINNED]) == 0 || served->arena.segment_count == 0)
+        usleep(100);
+    efs_lock(served);
+    efs_budget_change(served, 1); /* to the minimum */
+    assert_true(served->account.used_bytes > served->account.budget_bytes);
+    efs_unlock(served);
+    reads_blocked = false;
+    pthread_join(thread, NULL);
+    fault_clear();
+    quiet();
+    efs_lock(served);
+    assert_true(served->account.used_bytes <= served->account.budget_bytes);
+    efs_unlock(served);
     efs_close(served);
 }
 

@@ -79,6 +79,13 @@ owner_of planner plan_thread
 owner_of prefetch prefetcher
 owner_of fetch leases
 owner_of trace record
+# Only memory/account.[ch] write the account of the budget, and only budget/ sets its limits.
+member='account(\.|->)[a-z_]+(\[[^]]*\])?'
+writes="$member *([-+*/%&|^]|<<|>>)?=([^=]|\$)|$member *(\+\+|--)|(\+\+|--)[a-z_>.-]*$member|&[a-z_>.-]*$member|struct efs_account [*a-z]"
+while IFS= read -r line; do complain "$line: only engine/memory/account.[ch] may write the account"; done < <(
+    grep -nE "$writes" $(find engine -name '*.[ch]' ! -path 'engine/memory/account.[ch]') | grep -v '^engine/core/efs.h:[0-9]*:    struct efs_account account;')
+while IFS= read -r line; do complain "$line: only engine/budget/ may set limits"; done < <(
+    grep -n 'efs_account_set_' $(find engine -name '*.[ch]' ! -path 'engine/memory/account.[ch]' ! -path 'engine/budget/*'))
 while IFS=: read -r file at line; do # nor include the header that declares it, if that is a separate one
     [[ $line =~ $quoted ]] && header=${BASH_REMATCH[1]}
     [ -e "$(dirname "$file")/$header" ] || complain "$file:$at: $header is of one room alone"
