@@ -153,7 +153,7 @@ static uint64_t asked_for(struct efs_options options)
     struct efs_error err = {""};
     struct efs *fs;
     unsigned long long mib;
-    options.budget_bytes = 1;
+    options.budget_bytes = MIB;
     assert_int_equal(efs_open(place.store, &options, &fs, &err), -ENOMEM);
     const char *said = strstr(err.text, "ask for budget=");
     assert_non_null(said);

@@ -338,7 +338,7 @@ TEST(test_leases_above_budget)
     s = fixture_drain(fs);
     assert_true(fixture_used_bytes(&s) <= budget);
     assert_int_equal(efs_set(fs, "budget", "1M", &back, &err), -ENOMEM);
-    assert_non_null(strstr(err.text, "floor"));
+    assert_non_null(strstr(err.text, "minimum"));
     efs_stats(fs, &s);
     assert_int_equal(s.budget_bytes, budget);
     efs_close(fs);
