@@ -6,6 +6,8 @@
  */
 #include "plugin.h"
 
+#include "expertfs-private.h"
+
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
