@@ -20,7 +20,7 @@ static uint64_t granules(uint64_t bytes)
     return (bytes + EFS_GRANULE - 1) / EFS_GRANULE * EFS_GRANULE;
 }
 
-/* What an expert takes in each pool. A state that it cannot be in by itself (no E-chunks) takes a byte. */
+/* Sets the bytes of an expert in each pool; 1 byte where the expert has no such component. */
 static void cache_expert_bytes(const struct efs *fs, uint32_t expert, uint64_t bytes[EFS_POOLS])
 {
     uint64_t e = 0, sm = 0;
@@ -57,7 +57,7 @@ static void cache_index_layers(struct efs_cache *r, const struct efs_store *stor
 
 uint64_t efs_cache_bytes(const struct efs_store *store)
 {
-    /* its own tables, those of the policy, and the histories of the plan thread */
+    /* 320: tables of the policy and histories of the plan thread, per expert */
     return sizeof(struct efs_cache) + (uint64_t)store->expert_count * (sizeof(struct efs_cache_expert) + 320);
 }
 
@@ -92,7 +92,7 @@ errint_t efs_cache_build(struct efs *fs, struct efs_error *err)
                                            .recode = true,
                                            .seed = 1};
     errint_t rc = efs_policy_new(&r->config, &r->policy);
-    if (rc == -EINVAL) { /* more layers or experts than a policy takes: caching by last use alone */
+    if (rc == -EINVAL) { /* more layers or experts than a policy supports: eviction is LRU then */
         efs_log(fs, EFS_LOG_WARNING, "%s: too many experts to plan for; what is used last stays", store->path);
         return 0;
     }
@@ -117,7 +117,7 @@ void efs_cache_destroy(struct efs *fs)
 
 /* ---- moves ---- */
 
-/* Memory follows the cache state. */
+/* Protects the components of pool `to` from eviction; queues a demotion if they are missing. */
 static void cache_apply_target(struct efs *fs, uint32_t expert, enum efs_pool to)
 {
     efs_extents_protect(fs, expert, efs_pool_components(to));
@@ -131,7 +131,7 @@ void efs_cache_apply(struct efs *fs, const struct efs_move *moves, size_t count)
 {
     const struct efs_cache *r = fs->cache;
     assert(!fs->extents->reclaiming);
-    fs->extents->reclaiming = true; /* who goes changes the policy, and with it the moves */
+    fs->extents->reclaiming = true; /* evictions change the policy and its array of moves: none may run in the loop */
     for (size_t i = 0; i < count; i++) {
         cache_apply_target(fs, r->layer_first[moves[i].layer] + moves[i].expert, (enum efs_pool)moves[i].to);
         efs_count(&fs->stats, demotions, moves[i].to != EFS_POOL_M);
@@ -148,7 +148,7 @@ static void cache_set_pool(struct efs *fs, uint32_t expert, enum efs_pool pool)
 
 /* ---- requests ---- */
 
-/* Count where an expert was found, and what that saved. */
+/* Counts the form in which an expert was found, and the bytes that need not be read. */
 static void cache_count_hit(struct efs *fs, uint32_t expert)
 {
     struct efs_cache *r = fs->cache;
@@ -180,7 +180,8 @@ static void cache_count_hit(struct efs *fs, uint32_t expert)
     }
 }
 
-/* It was to be kept full, but is not: it was asked for in coded form, or there was no room for it. */
+/* Corrects the state of an expert that is in F but not full, because it was requested coded or had no room: to C if all
+ * its chunks are resident, else to M. */
 static void cache_not_full(struct efs *fs, uint32_t expert)
 {
     bool some;
@@ -188,7 +189,8 @@ static void cache_not_full(struct efs *fs, uint32_t expert)
         cache_set_pool(fs, expert, efs_extents_resident(fs, expert, &some) == EFS_BOTH ? EFS_POOL_C : EFS_POOL_M);
 }
 
-/* Where an expert goes that was asked for. Without a lease on it there is no full form: coded is the best then. */
+/* Applies the target of a requested expert. Without a lease no full form is made: target F becomes C unless the expert
+ * is READY. */
 static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, bool full)
 {
     if (target == EFS_POOL_F && !full && fs->full->at[expert].state != EFS_FULL_READY)
@@ -197,7 +199,8 @@ static void cache_place(struct efs *fs, uint32_t expert, enum efs_pool target, b
         cache_apply_target(fs, expert, target);
 }
 
-/* Experts of one layer, each once; they are pinned afterwards. */
+/* Reports a request of the experts in r->ids, distinct and of one layer, to the policy, which pins them; applies its
+ * moves. */
 static void cache_request_layer(struct efs *fs, uint32_t layer, uint32_t count, bool full)
 {
     struct efs_cache *r = fs->cache;
@@ -209,7 +212,7 @@ static void cache_request_layer(struct efs *fs, uint32_t layer, uint32_t count, 
         return;
     efs_policy_admit(r->policy, layer, r->placements, count, &moves, &move_count);
     efs_count(&fs->stats, policy_ns, efs_now_ns() - begin);
-    if (++r->requests % LEASE_PEAK_PERIOD == 0) { /* what was leased at once long ago is not kept free for ever */
+    if (++r->requests % LEASE_PEAK_PERIOD == 0) { /* leased_peak_bytes covers the last two periods */
         if (r->leased_recent_bytes < r->leased_peak_bytes)
             efs_retry(fs, EFS_RETRY_PLAN);
         r->leased_peak_bytes = r->leased_recent_bytes;
@@ -220,13 +223,13 @@ static void cache_request_layer(struct efs *fs, uint32_t layer, uint32_t count, 
         cache_place(fs, r->layer_first[layer] + r->placements[i].expert, (enum efs_pool)r->placements[i].target, full);
 }
 
-/* What the expert has in full: so much is read of it in a use. */
+/* Bytes of the decoded expert: the bytes that one use reads. */
 static uint64_t cache_use_bytes(const struct efs_cache *r, const struct efs_cache_expert *x)
 {
     return r->bytes[(size_t)x->layer * r->width + x->index][EFS_POOL_F];
 }
 
-/* Its last use was counted as it was named, and nobody has come for it since. */
+/* Whether the expert was requested AHEAD and not used since: its next use is counted already. */
 static bool cache_was_counted_ahead(const struct efs_cache_expert *x)
 {
     return x->pass == 0 && x->left_bytes != 0;
@@ -281,7 +284,7 @@ void efs_cache_release(struct efs *fs, uint32_t expert)
         return;
     if (fs->full->at[expert].state == EFS_FULL_NONE)
         cache_not_full(fs, expert);
-    efs_cache_fit(fs); /* it may be what was left when the plan became smaller */
+    efs_cache_fit(fs); /* a pinned expert is not moved when its pool is reduced */
 }
 
 void efs_cache_touched(struct efs *fs, uint32_t expert)
@@ -290,8 +293,8 @@ void efs_cache_touched(struct efs *fs, uint32_t expert)
 }
 
 /*
- * A pass ends when readers come back to a layer well before the one that they had reached. Inside one, an expert is
- * used once more when more of it was read than there is.
+ * Whether a read starts another use of the expert: its first read in a pass, or a read after all of its bytes were
+ * read. A pass ends at a read 2 or more layers before the previous one (1 or more if the store has at most 2 layers).
  */
 static bool cache_is_another_use(struct efs_cache *r, struct efs_cache_expert *x, uint64_t bytes)
 {
@@ -310,7 +313,7 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
 {
     struct efs_cache *r = fs->cache;
     struct efs_cache_expert *x = &r->expert[expert];
-    bool counted = cache_was_counted_ahead(x); /* in whatever pass: who names is often ahead of who reads */
+    bool counted = cache_was_counted_ahead(x); /* of any pass: requests may be a pass ahead of reads */
     if (!cache_is_another_use(r, x, bytes))
         return;
     x->touches++;
@@ -326,12 +329,12 @@ void efs_cache_read(struct efs *fs, uint32_t expert, uint64_t bytes)
     efs_policy_unpin(r->policy, x->layer, x->index);
 }
 
-/* Leases take memory from the pools for as long as they are held: keep as much free as was held at once, lately. */
+/* Updates the peak of leased bytes, which plans leave free: leases take memory from the pools while they are held. */
 void efs_cache_leased(struct efs *fs)
 {
     struct efs_cache *r = fs->cache;
     if (r->leases++ == 0)
-        efs_retry(fs, EFS_RETRY_PLAN); /* from now on F makes sense */
+        efs_retry(fs, EFS_RETRY_PLAN); /* plans have pool F from the first lease on */
     if (fs->full->leased_evictable_bytes > r->leased_recent_bytes)
         r->leased_recent_bytes = fs->full->leased_evictable_bytes;
     if (fs->full->leased_evictable_bytes > r->leased_peak_bytes) {

@@ -120,7 +120,7 @@ void efs_cache_user_pin(struct efs *fs, uint32_t expert, enum efs_pool pool);
 /* ---- demote.c ---- */
 
 /* A full expert moves to a lower pool: queues making the kept components that are missing from its full form, on a
- * worker. Does nothing if none are missing or the expert is not full. */
+ * worker. Does nothing if none is missing or the expert is not full. */
 void efs_demote(struct efs *fs, uint32_t expert);
 /* Cancels the last queued demotion, so that its full form can be evicted. If none is queued, the running one stops
  * early. false: none was queued. */

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cache_evict.c - updates the cache state when components that the policy kept are lost, so that it never claims memory
- * that is not there.
+ * cache_evict.c - updates the cache state when components that the policy kept are lost, so that it lists only
+ * components that are in memory or being loaded.
  */
 #include "cache_internal.h"
 
 #include "extent_internal.h"
 
-/* The policy knows that it has nothing of the expert, and nothing is kept of it. */
+/* Sets the policy's state of the expert to M, and makes all of its components evictable. */
 static void cache_set_missing(struct efs *fs, uint32_t expert)
 {
     const struct efs_cache_expert *x = &fs->cache->expert[expert];
@@ -38,7 +38,7 @@ void efs_cache_lost_full(struct efs *fs, uint32_t expert)
         cache_set_missing(fs, expert);
     else if (components && (efs_extents_resident(fs, expert, &some) & components) != components &&
              !efs_extents_loading(fs, expert))
-        efs_cache_lost(fs, expert); /* it was to become chunks, and nothing has them */
+        efs_cache_lost(fs, expert); /* its demotion cannot complete: the chunks are neither resident nor loading */
 }
 
 /* ---- eviction ---- */

@@ -10,7 +10,7 @@ struct efs_cache_expert {  /* by expert number */
     uint32_t layer, index; /* numbers in the policy */
     uint32_t pins;
     uint32_t pass; /* pass of its last use by reads; 0: requested AHEAD and not used yet, if left_bytes is not 0 */
-    uint64_t left_bytes; /* bytes of that use that were not read yet: reads of them are no further use */
+    uint64_t left_bytes; /* bytes of that use that were not read yet: reads of these do not count another use */
     uint64_t touches;    /* number of requests */
     uint8_t demoting;    /* queued or running in demote.c */
 };

@@ -40,7 +40,7 @@ errint_t efs_cache_set_policy(struct efs *fs, enum efs_policy_kind kind)
         if (rc < 0)
             return rc;
         efs_lock(fs);
-        bool done = r->policy == from; /* else another came between: once more, from that */
+        bool done = r->policy == from; /* false: another thread changed the policy; retry */
         if (done) {
             policy_copy_state(r, from, to, r->ids);
             r->policy = to;

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEMOTION_TRIES 8u /* of an extent, at memory that the system may refuse for good */
+#define DEMOTION_TRIES 8u /* of an extent, while the system has no memory */
 
 struct efs_demotion {
     struct efs *fs;
@@ -27,9 +27,9 @@ struct efs_demotion {
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
     uint32_t expert, extent, extent_end; /* being demoted */
-    unsigned tries;                      /* of that extent: critical sections that asked the system for memory */
-    bool working, cancelled;             /* cancelled: it ends after the extent that is being made */
-    struct efs_codec_scratch *scratch;   /* encoding needs more than the workers' own have */
+    unsigned tries;                      /* of that extent, each after a refill */
+    bool working, cancelled;             /* cancelled: ends after the current extent */
+    struct efs_codec_scratch *scratch;   /* larger than the workers' scratch, for encoding */
     uint8_t *e, *sm;
 };
 
@@ -58,7 +58,7 @@ void efs_demote(struct efs *fs, uint32_t expert)
     }
 }
 
-/* Lock held: the full form is not needed any more. */
+/* Lock held: ends the use of the full form. */
 static void demotion_unpin(struct efs *fs, uint32_t expert)
 {
     fs->cache->expert[expert].demoting = false;
@@ -80,7 +80,7 @@ bool efs_demotion_cancel(struct efs *fs)
 
 /* ---- making chunks ---- */
 
-/* Space after a chunk up to where the next one may begin is zero in the store, too. */
+/* Copies a chunk and zeros the bytes up to the start of the next one, as in the store. */
 static void demotion_store_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     memcpy(to, from, bytes);
@@ -133,7 +133,7 @@ static bool demotion_make_extent(struct efs_demotion *d, uint32_t extent, unsign
     return good;
 }
 
-/* Where the extent's raw bytes are in the full expert. */
+/* The address of the extent's raw bytes in the full expert. NULL: the expert's file does not contain the object. */
 static const uint8_t *demotion_raw(const struct efs *fs, uint32_t expert, uint32_t extent)
 {
     uint64_t at = efs_view_expert_offset(&fs->view, expert, fs->extents->at[extent].object);
@@ -149,7 +149,8 @@ static uint64_t segments_minimum_bytes(const struct efs *fs)
     return (held > fs->account.floor_segments ? held : fs->account.floor_segments) * fs->arena.segment_bytes;
 }
 
-/* Fails if the budget then had no room for the memory that is pinned now, or for the largest expert. */
+/* Charges bytes to the budget, as fixed. false: the rest would not hold the memory that is pinned now, or the largest
+ * expert. */
 static bool demotion_reserve(struct efs *fs, uint64_t bytes)
 {
     uint64_t most = 0;
@@ -176,7 +177,7 @@ static void demotion_unreserve(struct efs *fs, uint64_t bytes)
     efs_unlock(fs);
 }
 
-/* The buffers are allocated for the first demotion, and counted in the budget from then on. */
+/* Allocates the buffers at the first demotion; they stay charged to the budget. false: no room or no memory. */
 static bool demotion_alloc_buffers(struct efs_demotion *d)
 {
     struct efs *fs = d->fs;
@@ -224,7 +225,7 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     return true;
 }
 
-/* ---- one expert after the other ---- */
+/* ---- the queue of experts ---- */
 
 /* Lock held: all extents of the expert are done; components that could not be made are lost with the full form. */
 static void demotion_finish(struct efs_demotion *d)
@@ -246,7 +247,7 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->cancelled)) {
         demotion_finish(d);
-        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have become smaller meanwhile */
+        efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the demotion */
         efs_retry(fs, EFS_RETRY_LEASES); /* its memory file may be needed for another expert */
         ended = true;
     }

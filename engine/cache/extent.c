@@ -10,15 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARED_BYTES (4 * EFS_ALIGN) /* of an extent of several objects: one of them is read with all others */
+#define SHARED_BYTES (4 * EFS_ALIGN) /* limit of an extent of several objects: a read of one reads them all */
 
-/* Is there less than a page between the end of a chunk and the next one? */
+/* Whether the next chunk starts less than a page after the end of a chunk. */
 static bool chunk_is_near(uint64_t end, uint64_t next)
 {
     return next >= end && next - end < EFS_ALIGN;
 }
 
-/* Does shard b follow a on disk, E after E and SM after SM? A chunk without bytes follows only its like. */
+/* Whether shard b follows a on disk, E after E and SM after SM. Either both or neither have E, and likewise SM. */
 static bool shard_follows(const struct efs_disk_shard *a, const struct efs_disk_shard *b)
 {
     if ((a->e_bytes == 0) != (b->e_bytes == 0) || (a->sm_bytes == 0) != (b->sm_bytes == 0))
@@ -27,7 +27,7 @@ static bool shard_follows(const struct efs_disk_shard *a, const struct efs_disk_
            (a->sm_bytes == 0 || chunk_is_near(a->sm_offset + a->sm_bytes, b->sm_offset));
 }
 
-/* How many shards from `first` on make one extent. */
+/* The number of shards from `first` on that form one extent. */
 static uint16_t extent_length(const struct efs *fs, uint32_t first, uint32_t end)
 {
     const struct efs_disk_shard *s = fs->store->shards;
@@ -42,7 +42,8 @@ static uint16_t extent_length(const struct efs *fs, uint32_t first, uint32_t end
     return (uint16_t)n;
 }
 
-/* Of one chunk that is less than a page, and not of an expert, whose objects are handed out one by one. */
+/* Whether the object is one SM chunk of less than a page and belongs to no expert. The objects of an expert are
+ * exported one by one. */
 static bool object_may_share(const struct efs *fs, uint32_t number)
 {
     const struct efs_disk_object *o = &fs->store->objects[number];
@@ -50,7 +51,7 @@ static bool object_may_share(const struct efs *fs, uint32_t number)
     return o->group >= fs->store->expert_count && o->shard_count == 1 && s->e_bytes == 0 && s->sm_bytes < EFS_ALIGN;
 }
 
-/* How many objects from `first` on share one extent. */
+/* The number of objects from `first` on that share one extent. */
 static uint32_t objects_sharing(const struct efs *fs, uint32_t first)
 {
     const struct efs_disk_shard *s = &fs->store->shards[fs->store->objects[first].shard_first];
@@ -64,7 +65,7 @@ static uint32_t objects_sharing(const struct efs *fs, uint32_t first)
     return n;
 }
 
-/* One pass to count, one to fill extents and the first extent of each object. */
+/* Returns the number of extents. Fills them and the first extent of each object, unless extents is NULL. */
 static uint32_t extents_layout(const struct efs *fs, struct efs_extent *extents, uint32_t *object_extent)
 {
     uint32_t n = 0;

@@ -31,7 +31,7 @@ struct efs_extent {
     uint32_t shard_first;
     uint16_t shard_count;
     uint8_t state;                         /* enum efs_extent_state */
-    uint8_t required, resident, protected; /* components: that it consists of; in memory; protected by the policy */
+    uint8_t required, resident, protected; /* components: all; in memory; protected by the policy */
     uint8_t list;                          /* enum efs_extent_list */
     bool discard;                          /* damaged: dropped with the last reference */
     bool evict_first;                      /* evictable, before other extents and before the pool grows */
@@ -54,8 +54,8 @@ struct efs_extent {
     };
 };
 
-/* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes WANTED
- * when the extent is requested while it is in flight. */
+/* Reasons for loading an extent: a waiter; read-ahead for a reader; a prediction; idle disk time. A load becomes
+ * EFS_LOAD_DEMAND when the extent is requested while it is in flight. */
 enum efs_load_reason { EFS_LOAD_DEMAND, EFS_LOAD_READAHEAD, EFS_LOAD_PREFETCH, EFS_LOAD_WARM, EFS_LOADS };
 
 /* A waiter for an extent: its job is pushed to the workers once, with error set, or with error 0 and the extent
@@ -223,7 +223,7 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent);
 void efs_extent_mark_scan(struct efs *fs, uint32_t extent);
 /* Evicts the oldest kept extent without references, and updates the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
-/* ---- extent_partial.c: reads a few bytes at an end of an extent without loading it ---- */
+/* ---- extent_partial.c: reads bytes near the start or end of an extent without loading it ---- */
 struct efs_partial_read;
 struct efs_partial_read *efs_partial_read_new(void); /* NULL: no memory */
 void efs_partial_read_free(struct efs_partial_read *partial);

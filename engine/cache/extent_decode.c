@@ -22,7 +22,7 @@ static errint_t shard_log_damage(struct efs *fs, uint32_t object, uint32_t shard
 static errint_t shard_damaged(struct efs *fs, struct efs_extent *x)
 {
     efs_lock(fs);
-    x->discard = true; /* read it again next time: the damage may be of memory or of the bus */
+    x->discard = true; /* the next use reads it again: memory or the bus may have damaged it */
     efs_unlock(fs);
     return -EUCLEAN;
 }
@@ -91,7 +91,8 @@ bool efs_extent_shard_checked(const struct efs *fs, uint32_t extent, uint32_t sh
     return atomic_load_explicit(&fs->extents->at[extent].checked, memory_order_relaxed) & 1ull << shard;
 }
 
-/* Bytes [begin, begin + bytes) of a shard. Readers may begin inside an element: such ends go through a small copy. */
+/* Decodes bytes [begin, begin + bytes) of a shard. The range may start or end inside an element, which is then decoded
+ * into a buffer and copied in part. */
 static errint_t shard_decode_bytes(const struct efs_shard_view *v, uint64_t begin, size_t bytes, uint8_t *dst,
                                    bool stream, struct efs_codec_scratch *scratch)
 {
@@ -117,8 +118,8 @@ static errint_t shard_decode_bytes(const struct efs_shard_view *v, uint64_t begi
     return 0;
 }
 
-/* A stretch of one shard at most, of bytes from `at` of an object on. Where they begin behind the object, they are
- * those of the next one. */
+/* A range of bytes inside one shard. piece_at() returns the longest one that starts at offset `at` of the object; if
+ * `at` is not in the object, it continues in the next ones. */
 struct piece {
     uint32_t object, shard;
     uint64_t at, in; /* in the object, in the shard */
@@ -160,7 +161,7 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
     return rc;
 }
 
-/* The pages of a shard's chunks, those of the second behind those of the first. */
+/* Reads the pages of a shard's E chunk, then those of its SM chunk, into memory. 0, the read's error. */
 static errint_t shard_read(struct efs *fs, const struct efs_disk_shard *s, uint8_t *memory, size_t e_span,
                            size_t sm_span)
 {
@@ -179,8 +180,8 @@ static errint_t shard_read(struct efs *fs, const struct efs_disk_shard *s, uint8
     return rc;
 }
 
-/* Raw bytes [begin, begin + bytes) of the object, all in that shard. The memory is given back at once: malloc(3) would
- * keep it. */
+/* Reads and decodes raw bytes [begin, begin + bytes) of the object, all in that shard. The memory is mapped, not
+ * allocated by malloc(3), so that it is returned to the system at once. */
 static errint_t shard_decode_uncached(struct efs *fs, uint32_t object, uint32_t shard, uint64_t begin, size_t bytes,
                                       void *dst, struct efs_codec_scratch *scratch)
 {

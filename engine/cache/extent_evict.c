@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * extent_evict.c - eviction. Evictable components stay until their memory is needed, and are evicted oldest first,
- * except: extents that streams have finished (extent_scan.c) before all others, prefetched ones whose layer has not
- * been requested (extent.prefetched) after them.
+ * except: extents that streams have finished (extent_scan.c) before all other extents, prefetched ones whose layer has
+ * not been requested (extent.prefetched) after them.
  */
 #include "extent_internal.h"
 
@@ -24,7 +24,8 @@ static enum efs_evicted extents_evict_evictable(struct efs *fs, bool only_evict_
     return result;
 }
 
-/* What streams left behind goes before others, what they wait for after. */
+/* Order: stale scan extents; evictable extents, prefetched ones last; scan extents that were read in part; all scan
+ * extents. */
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first)
 {
     if (only_evict_first)
@@ -49,7 +50,8 @@ bool efs_extents_evict_unneeded(struct efs *fs)
            extents_evict_evictable(fs, false, false) == EFS_EVICTED_ONE;
 }
 
-/* The oldest that is kept and not in use; experts that a request or lease holds only when there is nothing else. */
+/* Extents of experts that a request or lease pins are evicted only if there is no other kept extent without references.
+ */
 bool efs_extents_evict_protected(struct efs *fs)
 {
     for (unsigned pinned = 0; pinned < 2; pinned++)
@@ -129,7 +131,8 @@ void efs_extent_released(struct efs *fs, uint32_t extent)
         efs_retry(fs, EFS_RETRY_MOVE);
 }
 
-/* One that goes leaves the list, hence from the start again each time: a segment has few. */
+/* Drops the components of one extent. The drop changes the list, so each search restarts at its oldest extent; a
+ * segment has few extents. */
 static bool extent_drop_one_retiring(struct efs *fs, const struct efs_lru *list)
 {
     for (uint32_t i = list->oldest; i != EFS_NONE; i = efs_lru_newer(list, i)) {

@@ -43,7 +43,7 @@ static bool extents_reclaim(struct efs *fs, enum efs_load_reason why)
     return evicted == EFS_EVICTED_ONE;
 }
 
-/* Evictions are reported to the policy (efs_policy_set), which decides nothing in between. */
+/* Evictions update the policy (efs_policy_set()); its moves must not be applied meanwhile. */
 bool efs_extents_reclaim(struct efs *fs, enum efs_load_reason why)
 {
     assert(!fs->extents->reclaiming);
@@ -101,7 +101,7 @@ errint_t efs_extent_alloc(struct efs *fs, uint32_t extent, unsigned components)
     return extent_alloc(fs, extent, components, EFS_LOAD_DEMAND);
 }
 
-/* The same in empty memory: evicts nothing. */
+/* The same in free memory or a new segment, without evictions. */
 static errint_t extent_alloc_empty(struct efs *fs, uint32_t extent, unsigned components)
 {
     struct efs_extent *x = &fs->extents->at[extent];
@@ -189,7 +189,7 @@ void efs_extent_load_raise(struct efs *fs, uint32_t extent)
         load_raise(fs, load);
 }
 
-/* Lock held: the last of a load. */
+/* Lock held: ends a load and frees its struct. */
 static void load_finish(struct efs *fs, struct efs_extent_load *load)
 {
     errint_t error = load->error;
@@ -330,7 +330,8 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
     return 0;
 }
 
-/* Read-ahead is limited to half of the chunk pool, so that it does not evict itself. */
+/* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited (ahead_max_bytes), so that read-ahead
+ * does not evict itself. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
     if (fs->extents->waiting || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||

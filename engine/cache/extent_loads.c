@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-#define LOADS_IDLE 16u  /* with fewer at hand more are made: as many as there are, ... */
-#define LOADS_FIRST 64u /* ... but at first these */
+#define LOADS_IDLE 16u  /* if fewer are free, the number of structs is doubled, ... */
+#define LOADS_FIRST 64u /* ... starting with these */
 
 void efs_extent_load_put(struct efs *fs, struct efs_extent_load *load)
 {

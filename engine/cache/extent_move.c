@@ -18,7 +18,7 @@ static unsigned extent_protected_in_retiring(const struct efs *fs, uint32_t exte
     return x->refs == 0 && x->state == EFS_EXTENT_IDLE ? efs_extent_in_retiring(fs, x) & x->protected : 0;
 }
 
-/* Room in another segment. */
+/* Allocates memory in another segment; evicts evictable components for it. false: none. */
 static bool move_find_room(struct efs *fs, struct efs_extent_move *m)
 {
     const struct efs_extent *x = &fs->extents->at[m->extent];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_partial.c - reads a few bytes at an end of an extent that is not in memory, for a request of its neighbour.
- * The kernel reads around a page fault: up to half its read-ahead before it, and more after it. In a file where another
- * expert is adjacent, that would load whole extents and evict needed ones. Instead only the shard is read, and dropped
- * with its bytes: for a program that walks over mapped experts with memory for a quarter of them, a cache of the last
- * 16 such shards saved only 64 of 1,702 of these reads.
+ * extent_partial.c - reads bytes near the start or end of an extent that is not in memory, for a request that is mostly
+ * of the adjacent extent. The kernel reads around a page fault: up to half its read-ahead before it, and more after it.
+ * In a file where another expert is adjacent, that would load whole extents and evict needed ones. Instead only the
+ * shard is read, and freed after decoding. It is not cached: for a program that walks over mapped experts with memory
+ * for a quarter of them, a cache of the last 16 such shards saved 64 of 1,702 of these reads.
  */
 #include "extent_internal.h"
 
@@ -17,7 +17,7 @@
 
 struct efs_partial_read {
     struct efs *fs;
-    struct efs_job *job; /* of who asked */
+    struct efs_job *job; /* the caller's, pushed at completion */
     uint32_t extent, shard;
     struct efs_block e, sm;
     struct efs_io e_read, sm_read;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_request.c - requests of extents, and the queue of extents that wait for memory, first come, first served.
+ * extent_request.c - requests of extents, and the FIFO of extents that wait for memory.
  *
- * A reader that decodes drops its reference afterwards, so its memory becomes available to the queue. Chunks that are
- * handed out coded are held until a client drops them: see queue_resolve_deadlock().
+ * A reader that decodes drops its reference afterwards, so its memory becomes available to the queue. Chunks of coded
+ * experts are referenced until a client drops them: see queue_resolve_deadlock().
  */
 #include "extent_internal.h"
 
@@ -73,7 +73,7 @@ static bool extent_complete_uncached(struct efs *fs, struct efs_extent *x)
     return !x->waiters;
 }
 
-/* Experts with extents in the queue; the first of them in *first. */
+/* Returns the number of experts with extents in the queue. *first: the expert of its head, EFS_NONE: none. */
 static uint32_t queue_experts(const struct efs *fs, uint32_t *first)
 {
     uint32_t count = 0;
@@ -125,7 +125,7 @@ static void queue_resolve_deadlock(struct efs *fs)
     }
 }
 
-/* In order, until one finds no memory. */
+/* Loads queued extents in order until one gets no memory. */
 void efs_extents_retry(struct efs *fs)
 {
     while (fs->extents->waiting) {

@@ -8,9 +8,9 @@
  */
 #include "extent_internal.h"
 
-/* Bytes that each stream went on by since, in windows. */
-#define STALE_AHEAD 4u /* it was read ahead, and its reader did not come */
-#define STALE_PART 1u  /* a part of it was read, and nobody comes for the rest */
+/* Distance, in windows, that each stream advances before an extent is stale: */
+#define STALE_AHEAD 4u /* if it was read ahead and not read yet */
+#define STALE_PART 1u  /* if it was read in part */
 
 static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
 {
@@ -27,7 +27,7 @@ static uint64_t extent_raw_bytes(const struct efs *fs, uint32_t extent)
     return end - efs_extent_begin(fs, extent);
 }
 
-/* Its reader, or a thread that reads with it, will still come. */
+/* Whether the rest of the extent is still expected to be read. */
 static bool extent_is_expected(const struct efs *fs, uint32_t extent)
 {
     const struct efs_extent *x = &fs->extents->at[extent];

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * full.c - the full pool: expert files decoded into memory files that have the file's offsets (memfile.h). lease.c
- * hands them out.
+ * grants leases on them.
  *
  * NONE -> FILLING -> READY -> NONE. A READY expert that is leased or being copied from is never evicted; its bytes
  * never change. Memory files that no other process has opened, and windows, are reused for the next expert of their
- * size, so that their pages need no zeroing. A memory file that was shown is freed, and the next expert gets fresh
- * memory.
+ * size, so that their pages need no zeroing. An EXPORTED memory file is freed, never reused.
  */
 #include "full.h"
 
@@ -54,11 +53,11 @@ void efs_full_put_memfile(struct efs *fs, struct efs_memfile *memfile)
     }
     memfile->next = fs->full->free;
     fs->full->free = memfile;
-    if (fs->account.used_bytes > fs->account.budget_bytes) /* it was reduced while the memory file was in use */
+    if (fs->account.used_bytes > fs->account.budget_bytes) /* the budget was reduced while the file was in use */
         efs_retry(fs, EFS_RETRY_BUDGET);
 }
 
-/* Where in the free list the best memory file of this size for this use is linked; *result is NULL if there is none. */
+/* The link in the free list to a memory file of this size: of the kind `use`, else PRIVATE. *result is NULL: none. */
 static struct efs_memfile **full_find_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use)
 {
     struct efs_memfile **found = NULL, **p = &fs->full->free;
@@ -149,7 +148,7 @@ bool efs_full_evict_for(struct efs *fs, uint32_t expert, enum efs_memfile_kind u
     return true;
 }
 
-/* Before the first lease or reader, and after the last. */
+/* Charges the memory file as pinned before the first lease or reader, and ends that after the last. */
 static void full_pin_begin(struct efs *fs, const struct efs_full *f)
 {
     if (!f->leases && !f->readers)
@@ -176,7 +175,7 @@ void efs_full_copy_end(struct efs *fs, uint32_t expert)
         return;
     fs->full->copied_count--;
     full_pin_end(fs, &fs->full->at[expert]);
-    efs_retry(fs, EFS_RETRY_BUDGET); /* it may have been reduced during the copy */
+    efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the copy */
     efs_retry(fs, EFS_RETRY_LEASES);
 }
 
@@ -340,7 +339,7 @@ void efs_full_destroy(struct efs *fs)
 void efs_full_close_in_child(struct efs *fs)
 {
     struct efs_full_pool *pool = fs->full;
-    bool whole = pthread_mutex_trylock(&fs->lock) == 0; /* else a thread may have been changing these at the fork */
+    bool whole = pthread_mutex_trylock(&fs->lock) == 0; /* else another thread held it at the fork */
     for (uint32_t e = 0; whole && e < fs->store->expert_count; e++)
         if (pool->at[e].memfile)
             efs_memfile_unmap_in_child(pool->at[e].memfile);

@@ -42,7 +42,7 @@ static inline const struct efs_full *efs_full_of(const struct efs *fs, uint32_t 
 errint_t efs_full_build(struct efs *fs);
 void efs_full_destroy(struct efs *fs);
 void efs_full_close_in_child(struct efs *fs); /* efs_full_destroy() in a forked process */
-/* Starts or ends copying from a READY expert, which stays until the end. */
+/* Starts or ends copying from a READY expert, which is not evicted until the end. */
 void efs_full_copy_begin(struct efs *fs, uint32_t expert);
 void efs_full_copy_end(struct efs *fs, uint32_t expert);
 /* The same for a reader: returns the expert's bytes, valid until efs_full_copy_end(); NULL: not READY. */

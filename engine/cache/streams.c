@@ -3,13 +3,13 @@
 #include "streams.h"
 
 #define NONE UINT32_MAX
-#define SEQUENTIAL_STEPS 2u      /* requests that go on before a reader is believed to go on */
-#define GAP_BYTES (4ull << 20)   /* that a reader leaves out at once, at most */
-#define GAP_SHARE 4u             /* and not more than that part of what it has read */
-#define LATE_BYTES (8ull << 20)  /* the threads of a reader are apart by that at least */
-#define FIRST_TIMES 4u           /* what is read ahead at most, as a multiple of what was read: it grows */
-#define EACH_BYTES (4ull << 20)  /* of read-ahead for each of many streams */
-#define IDLE_BYTES (64ull << 20) /* read by others: who was not among them has ended */
+#define SEQUENTIAL_STEPS 2u      /* requests that advance a walk before it is sequential */
+#define GAP_BYTES (4ull << 20)   /* limit of a gap between requests of a walk */
+#define GAP_SHARE 4u             /* and at most 1/4 of the bytes read in the walk */
+#define LATE_BYTES (8ull << 20)  /* a request may match a walk up to this far before its end, or a window */
+#define FIRST_TIMES 4u           /* read-ahead is at most 4 times the bytes read in the walk */
+#define EACH_BYTES (4ull << 20)  /* least window of each of many streams */
+#define IDLE_BYTES (64ull << 20) /* a walk has ended when other requests have read more than this */
 #define STREAM_BYTES (1ull << 20)
 #define RECENT_BYTES (16ull << 20)
 
@@ -18,7 +18,7 @@ static uint64_t streams_least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* It goes on, and does not only hop: where it went lately, a quarter was read. */
+/* Whether SEQUENTIAL_STEPS requests have advanced the walk, and at least 1/GAP_SHARE of its recent advance was read. */
 static bool walk_is_sequential(const struct efs_walk *w)
 {
     return w->steps >= SEQUENTIAL_STEPS && w->recent_bytes >= w->recent_advance / GAP_SHARE;
@@ -29,19 +29,20 @@ static bool walk_is_live(const struct efs_streams *s, const struct efs_walk *w)
     return w->serial && s->clock - w->used <= IDLE_BYTES;
 }
 
-/* Long enough to be read ahead for its own sake. */
+/* Whether the walk is a stream: live, sequential, and STREAM_BYTES were read in it. */
 static bool walk_is_stream(const struct efs_streams *s, const struct efs_walk *w)
 {
     return walk_is_live(s, w) && walk_is_sequential(w) && w->fresh >= STREAM_BYTES;
 }
 
-/* How far behind a walk's end its reader's other threads may be. */
+/* How far before a walk's end a request may start and match it: at least a window. It can be of another thread of the
+ * reader. */
 static uint64_t walk_behind_bytes(const struct efs_streams *s)
 {
     return s->window > LATE_BYTES ? s->window : LATE_BYTES;
 }
 
-/* May a request at offset be one of this walk? How far from its end, then. */
+/* Whether a request at offset matches the walk; *distance: from the walk's end. */
 static bool walk_fits(const struct efs_streams *s, const struct efs_walk *w, uint32_t file, uint64_t offset,
                       uint64_t *distance)
 {
@@ -67,7 +68,8 @@ static struct efs_walk *walk_find(struct efs_streams *s, uint32_t file, uint64_t
     return best;
 }
 
-/* Where a new walk goes: of those that lead nowhere the oldest, else the oldest. */
+/* The slot for a new walk: a free one; else the least recently used walk that is not live and sequential; else the
+ * least recently used one. */
 static struct efs_walk *walk_slot(struct efs_streams *s)
 {
     struct efs_walk *oldest = &s->walks[0];
@@ -86,8 +88,8 @@ static struct efs_walk *walk_slot(struct efs_streams *s)
 }
 
 /*
- * One that begins a little before a scan is another thread of the same reader, and where that is read ahead it need not
- * show that it goes on.
+ * A walk that starts at most IDLE_BYTES after the end of a stream is taken for another thread of the same reader: it is
+ * a scan if the stream is one. If it starts in the stream's read-ahead, it is sequential at once.
  */
 static void walk_inherit(const struct efs_streams *s, struct efs_walk *fresh)
 {
@@ -124,7 +126,7 @@ static void walk_advance(struct efs_walk *w, uint64_t offset, uint64_t bytes, ui
     }
     w->fresh += read;
     w->recent_advance += way;
-    w->recent_bytes = streams_least(w->recent_bytes + read + again, w->recent_advance); /* what comes late fills gaps */
+    w->recent_bytes = streams_least(w->recent_bytes + read + again, w->recent_advance); /* late requests fill gaps */
     if (w->recent_advance > RECENT_BYTES) {
         w->recent_advance /= 2;
         w->recent_bytes /= 2;
@@ -133,7 +135,8 @@ static void walk_advance(struct efs_walk *w, uint64_t offset, uint64_t bytes, ui
         w->group = w->group ? UINT32_MAX : group + 1;
 }
 
-/* A walk that has come to where another one began, which is not far ahead: they are threads of one reader. */
+/* Merges into w each walk whose start w has reached and whose end is at most walk_behind_bytes() after the end of w:
+ * both are of threads of one reader. */
 static void walk_join(struct efs_streams *s, struct efs_walk *w)
 {
     for (uint32_t i = 0; i < EFS_WALKS; i++) {
@@ -153,9 +156,9 @@ static void walk_join(struct efs_streams *s, struct efs_walk *w)
     }
 }
 
-/* Through several experts or tensors, and by all who go through this file so, for half a window's length: longer
- * than what a request reads of neighbours, and what they read till then, and stays, takes no more than a third of one.
- */
+/* Whether a walk is a scan: it reads several groups, and the live sequential walks of this file that do so have read
+ * half a window. That is longer than the read-around of one request, and bounds the extents that are cached before the
+ * scan is detected. */
 static bool streams_is_scan(const struct efs_streams *s, const struct efs_walk *w)
 {
     uint64_t fresh = 0;
@@ -192,7 +195,7 @@ void efs_streams_note(struct efs_streams *s, uint32_t file, uint64_t offset, siz
     step->pace = w->scan ? EFS_PACE_SCAN : EFS_PACE_SEQUENTIAL;
 }
 
-/* Two may have all; more share what two have. */
+/* The window of each stream: all of it for up to two; more streams share two windows, with at least EACH_BYTES each. */
 static uint64_t streams_each(const struct efs_streams *s)
 {
     uint64_t share = s->live > 2 ? 2 * s->window / s->live : s->window, floor = streams_least(s->window, EACH_BYTES);
@@ -209,12 +212,12 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
     const struct efs_walk *w = &s->walks[step->walk];
     if (!step->serial || w->serial != step->serial || !walk_is_sequential(w))
         return false;
-    /* what a scan has read stays a while, for its other threads; what others have read stays, and shall not take more
-     */
+    /* less than the window: extents that a scan has read stay for its other threads, and those of other walks stay
+     * cached */
     uint64_t window = streams_least(streams_each(s), w->scan ? s->window / 4 * 3 : s->window / 2);
     *from = w->ahead_until > w->end ? w->ahead_until : w->end;
     *to = w->end + streams_least(window, FIRST_TIMES * w->fresh);
-    for (uint32_t i = 0; i < EFS_WALKS; i++) { /* before this one, other threads have read theirs */
+    for (uint32_t i = 0; i < EFS_WALKS; i++) { /* leaves out ranges that other streams have read */
         const struct efs_walk *v = &s->walks[i];
         if (!walk_is_stream(s, v) || v->file != w->file || v->begin < w->end)
             continue;
@@ -223,7 +226,7 @@ bool efs_streams_ahead(const struct efs_streams *s, const struct efs_step *step,
         if (*from<v->begin && * to> v->begin)
             *to = v->begin;
     }
-    return *to > *from + window / 8; /* in steps, not each time */
+    return *to > *from + window / 8; /* in steps of at least 1/8 of the window */
 }
 
 void efs_streams_advanced(struct efs_streams *s, const struct efs_step *step, uint64_t until)

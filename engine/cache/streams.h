@@ -16,7 +16,7 @@
 
 #define EFS_WALKS 32u
 
-/* The pace of a request's reader. A scan, through several experts or tensors, is served from a few extents in turn:
+/* The pace of a request's reader. A scan, through several experts or tensors, is served from a quota of extents:
  * cached, it would evict extents that other readers need, and it does not read an extent twice. */
 enum efs_pace { EFS_PACE_RANDOM, EFS_PACE_SEQUENTIAL, EFS_PACE_SCAN };
 
@@ -55,7 +55,7 @@ void efs_streams_note(struct efs_streams *streams, uint32_t file, uint64_t offse
                       struct efs_step *step);
 /* The range to read ahead now; false: none. */
 bool efs_streams_ahead(const struct efs_streams *streams, const struct efs_step *step, uint64_t *from, uint64_t *to);
-/* The caller has read ahead up to `until`, which is less than *to if room was short. */
+/* Records that the caller has read ahead up to `until`, which is less than *to if memory or the quota was short. */
 void efs_streams_advanced(struct efs_streams *streams, const struct efs_step *step, uint64_t until);
 /* Limit of bytes of scan extents, for all streams together. */
 uint64_t efs_streams_quota(const struct efs_streams *streams);
