@@ -48,7 +48,7 @@ void efs_coded_unpin(struct efs *fs, uint32_t expert, uint64_t bytes)
     if (--fs->leases->coded_pins[expert] == 0) {
         efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, bytes);
         fs->coded_pinned--;
-        efs_retry(fs, EFS_RETRY_EXTENTS); /* maybe no remaining expert has all of its extents */
+        efs_retry(fs, EFS_RETRY_EXTENTS); /* queue_resolve_deadlock() compares with coded_pinned */
     }
     efs_retry(fs, EFS_RETRY_LEASES);
     efs_retry(fs, EFS_RETRY_CODED);
@@ -75,7 +75,7 @@ void efs_coded_requeue(struct efs *fs, struct efs_request_item *item)
         fs->leases->coded_tail = &item->next_waiting;
 }
 
-/* Lock held. The item has left the queue: its fetch starts when the lock is released. */
+/* Lock held: pins an item that was removed from the queue; its fetch starts when the lock is released. */
 static void coded_start(struct efs *fs, struct efs_request_item *item, bool from_queue)
 {
     coded_pin(fs, item);
@@ -84,7 +84,7 @@ static void coded_start(struct efs *fs, struct efs_request_item *item, bool from
     EFS_DEFER(fs, fetches, item->fetch);
 }
 
-/* The fetches of cancelled items start, too, and end at once: efs_fetch_submit(). */
+/* Starts cancelled items with -ECANCELED: efs_fetch_submit() ends their fetches without a read. */
 void efs_coded_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
 {
     for (struct efs_request_item **at = &fs->leases->coded_waiting, *item; (item = *at);) {

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The experts of a layer, by their numbers in the store: first, and the one after the last. */
+/* The experts of a layer: numbers [first, end) in the store. */
 struct span {
     uint32_t first, end;
 };
@@ -27,7 +27,7 @@ static bool span_find(const struct efs *fs, const char *stack, uint32_t layer, s
     return false;
 }
 
-/* Experts of a layer are in order; hardly ever does one lack. UINT32_MAX: this one does. */
+/* Binary search by number in the layer. Returns the number in the store; UINT32_MAX: none. */
 static uint32_t span_expert(const struct efs *fs, struct span span, uint32_t number)
 {
     while (span.first < span.end) {

@@ -20,14 +20,14 @@ struct batch_job {
 struct efs_batch {
     struct efs *fs;
     pthread_mutex_t lock;  /* guards the progress of parts */
-    _Atomic uint32_t refs; /* parts that are not done, and one for who begins it */
+    _Atomic uint32_t refs; /* parts that are not done, and one of efs_fetch_submit() */
     uint32_t part_count, job_next;
-    uint32_t shards; /* of all parts: as many jobs */
+    uint32_t shards; /* of all parts */
     struct batch_job *jobs;
     uint32_t fetch_count;
-    struct efs_fetch **fetches;       /* while it is begun */
-    struct efs_fetch_part **resident; /* while it is begun: scratch of batch_request() */
-    struct efs_fetch_part *parts[];   /* in order of priority; NULL: done, its fetch may be gone */
+    struct efs_fetch **fetches;       /* all fetches; used by efs_fetch_submit() only */
+    struct efs_fetch_part **resident; /* result of batch_request(): the parts in memory */
+    struct efs_fetch_part *parts[];   /* in order of priority; NULL: done, its fetch may be freed */
 };
 
 /* ---- fetches ---- */
@@ -90,13 +90,13 @@ static void batch_put(struct efs_batch *batch)
         batch_free(batch);
 }
 
-/* There is no memory for the extent: it is decoded without. */
+/* Whether the part is decoded uncached, because the chunk pool had no memory for its extent. */
 static bool part_is_uncached(const struct efs_fetch_part *p)
 {
     return p->fetch->memfile && p->waiter.error == -ENOMEM;
 }
 
-/* All of a part is done, or has failed. The fetch may be gone afterwards. */
+/* Ends a part that was decoded or has failed. May free the fetch and the batch. */
 static void part_done(struct efs_fetch_part *p)
 {
     struct efs_fetch *fetch = p->fetch;
@@ -107,7 +107,7 @@ static void part_done(struct efs_fetch_part *p)
     if (p->waiter.error < 0 && !part_is_uncached(p))
         fetch->error = p->waiter.error;
     else if (fetch->memfile && !part_is_uncached(p))
-        efs_extent_put(fetch->fs, p->waiter.extent, true); /* the same bytes are full now */
+        efs_extent_put(fetch->fs, p->waiter.extent, true); /* the decoded copy replaces these chunks */
     fetch_put(fetch);
     batch_put(batch);
 }
@@ -117,7 +117,7 @@ static void part_done(struct efs_fetch_part *p)
 static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_codec_scratch *scratch)
 {
     struct efs *fs = p->fetch->fs;
-    if (!p->fetch->memfile) { /* the chunks are what is wanted */
+    if (!p->fetch->memfile) { /* coded: only the checksums are verified */
         errint_t bad = efs_extent_check(fs, p->waiter.extent, shard);
         if (bad < 0)
             p->fetch->error = bad;
@@ -145,7 +145,8 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
         p->fetch->error = rc;
 }
 
-/* A worker is free: the first shard available in order of priority. There is one for each job. */
+/* Decodes the first shard, in order of priority, of a part that is ready. One job is pushed per shard of a ready part,
+ * so such a shard exists. */
 static void batch_decode_next(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_batch *batch = EFS_CONTAINER(job, struct batch_job, job)->batch;
@@ -164,7 +165,7 @@ static void batch_decode_next(struct efs_job *job, struct efs_codec_scratch *scr
         part_done(p);
 }
 
-/* Is there something to be done with the part, now that its extent is here or has failed? */
+/* Whether the part has shards to decode or check, after its extent was loaded or failed. */
 static bool part_has_work(const struct efs_fetch_part *p)
 {
     return p->shards > 0 &&
@@ -172,7 +173,7 @@ static bool part_has_work(const struct efs_fetch_part *p)
             (p->waiter.error == 0 && (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent))));
 }
 
-/* The extent is here: as many jobs as it has shards, which are to be pushed. */
+/* Marks the part ready. Returns its jobs, one per shard, which the caller pushes. */
 static struct batch_job *part_jobs(struct efs_fetch_part *p)
 {
     struct efs_batch *batch = p->batch;
@@ -186,7 +187,7 @@ static struct batch_job *part_jobs(struct efs_fetch_part *p)
     return jobs;
 }
 
-/* The part may be gone afterwards. */
+/* Pushes the part's jobs, or ends a part that has none. May free the part. */
 static void part_ready(struct efs_fetch_part *p)
 {
     if (!part_has_work(p)) {
@@ -200,8 +201,8 @@ static void part_ready(struct efs_fetch_part *p)
         efs_workers_push(workers, &jobs[i].job);
 }
 
-/* Lock held: decodes follow the load with nothing between. What ends the part is left to a job: it may call the user.
- */
+/* efs_extent_waiter.loaded, lock held: defers the decode jobs. false: the part has none; a job ends it, because
+ * fetch->ended() may call the user. */
 static bool part_loaded(struct efs *fs, struct efs_extent_waiter *waiter)
 {
     struct efs_fetch_part *p = EFS_CONTAINER(waiter, struct efs_fetch_part, waiter);
@@ -220,7 +221,7 @@ static void part_wait_done(struct efs_job *job, struct efs_codec_scratch *scratc
     part_ready(EFS_CONTAINER(job, struct efs_fetch_part, waiter.job));
 }
 
-/* ---- putting a batch together ---- */
+/* ---- building a batch ---- */
 
 static struct efs_batch *batch_alloc(uint32_t fetches, uint32_t parts, uint32_t shards)
 {
@@ -241,7 +242,7 @@ static struct efs_batch *batch_alloc(uint32_t fetches, uint32_t parts, uint32_t 
     return batch;
 }
 
-/* NULL: no memory, and the fetches are as they were. */
+/* NULL: no memory; the fetches are unchanged. */
 static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
 {
     uint32_t count = 0, parts = 0, shards = 0;
@@ -272,8 +273,8 @@ static struct efs_batch *batch_new(struct efs *fs, struct efs_fetch *fetches)
     return batch;
 }
 
-/* Lock held: ask for a part's extent. Its reads are not to be submitted as they come: they are taken off again, by
- * component. true: it is here. */
+/* Lock held: requests a part's extent. Removes its reads from the deferred reads and stores them by component in
+ * p->read; batch_request() defers them in its own order. true: the extent is in memory. */
 static bool part_request(struct efs_fetch_part *p)
 {
     struct efs *fs = p->batch->fs;
@@ -287,7 +288,7 @@ static bool part_request(struct efs_fetch_part *p)
     return here;
 }
 
-/* Lock held: the read of a component, if the part has one. */
+/* Lock held: defers the part's read of a component, if it has one. */
 static void part_read(struct efs_fetch_part *p, unsigned component)
 {
     struct efs_io *r = p->read[component];
@@ -296,8 +297,8 @@ static void part_read(struct efs_fetch_part *p, unsigned component)
         efs_defer_read(p->batch->fs, r);
 }
 
-/* Lock held: asks for all parts, and then reads expert after expert, first the E components of its parts, then their
- * SM components. Returns how many parts are in memory already: the first ones of batch->resident. */
+/* Lock held: requests all parts, then defers their reads expert by expert, E components before SM components. Returns
+ * the number of parts that are in memory: the first entries of batch->resident. */
 static uint32_t batch_request(struct efs_batch *batch)
 {
     uint32_t count = 0;
@@ -324,7 +325,7 @@ static void fetch_fail(struct efs_fetch *f, errint_t error)
     f->ended(f);
 }
 
-/* Ends the fetches that were cancelled before they started; returns the others, in their order. */
+/* Ends the fetches that were cancelled before they started; returns the remaining ones in order. */
 static struct efs_fetch *fetches_end_cancelled(struct efs_fetch *fetches)
 {
     struct efs_fetch *rest = NULL, **tail = &rest;

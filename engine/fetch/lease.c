@@ -68,7 +68,7 @@ static void lease_filled(struct efs_fetch *fetch)
     struct efs *fs = fetch->fs;
     errint_t error = fetch->error;
     efs_lock(fs);
-    assert(fetch->memfile->kind != EFS_MEMFILE_EXPORTED); /* it was written just now */
+    assert(fetch->memfile->kind != EFS_MEMFILE_EXPORTED); /* the fill has just written it */
     bool fresh = !fetch->memfile->populated;
     if (fresh)
         fetch->memfile->populated = error == 0;
@@ -232,7 +232,7 @@ static errint_t fill_prepare(struct efs_fetch *fetch)
     return 0;
 }
 
-/* The system has no memory for the fill. Does not retry at once, because the budget had room. */
+/* Ends a fill for which the system has no memory. Requests no retry of queued leases, because the budget had room. */
 static void fill_fail(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
 {
     efs_lock(fs);
@@ -330,7 +330,7 @@ void efs_lease_release(struct efs_lease *lease)
     bool last = efs_full_unlease(fs, lease->expert, &fd);
     efs_cache_release(fs, lease->expert);
     if (last) {
-        efs_retry(fs, EFS_RETRY_BUDGET);  /* it may have been reduced during the lease */
+        efs_retry(fs, EFS_RETRY_BUDGET);  /* the budget may have been reduced during the lease */
         efs_retry(fs, EFS_RETRY_EXTENTS); /* the chunk pool may grow again */
         efs_retry(fs, EFS_RETRY_LEASES);
     }

@@ -15,7 +15,7 @@
 
 #define COALESCE_MAX 64u /* opens that are one request */
 
-/* It was never asked for. */
+/* Counts and reports an open whose lease could not be requested. */
 static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t error)
 {
     efs_count(&fs->stats, leases, 1);
@@ -23,7 +23,7 @@ static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t
     done(arg, error, NULL);
 }
 
-/* The lease is of who has the file open; no request holds it. */
+/* efs_arrived_fn: detaches the lease from the request, and reports it to the open, which then holds it. */
 static void open_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
 {
     struct efs_full_waiter *w = arg;
@@ -34,7 +34,7 @@ static void open_arrived(void *arg, errint_t error, struct efs_request *request,
     free(w);
 }
 
-/* Take opens of the first one's layer off the list, each expert once. */
+/* Removes opens of the first one's layer from the list: at most COALESCE_MAX, one per expert. Returns their number. */
 static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_full_waiter **list, struct efs_need *needs,
                                    void **taken)
 {
@@ -77,7 +77,7 @@ static void coalesce_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     (void)scratch;
     for (struct efs_full_waiter *w = atomic_exchange(&leases->open_list, NULL); w; w = next) {
         next = w->next;
-        w->next = list; /* the first one first */
+        w->next = list; /* restores the order of arrival */
         list = w;
     }
     while (list)
@@ -85,7 +85,7 @@ static void coalesce_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     efs_in_flight_end(fs);
 }
 
-/* Lock held: it is brought together with others that come about now. */
+/* Lock held: adds the open to open_list. If the list was empty, defers the job that submits it. */
 static void open_enqueue(struct efs *fs, struct efs_full_waiter *w)
 {
     struct efs_leases *leases = fs->leases;
@@ -93,14 +93,14 @@ static void open_enqueue(struct efs *fs, struct efs_full_waiter *w)
     do
         w->next = before;
     while (!atomic_compare_exchange_weak(&leases->open_list, &before, w));
-    if (before) /* the job that takes it is queued */
+    if (before) /* coalesce_job is queued already */
         return;
     leases->coalesce_job.run = coalesce_run;
     efs_in_flight_begin(fs);
     efs_defer_job(fs, &leases->coalesce_job, EFS_JOB_FIRST);
 }
 
-/* Lock held: it is full, or comes, in memory that can be shown. */
+/* Lock held: whether the expert is FILLING, or READY and need not be evicted before it is exported. */
 static bool open_can_join(const struct efs *fs, uint32_t expert)
 {
     const struct efs_full *f = efs_full_of(fs, expert);

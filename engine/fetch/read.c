@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * read.c - read requests: splits a request into parts, one per extent, and serves each part from where its bytes are.
- * All extents are requested in one turn with the lock. Parts that are in memory are finished on the calling thread, the
- * other parts by a worker when their extent is loaded. No part waits while it holds another part's memory, so readers
- * cannot deadlock.
+ * All extents are requested in one critical section, or in one per PARTS_PER_LOCK parts. Parts that are in memory are
+ * finished on the calling thread, the other parts by a worker when their extent is loaded. No part waits while it holds
+ * another part's memory, so readers cannot deadlock.
  */
 #include "extent.h"
 
@@ -15,27 +15,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PARTS_PER_LOCK 64u   /* asked for in one turn with the lock */
+#define PARTS_PER_LOCK 64u   /* parts requested in one critical section */
 #define PARTIAL_SHARE 8      /* a partial read is at most 1/8 of its extent */
-#define AROUND_BYTES 32768u  /* of a request at least, where the kernel reads around or ahead */
-#define WHOLE_EXPERT_SHARE 8 /* a first touch brings the whole expert if it is at most 1/8 of the budget */
+#define AROUND_BYTES 32768u  /* minimum size of a request that may be the kernel's read-around */
+#define WHOLE_EXPERT_SHARE 8 /* a miss loads the whole expert if it is at most 1/8 of the budget */
 
 struct read;
-struct part { /* of one extent */
+struct part { /* the bytes of a read in one extent */
     struct efs_extent_waiter waiter;
     struct read *read;
     struct part *next;
     uint32_t object;
     uint64_t begin;                   /* in the object */
-    size_t bytes;                     /* in a shared extent they may go on in the next objects */
-    uint32_t next_object;             /* where they end with an object: the one after it; else EFS_NONE */
-    size_t range_bytes;               /* of the object's range that begins with this part; 0: it is a later one of it */
-    bool pinned;                      /* the expert, for all parts of that range */
-    bool is_tail, is_head;            /* of its extent, and the request goes on behind it, or began before it */
-    struct efs_partial_read *partial; /* it may be a partial read, near an end of its extent; else NULL */
+    size_t bytes;                     /* in a shared extent they may continue in the next objects */
+    uint32_t next_object;             /* the next object, if the part ends at the end of an object; else EFS_NONE */
+    size_t range_bytes;               /* of the object's range, in its first part; 0 in its later parts */
+    bool pinned;                      /* this part holds the pin on the full expert, for all parts of the range */
+    bool is_tail, is_head;            /* at the end (start) of its extent, but not of the request */
+    struct efs_partial_read *partial; /* allocated if the part may be a partial read (part_is_partial()); else NULL */
     uint32_t group;
     uint8_t *dst;
-    const uint8_t *full; /* the bytes, while the expert is pinned */
+    const uint8_t *full; /* its bytes in the full pool, while the expert is pinned */
 };
 
 struct parts {
@@ -48,7 +48,7 @@ struct read {
     void *arg;
     uint8_t *dst;
     size_t bytes;
-    uint32_t prev_group; /* with lock held: the group of the part before, EFS_NONE: none */
+    uint32_t prev_group; /* with lock held: group of the previous part; EFS_NONE: none */
     bool prev_resident;  /* that part was in memory */
     _Atomic uint32_t remaining;
     _Atomic errint_t error;
@@ -112,9 +112,10 @@ static void parts_add(struct parts *parts, struct part *p)
     parts->tail = &p->next;
 }
 
-/* ---- without lock, before: what the read consists of ---- */
+/* ---- splitting a read into parts; without lock ---- */
 
-/* Is it a small part at an end of its extent? */
+/* Sets is_tail and is_head. Allocates p->partial if the part is in the first, or at the end in the last,
+ * 1/PARTIAL_SHARE of an expert's extent of several shards, and the request has at least AROUND_BYTES. 0, -ENOMEM. */
 static errint_t part_detect_partial(struct part *p, uint64_t extent_end)
 {
     const struct read *r = p->read;
@@ -131,7 +132,8 @@ static errint_t part_detect_partial(struct part *p, uint64_t extent_end)
     return p->partial ? 0 : -ENOMEM;
 }
 
-/* The last part goes on with these bytes of the next object in its extent: one part for many small objects. */
+/* Extends the last part by `next` if it continues in the next object of the same shared extent, so that adjacent small
+ * objects are one part. false: it does not. */
 static bool part_joins(const struct parts *parts, const struct part *next)
 {
     if (!parts->head)
@@ -146,7 +148,7 @@ static bool part_joins(const struct parts *parts, const struct part *next)
     return true;
 }
 
-/* An object's bytes, extent by extent. */
+/* Adds parts for bytes of an object, one per extent. 0, -ENOMEM. */
 static errint_t read_split(struct read *r, const struct efs_view_location *at, size_t bytes, uint8_t *dst,
                            struct parts *parts)
 {
@@ -182,7 +184,7 @@ static errint_t read_split(struct read *r, const struct efs_view_location *at, s
     return 0;
 }
 
-/* The last bytes of an expert's header from left on, which is at least bytes. */
+/* Copies `bytes` of an expert's header, from `left` bytes before its end; bytes <= left. 0, -ENOMEM. */
 static errint_t read_header(const struct efs *fs, uint32_t expert, uint64_t left, size_t bytes, uint8_t *dst)
 {
     uint32_t all = efs_view_expert_header_bytes(&fs->view, expert);
@@ -195,7 +197,7 @@ static errint_t read_header(const struct efs *fs, uint32_t expert, uint64_t left
     return 0;
 }
 
-/* What is text is read at once, what is of objects is cut in parts. */
+/* Copies bytes of experts' headers to dst, and splits bytes of objects into parts. 0, -ENOMEM. */
 static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uint8_t *dst, struct parts *parts)
 {
     struct efs *fs = r->fs;
@@ -217,7 +219,8 @@ static errint_t read_prepare(struct read *r, uint32_t file, uint64_t offset, uin
 
 /* ---- with lock held ---- */
 
-/* What to do with the extents of a range of a file, in order, until one cannot. Where it ended. */
+/* Calls visit() for the extents of bytes [from, to) of a file, in order, until it returns false. Returns the offset
+ * reached. */
 typedef bool extent_fn(struct efs *fs, uint32_t extent);
 
 static uint64_t each_extent(struct efs *fs, uint32_t file, uint64_t from, uint64_t to, extent_fn *visit)
@@ -248,7 +251,7 @@ static bool extent_pass(struct efs *fs, uint32_t extent)
     return true;
 }
 
-struct efs_stream { /* what is found out is in efs.streams, for all of them */
+struct efs_stream { /* walks are shared by all streams: efs_extents.streams */
     bool no_readahead;
 };
 
@@ -271,7 +274,8 @@ void efs_stream_free(struct efs_stream *stream)
     free(stream);
 }
 
-/* Which stream reads, and how does it go through the file? group: of the first byte, or EFS_NONE. */
+/* Classifies a read. If it makes its walk a scan, marks the extents that the walk has read. group: of the first byte,
+ * or EFS_NONE. */
 static struct efs_step read_classify(struct efs *fs, const struct efs_stream *s, uint32_t file, uint64_t offset,
                                      size_t len, uint32_t group)
 {
@@ -286,7 +290,7 @@ static struct efs_step read_classify(struct efs *fs, const struct efs_stream *s,
     return step;
 }
 
-/* Start loading what the reader will want next. */
+/* Starts read-ahead for a sequential reader. */
 static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t file)
 {
     uint64_t from, to;
@@ -297,8 +301,8 @@ static void read_ahead(struct efs *fs, const struct efs_step *step, uint32_t fil
                              each_extent(fs, file, from, to, efs_extent_read_ahead_scan));
 }
 
-/* An object's range begins with this part. Where its bytes are in the full pool, pinned by one more; NULL: they are
- * not. */
+/* Pins the part's expert in the full pool, and returns the address of the object's bytes. NULL: not READY, or the
+ * expert's file does not contain the object; nothing is pinned. */
 static const uint8_t *range_pin(struct efs *fs, const struct part *p)
 {
     if (!fs->options.full_pool || p->group >= fs->store->expert_count)
@@ -313,8 +317,9 @@ static const uint8_t *range_pin(struct efs *fs, const struct part *p)
     return NULL;
 }
 
-/* Of another expert than what lies beside it in the request, which was meant: what the kernel has read around it. A
- * reader who goes on into the next expert asks from there. */
+/* Whether to read the part without loading its extent. True if it is of another expert than the adjacent part of the
+ * request: the kernel then probably read around bytes of that expert. A reader that continues into this expert starts a
+ * later request in it. Never for a scan. */
 static bool part_is_partial(const struct part *p, const struct efs_step *step)
 {
     if (!p->partial || step->pace == EFS_PACE_SCAN)
@@ -326,7 +331,8 @@ static bool part_is_partial(const struct part *p, const struct efs_step *step)
     return step->pace == EFS_PACE_SEQUENTIAL && p->begin - efs_extent_begin(p->read->fs, p->waiter.extent) <= p->bytes;
 }
 
-/* The part is asked for; one that is not here belongs to who waits for it. true: it is here. */
+/* Requests the part. true: its extent is in memory and referenced. false: part_run() runs on a worker later and frees
+ * the part. */
 static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step)
 {
     atomic_fetch_add(&p->read->remaining, 1);
@@ -343,15 +349,15 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
         return true;
     }
     efs_count(&fs->stats, reads_m, 1);
-    /* the expert's other extents come too, unless the reader is going through the file anyway */
+    /* loads the expert's other extents, too, except for sequential readers, which have read-ahead */
     if (group < fs->store->expert_count && step->pace == EFS_PACE_RANDOM &&
         efs_expert_coded_bytes(fs, group) <= fs->account.budget_bytes / WHOLE_EXPERT_SHARE)
         efs_group_read_ahead(fs, group);
     return false;
 }
 
-/* One turn with the lock for all parts, or for some of many; those that are here are put on *ready, as far as they are
- * full on *full. */
+/* Requests parts in order: all, or PARTS_PER_LOCK and the rest of a pinned range. Appends parts whose extents are in
+ * memory to *ready, and parts of pinned full experts to *full. */
 static void read_request(struct efs *fs, struct parts *parts, const struct efs_step *step, struct parts *ready,
                          struct parts *full)
 {
@@ -360,7 +366,7 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
         struct part *p = parts->head;
         parts->head = p->next;
         if (p->range_bytes) {
-            if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* its use counts */
+            if (p->group < fs->store->expert_count && step->pace != EFS_PACE_SCAN) /* scans do not count as uses */
                 efs_cache_read(fs, p->group, p->range_bytes);
             data = range_pin(fs, p);
             efs_count(&fs->stats, reads_f, data != NULL);
@@ -382,7 +388,7 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
     }
 }
 
-/* ---- without lock, after ---- */
+/* ---- ending the parts in memory; without lock ---- */
 
 static void read_copy(struct efs *fs, struct parts *full)
 {
@@ -445,7 +451,7 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     efs_lock(fs);
     struct efs_step step = read_classify(fs, stream, file, offset, len, group);
     read_request(fs, &parts, &step, &ready, &full);
-    while (parts.head) { /* others have their turn */
+    while (parts.head) { /* other threads can take the lock between */
         efs_unlock(fs);
         efs_lock(fs);
         read_request(fs, &parts, &step, &ready, &full);

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #define RETRIES_MAX 8               /* retries of a coded expert after -ENOMEM */
-#define DEADLOCK_CHECK_NS 200000000 /* without an event, before a wait checks for a deadlock */
+#define DEADLOCK_CHECK_NS 200000000 /* ns without a change, before a wait checks for a deadlock */
 
 /* ---- reported items ---- */
 
@@ -88,7 +88,7 @@ static void item_release(struct efs *fs, struct efs_lease *lease, struct efs_fet
     free(fetch);
 }
 
-/* An item of another process is READY, and is held until it is dropped; or it failed. */
+/* Reports an item of another process: READY, then held until efs_request_drop(), or FAILED. */
 static void item_export(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
@@ -105,7 +105,7 @@ static void item_export(struct efs_request_item *item, errint_t error, struct ef
     efs_request_unref(request);
 }
 
-/* An item is READY, or failed. */
+/* Completes an item: READY, or FAILED with this error. */
 static void item_done(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
@@ -274,7 +274,7 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
 
 static bool waiter_is_cancelled(const struct efs_full_waiter *w, efs_cancelled_fn *cancelled)
 {
-    const struct efs_request_item *item = w->use == EFS_MEMFILE_WINDOW ? w->arg : NULL; /* else not of a client */
+    const struct efs_request_item *item = w->use == EFS_MEMFILE_WINDOW ? w->arg : NULL; /* else not a client's */
     return item && item->arg && cancelled(item->arg);
 }
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define PRELOAD_SHARE 4 /* what nobody has leased yet is brought in full up to a quarter of the budget */
+#define PRELOAD_SHARE 4 /* a preload loads experts full up to 1/4 of the budget, the rest coded */
 
 static errint_t request_check(const struct efs *fs, const struct efs_need *needs, uint32_t count, enum efs_form form,
                               struct efs_error *err)
@@ -36,14 +36,14 @@ static errint_t request_check(const struct efs *fs, const struct efs_need *needs
     return 0;
 }
 
-/* What is asked for, and what beginning needs, got before anything is told to the cache state. */
+/* A request before it is started. All of its memory is allocated before the cache state counts the request. */
 struct submission {
     const struct efs_request_how *how;
-    uint32_t count, load_count; /* named; of those, that are to come */
-    uint32_t *experts, *tokens; /* that are named */
+    uint32_t count, load_count; /* requested; to be loaded: not those that are being preloaded already */
+    uint32_t *experts, *tokens; /* [count] */
     uint8_t *forms;
     bool *loads;
-    struct efs_full_waiter **waiters; /* of those that are to come in full */
+    struct efs_full_waiter **waiters; /* by item of the request; NULL: coded */
 };
 
 static void submission_free(struct submission *s)
@@ -57,13 +57,13 @@ static bool submission_is_preload(const struct submission *s, uint32_t i)
     return s->how->preload || (s->how->arrived && !s->how->args[i]);
 }
 
-/* What its full experts are for. */
+/* The kind of memory file that its full experts need. */
 static enum efs_memfile_kind submission_memfile_kind(const struct submission *s)
 {
     return !s->how->arrived ? EFS_MEMFILE_PRIVATE : s->how->opened ? EFS_MEMFILE_EXPORTED : EFS_MEMFILE_WINDOW;
 }
 
-/* Nothing has begun. */
+/* Ends the preloads of a request that could not be started. */
 static void submission_undo(struct efs *fs, struct submission *s)
 {
     for (uint32_t i = 0; i < s->count; i++)
@@ -71,8 +71,8 @@ static void submission_undo(struct efs *fs, struct submission *s)
             efs_preload_end(fs, s->experts[i], s->forms[i]);
 }
 
-/* In which form each comes. What nobody has leased yet takes a share of the budget in full at most; the rest is brought
- * coded. */
+/* Chooses the form of each expert. A preload is full up to 1/PRELOAD_SHARE of the budget, the rest is coded.
+ * EFS_FORM_ANY is full if the expert is READY or FILLING. */
 static void submission_choose_forms(struct efs *fs, struct submission *s)
 {
     const struct efs_request_how *how = s->how;
@@ -144,7 +144,7 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     return request;
 }
 
-/* What each item needs on its way. false: no memory, and none has it. */
+/* Allocates the waiter (full) or the fetch (coded) of each item. false: no memory; all are freed. */
 static bool request_prepare(struct efs *fs, struct efs_request *request, struct submission *s)
 {
     bool good = true;
@@ -201,7 +201,7 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
     }
     efs_count(&fs->stats, coded, coded);
     efs_coded_admit(fs, false);
-    efs_count(&fs->stats, coded_waits, coded < fs->coded_waiting ? coded : fs->coded_waiting); /* the last in line */
+    efs_count(&fs->stats, coded_waits, coded < fs->coded_waiting ? coded : fs->coded_waiting); /* the newest ones */
     efs_unlock(fs);
 }
 

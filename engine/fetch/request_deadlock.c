@@ -40,7 +40,7 @@ static void claim_add(const struct efs *fs, struct claim *claim, const struct ef
     claim->coded_loaded += coded && !waits;
     claim->full_loaded += !coded && !waits;
     claim->full_bytes += coded ? 0 : efs_memfile_bytes(fs, item->expert);
-    /* an expert that is pinned coded is resident: its item is admitted in its turn */
+    /* an expert that is pinned coded is resident: its item will be admitted */
     claim->waits |= waits && !(coded && fs->leases->coded_pins[item->expert]);
 }
 
@@ -53,7 +53,7 @@ static bool claim_is_sole_holder(const struct efs *fs, const struct claim *claim
 }
 
 /* efs.lock held: the claim waits, and exceeds the budget even without other holders, or is the only holder. A single
- * coded expert always gets room. */
+ * coded expert is always admitted. */
 static bool claim_is_deadlocked(const struct efs *fs, const struct claim *claim)
 {
     uint64_t chunks = fs->account.floor_segments * fs->arena.segment_bytes;

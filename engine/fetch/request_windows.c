@@ -28,9 +28,10 @@ errint_t efs_request_window(const struct efs_request *request, uint32_t index, s
     return efs_lease_window(request->items[index].lease, window);
 }
 
-/* ---- where they are ---- */
+/* ---- locations ---- */
 
-/* Where a block is. false: nobody else can see that. */
+/* Sets the window of a block and the offset in it; leaves those of an empty block. false: the block's segment has no
+ * window. */
 static bool block_place(const struct efs *fs, const struct efs_block *block, uint32_t *window, uint64_t *offset)
 {
     if (!block->data)
@@ -88,9 +89,9 @@ errint_t efs_request_open_window(const struct efs_request *request, uint32_t ind
     return -EINVAL;
 }
 
-/* ---- what is in them ---- */
+/* ---- layout ---- */
 
-/* A shard of the extent that is the expert's nth. */
+/* Describes a shard of x, which is extent `nth` of the expert. */
 static struct efs_export_layout_shard layout_shard(const struct efs *fs, const struct efs_extent *x, uint32_t nth,
                                                    uint32_t shard)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* routing.c - chosen and predicted experts that a caller reports: checked, and passed to prefetch. */
+/* routing.c - checks the chosen or predicted experts that a caller reports, and passes them to prefetch/. */
 #include "expertfs-private.h"
 
 #include "cache.h"
