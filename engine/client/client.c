@@ -162,7 +162,7 @@ char efs_client_state(struct efs_client *client, const struct efs_expert_key *ke
     return info.state;
 }
 
-/* The experts' numbers in the store in place of those in their layer. */
+/* Replaces the experts' numbers in the layer by those in the store, and submits the request. */
 static errint_t client_begin_in_process(struct efs *fs, const char *stack, uint32_t layer, const struct efs_need *needs,
                                         uint32_t count, enum efs_form form, struct efs_request **request,
                                         struct efs_error *err)
@@ -274,7 +274,7 @@ void efs_client_release(struct efs_client_request *request)
     free(request);
 }
 
-/* ---- what comes next ---- */
+/* ---- chosen and predicted experts ---- */
 
 static uint32_t client_observer(struct efs_client *client)
 {

@@ -10,7 +10,7 @@
 
 #define TENSORS_MAX 4096u
 
-/* The parts of a received layout; their sizes add up to its size. */
+/* A received layout. received_parse() checks that the sizes of its parts add up. */
 struct received {
     struct efs_export_layout head;
     const uint8_t *header, *tensors, *shards;
@@ -66,7 +66,7 @@ static errint_t received_parse_shards(const struct received *received, struct ef
         return -ENOMEM;
     if (layout->tensor_count != head->tensors)
         return -EUCLEAN;
-    for (uint32_t i = 0; i < head->tensors; i++) { /* both are in the order of the file */
+    for (uint32_t i = 0; i < head->tensors; i++) { /* entries and received tensors are in the order of the file */
         struct efs_export_layout_tensor t;
         memcpy(&t, received->tensors + i * sizeof(t), sizeof(t));
         if (t.file_offset != layout->list.entries[i].tensor.offset)

@@ -34,7 +34,7 @@ errint_t efs_client_attach(struct efs_client *client, struct efs_device *device,
 /* -ECHILD: the client was opened by the process from which this one was forked. */
 errint_t efs_client_check(const struct efs_client *client, struct efs_error *err);
 /* The parts of an expert that are in memory of the store or mount, as efs_expert_info.state; 'M' if not known. The
- * state may have changed already. For a mount this is a getxattr(2). */
+ * state may be out of date at return. For a mount this is a getxattr(2). */
 char efs_client_state(struct efs_client *client, const struct efs_expert_key *key);
 struct efs_device *efs_client_device(const struct efs_client *client);                          /* NULL: none */
 struct efs_device_request *efs_client_device_request(const struct efs_client_request *request); /* NULL: none */

@@ -26,7 +26,8 @@ static errint_t export_send_packet(const struct efs_export *h, const struct efs_
     return n < 0 ? -errno : 0;
 }
 
-/* The mount has exited or sent an invalid packet: files without an answer are opened. */
+/* Lock held, after the mount has exited or sent an invalid packet: stops using the socket, and calls
+ * efs_file_fall_back() for files in flight. */
 static void export_fail(struct efs_mount *m)
 {
     struct efs_export *h = m->export;
@@ -43,14 +44,15 @@ static void export_fail(struct efs_mount *m)
     efs_files_evict_unprotected(m);
 }
 
-/* Lock held. Moves up to a packet of dropped tags to *packet; they are free once it was sent. */
+/* Lock held. Moves up to a packet of dropped tags to *packet; the tags are free, because the mount receives the drops
+ * before later requests. */
 static bool export_pop_drops(struct efs_export *h, struct efs_export_ask *packet)
 {
     *packet = efs_export_packet(EFS_EXPORT_DROP);
     while (h->drop_count && packet->head.count < EFS_EXPORT_ITEMS) {
         uint32_t tag = h->drops[--h->drop_count];
         packet->item[packet->head.count++].tag = tag;
-        h->free_tags[h->free_count++] = tag; /* requests are sent after it: send_lock is held */
+        h->free_tags[h->free_count++] = tag; /* send_lock is held: requests with this tag are sent after the packet */
     }
     return packet->head.count > 0;
 }
@@ -105,7 +107,7 @@ errint_t efs_export_send_list(struct efs_mount *m)
 
 /* ---- answers ---- */
 
-/* The expert is in the window: its tensors. */
+/* Sets the tensors of a full expert that is at the start of window w. 0, -EUCLEAN, -ENOMEM. */
 static errint_t export_set_tensors(struct efs_mount *m, struct efs_expert_file *file,
                                    const struct efs_export_answer *answer, struct efs_export_window *w)
 {
@@ -124,7 +126,7 @@ static errint_t export_set_tensors(struct efs_mount *m, struct efs_expert_file *
     return 0;
 }
 
-/* fd: what came with it, or < 0. false: malformed. */
+/* fd: the received descriptor, or < 0. false: malformed. */
 static bool export_receive_answer(struct efs_mount *m, const struct efs_export_answer *answer, int fd)
 {
     struct efs_export *h = m->export;
@@ -153,16 +155,16 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
     if (answer->error == 0) {
         efs_export_drop(h, file);
         efs_mount_wake_maintenance(m);
-    } else { /* the mount has forgotten the tag */
+    } else { /* after an error the mount holds nothing for the tag */
         h->files[answer->tag] = NULL;
         h->free_tags[h->free_count++] = answer->tag;
     }
-    efs_file_fall_back(m, file, answer->error); /* its file is opened, or reports the reason */
+    efs_file_fall_back(m, file, answer->error); /* opens its file, which may report the reason */
     efs_mount_wake_open_workers(m);
     return true;
 }
 
-/* A packet of the list of protected experts. */
+/* Handles a packet of the list of protected experts. false: malformed or not requested. */
 static bool export_receive_list(struct efs_mount *m, const struct efs_export_kept *packet)
 {
     if (!efs_protected_set_receive(m, packet))
@@ -172,7 +174,7 @@ static bool export_receive_list(struct efs_mount *m, const struct efs_export_kep
     return true;
 }
 
-/* What the mount sends. */
+/* The packets that the mount sends. */
 union incoming {
     struct efs_export_head head;
     struct efs_export_answer answer;
@@ -181,7 +183,7 @@ union incoming {
     struct efs_export_wait wait;
 };
 
-/* A packet of so many bytes, and what came with it. false: malformed. */
+/* Handles a packet of this size and its descriptor (< 0: none). false: malformed. */
 static bool export_receive_packet(struct efs_mount *m, const union incoming *packet, size_t bytes, int fd)
 {
     const struct efs_export_head *head = &packet->head;
@@ -205,7 +207,7 @@ static bool export_receive_packet(struct efs_mount *m, const union incoming *pac
            memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && export_receive_list(m, &packet->kept);
 }
 
-/* One packet. -EAGAIN: there is none now. */
+/* Receives one packet. -EAGAIN: none is queued; -EPROTO: malformed. */
 static errint_t export_receive_one(struct efs_mount *m)
 {
     union incoming packet;
@@ -221,7 +223,7 @@ static errint_t export_receive_one(struct efs_mount *m)
         return errno == EINTR ? -EAGAIN : -errno;
     int fd = -1;
     const struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-    int fds[sizeof(control) / sizeof(int)], count = 0; /* the room is rounded up: two may fit */
+    int fds[sizeof(control) / sizeof(int)], count = 0; /* CMSG_SPACE rounds up: two may fit */
     if (n > 0 && with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS) {
         count = (int)((with->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(fds, CMSG_DATA(with), (size_t)count * sizeof(int));
@@ -229,7 +231,8 @@ static errint_t export_receive_one(struct efs_mount *m)
     if (count == 1)
         fd = fds[0];
     else if (count == 0 && (message.msg_flags & MSG_CTRUNC))
-        fd = -EMFILE; /* the process had no descriptor for it: the window comes again when it is missed */
+        fd = -EMFILE; /* no free descriptor in this process: the mount sends the window again after
+                         efs_window_report_unmapped() */
     bool good = count <= 1 && !(message.msg_flags & MSG_TRUNC) && export_receive_packet(m, &packet, (size_t)n, fd);
     for (int i = 0; i < count; i++)
         efs_sys_close(fds[i]);
@@ -254,7 +257,7 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
     int ready = poll(wait, 2, export_milliseconds_until(until));
     if (ready > 0 && wait[1].revents) {
         uint64_t kicks;
-        ssize_t n = read(m->export->kick, &kicks, sizeof(kicks)); /* nobody else reads it */
+        ssize_t n = read(m->export->kick, &kicks, sizeof(kicks)); /* no other thread reads it */
         (void)n;
     }
     pthread_mutex_lock(&m->lock);
@@ -265,6 +268,6 @@ errint_t efs_export_receive(struct efs_mount *m, const struct timespec *until)
     if (rc < 0 && rc != -EAGAIN)
         export_fail(m);
     if (m->waiting)
-        pthread_cond_broadcast(&m->arrived); /* for them, or to go on receiving */
+        pthread_cond_broadcast(&m->arrived); /* for received files, or to receive in place of this thread */
     return ready == 0 ? -ETIMEDOUT : 0;
 }

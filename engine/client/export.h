@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * export.h - the receiving side of the socket over which a mount exports experts (expertfs-protocol.h): experts come in
+ * export.h - the receiving side of the socket over which a mount exports experts (expertfs-protocol.h): experts are in
  * windows that stay mapped, without opening or mapping files. With efs_mount.lock held, unless stated otherwise.
  */
 #ifndef EFS_EXPORT_H
@@ -65,7 +65,7 @@ errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *
 /* The same, then requests the list of experts that the mount protects; efs_protected_set_receive() handles the answer.
  */
 errint_t efs_export_send_list(struct efs_mount *m);
-/* Interrupts efs_export_receive(), because a file has arrived another way. */
+/* Interrupts efs_export_receive(), because a file was opened or failed without a packet. */
 void efs_export_kick(const struct efs_export *export);
 /* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
  * a time; returns early after a kick. -ETIMEDOUT. */

@@ -18,7 +18,7 @@
 bool efs_export_receive_window(struct efs_export *h, const struct efs_export_answer *packet, int fd)
 {
     struct efs_export_answer all = *packet;
-    all.file_bytes = packet->window_bytes; /* to map all of it, not just a file in it */
+    all.file_bytes = packet->window_bytes; /* efs_window_map() then needs a file of at least the window's size */
     if ((fd < 0 && fd != -EMFILE) || packet->window == 0)
         return false;
     if (fd >= 0 && !efs_window_find(h, packet->window))
@@ -52,7 +52,7 @@ static struct efs_coded_window find_window(void *arg, uint32_t number)
 }
 
 /* Whether all windows that the places name are mapped. Reports the missing ones to the mount as unmapped: mapping them
- * failed, or they were unmapped before this packet came. */
+ * failed, or they were unmapped before this packet was received. */
 static bool has_windows(struct efs_export *h, const struct efs_export_place *places, uint32_t count)
 {
     bool all = true;
@@ -66,7 +66,8 @@ static bool has_windows(struct efs_export *h, const struct efs_export_place *pla
     return all;
 }
 
-/* All parts were received. */
+/* Handles a coded expert of which all parts were received: parses its layout, if it was sent, and finds its tensors. 0,
+ * -EUCLEAN, -ENOMEM. */
 static errint_t coded_finish(struct efs_mount *m, struct efs_expert_file *file, uint32_t layout_bytes)
 {
     struct efs_exported_expert *exported = &file->exported;

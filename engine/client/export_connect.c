@@ -15,7 +15,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* "address: PATH": the path, or nothing; "coded: yes". */
+/* Reads .expertfs/handout: the path after "address: " ("" if there is none), and whether the next line is "coded: yes".
+ */
 static void export_read_address(int root, char path[PATH_MAX], bool *coded)
 {
     static const char name[] = "address: /";
@@ -34,8 +35,8 @@ static void export_read_address(int root, char path[PATH_MAX], bool *coded)
     }
 }
 
-/* Connects to the socket at path. A socket address has less room than a path: a longer one is given relative to an open
- * directory, /proc/self/fd/N/NAME. Changes path. */
+/* Connects to the socket at path. A socket address has less room than a path: a longer one is passed relative to an
+ * open directory, /proc/self/fd/N/NAME. Changes path. */
 static errint_t export_connect_path(int fd, char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -99,11 +100,11 @@ void efs_export_free(struct efs_export *h)
     if (!h)
         return;
     for (uint32_t tag = 0; tag < h->room; tag++)
-        if (h->files[tag]) { /* that nobody waited for any more */
+        if (h->files[tag]) { /* dropped before it was received */
             efs_export_free_coded(&h->files[tag]->exported);
             free(h->files[tag]);
         }
-    shutdown(h->fd, SHUT_RDWR); /* the mount may give the memory to others now, also while a child has the socket */
+    shutdown(h->fd, SHUT_RDWR); /* the mount releases this client's leases now, also if a child has the socket */
     free(h->files);
     free(h->free_tags);
     free(h->drops);

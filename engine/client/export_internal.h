@@ -37,8 +37,8 @@ struct efs_export {
 struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number);
 /* Maps the window that an answer carries. NULL: it cannot be mapped. */
 struct efs_export_window *efs_window_map(struct efs_export *h, const struct efs_export_answer *answer, int fd);
-/* The mount believes that the window is mapped here: the next packet reports it as unmapped, and the mount then sends
- * it again. */
+/* Reports a window as unmapped with the next packet, so that the mount sends its descriptor again with the next expert
+ * in it. */
 void efs_window_report_unmapped(struct efs_export *h, uint32_t number);
 /* Adds a user to the window; a window without users may be unmapped. */
 void efs_window_get(struct efs_export *h, struct efs_export_window *w);

@@ -54,7 +54,7 @@ bool efs_export_alloc_tag(struct efs_export *h, struct efs_expert_file *file)
 void efs_export_drop(struct efs_export *h, struct efs_expert_file *file)
 {
     h->files[file->exported.tag] = NULL;
-    h->drops[h->drop_count++] = file->exported.tag; /* free when the mount was notified */
+    h->drops[h->drop_count++] = file->exported.tag; /* reused after the mount was notified */
     if (file->exported.window)
         file->exported.window->users--;
     efs_export_free_coded(&file->exported);

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define WINDOWS_MAX 8192u /* mapped at a time, of which the mount may have given up many */
+#define WINDOWS_MAX 8192u /* limit of mapped windows; the mount may have freed some of them */
 
 struct efs_export_window *efs_window_find(struct efs_export *h, uint32_t number)
 {
@@ -86,7 +86,7 @@ void efs_window_report_unmapped(struct efs_export *h, uint32_t number)
     for (uint32_t i = 0; i < h->unmapped_count; i++)
         if (h->unmapped[i] == number)
             return;
-    if (h->unmapped_count < EFS_EXPORT_ITEMS) /* else when it is missed again */
+    if (h->unmapped_count < EFS_EXPORT_ITEMS) /* else reported when an expert in it is received again */
         h->unmapped[h->unmapped_count++] = number;
 }
 

@@ -48,8 +48,8 @@ static errint_t layout_fill(struct efs_file_layout *layout, const uint8_t *data,
     if (layout->list.count > UINT32_MAX)
         return -EUCLEAN;
     layout->file_bytes = bytes;
-    layout->header_bytes = LENGTH_BYTES + (size_t)header_length(data); /* was checked, but the file is not */
-    if (layout->header_bytes > layout->file_bytes)                     /* trusted: it may have changed since */
+    layout->header_bytes = LENGTH_BYTES + (size_t)header_length(data); /* checked by efs_source_safetensors(), */
+    if (layout->header_bytes > layout->file_bytes)                     /* but the file may have changed since */
         return -EUCLEAN;
     layout->tensor_count = (uint32_t)layout->list.count;
     layout->tensors = efs_sys_calloc(layout->list.count + 1, sizeof(*layout->tensors));

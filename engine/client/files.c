@@ -204,7 +204,7 @@ static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
 {
     if (file->state == EFS_FILE_READY) {
         if (m->keep_auto && !m->became_idle)
-            efs_mount_wake_maintenance(m); /* it may request a list */
+            efs_mount_wake_maintenance(m); /* it may request the list of protected experts */
         m->became_idle = true;
         file_add_idle(m, file);
         if (!efs_protected_set_has(m, file->hash)) {

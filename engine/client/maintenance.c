@@ -85,7 +85,7 @@ static void *maintenance_run(void *arg)
             efs_mount_close_files(m);
         } else if (m->unsent_bytes || (m->export && efs_export_has_unsent(m->export))) {
             pthread_mutex_unlock(&m->lock);
-            nanosleep(&a_while, NULL); /* more may come */
+            nanosleep(&a_while, NULL); /* collects more notifications */
             maintenance_send(m);
             pthread_mutex_lock(&m->lock);
         } else if (!m->stop && !m->receiving && m->export && (m->listing || efs_export_has_orphans(m->export))) {
@@ -119,6 +119,6 @@ void efs_maintenance_stop(struct efs_mount *m)
         pthread_join(m->maintenance, NULL);
     maintenance_send(m);
     pthread_mutex_lock(&m->lock);
-    efs_mount_close_files(m); /* queued after it had ended */
+    efs_mount_close_files(m); /* queued after the thread had ended */
     pthread_mutex_unlock(&m->lock);
 }

@@ -21,7 +21,7 @@ void efs_mapped_path(const struct efs_expert_key *key, char path[EFS_MAPPING_PAT
              *key->stack ? "-" : "", key->layer, key->expert);
 }
 
-/* Sets the file's size: that of the known layout if there is one, else that of the system. */
+/* Sets the file's size from the known layout, or by fstat(2). 0, -EUCLEAN, -EFBIG. */
 static errint_t mapped_find_bytes(const struct efs_file_layout *known, struct efs_mapped_file *file)
 {
     struct stat st;
@@ -79,7 +79,7 @@ static errint_t mapped_map_known(const struct efs_file_layout *layout, struct ef
     return rc < 0 ? rc : efs_mapped_tensors(layout, file);
 }
 
-/* An expert must not fail with -EAGAIN, by which efs_client_tensors() says that it is not loaded yet. */
+/* Replaces -EAGAIN, which efs_client_tensors() returns for an expert that is not loaded yet. */
 static errint_t mapped_error(errint_t rc)
 {
     return rc == -EAGAIN ? -EIO : rc;

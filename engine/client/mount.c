@@ -12,8 +12,8 @@
 
 #define OPEN_WORKERS_DEFAULT 32u
 
-/* The start of a control file into m->text, terminated. A control file says that its size is 0. In a mount, one with a
- * size is a file of the checkpoint, such as a copy of another mount's: -ENODEV. */
+/* Reads the start of a control file into m->text, terminated. Control files have a size of 0: on a FUSE mount, one with
+ * a size is a file of the checkpoint, such as a copy of another mount's: -ENODEV. */
 static errint_t mount_read_control(struct efs_mount *m, const char *path)
 {
     struct stat st;
@@ -40,7 +40,7 @@ static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_er
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK,
-                             0); /* other users than the one who mounted cannot open it */
+                             0); /* only the user of the mount can open it */
     m->export = m->want >= 0 ? efs_export_connect(m->root) : NULL;
     m->open_workers_max = threads == 0                       ? OPEN_WORKERS_DEFAULT
                           : threads < EFS_MOUNT_OPEN_WORKERS ? threads
@@ -102,7 +102,7 @@ void efs_mount_free(struct efs_mount *m)
 
 void efs_mount_free_forked(struct efs_mount *m)
 {
-    /* A thread that had the lock at the fork may have been changing the lists: what is in them stays until this process
+    /* If a thread held the lock at the fork, the lists may be inconsistent: their memory is freed when this process
      * ends. */
     bool whole = pthread_mutex_trylock(&m->lock) == 0;
     if (whole) {

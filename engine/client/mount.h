@@ -6,8 +6,8 @@
  * runmoe/, moe-replay/ and bench_gpu/ of tools/) call it. It never takes efs.lock and never includes a header of a room
  * that serves a store.
  *
- * The experts of a mount come over its socket, or as files that worker threads open and map. They are shared by
- * requests, and open until evicted.
+ * The experts of a mount are received over its socket, or are files that worker threads open and map. They are shared
+ * by requests, and open until evicted.
  *
  *     mount.c          creation and end
  *     mount_begin.c, mount_wait.c, mount_watch.c    requests: start, waiting, events for poll(2)
@@ -15,7 +15,7 @@
  *     mount_notify.c   notifications of uses by .expertfs/want; mount_routing.c: chosen and predicted experts
  *     maintenance.c    the thread that closes files and sends notifications
  *     open_workers.c   the threads that open files
- *     export*.c        experts that the mount hands out over its socket
+ *     export*.c        experts that the mount exports over its socket
  *     files.c          the table of files, their users, idle ones
  *     protected_set.c  the experts that the mount's policy protects
  *     layout_cache.c   layouts of files that were open before
@@ -84,7 +84,7 @@ struct efs_mount {
     bool listing;                               /* a list was requested and is not complete */
     uint64_t list_requested_ns,                 /* time of the last request of a list */
         next_list_ns;                           /* no list is requested before this time */
-    bool became_idle; /* a file has lost its last user since that request; else no other is sent */
+    bool became_idle; /* a file has lost its last user since that request; else no list is requested */
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
     uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
     struct efs_mount_request *watched; /* requests with an event for poll(2) */
@@ -134,7 +134,7 @@ void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struc
 void efs_file_make_full(struct efs_mount *m, struct efs_expert_file *file);
 /* Queues a file for the open workers, which the caller wakes. */
 void efs_file_queue(struct efs_mount *m, struct efs_expert_file *file);
-/* Handles a file that the mount did not hand out, with this error: a full one is queued to be opened, and the caller
+/* Handles a file that the mount did not export, with this error: a full one is queued to be opened, and the caller
  * wakes the open workers; a coded one fails. The file has no tag any more. */
 void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errint_t error);
 /* Frees a list of files that are not in the table. Without lock. */

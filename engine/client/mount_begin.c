@@ -47,7 +47,8 @@ static bool mount_has_layout(struct efs_mount *m, const struct efs_expert_key *k
     return known;
 }
 
-/* -ENOENT: there is no such file. Without the view there are none: an expert that does not exist fails later. */
+/* Whether the expert's file exists: 0, -ENOENT, ... Without the view (no_view) there are no files: returns 0, and an
+ * expert that does not exist fails when it is loaded. */
 static errint_t mount_check_exists(const struct efs_mount *m, const struct efs_expert_key *key, struct efs_error *err)
 {
     if (m->no_view)
@@ -99,14 +100,14 @@ static bool item_attach_file(struct efs_mount *m, struct efs_mount_item *item, s
     return fresh;
 }
 
-/* Lock held. Whether one request over the socket can have so many experts. */
+/* Lock held. Whether a request of `count` experts fits into one packet, and the socket works. */
 static bool mount_can_request(const struct efs_mount *m, uint32_t count)
 {
     return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
 }
 
-/* Begins a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
- * loaded, and nothing was done. */
+/* Starts a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
+ * loaded, or the notification cannot be queued; nothing was changed. */
 static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                  enum efs_form form, struct efs_mount_request *request)
 {
@@ -133,7 +134,7 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
     return all;
 }
 
-/* Begins a request whose experts are opened as files. Notifies the mount before the first open, so that it treats the
+/* Starts a request whose experts are opened as files. Notifies the mount before the first open, so that it treats the
  * opens as one request. */
 static void request_begin_opening(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   struct efs_mount_request *request, struct efs_expert_file **spare)
@@ -167,14 +168,14 @@ static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, c
     return EFS_EXPORT_NOTIFY;
 }
 
-/* Begins a request whose experts the mount sends over its socket. */
+/* Starts a request whose experts the mount sends over its socket. */
 static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   enum efs_form form, struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     ask.layer = layer;
     ask.form = form;
-    strcpy(ask.stack, stack); /* is_stack() */
+    strcpy(ask.stack, stack); /* is_stack() has checked its length */
     pthread_mutex_lock(&m->send_lock);
     for (uint32_t at = 0; at < request->count; at += ask.head.count) {
         uint32_t left = request->count - at;

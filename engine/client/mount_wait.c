@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define DEADLOCK_CHECK_NS (2 * EFS_TRIM_DELAY_NS) /* then asks the mount whether the request can complete */
+#define DEADLOCK_CHECK_NS (2 * EFS_TRIM_DELAY_NS) /* interval of waiter_check_deadlock() */
 _Static_assert(EFS_MOUNT_EXPERTS <= EFS_EXPORT_ROUTED, "a wait names all of a request");
 
 static bool time_before(struct timespec a, struct timespec b)
@@ -29,10 +29,10 @@ static errint_t mount_wait_more(struct efs_mount *m, const struct timespec *unti
     bool may_trim = m->oldest && (!until || time_before(end, *until));
     if (!may_trim && until)
         end = *until;
-    if (!m->receiving && efs_export_works(m->export)) { /* for all waiting threads */
+    if (!m->receiving && efs_export_works(m->export)) { /* this thread receives for all waiting threads */
         errint_t received = efs_export_receive(m, !may_trim && forever ? NULL : &end);
         if (m->watched)
-            efs_mount_wake_maintenance(m); /* it continues to receive */
+            efs_mount_wake_maintenance(m); /* maintenance continues to receive */
         if (received == -ETIMEDOUT && may_trim)
             efs_files_trim(m, 0);
         return received == -ETIMEDOUT && !may_trim ? -ETIMEDOUT : 0;
@@ -75,7 +75,8 @@ static void waiter_end(struct efs_mount *m, struct efs_mount_waiter *waiter)
     *p = waiter->next;
 }
 
-/* Without lock. Asks whether the request can complete. The mount answers only if it cannot. */
+/* Without lock. Sends the tags of a request, so that the mount checks whether it can complete. The mount answers only
+ * if it cannot. */
 static void waiter_check_deadlock(const struct efs_mount_waiter *waiter, struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
@@ -151,7 +152,7 @@ void efs_mount_drop(struct efs_mount_request *request, uint32_t index)
         return;
     pthread_mutex_lock(&m->lock);
     item_drop(m, &request->items[index]);
-    efs_mount_wake_waiters(m); /* a waiter may have no other item */
+    efs_mount_wake_waiters(m); /* the last item of a waiter may have been dropped */
     pthread_mutex_unlock(&m->lock);
 }
 

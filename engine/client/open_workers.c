@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* open_workers.c - see mount.h. An open blocks until the mount has loaded the expert, so each runs on its own
+/* open_workers.c - see mount.h. An open blocks until the mount has loaded the expert, so each open in flight has a
  * thread. */
 #include "mount.h"
 
@@ -29,7 +29,7 @@ static struct efs_expert_file *mount_next_to_open(struct efs_mount *m)
     return file;
 }
 
-/* Lock held. Whether the process has a descriptor for one more file. */
+/* Lock held. Whether the limit of descriptors allows one more file. */
 static bool mount_may_open(const struct efs_mount *m)
 {
     struct rlimit limit;
@@ -93,7 +93,7 @@ void efs_mount_wake_open_workers(struct efs_mount *m)
 {
     while (!m->stop && m->queued > m->idle_open_workers && m->open_worker_count < m->open_workers_max) {
         if (efs_thread_start(open_worker_run, m, "efs-open", &m->open_workers[m->open_worker_count]) < 0)
-            break; /* continue with those that exist */
+            break; /* continue with the existing threads */
         m->open_worker_count++;
         if (m->open_worker_count - 1 >= m->queued)
             break;

@@ -23,7 +23,7 @@ static int by_value(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Without memory the expert is left out. */
+/* Leaves the expert out if there is no memory, or the set has EXPERTS_MAX experts. */
 static void protected_set_add(struct efs_protected_set *set, uint32_t hash)
 {
     if (set->count == set->room) {

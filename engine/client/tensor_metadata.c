@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tensor_metadata.c - "expertfs.tensor.NAME": "ggml:Q4_0 [128, 64, 2048], slice 3" in __metadata__ of an expert's file:
- * the type and shape of a tensor that safetensors can only describe as bytes. A slice is one of the first dimension. A
- * note that does not fit the tensor's bytes is ignored.
+ * the type and shape of a tensor that safetensors can only describe as bytes. A slice is an index in the first
+ * dimension. A note that does not match the tensor's size is ignored.
  */
 #include "file_layout.h"
 
@@ -73,7 +73,7 @@ errint_t efs_layout_apply_metadata(const char *header, size_t bytes, struct efs_
     json_error_t error;
     json_t *root = json_loadb(header, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!root)
-        return -ENOMEM; /* it was read before */
+        return -ENOMEM; /* it was parsed before, so memory is short */
     const json_t *metadata = json_object_get(root, "__metadata__");
     const char *key;
     json_t *value;
