@@ -65,7 +65,7 @@ errint_t efs_export_send_all(struct efs_mount *m, const struct efs_export_head *
 /* The same, then requests the list of experts that the mount protects; efs_protected_set_receive() handles the answer.
  */
 errint_t efs_export_send_list(struct efs_mount *m);
-/* Interrupts efs_export_receive(), because a file was opened or failed without a packet. */
+/* Interrupts efs_export_receive(), because a file or a waiter has changed without a packet. */
 void efs_export_kick(const struct efs_export *export);
 /* Waits for packets until this time (NULL: no limit) and handles them; releases the lock while it waits. One thread at
  * a time; returns early after a kick. -ETIMEDOUT. */

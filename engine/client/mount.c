@@ -40,7 +40,7 @@ static errint_t mount_start(struct efs_mount *m, unsigned threads, struct efs_er
         return efs_fail(err, rc == -ENOENT || rc == -ENOTDIR ? -ENODEV : rc,
                         "not a mount of expertfs: .expertfs/version: %s", strerror(rc == -ENODEV ? EINVAL : -rc));
     m->want = efs_sys_openat(m->root, ".expertfs/want", O_WRONLY | O_NONBLOCK,
-                             0); /* only the user of the mount can open it */
+                             0); /* writable for the user of the mount only */
     m->export = m->want >= 0 ? efs_export_connect(m->root) : NULL;
     m->open_workers_max = threads == 0                       ? OPEN_WORKERS_DEFAULT
                           : threads < EFS_MOUNT_OPEN_WORKERS ? threads
