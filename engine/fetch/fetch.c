@@ -22,7 +22,6 @@ struct efs_batch {
     pthread_mutex_t lock;  /* guards the progress of parts */
     _Atomic uint32_t refs; /* parts that are not done, and one of efs_fetch_submit() */
     uint32_t part_count, job_next;
-    uint32_t shards; /* of all parts */
     struct batch_job *jobs;
     uint32_t fetch_count;
     struct efs_fetch **fetches;       /* all fetches; used by efs_fetch_submit() only */
