@@ -66,6 +66,22 @@ static int device_now(void)
     return pushed[contexts - 1];
 }
 
+/* A forked child may call the control functions: no thread holds the lock at the time of the fork. */
+static void fork_lock(void)
+{
+    pthread_mutex_lock(&fake.lock);
+}
+
+static void fork_unlock(void)
+{
+    pthread_mutex_unlock(&fake.lock);
+}
+
+__attribute__((constructor)) static void fork_handlers(void)
+{
+    pthread_atfork(fork_lock, fork_unlock, fork_unlock);
+}
+
 /* ---- control ---- */
 
 SHOWN void fake_cuda_fail(unsigned number, int result, bool for_ever)
