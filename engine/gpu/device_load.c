@@ -214,13 +214,10 @@ static void slot_copy(struct efs_slot *slot, uint32_t shards, struct copy_run *r
 
 static efs_cu_result slot_launch(struct efs_device *device, struct efs_slot *slot, uint32_t shards)
 {
-    efs_cu_address table = slot->memory;
-    void *arguments[] = {&table};
     uint32_t most = 0;
     for (uint32_t i = 0; i < shards; i++)
         most = slot->table[i].elements > most ? slot->table[i].elements : most;
-    return device->driver.launch(device->decode, (most + EFS_SPAN - 1) / EFS_SPAN, shards, 1, EFS_GPU_DECODE_THREADS, 1,
-                                 1, EFS_GPU_DECODE_SHARED, slot->computing, arguments, NULL);
+    return efs_driver_launch_shards(&device->driver, device->decode, true, slot->memory, shards, most, slot->computing);
 }
 
 static void slot_ended(void *arg)

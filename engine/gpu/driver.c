@@ -2,6 +2,8 @@
 /* driver.c - see driver.h. */
 #include "driver.h"
 
+#include "cuda/gpu.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -61,4 +63,14 @@ errint_t efs_driver_fail(const struct efs_driver *driver, const char *call, efs_
 {
     return efs_fail(err, result == EFS_CU_OUT_OF_MEMORY ? -ENOMEM : -EIO, "the graphics processor: %s: %s (%d)", call,
                     efs_driver_error(driver, result), result);
+}
+
+efs_cu_result efs_driver_launch_shards(const struct efs_driver *driver, efs_cu_function function, bool decode,
+                                       efs_cu_address table, uint32_t shards, uint32_t elements, efs_cu_stream stream)
+{
+    const uint32_t block = decode ? EFS_SPAN : EFS_BLOCK;
+    void *arguments[] = {&table};
+    return driver->launch(function, (elements + block - 1) / block, shards, 1,
+                          decode ? EFS_GPU_DECODE_THREADS : EFS_GPU_THREADS, 1, 1, decode ? EFS_GPU_DECODE_SHARED : 0,
+                          stream, arguments, NULL);
 }

@@ -99,6 +99,11 @@ const char *efs_driver_error(const struct efs_driver *driver, efs_cu_result resu
 errint_t efs_driver_fail(const struct efs_driver *driver, const char *call, efs_cu_result result,
                          struct efs_error *err);
 
+/* Launches efs_gpu_decode or efs_gpu_recover on shards of at most that many elements. table: an array of struct
+ * efs_gpu_shard on the device. */
+efs_cu_result efs_driver_launch_shards(const struct efs_driver *driver, efs_cu_function function, bool decode,
+                                       efs_cu_address table, uint32_t shards, uint32_t elements, efs_cu_stream stream);
+
 /* The kernels of kernels/cuda/ as built by nvcc (a fatbin, with PTX of the oldest architecture), linked into the
  * library by image.c. Empty if it was built without nvcc. */
 extern const unsigned char efs_gpu_image[];

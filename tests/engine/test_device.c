@@ -141,11 +141,8 @@ static void cases_run(bool decoding)
     check(cu.copy_in(in_there, in, in_bytes, stream));
     check(cu.copy_in(out_there, out, out_bytes, stream));
     check(cu.copy_in(shards_there, shards, case_count * sizeof(*shards), stream));
-    const uint32_t block = decoding ? EFS_SPAN : EFS_BLOCK;
-    void *arguments[] = {&shards_there};
-    check(cu.launch(decoding ? decode : recover, (most + block - 1) / block + 1, (unsigned)case_count, 1,
-                    decoding ? EFS_GPU_DECODE_THREADS : EFS_GPU_THREADS, 1, 1, decoding ? EFS_GPU_DECODE_SHARED : 0,
-                    stream, arguments, NULL));
+    check(efs_driver_launch_shards(&cu, decoding ? decode : recover, decoding, shards_there, (uint32_t)case_count,
+                                   most + EFS_SPAN, stream)); /* more blocks than any shard has */
     check(cu.copy_out(out, out_there, out_bytes, stream));
     check(cu.copy_out(shards, shards_there, case_count * sizeof(*shards), stream));
     check(cu.stream_synchronize(stream));

@@ -172,14 +172,9 @@ static void data_free(struct gpu_data *d)
 
 static void kernel_launch(struct gpu *g, const struct gpu_data *d, bool decode, uint32_t first, uint32_t end)
 {
-    efs_cu_address table = d->tables[!decode] + first * sizeof(struct efs_gpu_shard);
-    void *arguments[] = {&table};
-    if (decode)
-        CHECK("cuLaunchKernel", launch(g->decode, SHARD_ELEMENTS / EFS_SPAN, end - first, 1, EFS_GPU_DECODE_THREADS, 1,
-                                       1, EFS_GPU_DECODE_SHARED, g->stream, arguments, NULL));
-    else
-        CHECK("cuLaunchKernel", launch(g->recover, SHARD_ELEMENTS / EFS_BLOCK, end - first, 1, EFS_GPU_THREADS, 1, 1, 0,
-                                       g->stream, arguments, NULL));
+    gpu_check("cuLaunchKernel", efs_driver_launch_shards(driver, decode ? g->decode : g->recover, decode,
+                                                         d->tables[!decode] + first * sizeof(struct efs_gpu_shard),
+                                                         end - first, SHARD_ELEMENTS, g->stream));
 }
 
 /* GB/s of plain bytes. */
