@@ -87,7 +87,8 @@ static void coded_start(struct efs *fs, struct efs_request_item *item, bool from
 /* Starts cancelled items with -ECANCELED: efs_fetch_submit() ends their fetches without a read. */
 void efs_coded_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
 {
-    for (struct efs_request_item **at = &fs->leases->coded_waiting, *item; (item = *at);) {
+    struct efs_request_item **at = &fs->leases->coded_waiting;
+    for (struct efs_request_item *item; (item = *at);) {
         if (!item->request->arrived || !item->arg || !cancelled(item->arg)) {
             at = &item->next_waiting;
             continue;
@@ -97,9 +98,7 @@ void efs_coded_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
         item->fetch->error = -ECANCELED;
         coded_start(fs, item, true);
     }
-    fs->leases->coded_tail = &fs->leases->coded_waiting;
-    while (*fs->leases->coded_tail)
-        fs->leases->coded_tail = &(*fs->leases->coded_tail)->next_waiting;
+    fs->leases->coded_tail = at;
 }
 
 void efs_coded_admit(struct efs *fs, bool from_queue)

@@ -170,10 +170,11 @@ void efs_lease_request(struct efs *fs, struct efs_full_waiter *w)
         lease_enqueue(fs, w, rc == -EBUSY);
 }
 
-void efs_leases_cancel(struct efs *fs, efs_waiter_cancelled_fn *waiter_cancelled, efs_cancelled_fn *cancelled)
+void efs_leases_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
 {
-    for (struct efs_full_waiter **at = &fs->leases->queue, *w; (w = *at);) {
-        if (!waiter_cancelled(w, cancelled)) {
+    struct efs_full_waiter **at = &fs->leases->queue;
+    for (struct efs_full_waiter *w; (w = *at);) {
+        if (!w->client_arg || !cancelled(w->client_arg)) {
             at = &w->next;
             continue;
         }
@@ -181,9 +182,7 @@ void efs_leases_cancel(struct efs *fs, efs_waiter_cancelled_fn *waiter_cancelled
         fs->leases_waiting--;
         lease_defer_answer(fs, w, -ECANCELED);
     }
-    fs->leases->queue_tail = &fs->leases->queue;
-    while (*fs->leases->queue_tail)
-        fs->leases->queue_tail = &(*fs->leases->queue_tail)->next;
+    fs->leases->queue_tail = at;
 }
 
 /* Removes the waiter from the queue if it gets room or is answered. false: it stays queued. */

@@ -35,6 +35,8 @@ struct efs_full_waiter {
     bool fresh;                  /* memfile has no pages yet */
     efs_leased_fn *done;
     void *arg;
+    const void
+        *client_arg; /* of an expert for a client of the socket: its argument (efs_requests_cancel()); else NULL */
 };
 
 /* A waiter for any use. NULL: no memory. Free with free() unless passed to efs_lease_request(). */
@@ -43,9 +45,8 @@ struct efs_full_waiter *efs_lease_waiter(uint32_t expert, efs_leased_fn *done, v
  * room. Counts as an active operation (efs.active) until done was called. */
 void efs_lease_request(struct efs *fs, struct efs_full_waiter *w);
 
-/* Answers those that wait for room, and for which waiter_cancelled() is true, with -ECANCELED. */
-typedef bool efs_waiter_cancelled_fn(const struct efs_full_waiter *w, efs_cancelled_fn *cancelled);
-void efs_leases_cancel(struct efs *fs, efs_waiter_cancelled_fn *waiter_cancelled, efs_cancelled_fn *cancelled);
+/* Answers those that wait for room, and whose client_arg is cancelled, with -ECANCELED. */
+void efs_leases_cancel(struct efs *fs, efs_cancelled_fn *cancelled);
 void efs_leases_retry(struct efs *fs); /* EFS_RETRY_LEASES: starts leases that waited for room */
 void efs_coded_retry(struct efs *fs);  /* EFS_RETRY_CODED: starts coded experts that waited (coded_admission.c) */
 

@@ -272,17 +272,11 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
         efs_request_unref(request);
 }
 
-static bool waiter_is_cancelled(const struct efs_full_waiter *w, efs_cancelled_fn *cancelled)
-{
-    const struct efs_request_item *item = w->use == EFS_MEMFILE_WINDOW ? w->arg : NULL; /* else not a client's */
-    return item && item->arg && cancelled(item->arg);
-}
-
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
 {
     efs_lock(fs);
     efs_coded_cancel(fs, cancelled);
-    efs_leases_cancel(fs, waiter_is_cancelled, cancelled);
+    efs_leases_cancel(fs, cancelled);
     efs_unlock(fs);
 }
 

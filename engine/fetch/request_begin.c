@@ -153,8 +153,10 @@ static bool request_prepare(struct efs *fs, struct efs_request *request, struct 
         if (item->form == EFS_FORM_FULL) {
             s->waiters[i] = efs_lease_waiter(item->expert, efs_item_leased, item);
             good = s->waiters[i] != NULL;
-            if (good)
+            if (good) {
                 s->waiters[i]->use = submission_memfile_kind(s);
+                s->waiters[i]->client_arg = s->waiters[i]->use == EFS_MEMFILE_WINDOW ? item->arg : NULL;
+            }
         } else {
             item->fetch = efs_fetch_new(fs, item->expert);
             good = item->fetch != NULL;

@@ -47,13 +47,13 @@ static void export_refuse(struct efsd_export *h)
                               "left (RLIMIT_NOFILE)");
 }
 
-/* Lock held. */
-static void export_set_pending_max(struct efsd_export *h)
+/* The limit of PENDING experts by the budget. */
+static uint32_t export_pending_max(const struct efsd_export *h)
 {
     struct efs_stats stats;
     efs_stats(h->daemon->fs, &stats);
     const uint64_t most = stats.budget_bytes / PENDING_SHARE / PENDING_BYTES;
-    h->pending_max = most < PENDING_LEAST ? PENDING_LEAST : most < EFS_EXPORT_TAGS ? (uint32_t)most : EFS_EXPORT_TAGS;
+    return most < PENDING_LEAST ? PENDING_LEAST : most < EFS_EXPORT_TAGS ? (uint32_t)most : EFS_EXPORT_TAGS;
 }
 
 static void export_accept(struct efsd_export *h)
@@ -76,11 +76,12 @@ static void export_accept(struct efsd_export *h)
     *s = (struct efsd_export_client){.export = h, .fd = fd, .user = who.uid, .references = 1, .list_at = UINT32_MAX};
     s->queued_end = &s->queued;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
+    const uint32_t pending_max = export_pending_max(h);
     pthread_mutex_lock(&h->lock);
     s->next = h->clients;
     h->clients = s;
     h->client_count++;
-    export_set_pending_max(h);
+    h->pending_max = pending_max;
     pthread_mutex_unlock(&h->lock);
     efsd_count(&h->daemon->counters.handout_clients, 1);
     if (epoll_ctl(h->epoll, EPOLL_CTL_ADD, fd, &event))
