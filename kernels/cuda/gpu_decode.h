@@ -255,11 +255,13 @@ EFS_DEVICE void efs_gpu_decode_merge(unsigned thread, const struct efs_gpu_shard
         if (at >= part.m)
             break;
         uint32_t below = first + (uint32_t)(rank >> 16 * plane & 0xffff);
-        if (coded)
+        if (coded) {
             EFS_GPU_UNROLL
-        for (unsigned i = 0; i < 4; i++)
-            e.word[i] = efs_gpu_symbols(codes.word[i] >> 2 * plane & 0x03030303, table, s->symbols[1], &below);
-        else e = efs_gpu_load_any_quad(s->span.rest + span_block * EFS_BLOCK + at);
+            for (unsigned i = 0; i < 4; i++)
+                e.word[i] = efs_gpu_symbols(codes.word[i] >> 2 * plane & 0x03030303, table, s->symbols[1], &below);
+        } else {
+            e = efs_gpu_load_any_quad(s->span.rest + span_block * EFS_BLOCK + at);
+        }
         efs_gpu_merge(shard->format, e, sm, part.m, at, part.m - at < there ? part.m - at : there, dst);
         first += (uint32_t)(all >> 16 * plane & 0xffff);
     }

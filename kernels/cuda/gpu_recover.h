@@ -18,13 +18,14 @@ EFS_DEVICE void efs_gpu_recover_step(unsigned thread, const struct efs_gpu_shard
     for (uint32_t at = 16 * thread; at < m; at += 16 * EFS_GPU_THREADS) {
         const uint32_t count = m - at < 16 ? m - at : 16;
         struct efs_gpu_quad exponents = {{0, 0, 0, 0}};
-        if (count == 16)
+        if (count == 16) {
             exponents = efs_gpu_load_quad(e + at);
-        else
+        } else {
             EFS_GPU_UNROLL
-        for (uint32_t i = 0; i < 16; i++)
-            if (i < count)
-                exponents.word[i / 4] |= (uint32_t)e[at + i] << 8 * (i % 4);
+            for (uint32_t i = 0; i < 16; i++)
+                if (i < count)
+                    exponents.word[i / 4] |= (uint32_t)e[at + i] << 8 * (i % 4);
+        }
         efs_gpu_merge(shard->format, exponents, sm, m, at, count, dst);
     }
 }
