@@ -375,6 +375,8 @@ FAKE cuMemHostUnregister(void *memory)
 struct event {
     uint64_t recorded, done; /* number of records queued; the last one that a stream has executed */
     bool timing;
+    bool destroyed;     /* freed after the last use */
+    unsigned uses;      /* queued records and waits */
     struct timespec at; /* time of the last executed record */
 };
 
@@ -485,6 +487,8 @@ static void *stream_run(void *arg)
         stream->busy = true;
         do_work(work, stream->device);
         stream->busy = false;
+        if (work->event && --work->event->uses == 0 && work->event->destroyed)
+            free(work->event);
         free(work);
         pthread_cond_broadcast(&fake.changed);
     }
@@ -504,6 +508,8 @@ static int stream_add(struct stream *stream, const struct work *what)
     work->next = NULL;
     pthread_mutex_lock(&fake.lock);
     if (stream) {
+        if (work->event)
+            work->event->uses++;
         *stream->last = work;
         stream->last = &work->next;
     } else {
@@ -572,7 +578,12 @@ FAKE cuEventCreate(struct event **event, unsigned flags)
 FAKE cuEventDestroy_v2(struct event *event)
 {
     END(false);
-    free(event);
+    pthread_mutex_lock(&fake.lock);
+    event->destroyed = true;
+    bool unused = event->uses == 0;
+    pthread_mutex_unlock(&fake.lock);
+    if (unused)
+        free(event);
     count_left(-1);
     return ended;
 }
