@@ -20,6 +20,7 @@ static const struct efs_predict_ops *const kinds[EFS_PREDICTORS] = {
     [EFS_PREDICT_HYBRIMOE] = &efs_predict_hybrimoe,
     [EFS_PREDICT_DALI] = &efs_predict_dali,
     [EFS_PREDICT_LINEAR] = &efs_predict_linear,
+    [EFS_PREDICT_PROMOE] = &efs_predict_promoe,
 };
 
 const char *efs_predictor_name(enum efs_predictor_kind kind)
@@ -130,6 +131,13 @@ uint64_t efs_predict_bytes(const struct efs_predictor *p)
 void efs_predict_learn(struct efs_predictor *p, bool on)
 {
     p->learn = on;
+}
+
+int efs_predict_train(struct efs_predictor *p, const struct efs_predict_samples *samples)
+{
+    if (!p->ops->train)
+        return -EOPNOTSUPP;
+    return samples->tokens > 0 ? p->ops->train(p, samples) : -EINVAL;
 }
 
 /* ---- predictions ------------------------------------------------------------------------------------------------- */

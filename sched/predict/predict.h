@@ -36,6 +36,7 @@
  *     hybrimoe            the same up to three layers ahead; a moving average of scores otherwise (HybriMoE)
  *     dali                the same on the state plus the mean increments of the layers between (DALI)
  *     linear              a linear function, which starts as the first one and learns
+ *     promoe              a network with one hidden layer, trained ahead by efs_predict_train (ProMoE)
  *
  * Pure: no I/O, clock or threads; the same calls give the same results. Only efs_predictor_new allocates, at most
  * memory_bytes: larger tables are reduced, or it fails with -E2BIG. Not thread-safe. Layers and experts are numbered
@@ -72,6 +73,7 @@ enum efs_predictor_kind {
     EFS_PREDICT_HYBRIMOE,
     EFS_PREDICT_DALI,
     EFS_PREDICT_LINEAR,
+    EFS_PREDICT_PROMOE,
     EFS_PREDICTORS
 };
 /* "deepspeed", ...; NULL for an invalid kind. efs_predictor_by_name() returns EFS_PREDICTORS for an unknown name. */
@@ -145,6 +147,19 @@ int efs_predict_end(struct efs_predictor *predictor, uint64_t sequence);
 
 /* Off: freezes data learned over sequences; a sequence still has its own counts. Initially on. */
 void efs_predict_learn(struct efs_predictor *predictor, bool on);
+
+/* A trace with states. read copies the experts [chosen], distinct, and the state [state_width], at most 1e6 in
+ * magnitude, of a token and layer. stop (may be NULL) returns true to cancel. */
+struct efs_predict_samples {
+    void *from;
+    uint64_t tokens; /* 1 or more */
+    void (*read)(void *from, uint64_t token, unsigned layer, uint16_t *experts, float *state);
+    bool (*stop)(void *from);
+};
+/* Trains a predictor that does not learn from observations (promoe), and replaces an earlier training. Takes some 10
+ * microseconds per token, network and epoch (12). 0; -EOPNOTSUPP: the kind learns from observations; -EINVAL: no
+ * tokens; -ECANCELED: stopped, and the predictor is not trained. */
+int efs_predict_train(struct efs_predictor *predictor, const struct efs_predict_samples *samples);
 
 /* Allocated bytes. */
 uint64_t efs_predict_bytes(const struct efs_predictor *predictor);

@@ -170,7 +170,7 @@ static bool gate_same_iteration(const struct efs_predictor *p, int64_t a, int64_
 
 /* ---- routers ----------------------------------------------------------------------------------------------------- */
 
-static float gate_dot(const float *a, const float *b, unsigned count)
+float efs_predict_dot(const float *a, const float *b, unsigned count)
 {
     float sum[8] = {0};
     unsigned i = 0;
@@ -188,7 +188,7 @@ static void gate_read(const struct efs_predictor *p, unsigned layer, const float
     const float *weights = p->config.gates + (size_t)layer * p->experts * gate_width(p);
 
     for (unsigned e = 0; e < p->experts; e++)
-        logits[e] = gate_dot(weights + (size_t)e * gate_width(p), state, gate_width(p));
+        logits[e] = efs_predict_dot(weights + (size_t)e * gate_width(p), state, gate_width(p));
 }
 
 /* Inclusion probabilities, which sum to K: Newton iterations for their common c, within bounds. */
@@ -331,7 +331,7 @@ static void gate_infer(const struct efs_predictor *p, unsigned distance, unsigne
 
     gate_read(p, layer, state, g->logits);
     for (unsigned e = 0; e < p->experts; e++, row += gate_width(p) + 1)
-        g->logits[e] += gate_dot(row, state, gate_width(p)) + row[gate_width(p)];
+        g->logits[e] += efs_predict_dot(row, state, gate_width(p)) + row[gate_width(p)];
     gate_inclusion(p, g->logits, probability);
 }
 
@@ -340,7 +340,7 @@ static void gate_update(struct efs_predictor *p, unsigned distance, unsigned lay
                         const struct efs_predict_row *row)
 {
     struct gate *g = p->state;
-    float *learned = gate_learned(p, distance, layer), size = 1 + gate_dot(state, state, gate_width(p));
+    float *learned = gate_learned(p, distance, layer), size = 1 + efs_predict_dot(state, state, gate_width(p));
     uint32_t *updates = g->updates + (size_t)(distance - 1) * p->layers + layer;
     float step = fmaxf(LINEAR_STEP_LEAST, LINEAR_STEP * LINEAR_HALF / (LINEAR_HALF + (float)*updates)) / size;
 

@@ -51,13 +51,15 @@ struct efs_predict_ops {
     /* Fills in the probabilities of the experts at position `target` = now + distance; all are 0 before the call, and
      * stay 0 without evidence. Returns how many of the best ones the predictor would fetch; 0: config.chosen. */
     unsigned (*score)(struct efs_predictor *p, unsigned sequence, int64_t target, float *probability);
+    /* efs_predict_train(); samples->tokens is 1 or more. NULL: the kind learns from observations. */
+    int (*train)(struct efs_predictor *p, const struct efs_predict_samples *samples);
     /* Called after a load: whether the tables satisfy the predictor's invariants. NULL: always. */
     bool (*valid)(struct efs_predictor *p);
 };
 
 extern const struct efs_predict_ops efs_predict_deepspeed, efs_predict_brainstorm, efs_predict_request,
     efs_predict_transition, efs_predict_edgemoe, efs_predict_infinity, efs_predict_fmoe, efs_predict_mixed,
-    efs_predict_offloading, efs_predict_hybrimoe, efs_predict_dali, efs_predict_linear;
+    efs_predict_offloading, efs_predict_hybrimoe, efs_predict_dali, efs_predict_linear, efs_predict_promoe;
 
 struct efs_predictor {
     const struct efs_predict_ops *ops;
@@ -101,6 +103,8 @@ bool efs_predict_counts_valid(const struct efs_predictor *p, const uint16_t *see
 unsigned efs_predict_find(const struct efs_predictor *p, uint64_t id);
 /* The choice of a position; empty if it was skipped, is above s->now, or is older than the iteration before. */
 struct efs_predict_row efs_predict_at(const struct efs_predictor *p, unsigned sequence, int64_t position);
+
+float efs_predict_dot(const float *a, const float *b, unsigned count);
 
 static inline unsigned efs_predict_layer(const struct efs_predictor *p, int64_t position)
 {

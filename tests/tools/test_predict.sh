@@ -81,6 +81,11 @@ for name in mixtral-offloading hybrimoe dali linear; do
     grep -q '^1.000 1.000 1.000 ' <<<"$(figures $name)" || complain "$name: $(figures $name)"
 done
 run 1 --history "$dir/states.route" --predictors dali "$dir/same.route"
+run 1 --predictors promoe "$dir/states.route" # trained ahead, from a history with states
+warns 'promoe: no --history with hidden states to train on'
+run 1 --predictors promoe --history "$dir/eval.route" "$dir/states.route"
+run 0 --predictors promoe --history "$dir/states.route" "$dir/states.route"
+grep -q '^0\.[89][0-9]* 0\.[89]' <<<"$(figures promoe)" || complain "promoe: $(figures promoe)"
 
 # With the repetitive trace as history all predictions are right; deepspeed has none for the first of 20 tokens
 run 0 --history "$dir/same.route" --predictors deepspeed,brainstorm,transition,edgemoe,moe-infinity,fmoe,mixed "$dir/same.route"

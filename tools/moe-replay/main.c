@@ -172,6 +172,10 @@ static errint_t make_predictions(struct session *session, uint32_t p, const stru
     int rc = replay_predictions_make(choice, past, w, REPLAY_DISTANCES, &session->predicted[p]);
     if (rc == -ECANCELED)
         return 0; /* interrupted: print the completed runs */
+    if (rc == -ENODATA)
+        return choice->named
+                   ? efs_fail(err, rc, "--predict %s: no --plan-from with hidden states to train on", choice->name)
+                   : 0;
     return rc < 0 ? efs_fail(err, rc, "%s: %s", choice->name, strerror(-rc)) : 0;
 }
 

@@ -217,6 +217,8 @@ int predict_evaluate(const struct predict_arguments *a, const struct predict_cho
     EFS_TABLE(&player.tables, player.state, trace->width + 1);
     if (rc == 0)
         rc = efs_tables_error(&player.tables);
+    if (rc == 0)
+        rc = predict_train(player.predictor, histories, a->histories);
     for (uint32_t h = 0; rc == 0 && h < a->histories; h++)
         rc = play_route(&player, &histories[h], histories[h].tokens);
     if (rc == 0 && a->learn == PREDICT_LEARN_REQUEST)
@@ -270,6 +272,10 @@ static errint_t predict(const struct predict_arguments *a, struct efs_route *his
         rc = predict_evaluate(a, &a->choices[i], histories, trace, &result);
         if (rc == 0)
             predict_report_row(&a->choices[i], &result);
+        else if (rc == -ENODATA && !a->choices[i].named)
+            rc = 0;
+        else if (rc == -ENODATA)
+            efs_fail(err, rc, "%s: no --history with hidden states to train on", a->choices[i].name);
         else if (rc == -E2BIG)
             efs_fail(err, rc, "%s: --memory is too little for it", a->choices[i].name);
         else if (rc != -ECANCELED)

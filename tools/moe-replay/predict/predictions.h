@@ -67,9 +67,13 @@ struct predict_result {
 };
 
 /* Trains a predictor on the histories, then evaluates it on the trace. 0; -ENOMEM; -E2BIG: memory_bytes is too small;
- * -ECANCELED: interrupted. */
+ * -ECANCELED: interrupted; -ENODATA: no history has the states that it is trained on. */
 int predict_evaluate(const struct predict_arguments *arguments, const struct predict_choice *choice,
                      const struct efs_route *histories, const struct efs_route *trace, struct predict_result *result);
+
+/* Trains a predictor that needs it (efs_predict_train()) on the histories with states; they have the shape and width of
+ * its config. 0; -ENODATA: none has states; -ECANCELED: interrupted. */
+int predict_train(struct efs_predictor *predictor, const struct efs_route *histories, uint32_t count);
 
 void predict_report_head(const struct predict_arguments *arguments, const struct efs_route *histories,
                          const struct efs_route *trace);

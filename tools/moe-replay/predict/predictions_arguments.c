@@ -24,8 +24,8 @@ static const struct tools_option options[] = {
      .argument = "NAME,...",
      .help =
          "all (default), or some of deepspeed, brainstorm, request, transition, edgemoe, moe-infinity, fmoe, mixed, "
-         "and by hidden states mixtral-offloading, hybrimoe, dali, linear; fmoe:trajectory, fmoe:semantic, "
-         "fmoe:topk and NAME:N with N maps or requests are what their papers compare",
+         "and by hidden states mixtral-offloading, hybrimoe, dali, linear, promoe; fmoe:trajectory, "
+         "fmoe:semantic, fmoe:topk and NAME:N with N maps or requests are what their papers compare",
      .kind = TOOLS_LIST,
      AT(names)},
     {"every", 0, "N", "Judge every Nth token (default: 1); all are learned from", TOOLS_NUMBER, AT(every), .least = 1,

@@ -77,8 +77,12 @@ bool replay_predictions_possible(const struct predict_choice *choice, const stru
     const struct efs_route *route = w->route;
     if (!efs_predictor_needs_states(choice->config.kind))
         return true;
-    return route->states && route->gates && w->layers == route->layers && w->experts == route->experts &&
-           (!history || !history->route->states || history->route->width == route->width);
+    if (!route->states || !route->gates || w->layers != route->layers || w->experts != route->experts)
+        return false;
+    const struct efs_route *past = history ? history->route : NULL;
+    return !past || !past->states ||
+           (past->width == route->width && past->layers == route->layers && past->experts == route->experts &&
+            past->chosen == route->chosen);
 }
 
 static int predict_token(struct recorder *s, uint64_t at)
@@ -200,6 +204,8 @@ int replay_predictions_make(const struct predict_choice *choice, const struct re
         rc = -ENOMEM;
     if (rc == 0 && !knows)
         rc = efs_predictor_new(&config, &s.predictor);
+    if (rc == 0 && !knows)
+        rc = predict_train(s.predictor, history ? history->route : NULL, history != NULL);
     if (rc == 0 && history && !knows)
         rc = play(&s, history, NULL);
     if (rc == 0)

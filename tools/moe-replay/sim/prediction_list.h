@@ -35,7 +35,7 @@ bool replay_predictions_possible(const struct predict_choice *choice, const stru
 /*
  * Trains a predictor on history (NULL: none), then plays the workload and stores its predictions for 1 to `distances`
  * layers ahead; it learns from the workload, too. 0; -ENOMEM; -E2BIG: the model is too large for the predictor;
- * -ECANCELED: interrupted.
+ * -ECANCELED: interrupted; -ENODATA: it is trained ahead, and history has no hidden states.
  */
 int replay_predictions_make(const struct predict_choice *choice, const struct replay_workload *history,
                             const struct replay_workload *workload, unsigned distances,
