@@ -154,7 +154,6 @@ errint_t efs_extents_build(struct efs *fs, struct efs_error *err)
     efs_lru_init(&fs->extents->evictable, &fs->extents->at[0].link, sizeof(struct efs_extent));
     efs_lru_init(&fs->extents->scan, &fs->extents->at[0].link, sizeof(struct efs_extent));
     fs->extents->waiting_tail = &fs->extents->waiting;
-    pthread_mutex_init(&fs->extents->uncached_lock, NULL);
     return 0;
 }
 

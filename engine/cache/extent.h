@@ -68,7 +68,7 @@ struct efs_extent_waiter {
     bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
     bool long_term; /* it keeps its reference for an unbounded time, and requests further extents meanwhile */
-    errint_t error; /* -ENOMEM: no memory for the extent, possibly for long; use efs_extent_decode_uncached() */
+    errint_t error; /* -ENOMEM: no memory for the extent, possibly for long; use efs_uncached_read() */
 };
 
 struct efs_extent_load;
@@ -99,9 +99,8 @@ struct efs_extents {
     struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
     unsigned load_count, free_count;                    /* structs allocated; of these, free */
     struct efs_extent_move move;
-    uint32_t ready_count;          /* whole extents */
-    bool reclaiming;               /* an eviction or the moves of the policy are in progress: they must not nest */
-    pthread_mutex_t uncached_lock; /* leaf lock: efs_extent_decode_uncached() uses memory of one shard at a time */
+    uint32_t ready_count; /* whole extents */
+    bool reclaiming;      /* an eviction or the moves of the policy are in progress: they must not nest */
 };
 
 /* The extent, read-only; lock held for members that change. */
@@ -156,10 +155,6 @@ void efs_extent_unref_long(struct efs *fs, uint32_t extent); /* with lock held; 
  * they may continue in the next objects. Chunks are checked before their first use. 0, -EUCLEAN. */
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
                            bool stream, struct efs_codec_scratch *scratch);
-/* The same without a reference, when the chunk pool has no memory for the extent: the calling thread reads each shard
- * into separate memory. Slow, but does not wait for memory of the pool. 0, -EUCLEAN, -ENOMEM, the read's error. */
-errint_t efs_extent_decode_uncached(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
-                                    struct efs_codec_scratch *scratch);
 /* Checks the chunks of a shard of the extent (counted from its first) without decoding it; the extent is referenced. */
 errint_t efs_extent_check(struct efs *fs, uint32_t extent, uint32_t shard);
 bool efs_extent_checked(const struct efs *fs, uint32_t extent); /* all shards were checked */
@@ -192,6 +187,9 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waite
  * reader requests them. */
 bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
                               struct efs_extent_waiter *waiter);
+/* Whether raw bytes [begin, begin + bytes) of the extent's object can be read by efs_uncached_read() instead of loading
+ * the extent: it has several shards, one of which has them all, and is neither in memory nor being loaded. */
+bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes);
 /* Starts loading the extents of a group without waiting, within the limit of read-ahead. */
 void efs_group_read_ahead(struct efs *fs, uint32_t group);
 /* Sets the components that the policy keeps of an expert's extents; 0: all become evictable. */
@@ -223,19 +221,6 @@ bool efs_extent_read_ahead_scan(struct efs *fs, uint32_t extent);
 void efs_extent_mark_scan(struct efs *fs, uint32_t extent);
 /* Evicts the oldest kept extent without references, and updates the cache state. false: none. */
 bool efs_extents_evict_protected(struct efs *fs);
-/* ---- extent_partial.c: reads bytes near the start or end of an extent without loading it ---- */
-struct efs_partial_read;
-struct efs_partial_read *efs_partial_read_new(void); /* NULL: no memory */
-void efs_partial_read_free(struct efs_partial_read *partial);
-/* With lock held. true: the shard with raw bytes [begin, begin + bytes) of the extent's object is being read, and job
- * is pushed to the workers when the read has completed or failed; the job calls efs_partial_read_decode(). false: the
- * extent is in memory or being loaded, the bytes are not inside one shard of several, or no memory: request the extent.
- */
-bool efs_partial_read_submit(struct efs *fs, struct efs_partial_read *partial, uint32_t extent, uint64_t begin,
-                             size_t bytes, struct efs_job *job);
-/* Decodes those bytes into dst and frees the chunks' memory. 0, -EUCLEAN, the read's error. */
-errint_t efs_partial_read_decode(struct efs_partial_read *partial, uint64_t begin, size_t bytes, void *dst,
-                                 struct efs_codec_scratch *scratch);
 /* ---- extent_load.c ---- */
 /* Handles all completed loads, in one critical section with the lock. On the I/O thread; arg is the struct efs. */
 void efs_extents_completed(void *arg);

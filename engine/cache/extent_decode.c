@@ -4,11 +4,9 @@
 
 #include "hash.h"
 #include "kernels.h"
-#include "sys.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static errint_t shard_log_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
 {
@@ -118,23 +116,15 @@ static errint_t shard_decode_bytes(const struct efs_shard_view *v, uint64_t begi
     return 0;
 }
 
-/* A range of bytes inside one shard. piece_at() returns the longest one that starts at offset `at` of the object; if
- * `at` is not in the object, it continues in the next ones. */
-struct piece {
-    uint32_t object, shard;
-    uint64_t at, in; /* in the object, in the shard */
-    size_t bytes;
-};
-
-static struct piece piece_at(const struct efs *fs, uint32_t object, uint64_t at, size_t bytes)
+struct efs_piece efs_piece_at(const struct efs *fs, uint32_t object, uint64_t at, size_t bytes)
 {
     const struct efs_disk_object *o = &fs->store->objects[object];
     for (; at >= o->bytes; o++, object++)
         at -= o->bytes;
     uint64_t shard_bytes = efs_object_shard_bytes(fs, object), in = at % shard_bytes, left = shard_bytes - in;
     left = left < o->bytes - at ? left : o->bytes - at;
-    return (struct piece){object, o->shard_first + (uint32_t)(at / shard_bytes), at, in,
-                          bytes < left ? bytes : (size_t)left};
+    return (struct efs_piece){object, o->shard_first + (uint32_t)(at / shard_bytes), at, in,
+                              bytes < left ? bytes : (size_t)left};
 }
 
 errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uint64_t begin, size_t bytes, void *dst,
@@ -143,9 +133,9 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
     struct efs_extent *x = &fs->extents->at[extent];
     uint64_t start_ns = efs_now_ns();
     errint_t rc = 0;
-    struct piece p = {.object = object, .at = begin};
+    struct efs_piece p = {.object = object, .at = begin};
     for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
-        p = piece_at(fs, p.object, p.at + p.bytes, bytes - done);
+        p = efs_piece_at(fs, p.object, p.at + p.bytes, bytes - done);
         struct efs_shard_view v = extent_shard_view(fs, x, p.object, p.shard);
         rc = extent_shard_check(fs, x, p.object, p.shard, &v);
         if (rc == 0) {
@@ -158,60 +148,6 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
     }
     efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
     efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);
-    return rc;
-}
-
-/* Reads the pages of a shard's E chunk, then those of its SM chunk, into memory. 0, the read's error. */
-static errint_t shard_read(struct efs *fs, const struct efs_disk_shard *s, uint8_t *memory, size_t e_span,
-                           size_t sm_span)
-{
-    uint64_t begin_ns = efs_now_ns();
-    errint_t rc = e_span ? efs_store_read(fs->store, efs_page_down(s->e_offset), memory, e_span) : 0;
-    if (rc == 0 && sm_span)
-        rc = efs_store_read(fs->store, efs_page_down(s->sm_offset), memory + e_span, sm_span);
-    efs_count(&fs->stats, disk_reads, (e_span != 0) + (sm_span != 0));
-    efs_count(&fs->stats, disk_bytes, rc == 0 ? e_span + sm_span : 0);
-    efs_count(&fs->stats, disk_ns, efs_now_ns() - begin_ns);
-    if (rc < 0) {
-        efs_count(&fs->stats, disk_errors, 1);
-        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
-                (unsigned long long)efs_page_down(e_span ? s->e_offset : s->sm_offset), strerror(-rc));
-    }
-    return rc;
-}
-
-/* Reads and decodes raw bytes [begin, begin + bytes) of the object, all in that shard. The memory is mapped, not
- * allocated by malloc(3), so that it is returned to the system at once. */
-static errint_t shard_decode_uncached(struct efs *fs, uint32_t object, uint32_t shard, uint64_t begin, size_t bytes,
-                                      void *dst, struct efs_codec_scratch *scratch)
-{
-    const struct efs_disk_shard *s = &fs->store->shards[shard];
-    size_t e_span = efs_page_span(s->e_offset, s->e_offset + s->e_bytes);
-    size_t sm_span = efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
-    uint8_t *memory = efs_sys_mmap(NULL, e_span + sm_span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!memory)
-        return -ENOMEM;
-    errint_t rc = shard_read(fs, s, memory, e_span, sm_span);
-    if (rc == 0)
-        rc = efs_shard_decode_from(fs, object, shard, e_span ? memory + s->e_offset % EFS_ALIGN : NULL,
-                                   sm_span ? memory + e_span + s->sm_offset % EFS_ALIGN : NULL, begin, bytes, dst,
-                                   scratch);
-    efs_sys_munmap(memory, e_span + sm_span);
-    return rc;
-}
-
-errint_t efs_extent_decode_uncached(struct efs *fs, uint32_t object, uint64_t begin, size_t bytes, void *dst,
-                                    struct efs_codec_scratch *scratch)
-{
-    errint_t rc = 0;
-    struct piece p = {.object = object, .at = begin};
-    efs_count(&fs->stats, reads_past, 1);
-    for (size_t done = 0; done < bytes && rc == 0; done += p.bytes) {
-        p = piece_at(fs, p.object, p.at + p.bytes, bytes - done);
-        pthread_mutex_lock(&fs->extents->uncached_lock);
-        rc = shard_decode_uncached(fs, p.object, p.shard, p.at, p.bytes, (uint8_t *)dst + done, scratch);
-        pthread_mutex_unlock(&fs->extents->uncached_lock);
-    }
     return rc;
 }
 

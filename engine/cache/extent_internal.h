@@ -166,6 +166,14 @@ void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t 
 void efs_extent_dequeue(struct efs *fs, struct efs_extent **at);
 
 /* ---- extent_decode.c ---- */
+/* A range of bytes inside one shard. efs_piece_at() returns the longest one that starts at offset `at` of the object;
+ * if `at` is not in the object, it continues in the next ones. */
+struct efs_piece {
+    uint32_t object, shard;
+    uint64_t at, in; /* in the object, in the shard */
+    size_t bytes;
+};
+struct efs_piece efs_piece_at(const struct efs *fs, uint32_t object, uint64_t at, size_t bytes);
 /* Decodes raw bytes [begin, begin + bytes) of the object, all in one shard (index in the store), from its chunks; NULL:
  * the shard has no such chunk. Checks the chunks first. Without lock. 0, -EUCLEAN. */
 errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, const uint8_t *e, const uint8_t *sm,

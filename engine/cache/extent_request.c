@@ -47,6 +47,14 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waite
     return false;
 }
 
+bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes)
+{
+    const struct efs_extent *x = &fs->extents->at[extent];
+    uint64_t shard_bytes = efs_object_shard_bytes(fs, x->object);
+    return x->state == EFS_EXTENT_IDLE && !x->resident && x->shard_count >= 2 &&
+           (begin + bytes - 1) / shard_bytes == begin / shard_bytes && !fs->closing;
+}
+
 /* ---- queue for memory ---- */
 
 static bool queue_load_any(struct efs *fs)

@@ -34,6 +34,7 @@ struct efs {
     struct efs_owner owner;
     struct efs_store *store;
     struct efs_options options;
+    size_t shard_bytes_max; /* bytes of the pages that the chunks of the largest shard touch */
     struct efs_view view;
     struct efs_stats_counters stats;
     struct efs_workers *workers;
@@ -59,6 +60,7 @@ struct efs {
     struct efs_account account;
 
     struct efs_extents *extents;
+    struct efs_uncached_slots *uncached;
     struct efs_full_pool *full;
     struct efs_demotion *demotion;
     struct efs_cache *cache;

@@ -127,12 +127,6 @@ static void part_decode(struct efs_fetch_part *p, uint32_t shard, struct efs_cod
     uint64_t begin = shard * shard_bytes;
     size_t n = p->bytes - begin < shard_bytes ? (size_t)(p->bytes - begin) : (size_t)shard_bytes;
     uint8_t *to = p->fetch->memfile->data + p->file_offset + begin;
-    if (part_is_uncached(p)) {
-        errint_t bad = efs_extent_decode_uncached(fs, object, p->object_offset + begin, n, to, scratch);
-        if (bad < 0)
-            p->fetch->error = bad;
-        return;
-    }
     bool fresh = !efs_extent_shard_checked(fs, p->waiter.extent, shard);
     uint64_t start = efs_now_ns(), end;
     errint_t rc = efs_extent_decode(fs, p->waiter.extent, object, p->object_offset + begin, n, to, true, scratch);
@@ -167,9 +161,8 @@ static void batch_decode_next(struct efs_job *job, struct efs_codec_scratch *scr
 /* Whether the part has shards to decode or check, after its extent was loaded or failed. */
 static bool part_has_work(const struct efs_fetch_part *p)
 {
-    return p->shards > 0 &&
-           (part_is_uncached(p) ||
-            (p->waiter.error == 0 && (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent))));
+    return p->shards > 0 && p->waiter.error == 0 &&
+           (p->fetch->memfile || !efs_extent_checked(p->batch->fs, p->waiter.extent));
 }
 
 /* Marks the part ready. Returns its jobs, one per shard, which the caller pushes. */
@@ -186,9 +179,34 @@ static struct batch_job *part_jobs(struct efs_fetch_part *p)
     return jobs;
 }
 
+static void part_uncached_done(struct efs *fs, struct efs_uncached *uncached, errint_t error)
+{
+    struct efs_fetch_part *p = EFS_CONTAINER(uncached, struct efs_fetch_part, uncached);
+    (void)fs;
+    if (error < 0)
+        p->fetch->error = error;
+    part_done(p);
+}
+
+static void part_read_uncached(struct efs_fetch_part *p)
+{
+    struct efs *fs = p->fetch->fs;
+    efs_count(&fs->stats, reads_past, 1);
+    p->uncached = (struct efs_uncached){.object = efs_extent(fs, p->waiter.extent)->object,
+                                        .begin = p->object_offset,
+                                        .bytes = p->bytes,
+                                        .dst = p->fetch->memfile->data + p->file_offset,
+                                        .done = part_uncached_done};
+    efs_uncached_read(fs, &p->uncached);
+}
+
 /* Pushes the part's jobs, or ends a part that has none. May free the part. */
 static void part_ready(struct efs_fetch_part *p)
 {
+    if (part_is_uncached(p)) {
+        part_read_uncached(p);
+        return;
+    }
     if (!part_has_work(p)) {
         part_done(p);
         return;

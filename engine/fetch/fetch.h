@@ -16,6 +16,7 @@
 
 #include "extent.h"
 #include "full.h"
+#include "uncached.h"
 
 struct efs_batch;
 struct efs_fetch;
@@ -31,6 +32,7 @@ struct efs_fetch_part {
     uint32_t shards, next_shard, done_shards;
     bool ready;             /* the extent is in memory and referenced, or failed */
     struct efs_io *read[2]; /* E, SM: set while the batch is built */
+    struct efs_uncached uncached;
 };
 
 struct efs_fetch {

@@ -6,6 +6,7 @@
  * another part's memory, so readers cannot deadlock.
  */
 #include "extent.h"
+#include "uncached.h"
 
 #include "container.h"
 #include "cache.h"
@@ -26,13 +27,14 @@ struct part { /* the bytes of a read in one extent */
     struct read *read;
     struct part *next;
     uint32_t object;
-    uint64_t begin;                   /* in the object */
-    size_t bytes;                     /* in a shared extent they may continue in the next objects */
-    uint32_t next_object;             /* the next object, if the part ends at the end of an object; else EFS_NONE */
-    size_t range_bytes;               /* of the object's range, in its first part; 0 in its later parts */
-    bool pinned;                      /* this part holds the pin on the full expert, for all parts of the range */
-    bool is_tail, is_head;            /* at the end (start) of its extent, but not of the request */
-    struct efs_partial_read *partial; /* allocated if the part may be a partial read (part_is_partial()); else NULL */
+    uint64_t begin;               /* in the object */
+    size_t bytes;                 /* in a shared extent they may continue in the next objects */
+    uint32_t next_object;         /* the next object, if the part ends at the end of an object; else EFS_NONE */
+    size_t range_bytes;           /* of the object's range, in its first part; 0 in its later parts */
+    bool pinned;                  /* this part holds the pin on the full expert, for all parts of the range */
+    bool is_tail, is_head;        /* at the end (start) of its extent, but not of the request */
+    bool may_be_partial;          /* if the extent is not in memory: see part_is_partial() */
+    struct efs_uncached uncached; /* for bytes that are not read by way of the chunk pool */
     uint32_t group;
     uint8_t *dst;
     const uint8_t *full; /* its bytes in the full pool, while the expert is pinned */
@@ -74,9 +76,21 @@ static void part_end(struct part *p, errint_t error)
     struct read *r = p->read;
     if (error < 0)
         r->error = error;
-    efs_partial_read_free(p->partial);
     free(p);
     read_end(r);
+}
+
+static void part_uncached_done(struct efs *fs, struct efs_uncached *uncached, errint_t error)
+{
+    (void)fs;
+    part_end(EFS_CONTAINER(uncached, struct part, uncached), error);
+}
+
+static void part_read_uncached(struct part *p)
+{
+    p->uncached = (struct efs_uncached){
+        .object = p->object, .begin = p->begin, .bytes = p->bytes, .dst = p->dst, .done = part_uncached_done};
+    efs_uncached_read(p->read->fs, &p->uncached);
 }
 
 static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
@@ -84,11 +98,12 @@ static void part_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct part *p = EFS_CONTAINER(job, struct part, waiter.job);
     struct efs *fs = p->read->fs;
     errint_t rc = p->waiter.error;
-    if (p->partial) {
-        rc = efs_partial_read_decode(p->partial, p->begin, p->bytes, p->dst, scratch);
-    } else if (rc == -ENOMEM) {
-        rc = efs_extent_decode_uncached(fs, p->object, p->begin, p->bytes, p->dst, scratch);
-    } else if (rc == 0) {
+    if (rc == -ENOMEM) {
+        efs_count(&fs->stats, reads_past, 1);
+        part_read_uncached(p);
+        return;
+    }
+    if (rc == 0) {
         rc = efs_extent_decode(fs, p->waiter.extent, p->object, p->begin, p->bytes, p->dst, false, scratch);
         efs_extent_put(fs, p->waiter.extent, false);
     }
@@ -99,7 +114,6 @@ static void parts_free(struct parts *parts)
 {
     for (struct part *p = parts->head, *next; p; p = next) {
         next = p->next;
-        efs_partial_read_free(p->partial);
         free(p);
     }
     parts->head = NULL;
@@ -114,9 +128,9 @@ static void parts_add(struct parts *parts, struct part *p)
 
 /* ---- splitting a read into parts; without lock ---- */
 
-/* Sets is_tail and is_head. Allocates p->partial if the part is in the first, or at the end in the last,
- * 1/PARTIAL_SHARE of an expert's extent of several shards, and the request has at least AROUND_BYTES. 0, -ENOMEM. */
-static errint_t part_detect_partial(struct part *p, uint64_t extent_end)
+/* Sets is_tail, is_head, and may_be_partial if the part is in the first, or at the end in the last, 1/PARTIAL_SHARE of
+ * an expert's extent, and the request has at least AROUND_BYTES. */
+static void part_detect_partial(struct part *p, uint64_t extent_end)
 {
     const struct read *r = p->read;
     uint32_t extent = p->waiter.extent;
@@ -125,11 +139,7 @@ static errint_t part_detect_partial(struct part *p, uint64_t extent_end)
     p->is_head = p->begin == extent_begin && p->dst > r->dst;
     uint64_t most = (extent_end - extent_begin) / PARTIAL_SHARE;
     bool is_near = p->is_tail ? p->bytes <= most : p->begin + p->bytes - extent_begin <= most;
-    if (!is_near || r->bytes < AROUND_BYTES || p->group >= r->fs->store->expert_count ||
-        efs_extent(r->fs, extent)->shard_count < 2)
-        return 0;
-    p->partial = efs_partial_read_new();
-    return p->partial ? 0 : -ENOMEM;
+    p->may_be_partial = is_near && r->bytes >= AROUND_BYTES && p->group < r->fs->store->expert_count;
 }
 
 /* Extends the last part by `next` if it continues in the next object of the same shared extent, so that adjacent small
@@ -176,9 +186,7 @@ static errint_t read_split(struct read *r, const struct efs_view_location *at, s
             return -ENOMEM;
         *p = part;
         parts_add(parts, p);
-        errint_t rc = part_detect_partial(p, end);
-        if (rc < 0)
-            return rc;
+        part_detect_partial(p, end);
         done += n;
     }
     return 0;
@@ -322,7 +330,7 @@ static const uint8_t *range_pin(struct efs *fs, const struct part *p)
  * later request in it. Never for a scan. */
 static bool part_is_partial(const struct part *p, const struct efs_step *step)
 {
-    if (!p->partial || step->pace == EFS_PACE_SCAN)
+    if (!p->may_be_partial || step->pace == EFS_PACE_SCAN)
         return false;
     if (p->is_tail)
         return p->next && p->next->group != p->group;
@@ -331,19 +339,18 @@ static bool part_is_partial(const struct part *p, const struct efs_step *step)
     return step->pace == EFS_PACE_SEQUENTIAL && p->begin - efs_extent_begin(p->read->fs, p->waiter.extent) <= p->bytes;
 }
 
-/* Requests the part. true: its extent is in memory and referenced. false: part_run() runs on a worker later and frees
- * the part. */
-static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step)
+/* Requests the part. true: its extent is in memory and referenced. false: it is appended to *partial, or part_run()
+ * runs on a worker later and frees it. */
+static bool part_request(struct efs *fs, struct part *p, const struct efs_step *step, struct parts *partial)
 {
     atomic_fetch_add(&p->read->remaining, 1);
     uint32_t group = p->group;
-    if (part_is_partial(p, step) &&
-        efs_partial_read_submit(fs, p->partial, p->waiter.extent, p->begin, p->bytes, &p->waiter.job)) {
+    if (part_is_partial(p, step) && efs_extent_may_read_shard(fs, p->waiter.extent, p->begin, p->bytes)) {
         efs_count(&fs->stats, reads_m, 1);
+        efs_count(&fs->stats, reads_edge, 1);
+        parts_add(partial, p);
         return false;
     }
-    efs_partial_read_free(p->partial);
-    p->partial = NULL;
     if (efs_extent_request_paced(fs, p->waiter.extent, step->pace, p->bytes, &p->waiter)) {
         efs_count(&fs->stats, reads_c, 1);
         return true;
@@ -356,10 +363,14 @@ static bool part_request(struct efs *fs, struct part *p, const struct efs_step *
     return false;
 }
 
-/* Requests parts in order: all, or PARTS_PER_LOCK and the rest of a pinned range. Appends parts whose extents are in
- * memory to *ready, and parts of pinned full experts to *full. */
-static void read_request(struct efs *fs, struct parts *parts, const struct efs_step *step, struct parts *ready,
-                         struct parts *full)
+/* The parts of a read, by how they are served. */
+struct served {
+    struct parts ready, full, partial; /* in memory; of pinned full experts; part_is_partial() */
+};
+
+/* Requests parts in order: all, or PARTS_PER_LOCK and the rest of a pinned range. Parts that are not loaded by way of
+ * the chunk pool are appended to the lists. */
+static void read_request(struct efs *fs, struct parts *parts, const struct efs_step *step, struct served *served)
 {
     const uint8_t *data = NULL;
     for (uint32_t n = 0; parts->head && (n < PARTS_PER_LOCK || (data && !parts->head->range_bytes)); n++) {
@@ -377,9 +388,9 @@ static void read_request(struct efs *fs, struct parts *parts, const struct efs_s
         bool resident = true;
         if (data) {
             p->full = data + p->begin;
-            parts_add(full, p);
-        } else if (part_request(fs, p, step)) {
-            parts_add(ready, p);
+            parts_add(&served->full, p);
+        } else if (part_request(fs, p, step, &served->partial)) {
+            parts_add(&served->ready, p);
         } else {
             resident = false;
         }
@@ -439,7 +450,8 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     *r = (struct read){
         .fs = fs, .done = done, .arg = arg, .dst = dst, .bytes = len, .prev_group = EFS_NONE, .remaining = 1};
     efs_in_flight_begin(fs);
-    struct parts parts = {NULL, &parts.head}, ready = {NULL, &ready.head}, full = {NULL, &full.head};
+    struct parts parts = {NULL, &parts.head};
+    struct served served = {{NULL, &served.ready.head}, {NULL, &served.full.head}, {NULL, &served.partial.head}};
     struct efs_view_location first;
     efs_view_locate(&fs->view, file, offset, &first);
     uint32_t group = first.object == EFS_NONE ? EFS_NONE : fs->store->objects[first.object].group;
@@ -450,16 +462,20 @@ void efs_read(struct efs *fs, uint32_t file, struct efs_stream *stream, uint64_t
     }
     efs_lock(fs);
     struct efs_step step = read_classify(fs, stream, file, offset, len, group);
-    read_request(fs, &parts, &step, &ready, &full);
+    read_request(fs, &parts, &step, &served);
     while (parts.head) { /* other threads can take the lock between */
         efs_unlock(fs);
         efs_lock(fs);
-        read_request(fs, &parts, &step, &ready, &full);
+        read_request(fs, &parts, &step, &served);
     }
     read_ahead(fs, &step, file);
     efs_unlock(fs);
-    if (full.head)
-        read_copy(fs, &full);
-    read_run(&ready);
+    if (served.full.head)
+        read_copy(fs, &served.full);
+    for (struct part *p = served.partial.head, *next; p; p = next) {
+        next = p->next;
+        part_read_uncached(p);
+    }
+    read_run(&served.ready);
     read_end(r);
 }

@@ -20,6 +20,7 @@
 #include "extent_internal.h"
 #include "lease.h"
 #include "prefetcher.h"
+#include "uncached.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -101,14 +102,13 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* Bytes of the pages that the chunks of a shard touch, for the largest shard. */
-static uint64_t largest_shard(const struct efs_store *store)
+static size_t largest_shard(const struct efs_store *store)
 {
-    uint64_t most = 0;
+    size_t most = 0;
     for (uint32_t i = 0; i < store->shard_count; i++) {
         const struct efs_disk_shard *s = &store->shards[i];
-        uint64_t bytes = efs_page_span(s->e_offset, s->e_offset + s->e_bytes) +
-                         efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
+        size_t bytes = efs_page_span(s->e_offset, s->e_offset + s->e_bytes) +
+                       efs_page_span(s->sm_offset, s->sm_offset + s->sm_bytes);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -121,7 +121,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
         fs->options.workers * ((uint64_t)EFS_STACK_BYTES + efs_codec_scratch_bytes(s->sb.shard_elements));
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
-           (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
+           efs_uncached_bytes(fs) + (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
            (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* stack of the plan thread */
            efs_record_bytes();
 }
@@ -131,7 +131,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
  * up to huge pages. Sets size and number of extents and the account of fixed memory; returns the bytes of a segment. */
 static uint64_t size_extents(struct efs *fs, uint64_t budget)
 {
-    uint64_t shard = largest_shard(fs->store), segment = budget / 32;
+    uint64_t shard = fs->shard_bytes_max, segment = budget / 32;
     segment = segment > SEGMENT_BYTES_MAX ? SEGMENT_BYTES_MAX : segment;
     segment = segment < SEGMENT_BYTES_MIN ? SEGMENT_BYTES_MIN : segment;
     segment = segment < 2 * shard ? 2 * shard : segment;
@@ -255,6 +255,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     }
     if (fs->options.workers > EFS_WORKERS_MAX)
         fs->options.workers = EFS_WORKERS_MAX;
+    fs->shard_bytes_max = largest_shard(fs->store);
     fs->budget_auto = fs->options.budget_bytes == 0;
     if (fs->budget_auto)
         fs->options.budget_bytes = efs_auto_budget();
@@ -264,8 +265,8 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     if (rc < 0)
         return rc;
     efs_budget_build(fs);
-    if (efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 || efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 ||
-        efs_prefetcher_build(fs) < 0)
+    if (efs_uncached_build(fs) < 0 || efs_full_build(fs) < 0 || efs_leases_build(fs) < 0 ||
+        efs_demotion_build(fs) < 0 || efs_record_build(fs) < 0 || efs_prefetcher_build(fs) < 0)
         return efs_fail(err, -ENOMEM, "%s: no memory for the table of experts", path);
     struct efs_error said = {.text = ""};
     rc = fs->budget_auto ? 0 : efs_budget_check(fs, fs->options.budget_bytes, 0, &said);
@@ -321,6 +322,7 @@ static void served_stop(struct efs *fs)
     if (fs->arena.segments)
         efs_arena_destroy(&fs->arena);
     efs_extents_destroy(fs);
+    efs_uncached_destroy(fs);
     efs_view_destroy(&fs->view);
     efs_store_close(fs->store);
     served_free(fs);

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* uncached.c - see uncached.h. A leaf lock guards the free slots and the queue for them. */
+#include "uncached.h"
+
+#include "container.h"
+#include "extent_internal.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define SLOTS_MAX 4u /* one more than workers, so that a read is in flight while all workers decode; but at most 4 */
+
+struct slot {
+    struct efs_io e, sm;
+    struct efs_job job;
+    struct slot *next; /* free */
+    struct efs *fs;
+    struct efs_uncached *read;
+    size_t done; /* bytes of the read that are decoded */
+    struct efs_piece piece;
+    uint8_t *memory; /* the pages of the shard's E chunk, followed by those of its SM chunk */
+    _Atomic int pending;
+    _Atomic errint_t error;
+};
+
+struct efs_uncached_slots {
+    pthread_mutex_t lock;
+    struct slot *free;
+    EFS_QUEUE(struct efs_uncached) waiting;
+    uint8_t *memory;
+    struct slot slots[SLOTS_MAX];
+};
+
+static void slot_io_done(struct slot *slot, errint_t error)
+{
+    if (error < 0)
+        slot->error = error;
+    if (atomic_fetch_sub(&slot->pending, 1) == 1)
+        efs_workers_push(slot->fs->workers, &slot->job);
+}
+
+static void slot_e_done(struct efs_io *io, errint_t error)
+{
+    slot_io_done(EFS_CONTAINER(io, struct slot, e), error);
+}
+
+static void slot_sm_done(struct efs_io *io, errint_t error)
+{
+    slot_io_done(EFS_CONTAINER(io, struct slot, sm), error);
+}
+
+/* Prepares the read of the pages of a chunk; returns its bytes in memory. */
+static size_t slot_io(struct efs_io *io, uint64_t offset, uint32_t bytes, uint8_t *memory,
+                      void (*complete)(struct efs_io *, errint_t))
+{
+    *io = (struct efs_io){.offset = efs_page_down(offset),
+                          .bytes = bytes ? efs_page_span(offset, offset + bytes) : 0,
+                          .data = memory,
+                          .segment = EFS_NONE,
+                          .class = EFS_IO_DEMAND,
+                          .complete = complete};
+    return io->bytes;
+}
+
+/* Reads the shard that has the next bytes of the slot's read. */
+static void slot_read_next(struct slot *slot)
+{
+    struct efs *fs = slot->fs;
+    const struct efs_uncached *read = slot->read;
+    slot->piece = efs_piece_at(fs, slot->piece.object, slot->piece.at + slot->piece.bytes, read->bytes - slot->done);
+    const struct efs_disk_shard *s = &fs->store->shards[slot->piece.shard];
+    size_t e = slot_io(&slot->e, s->e_offset, s->e_bytes, slot->memory, slot_e_done);
+    size_t sm = slot_io(&slot->sm, s->sm_offset, s->sm_bytes, slot->memory + e, slot_sm_done);
+    slot->pending = (e != 0) + (sm != 0);
+    slot->e.next = sm ? &slot->sm : NULL;
+    efs_io_submit(fs->io, e ? &slot->e : &slot->sm);
+}
+
+static void slot_begin(struct slot *slot, struct efs_uncached *read)
+{
+    slot->read = read;
+    slot->done = 0;
+    slot->error = 0;
+    slot->piece = (struct efs_piece){.object = read->object, .at = read->begin};
+    slot_read_next(slot);
+}
+
+/* Passes the slot to the next read in the queue, or frees it. */
+static void slot_put(struct slot *slot)
+{
+    struct efs_uncached_slots *slots = slot->fs->uncached;
+    pthread_mutex_lock(&slots->lock);
+    struct efs_uncached *next = slots->waiting.head;
+    if (next && !(slots->waiting.head = next->next))
+        EFS_QUEUE_INIT(&slots->waiting);
+    if (!next) {
+        slot->next = slots->free;
+        slots->free = slot;
+    }
+    pthread_mutex_unlock(&slots->lock);
+    if (next)
+        slot_begin(slot, next);
+}
+
+static errint_t slot_decode(struct slot *slot, struct efs_codec_scratch *scratch)
+{
+    struct efs *fs = slot->fs;
+    const struct efs_disk_shard *s = &fs->store->shards[slot->piece.shard];
+    if (slot->error < 0) {
+        efs_log(fs, EFS_LOG_ERROR, "%s: read at offset %llu failed: %s", fs->store->path,
+                (unsigned long long)(slot->e.bytes ? slot->e.offset : slot->sm.offset), strerror(-slot->error));
+        return slot->error;
+    }
+    return efs_shard_decode_from(fs, slot->piece.object, slot->piece.shard,
+                                 s->e_bytes ? slot->e.data + s->e_offset % EFS_ALIGN : NULL,
+                                 s->sm_bytes ? slot->sm.data + s->sm_offset % EFS_ALIGN : NULL, slot->piece.at,
+                                 slot->piece.bytes, slot->read->dst + slot->done, scratch);
+}
+
+static void slot_run(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct slot *slot = EFS_CONTAINER(job, struct slot, job);
+    struct efs *fs = slot->fs;
+    struct efs_uncached *read = slot->read;
+    errint_t rc = slot_decode(slot, scratch);
+    slot->done += slot->piece.bytes;
+    if (rc == 0 && slot->done < read->bytes) {
+        slot_read_next(slot);
+        return;
+    }
+    slot_put(slot); /* before done(), after which the store may be closed */
+    read->done(fs, read, rc);
+}
+
+void efs_uncached_read(struct efs *fs, struct efs_uncached *read)
+{
+    struct efs_uncached_slots *slots = fs->uncached;
+    pthread_mutex_lock(&slots->lock);
+    struct slot *slot = slots->free;
+    if (slot)
+        slots->free = slot->next;
+    else
+        EFS_QUEUE_PUSH(&slots->waiting, read);
+    pthread_mutex_unlock(&slots->lock);
+    if (slot)
+        slot_begin(slot, read);
+}
+
+static unsigned slot_count(const struct efs *fs)
+{
+    return fs->options.workers + 1 < SLOTS_MAX ? fs->options.workers + 1 : SLOTS_MAX;
+}
+
+uint64_t efs_uncached_bytes(const struct efs *fs)
+{
+    return slot_count(fs) * fs->shard_bytes_max;
+}
+
+errint_t efs_uncached_build(struct efs *fs)
+{
+    struct efs_uncached_slots *slots = efs_sys_calloc(1, sizeof(*slots));
+    if (!slots)
+        return -ENOMEM;
+    EFS_QUEUE_INIT(&slots->waiting);
+    pthread_mutex_init(&slots->lock, NULL);
+    fs->uncached = slots;
+    if (efs_uncached_bytes(fs) == 0) /* an empty store */
+        return 0;
+    slots->memory =
+        efs_sys_mmap(NULL, efs_uncached_bytes(fs), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!slots->memory)
+        return -ENOMEM;
+    for (unsigned i = 0; i < slot_count(fs); i++) {
+        slots->slots[i] = (struct slot){
+            .fs = fs, .job.run = slot_run, .memory = slots->memory + i * fs->shard_bytes_max, .next = slots->free};
+        slots->free = &slots->slots[i];
+    }
+    return 0;
+}
+
+void efs_uncached_destroy(struct efs *fs)
+{
+    struct efs_uncached_slots *slots = fs->uncached;
+    if (!slots)
+        return;
+    if (slots->memory)
+        efs_sys_munmap(slots->memory, efs_uncached_bytes(fs));
+    pthread_mutex_destroy(&slots->lock);
+    free(slots);
+    fs->uncached = NULL;
+}
