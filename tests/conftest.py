@@ -20,7 +20,7 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 PYTHON = os.environ.get("PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
 SECONDS = os.path.join(BUILD, "tests", "seconds.json")
 ALONE = (
-    "test_expertctl.py",  # expertctl list sees the mounts of other tests
+    "test_expertctl.py",  # expertctl ls sees the mounts of other tests
     "test_budget_limit.py", "test_profile.py")  # they measure memory and rates
 # The order of a first run, without measured times.
 SLOW = ("test_neon.sh", "test_clients.py", "test_replay_live.py", "test_runmoe.py", "test_ggml.py", "test_pages_after_close.py",

@@ -171,7 +171,7 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
         if (fd >= 0)
             efs_sys_close(fd);
         return efs_fail(err, -EISDIR, "%s: not a regular file but a directory%s", store->path,
-                        fd >= 0 ? " of a mount\nhint: `expertctl list` shows its store" : PACK_FIRST);
+                        fd >= 0 ? " of a mount\nhint: `expertctl ls` shows its store" : PACK_FIRST);
     }
     if (store->fd >= 0)
         store->direct_fd = open_direct(store);

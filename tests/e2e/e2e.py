@@ -40,6 +40,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _mounts = []
 _failures = 0
 os.environ["EXPERTFS_STATE"] = os.path.join(SCRATCH, "state")  # state of the mounts of this test only
+os.environ["XDG_DATA_HOME"] = os.path.join(SCRATCH, "data")  # stores and mount points of `expertctl up`
 
 
 def _clean():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files below .expertfs: their names and format, a consistent snapshot per open, numbers that add up, OpenMetrics
 that a scraper accepts."""
+import pwd
+
 from e2e import *
 
 need_fuse()
@@ -49,8 +51,8 @@ check("config: the store's path is one line", f"store: {escaped}/store.efs" in l
 check("and the mountpoint's", "mountpoint: " + other.path.replace("\n", "\\n") in lines, lines)
 check("each line is name: value", all(re.fullmatch(r"[a-z_0-9]+: .+", line) for line in lines[:-1]), lines)
 check("metrics: the same", f'store="{escaped}/store.efs"' in other.control("metrics"))
-lines = run(program("expertctl"), "list").stdout.splitlines()
-check("expertctl list: a line a mount", f"{odd}/store.efs on {other.path}".replace("\n", "?") in lines, lines)
+lines = run(program("expertctl"), "ls").stdout.splitlines()
+check("expertctl ls: a line a mount", f"{odd}/store.efs on {other.path} by {pwd.getpwuid(os.geteuid()).pw_name}".replace("\n", "?") in lines, lines)
 told = run(program("expertctl"), "doctor", other.path)
 check("expertctl doctor finds the store", told.stdout.count("\ngood") > 5 and "was removed" not in told.stdout, told.stdout + told.stderr)
 other.unmount()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""expertctl get, set, list, doctor and status on a mount: values and error messages."""
+"""expertctl get, set, ls, doctor and status on a mount: values and error messages."""
+import pwd
+
 from e2e import *
 
 need_fuse()
@@ -7,6 +9,7 @@ root = os.geteuid() == 0
 expertctl = program("expertctl")
 model, store = shared()
 mount = Mount(store, f"budget=128M{',allow_other' if root else ''}")
+USER = pwd.getpwuid(os.geteuid()).pw_name
 EXPERT = mount / "experts/L01/E003.safetensors"
 
 
@@ -23,7 +26,7 @@ check("get tells everything", result.returncode == 0 and not result.stderr and t
       "prefetch": "off", "answer": "ok"} and effective == str(128 << 20), result)
 check("get of one: the value alone", ctl("get", mount.path, "policy").stdout == "zipmoe\n")
 result = ctl("get", model)
-check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl list`" in result.stderr,
+check("get of what is not in a mount says where mounts are told", result.returncode == 1 and "`expertctl ls`" in result.stderr,
       result)
 check("get -h: sizes with their unit", ctl("get", "-h", mount.path, "budget").stdout == "128 MiB\n" and
       ctl("get", "-h", mount.path, "policy").stdout == "zipmoe\n")
@@ -64,7 +67,7 @@ check("from inside", ctl("set", ".", "pin=C").returncode == 0 and ctl("get", "E0
       ctl("set", "-r", ".", "pin").returncode == 0)
 os.chdir("/")
 
-print("-- list")
+print("-- ls")
 
 
 for name in ("L00/E000", "L00/E001", "L00/E000"):
@@ -74,16 +77,16 @@ for name in ("L00/E000", "L00/E001", "L00/E000"):
 
 def listed(result, *mounts):
     """Lines of these mounts; the machine may have further ones."""
-    return result.returncode == 0 and [line for line in result.stdout.splitlines() for m in mounts if line.endswith(m.path)] == [
-        f"{m.config()['store']} on {m.path}" for m in mounts]
+    return result.returncode == 0 and [line for line in result.stdout.splitlines() for m in mounts if f" on {m.path} by" in line] == [
+        f"{m.config()['store']} on {m.path} by {USER}" for m in mounts]
 
 
-check("list: store and mountpoint", listed(ctl("list"), mount), ctl("list"))
+check("ls: store and mountpoint", listed(ctl("ls"), mount), ctl("ls"))
 hung = Mount(store, "budget=64M", name="hung")
 hung.suspend()
-stopped = ctl("list")
+stopped = ctl("ls")
 hung.resume()
-check("list: a mount whose daemon is stopped does not stop it", listed(stopped, mount, hung), stopped)
+check("ls: a mount whose daemon is stopped does not stop it", listed(stopped, mount, hung), stopped)
 if root:
     silent, device = scratch("silent"), os.open("/dev/fuse", os.O_RDWR)
     os.mkdir(silent)
@@ -103,41 +106,41 @@ if root:
 
     taker = threading.Thread(target=take_all, daemon=True)
     taker.start()
-    result = ctl("list")
-    check("list: it is listed", result.returncode == 0 and f"silent on {silent}\n" in result.stdout, result)
+    result = ctl("ls")
+    check("ls: it is listed", result.returncode == 0 and f"silent on {silent} by root\n" in result.stdout, result)
     run("umount", "-f", "-l", silent)
     taker.join()
     os.close(device)
 odd = Mount(store, "budget=64M", name="odd\nname")
-result = ctl("list")
+result = ctl("ls")
 lines = [line for line in result.stdout.splitlines() if "name" in line]  # other mounts may have further lines
-check("list: a line end in a path is none", len(lines) == 1 and lines[0].endswith(odd.path.replace("\n", "?")), result)
+check("ls: a line end in a path is none", len(lines) == 1 and lines[0].endswith(odd.path.replace("\n", "?") + f" by {USER}"), result)
 odd.unmount()
 if root:
     copied = shutil.copy(expertctl, scratch("expertctl-copy"))
-    result = run_as_nobody(copied, "list")
-    check("list: another user sees the same", listed(result, mount, hung), result)
+    result = run_as_nobody(copied, "ls")
+    check("ls: another user sees the same", listed(result, mount, hung), result)
 hung.daemon.kill()
 hung.daemon.wait()
-result = ctl("list")
-check("list: so is a mount whose daemon has died", hung.path in result.stdout and result.returncode == 0, result)
+result = ctl("ls")
+check("ls: so is a mount whose daemon has died", hung.path in result.stdout and result.returncode == 0, result)
 for command in "get", "doctor", "status":
     result = ctl(command, hung.path)
     check(f"{command}: likewise, with the way out", result.returncode == 1 and "fusermount3 -u" in result.stdout + result.stderr, result)
 hung.abandon()
-result = ctl("list", mount.path)
-check("list of one: wrong usage", result.returncode == 2 and "more arguments" in result.stderr, result)
+result = ctl("ls", mount.path)
+check("ls of one: wrong usage", result.returncode == 2 and "more arguments" in result.stderr, result)
 
 ends = os.pipe()
 os.close(ends[0])
-for command in "list", "doctor":
+for command in "ls", "doctor":
     result = subprocess.run([program("expertctl"), command], stdout=ends[1], stderr=subprocess.PIPE, text=True)
     check(f"{command}: nobody reads what it prints", result.returncode == -signal.SIGPIPE, result)
 os.close(ends[1])
 
 print("-- output")
-result = ctl("list")
-for command in ("list",), ("get", mount.path), ("info", mount.config()["store"]), ("doctor", mount.path):
+result = ctl("ls")
+for command in ("ls",), ("get", mount.path), ("info", mount.config()["store"]), ("doctor", mount.path):
     with open("/dev/full", "w") as full:
         result = subprocess.run([program("expertctl"), *command], stdout=full, stderr=subprocess.PIPE, text=True)
     check(f"{command[0]}: a full disk is told", result.returncode != 0 and "standard output: No space left" in result.stderr, result)

@@ -283,20 +283,20 @@ def without_kill():
         Mount(store, prefix=prefix).unmount(f"{name}: umount")
         temporary = scratch(f"run-{name}")
         os.mkdir(temporary)
-        running = subprocess.Popen([*prefix, program("expertctl"), "run", store, "--", "cmp", f"{{}}/{large}",
+        running = subprocess.Popen([*prefix, program("expertctl"), "up", store, "--", "cmp", f"{{}}/{large}",
                                     f"{model}/{large}"], env={**os.environ, "TMPDIR": temporary})
         try:
             status = running.wait(60)
         except subprocess.TimeoutExpired:
             status = "still running"
             running.kill()
-        check(f"{name}: expertctl run ends with the program, and leaves no mount", status == 0 and
+        check(f"{name}: expertctl up ends with the program, and leaves no mount", status == 0 and
               wait_until(lambda: temporary not in open("/proc/mounts").read()), status)
     if os.path.exists(os.path.join(BUILD, "libggml-expertfs.so")):  # without {} the program opens the store through the backend
-        result = run(*deny_syscalls(errno.EPERM, wait4), program("expertctl"), "run", store, "--", "sleep", "1000")
-        check("wait4: expertctl run ends", result.returncode == 125 and "cannot wait for the program" in result.stderr, result)
+        result = run(*deny_syscalls(errno.EPERM, wait4), program("expertctl"), "up", store, "--", "sleep", "1000")
+        check("wait4: expertctl up ends", result.returncode == 125 and "cannot wait for the program" in result.stderr, result)
     else:
-        note("libggml-expertfs.so is not built: expertctl run without wait4 was not tried")
+        note("libggml-expertfs.so is not built: expertctl up without wait4 was not tried")
     path = scratch("not forked")
     os.mkdir(path)
     result = run(*deny_syscalls(errno.EAGAIN, clone), expertfs, store, path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mountpoint: a daemon unmounts only its own mount, at whatever path it is by then; concurrent mounts, mounts over
-a dead one, remounts, bind mounts. In a separate mount namespace: `expertctl list` of other tests would find its dead
+a dead one, remounts, bind mounts. In a separate mount namespace: `expertctl ls` of other tests would find its dead
 mounts."""
 import os
 import shlex
@@ -168,7 +168,7 @@ def other_sources(place, there, hidden, covered):
                                            ("a source in a folder that a mount hides", *reclaim, "model", out),
                                            ("a file of such a folder", *reclaim, f"model/{large}", out),
                                            ("a folder in another mount namespace", *tuned, f"{there}/mnt"),
-                                           ("a store in another mount namespace", "expertctl", "run", f"{there}/x.efs", "--",
+                                           ("a store in another mount namespace", "expertctl", "up", f"{there}/x.efs", "--",
                                             "ls", "{}")):
         result = run(program(program_name), *arguments, preexec_fn=lambda: os.fchdir(covered))
         check(f"{program_name}: {what} is refused", result.returncode in (1, 125) and
@@ -355,13 +355,13 @@ def told_once():
     mount_other(hidden.path)
 
     def told():
-        result = run(program("expertctl"), "list")
-        return [line.split(" on ")[1] for line in result.stdout.splitlines()], result.returncode
-    check("list: bind mounts and a mount that another one hides are not told", told() == ([mount.path], 0), told())
+        result = run(program("expertctl"), "ls")
+        return [line.split(" on ")[1].split(" by ")[0] for line in result.stdout.splitlines()], result.returncode
+    check("ls: bind mounts and a mount that another one hides are not told", told() == ([mount.path], 0), told())
     result = run(program("expertctl"), "status")
     check("status: they are not taken for mounts", result.returncode == 0, result)
     run("umount", "-l", mount.path)
-    check("list: the mount was detached, a bind mount of the whole is told", told() == ([whole], 0), told())
+    check("ls: the mount was detached, a bind mount of the whole is told", told() == ([whole], 0), told())
     for name in (".expertfs/version", ".expertfs/stat", ".expertfs"):
         source = make_model(f"its own {name.replace('/', ' ')}", "-F", "qwen3-moe", "-d", "64", "-i", "64", "-e", "2", "-l", "1")
         os.makedirs(os.path.dirname(f"{source}/{name}"), exist_ok=True)

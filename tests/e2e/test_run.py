@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""expertctl run: a program on a store that is mounted for it, on a mount, or on a store that it opens itself; its
+"""expertctl up with a program, on a store that is mounted for it, on a mount, or on a store that it opens itself; its
 arguments and environment, its status, its signals; nothing is left behind, however it ends. llama.cpp run this way gets
 its experts from the backend and generates the same tokens."""
 from e2e import *
@@ -16,12 +16,12 @@ os.environ["TMPDIR"] = TEMPORARY
 
 
 def started(*arguments, **more):
-    return subprocess.Popen([program("expertctl"), "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    return subprocess.Popen([program("expertctl"), "up", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True, errors="replace", **more)
 
 
 def ran(*arguments, **more):
-    return run(program("expertctl"), "run", *arguments, **more)
+    return run(program("expertctl"), "up", *arguments, **more)
 
 
 def left():
@@ -61,52 +61,52 @@ def arguments(folder, store):
     ends("a program reads the mount's file", result, 0)
     check("nothing is said of it", result.stdout + result.stderr == "" or not os.path.exists(PLUGIN),
           result.stdout + result.stderr)
-    result = ran(store, "sh", "-c", 'echo "{}/model.gguf|$EXPERTFS_MOUNT|$EXPERTFS_STORE|$0|$1"', "a{}b{}", "-o",
+    result = ran(store, "--", "sh", "-c", 'echo "{}/model.gguf|$EXPERTFS_MOUNT|$EXPERTFS_STORE|$0|$1"', "a{}b{}", "-o",
                  env={**os.environ, "EXPERTFS_STORE": "elsewhere"})
     path = result.stdout.split("|")[1] if "|" in result.stdout else ""
     ends("words", result, 0)
     check("{}, each time; the rest is the program's", result.stdout ==
           f"{path}/model.gguf|{path}||a{path}b{path}|-o\n", result.stdout)
-    result = ran("-o", "budget=64M", "-o", "policy=lru", store, "sh", "-c",
+    result = ran("-o", "budget=64M", "-o", "policy=lru", store, "--", "sh", "-c",
                  'grep -E "^(budget|policy)" "$EXPERTFS_MOUNT/.expertfs/config"; cat "$EXPERTFS_MOUNT/.expertfs/stat"')
     ends("mount options", result, 0, r"policy: lru", r"budget_bytes: 67108864")
-    ends("a status", ran(store, "sh", "-c", "exit 7", "{}"), 7)
+    ends("a status", ran(store, "--", "sh", "-c", "exit 7", "{}"), 7)
     for delay in ("0.001", "0.005", "0.02"):
-        result = run("sh", "-c", 'sleep "$1" & shift; exec "$@"', "sh", delay, program("expertctl"), "run", store, "--", "test",
+        result = run("sh", "-c", 'sleep "$1" & shift; exec "$@"', "sh", delay, program("expertctl"), "up", store, "--", "test",
                      "-d", "{}", timeout=60)
         ends(f"a child that it was given ends after {delay} s", result, 0)
-    result = ran(store, "sh", "-c", 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT"; exit 3')
+    result = ran(store, "--", "sh", "-c", 'echo "$EXPERTFS_STORE|$EXPERTFS_MOUNT"; exit 3')
     if os.path.exists(PLUGIN):
         ends("without a mount", result, 3)
         check("without a mount: the program is told the store", result.stdout == f"{store}|\n", result.stdout)
     else:
         ends("without a mount and a backend", result, 125, "libggml-expertfs.so: not installed.*\nhint: write {}/NAME")
-    ends("a signal of its own", ran(store, "sh", "-c", "kill -9 $$ {}"), 128 + 9)
-    ends("a program that is not there", ran(store, "no-such-program", "{}"), 127, "no-such-program: No such file")
-    ends("the program first", ran("true", store), 125, "true: No such file .*\nhint: a store or a mount comes first")
-    ends("a folder", ran(store, "/", "{}"), 126, "Permission denied")
-    ends("a folder that is no mount", ran(folder, "true"), 125, "neither a store nor a mount")
-    ends("a file that is no store", ran(os.path.join(folder, "model.gguf"), "true"), 125, "not an expertfs store")
-    ends("a wrong mount option", ran("-o", "nonsense", store, "true"), 125, 'unknown option "nonsense"')
-    ends("a budget below the minimum", ran("-o", "budget=1M", store, "true"), 125, "below the minimum")
+    ends("a signal of its own", ran(store, "--", "sh", "-c", "kill -9 $$ {}"), 128 + 9)
+    ends("a program that is not there", ran(store, "--", "no-such-program", "{}"), 127, "no-such-program: No such file")
+    ends("the program first", ran("true", "--", store), 125, "true: No such file .*\nhint: a model is a directory")
+    ends("a folder", ran(store, "--", "/", "{}"), 126, "Permission denied")
+    ends("a folder without weights", ran(os.path.join(folder, "extra"), "--", "true"), 125, "no weights found")
+    ends("a file that is no store", ran(os.path.join(folder, "extra", "odd.bin"), "--", "true"), 125, "not an expertfs store")
+    ends("a wrong mount option", ran("-o", "nonsense", store, "--", "true"), 125, 'unknown option "nonsense"')
+    ends("a budget below the minimum", ran("-o", "budget=1M", store, "--", "true"), 125, "below the minimum")
     line = os.path.join(scratch("lines"), "a\nb.efs")
     os.makedirs(os.path.dirname(line), exist_ok=True)
     os.link(store, line)
     ends("a path with a line end", ran(line, "--", "test", "-e", "{}/model.gguf"), 0)
-    for words in (store,), (store, "--"):
-        ends("no program", ran(*words), 2, "PROGRAM is needed")
-    ends("an option of the mount", ran("--budget=3G", store, "true"), 2, "unrecognized option '--budget=3G'")
-    ends("one of the program", ran("-o", "budget=64M", "--mlock", store, "true"), 2, "unrecognized option '--mlock'")
-    ends("{gguf}", ran(store, "--", "echo", "-m", "{gguf}"), 2, r"there is no \{gguf\} any more: \{\}/NAME")
-    ends("--options, cut", ran("--opt=budget=64M", "--opt", "ro", store, "true"), 0)
-    ends("no folder for temporary files", ran(store, "true", "{}", env={**os.environ, "TMPDIR": scratch("none")}), 125,
+    ends("no program", ran(store, "--"), 2, "PROGRAM is needed")
+    ends("a mount point and a program", ran(store, SCRATCH, "--", "true"), 2, "the mount point is a temporary folder")
+    ends("an option of the mount", ran("--budget=3G", store, "--", "true"), 2, "unrecognized option '--budget=3G'")
+    ends("one of the program", ran("-o", "budget=64M", "--mlock", store, "--", "true"), 2, "unrecognized option '--mlock'")
+    ends("{gguf}", ran(store, "--", "cmp", os.path.join(folder, "model.gguf"), "{gguf}"), 0)
+    ends("--options, cut", ran("--opt=budget=64M", "--opt", "ro", store, "--", "true"), 0)
+    ends("no folder for temporary files", ran(store, "--", "true", "{}", env={**os.environ, "TMPDIR": scratch("none")}), 125,
          "TMPDIR names another")
 
 
 def signals(store):
     counts = 'trap "echo one" {0}; echo "{{}}"; n=0; while [ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done'
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        run_ = started(store, "sh", "-c", counts.format(number.name[3:]) + "; exit 5")
+        run_ = started(store, "--", "sh", "-c", counts.format(number.name[3:]) + "; exit 5")
         begun(run_)
         run_.send_signal(number)
         check(f"{number.name} comes to the program", run_.stdout.readline() == "one\n")
@@ -115,23 +115,23 @@ def signals(store):
         nothing_left(f"{number.name}, then SIGKILL")
         run_.communicate()
     own = 'trap "echo int; exit 6" INT; echo "{}"; n=0; while [ $n -lt 3000 ]; do sleep 0.01; n=$((n+1)); done'
-    run_ = started(store, "sh", "-c", own, start_new_session=True)
+    run_ = started(store, "--", "sh", "-c", own, start_new_session=True)
     begun(run_)
     os.killpg(run_.pid, signal.SIGINT)  # as a terminal does
     out, _ = run_.communicate(timeout=60)
     check("Ctrl-C is for the program, which decides", (out, run_.returncode) == ("int\n", 6), (out, run_.returncode))
     nothing_left("Ctrl-C")
-    run_ = started(store, "sh", "-c", "echo {}; exec sleep 300")
+    run_ = started(store, "--", "sh", "-c", "echo {}; exec sleep 300")
     begun(run_)
     run_.terminate()
     check("SIGTERM ends it, and the run with 143", run_.wait(60) == 143)
     run_.communicate()
     nothing_left("SIGTERM")
     for pause in (0, 0.003, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05):  # some arrive while it mounts
-        run_ = started(store, "true", "{}", "-o")
+        run_ = started(store, "--", "true", "{}", "-o")
         time.sleep(pause)
         run_.terminate()
-        check(f"a signal after {pause} s", run_.wait(60) in (143, 0, -15), run_.returncode)
+        check(f"a signal after {pause} s", run_.wait(60) in (143, 130, 0, -15), run_.returncode)
         run_.communicate()
         nothing_left(f"a signal after {pause} s")
 
@@ -140,7 +140,7 @@ def supervisor_killed(store):
     """The supervisor is killed: the run cleans up in its place. The daemon is killed: the program gets errors for its
     files."""
     for what, daemon_goes in (("supervisor", False), ("daemon", True)):
-        run_ = started(store, "sh", "-c", "echo {}; read line; exit 3", stdin=subprocess.PIPE)
+        run_ = started(store, "--", "sh", "-c", "echo {}; read line; exit 3", stdin=subprocess.PIPE)
         path = begun(run_)
         children = run("pgrep", "-P", str(run_.pid)).stdout.split()
         daemon = [pid for pid in run("pgrep", "-f", path).stdout.split()
@@ -157,12 +157,12 @@ def supervisor_killed(store):
 
 def on_a_mount(store):
     mount = Mount(store, "budget=64M")
-    result = ran(os.path.join(mount.path, "experts"), "echo", "{}", "{}/model.gguf")
+    result = ran(os.path.join(mount.path, "experts"), "--", "echo", "{}", "{}/model.gguf")
     check("on a mount: its root, from any folder in it", result.stdout == f"{mount.path} {mount.path}/model.gguf\n",
           result.stdout + result.stderr)
-    result = ran("-o", "budget=1G", mount.path, "true")
+    result = ran("-o", "budget=1G", mount.path, "--", "true")
     check("on a mount: no options", result.returncode == 125 and "mounted already" in result.stderr, result.stderr)
-    result = ran(mount.path, "sh", "-c", "exit 9")
+    result = ran(mount.path, "--", "sh", "-c", "exit 9")
     check("on a mount: it stays", result.returncode == 9 and os.path.exists(mount / "model.gguf"), result.stderr)
     check("on a mount: it serves", mount.count("budget_bytes") == 64 << 20)
     mount.unmount()
@@ -261,7 +261,7 @@ def expert_reads(model, store):
     check("reads of experts do, each once", size * 0.5 < len(experts) * 65536 < size, (len(experts), size))
     os.close(fd)
     if os.path.exists(PLUGIN) and not SANITIZED:
-        process = started(mount.path, PYTHON, CLIENT, "{}/model.gguf", scratch("out.npz"), "--wait", "--tokens", "40",
+        process = started(mount.path, "--", PYTHON, CLIENT, "{}/model.gguf", scratch("out.npz"), "--wait", "--tokens", "40",
                           stdin=subprocess.PIPE)
         text = ""
         for line in process.stdout:

@@ -87,7 +87,7 @@ last = commands[max(outputs)] if outputs else script[0]
 check("all of its commands succeed", result.returncode == 0, f"{last!r}: exit {result.returncode}\n{result.stdout[-2000:]}\n"
       f"{result.stderr[-2000:]}")
 told = {commands[number]: text for number, text in outputs.items()}
-expected = {"expertctl verify": "ok", "ls /srv/mnt": "config.json", "expertctl list": "/srv/mnt", "expertctl get": "128 MiB",
+expected = {"expertctl verify": "ok", "ls /srv/mnt": "config.json", "expertctl ls": "/srv/mnt", "expertctl get": "128 MiB",
             "expertctl doctor": "good", "expertctl status": "POOL", "cat /srv/mnt/.expertfs/profile": "live_"}
 for begin, words in expected.items():
     texts = [text for command, text in told.items() if command.startswith(begin)]

@@ -28,8 +28,8 @@ expect 'expertfs --fore' --foreground
 expect 'expertfs -' -f -d --version
 expect 'expertfs -o pre' prefetch= prealloc
 expect 'expertfs -o budget=1G,pref' 1G,prefetch=
-expect 'expertctl ' info verify set run doctor
-expect 'expertctl run -' -o --options
+expect 'expertctl ' info verify set up down doctor
+expect 'expertctl up -' -o --options
 expect 'expertctl verify -' -q --quiet -t
 expect 'expertctl ver' verify
 expect 'expertctl verify --d' --decode

@@ -23,7 +23,7 @@ says '^expertctl (expertfs) [0-9]'
 run 2
 run 2 nonsense
 warns 'unknown command "nonsense"'
-for word in 'mount expertfs' 'umount fusermount3' 'unmount fusermount3' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py' 'estimate expertctl'; do
+for word in 'mount expertctl' 'umount expertctl' 'unmount expertctl' 'run expertctl' 'list expertctl' 'pack mkexpertfs' 'replay moe-replay' 'gantt tools/bench/gantt.py' 'estimate expertctl'; do
     run 2 "${word% *}" a b # commands of other tools: the message names the right program
     warns "no command \"${word% *}\": \`${word#* }"
 done

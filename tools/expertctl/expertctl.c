@@ -8,13 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct ctl_command *const commands[] = {&ctl_info, &ctl_verify, &ctl_unpack, &ctl_profile, &ctl_list,
-                                                     &ctl_get,  &ctl_set,    &ctl_status, &ctl_run,     &ctl_doctor};
+static const struct ctl_command *const commands[] = {&ctl_up,     &ctl_down,    &ctl_ls,    &ctl_status,
+                                                     &ctl_get,    &ctl_set,     &ctl_info,  &ctl_verify,
+                                                     &ctl_unpack, &ctl_profile, &ctl_doctor};
 
 static void print_help(FILE *to)
 {
     fprintf(to, "Usage: expertctl COMMAND [OPTION...] ...\n"
-                "Look into expertfs stores and mounts.\n\n");
+                "Mount models, tune mounts, look into stores.\n\n");
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(to, "\nexpertctl COMMAND --help explains one; expertctl --version prints the version.\n"
@@ -26,9 +27,11 @@ static void print_unknown(const char *word)
 {
     static const struct {
         const char *word, *instead;
-    } others[] = {{"mount", "`expertfs STORE MOUNTPOINT` mounts"},
-                  {"unmount", "`fusermount3 -u MOUNTPOINT` unmounts"},
-                  {"umount", "`fusermount3 -u MOUNTPOINT` unmounts"},
+    } others[] = {{"mount", "`expertctl up MODEL [MNT]` mounts"},
+                  {"unmount", "`expertctl down MNT` unmounts"},
+                  {"umount", "`expertctl down MNT` unmounts"},
+                  {"list", "`expertctl ls` lists stores and mounts"},
+                  {"run", "`expertctl up MODEL -- PROGRAM` runs a program on a model"},
                   {"pack", "`mkexpertfs SRC OUT.efs` packs"},
                   {"replay", "`moe-replay TRACE` replays"},
                   {"top", "`expertctl status -w 2 [MNT]` prints every 2 seconds"},
@@ -76,8 +79,8 @@ int main(int argc, char **argv)
             continue;
         snprintf(name, sizeof(name), "expertctl %s", word);
         argv[1] = name;
-        if (commands[i] != &ctl_run) /* run forwards signals; commands that clean up install their own handlers later */
-            tools_interrupt_end("expertctl");
+        tools_interrupt_end(
+            "expertctl"); /* commands that clean up, or run a program, install their own handlers later */
         return commands[i]->run(argc - 1, argv + 1);
     }
     if (word)

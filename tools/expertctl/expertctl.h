@@ -3,7 +3,8 @@
  * expertctl.h - the subcommands, one file each.
  *
  * expertctl/ is the command that shows, checks, unpacks, mounts and tunes stores. Users run it; no other program
- * includes its headers. It never writes to a store and never serves one: `expertctl run` starts the daemon.
+ * includes its headers. It never writes to a store and never serves one: `expertctl up`
+ * starts mkexpertfs and the daemon.
  *
  * A new subcommand needs a file, a line here and one in expertctl.c's table.
  */
@@ -20,8 +21,12 @@ struct ctl_command {
     int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
 };
 
-extern const struct ctl_command ctl_info, ctl_verify, ctl_unpack, ctl_profile, ctl_list, ctl_get, ctl_set, ctl_status,
-    ctl_run, ctl_doctor;
+extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_status, ctl_get, ctl_set, ctl_info, ctl_verify,
+    ctl_unpack, ctl_profile, ctl_doctor;
+
+/* Prints json, and frees it; NULL, as of json_pack() without memory, is an error. Returns the exit status. */
+struct json_t;
+int ctl_print_json(struct json_t *json);
 
 /* tools_fail() for expertctl. rc: -errno. */
 static inline int ctl_fail(errint_t rc, const struct efs_error *err)

@@ -98,18 +98,6 @@ static json_t *info_to_json(const struct efs_store_info *info, const json_t *rep
         (json_int_t)info_budget(info->expert_coded_bytes), "codecs", by_codec, "report", report);
 }
 
-/* Prints json, or an error if it is NULL, and frees it. Returns the exit status. */
-static int print_json(json_t *json)
-{
-    bool good = json && json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10)) == 0;
-    json_decref(json);
-    if (good)
-        putchar('\n');
-    else
-        fprintf(stderr, "expertctl: JSON was not written: no memory, or standard output is full\n");
-    return good ? CTL_OK : CTL_FAILED;
-}
-
 static int checkpoint_run(const struct arguments *a)
 {
     struct ctl_checkpoint c;
@@ -119,7 +107,7 @@ static int checkpoint_run(const struct arguments *a)
     if (rc < 0)
         return ctl_fail(rc, &err);
     if (a->json)
-        return print_json(json_pack(
+        return ctl_print_json(json_pack(
             "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "family", c.family, "source_bytes",
             (json_int_t)c.source_bytes, "files", (json_int_t)c.files, "experts", (json_int_t)c.experts, "layers",
             (json_int_t)c.layers, "expert_raw_bytes", (json_int_t)c.expert_raw_bytes, "expert_coded_bytes",
@@ -156,7 +144,7 @@ static int info_run(int argc, char **argv)
         report = json_object(); /* the report is optional in a store */
     int status = CTL_OK;
     if (a.json)
-        status = print_json(info_to_json(&info, report));
+        status = ctl_print_json(info_to_json(&info, report));
     else
         info_print_text(*a.path.word, &info, report);
     json_decref(report);

@@ -10,6 +10,8 @@ struct ctl_checkpoint {
     uint64_t source_bytes, files, experts, layers; /* layers: only those with experts */
     uint64_t expert_raw_bytes;
     uint64_t expert_coded_bytes; /* estimate, by measured ratios of trained weights */
+    uint64_t store_bytes;        /* the same of the whole store */
+    uint64_t key;                /* checksum of the path, size and time of change of each file */
 };
 
 /* Whether path is a directory, a GGUF file or a file named *.safetensors or *.gguf. */

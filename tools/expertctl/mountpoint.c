@@ -6,13 +6,19 @@
 #include "control_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+#define PROBE_BYTES 16384u
 
 errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
 {
@@ -39,7 +45,7 @@ errint_t ctl_mount_of(const char *path, char **root, struct efs_error *err)
     free(up);
     if (!ctl_is_mount(at)) {
         free(at);
-        return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs\nhint: %s`expertctl list` shows the mounts", path,
+        return efs_fail(err, -ENODEV, "%s: not in a mount of expertfs\nhint: %s`expertctl ls` shows the mounts", path,
                         S_ISREG(here.st_mode) ? "a store is mounted first: expertfs STORE MOUNTPOINT; " : "");
     }
     *root = at;
@@ -93,15 +99,22 @@ static bool mount_is_hidden(const struct ctl_mount *mount, const char *path, int
     return same || (mount->parent == parent && strncmp(mount->path, path, bytes) == 0 && mount->path[bytes] == '/');
 }
 
+/* The user who mounted, from the options of the file system. */
+static uid_t mount_user(const char *options)
+{
+    const char *id = strstr(options, "user_id=");
+    return id ? (uid_t)strtoul(id + strlen("user_id="), NULL, 10) : 0;
+}
+
 /* Adds the mount in a line of mountinfo, which lists mounts in the order of mounting, and drops the mounts that it
  * hides. Bind mounts are skipped: of a whole mount by its device, of a folder by its root, which is not "/". */
 static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct efs_error *err)
 {
     unsigned major_number, minor_number;
-    char *root = NULL, *path = NULL, *source = NULL;
+    char *root = NULL, *path = NULL, *source = NULL, *options = NULL;
     const char *type = strstr(line, " - fuse.expertfs ");
     int parent, fields = sscanf(line, "%*d %d %u:%u %ms %ms", &parent, &major_number, &minor_number, &root, &path);
-    bool ours = fields == 5 && type && strcmp(root, "/") == 0 && sscanf(type, " - %*s %ms", &source) == 1;
+    bool ours = fields == 5 && type && strcmp(root, "/") == 0 && sscanf(type, " - %*s %ms %ms", &source, &options) == 2;
     errint_t rc = 0;
     if (fields == 5)
         table_unescape(path);
@@ -115,7 +128,10 @@ static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct 
         struct ctl_mount *more = reallocarray(mounts->mount, mounts->count + 1, sizeof(*more));
         if (more) {
             mounts->mount = more;
-            more[mounts->count++] = (struct ctl_mount){path, source, makedev(major_number, minor_number), parent};
+            uid_t user = mount_user(options);
+            more[mounts->count++] =
+                (struct ctl_mount){path,   source, makedev(major_number, minor_number),
+                                   parent, user,   user == geteuid() || strstr(options, "allow_other") != NULL};
             path = source = NULL;
         } else {
             rc = efs_fail(err, -ENOMEM, "no memory for the mounts");
@@ -124,6 +140,7 @@ static errint_t mounts_take(struct ctl_mounts *mounts, const char *line, struct 
     free(root);
     free(path);
     free(source);
+    free(options);
     return rc;
 }
 
@@ -157,19 +174,81 @@ errint_t ctl_mount_only(char **root, struct efs_error *err)
 {
     struct ctl_mounts mounts;
     char names[512] = "";
+    size_t usable = 0, used = 0;
     *root = NULL;
     errint_t rc = ctl_mounts_find(&mounts, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0, used = 0; i < mounts.count && used < sizeof(names); i++)
-        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", mounts.mount[i].path);
-    if (mounts.count == 1) {
-        *root = mounts.mount[0].path;
-        mounts.mount[0].path = NULL;
-    } else {
-        rc = mounts.count ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
-                          : efs_fail(err, -ENOENT, "there is no mount of expertfs");
+    for (size_t i = 0; i < mounts.count; i++) {
+        if (!mounts.mount[i].usable)
+            continue;
+        if (used < sizeof(names))
+            used +=
+                (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", usable ? ", " : "", mounts.mount[i].path);
+        free(usable++ ? NULL : *root);
+        if (usable == 1)
+            *root = strdup(mounts.mount[i].path);
+    }
+    if (usable != 1 || !*root) {
+        rc = usable > 1 ? efs_fail(err, -E2BIG, "which mount? there are %s", names)
+             : usable == 1
+                 ? efs_fail(err, -ENOMEM, "no memory")
+                 : efs_fail(err, -ENOENT, "there is no mount of expertfs%s", mounts.count ? " that you may read" : "");
+        free(*root);
+        *root = NULL;
     }
     ctl_mounts_free(&mounts);
     return rc;
+}
+
+/* Reads a control file in a child process and writes it to a pipe: a read that waits for a daemon that hangs ends only
+ * by SIGKILL. */
+static pid_t probe_start(const char *root, const char *file, int *from)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct efs_error ignored;
+        char *text = NULL;
+        bool read = tools_control_read(root, file, &text, &ignored) == 0;
+        size_t bytes = read ? strlen(text) : 0;
+        _exit(read && write(ends[1], text, bytes) == (ssize_t)bytes ? 0 : 1);
+    }
+    close(ends[1]);
+    *from = ends[0];
+    if (child < 0)
+        close(ends[0]);
+    return child;
+}
+
+char *ctl_mount_probe(const char *root, const char *file, int timeout_ms)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    ssize_t n = 1;
+    int from, status = 1;
+    pid_t child = probe_start(root, file, &from);
+    if (child < 0)
+        return NULL;
+    struct pollfd wait = {.fd = from, .events = POLLIN};
+    while (n > 0 && poll(&wait, 1, timeout_ms) > 0) {
+        char *more = realloc(text, bytes + PROBE_BYTES + 1);
+        n = more ? read(from, more + bytes, PROBE_BYTES) : -1;
+        text = more ? more : text;
+        bytes += n > 0 ? (size_t)n : 0;
+    }
+    close(from);
+    if (n != 0)
+        kill(child, SIGKILL); /* it ends when the daemon does, if the daemon has taken its request: do not wait */
+    while (waitpid(child, &status, n != 0 ? WNOHANG : 0) < 0 && errno == EINTR) {
+    }
+    if (status != 0 || !text || bytes == 0) {
+        free(text);
+        return NULL;
+    }
+    text[bytes] = '\0';
+    return text;
 }

@@ -22,14 +22,19 @@ struct ctl_mounts {
     struct ctl_mount {
         char *path, *source; /* source: the store, unless -o fsname named another */
         dev_t device;
-        int parent; /* id of the parent mount */
+        int parent;  /* id of the parent mount */
+        uid_t user;  /* owner of the mount */
+        bool usable; /* by this user: the own one, or with allow_other */
     } * mount;
     size_t count;
 };
 errint_t ctl_mounts_find(struct ctl_mounts *mounts, struct efs_error *err);
 void ctl_mounts_free(struct ctl_mounts *mounts);
-/* The path of the only mount of type fuse.expertfs; the caller frees it with free(). -ENOENT: no mount; -E2BIG: several
- * mounts, which err lists. */
+/* The path of the only mount of type fuse.expertfs that this user may use; the caller frees it with free(). -ENOENT: no
+ * mount; -E2BIG: several mounts, which err lists. */
 errint_t ctl_mount_only(char **root, struct efs_error *err);
+/* As tools_control_read(), but gives up when the daemon sends nothing for timeout_ms. The caller frees the text. NULL:
+ * no answer in time, an error, or an empty file. */
+char *ctl_mount_probe(const char *root, const char *file, int timeout_ms);
 
 #endif

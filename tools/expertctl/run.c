@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * run.c - expertctl run STORE|MNT -- PROGRAM...: runs a program with the ggml backend preloaded. The store is mounted
- * while the program runs if an argument contains {} or -o is given; otherwise the program opens it itself.
- */
+/* run.c - see run.h. */
+#include "run.h"
+
 #include "expertctl.h"
 #include "expertfs-private.h"
 #include "mountpoint.h"
-#include "options.h"
 #include "run_mount.h"
 
 #include <errno.h>
+#include <fts.h>
 #include <glob.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,88 +19,90 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Exit statuses as of env(1), timeout(1) and shells: 125 to 127 are failures before the program ran. */
-enum { RUN_FAILED = 125, RUN_NOT_EXECUTABLE = 126, RUN_NOT_FOUND = 127, RUN_SIGNAL = 128 };
-
 #define PLUGIN "libggml-expertfs.so"
 
 struct run {
-    struct tools_arguments given; /* STORE|MNT [--] PROGRAM [ARGUMENT...] */
-    char *options;                /* of -o, joined */
-    char **words;                 /* the program and its arguments, ended by NULL */
-    char store[4096];             /* absolute; "": a mount was given */
-    const char *root;             /* of the mount; NULL: no mount, the program opens the store */
-    char *given_root;             /* of a mount given on the command line; owned */
+    const char *options; /* of -o; NULL: none */
+    char **words;        /* the program and its arguments, ended by NULL */
+    const char *store;   /* NULL: a mount was given */
+    const char *root;    /* of the mount; NULL: no mount, the program opens the store */
+    char gguf[4096];     /* path of the GGUF file of the mount, if a word has {gguf} */
     struct ctl_run_mount mount;
 };
 
-static void parse_mount_options(const struct argp_state *state, const struct tools_option *option, char *value,
-                                void *into)
-{
-    struct run *r = into;
-    char *joined;
-    if (asprintf(&joined, "%s%s%s", r->options ? r->options : "", r->options ? "," : "", value) < 0)
-        argp_error(state, "--%s: no memory", option->name);
-    free(r->options);
-    r->options = joined;
-}
-
-static void check_words(const struct argp_state *state, void *into)
-{
-    struct run *r = into;
-    r->words = r->given.word + 1 + (strcmp(r->given.word[1], "--") == 0);
-    if (!*r->words)
-        argp_error(state, "PROGRAM is needed");
-    for (char **word = r->words; *word; word++)
-        if (strstr(*word, "{gguf}"))
-            argp_error(state, "there is no {gguf} any more: {}/NAME is a file of the mount");
-}
-
-static const struct tools_option options[] = {
-    {"options", 'o', "OPTIONS", "Options of the mount, as expertfs takes them; the store is mounted then in any case",
-     TOOLS_CALL, .parse = parse_mount_options},
-    {0}};
-static const struct tools_command command = {
-    .options = options,
-    .arguments = "STORE|MNT -- PROGRAM [ARGUMENT...]",
-    .help = "Run PROGRAM on a store, or on a mount: llama.cpp computes on the experts as the store has them, and other "
-            "programs read files. {} in its arguments is the path of the mount; a store is mounted while the program "
-            "runs. Without {} and -o nothing is mounted: give the path of the GGUF file that was packed, and the "
-            "backend takes the experts from STORE.\n\nexpertctl run model.efs -- llama-cli -m model.gguf\n"
-            "expertctl run -o budget=8G model.efs -- llama-cli -m {}/model.gguf\vExit status: that of the program, 128 "
-            "and the signal that ended it, 125 if it was not started, 126 "
-            "and 127 if it could not be executed, or found.",
-    .at = offsetof(struct run, given),
-    .in_order = true,
-    .finish = check_words};
-
-static bool run_names_mount(const struct run *r)
+static bool run_has(const struct run *r, const char *placeholder)
 {
     for (char **word = r->words; *word; word++)
-        if (strstr(*word, "{}"))
+        if (strstr(*word, placeholder))
             return true;
     return false;
 }
 
-/* A copy of word with each {} replaced by the path of the mount; the caller frees it. NULL: no memory. */
-static char *word_expand(const char *word, const char *root)
+/* ---- placeholders ---- */
+
+/* Whether a GGUF file can be given to llama.cpp as a model: not the second or a later part of a split model. */
+static bool gguf_is_first(const char *name)
+{
+    const char *end = strrchr(name, '.'), *part = strstr(name, "-of-");
+    if (!end || strcmp(end, ".gguf") != 0)
+        return false;
+    return !part || part - name < 6 || strspn(part - 5, "0123456789") != 5 || strncmp(part - 5, "00001", 5) == 0;
+}
+
+/* Finds the GGUF file of the mount; the file of a vision encoder, mmproj*.gguf, only if there is no other. */
+static errint_t gguf_find(struct run *r, struct efs_error *err)
+{
+    char *paths[] = {(char *)(uintptr_t)r->root, NULL};
+    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    unsigned found = 0, projectors = 0;
+    char names[400] = "";
+    const FTSENT *entry;
+    while (tree && (entry = fts_read(tree))) {
+        if (entry->fts_info == FTS_D && entry->fts_level == 1 &&
+            (strcmp(entry->fts_name, "experts") == 0 || strcmp(entry->fts_name, ".expertfs") == 0))
+            fts_set(tree, (FTSENT *)(uintptr_t)entry, FTS_SKIP);
+        if (entry->fts_info != FTS_F || !gguf_is_first(entry->fts_name))
+            continue;
+        bool projector = strncmp(entry->fts_name, "mmproj", 6) == 0;
+        if (projector ? !found && !projectors : !found)
+            snprintf(r->gguf, sizeof(r->gguf), "%s", entry->fts_path);
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "", entry->fts_path + strlen(r->root) + 1);
+        found += !projector;
+        projectors += projector;
+    }
+    if (tree)
+        fts_close(tree);
+    if (found > 1 || (!found && projectors > 1))
+        return efs_fail(err, -E2BIG, "{gguf}: the model has several GGUF files: %s\nhint: write {}/NAME", names);
+    return found + projectors ? 0
+                              : efs_fail(err, -ENOENT, "{gguf}: the model has no GGUF file\nhint: {} is its folder");
+}
+
+/* A copy of word with each {} and {gguf} replaced; the caller frees it. NULL: no memory. */
+static char *word_expand(const struct run *r, const char *word)
 {
     char *expanded = NULL;
     size_t bytes;
     FILE *to = open_memstream(&expanded, &bytes);
-    for (const char *next; to && (next = strstr(word, "{}")); word = next + 2)
-        fprintf(to, "%.*s%s", (int)(next - word), word, root);
-    if (to)
-        fputs(word, to);
+    while (to && *word) {
+        bool folder = strncmp(word, "{}", 2) == 0, file = strncmp(word, "{gguf}", 6) == 0;
+        if (folder || file)
+            fputs(folder ? r->root : r->gguf, to);
+        else
+            fputc(*word, to);
+        word += folder ? 2 : file ? 6 : 1;
+    }
     return to && fclose(to) == 0 ? expanded : NULL;
 }
 
 static errint_t run_expand(struct run *r, struct efs_error *err)
 {
-    for (char **word = r->words; r->root && *word; word++)
-        if (!(*word = word_expand(*word, r->root))) /* the old word is in argv */
-            return efs_fail(err, -ENOMEM, "no memory");
-    return 0;
+    errint_t rc = r->root && run_has(r, "{gguf}") ? gguf_find(r, err) : 0;
+    for (char **word = r->words; rc == 0 && r->root && *word; word++)
+        if (!(*word = word_expand(r, *word))) /* the old word is in argv */
+            rc = efs_fail(err, -ENOMEM, "no memory");
+    return rc;
 }
 
 /* ---- environment of the program ---- */
@@ -235,49 +236,33 @@ static int program_run(const struct run *r)
 
 /* ---- the command ---- */
 
-/* Resolves the mount or the store. Opens a store once, so that a damaged store is reported here and not by the program
- * or the daemon. */
+/* Opens a store once, so that a damaged store is reported here and not by the program or the daemon. */
 static errint_t run_check_source(struct run *r, const char *source, struct efs_error *err)
 {
-    struct stat st;
-    if (stat(source, &st) < 0)
-        return efs_fail(err, -errno, "%s: %s%s", source, strerror(errno),
-                        errno == ENOENT ? "\nhint: a store or a mount comes first, then the program" : "");
-    if (S_ISDIR(st.st_mode)) {
-        errint_t rc = ctl_mount_of(source, &r->given_root, err);
-        if (rc == -ENODEV)
-            efs_fail(err, rc,
-                     "%s: neither a store nor a mount of expertfs\nhint: pack a checkpoint first: mkexpertfs %s "
-                     "OUT.efs",
-                     source, source);
-        if (rc == 0 && r->options)
-            rc = efs_fail(err, -EINVAL, "%s: mounted already, -o is for stores\nhint: `expertctl set` tunes a mount",
-                          source);
-        r->root = r->given_root;
-        return rc;
-    }
     struct efs_store *store;
+    if (ctl_is_mount(source)) {
+        r->root = source;
+        return r->options
+                   ? efs_fail(err, -EINVAL,
+                              "%s: mounted already, -o is for stores\nhint: `expertctl set` tunes a mount", source)
+                   : 0;
+    }
     errint_t rc = efs_store_open(source, &store, err);
     if (rc < 0)
         return rc;
     efs_store_close(store);
-    char *real;
-    rc = efs_absolute_path(source, &real, err);
-    if (rc == 0 && (size_t)snprintf(r->store, sizeof(r->store), "%s", real) >= sizeof(r->store))
-        rc = efs_fail(err, -ENAMETOOLONG, "%s: %s", source, strerror(ENAMETOOLONG));
-    free(real);
-    return rc;
+    r->store = source;
+    return 0;
 }
 
-static int run_run(int argc, char **argv)
+int ctl_run_program(const char *source, const char *options, char **words)
 {
-    struct run r = {.mount = {.life = -1}};
+    struct run r = {.options = options, .words = words, .mount = {.life = -1}};
     struct efs_error err = {""};
     int status = RUN_FAILED;
-    tools_parse(&command, argc, argv, &r);
-    errint_t rc = run_check_source(&r, r.given.word[0], &err);
-    if (rc == 0 && !r.root && (r.options || run_names_mount(&r))) {
-        rc = ctl_run_mount_begin(&r.mount, r.store, r.options, &err);
+    errint_t rc = run_check_source(&r, source, &err);
+    if (rc == 0 && !r.root && (options || run_has(&r, "{}") || run_has(&r, "{gguf}"))) {
+        rc = ctl_run_mount_begin(&r.mount, r.store, options, &err);
         r.root = r.mount.path;
     }
     if (rc == 0)
@@ -289,9 +274,5 @@ static int run_run(int argc, char **argv)
     else
         ctl_fail(rc, &err);
     ctl_run_mount_end(&r.mount);
-    free(r.given_root);
-    free(r.options);
     return status;
 }
-
-const struct ctl_command ctl_run = {"run", "run a program, such as llama.cpp, on a store or a mount", run_run};

@@ -53,22 +53,25 @@ static void mount_remove(const struct ctl_run_mount *mount)
 
 /* ---- the supervisor ---- */
 
-/* Runs expertfs from this program's folder or PATH. Returns its wait status: 0 when it has daemonized and the mount is
- * ready; -1: fork() failed. */
-static int daemon_start(const struct ctl_run_mount *mount, const char *store, const char *options, const sigset_t *mask)
+int ctl_program_run(const char *const *words, const sigset_t *mask, bool quiet)
 {
-    char folder[4096], path[4112];
-    pid_t starter = fork();
-    if (starter < 0)
-        fprintf(stderr, "expertctl: cannot start the daemon: %s\n", strerror(errno));
-    if (starter != 0)
-        return starter < 0 ? -1 : child_wait(starter);
+    char folder[4096], path[4352];
+    pid_t child = fork();
+    if (child < 0)
+        fprintf(stderr, "expertctl: cannot start %s: %s\n", words[0], strerror(errno));
+    if (child != 0)
+        return child < 0 ? -1 : child_wait(child);
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* it cleans up when this program is killed */
     signal(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);
-    snprintf(path, sizeof(path), "%s/expertfs", ctl_program_folder(folder, sizeof(folder)));
-    execl(path, "expertfs", "-o", options, store, mount->path, (char *)NULL);
-    execlp("expertfs", "expertfs", "-o", options, store, mount->path, (char *)NULL);
-    dprintf(STDERR_FILENO, "expertctl: expertfs is neither in %s nor in PATH: %s\n", folder, strerror(errno));
+    int null = quiet ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (null >= 0)
+        dup2(null, STDOUT_FILENO);
+    snprintf(path, sizeof(path), "%s/%s", ctl_program_folder(folder, sizeof(folder)), words[0]);
+    char *const *arguments = (char *const *)(uintptr_t)words;
+    execv(path, arguments);
+    execvp(words[0], arguments);
+    dprintf(STDERR_FILENO, "expertctl: %s is neither in %s nor in PATH: %s\n", words[0], folder, strerror(errno));
     _exit(127);
 }
 
@@ -80,7 +83,8 @@ __attribute__((noreturn)) static void supervisor_run(const struct ctl_run_mount 
     setsid();
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* the daemon's parent exits: waitpid() finds the daemon here */
-    bool mounted = daemon_start(mount, store, options, mask) == 0;
+    const char *const words[] = {"expertfs", "-o", options, store, mount->path, NULL};
+    bool mounted = ctl_program_run(words, mask, false) == 0;
     while (mounted && write(ready, "+", 1) < 0 && errno == EINTR) {
     }
     close(ready);

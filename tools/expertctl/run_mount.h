@@ -8,6 +8,7 @@
 
 #include "expertfs.h"
 
+#include <signal.h>
 #include <sys/types.h>
 
 struct ctl_run_mount {
@@ -24,6 +25,10 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
 /* Unmounts and waits for the supervisor, which waits up to 30 s for the daemon. Does nothing for a zeroed struct. */
 void ctl_run_mount_end(struct ctl_run_mount *mount);
 
+/* Runs a program of expertfs, words[0], from this program's folder or PATH, with this signal mask, and waits for it.
+ * quiet: without its standard output. Returns its wait status, -1 if fork() failed; the child prints why exec failed.
+ */
+int ctl_program_run(const char *const *words, const sigset_t *mask, bool quiet);
 /* The folder of this program's file, by /proc/self/exe; "": unknown. Returns path. */
 const char *ctl_program_folder(char *path, size_t room);
 

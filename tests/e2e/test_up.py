@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""expertctl up, down and ls: a model by its directory, file, store, name and name on the Hugging Face Hub; packed once;
+mounted once; what is refused, and that it leaves nothing."""
+from e2e import *
+
+need_fuse()
+expertctl = program("expertctl")
+DATA, CACHE = scratch("data/expertfs"), scratch("hub")
+os.environ.update(HF_HUB_CACHE=CACHE, HOME=scratch("home"))
+model = make_model("model", *NARROW)
+
+
+def ctl(*arguments, **more):
+    return run(expertctl, *arguments, **more)
+
+
+def up(what, *arguments, packs=False):
+    """Mounts, and checks the line that it prints; returns (store, mount point)."""
+    result = ctl("up", *arguments)
+    line = re.fullmatch(r"(.*) on (.*), budget \S+ .iB( \(auto\))?; next: expertctl status (.*), expertctl down (.*)\n",
+                        result.stdout)
+    check(f"{what}: one line", result.returncode == 0 and line and line[4] == line[2] == line[5], result)
+    check(f"{what}: {'packed, which is said' if packs else 'nothing is packed'}", packs == ("packing" in result.stderr), result)
+    if not line:
+        sys.exit(1)
+    check(f"{what}: it is mounted", is_mounted(line[2]), line[2])
+    return line[1], line[2]
+
+
+def down(what, *arguments):
+    result = ctl("down", *arguments)
+    check(f"{what}: down says nothing", result.returncode == 0 and not result.stdout + result.stderr, result)
+
+
+def refused(what, status, says, *arguments, **more):
+    before = files_below(scratch("data"))
+    result = ctl(*arguments, **more)
+    check(f"{what}: exit {status}, and why", result.returncode == status and re.search(says, result.stderr), result)
+    check(f"{what}: nothing is left", files_below(scratch("data")) == before and not mounts_here(), files_below(scratch("data")))
+
+
+def mounts_here():
+    with open("/proc/mounts") as table:
+        return [line for line in table if SCRATCH in line and " fuse.expertfs " in line]
+
+
+def stores():
+    return sorted(name for name in os.listdir(DATA) if name.endswith(".efs"))
+
+
+print("-- a directory")
+store, mount = up("a directory", model, packs=True)
+check("store and mount point are beside each other", os.path.dirname(store) == DATA and mount == f"{DATA}/model", (store, mount))
+check("its files are the model's", contents(model) == {name: data for name, data in contents(mount).items()
+      if not name.startswith((".expertfs", "experts/"))})
+check("again: the same mount", up("again", model) == (store, mount))
+check("by its store: the same mount", up("its store", store) == (store, mount))
+check("by a path in the mount", up("its mount", f"{mount}/experts") == (store, mount))
+other = scratch("other")
+check("another mount point is another mount", up("elsewhere", model, other, "-o", "budget=64M") == (store, other))
+listed = ctl("ls").stdout
+check("ls: the store with its ratio", re.search(rf"^model +\d.* 0\.\d+ +20\d\d-.* {re.escape(store)}$", listed, re.M), listed)
+check("ls: the mounts with their user", all(f"{store} on {path} by " in listed for path in (mount, other)), listed)
+told = json.loads(ctl("ls", "--json").stdout)
+check("ls --json", [row["path"] for row in told["stores"]] == [store] and told["stores"][0]["source_bytes"] > 0 and
+      {mount, other} <= {row["mountpoint"] for row in told["mounts"]}, told)
+result = ctl("down", "model", other + "/")
+check("down by name: which one?", result.returncode == 1 and f"which mount? there are {mount}, {other}" in result.stderr and
+      not is_mounted(other), result)
+down("by name", "model")
+check("the mount point is gone, the store stays", stores() == [os.path.basename(store)] and not os.path.exists(mount), os.listdir(DATA))
+check("by the name of the store", up("a name", "model") == (store, mount))
+with open(f"{mount}/config.json"):
+    result = ctl("down", mount)
+    check("down of a mount in use: why, and what helps", result.returncode == 1 and "in use\nhint: " in result.stderr and
+          is_mounted(mount), result)
+    down("--lazy", "--lazy", mount)
+check("--lazy: it is detached", not is_mounted(mount))
+told = json.loads(ctl("up", "--json", model).stdout)
+check("up --json", (told["store"], told["mountpoint"], told["name"]) == (store, mount, "model") and told["budget_bytes"] > 0, told)
+told = json.loads(ctl("down", "--json", mount).stdout)
+check("down --json", told == {"unmounted": [{"mountpoint": mount, "store": store}]}, told)
+
+print("-- what has changed is packed again")
+with open(f"{model}/config.json", "a") as file:
+    file.write("\n")
+changed, mount = up("a changed file", model, packs=True)
+check("another store", changed != store and stores() == sorted(map(os.path.basename, (store, changed))), stores())
+check("the changed bytes", contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
+down("changed", mount)
+check("the name is that of the newest store", up("the newest", "model")[0] == changed)
+down("the newest", "model")
+same = shutil.copytree(model, scratch("elsewhere/model"))
+check("a directory of the same name elsewhere: its own store", up("a namesake", same, packs=True)[0] not in (store, changed))
+down("a namesake", "model")
+shutil.rmtree(same)
+refused("a checkpoint that is gone", 1, "No such file", "up", same)
+
+print("-- at once")
+both = [subprocess.Popen([expertctl, "up", "--store", scratch("data/twice"), model], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True) for _ in range(3)]
+said = [one.communicate(timeout=120) for one in both]
+check("three at once: one packs, all succeed with the same line", [one.returncode for one in both] == [0] * 3 and
+      len({out for out, _ in said}) == 1 and sum("packing" in error for _, error in said) == 1, said)
+down("three at once", scratch("data/twice/model"))
+check("no lock is left", len(os.listdir(scratch("data/twice"))) == 1, os.listdir(scratch("data/twice")))
+
+print("-- the Hub")
+snapshot = f"{CACHE}/models--some-org--Model-1B/snapshots/0123abc"
+os.makedirs(f"{CACHE}/models--some-org--Model-1B/blobs")
+os.makedirs(f"{CACHE}/models--some-org--Model-1B/refs")
+os.makedirs(snapshot)
+for name in os.listdir(model):
+    if os.path.isfile(f"{model}/{name}"):
+        shutil.copy(f"{model}/{name}", f"{CACHE}/models--some-org--Model-1B/blobs/{name}.blob")
+        os.symlink(f"../../blobs/{name}.blob", f"{snapshot}/{name}")
+with open(f"{CACHE}/models--some-org--Model-1B/refs/main", "w") as file:
+    file.write("0123abc")
+hub, mount = up("a name on the Hub", "some-org/Model-1B", packs=True)
+check("its name has both parts", mount == f"{DATA}/some-org--Model-1B", mount)
+check("its files", open(f"{mount}/config.json").read() == open(f"{snapshot}/config.json").read())
+check("by its revision", up("a revision", "some-org/Model-1B@0123abc") == (hub, mount))
+down("the Hub's", mount)
+os.rename(CACHE, CACHE + ".gone")
+check("a store is found when the cache is empty", up("the cache is empty", "some-org/Model-1B")[0] == hub)
+down("the cache is empty", "some-org--Model-1B")
+os.rename(CACHE + ".gone", CACHE)
+os.environ.pop("HF_HUB_CACHE")
+refused("not in the cache", 1, "hint: `hf download some-org/Model-2B`", "up", "some-org/Model-2B@main/x.gguf")
+os.makedirs(scratch("home/.cache/huggingface"))
+os.symlink(CACHE, scratch("home/.cache/huggingface/hub"))
+result = ctl("up", "some-org/Model-1B/config.json")
+check("the cache below the home; a file of a model", result.returncode == 1 and f"not an expertfs store" in result.stderr, result)
+
+print("-- a GGUF file, and a program")
+gguf = make_model("gguf", *NARROW, "--format=gguf")
+result = ctl("up", f"{gguf}/model.gguf", "--", "cmp", f"{gguf}/model.gguf", "{gguf}")
+check("a program reads {gguf}", result.returncode == 0 and "packing" in result.stderr, result)
+check("the mount has ended", not mounts_here())
+shutil.copy(f"{gguf}/model.gguf", f"{gguf}/second.gguf")
+refused("several GGUF files", 125, r"several GGUF files: (model|second).gguf, (model|second).gguf\nhint: write {}/NAME",
+        "up", make_store(gguf), "--", "true", "{gguf}")
+refused("no GGUF file", 125, "the model has no GGUF file", "up", store, "--", "true", "{gguf}")
+
+print("-- what is refused")
+refused("no such model", 1, "No such file.*\nhint: a model is", "up", "mode")
+refused("a directory without weights", 1, "no weights found", "up", os.path.join(model, "extra"))
+quantised = scratch("q8.gguf")
+made = run(program("mkmodel"), *NARROW, "--format=gguf", "--dtype=Q8_0", quantised + ".d")
+if made.returncode == 0:
+    refused("quantised weights", 1, "packing would save .* was not packed\nhint: use the files as they are", "up", quantised + ".d")
+else:
+    note(f"left out: mkmodel makes no Q8_0: {made.stderr.strip()[-100:]}")
+refused("an unknown option", 1, "unknown option \"nonsens\"", "up", "-o", "nonsens", store)
+refused("no home", 1, "hint: --store DIR", "up", model, env={name: value for name, value in os.environ.items()
+        if name not in ("HOME", "XDG_DATA_HOME")})
+refused("a mount of another name", 1, "no mount of expertfs", "down", "nothing")
+refused("down of nothing", 2, "MNT is needed", "down")
+refused("down of all and one", 2, "--all takes no mount", "down", "--all", "x")
+if os.geteuid() == 0:
+    small, script = scratch("small"), 'mount -t tmpfs -o size=100k small "$1" && shift && exec "$@"'
+    os.mkdir(small)
+    result = run("unshare", "-m", "sh", "-c", script, "sh", small, expertctl, "up", "--store", small, model)
+    check("a full disk: before the first byte, with the ways out", result.returncode == 1 and re.search(
+        r"not enough free space for the store: about .* are needed, .* are free\nhint: --reclaim", result.stderr), result)
+    own = scratch("own")
+    result = run("unshare", "-m", "sh", "-c", 'mount --make-rprivate / && umount -a -t fuse.expertfs; "$1" up "$2" "$3" >/dev/null && '
+                 '"$1" up "$2" "$4" >/dev/null && "$1" down --all; "$1" ls | grep -c " on "', "sh", expertctl, store, own, own + "2")
+    check("--all: all mounts of this user", result.stdout == "0\n" and not result.stderr, result)
+print("-- reclaim")
+same = shutil.copytree(model, scratch("reclaimed/model"))
+result = ctl("up", "--reclaim", same, stdin=subprocess.DEVNULL)
+check("--reclaim asks", result.returncode == 1 and "--yes is needed" in result.stderr and os.path.exists(same), result)
+reclaimed, mount = up("--reclaim --yes", "--reclaim", "--yes", same, packs=True)
+check("the checkpoint is gone, its bytes are there", not os.path.exists(f"{same}/config.json") and
+      contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
+down("reclaimed", mount)
+done()

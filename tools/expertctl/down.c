@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* down.c - expertctl down MNT|NAME|--all: unmounts, and waits for the daemon to end. */
+#include "expertctl.h"
+
+#include "expertfs-private.h"
+#include "control_file.h"
+#include "model.h"
+#include "mountpoint.h"
+#include "options.h"
+#include "run_mount.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PROBE_MS 2000
+#define END_MS 30000 /* limit for the daemon to save its state and end */
+
+struct arguments {
+    struct tools_arguments given; /* MNT|NAME... */
+    bool all, lazy, json;
+};
+
+static void check_arguments(const struct argp_state *state, void *into)
+{
+    const struct arguments *a = into;
+    if (a->all && a->given.count)
+        argp_error(state, "%s: --all takes no mount", a->given.word[0]);
+    if (!a->all && !a->given.count)
+        argp_error(state, "MNT is needed");
+}
+
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"all", 'a', NULL, "Unmount all mounts of this user", TOOLS_FLAG, .at = AT(all)},
+    {"lazy", 'l', NULL, "Detach a mount that is in use; it ends when the last program closes its files", TOOLS_FLAG,
+     .at = AT(lazy)},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {0}};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "[MNT|NAME]...",
+    .help = "Unmount, and wait until the daemon has saved what it learned. MNT is a mount point, NAME the last part of "
+            "one, or the name of a store. Nothing is printed when all is done.\v"
+            "Examples:\n"
+            "  expertctl down Qwen--Qwen3-30B-A3B\n"
+            "  expertctl down --lazy /mnt\n"
+            "  expertctl down --all",
+    .at = AT(given),
+    .finish = check_arguments};
+
+/* ---- which mounts ------------------------------------------------------------------------------------------------ */
+
+/* An absolute path without a call on its last part, which may be a mount whose daemon hangs; "": no such folder. */
+static const char *absolute_path(const char *given, char *path, size_t room)
+{
+    char copy[4096], target[4096];
+    size_t bytes = strlen(given);
+    while (bytes > 1 && given[bytes - 1] == '/')
+        bytes--;
+    *path = '\0';
+    if (bytes >= sizeof(copy))
+        return path;
+    snprintf(copy, sizeof(copy), "%.*s", (int)bytes, given);
+    if (readlink(copy, target, sizeof(target)) >= 0) { /* a mount point is a directory */
+        char *real = realpath(copy, NULL);
+        snprintf(path, room, "%s", real ? real : "");
+        free(real);
+        return path;
+    }
+    char *slash = strrchr(copy, '/');
+    if (slash)
+        *slash = '\0';
+    char *above = realpath(!slash ? "." : *copy ? copy : "/", NULL);
+    if (above)
+        snprintf(path, room, "%s/%s", above[1] ? above : "", slash ? slash + 1 : copy);
+    free(above);
+    return path;
+}
+
+static bool mount_has_name(const struct ctl_mount *mount, const char *name)
+{
+    char is[256];
+    const char *last = strrchr(mount->path, '/');
+    if (last && strcmp(last + 1, name) == 0)
+        return true;
+    last = strrchr(mount->source, '/');
+    return last && (strcmp(last + 1, name) == 0 || strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0);
+}
+
+/* The mount that `given` names. */
+static errint_t mount_choose(const struct ctl_mounts *mounts, const char *given, const struct ctl_mount **mount,
+                             struct efs_error *err)
+{
+    char path[8192], names[512] = "";
+    const char *best = NULL;
+    size_t found = 0;
+    absolute_path(given, path, sizeof(path));
+    for (size_t i = mounts->count; i-- > 0;)
+        if (strcmp(mounts->mount[i].path, path) == 0) {
+            *mount = &mounts->mount[i];
+            return 0;
+        }
+    for (size_t i = 0; i < mounts->count && !strchr(given, '/'); i++) {
+        const char *last = strrchr(mounts->mount[i].path, '/');
+        best = last ? efs_nearer_word(given, best, last + 1) : best;
+        if (!mount_has_name(&mounts->mount[i], given))
+            continue;
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", mounts->mount[i].path);
+        *mount = &mounts->mount[i];
+    }
+    if (found == 1)
+        return 0;
+    if (found)
+        return efs_fail(err, -E2BIG, "%s: which mount? there are %s", given, names);
+    if (best)
+        return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: did you mean %s?", given, best);
+    return efs_fail(err, -ENOENT, "%s: no mount of expertfs\nhint: `expertctl ls` lists the mounts", given);
+}
+
+/* ---- unmounting -------------------------------------------------------------------------------------------------- */
+
+/* A pidfd of the mount's daemon; -1: unknown. */
+static int daemon_open(const struct ctl_mount *mount)
+{
+    char path[64], name[32] = "";
+    char *config = mount->usable ? ctl_mount_probe(mount->path, "config", PROBE_MS) : NULL;
+    uint64_t pid = config ? tools_line_number(config, "pid") : 0;
+    free(config);
+    int fd = pid ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+    snprintf(path, sizeof(path), "/proc/%llu/comm", (unsigned long long)pid);
+    FILE *comm = fd >= 0 ? fopen(path, "re") : NULL; /* in another PID namespace that pid may be any process */
+    bool ours = comm && fgets(name, sizeof(name), comm) && strncmp(name, "expertfs", 8) == 0;
+    if (comm)
+        fclose(comm);
+    if (fd >= 0 && !ours) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static errint_t unmount(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
+{
+    const char *const words[] = {"fusermount3", lazy ? "-uzq" : "-uq", "--", mount->path, NULL};
+    if (umount2(mount->path, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0)
+        return 0;
+    errint_t rc = -errno;
+    sigset_t mask;
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    if (rc == -EPERM && mount->user == geteuid() && ctl_program_run(words, &mask, true) == 0)
+        return 0;
+    if (rc == -EPERM && mount->user != geteuid())
+        return efs_fail(err, rc, "%s: only the user who mounted it, and root, may unmount it", mount->path);
+    if (rc == -EBUSY || rc == -EPERM)
+        return efs_fail(err, -EBUSY,
+                        "%s: in use\nhint: `fuser -vm %s` names the programs; --lazy detaches it until they end",
+                        mount->path, mount->path);
+    return efs_fail(err, rc, "%s: %s", mount->path, strerror(-rc));
+}
+
+/* Removes the mount point that `up` made: an empty folder in the folder of its store or in the
+ * default folder of stores. */
+static void mountpoint_remove(const struct ctl_mount *mount)
+{
+    char folder[4096] = "";
+    struct efs_error ignored;
+    const char *slash = strrchr(mount->path, '/'), *store = strrchr(mount->source, '/');
+    size_t above = slash ? (size_t)(slash - mount->path) : 0;
+    bool beside = store && (size_t)(store - mount->source) == above && strncmp(mount->path, mount->source, above) == 0;
+    if (!beside)
+        ctl_stores_folder(NULL, false, folder, sizeof(folder), &ignored);
+    if (beside || (strlen(folder) == above && strncmp(mount->path, folder, above) == 0))
+        rmdir(mount->path);
+}
+
+static errint_t mount_end(const struct ctl_mount *mount, bool lazy, struct efs_error *err)
+{
+    int daemon = lazy ? -1 : daemon_open(mount);
+    errint_t rc = unmount(mount, lazy, err);
+    struct pollfd wait = {.fd = daemon, .events = POLLIN};
+    if (rc == 0 && daemon >= 0 && poll(&wait, 1, END_MS) == 0)
+        fprintf(stderr, "expertctl: warning: %s: unmounted, but its daemon has not ended in %d s\n", mount->path,
+                END_MS / 1000);
+    if (daemon >= 0)
+        close(daemon);
+    if (rc == 0)
+        mountpoint_remove(mount);
+    return rc;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static int down_run(int argc, char **argv)
+{
+    struct arguments a = {.all = false};
+    struct ctl_mounts mounts;
+    struct efs_error err = {""};
+    int status = CTL_OK;
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = ctl_mounts_find(&mounts, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    json_t *done = json_array();
+    for (size_t i = a.all ? mounts.count : a.given.count; i-- > 0;) { /* a mount inside another one was made later */
+        const struct ctl_mount *mount = a.all ? &mounts.mount[i] : NULL;
+        if (a.all && mount->user != geteuid())
+            continue;
+        rc = a.all ? 0 : mount_choose(&mounts, a.given.word[i], &mount, &err);
+        if (rc == 0)
+            rc = mount_end(mount, a.lazy, &err);
+        if (rc < 0)
+            status = ctl_fail(rc, &err);
+        else
+            json_array_append_new(done, json_pack("{s:s, s:s}", "mountpoint", mount->path, "store", mount->source));
+    }
+    ctl_mounts_free(&mounts);
+    if (a.json && ctl_print_json(json_pack("{s:O}", "unmounted", done)) != CTL_OK)
+        status = CTL_FAILED;
+    json_decref(done);
+    return status;
+}
+
+const struct ctl_command ctl_down = {"down", "unmount", down_run};

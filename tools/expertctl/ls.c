@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ls.c - expertctl ls: the stores in the folder of stores, and the mounts of expertfs in /proc/self/mountinfo. */
+#include "expertctl.h"
+
+#include "model.h"
+#include "mountpoint.h"
+#include "options.h"
+#include "size.h"
+
+#include <jansson.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct arguments {
+    const char *folder; /* of --store; NULL: the default */
+    bool json;
+};
+
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"store", 0, "DIR", "Folder of stores (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT, .at = AT(folder)},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {0}};
+static const struct tools_command command = {
+    .options = options,
+    .help = "List the stores that `up` has packed: size, ratio to the checkpoint, when they were last used; and the "
+            "mounts of all users: store, mount point, user. No mount is opened: `expertctl status` shows what one "
+            "does.\vExamples:\n  expertctl ls\n  expertctl ls --json --store /srv/stores"};
+
+/* Prints control characters as ?, so that each mount takes one line. */
+static void print_path(const char *path)
+{
+    for (; *path; path++)
+        putchar((unsigned char)*path < ' ' ? '?' : *path);
+}
+
+static const char *user_name(uid_t uid, char text[32])
+{
+    const struct passwd *user = getpwuid(uid);
+    snprintf(text, 32, "%u", (unsigned)uid);
+    return user ? user->pw_name : text;
+}
+
+/* ---- stores ------------------------------------------------------------------------------------------------------ */
+
+/* sound: false if the store cannot be opened; source_bytes is 0 then. */
+static json_t *store_json(const char *path)
+{
+    struct efs_store *store;
+    struct efs_store_info info = {0};
+    struct efs_error err;
+    struct stat st;
+    char name[256];
+    if (stat(path, &st) < 0)
+        return NULL;
+    bool sound = efs_store_open(path, &store, &err) == 0;
+    if (sound) {
+        efs_store_info(store, &info);
+        efs_store_close(store);
+    }
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:b}", "name", ctl_store_name(path, name, sizeof(name)), "path", path,
+                     "store_bytes", (json_int_t)st.st_size, "source_bytes", (json_int_t)info.source_bytes, "used_at",
+                     (json_int_t)st.st_atime, "sound", sound);
+}
+
+/* The stores in a folder, an empty array if there is none. */
+static json_t *stores_json(const char *folder)
+{
+    struct dirent **stores;
+    json_t *array = json_array();
+    int count = ctl_stores_list(folder, &stores);
+    for (int i = 0; i < count; i++) {
+        char path[4400];
+        snprintf(path, sizeof(path), "%s/%s", folder, stores[i]->d_name);
+        json_t *store = store_json(path);
+        if (store)
+            json_array_append_new(array, store);
+        free(stores[i]);
+    }
+    if (count >= 0)
+        free(stores);
+    return array;
+}
+
+static void print_store(const json_t *store)
+{
+    char size[16], ratio[16] = "?", used[32] = "?";
+    json_int_t bytes = json_integer_value(json_object_get(store, "store_bytes")),
+               source = json_integer_value(json_object_get(store, "source_bytes"));
+    time_t at = (time_t)json_integer_value(json_object_get(store, "used_at"));
+    struct tm parts;
+    if (source > 0)
+        snprintf(ratio, sizeof(ratio), "%.3f", (double)bytes / (double)source);
+    if (localtime_r(&at, &parts))
+        strftime(used, sizeof(used), "%Y-%m-%d %H:%M", &parts);
+    printf("%-24s %8s %6s  %-16s  %s\n", json_string_value(json_object_get(store, "name")),
+           tools_size_print((uint64_t)bytes, size, sizeof(size)), ratio, used,
+           json_string_value(json_object_get(store, "path")));
+}
+
+/* ---- mounts ------------------------------------------------------------------------------------------------------ */
+
+static json_t *mounts_json(const struct ctl_mounts *mounts)
+{
+    json_t *array = json_array();
+    char number[32];
+    for (size_t i = 0; i < mounts->count; i++)
+        json_array_append_new(array,
+                              json_pack("{s:s, s:s, s:s, s:b}", "mountpoint", mounts->mount[i].path, "store",
+                                        mounts->mount[i].source, "user", user_name(mounts->mount[i].user, number),
+                                        "usable", mounts->mount[i].usable));
+    return array;
+}
+
+static void print_mounts(const struct ctl_mounts *mounts)
+{
+    char number[32];
+    for (size_t i = 0; i < mounts->count; i++) {
+        print_path(mounts->mount[i].source);
+        printf(" on ");
+        print_path(mounts->mount[i].path);
+        printf(" by %s\n", user_name(mounts->mount[i].user, number));
+    }
+}
+
+static int ls_run(int argc, char **argv)
+{
+    struct arguments a = {.json = false};
+    struct ctl_mounts mounts;
+    struct efs_error err = {""};
+    char folder[4096];
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = ctl_mounts_find(&mounts, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    bool known = ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err) == 0;
+    json_t *stores = known ? stores_json(folder) : json_array();
+    size_t count = json_array_size(stores);
+    int status = CTL_OK;
+    if (a.json) {
+        status = ctl_print_json(json_pack("{s:O, s:o}", "stores", stores, "mounts", mounts_json(&mounts)));
+    } else {
+        if (count)
+            printf("%-24s %8s %6s  %-16s  %s\n", "NAME", "SIZE", "RATIO", "LAST USED", "STORE");
+        for (size_t i = 0; i < count; i++)
+            print_store(json_array_get(stores, i));
+        if (count && mounts.count)
+            putchar('\n');
+        print_mounts(&mounts);
+        if (!count && !mounts.count)
+            fprintf(stderr, "expertctl: no stores%s%s, and no mount of expertfs\n", known ? " in " : "",
+                    known ? folder : "");
+    }
+    json_decref(stores);
+    ctl_mounts_free(&mounts);
+    return status;
+}
+
+const struct ctl_command ctl_ls = {"ls", "list stores and mounts", ls_run};

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* up.c - expertctl up MODEL [MNT] [-- PROGRAM...]: packs a model if it has no store, mounts it, or runs a program. */
+#include "expertctl.h"
+
+#include "expertfs-private.h"
+#include "control_file.h"
+#include "model.h"
+#include "mountpoint.h"
+#include "options.h"
+#include "run.h"
+#include "run_mount.h"
+#include "size.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PROBE_MS 5000
+#define GAIN_LEAST 0.03 /* a model that would shrink less is not packed */
+
+struct arguments {
+    struct tools_arguments given; /* MODEL [MNT] */
+    char **program;               /* its words, ended by NULL; NULL: none */
+    const char *folder;           /* of --store; NULL: the default */
+    char *options;                /* of -o, joined; NULL: none */
+    bool reclaim, yes, json;
+};
+
+static void parse_mount_options(const struct argp_state *state, const struct tools_option *option, char *value,
+                                void *into)
+{
+    struct arguments *a = into;
+    char *joined;
+    if (asprintf(&joined, "%s%s%s", a->options ? a->options : "", a->options ? "," : "", value) < 0)
+        argp_error(state, "--%s: no memory", option->name);
+    free(a->options);
+    a->options = joined;
+}
+
+static void check_arguments(const struct argp_state *state, void *into)
+{
+    const struct arguments *a = into;
+    if (a->given.count > 2)
+        argp_error(state, "%s: more arguments than it takes: -- precedes the PROGRAM", a->given.word[2]);
+    if (a->program && !*a->program)
+        argp_error(state, "PROGRAM is needed");
+    if (a->program && a->given.count == 2)
+        argp_error(state, "%s: with a PROGRAM the mount point is a temporary folder", a->given.word[1]);
+    if (a->program && a->json)
+        argp_error(state, "--json: the output is that of the PROGRAM");
+    if (a->yes && !a->reclaim)
+        argp_error(state, "--yes goes with --reclaim");
+}
+
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"options", 'o', "OPTIONS", "Options of the mount, as expertfs takes them: budget=8G", TOOLS_CALL,
+     .parse = parse_mount_options},
+    {"store", 0, "DIR", "Folder of stores and mount points (default: $XDG_DATA_HOME/expertfs)", TOOLS_TEXT,
+     .at = AT(folder)},
+    {"reclaim", 0, NULL, "Pack in place of the checkpoint, which is removed: for a disk that cannot hold both",
+     TOOLS_FLAG, .at = AT(reclaim)},
+    {"yes", 'y', NULL, "With --reclaim: do not ask", TOOLS_FLAG, .at = AT(yes)},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {0}};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "MODEL [MNT]\nMODEL -- PROGRAM [ARGUMENT...]",
+    .help =
+        "Mount a model, or run PROGRAM on it. MODEL is a directory of safetensors or GGUF files, a GGUF file, a store "
+        "or "
+        "its name, a mount, or ORG/NAME of the Hugging Face Hub, which is looked up in the local cache. A model "
+        "without "
+        "a store is packed first. Without MNT the mount point is a folder beside the stores.\n\n"
+        "With PROGRAM the model is mounted in a temporary folder while it runs: {} in its arguments is that folder, "
+        "{gguf} the GGUF file in it. llama.cpp computes on the experts as the store has them. Without {}, {gguf} and "
+        "-o "
+        "nothing is mounted: the backend of llama.cpp takes the experts from the store.\v"
+        "Examples:\n"
+        "  expertctl up Qwen/Qwen3-30B-A3B\n"
+        "  expertctl up -o budget=16G model/ /mnt\n"
+        "  expertctl up model.gguf -- llama-server -m {gguf}\n\n"
+        "Exit status: 0 mounted, 1 failed; with PROGRAM that of the program, 128 and the signal that ended it, 125 if "
+        "it "
+        "was not started, 126 and 127 if it could not be executed, or found.",
+    .at = AT(given),
+    .finish = check_arguments};
+
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
+
+/* Serialises calls for the same store: one packs and mounts it, later ones find its mount. */
+struct up_lock {
+    char path[4400]; /* NAME.efs.lock in the folder of stores */
+    int fd;          /* -1: not locked */
+};
+
+/* Waits for the lock. The folder of stores is made if it is missing. */
+static errint_t lock_take(struct up_lock *lock, const char *folder, const struct ctl_model *model,
+                          struct efs_error *err)
+{
+    struct stat opened, named;
+    errint_t rc = ctl_make_folders(folder, err);
+    snprintf(lock->path, sizeof(lock->path), "%s%s.lock", folder, strrchr(model->store, '/'));
+    while (rc == 0) {
+        int fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (fd < 0)
+            return efs_fail(err, -errno, "%s: %s", lock->path, strerror(errno));
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+            fprintf(stderr, "expertctl: waiting for another `expertctl up` of this model\n");
+            while (flock(fd, LOCK_EX) < 0 && errno == EINTR) {
+            }
+        }
+        lock->fd = fd;
+        if (fstat(fd, &opened) == 0 && stat(lock->path, &named) == 0 && opened.st_ino == named.st_ino)
+            break;
+        close(fd); /* its owner has removed it meanwhile */
+        lock->fd = -1;
+    }
+    return rc;
+}
+
+static void lock_drop(struct up_lock *lock)
+{
+    if (lock->fd < 0)
+        return;
+    unlink(lock->path);
+    close(lock->fd);
+    lock->fd = -1;
+}
+
+static errint_t check_space(const struct ctl_model *model, const char *folder, struct efs_error *err)
+{
+    struct statvfs disk;
+    char needed[16], left[16];
+    uint64_t bytes = model->checkpoint.store_bytes;
+    if (statvfs(folder, &disk) < 0)
+        return efs_fail(err, -errno, "%s: %s", folder, strerror(errno));
+    uint64_t free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
+    if (bytes <= free_bytes)
+        return 0;
+    return efs_fail(err, -ENOSPC, "%s: not enough free space for the store: about %s are needed, %s are free\nhint: %s",
+                    folder, tools_size_print(bytes, needed, sizeof(needed)),
+                    tools_size_print(free_bytes, left, sizeof(left)),
+                    model->hub ? "--store DIR names a folder on another disk"
+                               : "--reclaim packs it in place of the checkpoint, which is removed; --store DIR names a "
+                                 "folder on another disk");
+}
+
+/* Models that packing would hardly shrink are refused: a store of them would only copy them. */
+static errint_t check_gain(const struct ctl_model *model, struct efs_error *err)
+{
+    const struct ctl_checkpoint *c = &model->checkpoint;
+    double gain = c->source_bytes ? 1 - (double)c->store_bytes / (double)c->source_bytes : 0;
+    if (gain >= GAIN_LEAST)
+        return 0;
+    return efs_fail(err, -EOPNOTSUPP,
+                    "%s: packing would save %.1f %%: its weights are quantised, so it was not packed\nhint: use the "
+                    "files as they are; `mkexpertfs %s OUT.efs` packs them all the same",
+                    model->path, 100 * gain, model->path);
+}
+
+/* Runs mkexpertfs. *status: the exit status of `up` if it failed, after its message. */
+static errint_t pack_run(const struct arguments *a, const struct ctl_model *model, int *status)
+{
+    const char *words[8] = {"mkexpertfs"};
+    char source[16], packed[16];
+    size_t count = 1;
+    sigset_t interrupt, mask;
+    if (a->reclaim)
+        words[count++] = "--reclaim";
+    if (a->yes)
+        words[count++] = "--yes";
+    words[count++] = "--";
+    words[count++] = model->path;
+    words[count++] = model->store;
+    fprintf(stderr, "expertctl: packing %s, %s, into %s, about %s\n", model->path,
+            tools_size_print(model->checkpoint.source_bytes, source, sizeof(source)), model->store,
+            tools_size_print(model->checkpoint.store_bytes, packed, sizeof(packed)));
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT); /* a terminal sends it to mkexpertfs, too, which cleans up and ends first */
+    sigprocmask(SIG_BLOCK, &interrupt, &mask);
+    int ended = ctl_program_run(words, &mask, true);
+    bool exited = ended >= 0 && WIFEXITED(ended);
+    *status = !exited ? CTL_FAILED : WEXITSTATUS(ended) > 2 ? WEXITSTATUS(ended) : CTL_FAILED;
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    return exited && WEXITSTATUS(ended) == 0 ? 0 : -ECHILD;
+}
+
+/* Packs a checkpoint that has no store yet. -ECHILD: mkexpertfs failed and has printed why. */
+static errint_t model_pack(const struct arguments *a, const struct ctl_model *model, const char *folder, int *status,
+                           struct efs_error *err)
+{
+    if (model->kind != CTL_MODEL_CHECKPOINT || access(model->store, F_OK) == 0)
+        return 0;
+    errint_t rc = a->reclaim ? 0 : check_space(model, folder, err);
+    return rc == 0 ? pack_run(a, model, status) : rc;
+}
+
+/* ---- mounting ---------------------------------------------------------------------------------------------------- */
+
+/* The config of a mount at root that serves this store; the caller frees it. NULL: it serves another one. */
+static char *mount_serves(const char *root, const struct stat *store)
+{
+    char *config = ctl_mount_probe(root, "config", PROBE_MS);
+    if (config && tools_line_number(config, "store_device") == store->st_dev &&
+        tools_line_number(config, "store_inode") == store->st_ino)
+        return config;
+    free(config);
+    return NULL;
+}
+
+/* A mount of the store, at `at` unless NULL: copies its path and returns its config. NULL: none. */
+static char *mount_find(const struct ctl_model *model, const char *at, char *path, size_t room)
+{
+    struct ctl_mounts mounts;
+    struct efs_error ignored;
+    struct stat store;
+    char *config = NULL;
+    if (stat(model->store, &store) < 0 || ctl_mounts_find(&mounts, &ignored) < 0)
+        return NULL;
+    for (size_t i = 0; i < mounts.count && !config; i++) {
+        const struct ctl_mount *mount = &mounts.mount[i];
+        if (!mount->usable || (at ? strcmp(mount->path, at) != 0 : strcmp(mount->source, model->store) != 0))
+            continue;
+        config = mount_serves(mount->path, &store);
+        if (config)
+            snprintf(path, room, "%s", mount->path);
+    }
+    ctl_mounts_free(&mounts);
+    return config;
+}
+
+/* Sets path to the absolute path of the mount point, which is made if it is missing. */
+static errint_t mountpoint_make(const struct arguments *a, const struct ctl_model *model, char *path, size_t room,
+                                struct efs_error *err)
+{
+    char folder[4096];
+    errint_t rc = 0;
+    if (a->given.count == 2) {
+        rc = (size_t)snprintf(path, room, "%s", a->given.word[1]) < room ? 0 : -ENAMETOOLONG;
+    } else {
+        rc = ctl_stores_folder(a->folder, true, folder, sizeof(folder), err);
+        if (rc == 0 && (size_t)snprintf(path, room, "%s/%s", folder, model->name) >= room)
+            rc = -ENAMETOOLONG;
+    }
+    if (rc == 0)
+        rc = ctl_make_folders(path, err);
+    char *real = rc == 0 ? realpath(path, NULL) : NULL;
+    if (real)
+        snprintf(path, room, "%s", real);
+    free(real);
+    return rc;
+}
+
+/* Mounts the store and returns the config of the mount. NULL: failed; *rc is -ECHILD after a message, else err has one.
+ */
+static char *model_mount(const struct arguments *a, const struct ctl_model *model, char *path, size_t room,
+                         errint_t *rc, struct efs_error *err)
+{
+    const char *words[8] = {"expertfs"};
+    size_t count = 1;
+    sigset_t mask;
+    char *config = a->given.count == 2 ? NULL : mount_find(model, NULL, path, room);
+    if (config) {
+        if (a->options)
+            fprintf(stderr,
+                    "expertctl: warning: %s: mounted already, -o %s is ignored\nhint: `expertctl set %s` tunes it\n",
+                    path, a->options, path);
+        return config;
+    }
+    *rc = mountpoint_make(a, model, path, room, err);
+    if (*rc < 0)
+        return NULL;
+    config = mount_find(model, path, path, room);
+    if (config)
+        return config;
+    if (a->options) {
+        words[count++] = "-o";
+        words[count++] = a->options;
+    }
+    words[count++] = "--";
+    words[count++] = model->store;
+    words[count++] = path;
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    if (ctl_program_run(words, &mask, false) != 0) {
+        *rc = -ECHILD;
+        return NULL;
+    }
+    const struct timespec now[] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
+    utimensat(AT_FDCWD, model->store, now, 0); /* `ls` prints it; fails for another owner */
+    config = ctl_mount_probe(path, "config", PROBE_MS);
+    if (!config)
+        *rc = efs_fail(err, -ENOTCONN, "%s: the mount does not answer", path);
+    return config;
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static int print_mount(const struct arguments *a, const struct ctl_model *model, const char *path, const char *config)
+{
+    char store[4200], budget[32], option[16];
+    tools_line_path(config, "store", store, sizeof(store));
+    if (a->json)
+        return ctl_print_json(json_pack("{s:s, s:s, s:s, s:I, s:s}", "name", model->name, "store", store, "mountpoint",
+                                        path, "budget_bytes", (json_int_t)tools_line_number(config, "budget_bytes"),
+                                        "serving_path",
+                                        tools_line_text(config, "serving_path", option, sizeof(option))));
+    tools_line_text(config, "budget_size", budget, sizeof(budget));
+    tools_line_text(config, "budget_option", option, sizeof(option));
+    printf("%s on %s, budget %s%s; next: expertctl status %s, expertctl down %s\n", store, path, budget,
+           strcmp(option, "auto") == 0 ? " (auto)" : "", path, path);
+    return CTL_OK;
+}
+
+/* Prints the line of the mount that was given as MODEL. */
+static int up_given_mount(const struct arguments *a, const struct ctl_model *model)
+{
+    struct efs_error err = {""};
+    char *config;
+    errint_t rc = tools_control_read(model->path, "config", &config, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    int status = print_mount(a, model, model->path, config);
+    free(config);
+    return status;
+}
+
+/* Packs and mounts, or only packs if there is a program. Returns the exit status; CTL_OK: done. */
+static int up_store(const struct arguments *a, const struct ctl_model *model, const char *folder)
+{
+    struct up_lock lock = {.fd = -1};
+    struct efs_error err = {""};
+    char path[4096], *config = NULL;
+    int status = CTL_FAILED;
+    bool packs = model->kind == CTL_MODEL_CHECKPOINT && access(model->store, F_OK) < 0;
+    errint_t rc = packs ? check_gain(model, &err) : 0;
+    if (rc == 0 && (packs || !a->program))
+        rc = lock_take(&lock, folder, model, &err);
+    if (rc == 0)
+        rc = model_pack(a, model, folder, &status, &err);
+    if (rc == 0 && !a->program)
+        config = model_mount(a, model, path, sizeof(path), &rc, &err);
+    lock_drop(&lock);
+    if (rc < 0)
+        return rc == -ECHILD ? status : ctl_fail(rc, &err);
+    status = a->program ? CTL_OK : print_mount(a, model, path, config);
+    free(config);
+    return status;
+}
+
+static int up_run(int argc, char **argv)
+{
+    struct arguments a = {.json = false};
+    struct ctl_model model;
+    struct efs_error err = {""};
+    char folder[4096];
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--") == 0) {
+            a.program = argv + i + 1;
+            argv[i] = NULL;
+            argc = i;
+        }
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = ctl_stores_folder(a.folder, false, folder, sizeof(folder), &err);
+    if (rc == 0)
+        rc = ctl_model_find(a.given.word[0], folder, &model, &err);
+    bool mounted = rc == 0 && model.kind == CTL_MODEL_MOUNT;
+    int status = rc < 0 ? ctl_fail(rc, &err) : mounted ? CTL_OK : up_store(&a, &model, folder);
+    if (a.program)
+        status = status == CTL_OK       ? ctl_run_program(mounted ? model.path : model.store, a.options, a.program)
+                 : status == CTL_FAILED ? RUN_FAILED
+                                        : status;
+    else if (mounted)
+        status = up_given_mount(&a, &model);
+    free(a.options);
+    return status;
+}
+
+const struct ctl_command ctl_up = {"up", "mount a model, or run a program on it; pack it first if needed", up_run};
