@@ -105,6 +105,15 @@ errint_t efs_pool_info(struct efs *fs, char pool, struct efs_pool_info *info);
 /* Whether any of these bytes of a file are an expert's. */
 bool efs_file_holds_expert(const struct efs *fs, uint32_t file, uint64_t offset, uint64_t bytes);
 
+/*
+ * Rows of a matrix of an expert (efs_client_tensors(), full or coded, any dtype) as the checkpoint has them, from row
+ * on: *count is the most, and receives the number. *rows points to them in the tensor's memory, or in scratch, which
+ * has room for *count rows: a row that is split in memory, or rows that are coded. Does not block. Any thread. -EINVAL:
+ * no such rows; -EUCLEAN: damage; -ENOMEM.
+ */
+errint_t efs_tensor_rows(const struct efs_tensor *tensor, uint64_t row, uint32_t *count, void *scratch,
+                         const void **rows, struct efs_error *err);
+
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /*

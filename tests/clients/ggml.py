@@ -28,6 +28,18 @@ def load_backends():
         ctypes.CDLL("libggml.so.0").ggml_backend_load_all()
 
 
+def leave_repacking_out():
+    """The CPU backend's buffers for repacked weights are off, as with --no-repack of llama.cpp's programs."""
+    defaults = llama_cpp.llama_model_default_params
+
+    def without():
+        made = defaults()
+        made.use_extra_bufts = False
+        return made
+
+    llama_cpp.llama_cpp.llama_model_default_params = without
+
+
 def cached_bytes(path):
     """Bytes of the file in the page cache."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -95,8 +107,14 @@ def main():
     parser.add_argument("--no-mmap", action="store_true")
     parser.add_argument("--embeddings", action="store_true", help="of a prompt's tokens, none follow")
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
+    parser.add_argument("--no-repack", action="store_true")
+    parser.add_argument("--no-tiles", action="store_true", help="batches as ggml computes them without its tiled kernel")
     arguments = parser.parse_args()
+    if arguments.no_tiles:
+        os.environ["GGML_CPU_TILED_MM"] = "0"
     load_backends()
+    if arguments.no_repack:
+        leave_repacking_out()
     print("cached before:", cached_bytes(arguments.file))
     models = [llama_cpp.Llama(arguments.file, n_ctx=max(64, max(arguments.prompts) + arguments.tokens), n_batch=512,
                               logits_all=True, embedding=arguments.embeddings, use_mmap=not arguments.no_mmap, n_threads=arguments.threads,

@@ -4,8 +4,9 @@
 CPU backend, on the shapes that ggml's test-backend-ops has for MUL_MAT_ID with plain types.
 
 make writes a GGUF file with their weights. run maps it, as llama.cpp does, and computes each operation with the backend
-and with the CPU; EXPERTFS_STORE names the store of the file. For BF16 it compares bits, on x86-64. For F16, where the
-order of sums differs, the error against sums in doubles must be at most 1.1 times the CPU's, or at most rounding.
+and with the CPU; EXPERTFS_STORE names the store of the file. For block types and F32, which the host's kernels multiply,
+it compares bits; for BF16 it compares bits on x86-64. For F16, where the order of sums differs, the error against sums in
+doubles must be at most 1.1 times the CPU's, or at most rounding.
 Prints a line for each operation that differs, and the number of operations. Exit status 0; 1: a difference; 77: a
 package is missing."""
 import ctypes
@@ -23,6 +24,10 @@ except ImportError as missing:
     sys.exit(77)
 
 TYPES = {"BF16": (ml_dtypes.bfloat16, gguf.GGMLQuantizationType.BF16), "F16": (np.float16, gguf.GGMLQuantizationType.F16)}
+# types that the host's kernels multiply; some inputs of whole blocks each
+HOST_TYPES = ("F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS", "IQ2_XS",
+              "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4")
+HOST_COLUMNS = 512
 TYPE_F32, TYPE_I32 = 0, 26
 
 
@@ -52,10 +57,33 @@ def cases():
         yield 8, 2, False, 512, tokens, 256, 1e5
 
 
+def host_cases():
+    """The same for types of the host's kernels. The expert of 1.5 MB and more is several shards, which split rows."""
+    for tokens in (1, 2, 9, 40):
+        yield 4, 2, True, 96, tokens, HOST_COLUMNS, 1
+        yield 4, 4, False, 96, tokens, HOST_COLUMNS, 1
+    yield 2, 1, True, 1900, 1, HOST_COLUMNS, 1
+    yield 2, 2, True, 1900, 300, HOST_COLUMNS, 1
+
+
+def cases_of(kind):
+    return cases() if kind in TYPES else host_cases()
+
+
 def weights():
     """The matrices of these cases: (type, experts, rows, columns), one layer each, with gate and up of that shape."""
-    shapes = sorted({(experts, rows, columns) for experts, _, _, rows, _, columns, _ in cases()})
-    return [(kind, *shape) for kind in TYPES for shape in shapes]
+    return [(kind, *shape) for kind in (*TYPES, *HOST_TYPES)
+            for shape in sorted({(experts, rows, columns) for experts, _, _, rows, _, columns, _ in cases_of(kind)})]
+
+
+def quantised(kind, numbers):
+    """The rows as ggml quantises them, as bytes, and their type."""
+    ggml, to = load_ggml(), gguf.GGMLQuantizationType[kind]
+    rows, columns = int(np.prod(numbers.shape[:-1])), numbers.shape[-1]
+    made = np.zeros((rows, ggml.row_size(int(to), columns)), np.uint8)
+    important = np.ones(columns, np.float32)
+    ggml.quantize_chunk(int(to), numbers.ctypes.data, made.ctypes.data, 0, rows, columns, important.ctypes.data)
+    return made.reshape(*numbers.shape[:-1], -1), to
 
 
 def make(path):
@@ -63,11 +91,17 @@ def make(path):
     random = np.random.default_rng(1)
     writer.add_block_count(len(weights()))
     for layer, (kind, experts, rows, columns) in enumerate(weights()):
-        of, raw = TYPES[kind]
         for part in ("gate", "up"):
-            numbers = random.uniform(-1, 1, (experts, rows, columns)).astype(of)
-            writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.weight",
-                              numbers.view(np.uint8) if kind == "BF16" else numbers, raw_dtype=raw)
+            numbers = random.uniform(-1, 1, (experts, rows, columns)).astype(np.float32)
+            if kind in TYPES:
+                of, raw = TYPES[kind]
+                numbers = numbers.astype(of)
+                numbers = numbers.view(np.uint8) if kind == "BF16" else numbers
+            elif kind == "F32":
+                raw = gguf.GGMLQuantizationType.F32
+            else:
+                numbers, raw = quantised(kind, numbers)
+            writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.weight", numbers, raw_dtype=raw)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -90,6 +124,8 @@ def load_ggml():
                             for part in ("-base", "-cpu", ""))
     p, size, i64, text, flag = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_char_p, ctypes.c_bool
     for library, name, result, arguments in (
+            (base, "ggml_row_size", size, [ctypes.c_int, i64]),
+            (base, "ggml_quantize_chunk", size, [ctypes.c_int, p, p, i64, i64, i64, p]),
             (base, "ggml_init", p, [InitParams]),
             (base, "ggml_free", None, [p]),
             (base, "ggml_new_tensor_2d", p, [p, ctypes.c_int, i64, i64]),
@@ -144,9 +180,10 @@ class Operations:
             made = ggml.new_tensor_3d(self.context, int(tensor.tensor_type), columns, rows, experts)
             ggml.set_name(made, tensor.name.encode())
             ggml.backend_tensor_alloc(self.buffer, made, address + int(tensor.data_offset))
-            of = ml_dtypes.bfloat16 if tensor.tensor_type.name == "BF16" else np.float16
-            data = array_at(address + int(tensor.data_offset), of, (experts, rows, columns))
-            self.tensors[tensor.name], self.values[tensor.name] = made, data
+            self.tensors[tensor.name] = made
+            if tensor.tensor_type.name in TYPES:
+                of = ml_dtypes.bfloat16 if tensor.tensor_type.name == "BF16" else np.float16
+                self.values[tensor.name] = array_at(address + int(tensor.data_offset), of, (experts, rows, columns))
         self.ours = ggml.backend_dev_init(self.device, None)
         self.cpu = ggml.backend_cpu_init()
         ggml.backend_cpu_set_n_threads(self.cpu, threads)
@@ -215,7 +252,7 @@ def exact(values, ids, x):
 
 def differ(kind, values, ids, x, ours, cpu):
     """Describes the difference; empty: none."""
-    if kind == "BF16" and os.uname().machine == "x86_64":
+    if kind in HOST_TYPES or kind == "BF16" and os.uname().machine == "x86_64":
         return "" if np.array_equal(ours.view(np.uint32), cpu.view(np.uint32)) else f"by {np.abs(ours - cpu).max()}"
     finite = np.isfinite(cpu)
     if not np.array_equal(finite, np.isfinite(ours)):
@@ -229,19 +266,19 @@ def differ(kind, values, ids, x, ours, cpu):
 def compare(path, plugin, threads):
     operations, random, wrong, count = Operations(load_ggml(), path, plugin, threads), np.random.default_rng(2), 0, 0
     layers = {shape: layer for layer, shape in enumerate(weights())}
-    for kind in TYPES:
-        for case in cases():
+    for kind in (*TYPES, *HOST_TYPES):
+        for case in cases_of(kind):
             layer = layers[kind, case[0], case[3], case[5]]
             names = [f"blk.{layer}.ffn_{part}_exps.weight" for part in ("up", "gate")]
             for together in (names[:1], names):
                 ids, x, ours, cpu = operations.compute(together, case, random)
                 for name, mine, theirs in zip(together, ours, cpu):
-                    said = differ(kind, operations.values[name], ids, x, mine, theirs)
+                    said = differ(kind, operations.values.get(name), ids, x, mine, theirs)
                     count += 1
                     wrong += bool(said)
                     if said:
                         print(f"{kind} {case} {name}: {said}")
-    if not operations.view_is_left(names[0]):
+    if not operations.view_is_left("blk.0.ffn_gate_exps.weight"):
         print("a view of weights was taken")
         wrong += 1
     operations.close()

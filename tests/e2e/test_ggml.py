@@ -291,6 +291,7 @@ def unknown_versions():
         const char *ggml_op_name(int op) { (void)op; return "MUL_MAT_ID"; }
         const char *ggml_type_name(int type) { (void)type; return "bf16"; }
         void *ggml_backend_reg_by_name(const char *name) { (void)name; return FOUND; }
+        size_t ggml_row_size(int type, long elements) { return 0 * ((size_t)type + (size_t)elements); }
         int taken(const char *path)
         {
             void *library = dlopen(path, RTLD_NOW), *call = library ? dlsym(library, "ggml_backend_init") : NULL;

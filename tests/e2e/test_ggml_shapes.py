@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Single products of libggml-expertfs.so against those of ggml's CPU backend, on the shapes with which ggml tests its
 own backends: numbers of experts, of experts used, of rows, columns and tokens; one input for all experts of a token, or
-one each; BF16 bit by bit, F16 by its error; one, two and three threads."""
+one each; BF16, F32 and every block type bit by bit, F16 by its error; one, two and three threads."""
 from e2e import *
 from test_ggml import PLUGIN, PYTHON, need_plugin, plugin_environment
 
@@ -22,7 +22,7 @@ def main():
         result = run(PYTHON, CLIENT, "run", model, PLUGIN, threads, env=plugin_environment(store), timeout=240)
         if result.returncode == 77:
             skip(result.stdout.strip())
-        check(f"{threads} threads: all products are as ggml's", result.returncode == 0 and "compared: 636\n" in result.stdout,
+        check(f"{threads} threads: all products are as ggml's", result.returncode == 0 and "compared: 1356\n" in result.stdout,
               result.stdout[-1500:] + result.stderr[-1500:])
     done()
 

@@ -56,7 +56,7 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
 {
     const struct efsg_weight *v = efsg_product_weight(a), *w = efsg_product_weight(b);
     return v && w && v->source == w->source && v->layer == w->layer && v->experts == w->experts &&
-           v->activation == w->activation && a->src[2] == b->src[2];
+           efsg_weight_same_input(v, w) && a->src[2] == b->src[2];
 }
 
 /* Sets the source's budget before the first product of a context: the program has allocated its memory by then. */

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ static const struct {
     {"ggml_op_name", offsetof(struct efsg_host, op_name)},
     {"ggml_type_name", offsetof(struct efsg_host, type_name)},
     {"ggml_backend_reg_by_name", offsetof(struct efsg_host, reg_by_name)},
+    {"ggml_row_size", offsetof(struct efsg_host, row_size)},
 };
 
 /* Looks up all functions in the library that contains the address `caller` and in its dependencies, which may be loaded
@@ -75,6 +77,47 @@ static const char *host_missing(const void *caller)
     if (library)
         dlclose(library);
     return missing;
+}
+
+/* ---- kernels of the CPU backend ---- */
+
+typedef const struct ggml_type_traits_cpu *traits_fn(enum ggml_type type);
+
+/* The function that returns them, in the library of the CPU backend, which ggml may have loaded as a file of its own.
+ * NULL: not found, which is logged once. */
+static traits_fn *traits_find(void)
+{
+    static _Atomic(traits_fn *) found;
+    static _Atomic bool logged;
+    traits_fn *traits = atomic_load(&found);
+    ggml_backend_reg_t cpu = traits ? NULL : efsg_host.reg_by_name("CPU");
+    Dl_info info;
+    if (!cpu)
+        return traits; /* found, or the CPU backend is not loaded yet */
+    void *library = dladdr((void *)cpu->iface.get_name, &info) && info.dli_fname
+                        ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
+                        : NULL;
+    void *call = dlsym(library ? library : RTLD_DEFAULT, "ggml_get_type_traits_cpu");
+    if (library)
+        dlclose(library);
+    memcpy(&traits, &call, sizeof(call));
+    atomic_store(&found, traits);
+    if (!traits && !atomic_exchange(&logged, true))
+        efsg_log(GGML_LOG_LEVEL_WARN,
+                 "this ggml does not export ggml_get_type_traits_cpu: quantised experts are left to the processor");
+    return traits;
+}
+
+bool efsg_host_kernels(enum ggml_type type, struct efsg_kernels *kernels)
+{
+    traits_fn *find = (unsigned)type < GGML_TYPE_COUNT ? traits_find() : NULL;
+    const struct ggml_type_traits_cpu *traits = find ? find(type) : NULL;
+    if (!traits || !traits->vec_dot || (unsigned)traits->vec_dot_type >= GGML_TYPE_COUNT)
+        return false;
+    *kernels = (struct efsg_kernels){.vec_dot = traits->vec_dot,
+                                     .vector_type = traits->vec_dot_type,
+                                     .from_float = find(traits->vec_dot_type)->from_float};
+    return kernels->from_float != NULL;
 }
 
 bool efsg_host_find(const void *caller)

@@ -10,16 +10,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define EFSG_API __attribute__((visibility("default")))
-#define MAGIC "GGUF"
 
 /* The symbols have the names of libc; the C names differ because libc's headers may redefine them, mmap as mmap64. */
 EFSG_API void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) __asm__("mmap");
@@ -92,17 +89,13 @@ static void mappings_forget(uintptr_t begin, uintptr_t end)
 /* Whether fd is a GGUF file whose experts may come from a source. */
 static bool is_model(int fd)
 {
-    char magic[sizeof(MAGIC) - 1], link[64], path[4096];
     const char *store = getenv("EXPERTFS_STORE");
     struct stat st;
-    if (pread(fd, magic, sizeof(magic), 0) != sizeof(magic) || memcmp(magic, MAGIC, sizeof(magic)) != 0)
+    if (!efsg_is_gguf(fd))
         return false;
     if (store && *store)
         return fstat(fd, &st) == 0 && !efsg_source_fits_memory((uint64_t)st.st_size);
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, sizeof(path) - 1);
-    path[length > 0 ? length : 0] = '\0';
-    return efsg_source_is_mounted(path);
+    return efsg_is_mounted(fd);
 }
 
 void *efsg_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)

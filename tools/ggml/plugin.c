@@ -58,7 +58,13 @@ static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev)
 
 /* While it loads a model, llama.cpp queries the operations of a tensor without name and data in a buffer of 0 bytes.
  * All MUL_MAT_ID of a supported type are accepted then, so that experts are placed in a buffer of this device, where
- * buffer_init_tensor() gets their names. */
+ * buffer_init_tensor() gets their names. Block types only if a source is expected: the CPU backend repacks them
+ * otherwise, which makes its batches faster. */
+static bool accepts_type(enum ggml_type type)
+{
+    return type == GGML_TYPE_BF16 || type == GGML_TYPE_F16 || (efsg_weight_type(type) && efsg_source_expected());
+}
+
 static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
 {
     (void)dev;
@@ -72,7 +78,7 @@ static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor 
         return true;
     case GGML_OP_MUL_MAT_ID:
         if (w && efsg_buffer_is_ours(w->buffer) && w->buffer->size == 0)
-            return efsg_weight_type(w->type);
+            return accepts_type(w->type);
         return efsg_product_weight(op) != NULL;
     case GGML_OP_MUL_MAT: /* refused; ggml queries every node before the first token, which finds the routers */
         if (w)

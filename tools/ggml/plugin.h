@@ -16,6 +16,7 @@
 
 #include <ggml-backend-impl.h>
 #include <ggml-backend.h>
+#include <ggml-cpu.h>
 #include <ggml.h>
 
 /* ---- the host ggml (host.c) ---- */
@@ -32,17 +33,24 @@ struct efsg_host {
     const char *(*op_name)(enum ggml_op op);
     const char *(*type_name)(enum ggml_type type);
     ggml_backend_reg_t (*reg_by_name)(const char *name);
+    size_t (*row_size)(enum ggml_type type, int64_t elements);
 };
 extern struct efsg_host efsg_host; /* set by efsg_host_find(), constant from then on */
 
 /* Sets efsg_host. caller: an address in the calling library. False: not a supported ggml, which has been logged. */
 bool efsg_host_find(const void *caller);
+/* Kernels of the host's CPU backend for a type. */
+struct efsg_kernels {
+    ggml_vec_dot_t vec_dot;
+    ggml_from_float_t from_float; /* converts inputs to vector_type */
+    enum ggml_type vector_type;
+};
+/* False: the CPU backend has none for the type, or does not export them, which has been logged. Any thread. */
+bool efsg_host_kernels(enum ggml_type type, struct efsg_kernels *kernels);
 /* Logs one line by ggml's logger, with the prefix "expertfs: "; on stderr before the logger is found. */
 void efsg_log(enum ggml_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- sources of experts (source.c) ---- */
-
-struct efsg_source; /* a mount, or a store that is open in this process; has a reference count */
+/* ---- files of models (model_files.c) ---- */
 
 /* The file of a mapping. */
 struct efsg_file {
@@ -54,17 +62,32 @@ struct efsg_file {
 };
 /* The file that is mapped at address, from /proc/self/maps. -ENOENT: no file is mapped there. */
 errint_t efsg_file_at(const void *address, struct efsg_file *file);
+/* Replaces the path of a file by that of the expertfs mount that contains it. False: it is on no such mount. */
+bool efsg_mount_of(char *path);
+bool efsg_is_gguf(int fd);    /* whether the file begins as a GGUF file */
+bool efsg_is_mounted(int fd); /* whether the file is on a mount of expertfs */
+/* The GGUF files that the process has open. */
+struct efsg_open_models {
+    uint64_t bytes; /* of all of them: of the parts of a split model */
+    bool mounted;   /* one is on a mount of expertfs */
+};
+void efsg_open_models(struct efsg_open_models *models);
+
+/* ---- sources of experts (source.c) ---- */
+
+struct efsg_source; /* a mount, or a store that is open in this process; has a reference count */
 
 /*
  * efsg_source_get() returns the source of a mapped file, with a reference: the store that EXPERTFS_STORE names, or the
  * mount that the file is on. NULL: neither, or it cannot be opened, which has been logged.
  */
-bool efsg_source_is_mounted(const char *path); /* whether the file is on a mount of expertfs */
 struct efsg_source *efsg_source_get(const struct efsg_file *file);
-/* Whether the CPU backend computes the experts of a file of that size: it is less than 4/5 of the available memory and
- * EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as fast as coded ones. Only with EXPERTFS_STORE: a
- * mount already has its memory. */
+/* Whether the CPU backend computes the experts of a file of that size, or of the open models if these are larger: they
+ * are less than 4/5 of the available memory and EXPERTFS_BUDGET is not set. Plain matrices in memory are at least as
+ * fast as coded ones. Only with EXPERTFS_STORE: a mount already has its memory. */
 bool efsg_source_fits_memory(uint64_t file_bytes);
+/* Whether experts of the model that is being loaded may come from a source, by the environment and the open files. */
+bool efsg_source_expected(void);
 void efsg_source_put(struct efsg_source *source); /* drops a reference; NULL is allowed */
 /* efs_client_begin() with EFS_FORM_CODED, or with EFS_FORM_FULL if the source does not offer the coded form. */
 errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const struct efs_need *needs, uint32_t count,
@@ -82,13 +105,17 @@ struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);
 
 /* ---- weights (weight.c) ---- */
 
-/* A tensor of the model with the matrices of all experts of a layer, whose products this backend computes. */
+/* A tensor of the model with the matrices of all experts of a layer, whose products this backend computes: by
+ * efs_product(), or by the host's kernels. */
 struct efsg_weight {
     struct efsg_weight *next;
     struct efsg_source *source;   /* of the buffer, which holds the reference */
     struct efsg_routers *routers; /* of the buffer; NULL: no memory */
     uint32_t layer, experts, rows, cols;
-    enum efs_activation activation; /* by the type of the tensor */
+    enum efs_dtype dtype;
+    size_t row_bytes;               /* of the matrix, uncoded */
+    enum efs_activation activation; /* of efs_product(), by the type of the tensor */
+    struct efsg_kernels host;       /* the host's kernels; vec_dot is NULL: efs_product() */
     bool first;                     /* gate or up, the first products of a layer; not down */
     char name[GGML_MAX_NAME];
 };
@@ -99,8 +126,10 @@ struct efsg_weight {
  */
 struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
                                     const struct ggml_tensor *tensor);
-/* Whether the library has products with matrices of this type. */
+/* Whether there are products with matrices of this type: by the library, or by the host. */
 bool efsg_weight_type(enum ggml_type type);
+/* Whether the products of two weights take inputs in the same format. */
+bool efsg_weight_same_input(const struct efsg_weight *a, const struct efsg_weight *b);
 /* The weight's matrix among the tensors of an expert; NULL: none of that name, or of another type or shape. */
 const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, const struct efs_tensor *tensors,
                                             uint32_t count);

@@ -30,38 +30,6 @@ struct efsg_source {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
 static struct efsg_source *sources;
 
-/* ---- mapped files ---- */
-
-errint_t efsg_file_at(const void *address, struct efsg_file *file)
-{
-    FILE *maps = fopen("/proc/self/maps", "re");
-    char *line = NULL;
-    size_t room = 0;
-    errint_t rc = -ENOENT;
-    if (!maps)
-        return -errno;
-    while (rc == -ENOENT && getline(&line, &room, maps) > 0) {
-        unsigned long begin, end, offset;
-        int at = 0;
-        if (sscanf(line, "%lx-%lx %*s %lx %*s %*s %n", &begin, &end, &offset, &at) < 3 || (uintptr_t)address < begin ||
-            (uintptr_t)address >= end)
-            continue;
-        line[strcspn(line, "\n")] = '\0';
-        struct stat st;
-        if (at == 0 || line[at] != '/' || strlen(line + at) >= sizeof(file->path) || stat(line + at, &st) < 0)
-            break;
-        strcpy(file->path, line + at);
-        file->base = (const uint8_t *)begin; // NOLINT: an address as text
-        file->mapped = end - begin;
-        file->offset = offset;
-        file->bytes = (uint64_t)st.st_size;
-        rc = 0;
-    }
-    free(line);
-    fclose(maps);
-    return rc;
-}
-
 /* ---- opening ---- */
 
 static void source_log(void *arg, enum efs_log_level level, const char *line)
@@ -71,33 +39,6 @@ static void source_log(void *arg, enum efs_log_level level, const char *line)
              : level == EFS_LOG_WARNING ? GGML_LOG_LEVEL_WARN
                                         : GGML_LOG_LEVEL_INFO,
              "%s", line);
-}
-
-/* Replaces the path of a file by that of the expertfs mount that contains it. False: it is on no such mount. */
-static bool source_mount_of(char *path)
-{
-    struct stat st, above;
-    char control[4096 + 16];
-    if (stat(path, &st) < 0)
-        return false;
-    for (char *slash; (slash = strrchr(path, '/')) && slash > path;) {
-        *slash = '\0';
-        if (stat(path, &above) < 0 || above.st_dev != st.st_dev)
-            return false;
-        snprintf(control, sizeof(control), "%s/.expertfs", path);
-        if (access(control, F_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
-bool efsg_source_is_mounted(const char *path)
-{
-    char above[4096];
-    if (strlen(path) >= sizeof(above))
-        return false;
-    strcpy(above, path);
-    return source_mount_of(above);
 }
 
 /* EXPERTFS_BUDGET; NULL: not set, empty or auto. */
@@ -115,7 +56,19 @@ bool efsg_source_fits_memory(uint64_t file_bytes)
     if (!store || !*store || (budget && *budget) || stat(store, &st) < 0 || !S_ISREG(st.st_mode))
         return false;
     efs_memory(&memory);
-    return memory.available_bytes / 5 * 4 > file_bytes;
+    struct efsg_open_models models;
+    efsg_open_models(&models);
+    return memory.available_bytes / 5 * 4 > (file_bytes > models.bytes ? file_bytes : models.bytes);
+}
+
+bool efsg_source_expected(void)
+{
+    const char *store = getenv("EXPERTFS_STORE");
+    struct efsg_open_models models;
+    if (store && *store)
+        return !efsg_source_fits_memory(0);
+    efsg_open_models(&models);
+    return models.mounted;
 }
 
 /* Lowers the budget of a store until efsg_source_set_budget(): 1/LOAD_SHARE of the pools, but at least two decoded
@@ -196,7 +149,7 @@ struct efsg_source *efsg_source_get(const struct efsg_file *file)
         strcpy(path, store);
     } else {
         strcpy(path, file->path);
-        if (!source_mount_of(path))
+        if (!efsg_mount_of(path))
             return NULL;
     }
     pthread_mutex_lock(&lock);

@@ -33,16 +33,17 @@ const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, co
 {
     for (uint32_t i = 0; i < count; i++)
         if (strcmp(tensors[i].name, weight->name) == 0)
-            return tensors[i].dtype == (weight->activation == EFS_ACTIVATION_F16 ? EFS_DTYPE_F16 : EFS_DTYPE_BF16) &&
-                           tensors[i].dims == 2 && tensors[i].shape[0] == weight->rows &&
-                           tensors[i].shape[1] == weight->cols
+            return tensors[i].dtype == weight->dtype && tensors[i].dims == 2 && tensors[i].shape[0] == weight->rows &&
+                           tensors[i].shape[1] == weight->cols &&
+                           tensors[i].bytes == (uint64_t)weight->rows * weight->row_bytes
                        ? &tensors[i]
                        : NULL;
     return NULL;
 }
 
 /* Checks that efs_product() accepts the matrix in the source's form, by the product of its first row with zeros. */
-static errint_t multiplies(const struct efs_tensor *matrix, enum efs_activation activation, struct efs_error *err)
+static errint_t library_multiplies(const struct efs_tensor *matrix, enum efs_activation activation,
+                                   struct efs_error *err)
 {
     uint32_t cols = (uint32_t)matrix->shape[1];
     size_t vector_bytes = (efs_vectors_bytes(cols, 1) + 63) / 64 * 64;
@@ -57,9 +58,21 @@ static errint_t multiplies(const struct efs_tensor *matrix, enum efs_activation 
     return rc;
 }
 
+/* Chooses the kernels: the library's for floats in a form that they accept, else the host's. */
+static errint_t choose_kernel(struct efsg_weight *weight, enum ggml_type type, const struct efs_tensor *matrix,
+                              struct efs_error *err)
+{
+    errint_t rc = type == GGML_TYPE_BF16 || type == GGML_TYPE_F16 ? library_multiplies(matrix, weight->activation, err)
+                                                                  : -EOPNOTSUPP;
+    if (rc != -EOPNOTSUPP)
+        return rc;
+    return efsg_host_kernels(type, &weight->host)
+               ? 0
+               : efs_fail(err, rc, "this ggml has no kernels for %s", efsg_host.type_name(type));
+}
+
 /* Checks the layer's last expert, whose existence implies that of all before it. Logs a warning on failure. */
-static bool weight_checked(const struct efsg_weight *weight, const struct efsg_file *file,
-                           const struct ggml_tensor *tensor)
+static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *file, const struct ggml_tensor *tensor)
 {
     struct efs_need need = {.expert = weight->experts - 1, .tokens = 1};
     struct efs_client_request *request = NULL;
@@ -74,7 +87,7 @@ static bool weight_checked(const struct efsg_weight *weight, const struct efsg_f
     if (rc == 0 && !(matrix = efsg_weight_matrix(weight, tensors, count)))
         rc = efs_fail(&err, -ENOENT, "another shape");
     if (rc == 0)
-        rc = multiplies(matrix, weight->activation, &err);
+        rc = choose_kernel(weight, tensor->type, matrix, &err);
     efs_client_release(request);
     if (rc == 0) {
         uint64_t begin = file->offset + (uint64_t)((const uint8_t *)tensor->data - file->base);
@@ -91,7 +104,29 @@ static bool weight_checked(const struct efsg_weight *weight, const struct efsg_f
 
 bool efsg_weight_type(enum ggml_type type)
 {
-    return type == GGML_TYPE_BF16 || type == GGML_TYPE_F16;
+    struct efsg_kernels host;
+    return type == GGML_TYPE_BF16 || type == GGML_TYPE_F16 || efsg_host_kernels(type, &host);
+}
+
+bool efsg_weight_same_input(const struct efsg_weight *a, const struct efsg_weight *b)
+{
+    if (!a->host.vec_dot || !b->host.vec_dot)
+        return a->host.vec_dot == b->host.vec_dot && a->activation == b->activation;
+    return a->host.vector_type == b->host.vector_type;
+}
+
+static enum efs_dtype dtype_of(enum ggml_type type)
+{
+    switch (type) {
+    case GGML_TYPE_F32:
+        return EFS_DTYPE_F32;
+    case GGML_TYPE_F16:
+        return EFS_DTYPE_F16;
+    case GGML_TYPE_BF16:
+        return EFS_DTYPE_BF16;
+    default:
+        return (enum efs_dtype)(EFS_DTYPE_GGML + (unsigned)type);
+    }
 }
 
 struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efsg_file *file,
@@ -99,13 +134,15 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
 {
     int layer = layer_of(tensor->name);
     if (layer < 0 || !efsg_weight_type(tensor->type) || tensor->ne[3] != 1 || tensor->ne[0] < 1 || tensor->ne[1] < 1 ||
-        tensor->ne[2] < 1 || tensor->ne[0] > UINT32_MAX || tensor->ne[1] > UINT32_MAX || tensor->ne[2] > UINT32_MAX)
+        tensor->ne[2] < 1 || tensor->ne[0] > INT32_MAX || tensor->ne[1] > UINT32_MAX || tensor->ne[2] > UINT32_MAX)
         return NULL;
     struct efsg_weight *weight = calloc(1, sizeof(*weight));
     if (!weight)
         return NULL;
     weight->source = source;
     weight->activation = tensor->type == GGML_TYPE_F16 ? EFS_ACTIVATION_F16 : EFS_ACTIVATION_BF16;
+    weight->dtype = dtype_of(tensor->type);
+    weight->row_bytes = tensor->nb[1];
     weight->first = !strstr(tensor->name, ".ffn_down_");
     weight->layer = (uint32_t)layer;
     weight->cols = (uint32_t)tensor->ne[0];

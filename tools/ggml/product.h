@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * product.h - private to product*.c: the products of a layer that are being computed, and the two ways of computing
+ * them.
+ */
+#ifndef EFS_GGML_PRODUCT_H
+#define EFS_GGML_PRODUCT_H
+
+#include "plugin.h"
+
+#include <pthread.h>
+
+#define PRODUCTS_MAX 8 /* most nodes of a call */
+
+/* A row of the output: of token `token`, for its choice `slot`. */
+struct place {
+    uint32_t slot, token;
+};
+
+/* Up to EFS_VECTORS_MAX vectors that are multiplied with a matrix in one call. */
+struct portion {
+    const struct place *places;
+    uint32_t count;
+    uint8_t *vectors; /* prepared by efs_vectors_prepare(); NULL: by the host */
+};
+
+/* An expert that tokens chose. */
+struct chosen {
+    uint32_t expert, portion, portions; /* index of its first portion; number of portions */
+    const struct efs_tensor *matrix[PRODUCTS_MAX];
+    uint32_t left; /* blocks not done */
+};
+
+struct products {
+    struct ggml_tensor *const *nodes;
+    const struct efsg_weight *weights[PRODUCTS_MAX];
+    unsigned count; /* nodes */
+    const struct kernel *kernel;
+    uint32_t block; /* rows per block */
+    uint32_t *counts;
+    struct place *places;
+    struct portion *portions;
+    uint32_t portion_count;
+    struct chosen *chosen;
+    struct efs_need *needs;
+    uint32_t chosen_count;
+    uint8_t *vectors;    /* host: the input rows, converted */
+    size_t vector_bytes; /* host: of one of them */
+    struct efs_client_request *request;
+    bool here; /* all experts arrived before the threads started */
+
+    pthread_mutex_t lock;       /* guards the fields below, and chosen[].left */
+    pthread_cond_t fetched;     /* signals that fetching is false or error is set */
+    bool fetching;              /* a thread waits for the next expert, without the lock, so that experts are released */
+    uint32_t *arrived;          /* indices in chosen, in the order of arrival */
+    uint32_t arrived_count, at; /* at: index in arrived of the expert whose blocks are being taken */
+    uint32_t node, portion, row; /* its next block */
+    errint_t error;              /* the first error; no block is taken after it */
+    struct efs_error err;
+};
+
+/* A block of rows of an expert's matrix, for one portion of its vectors. */
+struct block {
+    struct chosen *chosen;
+    const struct portion *portion;
+    unsigned node;
+    uint32_t begin, end;
+};
+
+/* A way of computing products. Errors are returned, with a message in err or p->err. */
+struct kernel {
+    /* Allocates the memory of the inputs. Returns the number of pieces in which they are prepared; -errno. */
+    int (*alloc)(struct products *p, struct efsg_buffers *room);
+    errint_t (*prepare)(struct products *p, uint32_t piece, struct efsg_thread_buffers *own); /* any thread */
+    errint_t (*multiply)(struct products *p, const struct block *block, struct efsg_thread_buffers *own,
+                         struct efs_error *err);
+};
+extern const struct kernel efsg_kernel_coded; /* product_coded.c: efs_product(), BF16 and F16 */
+extern const struct kernel efsg_kernel_host;  /* product_host.c: the host's vec_dot, any type */
+
+/* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */
+void *efsg_memory(struct efsg_memory *memory, size_t bytes);
+
+/* product_sort.c: sorts the choices by expert into places, portions, chosen and needs. -EINVAL: an id out of range;
+ * -ENOMEM. */
+errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room);
+/* The expert that a token chose in a slot. */
+int32_t efsg_id_at(const struct ggml_tensor *ids, size_t slot, size_t token);
+/* Whether all portions share one vector: a single token with one input whose choices are all different experts. */
+bool efsg_one_vector(const struct products *p);
+
+/* The input row of a place: x has one per token (ne[1] is 1) or one per slot. */
+static inline size_t input_row(const struct ggml_tensor *x, struct place place)
+{
+    return (size_t)(place.slot % (uint64_t)x->ne[1] + place.token * (uint64_t)x->ne[1]);
+}
+
+static inline const float *input_at(const struct ggml_tensor *x, size_t row)
+{
+    const size_t slots = (size_t)x->ne[1];
+    return (const float *)((const char *)x->data + row % slots * x->nb[1] + row / slots * x->nb[2]);
+}
+
+static inline float *output_at(const struct ggml_tensor *y, struct place place)
+{
+    return (float *)((char *)y->data + place.slot * y->nb[1] + place.token * y->nb[2]);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* product_sort.c - the memory of products, and their choices sorted by expert. */
+#include "product.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *efsg_memory(struct efsg_memory *memory, size_t bytes)
+{
+    if (bytes > memory->bytes) {
+        free(memory->at);
+        memory->at = bytes <= SIZE_MAX - 64 ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+        memory->bytes = memory->at ? bytes : 0;
+    }
+    return memory->at;
+}
+
+void efsg_buffers_free(struct efsg_buffers *room)
+{
+    for (unsigned t = 0; t < room->threads; t++) {
+        free(room->own[t].scratch.at);
+        free(room->own[t].out.at);
+    }
+    free(room->own);
+    free(room->lists.at);
+    free(room->vectors.at);
+}
+
+int32_t efsg_id_at(const struct ggml_tensor *ids, size_t slot, size_t token)
+{
+    int32_t id;
+    memcpy(&id, (const char *)ids->data + slot * ids->nb[0] + token * ids->nb[1], sizeof(id));
+    return id;
+}
+
+/* Allocates all lists in one block. experts: of the layer; choices: slots * tokens. false: no memory. */
+static bool alloc_lists(struct products *p, struct efsg_buffers *room, size_t experts, size_t choices)
+{
+    size_t most = experts < choices ? experts : choices, portions = most + choices / EFS_VECTORS_MAX;
+    if (experts > UINT32_MAX / 2 || choices > UINT32_MAX / 2)
+        return false;
+    size_t bytes = portions * sizeof(*p->portions) + most * sizeof(*p->chosen) + choices * sizeof(*p->places) +
+                   most * sizeof(*p->needs) + most * sizeof(*p->arrived) + experts * sizeof(*p->counts);
+    uint8_t *at = efsg_memory(&room->lists, bytes);
+    if (!at)
+        return false;
+    p->portions = (void *)at;
+    p->chosen = (void *)(p->portions + portions);
+    p->places = (void *)(p->chosen + most);
+    p->needs = (void *)(p->places + choices);
+    p->arrived = (void *)(p->needs + most);
+    p->counts = p->arrived + most;
+    return true;
+}
+
+errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room)
+{
+    const struct ggml_tensor *ids = p->nodes[0]->src[2];
+    const uint32_t experts = p->weights[0]->experts;
+    const size_t slots = (size_t)ids->ne[0], tokens = (size_t)ids->ne[1];
+    if (slots > UINT32_MAX || tokens > UINT32_MAX || !alloc_lists(p, room, experts, slots * tokens))
+        return -ENOMEM;
+    memset(p->counts, 0, experts * sizeof(*p->counts));
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t s = 0; s < slots; s++) {
+            int32_t id = efsg_id_at(ids, s, t);
+            if (id < 0 || (uint32_t)id >= experts)
+                return efs_fail(&p->err, -EINVAL, "token %zu chose expert %d of %u", t, (int)id, experts);
+            p->counts[id]++;
+        }
+    uint32_t begin = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        uint32_t count = p->counts[e];
+        if (count > 0) {
+            struct chosen *c = &p->chosen[p->chosen_count];
+            *c = (struct chosen){.expert = e, .portion = p->portion_count};
+            p->needs[p->chosen_count++] = (struct efs_need){.expert = e, .tokens = count};
+            for (uint32_t i = 0; i < count; i += EFS_VECTORS_MAX, c->portions++)
+                p->portions[p->portion_count++] =
+                    (struct portion){.places = p->places + begin + i,
+                                     .count = count - i < EFS_VECTORS_MAX ? count - i : EFS_VECTORS_MAX};
+        }
+        p->counts[e] = begin; /* from here on: index of the expert's next place */
+        begin += count;
+    }
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t s = 0; s < slots; s++)
+            p->places[p->counts[efsg_id_at(ids, s, t)]++] = (struct place){(uint32_t)s, (uint32_t)t};
+    return 0;
+}
+
+bool efsg_one_vector(const struct products *p)
+{
+    const struct ggml_tensor *ids = p->nodes[0]->src[2];
+    return p->nodes[0]->src[1]->ne[1] == 1 && ids->ne[1] == 1 && p->chosen_count == ids->ne[0];
+}
