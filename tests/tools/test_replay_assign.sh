@@ -57,6 +57,13 @@ says '^cpu  *300.0  *1.500'
 says '^greedy  *200.0  *1.000  *1.000'
 says '^balanced  *200.0  *1.000  *1.000'
 says '^optimum  *200.0  *1.000  *1.000'
+# Whole systems of four such layers, tokens a second: 300 us a layer; MoE-Lightning copies 16 experts for each
+says '^naive  *833.32'
+says '^moe-lightning  *156.25'
+# Half of the model on the GPU: two layers there, 55 us each; MoE-Lightning copies 8 experts for each layer
+run 0 --cpu "$dir/cpu" --cached 50 --batch 1 "$eval"
+says '^layers  *1408.4'
+says '^moe-lightning  *312.50'
 run 0 --cpu "$dir/cpu" --cpu-speed 2 --cached 100 --batch 1,4 "$eval"
 says '^cpu  *150.0'
 says '^greedy  *50.0'

@@ -72,12 +72,16 @@ errint_t replay_assign_rules(const struct replay_assign_setup *setup, const stru
 /* A system: an assignment rule, a cache policy of the GPU and a predictor for transfers ahead of use. */
 enum replay_gpu_policy { REPLAY_GPU_NOTHING, REPLAY_GPU_POPULAR, REPLAY_GPU_LRU, REPLAY_GPU_WINDOW };
 enum replay_gpu_prediction { REPLAY_PREDICT_NONE, REPLAY_PREDICT_TRANSITIONS, REPLAY_PREDICT_ORACLE };
+/* LAYERS: the last layers, up to the size of the cache, run on the GPU, the rest on the CPU. PAGED: the GPU runs all
+ * experts; a part of each layer stays there, and all others of the layer are copied ahead, whatever the router chooses,
+ * while the layer before runs. */
+enum replay_gpu_layout { REPLAY_GPU_EXPERTS, REPLAY_GPU_LAYERS, REPLAY_GPU_PAGED };
 struct replay_assign_system {
     const char *name;
     enum efs_assign_rule rule;
     enum replay_gpu_policy keeps;
     enum replay_gpu_prediction guess;
-    bool whole_layers; /* the last layers, up to the size of the cache, run on the GPU, the rest on the CPU */
+    enum replay_gpu_layout layout;
 };
 struct replay_assign_run {
     uint64_t tokens, asked, hits, guessed, guessed_right;
@@ -87,7 +91,7 @@ errint_t replay_assign_simulate(const struct replay_assign_setup *setup, const s
                                 const struct replay_assign_system *system, struct replay_assign_run *run);
 
 /* The steps of DALI (Figure 19), the systems it is compared with (Figure 12), and the rule of sched/. */
-#define REPLAY_ASSIGN_SYSTEMS 13u
+#define REPLAY_ASSIGN_SYSTEMS 14u
 extern const struct replay_assign_system replay_assign_systems[REPLAY_ASSIGN_SYSTEMS];
 
 /* ---- tables (assign_report.c) ---- */

@@ -12,20 +12,22 @@
 #define MANY_ROUNDS 501u
 
 const struct replay_assign_system replay_assign_systems[REPLAY_ASSIGN_SYSTEMS] = {
-    {"cpu", EFS_ASSIGN_ALL_CPU, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, false},
-    {"layers", EFS_ASSIGN_POPULAR, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, true},
-    {"popular", EFS_ASSIGN_POPULAR, REPLAY_GPU_POPULAR, REPLAY_PREDICT_NONE, false},
-    {"fiddler", EFS_ASSIGN_FIDDLER, REPLAY_GPU_POPULAR, REPLAY_PREDICT_NONE, false},
-    {"hybrimoe", EFS_ASSIGN_HYBRIMOE, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, false},
-    {"hybrimoe+lru", EFS_ASSIGN_HYBRIMOE, REPLAY_GPU_LRU, REPLAY_PREDICT_NONE, false},
-    {"greedy", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, false},
-    {"greedy+guess", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_PREDICT_TRANSITIONS, false},
-    {"greedy+all-known", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_PREDICT_ORACLE, false},
-    {"dali", EFS_ASSIGN_GREEDY, REPLAY_GPU_WINDOW, REPLAY_PREDICT_TRANSITIONS, false},
-    {"dali-lru", EFS_ASSIGN_GREEDY, REPLAY_GPU_LRU, REPLAY_PREDICT_TRANSITIONS, false},
-    {"ours", EFS_ASSIGN_BALANCED, REPLAY_GPU_WINDOW, REPLAY_PREDICT_TRANSITIONS, false},
-    {"optimum", EFS_ASSIGN_OPTIMUM, REPLAY_GPU_WINDOW, REPLAY_PREDICT_TRANSITIONS, false},
+    {"naive", EFS_ASSIGN_ALL_CPU, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, REPLAY_GPU_EXPERTS},
+    {"layers", EFS_ASSIGN_POPULAR, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, REPLAY_GPU_LAYERS},
+    {"moe-lightning", EFS_ASSIGN_POPULAR, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, REPLAY_GPU_PAGED},
+    {"popular", EFS_ASSIGN_POPULAR, REPLAY_GPU_POPULAR, REPLAY_PREDICT_NONE, REPLAY_GPU_EXPERTS},
+    {"fiddler", EFS_ASSIGN_FIDDLER, REPLAY_GPU_POPULAR, REPLAY_PREDICT_NONE, REPLAY_GPU_EXPERTS},
+    {"hybrimoe", EFS_ASSIGN_HYBRIMOE, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, REPLAY_GPU_EXPERTS},
+    {"hybrimoe+lru", EFS_ASSIGN_HYBRIMOE, REPLAY_GPU_LRU, REPLAY_PREDICT_NONE, REPLAY_GPU_EXPERTS},
+    {"greedy", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_PREDICT_NONE, REPLAY_GPU_EXPERTS},
+    {"greedy+guess", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_PREDICT_TRANSITIONS, REPLAY_GPU_EXPERTS},
+    {"greedy+all-known", EFS_ASSIGN_GREEDY, REPLAY_GPU_NOTHING, REPLAY_PREDICT_ORACLE, REPLAY_GPU_EXPERTS},
+    {"dali", EFS_ASSIGN_GREEDY, REPLAY_GPU_WINDOW, REPLAY_PREDICT_TRANSITIONS, REPLAY_GPU_EXPERTS},
+    {"dali-lru", EFS_ASSIGN_GREEDY, REPLAY_GPU_LRU, REPLAY_PREDICT_TRANSITIONS, REPLAY_GPU_EXPERTS},
+    {"ours", EFS_ASSIGN_BALANCED, REPLAY_GPU_WINDOW, REPLAY_PREDICT_TRANSITIONS, REPLAY_GPU_EXPERTS},
+    {"optimum", EFS_ASSIGN_OPTIMUM, REPLAY_GPU_WINDOW, REPLAY_PREDICT_TRANSITIONS, REPLAY_GPU_EXPERTS},
 };
+
 void replay_assign_print_head(const struct replay_assign_setup *s, const char *trace, const char *plan_from)
 {
     char expert[16];
@@ -65,7 +67,7 @@ void replay_assign_print(uint32_t batch, const struct replay_assign_rules *r,
                ratio(rule->decide_ns, layers) / 1e3, 100 * ratio(rule->decide_ns, rule->moe_ns));
     }
     printf("\nbatch %u: whole systems\n%-18s %12s %12s %10s %8s %8s %10s %10s\n", batch, "system", "tokens/s",
-           "times cpu's", "cpu/gpu", "hit %", "right %", "MB/token", "decide %");
+           "times naive", "cpu/gpu", "hit %", "right %", "MB/token", "decide %");
     for (unsigned k = 0; k < REPLAY_ASSIGN_SYSTEMS; k++) {
         const struct replay_assign_run *o = &run[k];
         double tokens = (double)o->tokens;

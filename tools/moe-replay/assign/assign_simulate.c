@@ -318,14 +318,41 @@ static void window_update(struct player *p, uint32_t layer)
 
 /* ---- a system -------------------------------------------------------------------------------------------------- */
 
+/* Time of the link to copy the missing experts of the layer that the GPU runs; paged: all missing experts. */
+static uint64_t copy_ns(const struct player *p, bool paged)
+{
+    uint64_t ns = 0;
+    for (uint32_t e = 0; e < p->w->experts; e++)
+        if ((paged || p->device[e] == EFS_ASSIGN_GPU) && !p->expert[e].cached)
+            ns += p->expert[e].transfer_ns;
+    return ns;
+}
+
+/* MoE-Lightning: the copies of a layer overlap with the computation of another one. Its attention, on the CPU, overlaps
+ * too, and is not in the times of the other systems. */
+static int run_paged(struct player *p, struct efs_assign_sum *sum)
+{
+    uint64_t copies_ns = copy_ns(p, true);
+    *sum = (struct efs_assign_sum){0};
+    for (uint32_t e = 0; e < p->w->experts; e++) {
+        p->device[e] = p->tokens[e] ? EFS_ASSIGN_GPU : EFS_ASSIGN_NONE;
+        sum->device_ns[EFS_ASSIGN_GPU] += p->tokens[e] ? p->expert[e].gpu_ns : 0;
+    }
+    if (sum->device_ns[EFS_ASSIGN_GPU] < copies_ns)
+        sum->device_ns[EFS_ASSIGN_GPU] = copies_ns;
+    sum->makespan_ns = sum->device_ns[EFS_ASSIGN_GPU];
+    return 0;
+}
+
 static errint_t play_layer(struct player *p, const struct replay_assign_system *system, uint64_t pass, uint64_t first,
                            uint32_t layer, struct replay_assign_run *run)
 {
     const struct replay_workload *w = p->w;
     const struct efs_assign_pair pair = describe(p, pass, layer);
     struct efs_assign_sum sum;
-    uint64_t began = tools_now_ns(), link_ns = 0;
-    int rc = efs_assign_by(system->rule, &pair, p->device, &sum);
+    bool paged = system->layout == REPLAY_GPU_PAGED;
+    uint64_t began = tools_now_ns();
+    int rc = paged ? run_paged(p, &sum) : efs_assign_by(system->rule, &pair, p->device, &sum);
     if (rc < 0)
         return rc;
     run->decide_ns += (double)(tools_now_ns() - began);
@@ -333,9 +360,8 @@ static errint_t play_layer(struct player *p, const struct replay_assign_system *
         run->asked += p->tokens[e] > 0;
         run->hits += p->tokens[e] > 0 && p->cached[(size_t)layer * w->experts + e];
         run->guessed_right += p->tokens[e] > 0 && p->ahead_ns[e] > 0;
-        if (p->device[e] == EFS_ASSIGN_GPU && !p->expert[e].cached)
-            link_ns += p->expert[e].transfer_ns;
     }
+    uint64_t link_ns = copy_ns(p, paged);
     run->moved_bytes += (double)link_ns / (double)p->transfer_ns * (double)p->setup->cpu.expert_bytes;
     run->moe_ns += (double)sum.makespan_ns;
     run->cpu_ns += (double)sum.device_ns[EFS_ASSIGN_CPU];
@@ -363,11 +389,13 @@ static errint_t play_layer(struct player *p, const struct replay_assign_system *
 static errint_t begin_system(struct player *p, const struct replay_assign_system *system)
 {
     const struct replay_workload *w = p->w, *history = p->setup->history;
-    uint32_t whole = p->places * w->layers / w->experts;
-    if (system->keeps != REPLAY_GPU_NOTHING && !system->whole_layers)
+    uint32_t whole = system->layout == REPLAY_GPU_LAYERS ? p->places * w->layers / w->experts : 0;
+    if (system->keeps != REPLAY_GPU_NOTHING)
         cache_popular(p);
-    for (uint32_t l = w->layers - (system->whole_layers ? whole : 0); l < w->layers; l++)
-        memset(p->cached + (size_t)l * w->experts, true, w->experts);
+    for (uint32_t l = 0; l < w->layers; l++) {
+        uint32_t kept = l + whole >= w->layers ? w->experts : system->layout == REPLAY_GPU_PAGED ? p->places : 0;
+        memset(p->cached + (size_t)l * w->experts, true, kept);
+    }
     if (system->guess != REPLAY_PREDICT_TRANSITIONS)
         return 0;
     EFS_TABLE(&p->tables, p->transitions, (size_t)w->layers * w->experts * w->experts);
