@@ -42,7 +42,7 @@ warns 'moe-replay'
 run 2 "$moe_replay" "$eval"
 warns 'one of --store, --profile'
 run 2 "$moe_replay" --store "$dir/m.efs" --profile "$profile" "$eval"
-for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=,lru --budget=50%,0% --budget=101% --budget=10%% --budget=nan% \
+for wrong in --policy=best --policy=lru:most --policy=oracle:full --policy=zero-3:raw --policy=,lru --budget=50%,0% --budget=101% --budget=10%% --budget=nan% \
     --schedule=fast --tune=x=1 --tune=share --tune=share=2 --tune=swaps=65 --predict=oracle --predict=mixed, --prefetch=off; do
     run 2 "$moe_replay" --profile "$profile" $wrong "$eval"
     warns "${wrong%%=*}"
@@ -190,6 +190,28 @@ for run in fast + slow:
     if run["policy"] in ("least-stale", "layer-lfu", "moe-infinity") or run in fast:
         want = misses(run["policy"], run["budget_bytes"] // 600000)
         assert run["hits"]["M"] == want, (run["policy"], run["budget"], run["hits"], want)
+P
+
+# Systems that load whole layers of 16 raw experts, 1 ms each. Two of four layers fit in 60 % of the memory (38 experts):
+# Accelerate keeps one and reads three into the room of the second, none in 30 %. A token takes 3 (4) * 16 ms to read
+# and 4 * 0.1 ms, the first one reads all. ZeRO-3 with any memory: 4 * 16 ms without other work, 4 * 20 ms if it reads a
+# layer of 16 ms during 20 ms of other work.
+replay l.json --policy accelerate,zero-3 --budget 30%,60%,100% --layer-us 100 --tokens 20 "$eval"
+replay n.json --policy zero-3 --budget 60% --tokens 20 "$eval"
+replay o.json --policy zero-3 --budget 60% --layer-us 20000 --tokens 20 "$eval"
+"$python" - "$dir" <<'P' || complain "whole layers: $(cat "$dir"/[lno].json)"
+import json, sys
+l, n, o = (json.load(open(f"{sys.argv[1]}/{name}.json")) for name in "lno")
+of = lambda policy, budget: next(r for r in l if (r["policy"], r["budget"]) == (policy, budget))
+for budget, layers in (("30%", 4), ("60%", 3), ("100%", 0)):
+    run = of("accelerate", budget)
+    assert (run["pools"], run["tpot_ns_median"], run["ttft_ns_median"]) == ("raw", layers * 16000000 + 400000, 64400000), run
+    assert run["read_bytes_per_token"] * 20 == (64 + 19 * 16 * layers) * 1000000, run
+    assert run["hits"] == {"F": 19 * 16 * (4 - layers), "C": 0, "S": 0, "E": 0, "M": 64 + 19 * 16 * layers}, run
+assert len({of("zero-3", budget)["tpot_ns_median"] for budget in ("30%", "60%", "100%")}) == 1
+assert (n[0]["tpot_ns_median"], n[0]["ttft_ns_median"]) == (64000000, 64000000), n
+assert (o[0]["tpot_ns_median"], o[0]["ttft_ns_median"]) == (80000000, 80000000 + 16000000), o
+assert o[0]["read_bytes_per_token"] * 20 == 64000000 * 20, o
 P
 
 if command -v gnuplot >/dev/null; then

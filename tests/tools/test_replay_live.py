@@ -52,6 +52,13 @@ misses = touched[1]["hits"]["M"]
 check("read-lru reads what it lacks", 0 < misses < asked == sum(touched[1]["hits"].values()) and
       misses * EXPERT <= touched[1]["read_bytes_per_token"] * 60 <= misses * EXPERT * 1.2, touched[1])
 check("coded experts stay coded", all(r["hits"]["F"] == 0 and r["read_bytes_per_token"] > 0 for r in coded[:3]) and coded[3]["hits"]["F"] > 0, [r["hits"] for r in coded])
+# Whole layers, 12 experts each. Two of three fit in 90 %: accelerate keeps one and reads two for each of 60 tokens;
+# zero-3 reads each layer for each token, and one more ahead.
+LAYER = 12 * EXPERT
+for runner, budget, layers in (("accelerate", "90%", 1 + 2 * 60), ("accelerate", str(40 * EXPERT), 3), ("accelerate", "40%", 3 * 60), ("zero-3", "70%", 3 * 60 + 1)):
+    wide = [replay("--peer", runner, "--raw", raw, "--budget", budget, "--compute", compute) for compute in ("touch", "ffn")]
+    check(f"{runner} {budget} computes the same", [r["check"] for r in wide] == [touched[0]["check"], ran[0]["check"]], wide)
+    check(f"{runner} {budget} reads whole layers", all((layers - (runner == "zero-3")) * LAYER <= r["read_bytes_per_token"] * 60 <= layers * LAYER * 1.1 for r in wide), wide)
 g = guessed["guesses"]
 check("guesses are counted", g["predictor"] == "mixed" and g["used"] + g["late"] <= g["missing"] and
       0 <= g["right_bytes_per_token"] <= g["read_bytes_per_token"] <= guessed["read_bytes_per_token"], g)
@@ -105,7 +112,7 @@ for name in ("cut", "noise", "other"):
 for words, arguments in (("damaged", ("--peer", "read-lru", "--raw", scratch("cut"), "--budget", "50%")),
                          ("damaged", ("--peer", "mmap", "--raw", scratch("noise"))),
                          ("holds no files", ("--peer", "mmap", "--raw", scratch("empty"))),
-                         ("room for no expert", (*lru, "--budget", "1%")), ("has room for", (*lru, "--budget", "5%", "--batch", "16")),
+                         ("room for no expert", (*lru, "--budget", "1%")), ("2 layers of 12 are needed", ("--peer", "zero-3", "--raw", raw, "--budget", "40%")), ("has room for", (*lru, "--budget", "5%", "--batch", "16")),
                          ("neither a store nor a mount", ("--mount", scratch("empty"))),
                          ("missing", ("--mount", scratch("missing"))), ("budget", (*library, "--budget", "1M")),
                          ("the simulator alone", (*library, "--policy", "oracle", "--budget", "40M"))):

@@ -14,7 +14,7 @@ COLOURS = ("#1b4f9c", "#2ca02c", "#9ecae1", "#ff7f0e", "#dddddd")
 
 def name_of(run):
     guesses = f" +{run['guesses']['predictor']}" if run.get("guesses") else ""
-    policy = "" if run["runner"] in ("mmap", "read-lru") else f" {run['policy']}:{run['pools']}{guesses}"
+    policy = "" if run["runner"] not in ("simulate", "expertfs") else f" {run['policy']}:{run['pools']}{guesses}"
     return f"{run['runner']}{policy}, batch {run['batch']}"
 
 

@@ -11,11 +11,11 @@
 #define BATCH_MAX 64
 #define US_MAX 100000000
 #define SWAPS_DEFAULT 8 /* DALI's value for models with many experts */
-#define NO_PEER 2
+#define NO_PEER 4
 
 #define POLICIES "zipmoe, published, lru, lfu, fifo, marking"
 #define POOLS "io, makespan, coded, even, full, raw"
-#define SIMULATED "oracle, least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed"
+#define SIMULATED "oracle, least-stale, layer-lfu, fmoe, moe-infinity, dali, dali-printed, accelerate, zero-3"
 
 #define AT(field) .at = offsetof(struct replay_arguments, field)
 
@@ -52,8 +52,10 @@ static const struct tools_option options[] = {
      AT(profile)},
     {.kind = TOOLS_HEADING, .help = "On real files, one run:"},
     {"mount", 0, "DIR|STORE", "Through the mount at DIR, as it is, or by the library on STORE", TOOLS_TEXT, AT(mount)},
-    {"peer", 0, "NAME", "As others do: mmap (files mapped), read-lru (read with O_DIRECT into an LRU)", TOOLS_WORD,
-     AT(peer), .words = "mmap|read-lru"},
+    {"peer", 0, "NAME",
+     "As others do: mmap (files mapped), read-lru (experts read with O_DIRECT into an LRU), accelerate, zero-3 (whole "
+     "layers read)",
+     TOOLS_WORD, AT(peer), .words = "mmap|read-lru|accelerate|zero-3"},
     {"raw", 0, "DIR", "The checkpoint that --peer reads", TOOLS_TEXT, AT(raw)},
     {"compute", 0, "WHAT",
      "With the experts of a layer: none, touch (a load per 64 bytes, the default), ffn (run them in BF16), ffn-coded "

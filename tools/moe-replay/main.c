@@ -255,10 +255,12 @@ static errint_t open_peer(const struct replay_raw *raw, struct replay_run_record
                           struct efs_error *err)
 {
     snprintf(record->policy.name, sizeof(record->policy.name), "%s",
-             record->runner == REPLAY_MMAP ? "page-cache" : "lru");
+             record->runner == REPLAY_MMAP       ? "page-cache"
+             : record->runner == REPLAY_READ_LRU ? "lru"
+                                                 : "layers");
     record->policy.pools = REPLAY_RAW;
     return record->runner == REPLAY_MMAP ? replay_reader_mmap(raw, reader, err)
-                                         : replay_reader_lru(raw, record->budget_bytes, reader, err);
+                                         : replay_reader_slots(raw, record->runner, record->budget_bytes, reader, err);
 }
 
 static errint_t play_one(struct session *session, struct efs_error *err)

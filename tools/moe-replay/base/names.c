@@ -7,10 +7,11 @@
 
 #include <string.h>
 
-static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs", "mmap", "read-lru"};
+static const char *const runner_names[REPLAY_RUNNERS] = {"simulate", "expertfs",   "mmap",
+                                                         "read-lru", "accelerate", "zero-3"};
 static const char *const schedule_names[EFS_SCHEDULE_KINDS] = {"request", "paper"};
-static const char *const cache_names[REPLAY_CACHES] = {"",     "oracle",       "least-stale",  "layer-lfu",
-                                                       "fmoe", "moe-infinity", "dali-printed", "dali"};
+static const char *const cache_names[REPLAY_CACHES] = {
+    "", "oracle", "least-stale", "layer-lfu", "fmoe", "moe-infinity", "dali-printed", "dali", "accelerate", "zero-3"};
 static const char *const pools_names[REPLAY_POOLS] = {"io", "makespan", "coded", "even", "full", "raw"};
 
 const char *replay_runner_name(enum replay_runner runner)
@@ -50,7 +51,7 @@ bool replay_policy_parse(const char *text, struct replay_policy *policy)
         if (strcmp(policy->name, cache_names[k]) == 0)
             policy->cache = (enum replay_cache_kind)k;
     if (policy->cache != REPLAY_CACHE_NONE) {
-        policy->pools = REPLAY_CODED;
+        policy->pools = policy->cache >= REPLAY_CACHE_ACCELERATE ? REPLAY_RAW : REPLAY_CODED;
         return !colon;
     }
     if (policy->kind == EFS_POLICY_KINDS)

@@ -48,6 +48,9 @@ struct replay_workload {
  */
 int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_t experts, uint32_t batch,
                          uint64_t tokens, struct replay_workload *workload);
+/* The same passes, but each request has all experts of its layer; of_them is 0 for those that no token chose. Keeps
+ * pointers to workload, which must be freed last. 0; -ENOMEM; -E2BIG: a layer has more than REPLAY_REQUEST_MAX. */
+int replay_workload_widen(const struct replay_workload *workload, struct replay_workload *wide);
 void replay_workload_free(struct replay_workload *workload);
 
 /* ---- costs and settings of a run ---- */
@@ -81,9 +84,8 @@ enum replay_pools {
     REPLAY_POOLS
 };
 
-/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts
- * (sim/cache_sim.h).
- */
+/* Replacement policies of the simulator that the engine does not have: they cache whole coded experts, those from
+ * REPLAY_CACHE_ACCELERATE on whole layers that are not coded (sim/cache_sim.h). */
 enum replay_cache_kind {
     REPLAY_CACHE_NONE, /* a policy of the engine */
     REPLAY_CACHE_ORACLE,
@@ -93,6 +95,8 @@ enum replay_cache_kind {
     REPLAY_CACHE_INFINITY,
     REPLAY_CACHE_DALI_PRINTED,
     REPLAY_CACHE_DALI,
+    REPLAY_CACHE_ACCELERATE,
+    REPLAY_CACHE_ZERO,
     REPLAY_CACHES
 };
 
@@ -106,13 +110,15 @@ struct replay_policy {
 
 enum replay_runner {
     REPLAY_SIMULATE,
-    REPLAY_EXPERTFS, /* a mount */
-    REPLAY_MMAP,     /* the raw files, mapped */
-    REPLAY_READ_LRU, /* raw experts, read into an LRU */
+    REPLAY_EXPERTFS,   /* a mount */
+    REPLAY_MMAP,       /* the raw files, mapped */
+    REPLAY_READ_LRU,   /* raw experts, read into an LRU */
+    REPLAY_ACCELERATE, /* raw layers: the first ones stay in memory */
+    REPLAY_ZERO,       /* raw layers, read one ahead of use */
     REPLAY_RUNNERS
 };
 
-const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", "read-lru" */
+const char *replay_runner_name(enum replay_runner runner); /* "simulate", "expertfs", "mmap", ... */
 const char *replay_schedule_name(enum efs_schedule_kind kind);
 const char *replay_pools_name(enum replay_pools pools); /* "io", "makespan", ... */
 /* Parses NAME, or NAME:POOLS for a policy of the engine; the default of POOLS is io for zipmoe, else coded.

@@ -103,6 +103,33 @@ int replay_workload_make(const struct efs_route *route, uint32_t layers, uint32_
     return rc;
 }
 
+int replay_workload_widen(const struct replay_workload *w, struct replay_workload *wide)
+{
+    size_t requests = w->passes * w->layers, all;
+    *wide = *w;
+    wide->tables = (struct efs_tables){0};
+    if (w->experts > REPLAY_REQUEST_MAX)
+        return -E2BIG;
+    if (__builtin_mul_overflow(requests, (size_t)w->experts, &all))
+        return -ENOMEM;
+    EFS_TABLE(&wide->tables, wide->first, requests + 1);
+    EFS_TABLE(&wide->tables, wide->ids, all);
+    EFS_TABLE(&wide->tables, wide->of_them, all);
+    int rc = efs_tables_error(&wide->tables);
+    for (size_t r = 0; rc == 0 && r < requests; r++) {
+        size_t begin = wide->first[r] = r * w->experts;
+        for (uint32_t e = 0; e < w->experts; e++)
+            wide->ids[begin + e] = e;
+        for (size_t i = w->first[r]; i < w->first[r + 1]; i++)
+            wide->of_them[begin + w->ids[i]] = w->of_them[i];
+    }
+    if (rc < 0)
+        replay_workload_free(wide);
+    else
+        wide->first[requests] = all;
+    return rc;
+}
+
 void replay_workload_free(struct replay_workload *w)
 {
     efs_tables_free(&w->tables);

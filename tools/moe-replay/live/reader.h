@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reader.h - interface for reading a layer's experts from real files: by the client library from a mount or a store,
- * from mapped raw files, or by reads of raw experts into an LRU cache. For each layer the caller calls request, then
- * next once per expert, then release. For one thread.
+ * from mapped raw files, or by reads of raw experts or layers into buffers. For each layer the caller calls request,
+ * then next once per expert, then release. For one thread.
  */
 #ifndef MOE_REPLAY_READER_H
 #define MOE_REPLAY_READER_H
@@ -49,9 +49,9 @@ errint_t replay_reader_client(const char *path, const struct efs_options *option
                               enum efs_form form, struct replay_reader **reader, struct efs_error *err);
 /* The raw files, mapped (reader_mmap.c): the page cache decides what stays in memory. */
 errint_t replay_reader_mmap(const struct replay_raw *raw, struct replay_reader **reader, struct efs_error *err);
-/* Raw experts, read with O_DIRECT into an LRU cache of as many slots as fit in the budget, allocated at open
- * (reader_lru.c). */
-errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, struct replay_reader **reader,
-                           struct efs_error *err);
+/* Raw experts, read with O_DIRECT into as many slots as fit in the budget, allocated at open (reader_slots.c). runner:
+ * REPLAY_READ_LRU, REPLAY_ACCELERATE or REPLAY_ZERO. */
+errint_t replay_reader_slots(const struct replay_raw *raw, enum replay_runner runner, uint64_t budget_bytes,
+                             struct replay_reader **reader, struct efs_error *err);
 
 #endif

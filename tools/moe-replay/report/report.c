@@ -51,7 +51,7 @@ unsigned replay_run_numbers(const struct replay_report *report, const struct rep
 
 void replay_run_name(const struct replay_run_record *run, char *name, size_t room)
 {
-    if (run->runner == REPLAY_MMAP || run->runner == REPLAY_READ_LRU)
+    if (run->runner >= REPLAY_MMAP)
         snprintf(name, room, "%s", replay_runner_name(run->runner));
     else if (run->policy.cache != REPLAY_CACHE_NONE)
         snprintf(name, room, "%s", run->policy.name);

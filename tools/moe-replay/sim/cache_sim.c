@@ -11,6 +11,13 @@
  *     dali-printed  Algorithm 2 as printed: experts enter the cache only by a swap every w passes, the first pass
  *                   included, and the swap evicts the experts with the most tokens
  *     dali          the same with these errors corrected (sched/assign/gpu_cache.h)
+ *
+ * Two systems know no experts: each request reads all experts of its layer that are not in memory, in decoded form.
+ *
+ *     accelerate    the first layers stay in memory once read; the others are dropped after use. One layer of the
+ *                   budget is reserved for those, unless all fit (the disk offload of Accelerate)
+ *     zero-3        no layer stays; while a layer runs, the next one is read into a second buffer (DeepSpeed ZeRO-3
+ *                   offload; it needs memory for two layers and does not use more)
  */
 #include "cache_sim.h"
 
@@ -32,6 +39,7 @@ struct replay_cache {
     uint64_t pass, token;
     uint32_t units, swaps;
     bool by_layer;
+    uint8_t pool;       /* of cached experts */
     uint64_t *room;     /* [layers, or 1]: free capacity, experts */
     bool *cached;       /* [units]: cached */
     size_t *last;       /* [units]: last request of the expert, counted from 1 */
@@ -59,6 +67,11 @@ static uint32_t unit_of(const struct replay_workload *w, size_t request, size_t 
 static bool is_dali(enum replay_cache_kind kind)
 {
     return kind == REPLAY_CACHE_DALI || kind == REPLAY_CACHE_DALI_PRINTED;
+}
+
+static bool by_whole_layers(enum replay_cache_kind kind)
+{
+    return kind >= REPLAY_CACHE_ACCELERATE;
 }
 
 /* ---- new and free ----------------------------------------------------------------------------------------------- */
@@ -98,6 +111,19 @@ static void cache_fill(struct replay_cache *k)
         }
 }
 
+/* Accelerate's placement: the first layers, which the first requests read. */
+static void cache_keep_layers(struct replay_cache *k, uint64_t units)
+{
+    uint32_t experts = k->workload->experts;
+    uint64_t layers = units / experts, kept = layers >= k->workload->layers ? k->workload->layers
+                                              : layers                      ? layers - 1
+                                                                            : 0;
+    for (uint32_t u = 0; u < kept * experts; u++) {
+        k->cached[u] = true;
+        k->unread_bytes[u] = k->expert_bytes;
+    }
+}
+
 struct replay_cache *replay_cache_new(enum replay_cache_kind kind, const struct replay_workload *w,
                                       const struct replay_predictions *predicted, uint64_t units, uint32_t swaps,
                                       uint64_t expert_bytes)
@@ -112,6 +138,7 @@ struct replay_cache *replay_cache_new(enum replay_cache_kind kind, const struct 
                                .units = (uint32_t)all,
                                .swaps = swaps,
                                .by_layer = is_dali(kind) || kind == REPLAY_CACHE_LAYER_LFU,
+                               .pool = by_whole_layers(kind) ? EFS_POOL_F : EFS_POOL_C,
                                .expert_bytes = expert_bytes};
     EFS_TABLE(&k->tables, k->room, w->layers);
     EFS_TABLE(&k->tables, k->cached, all);
@@ -137,6 +164,8 @@ struct replay_cache *replay_cache_new(enum replay_cache_kind kind, const struct 
         cache_find_next_uses(k);
     if (is_dali(kind))
         cache_fill(k);
+    if (kind == REPLAY_CACHE_ACCELERATE)
+        cache_keep_layers(k, units);
     return k;
 }
 
@@ -311,6 +340,17 @@ static void cache_swap(struct replay_cache *k, uint32_t layer)
     memset(k->score + first, 0, k->workload->experts * sizeof(*k->score));
 }
 
+/* ZeRO-3: drops the layer of the request and starts to read the next one. */
+static void cache_read_next_layer(struct replay_cache *k, uint32_t layer)
+{
+    uint32_t experts = k->workload->experts, next = (layer + 1) % k->workload->layers;
+    memset(k->cached + (size_t)layer * experts, false, experts * sizeof(*k->cached));
+    for (uint32_t e = 0; e < experts; e++) {
+        k->cached[(size_t)next * experts + e] = true;
+        cache_queue_read(k, next * experts + e);
+    }
+}
+
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
 /* Updates p for the layers that have predictions: the maximum over the tokens of the pass. */
@@ -342,7 +382,7 @@ void replay_cache_request(struct replay_cache *k, struct efs_placement *placemen
     memset(k->tokens, 0, w->experts * sizeof(*k->tokens));
     for (size_t i = w->first[r]; i < w->first[r + 1]; i++) {
         uint32_t unit = unit_of(w, r, i);
-        uint8_t pool = k->cached[unit] && k->unread_bytes[unit] == 0 ? EFS_POOL_C : EFS_POOL_M;
+        uint8_t pool = k->cached[unit] && k->unread_bytes[unit] == 0 ? k->pool : EFS_POOL_M;
         placements[i - w->first[r]] = (struct efs_placement){.expert = w->ids[i], .found = pool, .target = pool};
         k->unread_bytes[unit] = 0; /* the request reads it */
         k->last[unit] = r + 1;
@@ -353,11 +393,13 @@ void replay_cache_request(struct replay_cache *k, struct efs_placement *placemen
     }
     if (k->predicted)
         cache_predict(k, layer);
-    for (size_t i = w->first[r]; i < w->first[r + 1] && !is_dali(k->kind); i++)
+    for (size_t i = w->first[r]; i < w->first[r + 1] && !is_dali(k->kind) && !by_whole_layers(k->kind); i++)
         if (!k->cached[unit_of(w, r, i)])
             cache_admit(k, unit_of(w, r, i));
     if (is_dali(k->kind))
         cache_swap(k, layer);
+    if (k->kind == REPLAY_CACHE_ZERO)
+        cache_read_next_layer(k, layer);
     k->request++;
     if (layer + 1 == w->layers)
         k->token += w->width[k->pass++];

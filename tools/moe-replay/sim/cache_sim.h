@@ -20,11 +20,12 @@ struct replay_cache *replay_cache_new(enum replay_cache_kind kind, const struct 
                                       uint64_t expert_bytes);
 void replay_cache_free(struct replay_cache *cache); /* NULL is allowed */
 
-/* Processes the next request of the workload; sets the placements of its experts to C (cached) or M (missing). */
+/* Processes the next request of the workload; sets the placements of its experts to C (cached; F in systems that
+ * know no experts) or M (missing). */
 void replay_cache_request(struct replay_cache *cache, struct efs_placement *placements);
 /*
- * Background reads: DALI's initial cache and the experts that it swaps in. They run while no request reads; an expert
- * that is requested before its read completes is missing, and the request reads it.
+ * Background reads: DALI's initial cache and the experts that it swaps in, and the next layer of ZeRO-3. They run while
+ * no request reads; an expert that is requested before its read completes is missing, and the request reads it.
  */
 /* Returns the size of the next piece to read, at most most_bytes; 0: none. *begins: it is the first of its expert. */
 uint64_t replay_cache_next_read(struct replay_cache *cache, uint64_t most_bytes, bool *begins);

@@ -200,8 +200,9 @@ static int open_cache(struct player *player, const struct replay_policy *choice,
                       : 0;
     if (rc < 0)
         return rc;
+    unsigned pool = choice->pools == REPLAY_RAW ? EFS_POOL_F : EFS_POOL_C;
     player->cache = replay_cache_new(choice->cache, player->workload, predicts ? &player->predicted : NULL,
-                                     plan->capacity[EFS_POOL_C] / s->bytes[EFS_POOL_C], s->swaps, s->bytes[EFS_POOL_C]);
+                                     plan->capacity[pool] / s->bytes[pool], s->swaps, s->bytes[pool]);
     return player->cache ? 0 : -ENOMEM;
 }
 
@@ -229,7 +230,7 @@ static int open_policy(struct player *player, const struct replay_policy *choice
     return rc;
 }
 
-/* Background reads of DALI, which the simulator runs like prefetches. */
+/* Background reads of the cache, which the simulator runs like prefetches. */
 static uint64_t cache_next_read(void *arg, uint64_t now_ns)
 {
     const struct player *player = arg;
@@ -294,7 +295,7 @@ static void compute_limit(const struct player *player, struct replay_result *r)
     r->limit_ns = reading > r->limit_ns ? reading : r->limit_ns;
 }
 
-int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
+static int simulate(const struct replay_setup *setup, const struct replay_workload *workload,
                     const struct replay_policy *policy, const struct replay_history *history,
                     const struct replay_plan *plan, const struct replay_predictions *predicted, uint64_t budget_bytes,
                     replay_progress_fn *progress, void *arg, struct replay_result *result)
@@ -356,5 +357,20 @@ int replay_simulate(const struct replay_setup *setup, const struct replay_worklo
     free(player->memory);
     free(requests);
     free(player);
+    return rc;
+}
+
+int replay_simulate(const struct replay_setup *setup, const struct replay_workload *workload,
+                    const struct replay_policy *policy, const struct replay_history *history,
+                    const struct replay_plan *plan, const struct replay_predictions *predicted, uint64_t budget_bytes,
+                    replay_progress_fn *progress, void *arg, struct replay_result *result)
+{
+    bool whole_layers = policy->cache >= REPLAY_CACHE_ACCELERATE;
+    struct replay_workload wide = {0};
+    int rc = whole_layers ? replay_workload_widen(workload, &wide) : 0;
+    if (rc == 0)
+        rc = simulate(setup, whole_layers ? &wide : workload, policy, history, plan, predicted, budget_bytes, progress,
+                      arg, result);
+    replay_workload_free(&wide);
     return rc;
 }

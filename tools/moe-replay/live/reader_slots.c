@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reader_lru.c - models offloading libraries: an LRU cache of raw experts in user memory; misses are read with
- * O_DIRECT.
+ * reader_slots.c - models offloading libraries: raw experts in slots of user memory, read with O_DIRECT.
  *
- * lru_request() queues all reads. lru_next() returns cached experts first, then each expert as its reads complete, so
- * that the caller computes while reads are in flight.
+ *     read-lru      the slots are an LRU cache of experts
+ *     accelerate    whole layers: the first ones stay once read; the others share the slots of one layer and are read
+ *                   at each use (the disk offload of Accelerate)
+ *     zero-3        whole layers in two buffers: when a layer is in memory, the next one is read into the other
+ *                   (DeepSpeed ZeRO-3 offload)
+ *
+ * slots_request() queues all reads. slots_next() returns cached experts first, then each expert as its reads complete,
+ * so that the caller computes while reads are in flight; a whole layer is complete before its first expert is returned.
  */
 #include "reader.h"
 
@@ -37,10 +42,13 @@ struct slot {
     uint32_t unread;             /* reads in flight */
 };
 
-struct lru_reader {
+struct slots_reader {
     struct replay_reader reader;
     struct efs_tables tables;
     const struct replay_raw *raw;
+    enum replay_runner runner;
+    uint32_t resident; /* accelerate: number of layers that stay in memory */
+    uint32_t buffer;   /* zero-3: 0 or 1, with the current layer */
     struct io_uring ring;
     bool ring_made;
     int *fds;
@@ -56,7 +64,8 @@ struct lru_reader {
     uint64_t *in_slot;          /* parallel to raw->tensors: offset of the tensor in the slot */
     struct efs_tensor *tensors; /* [raw->most_tensors], of the expert in view */
     /* the current request: */
-    uint32_t count, units[REPLAY_REQUEST_MAX];
+    uint32_t layer, count, units[REPLAY_REQUEST_MAX];
+    bool complete;                    /* the whole layer is in memory */
     const uint32_t *experts, *tokens; /* the caller's */
     bool handed[REPLAY_REQUEST_MAX];
     uint32_t in_flight; /* reads in flight, at most DEPTH */
@@ -69,7 +78,7 @@ struct lru_reader {
 
 /* Appends the ranges of a unit to r->ranges; its tensors are sorted by file and offset. Returns the bytes of its slot.
  */
-static uint64_t lru_lay_out(struct lru_reader *r, uint32_t unit)
+static uint64_t slots_lay_out(struct slots_reader *r, uint32_t unit)
 {
     const struct replay_raw *raw = r->raw;
     uint32_t first = r->first_range[unit], count = first;
@@ -96,14 +105,14 @@ static uint64_t lru_lay_out(struct lru_reader *r, uint32_t unit)
 
 /* ---- the LRU list ------------------------------------------------------------------------------------------- */
 
-static void lru_take_out(struct lru_reader *r, uint32_t s)
+static void lru_take_out(struct slots_reader *r, uint32_t s)
 {
     struct slot *slot = &r->slots[s];
     *(slot->newer == NONE ? &r->newest : &r->slots[slot->newer].older) = slot->older;
     *(slot->older == NONE ? &r->oldest : &r->slots[slot->older].newer) = slot->newer;
 }
 
-static void lru_put_first(struct lru_reader *r, uint32_t s)
+static void lru_put_first(struct slots_reader *r, uint32_t s)
 {
     struct slot *slot = &r->slots[s];
     slot->newer = NONE;
@@ -114,7 +123,7 @@ static void lru_put_first(struct lru_reader *r, uint32_t s)
 
 /* ---- reads -------------------------------------------------------------------------------------------------- */
 
-static void lru_submit(struct lru_reader *r)
+static void slots_submit(struct slots_reader *r)
 {
     int rc = io_uring_submit(&r->ring);
     if (rc < 0 && !r->failed)
@@ -122,7 +131,7 @@ static void lru_submit(struct lru_reader *r)
 }
 
 /* Blocks until one read completes and processes the completion. */
-static void lru_reap(struct lru_reader *r)
+static void slots_reap(struct slots_reader *r)
 {
     struct io_uring_cqe *cqe;
     int rc = io_uring_wait_cqe(&r->ring, &cqe);
@@ -143,7 +152,7 @@ static void lru_reap(struct lru_reader *r)
 }
 
 /* Queues the reads of an expert into a slot; blocks while DEPTH reads are in flight. */
-static void lru_read(struct lru_reader *r, uint32_t unit, uint32_t s)
+static void slots_read(struct slots_reader *r, uint32_t unit, uint32_t s)
 {
     for (uint32_t i = r->first_range[unit]; i < r->first_range[unit + 1]; i++)
         for (uint64_t done = 0; done < r->ranges[i].bytes && !r->failed; done += READ_BYTES) {
@@ -151,8 +160,8 @@ static void lru_read(struct lru_reader *r, uint32_t unit, uint32_t s)
             uint64_t left = range->bytes - done, length = left < READ_BYTES ? left : READ_BYTES;
             uint64_t there = r->file_bytes[range->file] - range->at - done;
             while (r->in_flight == DEPTH && !r->failed) {
-                lru_submit(r);
-                lru_reap(r);
+                slots_submit(r);
+                slots_reap(r);
             }
             struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring); /* not NULL: at most DEPTH reads are in flight */
             io_uring_prep_read(sqe, r->fds[range->file], r->memory + s * r->slot_bytes + range->in_slot + done,
@@ -164,23 +173,82 @@ static void lru_read(struct lru_reader *r, uint32_t unit, uint32_t s)
         }
 }
 
+/* ---- whole layers ------------------------------------------------------------------------------------------- */
+
+/* The first slot of a layer's experts. ahead: of the layer after the current one. */
+static uint32_t layer_slot(const struct slots_reader *r, uint32_t layer, bool ahead)
+{
+    uint32_t experts = r->raw->model.experts;
+    if (r->runner == REPLAY_ZERO)
+        return (r->buffer ^ ahead) * experts;
+    return (layer < r->resident ? layer : r->resident) * experts;
+}
+
+/* Queues the reads of the layer's experts that are not in its slots. */
+static void layer_read(struct slots_reader *r, uint32_t layer, bool ahead)
+{
+    uint32_t experts = r->raw->model.experts, first = layer_slot(r, layer, ahead);
+    for (uint32_t e = 0; e < experts; e++) {
+        uint32_t unit = layer * experts + e, s = first + e;
+        if (r->where[unit] == s)
+            continue;
+        if (r->slots[s].unit != NONE)
+            r->where[r->slots[s].unit] = NONE;
+        r->slots[s].unit = unit;
+        r->where[unit] = s;
+        slots_read(r, unit, s);
+    }
+    slots_submit(r);
+}
+
+/* Waits until the current layer is complete; zero-3 then starts to read the next one. */
+static void layer_complete(struct slots_reader *r)
+{
+    uint32_t experts = r->raw->model.experts, first = layer_slot(r, r->layer, false);
+    for (uint32_t e = 0; e < experts && !r->failed;)
+        if (r->slots[first + e].unread == 0)
+            e++;
+        else
+            slots_reap(r);
+    if (r->runner == REPLAY_ZERO && !r->failed)
+        layer_read(r, (r->layer + 1) % r->raw->model.layers, true);
+    r->complete = true;
+}
+
+static errint_t layer_request(struct slots_reader *r, uint32_t layer)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        uint32_t s = r->where[r->units[i]];
+        r->hits[s == NONE || r->slots[s].unread > 0 ? REPLAY_STATES - 1 : 0]++;
+    }
+    r->layer = layer;
+    r->complete = false;
+    if (r->runner == REPLAY_ZERO)
+        r->buffer ^= 1; /* read ahead into it */
+    layer_read(r, layer, false);
+    return 0;
+}
+
 /* ---- a request ---------------------------------------------------------------------------------------------- */
 
-static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts,
-                            const uint32_t *tokens, uint32_t count, struct efs_error *err)
+static errint_t slots_request(struct replay_reader *reader, uint32_t layer, const uint32_t *experts,
+                              const uint32_t *tokens, uint32_t count, struct efs_error *err)
 {
-    struct lru_reader *r = (struct lru_reader *)reader;
+    struct slots_reader *r = (struct slots_reader *)reader;
     if (count > r->slot_count)
-        return efs_fail(err, -ENOMEM, "read-lru: the budget has room for %u experts, a request has %u", r->slot_count,
-                        count);
+        return efs_fail(err, -ENOMEM, "%s: the budget has room for %u experts, a request has %u",
+                        replay_runner_name(r->runner), r->slot_count, count);
     r->count = count;
     r->experts = experts;
     r->tokens = tokens;
-    for (uint32_t i = 0; i < count;
-         i++) { /* first move the cached ones to the front, so that the misses do not evict them */
-        uint32_t unit = layer * r->raw->model.experts + experts[i], s = r->where[unit];
-        r->units[i] = unit;
+    for (uint32_t i = 0; i < count; i++) {
+        r->units[i] = layer * r->raw->model.experts + experts[i];
         r->handed[i] = false;
+    }
+    if (r->runner != REPLAY_READ_LRU)
+        return layer_request(r, layer);
+    for (uint32_t i = 0; i < count; i++) { /* first the cached ones, so that the misses do not evict them */
+        uint32_t s = r->where[r->units[i]];
         r->hits[s == NONE ? REPLAY_STATES - 1 : 0]++;
         if (s != NONE) {
             lru_take_out(r, s);
@@ -198,13 +266,13 @@ static errint_t lru_request(struct replay_reader *reader, uint32_t layer, const 
         lru_put_first(r, s);
         r->slots[s].unit = unit;
         r->where[unit] = s;
-        lru_read(r, unit, s);
+        slots_read(r, unit, s);
     }
-    lru_submit(r);
+    slots_submit(r);
     return 0;
 }
 
-static void lru_show(const struct lru_reader *r, uint32_t i, struct replay_view *view)
+static void slots_show(const struct slots_reader *r, uint32_t i, struct replay_view *view)
 {
     uint32_t unit = r->units[i];
     *view = (struct replay_view){r->experts[i], r->tokens[i], r->tensors, 0};
@@ -214,25 +282,27 @@ static void lru_show(const struct lru_reader *r, uint32_t i, struct replay_view 
     }
 }
 
-static errint_t lru_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
+static errint_t slots_next(struct replay_reader *reader, struct replay_view *view, struct efs_error *err)
 {
-    struct lru_reader *r = (struct lru_reader *)reader;
+    struct slots_reader *r = (struct slots_reader *)reader;
+    if (r->runner != REPLAY_READ_LRU && !r->complete)
+        layer_complete(r);
     for (;;) {
         for (uint32_t i = 0; i < r->count && !r->failed; i++)
             if (!r->handed[i] && r->slots[r->where[r->units[i]]].unread == 0) {
                 r->handed[i] = true;
-                lru_show(r, i, view);
+                slots_show(r, i, view);
                 return 0;
             }
         if (r->failed)
             return efs_fail(err, r->failed, "a read of a raw file failed: %s", strerror(-r->failed));
-        lru_reap(r);
+        slots_reap(r);
     }
 }
 
-static errint_t lru_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
+static errint_t slots_count(struct replay_reader *reader, struct replay_counters *counters, struct efs_error *err)
 {
-    const struct lru_reader *r = (const struct lru_reader *)reader;
+    const struct slots_reader *r = (const struct slots_reader *)reader;
     (void)err;
     *counters = (struct replay_counters){.read_bytes = r->read_bytes, .io_ns = r->io_ns};
     memcpy(counters->hits, r->hits, sizeof(counters->hits));
@@ -241,11 +311,11 @@ static errint_t lru_count(struct replay_reader *reader, struct replay_counters *
 
 /* ---- open and close ----------------------------------------------------------------------------------------- */
 
-static void lru_close(struct replay_reader *reader)
+static void slots_close(struct replay_reader *reader)
 {
-    struct lru_reader *r = (struct lru_reader *)reader;
+    struct slots_reader *r = (struct slots_reader *)reader;
     while (r->ring_made && r->in_flight > 0 && !r->failed)
-        lru_reap(r);
+        slots_reap(r);
     if (r->ring_made)
         io_uring_queue_exit(&r->ring);
     for (uint32_t i = 0; r->fds && i < r->raw->file_count; i++)
@@ -258,17 +328,34 @@ static void lru_close(struct replay_reader *reader)
     free(r);
 }
 
-static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, struct efs_error *err)
+/* Accelerate needs the slots of one layer more than those that stay, unless all stay; zero-3 has two layers. */
+static errint_t layers_fit(struct slots_reader *r, struct efs_error *err)
+{
+    uint32_t experts = r->raw->model.experts, layers = r->slot_count / experts;
+    uint32_t least = r->runner == REPLAY_ZERO ? 2 : 1;
+    if (layers < least)
+        return efs_fail(err, -ENOMEM, "%s: the budget has room for %u experts, %u layer%s of %u are needed",
+                        replay_runner_name(r->runner), r->slot_count, least, least > 1 ? "s" : "", experts);
+    r->resident = layers == r->raw->model.layers ? layers : layers - 1;
+    if (r->runner == REPLAY_ZERO)
+        r->slot_count = 2 * experts;
+    return 0;
+}
+
+static errint_t slots_allocate(struct slots_reader *r, uint64_t budget_bytes, struct efs_error *err)
 {
     uint32_t units = r->raw->model.layers * r->raw->model.experts;
     for (uint32_t u = 0; u < units; u++) {
-        uint64_t bytes = lru_lay_out(r, u);
+        uint64_t bytes = slots_lay_out(r, u);
         r->slot_bytes = bytes > r->slot_bytes ? bytes : r->slot_bytes;
     }
     uint64_t slots = budget_bytes / r->slot_bytes;
     r->slot_count = slots < units ? (uint32_t)slots : units;
     if (r->slot_count == 0)
-        return efs_fail(err, -ENOMEM, "read-lru: the budget has room for no expert");
+        return efs_fail(err, -ENOMEM, "%s: the budget has room for no expert", replay_runner_name(r->runner));
+    errint_t rc = r->runner == REPLAY_READ_LRU ? 0 : layers_fit(r, err);
+    if (rc < 0)
+        return rc;
     r->memory_bytes = r->slot_count * r->slot_bytes;
     void *memory = mmap(NULL, r->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EFS_TABLE(&r->tables, r->slots, r->slot_count);
@@ -289,7 +376,7 @@ static errint_t lru_make_slots(struct lru_reader *r, uint64_t budget_bytes, stru
     return 0;
 }
 
-static errint_t lru_open_files(struct lru_reader *r, struct efs_error *err)
+static errint_t slots_open_files(struct slots_reader *r, struct efs_error *err)
 {
     for (uint32_t i = 0; i < r->raw->file_count; i++) {
         struct stat st;
@@ -303,14 +390,15 @@ static errint_t lru_open_files(struct lru_reader *r, struct efs_error *err)
     return 0;
 }
 
-errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, struct replay_reader **reader,
-                           struct efs_error *err)
+errint_t replay_reader_slots(const struct replay_raw *raw, enum replay_runner runner, uint64_t budget_bytes,
+                             struct replay_reader **reader, struct efs_error *err)
 {
     size_t units = (size_t)raw->model.layers * raw->model.experts, tensors = raw->first[units];
-    struct lru_reader *r = calloc(1, sizeof(*r));
+    struct slots_reader *r = calloc(1, sizeof(*r));
     if (!r)
         return efs_fail(err, -ENOMEM, "no memory");
-    *r = (struct lru_reader){.reader = {lru_request, lru_next, NULL, NULL, lru_count, lru_close, 0}, .raw = raw};
+    *r = (struct slots_reader){
+        .reader = {slots_request, slots_next, NULL, NULL, slots_count, slots_close, 0}, .raw = raw, .runner = runner};
     r->fds = malloc((raw->file_count + 1) * sizeof(*r->fds));
     for (uint32_t i = 0; r->fds && i < raw->file_count; i++)
         r->fds[i] = -1;
@@ -321,9 +409,9 @@ errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, 
     EFS_TABLE(&r->tables, r->tensors, raw->most_tensors);
     errint_t rc = r->fds && efs_tables_error(&r->tables) == 0 ? 0 : efs_fail(err, -ENOMEM, "no memory");
     if (rc == 0)
-        rc = lru_make_slots(r, budget_bytes, err);
+        rc = slots_allocate(r, budget_bytes, err);
     if (rc == 0)
-        rc = lru_open_files(r, err);
+        rc = slots_open_files(r, err);
     if (rc == 0) {
         rc = io_uring_queue_init(DEPTH, &r->ring, 0);
         r->ring_made = rc == 0;
@@ -331,7 +419,7 @@ errint_t replay_reader_lru(const struct replay_raw *raw, uint64_t budget_bytes, 
             efs_fail(err, rc, "io_uring: %s", strerror(-rc));
     }
     if (rc < 0)
-        lru_close(&r->reader);
+        slots_close(&r->reader);
     else
         *reader = &r->reader;
     return rc;
