@@ -23,6 +23,7 @@
 #include "options.h"
 #include "passthrough.h"
 #include "page_cache_share.h"
+#include "recent.h"
 #include "tree.h"
 #include "xattr.h"
 
@@ -42,7 +43,11 @@ struct efsd {
     struct efsd_counters counters;
     struct efsd_shrink shrink;
     struct efsd_tuning tuning;
+    struct efsd_recent recent;
     struct efsd_export *export; /* NULL: no export socket */
+    /* Prints a row for each client of the socket, for .expertfs/clients: control/ calls it, export/ has it. NULL: no
+     * socket. */
+    void (*print_clients)(struct efsd_export *export, FILE *out);
     const char *export_address; /* path of the socket, or "-" */
     struct fuse_session *session;
     int fuse_fd;                     /* FUSE device of session */

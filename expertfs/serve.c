@@ -179,6 +179,7 @@ static void daemon_start_export(struct efsd *daemon)
         daemon->export = NULL;
     }
     daemon->export_address = efsd_export_address(daemon->export);
+    daemon->print_clients = daemon->export ? efsd_export_print_clients : NULL;
 }
 
 static int caught[2] = {-1, -1}; /* pipe of signal numbers; global because a signal handler writes to it */
@@ -237,10 +238,19 @@ static errint_t daemon_start(struct efsd *daemon, struct efs_error *err)
 static void daemon_wait(struct efsd *daemon)
 {
     struct pollfd wait[2] = {{.fd = caught[0], .events = POLLIN}, {.fd = daemon->ended_fd, .events = POLLIN}};
-    int ready;
+    int ready, waited_ms = 0;
     char number;
-    while ((ready = poll(wait, 2, EFSD_LOG_SUPPRESSED_MS)) == 0 || (ready < 0 && errno == EINTR))
-        efsd_log_report_suppressed();
+    efsd_recent_take(daemon);
+    while ((ready = poll(wait, 2, EFSD_RECENT_MS)) == 0 || (ready < 0 && errno == EINTR)) {
+        if (ready < 0)
+            continue;
+        efsd_recent_take(daemon);
+        waited_ms += EFSD_RECENT_MS;
+        if (waited_ms >= EFSD_LOG_SUPPRESSED_MS) {
+            efsd_log_report_suppressed();
+            waited_ms = 0;
+        }
+    }
     if (wait[0].revents && read(caught[0], &number, 1) == 1)
         efsd_log(EFS_LOG_INFO, "%s: unmounting %s", strsignal(number), daemon->options.mountpoint);
 }
@@ -271,6 +281,7 @@ static void daemon_end(struct efsd *daemon)
     efsd_tree_free(&daemon->tree);
     efsd_log_report_suppressed();
     pthread_mutex_destroy(&daemon->tuning.lock);
+    pthread_mutex_destroy(&daemon->recent.lock);
     if (daemon->stop_fd >= 0)
         close(daemon->stop_fd);
     if (daemon->ended_fd >= 0)
@@ -286,6 +297,7 @@ errint_t efsd_serve(const struct efsd_options *options, int status_fd, struct ef
     daemon->options = *options;
     daemon->stop_fd = daemon->ended_fd = -1;
     pthread_mutex_init(&daemon->tuning.lock, NULL);
+    pthread_mutex_init(&daemon->recent.lock, NULL);
 
     signal(SIGPIPE, SIG_IGN);
     efsd_session_limit_files();

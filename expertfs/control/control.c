@@ -111,17 +111,11 @@ static void render_config(struct efsd *daemon, FILE *out)
 
 static void render_stat(struct efsd *daemon, FILE *out)
 {
-    struct efs_stats stats;
-    efs_stats(daemon->fs, &stats);
+    struct efsd_sample now;
+    efsd_sample_take(daemon, &now);
     fprintf(out, "serving_path: %s\n", efsd_serving_path(daemon));
     fprintf(out, "serving_reason: %s\n", daemon->path_note);
-#define LINE(name, kind, unit, help) fprintf(out, "%s: %llu\n", #name, U(stats.name));
-    EFS_STATS(LINE)
-#undef LINE
-#define LINE(name, help)                                                                                               \
-    fprintf(out, "fuse_%s: %llu\n", #name, U(atomic_load_explicit(&daemon->counters.name, memory_order_relaxed)));
-    EFSD_COUNTERS(LINE)
-#undef LINE
+    efsd_sample_print(&now, out);
     fprintf(out, "fuse_log_lost: %llu\n", U(efsd_log_queue_lost()));
 }
 
@@ -212,6 +206,13 @@ static void render_handout(struct efsd *daemon, FILE *out)
     fprintf(out, "address: %s\ncoded: %s\n", daemon->export_address, coded ? "yes" : "no");
 }
 
+static void render_clients(struct efsd *daemon, FILE *out)
+{
+    fprintf(out, "%-10s %10s %12s %10s %10s\n", "pid", "uid", "connected", "requested", "held");
+    if (daemon->print_clients)
+        daemon->print_clients(daemon->export, out);
+}
+
 static const struct {
     const char *name;
     void (*render)(struct efsd *daemon, FILE *out); /* NULL: the engine generates it, efs_describe() */
@@ -230,6 +231,8 @@ static const struct {
     [EFSD_CONTROL_HANDOUT] = {"handout", render_handout},
     [EFSD_CONTROL_HINT] = {"hint", render_hint},
     [EFSD_CONTROL_PREDICT] = {"predict", NULL},
+    [EFSD_CONTROL_RECENT] = {"recent", efsd_render_recent},
+    [EFSD_CONTROL_CLIENTS] = {"clients", render_clients},
 };
 
 const char *efsd_control_name(enum efsd_control file)

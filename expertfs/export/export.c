@@ -73,7 +73,13 @@ static void export_accept(struct efsd_export *h)
         return;
     }
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
-    *s = (struct efsd_export_client){.export = h, .fd = fd, .user = who.uid, .references = 1, .list_at = UINT32_MAX};
+    *s = (struct efsd_export_client){.export = h,
+                                     .fd = fd,
+                                     .user = who.uid,
+                                     .pid = who.pid,
+                                     .connected = time(NULL),
+                                     .references = 1,
+                                     .list_at = UINT32_MAX};
     s->queued_end = &s->queued;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
     const uint32_t pending_max = export_pending_max(h);

@@ -12,6 +12,8 @@
 #ifndef EFSD_EXPORT_H
 #define EFSD_EXPORT_H
 
+#include <stdio.h>
+
 #include "expertfs.h"
 
 struct efsd;
@@ -27,6 +29,8 @@ errint_t efsd_export_start(struct efsd_export *export);
 void efsd_export_stop(struct efsd_export *export);
 /* Call after efs_close(). NULL: no effect. */
 void efsd_export_free(struct efsd_export *export);
+/* Prints a row for each connected client: pid, uid, time of connecting, experts requested and held. Any thread. */
+void efsd_export_print_clients(struct efsd_export *export, FILE *out);
 /* Path of the socket; "-" if export is NULL. */
 const char *efsd_export_address(const struct efsd_export *export);
 

@@ -91,3 +91,17 @@ void efsd_export_client_poll(const struct efsd_export_client *s, bool room)
     if (epoll_ctl(s->export->epoll, EPOLL_CTL_MOD, s->fd, &event) < 0 && room)
         shutdown(s->fd, SHUT_RDWR); /* the client would wait forever */
 }
+
+void efsd_export_print_clients(struct efsd_export *h, FILE *out)
+{
+    pthread_mutex_lock(&h->lock);
+    for (const struct efsd_export_client *s = h->clients; s; s = s->next) {
+        uint32_t held = 0;
+        for (uint32_t tag = 0; tag < s->tags; tag++)
+            held += s->items[tag] && s->items[tag]->request;
+        if (s->fd >= 0)
+            fprintf(out, "%-10d %10u %12lld %10llu %10u\n", (int)s->pid, (unsigned)s->user, (long long)s->connected,
+                    (unsigned long long)s->requested, held);
+    }
+    pthread_mutex_unlock(&h->lock);
+}

@@ -48,6 +48,9 @@ struct efsd_export_client {
     struct efsd_export_client *next;
     int fd; /* < 0: the connection has ended */
     uid_t user;
+    pid_t pid; /* that connected */
+    time_t connected;
+    uint64_t requested;              /* experts */
     uint32_t references;             /* one of the list of clients, one of each expert that is PENDING */
     bool refused;                    /* the log has that requests of it were refused */
     struct efsd_export_item **items; /* by tag */

@@ -85,6 +85,7 @@ static struct efsd_export_item *client_alloc_tag(struct efsd_export_client *s, u
         *item = (struct efsd_export_item){.client = s, .tag = tag, .with_layout = asked & EFS_EXPORT_WITH_LAYOUT};
         s->items[tag] = item;
         s->references++;
+        s->requested++;
         s->export->pending++;
     }
     return item;

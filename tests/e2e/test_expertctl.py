@@ -219,7 +219,7 @@ for arguments, status, says in (
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),
         (["set", "-r", mount.path, "policy=lru"], 2, "NAME alone"), (["get"], 2, "needed"),
         (["status", "-w", "0", mount.path], 2, "number"), (["status", "-w", "x", mount.path], 2, "number"),
-        (["status", mount.path, SCRATCH], 2, "more arguments"), (["stats"], 2, "did you mean status?"),
+        (["status", mount.path, SCRATCH], 2, "more arguments"), (["status", "--json", "-t"], 2, "no other option"), (["stats"], 2, "did you mean status?"),
         (["verify", "--decoed", store], 2, "did you mean --decode?")):
     result = ctl(*arguments)
     words = " ".join(arguments).replace(SCRATCH, "")
@@ -240,14 +240,26 @@ files = [mount / name for name in files_below(mount.path) if not name.startswith
 for name in files:
     open(name, "rb").read()
 result = ctl("status", mount.path)
+check("status: which store, how fast, for whom, and what is wrong", result.returncode == 0 and re.match(
+      rf"{mount.path} serves {store}\n.* for .* of files, by \w+, up \d+s, pid {mount.daemon.pid}\n\nmemory    .* of 128 MiB used", result.stdout) and
+      re.search(r"^from memory +\d+\.\d % +\d+\.\d %$", result.stdout, re.M) and re.search(
+      r"^clients   \d+ files are open, 0 programs use the socket\nproblems  ", result.stdout, re.M), result)
+check("status: one screen", len(result.stdout.splitlines()) <= 24, result.stdout)
+told = json.loads(ctl("status", "--json", mount.path).stdout)
+check("status --json", told["store"] == store and told["mountpoint"] == mount.path and told["budget_bytes"] == 128 << 20 and
+      0 < told["minute"]["hit_ratio"] < 1 and told["since_mount"]["errors"] == 0 and told["clients"] == [], told)
+recent, stat = mount.fields("recent"), mount.fields("stat")
+check("recent: the counters of an earlier time", float(recent.pop("seconds")) > 0 and set(recent) == set(stat) -
+      {"serving_path", "serving_reason", "fuse_log_lost"} and int(recent["reads"]) < int(stat["reads"]), recent)
+result = ctl("status", "--tables", mount.path)
 rows = [line.split() for line in result.stdout.splitlines()]
 check("pools by name", result.returncode == 0 and [row[0] for row in rows if row and row[0] in "FCSEM"] == [*"FCSEM"], result)
 check("ten experts", len([row for row in rows if row and re.match(r"L0\d/E", row[0])]) == 10, rows)
 check("no line is wider than a terminal but for a path's", not [line for line in result.stdout.splitlines()
       if len(line) > 80 and mount.path not in line], result.stdout)
-check("memory is that of stat", "of 128 MiB" in result.stdout and "F full  C coded" in result.stdout, result.stdout)
+check("memory is that of stat", "of 128 MiB used" in result.stdout and "F full  C coded" in result.stdout, result.stdout)
 check("the mount is found where it is the only one", ctl("status").returncode in (0, 1))
-watch = subprocess.Popen([expertctl, "status", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+watch = subprocess.Popen([expertctl, "status", "-t", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 lines, heads = [], 0
 for line in watch.stdout:
     if line.startswith("EXPERT "):
@@ -265,7 +277,7 @@ watch.communicate()
 reading = subprocess.run(["sh", "-c", f"'{expertctl}' status -w 1 '{mount.path}' | head -n 1"], capture_output=True, text=True,
                          timeout=30)
 check("so does a closed pipe", reading.stdout.startswith(mount.path) and not reading.stderr, reading)
-watch = subprocess.Popen([expertctl, "status", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+watch = subprocess.Popen([expertctl, "status", "-t", "-w", "1", mount.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 watch.stdout.readline()
 mount.stop()
 out, error = watch.communicate(timeout=60)

@@ -88,7 +88,7 @@ check("all of its commands succeed", result.returncode == 0, f"{last!r}: exit {r
       f"{result.stderr[-2000:]}")
 told = {commands[number]: text for number, text in outputs.items()}
 expected = {"expertctl verify": "ok", "ls /srv/mnt": "config.json", "expertctl ls": "/srv/mnt", "expertctl get": "128 MiB",
-            "expertctl doctor": "good", "expertctl status": "POOL", "cat /srv/mnt/.expertfs/profile": "live_"}
+            "expertctl doctor": "good", "expertctl status": "problems", "cat /srv/mnt/.expertfs/profile": "live_"}
 for begin, words in expected.items():
     texts = [text for command, text in told.items() if command.startswith(begin)]
     check(f"{begin}: tells what it is to tell", texts and all(words in text for text in texts), texts)

@@ -199,6 +199,12 @@ named = re.findall(r"\w+", " ".join(re.findall(r"^\.Va (.*)$", codec_text, re.M)
 same("its codecs", named, list(info["codecs"]) + list(info["codecs"]["none"]))
 os.environ["EXPERTFS_STATE"] = scratch("state")
 profile = run(program("expertctl"), "profile", "--seconds=1", "--json", store).stdout
+os.makedirs(scratch("mnt"))
+run(program("expertfs"), store, scratch("mnt"))
+status = json.loads(run(program("expertctl"), "status", "--json", scratch("mnt")).stdout or "{}")
+run(program("expertctl"), "down", scratch("mnt"))
+if status:
+    same("expertctl status --json", names_of_json(page, "JSON OF STATUS"), status)
 same("expertctl profile --json", names_of_json(page, "JSON OF PROFILE"), json.loads(profile))
 trace = struct.pack("<8s6IQI4H", b"MOETRACE", 1, 2, 4, 2, 0, 0, 1, 0, 0, 1, 2, 3)
 open(scratch("one.route"), "wb").write(trace)

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sample.c - see sample.h. */
+#include "sample.h"
+
+#include "expertfs-private.h"
+#include "clock.h"
+#include "control_file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void ctl_table_free(struct ctl_table *table)
+{
+    free(table->text);
+    free(table->row);
+}
+
+errint_t ctl_table_read(const char *root, const char *file, struct ctl_table *table, struct efs_error *err)
+{
+    errint_t rc = tools_control_read(root, file, &table->text, err);
+    size_t room = 0, rows = 0;
+    char *rest = table->text;
+    for (char *line; rc == 0 && (line = strsep(&rest, "\n")) && *line; rows++) {
+        if (rows == room) {
+            room = room ? 2 * room : 64;
+            void *more = reallocarray(table->row, room, sizeof(*table->row));
+            if (!more)
+                return efs_fail(err, -ENOMEM, "no memory for %s", file);
+            table->row = more;
+        }
+        for (unsigned i = 0; i < CTL_TABLE_COLUMNS; i++)
+            table->row[rows][i] = strtok_r(i ? NULL : line, " ", &line);
+    }
+    table->rows = rows ? rows - 1 : 0;
+    return rc;
+}
+
+const char *ctl_table_cell(const struct ctl_table *table, size_t row, const char *column)
+{
+    for (unsigned i = 0; i < CTL_TABLE_COLUMNS && table->row && table->row[0][i]; i++)
+        if (strcmp(table->row[0][i], column) == 0 && table->row[row][i])
+            return table->row[row][i];
+    return "";
+}
+
+uint64_t ctl_table_number(const struct ctl_table *table, size_t row, const char *column)
+{
+    return strtoull(ctl_table_cell(table, row, column), NULL, 10);
+}
+
+void ctl_sample_free(struct ctl_sample *s)
+{
+    free(s->stat);
+    free(s->config);
+    free(s->recent);
+    ctl_table_free(&s->pools);
+    ctl_table_free(&s->experts);
+    ctl_table_free(&s->clients);
+    *s = (struct ctl_sample){.seconds = 0};
+}
+
+errint_t ctl_sample_take(const char *root, struct ctl_sample *s, struct efs_error *err)
+{
+    errint_t rc = tools_control_read(root, "stat", &s->stat, err);
+    s->seconds = tools_now_s();
+    if (rc == 0)
+        rc = tools_control_read(root, "config", &s->config, err);
+    if (rc == 0)
+        rc = tools_control_read(root, "recent", &s->recent, err);
+    if (rc == 0)
+        rc = ctl_table_read(root, "pools", &s->pools, err);
+    if (rc == 0)
+        rc = ctl_table_read(root, "clients", &s->clients, err);
+    return rc == 0 ? ctl_table_read(root, "experts", &s->experts, err) : rc;
+}

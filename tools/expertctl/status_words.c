@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* status_words.c - what a mount does, how fast, for whom, and what is wrong, in words. */
+#include "sample.h"
+
+#include "control_file.h"
+#include "size.h"
+
+#include <jansson.h>
+#include <pwd.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* ---- rates ------------------------------------------------------------------------------------------------------- */
+
+/* The counters between two times; `was` NULL: since the mount. */
+struct span {
+    const char *was, *is; /* texts of `name: value` lines */
+    double seconds;       /* > 0 */
+};
+
+static double growth(const struct span *span, const char *name)
+{
+    uint64_t is = tools_line_number(span->is, name), was = span->was ? tools_line_number(span->was, name) : 0;
+    return is > was ? (double)(is - was) : 0;
+}
+
+static double rate(const struct span *span, const char *name)
+{
+    return growth(span, name) / span->seconds;
+}
+
+static double growth_of(const struct span *span, const char *const *names)
+{
+    double sum = 0;
+    for (; *names; names++)
+        sum += growth(span, *names);
+    return sum;
+}
+
+/* The part of reads, leases and requests that found all their data in memory; < 0: there were none. */
+static double hit_ratio(const struct span *span)
+{
+    static const char *const memory[] = {"reads_f",       "reads_c", "leases_f", "leases_c",
+                                         "leases_shared", "coded_c", NULL},
+                             *const disk[] = {"reads_m", "reads_past", "leases_m", "coded_m", NULL};
+    double hits = growth_of(span, memory), all = hits + growth_of(span, disk);
+    return all > 0 ? hits / all : -1;
+}
+
+static double errors(const struct span *span)
+{
+    static const char *const names[] = {"read_errors", "lease_errors", "coded_errors", "disk_errors", NULL};
+    return growth_of(span, names);
+}
+
+static double requested(const struct span *span)
+{
+    static const char *const names[] = {"requests_f", "requests_c", "requests_s", "requests_e",
+                                        "requests_p", "requests_m", NULL};
+    return growth_of(span, names) / span->seconds;
+}
+
+static struct span span_minute(const struct ctl_sample *s)
+{
+    char seconds[32];
+    double since = strtod(tools_line_text(s->recent, "seconds", seconds, sizeof(seconds)), NULL);
+    return (struct span){s->recent, s->stat, since > 0.001 ? since : 0.001};
+}
+
+static struct span span_mount(const struct ctl_sample *s)
+{
+    double since = (double)time(NULL) - (double)tools_line_number(s->config, "started"),
+           least = span_minute(s).seconds; /* `started` has whole seconds */
+    return (struct span){NULL, s->stat, since > least ? since : least};
+}
+
+/* ---- what is wrong ------------------------------------------------------------------------------------------------
+ */
+
+struct problems {
+    char line[10][400];
+    unsigned count;
+};
+
+__attribute__((format(printf, 2, 3))) static void problem(struct problems *p, const char *format, ...)
+{
+    va_list arguments;
+    if (p->count == sizeof(p->line) / sizeof(p->line[0]))
+        return;
+    va_start(arguments, format);
+    vsnprintf(p->line[p->count++], sizeof(p->line[0]), format, arguments);
+    va_end(arguments);
+}
+
+static void find_faults(const char *root, const struct ctl_sample *s, const char *store, struct problems *p)
+{
+    struct stat st;
+    const struct span all = span_mount(s);
+    unsigned long long damaged = tools_line_number(s->stat, "chunks_damaged"),
+                       lost = tools_line_number(s->stat, "fuse_log_lost");
+    bool there = stat(store, &st) == 0, other = there && (st.st_dev != tools_line_number(s->config, "store_device") ||
+                                                          st.st_ino != tools_line_number(s->config, "store_inode"));
+    if (damaged)
+        problem(p, "%llu damaged chunks were read: `expertctl verify %s` names them", damaged, store);
+    if (errors(&all) > 0 && !damaged)
+        problem(p, "%.0f reads failed: `expertctl log %s` says why", errors(&all), root);
+    if (other)
+        problem(p, "%s was replaced: the mount serves the old file until it is unmounted", store);
+    if (lost)
+        problem(p, "%llu log messages were lost: standard error or syslog was too slow", lost);
+}
+
+static void find_limits(const struct ctl_sample *s, struct problems *p)
+{
+    char serving[32], reason[300], usable[16], budget[16];
+    const struct span minute = span_minute(s);
+    uint64_t is = tools_line_number(s->stat, "effective_budget_bytes"),
+             all = tools_line_number(s->stat, "budget_bytes");
+    double hits = hit_ratio(&minute);
+    if (is < all - all / 10)
+        problem(p, "memory is short: %s of the budget of %s can be used: lower the budget, or free memory",
+                tools_size_print(is, usable, sizeof(usable)), tools_size_print(all, budget, sizeof(budget)));
+    if (strcmp(tools_line_text(s->stat, "serving_path", serving, sizeof(serving)), "passthrough") != 0)
+        problem(p, "experts are served more slowly than possible: %s",
+                tools_line_text(s->config, "passthrough_reason", reason, sizeof(reason)));
+    if (growth(&minute, "fuse_lease_fallbacks") > 0)
+        problem(p, "%.0f experts were opened without passthrough: the budget is too small for all that are open",
+                growth(&minute, "fuse_lease_fallbacks"));
+    if (hits >= 0 && hits < 0.5 && rate(&minute, "disk_ns") > 0.8e9)
+        problem(p, "the disk is busy and %.0f %% of the reads wait for it: raise the budget", 100 * (1 - hits));
+}
+
+static void find_problems(const char *root, const struct ctl_sample *s, const char *store, struct problems *p)
+{
+    p->count = 0;
+    find_faults(root, s, store, p);
+    find_limits(s, p);
+}
+
+/* ---- clients ----------------------------------------------------------------------------------------------------- */
+
+static const char *process_name(uint64_t pid, char name[32])
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%llu/comm", (unsigned long long)pid);
+    FILE *file = fopen(path, "re");
+    if (!file || !fgets(name, 32, file))
+        strcpy(name, "?");
+    name[strcspn(name, "\n")] = '\0';
+    if (file)
+        fclose(file);
+    return name;
+}
+
+static const char *user_name(uint64_t uid, char text[32])
+{
+    const struct passwd *user = getpwuid((uid_t)uid);
+    snprintf(text, 32, "%llu", (unsigned long long)uid);
+    return user ? user->pw_name : text;
+}
+
+/* Files that are open, without those below .expertfs. */
+static uint64_t open_files(const char *stat)
+{
+    static const char *const names[] = {"fuse_opens_passthrough", "fuse_opens_direct", "fuse_opens_cached", NULL};
+    const struct span all = {NULL, stat, 1};
+    double opens = growth_of(&all, names), releases = growth(&all, "fuse_releases");
+    return opens > releases ? (uint64_t)(opens - releases) : 0;
+}
+
+static void print_clients(const struct ctl_sample *s)
+{
+    const struct ctl_table *clients = &s->clients;
+    char name[32], user[32], since[24];
+    printf("\nclients   %llu files are open, %zu programs use the socket\n", (unsigned long long)open_files(s->stat),
+           clients->rows);
+    for (size_t row = 1; row <= clients->rows && row <= 5; row++) {
+        tools_duration_print((double)time(NULL) - (double)ctl_table_number(clients, row, "connected"), since,
+                             sizeof(since));
+        printf("          %s (pid %s, %s) for %s: requested %s experts, holds %s\n",
+               process_name(ctl_table_number(clients, row, "pid"), name), ctl_table_cell(clients, row, "pid"),
+               user_name(ctl_table_number(clients, row, "uid"), user), since, ctl_table_cell(clients, row, "requested"),
+               ctl_table_cell(clients, row, "held"));
+    }
+    if (clients->rows > 5)
+        printf("          and %zu more\n", clients->rows - 5);
+}
+
+/* ---- the screen -------------------------------------------------------------------------------------------------- */
+
+static void print_bytes(const char *what, const struct span spans[2], const char *counter)
+{
+    char text[2][24], size[16];
+    for (int i = 0; i < 2; i++)
+        snprintf(text[i], sizeof(text[i]), "%s/s", tools_size_print((uint64_t)rate(&spans[i], counter), size, 16));
+    printf("%-14s %14s %14s\n", what, text[0], text[1]);
+}
+
+static void print_part(const char *what, double minute, double mount)
+{
+    char text[2][24];
+    const double value[2] = {minute, mount};
+    for (int i = 0; i < 2; i++)
+        snprintf(text[i], sizeof(text[i]), value[i] < 0 ? "-" : "%.1f %%", 100 * value[i]);
+    printf("%-14s %14s %14s\n", what, text[0], text[1]);
+}
+
+static void print_rates(const struct ctl_sample *s)
+{
+    const struct span spans[2] = {span_minute(s), span_mount(s)};
+    printf("\n%-14s %14s %14s\n", "", "last minute", "since mount");
+    print_bytes("reads", spans, "read_bytes");
+    print_part("from memory", hit_ratio(&spans[0]), hit_ratio(&spans[1]));
+    print_bytes("disk", spans, "disk_bytes");
+    print_part("disk busy", rate(&spans[0], "disk_ns") / 1e9, rate(&spans[1], "disk_ns") / 1e9);
+    print_bytes("decoding", spans, "decoded_bytes");
+    printf("%-14s %12.0f/s %12.0f/s\n", "experts", requested(&spans[0]), requested(&spans[1]));
+    printf("%-14s %14.0f %14.0f\n", "errors", errors(&spans[0]), errors(&spans[1]));
+}
+
+static uint64_t held_bytes(const char *stat)
+{
+    return tools_line_number(stat, "fixed_bytes") + tools_line_number(stat, "chunk_pool_bytes") +
+           tools_line_number(stat, "full_pool_bytes");
+}
+
+static void print_mount(const char *root, const struct ctl_sample *s, const char *store)
+{
+    char up[24], path[32], packed[16], plain[16], held[16], budget[16], option[16];
+    const char *config = s->config, *stat = s->stat;
+    uint64_t store_bytes = tools_line_number(config, "store_bytes"),
+             source_bytes = tools_line_number(config, "source_bytes"),
+             budget_bytes = tools_line_number(stat, "budget_bytes");
+    tools_duration_print((double)time(NULL) - (double)tools_line_number(config, "started"), up, sizeof(up));
+    printf("%s serves %s\n", root, store);
+    printf("%s for %s of files, by %s, up %s, pid %llu\n\n", tools_size_print(store_bytes, packed, sizeof(packed)),
+           tools_size_print(source_bytes, plain, sizeof(plain)),
+           tools_line_text(stat, "serving_path", path, sizeof(path)), up,
+           (unsigned long long)tools_line_number(config, "pid"));
+    tools_line_text(config, "budget_option", option, sizeof(option));
+    printf("memory    %s of %s used (%.0f %%), %sleased to readers: %llu experts\n",
+           tools_size_print(held_bytes(stat), held, sizeof(held)),
+           tools_size_print(budget_bytes, budget, sizeof(budget)),
+           budget_bytes ? 100 * (double)held_bytes(stat) / (double)budget_bytes : 0,
+           strcmp(option, "auto") == 0 ? "budget=auto, " : "",
+           (unsigned long long)tools_line_number(stat, "leased_experts"));
+}
+
+void ctl_status_words(const char *root, const struct ctl_sample *s)
+{
+    char store[4200];
+    struct problems problems;
+    tools_line_path(s->config, "store", store, sizeof(store));
+    print_mount(root, s, store);
+    print_rates(s);
+    print_clients(s);
+    find_problems(root, s, store, &problems);
+    printf("problems  %s\n", problems.count ? problems.line[0] : "none");
+    for (unsigned i = 1; i < problems.count; i++)
+        printf("          %s\n", problems.line[i]);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+static json_t *span_json(const struct span *span)
+{
+    double hits = hit_ratio(span);
+    return json_pack("{s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f}", "seconds", span->seconds, "read_bytes_per_second",
+                     rate(span, "read_bytes"), "hit_ratio", hits < 0 ? json_null() : json_real(hits),
+                     "disk_bytes_per_second", rate(span, "disk_bytes"), "disk_busy", rate(span, "disk_ns") / 1e9,
+                     "decoded_bytes_per_second", rate(span, "decoded_bytes"), "experts_per_second", requested(span),
+                     "errors", errors(span));
+}
+
+static json_t *clients_json(const struct ctl_table *clients)
+{
+    static const char *const columns[] = {"pid", "uid", "connected", "requested", "held"};
+    json_t *array = json_array();
+    for (size_t row = 1; row <= clients->rows; row++) {
+        json_t *client = json_object();
+        for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
+            json_object_set_new(client, columns[i],
+                                json_integer((json_int_t)ctl_table_number(clients, row, columns[i])));
+        json_array_append_new(array, client);
+    }
+    return array;
+}
+
+json_t *ctl_status_json(const char *root, const struct ctl_sample *s)
+{
+    char store[4200], path[32];
+    struct problems problems;
+    const struct span minute = span_minute(s), all = span_mount(s);
+    json_t *wrong = json_array();
+    tools_line_path(s->config, "store", store, sizeof(store));
+    find_problems(root, s, store, &problems);
+    for (unsigned i = 0; i < problems.count; i++)
+        json_array_append_new(wrong, json_string(problems.line[i]));
+    return json_pack(
+        "{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "mountpoint", root, "store",
+        store, "store_bytes", (json_int_t)tools_line_number(s->config, "store_bytes"), "source_bytes",
+        (json_int_t)tools_line_number(s->config, "source_bytes"), "serving_path",
+        tools_line_text(s->stat, "serving_path", path, sizeof(path)), "pid",
+        (json_int_t)tools_line_number(s->config, "pid"), "started", (json_int_t)tools_line_number(s->config, "started"),
+        "budget_bytes", (json_int_t)tools_line_number(s->stat, "budget_bytes"), "effective_budget_bytes",
+        (json_int_t)tools_line_number(s->stat, "effective_budget_bytes"), "used_bytes", (json_int_t)held_bytes(s->stat),
+        "leased_experts", (json_int_t)tools_line_number(s->stat, "leased_experts"), "open_files",
+        (json_int_t)open_files(s->stat), "minute", span_json(&minute), "since_mount", span_json(&all), "clients",
+        clients_json(&s->clients), "problems", wrong);
+}
