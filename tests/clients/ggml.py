@@ -108,10 +108,7 @@ def main():
     parser.add_argument("--embeddings", action="store_true", help="of a prompt's tokens, none follow")
     parser.add_argument("--wait", action="store_true", help="after the first token, for a line")
     parser.add_argument("--no-repack", action="store_true")
-    parser.add_argument("--no-tiles", action="store_true", help="batches as ggml computes them without its tiled kernel")
     arguments = parser.parse_args()
-    if arguments.no_tiles:
-        os.environ["GGML_CPU_TILED_MM"] = "0"
     load_backends()
     if arguments.no_repack:
         leave_repacking_out()

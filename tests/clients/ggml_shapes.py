@@ -174,13 +174,13 @@ class Operations:
         address = np.frombuffer(self.mapped, np.uint8).ctypes.data
         self.buffer = ggml.backend_dev_buffer_from_host_ptr(self.device, address, len(self.mapped), len(self.mapped))
         self.context = ggml.init(InitParams(1 << 20, None, True))
-        self.tensors, self.values = {}, {}
+        self.tensors, self.plain, self.values = {}, {}, {}
         for tensor in gguf.GGUFReader(path).tensors:
             columns, rows, experts = (int(n) for n in tensor.shape)
-            made = ggml.new_tensor_3d(self.context, int(tensor.tensor_type), columns, rows, experts)
-            ggml.set_name(made, tensor.name.encode())
-            ggml.backend_tensor_alloc(self.buffer, made, address + int(tensor.data_offset))
-            self.tensors[tensor.name] = made
+            for tensors, name in ((self.tensors, tensor.name), (self.plain, f"the CPU's {tensor.name}")):
+                made = tensors[tensor.name] = ggml.new_tensor_3d(self.context, int(tensor.tensor_type), columns, rows, experts)
+                ggml.set_name(made, name.encode())  # with another name it is no expert of the store
+                ggml.backend_tensor_alloc(self.buffer, made, address + int(tensor.data_offset))
             if tensor.tensor_type.name in TYPES:
                 of = ml_dtypes.bfloat16 if tensor.tensor_type.name == "BF16" else np.float16
                 self.values[tensor.name] = array_at(address + int(tensor.data_offset), of, (experts, rows, columns))
@@ -200,7 +200,7 @@ class Operations:
         """(ids, x, the plugin's results, the CPU's) of the products with these weights, which share ids and x."""
         ggml, (experts, used, shared, rows, tokens, columns, largest) = self.ggml, case
         per_token = 1 if shared else used
-        room = 4 * tokens * (experts + per_token * columns + len(names) * used * rows) + (1 << 20)
+        room = 4 * tokens * (experts + per_token * columns + 2 * len(names) * used * rows) + (1 << 20)
         context = ggml.init(InitParams(room, None, False))
         whole = ggml.new_tensor_2d(context, TYPE_I32, experts, tokens)
         chosen = array_at(ggml.get_data(whole), np.int32, (tokens, experts))
@@ -209,14 +209,14 @@ class Operations:
         x = ggml.new_tensor_3d(context, TYPE_F32, columns, per_token, tokens)
         inputs = array_at(ggml.get_data(x), np.float32, (tokens, per_token, columns))
         inputs[:] = random.uniform(-largest, largest, inputs.shape)
-        graph = ggml.new_graph(context)
-        products = [ggml.mul_mat_id(context, self.tensors[name], x, ids) for name in names]
         made = []
-        for product in products:
-            if not ggml.backend_dev_supports_op(self.device, product):
-                sys.exit(f"{names}: not taken")
-            ggml.build_forward_expand(graph, product)
-        for backend in (self.ours, self.cpu):
+        for backend, tensors in ((self.ours, self.tensors), (self.cpu, self.plain)):
+            graph = ggml.new_graph(context)
+            products = [ggml.mul_mat_id(context, tensors[name], x, ids) for name in names]
+            for product in products:
+                if ggml.backend_dev_supports_op(self.device, product) != (backend == self.ours):
+                    sys.exit(f"{names}: not taken, or of no expert")
+                ggml.build_forward_expand(graph, product)
             outputs = [array_at(ggml.get_data(product), np.float32, (tokens, used, rows)) for product in products]
             for output in outputs:
                 output[:] = np.nan  # unwritten elements show

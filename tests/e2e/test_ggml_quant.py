@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Quantised models in llama.cpp with libggml-expertfs.so: experts are computed by the host's kernels on the store's
-bytes. Logits have the same bits as without the backend, with repacking off: of single tokens always, of prompts with
-ggml's tiled kernel off. Little memory, a mount, two contexts; a model that fits into memory is left to the CPU backend,
-which repacks it."""
+bytes. Logits have the same bits as without the backend, with repacking off, of prompts and of single tokens. Little
+memory, a mount, two contexts; a model that fits into memory is left to the CPU backend, which repacks it."""
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, need_plugin, same
 
 QUANTIZE = os.path.join(ROOT, "tests", "clients", "ggml_quantize.py")
-REFERENCE = ("--no-repack", "--no-tiles")
 TYPES = ("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4_MOE")
 
 
@@ -26,9 +24,9 @@ def run_all(source, ftype, prompts):
     if not model:
         return None, None
     store = make_store(model)
-    plain = client(model, "--prompts", prompts, *REFERENCE, plugin=None, name="plain")
+    plain = client(model, "--prompts", prompts, "--no-repack", plugin=None, name="plain")
     if check(f"{ftype}: llama.cpp by itself runs", plain.returncode == 0, plain.stderr[-1500:]):
-        ours = client(model, "--prompts", prompts, *REFERENCE, store=store)
+        ours = client(model, "--prompts", prompts, "--no-repack", store=store)
         same(ftype, ours, "out", "plain")
         check(f"{ftype}: no tensor of experts is left to the processor", "left to the processor" not in ours.stderr,
               ours.stderr[-1500:])
@@ -37,21 +35,19 @@ def run_all(source, ftype, prompts):
 
 def ways(model, store):
     """Q4_K_M in the other ways."""
-    client(model, "--prompts", "7,64", *REFERENCE, plugin=None, name="plain")
+    client(model, "--prompts", "7,64", "--no-repack", plugin=None, name="plain")
     for what, options, more in (("hardly any memory", (), {"budget": "32M"}),
                                 ("one thread, preloaded", ("--threads", "1"), {"plugin": "preload"}),
                                 ("two contexts at once", ("--contexts", "2"), {}),
                                 ("hints", (), {"budget": "32M", "prefetch": "always"})):
-        ours = client(model, "--prompts", "7,64", *REFERENCE, *options, store=store, **more)
+        ours = client(model, "--prompts", "7,64", "--no-repack", *options, store=store, **more)
         same(f"Q4_K_M, {what}", ours, "out", "plain")
     if os.path.exists("/dev/fuse") and (os.geteuid() == 0 or shutil.which("fusermount3")):
         mount = Mount(store, "budget=64M")
-        same("Q4_K_M, a mount", client(mount / os.path.basename(model), "--prompts", "7,64", *REFERENCE), "out", "plain")
+        same("Q4_K_M, a mount", client(mount / os.path.basename(model), "--prompts", "7,64", "--no-repack"), "out", "plain")
         mount.stop()
     else:
         note("left out: a mount needs /dev/fuse, and root or fusermount3")
-    client(model, "--prompts", "1", "--no-repack", plugin=None, name="plain")
-    same("Q4_K_M, single tokens as ggml comes", client(model, "--prompts", "1", "--no-repack", store=store), "out", "plain")
 
 
 def repacked(model, store):

@@ -57,6 +57,13 @@ static const struct {
     {"ggml_type_name", offsetof(struct efsg_host, type_name)},
     {"ggml_backend_reg_by_name", offsetof(struct efsg_host, reg_by_name)},
     {"ggml_row_size", offsetof(struct efsg_host, row_size)},
+    {"ggml_init", offsetof(struct efsg_host, init)},
+    {"ggml_free", offsetof(struct efsg_host, free)},
+    {"ggml_new_tensor_2d", offsetof(struct efsg_host, new_tensor_2d)},
+    {"ggml_new_tensor_3d", offsetof(struct efsg_host, new_tensor_3d)},
+    {"ggml_mul_mat_id", offsetof(struct efsg_host, mul_mat_id)},
+    {"ggml_new_graph_custom", offsetof(struct efsg_host, new_graph_custom)},
+    {"ggml_build_forward_expand", offsetof(struct efsg_host, build_forward_expand)},
 };
 
 /* Looks up all functions in the library that contains the address `caller` and in its dependencies, which may be loaded

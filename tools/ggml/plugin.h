@@ -34,6 +34,15 @@ struct efsg_host {
     const char *(*type_name)(enum ggml_type type);
     ggml_backend_reg_t (*reg_by_name)(const char *name);
     size_t (*row_size)(enum ggml_type type, int64_t elements);
+    struct ggml_context *(*init)(struct ggml_init_params params);
+    void (*free)(struct ggml_context *context);
+    struct ggml_tensor *(*new_tensor_2d)(struct ggml_context *context, enum ggml_type type, int64_t ne0, int64_t ne1);
+    struct ggml_tensor *(*new_tensor_3d)(struct ggml_context *context, enum ggml_type type, int64_t ne0, int64_t ne1,
+                                         int64_t ne2);
+    struct ggml_tensor *(*mul_mat_id)(struct ggml_context *context, struct ggml_tensor *matrices, struct ggml_tensor *x,
+                                      struct ggml_tensor *ids);
+    struct ggml_cgraph *(*new_graph_custom)(struct ggml_context *context, size_t size, bool grads);
+    void (*build_forward_expand)(struct ggml_cgraph *graph, struct ggml_tensor *tensor);
 };
 extern struct efsg_host efsg_host; /* set by efsg_host_find(), constant from then on */
 
@@ -112,6 +121,7 @@ struct efsg_weight {
     struct efsg_source *source;   /* of the buffer, which holds the reference */
     struct efsg_routers *routers; /* of the buffer; NULL: no memory */
     uint32_t layer, experts, rows, cols;
+    enum ggml_type type;
     enum efs_dtype dtype;
     size_t row_bytes;               /* of the matrix, uncoded */
     enum efs_activation activation; /* of efs_product(), by the type of the tensor */
@@ -190,8 +200,9 @@ struct efsg_memory {
 struct efsg_buffers {
     struct efsg_memory lists, vectors;
     struct efsg_thread_buffers {
-        struct efsg_memory scratch, out;
-    } * own; /* [threads] */
+        struct efsg_memory scratch, out, inputs, graph;
+        ggml_backend_t cpu; /* of the host, for one thread; NULL: not used yet */
+    } * own;                /* [threads] */
     unsigned threads;
 };
 void efsg_buffers_free(struct efsg_buffers *room);

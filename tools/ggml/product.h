@@ -45,7 +45,8 @@ struct products {
     struct efs_need *needs;
     uint32_t chosen_count;
     uint8_t *vectors;    /* host: the input rows, converted */
-    size_t vector_bytes; /* host: of one of them */
+    size_t vector_bytes; /* host: from one to the next */
+    size_t row_bytes;    /* host: of one */
     struct efs_client_request *request;
     bool here; /* all experts arrived before the threads started */
 
@@ -80,6 +81,12 @@ extern const struct kernel efsg_kernel_host;  /* product_host.c: the host's vec_
 
 /* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */
 void *efsg_memory(struct efsg_memory *memory, size_t bytes);
+
+/* product_batch.c: products with several inputs. gather copies the inputs of the block's portion side by side; then
+ * rows multiplies `count` rows of the matrix with them, of which the first is row `row`. -ENOMEM, -EIO. */
+errint_t efsg_batch_gather(const struct products *p, const struct block *b, struct efsg_thread_buffers *own);
+errint_t efsg_batch_rows(const struct products *p, const struct block *b, struct efsg_thread_buffers *own,
+                         const void *rows, uint32_t row, uint32_t count);
 
 /* product_sort.c: sorts the choices by expert into places, portions, chosen and needs. -EINVAL: an id out of range;
  * -ENOMEM. */

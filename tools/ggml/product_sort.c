@@ -21,6 +21,10 @@ void efsg_buffers_free(struct efsg_buffers *room)
     for (unsigned t = 0; t < room->threads; t++) {
         free(room->own[t].scratch.at);
         free(room->own[t].out.at);
+        free(room->own[t].inputs.at);
+        free(room->own[t].graph.at);
+        if (room->own[t].cpu)
+            room->own[t].cpu->iface.free(room->own[t].cpu);
     }
     free(room->own);
     free(room->lists.at);
@@ -54,6 +58,17 @@ static bool alloc_lists(struct products *p, struct efsg_buffers *room, size_t ex
     return true;
 }
 
+/* Adds the portions of an expert, of nearly equal size: with few inputs left over, ggml would choose another kernel for
+ * these. */
+static void add_portions(struct products *p, struct chosen *c, const struct place *places, uint32_t count)
+{
+    c->portions = (count + EFS_VECTORS_MAX - 1) / EFS_VECTORS_MAX;
+    for (uint32_t i = 0, begin = 0, end; i < c->portions; i++, begin = end) {
+        end = (uint32_t)((uint64_t)count * (i + 1) / c->portions);
+        p->portions[p->portion_count++] = (struct portion){.places = places + begin, .count = end - begin};
+    }
+}
+
 errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room)
 {
     const struct ggml_tensor *ids = p->nodes[0]->src[2];
@@ -76,10 +91,7 @@ errint_t efsg_sort_choices(struct products *p, struct efsg_buffers *room)
             struct chosen *c = &p->chosen[p->chosen_count];
             *c = (struct chosen){.expert = e, .portion = p->portion_count};
             p->needs[p->chosen_count++] = (struct efs_need){.expert = e, .tokens = count};
-            for (uint32_t i = 0; i < count; i += EFS_VECTORS_MAX, c->portions++)
-                p->portions[p->portion_count++] =
-                    (struct portion){.places = p->places + begin + i,
-                                     .count = count - i < EFS_VECTORS_MAX ? count - i : EFS_VECTORS_MAX};
+            add_portions(p, c, p->places + begin, count);
         }
         p->counts[e] = begin; /* from here on: index of the expert's next place */
         begin += count;

@@ -59,9 +59,9 @@ static errint_t library_multiplies(const struct efs_tensor *matrix, enum efs_act
 }
 
 /* Chooses the kernels: the library's for floats in a form that they accept, else the host's. */
-static errint_t choose_kernel(struct efsg_weight *weight, enum ggml_type type, const struct efs_tensor *matrix,
-                              struct efs_error *err)
+static errint_t choose_kernel(struct efsg_weight *weight, const struct efs_tensor *matrix, struct efs_error *err)
 {
+    const enum ggml_type type = weight->type;
     errint_t rc = type == GGML_TYPE_BF16 || type == GGML_TYPE_F16 ? library_multiplies(matrix, weight->activation, err)
                                                                   : -EOPNOTSUPP;
     if (rc != -EOPNOTSUPP)
@@ -87,7 +87,7 @@ static bool weight_checked(struct efsg_weight *weight, const struct efsg_file *f
     if (rc == 0 && !(matrix = efsg_weight_matrix(weight, tensors, count)))
         rc = efs_fail(&err, -ENOENT, "another shape");
     if (rc == 0)
-        rc = choose_kernel(weight, tensor->type, matrix, &err);
+        rc = choose_kernel(weight, matrix, &err);
     efs_client_release(request);
     if (rc == 0) {
         uint64_t begin = file->offset + (uint64_t)((const uint8_t *)tensor->data - file->base);
@@ -141,6 +141,7 @@ struct efsg_weight *efsg_weight_new(struct efsg_source *source, const struct efs
         return NULL;
     weight->source = source;
     weight->activation = tensor->type == GGML_TYPE_F16 ? EFS_ACTIVATION_F16 : EFS_ACTIVATION_BF16;
+    weight->type = tensor->type;
     weight->dtype = dtype_of(tensor->type);
     weight->row_bytes = tensor->nb[1];
     weight->first = !strstr(tensor->name, ".ffn_down_");
