@@ -32,6 +32,10 @@ struct efs_pack_options {
     uint64_t
         reclaim_step_bytes; /* of `mkexpertfs --reclaim`: approximate source bytes per step; 0: by the free space */
     bool weights;           /* fail with -ENODATA if the source has no weights or lacks parts of them */
+    /* NULL, or an extended regular expression that finds the tensors of experts before the names that are known: its
+     * first group is the layer; its second one the expert, without which the first dimension counts experts. -EINVAL:
+     * it is not one, or finds none. */
+    const char *experts;
 };
 
 /* One row of the final table: all tensors of a dtype in a class ("expert", "dense", "other"). */
@@ -48,8 +52,9 @@ struct efs_pack_row {
 struct efs_pack_report {
     uint64_t source_bytes, store_bytes, files, experts, tensors;
     double seconds;
-    char family[32];
-    char notice[8192]; /* "" or lines for the user: unknown family, files that are not understood, ... */
+    char family[64];    /* the model's architecture, or how its experts are named */
+    char warning[1024]; /* "" or lines for the user: no experts were found */
+    char notice[8192];  /* "" or lines for the user: files that are not understood, ... */
     unsigned row_count;
     struct efs_pack_row rows[EFS_PACK_ROWS];
 };

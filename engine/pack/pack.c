@@ -113,7 +113,7 @@ errint_t efs_pack(const char *src, const char *out, const struct efs_pack_option
     if (rc == 0) /* first: it may reject out, and reading a large checkpoint's catalogue takes long */
         rc = efs_store_writer_open(&j.writer, out, options->force, err);
     if (rc == 0)
-        rc = efs_catalog_read(src, &j.catalog, err);
+        rc = efs_catalog_read(src, options->experts, &j.catalog, err);
     if (rc == 0)
         rc = efs_pack_source_open(&j.catalog, &j.source, err);
     if (rc == 0)

@@ -140,7 +140,7 @@ errint_t efs_pack_check(const char *src, struct efs_error *err)
 {
     const struct efs_pack_options options = {.weights = true};
     struct efs_catalog catalog;
-    errint_t rc = efs_catalog_read(src, &catalog, err);
+    errint_t rc = efs_catalog_read(src, NULL, &catalog, err);
     if (rc < 0)
         return rc;
     rc = efs_pack_check_weights(src, &catalog, &options, err);

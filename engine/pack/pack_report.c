@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "source.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -142,8 +143,6 @@ static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_repo
         size_t top = strcspn(path, "/");
         hidden |= (top == 7 && memcmp(path, "experts", 7) == 0) || (top == 9 && memcmp(path, ".expertfs", 9) == 0);
     }
-    if (catalog->expert_count == 0 && catalog->tensor_count > 0)
-        add_notice(report, "no tensor has a name that is known for experts: all of it is packed as dense");
     if (hidden)
         add_notice(report,
                    "the checkpoint has an \"experts\" or \".expertfs\" of its own: a mount shows it in place of "
@@ -151,6 +150,54 @@ static void report_notice(const struct efs_pack_plan *plan, struct efs_pack_repo
     if (catalog->skipped)
         add_notice(report, "%.400s: is the history of a Git clone and is not packed", catalog->skipped);
     notice_files(catalog, report);
+}
+
+/* Whether two names differ at most in their numbers. */
+static bool same_but_numbers(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++) {
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
+            a += strspn(a, "0123456789") - 1;
+            b += strspn(b, "0123456789") - 1;
+        } else if (*a != *b) {
+            return false;
+        }
+    }
+    return *a == *b;
+}
+
+/* The largest tensor whose name differs from those of the `count` ones in `found`, not only in numbers; NULL: none. */
+static const struct efs_source_tensor *next_largest(const struct efs_catalog *catalog,
+                                                    const struct efs_source_tensor *const *found, size_t count)
+{
+    const struct efs_source_tensor *largest = NULL;
+    for (size_t t = 0; t < catalog->tensor_count; t++) {
+        const struct efs_source_tensor *tensor = &catalog->tensors[t];
+        size_t i = 0;
+        if (largest && tensor->bytes <= largest->bytes)
+            continue;
+        while (i < count && !same_but_numbers(found[i]->name, tensor->name))
+            i++;
+        largest = i == count ? tensor : largest;
+    }
+    return largest;
+}
+
+/* No experts were found: names the largest tensors, so that an expression can be given for them. */
+static void warn_dense(const struct efs_catalog *catalog, struct efs_pack_report *report)
+{
+    const struct efs_source_tensor *largest[3];
+    char names[512] = "";
+    size_t count = 0;
+    if (catalog->expert_count > 0 || catalog->tensor_count == 0)
+        return;
+    for (; count < 3 && (largest[count] = next_largest(catalog, largest, count)) != NULL; count++)
+        snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%.150s", count ? ", " : "",
+                 largest[count]->name);
+    snprintf(report->warning, sizeof(report->warning),
+             "no experts were found: all of it is packed as dense\nhint: the largest tensors are %s; if experts are "
+             "among them, --experts 'REGEX' finds these",
+             names);
 }
 
 /* Experts in types without exponents to code, of which 5 % or less is saved. */
@@ -179,6 +226,7 @@ void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bit
     report->experts = plan->catalog->expert_count;
     report->tensors = plan->tensor_count;
     snprintf(report->family, sizeof(report->family), "%s", plan->catalog->family ? plan->catalog->family : "");
+    warn_dense(plan->catalog, report);
     report_notice(plan, report);
     report_copies(plan->catalog, report);
     for (uint32_t o = 0; o < plan->object_count; o++)

@@ -11,6 +11,16 @@
 #include "layout.h"
 #include "expertfs.h"
 
+#define EFS_SOURCE_COUNTS 8u
+/* What config.json, params.json or the metadata of a GGUF file says of the model: its architecture, or "", and the
+ * values that may be its number of experts, each from 2 to 65536. */
+struct efs_source_facts {
+    char architecture[64]; /* [A-Za-z0-9_.-] */
+    unsigned count_count;
+    uint32_t counts[EFS_SOURCE_COUNTS];
+    bool matched; /* a tensor of the model has a name that is known for experts */
+};
+
 /* One file of the checkpoint, with or without tensors. */
 struct efs_source_file {
     char *path; /* relative to the source, components separated by '/' */
@@ -21,6 +31,8 @@ struct efs_source_file {
     uint32_t index;   /* the index that names it, preferably its model's; EFS_NONE: none */
     bool names_all;   /* an index whose files all exist */
     char *missing;    /* an index: the first missing file that it names; or NULL */
+    /* Of a GGUF file, and of a config.json or params.json that was read; owned; or NULL. */
+    struct efs_source_facts *facts;
     /* A notice for the user: "PATH: REASON"; or NULL. */
     char *note;
     enum efs_source_state {
@@ -69,16 +81,24 @@ struct efs_catalog {
     struct efs_source_expert *experts;
     size_t expert_count;
     char *skipped; /* the first .git that was skipped; NULL: none */
-    char *family;  /* for the report: "qwen-moe", "mixtral", "gguf", ..., or "dense" */
+    /* For the report: the architecture in config.json or GGUF metadata; else how experts are named, "mixtral", or
+     * "dense". */
+    char *family;
 };
 
 /*
  * Reads src: a directory (every regular file in its tree; safetensors and GGUF files are parsed) or one file. A file
  * that violates its format has no tensors, and a note with file, offset and reason. Directories and files named .git
  * below src are skipped. Symbolic links are followed (hub caches use them); dangling links and special files are
- * rejected. Blocks on I/O. 0 or -errno with err: -ESTALE: a file changed; -ENOENT, -EACCES, ... of system calls.
+ * rejected. Blocks on I/O.
+ *
+ * experts: NULL, or an extended regular expression that finds the tensors of experts before the names that are known:
+ * its first group is the layer; its second one the expert, without which the first dimension counts experts.
+ *
+ * 0 or -errno with err: -ESTALE: a file changed; -EINVAL: experts is no such expression, or matches no tensor; -ENOENT,
+ * -EACCES, ... of system calls.
  */
-errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct efs_error *err);
+errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catalog *catalog, struct efs_error *err);
 void efs_catalog_free(struct efs_catalog *catalog);
 
 #endif

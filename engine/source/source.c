@@ -66,6 +66,15 @@ static errint_t mark_plain(const struct efs_catalog *catalog, struct efs_source_
     return file->note ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", file->path);
 }
 
+static errint_t keep_facts(struct efs_source_file *file, const struct efs_source_list *list)
+{
+    file->facts = efs_sys_malloc(sizeof(*file->facts));
+    if (!file->facts)
+        return -ENOMEM;
+    *file->facts = list->facts;
+    return 0;
+}
+
 /* Parses one file of weights. A file that violates its format is stored as plain bytes: one bad file must not
  * prevent packing. */
 static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_input *in, bool gguf, size_t *capacity,
@@ -86,7 +95,9 @@ static errint_t parse_file(struct efs_catalog *catalog, const struct efs_source_
     } else {
         file->has_tensors = true;
         file->gguf = gguf;
-        ret = add_tensors(catalog, capacity, &list);
+        ret = gguf ? keep_facts(file, &list) : 0;
+        if (ret == 0)
+            ret = add_tensors(catalog, capacity, &list);
         if (ret < 0)
             efs_fail(err, ret, "%s: out of memory", in->path);
     }
@@ -123,7 +134,7 @@ static errint_t read_file(struct efs_catalog *catalog, uint32_t file, size_t *ca
     return ret;
 }
 
-errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct efs_error *err)
+errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catalog *catalog, struct efs_error *err)
 {
     size_t capacity = 0;
 
@@ -134,7 +145,7 @@ errint_t efs_catalog_read(const char *src, struct efs_catalog *catalog, struct e
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
         ret = read_file(catalog, i, &capacity, err);
     if (ret == 0)
-        ret = efs_source_name_experts(catalog, err);
+        ret = efs_source_name_experts(catalog, experts, err);
     if (ret < 0)
         efs_catalog_free(catalog);
     return ret;
@@ -146,6 +157,7 @@ void efs_catalog_free(struct efs_catalog *catalog)
         free(catalog->files[i].path);
         free(catalog->files[i].note);
         free(catalog->files[i].missing);
+        free(catalog->files[i].facts);
     }
     for (size_t i = 0; i < catalog->tensor_count; i++)
         efs_source_tensor_free(&catalog->tensors[i]);

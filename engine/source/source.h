@@ -15,6 +15,10 @@
  *   source_list.c    reading, lists of tensors
  *   source_dir.c     lists the files
  *   source_safetensors.c, source_gguf.c   parse the tensors of one file
+ *   source_facts.c     what config.json says of the model
+ *   source_names.c     the names that are known for experts
+ *   source_pattern.c   other names, by the number of experts in config.json
+ *   source_naming.c    sets the experts of one tensor
  *   source_experts.c   assigns tensors to experts
  */
 #ifndef EFS_SOURCE_H
@@ -55,7 +59,8 @@ struct efs_source_entry {
 struct efs_source_list {
     struct efs_source_entry *entries;
     size_t count, capacity;
-    size_t before; /* tensors of other files, counted for EFS_SOURCE_MAX_TENSORS */
+    size_t before;                 /* tensors of other files, counted for EFS_SOURCE_MAX_TENSORS */
+    struct efs_source_facts facts; /* of GGUF metadata */
     /* After -EUCLEAN: the file is shorter than its header describes; a safetensors file without a JSON header. */
     bool cut, no_header;
 };
@@ -106,6 +111,10 @@ size_t efs_source_folder(const char *path);
 struct efs_source_file *efs_source_find(const struct efs_catalog *catalog, const char *path);
 /* Whether the name is that of an index. */
 bool efs_source_is_index(const char *path);
+/* Parses a JSON file of the catalogue of at most max bytes; the caller owns the result. NULL on failure, with the
+ * reason in why. Blocks on I/O. */
+struct json_t *efs_source_json(const struct efs_catalog *catalog, const struct efs_source_file *file, uint32_t max,
+                               struct efs_error *why);
 /* The map of an index from tensors to files; the caller owns it. NULL on failure, with the reason in why. */
 struct json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index,
                                     struct efs_error *why);
@@ -123,9 +132,20 @@ errint_t efs_source_read_indexes(struct efs_catalog *catalog, struct efs_error *
  */
 errint_t efs_source_choose_model(struct efs_catalog *catalog, const uint64_t *expert_bytes, uint32_t *index);
 
-/* Sets the class of each tensor, and the catalogue's experts and family. tensors must be sorted. 0, -ENOMEM or
- * -E2BIG. */
-errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err);
+/* Set the architecture of facts, unless the text is too long or has other characters. Adds a number of experts, unless
+ * it is there, too small or too large, or there are EFS_SOURCE_COUNTS. */
+void efs_source_set_architecture(struct efs_source_facts *facts, const char *text, size_t bytes);
+void efs_source_add_count(struct efs_source_facts *facts, uint64_t count);
+/*
+ * The facts of a file with tensors: of a GGUF file those of its first part, else of the nearest config.json or
+ * params.json above it, which is read if this was not done. *facts: owned by the catalogue; NULL if nothing is known.
+ * Blocks on I/O. 0 or -ENOMEM.
+ */
+errint_t efs_source_facts(struct efs_catalog *catalog, uint32_t file, struct efs_source_facts **facts);
+
+/* Sets the class of each tensor, and the catalogue's experts and family. tensors must be sorted; experts: see
+ * efs_catalog_read(). 0, -ENOMEM, -E2BIG or -EINVAL. */
+errint_t efs_source_name_experts(struct efs_catalog *catalog, const char *experts, struct efs_error *err);
 
 /* Ensures room for one more element of element_bytes in *array; doubles *capacity. 0 or -ENOMEM. */
 errint_t efs_source_grow(void **array, size_t count, size_t *capacity, size_t element_bytes);

@@ -1,243 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * source_experts.c - assigns tensors to experts by their names.
- *
- * A name consists of a prefix (a part of the model) and a rest that matches a pattern of the table. The prefix gives
- * the stack: common parts ("model", "language_model", "transformer") are dropped, so "model.layers.3..." is in stack ""
- * and "encoder.block.3..." in stack "encoder".
- *
- * Patterns: {L} and {E} are decimal numbers without leading zeros, {a|b} is one of the words, * at the end is one
- * character or more, any other character matches itself. The first matching row is used.
- */
-#include "source.h"
+/* source_experts.c - assigns tensors to experts: by an expression that the user gives, by names that are known, or by
+ * the number of experts; then drops those of other models. */
+#include "source_names.h"
 
-#include "dtype.h"
 #include "sys.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYER_MAX 99999u /* a larger number does not match */
-#define EXPERT_MAX 999999u
-#define FUSED_EXPERTS_MAX 65536u
 #define EXPERTS_MAX (1u << 24)
-#define STACK_BYTES_MAX 31u /* with layer and expert it forms a file name */
-#define STACKS_MAX 256u
 
-enum row_kind { ROW_EXPERT, ROW_FUSED };
-
-struct row {
-    const char *family;
-    enum row_kind kind;
-    const char *pattern;
-};
-
-/* More specific rows precede more general ones: the family of a checkpoint is that of the first row that any of its
- * tensors matches. */
-static const struct row table[] = {
-    {"mixtral", ROW_EXPERT, "layers.{L}.block_sparse_moe.experts.{E}.*"},
-    {"switch", ROW_EXPERT, "block.{L}.layer.{1|2}.mlp.experts.expert_{E}.*"},
-    {"llama4", ROW_FUSED, "layers.{L}.feed_forward.experts.{gate_up_proj|down_proj}"},
-    {"llama4", ROW_EXPERT, "layers.{L}.feed_forward.experts.{E}.*"},
-    {"gpt-oss", ROW_FUSED, "layers.{L}.mlp.experts.{gate_up_proj|down_proj}_{blocks|scales|bias}"},
-    {"qwen-moe", ROW_EXPERT, "layers.{L}.mlp.experts.{E}.*"},
-    {"qwen3.5-moe", ROW_FUSED, "layers.{L}.mlp.experts.{gate_up_proj|down_proj}"},
-    {"mlx", ROW_FUSED, "layers.{L}.{mlp|block_sparse_moe|feed_forward|mixer}.switch_mlp.*"},
-    {"mlx", ROW_FUSED, "layers.{L}.{mlp|feed_forward}.experts.{gate|up|down}_proj.{weight|scales|biases|bias}"},
-    {"mlx", ROW_FUSED, "layers.{L}.experts.switch_glu.*"},
-    {"gguf", ROW_FUSED, "blk.{L}.ffn_{gate_up|gate|up|down}_exps.{weight|bias}"},
-    {"gguf", ROW_EXPERT, "blk.{L}.ffn_{gate|up|down}.{E}.{weight|bias}"},
-};
-#define ROWS (sizeof(table) / sizeof(table[0]))
-
-/* Parts of a prefix that do not distinguish stacks. */
-static const char *const common_parts[] = {"model", "language_model", "transformer"};
-
-struct match {
-    const struct row *row;
-    uint32_t layer, expert;
-    char stack[STACK_BYTES_MAX + 1];
-};
-
-/* Matches a number of at most max without leading zeros; returns the text after it, or NULL. */
-static const char *match_number(const char *text, uint32_t max, uint32_t *number)
+/* Finds experts by the expression and by names that are known. */
+static errint_t match_names(struct efs_naming *naming, const regex_t *regex, struct efs_error *err)
 {
-    uint64_t n = 0;
+    const struct efs_catalog *catalog = naming->catalog;
+    struct efs_name_match match;
+    bool used = false;
+    errint_t ret = 0;
 
-    if (!isdigit((unsigned char)*text) || (text[0] == '0' && isdigit((unsigned char)text[1])))
-        return NULL;
-    for (; isdigit((unsigned char)*text); text++) {
-        n = n * 10 + (uint64_t)(*text - '0');
-        if (n > max)
-            return NULL;
+    for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++) {
+        const struct efs_source_tensor *tensor = &catalog->tensors[i];
+        bool by_regex = regex && efs_source_match_regex(tensor->name, regex, &match);
+        if (by_regex || efs_source_match_name(tensor->name, &match))
+            ret = efs_naming_set(naming, i, &match);
+        used |= by_regex && naming->ranges[i].count;
+        if (naming->ranges[i].count && naming->facts[tensor->file])
+            naming->facts[tensor->file]->matched = true;
     }
-    *number = (uint32_t)n;
-    return text;
+    if (ret == 0 && regex && !used)
+        ret = efs_fail(err, -EINVAL, "%s: --experts '%s': finds no tensor of experts", catalog->root, naming->experts);
+    return ret;
 }
 
-/* Matches one of the words of "{a|b}" (pattern points after the brace) at the start of text; returns the text after
- * it, or NULL. In the table, a word precedes any word that is its prefix. */
-static const char *match_word(const char *pattern, const char *text)
+static errint_t match_all(struct efs_naming *naming, struct efs_error *err)
 {
-    while (*pattern != '}') {
-        size_t n = strcspn(pattern, "|}");
-        if (strncmp(pattern, text, n) == 0)
-            return text + n;
-        pattern += n + (pattern[n] == '|');
+    regex_t regex;
+    char why[256];
+
+    if (!naming->experts)
+        return match_names(naming, NULL, err);
+    int bad = regcomp(&regex, naming->experts, REG_EXTENDED);
+    if (bad) {
+        regerror(bad, &regex, why, sizeof(why));
+        return efs_fail(err, -EINVAL, "--experts '%s': %s", naming->experts, why);
     }
-    return NULL;
+    errint_t ret = regex.re_nsub >= 1
+                       ? match_names(naming, &regex, err)
+                       : efs_fail(err, -EINVAL,
+                                  "--experts '%s': has no group\nhint: ([0-9]+) for the layer, and for the expert if "
+                                  "each has its tensor",
+                                  naming->experts);
+    regfree(&regex);
+    return ret;
 }
 
-static bool match_pattern(const char *pattern, const char *text, struct match *match)
-{
-    while (*pattern) {
-        if (*pattern == '*')
-            return *text != '\0';
-        if (*pattern != '{') {
-            if (*pattern++ != *text++)
-                return false;
-            continue;
-        }
-        if (strncmp(pattern, "{L}", 3) == 0)
-            text = match_number(text, LAYER_MAX, &match->layer);
-        else if (strncmp(pattern, "{E}", 3) == 0)
-            text = match_number(text, EXPERT_MAX, &match->expert);
-        else
-            text = match_word(pattern + 1, text);
-        if (!text)
-            return false;
-        pattern = strchr(pattern, '}') + 1;
-    }
-    return *text == '\0';
-}
-
-static bool is_common_part(const char *part, size_t bytes)
-{
-    for (size_t i = 0; i < sizeof(common_parts) / sizeof(common_parts[0]); i++)
-        if (strlen(common_parts[i]) == bytes && memcmp(common_parts[i], part, bytes) == 0)
-            return true;
-    return false;
-}
-
-/* Converts a prefix to a stack: "model.encoder." to "encoder", "thinker.model." to "thinker". false: not usable in a
- * file name. */
-static bool stack_of(const char *prefix, size_t bytes, char stack[STACK_BYTES_MAX + 1])
-{
-    size_t used = 0;
-
-    while (bytes > 0) {
-        size_t part = (size_t)((const char *)memchr(prefix, '.', bytes) - prefix);
-        if (!is_common_part(prefix, part)) {
-            if (part == 0 || used + (used > 0) + part > STACK_BYTES_MAX)
-                return false;
-            if (used)
-                stack[used++] = '-';
-            for (size_t i = 0; i < part; i++) {
-                if (!isalnum((unsigned char)prefix[i]) && prefix[i] != '_')
-                    return false;
-                stack[used++] = prefix[i];
-            }
-        }
-        prefix += part + 1;
-        bytes -= part + 1;
-    }
-    stack[used] = '\0';
-    return true;
-}
-
-/* Finds the shortest prefix of whole parts (maybe none) after which a row matches the name, and the first such row. */
-static bool match_name(const char *name, struct match *match)
-{
-    for (const char *text = name; text; text = strchr(text, '.'), text = text ? text + 1 : NULL)
-        for (size_t i = 0; i < ROWS; i++) {
-            match->row = &table[i];
-            match->expert = 0;
-            if (match_pattern(table[i].pattern, text, match))
-                return stack_of(name, (size_t)(text - name), match->stack);
-        }
-    return false;
-}
-
-/* Whether a fused tensor can be split: at least two dimensions, and whole bytes per expert. */
-static bool can_split(const struct efs_source_tensor *tensor)
-{
-    const struct efs_dtype_info *info = efs_dtype_info(tensor->dtype);
-    uint64_t experts = tensor->shape[0], slice;
-
-    if (!info || tensor->dims < 2 || tensor->bytes == 0 || experts > FUSED_EXPERTS_MAX)
-        return false;
-    return efs_dtype_tensor_bytes(tensor->dtype, tensor->dims - 1, tensor->shape + 1, &slice) == 0 &&
-           tensor->bytes % experts == 0 && tensor->bytes / experts == slice;
-}
-
-/* The experts of one tensor (count 0: none, the tensor is dense), or one expert. */
-struct expert_range {
-    const struct row *row;
-    uint32_t stack; /* index into stacks */
-    uint32_t layer, expert, count;
-};
-
-struct naming {
-    struct efs_catalog *catalog;
-    struct expert_range *ranges; /* one per tensor */
-    char **stacks;
-    size_t stack_count, stack_capacity;
-    struct expert_range *experts; /* one per expert; has duplicates until sorted */
-    size_t expert_count, expert_capacity;
-    const struct row *first_row; /* the first row that any tensor matches */
-    uint32_t index;              /* file of the model's index; EFS_NONE: none */
-};
-
-/* The index of a stack, which is added if it is new. STACKS_MAX if there are too many. */
-static errint_t stack_index(struct naming *naming, const char *stack, uint32_t *index)
-{
-    for (*index = 0; *index < naming->stack_count; ++*index)
-        if (strcmp(naming->stacks[*index], stack) == 0)
-            return 0;
-    if (naming->stack_count == STACKS_MAX)
-        return 0;
-    errint_t ret = efs_source_grow((void **)&naming->stacks, naming->stack_count, &naming->stack_capacity,
-                                   sizeof(*naming->stacks));
-    if (ret < 0)
-        return ret;
-    naming->stacks[naming->stack_count] = strdup(stack);
-    if (!naming->stacks[naming->stack_count])
-        return -ENOMEM;
-    naming->stack_count++;
-    return 0;
-}
-
-/* Sets the class of one tensor and its experts. */
-static errint_t names_classify(struct naming *naming, struct efs_source_tensor *tensor,
-                               struct expert_range *expert_range)
-{
-    struct match match;
-
-    if (!match_name(tensor->name, &match) || (match.row->kind == ROW_FUSED && !can_split(tensor)))
-        return 0;
-    errint_t ret = stack_index(naming, match.stack, &expert_range->stack);
-    if (ret < 0 || expert_range->stack == STACKS_MAX)
-        return ret;
-    bool fused = match.row->kind == ROW_FUSED;
-    tensor->tensor_class = fused ? EFS_CLASS_FUSED : EFS_CLASS_EXPERT;
-    expert_range->layer = match.layer;
-    expert_range->expert = match.expert;
-    expert_range->count = fused ? (uint32_t)tensor->shape[0] : 1;
-    expert_range->row = match.row;
-    return 0;
-}
-
-static void make_dense(struct naming *naming, struct efs_source_tensor *tensor)
+static void make_dense(struct efs_naming *naming, struct efs_source_tensor *tensor)
 {
     tensor->tensor_class = EFS_CLASS_DENSE;
     naming->ranges[tensor - naming->catalog->tensors].count = 0;
 }
 
 /* Chooses the model that has experts; tensors of the other models become dense. */
-static errint_t choose_model(struct naming *naming)
+static errint_t choose_model(struct efs_naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
 
@@ -279,7 +105,7 @@ static int compare_names(const void *a, const void *b, void *arg)
 
 /* Chooses one of `count` tensors with the same name: the one in the file that the index has for the name, else the
  * first. */
-static size_t choose_duplicate(const struct naming *naming, json_t **map, struct efs_source_tensor *const *same,
+static size_t choose_duplicate(const struct efs_naming *naming, json_t **map, struct efs_source_tensor *const *same,
                                size_t count)
 {
     const struct efs_catalog *catalog = naming->catalog;
@@ -323,7 +149,7 @@ static errint_t mark_other_model(struct efs_catalog *catalog, const struct efs_s
 }
 
 /* The model's tensors (experts: only those of experts) sorted by name; the caller frees *sorted. */
-static errint_t sort_by_name(const struct naming *naming, bool experts, struct efs_source_tensor ***sorted,
+static errint_t sort_by_name(const struct efs_naming *naming, bool experts, struct efs_source_tensor ***sorted,
                              size_t *count)
 {
     struct efs_catalog *catalog = naming->catalog;
@@ -365,7 +191,7 @@ static errint_t drop_tensor(struct efs_catalog *catalog, struct efs_source_tenso
 
 /* Removes tensors that the model's index has in a different file, for example in an overlay that replaces part of
  * the base. */
-static errint_t drop_superseded(struct naming *naming)
+static errint_t drop_superseded(struct efs_naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
     struct efs_source_tensor **sorted;
@@ -391,7 +217,7 @@ static errint_t drop_superseded(struct naming *naming)
 }
 
 /* Without an index: keeps one expert tensor of each name; the other ones become dense. */
-static errint_t drop_duplicates(struct naming *naming)
+static errint_t drop_duplicates(struct efs_naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
     struct efs_source_tensor **sorted;
@@ -415,7 +241,7 @@ static errint_t drop_duplicates(struct naming *naming)
 
 static int compare_experts(const void *a, const void *b, void *arg)
 {
-    const struct expert_range *x = a, *y = b;
+    const struct efs_expert_range *x = a, *y = b;
     char *const *stacks = arg;
     int order = x->stack == y->stack ? 0 : strcmp(stacks[x->stack], stacks[y->stack]);
 
@@ -427,42 +253,40 @@ static int compare_experts(const void *a, const void *b, void *arg)
 }
 
 /* Collects the experts of all tensors, sorted, without duplicates. */
-static errint_t collect_experts(struct naming *naming)
+static errint_t collect_experts(struct efs_naming *naming)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < naming->catalog->tensor_count; i++) {
-        struct expert_range expert = naming->ranges[i];
-        if (expert.count && (!naming->first_row || expert.row < naming->first_row))
-            naming->first_row = expert.row;
+        struct efs_expert_range expert = naming->ranges[i];
         for (uint32_t left = expert.count; left > 0; left--, expert.expert++) {
-            errint_t ret = naming->expert_count < EXPERTS_MAX ? 0 : -E2BIG;
+            errint_t ret = naming->found_count < EXPERTS_MAX ? 0 : -E2BIG;
             if (ret == 0)
-                ret = efs_source_grow((void **)&naming->experts, naming->expert_count, &naming->expert_capacity,
-                                      sizeof(*naming->experts));
+                ret = efs_source_grow((void **)&naming->found, naming->found_count, &naming->found_capacity,
+                                      sizeof(*naming->found));
             if (ret < 0)
                 return ret;
-            naming->experts[naming->expert_count++] = expert;
+            naming->found[naming->found_count++] = expert;
         }
     }
-    if (naming->expert_count == 0)
+    if (naming->found_count == 0)
         return 0;
-    qsort_r(naming->experts, naming->expert_count, sizeof(*naming->experts), compare_experts, naming->stacks);
-    for (size_t i = 0; i < naming->expert_count; i++)
-        if (i == 0 || compare_experts(&naming->experts[count - 1], &naming->experts[i], naming->stacks))
-            naming->experts[count++] = naming->experts[i];
-    naming->expert_count = count;
+    qsort_r(naming->found, naming->found_count, sizeof(*naming->found), compare_experts, naming->stacks);
+    for (size_t i = 0; i < naming->found_count; i++)
+        if (i == 0 || compare_experts(&naming->found[count - 1], &naming->found[i], naming->stacks))
+            naming->found[count++] = naming->found[i];
+    naming->found_count = count;
     return 0;
 }
 
 /* Index of an expert in the sorted experts. */
-static uint32_t find_expert(const struct naming *naming, const struct expert_range *expert)
+static uint32_t find_expert(const struct efs_naming *naming, const struct efs_expert_range *expert)
 {
-    size_t low = 0, high = naming->expert_count;
+    size_t low = 0, high = naming->found_count;
 
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
-        if (compare_experts(&naming->experts[middle], expert, naming->stacks) <= 0)
+        if (compare_experts(&naming->found[middle], expert, naming->stacks) <= 0)
             low = middle;
         else
             high = middle;
@@ -470,42 +294,87 @@ static uint32_t find_expert(const struct naming *naming, const struct expert_ran
     return (uint32_t)low;
 }
 
-static errint_t fill_catalog(const struct naming *naming)
+/* Text of the report: the architecture of the model, else the family by names of its tensors. */
+static const char *family_of(const struct efs_naming *naming)
+{
+    const struct efs_catalog *catalog = naming->catalog;
+    const struct efs_expert_range *first = NULL;
+    const struct efs_source_facts *facts = NULL;
+
+    for (size_t i = 0; i < catalog->tensor_count; i++) {
+        const struct efs_expert_range *range = &naming->ranges[i];
+        const struct efs_source_file *file = &catalog->files[catalog->tensors[i].file];
+        bool better = range->count && (!first || range->rank < first->rank);
+        if (better || (!first && !facts && !file->other_model))
+            facts = naming->facts[catalog->tensors[i].file];
+        first = better ? range : first;
+    }
+    return facts && facts->architecture[0] ? facts->architecture : first ? first->family : "dense";
+}
+
+/* Gives a tensor with rows of all experts the number of experts as its first dimension. */
+static void split_rows(struct efs_source_tensor *tensor, uint32_t count)
+{
+    memmove(tensor->shape + 1, tensor->shape, tensor->dims * sizeof(tensor->shape[0]));
+    tensor->shape[0] = count;
+    tensor->shape[1] /= count;
+    tensor->dims++;
+}
+
+static errint_t fill_catalog(const struct efs_naming *naming)
 {
     struct efs_catalog *catalog = naming->catalog;
 
-    catalog->family = strdup(naming->first_row ? naming->first_row->family : "dense");
+    catalog->family = strdup(family_of(naming));
     if (!catalog->family)
         return -ENOMEM;
-    if (naming->expert_count == 0)
+    if (naming->found_count == 0)
         return 0;
-    catalog->experts = efs_sys_calloc(naming->expert_count, sizeof(*catalog->experts));
+    catalog->experts = efs_sys_calloc(naming->found_count, sizeof(*catalog->experts));
     if (!catalog->experts)
         return -ENOMEM;
-    for (size_t i = 0; i < naming->expert_count; i++) {
-        const struct expert_range *expert = &naming->experts[i];
+    for (size_t i = 0; i < naming->found_count; i++) {
+        const struct efs_expert_range *expert = &naming->found[i];
         char *stack = strdup(naming->stacks[expert->stack]);
         if (!stack)
             return -ENOMEM;
         catalog->experts[catalog->expert_count++] =
             (struct efs_source_expert){.stack = stack, .layer = expert->layer, .expert = expert->expert};
     }
-    for (size_t i = 0; i < catalog->tensor_count; i++)
+    for (size_t i = 0; i < catalog->tensor_count; i++) {
         if (naming->ranges[i].count)
             catalog->tensors[i].expert_first = find_expert(naming, &naming->ranges[i]);
+        if (naming->ranges[i].count && naming->ranges[i].rows)
+            split_rows(&catalog->tensors[i], naming->ranges[i].count);
+    }
     return 0;
 }
 
-errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *err)
+static errint_t find_facts(struct efs_naming *naming)
 {
-    struct naming naming = {.catalog = catalog, .index = EFS_NONE};
+    struct efs_catalog *catalog = naming->catalog;
     errint_t ret = 0;
 
+    naming->facts = efs_sys_calloc(catalog->file_count + 1, sizeof(struct efs_source_facts *));
+    if (!naming->facts)
+        return -ENOMEM;
+    for (uint32_t f = 0; ret == 0 && f < catalog->file_count; f++)
+        if (catalog->files[f].has_tensors)
+            ret = efs_source_facts(catalog, f, &naming->facts[f]);
+    return ret;
+}
+
+errint_t efs_source_name_experts(struct efs_catalog *catalog, const char *experts, struct efs_error *err)
+{
+    struct efs_naming naming = {.catalog = catalog, .experts = experts, .index = EFS_NONE};
+    struct efs_error why = {""};
+
     naming.ranges = efs_sys_calloc(catalog->tensor_count + 1, sizeof(*naming.ranges));
-    if (!naming.ranges)
-        ret = -ENOMEM;
-    for (size_t i = 0; ret == 0 && i < catalog->tensor_count; i++)
-        ret = names_classify(&naming, &catalog->tensors[i], &naming.ranges[i]);
+    errint_t ret = naming.ranges ? find_facts(&naming) : -ENOMEM;
+    if (ret == 0)
+        ret = match_all(&naming, &why);
+    if (ret == 0)
+        ret = efs_naming_by_count(&naming);
     if (ret == 0)
         ret = choose_model(&naming);
     if (ret == 0 && catalog->tensor_count)
@@ -514,12 +383,15 @@ errint_t efs_source_name_experts(struct efs_catalog *catalog, struct efs_error *
         ret = collect_experts(&naming);
     if (ret == 0)
         ret = fill_catalog(&naming);
-    if (ret < 0)
+    if (ret < 0 && why.text[0])
+        efs_fail(err, ret, "%s", why.text);
+    else if (ret < 0)
         efs_fail(err, ret, "%s: %s", catalog->root, ret == -E2BIG ? "too many experts" : "out of memory");
     for (size_t i = 0; i < naming.stack_count; i++)
         free(naming.stacks[i]);
     free(naming.stacks);
-    free(naming.experts);
+    free(naming.found);
+    free(naming.facts);
     free(naming.ranges);
     return ret;
 }

@@ -8,7 +8,7 @@
  * between tensors and any order of tensors are accepted (as by the package), and also nested arrays and unknown types,
  * whose bytes are stored unparsed. Each file of a split model is parsed separately.
  */
-#include "source.h"
+#include "gguf_cursor.h"
 
 #include "dtype.h"
 #include "sys.h"
@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +25,8 @@
 #define VERSION_MAX 3u
 #define ALIGNMENT_DEFAULT 32u
 #define ALIGNMENT_KEY "general.alignment"
+#define ARCHITECTURE_KEY "general.architecture"
+#define EXPERTS_KEY_END ".expert_count" /* after the architecture */
 #define METADATA_MAX 1000000u
 #define KEY_BYTES_MAX 65535u /* limit of the specification */
 #define ARRAY_DEPTH_MAX 8u   /* nesting limit; the specification has none */
@@ -37,144 +38,6 @@
 enum { VALUE_U32 = 4, VALUE_STRING = 8, VALUE_ARRAY = 9, VALUE_TYPES = 13 };
 static const uint8_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* ---- a buffered reader: little-endian, front to back, never past the end of the file ---- */
-
-#define CURSOR_WINDOW (64u << 10)
-
-struct cursor {
-    const struct efs_source_input *in;
-    struct efs_error *err;
-    uint64_t offset; /* of the next byte; <= in->bytes */
-    uint64_t window_offset;
-    size_t window_bytes;
-    uint8_t *window; /* owned */
-    bool cut;        /* the file ends before data that it describes */
-    /* The part being read, for messages: "tensor 5 at offset 4000". */
-    const char *part;
-    uint64_t part_number, part_offset;
-};
-
-#define CURSOR_ONLY UINT64_MAX /* the part is unique: no number */
-
-static errint_t cursor_open(struct cursor *cursor, const struct efs_source_input *in, struct efs_error *err)
-{
-    *cursor = (struct cursor){.in = in, .err = err, .part = "header", .part_number = CURSOR_ONLY};
-    cursor->window = efs_sys_malloc(CURSOR_WINDOW);
-    return cursor->window ? 0 : efs_fail(err, -ENOMEM, "%s: out of memory", in->path);
-}
-
-static void cursor_close(struct cursor *cursor)
-{
-    free(cursor->window);
-    cursor->window = NULL;
-}
-
-/* Sets the part that starts at the current offset, and its number, for messages. */
-static void cursor_part(struct cursor *cursor, const char *part, uint64_t number)
-{
-    cursor->part = part;
-    cursor->part_number = number;
-    cursor->part_offset = cursor->offset;
-}
-
-/* Returns -EUCLEAN with the message "FILE: PART NUMBER at offset OFFSET: REASON". */
-__attribute__((format(printf, 2, 3))) static errint_t cursor_fail(const struct cursor *cursor, const char *format, ...)
-{
-    char reason[512], number[24] = "";
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(reason, sizeof(reason), format, args);
-    va_end(args);
-    if (cursor->part_number != CURSOR_ONLY)
-        snprintf(number, sizeof(number), " %" PRIu64, cursor->part_number);
-    return efs_fail(cursor->err, -EUCLEAN, "%s: %s%s at offset %" PRIu64 ": %s", cursor->in->path, cursor->part, number,
-                    cursor->part_offset, reason);
-}
-
-static uint64_t cursor_left(const struct cursor *cursor)
-{
-    return cursor->in->bytes - cursor->offset;
-}
-
-static errint_t check_left(struct cursor *cursor, uint64_t bytes)
-{
-    if (bytes <= cursor_left(cursor))
-        return 0;
-    cursor->cut = true;
-    return cursor_fail(cursor,
-                       "%" PRIu64 " bytes at offset %" PRIu64 " are past the end of the file (%" PRIu64 " bytes)",
-                       bytes, cursor->offset, cursor->in->bytes);
-}
-
-/* Ensures that the next `bytes` bytes (<= CURSOR_WINDOW) are in the window. */
-static errint_t fill_window(struct cursor *cursor, size_t bytes)
-{
-    uint64_t end = cursor->window_offset + cursor->window_bytes;
-
-    if (cursor->offset >= cursor->window_offset && cursor->offset <= end && bytes <= end - cursor->offset)
-        return 0;
-    uint64_t left = cursor_left(cursor);
-    cursor->window_bytes = left < CURSOR_WINDOW ? (size_t)left : CURSOR_WINDOW;
-    cursor->window_offset = cursor->offset;
-    errint_t ret = efs_source_read(cursor->in, cursor->offset, cursor->window, cursor->window_bytes, cursor->err);
-    if (ret < 0)
-        cursor->window_bytes = 0;
-    return ret;
-}
-
-static errint_t cursor_read(struct cursor *cursor, void *dst, size_t bytes)
-{
-    uint8_t *to = dst;
-
-    errint_t ret = check_left(cursor, bytes);
-    while (ret == 0 && bytes > 0) {
-        size_t step = bytes < CURSOR_WINDOW ? bytes : CURSOR_WINDOW;
-        ret = fill_window(cursor, step);
-        if (ret < 0)
-            return ret;
-        memcpy(to, cursor->window + (cursor->offset - cursor->window_offset), step);
-        to += step;
-        bytes -= step;
-        cursor->offset += step;
-    }
-    return ret;
-}
-
-static errint_t cursor_skip(struct cursor *cursor, uint64_t bytes)
-{
-    errint_t ret = check_left(cursor, bytes);
-
-    if (ret == 0)
-        cursor->offset += bytes;
-    return ret;
-}
-
-static errint_t read_number(struct cursor *cursor, unsigned bytes, uint64_t *value)
-{
-    uint8_t raw[8];
-
-    *value = 0;
-    errint_t ret = cursor_read(cursor, raw, bytes);
-    for (unsigned i = 0; ret == 0 && i < bytes; i++)
-        *value |= (uint64_t)raw[i] << (8 * i);
-    return ret;
-}
-
-static errint_t cursor_u32(struct cursor *cursor, uint32_t *value)
-{
-    uint64_t wide;
-    errint_t ret = read_number(cursor, 4, &wide);
-
-    *value = (uint32_t)wide;
-    return ret;
-}
-
-static errint_t cursor_u64(struct cursor *cursor, uint64_t *value)
-{
-    return read_number(cursor, 8, value);
-}
-
 /* ---- the header ---- */
 
 struct header {
@@ -183,50 +46,50 @@ struct header {
     uint64_t data_offset, data_bytes;
 };
 
-static errint_t read_header(struct cursor *cursor, struct header *header)
+static errint_t read_header(struct efs_gguf_cursor *cursor, struct header *header)
 {
     uint8_t magic[4];
     uint32_t version;
     errint_t ret;
 
-    cursor_part(cursor, "header", CURSOR_ONLY);
-    if ((ret = cursor_read(cursor, magic, sizeof(magic))) < 0)
+    efs_gguf_part(cursor, "header", EFS_GGUF_ONLY);
+    if ((ret = efs_gguf_read(cursor, magic, sizeof(magic))) < 0)
         return ret;
     if (memcmp(magic, "GGUF", sizeof(magic)) != 0)
-        return cursor_fail(cursor, "it does not begin with \"GGUF\"");
-    if ((ret = cursor_u32(cursor, &version)) < 0)
+        return efs_gguf_fail(cursor, "it does not begin with \"GGUF\"");
+    if ((ret = efs_gguf_u32(cursor, &version)) < 0)
         return ret;
     if (version != 0 && (version & 0xFFFF) == 0)
-        return cursor_fail(cursor, "the file is big-endian; only little-endian files are read");
+        return efs_gguf_fail(cursor, "the file is big-endian; only little-endian files are read");
     if (version < VERSION_MIN || version > VERSION_MAX)
-        return cursor_fail(cursor, "GGUF version %" PRIu32 "; versions %u to %u are read", version, VERSION_MIN,
-                           VERSION_MAX);
-    if ((ret = cursor_u64(cursor, &header->tensors)) < 0 || (ret = cursor_u64(cursor, &header->metadata)) < 0)
+        return efs_gguf_fail(cursor, "GGUF version %" PRIu32 "; versions %u to %u are read", version, VERSION_MIN,
+                             VERSION_MAX);
+    if ((ret = efs_gguf_u64(cursor, &header->tensors)) < 0 || (ret = efs_gguf_u64(cursor, &header->metadata)) < 0)
         return ret;
     cursor->cut = header->metadata <= METADATA_MAX && header->tensors <= UINT32_MAX;
-    if (header->metadata > METADATA_MAX || header->metadata > cursor_left(cursor) / METADATA_BYTES_MIN)
-        return cursor_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold", header->metadata);
-    if (header->tensors > cursor_left(cursor) / TENSOR_BYTES_MIN)
-        return cursor_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
+    if (header->metadata > METADATA_MAX || header->metadata > efs_gguf_left(cursor) / METADATA_BYTES_MIN)
+        return efs_gguf_fail(cursor, "%" PRIu64 " metadata entries are more than the file can hold", header->metadata);
+    if (header->tensors > efs_gguf_left(cursor) / TENSOR_BYTES_MIN)
+        return efs_gguf_fail(cursor, "%" PRIu64 " tensors are more than the file can hold", header->tensors);
     cursor->cut = false;
     return 0;
 }
 
 /* Reads a string of at most max bytes and terminates it; the caller frees *text. */
-static errint_t read_string(struct cursor *cursor, uint32_t max, char **text, size_t *bytes)
+static errint_t read_string(struct efs_gguf_cursor *cursor, uint32_t max, char **text, size_t *bytes)
 {
     uint64_t length;
 
     *text = NULL;
-    errint_t ret = cursor_u64(cursor, &length);
+    errint_t ret = efs_gguf_u64(cursor, &length);
     if (ret < 0)
         return ret;
     if (length > max)
-        return cursor_fail(cursor, "its name has %" PRIu64 " bytes; %" PRIu32 " are the most", length, max);
+        return efs_gguf_fail(cursor, "its name has %" PRIu64 " bytes; %" PRIu32 " are the most", length, max);
     char *copy = efs_sys_malloc((size_t)length + 1);
     if (!copy)
         return efs_fail(cursor->err, -ENOMEM, "%s: out of memory", cursor->in->path);
-    ret = cursor_read(cursor, copy, (size_t)length);
+    ret = efs_gguf_read(cursor, copy, (size_t)length);
     if (ret < 0) {
         free(copy);
         return ret;
@@ -237,55 +100,55 @@ static errint_t read_string(struct cursor *cursor, uint32_t max, char **text, si
     return 0;
 }
 
-static errint_t skip_value(struct cursor *cursor, uint32_t type, unsigned depth);
+static errint_t skip_value(struct efs_gguf_cursor *cursor, uint32_t type, unsigned depth);
 
-static errint_t skip_array(struct cursor *cursor, unsigned depth)
+static errint_t skip_array(struct efs_gguf_cursor *cursor, unsigned depth)
 {
     uint32_t type;
     uint64_t count;
     errint_t ret;
 
     if (depth == ARRAY_DEPTH_MAX)
-        return cursor_fail(cursor, "more than %u arrays in each other", ARRAY_DEPTH_MAX);
-    if ((ret = cursor_u32(cursor, &type)) < 0 || (ret = cursor_u64(cursor, &count)) < 0)
+        return efs_gguf_fail(cursor, "more than %u arrays in each other", ARRAY_DEPTH_MAX);
+    if ((ret = efs_gguf_u32(cursor, &type)) < 0 || (ret = efs_gguf_u64(cursor, &count)) < 0)
         return ret;
     if (type >= VALUE_TYPES)
-        return cursor_fail(cursor, "an array of the unknown type %" PRIu32, type);
+        return efs_gguf_fail(cursor, "an array of the unknown type %" PRIu32, type);
     /* Every element takes at least one byte: bounds the loop and the product. */
     uint64_t each = value_bytes[type] ? value_bytes[type] : 8;
-    if (count > cursor_left(cursor) / each) {
+    if (count > efs_gguf_left(cursor) / each) {
         cursor->cut = true;
-        return cursor_fail(cursor, "an array of %" PRIu64 " elements is past the end of the file", count);
+        return efs_gguf_fail(cursor, "an array of %" PRIu64 " elements is past the end of the file", count);
     }
     if (value_bytes[type])
-        return cursor_skip(cursor, count * each);
+        return efs_gguf_skip(cursor, count * each);
     for (uint64_t i = 0; ret == 0 && i < count; i++)
         ret = skip_value(cursor, type, depth + 1);
     return ret;
 }
 
-static errint_t skip_value(struct cursor *cursor, uint32_t type, unsigned depth)
+static errint_t skip_value(struct efs_gguf_cursor *cursor, uint32_t type, unsigned depth)
 {
     uint64_t length;
     errint_t ret;
 
     if (type >= VALUE_TYPES)
-        return cursor_fail(cursor, "a value of the unknown type %" PRIu32, type);
+        return efs_gguf_fail(cursor, "a value of the unknown type %" PRIu32, type);
     if (type == VALUE_ARRAY)
         return skip_array(cursor, depth);
     if (type != VALUE_STRING)
-        return cursor_skip(cursor, value_bytes[type]);
-    ret = cursor_u64(cursor, &length);
-    return ret < 0 ? ret : cursor_skip(cursor, length);
+        return efs_gguf_skip(cursor, value_bytes[type]);
+    ret = efs_gguf_u64(cursor, &length);
+    return ret < 0 ? ret : efs_gguf_skip(cursor, length);
 }
 
-static errint_t read_alignment(struct cursor *cursor, uint32_t type, uint32_t *alignment)
+static errint_t read_alignment(struct efs_gguf_cursor *cursor, uint32_t type, uint32_t *alignment)
 {
     if (type != VALUE_U32)
-        return cursor_fail(cursor, ALIGNMENT_KEY " is of type %" PRIu32 "; %d (UINT32) is right", type, VALUE_U32);
-    errint_t ret = cursor_u32(cursor, alignment);
+        return efs_gguf_fail(cursor, ALIGNMENT_KEY " is of type %" PRIu32 "; %d (UINT32) is right", type, VALUE_U32);
+    errint_t ret = efs_gguf_u32(cursor, alignment);
     if (ret == 0 && (*alignment == 0 || (*alignment & (*alignment - 1))))
-        ret = cursor_fail(cursor, ALIGNMENT_KEY " %" PRIu32 " is not a power of two", *alignment);
+        ret = efs_gguf_fail(cursor, ALIGNMENT_KEY " %" PRIu32 " is not a power of two", *alignment);
     return ret;
 }
 
@@ -297,7 +160,7 @@ static int compare_hashes(const void *a, const void *b)
 }
 
 /* Rejects duplicate keys. Compares hashes, so that a hostile file's metadata cannot exhaust memory. */
-static errint_t check_keys(const struct cursor *cursor, uint64_t *hashes, size_t count)
+static errint_t check_keys(const struct efs_gguf_cursor *cursor, uint64_t *hashes, size_t count)
 {
     qsort(hashes, count, sizeof(*hashes), compare_hashes);
     for (size_t i = 1; i < count; i++)
@@ -306,7 +169,61 @@ static errint_t check_keys(const struct cursor *cursor, uint64_t *hashes, size_t
     return 0;
 }
 
-static errint_t read_metadata(struct cursor *cursor, struct header *header)
+static errint_t read_architecture(struct efs_gguf_cursor *cursor, struct efs_source_facts *facts)
+{
+    uint64_t bytes;
+    char text[sizeof(facts->architecture)];
+
+    errint_t ret = efs_gguf_u64(cursor, &bytes);
+    if (ret < 0 || bytes >= sizeof(text))
+        return ret < 0 ? ret : efs_gguf_skip(cursor, bytes);
+    ret = efs_gguf_read(cursor, text, (size_t)bytes);
+    if (ret == 0)
+        efs_source_set_architecture(facts, text, (size_t)bytes);
+    return ret;
+}
+
+static errint_t read_expert_count(struct efs_gguf_cursor *cursor, struct efs_source_facts *facts)
+{
+    uint32_t count;
+    errint_t ret = efs_gguf_u32(cursor, &count);
+
+    if (ret == 0)
+        efs_source_add_count(facts, count);
+    return ret;
+}
+
+static bool key_is(const char *key, size_t bytes, const char *wanted)
+{
+    return bytes == strlen(wanted) && memcmp(key, wanted, bytes) == 0;
+}
+
+static bool key_ends(const char *key, size_t bytes, const char *end)
+{
+    size_t end_bytes = strlen(end);
+
+    return bytes > end_bytes && memcmp(key + bytes - end_bytes, end, end_bytes) == 0;
+}
+
+/* Reads the value of a metadata entry, or skips it. */
+static errint_t read_value(struct efs_gguf_cursor *cursor, const char *key, size_t key_bytes, struct header *header,
+                           struct efs_source_facts *facts)
+{
+    uint32_t type;
+    errint_t ret = efs_gguf_u32(cursor, &type);
+
+    if (ret < 0)
+        return ret;
+    if (key_is(key, key_bytes, ALIGNMENT_KEY))
+        return read_alignment(cursor, type, &header->alignment);
+    if (type == VALUE_STRING && key_is(key, key_bytes, ARCHITECTURE_KEY))
+        return read_architecture(cursor, facts);
+    if (type == VALUE_U32 && key_ends(key, key_bytes, EXPERTS_KEY_END))
+        return read_expert_count(cursor, facts);
+    return skip_value(cursor, type, 0);
+}
+
+static errint_t read_metadata(struct efs_gguf_cursor *cursor, struct header *header, struct efs_source_facts *facts)
 {
     errint_t ret = 0;
 
@@ -317,16 +234,12 @@ static errint_t read_metadata(struct cursor *cursor, struct header *header)
     for (uint64_t i = 0; ret == 0 && i < header->metadata; i++) {
         char *key;
         size_t key_bytes;
-        uint32_t type;
 
-        cursor_part(cursor, "metadata entry", i);
+        efs_gguf_part(cursor, "metadata entry", i);
         if ((ret = read_string(cursor, KEY_BYTES_MAX, &key, &key_bytes)) < 0)
             break;
         hashes[i] = XXH3_64bits(key, key_bytes);
-        if ((ret = cursor_u32(cursor, &type)) == 0)
-            ret = key_bytes == strlen(ALIGNMENT_KEY) && memcmp(key, ALIGNMENT_KEY, key_bytes) == 0
-                      ? read_alignment(cursor, type, &header->alignment)
-                      : skip_value(cursor, type, 0);
+        ret = read_value(cursor, key, key_bytes, header, facts);
         free(key);
     }
     if (ret == 0)
@@ -337,7 +250,7 @@ static errint_t read_metadata(struct cursor *cursor, struct header *header)
 
 /* Reads a tensor's name, dimensions, type and offset from the start of the data. The caller frees the name, also on
  * failure. */
-static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry, uint64_t *offset)
+static errint_t read_info(struct efs_gguf_cursor *cursor, struct efs_source_entry *entry, uint64_t *offset)
 {
     struct efs_source_tensor *tensor = &entry->tensor;
     size_t name_bytes;
@@ -347,17 +260,17 @@ static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry,
     if ((ret = read_string(cursor, EFS_SOURCE_MAX_NAME, &tensor->name, &name_bytes)) < 0)
         return ret;
     if (!efs_utf8_text(tensor->name, name_bytes))
-        return cursor_fail(cursor, "its name is not UTF-8 text");
-    if ((ret = cursor_u32(cursor, &tensor->dims)) < 0)
+        return efs_gguf_fail(cursor, "its name is not UTF-8 text");
+    if ((ret = efs_gguf_u32(cursor, &tensor->dims)) < 0)
         return ret;
     if (tensor->dims > EFS_MAX_DIMS)
-        return cursor_fail(cursor, "\"%.200s\" has %" PRIu32 " dimensions; %d are the most", tensor->name, tensor->dims,
-                           EFS_MAX_DIMS);
+        return efs_gguf_fail(cursor, "\"%.200s\" has %" PRIu32 " dimensions; %d are the most", tensor->name,
+                             tensor->dims, EFS_MAX_DIMS);
     /* GGUF stores the fastest dimension first. */
     for (uint32_t i = tensor->dims; i-- > 0;)
-        if ((ret = cursor_u64(cursor, &tensor->shape[i])) < 0)
+        if ((ret = efs_gguf_u64(cursor, &tensor->shape[i])) < 0)
             return ret;
-    if ((ret = cursor_u32(cursor, &type)) < 0 || (ret = cursor_u64(cursor, offset)) < 0)
+    if ((ret = efs_gguf_u32(cursor, &type)) < 0 || (ret = efs_gguf_u64(cursor, offset)) < 0)
         return ret;
     tensor->dtype = efs_dtype_from_ggml(type);
     entry->known = tensor->dtype != EFS_DTYPE_NONE;
@@ -368,15 +281,15 @@ static errint_t read_info(struct cursor *cursor, struct efs_source_entry *entry,
     }
     ret = efs_dtype_tensor_bytes(tensor->dtype, tensor->dims, tensor->shape, &tensor->bytes);
     if (ret == -EOVERFLOW)
-        return cursor_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);
+        return efs_gguf_fail(cursor, "the dimensions of \"%.200s\" multiply to more than 64 bits hold", tensor->name);
     if (ret < 0)
-        return cursor_fail(cursor, "the rows of \"%.200s\" are not a whole number of %s blocks", tensor->name,
-                           efs_dtype_name(tensor->dtype));
+        return efs_gguf_fail(cursor, "the rows of \"%.200s\" are not a whole number of %s blocks", tensor->name,
+                             efs_dtype_name(tensor->dtype));
     return 0;
 }
 
 /* Reads the descriptions of all tensors. Offsets remain relative until the end of the descriptions is known. */
-static errint_t read_infos(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
+static errint_t read_infos(struct efs_gguf_cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
     errint_t ret = 0;
 
@@ -384,11 +297,11 @@ static errint_t read_infos(struct cursor *cursor, const struct header *header, s
         struct efs_source_entry entry = {
             .tensor = {.file = cursor->in->file, .tensor_class = EFS_CLASS_DENSE},
         };
-        cursor_part(cursor, "tensor", i);
+        efs_gguf_part(cursor, "tensor", i);
         ret = read_info(cursor, &entry, &entry.tensor.offset);
         if (ret == 0 && entry.tensor.offset % header->alignment)
-            ret = cursor_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is not a multiple of the alignment, %" PRIu32,
-                              entry.tensor.offset, entry.tensor.name, header->alignment);
+            ret = efs_gguf_fail(cursor, "offset %" PRIu64 " of \"%.200s\" is not a multiple of the alignment, %" PRIu32,
+                                entry.tensor.offset, entry.tensor.name, header->alignment);
         if (ret < 0) {
             free(entry.tensor.name);
             break;
@@ -405,7 +318,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static errint_t check_names(const struct cursor *cursor, const struct efs_source_list *list)
+static errint_t check_names(const struct efs_gguf_cursor *cursor, const struct efs_source_list *list)
 {
     errint_t ret = 0;
 
@@ -417,18 +330,19 @@ static errint_t check_names(const struct cursor *cursor, const struct efs_source
     qsort(names, list->count, sizeof(char *), compare_names);
     for (size_t i = 1; ret == 0 && i < list->count; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            ret = cursor_fail(cursor, "two tensors are called \"%.200s\"", names[i]);
+            ret = efs_gguf_fail(cursor, "two tensors are called \"%.200s\"", names[i]);
     free(names);
     return ret;
 }
 
 /* The data ends before the end of a tensor. */
-static errint_t fail_cut(const struct cursor *cursor, const struct header *header, const struct efs_source_list *list)
+static errint_t fail_cut(const struct efs_gguf_cursor *cursor, const struct header *header,
+                         const struct efs_source_list *list)
 {
     uint64_t end, needed = header->data_bytes;
 
     if (header->data_bytes == 0)
-        return cursor_fail(cursor, "\"%.200s\" is past the data (0 bytes)", list->entries[0].tensor.name);
+        return efs_gguf_fail(cursor, "\"%.200s\" is past the data (0 bytes)", list->entries[0].tensor.name);
     for (size_t i = 0; i < list->count; i++) {
         const struct efs_source_tensor *tensor = &list->entries[i].tensor;
         if (__builtin_add_overflow(tensor->offset, list->entries[i].known ? tensor->bytes : 0, &end))
@@ -442,7 +356,7 @@ static errint_t fail_cut(const struct cursor *cursor, const struct header *heade
 
 /* Checks that each tensor is inside the data and after the previous one, and makes offsets relative to the file. A
  * tensor of unknown type extends to the next one. */
-static errint_t place_tensors(struct cursor *cursor, const struct header *header, struct efs_source_list *list)
+static errint_t place_tensors(struct efs_gguf_cursor *cursor, const struct header *header, struct efs_source_list *list)
 {
     cursor->cut = header->data_bytes > 0; /* without data the file is metadata only, not truncated */
     efs_source_list_sort(list);
@@ -457,7 +371,7 @@ static errint_t place_tensors(struct cursor *cursor, const struct header *header
             return fail_cut(cursor, header, list);
         if (next && tensor->bytes > next->offset - tensor->offset) {
             cursor->cut = false;
-            return cursor_fail(
+            return efs_gguf_fail(
                 cursor, "\"%.200s\", %" PRIu64 " bytes at %" PRIu64 " of the data, overlaps \"%.200s\" at %" PRIu64,
                 tensor->name, tensor->bytes, tensor->offset, next->name, next->offset);
         }
@@ -468,7 +382,7 @@ static errint_t place_tensors(struct cursor *cursor, const struct header *header
 }
 
 /* Sets the start of the data: after the descriptions, aligned. It may be past the end of a file without tensors. */
-static errint_t find_data(struct cursor *cursor, struct header *header)
+static errint_t find_data(struct efs_gguf_cursor *cursor, struct header *header)
 {
     uint64_t mask = (uint64_t)header->alignment - 1;
 
@@ -479,20 +393,20 @@ static errint_t find_data(struct cursor *cursor, struct header *header)
                         cursor->in->path, header->data_offset, cursor->in->bytes);
     header->data_bytes = header->tensors > 0 ? cursor->in->bytes - header->data_offset : 0;
     cursor->offset = header->tensors > 0 ? header->data_offset : cursor->offset;
-    cursor_part(cursor, "data", CURSOR_ONLY);
+    efs_gguf_part(cursor, "data", EFS_GGUF_ONLY);
     return 0;
 }
 
 errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_list *list, struct efs_error *err)
 {
-    struct cursor cursor;
+    struct efs_gguf_cursor cursor;
     struct header header = {0};
 
-    errint_t ret = cursor_open(&cursor, in, err);
+    errint_t ret = efs_gguf_open(&cursor, in, err);
     if (ret == 0)
         ret = read_header(&cursor, &header);
     if (ret == 0)
-        ret = read_metadata(&cursor, &header);
+        ret = read_metadata(&cursor, &header, &list->facts);
     if (ret == 0)
         ret = efs_source_list_room(list, header.tensors, in->path, err);
     if (ret == 0)
@@ -504,6 +418,6 @@ errint_t efs_source_gguf(const struct efs_source_input *in, struct efs_source_li
     if (ret == 0)
         ret = place_tensors(&cursor, &header, list);
     list->cut = cursor.cut;
-    cursor_close(&cursor);
+    efs_gguf_close(&cursor);
     return ret;
 }

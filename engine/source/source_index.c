@@ -62,26 +62,26 @@ static errint_t index_read(const struct efs_catalog *catalog, const struct efs_s
     return ret;
 }
 
-/* The parsed JSON of an index; NULL: failed, with the reason in why. */
-static json_t *index_json(const struct efs_catalog *catalog, const struct efs_source_file *index, struct efs_error *why)
+json_t *efs_source_json(const struct efs_catalog *catalog, const struct efs_source_file *file, uint32_t max,
+                        struct efs_error *why)
 {
     char *text = NULL;
     json_t *root = NULL;
     size_t values = 0;
 
-    if (index->bytes > INDEX_BYTES_MAX) {
-        efs_fail(why, -E2BIG, "%llu bytes; %u are the most", (unsigned long long)index->bytes, INDEX_BYTES_MAX);
+    if (file->bytes > max) {
+        efs_fail(why, -E2BIG, "%llu bytes; %u are the most", (unsigned long long)file->bytes, max);
         return NULL;
     }
-    errint_t ret = index_read(catalog, index, &text);
-    for (uint64_t i = 0; ret == 0 && i < index->bytes; i++)
+    errint_t ret = index_read(catalog, file, &text);
+    for (uint64_t i = 0; ret == 0 && i < file->bytes; i++)
         values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (ret < 0)
         efs_fail(why, ret, "%s", strerror(-ret));
     else if (values > INDEX_VALUES_MAX)
         efs_fail(why, -E2BIG, "%zu values; %u are the most", values, INDEX_VALUES_MAX);
     else
-        root = efs_json_python(text, index->bytes, why);
+        root = efs_json_python(text, file->bytes, why);
     free(text);
     return root;
 }
@@ -89,7 +89,7 @@ static json_t *index_json(const struct efs_catalog *catalog, const struct efs_so
 json_t *efs_source_index_map(const struct efs_catalog *catalog, const struct efs_source_file *index,
                              struct efs_error *why)
 {
-    json_t *root = index_json(catalog, index, why), *map = json_object_get(root, "weight_map");
+    json_t *root = efs_source_json(catalog, index, INDEX_BYTES_MAX, why), *map = json_object_get(root, "weight_map");
     const char *tensor;
     json_t *file;
 

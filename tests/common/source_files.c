@@ -149,7 +149,7 @@ static void check_order(const struct efs_catalog *catalog)
 void sf_accept(const char *directory, struct efs_catalog *catalog)
 {
     struct efs_error err = {""};
-    errint_t ret = efs_catalog_read(directory, catalog, &err);
+    errint_t ret = efs_catalog_read(directory, NULL, catalog, &err);
 
     if (ret < 0)
         fail_msg("refused (%d): %s", ret, err.text);

@@ -1,255 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which expert a tensor belongs to, by its name: every family of the table, two layers, several experts, and dense
- * tensors. */
+/* Which expert a tensor belongs to: stacks, names that only resemble those of experts, several models in one directory.
+ * test_families has the names of each family. */
 #include "test.h"
-#include "source_files.h"
-
-/* A checkpoint of U8 tensors by name and shape, written as one safetensors file. */
-struct model {
-    struct sf_bytes header;
-    size_t data_bytes;
-};
-
-static void add(struct model *model, const char *name, unsigned dims, const uint64_t *shape)
-{
-    char text[256];
-    size_t bytes = 1;
-
-    snprintf(text, sizeof(text), "%s\"%s\":{\"dtype\":\"U8\",\"shape\":[", model->header.count ? "," : "{", name);
-    sf_put(&model->header, text, strlen(text));
-    for (unsigned i = 0; i < dims; i++) {
-        snprintf(text, sizeof(text), "%s%llu", i ? "," : "", (unsigned long long)shape[i]);
-        sf_put(&model->header, text, strlen(text));
-        bytes *= shape[i];
-    }
-    snprintf(text, sizeof(text), "],\"data_offsets\":[%zu,%zu]}", model->data_bytes, model->data_bytes + bytes);
-    sf_put(&model->header, text, strlen(text));
-    model->data_bytes += bytes;
-}
-
-/* Adds a tensor of shape [first, 2, 3]; its name is formatted as by printf(3). */
-static void add_of(struct model *model, uint64_t first, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add_of(struct model *model, uint64_t first, const char *format, ...)
-{
-    const uint64_t shape[] = {first, 2, 3};
-    char name[200];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(name, sizeof(name), format, args);
-    va_end(args);
-    add(model, name, 3, shape);
-}
-
-/* Returns the model as a safetensors file and resets *model. */
-static struct sf_bytes end_model(struct model *model)
-{
-    struct sf_bytes file = {0};
-
-    sf_put(&model->header, "}", 1);
-    sf_safetensors(&file, (const char *)model->header.data, model->header.count, model->data_bytes);
-    free(model->header.data);
-    *model = (struct model){0};
-    return file;
-}
-
-static void write_model(struct model *model, const char *dir, const char *name)
-{
-    struct sf_bytes file = end_model(model);
-
-    sf_write(dir, name, file.data, file.count);
-    free(file.data);
-}
-
-/* Reads a directory that contains only the model. */
-static void read_model(struct model *model, struct efs_catalog *catalog)
-{
-    struct sf_bytes file = end_model(model);
-
-    sf_read("model.safetensors", &file, catalog);
-}
-
-static void expect_expert(const struct efs_catalog *catalog, size_t index, const char *stack, uint32_t layer,
-                          uint32_t expert)
-{
-    assert_true(index < catalog->expert_count);
-    assert_string_equal(catalog->experts[index].stack, stack);
-    assert_int_equal(catalog->experts[index].layer, layer);
-    assert_int_equal(catalog->experts[index].expert, expert);
-}
-
-/* Fails unless the tensor has this class and its (first) expert is (stack, layer, expert). */
-static void expect_tensor(const struct efs_catalog *catalog, const char *name, enum efs_tensor_class tensor_class,
-                          const char *stack, uint32_t layer, uint32_t expert)
-{
-    const struct efs_source_tensor *tensor = sf_tensor(catalog, name);
-
-    if (tensor->tensor_class != tensor_class)
-        fail_msg("%s is of class %d, not %d", name, tensor->tensor_class, tensor_class);
-    if (tensor_class != EFS_CLASS_DENSE)
-        expect_expert(catalog, tensor->expert_first, stack, layer, expert);
-}
-
-static size_t count_class(const struct efs_catalog *catalog, enum efs_tensor_class tensor_class)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < catalog->tensor_count; i++)
-        count += catalog->tensors[i].tensor_class == tensor_class;
-    return count;
-}
-
-/* Families with one tensor per expert: the pattern of names, and dense tensors of such models. */
-struct family {
-    const char *family, *format; /* for printf: layer, expert unless fused, tensor */
-    const char *tensors[8];
-    const char *dense[6];
-};
-
-static const struct family plain_families[] = {
-    {"mixtral",
-     "model.layers.%u.block_sparse_moe.experts.%u.%s",
-     {"w1.weight", "w2.weight", "w3.weight"},
-     {"model.layers.0.block_sparse_moe.gate.weight", "model.embed_tokens.weight", "lm_head.weight",
-      "model.layers.0.self_attn.q_proj.weight"}},
-    {"qwen-moe",
-     "model.layers.%u.mlp.experts.%u.%s",
-     {"gate_proj.weight", "up_proj.weight", "down_proj.weight", "gate_proj.weight_scale_inv",
-      "up_proj.weight_scale_inv", "down_proj.weight_scale"},
-     {"model.layers.0.mlp.gate.weight", "model.layers.0.mlp.shared_expert.up_proj.weight",
-      "model.layers.0.mlp.shared_experts.up_proj.weight", "model.layers.0.mlp.shared_expert_gate.weight",
-      "model.layers.0.mlp.gate.e_score_correction_bias", "model.layers.1.mlp.up_proj.weight"}},
-    {"qwen-moe",
-     "model.language_model.layers.%u.mlp.experts.%u.%s",
-     {"gate_proj.qweight", "gate_proj.qzeros", "gate_proj.scales"},
-     {"model.visual.blocks.0.mlp.linear_fc1.weight"}},
-    {"llama4",
-     "language_model.model.layers.%u.feed_forward.experts.%u.%s",
-     {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
-     {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight",
-      "language_model.model.layers.0.feed_forward.router.weight"}},
-    {"gguf", /* Mixtral, before llama.cpp fused the experts of a layer */
-     "blk.%u.ffn_gate.%u.%s",
-     {"weight"},
-     {"blk.0.ffn_gate_inp.weight", "blk.0.ffn_gate.weight", "blk.0.ffn_norm.weight"}},
-};
-
-/* Families with fused tensors: one tensor for all experts of a layer. */
-static const struct family fused_families[] = {
-    {"llama4",
-     "language_model.model.layers.%u.feed_forward.experts.%s",
-     {"gate_up_proj", "down_proj"},
-     {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight"}},
-    {"gpt-oss",
-     "model.layers.%u.mlp.experts.%s",
-     {"gate_up_proj_blocks", "gate_up_proj_scales", "gate_up_proj_bias", "down_proj_blocks", "down_proj_scales",
-      "down_proj_bias"},
-     {"model.layers.0.mlp.router.weight", "model.layers.0.mlp.router.bias"}},
-    {"gpt-oss", /* BF16: the names of the next family, and biases */
-     "model.layers.%u.mlp.experts.%s",
-     {"gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"},
-     {"model.layers.0.mlp.router.weight"}},
-    {"qwen3.5-moe",
-     "model.language_model.layers.%u.mlp.experts.%s",
-     {"gate_up_proj", "down_proj"},
-     {"model.language_model.layers.0.mlp.shared_expert.gate_proj.weight",
-      "model.language_model.layers.0.mlp.gate.weight"}},
-    {"mlx",
-     "model.layers.%u.mlp.switch_mlp.%s",
-     {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases", "up_proj.weight", "down_proj.weight"},
-     {"model.layers.0.mlp.gate.weight"}},
-    {"mlx", "model.layers.%u.block_sparse_moe.switch_mlp.%s", {"gate_proj.weight"}, {NULL}},
-    {"mlx", "model.layers.%u.feed_forward.switch_mlp.%s", {"gate_proj.scales"}, {NULL}}, /* LFM2, Jamba */
-    {"mlx",                                                                              /* gpt-oss, dots.llm1 */
-     "model.layers.%u.mlp.experts.%s",
-     {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases", "gate_proj.bias", "up_proj.weight", "down_proj.bias"},
-     {"model.layers.0.mlp.router.weight"}},
-    {"mlx", /* Llama 4 */
-     "language_model.model.layers.%u.feed_forward.experts.%s",
-     {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
-     {"language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight"}},
-    {"mlx", "language_model.model.layers.%u.experts.switch_glu.%s", {"gate_proj.weight"}, {NULL}}, /* Gemma 4 */
-    {"gguf",
-     "blk.%u.%s",
-     {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight", "ffn_gate_up_exps.weight",
-      "ffn_gate_exps.bias"},
-     {"blk.0.ffn_gate_shexp.weight", "blk.0.ffn_gate_inp.weight", "blk.0.ffn_norm.weight", "blk.0.exp_probs_b.bias"}},
-};
-
-/* Layers and experts whose numeric order is not their order as text: 2 before 10. */
-static const uint32_t layers[] = {10, 2}, experts[] = {0, 11, 3, 100}, sorted[] = {0, 3, 11, 100};
-#define FUSED 5u /* experts of a fused tensor */
-
-static void name_of(const struct family *f, bool fused, size_t layer, size_t expert, size_t tensor, char name[200])
-{
-    if (fused)
-        snprintf(name, 200, f->format, layers[layer], f->tensors[tensor]);
-    else
-        snprintf(name, 200, f->format, layers[layer], experts[expert], f->tensors[tensor]);
-}
-
-static void groups(const struct family *f, bool fused)
-{
-    const uint64_t bias[] = {FUSED, 7};
-    const size_t each = fused ? FUSED : 4, names = fused ? 1 : 4; /* per layer: experts, and tensors of one kind */
-    const enum efs_tensor_class tensor_class = fused ? EFS_CLASS_FUSED : EFS_CLASS_EXPERT;
-    struct model model = {0};
-    struct efs_catalog catalog;
-    char name[200];
-    size_t tensors = 0, dense = 0;
-    for (; dense < 6 && f->dense[dense]; dense++)
-        add_of(&model, FUSED, "%s", f->dense[dense]);
-    for (size_t l = 0; l < 2; l++)
-        for (size_t e = 0; e < names; e++)
-            for (size_t t = 0; t < 8 && f->tensors[t]; t++, tensors++) {
-                name_of(f, fused, l, e, t, name);
-                if (fused && strstr(name, "bias"))
-                    add(&model, name, 2, bias);
-                else
-                    add_of(&model, FUSED, "%s", name);
-            }
-    read_model(&model, &catalog);
-    assert_string_equal(catalog.family, f->family);
-    assert_int_equal(catalog.expert_count, 2 * each);
-    assert_int_equal(count_class(&catalog, tensor_class), tensors);
-    assert_int_equal(catalog.tensor_count, tensors + dense);
-    for (uint32_t e = 0; e < 2 * each; e++)
-        expect_expert(&catalog, e, "", e < each ? 2 : 10, fused ? e % FUSED : sorted[e % 4]);
-    for (size_t d = 0; d < dense; d++)
-        expect_tensor(&catalog, f->dense[d], EFS_CLASS_DENSE, "", 0, 0);
-    for (size_t l = 0; l < 2; l++)
-        for (size_t e = 0; e < names; e++)
-            for (size_t t = 0; t < 8 && f->tensors[t]; t++) {
-                name_of(f, fused, l, e, t, name);
-                expect_tensor(&catalog, name, tensor_class, "", layers[l], fused ? 0 : experts[e]);
-            }
-    efs_catalog_free(&catalog);
-}
-
-TEST(groups_families)
-{
-    for (size_t f = 0; f < sizeof(plain_families) / sizeof(plain_families[0]); f++)
-        groups(&plain_families[f], false);
-    for (size_t f = 0; f < sizeof(fused_families) / sizeof(fused_families[0]); f++)
-        groups(&fused_families[f], true);
-}
+#include "named_model.h"
 
 TEST(separates_stacks)
 {
-    struct model model = {0};
+    struct named_model model = {0};
     struct efs_catalog catalog;
 
     for (uint32_t l = 1; l <= 3; l += 2)
         for (uint32_t e = 0; e < 2; e++) {
-            add_of(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wi.weight", l, e);
-            add_of(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wo.weight", l, e);
-            add_of(&model, 1, "decoder.block.%u.layer.2.mlp.experts.expert_%u.wi.weight", l, e);
-            add_of(&model, 1, "decoder.block.%u.layer.2.mlp.experts.expert_%u.wo.weight", l, e);
+            named_model_add(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wi.weight", l, e);
+            named_model_add(&model, 1, "encoder.block.%u.layer.1.mlp.experts.expert_%u.wo.weight", l, e);
+            named_model_add(&model, 1, "decoder.block.%u.layer.2.mlp.experts.expert_%u.wi.weight", l, e);
+            named_model_add(&model, 1, "decoder.block.%u.layer.2.mlp.experts.expert_%u.wo.weight", l, e);
         }
-    add_of(&model, 1, "encoder.block.1.layer.1.mlp.router.classifier.weight");
-    add_of(&model, 1, "encoder.block.0.layer.1.mlp.wi.weight");
-    add_of(&model, 1, "shared.weight");
-    read_model(&model, &catalog);
+    named_model_add(&model, 1, "encoder.block.1.layer.1.mlp.router.classifier.weight");
+    named_model_add(&model, 1, "encoder.block.0.layer.1.mlp.wi.weight");
+    named_model_add(&model, 1, "shared.weight");
+    named_model_read(&model, &catalog);
     assert_string_equal(catalog.family, "switch");
     assert_int_equal(catalog.expert_count, 8);
     assert_int_equal(count_class(&catalog, EFS_CLASS_EXPERT), 16);
@@ -285,12 +55,12 @@ TEST(names_stacks_by_prefix)
     char name[200];
 
     for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-        struct model model = {0};
+        struct named_model model = {0};
         struct efs_catalog catalog;
         snprintf(name, sizeof(name), "%slayers.0.mlp.experts.1.up_proj.weight", prefixes[i].prefix);
-        add_of(&model, 1, "%s", name);
-        add_of(&model, 1, "model.layers.0.mlp.experts.0.gate_proj.weight");
-        read_model(&model, &catalog);
+        named_model_add(&model, 1, "%s", name);
+        named_model_add(&model, 1, "model.layers.0.mlp.experts.0.gate_proj.weight");
+        named_model_read(&model, &catalog);
         expect_tensor(&catalog, name, EFS_CLASS_EXPERT, prefixes[i].stack, 0, 1);
         expect_tensor(&catalog, "model.layers.0.mlp.experts.0.gate_proj.weight", EFS_CLASS_EXPERT, "", 0, 0);
         assert_int_equal(catalog.expert_count, 2);
@@ -332,12 +102,12 @@ TEST(leaves_other_names_dense)
         ".",
         "...",
     };
-    struct model model = {0};
+    struct named_model model = {0};
     struct efs_catalog catalog;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-        add_of(&model, 4, "%s", names[i]);
-    read_model(&model, &catalog);
+        named_model_add(&model, 4, "%s", names[i]);
+    named_model_read(&model, &catalog);
     assert_int_equal(catalog.tensor_count, sizeof(names) / sizeof(names[0]));
     for (size_t i = 0; i < catalog.tensor_count; i++)
         if (catalog.tensors[i].tensor_class != EFS_CLASS_DENSE)
@@ -355,17 +125,17 @@ TEST(leaves_indivisible_tensors_dense)
     static const char f4[] = "{\"model.layers.0.mlp.experts.down_proj\":{\"dtype\":\"F4\",\"shape\":[2,3],"
                              "\"data_offsets\":[0,3]},\"model.layers.1.mlp.experts.down_proj\":{\"dtype\":\"F4\","
                              "\"shape\":[2,4],\"data_offsets\":[3,7]}}";
-    struct model model = {0};
+    struct named_model model = {0};
     struct efs_catalog catalog;
     char *dir = sf_mkdir();
 
-    add(&model, "model.layers.0.mlp.experts.down_proj", 1, one);
-    add(&model, "model.layers.1.mlp.experts.down_proj", 2, none);
-    add(&model, "model.layers.2.mlp.experts.down_proj", 2, no_expert);
-    add(&model, "model.layers.3.mlp.experts.down_proj", 0, one);
-    add(&model, "model.layers.4.mlp.experts.down_proj", 2, many);
-    add(&model, "model.layers.5.mlp.experts.down_proj", 2, most);
-    write_model(&model, dir, "model.safetensors");
+    named_model_add_shape(&model, "model.layers.0.mlp.experts.down_proj", 1, one);
+    named_model_add_shape(&model, "model.layers.1.mlp.experts.down_proj", 2, none);
+    named_model_add_shape(&model, "model.layers.2.mlp.experts.down_proj", 2, no_expert);
+    named_model_add_shape(&model, "model.layers.3.mlp.experts.down_proj", 0, one);
+    named_model_add_shape(&model, "model.layers.4.mlp.experts.down_proj", 2, many);
+    named_model_add_shape(&model, "model.layers.5.mlp.experts.down_proj", 2, most);
+    named_model_write(&model, dir, "model.safetensors");
     sf_accept(dir, &catalog);
     assert_int_equal(count_class(&catalog, EFS_CLASS_DENSE), 5);
     expect_tensor(&catalog, "model.layers.5.mlp.experts.down_proj", EFS_CLASS_FUSED, "", 5, 0);
@@ -387,14 +157,14 @@ TEST(leaves_indivisible_tensors_dense)
 /* Tensors of a layer with different numbers of experts: the catalogue has the union. */
 TEST(unites_expert_counts)
 {
-    struct model model = {0};
+    struct named_model model = {0};
     struct efs_catalog catalog;
 
-    add_of(&model, 2, "model.layers.0.mlp.experts.down_proj");
-    add_of(&model, 4, "model.layers.0.mlp.experts.gate_up_proj");
-    add_of(&model, 4, "model.layers.0.mlp.experts.7.up_proj.weight");
-    add_of(&model, 1, "model.layers.1.mlp.experts.down_proj");
-    read_model(&model, &catalog);
+    named_model_add(&model, 2, "model.layers.0.mlp.experts.down_proj");
+    named_model_add(&model, 4, "model.layers.0.mlp.experts.gate_up_proj");
+    named_model_add(&model, 4, "model.layers.0.mlp.experts.7.up_proj.weight");
+    named_model_add(&model, 1, "model.layers.1.mlp.experts.down_proj");
+    named_model_read(&model, &catalog);
     assert_int_equal(catalog.expert_count, 6);
     for (uint32_t e = 0; e < 4; e++)
         expect_expert(&catalog, e, "", 0, e);
@@ -410,19 +180,19 @@ TEST(unites_expert_counts)
 /* An expert's tensors may be in several shards. A file that repeats a tensor belongs to another model. */
 TEST(joins_shards_and_drops_duplicates)
 {
-    struct model model = {0};
+    struct named_model model = {0};
     struct efs_catalog catalog;
     char *dir = sf_mkdir();
 
-    add_of(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
-    add_of(&model, 1, "model.layers.0.mlp.experts.1.up_proj.weight");
-    write_model(&model, dir, "model-00001-of-00002.safetensors");
-    add_of(&model, 1, "model.layers.0.mlp.experts.1.down_proj.weight");
-    add_of(&model, 1, "model.layers.0.mlp.experts.0.down_proj.weight");
-    write_model(&model, dir, "model-00002-of-00002.safetensors");
-    add_of(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
-    add_of(&model, 1, "model.layers.0.mlp.experts.2.up_proj.weight");
-    write_model(&model, dir, "other/model.safetensors");
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.1.up_proj.weight");
+    named_model_write(&model, dir, "model-00001-of-00002.safetensors");
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.1.down_proj.weight");
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.0.down_proj.weight");
+    named_model_write(&model, dir, "model-00002-of-00002.safetensors");
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.0.up_proj.weight");
+    named_model_add(&model, 1, "model.layers.0.mlp.experts.2.up_proj.weight");
+    named_model_write(&model, dir, "other/model.safetensors");
     sf_accept(dir, &catalog);
     assert_int_equal(catalog.tensor_count, 6);
     assert_int_equal(catalog.expert_count, 2);
@@ -501,16 +271,16 @@ static void expect_model(const char *what, const struct part_file *files, const 
     size_t notes = 0;
 
     for (const struct part_file *file = files; file->path; file++) {
-        struct model model = {0};
+        struct named_model model = {0};
         if (file->text) {
             sf_write(dir, file->path, file->text, strlen(file->text));
             continue;
         }
         for (unsigned layer = 0; layer < file->layers; layer++)
             for (unsigned expert = 0; expert < 2; expert++)
-                add_of(&model, file->first, "model.layers.%u.mlp.experts.%u.up_proj.weight", layer, expert);
-        add_of(&model, file->first, "model.norm.weight");
-        write_model(&model, dir, file->path);
+                named_model_add(&model, file->first, "model.layers.%u.mlp.experts.%u.up_proj.weight", layer, expert);
+        named_model_add(&model, file->first, "model.norm.weight");
+        named_model_write(&model, dir, file->path);
     }
     sf_accept(dir, &catalog);
     if (catalog.expert_count != sparse * 2)
@@ -626,10 +396,13 @@ TEST(chooses_one_of_two_tensors)
         char *dir = sf_mkdir();
         struct efs_catalog catalog;
         for (int file = 0; file < 2; file++) {
-            struct model model = {0};
-            add_of(&model, 1, UP(0, 0));
-            add_of(&model, 1, UP(0, 1));
-            write_model(&model, dir, file ? "b.safetensors" : *cases[i].index ? "a.safetensors" : "a/a.safetensors");
+            struct named_model model = {0};
+            named_model_add(&model, 1, UP(0, 0));
+            named_model_add(&model, 1, UP(0, 1));
+            named_model_write(&model, dir,
+                              file              ? "b.safetensors"
+                              : *cases[i].index ? "a.safetensors"
+                                                : "a/a.safetensors");
         }
         if (*cases[i].index)
             sf_write(dir, INDEX, cases[i].index, strlen(cases[i].index));

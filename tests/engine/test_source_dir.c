@@ -47,7 +47,7 @@ static void expect_failure(const char *src, errint_t code, const char *text)
 {
     struct efs_catalog catalog;
     struct efs_error err = {""};
-    errint_t ret = efs_catalog_read(src, &catalog, &err);
+    errint_t ret = efs_catalog_read(src, NULL, &catalog, &err);
 
     if (ret == 0)
         efs_catalog_free(&catalog);

@@ -74,7 +74,7 @@ static void name_experts(struct efs_source_list *list)
             catalog.tensors[catalog.tensor_count++] = list->entries[i].tensor;
             list->entries[i].tensor.name = list->entries[i].tensor.type = NULL;
         }
-    CHECK(efs_source_name_experts(&catalog, &err) == 0);
+    CHECK(efs_source_name_experts(&catalog, NULL, &err) == 0);
     check_experts(&catalog);
     efs_catalog_free(&catalog);
 }

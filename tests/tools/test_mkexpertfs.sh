@@ -47,7 +47,7 @@ done
 
 # Output
 text=$("$mkexpertfs" -f "$dir/model-2" "$dir/stores/2.efs" 2>"$dir/err") || complain "with a table: exit $?"
-for word in class entropy expert dense other BF16 qwen; do
+for word in class entropy expert dense other BF16 Qwen3MoeForCausalLM; do
     grep -q "$word" <<<"$text" || complain "the table has no '$word': $text"
 done
 [ -z "$(sed "s,$dir/stores/,," <<<"$text" | awk 'length > 80')" ] || complain "what it prints does not fit 80 columns: $text"
@@ -58,7 +58,19 @@ json=$("$mkexpertfs" --json -f "$dir/model-2" "$dir/stores/2.efs" 2>/dev/null) |
 mkdir "$dir/dense" && echo text >"$dir/dense/a.txt"
 cp "$dir/model-2/model-00001-of-"*.safetensors "$dir/dense/model.safetensors"
 sed -i 's/\.experts\./.unknown./g' "$dir/dense/model.safetensors" # the same length, so offsets stay
-"$mkexpertfs" "$dir/dense" "$dir/stores/dense.efs" 2>&1 >/dev/null | grep -q 'note: .*dense' || complain "no notice of an unknown family"
+# No experts: a warning, also with -q, and an expression that finds them
+"$mkexpertfs" -q "$dir/dense" "$dir/stores/dense.efs" 2>"$dir/err"
+grep -q '^mkexpertfs: warning: .*no experts were found' "$dir/err" || complain "no warning of an unknown family: $(cat "$dir/err")"
+grep -q "^hint: the largest tensors are .*unknown.*--experts 'REGEX'" "$dir/err" || complain "no hint: $(cat "$dir/err")"
+[ "$("$mkexpertfs" --json -f "$dir/dense" "$dir/stores/dense.efs" 2>"$dir/err" | field warning | head -1 | cut -c-10)" = "no experts" ] ||
+    complain "--json: no warning"
+json=$("$mkexpertfs" -q --json -f --experts '([0-9]+)\.mlp\.unknown\.([0-9]+)\.' "$dir/dense" "$dir/stores/dense.efs" 2>"$dir/err") ||
+    complain "--experts: exit $?"
+[ "$(field experts <<<"$json")" -gt 0 ] || complain "--experts: $json"
+[ ! -s "$dir/err" ] || complain "--experts: $(cat "$dir/err")"
+fails 1 -f --experts 'absent\.([0-9]+)' "$dir/dense" "$dir/stores/dense.efs"
+fails 1 -f --experts 'no group' "$dir/dense" "$dir/stores/dense.efs"
+fails 2 --resume --experts 'x([0-9])' "$dir/stores/dense.efs"
 "$mkexpertfs" --version | grep -q '^mkexpertfs (expertfs) [0-9]' || complain "--version"
 # The same bytes for any number of threads, and in another directory
 mv "$dir/model-3" "$dir/moved"

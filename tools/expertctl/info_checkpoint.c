@@ -76,7 +76,7 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
     double coded = 0, saved = 0;
     errint_t rc = efs_pack_check(path, err); /* refuses an incomplete checkpoint, whose sizes would be wrong */
     if (rc == 0)
-        rc = efs_catalog_read(path, &catalog, err);
+        rc = efs_catalog_read(path, NULL, &catalog, err);
     if (rc < 0) {
         if (tools_reclaim_unfinished(path, NULL, &taken) < 0)
             *err = taken;

@@ -6,7 +6,7 @@
 #include "expertfs.h"
 
 struct ctl_checkpoint {
-    char family[32];
+    char family[64];
     uint64_t source_bytes, files, experts, layers; /* layers: only those with experts */
     uint64_t expert_raw_bytes;
     uint64_t expert_coded_bytes; /* estimate, by measured ratios of trained weights */

@@ -55,6 +55,8 @@ static void check_arguments(const struct argp_state *state, void *into)
         argp_error(state, "only one of --resume and --undo");
     if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
         argp_error(state, "--reclaim and --force exclude each other");
+    if (again && a->options.experts)
+        argp_error(state, "--experts goes with a first run");
     if (a->options.reclaim_step_bytes && a->reclaim.mode != RECLAIM_BEGIN && a->reclaim.mode != RECLAIM_RESUME)
         argp_error(state, "--step goes with --reclaim or --resume");
     if (a->reclaim.mode != RECLAIM_BEGIN && (a->reclaim.dry_run || a->reclaim.yes))
@@ -71,6 +73,10 @@ static const struct tools_option options[] = {
      "The unit of decoding, as bytes of BF16: 16K to 8M in steps of 16K (default 1M: leave it, except that smaller "
      "ones make small reads cheaper)",
      TOOLS_CALL, .parse = take_shard_size},
+    {"experts", 0, "REGEX",
+     "Find tensors of experts by an extended regular expression first: group 1 is the layer, group 2 the expert; "
+     "without group 2 the first dimension counts experts",
+     TOOLS_TEXT, .at = AT(options.experts)},
     {"force", 'f', NULL, "Replace OUT if it exists", TOOLS_FLAG, .at = AT(options.force)},
     {"any", 0, NULL, "Pack SRC also if it has no weights, or not all", TOOLS_CLEAR, .at = AT(options.weights)},
     {"verify", 0, NULL, "Decode everything and compare it with SRC before OUT appears", TOOLS_FLAG,
@@ -166,6 +172,8 @@ int main(int argc, char **argv)
         return report_failure(&a, rc, &err);
     if (!done)
         return EXIT_SUCCESS;
+    if (report.warning[0])
+        fprintf(stderr, "mkexpertfs: warning: %s: %s\n", a.src ? a.src : a.out, report.warning);
     for (const char *line = report.notice; *line && !a.quiet; line += strspn(line, "\n")) {
         size_t bytes = strcspn(line, "\n");
         fprintf(stderr, "mkexpertfs: note: %.*s\n", (int)bytes, line);

@@ -24,11 +24,11 @@ void print_report(const struct efs_pack_report *r, const char *out)
 
 bool print_report_json(const struct efs_pack_report *r, const char *out)
 {
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "store", "", "family", r->family, "notice",
-                  r->notice, "source_bytes", (json_int_t)r->source_bytes, "store_bytes", (json_int_t)r->store_bytes,
-                  "files", (json_int_t)r->files, "experts", (json_int_t)r->experts, "tensors", (json_int_t)r->tensors,
-                  "seconds", r->seconds, "rows", tools_rows_to_json(r->rows, r->row_count));
+    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "store", "", "family",
+                             r->family, "warning", r->warning, "notice", r->notice, "source_bytes",
+                             (json_int_t)r->source_bytes, "store_bytes", (json_int_t)r->store_bytes, "files",
+                             (json_int_t)r->files, "experts", (json_int_t)r->experts, "tensors", (json_int_t)r->tensors,
+                             "seconds", r->seconds, "rows", tools_rows_to_json(r->rows, r->row_count));
     json_t *name = json_string(out); /* NULL when the path is not UTF-8 */
     if (root)
         json_object_set_new(root, "store", name ? name : json_null());

@@ -79,7 +79,7 @@ errint_t replay_raw_open(const char *path, struct replay_raw *raw, struct efs_er
     if (!raw->catalog)
         return efs_fail(err, -ENOMEM, "no memory");
     const struct efs_catalog *c = raw->catalog;
-    errint_t rc = efs_catalog_read(path, raw->catalog, err);
+    errint_t rc = efs_catalog_read(path, NULL, raw->catalog, err);
     if (rc == 0 && !(raw->paths = calloc(c->file_count + 1, sizeof(*raw->paths))))
         rc = efs_fail(err, -ENOMEM, "no memory");
     raw->file_count = rc == 0 ? (uint32_t)c->file_count : 0;
