@@ -18,13 +18,25 @@
 
 #define EXIT_USAGE 2
 
+enum { KEY_LOG = 256, KEY_LOG_LEVEL };
+
 static const struct argp_option argp_options[] = {
     {"foreground", 'f', NULL, 0, "stay in the foreground, messages to stderr", 0},
     {"debug", 'd', NULL, 0, "print every request; implies -f", 0},
+    {"log", KEY_LOG, "FILE", 0, "append messages to FILE, not to syslog or stderr", 0},
+    {"log-level", KEY_LOG_LEVEL, "LEVEL", 0, "log only error, warning or info (info)", 0},
     {NULL, 'o', "OPTION[,OPTION...]", 0, "options in mount(8) style, see below", 0},
     {NULL, 'h', NULL, OPTION_HIDDEN, NULL, 0},
     {0},
 };
+
+/* NAME=VALUE as of -o; the value may contain commas. */
+static void parse_named(struct argp_state *state, const char *name, const char *value)
+{
+    struct efs_error err = {.text = ""};
+    if (efsd_options_set(state->input, name, value, &err))
+        argp_failure(state, EXIT_USAGE, 0, "%s", err.text);
+}
 
 static error_t parse_option(int key, char *value, struct argp_state *state)
 {
@@ -36,6 +48,12 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         return 0;
     case 'd':
         options->debug = options->foreground = true;
+        return 0;
+    case KEY_LOG:
+        parse_named(state, "log", value);
+        return 0;
+    case KEY_LOG_LEVEL:
+        parse_named(state, "log_level", value);
         return 0;
     case 'o':
         if (efsd_options_parse(options, value, &err))
@@ -101,7 +119,7 @@ static int report_failure(const struct efs_error *err, int status_fd)
 {
     if (status_fd >= 0)
         efsd_background_failed(status_fd, err->text);
-    else
+    if (status_fd < 0 || efsd_log_queue_has_file())
         efsd_log(EFS_LOG_ERROR, "%s", err->text);
     return EXIT_FAILURE;
 }
@@ -167,6 +185,11 @@ int main(int argc, char **argv)
     errint_t rc = find_paths(&options, &err);
     closefrom(STDERR_FILENO + 1); /* inherited locks and pipes would stay open until the mount ends */
     efsd_log_open(true);          /* errors before the fork go to stderr */
+    efsd_log_level((enum efs_log_level)options.log_level);
+    if (!rc && options.log && (rc = efsd_log_queue_file(options.log)))
+        efs_fail(&err, rc, "%s: %s", options.log, strerror(-rc));
+    if (!rc && options.log)
+        efsd_log_open(options.foreground);
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         if (!rc)

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "log_queue.h"
+#include "log_recent.h"
 
 #define LINE_BYTES 1536
 
@@ -27,13 +28,17 @@ struct log_kind {
 };
 
 static struct {
-    bool to_syslog;
+    bool to_log;           /* a file or syslog, else stderr */
+    bool foreground;       /* in the background efsd_background_failed() prints the error of a start that fails */
+    int highest;           /* priority of syslog(3); messages with a higher number are dropped */
     _Atomic bool starting; /* the mount is not ready, stderr is still in use */
     pthread_mutex_t lock;  /* guards the fields below */
     bool muted;            /* libfuse's messages are not logged */
     char last[512];
     struct log_kind kinds[EFSD_LOG_KINDS]; /* the last is shared by all kinds that found no free element */
-} log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} log_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .highest = LOG_INFO};
+
+static const int priorities[] = {[EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
 
 static void log_write_stderr(int priority, const char *line)
 {
@@ -44,7 +49,8 @@ static void log_write_stderr(int priority, const char *line)
 
 static void log_write_line(int priority, const char *line)
 {
-    if (log_state.to_syslog)
+    efsd_log_recent_add(priority, line);
+    if (log_state.to_log)
         efsd_log_queue_put(priority, line);
     else
         log_write_stderr(priority, line);
@@ -76,6 +82,8 @@ static bool kind_admit(const void *key, int priority, const char *line)
 /* LOG_INFO is always logged, warnings and errors within the limit of their kind. */
 static bool log_may_write(const void *key, int priority, const char *line)
 {
+    if (priority > log_state.highest)
+        return false;
     if (priority > LOG_WARNING)
         return true;
     pthread_mutex_lock(&log_state.lock);
@@ -103,21 +111,26 @@ static void log_from_fuse(enum fuse_log_level level, const char *format, va_list
 
 void efsd_log_open(bool foreground)
 {
-    log_state.to_syslog = !foreground;
+    log_state.to_log = !foreground || efsd_log_queue_has_file();
+    log_state.foreground = foreground;
     log_state.starting = true;
-    if (!foreground)
+    if (!foreground && !efsd_log_queue_has_file())
         openlog("expertfs", LOG_PID, LOG_DAEMON);
     fuse_set_log_func(log_from_fuse);
 }
 
+void efsd_log_level(enum efs_log_level highest)
+{
+    log_state.highest = priorities[highest];
+}
+
 static void log_emit(const void *key, enum efs_log_level level, const char *line)
 {
-    static const int priorities[] = {
-        [EFS_LOG_ERROR] = LOG_ERR, [EFS_LOG_WARNING] = LOG_WARNING, [EFS_LOG_INFO] = LOG_INFO};
     int priority = level <= EFS_LOG_INFO ? priorities[level] : LOG_INFO;
     if (!log_may_write(key, priority, line))
         return;
-    if (log_state.to_syslog && log_state.starting && level == EFS_LOG_WARNING)
+    bool waits = log_state.starting && (level == EFS_LOG_WARNING || (level == EFS_LOG_ERROR && log_state.foreground));
+    if (log_state.to_log && waits)
         log_write_stderr(priority, line); /* also to the terminal, where the user waits for the mount */
     log_write_line(priority, line);
 }
@@ -156,7 +169,7 @@ void efsd_log_report_suppressed(void)
 
 void efsd_log_started(void)
 {
-    if (log_state.to_syslog)
+    if (log_state.to_log)
         efsd_log_queue_flush(); /* write queued warnings before stderr is redirected */
     log_state.starting = false;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.h - messages of the daemon: in the foreground to stderr, else to syslog; in the background warnings also go to
- * stderr until the mount is ready. A separate thread writes them (log_queue.h). Errors and warnings are rate-limited by
+ * log.h - messages of the daemon: to a file (efsd_log_queue_file()), else in the foreground to stderr, else to syslog.
+ * Errors and warnings that do not go there also go to stderr until the mount is ready. The latest messages are in
+ * .expertfs/log (log_recent.h). A separate thread writes them (log_queue.h). Errors and warnings are rate-limited by
  * kind; a kind is one format and one priority. All errors of the engine are one kind, all its warnings another.
  * Process-wide, like syslog(3).
  */
@@ -12,6 +13,9 @@
 
 /* Sets the destination of messages, also of libfuse's. Call before starting threads. */
 void efsd_log_open(bool foreground);
+/* Drops messages of lower levels from now on: EFS_LOG_ERROR drops warnings, too. Default: EFS_LOG_INFO, none. Call
+ * before starting threads. */
+void efsd_log_level(enum efs_log_level highest);
 /* Logs one line, without newline. It may end with "\nhint: ...", a second line on stderr; syslog gets "; hint: ...".
  * Any thread. */
 void efsd_log(enum efs_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

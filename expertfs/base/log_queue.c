@@ -3,6 +3,7 @@
 #include "log_queue.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "expertfs-private.h"
+#include "log_recent.h"
 
 struct queue_line {
     struct queue_line *next;
@@ -31,13 +33,15 @@ static struct {
     int lost_priority;       /* of the last lost line */
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
+static int log_file = -1; /* of efsd_log_queue_file() */
+
 /* write(2) instead of stdio: a thread that blocks here must not hold a lock that exit() takes. */
-static bool stderr_write(const char *text, size_t bytes)
+static bool line_write_fd(int fd, const char *text, size_t bytes)
 {
     while (bytes) {
-        ssize_t n = write(STDERR_FILENO, text, bytes);
-        if (n < 0 && errno == EAGAIN) { /* inherited with O_NONBLOCK */
-            struct pollfd wait = {.fd = STDERR_FILENO, .events = POLLOUT};
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno == EAGAIN) { /* stderr inherited with O_NONBLOCK; a file that is a FIFO */
+            struct pollfd wait = {.fd = fd, .events = POLLOUT};
             poll(&wait, 1, -1);
         } else if (n < 0 && errno != EINTR) {
             return false;
@@ -49,10 +53,12 @@ static bool stderr_write(const char *text, size_t bytes)
     return true;
 }
 
-/* false: standard error is closed or fails. */
+/* false: standard error or the file is closed or fails. */
 static bool line_write(int priority, const char *text)
 {
     char line[2048];
+    if (priority != EFSD_LOG_STDERR && log_file >= 0)
+        return line_write_fd(log_file, line, efsd_log_format(priority, text, line, sizeof(line)));
     if (priority != EFSD_LOG_STDERR) {
         snprintf(line, sizeof(line), "%s", text);
         efs_join_hint(line, sizeof(line));
@@ -60,7 +66,7 @@ static bool line_write(int priority, const char *text)
         return true;
     }
     size_t bytes = (size_t)snprintf(line, sizeof(line), "%s\n", text);
-    return stderr_write(line, bytes < sizeof(line) ? bytes : sizeof(line) - 1);
+    return line_write_fd(STDERR_FILENO, line, bytes < sizeof(line) ? bytes : sizeof(line) - 1);
 }
 
 /* Lock held. */
@@ -91,7 +97,9 @@ static void queue_report_lost(void)
     bool to_stderr = queue.lost_priority == EFSD_LOG_STDERR;
     snprintf(text, sizeof(text), "%s%llu messages were lost: %s did not take them in time",
              to_stderr ? "expertfs: " : "", (unsigned long long)(queue.lost - queue.reported),
-             to_stderr ? "standard error" : "syslog");
+             to_stderr       ? "standard error"
+             : log_file >= 0 ? "the file"
+                             : "syslog");
     queue.reported = queue.lost;
     queue_append(to_stderr ? EFSD_LOG_STDERR : LOG_WARNING, text);
 }
@@ -129,6 +137,20 @@ void efsd_log_queue_put(int priority, const char *line)
     pthread_mutex_unlock(&queue.lock);
     if (!started)
         line_write(priority, line);
+}
+
+errint_t efsd_log_queue_file(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
+    if (fd < 0)
+        return -errno;
+    log_file = fd;
+    return 0;
+}
+
+bool efsd_log_queue_has_file(void)
+{
+    return log_file >= 0;
 }
 
 errint_t efsd_log_queue_start(void)

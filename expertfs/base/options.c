@@ -44,6 +44,8 @@ static const struct option table[] = {
     {"subtype", TAKE_STRING, AT(subtype), "NAME", "the type in /proc/mounts is fuse.NAME (expertfs)"},
     {"context", TAKE_MOUNT, 0, "LABEL", "SELinux label; see mount(8)"},
     {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro, rw or noexec, change nothing else"},
+    {"log", TAKE_STRING, AT(log), "FILE", NULL},
+    {"log_level", TAKE_CHOICE, AT(log_level), "error|warning|info", NULL},
     {"noexec", TAKE_MOUNT, 0, NULL, NULL},
     {"fscontext", TAKE_MOUNT, 0, "LABEL", NULL},
     {"defcontext", TAKE_MOUNT, 0, "LABEL", NULL},
@@ -96,7 +98,7 @@ static const char *const ignored[] = {
 
 void efsd_options_init(struct efsd_options *options)
 {
-    *options = (struct efsd_options){0};
+    *options = (struct efsd_options){.log_level = EFS_LOG_INFO};
 }
 
 void efsd_options_free(struct efsd_options *options)
@@ -108,6 +110,7 @@ void efsd_options_free(struct efsd_options *options)
         free(options->tune[i]);
     free(options->fsname);
     free(options->subtype);
+    free(options->log);
     *options = (struct efsd_options){0};
 }
 
@@ -250,12 +253,9 @@ static errint_t option_unknown(const char *name, struct efs_error *err)
     return efs_fail(err, -EINVAL, "unknown option \"%.64s\"\nhint: `expertfs --help` lists the options", name);
 }
 
-static errint_t options_parse_one(struct efsd_options *options, char *item, struct efs_error *err)
+errint_t efsd_options_set(struct efsd_options *options, const char *item, const char *value, struct efs_error *err)
 {
-    char *value = strchr(item, '=');
     errint_t rc = 0;
-    if (value)
-        *value++ = '\0';
     for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++)
         if (strcmp(item, table[i].name) == 0)
             return option_parse(options, &table[i], value, err);
@@ -265,6 +265,14 @@ static errint_t options_parse_one(struct efsd_options *options, char *item, stru
         if (strcmp(item, removed[i].name) == 0)
             return efs_fail(err, -EINVAL, "option %s is gone: %s", item, removed[i].use);
     return option_unknown(item, err);
+}
+
+static errint_t options_parse_one(struct efsd_options *options, char *item, struct efs_error *err)
+{
+    char *value = strchr(item, '=');
+    if (value)
+        *value++ = '\0';
+    return efsd_options_set(options, item, value, err);
 }
 
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err)

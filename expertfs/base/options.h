@@ -39,6 +39,8 @@ struct efsd_options {
     bool no_state;             /* neither load nor save the profile, the counts and the state of the predictor */
     char *fsname;              /* shown as the mount's source; NULL: the store's path */
     char *subtype;             /* NULL: "expertfs" */
+    char *log;                 /* file for messages; NULL: syslog, or stderr in the foreground */
+    unsigned log_level;        /* enum efs_log_level: the lowest level that is logged */
 };
 
 /* Sets the defaults. */
@@ -48,6 +50,8 @@ void efsd_options_free(struct efsd_options *options);
 bool efsd_options_mounts_with(const struct efsd_options *options, const char *name);
 /* Parses one comma-separated list, the argument of -o. -EINVAL or -ENOMEM with the reason in err. */
 errint_t efsd_options_parse(struct efsd_options *options, const char *list, struct efs_error *err);
+/* Sets one option; value NULL: it has none. -EINVAL or -ENOMEM with the reason in err. */
+errint_t efsd_options_set(struct efsd_options *options, const char *item, const char *value, struct efs_error *err);
 /* Prints one line for each -o option: name, values, description. */
 void efsd_options_help(FILE *out);
 #endif

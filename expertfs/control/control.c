@@ -12,6 +12,7 @@
 #include "daemon.h"
 #include "expertfs-private.h"
 #include "log_queue.h"
+#include "log_recent.h"
 #include "mount_table.h"
 
 #define U(x) ((unsigned long long)(x))
@@ -206,6 +207,12 @@ static void render_handout(struct efsd *daemon, FILE *out)
     fprintf(out, "address: %s\ncoded: %s\n", daemon->export_address, coded ? "yes" : "no");
 }
 
+static void render_log(struct efsd *daemon, FILE *out)
+{
+    (void)daemon;
+    efsd_log_recent_print(out);
+}
+
 static void render_clients(struct efsd *daemon, FILE *out)
 {
     fprintf(out, "%-10s %10s %12s %10s %10s\n", "pid", "uid", "connected", "requested", "held");
@@ -233,6 +240,7 @@ static const struct {
     [EFSD_CONTROL_PREDICT] = {"predict", NULL},
     [EFSD_CONTROL_RECENT] = {"recent", efsd_render_recent},
     [EFSD_CONTROL_CLIENTS] = {"clients", render_clients},
+    [EFSD_CONTROL_LOG] = {"log", render_log},
 };
 
 const char *efsd_control_name(enum efsd_control file)

@@ -13,7 +13,7 @@ from e2e import *
 
 SAMPLES = {"NAME": "auto", "N": "1", "SIZE": "1M", "LABEL": "x", "FILE": "x", "STORE": "x", "TRACE": "x", "POOLS": "coded",
            "KIND": "paper", "SECONDS": "1", "MS": "5", "DIR|STORE": "x", "DIR": "x", "PROGRAM": "x", "WHAT": "ffn", "NAME=NUMBER": "share=0.1", "N,...": "1,4", "SIZE,...": "10%,1M", "NAME,...": "lru,zipmoe:layers",
-           "REGEX": "([0-9]+)", "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro"}
+           "REGEX": "([0-9]+)", "LxExK": "26x64x6", "MODE": "auto", "OPTIONS": "ro", "LEVEL": "info"}
 
 
 def page_of(name):

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""--log FILE and --log-level; .expertfs/log and expertctl log have the latest messages of a mount."""
+from e2e import *
+
+need_fuse()
+expertctl, expertfs = program("expertctl"), program("expertfs")
+model, store = shared(MIXTRAL, "--shard-size", "16K")
+LINE = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ (error|warning|info): .*"
+mnt = scratch("mnt")
+os.mkdir(mnt)
+
+
+def lines_of(path):
+    with open(path) as file:
+        return file.read().splitlines()
+
+
+def mounted(what, *options):
+    result = run(expertfs, *options, store, mnt)
+    check(f"{what}: mounts and says nothing", result.returncode == 0 and not result.stdout + result.stderr, result)
+
+
+def down(what):
+    result = run(expertctl, "down", mnt)
+    check(f"{what}: ends", result.returncode == 0, result)
+
+
+print("-- in the background")
+log = scratch("some, log.txt")
+os.chdir(SCRATCH)
+mounted("--log", "--log", "some, log.txt")
+lines = lines_of(log)
+check("--log: the mount is in the file", len(lines) == 1 and re.fullmatch(LINE, lines[0]) and f"{store} on {mnt}: " in lines[0], lines)
+told = run(expertctl, "log", mnt)
+check("expertctl log: the same", told.stdout.splitlines() == lines, told)
+told = json.loads(run(expertctl, "log", "--json", mnt).stdout)
+check("expertctl log --json", len(told) == 1 and told[0]["level"] == "info" and f"{store} on {mnt}: " in told[0]["text"], told)
+down("--log")
+mounted("again", f"--log={log}")
+check("a second mount appends", len(lines_of(log)) == 2, lines_of(log))
+check("the mount's own messages only", run(expertctl, "log", mnt).stdout.splitlines() == lines_of(log)[1:])
+down("again")
+log = scratch("plain.txt")
+mounted("-o log=FILE", "-o", f"log={log},log_level=warning")
+check("-o log=: the file; log_level=warning: no info", lines_of(log) == [], lines_of(log))
+down("-o log=")
+result = run(expertfs, "--log", log, "-o", "budget=1M", store, mnt)
+check("a start that fails: on standard error and in the file", result.returncode == 1 and "below the minimum" in result.stderr and
+      re.fullmatch(LINE, lines_of(log)[-1]) and "error: " in lines_of(log)[-1] and "hint: " in lines_of(log)[-1], (result, lines_of(log)))
+
+print("-- in the foreground")
+log = scratch("foreground.txt")
+served = scratch("damaged.efs")
+shutil.copy(store, served)
+for at in range(os.path.getsize(store) // 3, os.path.getsize(store) // 3 + 65536, 64):
+    flip(served, at)
+mount = Mount(served, "nopassthrough", arguments=("--log", log), wait=False)
+wait_until(lambda: os.path.exists(log) and "nopassthrough" in open(log).read())
+damaged = [name for name in files_below(model) if name.endswith(".safetensors") and error_of(lambda: open(mount / name, "rb").read()) != "none"]
+check("damage is in the file, not on standard error", damaged and wait_until(lambda: " error: " in open(log).read()) and
+      mount.log_text() == "", (damaged, mount.log_text()))
+told = run(expertctl, "log", "-n", "1", mount.path).stdout
+check("expertctl log -n 1: the last one", told.splitlines() == run(expertctl, "log", mount.path).stdout.splitlines()[-1:] and told, told)
+status = run(expertctl, "status", mount.path).stdout
+check("status: the damage is a problem", re.search(r"problems +\d+ damaged chunks were read: `expertctl verify ", status), status)
+mount.stop()
+result = run(expertfs, "-f", "--log", log, "-o", "budget=1M", store, mnt)
+check("a start that fails in the foreground: both", result.returncode == 1 and "below the minimum" in result.stderr and
+      "below the minimum" in lines_of(log)[-1], result)
+
+print("-- what is refused")
+for arguments, status, says in ((("--log", scratch("none/x")), 1, "none/x: No such file"), (("--log", SCRATCH), 1, "Is a directory"),
+                                (("--log-level", "loud"), 2, r"must be one of error\|warning\|info"),
+                                (("-o", "log"), 2, "option log needs a value"), (("-o", "log_levl=info"), 2, "did you mean log_level")):
+    result = run(expertfs, *arguments, store, mnt)
+    check(f"{arguments}: {says}", result.returncode == status and re.search(says, result.stderr), result)
+result = run(expertctl, "log", SCRATCH)
+check("log of no mount", result.returncode == 1 and "not in a mount" in result.stderr, result)
+done()

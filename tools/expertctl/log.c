@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log.c - expertctl log [MNT]: the latest messages of a mount, from .expertfs/log. */
+#include "expertctl.h"
+
+#include "control_file.h"
+#include "mountpoint.h"
+#include "options.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct arguments {
+    struct tools_arguments mount;
+    uint64_t lines; /* 0: all */
+    bool json;
+};
+
+#define AT(member) offsetof(struct arguments, member)
+static const struct tools_option options[] = {
+    {"lines", 'n', "N", "Print the last N messages (default: all)", TOOLS_NUMBER, AT(lines), .least = 1},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {0}};
+static const struct tools_command command = {
+    .options = options,
+    .arguments = "[MNT]",
+    .help =
+        "Print the latest messages of a mount, oldest first: time, level, text. The daemon keeps the last 64 KiB of "
+        "them, wherever else they go. Without MNT, of the only mount that this user may read.\v"
+        "Examples:\n  expertctl log\n  expertctl log -n 5 /mnt",
+    .at = AT(mount)};
+
+/* The last `lines` lines of text, which ends with a newline. */
+static char *last_lines(char *text, uint64_t lines)
+{
+    char *at = text + strlen(text);
+    if (at > text)
+        at--; /* the newline of the last line */
+    while (at > text && lines > 0)
+        lines -= *--at == '\n';
+    return lines == 0 ? at + 1 : text;
+}
+
+/* Lines are "TIME LEVEL: TEXT". */
+static json_t *lines_json(char *text)
+{
+    json_t *array = json_array();
+    for (char *line; (line = strsep(&text, "\n")) && *line;) {
+        char *rest = line, *when = strsep(&rest, " "), *level = strsep(&rest, ":");
+        json_array_append_new(array, json_pack("{s:s, s:s, s:s}", "time", when, "level", level ? level : "", "text",
+                                               rest && *rest ? rest + 1 : ""));
+    }
+    return array;
+}
+
+static int log_run(int argc, char **argv)
+{
+    struct arguments a = {.lines = 0};
+    struct efs_error err = {""};
+    char *root, *text = NULL;
+    tools_parse(&command, argc, argv, &a);
+    errint_t rc = a.mount.count ? ctl_mount_of(*a.mount.word, &root, &err) : ctl_mount_only(&root, &err);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    rc = tools_control_read(root, "log", &text, &err);
+    free(root);
+    if (rc < 0)
+        return ctl_fail(rc, &err);
+    char *from = a.lines ? last_lines(text, a.lines) : text;
+    int status = CTL_OK;
+    if (a.json)
+        status = ctl_print_json(lines_json(from));
+    else
+        fputs(from, stdout);
+    free(text);
+    return status;
+}
+
+const struct ctl_command ctl_log = {"log", "print the latest messages of a mount", log_run};
