@@ -11,13 +11,10 @@
 #include "extent.h"
 
 #include <errno.h>
-#include <time.h>
 
 #define FLOOR_SHARE 8 /* minimum of the chunk pool: 1/8 of the budget that is not fixed, ... */
 #define FLOOR_MOST 8  /* ... but 1 to 8 segments */
 #define CODED_SHARE 4 /* 1/4 of the budget that is not fixed may be pinned coded, independently of the plan */
-#define SETTLE_NS 1000000
-#define SETTLE_ROUNDS 5000
 
 void efs_budget_set(struct efs *fs, uint64_t bytes)
 {
@@ -62,7 +59,7 @@ static uint64_t segments_needed(const struct efs *fs)
  * but not to the budget, so the budget alone cannot prevent an OOM kill. */
 static errint_t budget_check_memory(struct efs *fs, uint64_t bytes)
 {
-    errint_t rc = efs_refill_check_memory(fs, bytes);
+    errint_t rc = efs_grow_check_memory(fs, bytes);
     efs_count(&fs->stats, memory_short, rc == -ENOMEM);
     return rc;
 }
@@ -86,14 +83,14 @@ errint_t efs_budget_add_segment(struct efs *fs)
             return -ENOMEM;
     }
     errint_t rc = fs->arena.segment_count < fs->account.floor_segments ? 0 : budget_check_memory(fs, bytes);
-    return rc == 0 ? efs_refill_add_segment(fs) : rc;
+    return rc == 0 ? efs_grow_add_segment(fs) : rc;
 }
 
 bool efs_budget_has_segment(struct efs *fs)
 {
     return fs->arena.segment_count < fs->account.planned_segments && fs->arena.segment_count < fs->arena.segment_max &&
            fs->account.used_bytes + fs->arena.segment_bytes <= fs->account.budget_bytes &&
-           efs_refill_check_memory(fs, fs->arena.segment_bytes) == 0;
+           efs_grow_check_memory(fs, fs->arena.segment_bytes) == 0;
 }
 
 /* ---- release of a segment: evict its extents, unregister it, free its memory; one at a time ---- */
@@ -104,12 +101,13 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
     struct efs *fs = r->fs;
     (void)scratch;
     efs_arena_release_pages(&fs->arena, r->request.segment);
-    efs_refill(fs, fs->arena.segment_bytes);
     efs_lock(fs);
     efs_arena_drop(&fs->arena, r->request.segment);
     efs_account_release(&fs->account, EFS_ACCOUNT_RETIRING, fs->arena.segment_bytes);
-    efs_account_release_freed(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
+    efs_account_return(&fs->account, EFS_ACCOUNT_SEGMENTS, fs->arena.segment_bytes);
     r->busy = false;
+    efs_retry(fs, EFS_RETRY_BUDGET);
+    efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
     efs_retry(fs, EFS_RETRY_IDLE);
     efs_retry(fs, EFS_RETRY_LEASES);
@@ -146,14 +144,17 @@ bool efs_budget_is_retiring(const struct efs *fs)
     return fs->budget->retirement.busy;
 }
 
-/* Retires the segment with the most free room; one with long-term references only if with_long_refs. */
+/* Retires the segment with the most free room, if possible one without long-term references; one with such references
+ * only if with_long_refs. */
 static bool segment_retire(struct efs *fs, bool with_long_refs)
 {
+    const struct efs_segment *segments = fs->arena.segments;
     uint32_t best = EFS_NONE;
     for (uint32_t i = 0; i < fs->arena.segment_max; i++) {
-        const struct efs_segment *s = &fs->arena.segments[i];
-        if (s->base && !s->retiring && (with_long_refs || !s->long_refs) &&
-            (best == EFS_NONE || s->free_granules > fs->arena.segments[best].free_granules))
+        if (!segments[i].base || segments[i].retiring || (segments[i].long_refs && !with_long_refs))
+            continue;
+        bool has = segments[i].long_refs, best_has = best != EFS_NONE && segments[best].long_refs;
+        if (best == EFS_NONE || (has == best_has ? segments[i].free_granules > segments[best].free_granules : best_has))
             best = i;
     }
     if (best == EFS_NONE)
@@ -235,31 +236,43 @@ void efs_budget_shrink(struct efs *fs)
     }
 }
 
-/* Memory above the budget is being released: segments, memory files, experts that only readers copy from. */
-static bool budget_is_shrinking(const struct efs *fs)
+/* Whether an operation in flight will free memory of the pools, without a client: the release of a memory file or a
+ * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
+static bool budget_will_free(const struct efs *fs)
 {
-    if (fs->account.bytes[EFS_ACCOUNT_RETIRING] || fs->account.bytes[EFS_ACCOUNT_RETURNING])
-        return true;
-    for (uint32_t e = 0; e < fs->store->expert_count; e++)
-        if (efs_full_is_unleased(efs_full_of(fs, e)))
-            return true;
-    return false;
+    bool will = fs->account.bytes[EFS_ACCOUNT_RETURNING] || fs->budget->retirement.busy || efs_full_will_free(fs);
+    for (uint32_t i = 0; !will && fs->account.bytes[EFS_ACCOUNT_RETIRING] && i < fs->arena.segment_max; i++) {
+        const struct efs_segment *s = &fs->arena.segments[i];
+        will = s->retiring && !s->long_refs;
+    }
+    return will;
+}
+
+static bool budget_is_settled(const struct efs *fs)
+{
+    return fs->account.used_bytes <= fs->account.budget_bytes || fs->closing || !budget_will_free(fs);
+}
+
+void efs_budget_drain(struct efs *fs)
+{
+    efs_budget_shrink(fs);
+    if (fs->budget->settling && budget_is_settled(fs))
+        pthread_cond_broadcast(&fs->budget->settled);
 }
 
 uint64_t efs_budget_wait(struct efs *fs)
 {
-    const struct timespec pause = {0, SETTLE_NS};
-    for (unsigned round = 0;; round++) {
-        efs_lock(fs);
-        efs_budget_shrink(fs);
-        uint64_t used = fs->account.used_bytes, asked = fs->options.budget_bytes;
-        bool wait = used > fs->account.budget_bytes && fs->io && !fs->closing && round < SETTLE_ROUNDS &&
-                    budget_is_shrinking(fs);
-        efs_unlock(fs);
-        if (!wait)
-            return used > asked ? used - asked : 0;
-        nanosleep(&pause, NULL);
-    }
+    efs_lock(fs);
+    efs_retry(fs, EFS_RETRY_BUDGET);
+    efs_unlock(fs);
+    efs_lock(fs);
+    fs->budget->settling++;
+    while (!budget_is_settled(fs))
+        pthread_cond_wait(&fs->budget->settled, &fs->lock);
+    fs->budget->settling--;
+    uint64_t used = fs->account.used_bytes, requested = fs->options.budget_bytes;
+    efs_unlock(fs);
+    return used > requested ? used - requested : 0;
 }
 
 errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_kind use, struct efs_memfile **memfile)
@@ -285,19 +298,20 @@ errint_t efs_budget_get_memfile(struct efs *fs, size_t bytes, enum efs_memfile_k
 void efs_budget_build(struct efs *fs)
 {
     efs_memory_left_open(&fs->budget->memory_left);
-    pthread_mutex_init(&fs->budget->refill.lock, NULL);
-    fs->refill_wanted = true;
+    pthread_mutex_init(&fs->budget->grow.lock, NULL);
+    pthread_cond_init(&fs->budget->settled, NULL);
     fs->budget->built = true;
 }
 
 void efs_budget_destroy(struct efs *fs)
 {
-    struct efs_refill *s = &fs->budget->refill;
+    struct efs_grow *g = &fs->budget->grow;
     if (!fs->budget->built)
         return;
-    while (s->count > 0)
-        efs_arena_discard(&fs->arena, &s->segments[--s->count]);
-    pthread_mutex_destroy(&s->lock);
+    while (g->count > 0)
+        efs_arena_discard(&fs->arena, &g->ready[--g->count]);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&fs->budget->settled);
     efs_memory_left_close(&fs->budget->memory_left);
 }
 

@@ -28,36 +28,42 @@ struct efs_next_segment { /* the chunk pool's next segment, while a worker popul
     bool busy;
 };
 
-#define EFS_READY_SEGMENTS 2u
+#define EFS_READY_SEGMENTS 4u
 
-struct efs_refill {
-    pthread_mutex_t lock;                   /* serialises refill; taken before efs.lock */
-    _Atomic uint64_t used_ns, measured_ns;  /* last use by a critical section, last reading of free memory; 0: never */
-    _Atomic uint32_t frees, frees_measured; /* frees: counts frees of memory; frees_measured: its value at the start of
-                                     the last reading, which is stale if they differ */
+struct efs_grow {         /* prepares segments on a worker, and reads the memory that is left (grow.c) */
+    pthread_mutex_t lock; /* one reading at a time; taken before efs.lock */
+    struct efs_job job;
+    struct efs *fs;
     /* guarded by efs.lock */
-    struct efs_pending_segment segments[EFS_READY_SEGMENTS]; /* ready to be added */
+    struct efs_pending_segment ready[EFS_READY_SEGMENTS]; /* mapped and bound, without pages */
     unsigned count;
-    uint64_t limit_bytes; /* free memory at the last reading, plus allocated_bytes then: limit of
-                             efs_account.allocated_bytes */
-    bool is_unused;       /* limit_bytes was not used yet */
-    bool has_measured;    /* measured_bytes is new: efs_budget_follow() has not used it */
-    uint64_t measured_bytes;
+    bool busy;               /* the job is queued or running */
+    bool failed;             /* the last job could not prepare a segment, and none is ready */
+    uint64_t limit_bytes;    /* memory left at the last reading, plus allocated_bytes then: limit of
+                                efs_account.allocated_bytes */
+    uint64_t returned_bytes; /* efs_account.returned_bytes before the last reading */
+    /* of the last reading, for efs_budget_follow(): bytes that the system can provide for the budget; not used yet; one
+     * of the plan thread's samples */
+    uint64_t available_bytes;
+    bool is_new, is_sample;
 };
 
-struct efs_effective {              /* the effective budget (effective.c) */
-    bool is_reduced;                /* than the requested budget: ... */
-    uint64_t bytes;                 /* ... by memory pressure: the effective budget */
-    uint64_t least_bytes, since_ns; /* minimum found since since_ns, while is_reduced */
+struct efs_effective {    /* the effective budget (effective.c) */
+    bool is_reduced;      /* than the requested budget: ... */
+    uint64_t bytes;       /* ... by memory pressure: the effective budget */
+    uint64_t least_bytes; /* minimum found in the last readings, while is_reduced */
+    int samples;          /* number of these that the plan thread made */
 };
 
 struct efs_budget {
     bool built;
     struct efs_effective effective;
-    struct efs_refill refill;
+    struct efs_grow grow;
     struct efs_memory_left memory_left;
     struct efs_retirement retirement;
     struct efs_next_segment next_segment;
+    unsigned settling;      /* threads in efs_budget_wait() */
+    pthread_cond_t settled; /* see efs_budget_wait() */
 };
 
 /* ---- budget.c ---- */
@@ -69,7 +75,8 @@ static inline uint64_t efs_budget_used_with(const struct efs *fs, uint64_t segme
     return fs->account.used_bytes + more * fs->arena.segment_bytes;
 }
 /* Adds a segment to the chunk pool; evicts full experts if the pool is below its plan, or needs more for coded experts,
- * and the budget is used up. 0; -EAGAIN: memory is being freed or allocated, retry; -ENOMEM. */
+ * and the budget is used up. 0; -EAGAIN: memory is being freed, or segments are being prepared: waiters are retried
+ * then; -ENOMEM. */
 errint_t efs_budget_add_segment(struct efs *fs);
 /* Whether the chunk pool can get a segment within plan, budget and free memory, without evictions. */
 bool efs_budget_has_segment(struct efs *fs);
@@ -96,11 +103,14 @@ void efs_budget_cut(struct efs *fs);
 /* Changes the budget, which is at least the minimum. A smaller one evicts at once; efs_budget_wait() waits until that
  * memory is freed. */
 void efs_budget_change(struct efs *fs, uint64_t bytes);
-/* Shrinks to the budget and waits until all memory that is not held is freed, for at most about 5 s. Without lock.
- * Returns the bytes still above the requested budget. */
+/* Shrinks to the budget and waits until it is settled: the used bytes are within it, or no operation in flight will
+ * free memory. All such operations end without a client. Without lock. Returns the bytes still above the requested
+ * budget: clients hold these. */
 uint64_t efs_budget_wait(struct efs *fs);
 /* Evicts what exceeds the budget or the plan and is not held. */
 void efs_budget_shrink(struct efs *fs);
+/* efs_budget_shrink(); wakes efs_budget_wait(). */
+void efs_budget_drain(struct efs *fs);
 /* Without lock, before threads are started and after they have ended. */
 void efs_budget_build(struct efs *fs);
 void efs_budget_destroy(struct efs *fs);
@@ -110,8 +120,8 @@ void efs_budget_retire(struct efs *fs);
 bool efs_budget_is_retiring(const struct efs *fs); /* a segment is being released */
 
 /* ---- effective.c ---- */
-/* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of free memory: down at once, up in steps after 3
- * s; then efs_budget_shrink(). */
+/* EFS_RETRY_BUDGET: adjusts the effective budget to the last reading of the memory that is left: down at once, up in
+ * steps after 6 samples of the plan thread (3 s); then efs_budget_drain(). */
 void efs_budget_follow(struct efs *fs);
 
 /* ---- budget_check.c ---- */
@@ -121,19 +131,17 @@ void efs_budget_follow(struct efs *fs);
  * available now, else it is unchanged. */
 errint_t efs_budget_check(struct efs *fs, uint64_t budget_bytes, uint64_t held_bytes, struct efs_error *err);
 
-/* ---- refill.c ---- */
-/* Allocates memory that critical sections may need; see efs_hooks. Without lock. May wait for another thread in it.
- * freed_bytes: bytes that the caller has just freed and that are still counted as in use; the caller subtracts them
- * from freed_bytes and from that count afterwards. */
-void efs_refill(struct efs *fs, uint64_t freed_bytes);
-/* Reads how much memory is free, also when no critical section has asked. Without lock. */
-void efs_refill_measure(struct efs *fs);
-/* Both with lock held. -EAGAIN: as efs_defer_refill(). */
-/* Adds a segment to the chunk pool, for which the caller has reserved room: 0, -EAGAIN, -ENOMEM. */
-errint_t efs_refill_add_segment(struct efs *fs);
-/* Whether the system has bytes free, independently of the budget: memory that clients still map is charged to the
- * cgroup but not counted in the budget, so the budget alone cannot prevent an OOM kill. 0, -EAGAIN, -ENOMEM. */
-errint_t efs_refill_check_memory(struct efs *fs, uint64_t bytes);
+/* ---- grow.c ---- */
+/* Reads the memory that is left, to which the effective budget is adjusted; prepares segments if few are ready; retries
+ * waiters for memory. Without lock. sampled: the plan thread calls it, every 500 ms. */
+void efs_grow(struct efs *fs, bool sampled);
+/* Both with lock held. -EAGAIN: a job runs efs_grow(), which retries waiters for memory. */
+/* Adds a ready segment to the chunk pool, for which the caller has reserved room: 0, -EAGAIN, -ENOMEM. */
+errint_t efs_grow_add_segment(struct efs *fs);
+/* Whether the system has bytes left, independently of the budget, by the last reading and what was allocated since:
+ * memory that clients still map is charged to the cgroup but not counted in the budget, so the budget alone cannot
+ * prevent an OOM kill. 0, -EAGAIN (memory was freed since the reading), -ENOMEM. */
+errint_t efs_grow_check_memory(struct efs *fs, uint64_t bytes);
 
 /* ---- prefault.c ---- */
 /* EFS_RETRY_PREFAULT: populates the chunk pool's next segments if less than 4 segments of it are free. */

@@ -6,12 +6,12 @@
  * instead of 169.
  *
  * It falls at once, by whole segments: the memory is used by other processes already, or would be refused. It rises
- * when a step more was available for 3 s, and then leaves half a step, so that short changes of free memory do not
- * resize the pools.
+ * when RISE_SAMPLES samples in a row had a step more available, and then leaves half a step, so that short changes of
+ * free memory do not resize the pools.
  */
 #include "budget.h"
 
-#define RISE_NS 3000000000u
+#define RISE_SAMPLES 6   /* of the plan thread: 3 s */
 #define STEP_SHARE 32u   /* of the effective budget; ... */
 #define STEP_SEGMENTS 2u /* ... but at least 2 */
 
@@ -29,7 +29,7 @@ static void effective_set(struct efs *fs, uint64_t bytes)
     e->is_reduced = bytes < fs->options.budget_bytes;
     e->bytes = fixed + pools / fs->arena.segment_bytes * fs->arena.segment_bytes;
     e->least_bytes = UINT64_MAX;
-    e->since_ns = efs_now_ns();
+    e->samples = 0;
     efs_budget_set(fs, fs->options.budget_bytes);
     if (fs->account.budget_bytes == before)
         return;
@@ -39,7 +39,7 @@ static void effective_set(struct efs *fs, uint64_t bytes)
     efs_retry(fs, EFS_RETRY_PLAN);
 }
 
-static void effective_update(struct efs *fs, uint64_t bytes)
+static void effective_update(struct efs *fs, uint64_t bytes, bool sampled)
 {
     struct efs_effective *e = &fs->budget->effective;
     uint64_t now = fs->account.budget_bytes, step = effective_step(fs);
@@ -48,22 +48,23 @@ static void effective_update(struct efs *fs, uint64_t bytes)
         return;
     }
     e->least_bytes = bytes < e->least_bytes ? bytes : e->least_bytes;
-    if (!e->is_reduced || efs_now_ns() < e->since_ns + RISE_NS)
+    e->samples += sampled;
+    if (!e->is_reduced || e->samples < RISE_SAMPLES)
         return;
     if (e->least_bytes >= now + step) {
         effective_set(fs, e->least_bytes - step / 2);
         return;
     }
     e->least_bytes = UINT64_MAX;
-    e->since_ns = efs_now_ns();
+    e->samples = 0;
 }
 
 void efs_budget_follow(struct efs *fs)
 {
-    struct efs_refill *s = &fs->budget->refill;
-    if (s->has_measured) {
-        s->has_measured = false;
-        effective_update(fs, s->measured_bytes);
+    struct efs_grow *g = &fs->budget->grow;
+    if (g->is_new) {
+        g->is_new = false;
+        effective_update(fs, g->available_bytes, g->is_sample);
     }
-    efs_budget_shrink(fs);
+    efs_budget_drain(fs);
 }

@@ -35,9 +35,11 @@ static bool prealloc_segment(struct prealloc *p)
     if (p->over || count >= fs->account.planned_segments ||
         efs_budget_used_with(fs, count + 1) > fs->account.budget_bytes)
         return false;
-    errint_t rc = efs_refill_add_segment(fs);
+    errint_t rc = efs_grow_add_segment(fs);
     if (rc < 0) {
         efs_unlock(fs);
+        if (rc == -EAGAIN) /* without waiting for its job */
+            efs_grow(fs, false);
         efs_lock(fs);
         return rc == -EAGAIN;
     }

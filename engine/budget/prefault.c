@@ -16,7 +16,7 @@
 #include <errno.h>
 
 #define AHEAD 4u       /* segments: about what a layer reads when nothing of it is there */
-#define AHEAD_TIMES 4u /* what is in use */
+#define AHEAD_TIMES 4u /* used memory */
 
 static void prefault_populate(struct efs_job *job, struct efs_codec_scratch *scratch);
 
@@ -31,7 +31,7 @@ static void prefault_next(struct efs *fs)
         return;
     if (efs_extents_has_evict_first(fs))
         return; /* that goes before the pool grows */
-    if (!efs_budget_has_segment(fs) || efs_refill_add_segment(fs) < 0)
+    if (!efs_budget_has_segment(fs) || efs_grow_add_segment(fs) < 0)
         return;
     n->fs = fs;
     n->busy = true;

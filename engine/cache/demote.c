@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEMOTION_TRIES 8u /* of an extent, while the system has no memory */
-
 struct efs_demotion {
     struct efs *fs;
     struct efs_job job;
@@ -27,7 +25,6 @@ struct efs_demotion {
     uint32_t *queue; /* [expert_count]: a ring of experts, each at most once */
     uint32_t head, count;
     uint32_t expert, extent, extent_end; /* being demoted */
-    unsigned tries;                      /* of that extent, each after a refill */
     bool working, cancelled;             /* cancelled: ends after the current extent */
     struct efs_codec_scratch *scratch;   /* larger than the workers' scratch, for encoding */
     uint8_t *e, *sm;
@@ -201,7 +198,7 @@ static bool demotion_alloc_buffers(struct efs_demotion *d)
     return false;
 }
 
-/* false: retry, because memory is being freed, or free memory was not read yet. */
+/* false: retry, because memory is being freed or segments are being prepared. */
 static bool demotion_work(struct efs_demotion *d, uint32_t extent)
 {
     struct efs *fs = d->fs;
@@ -211,8 +208,7 @@ static bool demotion_work(struct efs_demotion *d, uint32_t extent)
     unsigned components = fs->closing || d->cancelled ? 0 : demotion_missing(&fs->extents->at[extent]);
     const uint8_t *raw = components ? demotion_raw(fs, d->expert, extent) : NULL;
     errint_t rc = raw ? efs_extent_alloc(fs, extent, components) : -ENOENT;
-    bool retry = rc == -EAGAIN && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 ||
-                                   (fs->deferred.refill && d->tries++ < DEMOTION_TRIES));
+    bool retry = rc == -EAGAIN && (fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing);
     efs_unlock(fs);
     if (rc < 0)
         return !retry;
@@ -240,10 +236,8 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     struct efs *fs = d->fs;
     bool ended = false;
     (void)scratch;
-    if (d->working && demotion_work(d, d->extent)) {
+    if (d->working && demotion_work(d, d->extent))
         d->extent++;
-        d->tries = 0;
-    }
     efs_lock(fs);
     if (d->working && (d->extent == d->extent_end || d->cancelled)) {
         demotion_finish(d);

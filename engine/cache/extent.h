@@ -83,6 +83,7 @@ struct efs_extent_move { /* the component that is being moved out of a retiring 
 };
 
 struct efs_extents {
+    struct efs *fs;
     struct efs_extent *at; /* [count] */
     uint32_t count;
     uint32_t *object_first; /* first extent of each object; one more entry at the end */
@@ -98,6 +99,8 @@ struct efs_extents {
     struct efs_extent_load *free_loads;    /* free structs */
     struct efs_extent_load *completed, *completed_last; /* completed, not handled yet; used by the I/O thread only */
     unsigned load_count, free_count;                    /* structs allocated; of these, free */
+    struct efs_job loads_job;                           /* allocates more of them */
+    bool loads_growing;                                 /* it is queued or running */
     struct efs_extent_move move;
     uint32_t ready_count; /* whole extents */
     bool reclaiming;      /* an eviction or the moves of the policy are in progress: they must not nest */
@@ -139,11 +142,6 @@ uint32_t efs_extents_size(struct efs *fs, size_t max_bytes);
 uint64_t efs_extents_table_bytes(const struct efs *fs);
 errint_t efs_extents_build(struct efs *fs, struct efs_error *err);
 void efs_extents_destroy(struct efs *fs);
-/* Structs for loads: the number that should be allocated; allocates them, without lock (a list, NULL: no memory, or
- * count 0); adds them. */
-unsigned efs_extent_loads_wanted(const struct efs *fs);
-struct efs_extent_load *efs_extent_loads_new(unsigned count);
-void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads);
 /* Sets the read-ahead window of a stream, bytes. */
 void efs_extents_set_window(struct efs *fs, uint64_t bytes);
 /* Drops a reference. used_up: the extent will not be used again soon, and is evicted before other extents and before

@@ -98,7 +98,10 @@ struct efs_extent_load {
     _Atomic int pending;
     _Atomic errint_t error;
 };
-/* Takes a free struct; NULL: none, supply allocates more or has failed. Returns it to the free list. */
+/* Allocates the first structs. -ENOMEM. */
+errint_t efs_extent_loads_build(struct efs *fs);
+/* Takes a free struct; NULL: all are in flight, and the end of a load retries the queue for memory. Returns it to the
+ * free list. */
 struct efs_extent_load *efs_extent_load_get(struct efs *fs);
 void efs_extent_load_put(struct efs *fs, struct efs_extent_load *load);
 void efs_extent_loads_free(struct efs *fs);

@@ -87,8 +87,7 @@ static errint_t extent_alloc(struct efs *fs, uint32_t extent, unsigned component
     while (!extent_alloc_components(fs, x, components))
         if (!efs_extents_reclaim(fs, why)) {
             extent_free_components(fs, x, components);
-            bool others =
-                fs->arena.used_bytes != 0 || fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->deferred.refill;
+            bool others = fs->arena.used_bytes != 0 || fs->account.bytes[EFS_ACCOUNT_RETURNING] != 0 || fs->growing;
             x->state = (uint8_t)was;
             efs_extent_enlist(fs, extent);
             return others ? -EAGAIN : -ENOMEM;
@@ -243,7 +242,7 @@ void efs_extents_completed(void *arg)
     uint32_t count = 0;
     if (!fs->extents->completed)
         return;
-    efs_lock_completion(fs);
+    efs_lock(fs);
     for (struct efs_extent_load *load; (load = fs->extents->completed); count++) {
         fs->extents->completed = load->next_completed;
         load_finish(fs, load);
@@ -294,7 +293,7 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
     unsigned components = x->required & ~(unsigned)x->resident;
     struct efs_extent_load *load = efs_extent_load_get(fs);
     if (!load)
-        return efs_defer_refill(fs);
+        return -EAGAIN;
     errint_t rc =
         why == EFS_LOAD_WARM ? extent_alloc_empty(fs, extent, components) : extent_alloc(fs, extent, components, why);
     if (rc < 0) {

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_loads.c - structs for loads, allocated before they are needed: nothing is allocated with the lock held.
- * Structs of completed loads are reused, so allocations are rare once the maximum number of loads has been in flight.
+ * extent_loads.c - structs for loads. A job on a worker allocates them before they are needed: nothing is allocated
+ * with the lock held. Structs of completed loads are reused, so allocations are rare once the maximum number of loads
+ * has been in flight.
  */
 #include "extent_internal.h"
 
+#include "container.h"
 #include "sys.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #define LOADS_IDLE 16u  /* if fewer are free, the number of structs is doubled, ... */
@@ -19,13 +22,8 @@ void efs_extent_load_put(struct efs *fs, struct efs_extent_load *load)
     fs->extents->free_count++;
 }
 
-unsigned efs_extent_loads_wanted(const struct efs *fs)
-{
-    unsigned made = fs->extents->load_count;
-    return fs->extents->free_count >= LOADS_IDLE ? 0 : made < LOADS_FIRST ? LOADS_FIRST : made;
-}
-
-struct efs_extent_load *efs_extent_loads_new(unsigned count)
+/* Without lock: a list of at most `count` structs. */
+static struct efs_extent_load *loads_new(unsigned count)
 {
     struct efs_extent_load *loads = NULL, *load;
     while (count-- > 0 && (load = efs_sys_calloc(1, sizeof(*load)))) {
@@ -35,7 +33,7 @@ struct efs_extent_load *efs_extent_loads_new(unsigned count)
     return loads;
 }
 
-void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads)
+static void loads_add(struct efs *fs, struct efs_extent_load *loads)
 {
     for (struct efs_extent_load *next; loads; loads = next) {
         next = loads->next;
@@ -44,16 +42,47 @@ void efs_extent_loads_add(struct efs *fs, struct efs_extent_load *loads)
     }
 }
 
+/* If it fails, the structs in flight have to suffice; a later efs_extent_load_get() tries again. */
+static void loads_grow(struct efs_job *job, struct efs_codec_scratch *scratch)
+{
+    struct efs *fs = EFS_CONTAINER(job, struct efs_extents, loads_job)->fs;
+    (void)scratch;
+    efs_lock(fs);
+    unsigned count = fs->extents->load_count;
+    efs_unlock(fs);
+    struct efs_extent_load *loads = loads_new(count);
+    efs_lock(fs);
+    loads_add(fs, loads);
+    fs->extents->loads_growing = false;
+    if (loads) {
+        efs_retry(fs, EFS_RETRY_EXTENTS);
+        efs_retry(fs, EFS_RETRY_LEASES);
+    }
+    efs_unlock(fs);
+    efs_in_flight_end(fs);
+}
+
 struct efs_extent_load *efs_extent_load_get(struct efs *fs)
 {
-    struct efs_extent_load *load = fs->extents->free_loads;
+    struct efs_extents *extents = fs->extents;
+    struct efs_extent_load *load = extents->free_loads;
     if (load) {
-        fs->extents->free_loads = load->next;
-        fs->extents->free_count--;
+        extents->free_loads = load->next;
+        extents->free_count--;
     }
-    if (fs->extents->free_count < LOADS_IDLE)
-        atomic_store(&fs->refill_wanted, true);
+    if (extents->free_count < LOADS_IDLE && !extents->loads_growing) {
+        extents->loads_growing = true;
+        extents->loads_job.run = loads_grow;
+        efs_in_flight_begin(fs);
+        efs_defer_job(fs, &extents->loads_job, EFS_JOB_FIRST);
+    }
     return load;
+}
+
+errint_t efs_extent_loads_build(struct efs *fs)
+{
+    loads_add(fs, loads_new(LOADS_FIRST));
+    return fs->extents->free_loads ? 0 : -ENOMEM;
 }
 
 void efs_extent_loads_free(struct efs *fs)

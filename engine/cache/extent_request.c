@@ -105,7 +105,7 @@ static uint32_t queue_experts(const struct efs *fs, uint32_t *first)
 static void queue_resolve_deadlock(struct efs *fs)
 {
     uint32_t first;
-    if (queue_load_any(fs) || fs->deferred.refill)
+    if (queue_load_any(fs) || fs->growing)
         return;
     for (struct efs_extent **at = &fs->extents->waiting; *at;) {
         struct efs_extent *x = *at;

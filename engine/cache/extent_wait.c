@@ -10,6 +10,8 @@ static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, bo
     for (unsigned i = 0; i < 2; i++)
         if (blocks[i]->data)
             fs->arena.segments[blocks[i]->segment].long_refs += hold ? 1u : -1u;
+    if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
+        efs_retry(fs, EFS_RETRY_BUDGET);
     if (fs->leases_waiting)
         efs_retry(fs, EFS_RETRY_LEASES); /* whether a retiring segment can be released may have changed */
 }
@@ -100,5 +102,5 @@ bool efs_extents_only_long_refs(const struct efs *fs)
     for (unsigned why = 0; why < EFS_LOADS; why++)
         loading |= extents->loads[why] != 0;
     return extents->refs == extents->long_refs && !loading && !extents->move.busy &&
-           !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->deferred.refill;
+           !fs->account.bytes[EFS_ACCOUNT_RETURNING] && !fs->growing && !extents->loads_growing;
 }

@@ -117,9 +117,12 @@ void efs_full_protect(struct efs *fs, uint32_t expert, bool protected)
         efs_lru_insert(efs_full_list(fs, f), expert, true);
 }
 
-bool efs_full_is_unleased(const struct efs_full *f)
+bool efs_full_will_free(const struct efs *fs)
 {
-    return f->state == EFS_FULL_READY && !f->leases;
+    for (uint32_t e = 0; fs->full->copied_count && e < fs->store->expert_count; e++)
+        if (fs->full->at[e].readers && !fs->full->at[e].leases)
+            return true;
+    return false;
 }
 
 void efs_full_evict(struct efs *fs, uint32_t expert)
@@ -198,6 +201,8 @@ void efs_full_lease(struct efs *fs, uint32_t expert)
     struct efs_full_pool *pool = fs->full;
     struct efs_full *f = &pool->at[expert];
     full_pin_begin(fs, f);
+    if (f->readers) /* its memory is no longer about to be freed: see efs_full_will_free() */
+        efs_retry(fs, EFS_RETRY_BUDGET);
     if (f->leases++ == 0) {
         pool->leased_count++;
         pool->leased_bytes += f->memfile->bytes;

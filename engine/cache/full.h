@@ -47,8 +47,8 @@ void efs_full_copy_begin(struct efs *fs, uint32_t expert);
 void efs_full_copy_end(struct efs *fs, uint32_t expert);
 /* The same for a reader: returns the expert's bytes, valid until efs_full_copy_end(); NULL: not READY. */
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert);
-/* Whether a READY expert has no leases: it can be evicted, after copying has ended. */
-bool efs_full_is_unleased(const struct efs_full *full);
+/* Whether an expert without leases is being copied from: it can be evicted when copying has ended. */
+bool efs_full_will_free(const struct efs *fs);
 /* Whether a READY expert without leases and readers is in a memory file of a kind that cannot serve this use. */
 bool efs_full_is_unusable(const struct efs_full *full, enum efs_memfile_kind use);
 /* A READY expert without leases and readers becomes NONE; the cache state is not updated. */

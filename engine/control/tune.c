@@ -58,7 +58,7 @@ static errint_t tune_set_budget(struct efs *fs, const char *value, uint64_t *ove
     efs_budget_change(fs, bytes);
     efs_plan_thread_replan(fs);
     efs_unlock(fs);
-    efs_refill_measure(fs);
+    efs_grow(fs, false);
     uint64_t over = efs_budget_wait(fs);
     if (over_bytes)
         *over_bytes = over;

@@ -5,7 +5,6 @@
 #include "container.h"
 
 #include <assert.h>
-#include <errno.h>
 
 #define QUEUED_RETRIES (1u << EFS_RETRY_LEASES | 1u << EFS_RETRY_CODED)
 
@@ -35,17 +34,6 @@ void efs_defer_read(struct efs *fs, struct efs_io *request)
 void efs_defer_disk_changes(struct efs *fs)
 {
     fs->deferred.any = fs->deferred.disk_changes = true;
-}
-
-errint_t efs_defer_refill(struct efs *fs)
-{
-    atomic_store(&fs->refill_wanted, true);
-    if (fs->refill_failed) { /* tried for this critical section; it gets none, and ends */
-        fs->refill_failed = false;
-        return -ENOMEM;
-    }
-    fs->deferred.any = fs->deferred.refill = true;
-    return -EAGAIN;
 }
 
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order)
@@ -107,9 +95,7 @@ static void deferred_run(struct efs *fs, const struct efs_deferred *d)
 
 void efs_lock(struct efs *fs)
 {
-    fs->hooks->refill(fs, 0);
     pthread_mutex_lock(&fs->lock);
-    fs->refill_failed = false; /* reports failures of this critical section only */
 }
 
 /* Releases the lock, after all retries have run. */
@@ -133,7 +119,7 @@ static bool deferred_unlock(struct efs *fs)
     efs_deferred_init(&fs->deferred);
     fs->deferred.retries =
         d.retries; /* only queued ones are left: another thread starts the queues, or this one below */
-    bool relock = d.from_queues || d.memfiles.head || d.refill;
+    bool relock = d.from_queues || d.memfiles.head;
     fs->queues_start |= d.from_queues;
     if (relock)
         efs_in_flight_begin(fs); /* all other operations may end before the lock is taken again */
@@ -141,17 +127,15 @@ static bool deferred_unlock(struct efs *fs)
     deferred_run(fs, &d);
     if (!relock)
         return false;
-    fs->hooks->refill(fs, d.memfile_bytes);
     pthread_mutex_lock(&fs->lock);
     if (d.from_queues)
         fs->queues_start = false;
-    efs_account_release_freed(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
-    if (d.memfiles.head || d.refill) {
+    if (d.memfiles.head) {
+        efs_account_return(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
+        efs_retry(fs, EFS_RETRY_BUDGET);
         efs_retry(fs, EFS_RETRY_EXTENTS);
         efs_retry(fs, EFS_RETRY_LEASES);
     }
-    if (d.refill)
-        efs_retry(fs, EFS_RETRY_IDLE);
     efs_in_flight_end_locked(fs);
     return true;
 }
@@ -163,12 +147,6 @@ void efs_unlock(struct efs *fs)
 }
 
 /* ---- on the I/O thread ---- */
-
-void efs_lock_completion(struct efs *fs)
-{
-    pthread_mutex_lock(&fs->lock);
-    fs->refill_failed = false;
-}
 
 static void deferred_blocking_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
@@ -185,7 +163,7 @@ static void deferred_blocking_run(struct efs_job *job, struct efs_codec_scratch 
 static struct efs_deferred deferred_take_nonblocking(struct efs *fs)
 {
     struct efs_deferred *left = &fs->deferred;
-    bool blocking = left->memfiles.head || left->fills.head || left->fetches.head || left->answers.head || left->refill;
+    bool blocking = left->memfiles.head || left->fills.head || left->fetches.head || left->answers.head;
     if (blocking && !fs->blocking_pushed) {
         fs->blocking_pushed = true;
         fs->blocking_job.run = deferred_blocking_run;

@@ -7,9 +7,7 @@
  *     with the lock      retries of all waiters that a change may affect (EFS_AGAIN_...), until no retry is pending
  *     without the lock   free memory, submit reads, push jobs, start loads of full experts and fetches, answer leases
  *
- * Memory that a critical section may need is allocated before the critical section (efs_hooks.refill), except for
- * critical sections of the I/O thread. If that was not enough, the waiter stays queued and is retried after the next
- * refill.
+ * A critical section allocates no memory: a job on a worker does, and the waiter is retried at its end (efs.growing).
  *
  * Deferred work that runs without the lock may take it, and may call callbacks of the user: a thread must not release
  * efs.lock while it holds another lock that these need.
@@ -39,7 +37,7 @@ struct efs_memfile;
 
 /* Retries, in the order in which they run. */
 enum efs_retry {
-    EFS_RETRY_BUDGET,   /* evict memory above the budget */
+    EFS_RETRY_BUDGET,   /* evict memory above the budget; wake threads that wait for the end of that */
     EFS_RETRY_EXTENTS,  /* extents that wait for memory */
     EFS_RETRY_MOVE,     /* move or drop unused extents in retiring segments */
     EFS_RETRY_SEGMENTS, /* release retiring segments that are empty */
@@ -55,7 +53,6 @@ enum efs_job_order { EFS_JOB_FIRST, EFS_JOB_NORMAL, EFS_JOB_LOW, EFS_JOB_ORDERS 
 
 struct efs_deferred {
     bool any;         /* any member below is set, except `retries` */
-    bool refill;      /* retry waiters for memory after the next refill */
     unsigned retries; /* bits by enum efs_retry */
     EFS_QUEUE(struct efs_io) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
@@ -68,8 +65,8 @@ struct efs_deferred {
     bool from_queues;  /* some of fills and fetches come from the queues for room */
 };
 
-/* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held, except refill, free_memfiles,
- * start_loads and complete_leases. */
+/* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held, except free_memfiles, start_loads and
+ * complete_leases. */
 struct efs_hooks {
     void (*retry[EFS_RETRY_COUNT])(struct efs *fs);
     /* efs_budget_add_segment(), efs_budget_has_segment() */
@@ -79,9 +76,6 @@ struct efs_hooks {
     void (*plan_request)(struct efs *fs, uint32_t layer, const uint32_t *ids, uint32_t count);
     void (*warm_done)(struct efs *fs, uint32_t extent,
                       errint_t error); /* a load of class EFS_LOAD_WARM has completed */
-    /* before each critical section: allocates memory that the critical section may need. freed_bytes: see efs_refill()
-     */
-    void (*refill)(struct efs *fs, uint64_t freed_bytes);
     /* a load of efs_extents_prefetch() has completed, also if it became demand; cancelled: -ECANCELED */
     void (*prefetch_done)(struct efs *fs, uint32_t expert, errint_t error);
     /* a layer requests these experts, for these numbers of tokens (NULL: 1 each); named: all experts that it needs,
@@ -95,9 +89,8 @@ struct efs_hooks {
 
 void efs_lock(struct efs *fs);
 void efs_unlock(struct efs *fs);
-/* The same for completions on the I/O thread, which must not block: nothing is allocated before the critical section,
- * and after it only reads are submitted and jobs pushed; a worker does the other deferred work. */
-void efs_lock_completion(struct efs *fs);
+/* efs_unlock() for completions on the I/O thread, which must not block: only reads are submitted and jobs pushed; a
+ * worker does the other deferred work. */
 void efs_unlock_completion(struct efs *fs);
 
 /* With the lock held: */
@@ -105,9 +98,6 @@ void efs_deferred_init(struct efs_deferred *deferred);
 void efs_retry(struct efs *fs, enum efs_retry who);
 void efs_defer_read(struct efs *fs, struct efs_io *request);
 void efs_defer_disk_changes(struct efs *fs); /* defers efs_io_apply_changes() */
-/* The critical section lacks memory of efs_hooks.refill. -EAGAIN: waiters for memory are retried after the next refill;
- * -ENOMEM: the last refill failed. */
-errint_t efs_defer_refill(struct efs *fs);
 void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order);
 /* Appends an element of a room's own type to a queue of efs_deferred. */
 #define EFS_DEFER(fs, queue, element) ((fs)->deferred.any = true, EFS_QUEUE_PUSH(&(fs)->deferred.queue, element))

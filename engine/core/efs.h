@@ -47,8 +47,8 @@ struct efs {
     struct efs_job blocking_job; /* deferred work of the I/O thread's critical sections that may block */
     bool blocking_pushed;        /* blocking_job is queued */
     bool queues_start;           /* a thread starts loads from the queues for room */
-    bool refill_failed;          /* the last refill failed; cleared when reported, then retried */
-    _Atomic bool refill_wanted;  /* refill allocates before the next critical section */
+    bool growing;                /* a job prepares segments or reads the memory that is left; waiters for memory are
+                                    retried at its end */
     pthread_cond_t drained;      /* signalled when in_flight reaches 0 while closing */
     _Atomic unsigned in_flight;  /* loads, reads and leases in flight, and 1 until the store is closed */
     bool closing;

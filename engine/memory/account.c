@@ -7,15 +7,10 @@ void efs_account_add_allocated(struct efs_account *a, uint64_t bytes)
     a->allocated_bytes += bytes;
 }
 
-void efs_account_add_freed(struct efs_account *a, uint64_t bytes)
-{
-    atomic_fetch_add(&a->freed_bytes, bytes);
-}
-
-void efs_account_release_freed(struct efs_account *a, enum efs_account_kind kind, uint64_t bytes)
+void efs_account_return(struct efs_account *a, enum efs_account_kind kind, uint64_t bytes)
 {
     efs_account_release(a, kind, bytes);
-    atomic_fetch_sub(&a->freed_bytes, bytes);
+    a->returned_bytes += bytes;
 }
 
 void efs_account_set_budget(struct efs_account *a, uint64_t budget_bytes, uint64_t floor_segments)
@@ -42,8 +37,7 @@ bool efs_account_adds_up(const struct efs_account *a, uint64_t segments_bytes)
     return sum == a->used_bytes && a->bytes[EFS_ACCOUNT_SEGMENTS] == segments_bytes &&
            a->bytes[EFS_ACCOUNT_RETIRING] <= a->bytes[EFS_ACCOUNT_SEGMENTS] &&
            a->bytes[EFS_ACCOUNT_UNTOUCHED] <= a->bytes[EFS_ACCOUNT_FULL_PINNED] &&
-           a->bytes[EFS_ACCOUNT_FULL_PINNED] <= a->bytes[EFS_ACCOUNT_FULL] &&
-           efs_account_freed(a) <= a->bytes[EFS_ACCOUNT_RETIRING] + a->bytes[EFS_ACCOUNT_RETURNING];
+           a->bytes[EFS_ACCOUNT_FULL_PINNED] <= a->bytes[EFS_ACCOUNT_FULL];
 }
 
 bool efs_account_is_within_budget(const struct efs_account *a, uint64_t segment_bytes)

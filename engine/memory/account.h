@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * account.h - the account of the memory budget: bytes in use by kind, and the limits. Only this file and account.c
- * write it; other files may read every field. The owner's lock guards all of it, except efs_account_add_freed().
+ * write it; other files may read every field. The owner's lock guards all of it.
  */
 #ifndef EFS_ACCOUNT_H
 #define EFS_ACCOUNT_H
 
 #include <assert.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,8 +29,8 @@ enum efs_account_kind {
 struct efs_account {
     uint64_t used_bytes;
     uint64_t bytes[EFS_ACCOUNT_KINDS];
-    _Atomic uint64_t freed_bytes; /* of RETIRING and RETURNING: returned to the system already */
-    uint64_t allocated_bytes;     /* pages allocated since the start: segments and memory files */
+    uint64_t allocated_bytes, returned_bytes; /* allocated and returned to the system since the start: segments and
+                                                 memory files */
     /* limits */
     uint64_t budget_bytes;     /* the effective budget: limit of used_bytes; at most the requested budget */
     uint64_t prefetch_bytes;   /* share of the chunk pool for prefetched experts */
@@ -58,9 +57,8 @@ static inline void efs_account_release(struct efs_account *account, enum efs_acc
 }
 /* Counts pages allocated to memory that is charged. */
 void efs_account_add_allocated(struct efs_account *account, uint64_t bytes);
-/* Counts bytes returned to the system that are still charged. Without lock; efs_account_release_freed() follows. */
-void efs_account_add_freed(struct efs_account *account, uint64_t bytes);
-void efs_account_release_freed(struct efs_account *account, enum efs_account_kind kind, uint64_t bytes);
+/* Releases bytes that were returned to the system. */
+void efs_account_return(struct efs_account *account, enum efs_account_kind kind, uint64_t bytes);
 
 /* Limits: set by the budget only. */
 void efs_account_set_budget(struct efs_account *account, uint64_t budget_bytes, uint64_t floor_segments);
@@ -83,10 +81,6 @@ static inline uint64_t efs_account_available(const struct efs_account *account)
 {
     uint64_t fixed = efs_account_fixed(account);
     return account->budget_bytes > fixed ? account->budget_bytes - fixed : 0;
-}
-static inline uint64_t efs_account_freed(const struct efs_account *account)
-{
-    return atomic_load(&account->freed_bytes);
 }
 
 #endif

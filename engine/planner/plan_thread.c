@@ -303,12 +303,11 @@ static void thread_plan(struct efs_plan_thread *s)
 
 /* ---- times ---- */
 
-#define SAVE_SECONDS 300         /* between two saves of the counts */
-#define POLL_NS 2000000000       /* longest sleep of the thread */
-#define SETTLE_NS 50000000u      /* changes within 50 ms after a first one lead to one plan */
-#define DRIFT_EVERY 256u         /* requests between checks for drift */
-#define LEASE_POLL_NS 50000000   /* the same while leases wait for room, or the budget is exceeded */
-#define MEMORY_POLL_NS 500000000 /* shortest time between two readings of free memory */
+#define SAVE_SECONDS 300            /* between two saves of the counts */
+#define SETTLE_NS 50000000u         /* changes within 50 ms after a first one lead to one plan */
+#define DRIFT_EVERY 256u            /* requests between checks for drift */
+#define SAMPLE_NS 500000000u        /* between two readings of the memory that is left; ... */
+#define WAITING_SAMPLE_NS 50000000u /* ... while leases wait for room, or the budget is exceeded */
 
 /* ---- events ---- */
 
@@ -348,18 +347,27 @@ static bool has_drifted(struct efs_plan_thread *s)
     return efs_history_drifted(&s->skew, &s->recent, EFS_DRIFT_REPLAN);
 }
 
-/* Leases wait for room, or memory held since before the budget was reduced exceeds it. */
-static bool is_over_budget(const struct efs *fs)
+/* Samples the memory that other processes leave; no event reports that they allocate or free it, or that the last
+ * mapping of a memory file ends that was freed here. */
+struct sampler {
+    uint64_t read_ns, counted_ns; /* the last reading; the last one that counts for a rise of the effective budget */
+};
+
+/* efs.lock held: the time until the next reading; 0: it is due. */
+static uint64_t sampler_delay(const struct sampler *sampler, const struct efs *fs)
 {
-    return fs->leases_waiting || fs->account.used_bytes > fs->account.budget_bytes;
+    bool waiting = fs->leases_waiting || fs->account.used_bytes > fs->account.budget_bytes;
+    uint64_t period = waiting ? WAITING_SAMPLE_NS : SAMPLE_NS, passed = efs_now_ns() - sampler->read_ns;
+    return passed < period ? period - passed : 0;
 }
 
-static void shrink_and_retry_leases(struct efs *fs)
+static void sampler_read(struct sampler *sampler, struct efs *fs)
 {
-    efs_lock(fs);
-    efs_budget_shrink(fs);
-    efs_retry(fs, EFS_RETRY_LEASES);
-    efs_unlock(fs);
+    uint64_t now = efs_now_ns();
+    bool counts = now - sampler->counted_ns >= SAMPLE_NS;
+    sampler->read_ns = now;
+    sampler->counted_ns = counts ? now : sampler->counted_ns;
+    efs_grow(fs, counts);
 }
 
 /* Waits SETTLE_NS for further changes. Returns false immediately when the thread has to stop, so that closing a store
@@ -381,22 +389,17 @@ static void *plan_thread_run(void *arg)
     struct efs *fs = s->fs;
     thread_profile(s);
     thread_plan(s);
-    uint64_t saved = efs_now_ns(), memory_checked_ns = saved;
+    uint64_t saved = efs_now_ns();
+    struct sampler sampler = {saved, saved};
     efs_lock(fs);
     while (!s->stop) {
-        /* poll: the kernel does not report the end of a mapping that outlives its lease */
-        const struct timespec until = efs_from_now(is_over_budget(fs) ? LEASE_POLL_NS : POLL_NS);
+        const struct timespec until = efs_from_now((int64_t)sampler_delay(&sampler, fs));
         bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
-        bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull;
-        bool retry_leases = is_over_budget(fs);
+        bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull, sample = sampler_delay(&sampler, fs) == 0;
         bool plan = !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
         efs_unlock(fs);
-        if (efs_now_ns() - memory_checked_ns > MEMORY_POLL_NS) {
-            efs_refill_measure(fs);
-            memory_checked_ns = efs_now_ns();
-        }
-        if (retry_leases)
-            shrink_and_retry_leases(fs);
+        if (sample)
+            sampler_read(&sampler, fs);
         if (plan && settle(s))
             thread_plan(s);
         if (due) {

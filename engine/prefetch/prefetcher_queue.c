@@ -33,15 +33,15 @@ static void expert_wasted(struct efs_prefetcher *pf, struct efs_prefetcher_exper
 
 /* ---- actions of the queue ---- */
 
-/* Starts loads of the missing extents. false: none are missing, or no memory is free or evictable. Memory that can only
- * be allocated without the lock is available in the next turn: with may_wait the loads are retried then. */
+/* Starts loads of the missing extents. false: none are missing, or no memory is free or evictable. With may_wait, the
+ * loads are retried at the end of a growth job. */
 static bool start_loads(struct efs *fs, uint32_t number, bool may_wait)
 {
     struct efs_prefetcher_expert *e = expert_of(fs, number);
     e->missing = efs_extents_missing(fs, number);
     uint32_t loads = efs_extents_prefetch(fs, number);
     e->pending += (uint16_t)loads;
-    e->retry = may_wait && loads == 0 && fs->deferred.refill && efs_extents_missing(fs, number);
+    e->retry = may_wait && loads == 0 && fs->growing && efs_extents_missing(fs, number);
     fs->prefetcher->retry |= e->retry;
     return loads > 0 || e->retry;
 }

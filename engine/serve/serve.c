@@ -60,7 +60,6 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                        .has_segment = efs_budget_has_segment,
                                        .plan_request = efs_plan_thread_record,
                                        .warm_done = efs_prefetcher_fill_done,
-                                       .refill = efs_refill,
                                        .prefetch_done = efs_prefetcher_load_done,
                                        .prefetch_request = efs_prefetcher_requested,
                                        .free_memfiles = efs_full_memfiles_free,
@@ -300,7 +299,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
     }
     if (rc < 0)
         return efs_fail(err, rc, "%s: cannot start threads: %s", path, strerror(-rc));
-    efs_refill_measure(fs);
+    efs_grow(fs, false);
     return efs_plan_thread_start(fs, err);
 }
 
@@ -371,6 +370,7 @@ void efs_close(struct efs *fs)
     }
     efs_lock(fs);
     fs->closing = true;
+    efs_retry(fs, EFS_RETRY_BUDGET);
     efs_retry(fs, EFS_RETRY_EXTENTS); /* cancels the waiters */
     efs_retry(fs, EFS_RETRY_LEASES);
     efs_retry(fs, EFS_RETRY_CODED);

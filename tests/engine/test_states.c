@@ -4,6 +4,7 @@
  * hits and moves between states read nothing. A new budget holds when the call returns. The statistics match the memory
  * in use.
  */
+#include <limits.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -465,10 +466,10 @@ static void machine_leaves_mib(struct efs *fs, uint64_t mib)
                         (unsigned long long)(64 + mib) * 1024) > 0);
     assert_int_equal(fflush(machine.meminfo), 0);
     fs->budget->memory_left.machine = fileno(machine.meminfo);
-    efs_refill_measure(fs);
+    efs_grow(fs, false);
     efs_budget_wait(fs);
     efs_lock(fs); /* the budget rises only when a test requires it, even on a slow machine */
-    fs->budget->effective.since_ns = UINT64_MAX / 2;
+    fs->budget->effective.samples = INT_MIN / 2;
     efs_unlock(fs);
 }
 
@@ -504,7 +505,9 @@ TEST_WITH(test_available_below_budget, NULL, machine_end)
     machine_leaves_mib(fs, 44);
     s = fixture_drain(fs);
     assert_int_equal(s.effective_budget_bytes, s.fixed_bytes + 32 * MIB); /* whole segments, less one for promises */
+    efs_lock(fs);
     assert_int_equal(fs->account.planned_segments, 4);
+    efs_unlock(fs);
     uint64_t short_before = s.memory_short;
     for (uint32_t turn = 0; turn < 2 * ALL; turn++)
         check_bytes(fs, turn % ALL);
@@ -520,7 +523,7 @@ TEST_WITH(test_available_below_budget, NULL, machine_end)
 static void later_machine_leaves_mib(struct efs *fs, uint64_t mib)
 {
     efs_lock(fs);
-    fs->budget->effective.since_ns = 1;
+    fs->budget->effective.samples = INT_MAX / 2;
     efs_unlock(fs);
     machine_leaves_mib(fs, mib);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Work with the engine's lock held uses memory that was obtained without the lock: a check of free memory does not
- * count for memory freed while it ran, work that finds no memory is done later and not dropped, and the I/O thread
- * allocates nothing.
+ * Work with the engine's lock held uses memory that a job obtained without the lock: a reading of the memory that is
+ * left does not count for memory freed while it ran, work that finds no memory is done later and not dropped, and the
+ * I/O thread allocates nothing.
  */
 #include "test.h"
 #include "budget.h"
@@ -84,64 +84,53 @@ static unsigned count_state(char state)
     return n;
 }
 
-/* Resets the last check of free memory: the first caller that needs one has to retry. */
-static void expect_no_check(void)
-{
-    struct efs_refill *s = &served->budget->refill;
-    efs_lock(served);
-    atomic_store(&s->used_ns, 0);
-    atomic_store(&s->measured_ns, 0);
-    efs_unlock(served);
-}
-
-/* ---- checks of free memory ---- */
-
-static pthread_t freeing;
+/* ---- readings of the memory that is left ---- */
 
 #define FREED 4096u
+#define TOO_MUCH (UINT64_C(3) << 62) /* bytes that no machine has */
 
-static void *free_some(void *arg)
+static errint_t check_memory(uint64_t bytes)
 {
-    (void)arg;
-    efs_refill(served, FREED);
-    return NULL;
+    efs_lock(served);
+    errint_t rc = efs_grow_check_memory(served, bytes);
+    efs_unlock(served);
+    return rc;
 }
 
-/* Frees memory in the middle of a check. */
-static void free_meanwhile(void)
+/* With the last reading too low, and memory freed since: the first caller that needs memory has to wait for a job. */
+static void expire_reading(void)
 {
-    struct efs_refill *s = &served->budget->refill;
-    assert_int_equal(pthread_create(&freeing, NULL, free_some, NULL), 0);
-    while (atomic_load(&s->frees) == atomic_load(&s->frees_measured))
-        usleep(100);
+    efs_lock(served);
+    served->budget->grow.limit_bytes = 0;
+    served->budget->grow.returned_bytes--;
+    efs_unlock(served);
 }
 
-TEST(test_freed_during_check)
+static void free_memory(void)
 {
-    open_store((struct efs_options){.budget_bytes = 128 * MIB});
-    struct efs_refill *s = &served->budget->refill;
-    quiet();
     efs_lock(served);
     efs_account_charge(&served->account, EFS_ACCOUNT_RETURNING, FREED);
+    efs_account_return(&served->account, EFS_ACCOUNT_RETURNING, FREED);
     efs_unlock(served);
-    efs_refill(served, 0);
-    atomic_store(&s->frees_measured, atomic_load(&s->frees)); /* ignore memory freed earlier */
-    expect_no_check();
-    atomic_store(&s->used_ns, efs_now_ns());
-    fault_run_before(FAULT_PREAD, free_meanwhile);
-    efs_refill(served, 0);
-    pthread_join(freeing, NULL);
-    efs_lock(served);
-    efs_account_release_freed(&served->account, EFS_ACCOUNT_RETURNING, FREED);
-    efs_unlock(served);
-    assert_int_equal(atomic_load(&s->frees_measured),
-                     atomic_load(&s->frees)); /* the thread that freed it caused another check */
+}
+
+TEST(test_freed_during_reading)
+{
+    open_store((struct efs_options){.budget_bytes = 128 * MIB});
+    quiet();
+    efs_grow(served, false);
+    assert_int_equal(check_memory(TOO_MUCH), -ENOMEM);
+    fault_run_before(FAULT_PREAD, free_memory);
+    efs_grow(served, false);
+    assert_int_equal(check_memory(TOO_MUCH), -EAGAIN); /* not counted by that reading: a job reads again */
+    quiet();
+    assert_int_equal(check_memory(TOO_MUCH), -ENOMEM);
     efs_close(served);
 }
 
 /* ---- demotion ---- */
 
-TEST(test_demotion_without_check)
+TEST(test_demotion_waits_for_reading)
 {
     open_store(
         (struct efs_options){.budget_bytes = 256 * MIB, .full_pool = true, .plan = "F=90,C=10", .policy = "lru"});
@@ -153,7 +142,7 @@ TEST(test_demotion_without_check)
     before = quiet();
     unsigned full = count_state('F');
     assert_true(full > ALL / 2);
-    expect_no_check();
+    expire_reading();
     set("plan", "C=100");
     quiet();
     for (uint32_t e = 0; e < ALL; e++) {
