@@ -7,7 +7,8 @@ need_fuse()
 expertctl = program("expertctl")
 DATA, CACHE = scratch("data/expertfs"), scratch("hub")
 os.environ.update(HF_HUB_CACHE=CACHE, HOME=scratch("home"))
-model = make_model("model", *NARROW)
+NAME = os.path.basename(SCRATCH) + "-up"  # no mount of another test has this name
+model = make_model(NAME, *NARROW)
 
 
 def ctl(*arguments, **more):
@@ -50,7 +51,7 @@ def stores():
 
 print("-- a directory")
 store, mount = up("a directory", model, packs=True)
-check("store and mount point are beside each other", os.path.dirname(store) == DATA and mount == f"{DATA}/model", (store, mount))
+check("store and mount point are beside each other", os.path.dirname(store) == DATA and mount == f"{DATA}/{NAME}", (store, mount))
 check("its files are the model's", contents(model) == {name: data for name, data in contents(mount).items()
       if not name.startswith((".expertfs", "experts/"))})
 check("again: the same mount", up("again", model) == (store, mount))
@@ -59,17 +60,20 @@ check("by a path in the mount", up("its mount", f"{mount}/experts") == (store, m
 other = scratch("other")
 check("another mount point is another mount", up("elsewhere", model, other, "-o", "budget=64M") == (store, other))
 listed = ctl("ls").stdout
-check("ls: the store with its ratio", re.search(rf"^model +\d.* 0\.\d+ +20\d\d-.* {re.escape(store)}$", listed, re.M), listed)
+check("ls: the store with its ratio", re.search(rf"^{NAME} +\d.* 0\.\d+ +20\d\d-.* {re.escape(store)}$", listed, re.M), listed)
 check("ls: the mounts with their user", all(f"{store} on {path} by " in listed for path in (mount, other)), listed)
 told = json.loads(ctl("ls", "--json").stdout)
 check("ls --json", [row["path"] for row in told["stores"]] == [store] and told["stores"][0]["source_bytes"] > 0 and
       {mount, other} <= {row["mountpoint"] for row in told["mounts"]}, told)
-result = ctl("down", "model", other + "/")
-check("down by name: which one?", result.returncode == 1 and f"which mount? there are {mount}, {other}" in result.stderr and
-      not is_mounted(other), result)
-down("by name", "model")
+down("by name", NAME)
+third = scratch("third")
+up("elsewhere again", model, third)
+result = ctl("down", NAME)
+check("down by the name of a store that has two mounts: which one?", result.returncode == 1 and
+      f"which mount? there are {other}, {third}\n" in result.stderr, result)
+down("both", third, other + "/")
 check("the mount point is gone, the store stays", stores() == [os.path.basename(store)] and not os.path.exists(mount), os.listdir(DATA))
-check("by the name of the store", up("a name", "model") == (store, mount))
+check("by the name of the store", up("a name", NAME) == (store, mount))
 with open(f"{mount}/config.json"):
     result = ctl("down", mount)
     check("down of a mount in use: why, and what helps", result.returncode == 1 and "in use\nhint: " in result.stderr and
@@ -77,7 +81,7 @@ with open(f"{mount}/config.json"):
     down("--lazy", "--lazy", mount)
 check("--lazy: it is detached", not is_mounted(mount))
 told = json.loads(ctl("up", "--json", model).stdout)
-check("up --json", (told["store"], told["mountpoint"], told["name"]) == (store, mount, "model") and told["budget_bytes"] > 0, told)
+check("up --json", (told["store"], told["mountpoint"], told["name"]) == (store, mount, NAME) and told["budget_bytes"] > 0, told)
 told = json.loads(ctl("down", "--json", mount).stdout)
 check("down --json", told == {"unmounted": [{"mountpoint": mount, "store": store}]}, told)
 
@@ -88,11 +92,11 @@ changed, mount = up("a changed file", model, packs=True)
 check("another store", changed != store and stores() == sorted(map(os.path.basename, (store, changed))), stores())
 check("the changed bytes", contents(model)["config.json"] == open(f"{mount}/config.json", "rb").read())
 down("changed", mount)
-check("the name is that of the newest store", up("the newest", "model")[0] == changed)
-down("the newest", "model")
-same = shutil.copytree(model, scratch("elsewhere/model"))
+check("the name is that of the newest store", up("the newest", NAME)[0] == changed)
+down("the newest", NAME)
+same = shutil.copytree(model, scratch(f"elsewhere/{NAME}"))
 check("a directory of the same name elsewhere: its own store", up("a namesake", same, packs=True)[0] not in (store, changed))
-down("a namesake", "model")
+down("a namesake", NAME)
 shutil.rmtree(same)
 refused("a checkpoint that is gone", 1, "No such file", "up", same)
 
@@ -102,7 +106,7 @@ both = [subprocess.Popen([expertctl, "up", "--store", scratch("data/twice"), mod
 said = [one.communicate(timeout=120) for one in both]
 check("three at once: one packs, all succeed with the same line", [one.returncode for one in both] == [0] * 3 and
       len({out for out, _ in said}) == 1 and sum("packing" in error for _, error in said) == 1, said)
-down("three at once", scratch("data/twice/model"))
+down("three at once", scratch(f"data/twice/{NAME}"))
 check("no lock is left", len(os.listdir(scratch("data/twice"))) == 1, os.listdir(scratch("data/twice")))
 
 print("-- the Hub")
@@ -141,6 +145,29 @@ shutil.copy(f"{gguf}/model.gguf", f"{gguf}/second.gguf")
 refused("several GGUF files", 125, r"several GGUF files: (model|second).gguf, (model|second).gguf\nhint: write {}/NAME",
         "up", make_store(gguf), "--", "true", "{gguf}")
 refused("no GGUF file", 125, "the model has no GGUF file", "up", store, "--", "true", "{gguf}")
+
+print("-- warmup")
+store, mount = up("for warmup", model)
+result = ctl("warmup", mount)
+check("warmup: all files", result.returncode == 0 and re.fullmatch(
+      rf"{mount}: (.*) of \1 in {len(files_below(model))} files, .* read from the store\n", result.stdout), result)
+told = json.loads(ctl("warmup", "--json", mount, "config.json", f"{mount}/experts/L00").stdout)
+check("warmup of a file and a folder", told["files"] == 1 + len(os.listdir(f"{mount}/experts/L00")) and
+      told["read_bytes"] == told["bytes"] and not told["budget_full"], told)
+told = json.loads(ctl("warmup", "--json", mount).stdout)
+check("warmup again: nothing is read from the store", told["disk_bytes"] == 0 and told["read_bytes"] == told["bytes"], told)
+result = ctl("warmup", "-q", mount)
+check("warmup --quiet", result.returncode == 0 and not result.stdout + result.stderr, result)
+for arguments, says in (((mount, "nothing"), "nothing: No such file"), ((mount, "/etc"), f"/etc: not in {mount}"),
+                        ((SCRATCH,), "not in a mount")):
+    result = ctl("warmup", *arguments)
+    check(f"warmup: {says}", result.returncode == 1 and says in result.stderr, result)
+down("for warmup", mount)
+wide, small = make_store(make_model("wide", *WIDE)), scratch("small budget")
+up("a small budget", wide, small, "-o", "budget=40M")
+told = json.loads(ctl("warmup", "--json", small).stdout)
+check("warmup stops when the budget is full", told["budget_full"] and told["read_bytes"] < told["bytes"], told)
+down("a small budget", small)
 
 print("-- what is refused")
 refused("no such model", 1, "No such file.*\nhint: a model is", "up", "mode")

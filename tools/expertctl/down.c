@@ -85,14 +85,12 @@ static const char *absolute_path(const char *given, char *path, size_t room)
     return path;
 }
 
-static bool mount_has_name(const struct ctl_mount *mount, const char *name)
+static bool path_has_name(const char *path, const char *name, bool of_store)
 {
     char is[256];
-    const char *last = strrchr(mount->path, '/');
-    if (last && strcmp(last + 1, name) == 0)
-        return true;
-    last = strrchr(mount->source, '/');
-    return last && (strcmp(last + 1, name) == 0 || strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0);
+    const char *last = strrchr(path, '/');
+    return last &&
+           (strcmp(last + 1, name) == 0 || (of_store && strcmp(ctl_store_name(last, is, sizeof(is)), name) == 0));
 }
 
 /* The mount that `given` names. */
@@ -108,15 +106,17 @@ static errint_t mount_choose(const struct ctl_mounts *mounts, const char *given,
             *mount = &mounts->mount[i];
             return 0;
         }
-    for (size_t i = 0; i < mounts->count && !strchr(given, '/'); i++) {
-        const char *last = strrchr(mounts->mount[i].path, '/');
-        best = last ? efs_nearer_word(given, best, last + 1) : best;
-        if (!mount_has_name(&mounts->mount[i], given))
-            continue;
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", mounts->mount[i].path);
-        *mount = &mounts->mount[i];
-    }
+    for (int of_store = 0; of_store < 2 && !found && !strchr(given, '/'); of_store++) /* mount points come first */
+        for (size_t i = 0; i < mounts->count; i++) {
+            const struct ctl_mount *is = &mounts->mount[i];
+            const char *last = strrchr(is->path, '/');
+            best = last ? efs_nearer_word(given, best, last + 1) : best;
+            if (!path_has_name(of_store ? is->source : is->path, given, of_store))
+                continue;
+            size_t used = strlen(names);
+            snprintf(names + used, sizeof(names) - used, "%s%s", found++ ? ", " : "", is->path);
+            *mount = is;
+        }
     if (found == 1)
         return 0;
     if (found)

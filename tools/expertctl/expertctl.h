@@ -21,8 +21,8 @@ struct ctl_command {
     int (*run)(int argc, char **argv); /* argv[0] is "expertctl NAME"; returns the exit status */
 };
 
-extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_status, ctl_log, ctl_get, ctl_set, ctl_info, ctl_verify,
-    ctl_unpack, ctl_profile, ctl_doctor;
+extern const struct ctl_command ctl_up, ctl_down, ctl_ls, ctl_status, ctl_log, ctl_warmup, ctl_get, ctl_set, ctl_info,
+    ctl_verify, ctl_unpack, ctl_profile, ctl_doctor;
 
 /* Prints json, and frees it; NULL, as of json_pack() without memory, is an error. Returns the exit status. */
 struct json_t;
