@@ -5,7 +5,7 @@
  * The code paths (ops.h) decode the symbols. Everything read from a chunk is checked before use: headers by
  * cascade_chunk.h, the number of escapes in the planes by the code paths.
  */
-#include "cascade_chunk.h"
+#include "cascade_short.h"
 
 #include <errno.h>
 #include <string.h>
@@ -96,6 +96,8 @@ int efs_cascade_merge(enum efs_format format, const uint8_t *chunk_bytes, size_t
 
     if (efs_format_bytes(format) == 0)
         return -EINVAL;
+    if (efs_chunk_is_short(chunk_bytes, chunk_size))
+        return efs_short_merge(format, chunk_bytes, chunk_size, sm, sm_bytes, first, count, dst, stream);
     int r = efs_chunk_open(chunk_bytes, chunk_size, &chunk);
     if (r != 0)
         return r;

@@ -135,6 +135,17 @@ EFS_DEVICE bool efs_chunk_parse_entries(const uint8_t *p, struct efs_span *span)
     return true;
 }
 
+/* Sets the addresses of the rest and the planes of a span whose code is at `at`. */
+EFS_DEVICE void efs_span_places(struct efs_span *span, const uint8_t *at)
+{
+    span->rest = at;
+    at += span->size[span->levels];
+    for (unsigned level = span->levels; level-- > 0;) {
+        span->planes[level] = at;
+        at += efs_plane_bytes(span->size[level], 2);
+    }
+}
+
 /* Parses span s < chunk->spans and checks what ops.h promises of a span. header: that of the span and the first four
  * bytes of the next one's, or a copy of them. 0 or -EUCLEAN. */
 EFS_DEVICE int efs_chunk_parse_span(const struct efs_chunk *chunk, const uint8_t *header, uint32_t s,
@@ -150,13 +161,7 @@ EFS_DEVICE int efs_chunk_parse_span(const struct efs_chunk *chunk, const uint8_t
         end - begin != efs_lower_bytes(span) + efs_first_bytes(span))
         return -EUCLEAN;
 
-    const uint8_t *at = chunk->bytes + begin;
-    span->rest = at;
-    at += span->size[span->levels];
-    for (unsigned level = span->levels; level-- > 0;) {
-        span->planes[level] = at;
-        at += efs_plane_bytes(span->size[level], 2);
-    }
+    efs_span_places(span, chunk->bytes + begin);
     return 0;
 }
 

@@ -50,24 +50,35 @@ size_t efs_sm_bytes(enum efs_format format, size_t n)
     return n / EFS_BLOCK * block_sm_bytes(format, EFS_BLOCK) + block_sm_bytes(format, n % EFS_BLOCK);
 }
 
-void efs_split(enum efs_format format, const void *src, size_t n, uint8_t *e, uint8_t *sm)
+/* Splits in blocks of `block` elements. */
+static void split_blocks(enum efs_format format, size_t block, const void *src, size_t n, uint8_t *e, uint8_t *sm)
 {
     const struct efs_kernel_ops *ops = efs_ops();
     const uint8_t *from = src;
-    size_t element_bytes = efs_format_bytes(format), sm_step = block_sm_bytes(format, EFS_BLOCK);
+    size_t element_bytes = efs_format_bytes(format), sm_step = block_sm_bytes(format, block);
 
     if (format == EFS_FORMAT_BYTES && n > 0)
         memcpy(e, src, n);
     if (format == EFS_FORMAT_BYTES || element_bytes == 0)
         return;
     while (n > 0) {
-        size_t m = n < EFS_BLOCK ? n : EFS_BLOCK;
+        size_t m = n < block ? n : block;
         ops->split(format, from, m, e, sm);
         from += m * element_bytes;
         e += m;
         sm += sm_step;
         n -= m;
     }
+}
+
+void efs_split(enum efs_format format, const void *src, size_t n, uint8_t *e, uint8_t *sm)
+{
+    split_blocks(format, EFS_BLOCK, src, n, e, sm);
+}
+
+void efs_split_short(enum efs_format format, const void *src, size_t n, uint8_t *e, uint8_t *sm)
+{
+    split_blocks(format, EFS_SHORT_BLOCK, src, n, e, sm);
 }
 
 void efs_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size_t n, void *dst)

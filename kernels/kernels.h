@@ -61,6 +61,10 @@ size_t efs_sm_bytes(enum efs_format format, size_t n);
 
 /* Split n elements of src into E (n bytes) and SM (efs_sm_bytes(format, n) bytes). Buffers must not overlap. */
 void efs_split(enum efs_format format, const void *src, size_t n, uint8_t *e, uint8_t *sm);
+/* The same with blocks of EFS_SHORT_BLOCK elements, for efs_cascade_encode_short(). SM has as many bytes; for BF16 it
+ * is the same. */
+void efs_split_short(enum efs_format format, const void *src, size_t n, uint8_t *e, uint8_t *sm);
+#define EFS_SHORT_BLOCK 1024u
 /* The inverse: n elements, from a block boundary, into dst. */
 void efs_merge(enum efs_format format, const uint8_t *e, const uint8_t *sm, size_t n, void *dst);
 
@@ -87,14 +91,26 @@ void efs_histogram(const uint8_t *data, size_t n, uint64_t counts[256]);
  *   reserved bytes (for example for an index for parallel decoders): encoders write none, decoders skip them
  *   EFS_CASCADE_SLACK zero bytes, so that vector loads can read past the last span
  */
+/*
+ * A chunk with short spans, for data that is read a few KiB at a time. A span has 2^span_log2 symbols, 12 or 13, and
+ * its header is at the start of its code; SM has blocks of EFS_SHORT_BLOCK elements:
+ *   u32 symbols, u32 spans, u32 code_bytes as above, u32 span_log2; u8 table[15]: the shared table; u8 0
+ *   u16 length of each span in bytes, header included
+ *   the spans, without gaps: u8 levels (0..5), plus 128: the span has its own table; u16 count[levels]; with an own
+ *   table u8 table[3 * levels]; then its code as above, with planes of level 1 of ceil(n/4) bytes for its n symbols
+ *   reserved bytes and zero bytes as above
+ */
 #define EFS_CASCADE_SLACK 64
 #define EFS_SPAN_BLOCKS 4
+#define EFS_SPAN_LOG2 (EFS_BLOCK_LOG2 + 2)
 #define EFS_SPAN (EFS_SPAN_BLOCKS * EFS_BLOCK)
 /* Upper bound of a chunk's bytes for n symbols. */
 size_t efs_cascade_bound(size_t n);
 /* Code n symbols (n <= 2^30) into dst of at least efs_cascade_bound(n) bytes; returns the bytes used. The result is
  * the same on every processor. */
 size_t efs_cascade_encode(const uint8_t *symbols, size_t n, uint8_t *dst);
+/* The same with short spans of 2^span_log2 symbols, 12 or 13. All functions below decode both. */
+size_t efs_cascade_encode_short(const uint8_t *symbols, size_t n, unsigned span_log2, uint8_t *dst);
 /* Decode symbols [first, first + count) of a chunk of exactly chunk_bytes bytes. 0, or -EUCLEAN when the chunk is not
  * well formed: the contents of out are then undefined. Never accesses memory outside out and chunk. -EINVAL: the range
  * ends past the last symbol. */
@@ -107,6 +123,24 @@ int efs_cascade_decode(const uint8_t *chunk, size_t chunk_bytes, size_t first, s
  */
 int efs_cascade_merge(enum efs_format format, const uint8_t *chunk, size_t chunk_bytes, const uint8_t *sm,
                       size_t sm_bytes, size_t first, size_t count, void *dst, bool stream);
+
+/*
+ * Decode a range of a chunk with short spans from the pieces that it needs: first the chunk's head,
+ * efs_cascade_head_bytes() for n symbols, then the bytes that efs_cascade_locate() names.
+ */
+struct efs_cascade_range {
+    uint32_t code_begin, code_end; /* of the E-chunk */
+    size_t sm_begin, sm_end;       /* of the SM-chunk; both 0 for BYTES */
+};
+size_t efs_cascade_head_bytes(size_t n);
+/* Sets *range for elements [first, first + count), count > 0, of a shard of n. -EUCLEAN: not a well-formed head of a
+ * chunk of chunk_bytes bytes with short spans and n symbols; -EINVAL: the range ends past n. */
+int efs_cascade_locate(enum efs_format format, const uint8_t *head, size_t head_bytes, size_t chunk_bytes, size_t n,
+                       size_t first, size_t count, struct efs_cascade_range *range);
+/* As efs_cascade_merge(), for the same elements: code has the E-chunk's bytes [code_begin, code_end) and
+ * EFS_CASCADE_SLACK readable bytes after them, sm the SM-chunk's bytes [sm_begin, sm_end) and as many. */
+int efs_cascade_merge_range(enum efs_format format, const uint8_t *head, size_t head_bytes, size_t chunk_bytes,
+                            const uint8_t *code, const uint8_t *sm, size_t first, size_t count, void *dst);
 
 /* Name of the code path in use: "scalar", "avx2", "avx512", "neon". EXPERTFS_CPU=scalar|avx2|avx512|neon|auto in the
  * environment of the first call selects a path; if the processor does not support it, the best supported one is used.

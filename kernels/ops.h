@@ -79,6 +79,10 @@ struct efs_kernel_ops {
      * the planes have another number of escapes than block->escaped. */
     bool (*decode_merge)(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm, uint8_t *dst,
                          bool stream);
+    /* The same for a whole short span of 4 or 8 units of EFS_SHORT_BLOCK elements, whose SM has blocks of that size.
+     * NULL: the path has none. */
+    bool (*merge_short)(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm, uint8_t *dst,
+                        bool stream);
     /* Make streaming stores visible to other threads; NULL: the path does not use them. */
     void (*stream_end)(void);
     const struct efs_matvec_ops *matvec; /* products */

@@ -32,6 +32,7 @@ const struct efs_kernel_ops efs_ops_avx512 = {
     .encode = simd_encode,
     .lower = simd_lower,
     .decode_merge = simd_decode_merge,
+    .merge_short = simd_merge_short,
     .stream_end = stream_end,
     .matvec = &efs_matvec_avx512,
 };

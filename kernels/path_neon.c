@@ -23,5 +23,6 @@ const struct efs_kernel_ops efs_ops_neon = {
     .encode = simd_encode,
     .lower = simd_lower,
     .decode_merge = simd_decode_merge,
+    .merge_short = simd_merge_short,
     .matvec = &efs_matvec_neon,
 };

@@ -68,6 +68,59 @@ static bool decode_merge_whole(enum efs_format format, const struct efs_cascade_
     return false;
 }
 
+/* The first level of a short span of `units` units, fused with the merge. */
+EFS_INLINE bool merge_short_units(enum efs_format format, unsigned units, const struct efs_cascade_block *block,
+                                  const uint8_t *sm, uint8_t *dst, enum efs_way way)
+{
+    const efs_table table = efs_load_table(efs_table_word(block->table, false));
+    const size_t width = units * EFS_UNIT / 4, sm_step = efs_unit_sm_bytes(format);
+    const uint8_t *used = block->below, *ahead = block->prefetch;
+    const size_t ahead_step = block->prefetch_bytes / (units * EFS_UNIT / 64) + 1;
+    struct efs_sink sink = {.to = dst};
+
+    for (unsigned unit = 0; unit < units; unit++, sm += sm_step) {
+        const efs_shift shift = efs_shift_right((int)(unit * EFS_UNIT / width) * 2);
+        const uint8_t *plane = block->planes + unit * EFS_UNIT % width;
+        for (size_t at = 0; at < EFS_UNIT; at += 64) {
+            efs_prefetch(ahead);
+            ahead += ahead_step;
+            if (way != EFS_PLAIN && format != EFS_FORMAT_BYTES) /* as in efs_prefetch_sm() */
+                efs_prefetch(sm + sm_step + at * sm_step / EFS_UNIT);
+            for (size_t k = at; k < at + 64; k += EFS_LANES) {
+                efs_vector e = efs_symbols(efs_load(plane + k), shift, table, EFS_LANES, &used);
+                efs_merge_short_lanes(format, k, e, sm, &sink, way);
+            }
+        }
+    }
+    efs_sink_end(&sink, way);
+    return (size_t)(used - block->below) == block->escaped;
+}
+
+#define MERGE_SHORT_AS(name, way)                                                                                      \
+    (block->size == EFS_BLOCK ? merge_short_units(EFS_FORMAT_##name, EFS_UNITS, block, sm, dst, way)                   \
+                              : merge_short_units(EFS_FORMAT_##name, EFS_UNITS / 2, block, sm, dst, way))
+#define MERGE_SHORT(name)                                                                                              \
+    case EFS_FORMAT_##name:                                                                                            \
+        if (stream && EFS_STREAMS && (uintptr_t)dst % EFS_LANES == 0)                                                  \
+            return MERGE_SHORT_AS(name, EFS_STREAM);                                                                   \
+        return MERGE_SHORT_AS(name, EFS_PLAIN)
+
+static bool simd_merge_short(enum efs_format format, const struct efs_cascade_block *block, const uint8_t *sm,
+                             uint8_t *dst, bool stream)
+{
+    switch (format) {
+        MERGE_SHORT(BYTES);
+        MERGE_SHORT(BF16);
+        MERGE_SHORT(F16);
+        MERGE_SHORT(F32);
+        MERGE_SHORT(E4M3);
+        MERGE_SHORT(E5M2);
+    case EFS_FORMAT_COUNT:
+        break;
+    }
+    return false;
+}
+
 /* Merge a whole block whose exponents are bytes in memory. */
 EFS_INLINE void merge_bytes(enum efs_format format, const uint8_t *e, const uint8_t *sm, uint8_t *dst)
 {

@@ -150,6 +150,63 @@ EFS_INLINE void efs_merge_lanes(enum efs_format format, unsigned unit, size_t at
     }
 }
 
+/* Bytes of SM of EFS_UNIT elements. */
+EFS_INLINE size_t efs_unit_sm_bytes(enum efs_format format)
+{
+    const size_t eighths[EFS_FORMAT_COUNT] = {[EFS_FORMAT_BF16] = 8,
+                                              [EFS_FORMAT_F16] = 11,
+                                              [EFS_FORMAT_F32] = 24,
+                                              [EFS_FORMAT_E4M3] = 4,
+                                              [EFS_FORMAT_E5M2] = 3};
+    return eighths[format] * EFS_UNIT / 8;
+}
+
+/* The EFS_LANES elements from `at` of a block of EFS_UNIT elements, the blocks of a shard with short spans. */
+EFS_INLINE void efs_merge_short_lanes(enum efs_format format, size_t at, efs_vector e, const uint8_t *sm,
+                                      struct efs_sink *sink, enum efs_way way)
+{
+    const size_t width = EFS_UNIT / 8; /* of a plane of 1 bit */
+    const uint8_t *planes = format == EFS_FORMAT_F16 ? sm + EFS_UNIT : sm;
+    efs_vector words[2], dwords[2], small = e;
+
+    if (format == EFS_FORMAT_F16 || format == EFS_FORMAT_E5M2)
+        small = efs_join_small(
+            efs_shifted(efs_load(planes + 2 * width + at % width), efs_shift_right((int)(at / width) - 7)), e,
+            efs_shifted(efs_load(planes + at % (2 * width)), efs_shift_right((int)(at / (2 * width)) * 2)), 2);
+    switch (format) {
+    case EFS_FORMAT_BYTES:
+    case EFS_FORMAT_E5M2:
+        efs_put(sink, small, way);
+        break;
+    case EFS_FORMAT_BF16:
+        efs_join_bf16(e, efs_load(sm + at), words);
+        efs_put_pair(sink, words, way);
+        break;
+    case EFS_FORMAT_F16:
+        efs_interleave(efs_load(sm + at), small, words);
+        efs_put_pair(sink, words, way);
+        break;
+    case EFS_FORMAT_F32:
+        efs_join_bf16(e, efs_load(sm + at), words);
+        efs_interleave_words(efs_load(sm + EFS_UNIT + 2 * at), words[0], dwords);
+        efs_put_pair(sink, dwords, way);
+        efs_interleave_words(efs_load(sm + EFS_UNIT + 2 * at + EFS_LANES), words[1], dwords);
+        efs_put_pair(sink, dwords, way);
+        break;
+    case EFS_FORMAT_E4M3: {
+        const efs_vector nibbles = efs_load(sm + at % (4 * width));
+        const int bits = (int)(at / (4 * width)) * 4;
+        efs_put(sink,
+                efs_join_small(efs_shifted(nibbles, efs_shift_right(bits - 4)), e,
+                               efs_shifted(nibbles, efs_shift_right(bits)), 3),
+                way);
+        break;
+    }
+    case EFS_FORMAT_COUNT:
+        break;
+    }
+}
+
 EFS_INLINE void efs_prefetch(const uint8_t *p)
 {
     __builtin_prefetch(p, 0, 3);

@@ -12,7 +12,7 @@
 
 struct bench_options {
     uint64_t mib; /* of weights for each format or shape */
-    unsigned rounds, threads, tokens;
+    unsigned rounds, threads, tokens, span;
     bool f16;
     const char *path, *format, *weights; /* path, format: NULL: all */
     struct tools_arguments shapes;

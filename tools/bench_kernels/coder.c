@@ -28,8 +28,8 @@ struct data {
     uint8_t *raw, *e, *sm, *chunks, *back; /* shard s: sm + s * sm_room, chunks + s * chunk_room */
     size_t *chunk_bytes;
     enum work work;
-    unsigned threads;
-    uint64_t sum[THREADS_MAX]; /* keeps the reads */
+    unsigned threads, span_log2; /* 12, 13: short spans */
+    uint64_t sum[THREADS_MAX];   /* keeps the reads */
 };
 
 static size_t shard_elements(const struct data *d, size_t s)
@@ -43,10 +43,12 @@ static void do_shard(const struct data *d, size_t s)
     size_t n = shard_elements(d, s), first = s * SHARD_ELEMENTS, at = first * d->each;
     uint8_t *e = d->e + first, *sm = d->sm + s * d->sm_room, *chunk = d->chunks + s * d->chunk_room;
 
+    bool is_short = d->span_log2 < EFS_SPAN_LOG2;
     if (d->work == WORK_SPLIT || d->work == WORK_ENCODE)
-        efs_split(d->format, d->raw + at, n, e, sm);
+        (is_short ? efs_split_short : efs_split)(d->format, d->raw + at, n, e, sm);
     if (d->work == WORK_ENCODE)
-        d->chunk_bytes[s] = efs_cascade_encode(e, n, chunk);
+        d->chunk_bytes[s] =
+            is_short ? efs_cascade_encode_short(e, n, d->span_log2, chunk) : efs_cascade_encode(e, n, chunk);
     if ((d->work == WORK_MERGE || d->work == WORK_STREAM) &&
         efs_cascade_merge(d->format, chunk, d->chunk_bytes[s], sm, efs_sm_bytes(d->format, n), 0, n, d->back + at,
                           d->work == WORK_STREAM) != 0) {
@@ -83,6 +85,7 @@ static double rate_of(struct data *d, enum work work)
 static void make_data(struct data *d, enum efs_format format, const struct bench_options *o)
 {
     *d = (struct data){.format = format, .each = efs_format_bytes(format), .threads = o->threads};
+    d->span_log2 = (unsigned)__builtin_ctz(o->span);
     d->elements = (o->mib << 20) / d->each;
     d->raw_bytes = d->elements * d->each;
     d->shards = (d->elements + SHARD_ELEMENTS - 1) / SHARD_ELEMENTS;
@@ -134,10 +137,11 @@ static void print_path(const struct data *d, const char *format, unsigned rounds
     double size = (coded + sm) / (double)d->raw_bytes,
            bound = (sm + (double)d->elements * entropy / 8) / (double)d->raw_bytes;
     double limit = fmin(rate[WORK_READ] / size, rate[WORK_WRITE]) / rate[WORK_MEMCPY];
-    printf("{\"format\": \"%s\", \"path\": \"%s\", \"threads\": %u, \"size\": %.5f, \"bound\": %.5f, "
+    printf("{\"format\": \"%s\", \"path\": \"%s\", \"threads\": %u, \"span\": %u, \"size\": %.5f, \"bound\": %.5f, "
            "\"exponent_bits\": %.4f, "
            "\"entropy_bits\": %.4f",
-           format, efs_cpu_name(), d->threads, size, bound, coded * 8 / (double)d->elements, entropy);
+           format, efs_cpu_name(), d->threads, 1u << d->span_log2, size, bound, coded * 8 / (double)d->elements,
+           entropy);
     for (unsigned w = 0; w < WORK_COUNT; w++)
         printf(", \"%s_gbs\": %.3f", work_names[w], rate[w]);
     printf(", \"merge_ratio\": %.3f, \"stream_ratio\": %.3f, \"limit_ratio\": %.3f}\n", ratios[WORK_MERGE],

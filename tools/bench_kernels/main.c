@@ -4,6 +4,7 @@
 
 #include "process.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@ static const struct tools_option coder_options[] = {
     PATH,
     OPTION("threads", 't', "N", "threads, each with its own part (1)", TOOLS_UNSIGNED, threads, RANGE(1, THREADS_MAX)),
     OPTION("format", 'f', "NAME", "only bf16, f16, f32, e4m3, e5m2 or bytes", TOOLS_TEXT, format),
+    OPTION("span", 's', "N", "symbols of a span: 32768, or 4096 or 8192 (32768)", TOOLS_UNSIGNED, span,
+           RANGE(4096, 32768)),
     {0}};
 static const struct tools_option products_options[] = {
     COMMON,
@@ -57,7 +60,7 @@ int main(int argc, char **argv)
                 "there in the same run: lines of JSON. GB/s are of plain bytes; decode_launches: 8 MiB of coded bytes "
                 "at a time; link: a copy of the plain bytes from registered memory to the device."};
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    struct bench_options o = {.mib = 512, .rounds = 7, .threads = 1, .tokens = 16};
+    struct bench_options o = {.mib = 512, .rounds = 7, .threads = 1, .tokens = 16, .span = EFS_SPAN};
     tools_init();
     if (argc >= 2 && strcmp(argv[1], "gpu") == 0) {
         static char gpu_title[] = "bench_kernels gpu";
@@ -67,6 +70,8 @@ int main(int argc, char **argv)
     }
     if (argc < 2 || strcmp(argv[1], "products") != 0) {
         tools_parse(&coder, argc, argv, &o);
+        if (o.span != EFS_SPAN && o.span != 4096 && o.span != 8192)
+            bench_fail("--span", EINVAL);
         return bench_coder(&o);
     }
     o.threads = processors < 1 ? 1 : processors > THREADS_MAX ? THREADS_MAX : (unsigned)processors;
