@@ -30,8 +30,10 @@ struct efs_pack_options {
     efs_progress_fn *progress;
     void *progress_arg;
     uint64_t
-        reclaim_step_bytes; /* of `mkexpertfs --reclaim`: approximate source bytes per step; 0: by the free space */
-    bool weights;           /* fail with -ENODATA if the source has no weights or lacks parts of them */
+        reclaim_step_bytes;     /* of `mkexpertfs --reclaim`: approximate source bytes per step; 0: by the free space */
+    uint64_t small_reads_bytes; /* objects outside experts from this size on are packed for small reads; 0: 1 MiB;
+                                   UINT64_MAX: none, and the store has version 2 */
+    bool weights;               /* fail with -ENODATA if the source has no weights or lacks parts of them */
     /* NULL, or an extended regular expression that finds the tensors of experts before the names that are known: its
      * first group is the layer; its second one the expert, without which the first dimension counts experts. -EINVAL:
      * it is not one, or finds none. */
@@ -42,7 +44,7 @@ struct efs_pack_options {
 struct efs_pack_row {
     char tensor_class[8];
     char dtype[16];
-    uint64_t tensors, raw_bytes, coded_bytes; /* coded: E and SM chunks with their padding */
+    uint64_t tensors, raw_bytes, coded_bytes; /* coded: chunks with their padding, page checksums */
     uint64_t elements;                        /* of formats with a coded exponent; else 0 */
     double exponent_bits, entropy_bits;       /* mean per element: as coded; entropy with one table per tensor */
     double bound_bytes;                       /* bytes at the entropy bound, per tensor */

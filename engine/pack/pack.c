@@ -78,6 +78,8 @@ static errint_t pack(struct job *j, const char *out, struct efs_pack_report *rep
     errint_t rc = efs_pack_plan(&j->plan, &j->catalog, options->codec, shard_elements, err);
     if (rc < 0)
         return rc;
+    if (options->small_reads_bytes)
+        j->plan.small_reads_bytes = options->small_reads_bytes;
     j->entropy_bits = efs_sys_calloc((size_t)j->plan.object_count + 1, sizeof(double));
     if (!j->entropy_bits)
         return efs_fail(err, -ENOMEM, "%s: no memory", out);

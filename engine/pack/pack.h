@@ -55,6 +55,7 @@ struct efs_pack_plan {
     const struct efs_catalog *catalog;
     enum efs_codec_choice codec;
     uint32_t shard_elements;
+    uint64_t small_reads_bytes; /* as in struct efs_pack_options, never 0 */
     char *strings;
     size_t string_bytes, string_room;
     struct efs_disk_file *files;
@@ -74,6 +75,8 @@ struct efs_pack_plan {
 errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
                        uint32_t shard_elements, struct efs_error *err);
 void efs_pack_plan_free(struct efs_pack_plan *plan);
+/* Whether an object gets page checksums and short spans. */
+bool efs_pack_for_small_reads(const struct efs_pack_plan *plan, uint32_t object);
 /* Number of elements of a shard of an object. */
 size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard);
 
@@ -144,6 +147,7 @@ struct efs_pack_run {
     uint64_t ring_end; /* for efs_pack_ring_release() */
     struct efs_pack_slot {
         uint8_t *e, *sm;
+        bool has_checks; /* page checksums are written */
     } slots[];
 };
 

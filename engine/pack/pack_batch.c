@@ -158,6 +158,7 @@ static void place_slots(const struct efs_pack_pipe *p, struct efs_pack_run *run,
         uint32_t shard = run->shard_first + i;
         size_t elements = efs_pack_shard_elements(p->plan, object, shard);
         run->slots[i].e = e;
+        run->slots[i].has_checks = false;
         run->slots[i].sm = o->format == EFS_FORMAT_BYTES ? e : sm;
         e += e_room(o, elements);
         sm += sm_room(o, elements);

@@ -5,6 +5,8 @@
  */
 #include "pack.h"
 
+#include "checks.h"
+#include "codec_table.h"
 #include "hash.h"
 #include "kernels.h"
 #include "sweep.h"
@@ -134,6 +136,22 @@ static errint_t pack_append(struct efs_store_writer *writer, const uint8_t *chun
     return bytes ? efs_store_writer_append(writer, chunk, bytes, err) : 0;
 }
 
+/* Appends the page checksums of a shard whose chunks are written. */
+static errint_t append_checks(struct efs_store_writer *writer, struct efs_disk_shard *s,
+                              const struct efs_pack_slot *slot, struct efs_error *err)
+{
+    uint32_t bytes = efs_checks_bytes(s);
+    uint64_t distance = (writer->offset - (s->sm_bytes ? s->sm_offset : s->e_offset)) / EFS_CHECKS_BLOCK;
+    uint8_t *checks = efs_sys_malloc(bytes);
+    if (!checks)
+        return efs_fail(err, -ENOMEM, "no memory for page checksums");
+    s->checks = (uint32_t)distance; /* a run is far smaller than 2^32 blocks */
+    efs_checks_make(s, slot->e, slot->sm, checks);
+    errint_t rc = efs_store_writer_append(writer, checks, bytes, err);
+    free(checks);
+    return rc;
+}
+
 static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_run *run, struct efs_error *err)
 {
     struct efs_disk_shard *shards = &p->plan->shards[run->shard_first];
@@ -142,6 +160,9 @@ static errint_t write_run(const struct efs_pack_pipe *p, const struct efs_pack_r
         rc = pack_append(p->writer, run->slots[i].e, shards[i].e_bytes, &shards[i].e_offset, err);
     for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
         rc = pack_append(p->writer, run->slots[i].sm, shards[i].sm_bytes, &shards[i].sm_offset, err);
+    for (uint32_t i = 0; rc == 0 && i < run->shard_count; i++)
+        if (run->slots[i].has_checks)
+            rc = append_checks(p->writer, &shards[i], &run->slots[i], err);
     return rc;
 }
 
@@ -197,16 +218,19 @@ static errint_t code_part(struct thread *t, const struct efs_pack_part *part, co
 {
     struct efs_pack_plan *plan = t->pipe->plan;
     const struct efs_disk_object *o = &plan->objects[part->object];
-    const struct efs_pack_slot *slot = &part->run->slots[part->shard - part->run->shard_first];
+    struct efs_pack_slot *slot = &part->run->slots[part->shard - part->run->shard_first];
     struct efs_disk_shard *shard = &plan->shards[part->shard];
     enum efs_format format = (enum efs_format)o->format;
     size_t elements = efs_pack_shard_elements(plan, part->object, part->shard);
     struct efs_shard_coded coded;
-    errint_t rc = efs_shard_encode(format, plan->codec, raw, elements, slot->e, slot->sm, &coded, t->scratch);
+    bool small = efs_pack_for_small_reads(plan, part->object);
+    errint_t rc = (small ? efs_shard_encode_short : efs_shard_encode)(format, plan->codec, raw, elements, slot->e,
+                                                                      slot->sm, &coded, t->scratch);
     if (rc == 0 && format != EFS_FORMAT_BYTES)
         rc = efs_pack_tally(t->pipe->tallies, part->object, o->shard_count, coded.counts);
     if (rc < 0)
         return efs_fail(err, rc, "cannot code a shard: %s", strerror(-rc));
+    slot->has_checks = small && efs_codec_of(coded.codec)->decode_range; /* only such codecs decode a part */
     shard->codec = coded.codec;
     shard->e_bytes = (uint32_t)coded.e_bytes;
     shard->sm_bytes = (uint32_t)coded.sm_bytes;

@@ -356,7 +356,10 @@ static int compare_first_bytes(const void *a, const void *b, void *arg)
 errint_t efs_pack_plan(struct efs_pack_plan *plan, const struct efs_catalog *catalog, enum efs_codec_choice codec,
                        uint32_t shard_elements, struct efs_error *err)
 {
-    *plan = (struct efs_pack_plan){.catalog = catalog, .codec = codec, .shard_elements = shard_elements};
+    *plan = (struct efs_pack_plan){.catalog = catalog,
+                                   .codec = codec,
+                                   .shard_elements = shard_elements,
+                                   .small_reads_bytes = EFS_SMALL_READS_BYTES};
     struct counts n = {0};
     struct filler fill = {.plan = plan};
     errint_t rc = count_all(plan, &n, err);
@@ -393,6 +396,12 @@ void efs_pack_plan_free(struct efs_pack_plan *plan)
     free(plan->origins);
     free(plan->order);
     *plan = (struct efs_pack_plan){0};
+}
+
+bool efs_pack_for_small_reads(const struct efs_pack_plan *plan, uint32_t object)
+{
+    const struct efs_disk_object *o = &plan->objects[object];
+    return plan->groups[o->group].kind != EFS_GROUP_EXPERT && o->bytes >= plan->small_reads_bytes;
 }
 
 size_t efs_pack_shard_elements(const struct efs_pack_plan *plan, uint32_t object, uint32_t shard)

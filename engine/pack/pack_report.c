@@ -2,6 +2,7 @@
 /* pack_report.c - the report, the index tables and the superblock. */
 #include "pack.h"
 
+#include "checks.h"
 #include "codec_table.h"
 #include "hash.h"
 #include "kernels.h"
@@ -52,7 +53,8 @@ static void add_object(const struct efs_pack_plan *plan, uint32_t object, double
         const struct efs_disk_shard *shard = &plan->shards[s];
         e_bytes += shard->e_bytes;
         sm_bytes += shard->sm_bytes;
-        row->coded_bytes += efs_chunk_up(shard->e_bytes) + efs_chunk_up(shard->sm_bytes);
+        row->coded_bytes += efs_chunk_up(shard->e_bytes) + efs_chunk_up(shard->sm_bytes) +
+                            (shard->checks ? efs_checks_bytes(shard) : 0);
     }
     enum efs_format format = (enum efs_format)o->format;
     if (format == EFS_FORMAT_BYTES) { /* no lower bound is known: use the size reached */
@@ -303,14 +305,17 @@ errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_write
     };
     struct efs_disk_superblock sb = {
         .magic = {'e', 'x', 'p', 'e', 'r', 't', 'f', 's'},
-        .version = EFS_VERSION,
+        .version = EFS_VERSION_OLDEST,
         .superblock_bytes = sizeof(sb),
         .source_bytes = plan->source_bytes,
         .shard_elements = plan->shard_elements,
         .block_elements = EFS_BLOCK,
     };
     for (uint32_t s = 0; s < plan->shard_count; s++)
-        sb.incompat |= efs_codec_of(plan->shards[s].codec)->incompat;
+        sb.incompat |=
+            efs_codec_of(plan->shards[s].codec)->incompat | (plan->shards[s].checks ? EFS_INCOMPAT_CHECKS : 0);
+    if (sb.incompat)
+        sb.version = EFS_VERSION;
     for (uint32_t f = 0; f < plan->file_count; f++)
         sb.compat |= plan->files[f].flags ? EFS_COMPAT_FILE_FLAGS : 0;
     uint64_t hashes[EFS_TABLE_COUNT];

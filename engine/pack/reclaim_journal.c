@@ -340,7 +340,7 @@ static errint_t record_get_begin(struct efs_reclaim *r, struct efs_bytes *b, uin
 {
     struct efs_catalog *c = &r->catalog;
     uint64_t record_version = efs_bytes_get_u64(b), version = efs_bytes_get_u64(b);
-    if (record_version != RECORD_VERSION || version != EFS_VERSION)
+    if (record_version != RECORD_VERSION || version < EFS_VERSION_OLDEST || version > EFS_VERSION)
         return efs_fail(err, -EPROTONOSUPPORT, "%s: was begun by another version of this program: go on with that",
                         r->folder);
     uint64_t choice = efs_bytes_get_u64(b);

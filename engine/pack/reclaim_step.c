@@ -4,6 +4,7 @@
  * disk. */
 #include "reclaim.h"
 
+#include "checks.h"
 #include "hash.h"
 #include "source.h"
 #include "store.h"
@@ -92,7 +93,8 @@ static errint_t check_places(const struct work *w, struct efs_error *err)
     for (struct efs_pack_cursor at = w->step->begin; efs_reclaim_in_step(plan, w->step, &at);
          efs_pack_cursor_step(plan, &at)) {
         const struct efs_disk_shard *s = &plan->shards[at.shard];
-        if (!is_written(w, s->e_offset, s->e_bytes) || !is_written(w, s->sm_offset, s->sm_bytes))
+        if (!is_written(w, s->e_offset, s->e_bytes) || !is_written(w, s->sm_offset, s->sm_bytes) ||
+            (s->checks && !is_written(w, efs_checks_offset(s), efs_checks_bytes(s))))
             return efs_fail(err, -EUCLEAN, "%s/" EFS_RECLAIM_STORE ": a chunk is not in what was written",
                             w->r->folder);
     }

@@ -67,6 +67,11 @@ struct efs_shard_coded {
 };
 errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
                           uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded, struct efs_codec_scratch *scratch);
+/* The same for a shard that will be read in small parts: a cascade has short spans, and its SM blocks of
+ * EFS_SHORT_BLOCK elements. Other codecs give the same chunks as efs_shard_encode(). */
+errint_t efs_shard_encode_short(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
+                                uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
+                                struct efs_codec_scratch *scratch);
 /* Entropy of a histogram in bits for all symbols: the size of an ideal code with one table. */
 double efs_entropy_bits(const uint64_t counts[256]);
 /* The format in which an object of this dtype is split under this choice (RAW: BYTES). */

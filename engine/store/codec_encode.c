@@ -193,3 +193,23 @@ errint_t efs_shard_encode(enum efs_format format, enum efs_codec_choice choice, 
     encode_exponents(choice, scratch->e, elements, e, coded, scratch);
     return 0;
 }
+
+/* FP8 has longer spans: its elements are half as large, so that the headers weigh twice. */
+static unsigned short_span_log2(enum efs_format format)
+{
+    return format == EFS_FORMAT_E4M3 || format == EFS_FORMAT_E5M2 ? 13 : 12;
+}
+
+errint_t efs_shard_encode_short(enum efs_format format, enum efs_codec_choice choice, const void *raw, size_t elements,
+                                uint8_t *e, uint8_t *sm, struct efs_shard_coded *coded,
+                                struct efs_codec_scratch *scratch)
+{
+    errint_t rc = efs_shard_encode(format, choice, raw, elements, e, sm, coded, scratch);
+    if (rc < 0 || coded->codec != EFS_CODEC_CASCADE)
+        return rc;
+    const uint8_t *symbols = format == EFS_FORMAT_BYTES ? raw : scratch->e;
+    coded->e_bytes = efs_cascade_encode_short(symbols, elements, short_span_log2(format), e);
+    if (format != EFS_FORMAT_BYTES && format != EFS_FORMAT_BF16) /* BF16's SM has no blocks */
+        efs_split_short(format, raw, elements, scratch->e, sm);
+    return 0;
+}

@@ -9,7 +9,8 @@
  * *objects*: a tensor's slice that belongs to the group, or the blob. An object is divided into *shards* of
  * shard_elements elements. A shard has two *chunks*: the E-chunk (coded exponents) and the SM-chunk (signs and
  * mantissas, not coded). A shard without exponents has one of them: its coded bytes as E, or its raw bytes as SM. A
- * group's chunks are laid out in *runs* of consecutive shards: the E-chunks of the run's shards, then their SM-chunks.
+ * group's chunks are laid out in *runs* of consecutive shards: the E-chunks of the run's shards, then their SM-chunks,
+ * then their page checksums.
  * A group of up to EFS_RUN_BYTES raw bytes is one run.
  *
  * Chunks are aligned for vector loads, reads are aligned to pages. A reader rounds the range of the requested chunks
@@ -22,9 +23,10 @@
 #include <stdint.h>
 
 #define EFS_MAGIC "expertfs"
-#define EFS_VERSION 2u
-#define EFS_INCOMPAT_KNOWN                                                                                             \
-    UINT64_C(0) /* supported feature bits (none); check_superblock() rejects a store with any other bit set */
+#define EFS_VERSION 3u
+#define EFS_VERSION_OLDEST 2u                  /* without feature bits; written where none is needed */
+#define EFS_INCOMPAT_CHECKS UINT64_C(1)        /* shards have page checksums, and E-chunks short spans */
+#define EFS_INCOMPAT_KNOWN EFS_INCOMPAT_CHECKS /* check_superblock() rejects a store with any other bit set */
 #define EFS_COMPAT_FILE_FLAGS UINT64_C(1)      /* efs_disk_file.flags is in use */
 #define EFS_COMPAT_KNOWN EFS_COMPAT_FILE_FLAGS /* feature bits whose fields are checked; unknown bits are ignored */
 #define EFS_ALIGN 4096u                        /* a page: reads and writes start and end at multiples of this */
@@ -33,6 +35,9 @@
 #define EFS_SHARD_ELEMENTS_DEFAULT (512u << 10)
 #define EFS_SHARD_ELEMENTS_MIN (8u << 10) /* a multiple of EFS_BLOCK */
 #define EFS_SHARD_ELEMENTS_MAX (4u << 20)
+#define EFS_SMALL_READS_BYTES (1u << 20) /* objects outside experts from this size on are made for small reads */
+#define EFS_CHECKS_BLOCK 64u             /* see struct efs_disk_shard */
+#define EFS_CHECKS_PER_BLOCK 15u
 #define EFS_MAX_DIMS 8
 #define EFS_NONE UINT32_MAX
 
@@ -156,13 +161,20 @@ struct efs_disk_object {
 };
 static_assert(sizeof(struct efs_disk_object) == 40, "object");
 
+/*
+ * A shard with page checksums can be read in part: its E-chunk is a cascade with short spans (kernels.h), or there is
+ * none. The page checksum of a chunk in a page of the store is the low 32 bits of XXH3_64 of the chunk's bytes in that
+ * page. They are stored as u32 in blocks of 15, for the pages of the E-chunk in order, then those of the SM-chunk;
+ * zeros fill the last block. The 16th u32 of a block is the low 32 bits of XXH3_64 of the other 60 bytes.
+ */
 struct efs_disk_shard {
     uint64_t e_offset, sm_offset; /* offsets in the store; 0 if the chunk is empty */
     uint64_t e_hash, sm_hash;     /* XXH3_64 of the chunk's bytes; 0 if it is empty */
     uint64_t raw_hash;            /* XXH3_64 of the shard's raw bytes */
     uint32_t e_bytes, sm_bytes;
-    uint32_t codec; /* enum efs_disk_codec */
-    uint32_t reserved;
+    uint32_t codec;  /* enum efs_disk_codec */
+    uint32_t checks; /* units of EFS_CHECKS_BLOCK from the SM-chunk (from the E-chunk if it is empty) to the page
+                        checksums; 0: none */
 };
 static_assert(sizeof(struct efs_disk_shard) == 56, "shard");
 

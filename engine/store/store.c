@@ -61,19 +61,20 @@ static errint_t check_superblock(const struct efs_disk_superblock *sb, uint64_t 
 {
     if (memcmp(sb->magic, EFS_MAGIC, sizeof(sb->magic)) != 0)
         return efs_fail(err, -EUCLEAN, "%s: not an expertfs store (no magic at offset 0)" PACK_FIRST, path);
-    if (sb->version != EFS_VERSION)
-        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads version %u\nhint: %s", path,
-                        sb->version, EFS_VERSION,
+    if (sb->version < EFS_VERSION_OLDEST || sb->version > EFS_VERSION)
+        return efs_fail(err, -EPROTONOSUPPORT, "%s: store version %u, this program reads versions %u to %u\nhint: %s",
+                        path, sb->version, EFS_VERSION_OLDEST, EFS_VERSION,
                         sb->version < EFS_VERSION ? "pack the checkpoint again with mkexpertfs"
                                                   : "a later expertfs made it, use that");
     if (sb->superblock_bytes != sizeof(*sb) || sb->hash != efs_hash(sb, offsetof(struct efs_disk_superblock, hash)))
         return efs_fail(err, -EUCLEAN, "%s: superblock at offset 0 is damaged (checksum differs)" WAY_OUT, path);
-    if (sb->incompat & ~EFS_INCOMPAT_KNOWN)
+    uint64_t known = sb->version == EFS_VERSION_OLDEST ? 0 : EFS_INCOMPAT_KNOWN;
+    if (sb->incompat & ~known)
         return efs_fail(
             err, -EPROTONOSUPPORT,
             "%s: store uses features 0x%llx that this program does not know\nhint: a later expertfs made it, use "
             "that",
-            path, (unsigned long long)(sb->incompat & ~EFS_INCOMPAT_KNOWN));
+            path, (unsigned long long)(sb->incompat & ~known));
     if (sb->store_bytes != file_bytes)
         return efs_fail(err, -EUCLEAN, "%s: the file has %llu bytes and should have %llu: %s" WAY_OUT, path,
                         (unsigned long long)file_bytes, (unsigned long long)sb->store_bytes,

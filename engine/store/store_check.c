@@ -3,6 +3,7 @@
  * store_check.c - checks every rule of the index before it is used. One function per table; each error names the table
  * and the record.
  */
+#include "checks.h"
 #include "codec_table.h"
 #include "kernels.h"
 #include "store.h"
@@ -228,10 +229,16 @@ static errint_t check_shard(const struct efs_store *store, const struct efs_disk
         BAD("shards", i, "chunk sizes do not fit its elements");
     if ((s->e_bytes == 0 && s->e_hash != 0) || (s->sm_bytes == 0 && s->sm_hash != 0))
         BAD("shards", i, "a chunk without bytes has a checksum");
-    if (s->reserved != 0 && efs_store_knows_all(&store->sb))
-        BAD("shards", i, RESERVED);
     if (!chunk_fits(store, s->e_offset, s->e_bytes) || !chunk_fits(store, s->sm_offset, s->sm_bytes))
         BAD("shards", i, "a chunk lies outside the store's data");
+    if (s->checks == 0)
+        return 0;
+    if (!(store->sb.incompat & EFS_INCOMPAT_CHECKS))
+        BAD("shards", i, RESERVED);
+    if (store->groups[o->group].kind == EFS_GROUP_EXPERT || (s->codec != EFS_CODEC_CASCADE && !none))
+        BAD("shards", i, "has page checksums, which experts and its codec do not have");
+    if (!chunk_fits(store, efs_checks_offset(s), efs_checks_bytes(s)))
+        BAD("shards", i, "page checksums lie outside the store's data");
     return 0;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c - reads and checks every chunk and reports all damaged ones. */
+#include "checks.h"
 #include "hash.h"
 #include "kernels.h"
 #include "store.h"
@@ -62,15 +63,31 @@ static bool chunk_is_well(struct verify *v, const struct efs_sweep_shard *shard,
     return false;
 }
 
+/* Reads the page checksums of a shard whose chunks are well, and compares them; memory: two pages more than they take,
+ * aligned. */
+static void verify_checks(struct verify *v, const struct efs_sweep_shard *shard, uint8_t *memory, uint8_t *made)
+{
+    const struct efs_disk_shard *s = &v->store->shards[shard->shard];
+    uint64_t offset = s->checks ? efs_checks_offset(s) : 0;
+    uint32_t bytes = s->checks ? efs_checks_bytes(s) : 0;
+    errint_t rc = efs_store_read(v->store, efs_page_down(offset), memory, efs_page_span(offset, offset + bytes));
+    efs_checks_make(s, shard->view.e, shard->view.sm, made);
+    if (rc < 0)
+        verify_report(v, shard, true, rc, strerror(-rc));
+    else if (memcmp(memory + offset % EFS_ALIGN, made, bytes) != 0)
+        verify_report(v, shard, true, -EUCLEAN, "its page checksums differ");
+}
+
 static errint_t verify_shard(void *arg, const struct efs_sweep_shard *shard, struct efs_codec_scratch *scratch,
                              uint8_t *raw, uint8_t *other, struct efs_error *err)
 {
     struct verify *v = arg;
     const struct efs_shard_view *view = &shard->view;
-    (void)other;
     (void)err;
     bool well = chunk_is_well(v, shard, false);
     well = chunk_is_well(v, shard, true) && well;
+    if (well && v->store->shards[shard->shard].checks)
+        verify_checks(v, shard, other, raw);
     if (!well || !v->decode)
         return 0;
     bool sm = view->e_bytes == 0;

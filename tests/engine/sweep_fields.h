@@ -83,7 +83,7 @@ static const struct sweep_field object_fields[] = {
 static const struct sweep_field shard_fields[] = {
     SWEEP_FIELD(shard, e_offset), SWEEP_FIELD(shard, sm_offset), SWEEP_FIELD(shard, e_hash),
     SWEEP_FIELD(shard, sm_hash),  SWEEP_FIELD(shard, raw_hash),  SWEEP_FIELD(shard, e_bytes),
-    SWEEP_FIELD(shard, sm_bytes), SWEEP_FIELD(shard, codec),     SWEEP_FIELD(shard, reserved),
+    SWEEP_FIELD(shard, sm_bytes), SWEEP_FIELD(shard, codec),     SWEEP_FIELD(shard, checks),
 };
 static const struct sweep_field part_fields[] = {
     SWEEP_FIELD(part, address),    SWEEP_FIELD(part, bytes),    SWEEP_FIELD(part, name_offset),

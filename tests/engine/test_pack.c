@@ -584,6 +584,41 @@ TEST(damage_is_found_and_named)
     fixture_end(&f);
 }
 
+/* A store with page checksums: everything decodes to the source; damage to them is found. */
+TEST(small_reads)
+{
+    struct fixture f;
+    struct damage damage;
+    struct efs_error err = {""};
+    fixture_store(&f, 1, 3, 64, 256);
+    for (enum efs_codec_choice codec = EFS_CHOOSE_AUTO; codec <= EFS_CHOOSE_RAW; codec++) {
+        struct efs_pack_options options = {.codec = codec, .force = true, .verify = true, .small_reads_bytes = 4096};
+        assert_int_equal(efs_pack(f.source, f.store, &options, &report, &err), 0);
+        struct efs_store *s = open_store(f.store);
+        uint64_t checks = 0;
+        for (uint32_t i = 0; i < s->object_count; i++) {
+            const struct efs_disk_object *o = &s->objects[i];
+            const struct efs_disk_shard *shard = &s->shards[o->shard_first];
+            bool expert = s->groups[o->group].kind == EFS_GROUP_EXPERT;
+            bool some = shard->codec == EFS_CODEC_NONE || shard->codec == EFS_CODEC_CASCADE;
+            assert_int_equal(shard->checks != 0, !expert && o->bytes >= 4096 && some);
+            if (shard->checks)
+                checks = (shard->sm_bytes ? shard->sm_offset : shard->e_offset) + 64ull * shard->checks;
+        }
+        assert_int_equal(s->sb.version, checks ? 3 : 2);
+        assert_int_equal(s->sb.incompat, checks ? EFS_INCOMPAT_CHECKS : 0);
+        efs_store_close(s);
+        assert_int_equal(verify(f.store, true, &damage), 0);
+        if (checks) {
+            fixture_damage(f.store, checks + 2);
+            assert_int_equal(verify(f.store, true, &damage), 1);
+            assert_non_null(strstr(damage.last, "page checksums"));
+        }
+        assert_true(checks || codec == EFS_CHOOSE_ZSTD || codec == EFS_CHOOSE_LZ4);
+    }
+    fixture_end(&f);
+}
+
 TEST(unpack_refuses_overwrites)
 {
     struct fixture f;

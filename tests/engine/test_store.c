@@ -234,8 +234,7 @@ TEST(test_reserved_fields)
     } fields[] = {
         {EFS_TABLE_FILES, FIELD(efs_disk_file, reserved)},     {EFS_TABLE_FILES, FIELD(efs_disk_file, flags)},
         {EFS_TABLE_EXTENTS, FIELD(efs_disk_extent, reserved)}, {EFS_TABLE_GROUPS, FIELD(efs_disk_group, reserved)},
-        {EFS_TABLE_OBJECTS, FIELD(efs_disk_object, reserved)}, {EFS_TABLE_SHARDS, FIELD(efs_disk_shard, reserved)},
-        {EFS_TABLE_PARTS, FIELD(efs_disk_part, reserved)},
+        {EFS_TABLE_OBJECTS, FIELD(efs_disk_object, reserved)}, {EFS_TABLE_PARTS, FIELD(efs_disk_part, reserved)},
     };
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         struct efs_disk_superblock *sb = begin();
@@ -244,6 +243,26 @@ TEST(test_reserved_fields)
         sb->compat = 1ull << 63;
         assert_int_equal(open_sealed(), 0);
     }
+}
+
+/* Page checksums need the feature bit, and lie among the chunks; experts have none. */
+TEST(test_page_checksums)
+{
+    static const uint32_t checks[] = {1, 40, UINT32_MAX};
+    struct efs_disk_superblock sb = *begin();
+    for (uint32_t i = 0; i < sb.tables[EFS_TABLE_SHARDS].count; i++)
+        for (size_t c = 0; c < sizeof(checks) / sizeof(checks[0]); c++)
+            for (int feature = 0; feature < 2; feature++) {
+                struct efs_disk_superblock *changed = begin();
+                changed->version = feature ? 3 : 2;
+                changed->incompat = feature ? EFS_INCOMPAT_CHECKS : 0;
+                unsigned char *shard = record(EFS_TABLE_SHARDS, i);
+                uint32_t codec;
+                memcpy(&codec, shard + offsetof(struct efs_disk_shard, codec), sizeof(codec));
+                memcpy(shard + offsetof(struct efs_disk_shard, checks), &checks[c], sizeof(checks[c]));
+                errint_t rc = open_sealed();
+                assert_true(rc == -EUCLEAN || (rc == 0 && feature && c < 2 && codec <= EFS_CODEC_CASCADE));
+            }
 }
 
 /* A second part would be another file or object, which needs a feature bit. A store without a part is invalid. */

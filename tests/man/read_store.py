@@ -15,6 +15,7 @@ STEP = 64  # alignment of chunks and tables
 PLACES = 16  # for tables
 BLOCK = 8192
 SPAN = 4 * BLOCK
+SHORT_BLOCK = 1024
 NONE = 2**32 - 1
 
 SUPERBLOCK = "<8sIIQQQQQII"
@@ -91,7 +92,7 @@ def most_bytes(count):
     lib = library("zstd")
     lib.ZSTD_compressBound.restype = ctypes.c_size_t
     lib.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
-    return max(count + 36 * parts(count, SPAN) + 80, lib.ZSTD_compressBound(count),
+    return max(count + 36 * parts(count, SPAN) + 80, count + 3 * parts(count, 4096) + 96, lib.ZSTD_compressBound(count),
                library("lz4").LZ4_compressBound(count))
 
 
@@ -126,16 +127,22 @@ def cascade_span(header, code, count):
     need(levels <= 5, "a span's header is wrong")
     need(not any(escapes[levels:]) and not any(symbols[3 * levels:]), "a span has numbers of levels that it lacks")
     inputs = (count,) + escapes[:levels]
-    need(all(more >= fewer for more, fewer in zip(inputs, inputs[1:])), "more escapes than symbols")
     entries = (0,) + entries + (inputs[1] if levels else 0,)
-    blocks = [max(0, min(BLOCK, count - b * BLOCK)) if levels else 0 for b in range(4)]
-    need(all(0 <= entries[b + 1] - entries[b] <= blocks[b] for b in range(4)), "a span's entries are wrong")
+    sizes = [max(0, min(BLOCK, count - b * BLOCK)) if levels else 0 for b in range(4)]
+    need(all(0 <= entries[b + 1] - entries[b] <= sizes[b] for b in range(4)), "a span's entries are wrong")
+    return span_symbols(levels, inputs, symbols, list(zip(sizes, entries)), code)
+
+
+def span_symbols(levels, inputs, symbols, blocks, code):
+    """The symbols of a span. inputs: symbols that enter each level, and the rest; blocks of level 1: (symbols, those of
+    the blocks before it that escape)."""
+    need(all(more >= fewer for more, fewer in zip(inputs, inputs[1:])), "more escapes than symbols")
     decoded, at = code[:inputs[levels]], inputs[levels]
     need(len(decoded) == inputs[levels], "a span ends in its rest")
     for level in reversed(range(levels)):
         codes = b""
-        for b, size in enumerate([inputs[level]] if level else blocks):
-            need(level or codes.count(3) == entries[b], "a block has other escapes than it says")
+        for size, entry in [(inputs[level], 0)] if level else blocks:
+            need(level or len(blocks) == 1 or codes.count(3) == entry, "a block has other escapes than it says")
             need(len(code) >= at + parts(size, 4), "a span ends in its planes")
             codes += planes(code[at:at + parts(size, 4)], size, 2)
             at += parts(size, 4)
@@ -151,7 +158,39 @@ def cascade_span(header, code, count):
     return decoded
 
 
+def short_span(shared, data, count):
+    need(len(data) > 0, "a span is empty")
+    levels, own = data[0] & 127, data[0] >> 7
+    need(levels <= 5 and (levels or not own), "a span's header is wrong")
+    head = 1 + (5 if own else 2) * levels
+    need(len(data) >= head, "a span ends in its header")
+    escapes = list(struct.unpack_from(f"<{levels}H", data, 1))
+    symbols = data[1 + 2 * levels:head] if own else shared[:3 * levels]
+    return span_symbols(levels, [count] + escapes, symbols, [(count, escapes[0] if levels else 0)], data[head:])
+
+
+def short_spans(chunk, count):
+    """A cascade with short spans."""
+    need(len(chunk) >= 96, "a cascade chunk is too short")
+    symbols, spans, end, log2 = struct.unpack_from("<IIII", chunk)
+    need(log2 in (12, 13) and symbols == count and spans == parts(count, 1 << log2) and end <= len(chunk) - 64 and
+         chunk[31] == 0 and 32 + 2 * spans <= end, "a cascade chunk's header is wrong")
+    out, at = b"", 32 + 2 * spans
+    for s, size in enumerate(struct.unpack_from(f"<{spans}H", chunk, 32)):
+        need(at + size <= end, "a span lies outside the code")
+        out += short_span(chunk[16:31], chunk[at:at + size], min(1 << log2, count - (s << log2)))
+        at += size
+    need(at == end, "the code is longer than its spans")
+    return out
+
+
+def is_short(chunk):
+    return len(chunk) >= 16 and any(chunk[12:16])
+
+
 def cascade(chunk, count):
+    if is_short(chunk):
+        return short_spans(chunk, count)
     need(len(chunk) >= 80, "a cascade chunk is too short")
     symbols, spans, end, zero = struct.unpack_from("<IIII", chunk)
     need(symbols == count and spans == parts(count, SPAN) and end <= len(chunk) - 64 and zero == 0,
@@ -206,9 +245,9 @@ def merge_block(form, e, sm):
     return bytes(out)
 
 
-def merge(form, e, sm):
-    step = sm_block_bytes(form, BLOCK)
-    return b"".join(merge_block(form, e[at:at + BLOCK], sm[at // BLOCK * step:][:step]) for at in range(0, len(e), BLOCK))
+def merge(form, e, sm, block):
+    step = sm_block_bytes(form, block)
+    return b"".join(merge_block(form, e[at:at + block], sm[at // block * step:][:step]) for at in range(0, len(e), block))
 
 
 # ---- the store -------------------------------------------------------------------------------------------------------
@@ -227,10 +266,10 @@ class Store:
         need(len(self.data) >= PAGE and self.data[:8] == b"expertfs", "not a store")
         (_, version, size, incompat, compat, store_bytes, self.source_bytes, content_hash, self.shard_elements,
          block) = struct.unpack_from(SUPERBLOCK, self.data)
-        if version != 2:
+        if version not in (2, 3):
             raise Unsupported(f"version {version}")
         need(size == PAGE and checksum(self.data[:4088]) == int.from_bytes(self.data[4088:4096], "little"), "superblock")
-        if incompat:
+        if incompat & ~1 or (incompat and version == 2):
             raise Unsupported(f"features {incompat:#x}")
         need(store_bytes == len(self.data) and block == BLOCK, "superblock")
         need(self.shard_elements % BLOCK == 0 and BLOCK <= self.shard_elements <= 4194304, "elements of a shard")
@@ -246,6 +285,7 @@ class Store:
                 self.chunks_end = offset
             end, hashes = offset + size, hashes + wanted.to_bytes(8, "little")
         need(checksum(hashes) == content_hash, "checksum of the tables' checksums")
+        self.has_checks = incompat & 1
         self.strict = compat == 0  # otherwise reserved fields may be in use
         self.unused(*self.data[64 + 32 * len(RECORDS):64 + 32 * PLACES], *self.data[64 + 32 * PLACES:PAGE - 8])
         need(len(self.parts) == 1, "parts")
@@ -319,13 +359,12 @@ class Store:
                  "an object's tensor")
             for shard in range(first, first + count):
                 left = elements - (shard - first) * self.shard_elements
-                self.check_shard(form, min(left, self.shard_elements), self.shards[shard])
+                self.check_shard(form, min(left, self.shard_elements), self.shards[shard], self.groups[group][0])
             next_shard += count
         need(next_shard == len(self.shards), "objects do not name all shards")
 
-    def check_shard(self, form, elements, shard):
-        e_offset, sm_offset, e_hash, sm_hash, _, e_size, sm_size, codec, reserved = shard
-        self.unused(reserved)
+    def check_shard(self, form, elements, shard, kind):
+        e_offset, sm_offset, e_hash, sm_hash, _, e_size, sm_size, codec, checks = shard
         need(codec <= 3, "a shard's codec")
         if codec == 0:
             need(form == 0 and e_size == 0 and sm_size == elements, "a shard that is not coded")
@@ -334,17 +373,44 @@ class Store:
         for offset, size, wanted in ((e_offset, e_size, e_hash), (sm_offset, sm_size, sm_hash)):
             good = offset % STEP == 0 and PAGE <= offset and offset + size <= self.chunks_end
             need(good if size else offset == 0 and wanted == 0, "a chunk's place")
+        if checks:
+            pages, at = self.page_checks(shard)
+            need(self.has_checks and kind != EXPERT and codec in (0, CASCADE), "a shard has page checksums")
+            need(at + 64 * parts(len(pages), 15) <= self.chunks_end, "page checksums lie outside the chunks")
+
+    def page_checks(self, shard):
+        """The pages of both chunks, as ranges of the store, and where their checksums are."""
+        e_offset, sm_offset, _, _, _, e_size, sm_size, _, checks = shard
+        pages = []
+        for offset, end in ((e_offset, e_offset + e_size), (sm_offset, sm_offset + sm_size)):
+            while offset < end:
+                after = min(end, offset // PAGE * PAGE + PAGE)
+                pages.append((offset, after))
+                offset = after
+        return pages, (sm_offset if sm_size else e_offset) + 64 * checks
+
+    def check_pages(self, shard):
+        pages, at = self.page_checks(shard)
+        for first in range(0, len(pages), 15):
+            words = [checksum(self.data[begin:end]) & NONE for begin, end in pages[first:first + 15]]
+            block = struct.pack("<15I", *words, *[0] * (15 - len(words)))
+            need(self.data[at:at + 64] == block + struct.pack("<I", checksum(block) & NONE), f"page checksums at {at}")
+            at += 64
 
     def shard(self, form, elements, number):
-        e_offset, sm_offset, e_hash, sm_hash, raw_hash, e_size, sm_size, codec, _ = self.shards[number]
+        e_offset, sm_offset, e_hash, sm_hash, raw_hash, e_size, sm_size, codec, checks = self.shards[number]
         e, sm = self.data[e_offset:e_offset + e_size], self.data[sm_offset:sm_offset + sm_size]
         need(not e_size or checksum(e) == e_hash, f"E-chunk at {e_offset}: checksum")
         need(not sm_size or checksum(sm) == sm_hash, f"SM-chunk at {sm_offset}: checksum")
+        if checks:
+            self.check_pages(self.shards[number])
         if codec == 0:
             raw = sm
         else:
+            block = SHORT_BLOCK if codec == CASCADE and is_short(e) else BLOCK
+            need(block == BLOCK or checks, "a chunk with short spans, without page checksums")
             e = {CASCADE: cascade, ZSTD: zstd, LZ4: lz4}[codec](e, elements)
-            raw = e if form == 0 else merge(form, e, sm)
+            raw = e if form == 0 else merge(form, e, sm, block)
         need(checksum(raw) == raw_hash, f"shard {number}: checksum of the decoded bytes")
         return raw
 

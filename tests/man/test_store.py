@@ -56,8 +56,8 @@ claims += [f"EFS_FORMAT_{name.upper()} == {number}" for number, name, *_ in form
 claims += [f"EFS_FORMAT_COUNT == {len(formats)}"]
 types = [pair for row in rows(" dtype  name") for pair in zip(row[0::2], row[1::2])]
 claims += [f"EFS_DTYPE_{name} == {number}" for number, name in types] + [f"EFS_DTYPE_COUNT == {len(types) + 1}"]
-claims += ["EFS_DTYPE_GGML == 256", "EFS_VERSION == 2", "EFS_ALIGN == 4096", "EFS_CHUNK_ALIGN == 64", "EFS_TABLE_PLACES == 16",
-           "EFS_INCOMPAT_KNOWN == 0", "EFS_COMPAT_KNOWN == 1", "EFS_COMPAT_FILE_FLAGS == 1", "EFS_FILE_OTHER_MODEL == 1", "EFS_BLOCK == 8192", "EFS_SPAN == 32768",
+claims += ["EFS_DTYPE_GGML == 256", "EFS_VERSION == 3", "EFS_VERSION_OLDEST == 2", "EFS_INCOMPAT_CHECKS == 1", "EFS_ALIGN == 4096", "EFS_CHUNK_ALIGN == 64", "EFS_TABLE_PLACES == 16",
+           "EFS_INCOMPAT_KNOWN == 1", "EFS_COMPAT_KNOWN == 1", "EFS_COMPAT_FILE_FLAGS == 1", "EFS_FILE_OTHER_MODEL == 1", "EFS_BLOCK == 8192", "EFS_SPAN == 32768", "EFS_SHORT_BLOCK == 1024", "EFS_CHECKS_BLOCK == 64", "EFS_CHECKS_PER_BLOCK == 15",
            "EFS_SHARD_ELEMENTS_MIN == 8192", "EFS_SHARD_ELEMENTS_MAX == 4194304", "EFS_MAX_DIMS == 8",
            "EFS_NONE == 4294967295", "EFS_RUN_BYTES == 64 << 20", "EFS_CASCADE_SLACK == 64",
            "EFS_GROUP_EXPERT == 0 && EFS_GROUP_DENSE == 1 && EFS_GROUP_BLOB == 2"]
@@ -136,6 +136,32 @@ def odd_checkpoint():
     return folder
 
 
+def large_checkpoint():
+    """A tensor of each format that is packed for small reads, and one of bytes that no codec makes smaller."""
+    folder = scratch("large")
+    os.makedirs(folder)
+    generator = random.Random(8)
+    table = bytes(generator.choice((60, 61, 61, 62, 188, 190, 10)) for _ in range(256))
+    entries, data = {}, b""
+    for dtype, size in (("BF16", 2), ("F16", 2), ("F32", 4), ("F8_E4M3", 1), ("F8_E5M2", 1), ("U8", 1)):
+        values = bytearray(generator.randbytes((1 << 20) + 4 * 777))
+        if dtype != "U8":
+            values[size - 1::size] = values[size - 1::size].translate(table)
+        entries[dtype] = {"dtype": dtype, "shape": [len(values) // size], "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(entries).encode()
+    with open(f"{folder}/large.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + data)
+    return folder
+
+
+large = large_checkpoint()
+for options, wanted in ((("--codec", "cascade"), 14), (("--codec", "zstd"), 3), (("--codec", "cascade", "--shard-size", "256K"), 40),
+                        (("--small-reads", "none"), 0)):
+    opened = read_store.Store(restores("large", large, *options))
+    version, shards = struct.unpack_from("<I", opened.data, 8)[0], sum(shard[8] > 0 for shard in opened.shards)
+    check(f"large {' '.join(options)}: {wanted} shards with page checksums", shards == wanted and version == 2 + (wanted > 0),
+          (version, shards))
 odd = odd_checkpoint()
 for codec in ("auto", "cascade", "zstd", "lz4", "raw"):
     restores("odd", odd, "--codec", codec, "--shard-size", "16K")

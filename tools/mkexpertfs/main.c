@@ -40,6 +40,13 @@ static void take_shard_size(const struct argp_state *state, const struct tools_o
     a->options.shard_elements = (uint32_t)(bytes / BF16_BYTES);
 }
 
+static void take_small_reads(const struct argp_state *state, const struct tools_option *option, char *value, void *into)
+{
+    struct arguments *a = into;
+    a->options.small_reads_bytes =
+        strcmp(value, "none") == 0 ? UINT64_MAX : tools_option_size(state, option->name, value, 4096, UINT64_MAX - 1);
+}
+
 static void check_arguments(const struct argp_state *state, void *into)
 {
     struct arguments *a = into;
@@ -55,6 +62,8 @@ static void check_arguments(const struct argp_state *state, void *into)
         argp_error(state, "only one of --resume and --undo");
     if (a->reclaim.mode != RECLAIM_NONE && a->options.force)
         argp_error(state, "--reclaim and --force exclude each other");
+    if (a->reclaim.mode != RECLAIM_NONE && a->options.small_reads_bytes)
+        argp_error(state, "--reclaim and --small-reads exclude each other");
     if (again && a->options.experts)
         argp_error(state, "--experts goes with a first run");
     if (a->options.reclaim_step_bytes && a->reclaim.mode != RECLAIM_BEGIN && a->reclaim.mode != RECLAIM_RESUME)
@@ -70,9 +79,12 @@ static const struct tools_option options[] = {
     {"threads", 't', "N", "Code with N threads (default: all cores)", TOOLS_UNSIGNED, AT(options.threads), .least = 1,
      .most = THREADS_MAX},
     {"shard-size", 0, "SIZE",
-     "The unit of decoding, as bytes of BF16: 16K to 8M in steps of 16K (default 1M: leave it, except that smaller "
-     "ones make small reads cheaper)",
-     TOOLS_CALL, .parse = take_shard_size},
+     "The unit of decoding, as bytes of BF16: 16K to 8M in steps of 16K (default 1M: leave it)", TOOLS_CALL,
+     .parse = take_shard_size},
+    {"small-reads", 0, "SIZE",
+     "Pack tensors of SIZE and more outside experts so that a small read takes few pages (default 1M); none: older "
+     "versions of expertfs can mount OUT",
+     TOOLS_CALL, .parse = take_small_reads},
     {"experts", 0, "REGEX",
      "Find tensors of experts by an extended regular expression first: group 1 is the layer, group 2 the expert; "
      "without group 2 the first dimension counts experts",
