@@ -206,7 +206,7 @@ for arguments, status, says in (
         (["set", EXPERT, "pin=S"], 1, "F, C"), (["set", EXPERT, "budget=1G"], 1, "of the whole mount"),
         (["set", "-r", mount.path, "budgets"], 1, "did you mean budget?"), (["set", mount / "nothing", "pin=C"], 1, "No such file"),
         (["set", SCRATCH, "pin=C"], 1, "not in a mount"), (["get", SCRATCH], 1, "not in a mount"),
-        (["get", mount.path, "budgets"], 1, "budgets: unknown setting"), (["get", mount / "nothing"], 1, "No such file"),
+        (["get", mount.path, "budgets"], 1, "budgets: unknown setting\nhint: did you mean budget?"), (["get", mount.path, "nothing"], 1, "`expertctl get"), (["get", mount / "nothing"], 1, "No such file"),
         (["verify", mount.path], 1, "`expertctl get` and `status` read mounts"),
         (["info", mount.path], 1, f"its store is {store}"),
         (["profile", mount.path], 1, f"its store is {store}"),
@@ -214,7 +214,7 @@ for arguments, status, says in (
         (["profile", SCRATCH], 1, "pack a checkpoint first"),
         (["get", store], 1, "a store is mounted first"), (["estimate", mount.path], 2, "`expertctl info"),
         (["status", SCRATCH], 1, "not in a mount"), (["set"], 2, "PATH is needed"), (["set", mount.path], 2, "NAME=VALUE... is needed"),
-        (["top", mount.path], 2, "`expertctl status -w"), (["get", "--json", mount.path], 2, "there is no --json any more"),
+        (["top", mount.path], 2, "`expertctl status -w"),
         (["set", "policy=lru", mount.path], 2, "the mount comes first"),
         (["set", mount.path, "policy"], 2, "NAME=VALUE"), (["set", mount.path, "=lru"], 2, "NAME=VALUE"),
         (["set", "-r", mount.path, "policy=lru"], 2, "NAME alone"), (["get"], 2, "needed"),
@@ -234,6 +234,22 @@ check("what comes before an error stays", result.returncode == 1 and result.stde
 if root:
     result = run_as_nobody(copied, "set", mount.path, "policy=lru")
     check("another user is told who may", result.returncode == 1 and "only the user who mounted it, and root" in result.stderr, result)
+
+print("-- JSON")
+told = json.loads(ctl("get", "--json", mount.path).stdout)
+check("get --json", told["policy"] == "zipmoe" and told["budget"] == str(128 << 20) and told["answer"], told)
+check("get --json of one", json.loads(ctl("get", "--json", "-h", mount.path, "budget").stdout) == {"budget": "128 MiB"})
+told = ctl("set", "--json", mount.path, "policy=lru", "budget=64M")
+check("set --json: the values that are set", json.loads(told.stdout) == {"policy": "lru", "budget": str(64 << 20)}, told)
+told = ctl("set", "--json", "-r", mount.path, "policy", "budget")
+check("set --json --reset", json.loads(told.stdout) == {"policy": "zipmoe", "budget": str(128 << 20)}, told)
+told = json.loads(ctl("verify", "--json", "-q", store).stdout)
+check("verify --json", told["damage"] == [] and told["shards"] > 0 and told["decoded"] is False, told)
+told = json.loads(ctl("doctor", "--json", mount.path).stdout)
+check("doctor --json", {row["level"] for row in told} <= {"good", "slower", "WRONG"} and
+      mount.path in " ".join(row["text"] for row in told), told)
+told = json.loads(ctl("unpack", "--json", "-q", store, scratch("unpacked")).stdout)
+check("unpack --json", told["directory"] == scratch("unpacked") and told["files"] == len(files_below(model)), told)
 
 print("-- status")
 files = [mount / name for name in files_below(mount.path) if not name.startswith(".expertfs")]

@@ -131,6 +131,9 @@ same("expertctl: commands of the synopsis", re.findall(r"^\.Cm ([a-z]+)\b", part
 common = options_of_page(description[:description.index("\n.Ss ")])
 check("expertctl: three options of every command", len(common) == 3, common)
 for command in commands:
+    text = run(program("expertctl"), command, "--help").stdout
+    check(f"expertctl {command} --help: has examples, and --json", re.search(rf"^Examples:\n  expertctl {command} ?", text, re.M) and
+          "--json " in text, text)
     options = options_of_page(part(page, ("Ss", command))) | common
     same(f"expertctl {command}: the page and --help", options,
          options_of_help(run(program("expertctl"), command, "--help").stdout))

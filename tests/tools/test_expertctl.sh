@@ -38,7 +38,7 @@ run 2 unpack "$dir/m.efs"
 warns 'DIR is needed'
 run 2 info "$dir/m.efs" more
 warns 'more: more arguments than it takes'
-for gone in 'verify --json' 'profile -t 2' 'profile --no-save' 'profile --threads=2'; do
+for gone in 'profile -t 2' 'profile --no-save' 'profile --threads=2'; do
     # shellcheck disable=SC2086
     run 2 $gone "$dir/m.efs"
     warns 'there is no --[a-z-]* any more: '

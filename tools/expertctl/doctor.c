@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <liburing.h>
 #include <linux/capability.h>
 #include <stdarg.h>
@@ -28,6 +29,8 @@ enum finding { GOOD, SLOWER, WRONG };
 struct doctor {
     struct tools_arguments paths;
     int wrong; /* number of WRONG findings */
+    bool json;
+    json_t *findings; /* with --json */
 };
 
 __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum finding finding, const char *topic,
@@ -40,7 +43,11 @@ __attribute__((format(printf, 4, 5))) static void report(struct doctor *d, enum 
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     efs_join_hint(text, sizeof(text)); /* a finding is one line */
-    printf("%-7s %-12s %s\n", words[finding], topic, text);
+    if (d->json)
+        json_array_append_new(d->findings,
+                              json_pack("{s:s, s:s, s:s}", "level", words[finding], "topic", topic, "text", text));
+    else
+        printf("%-7s %-12s %s\n", words[finding], topic, text);
     d->wrong += finding == WRONG;
 }
 
@@ -242,17 +249,18 @@ static void doctor_mount(struct doctor *d, const char *path)
 /* ---- the command ---- */
 
 static const struct tools_option options[] = {
-    {"json", .help = "a finding is a line: good, slower or WRONG, the topic, the text", .kind = TOOLS_REMOVED}, {0}};
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = offsetof(struct doctor, json)}, {0}};
 static const struct tools_command command = {
     .options = options,
     .arguments = "[STORE|MNT]...",
     .help = "Report what slows expertfs down on this machine; of a STORE, whether it is sound and how it can be read; "
-            "of a MNT, which way serves it. The exit status is 1 if something cannot work.",
+            "of a MNT, which way serves it. The exit status is 1 if something cannot work.\v"
+            "Examples:\n  expertctl doctor\n  expertctl doctor model.efs /mnt",
     .at = offsetof(struct doctor, paths)};
 
 static int doctor_run(int argc, char **argv)
 {
-    struct doctor d = {.wrong = 0};
+    struct doctor d = {.findings = json_array()};
     tools_parse(&command, argc, argv, &d);
     doctor_processor(&d);
     doctor_fuse(&d);
@@ -269,7 +277,9 @@ static int doctor_run(int argc, char **argv)
         else
             doctor_store(&d, path);
     }
-    return d.wrong ? CTL_FAILED : CTL_OK;
+    int status = d.json ? ctl_print_json(json_incref(d.findings)) : CTL_OK;
+    json_decref(d.findings);
+    return d.wrong ? CTL_FAILED : status;
 }
 
 const struct ctl_command ctl_doctor = {"doctor", "report what slows expertfs down on this machine", doctor_run};

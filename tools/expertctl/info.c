@@ -25,7 +25,8 @@ static const struct tools_command command = {
     .options = options,
     .arguments = "STORE|CHECKPOINT",
     .help = "Show what STORE holds and what packing measured, or what CHECKPOINT holds before it is packed; and the "
-            "budget of a mount that keeps all experts in memory.",
+            "budget of a mount that keeps all experts in memory.\v"
+            "Examples:\n  expertctl info model.efs\n  expertctl info --json model/",
     .at = AT(path)};
 
 static double ratio(uint64_t a, uint64_t b)

@@ -34,7 +34,8 @@ static const struct tools_command command = {
     .arguments = "STORE",
     .help = "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
             "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
-            "$XDG_STATE_HOME/expertfs.",
+            "$XDG_STATE_HOME/expertfs.\v"
+            "Examples:\n  expertctl profile model.efs\n  expertctl profile --seconds=10 --json model.efs",
     .at = AT(store)};
 
 static void profile_print_text(const char *store, const struct efs_profile *p)

@@ -8,6 +8,7 @@
 #include "size.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@
 
 struct arguments {
     struct tools_arguments given; /* PATH, then names or settings */
-    bool human, reset;
+    bool human, reset, json;
+    json_t *values; /* with --json: what get printed, what set has set */
 };
 
 #define AT(member) offsetof(struct arguments, member)
@@ -36,13 +38,14 @@ static errint_t attribute_of(const char *path, const char *name, size_t bytes,
 
 static const struct tools_option get_options[] = {
     {"human-readable", 'h', NULL, "Print sizes as 6.00 GiB in place of bytes", TOOLS_FLAG, .at = AT(human)},
-    {"json", .help = "use getfattr(1), or os.getxattr() of Python, for user.expertfs.NAME", .kind = TOOLS_REMOVED},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0}};
 static const struct tools_command get_command = {
     .options = get_options,
     .arguments = "PATH [NAME...]",
     .help = "Print how a mount is tuned, or where an expert is. PATH is the mount, or a layer's folder or an expert's "
-            "file in it.\vWithout NAME all values are printed, a line each; of one NAME the value alone.",
+            "file in it.\vWithout NAME all values are printed, a line each; of one NAME the value alone.\n\n"
+            "Examples:\n  expertctl get -h /mnt budget\n  expertctl get /mnt/experts/L00/E007.safetensors state pin",
     .at = AT(given)};
 
 static bool get_is_size(const char *name)
@@ -52,6 +55,26 @@ static bool get_is_size(const char *name)
         if (strcmp(name, sizes[i]) == 0)
             return true;
     return false;
+}
+
+/* The names of the attributes of a file, separated by blanks; "": none. Returns names. */
+static const char *attribute_names(const char *path, char *names, size_t room)
+{
+    ssize_t n = getxattr(path, CTL_XATTR "names", names, room - 1);
+    names[n < 0 ? 0 : n] = '\0';
+    return names;
+}
+
+static errint_t get_unknown(const char *path, const char *name, struct efs_error *err)
+{
+    char names[2048], *rest = names;
+    const char *best = NULL;
+    attribute_names(path, names, sizeof(names));
+    for (const char *is; (is = strsep(&rest, " "));)
+        best = efs_nearer_word(name, best, is);
+    return best ? efs_fail(err, -ENODATA, "%s: %s: unknown setting\nhint: did you mean %s?", path, name, best)
+                : efs_fail(err, -ENODATA, "%s: %s: unknown setting\nhint: `expertctl get %s` lists those that it has",
+                           path, name, path);
 }
 
 /* Prints one attribute. alone: prints the value without the name. */
@@ -65,15 +88,16 @@ static errint_t get_one(const struct arguments *a, const char *name, bool alone,
         return rc;
     ssize_t n = getxattr(path, full, value, sizeof(value) - 1);
     if (n < 0)
-        return errno == ENODATA
-                   ? efs_fail(err, -errno, "%s: %s: unknown setting\nhint: `expertctl get %s` lists those that it has",
-                              path, name, path)
-                   : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
+        return errno == ENODATA ? get_unknown(path, name, err)
+                                : efs_fail(err, -errno, "%s: %s: %s", path, name, strerror(errno));
     value[n] = '\0';
     efs_join_hint(value, sizeof(value)); /* of answer */
     if (a->human && get_is_size(name) && tools_number_parse(value, 0, UINT64_MAX, &bytes))
         tools_size_print(bytes, value, sizeof(value));
-    printf("%s%s%s\n", alone ? "" : name, alone ? "" : ": ", value);
+    if (a->json)
+        json_object_set_new(a->values, name, json_string(value));
+    else
+        printf("%s%s%s\n", alone ? "" : name, alone ? "" : ": ", value);
     return 0;
 }
 
@@ -93,7 +117,7 @@ static errint_t get_all(const struct arguments *a, struct efs_error *err)
 
 static int get_run(int argc, char **argv)
 {
-    struct arguments a = {.human = false};
+    struct arguments a = {.values = json_object()};
     struct efs_error err = {""};
     char *root;
     tools_parse(&get_command, argc, argv, &a);
@@ -104,7 +128,9 @@ static int get_run(int argc, char **argv)
         rc = get_all(&a, &err);
     for (uint32_t i = 1; i < a.given.count && rc == 0; i++)
         rc = get_one(&a, a.given.word[i], a.given.count == 2, &err);
-    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+    int status = rc < 0 ? ctl_fail(rc, &err) : a.json ? ctl_print_json(json_incref(a.values)) : CTL_OK;
+    json_decref(a.values);
+    return status;
 }
 
 /* ---- set -------------------------------------------------------------------------------------------------------- */
@@ -124,13 +150,17 @@ static void set_check(const struct argp_state *state, void *into)
 }
 
 static const struct tools_option set_options[] = {
-    {"reset", 'r', NULL, "Set back to the value at the mount (a pin: to none)", TOOLS_FLAG, .at = AT(reset)}, {0}};
+    {"reset", 'r', NULL, "Set back to the value at the mount (a pin: to none)", TOOLS_FLAG, .at = AT(reset)},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
+    {0}};
 static const struct tools_command set_command = {
     .options = set_options,
     .arguments = "PATH NAME=VALUE...\n--reset PATH NAME...",
     .help =
         "Tune a mount while it serves. PATH is the mount, or a layer's folder or an expert's file in it (pin).\v"
-        "Nothing is printed when all is set. `expertctl get PATH` prints the names; expertfs-proc(5) explains them.",
+        "Nothing is printed when all is set. `expertctl get PATH` prints the names; expertfs-proc(5) explains them.\n\n"
+        "Examples:\n  expertctl set /mnt budget=6G\n  expertctl set --reset /mnt policy\n"
+        "  expertctl set /mnt/experts/L00 pin=C",
     .at = AT(given),
     .finish = set_check};
 
@@ -175,8 +205,12 @@ static errint_t set_one(const char *root, const struct arguments *a, const char 
     const char *value = pair + bytes + !a->reset;
     if ((a->reset ? removexattr(path, full) : setxattr(path, full, value, strlen(value), 0)) < 0)
         return set_refused(root, path, full + strlen(CTL_XATTR), -errno, err);
-    if (*mount_answer(root, answer, sizeof(answer)) && strcmp(answer, "ok") != 0)
+    bool warns = *mount_answer(root, answer, sizeof(answer)) && strcmp(answer, "ok") != 0;
+    if (warns)
         fprintf(stderr, "expertctl: warning: %s\n", answer);
+    ssize_t n = getxattr(path, full, answer, sizeof(answer) - 1);
+    if (a->json)
+        json_object_set_new(a->values, full + strlen(CTL_XATTR), json_stringn(answer, n < 0 ? 0 : (size_t)n));
     return 0;
 }
 
@@ -195,7 +229,7 @@ static void add_settings_made(const struct arguments *a, uint32_t count, struct 
 
 static int set_run(int argc, char **argv)
 {
-    struct arguments a = {.reset = false};
+    struct arguments a = {.values = json_object()};
     struct efs_error err = {""};
     char *root;
     tools_parse(&set_command, argc, argv, &a);
@@ -208,7 +242,9 @@ static int set_run(int argc, char **argv)
             add_settings_made(&a, i - 1, &err);
     }
     free(root);
-    return rc < 0 ? ctl_fail(rc, &err) : CTL_OK;
+    int status = rc < 0 ? ctl_fail(rc, &err) : a.json ? ctl_print_json(json_incref(a.values)) : CTL_OK;
+    json_decref(a.values);
+    return status;
 }
 
 const struct ctl_command ctl_get = {"get", "print how a mount is tuned, or where an expert is", get_run};

@@ -9,13 +9,14 @@
 #include "progress.h"
 #include "size.h"
 
+#include <jansson.h>
 #include <stdio.h>
 
 #define THREADS_MAX 1024
 
 struct arguments {
     struct tools_arguments paths; /* STORE DIR */
-    bool force, quiet;
+    bool force, quiet, json;
     unsigned threads;
 };
 
@@ -25,13 +26,15 @@ static const struct tools_option options[] = {
     {"threads", 't', "N", "Use N threads (default: all cores)", TOOLS_UNSIGNED, AT(threads), .least = 1,
      .most = THREADS_MAX},
     {"quiet", 'q', NULL, "No progress and no closing line", TOOLS_FLAG, .at = AT(quiet)},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0},
 };
 static const struct tools_command command = {
     .options = options,
     .arguments = "STORE DIR",
     .help = "Restore the files of STORE below DIR, which is made if it is missing. Each file appears when it is "
-            "complete; if anything fails, the files that were made are removed again.",
+            "complete; if anything fails, the files that were made are removed again.\v"
+            "Examples:\n  expertctl unpack model.efs model/\n  expertctl unpack --force -q model.efs model/",
     .at = AT(paths)};
 
 static int unpack_run(int argc, char **argv)
@@ -51,7 +54,10 @@ static int unpack_run(int argc, char **argv)
     tools_progress_init(&progress, a.quiet);
     rc = efs_store_unpack(store, directory, a.force, a.threads, tools_progress_report, &progress, &err);
     efs_store_info(store, &info);
-    if (rc == 0 && !a.quiet)
+    if (rc == 0 && a.json)
+        ctl_print_json(json_pack("{s:s, s:I, s:I}", "directory", directory, "files", (json_int_t)info.files, "bytes",
+                                 (json_int_t)info.source_bytes));
+    else if (rc == 0 && !a.quiet)
         printf("%s: %llu files, %s\n", directory, (unsigned long long)info.files,
                tools_size_print(info.source_bytes, size, sizeof(size)));
     efs_store_close(store);

@@ -9,14 +9,22 @@
 #include "progress.h"
 #include "size.h"
 
+#include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 
 #define THREADS_MAX 1024
 
 struct arguments {
     struct tools_arguments store;
-    bool decode, quiet;
+    bool decode, quiet, json;
     unsigned threads;
+};
+
+/* The argument of both callbacks. */
+struct sweep {
+    struct tools_progress progress; /* first: tools_progress_report() takes the same pointer */
+    json_t *damage;                 /* lines; NULL: print them */
 };
 
 #define AT(member) offsetof(struct arguments, member)
@@ -26,21 +34,25 @@ static const struct tools_option options[] = {
     {"threads", 't', "N", "Use N threads (default: all cores)", TOOLS_UNSIGNED, AT(threads), .least = 1,
      .most = THREADS_MAX},
     {"quiet", 'q', NULL, "No progress and no closing line; damage is printed", TOOLS_FLAG, .at = AT(quiet)},
-    {"json", .help = "each damaged chunk is a line, the exit status says whether there is any", .kind = TOOLS_REMOVED},
+    {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {0},
 };
 static const struct tools_command command = {
     .options = options,
     .arguments = "STORE",
     .help = "Read all of STORE and check every checksum. Each damaged chunk is one line on standard output, with the "
-            "file, the tensor and the place in the store; the exit status is 1 if there is any.",
+            "file, the tensor and the place in the store; the exit status is 1 if there is any.\v"
+            "Examples:\n  expertctl verify model.efs\n  expertctl verify --decode --json model.efs",
     .at = AT(store)};
 
 /* efs_store_verify() calls it from any of its threads, one call at a time. */
-static void print_damage(void *progress, const char *line)
+static void take_damage(void *arg, const char *line)
 {
-    (void)progress;
-    printf("%s\n", line);
+    struct sweep *sweep = arg;
+    if (sweep->damage)
+        json_array_append_new(sweep->damage, json_string(line));
+    else
+        printf("%s\n", line);
 }
 
 static int verify_run(int argc, char **argv)
@@ -49,7 +61,7 @@ static int verify_run(int argc, char **argv)
     struct efs_store *store;
     struct efs_store_info info;
     struct efs_error err = {""};
-    struct tools_progress progress;
+    struct sweep sweep = {.damage = NULL};
     uint64_t damaged = 0;
     char size[16];
     tools_parse(&command, argc, argv, &a);
@@ -57,11 +69,16 @@ static int verify_run(int argc, char **argv)
     if (rc < 0)
         return ctl_fail(rc, &err);
     tools_interrupt_catch();
-    tools_progress_init(&progress, a.quiet);
-    rc = efs_store_verify(store, a.decode, a.threads, tools_progress_report, print_damage, &progress, &damaged, &err);
+    tools_progress_init(&sweep.progress, a.quiet);
+    sweep.damage = a.json ? json_array() : NULL;
+    rc = efs_store_verify(store, a.decode, a.threads, tools_progress_report, take_damage, &sweep, &damaged, &err);
     fflush(stdout); /* the damage before the message */
     efs_store_info(store, &info);
-    if (rc == 0 && !a.quiet)
+    if (a.json && (rc == 0 || rc == -EUCLEAN))
+        ctl_print_json(json_pack("{s:s, s:I, s:I, s:b, s:o}", "store", *a.store.word, "store_bytes",
+                                 (json_int_t)info.store_bytes, "shards", (json_int_t)info.shards, "decoded",
+                                 (int)a.decode, "damage", sweep.damage));
+    else if (rc == 0 && !a.quiet)
         printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
     efs_store_close(store);
