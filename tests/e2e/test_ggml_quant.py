@@ -6,7 +6,7 @@ memory, a mount, two contexts; a model that fits into memory is left to the CPU 
 from e2e import *
 from test_ggml import PYTHON, SHAPE, client, need_plugin, same
 
-QUANTIZE = os.path.join(ROOT, "tests", "clients", "ggml_quantize.py")
+QUANTIZE = os.path.join(ROOT, "tools", "bench", "llama_quantize.py")
 TYPES = ("Q4_K_M", "Q8_0", "Q4_0", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ4_NL", "MXFP4_MOE")
 
 
@@ -50,6 +50,22 @@ def ways(model, store):
         note("left out: a mount needs /dev/fuse, and root or fusermount3")
 
 
+def limited(source):
+    """An automatic budget in cgroups with less and less memory: no kill, the same logits. The compute buffers get their
+    pages during the prompt, so the budget must be checked again after it."""
+    model = quantised(source, "Q8_0")
+    store = make_store(model)
+    client(model, "--prompts", "600", "--no-repack", plugin=None, name="plain")
+    for limit in (400, 300, 250):
+        try:
+            cgroup = need_cgroup(limit << 20)
+        except SystemExit:
+            note("left out: little memory")
+            return
+        ours = client(model, "--prompts", "600", "--no-repack", store=store, budget="auto", plugin="preload", join=cgroup.join)
+        same(f"Q8_0, {limit} MiB of memory", ours, "out", "plain")
+
+
 def repacked(model, store):
     """The CPU backend gets its repacked experts where the backend would not compute them."""
     for what, more in (("a file that fits", {"store": store, "budget": None}), ("no store", {"budget": None})):
@@ -69,6 +85,7 @@ def main():
     model, store = run_all(source, TYPES[0], "1,7,64,700")
     if model:
         ways(model, store)
+        limited(source)
         repacked(model, store)
     done()
 

@@ -5,7 +5,10 @@
 whose budget is in the same cgroup; both, the file in a mount with libggml-expertfs.so. The plain file is measured with
 the read-ahead of its disk and with 128 KiB. For each limit the candidates alternate, each cold and in a new memory
 cgroup, which includes the daemon; all must generate the same tokens. Prints medians, and for each measure the ratio to
-the better plain candidate."""
+the better plain candidate.
+
+--quantize measures a quantised file, such as Q4_K_M. llama.cpp then runs with repacking off in all candidates, so that
+they compute the same bits, and once more as it comes (default), whose tokens may differ."""
 import argparse
 import atexit
 import contextlib
@@ -26,6 +29,7 @@ from common import HERE, WORK, drop, tool, touch_memory
 # 32 experts of 9 MiB in a layer, 4 per token; --size sets the number of layers
 SHAPE = ["-F", "qwen3-moe", "-d", "2048", "-i", "768", "-e", "32", "--experts-per-token", "4", "--vocab", "32768"]
 LOW_KIB = 128  # the default of most disks
+DEFAULT = "default"  # the candidate with repacking
 MOUNTED = ("mount", "both")
 running = []  # objects whose end() is called at exit, last first
 libc = ctypes.CDLL(None, use_errno=True)
@@ -121,9 +125,9 @@ class Mounted(Ended):
 
 
 class Client(Ended):
-    def __init__(self, path, options, cgroup, environment):
+    def __init__(self, path, options, cgroup, environment, repack=True):
         command = [sys.executable, os.path.join(HERE, "llama_client.py"), path, "--tokens", str(max(options.tokens)),
-                   "--threads", str(options.threads), "--prompt", str(options.prompt)]
+                   "--threads", str(options.threads), "--prompt", str(options.prompt), *(["--no-repack"] * (not repack))]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
                                         preexec_fn=joins(cgroup, signal.SIGKILL))
@@ -174,13 +178,37 @@ def prepare(options):
     folder = os.path.join(options.dir, "llama-" + (options.preset or options.size)
                           + ("" if options.weights == "scaled" else "-" + os.path.basename(options.weights)))
     gguf, store = os.path.join(folder, "model.gguf"), folder + ".efs"
+    if options.quantize:
+        return quantized(gguf, store, options)
+    make(gguf, store, options)
+    return gguf, store
+
+
+def make(gguf, store, options):
+    folder = os.path.dirname(gguf)
     if not os.path.exists(store):
         shape = ["--preset", options.preset] if options.preset else [*SHAPE, "--size", options.size]
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([tool("mkmodel"), "--format", "gguf", "--weights", options.weights, *shape,
                         folder], check=True)
         subprocess.run([tool("mkexpertfs"), "--quiet", "--force", folder, store], check=True)
-    return gguf, store
+
+
+def quantized(gguf, store, options):
+    """The same for the quantised file; the BF16 file that it is made from is removed."""
+    folder = f"{os.path.dirname(gguf)}-{options.quantize}"
+    small, packed = os.path.join(folder, "model.gguf"), folder + ".efs"
+    if not os.path.exists(packed):
+        make(gguf, store, options)
+        os.makedirs(folder, exist_ok=True)
+        result = subprocess.run([sys.executable, os.path.join(HERE, "llama_quantize.py"), gguf, small, options.quantize],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if result.returncode:
+            raise Failed(f"{options.quantize}: {result.stdout.strip()[-500:]}")
+        subprocess.run([tool("mkexpertfs"), "--quiet", "--force", small, packed], check=True)
+        os.unlink(store)
+        shutil.rmtree(os.path.dirname(gguf))
+    return small, packed
 
 
 def bytes_of(limit, size):
@@ -192,7 +220,12 @@ def bytes_of(limit, size):
     return int(float(limit[:-1]) * 2 ** {"M": 20, "G": 30}[limit[-1]])
 
 
-def plain_kinds(gguf):
+def plain_kinds(gguf, options):
+    """The candidates without expertfs; with --quantize also DEFAULT, llama.cpp as it comes, which repacks."""
+    return {**read_ahead_kinds(gguf), **({DEFAULT: None} if options.quantize else {})}
+
+
+def read_ahead_kinds(gguf):
     """{name of a plain candidate: read-ahead in KiB, or None}: the disk's read-ahead and, if it differs and can be set,
     LOW_KIB."""
     try:
@@ -225,13 +258,20 @@ def once(kind, gguf, store, limit_bytes, options):
                 if options.budget:
                     environment["EXPERTFS_BUDGET"] = options.budget
             for _ in range(1 if limit_bytes else 2):
-                with Client(path, options, limited.cgroup, environment) as client:
-                    results.append(client.result())
+                with Client(path, options, limited.cgroup, environment, kind == DEFAULT or not options.quantize) as client:
+                    try:
+                        results.append(client.result())
+                    except Failed:
+                        if kind != DEFAULT:
+                            raise
+                        results.append(None)  # repacked weights do not fit: killed
     return results
 
 
 def median_of(runs, measure, tokens):
     """The median of a measure over the runs; tokens_per_s: of the first `tokens` tokens of each run."""
+    if None in runs:
+        return float("nan")
     if measure == "tokens_per_s":
         return statistics.median(tokens / sum(r["step_s"][:tokens]) for r in runs)
     return statistics.median(r[measure] for r in runs)
@@ -247,7 +287,8 @@ def tell(name, ours, plain, bar, options, report):
     for measure, unit, higher, n in lines:
         own = {kind: median_of(runs, measure, n) for kind, runs in ours.items()}
         others = {kind: median_of(runs, measure, n) for kind, runs in plain.items()}
-        best = max(others.values()) if higher else min(others.values())
+        ran = [other for other in others.values() if other == other]  # NaN: killed
+        best = max(ran) if higher else min(ran)
         ratios = {kind: value / best if higher else best / value for kind, value in own.items()}
         ratio = next(iter(ratios.values()))
         print(f"   {name if first is None else '':14} {unit:21} " + " ".join(f"{value:8.2f}" for value in own.values())
@@ -262,7 +303,7 @@ def tell(name, ours, plain, bar, options, report):
 
 def measure(options):
     gguf, store = prepare(options)
-    options.plain = plain_kinds(gguf)
+    options.plain = plain_kinds(gguf, options)
     ours = options.ours
     kinds = [*ours, *options.plain]
     size, report, best, tokens = os.path.getsize(gguf), [], 0, None
@@ -279,7 +320,7 @@ def measure(options):
         for turn in range(options.rounds):
             for kind in kinds[::-1] if turn % 2 else kinds:
                 runs[kind].append(once(kind, gguf, store, limit_bytes, options))
-        for result in (r for kind in runs.values() for run in kind for r in run):
+        for result in (r for kind in runs if kind != DEFAULT for run in runs[kind] for r in run):
             tokens = tokens or result["tokens"]
             if result["tokens"] != tokens:
                 raise Failed(f"limit {limit}: other tokens: {result['tokens']} instead of {tokens}")
@@ -310,6 +351,7 @@ def main():
     parser.add_argument("--limits", default="25%,50%,75%,none", help="memory limits: parts of the file, or sizes (512M); none")
     parser.add_argument("--tokens", type=lambda text: sorted({int(n) for n in text.split(",")}), default=[24, 96],
                         help="as many are generated as the largest says; the rate is told for each (24,96)")
+    parser.add_argument("--quantize", default="", help="measure the file in this type of llama.cpp, such as Q4_K_M")
     parser.add_argument("--prompt", type=int, default=0, help="tokens of the prompt, drawn (0: a sentence of some twenty)")
     parser.add_argument("--weights", default="scaled", help="of mkmodel: scaled (default), normal, heavy, or a checkpoint")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", "3")))

@@ -39,13 +39,28 @@ def missing_backend():
     return next((name for name in os.environ.get("LD_PRELOAD", "").split() if name not in loaded), None)
 
 
+def leave_repacking_out():
+    """As --no-repack of llama.cpp's programs, which Llama() does not offer."""
+    defaults = llama_cpp.llama_model_default_params
+
+    def without():
+        made = defaults()
+        made.use_extra_bufts = False
+        return made
+
+    llama_cpp.llama_cpp.llama_model_default_params = without
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file")
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--prompt", type=int, default=0, help="tokens, drawn; 0: a sentence")
+    parser.add_argument("--no-repack", action="store_true")
     options = parser.parse_args()
+    if options.no_repack:
+        leave_repacking_out()
     if missing_backend():
         sys.exit(f"{missing_backend()} was not preloaded")
     begin, threads = time.monotonic(), options.threads or None

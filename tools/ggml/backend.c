@@ -14,7 +14,6 @@
 struct backend {
     struct ggml_backend base;
     int threads;
-    const struct efsg_source *settled; /* the source whose budget this backend has set last; only compared */
     struct efsg_hints hints;
     struct efsg_buffers room;
 };
@@ -59,14 +58,6 @@ static bool same_experts(const struct ggml_tensor *a, const struct ggml_tensor *
            efsg_weight_same_input(v, w) && a->src[2] == b->src[2];
 }
 
-/* Sets the source's budget before the first product of a context: the program has allocated its memory by then. */
-static void set_budget(struct backend *b, struct efsg_source *source)
-{
-    if (b->settled != source)
-        efsg_source_set_budget(source);
-    b->settled = source;
-}
-
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *graph)
 {
     struct backend *b = backend->context;
@@ -93,7 +84,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
             return GGML_STATUS_FAILED;
         }
         efsg_populate_remaining(node->src[0]->data);
-        set_budget(b, efsg_product_weight(node)->source);
+        efsg_source_adjust_budget(efsg_product_weight(node)->source);
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;

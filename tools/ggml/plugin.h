@@ -103,11 +103,11 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
                            struct efs_client_request **request, struct efs_error *err);
 
 /*
- * Called when the program has allocated its memory. Sets the budget of a store opened in this process, unless
- * EXPERTFS_BUDGET is a size: the available memory of the machine or cgroup, less the part of the model that is not
- * experts, which is read for each token, and less 1/16 for the page cache and later allocations.
+ * Called before products. Sets the budget of a store opened in this process, unless EXPERTFS_BUDGET is a size, and
+ * checks it again five times a second: the available memory of the machine or cgroup, less the part of the model that
+ * is not experts, which is read for each token, and less 1/16 for the page cache and later allocations. Any thread.
  */
-void efsg_source_set_budget(struct efsg_source *source);
+void efsg_source_adjust_budget(struct efsg_source *source);
 
 /* The source's client if prefetch is on; else NULL. */
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);

@@ -13,18 +13,24 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #define UNRESERVED_SHARE 16u /* 1/16 of the available memory stays free for the page cache and later allocations */
 #define LOAD_SHARE 8u        /* the pools get 1/8 until a context decodes, while the program allocates its memory */
+/* An automatic budget is checked in this interval, because programs touch buffers long after allocating them. */
+#define CHECK_NS 200000000
+#define CHANGE_SHARE 32u /* smaller changes of it are not applied */
 
 struct efsg_source {
     struct efsg_source *next;
     char path[4096];
     struct efs_client *client;
     unsigned refs;
-    bool hinted;       /* prefetch is on */
-    _Atomic bool full; /* the mount does not offer the coded form */
+    bool hinted;                   /* prefetch is on */
+    _Atomic int64_t checked_ns;    /* time of the last check of the automatic budget; 0: none */
+    _Atomic uint64_t budget_bytes; /* the last automatic budget; written by the thread that checks */
+    _Atomic bool full;             /* the mount does not offer the coded form */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list and refs */
@@ -71,7 +77,7 @@ bool efsg_source_expected(void)
     return models.mounted;
 }
 
-/* Lowers the budget of a store until efsg_source_set_budget(): 1/LOAD_SHARE of the pools, but at least two decoded
+/* Lowers the budget of a store until efsg_source_adjust_budget(): 1/LOAD_SHARE of the pools, but at least two decoded
  * experts for the check of the weights. Fixed buffers keep their size. If efs_set() refuses the budget, the first one
  * stays. */
 static void source_limit_budget(struct efsg_source *source)
@@ -183,30 +189,48 @@ void efsg_source_put(struct efsg_source *source)
     free(source);
 }
 
-void efsg_source_set_budget(struct efsg_source *source)
+/* The memory that the pools may take now, besides the store's fixed buffers. */
+static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats)
 {
-    struct efs *fs = efs_client_fs(source->client);
     struct efs_memory memory;
     struct efs_store_info info;
+    efs_memory(&memory);
+    efs_store_info(efs_get_store(fs), &info);
+    /* Only the used part of the pool is added: the rest may have no pages and be part of available_bytes. */
+    uint64_t pools = memory.available_bytes + stats->chunk_used_bytes, least = pools / 8;
+    uint64_t others = info.source_bytes - info.expert_raw_bytes + pools / UNRESERVED_SHARE;
+    return pools > others + least ? pools - others : least;
+}
+
+/* Whether this thread is to check the budget now. */
+static bool source_check_due(struct efsg_source *source)
+{
+    struct timespec time;
+    int64_t last = atomic_load(&source->checked_ns);
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    const int64_t now = time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+    return (last == 0 || now - last >= CHECK_NS) && atomic_compare_exchange_strong(&source->checked_ns, &last, now);
+}
+
+void efsg_source_adjust_budget(struct efsg_source *source)
+{
+    struct efs *fs = efs_client_fs(source->client);
     struct efs_stats stats;
     struct efs_error err = {""};
     char text[32];
-    if (!fs || source_budget())
+    if (!fs || source_budget() || !source_check_due(source))
         return;
-    efs_memory(&memory);
-    efs_store_info(efs_get_store(fs), &info);
     efs_stats(fs, &stats);
-    uint64_t rest = info.source_bytes - info.expert_raw_bytes, fixed = stats.fixed_bytes;
-    /* Only the used part of the pool is added: the rest may have no pages and be part of available_bytes. */
-    uint64_t pools = memory.available_bytes + stats.chunk_used_bytes;
-    uint64_t others = rest + pools / UNRESERVED_SHARE, least = pools / 8;
-    pools = pools > others + least ? pools - others : least;
-    snprintf(text, sizeof(text), "%llu", (unsigned long long)(fixed + pools));
+    const uint64_t bytes = stats.fixed_bytes + source_pool_share(fs, &stats);
+    const uint64_t last = atomic_load(&source->budget_bytes), change = last > bytes ? last - bytes : bytes - last;
+    if (last && change < last / CHANGE_SHARE)
+        return;
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)bytes);
     if (efs_set(fs, "budget", text, NULL, &err) < 0)
         efsg_log(GGML_LOG_LEVEL_WARN, "%s", err.text);
-    else
-        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path,
-                 (unsigned long long)((fixed + pools) >> 20));
+    else if (!last || change > last / 4)
+        efsg_log(GGML_LOG_LEVEL_INFO, "budget of %s: %llu MiB", source->path, (unsigned long long)(bytes >> 20));
+    atomic_store(&source->budget_bytes, bytes);
 }
 
 /* ---- requests and checks ---- */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ggml_quantize.py FILE OUT FTYPE: llama.cpp's quantisation of a GGUF file, such as Q4_K_M or MXFP4_MOE. Exit status 0;
+"""llama_quantize.py FILE OUT FTYPE: llama.cpp's quantisation of a GGUF file, such as Q4_K_M or MXFP4_MOE. Exit status 0;
 1: it failed; 77: llama-cpp-python is missing."""
 import ctypes
 import sys
@@ -8,7 +8,7 @@ import sys
 try:
     import llama_cpp
 except (ImportError, OSError, RuntimeError) as missing:
-    print(f"ggml_quantize.py: {missing}; tools/setup-python runtimes installs llama-cpp-python")
+    print(f"llama_quantize.py: {missing}; tools/setup-python runtimes installs llama-cpp-python")
     sys.exit(77)
 
 
