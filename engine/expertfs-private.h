@@ -355,7 +355,9 @@ enum efs_route_kind {
     X(sm_read_ns, "u: read the SM-chunks of a tensor")                                                                 \
     X(e_read_ns, "v: read an E-chunk")                                                                                 \
     X(decode_ns, "c: decode a shard and merge it, all workers at work")                                                \
-    X(decode_bytes_per_second, "the same in raw bytes, one worker")
+    X(decode_bytes_per_second, "the same in raw bytes, one worker")                                                    \
+    X(disk_spread, "range of the disk's rate over its median: all rounds but the two extremes")                        \
+    X(decode_spread, "the same of decoding")
 
 struct efs_profile {
     uint64_t content_hash; /* of the store that was measured */
@@ -369,11 +371,16 @@ struct efs_profile {
 
 /*
  * Measure for about the given seconds (0.1 to 60): reads through an I/O thread as the engine's, decodes on workers
- * threads in parallel (0: all cores). Blocks; takes some 100 MiB of memory. -ENOENT: the store has no experts; -EIO,
- * -EUCLEAN (damage), -ENOMEM.
+ * threads in parallel (0: all cores), both in rounds, of which the medians count. Blocks; takes some 100 MiB of memory.
+ * -ENOENT: the store has no experts; -EIO, -EUCLEAN (damage), -ENOMEM.
  */
 errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double seconds, struct efs_profile *profile,
                              struct efs_error *err);
+
+/* Whether the rounds agree, so that the profile may replace a saved one: another load on the machine makes them
+ * differ. */
+#define EFS_PROFILE_SPREAD_MAX 0.25
+bool efs_profile_is_steady(const struct efs_profile *profile);
 
 /* The path of a store's profile: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else $XDG_STATE_HOME/expertfs
  * or ~/.local/state/expertfs. -ENOENT: no home, -ENAMETOOLONG. */

@@ -108,7 +108,12 @@ static bool profile_measure(struct efs_plan_thread *s, struct efs_profile *profi
 static void profile_save(struct efs *fs, const struct efs_profile *profile)
 {
     struct efs_error err = {""};
-    if (efs_profile_save(profile, &err) < 0)
+    if (!efs_profile_is_steady(profile))
+        efs_log(fs, EFS_LOG_INFO,
+                "the profile is used, but not saved: its rounds differ by %.0f %% (disk) and %.0f %% (decoding), %.0f "
+                "are the most",
+                100 * profile->disk_spread, 100 * profile->decode_spread, 100 * EFS_PROFILE_SPREAD_MAX);
+    else if (efs_profile_save(profile, &err) < 0)
         efs_log(fs, EFS_LOG_WARNING, "the profile is not saved: %s", err.text);
 }
 

@@ -24,6 +24,11 @@ errint_t efs_profile_path(uint64_t content_hash, char *path, size_t room, struct
     return efs_state_path("profile", content_hash, "json", path, room, err);
 }
 
+bool efs_profile_is_steady(const struct efs_profile *profile)
+{
+    return profile->disk_spread <= EFS_PROFILE_SPREAD_MAX && profile->decode_spread <= EFS_PROFILE_SPREAD_MAX;
+}
+
 /* ---- saving ------------------------------------------------------------------------------------------------- */
 
 char *efs_profile_json(const struct efs_profile *p)

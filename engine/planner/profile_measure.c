@@ -8,6 +8,7 @@
 #include "container.h"
 #include "kernels.h"
 #include "parallel.h"
+#include "profile_sizes.h"
 #include "sys.h"
 #include "store.h"
 #include "stats.h"
@@ -170,19 +171,15 @@ static errint_t measure_round(struct efs_measure *m, uint64_t *bytes)
     return rc < 0 ? rc : error;
 }
 
-/* The first round is a warm-up (and pins the memory); it is measured only if it uses up the time. */
-static errint_t measure_disk(struct efs_measure *m, double seconds)
+/* Reads for about this time, at least all spans once. */
+static errint_t measure_disk(struct efs_measure *m, double seconds, double *bytes_per_second)
 {
-    uint64_t bytes = 0, began = efs_now_ns(), start = began;
-    errint_t rc = measure_round(m, &bytes);
-    for (bool first = true; rc == 0 && efs_now_ns() - began < (uint64_t)(seconds * 1e9); first = false) {
-        if (first) {
-            start = efs_now_ns();
-            bytes = 0;
-        }
+    uint64_t bytes = 0, began = efs_now_ns();
+    errint_t rc = 0;
+    do
         rc = measure_round(m, &bytes);
-    }
-    m->profile->disk_bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - start + 1);
+    while (rc == 0 && efs_now_ns() - began < (uint64_t)(seconds * 1e9));
+    *bytes_per_second = (double)bytes * 1e9 / (double)(efs_now_ns() - began + 1);
     return rc;
 }
 
@@ -285,7 +282,7 @@ static errint_t decoder_run(void *arg, struct efs_error *err)
     return rc;
 }
 
-static errint_t measure_decode(struct efs_measure *m, unsigned workers, double seconds)
+static errint_t measure_decode(struct efs_measure *m, unsigned workers, double seconds, double *bytes_per_second)
 {
     struct efs_parallel parallel;
     struct decoder *decoders = efs_sys_calloc(workers, sizeof(*decoders));
@@ -308,70 +305,13 @@ static errint_t measure_decode(struct efs_measure *m, unsigned workers, double s
         ran += decoders[i].ran_ns;
     }
     free(decoders);
-    m->profile->decode_bytes_per_second = (double)raw * 1e9 / (double)(ran + 1);
+    *bytes_per_second = (double)raw * 1e9 / (double)(ran + 1);
     return rc;
 }
 
 #define POOL_BYTES (64u << 20) /* memory for the reads of a round */
-#define PART_OF_EXPERT 25      /* a tensor counts if it has at least 1/25 of its expert's bytes */
-#define SHARDS_MAX 256         /* EFS_TASK_MAX_SHARDS */
-
-/* ---- averages over the experts ------------------------------------------------------------------------------ */
-
-struct sums {
-    uint64_t raw, e, sm, e_exact, exponent_raw;
-    uint64_t large, large_shards; /* tensors that count, and their shards */
-};
-
-static void sums_add_expert(const struct efs_store *store, const struct efs_disk_group *group, struct sums *sums)
-{
-    uint64_t raw = 0;
-    for (uint32_t o = group->object_first; o < group->object_first + group->object_count; o++)
-        raw += store->objects[o].bytes;
-    for (uint32_t o = group->object_first; o < group->object_first + group->object_count; o++) {
-        const struct efs_disk_object *object = &store->objects[o];
-        bool large = object->bytes >= raw / PART_OF_EXPERT;
-        sums->large += large;
-        sums->large_shards += large ? object->shard_count : 0;
-        for (uint32_t s = object->shard_first; s < object->shard_first + object->shard_count; s++) {
-            const struct efs_disk_shard *shard = &store->shards[s];
-            uint32_t elements = efs_store_shard_elements(store, object, s);
-            sums->e += efs_chunk_up(shard->e_bytes);
-            sums->sm += efs_chunk_up(shard->sm_bytes);
-            if (object->format != EFS_FORMAT_BYTES) {
-                sums->e_exact += shard->e_bytes;
-                sums->exponent_raw += elements;
-            }
-        }
-        const struct efs_disk_shard *first = &store->shards[object->shard_first];
-        sums->e += first->e_bytes ? EFS_ALIGN : 0; /* whole pages are read: on average half a page more at each end */
-        sums->sm += first->sm_bytes ? EFS_ALIGN : 0;
-    }
-    sums->raw += raw;
-}
-
-static void measure_sizes(const struct efs_measure *m)
-{
-    const struct efs_store *store = m->store;
-    struct efs_profile *p = m->profile;
-    struct sums sums = {0};
-    double n = store->expert_count;
-    struct efs_store_info info;
-    efs_store_info(store, &info);
-    p->layers = (double)info.layers;
-    p->experts = (double)info.layer_experts;
-    for (uint32_t g = 0; g < store->expert_count; g++)
-        sums_add_expert(store, &store->groups[g], &sums);
-    p->full_bytes = (double)sums.raw / n;
-    p->e_bytes = (double)sums.e / n;
-    p->sm_bytes = (double)sums.sm / n;
-    p->coded_bytes = p->e_bytes + p->sm_bytes;
-    p->rho = sums.exponent_raw ? (double)sums.e_exact / (double)sums.exponent_raw : 0;
-    p->tensors = (double)((sums.large + store->expert_count / 2) / store->expert_count);
-    p->tensors = p->tensors < 1 ? 1 : p->tensors;
-    p->shards = sums.large ? (double)((sums.large_shards + sums.large / 2) / sums.large) : 1;
-    p->shards = p->shards < 1 ? 1 : p->shards > SHARDS_MAX ? SHARDS_MAX : p->shards;
-}
+#define ROUNDS 5               /* of reads and decodes, whose medians count */
+#define ROUNDS_MIN 3           /* a slow disk may use up the time with these */
 
 /* ---- the measurement ---------------------------------------------------------------------------------------- */
 
@@ -415,6 +355,43 @@ static void profile_derive(struct efs_profile *p)
     p->decode_ns = p->full_bytes / chunks / p->decode_bytes_per_second * 1e9;
 }
 
+static int compare_rates(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of the rates, which get sorted; *spread: the range of all but the largest and the smallest, over the
+ * median. */
+static double median_rate(double *rates, unsigned count, double *spread)
+{
+    qsort(rates, count, sizeof(*rates), compare_rates);
+    double median = rates[count / 2];
+    *spread = median > 0 ? (rates[count - 2] - rates[1]) / median : 0;
+    return median;
+}
+
+/* Reads and decodes in turn, so that another load on the machine affects some of the rounds. */
+static errint_t measure_rounds(struct efs_measure *m, unsigned workers, double seconds)
+{
+    double disk[ROUNDS], decode[ROUNDS];
+    uint64_t began = efs_now_ns();
+    unsigned round = 0;
+    errint_t rc = 0;
+    for (; rc == 0 && round < ROUNDS; round++) {
+        if (round >= ROUNDS_MIN && efs_now_ns() - began > (uint64_t)(seconds * 1e9))
+            break;
+        rc = measure_disk(m, 0.55 * seconds / ROUNDS, &disk[round]);
+        if (rc == 0)
+            rc = m->span_count ? measure_decode(m, workers, 0.4 * seconds / ROUNDS, &decode[round]) : -ENOMEM;
+    }
+    if (rc < 0)
+        return rc;
+    m->profile->disk_bytes_per_second = median_rate(disk, round, &m->profile->disk_spread);
+    m->profile->decode_bytes_per_second = median_rate(decode, round, &m->profile->decode_spread);
+    return 0;
+}
+
 static errint_t measure_all(struct efs_measure *m, unsigned workers, double seconds)
 {
     const struct efs_store *store = m->store;
@@ -430,14 +407,12 @@ static errint_t measure_all(struct efs_measure *m, unsigned workers, double seco
         rc = efs_io_queue_start(&io, &m->io);
     }
     if (rc == 0)
-        rc = measure_disk(m, 0.55 * seconds);
+        rc = measure_round(m, &ignored); /* a warm-up, which pins the memory, too */
     if (rc == 0)
         rc = measure_latency(m, 0.05 * seconds);
     if (rc == 0)
-        rc = measure_round(m, &ignored);
+        rc = measure_rounds(m, workers, seconds);
     efs_io_queue_stop(m->io);
-    if (rc == 0)
-        rc = m->span_count ? measure_decode(m, workers, 0.4 * seconds) : -ENOMEM;
     measure_drop(m);
     efs_arena_destroy(&m->arena);
     return rc;
@@ -460,7 +435,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     snprintf(profile->cpu_path, sizeof(profile->cpu_path), "%s", efs_cpu_name());
     clock_gettime(CLOCK_REALTIME, &now);
     profile->measured_at = now.tv_sec;
-    measure_sizes(&m);
+    efs_profile_sizes(store, profile);
     pthread_mutex_init(&m.lock, NULL);
     pthread_cond_init(&m.idle, NULL);
     errint_t rc = measure_list_objects(&m);

@@ -73,7 +73,7 @@ for error in (errno.EDQUOT, errno.EIO):
     result = run("sh", "-c", '"$0" info --json "$1" >"$2"', program("expertctl"), store, quirkfs / "list.json")
     check("expertctl >FILE: fails and says why", result.returncode == 1 and why in result.stderr,
           (result.returncode, result.stderr))
-    result = run(program("expertctl"), "profile", "--seconds=1", store, env={**os.environ, "EXPERTFS_STATE": quirkfs / "state"})
+    result = run(program("expertctl"), "profile", "--force", "--seconds=1", store, env={**os.environ, "EXPERTFS_STATE": quirkfs / "state"})
     check("expertctl profile: fails and says why", result.returncode == 1 and why in result.stderr, (result.returncode, result.stderr))
     quirkfs.end()
 

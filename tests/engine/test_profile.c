@@ -47,6 +47,7 @@ TEST(test_measure)
     assert_true(measured.measured_at > 1700000000);
     assert_true(measured.disk_bytes_per_second > 1 && measured.decode_bytes_per_second > 1);
     assert_true(measured.read_latency_ns > 0);
+    assert_true(measured.disk_spread >= 0 && measured.decode_spread >= 0);
     /* sm_read_ns, e_read_ns and decode_ns are per average tensor and shard */
     double disk = measured.disk_bytes_per_second / 1e9;
     assert_true(measured.sm_read_ns * disk / (ROWS * COLUMNS + 4096) > 0.999 &&
@@ -106,6 +107,16 @@ TEST(test_save_and_load)
     setenv("EXPERTFS_STATE", directory, 1);
     assert_int_equal(efs_profile_save(&measured, &err), -ENOTDIR);
     assert_non_null(strstr(err.text, directory));
+}
+
+TEST(test_steady)
+{
+    struct efs_profile profile = {.disk_spread = 0.25, .decode_spread = 0.25};
+    assert_true(efs_profile_is_steady(&profile));
+    profile.disk_spread = 0.26;
+    assert_false(efs_profile_is_steady(&profile));
+    profile = (struct efs_profile){.decode_spread = 0.26};
+    assert_false(efs_profile_is_steady(&profile));
 }
 
 TEST(test_place)

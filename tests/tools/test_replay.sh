@@ -19,9 +19,9 @@ run 2 "$expertctl" profile
 run 2 "$expertctl" profile --seconds 0 "$dir/m.efs"
 run 2 "$expertctl" profile a b
 run 1 "$expertctl" profile "$dir/missing"
-run 0 "$expertctl" profile --seconds 1 "$dir/m.efs"
-for word in 'disk .*GB/s' 'decode .*GB/s' 'rho 0\.' "saved  *$dir/state/profile-"; do says "$word"; done
-run 0 "$expertctl" profile --seconds 1 --json "$dir/m.efs"
+run 0 "$expertctl" profile --force --seconds 1 "$dir/m.efs"
+for word in 'spread   disk .* %, decode .* %' 'disk .*GB/s' 'decode .*GB/s' 'rho 0\.' "saved  *$dir/state/profile-"; do says "$word"; done
+run 0 "$expertctl" profile --force --seconds 1 --json "$dir/m.efs"
 "$python" - "$dir" <<'P' || complain "profile --json: $(cat "$dir/out")"
 import glob, json, sys
 printed = json.load(open(sys.argv[1] + "/out"))

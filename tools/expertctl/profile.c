@@ -8,6 +8,7 @@
 #include "options.h"
 #include "size.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -16,12 +17,14 @@
 
 struct arguments {
     struct tools_arguments store;
-    bool json;
+    bool json, force;
     uint64_t seconds;
 };
 
 #define AT(member) offsetof(struct arguments, member)
 static const struct tools_option options[] = {
+    {"force", 'f', NULL, "Save the profile also if its rounds differ, as on a busy machine", TOOLS_FLAG,
+     .at = AT(force)},
     {"json", 0, NULL, "Print JSON", TOOLS_FLAG, .at = AT(json)},
     {"seconds", 0, "N", "Measure for about N seconds, 1 to 60 (default: 3)", TOOLS_NUMBER, AT(seconds), .least = 1,
      .most = 60},
@@ -34,7 +37,8 @@ static const struct tools_command command = {
     .arguments = "STORE",
     .help = "Measure for a few seconds how fast this machine reads and decodes STORE, print it, and save it where "
             "moe-replay and the daemon look for it: below $EXPERTFS_STATE, else /var/lib/expertfs for root, else "
-            "$XDG_STATE_HOME/expertfs.\v"
+            "$XDG_STATE_HOME/expertfs. A profile whose rounds differ by more than 25 % is not saved: the machine is "
+            "busy.\v"
             "Examples:\n  expertctl profile model.efs\n  expertctl profile --seconds=10 --json model.efs",
     .at = AT(store)};
 
@@ -56,6 +60,8 @@ static void profile_print_text(const char *store, const struct efs_profile *p)
            p->direct_io ? "" : " (no O_DIRECT)", p->read_latency_ns / 1e3);
     printf("decode   %.3g GB/s a worker with %.0f at work (%s)\n", p->decode_bytes_per_second / 1e9, p->workers,
            p->cpu_path);
+    printf("spread   disk %.0f %%, decode %.0f %%, of medians of rounds\n", 100 * p->disk_spread,
+           100 * p->decode_spread);
     printf("cost     u %.3f ms, v %.3f ms, c %.3f ms, rho %.3f\n", p->sm_read_ns / 1e6, p->e_read_ns / 1e6,
            p->decode_ns / 1e6, p->rho);
 }
@@ -92,6 +98,14 @@ static int profile_run(int argc, char **argv)
         status = profile_print_json(&profile);
     else
         profile_print_text(*a.store.word, &profile);
+    if (!a.force && !efs_profile_is_steady(&profile)) {
+        rc = efs_fail(&err, -EBUSY,
+                      "%s: the profile is not saved: its rounds differ by %.0f %% (disk) and %.0f %% (decoding), %.0f "
+                      "are the most\nhint: measure again when the machine is idle; --force saves it all the same",
+                      *a.store.word, 100 * profile.disk_spread, 100 * profile.decode_spread,
+                      100 * EFS_PROFILE_SPREAD_MAX);
+        return ctl_fail(rc, &err);
+    }
     tools_interrupt_catch(); /* a signal must not end the program while it saves */
     rc = efs_profile_save(&profile, &err);
     if (rc < 0) {

@@ -70,7 +70,13 @@ static errint_t take_profile(const struct replay_arguments *a, struct efs_profil
         struct efs_error unsaved = {""};
         fprintf(stderr, "moe-replay: %s was not measured here yet: measuring\n", a->store);
         rc = efs_profile_measure(store, 0, 3, profile, err);
-        if (rc == 0 && efs_profile_save(profile, &unsaved) < 0)
+        if (rc == 0 && !efs_profile_is_steady(profile))
+            fprintf(
+                stderr,
+                "moe-replay: warning: the machine is busy, the profile is not saved: its rounds differ by "
+                "%.0f %%\n",
+                100 * (profile->disk_spread > profile->decode_spread ? profile->disk_spread : profile->decode_spread));
+        else if (rc == 0 && efs_profile_save(profile, &unsaved) < 0)
             fprintf(stderr, "moe-replay: the profile is not saved: %s\n", unsaved.text);
     }
     efs_store_close(store);
