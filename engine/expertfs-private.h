@@ -186,6 +186,10 @@ errint_t efs_plain_ffn(struct efs_team *team, const struct efs_mixture *mixture,
  * a line each; "trace" (the latest requests as a .route trace, empty before the first pass). -ENODATA: no such text;
  * -ENOMEM. */
 errint_t efs_describe(struct efs *fs, const char *what, char **text, size_t *bytes);
+/* Print a size in powers of 1024 with three digits, "1.70 GiB" or "512 B", into text, of EFS_SIZE_TEXT bytes; returns
+ * text. */
+#define EFS_SIZE_TEXT 16
+char *efs_size_text(uint64_t bytes, char *text);
 /* Print a path for such a line or a label of OpenMetrics: a newline as \n, and \ before " and \. */
 void efs_print_escaped(FILE *out, const char *text);
 /* The absolute path of an existing file, without symbolic links; the caller frees it; NULL after an error. -EXDEV: no

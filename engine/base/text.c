@@ -204,3 +204,18 @@ errint_t efs_parse_size(const char *text, uint64_t *bytes)
         return -ERANGE;
     return 0;
 }
+
+char *efs_size_text(uint64_t bytes, char *text)
+{
+    double n = (double)bytes;
+    int unit = -1;
+    while (n >= 1023.5 && unit < 5) {
+        n /= 1024;
+        unit++;
+    }
+    if (unit < 0)
+        snprintf(text, EFS_SIZE_TEXT, "%u B", (unsigned)bytes);
+    else
+        snprintf(text, EFS_SIZE_TEXT, "%.*f %ciB", n < 9.995 ? 2 : n < 99.95 ? 1 : 0, n, "KMGTPE"[unit]);
+    return text;
+}

@@ -24,6 +24,7 @@ static uint64_t budget_max_use(struct efs *fs, uint64_t budget)
 errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct efs_error *err)
 {
     struct efs_memory memory;
+    char asked[EFS_SIZE_TEXT], most[EFS_SIZE_TEXT], limit[EFS_SIZE_TEXT];
     efs_memory(&memory);
     uint64_t take = budget_max_use(fs, budget), available = memory.available_bytes + held;
     const char *whose = memory.cgroup ? "the memory cgroup's limit" : "the machine's memory";
@@ -44,8 +45,8 @@ errint_t efs_budget_check(struct efs *fs, uint64_t budget, uint64_t held, struct
             fs->store->path, (unsigned long long)(budget / MIB), (unsigned long long)(available / MIB), whose,
             (unsigned long long)(memory.limit_bytes / MIB));
     else if (budget > memory.limit_bytes)
-        efs_fail(err, 0, "%s: a budget of %llu MiB is above %s of %llu MiB; this store uses at most %llu MiB of it",
-                 fs->store->path, (unsigned long long)(budget / MIB), whose,
-                 (unsigned long long)(memory.limit_bytes / MIB), (unsigned long long)(take / MIB));
+        efs_fail(err, 0, "%s: budget %s accepted; this store uses at most %s (%s is %s)", fs->store->path,
+                 efs_size_text(budget, asked), efs_size_text(take, most), whose,
+                 efs_size_text(memory.limit_bytes, limit));
     return 0;
 }

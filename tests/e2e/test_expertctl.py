@@ -45,12 +45,12 @@ check("a plan that leaves a part of the pools' memory says so", result.returncod
       "sum to 60" in result.stderr, result)
 result = ctl("set", mount.path, "budget=900G")
 check("a budget above the machine's memory says so, and what is available", result.returncode == 0 and
-      "warning: " in result.stderr and "is above" in result.stderr and "uses at most" in result.stderr, result)
+      "warning: " in result.stderr and "budget 900 GiB accepted" in result.stderr and "uses at most" in result.stderr, result)
 again = Mount(store, "budget=900G")
-told = [re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", text).group()) for text in
+told = [re.sub("at most [0-9.]+ ", "at most N ", re.search("budget 900 .*", text).group()) for text in
         (again.log_text(), ctl("set", again.path, "budget=900G").stderr)]
 wait_until(lambda: "source: assumed" not in again.control("profile"))
-told.append(re.sub("[0-9]+ MiB of it", "N MiB of it", re.search("a budget of .*", ctl("set", again.path, "budget=900G").stderr).group()))
+told.append(re.sub("at most [0-9.]+ ", "at most N ", re.search("budget 900 .*", ctl("set", again.path, "budget=900G").stderr).group()))
 check("the mount says the same as a budget that is set, while it measures and later", len(set(told)) == 1, told)
 again.unmount()
 ctl("set", mount.path, "budget=64M", "plan=C=60:S=40")

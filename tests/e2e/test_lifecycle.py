@@ -44,7 +44,7 @@ def background():
           os.readlink(f"/proc/{pid}/cwd") == "/" and os.getsid(pid) == pid)
     check("umount", detach(path).returncode == 0)
     check("the daemon is gone after it", wait_until(lambda: gone(pid)))
-    for options, says in (("plan=F=10:C=70", "the parts sum to 80, the other 20 %"), ("budget=900G", "is above the machine")):
+    for options, says in (("plan=F=10:C=70", "the parts sum to 80, the other 20 %"), ("budget=900G", "budget 900 GiB accepted; this store uses at most ")):
         result = run(expertfs, store, path, "-o", options)
         check(f"-o {options} is taken, and its starter told what it means", result.returncode == 0 and
               result.stderr.startswith("expertfs: warning: ") and says in result.stderr and result.stderr.count("\n") == 1, result)

@@ -2,6 +2,8 @@
 /* size.c - see size.h. */
 #include "size.h"
 
+#include "expertfs-private.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,16 +12,8 @@
 
 char *tools_size_print(uint64_t bytes, char *text, size_t room)
 {
-    double n = (double)bytes;
-    int unit = -1;
-    while (n >= 1023.5 && unit < 5) {
-        n /= 1024;
-        unit++;
-    }
-    if (unit < 0)
-        snprintf(text, room, "%u B", (unsigned)bytes);
-    else
-        snprintf(text, room, "%.*f %ciB", n < 9.995 ? 2 : n < 99.95 ? 1 : 0, n, "KMGTPE"[unit]);
+    char size[EFS_SIZE_TEXT];
+    snprintf(text, room, "%s", efs_size_text(bytes, size));
     return text;
 }
 
