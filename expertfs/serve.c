@@ -111,6 +111,8 @@ static errint_t daemon_build_tree(struct efsd *daemon, struct efs_error *err)
         if (rc)
             return efs_fail(err, rc, "%s: file %u of %u: %s", daemon->options.store, i, files, strerror(-rc));
         bool expert = file.kind == EFS_FILE_EXPERT && file.expert.number < daemon->expert_count;
+        if (file.kind == EFS_FILE_EXPERT && daemon->options.no_experts)
+            continue;
         control = control && !is_control_path(file.path);
         rc = efsd_tree_add(&daemon->tree, file.path, expert ? EFSD_EXPERT : EFSD_FILE, i,
                            expert ? file.expert.number : UINT32_MAX, file.bytes);

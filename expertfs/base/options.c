@@ -37,6 +37,7 @@ static const struct option table[] = {
     {"direct_io", TAKE_CHOICE, AT(direct_io), "auto|on|off", "read() past the page cache (auto: if mmap works)"},
     {"nopassthrough", TAKE_FLAG, AT(no_passthrough), NULL, "serve experts like all other files"},
     {"prealloc", TAKE_FLAG, AT(prealloc), NULL, "allocate the pools before the mount is ready"},
+    {"noexperts", TAKE_FLAG, AT(no_experts), NULL, "show the checkpoint's files without experts/"},
     {"nostate", TAKE_FLAG, AT(no_state), NULL, "neither load nor save what was learned of the store"},
     {"nonempty", TAKE_FLAG, AT(nonempty), NULL, "mount on a directory that is not empty"},
     {"allow_other", TAKE_MOUNT, 0, NULL, "other users may use the mount"},

@@ -33,6 +33,7 @@ struct efsd_options {
     uint64_t workers;        /* decode threads; 0: all cores */
     unsigned direct_io;      /* enum efsd_direct_io */
     bool no_passthrough;
+    bool no_experts;           /* the mount has no experts/ */
     bool prealloc;             /* allocate the whole budget when mounting */
     char *mount;               /* options for the kernel's mount, comma-separated; NULL: none */
     char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: see budget_bytes */

@@ -55,13 +55,9 @@ static void render_described(struct efsd *daemon, FILE *out, const char *what)
 /* A size in two lines: NAME_bytes for programs, NAME_size for people. */
 static void render_size(FILE *out, const char *name, uint64_t bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double n = (double)bytes;
-    size_t unit = 0;
-    for (; n >= 1023.5 && unit + 1 < sizeof(units) / sizeof(*units); unit++)
-        n /= 1024;
+    char text[EFS_SIZE_TEXT];
     fprintf(out, "%s_bytes: %llu\n", name, U(bytes));
-    fprintf(out, "%s_size: %.*f %s\n", name, unit == 0 || n >= 99.95 ? 0 : n >= 9.995 ? 1 : 2, n, units[unit]);
+    fprintf(out, "%s_size: %s\n", name, efs_size_text(bytes, text));
 }
 
 static void render_path(FILE *out, const char *name, const char *path)
@@ -106,7 +102,7 @@ static void render_config(struct efsd *daemon, FILE *out)
     fprintf(out, "store_direct: %s\n", yes_no(stats.direct_io));
     fprintf(out, "io_uring: %s\n", yes_no(stats.io_uring));
     render_described(daemon, out, "memory");
-    fprintf(out, "view_hidden: %s\n", yes_no(efs_view_hidden(daemon->fs)));
+    fprintf(out, "view_hidden: %s\n", yes_no(daemon->options.no_experts || efs_view_hidden(daemon->fs)));
     render_paths(daemon, out);
 }
 

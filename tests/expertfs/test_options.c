@@ -87,6 +87,7 @@ TEST(refused)
         {"goal=", "option goal needs a value"},
         {"nopassthrough=1", "takes no value"},
         {"nonempty=1", "takes no value"},
+        {"noexperts=1", "takes no value"},
         {"allow_other=yes", "takes no value"},
         {"fsname=", "needs a value"},
     };
