@@ -79,12 +79,19 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         }
         if (!node)
             break;
+        if (node->op == GGML_OP_GET_ROWS) {
+            enum ggml_status status = efsg_table_rows(&b->room.rows, node);
+            if (status != GGML_STATUS_SUCCESS)
+                return status;
+            continue;
+        }
         if (node->op != GGML_OP_MUL_MAT_ID || !efsg_product_weight(node)) {
             efsg_log(GGML_LOG_LEVEL_ERROR, "%s is no product of experts", node->name);
             return GGML_STATUS_FAILED;
         }
         efsg_populate_remaining(node->src[0]->data);
-        efsg_source_adjust_budget(efsg_product_weight(node)->source);
+        struct efsg_source *source = efsg_product_weight(node)->source;
+        efsg_source_adjust_budget(source, efsg_tables_bytes(source));
         nodes[count++] = node;
     }
     return GGML_STATUS_SUCCESS;

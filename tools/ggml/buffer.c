@@ -19,6 +19,7 @@ struct buffer {
     struct efsg_file file;
     struct efsg_source *source;
     struct efsg_routers *routers;
+    struct efsg_tables *tables;
     struct efsg_weight *weights;
 };
 
@@ -58,6 +59,7 @@ static void buffer_free(ggml_backend_buffer_t buffer)
         free(w);
     }
     efsg_routers_free(b->routers);
+    efsg_tables_free(b->tables);
     efsg_source_put(b->source);
     if (b->own)
         free(b->base);
@@ -75,6 +77,8 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t buffer, struct 
         w->routers = b->routers;
         b->weights = w;
         tensor->extra = w;
+    }
+    if (w || efsg_table_is_large(tensor)) {
         efsg_populate_exclude(tensor->data, tensor->nb[2] * (size_t)tensor->ne[2]);
         forget_pages(b, tensor);
     }
@@ -140,8 +144,10 @@ ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory
         }
         b->source = efsg_source_get(&b->file);
     }
-    if (b->source)
+    if (b->source) {
         b->routers = efsg_routers_new(b->file.base, b->file.mapped);
+        b->tables = efsg_tables_new(b->source, &b->file);
+    }
     if (!b->source)
         efsg_log(GGML_LOG_LEVEL_INFO, "experts are left to the processor: %s is on no mount of expertfs%s",
                  b->file.path[0] ? b->file.path : "the model",

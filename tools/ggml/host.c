@@ -57,6 +57,7 @@ static const struct {
     {"ggml_type_name", offsetof(struct efsg_host, type_name)},
     {"ggml_backend_reg_by_name", offsetof(struct efsg_host, reg_by_name)},
     {"ggml_row_size", offsetof(struct efsg_host, row_size)},
+    {"ggml_get_type_traits", offsetof(struct efsg_host, type_traits)},
     {"ggml_init", offsetof(struct efsg_host, init)},
     {"ggml_free", offsetof(struct efsg_host, free)},
     {"ggml_new_tensor_2d", offsetof(struct efsg_host, new_tensor_2d)},

@@ -34,6 +34,7 @@ struct efsg_host {
     const char *(*type_name)(enum ggml_type type);
     ggml_backend_reg_t (*reg_by_name)(const char *name);
     size_t (*row_size)(enum ggml_type type, int64_t elements);
+    const struct ggml_type_traits *(*type_traits)(enum ggml_type type);
     struct ggml_context *(*init)(struct ggml_init_params params);
     void (*free)(struct ggml_context *context);
     struct ggml_tensor *(*new_tensor_2d)(struct ggml_context *context, enum ggml_type type, int64_t ne0, int64_t ne1);
@@ -105,9 +106,10 @@ errint_t efsg_source_begin(struct efsg_source *source, uint32_t layer, const str
 /*
  * Called before products. Sets the budget of a store opened in this process, unless EXPERTFS_BUDGET is a size, and
  * checks it again five times a second: the available memory of the machine or cgroup, less the part of the model that
- * is not experts, which is read for each token, and less 1/16 for the page cache and later allocations. Any thread.
+ * is not experts, which is read for each token, and less 1/16 for the page cache and later allocations. disk_bytes: of
+ * that part, tables that are left on disk. Any thread.
  */
-void efsg_source_adjust_budget(struct efsg_source *source);
+void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes);
 
 /* The source's client if prefetch is on; else NULL. */
 struct efs_client *efsg_source_prefetch_client(struct efsg_source *source);
@@ -144,8 +146,12 @@ bool efsg_weight_same_input(const struct efsg_weight *a, const struct efsg_weigh
 const struct efs_tensor *efsg_weight_matrix(const struct efsg_weight *weight, const struct efs_tensor *tensors,
                                             uint32_t count);
 
-/* Whether a file of the store has the same size as the mapped file and the same bytes in [offset, offset + bytes); for
- * a mount, whether the mapped file is on it. Blocks. False on read errors, too. */
+/* The store that is open in this process; NULL: a mount. */
+struct efs *efsg_source_fs(struct efsg_source *source);
+/* The number of the store's file of the same size as the mapped file and with the same bytes in [offset, offset +
+ * bytes). Blocks. UINT32_MAX: none, a read error, or a mount. */
+uint32_t efsg_source_file(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
+/* Whether there is such a file; for a mount, whether the mapped file is on it. */
 bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes);
 
 /* ---- read-ahead of mapped models (mmap_populate.c) ---- */
@@ -166,6 +172,25 @@ ggml_backend_buffer_type_t efsg_buffer_type(void);
 void efsg_buffer_type_set(ggml_backend_dev_t device);
 ggml_backend_buffer_t efsg_buffer_mapped(ggml_backend_dev_t device, void *memory, size_t bytes, size_t largest);
 bool efsg_buffer_is_ours(const struct ggml_backend_buffer *buffer);
+
+/* ---- tables (tables.c) ---- */
+
+struct efsg_memory;
+
+/* Rows of large tables of the mapped file, which the source's store has too. Freed before the source is put; no other
+ * thread may use the tables then. NULL: no memory, and is allowed for efsg_tables_free(). */
+struct efsg_tables *efsg_tables_new(struct efsg_source *source, const struct efsg_file *file);
+void efsg_tables_free(struct efsg_tables *tables);
+/* Whether the tensor is large enough to be left on disk, of a type that can be converted. */
+bool efsg_table_is_large(const struct ggml_tensor *w);
+/* Records that an operation reads all of a tensor: a table that is also the output matrix stays in memory. */
+void efsg_table_read_whole(const struct ggml_tensor *w);
+/* Whether the backend computes a GET_ROWS node. The first time for a table blocks: it compares 4 KiB with the store. */
+bool efsg_table_takes(const struct ggml_tensor *op);
+/* Bytes of the tables of a model of the source that are left on disk. */
+uint64_t efsg_tables_bytes(const struct efsg_source *source);
+/* Computes it: reads all rows at once. Blocks. An error has been logged. */
+enum ggml_status efsg_table_rows(struct efsg_memory *room, struct ggml_tensor *op);
 
 /* ---- hints (router.c) ---- */
 
@@ -198,7 +223,7 @@ struct efsg_memory {
     size_t bytes;
 };
 struct efsg_buffers {
-    struct efsg_memory lists, vectors;
+    struct efsg_memory lists, vectors, rows;
     struct efsg_thread_buffers {
         struct efsg_memory scratch, out, inputs, graph;
         ggml_backend_t cpu; /* of the host, for one thread; NULL: not used yet */
@@ -206,6 +231,8 @@ struct efsg_buffers {
     unsigned threads;
 };
 void efsg_buffers_free(struct efsg_buffers *room);
+/* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */
+void *efsg_memory(struct efsg_memory *memory, size_t bytes);
 /* The weight of a product; NULL: not a product that this backend computes. */
 const struct efsg_weight *efsg_product_weight(const struct ggml_tensor *op);
 /*

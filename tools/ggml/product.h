@@ -79,9 +79,6 @@ struct kernel {
 extern const struct kernel efsg_kernel_coded; /* product_coded.c: efs_product(), BF16 and F16 */
 extern const struct kernel efsg_kernel_host;  /* product_host.c: the host's vec_dot, any type */
 
-/* Grows to at least `bytes`, aligned to 64; the content is lost. NULL: no memory. */
-void *efsg_memory(struct efsg_memory *memory, size_t bytes);
-
 /* product_batch.c: products with several inputs. gather copies the inputs of the block's portion side by side; then
  * rows multiplies `count` rows of the matrix with them, of which the first is row `row`. -ENOMEM, -EIO. */
 errint_t efsg_batch_gather(const struct products *p, const struct block *b, struct efsg_thread_buffers *own);

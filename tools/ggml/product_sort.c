@@ -29,6 +29,7 @@ void efsg_buffers_free(struct efsg_buffers *room)
     free(room->own);
     free(room->lists.at);
     free(room->vectors.at);
+    free(room->rows.at);
 }
 
 int32_t efsg_id_at(const struct ggml_tensor *ids, size_t slot, size_t token)

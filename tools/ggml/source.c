@@ -118,6 +118,11 @@ struct efs_client *efsg_source_prefetch_client(struct efsg_source *source)
     return source->hinted ? source->client : NULL;
 }
 
+struct efs *efsg_source_fs(struct efsg_source *source)
+{
+    return efs_client_fs(source->client);
+}
+
 static struct efsg_source *source_open(const char *path)
 {
     const char *budget = source_budget();
@@ -189,8 +194,8 @@ void efsg_source_put(struct efsg_source *source)
     free(source);
 }
 
-/* The memory that the pools may take now, besides the store's fixed buffers. */
-static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats)
+/* The memory that the pools may take now, besides the store's fixed buffers. disk_bytes: of tables. */
+static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats, uint64_t disk_bytes)
 {
     struct efs_memory memory;
     struct efs_store_info info;
@@ -198,7 +203,7 @@ static uint64_t source_pool_share(struct efs *fs, const struct efs_stats *stats)
     efs_store_info(efs_get_store(fs), &info);
     /* Only the used part of the pool is added: the rest may have no pages and be part of available_bytes. */
     uint64_t pools = memory.available_bytes + stats->chunk_used_bytes, least = pools / 8;
-    uint64_t others = info.source_bytes - info.expert_raw_bytes + pools / UNRESERVED_SHARE;
+    uint64_t others = info.source_bytes - info.expert_raw_bytes - disk_bytes + pools / UNRESERVED_SHARE;
     return pools > others + least ? pools - others : least;
 }
 
@@ -212,7 +217,7 @@ static bool source_check_due(struct efsg_source *source)
     return (last == 0 || now - last >= CHECK_NS) && atomic_compare_exchange_strong(&source->checked_ns, &last, now);
 }
 
-void efsg_source_adjust_budget(struct efsg_source *source)
+void efsg_source_adjust_budget(struct efsg_source *source, uint64_t disk_bytes)
 {
     struct efs *fs = efs_client_fs(source->client);
     struct efs_stats stats;
@@ -221,7 +226,7 @@ void efsg_source_adjust_budget(struct efsg_source *source)
     if (!fs || source_budget() || !source_check_due(source))
         return;
     efs_stats(fs, &stats);
-    const uint64_t bytes = stats.fixed_bytes + source_pool_share(fs, &stats);
+    const uint64_t bytes = stats.fixed_bytes + source_pool_share(fs, &stats, disk_bytes);
     const uint64_t last = atomic_load(&source->budget_bytes), change = last > bytes ? last - bytes : bytes - last;
     if (last && change < last / CHANGE_SHARE)
         return;
@@ -267,20 +272,26 @@ static bool same_bytes(struct efs *fs, uint32_t number, const uint8_t *want, uin
     return tools_read_wait(fs, number, NULL, offset, room, bytes) == 0 && memcmp(room, want, bytes) == 0;
 }
 
-bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
+uint32_t efsg_source_file(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
 {
     struct efs *fs = efs_client_fs(source->client);
     struct efs_file_info info;
-    bool agrees = false;
-    if (!fs) { /* EXPERTFS_STORE may name a mount other than the file's */
+    uint32_t found = UINT32_MAX;
+    uint8_t *room = fs ? malloc(2 * bytes) : NULL;
+    bool read = room && read_file(file, offset, room, bytes);
+    for (uint32_t f = 0; read && found == UINT32_MAX && f < efs_file_count(fs); f++)
+        if (efs_file_info(fs, f, &info) == 0 && info.kind == EFS_FILE_CHECKPOINT && info.bytes == file->bytes &&
+            same_bytes(fs, f, room, offset, room + bytes, bytes))
+            found = f;
+    free(room);
+    return found;
+}
+
+bool efsg_source_matches(struct efsg_source *source, const struct efsg_file *file, uint64_t offset, size_t bytes)
+{
+    if (!efs_client_fs(source->client)) { /* EXPERTFS_STORE may name a mount other than the file's */
         struct stat mount, mapped;
         return stat(source->path, &mount) == 0 && stat(file->path, &mapped) == 0 && mount.st_dev == mapped.st_dev;
     }
-    uint8_t *room = malloc(2 * bytes);
-    bool read = room && read_file(file, offset, room, bytes);
-    for (uint32_t f = 0; read && !agrees && f < efs_file_count(fs); f++)
-        agrees = efs_file_info(fs, f, &info) == 0 && info.kind == EFS_FILE_CHECKPOINT && info.bytes == file->bytes &&
-                 same_bytes(fs, f, room, offset, room + bytes, bytes);
-    free(room);
-    return agrees;
+    return efsg_source_file(source, file, offset, bytes) != UINT32_MAX;
 }
