@@ -242,6 +242,16 @@ errint_t efs_pack_run(struct efs_pack_plan *plan, struct efs_pack_source *source
 void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report);
 /* The report as JSON, without times; the caller frees it. NULL: no memory. */
 char *efs_pack_report_json(const struct efs_pack_report *report);
+/* Superblock and index tables of a store. The tables begin at `begin`, a multiple of EFS_ALIGN, one after the other at
+ * multiples of EFS_CHUNK_ALIGN; sb.tables has their places. data points into the plan, report_json and the struct
+ * itself, which must not be copied. */
+struct efs_pack_tables {
+    const void *data[EFS_TABLE_COUNT];
+    struct efs_disk_part part;
+    struct efs_disk_superblock sb;
+};
+void efs_pack_tables(const struct efs_pack_plan *plan, const char *report_json, uint64_t begin,
+                     struct efs_pack_tables *tables);
 /* Appends the tables and finishes the file; sets report's store_bytes. */
 errint_t efs_pack_index(const struct efs_pack_plan *plan, struct efs_store_writer *writer,
                         struct efs_pack_report *report, struct efs_error *err);
