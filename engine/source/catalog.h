@@ -99,6 +99,13 @@ struct efs_catalog {
  * -EACCES, ... of system calls.
  */
 errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catalog *catalog, struct efs_error *err);
+/* The two steps of efs_catalog_read(): lists the files; parses those of weights and finds the experts. Each frees the
+ * catalogue on error. */
+errint_t efs_catalog_list(const char *src, struct efs_catalog *catalog, struct efs_error *err);
+errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, struct efs_error *err);
+/* After efs_catalog_list() of one file that is a part of a split model: adds the parts beside it. *added: whether there
+ * are any. The caller frees the catalogue, also on error. */
+errint_t efs_catalog_add_parts(struct efs_catalog *catalog, bool *added, struct efs_error *err);
 void efs_catalog_free(struct efs_catalog *catalog);
 
 #endif

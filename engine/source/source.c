@@ -134,14 +134,20 @@ static errint_t read_file(struct efs_catalog *catalog, uint32_t file, size_t *ca
     return ret;
 }
 
-errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catalog *catalog, struct efs_error *err)
+errint_t efs_catalog_list(const char *src, struct efs_catalog *catalog, struct efs_error *err)
 {
-    size_t capacity = 0;
-
     *catalog = (struct efs_catalog){0};
     errint_t ret = efs_source_walk(src, catalog, err);
-    if (ret == 0)
-        ret = efs_source_read_indexes(catalog, err);
+    if (ret < 0)
+        efs_catalog_free(catalog);
+    return ret;
+}
+
+errint_t efs_catalog_parse(struct efs_catalog *catalog, const char *experts, struct efs_error *err)
+{
+    size_t capacity = 0;
+    errint_t ret = efs_source_read_indexes(catalog, err);
+
     for (uint32_t i = 0; ret == 0 && i < catalog->file_count; i++)
         ret = read_file(catalog, i, &capacity, err);
     if (ret == 0)
@@ -149,6 +155,13 @@ errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catal
     if (ret < 0)
         efs_catalog_free(catalog);
     return ret;
+}
+
+errint_t efs_catalog_read(const char *src, const char *experts, struct efs_catalog *catalog, struct efs_error *err)
+{
+    errint_t ret = efs_catalog_list(src, catalog, err);
+
+    return ret == 0 ? efs_catalog_parse(catalog, experts, err) : ret;
 }
 
 void efs_catalog_free(struct efs_catalog *catalog)

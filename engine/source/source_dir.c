@@ -7,6 +7,7 @@
  */
 #include "source.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fts.h>
 #include <stdlib.h>
@@ -136,6 +137,48 @@ static errint_t walk_file(struct walk *walk, const char *src, const struct stat 
 static int compare_path(const void *a, const void *b)
 {
     return strcmp(((const struct efs_source_file *)a)->path, ((const struct efs_source_file *)b)->path);
+}
+
+/* Whether the name is that of another part of the model that `part` of path belongs to. */
+static bool is_sibling(const char *path, const struct efs_source_part *part, const char *name)
+{
+    struct efs_source_part other;
+
+    return strcmp(name, path) != 0 && efs_source_part(name, &other) && other.prefix_bytes == part->prefix_bytes &&
+           memcmp(name, path, (size_t)part->prefix_bytes) == 0 && strcmp(other.end, part->end) == 0;
+}
+
+errint_t efs_catalog_add_parts(struct efs_catalog *catalog, bool *added, struct efs_error *err)
+{
+    struct walk walk = {.catalog = catalog, .capacity = catalog->file_count, .err = err};
+    struct efs_source_part part;
+    struct dirent *entry;
+    struct stat st;
+    errint_t ret = 0;
+
+    *added = false;
+    if (catalog->file_count != 1 || !efs_source_part(catalog->files[0].path, &part))
+        return 0;
+    char *path = strdup(catalog->files[0].path); /* adding a file moves the files; part.end points into this copy */
+    DIR *directory = path ? opendir(catalog->root) : NULL;
+    if (!path)
+        ret = efs_fail(err, -ENOMEM, "%s: out of memory", catalog->root);
+    else if (!directory)
+        ret = efs_fail(err, -errno, "%s: cannot read the directory: %s", catalog->root, strerror(errno));
+    else
+        efs_source_part(path, &part);
+    while (ret == 0 && (entry = readdir(directory)))
+        if (is_sibling(path, &part, entry->d_name) && fstatat(dirfd(directory), entry->d_name, &st, 0) == 0 &&
+            S_ISREG(st.st_mode)) {
+            ret = add_file(&walk, entry->d_name, &st);
+            *added = true;
+        }
+    if (directory)
+        closedir(directory);
+    free(path);
+    if (ret == 0)
+        qsort(catalog->files, catalog->file_count, sizeof(*catalog->files), compare_path);
+    return ret;
 }
 
 errint_t efs_source_walk(const char *src, struct efs_catalog *catalog, struct efs_error *err)
