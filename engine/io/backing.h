@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backing.h - a source of a store's bytes, by one interface: a local file (backing_file.c), later a plain checkpoint or
- * the objects of a cluster.
+ * backing.h - a source of a store's bytes, by one interface: local files (backing_file.c), later the objects of a
+ * cluster.
  *
  * The queue (queue.h) orders, joins, splits and retries reads. A backing starts each read and reports its result once.
  * The I/O thread of the queue makes all calls, so that a backing needs no lock and completions have one thread. The
@@ -74,16 +74,33 @@ struct efs_backing {
  * -errno. The queue retries the rest of a short read, and reads that failed with -EAGAIN or -EINTR. */
 void efs_backing_read_ended(struct efs_backing *backing, struct efs_backing_read *read, ssize_t result);
 
+struct efs_backing_part {
+    int fd;           /* with O_DIRECT where that works */
+    int buffered_fd;  /* without O_DIRECT, used if reads of fd are rejected; equal to fd if fd has no O_DIRECT */
+    uint64_t address; /* offset of the file's first byte in the backing */
+    uint64_t bytes;   /* zeros are read from its end up to the end of the page */
+};
+
 struct efs_backing_file_options {
-    int fd;          /* with O_DIRECT where that works */
-    int buffered_fd; /* without O_DIRECT, used if reads of fd are rejected; equal to fd if fd has no O_DIRECT */
+    int fd, buffered_fd; /* of the only file, as in a part at address 0; not used if there are parts */
+    const struct efs_backing_part *parts; /* several files, by address; copied. No read may touch two of them. */
+    unsigned part_count;
+    /* Called on the I/O thread after a read of a part, with arg check_arg; an error fails the read. May be NULL. */
+    errint_t (*check)(void *arg, unsigned part);
+    void *check_arg;
     /* Called on the I/O thread when `what` ("O_DIRECT" or "io_uring") was rejected with error why and is no longer
      * used. At most once for each; may be NULL. */
     void (*fell_back)(void *arg, const char *what, errint_t why);
     void *arg;
 };
-/* A local file. If io_uring is rejected, at the start or later, it is read by pread(2), one read at a time; if O_DIRECT
+/* One or several local files. If io_uring is rejected, at the start or later, it is read by pread(2), one read at a time; if O_DIRECT
  * is rejected, through the page cache. The caller closes the descriptors. NULL: no memory. */
 struct efs_backing *efs_backing_file_new(const struct efs_backing_file_options *options);
+
+struct efs_store;
+/* The backing of an open store: its file, or the files of a checkpoint that is served in place. direct: use O_DIRECT.
+ * fell_back and arg: as in the options. The store must stay open. NULL: no memory. */
+struct efs_backing *efs_backing_of_store(const struct efs_store *store, bool direct,
+                                         void (*fell_back)(void *arg, const char *what, errint_t why), void *arg);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backing_file.c - a local file as a backing: read by io_uring, with the file and the segments of the chunk pool
+ * backing_file.c - local files as a backing: read by io_uring, with the files and the segments of the chunk pool
  * registered. The fallbacks are pread(2) and reads through the page cache.
  */
 #include "backing.h"
@@ -15,12 +15,14 @@
 #include <liburing.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define DEPTH 32u      /* reads in flight; the ring has twice as many entries, for the read of wake_fd */
 #define DRAIN_MS 60000 /* timeout: a forked child may keep the ring open after its reads have completed */
 
-enum { FILE_DIRECT, FILE_BUFFERED, FILE_DRAINED, FILES }; /* index of the file in the ring */
+/* Files in the ring: two of each part, FILE_DIRECT and FILE_BUFFERED, then the write end of the pipe. */
+enum { FILE_DIRECT, FILE_BUFFERED, FILES_OF_PART };
 
 struct backing_file {
     struct efs_backing b;
@@ -31,7 +33,9 @@ struct backing_file {
     int drained;      /* read end of a pipe; only the ring holds the write end: POLLHUP after its last read */
     uint64_t wake_value;
     unsigned inflight;
-    struct efs_backing_read *reads[DEPTH]; /* the reads in flight */
+    struct efs_backing_read *reads[DEPTH]; /* the reads in flight; own: their file in the ring */
+    unsigned part_count;
+    struct efs_backing_part parts[];
 };
 
 static struct backing_file *file_of(struct efs_backing *b)
@@ -52,13 +56,23 @@ static bool file_is_refused(struct backing_file *f, int rc)
     return f->refused < 0;
 }
 
+static const struct efs_backing_part *file_part(const struct backing_file *f, const struct efs_backing_read *read)
+{
+    return &f->parts[read->own / FILES_OF_PART];
+}
+
+static bool file_is_direct(const struct efs_backing_read *read)
+{
+    return read->own % FILES_OF_PART == FILE_DIRECT;
+}
+
 /* Whether a failed read is to be retried by the next fallback: through the page cache, then by pread(2). FUSE file
  * systems accept O_DIRECT at open(2) and reject the reads; kernels before 5.6 lack IORING_OP_READ. */
 static bool file_fall_back(struct backing_file *f, const struct efs_backing_read *read, ssize_t result)
 {
     if (!efs_sys_no_direct(result))
         return false;
-    if (read->own) {
+    if (file_is_direct(read) && file_part(f, read)->fd != file_part(f, read)->buffered_fd) {
         if (f->direct)
             atomic_store(&f->b.stats->direct_io, 0);
         if (f->direct && f->o.fell_back)
@@ -69,13 +83,39 @@ static bool file_fall_back(struct backing_file *f, const struct efs_backing_read
     return f->uring && file_is_refused(f, (int)result);
 }
 
+/* Writes zeros over the buffers from byte `from` of the read on. */
+static void file_zero(const struct efs_backing_read *read, size_t from)
+{
+    for (unsigned i = 0; i < read->buffer_count; i++) {
+        const struct iovec *buffer = &read->buffers[i];
+        if (from < buffer->iov_len)
+            memset((uint8_t *)buffer->iov_base + from, 0, buffer->iov_len - from);
+        from -= from < buffer->iov_len ? from : buffer->iov_len;
+    }
+}
+
+/* The result of a read that may reach over the end of its file, which the last page does. */
+static ssize_t file_result(const struct backing_file *f, const struct efs_backing_read *read, ssize_t result)
+{
+    const struct efs_backing_part *part = file_part(f, read);
+    uint64_t at = read->offset - part->address, left = at < part->bytes ? part->bytes - at : 0;
+    if (result < 0)
+        return result;
+    if (f->o.check && f->o.check(f->o.check_arg, (unsigned)(part - f->parts)) < 0)
+        return -EIO;
+    if (left >= read->bytes || (uint64_t)result < left)
+        return result;
+    file_zero(read, (size_t)left);
+    return (ssize_t)read->bytes;
+}
+
 static void file_read_ended(struct backing_file *f, struct efs_backing_read *read, ssize_t result)
 {
     unsigned i = 0;
     while (f->reads[i] != read)
         i++;
     f->reads[i] = f->reads[--f->inflight];
-    efs_backing_read_ended(&f->b, read, file_fall_back(f, read, result) ? -EAGAIN : result);
+    efs_backing_read_ended(&f->b, read, file_fall_back(f, read, result) ? -EAGAIN : file_result(f, read, result));
 }
 
 /* ---- io_uring ---- */
@@ -83,27 +123,42 @@ static void file_read_ended(struct backing_file *f, struct efs_backing_read *rea
 static void file_prepare(struct backing_file *f, struct efs_backing_read *read)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&f->ring);
-    int file = f->direct ? FILE_DIRECT : FILE_BUFFERED;
+    const uint64_t offset = read->offset - file_part(f, read)->address;
+    int file = (int)read->own;
     const struct iovec *buffer = read->buffers;
     if (!sqe) { /* impossible: there are more entries than reads */
         file_is_refused(f, -EBUSY);
         return;
     }
     if (read->buffer_count > 1)
-        io_uring_prep_readv(sqe, file, buffer, read->buffer_count, read->offset);
+        io_uring_prep_readv(sqe, file, buffer, read->buffer_count, offset);
     else if (read->segment != EFS_NONE)
-        io_uring_prep_read_fixed(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, read->offset,
+        io_uring_prep_read_fixed(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, offset,
                                  (int)read->segment);
     else
-        io_uring_prep_read(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, read->offset);
+        io_uring_prep_read(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, offset);
     sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data(sqe, read);
+}
+
+/* The part with this address: the last one that begins at or before it. */
+static unsigned file_at(const struct backing_file *f, uint64_t address)
+{
+    unsigned low = 0, high = f->part_count;
+    while (high - low > 1) {
+        unsigned mid = low + (high - low) / 2;
+        if (f->parts[mid].address <= address)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
 }
 
 static void file_submit(struct efs_backing *b, struct efs_backing_read *read)
 {
     struct backing_file *f = file_of(b);
-    read->own = f->direct;
+    read->own = file_at(f, read->offset) * FILES_OF_PART + (f->direct ? FILE_DIRECT : FILE_BUFFERED);
     f->reads[f->inflight++] = read;
     if (!f->uring)
         return; /* wait() reads it */
@@ -178,7 +233,6 @@ static void file_wait(struct efs_backing *b)
 {
     struct backing_file *f = file_of(b);
     struct efs_backing_read *next = f->reads[0];
-    int fd = f->direct ? f->o.fd : f->o.buffered_fd;
     if (f->uring) {
         file_wait_ring(f);
         return;
@@ -188,21 +242,33 @@ static void file_wait(struct efs_backing *b)
         (void)n; /* EINTR: the queue waits again */
         return;
     }
+    const struct efs_backing_part *part = file_part(f, next);
+    const int fd = file_is_direct(next) ? part->fd : part->buffered_fd;
+    const uint64_t offset = next->offset - part->address;
     file_read_ended(f, next,
-                    next->buffer_count > 1 ? efs_sys_preadv(fd, next->buffers, (int)next->buffer_count, next->offset)
-                                           : efs_sys_pread(fd, next->buffers->iov_base, next->bytes, next->offset));
+                    next->buffer_count > 1 ? efs_sys_preadv(fd, next->buffers, (int)next->buffer_count, offset)
+                                           : efs_sys_pread(fd, next->buffers->iov_base, next->bytes, offset));
 }
 
 /* ---- open and close ---- */
 
 static bool file_register_files(struct backing_file *f)
 {
-    int ends[2];
+    int ends[2], rc = -ENOMEM;
+    unsigned count = FILES_OF_PART * f->part_count;
     if (pipe2(ends, O_CLOEXEC) < 0)
         return false;
-    const int files[FILES] = {[FILE_DIRECT] = f->o.fd, [FILE_BUFFERED] = f->o.buffered_fd, [FILE_DRAINED] = ends[1]};
     f->drained = ends[0];
-    int rc = efs_sys_uring_files(&f->ring, files, FILES);
+    int *files = efs_sys_calloc(count + 1, sizeof(*files));
+    for (unsigned i = 0; files && i < f->part_count; i++) {
+        files[FILES_OF_PART * i + FILE_DIRECT] = f->parts[i].fd;
+        files[FILES_OF_PART * i + FILE_BUFFERED] = f->parts[i].buffered_fd;
+    }
+    if (files) {
+        files[count] = ends[1];
+        rc = efs_sys_uring_files(&f->ring, files, count + 1);
+    }
+    free(files);
     close(ends[1]);
     return rc >= 0;
 }
@@ -240,14 +306,20 @@ struct efs_backing *efs_backing_file_new(const struct efs_backing_file_options *
 {
     static const struct efs_backing_ops ops = {
         .start = file_start, .submit = file_submit, .wait = file_wait, .memory = file_memory, .close = file_close};
-    struct backing_file *f = efs_sys_calloc(1, sizeof(*f));
+    const struct efs_backing_part only = {.fd = options->fd, .buffered_fd = options->buffered_fd, .bytes = UINT64_MAX};
+    unsigned count = options->parts ? options->part_count : 1;
+    struct backing_file *f = efs_sys_calloc(1, sizeof(*f) + count * sizeof(f->parts[0]));
     if (!f)
         return NULL;
     /* best_bytes: with 4 MiB a request of 8 experts took 4 % longer, because fewer reads are in flight at its end */
     f->b = (struct efs_backing){.ops = &ops,
                                 .info = {.align = 4096, .best_bytes = 2u << 20, .depth = DEPTH, .joins = true}};
     f->o = *options;
-    f->direct = options->fd != options->buffered_fd;
+    f->o.parts = NULL;
+    f->part_count = count;
+    memcpy(f->parts, options->parts ? options->parts : &only, count * sizeof(f->parts[0]));
+    for (unsigned i = 0; i < count; i++)
+        f->direct = f->direct || f->parts[i].fd != f->parts[i].buffered_fd;
     f->drained = -1;
     return &f->b;
 }
