@@ -157,6 +157,13 @@ bool efs_reclaim_unfinished(const char *out);
 /* The checks of efs_pack() with options->weights that do not read weights: fails if weights or parts of them are
  * missing, or present twice. -ENODATA, -EUCLEAN, -ENOENT, ... */
 errint_t efs_pack_check(const char *src, struct efs_error *err);
+/* Packing is worth its time if it saves this part of the bytes; otherwise the files are served in place. */
+#define EFS_PACK_WORTH 0.03
+/* Ratio of coded to plain bytes that was measured on trained weights of this type; 1 if they are stored as they are. */
+double efs_pack_ratio(enum efs_dtype dtype);
+/* By these ratios, the part of the bytes of src that packing would save; reads headers only. -ENOENT: it has no
+ * experts. */
+errint_t efs_pack_estimate(const char *src, double *saved, struct efs_error *err);
 /* Whether OUT.reclaim of an interrupted efs_reclaim() has bytes that were freed in src. */
 bool efs_reclaim_is_of(const char *out, const char *src);
 

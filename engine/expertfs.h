@@ -84,8 +84,9 @@ EFS_API const char *efs_dtype_name(enum efs_dtype dtype);
 
 struct efs_store; /* an open store: its index in memory, read-only */
 
-/* Open a store and check its superblock and index. -EUCLEAN: damaged; -EPROTONOSUPPORT: another format version, or
- * features that this library lacks. */
+/* Open a store and check its superblock and index; or make the index of a checkpoint that is not packed: a GGUF file, a
+ * split one by one of its parts, a safetensors file, or a directory with such files. -EUCLEAN: damaged;
+ * -EPROTONOSUPPORT: another format version, or features that this library lacks; -ENODATA: an incomplete checkpoint. */
 EFS_API errint_t efs_store_open(const char *path, struct efs_store **store, struct efs_error *err);
 EFS_API void efs_store_close(struct efs_store *store); /* NULL is fine */
 
@@ -108,6 +109,7 @@ struct efs_store_info {
     unsigned group;         /* gid of its group */
     struct timespec mtime;  /* time of its last change */
     uint64_t device, inode; /* st_dev, st_ino */
+    bool in_place; /* a checkpoint that is not packed: no checksums, its file's or first file's mode, times, ... */
 };
 EFS_API void efs_store_info(const struct efs_store *store, struct efs_store_info *info);
 
@@ -139,9 +141,10 @@ struct efs_client_options {
 };
 
 /*
- * Open the directory of a mount, or a store file. A mount hands out experts over its socket; without access to the
- * socket, threads of the client open and map the files. options may be NULL. -ENODEV: a directory that is not a mount;
- * -ENOMEM: the budget is below its minimum, which err names; errors of efs_store_open() and of the system.
+ * Open the directory of a mount, or anything that efs_store_open() opens. A mount hands out experts over its socket;
+ * without access to the socket, threads of the client open and map the files. options may be NULL. -ENODEV: a directory
+ * that is neither a mount nor a checkpoint; -ENOMEM: the budget is below its minimum, which err names; errors of
+ * efs_store_open() and of the system.
  */
 EFS_API errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **client,
                                  struct efs_error *err);

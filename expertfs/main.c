@@ -165,7 +165,8 @@ int main(int argc, char **argv)
         .options = argp_options,
         .parser = parse_option,
         .args_doc = "STORE MOUNTPOINT",
-        .doc = "Mount a store made by mkexpertfs: the checkpoint's files, byte for byte.\v",
+        .doc = "Mount STORE, made by mkexpertfs, or a checkpoint that is not packed (a GGUF or safetensors file, or a "
+               "directory of them): the checkpoint's files, byte for byte.\v",
         .help_filter = help_filter,
     };
     struct efsd_options options;

@@ -77,11 +77,13 @@ bool efs_demotion_cancel(struct efs *fs)
 
 /* ---- making chunks ---- */
 
-/* Copies a chunk and zeros the bytes up to the start of the next one, as in the store. */
+/* Copies a chunk and zeros the bytes up to the start of the next one, as in the store. A chunk that does not start at a
+ * multiple of EFS_CHUNK_ALIGN, in a checkpoint that is served in place, has no such bytes. */
 static void demotion_store_chunk(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     memcpy(to, from, bytes);
-    memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
+    if ((uintptr_t)to % EFS_CHUNK_ALIGN == 0)
+        memset(to + bytes, 0, efs_chunk_up(bytes) - bytes);
 }
 
 static bool demotion_make_shard(struct efs_demotion *d, const struct efs_extent *x, uint32_t shard, unsigned components,

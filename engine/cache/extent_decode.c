@@ -2,27 +2,26 @@
 /* extent_decode.c - decodes an extent's chunks to raw bytes; each chunk is checked before its first use. */
 #include "extent_internal.h"
 
-#include "hash.h"
 #include "kernels.h"
 
 #include <errno.h>
 #include <string.h>
 
-static errint_t shard_log_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
+#define NOT_WELL_FORMED "code is not well formed; restore the store from a copy"
+
+static void shard_log_damage(struct efs *fs, uint32_t object, uint32_t shard, bool sm, const char *how)
 {
     char place_text[1500];
     efs_store_name_chunk(fs->store, object, shard, sm, place_text, sizeof(place_text));
-    efs_log(fs, EFS_LOG_ERROR, "%s: %s; restore the store from a copy", place_text, how);
+    efs_log(fs, EFS_LOG_ERROR, "%s: %s", place_text, how);
     efs_count(&fs->stats, chunks_damaged, 1);
-    return -EUCLEAN;
 }
 
-static errint_t shard_damaged(struct efs *fs, struct efs_extent *x)
+static void shard_damaged(struct efs *fs, struct efs_extent *x)
 {
     efs_lock(fs);
     x->discard = true; /* the next use reads it again: memory or the bus may have damaged it */
     efs_unlock(fs);
-    return -EUCLEAN;
 }
 
 static struct efs_shard_view shard_view(const struct efs *fs, uint32_t object_number, uint32_t shard, const uint8_t *e,
@@ -50,12 +49,16 @@ static struct efs_shard_view extent_shard_view(const struct efs *fs, const struc
 
 static errint_t shard_check(struct efs *fs, uint32_t object, uint32_t shard, const struct efs_shard_view *v)
 {
-    const struct efs_disk_shard *s = &fs->store->shards[shard];
-    if (v->e && efs_hash(v->e, v->e_bytes) != s->e_hash)
-        return shard_log_damage(fs, object, shard, false, "checksum differs");
-    if (v->sm && efs_hash(v->sm, v->sm_bytes) != s->sm_hash)
-        return shard_log_damage(fs, object, shard, true, "checksum differs");
-    return 0;
+    errint_t rc = v->e ? efs_store_check_chunk(fs->store, shard, false, v->e) : 0;
+    bool sm = rc == 0 && v->sm;
+    if (sm)
+        rc = efs_store_check_chunk(fs->store, shard, true, v->sm);
+    if (rc < 0)
+        shard_log_damage(fs, object, shard, sm,
+                         fs->store->plain
+                             ? "the bytes differ from those of the first read; restore the file from a copy"
+                             : "checksum differs; restore the store from a copy");
+    return rc;
 }
 
 static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_t object, uint32_t shard,
@@ -64,8 +67,11 @@ static errint_t extent_shard_check(struct efs *fs, struct efs_extent *x, uint32_
     uint64_t bit = 1ull << (shard - x->shard_first);
     if (atomic_load_explicit(&x->checked, memory_order_acquire) & bit)
         return 0;
-    if (shard_check(fs, object, shard, v) < 0)
-        return shard_damaged(fs, x);
+    errint_t rc = shard_check(fs, object, shard, v);
+    if (rc < 0) {
+        shard_damaged(fs, x);
+        return rc;
+    }
     atomic_fetch_or_explicit(&x->checked, bit, memory_order_release);
     return 0;
 }
@@ -141,8 +147,8 @@ errint_t efs_extent_decode(struct efs *fs, uint32_t extent, uint32_t object, uin
         if (rc == 0) {
             rc = shard_decode_bytes(&v, p.in, p.bytes, (uint8_t *)dst + done, stream, scratch);
             if (rc == -EUCLEAN) {
-                shard_log_damage(fs, p.object, p.shard, false, "code is not well formed");
-                rc = shard_damaged(fs, x);
+                shard_log_damage(fs, p.object, p.shard, false, NOT_WELL_FORMED);
+                shard_damaged(fs, x);
             }
         }
     }
@@ -160,7 +166,7 @@ errint_t efs_shard_decode_from(struct efs *fs, uint32_t object, uint32_t shard, 
     if (rc == 0) {
         rc = shard_decode_bytes(&v, begin % efs_object_shard_bytes(fs, object), bytes, dst, false, scratch);
         if (rc == -EUCLEAN)
-            shard_log_damage(fs, object, shard, false, "code is not well formed");
+            shard_log_damage(fs, object, shard, false, NOT_WELL_FORMED);
     }
     efs_count(&fs->stats, decode_ns, efs_now_ns() - start_ns);
     efs_count(&fs->stats, decoded_bytes, rc == 0 ? bytes : 0);

@@ -58,15 +58,19 @@ static errint_t client_open_store(const char *path, const struct efs_client_opti
     return efs_open(path, &options, &client->fs, err);
 }
 
-static errint_t client_open_mount(const char *path, int root, const struct efs_client_options *how,
-                                  struct efs_client *client, struct efs_error *err)
+/* A directory: a mount, or else a checkpoint. */
+static errint_t client_open_directory(const char *path, int root, const struct efs_client_options *how,
+                                      struct efs_client *client, struct efs_error *err)
 {
     struct efs_error why = {""};
     errint_t rc = efs_mount_new(root, how->keep_bytes, how->threads, &client->mount, &why);
-    if (rc == -ENODEV)
-        return efs_fail(err, rc, "%s: neither a store nor a mount of expertfs\nhint: mkexpertfs %s model.efs", path,
-                        path);
-    return rc < 0 ? efs_fail(err, rc, "%s: %s", path, why.text) : 0;
+    if (rc != -ENODEV)
+        return rc < 0 ? efs_fail(err, rc, "%s: %s", path, why.text) : 0;
+    rc = client_open_store(path, how, client, &why); /* a checkpoint, served in place */
+    if (rc == -EISDIR)
+        return efs_fail(err, -ENODEV, "%s: neither a store nor a mount of expertfs\nhint: mkexpertfs %s model.efs",
+                        path, path);
+    return rc < 0 ? efs_fail(err, rc, "%s", why.text) : 0;
 }
 
 errint_t efs_client_open(const char *path, const struct efs_client_options *options, struct efs_client **out,
@@ -79,7 +83,7 @@ errint_t efs_client_open(const char *path, const struct efs_client_options *opti
     if (!client)
         return efs_fail(err, -ENOMEM, "no memory");
     int root = efs_sys_open(path, O_PATH | O_DIRECTORY, 0);
-    rc = root >= 0          ? client_open_mount(path, root, how, client, err)
+    rc = root >= 0          ? client_open_directory(path, root, how, client, err)
          : root == -ENOTDIR ? client_open_store(path, how, client, err)
                             : efs_fail(err, root, "%s: %s", path, strerror(-root));
     if (rc < 0) {

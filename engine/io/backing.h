@@ -82,7 +82,7 @@ struct efs_backing_part {
 };
 
 struct efs_backing_file_options {
-    int fd, buffered_fd; /* of the only file, as in a part at address 0; not used if there are parts */
+    int fd, buffered_fd;                  /* of the only file, as in a part at address 0; not used if there are parts */
     const struct efs_backing_part *parts; /* several files, by address; copied. No read may touch two of them. */
     unsigned part_count;
     /* Called on the I/O thread after a read of a part, with arg check_arg; an error fails the read. May be NULL. */
@@ -93,8 +93,8 @@ struct efs_backing_file_options {
     void (*fell_back)(void *arg, const char *what, errint_t why);
     void *arg;
 };
-/* One or several local files. If io_uring is rejected, at the start or later, it is read by pread(2), one read at a time; if O_DIRECT
- * is rejected, through the page cache. The caller closes the descriptors. NULL: no memory. */
+/* One or several local files. If io_uring is rejected, at the start or later, it is read by pread(2), one read at a
+ * time; if O_DIRECT is rejected, through the page cache. The caller closes the descriptors. NULL: no memory. */
 struct efs_backing *efs_backing_file_new(const struct efs_backing_file_options *options);
 
 struct efs_store;

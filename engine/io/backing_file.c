@@ -133,8 +133,7 @@ static void file_prepare(struct backing_file *f, struct efs_backing_read *read)
     if (read->buffer_count > 1)
         io_uring_prep_readv(sqe, file, buffer, read->buffer_count, offset);
     else if (read->segment != EFS_NONE)
-        io_uring_prep_read_fixed(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, offset,
-                                 (int)read->segment);
+        io_uring_prep_read_fixed(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, offset, (int)read->segment);
     else
         io_uring_prep_read(sqe, file, buffer->iov_base, (unsigned)buffer->iov_len, offset);
     sqe->flags |= IOSQE_FIXED_FILE;

@@ -4,6 +4,7 @@
 #include "pack.h"
 #include "expertfs-private.h"
 #include "source.h"
+#include "store.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -123,7 +124,7 @@ errint_t efs_pack_check_weights(const char *src, const struct efs_catalog *catal
         return whole;
     }
     struct efs_store *store = NULL;
-    if (catalog->file_count == 1 && efs_store_open(src, &store, NULL) == 0) {
+    if (catalog->file_count == 1 && efs_store_open_file(src, &store, NULL) == 0) {
         efs_store_close(store);
         return efs_fail(err, -ENODATA,
                         "%s: is an expertfs store already\nhint: mount it with expertfs, restore it with `expertctl "
@@ -144,6 +145,37 @@ errint_t efs_pack_check(const char *src, struct efs_error *err)
     if (rc < 0)
         return rc;
     rc = efs_pack_check_weights(src, &catalog, &options, err);
+    efs_catalog_free(&catalog);
+    return rc;
+}
+
+double efs_pack_ratio(enum efs_dtype dtype)
+{
+    static const struct {
+        const char *dtype;
+        double ratio;
+    } measured[] = {{"BF16", 0.675}, {"F16", 0.855}, {"F32", 0.84}, {"F8_E4M3", 0.84}, {"F8_E5M2", 0.75}};
+    for (size_t i = 0; i < sizeof(measured) / sizeof(measured[0]); i++)
+        if (strcmp(efs_dtype_name(dtype), measured[i].dtype) == 0)
+            return measured[i].ratio;
+    return 1;
+}
+
+errint_t efs_pack_estimate(const char *src, double *saved, struct efs_error *err)
+{
+    struct efs_catalog catalog;
+    double bytes = 0, coded = 0;
+    errint_t rc = efs_catalog_read(src, NULL, &catalog, err);
+    if (rc < 0)
+        return rc;
+    if (catalog.expert_count == 0)
+        rc = efs_fail(err, -ENOENT, "%s: no experts", src);
+    for (size_t f = 0; f < catalog.file_count; f++)
+        bytes += (double)catalog.files[f].bytes;
+    coded = bytes;
+    for (size_t t = 0; t < catalog.tensor_count; t++)
+        coded -= (double)catalog.tensors[t].bytes * (1 - efs_pack_ratio(catalog.tensors[t].dtype));
+    *saved = bytes > 0 ? 1 - coded / bytes : 0;
     efs_catalog_free(&catalog);
     return rc;
 }

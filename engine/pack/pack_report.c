@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_report.c - the report, the index tables and the superblock. */
+#include "expertfs-private.h"
 #include "pack.h"
 
 #include "checks.h"
@@ -202,22 +203,24 @@ static void warn_dense(const struct efs_catalog *catalog, struct efs_pack_report
              names);
 }
 
-/* Experts in types without exponents to code, of which 5 % or less is saved. */
+/* Experts in types without exponents to code, where packing saves less than EFS_PACK_WORTH. */
 static void notice_quantised(struct efs_pack_report *report)
 {
     uint64_t raw_bytes = 0, coded_bytes = 0;
     char types[64] = "";
+    for (unsigned i = 0; i < report->row_count; i++) {
+        raw_bytes += report->rows[i].raw_bytes;
+        coded_bytes += report->rows[i].coded_bytes;
+    }
     for (unsigned i = 0; i < report->row_count && report->rows[i].tensor_class[0] == 'e'; i++) {
         const struct efs_pack_row *row = &report->rows[i];
         const char *type = strncmp(row->dtype, "ggml:", 5) == 0 ? row->dtype + 5 : row->dtype;
         size_t used = strlen(types);
-        raw_bytes += row->raw_bytes;
-        coded_bytes += row->coded_bytes;
         if (row->elements == 0)
             snprintf(types + used, sizeof(types) - used, "%s%s", used ? ", " : "", type);
     }
-    if (types[0] && (double)coded_bytes >= 0.95 * (double)raw_bytes)
-        add_notice(report, "experts are quantised (%s) and do not shrink; use the files unpacked", types);
+    if (types[0] && (double)coded_bytes > (1 - EFS_PACK_WORTH) * (double)raw_bytes)
+        add_notice(report, "experts are quantised (%s) and do not shrink", types);
 }
 
 void efs_pack_report(const struct efs_pack_plan *plan, const double *entropy_bits, struct efs_pack_report *report)

@@ -58,7 +58,7 @@ errint_t efs_pack_verify(const struct efs_pack_plan *plan, struct efs_pack_sourc
     struct efs_store *store;
     struct compare compare = {plan, source, NULL, writer->path};
     snprintf(self, sizeof(self), "/proc/self/fd/%d", writer->file.fd);
-    errint_t rc = efs_store_open(self, &store, err);
+    errint_t rc = efs_store_open_file(self, &store, err);
     if (rc < 0)
         return rc;
     compare.store = store;

@@ -345,7 +345,7 @@ static errint_t free_last_step(struct efs_reclaim *r, struct efs_error *err)
 static errint_t finish_named(struct efs_reclaim *r, struct efs_pack_report *report, struct efs_error *err)
 {
     struct efs_store *store;
-    errint_t rc = efs_store_open(r->out, &store, err);
+    errint_t rc = efs_store_open_file(r->out, &store, err);
     if (rc < 0)
         return rc;
     efs_pack_report(&r->plan, r->entropy_bits, report);

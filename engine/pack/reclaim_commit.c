@@ -19,7 +19,7 @@ static errint_t check_store(const struct efs_reclaim *r, struct efs_error *err)
     struct efs_store *store;
     efs_sys_drop_cache(r->writer.file.fd, 0, 0);
     snprintf(self, sizeof(self), "/proc/self/fd/%d", r->writer.file.fd);
-    errint_t rc = efs_store_open(self, &store, err);
+    errint_t rc = efs_store_open_file(self, &store, err);
     if (rc == 0)
         efs_store_close(store);
     return rc;

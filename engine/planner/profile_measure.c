@@ -394,16 +394,13 @@ static errint_t measure_rounds(struct efs_measure *m, unsigned workers, double s
 
 static errint_t measure_all(struct efs_measure *m, unsigned workers, double seconds)
 {
-    const struct efs_store *store = m->store;
-    const struct efs_backing_file_options file = {.fd = store->direct_fd >= 0 ? store->direct_fd : store->fd,
-                                                  .buffered_fd = store->fd};
     struct efs_io_options io = {.arena = &m->arena, .stats = &m->stats};
     uint64_t ignored = 0;
     errint_t rc = efs_arena_init(&m->arena, POOL_BYTES, 1);
     if (rc == 0)
         rc = efs_arena_grow(&m->arena);
     if (rc == 0) {
-        io.backing = efs_backing_file_new(&file);
+        io.backing = efs_backing_of_store(m->store, true, NULL, NULL);
         rc = efs_io_queue_start(&io, &m->io);
     }
     if (rc == 0)
@@ -424,7 +421,7 @@ errint_t efs_profile_measure(struct efs_store *store, unsigned workers, double s
     struct efs_measure m = {.store = store, .profile = profile};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct timespec now;
-    *profile = (struct efs_profile){.content_hash = store->sb.content_hash, .direct_io = store->direct_fd >= 0};
+    *profile = (struct efs_profile){.content_hash = store->sb.content_hash, .direct_io = store->direct};
     if (workers == 0)
         workers = cores < 1 ? 1 : (unsigned)cores;
     if (workers > EFS_WORKERS_MAX || !(seconds >= 0.1 && seconds <= 60))

@@ -19,6 +19,7 @@
 #include "thread.h"
 #include "extent_internal.h"
 #include "lease.h"
+#include "plain.h"
 #include "prefetcher.h"
 #include "uncached.h"
 
@@ -234,6 +235,12 @@ static errint_t served_tune(struct efs *fs, struct efs_error *err)
 
 /* ---- open and close ---- */
 
+/* A file of a checkpoint that is served in place changed. */
+static void served_changed(void *arg, const char *line)
+{
+    efs_log(arg, EFS_LOG_ERROR, "%s", line);
+}
+
 static void served_fell_back(void *arg, const char *what, errint_t why)
 {
     const struct efs *fs = arg;
@@ -279,14 +286,11 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
         rc = served_tune(fs, err);
     if (rc < 0)
         return rc;
-    bool direct = fs->store->direct_fd >= 0 && !fs->options.no_direct;
+    bool direct = fs->store->direct && !fs->options.no_direct;
     fs->stats.direct_io = direct;
     if (fs->store->direct_refused)
         served_fell_back(fs, "O_DIRECT", fs->store->direct_refused);
-    const struct efs_backing_file_options file = {.fd = direct ? fs->store->direct_fd : fs->store->fd,
-                                                  .buffered_fd = fs->store->fd,
-                                                  .fell_back = served_fell_back,
-                                                  .arg = fs};
+    efs_plain_notify(fs->store->plain, served_changed, fs);
     struct efs_io_options io = {.arena = &fs->arena,
                                 .stats = &fs->stats,
                                 .estimator = fs->estimator,
@@ -294,7 +298,7 @@ static errint_t served_start(struct efs *fs, const char *path, struct efs_error 
                                 .arg = fs};
     rc = efs_workers_start(fs->options.workers, fs->store->sb.shard_elements, &fs->workers);
     if (rc == 0) {
-        io.backing = efs_backing_file_new(&file);
+        io.backing = efs_backing_of_store(fs->store, direct, served_fell_back, fs);
         rc = efs_io_queue_start(&io, &fs->io);
     }
     if (rc < 0)

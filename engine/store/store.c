@@ -176,6 +176,7 @@ static errint_t open_files(struct efs_store *store, struct efs_error *err)
     }
     if (store->fd >= 0)
         store->direct_fd = open_direct(store);
+    store->direct = store->direct_fd >= 0;
     return store->fd < 0 ? store->fd : 0;
 }
 
@@ -193,18 +194,14 @@ static errint_t open_bytes(struct efs_store *store, uint64_t bytes, struct efs_e
     return rc < 0 ? rc : read_index(store, err);
 }
 
-errint_t efs_store_open(const char *path, struct efs_store **out, struct efs_error *err)
-{
-    return efs_store_open_from(path, 0, NULL, NULL, out, err);
-}
-
-errint_t efs_store_open_from(const char *name, uint64_t bytes, efs_store_read_fn *read, void *arg,
-                             struct efs_store **out, struct efs_error *err)
+static errint_t open_store(const char *name, uint64_t bytes, efs_store_read_fn *read, void *arg,
+                           struct efs_plain *plain, struct efs_store **out, struct efs_error *err)
 {
     *out = NULL;
     struct efs_store *store = efs_sys_calloc(1, sizeof(*store));
     if (!store)
         return efs_fail(err, -ENOMEM, "%s: no memory", name);
+    store->plain = plain;
     store->fd = store->direct_fd = -1;
     store->read = read;
     store->read_arg = arg;
@@ -219,6 +216,29 @@ errint_t efs_store_open_from(const char *name, uint64_t bytes, efs_store_read_fn
         return rc;
     }
     *out = store;
+    return 0;
+}
+
+errint_t efs_store_open_file(const char *path, struct efs_store **out, struct efs_error *err)
+{
+    return efs_store_open_from(path, 0, NULL, NULL, out, err);
+}
+
+errint_t efs_store_open_from(const char *name, uint64_t bytes, efs_store_read_fn *read, void *arg,
+                             struct efs_store **out, struct efs_error *err)
+{
+    return open_store(name, bytes, read, arg, NULL, out, err);
+}
+
+errint_t efs_store_open_plain(const char *name, uint64_t bytes, const struct efs_store_plain *source,
+                              struct efs_store **out, struct efs_error *err)
+{
+    errint_t rc = open_store(name, bytes, source->read, source->plain, source->plain, out, err);
+    if (rc < 0)
+        return rc;
+    (*out)->plain_close = source->close;
+    (*out)->opened_stat = source->st;
+    (*out)->direct = source->direct;
     return 0;
 }
 
@@ -240,6 +260,8 @@ void efs_store_close(struct efs_store *store)
         efs_sys_close(store->fd);
     if (store->direct_fd >= 0)
         efs_sys_close(store->direct_fd);
+    if (store->plain_close)
+        store->plain_close(store->plain);
     free(store->index);
     free(store->path);
     free(store);

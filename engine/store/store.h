@@ -22,13 +22,25 @@
 /* Reads bytes of a store's source; blocks. 0 or -errno. The room io, above this one, has one for each backing. */
 typedef errint_t efs_store_read_fn(void *arg, uint64_t offset, void *data, size_t bytes);
 
+struct efs_plain; /* the files of a checkpoint that is served in place: plain.h */
+struct efs_store_plain {
+    struct efs_plain *plain;
+    efs_store_read_fn *read; /* arg: plain */
+    void (*close)(struct efs_plain *plain);
+    struct stat st; /* for efs_store_info() */
+    bool direct;    /* its large files can be read with O_DIRECT */
+};
+
 struct efs_store {
     char *path;
     efs_store_read_fn *read; /* NULL: the file fd */
     void *read_arg;
+    struct efs_plain *plain; /* NULL: a store that was packed; else chunks start anywhere, and have no checksums */
+    void (*plain_close)(struct efs_plain *plain);
     int fd;                  /* opened without O_DIRECT; -1: no file */
     errint_t direct_refused; /* error of reads with O_DIRECT if only open(2) accepts it; else 0 */
     int direct_fd;           /* the same file with O_DIRECT; -1 if the file system rejects it */
+    bool direct;             /* it can be read with O_DIRECT */
     struct stat opened_stat; /* fstat(2) of fd at open */
     struct efs_disk_superblock sb;
     void *index; /* all tables, in the on-disk format */
@@ -55,6 +67,14 @@ static inline bool efs_store_knows_all(const struct efs_disk_superblock *sb)
  */
 errint_t efs_store_open_from(const char *name, uint64_t bytes, efs_store_read_fn *read, void *arg,
                              struct efs_store **store, struct efs_error *err);
+/* Opens a store file; efs_store_open() also opens checkpoints. */
+errint_t efs_store_open_file(const char *path, struct efs_store **store, struct efs_error *err);
+/* As efs_store_open_from(), for a checkpoint that is served in place. On success the store owns source->plain. */
+errint_t efs_store_open_plain(const char *name, uint64_t bytes, const struct efs_store_plain *source,
+                              struct efs_store **store, struct efs_error *err);
+/* Compares a chunk with its checksum. A plain store has none: the first call for a chunk sets it, so that later reads
+ * must give the same bytes. Any thread. 0; -EUCLEAN: it differs; -EIO: the same of a plain store. */
+errint_t efs_store_check_chunk(const struct efs_store *store, uint32_t shard, bool sm, const void *chunk);
 /* Reads whole pages of the store; a file by pread(2), with O_DIRECT if possible. begin, to and bytes are multiples of
  * EFS_ALIGN. Blocks. 0 or -errno; -EIO at end of file. */
 errint_t efs_store_read(const struct efs_store *store, uint64_t begin, void *to, size_t bytes);

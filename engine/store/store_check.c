@@ -192,7 +192,8 @@ static bool chunk_fits(const struct efs_store *store, uint64_t offset, uint32_t 
     uint64_t end = store->sb.tables[0].offset;
     if (bytes == 0)
         return offset == 0;
-    return offset % EFS_CHUNK_ALIGN == 0 && offset >= sizeof(store->sb) && offset <= end && bytes <= end - offset;
+    return (store->plain || offset % EFS_CHUNK_ALIGN == 0) && offset >= sizeof(store->sb) && offset <= end &&
+           bytes <= end - offset;
 }
 
 /* A one-entry cache of efs_shard_e_bound(): nearly all of up to 600,000 shards have as many elements as the previous

@@ -58,7 +58,7 @@ void efs_store_name_chunk(const struct efs_store *store, uint32_t object, uint32
 static unsigned may_read(const struct efs_store *store)
 {
     unsigned mode = store->opened_stat.st_mode & 0444;
-    return efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
+    return store->fd >= 0 && efs_sys_has_acl(store->fd) ? mode & 0400 : mode;
 }
 
 void efs_store_info(const struct efs_store *store, struct efs_store_info *out)
@@ -79,12 +79,13 @@ void efs_store_info(const struct efs_store *store, struct efs_store_info *out)
         .shard_elements = store->sb.shard_elements,
         .report_json = store->report,
         .report_bytes = store->sb.tables[EFS_TABLE_REPORT].bytes,
-        .direct = store->direct_fd >= 0,
+        .direct = store->direct,
         .mode = may_read(store),
         .group = store->opened_stat.st_gid,
         .mtime = store->opened_stat.st_mtim,
         .device = store->opened_stat.st_dev,
         .inode = store->opened_stat.st_ino,
+        .in_place = store->plain != NULL,
     };
     uint64_t in_layer = 0;
     for (uint32_t g = 0; g < store->expert_count; g++) {

@@ -431,6 +431,9 @@ errint_t efs_store_unpack(struct efs_store *store, const char *directory, bool f
                           efs_progress_fn *progress, void *arg, struct efs_error *err)
 {
     struct unpack u = {.store = store};
+    if (store->plain)
+        return efs_fail(err, -EINVAL, "%s: is a checkpoint, not a store\nhint: its files are not packed; copy them",
+                        store->path);
     errint_t rc = index_extents(&u);
     if (rc < 0)
         efs_fail(err, rc, "%s: no memory", directory);

@@ -122,8 +122,10 @@ static int checkpoint_run(const struct arguments *a)
     printf("about %s coded\n", tools_size_print(c.expert_coded_bytes, text, sizeof(text)));
     print_memory(c.source_bytes, c.expert_raw_bytes, c.expert_coded_bytes);
     if (c.experts && c.expert_coded_bytes == c.expert_raw_bytes)
-        fprintf(stderr, "expertctl: note: %s: experts are quantised and do not shrink; use the files unpacked\n",
-                *a->path.word);
+        fprintf(
+            stderr,
+            "expertctl: note: %s: experts are quantised and do not shrink; expertfs mounts the files without packing\n",
+            *a->path.word);
     return CTL_OK;
 }
 

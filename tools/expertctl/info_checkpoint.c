@@ -15,19 +15,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Measured ratio of coded to plain bytes of trained weights; 1 for block-quantised weights, which are stored raw. */
-static double coded_ratio(enum efs_dtype dtype)
-{
-    static const struct {
-        const char *dtype;
-        double ratio;
-    } measured[] = {{"BF16", 0.675}, {"F16", 0.855}, {"F32", 0.84}, {"F8_E4M3", 0.84}, {"F8_E5M2", 0.75}};
-    for (size_t i = 0; i < sizeof(measured) / sizeof(measured[0]); i++)
-        if (strcmp(efs_dtype_name(dtype), measured[i].dtype) == 0)
-            return measured[i].ratio;
-    return 1;
-}
-
 bool ctl_is_checkpoint(const char *path)
 {
     struct stat st;
@@ -88,11 +75,11 @@ errint_t ctl_checkpoint_read(const char *path, struct ctl_checkpoint *checkpoint
         checkpoint->source_bytes += catalog.files[f].bytes;
     for (size_t t = 0; t < catalog.tensor_count; t++) {
         const struct efs_source_tensor *tensor = &catalog.tensors[t];
-        saved += (double)tensor->bytes * (1 - coded_ratio(tensor->dtype));
+        saved += (double)tensor->bytes * (1 - efs_pack_ratio(tensor->dtype));
         if (tensor->tensor_class == EFS_CLASS_DENSE)
             continue;
         checkpoint->expert_raw_bytes += tensor->bytes;
-        coded += (double)tensor->bytes * coded_ratio(tensor->dtype);
+        coded += (double)tensor->bytes * efs_pack_ratio(tensor->dtype);
     }
     checkpoint->expert_coded_bytes = (uint64_t)coded;
     checkpoint->store_bytes = checkpoint->source_bytes - (uint64_t)saved;

@@ -78,6 +78,9 @@ static int verify_run(int argc, char **argv)
         ctl_print_json(json_pack("{s:s, s:I, s:I, s:b, s:o}", "store", *a.store.word, "store_bytes",
                                  (json_int_t)info.store_bytes, "shards", (json_int_t)info.shards, "decoded",
                                  (int)a.decode, "damage", sweep.damage));
+    else if (rc == 0 && !a.quiet && info.in_place)
+        printf("%s: read: %s; a checkpoint that is not packed has no checksums\n", *a.store.word,
+               tools_size_print(info.source_bytes, size, sizeof(size)));
     else if (rc == 0 && !a.quiet)
         printf("%s: ok: %llu shards, %s%s\n", *a.store.word, (unsigned long long)info.shards,
                tools_size_print(info.store_bytes, size, sizeof(size)), a.decode ? ", decoded" : "");
