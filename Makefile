@@ -254,7 +254,7 @@ tests-build: all $(TEST_PROGRAMS)
 # loss and fork() with threads also without sanitizers, as shipped. Builds with sanitizers do not include the tools.
 SHIPPED := $(filter kernels/% sched/% fault/test_power fault/test_reclaim engine/test_client_fork engine/test_gpu,$(TESTS))
 THREADED := $(addprefix engine/test_,write_behind backing client demotion disk ffn gpu gpu_formats prefetcher export_client \
-  export_client_coded uncached plan reclaim record serve settled states streams tune_threads warm) \
+  export_client_coded uncached plan reclaim record sampling serve settled states streams tune_threads warm) \
   expertfs/test_export_faults expertfs/test_log fuzz/test_fuzz_export
 # These take minutes with TSan, so the long tier runs them. `make test` runs a third of test_demotion.
 THREADED_LONG := $(addprefix engine/test_,demotion gpu_prefetch gpu_run pack product request)

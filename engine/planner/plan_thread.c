@@ -336,7 +336,7 @@ void efs_plan_thread_kick(struct efs *fs)
 
 void efs_plan_thread_replan(struct efs *fs)
 {
-    if (fs->plan_thread) {
+    if (fs->plan_thread && efs_cache_has_policy(fs)) {
         fs->plan_thread->plan_requested = true;
         pthread_cond_signal(&fs->plan_thread->wake);
     }
@@ -392,8 +392,11 @@ static void *plan_thread_run(void *arg)
 {
     struct efs_plan_thread *s = arg;
     struct efs *fs = s->fs;
-    thread_profile(s);
-    thread_plan(s);
+    bool plans = efs_cache_has_policy(fs);
+    if (plans) {
+        thread_profile(s);
+        thread_plan(s);
+    }
     uint64_t saved = efs_now_ns();
     struct sampler sampler = {saved, saved};
     efs_lock(fs);
@@ -401,20 +404,21 @@ static void *plan_thread_run(void *arg)
         const struct timespec until = efs_from_now((int64_t)sampler_delay(&sampler, fs));
         bool signalled = s->plan_requested || pthread_cond_timedwait(&s->wake, &fs->lock, &until) == 0;
         bool due = efs_now_ns() - saved > SAVE_SECONDS * 1000000000ull, sample = sampler_delay(&sampler, fs) == 0;
-        bool plan = !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
+        bool plan = plans && !s->stop && (s->plan_requested || ((signalled || due) && has_drifted(s)));
         efs_unlock(fs);
         if (sample)
             sampler_read(&sampler, fs);
         if (plan && settle(s))
             thread_plan(s);
-        if (due) {
+        if (due && plans) {
             thread_save(s);
             saved = efs_now_ns();
         }
         efs_lock(fs);
     }
     efs_unlock(fs);
-    thread_save(s);
+    if (plans)
+        thread_save(s);
     return NULL;
 }
 
@@ -427,12 +431,22 @@ static void plan_thread_seed(struct efs_plan_thread *s)
             efs_cache_seed(fs, l, s->history.counts + (size_t)l * s->history.experts, s->history.passes[l]);
 }
 
+/* Allocates the state that plans need. */
+static errint_t plan_thread_prepare(struct efs_plan_thread *s, struct efs_error *err)
+{
+    struct efs *fs = s->fs;
+    s->ranks = efs_sys_calloc(efs_cache_width(fs) + 1u, sizeof(*s->ranks));
+    if (!s->ranks || efs_history_init(&s->recent, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
+        return efs_fail(err, -ENOMEM, "no memory for the planner");
+    profile_assume(fs, &s->profile);
+    errint_t rc = thread_history(s, err);
+    if (rc == 0)
+        plan_thread_seed(s);
+    return rc;
+}
+
 errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
 {
-    if (!efs_cache_has_policy(fs)) {
-        efs_budget_cut(fs);
-        return 0;
-    }
     struct efs_plan_thread *s = efs_sys_calloc(1, sizeof(*s));
     if (!s)
         return efs_fail(err, -ENOMEM, "no memory for the planner");
@@ -444,14 +458,9 @@ errint_t efs_plan_thread_start(struct efs *fs, struct efs_error *err)
     pthread_condattr_destroy(&attr);
     pthread_cond_init(&s->first_plan, NULL);
     fs->plan_thread = s;
-    s->ranks = efs_sys_calloc(efs_cache_width(fs) + 1u, sizeof(*s->ranks));
-    if (!s->ranks || efs_history_init(&s->recent, efs_cache_layers(fs), efs_cache_width(fs)) < 0)
-        return efs_fail(err, -ENOMEM, "no memory for the planner");
-    profile_assume(fs, &s->profile);
-    errint_t rc = thread_history(s, err);
+    errint_t rc = efs_cache_has_policy(fs) ? plan_thread_prepare(s, err) : 0;
     if (rc < 0)
         return rc;
-    plan_thread_seed(s);
     efs_budget_cut(fs);
     rc = efs_thread_start(plan_thread_run, s, "efs-plan", &s->thread);
     s->started = rc == 0;
@@ -496,7 +505,7 @@ bool efs_plan_thread_planned(const struct efs *fs)
 void efs_plan_thread_wait(struct efs *fs)
 {
     struct efs_plan_thread *s = fs->plan_thread;
-    if (!s)
+    if (!s || !efs_cache_has_policy(fs))
         return;
     efs_lock(fs);
     while (s->started && !s->planned)
@@ -594,7 +603,7 @@ errint_t efs_plan_thread_describe(struct efs *fs, const char *what, char **text,
     efs_lock(fs);
     if (memory)
         efs_arena_describe(&fs->arena, out);
-    else if (!fs->plan_thread)
+    else if (!efs_cache_has_policy(fs))
         fprintf(out, "plan: none\n");
     else if (plan)
         print_plan(fs->plan_thread, out);

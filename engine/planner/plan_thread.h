@@ -7,7 +7,7 @@
  * efs.lock while it measures, computes a plan, or reads or writes a file.
  *
  * The thread loads or measures the profile, keeps the request history, plans the pools, plans again on drift, and saves
- * the counts.
+ * the counts, if the store has experts. For every store it samples the memory that other processes leave.
  */
 #ifndef EFS_PLAN_THREAD_H
 #define EFS_PLAN_THREAD_H

@@ -122,7 +122,7 @@ static uint64_t fixed_bytes(const struct efs *fs)
     return PROCESS_BYTES + fs->options.reserved_bytes + fs->options.per_file_bytes * efs_file_count(fs) +
            s->index_bytes + fs->view.memory_bytes + threads + EFS_STACK_BYTES + efs_extents_table_bytes(fs) +
            efs_uncached_bytes(fs) + (uint64_t)s->expert_count * (sizeof(struct efs_full) + 3 * sizeof(uint64_t)) +
-           (s->expert_count ? efs_cache_bytes(s) + EFS_STACK_BYTES : 0) + /* stack of the plan thread */
+           (s->expert_count ? efs_cache_bytes(s) : 0) + EFS_STACK_BYTES + /* stack of the plan thread */
            efs_record_bytes();
 }
 
