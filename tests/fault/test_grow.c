@@ -168,8 +168,9 @@ TEST(test_completions_do_not_allocate)
 {
     open_store((struct efs_options){
         .budget_bytes = 96 * MIB, .full_pool = true, .lease_wait = true, .warm = true, .policy = "lru"});
+    lease_all();
     struct efs_stats s = quiet();
-    fault_disk_calls(); /* not those of its start */
+    fault_disk_calls(); /* not those of its start, before the first read */
     for (unsigned round = 0; round < 3; round++) {
         set_budget(s.fixed_bytes + (round % 2 ? 20 : 40) * MIB);
         lease_all();
