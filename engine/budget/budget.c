@@ -240,12 +240,8 @@ void efs_budget_shrink(struct efs *fs)
  * segment, or the end of a copy. Each requests EFS_RETRY_BUDGET at its end. */
 static bool budget_will_free(const struct efs *fs)
 {
-    bool will = fs->account.bytes[EFS_ACCOUNT_RETURNING] || fs->budget->retirement.busy || efs_full_will_free(fs);
-    for (uint32_t i = 0; !will && fs->account.bytes[EFS_ACCOUNT_RETIRING] && i < fs->arena.segment_max; i++) {
-        const struct efs_segment *s = &fs->arena.segments[i];
-        will = s->retiring && !s->long_refs;
-    }
-    return will;
+    return fs->account.bytes[EFS_ACCOUNT_RETURNING] || fs->budget->retirement.busy || efs_full_will_free(fs) ||
+           segments_retiring_soon(fs);
 }
 
 static bool budget_is_settled(const struct efs *fs)
