@@ -374,6 +374,8 @@ LIBDIR ?= $(PREFIX)/lib
 # ld.so searches the folders below these; with any other prefix expertfs.pc adds a run path to programs.
 RUN_PATH := $(if $(filter /usr /usr/local,$(PREFIX)),,-Wl$(comma)-rpath$(comma)$${libdir})
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+SBINDIR ?= $(PREFIX)/sbin
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
@@ -385,7 +387,7 @@ TO = "$(DESTDIR)$(1)/"
 PLACES_CHECK = $(if $(word 2,$(PREFIX))$(word 2,$(LIBDIR))$(findstring $(comma),$(PREFIX)$(LIBDIR)),$(error PREFIX and LIBDIR may have neither blanks nor commas))
 install: installed
 	@:$(PLACES_CHECK)
-	install -d $(foreach d,$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
+	install -d $(foreach d,$(PREFIX)/bin $(SBINDIR) $(SYSCONFDIR)/expertfs $(LIBDIR)/pkgconfig $(PREFIX)/include $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR),$(call TO,$(d)))
 	install -m 755 $(PROGRAMS_INSTALLED:%=$(BUILD)/%) $(call TO,$(PREFIX)/bin)
 	install -m 644 $(BUILD)/libexpertfs.a $(BUILD)/$(SONAME) $(GGML_PLUGIN) $(call TO,$(LIBDIR))
 	ln -sf $(SONAME) $(call TO,$(LIBDIR))libexpertfs.so
@@ -393,7 +395,9 @@ install: installed
 	printf 'prefix=%s\nlibdir=%s\nName: expertfs\nDescription: lossless mixture-of-experts stores\nVersion: %s\nLibs: -L$${libdir} $(RUN_PATH) -lexpertfs\nLibs.private: %s\nCflags: -I$${prefix}/include\n' \
 	  '$(PREFIX)' '$(LIBDIR)' '$(VERSION)' '$(ENGINE_LIBS)' >$(call TO,$(LIBDIR)/pkgconfig)expertfs.pc
 	for m in $(MAN); do install -D -m 644 $$m $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/} || exit 1; done
+	ln -sf $(PREFIX)/bin/expertfs $(call TO,$(SBINDIR))mount.expertfs
 	sed 's,@BINDIR@,$(PREFIX)/bin,' tools/packaging/expertfs@.service.in >$(call TO,$(UNITDIR))expertfs@.service
+	install -m 644 tools/packaging/example.conf $(call TO,$(SYSCONFDIR)/expertfs)
 	for p in $(PROGRAMS_INSTALLED); do \
 	  install -m 644 tools/packaging/completions/bash $(call TO,$(BASHDIR))$$p && \
 	  install -m 644 tools/packaging/completions/zsh $(call TO,$(ZSHDIR))_$$p && \
@@ -402,15 +406,18 @@ install: installed
 	@[ -n "$(DESTDIR)" ] || $(LDCONFIG) -p 2>/dev/null | grep -qF '$(LIBDIR)/$(SONAME)' || \
 	  printf 'note: the library is in %s, where the loader does not look by itself.\n  Programs that are linked with `PKG_CONFIG_PATH=%s/pkgconfig pkg-config --libs expertfs` find it;\n  others need the whole path, or LD_LIBRARY_PATH=%s\n' '$(LIBDIR)' '$(LIBDIR)' '$(LIBDIR)'
 
+	@[ -n "$(DESTDIR)" ] || [ '$(PREFIX)' = /usr ] || \
+	  echo 'note: mount(8) searches /sbin: for `mount -t expertfs`, ln -s $(SBINDIR)/mount.expertfs /sbin/'
+
 uninstall:
 	@:$(PLACES_CHECK)
 	for p in $(PROGRAMS_INSTALLED); do rm -f $(call TO,$(PREFIX)/bin)$$p $(call TO,$(BASHDIR))$$p $(call TO,$(ZSHDIR))_$$p $(call TO,$(FISHDIR))$$p.fish; done
 	for f in libexpertfs.a libexpertfs.so $(SONAME) libggml-expertfs.so pkgconfig/expertfs.pc; do rm -f $(call TO,$(LIBDIR))$$f; done
 	for h in $(notdir $(HEADERS)); do rm -f $(call TO,$(PREFIX)/include)$$h; done
 	for m in $(MAN); do rm -f $(call TO,$(PREFIX)/share/man)man$${m##*.}/$${m##*/}; done
-	rm -f $(call TO,$(UNITDIR))expertfs@.service
-	@case '$(PREFIX)' in /usr|/usr/local) ;; *) cd $(call TO,$(PREFIX)) 2>/dev/null && rmdir -p --ignore-fail-on-non-empty $(patsubst $(PREFIX)/%,%,\
-	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
+	rm -f $(call TO,$(UNITDIR))expertfs@.service $(call TO,$(SBINDIR))mount.expertfs $(call TO,$(SYSCONFDIR)/expertfs)example.conf
+	@case '$(PREFIX)' in /usr|/usr/local) rmdir --ignore-fail-on-non-empty $(call TO,$(SYSCONFDIR)/expertfs) 2>/dev/null || : ;; *) cd $(call TO,$(PREFIX)) 2>/dev/null && rmdir -p --ignore-fail-on-non-empty $(patsubst $(PREFIX)/%,%,\
+	  $(filter $(PREFIX)/%,$(PREFIX)/bin $(SBINDIR) $(SYSCONFDIR)/expertfs $(PREFIX)/include $(LIBDIR)/pkgconfig $(UNITDIR) $(BASHDIR) $(ZSHDIR) $(FISHDIR) \
 	  $(sort $(foreach m,$(MAN),$(PREFIX)/share/man/man$(lastword $(subst ., ,$(m))))))) 2>/dev/null || : ;; esac
 
 # Compiles the GPU kernels into build/gpu. The tests run the same sources on the CPU: tests/kernels/gpu_twin.h.

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "log_queue.h"
 #include "mount.h"
+#include "mount_helper.h"
 #include "mountpoint.h"
 #include "serve.h"
 
@@ -158,9 +159,9 @@ static errint_t find_paths(struct efsd_options *options, struct efs_error *err)
     return rc;
 }
 
-int main(int argc, char **argv)
+/* Parses the command line of expertfs, or of mount.expertfs. Returns false to exit with *status. */
+static bool parse_command_line(int argc, char **argv, struct efsd_options *options, int *status)
 {
-    prepare_process();
     const struct argp argp = {
         .options = argp_options,
         .parser = parse_option,
@@ -169,28 +170,59 @@ int main(int argc, char **argv)
                "directory of them): the checkpoint's files, byte for byte.\v",
         .help_filter = help_filter,
     };
+    struct efs_error err = {.text = ""};
+    bool fake;
+    if (!efsd_mount_helper_called(argv[0])) {
+        argp_err_exit_status = EXIT_USAGE;
+        argp_program_version_hook = print_version;
+        *status = argp_parse(&argp, argc, argv, 0, NULL, options) ? EXIT_USAGE : EXIT_SUCCESS;
+        return *status == EXIT_SUCCESS;
+    }
+    errint_t rc = efsd_mount_helper_parse(argc, argv, options, &fake, &err);
+    if (rc)
+        fprintf(stderr, "%s: %s\n", program_invocation_short_name, err.text);
+    *status = rc ? EXIT_FAILURE : EXIT_SUCCESS;
+    return !rc && !fake;
+}
+
+static int remount(struct efsd_options *options)
+{
+    struct efs_error err = {.text = ""};
+    efsd_log_open(true);
+    errint_t rc = efsd_mountpoint_remount(options, &err);
+    efsd_options_free(options);
+    return rc ? report_failure(&err, -1) : EXIT_SUCCESS;
+}
+
+/* Logs to options->log, if given. */
+static errint_t open_log(const struct efsd_options *options, struct efs_error *err)
+{
+    efsd_log_open(true); /* errors before the fork go to stderr */
+    efsd_log_level((enum efs_log_level)options->log_level);
+    if (!options->log)
+        return 0;
+    errint_t rc = efsd_log_queue_file(options->log);
+    if (rc)
+        return efs_fail(err, rc, "%s: %s", options->log, strerror(-rc));
+    efsd_log_open(options->foreground);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    prepare_process();
     struct efsd_options options;
     struct efs_error err = {.text = ""};
-    int status_fd = -1;
-    argp_err_exit_status = EXIT_USAGE;
-    argp_program_version_hook = print_version;
+    int status_fd = -1, status;
     efsd_options_init(&options);
-    if (argp_parse(&argp, argc, argv, 0, NULL, &options))
-        return EXIT_USAGE;
-    if (options.remount) {
-        efsd_log_open(true);
-        errint_t failed = efsd_mountpoint_remount(&options, &err);
-        efsd_options_free(&options);
-        return failed ? report_failure(&err, status_fd) : 0;
-    }
+    if (!parse_command_line(argc, argv, &options, &status))
+        return status;
+    if (options.remount)
+        return remount(&options);
     errint_t rc = find_paths(&options, &err);
     closefrom(STDERR_FILENO + 1); /* inherited locks and pipes would stay open until the mount ends */
-    efsd_log_open(true);          /* errors before the fork go to stderr */
-    efsd_log_level((enum efs_log_level)options.log_level);
-    if (!rc && options.log && (rc = efsd_log_queue_file(options.log)))
-        efs_fail(&err, rc, "%s: %s", options.log, strerror(-rc));
-    if (!rc && options.log)
-        efsd_log_open(options.foreground);
+    errint_t no_log = open_log(&options, rc ? &(struct efs_error){.text = ""} : &err);
+    rc = rc ? rc : no_log;
     if (!rc && !options.foreground) {
         rc = efsd_background_begin(&status_fd, &err);
         if (!rc)

@@ -154,27 +154,56 @@ void efsd_mountpoint_recover(const char *path, const char *subtype)
     }
 }
 
-/* Warns of a budget other than that of the mount, which a remount keeps. It is no error: mount(8) passes the options of
- * fstab. */
-static void remount_check_budget(const char *path, const char *by_descriptor, uint64_t budget_bytes)
+static errint_t remount_flags(const char *path, const char *by_descriptor, const struct efsd_options *options,
+                              bool read_only, struct efs_error *err)
 {
-    char value[64];
-    uint64_t bytes;
-    ssize_t n = budget_bytes ? getxattr(by_descriptor, "user.expertfs.budget", value, sizeof(value) - 1) : -1;
-    if (n < 0)
-        return;
-    value[n] = '\0';
-    if (efs_parse_size(value, &bytes) < 0 || bytes != budget_bytes)
-        efsd_log(EFS_LOG_WARNING,
-                 "%s: remount changes only ro, rw and noexec, not budget\nhint: expertctl set %s budget=%lluM", path,
-                 path, (unsigned long long)(budget_bytes >> 20));
+    const unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV | (read_only ? MS_RDONLY : 0) |
+                                (efsd_options_mounts_with(options, "noexec") ? MS_NOEXEC : 0);
+    if (mount(NULL, by_descriptor, NULL, flags, NULL) == 0)
+        return 0;
+    return efs_fail(err, -errno, "%s: remount: %s", path,
+                    errno == EINVAL ? "not mounted: a folder of a mount" : strerror(errno));
+}
+
+/* Sets one tunable, unless it has that value. */
+static errint_t remount_tune(const char *path, const char *by_descriptor, const char *name, const char *value,
+                             struct efs_error *err)
+{
+    char attribute[64], is[256], answer[1024];
+    snprintf(attribute, sizeof(attribute), "user.expertfs.%s", name);
+    ssize_t n = getxattr(by_descriptor, attribute, is, sizeof(is) - 1);
+    is[n < 0 ? 0 : n] = '\0';
+    if (strcmp(is, value) == 0 || setxattr(by_descriptor, attribute, value, strlen(value), 0) == 0)
+        return 0;
+    errint_t rc = -errno;
+    n = getxattr(by_descriptor, "user.expertfs.answer", answer, sizeof(answer) - 1);
+    answer[n < 0 ? 0 : n] = '\0';
+    return efs_fail(err, rc, "%s: remount: %s=%s: %s", path, name, value,
+                    n > 0 && rc != -EACCES ? answer : strerror(-rc));
+}
+
+/* Tunables can be set only while the mount is rw. */
+static errint_t remount_apply(const char *path, const char *by_descriptor, const struct efsd_options *options,
+                              struct efs_error *err)
+{
+    bool tunes = false;
+    for (size_t i = 0; i < EFSD_TUNABLES; i++)
+        tunes |= options->tune[i] != NULL;
+    errint_t rc = remount_flags(path, by_descriptor, options, options->read_only && !tunes, err);
+    for (size_t i = 0; i < EFSD_TUNABLES && !rc; i++)
+        if (options->tune[i])
+            rc = remount_tune(path, by_descriptor, efsd_tunables[i], options->tune[i], err);
+    if (tunes && options->read_only) {
+        struct efs_error ignored;
+        errint_t failed = remount_flags(path, by_descriptor, options, true, rc ? &ignored : err);
+        rc = rc ? rc : failed;
+    }
+    return rc;
 }
 
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err)
 {
     const char *path = options->mountpoint;
-    const unsigned long flags = MS_REMOUNT | MS_NOSUID | MS_NODEV | (options->read_only ? MS_RDONLY : 0) |
-                                (efsd_options_mounts_with(options, "noexec") ? MS_NOEXEC : 0);
     char by_descriptor[64];
     struct efsd_mounts table;
     struct efsd_mount entry;
@@ -186,11 +215,8 @@ errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_
     snprintf(by_descriptor, sizeof(by_descriptor), "/proc/self/fd/%d", fd);
     if (rc)
         efs_fail(err, rc, "%s: not mounted: no mount of expertfs to remount", path);
-    else if (mount(NULL, by_descriptor, NULL, flags, NULL) < 0)
-        rc = efs_fail(err, -errno, "%s: remount: %s", path,
-                      errno == EINVAL ? "not mounted: a folder of a mount" : strerror(errno));
     else
-        remount_check_budget(path, by_descriptor, options->budget_bytes);
+        rc = remount_apply(path, by_descriptor, options, err);
     close(fd);
     return rc;
 }

@@ -21,7 +21,8 @@ errint_t efsd_mountpoint_dead(const char *path, struct efs_error *err);
 void efsd_mountpoint_recover(const char *path, const char *subtype);
 
 /* mount -o remount: applies ro or rw, and noexec, to the topmost mount at options->mountpoint, which must have the type
- * that options give. Other options are ignored. The daemon of the mount is not involved. */
+ * that options give, and sets the tunables in options by its attributes; those set before one that is refused stay.
+ * Other options are ignored. -errno: err has the daemon's reason. */
 errint_t efsd_mountpoint_remount(const struct efsd_options *options, struct efs_error *err);
 
 #endif

@@ -44,7 +44,7 @@ static const struct option table[] = {
     {"fsname", TAKE_STRING, AT(fsname), "NAME", "the source in /proc/mounts (the path of the store)"},
     {"subtype", TAKE_STRING, AT(subtype), "NAME", "the type in /proc/mounts is fuse.NAME (expertfs)"},
     {"context", TAKE_MOUNT, 0, "LABEL", "SELinux label; see mount(8)"},
-    {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro, rw or noexec, change nothing else"},
+    {"remount", TAKE_FLAG, AT(remount), NULL, "make a mount ro, rw or noexec, and set its tunables"},
     {"log", TAKE_STRING, AT(log), "FILE", NULL},
     {"log_level", TAKE_CHOICE, AT(log_level), "error|warning|info", NULL},
     {"noexec", TAKE_MOUNT, 0, NULL, NULL},
@@ -213,7 +213,8 @@ static errint_t option_parse(struct efsd_options *options, const struct option *
     errint_t rc = 0;
     switch (option->take) {
     case TAKE_SIZE:
-        return option_parse_size(option, value, at, err);
+        rc = option_parse_size(option, value, at, err);
+        return rc ? rc : option_parse_string(&options->tune[EFSD_TUNE_BUDGET], value, err); /* for a remount */
     case TAKE_COUNT:
         return option_parse_count(option, value, at, err);
     case TAKE_CHOICE:

@@ -27,16 +27,16 @@ struct efsd_options {
     char *store; /* store and mountpoint as given; main makes both absolute */
     char *mountpoint;
     bool foreground, debug;
-    bool nonempty;           /* mount on a directory that is not empty */
-    bool remount, read_only; /* read_only is used only by a remount: mounts start rw */
-    uint64_t budget_bytes;   /* 0: auto */
-    uint64_t workers;        /* decode threads; 0: all cores */
-    unsigned direct_io;      /* enum efsd_direct_io */
+    bool nonempty; /* mount on a directory that is not empty */
+    bool remount, read_only;
+    uint64_t budget_bytes; /* 0: auto */
+    uint64_t workers;      /* decode threads; 0: all cores */
+    unsigned direct_io;    /* enum efsd_direct_io */
     bool no_passthrough;
     bool no_experts;           /* the mount has no experts/ */
     bool prealloc;             /* allocate the whole budget when mounting */
     char *mount;               /* options for the kernel's mount, comma-separated; NULL: none */
-    char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: see budget_bytes */
+    char *tune[EFSD_TUNABLES]; /* values for efs_open(), unchecked; NULL: not given. budget: the text of budget_bytes */
     bool no_state;             /* neither load nor save the profile, the counts and the state of the predictor */
     char *fsname;              /* shown as the mount's source; NULL: the store's path */
     char *subtype;             /* NULL: "expertfs" */

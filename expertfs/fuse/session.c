@@ -39,8 +39,8 @@ static errint_t session_new(struct efsd *daemon, struct efs_error *err)
     struct fuse_args args = FUSE_ARGS_INIT(0, NULL);
     char fixed[128];
     char *list = NULL, *name = NULL;
-    /* rw; default_permissions only if the mount is restricted: see readonly_ops.c */
-    snprintf(fixed, sizeof(fixed), "rw,nosuid,nodev,max_read=%u%s", EFSD_IO_BYTES,
+    /* ro: the kernel refuses tuning; default_permissions only if the mount is restricted: see readonly_ops.c */
+    snprintf(fixed, sizeof(fixed), "%s,nosuid,nodev,max_read=%u%s", options->read_only ? "ro" : "rw", EFSD_IO_BYTES,
              daemon->restricted ? ",default_permissions" : "");
     bool ok = asprintf(&name, "fsname=%s", options->fsname ? options->fsname : options->store) >= 0 &&
               fuse_opt_add_opt(&list, fixed) == 0 && fuse_opt_add_opt_escaped(&list, name) == 0;

@@ -226,13 +226,13 @@ def by_mount():
         for i in $(seq 500); do [ -d "/proc/$pid" ] || break; sleep 0.02; done
         [ -d "/proc/$pid" ] || echo ended
         """)
-    for command in (["mount", "-t", "fuse.expertfs", store, path, "-o", "budget=256M,nopassthrough"],
-                    ["mount", "-T", fstab, path]):
+    for command, flag in ((["mount", "-t", "fuse.expertfs", store, path, "-o", "budget=256M,nopassthrough"], "rw"),
+                          (["mount", "-T", fstab, path], "ro")):
         result = run("unshare", "-m", "sh", script, expertfs, store, path, large, f"{model}/{large}", *command)
         lines = result.stdout.splitlines()
         if not check(" ".join(command[:3]), result.returncode == 0, result):
             continue
-        check("the source is the store", lines[0].split()[0] == store and "rw,nosuid,nodev" in lines[0], lines[0])
+        check("the source is the store", lines[0].split()[0] == store and f"{flag},nosuid,nodev" in lines[0], lines[0])
         check("its options arrived", "budget_option: size" in lines and "passthrough: no" in lines, lines)
         check("mount -o remount makes it ro and rw", lines[-4:-2] == ["read-only", "writable"], (lines[-4:-2], result.stderr))
         check("it serves, and the daemon ends with umount", lines[-2:] == ["same", "ended"], lines[-2:])

@@ -330,12 +330,22 @@ def remounted():
             line = [line.split() for line in lines if f" {mount.path} " in line][0]
         return f"{line[5]} {line[-1]}"
     for options, want, rw, noexec in ((f"ro,{table},noexec,remount", "EROFS", "ro", True), (f"rw,noexec,{table},remount", "yes", "rw", True),
-                                      ("remount,ro", "EROFS", "ro", False), ("budget=1G,nopassthrough,remount", "yes", "rw", False)):
+                                      ("remount,ro", "EROFS", "ro", False), ("nopassthrough,remount", "yes", "rw", False)):
         result = remount(options)
-        check(f"-o {options}", result.returncode == 0 and tunes(mount.path) == want and mounted_on(mount.path) ==
-              ["fuse.expertfs"] and all(part.split(",")[0] == rw for part in flags().split()) and
-              ("noexec" in flags()) == noexec and "nosuid" in flags() and
-              ("not budget\nhint: expertctl set" in result.stderr) == ("budget" in options), (result, flags(), tunes(mount.path)))
+        check(f"-o {options}", result.returncode == 0 and not result.stderr and tunes(mount.path) == want and
+              mounted_on(mount.path) == ["fuse.expertfs"] and all(part.split(",")[0] == rw for part in flags().split()) and
+              ("noexec" in flags()) == noexec and "nosuid" in flags(), (result, flags(), tunes(mount.path)))
+
+    def tuned(*names):
+        return [os.getxattr(mount.path, f"user.expertfs.{name}").decode() for name in names]
+    for options, rw in (("remount,ro,budget=100M,policy=lru", "ro"), ("remount,ro,budget=128M", "ro"), ("remount,budget=64M,goal=makespan", "rw")):
+        result = remount(options)
+        check(f"-o {options}: tunables, and {rw}", result.returncode == 0 and not result.stderr and tuned("budget", "policy") ==
+              [str(int(re.search(r"budget=(\d+)M", options)[1]) << 20), "lru"] and flags().startswith(rw), (result, tuned("budget", "policy"), flags()))
+    result = remount("remount,ro,policy=best")
+    check("a value that is refused: why", result.returncode == 1 and "remount: policy=best: " in result.stderr and
+          "allowed are zipmoe" in result.stderr and flags().startswith("ro"), (result, flags()))
+    remount("remount,rw")
     check("the mount is what it was", open(mount / large, "rb").read() == open(f"{model}/{large}", "rb").read())
     for folder in (new_folder("plain"), mount / "experts"):
         result = remount("remount,ro", folder)
@@ -385,7 +395,7 @@ parent_covered()
 bound()
 all_at_once()
 recovered()
-by_the_unit("ro")
+by_the_unit("rw")
 by_the_unit("ro,subtype=other")
 other_places()
 descriptors()

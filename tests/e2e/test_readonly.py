@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No file of a mount can be changed, although the kernel does not mount it read-only: every way to write gives EROFS,
+"""No file of a mount can be changed, also where the kernel does not mount it read-only (ro): every way to write gives EROFS,
 to root, to other users, and on a mount of an unprivileged user to its owner; the results of stat and access."""
 import stat as stat_module
 
@@ -69,6 +69,10 @@ print("-- options of mount(8)")
 for options in ("ro", "ro,noatime,noexec", "rw,default_permissions", "ro,nosuid,nodev,relatime,user,_netdev"):
     mount = Mount(store, f"budget=128M,{options}")
     all_refused(f"mounted with {options}", attempts(mount.path, large))
+    for what, tune in (("budget", lambda: os.setxattr(mount.path, "user.expertfs.budget", b"120M")),
+                       ("want", lambda: open(mount / ".expertfs/want", "w").write("0: 1\n"))):
+        told = error_of(tune)
+        check(f"mounted with {options}: {what} can be set only with rw", told == ("EROFS" if "ro" in options.split(",") else "none"), told)
     mount.stop()
 
 print("-- the mount of a user without privileges")

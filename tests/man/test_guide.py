@@ -29,8 +29,9 @@ check("commands stand in displays, where they are run", not inline, inline)
 
 os.environ["EXPERTFS_STATE"] = scratch("state")
 srv, etc = scratch("srv"), scratch("etc")
-for name in (srv, etc, scratch("work"), scratch("bin")):
+for name in (srv, etc, scratch("work"), scratch("bin"), scratch("sbin")):
     os.makedirs(name)
+os.symlink(program("expertfs"), scratch("sbin/mount.expertfs"))
 os.rename(make_model("model", "--preset=tiny-qwen3-moe"), f"{srv}/model")
 gguf = make_model("gguf", "--preset=tiny-qwen3-moe", "--format=gguf")
 os.rename(f"{gguf}/model.gguf", f"{srv}/model.gguf")
@@ -49,7 +50,7 @@ with open(scratch("bin/systemctl"), "w") as file:
 # what systemd does of the unit, for a machine where it does not run
 set -e
 for unit; do :; done
-name=${{unit#expertfs@}} OPTIONS=ro
+name=${{unit#expertfs@}} OPTIONS=rw
 . /etc/expertfs/"$name".conf
 case $1 in
 enable) {before.removeprefix("-")} && {start} ;;
@@ -66,6 +67,7 @@ script = [f"mount --make-rprivate / && mount --bind '{srv}' /srv", "set -e",
           f"mount -t overlay overlay -o lowerdir=/etc,upperdir='{etc}',workdir='{scratch('work')}' /etc || exit 77",
           # mount(8) looks for the program of a type in the system's folders only
           f"mount -t overlay overlay -o lowerdir='{scratch('bin')}':/usr/local/bin /usr/local/bin || exit 77",
+          f"mount -t overlay overlay -o lowerdir='{scratch('sbin')}':/sbin /sbin || exit 77",
           "gone() { for n in $(seq 200); do mountpoint -q \"$1\" || return 0; sleep 0.05; done; echo \"$1 stays\"; return 1; }"]
 left_out = []
 for number, command in enumerate(commands):

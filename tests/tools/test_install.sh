@@ -16,10 +16,12 @@ done
 root="$work/a root" prefix=/opt/efs
 make -s install BUILD="$BUILD" DESTDIR="$root" PREFIX=$prefix >"$work/log" 2>&1 || { cat "$work/log"; wrong "make install failed"; }
 for file in bin/expertfs bin/mkexpertfs bin/expertctl bin/moe-replay lib/libexpertfs.so lib/pkgconfig/expertfs.pc \
-    include/expertfs.h share/man/man1/expertfs.1 lib/systemd/system/expertfs@.service \
+    include/expertfs.h share/man/man1/expertfs.1 lib/systemd/system/expertfs@.service etc/expertfs/example.conf \
     share/bash-completion/completions/expertctl share/zsh/site-functions/_expertfs share/fish/vendor_completions.d/mkexpertfs.fish; do
     [ -s "$root$prefix/$file" ] || wrong "$file was not installed"
 done
+[ "$(readlink "$root$prefix/sbin/mount.expertfs")" = $prefix/bin/expertfs ] || wrong "mount.expertfs is no link to expertfs"
+grep -v '^#' "$root$prefix/etc/expertfs/example.conf" | grep -q . && wrong "a line of the sample is in effect"
 unit="$root$prefix/lib/systemd/system/expertfs@.service"
 grep -q '@[A-Z]*@' "$unit" && wrong "the unit has a place that was not filled in"
 if command -v systemd-analyze >/dev/null; then # it reads units without a running systemd
@@ -38,7 +40,7 @@ if [ -c /dev/fuse ] && [ -z "${SANITIZED:-}" ]; then
     limit=()
     [ "$(id -u)" != 0 ] || limit=(setpriv --no-new-privs --bounding-set="-all,$caps")
     # shellcheck disable=SC1091,SC2016
-    (. "$work/x.conf"; OPTIONS=ro; set -f; IFS=' '; args=(); for a in $command; do
+    (. "$work/x.conf"; OPTIONS=rw; set -f; IFS=' '; args=(); for a in $command; do
         case $a in
         '${OPTIONS}') args+=("$OPTIONS") ;;
         '${STORE}') args+=("$STORE") ;;

@@ -143,7 +143,7 @@ errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, con
     if (rc == 0 && mount->supervisor == 0) {
         close(life[1]);
         close(ready[0]);
-        supervisor_run(mount, store, options ? options : "ro", &mask, life[0], ready[1]);
+        supervisor_run(mount, store, options ? options : "rw", &mask, life[0], ready[1]);
     }
     sigprocmask(SIG_SETMASK, &mask, NULL);
     mount->life = life[1];

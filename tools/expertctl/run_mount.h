@@ -18,7 +18,7 @@ struct ctl_run_mount {
     int life; /* close-on-exec; the supervisor unmounts when this end of the pipe is closed */
 };
 
-/* Mounts the store with options as of -o (NULL: "ro"). Blocks until the mount is ready. -ENODEV: the daemon failed and
+/* Mounts the store with options as of -o (NULL: none). Blocks until the mount is ready. -ENODEV: the daemon failed and
  * has printed the reason; else -errno. */
 errint_t ctl_run_mount_begin(struct ctl_run_mount *mount, const char *store, const char *options,
                              struct efs_error *err);

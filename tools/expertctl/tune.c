@@ -188,7 +188,7 @@ static errint_t set_refused(const char *root, const char *path, const char *name
             return efs_fail(err, rc, "%s: %s can only be read", path, name);
         return efs_fail(err, rc, "%s: only the user who mounted it, and root, may set %s", path, name);
     case EROFS:
-        return efs_fail(err, rc, "%s: remounted with ro\nhint: mount -o remount,rw %s", path, root);
+        return efs_fail(err, rc, "%s: mounted with ro\nhint: mount -o remount,rw %s", path, root);
     default:
         return efs_fail(err, rc, "%s: %s: %s", path, name, strerror(-rc));
     }
