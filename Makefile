@@ -29,7 +29,7 @@ FUSE_LIBS := $(shell pkg-config --libs fuse3 2>/dev/null)
 
 MISSING := $(shell for p in $(PKGS); do pkg-config --exists $$p 2>/dev/null || echo $$p; done)
 ifneq ($(MISSING),)
-ifneq ($(filter-out help gpu demo test bench bench-compute bench-replay bench-llama bench-gpu format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help gpu demo test bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy clean uninstall fuzz deb,$(or $(MAKECMDGOALS),all)),)
 $(error missing: $(MISSING). On Debian `tools/setup build` installs what is needed)
 endif
 endif
@@ -272,7 +272,7 @@ clean:
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
 
 # ---- commands --------------------------------------------------------------------------------------------------------
-.PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-llama bench-gpu format tidy install uninstall
+.PHONY: help gpu deb demo test test-long soak check san bench bench-compute bench-replay bench-papers bench-llama bench-gpu format tidy install uninstall
 help:
 	@echo "make            build into build/ (needs the packages of tools/setup build)"
 	@echo "make demo       install what is missing, build, make a checkpoint (or MODEL=DIR), pack, mount, read, verify"
@@ -286,6 +286,7 @@ help:
 	@echo "make bench      measure against the peers (fio, tmpfs, squashfs); needs some 12 GiB of disk"
 	@echo "make bench-compute  products of matrices in the coded form, against plain ones and llama.cpp (3 GiB of memory)"
 	@echo "make bench-replay TRACES=DIR  real routing through a mount and its peers (cgroups, so root; 12 GiB of disk)"
+	@echo "make bench-papers TRACES=DIR  the tables of the papers beside ours, most of them simulated (ten minutes; 2 GiB of disk)"
 	@echo "make bench-llama  llama.cpp from a mount and from the file, under memory limits (cgroups, so root; 9 GiB of disk)"
 	@echo "make bench-gpu  experts to the memory of a graphics processor, coded over raw (2 GiB of disk)"
 	@echo "make gpu        compile the kernels for graphics processors (nvcc; tools/setup gpu fetches it)"
@@ -352,6 +353,13 @@ bench-gpu:
 	@tools/setup-python basic
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@tools/bench/run gpu $(BENCH_GPU)
+
+# BENCH_PAPERS: options of tools/bench/run papers. TRACES: as for bench-replay
+bench-papers:
+	@tools/setup build
+	@tools/setup-python basic
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@tools/bench/run papers $(BENCH_PAPERS)
 
 bench-llama:
 	@tools/setup build test runtime

@@ -75,14 +75,14 @@ def found(kind, beside=None):
     return traces[0] if traces else None
 
 
-def prepare(model):
+def prepare(model, preset="replay"):
     """Creates the checkpoint and the store unless they exist. Returns their paths; they are kept."""
-    raw = model or os.path.join(WORK, "replay")
+    raw = model or os.path.join(WORK, preset)
     store = os.path.join(WORK, os.path.basename(os.path.normpath(raw)) + ".efs")
     os.makedirs(WORK, exist_ok=True)
     if not os.path.exists(os.path.join(raw, "config.json")):
         shutil.rmtree(raw, ignore_errors=True)
-        subprocess.run([tool("mkmodel"), "--preset", "replay", raw], check=True)
+        subprocess.run([tool("mkmodel"), "--preset", preset, raw], check=True)
     if not os.path.exists(store):
         subprocess.run([tool("mkexpertfs"), raw, store], check=True, stdout=subprocess.DEVNULL)
     return raw, store
