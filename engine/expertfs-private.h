@@ -220,6 +220,9 @@ struct efs_request;
 /* Called when an expert of a request is loaded, and held until efs_request_drop(request, index); or when it has failed:
  * request is then NULL, and the expert is not held. */
 typedef void efs_arrived_fn(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+/* Called when the experts of a request do not fit into memory at once, with the argument of the one that will be
+ * admitted last. Called with the engine's lock held: it must not block or call the engine. */
+typedef void efs_oversize_fn(void *arg);
 
 /* All 0: each expert is leased in full until it is dropped or the request is released. */
 struct efs_request_how {
@@ -233,6 +236,7 @@ struct efs_request_how {
      * loaded as with preload, in the requested form. */
     efs_arrived_fn *arrived;
     void *const *args;
+    efs_oversize_fn *oversize; /* with arrived; may be NULL */
     bool opened; /* with arrived: each expert is for an open of its file, in a memory file that other processes open */
 };
 /*
@@ -247,15 +251,6 @@ int efs_request_wait_any(struct efs_request *request, int timeout_ms, uint32_t *
 int efs_request_event(struct efs_request *request);
 /* As efs_client_wait(). */
 errint_t efs_request_wait(struct efs_request *request);
-/* An expert that arrived has reported; or has not yet: then request is NULL, and arg is its argument. */
-struct efs_request_ref {
-    struct efs_request *request;
-    uint32_t index;
-    const void *arg;
-};
-/* For a client that waits for all of these experts without dropping one: whether it waits forever, because no expert is
- * being loaded and those that wait for room have none while the loaded ones are held. */
-bool efs_requests_are_deadlocked(struct efs *fs, const struct efs_request_ref *held, uint32_t count);
 /* As efs_client_tensors(). */
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
                              uint32_t *count);

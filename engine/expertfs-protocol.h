@@ -20,17 +20,19 @@
  * first answer that names the window of a full expert carries its descriptor; the windows of coded experts are sent
  * before the answer, in packets of kind EFS_EXPORT_WINDOW. libexpertfs uses this protocol.
  */
-#define EFS_EXPORT_VERSION 5u
+#define EFS_EXPORT_VERSION 6u
 #define EFS_EXPORT_ITEMS 64u
 #define EFS_EXPORT_TAGS 16384u            /* tags are less than this */
 #define EFS_EXPORT_NOTIFY UINT32_MAX      /* in place of a tag: the client uses the expert, which it holds already */
 #define EFS_EXPORT_WITH_LAYOUT (1u << 31) /* with a tag: send the layout, too, if the expert is sent coded */
+#define EFS_EXPORT_MORE (1u << 31)        /* with a form: the next packet has more experts of this request */
 #define EFS_EXPORT_LISTED 256u
-#define EFS_EXPORT_ROUTED 512u
+#define EFS_EXPORT_ROUTED 512u /* experts of a layer in a packet of routing, or in the packets of one request */
 #define EFS_EXPORT_PART_BYTES 32768u
 enum efs_export_kind {
     EFS_EXPORT_ASK = 1, /* efs_export_ask: experts of a layer, as one request (expertfs-proc(5), want); each tag is free
-                           or EFS_EXPORT_NOTIFY, for which no answer is sent */
+                           or EFS_EXPORT_NOTIFY, for which no answer is sent. The experts get memory all at once, so a
+                           request names all that the client needs at once, also those that it holds by other tags */
     EFS_EXPORT_DROP = 2,     /* efs_export_ask: releases the experts of these tags, loaded or not */
     EFS_EXPORT_UNMAPPED = 3, /* efs_export_ask: numbers of windows, in place of tags, that the client has unmapped */
     EFS_EXPORT_LIST = 4,     /* efs_export_head, count 0: lists the experts that the mount keeps full */
@@ -40,8 +42,8 @@ enum efs_export_kind {
     EFS_EXPORT_HINT = 8,     /* efs_export_routing: predicted experts of a later layer */
     EFS_EXPORT_WINDOW = 9,   /* efs_export_answer, count 1, with a descriptor: only window and window_bytes are set */
     EFS_EXPORT_CODED = 10,   /* answers EFS_EXPORT_ASK: one or more efs_export_coded, in order for each tag */
-    EFS_EXPORT_WAIT = 11,    /* efs_export_wait: the client waits for all of these tags without dropping one */
-    EFS_EXPORT_STUCK = 12    /* answers EFS_EXPORT_WAIT: efs_export_wait, count 0: the wait cannot end */
+    EFS_EXPORT_OVERSIZE = 11 /* efs_export_answer, count 1, only tag is set: the experts of the request with this tag do
+                                not fit into memory at once: the next is sent when the client drops some */
 };
 struct efs_export_head {
     uint32_t bytes, version, kind, count; /* bytes: of the packet; count: elements of its last member */
@@ -49,7 +51,7 @@ struct efs_export_head {
 struct efs_export_ask {
     struct efs_export_head head;
     uint32_t layer;
-    uint32_t form;  /* enum efs_form of expertfs.h: 0 full, 1 coded, 2 the mount chooses */
+    uint32_t form;  /* enum efs_form of expertfs.h: 0 full, 1 coded, 2 the mount chooses; may have EFS_EXPORT_MORE */
     char stack[32]; /* "" for models with one; terminated */
     struct {
         uint32_t expert, tokens, tag;
@@ -101,12 +103,6 @@ struct efs_export_kept {
     uint64_t raw_bytes;   /* of the experts in this packet, decoded */
     char stack[32];
     uint32_t expert[EFS_EXPORT_LISTED]; /* the packet ends after the last */
-};
-/* Answered only if the experts of these tags that wait for room have none while the client holds the loaded ones. */
-struct efs_export_wait {
-    struct efs_export_head head;
-    uint32_t number;                 /* chosen by the client and repeated in the answer */
-    uint32_t tag[EFS_EXPORT_ROUTED]; /* the packet ends after the last */
 };
 /* Not answered. */
 struct efs_export_routing {

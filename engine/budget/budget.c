@@ -110,7 +110,7 @@ static void segment_release(struct efs_job *job, struct efs_codec_scratch *scrat
     efs_retry(fs, EFS_RETRY_EXTENTS);
     efs_retry(fs, EFS_RETRY_SEGMENTS);
     efs_retry(fs, EFS_RETRY_IDLE);
-    efs_retry(fs, EFS_RETRY_LEASES);
+    efs_retry(fs, EFS_RETRY_ADMIT);
     efs_unlock(fs);
     efs_in_flight_end(fs);
 }

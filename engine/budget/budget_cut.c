@@ -44,8 +44,7 @@ void efs_budget_cut(struct efs *fs)
     efs_account_set_planned(&fs->account, planned > fs->account.floor_segments ? planned : fs->account.floor_segments);
     efs_cache_resize(fs, pools, capacity);
     efs_budget_shrink(fs);
-    efs_retry(fs, EFS_RETRY_LEASES); /* limits may have risen */
-    efs_retry(fs, EFS_RETRY_CODED);
+    efs_retry(fs, EFS_RETRY_ADMIT); /* limits may have risen */
 }
 
 void efs_budget_change(struct efs *fs, uint64_t bytes)

@@ -63,7 +63,7 @@ static void grow_retry_waiters(struct efs *fs, bool failed)
     struct efs_grow *g = &fs->budget->grow;
     if (fs->growing || !failed || !g->failed) {
         efs_retry(fs, EFS_RETRY_EXTENTS);
-        efs_retry(fs, EFS_RETRY_LEASES);
+        efs_retry(fs, EFS_RETRY_ADMIT);
         efs_retry(fs, EFS_RETRY_IDLE);
     }
     fs->growing = false;

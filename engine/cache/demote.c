@@ -244,7 +244,7 @@ static void demotion_run(struct efs_job *job, struct efs_codec_scratch *scratch)
     if (d->working && (d->extent == d->extent_end || d->cancelled)) {
         demotion_finish(d);
         efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the demotion */
-        efs_retry(fs, EFS_RETRY_LEASES); /* its memory file may be needed for another expert */
+        efs_retry(fs, EFS_RETRY_ADMIT);  /* its memory file may be needed for another expert */
         ended = true;
     }
     if (!d->working && d->count) {

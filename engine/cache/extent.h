@@ -37,6 +37,7 @@ struct efs_extent {
     bool evict_first;                      /* evictable, before other extents and before the pool grows */
     bool prefetched;         /* prefetched, layer not requested yet: evicted after other evictable extents */
     bool unrequested;        /* is being loaded without waiters */
+    bool reading;            /* its load reads all missing components */
     bool sequential;         /* loaded for a sequential reader, and requested by no other reader */
     uint32_t refs;           /* references; an extent with references is whole and not evicted */
     uint32_t long_refs;      /* references of waiters with `long_term` */
@@ -67,9 +68,15 @@ struct efs_extent_waiter {
      * pushed. */
     bool (*loaded)(struct efs *fs, struct efs_extent_waiter *waiter);
     uint32_t extent;
-    bool long_term; /* it keeps its reference for an unbounded time, and requests further extents meanwhile */
-    errint_t error; /* -ENOMEM: no memory for the extent, possibly for long; use efs_uncached_read() */
+    bool long_term;   /* it keeps its reference for an unbounded time; requested by efs_extent_reserve() only */
+    uint8_t reserved; /* enum efs_reserved */
+    struct efs_extent_load *load; /* EFS_RESERVED_LOAD: not started yet */
+    errint_t error;               /* -ENOMEM: no memory for the extent, possibly for long; use efs_uncached_read() */
 };
+
+/* What efs_extent_reserve() has done: nothing; added a reference to an extent in memory; allocated memory for a load;
+ * found that the extent is being read. */
+enum efs_reserved { EFS_RESERVED_NOTHING, EFS_RESERVED_REF, EFS_RESERVED_LOAD, EFS_RESERVED_READING };
 
 struct efs_extent_load;
 
@@ -169,8 +176,8 @@ void efs_extent_record(struct efs *fs, enum efs_record_kind kind, uint32_t exten
 void efs_extents_set_ahead(struct efs *fs, uint64_t max_bytes);
 struct efs_streams *efs_extents_streams(struct efs *fs);
 uint32_t efs_extents_ready(const struct efs *fs); /* whole extents */
-/* Whether no load is in flight and all references are of waiters with `long_term`: no memory is released until a client
- * drops an expert. */
+/* Whether no load is in flight, all references are of waiters with `long_term`, and no memory is being freed: no memory
+ * becomes available until a client drops an expert. */
 bool efs_extents_only_long_refs(const struct efs *fs);
 /* Whether no extent waits for memory and no demand load or read-ahead is in flight. */
 bool efs_extents_are_idle(const struct efs *fs);
@@ -185,6 +192,15 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waite
  * reader requests them. */
 bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
                               struct efs_extent_waiter *waiter);
+/* Takes all memory that a long-term waiter needs of an extent, without starting a load. In the same critical section
+ * efs_extent_commit() or efs_extent_unreserve() follows. -EBUSY: the extent is being moved or made, or its load is
+ * being cancelled; -EAGAIN: blocks are in use; -ENOMEM. */
+errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter);
+/* As efs_extent_request(), which then cannot fail for lack of memory. */
+bool efs_extent_commit(struct efs *fs, struct efs_extent_waiter *waiter);
+void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter);
+/* Evicts everything that has no reference, kept or not. */
+void efs_extents_evict_all(struct efs *fs);
 /* Whether raw bytes [begin, begin + bytes) of the extent's object can be read by efs_uncached_read() instead of loading
  * the extent: it has several shards, one of which has them all, and is neither in memory nor being loaded. */
 bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t begin, size_t bytes);
@@ -199,8 +215,6 @@ bool efs_extents_loading(const struct efs *fs, uint32_t expert); /* or waiting f
  * are evictable, IN_USE: all evictable ones are referenced. */
 enum efs_evicted { EFS_EVICTED_NONE, EFS_EVICTED_ONE, EFS_EVICTED_IN_USE };
 enum efs_evicted efs_extents_evict(struct efs *fs, bool only_evict_first);
-/* Drops all unreferenced components of an expert, kept or not, because they may fragment the memory for the rest. */
-void efs_extents_evict_expert(struct efs *fs, uint32_t expert);
 /* Bytes to read for the missing components of an expert; 0: it is in memory, or being loaded. */
 uint64_t efs_extents_missing(const struct efs *fs, uint32_t expert);
 /* Starts prefetching the missing components of an expert, in free memory or memory of evictable components. Does not

@@ -66,14 +66,15 @@ bool efs_extents_evict_protected(struct efs *fs)
     return false;
 }
 
-void efs_extents_evict_expert(struct efs *fs, uint32_t expert)
+void efs_extents_evict_all(struct efs *fs)
 {
-    for (uint32_t i = efs_expert_extent_first(fs, expert); i < efs_expert_extent_end(fs, expert); i++) {
+    fs->extents->reclaiming = true;
+    for (uint32_t i = 0; i < fs->extents->count; i++) {
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->refs == 0 && x->state == EFS_EXTENT_IDLE && x->resident)
             efs_extent_evict(fs, i, x->resident);
     }
-    efs_retry(fs, EFS_RETRY_EXTENTS);
+    fs->extents->reclaiming = false;
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 

@@ -95,6 +95,7 @@ struct efs_extent_load {
     uint32_t extent;
     uint8_t components, why; /* why: enum efs_load_reason */
     bool prefetch;           /* started as EFS_LOAD_PREFETCH */
+    uint8_t was;             /* enum efs_extent_state: before it was LOADING */
     _Atomic int pending;
     _Atomic errint_t error;
 };
@@ -165,6 +166,8 @@ void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_exten
  * reference. */
 void efs_extent_complete_waiter(struct efs *fs, struct efs_extent *x, struct efs_extent_waiter *waiter, errint_t error);
 void efs_extent_complete_waiters(struct efs *fs, struct efs_extent *x, errint_t error);
+/* Loads and decodes in flight have released memory: retries what waits for it. */
+void efs_extents_retry_waiting(struct efs *fs);
 /* Removes the extent at this place from the queue for memory; the caller loads it or sets its state to IDLE. */
 void efs_extent_dequeue(struct efs *fs, struct efs_extent **at);
 
@@ -202,6 +205,13 @@ bool efs_extents_reclaim_protected(struct efs *fs);
 /* Starts loading the missing components of an extent in state IDLE. 0: its reads are deferred; -EAGAIN: no room now;
  * -ENOMEM. */
 errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why);
+/* The two steps of a load: allocates a struct and memory; defers the reads. Or gives both back. */
+errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
+                                 struct efs_extent_load **load);
+void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load);
+void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load);
+/* Whether the extent is being read, will be whole, and the load is not being cancelled. */
+bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent);
 /* The extent is requested: if it is being loaded without waiters, its reads become demand. */
 void efs_extent_load_raise(struct efs *fs, uint32_t extent);
 

@@ -150,7 +150,8 @@ void efs_extent_load_ended(struct efs *fs, uint32_t extent, errint_t error)
         efs_extent_complete_waiters(fs, x, error);
         efs_extent_released(fs, extent);
     }
-    efs_retry(fs, EFS_RETRY_EXTENTS);
+    efs_extents_retry_waiting(fs);
+    efs_retry(fs, EFS_RETRY_ADMIT); /* a request may wait for the end of a move */
     efs_retry(fs, EFS_RETRY_SEGMENTS);
 }
 
@@ -194,6 +195,7 @@ static void load_finish(struct efs *fs, struct efs_extent_load *load)
     errint_t error = load->error;
     fs->extents->loads[load->why]--;
     fs->extents->at[load->extent].unrequested = false;
+    fs->extents->at[load->extent].reading = false;
     efs_extent_loaded(fs, load->extent, load->components, error);
     if (load->prefetch)
         fs->hooks->prefetch_done(fs, fs->store->objects[fs->extents->at[load->extent].object].group, error);
@@ -287,38 +289,48 @@ static void load_read(struct efs_extent_load *load, struct efs_io *r, uint64_t o
     efs_defer_read(load->fs, r);
 }
 
-errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why)
+errint_t efs_extent_load_prepare(struct efs *fs, uint32_t extent, enum efs_load_reason why,
+                                 struct efs_extent_load **out)
 {
-    struct efs_extent *x = &fs->extents->at[extent];
+    const struct efs_extent *x = &fs->extents->at[extent];
     unsigned components = x->required & ~(unsigned)x->resident;
+    uint8_t was = x->state;
     struct efs_extent_load *load = efs_extent_load_get(fs);
     if (!load)
         return -EAGAIN;
     errint_t rc =
         why == EFS_LOAD_WARM ? extent_alloc_empty(fs, extent, components) : extent_alloc(fs, extent, components, why);
     if (rc < 0) {
-        if (rc != -EAGAIN && x->resident == 0)
-            efs_extent_set_scan(fs, x, false);
         efs_extent_load_put(fs, load);
         return rc;
     }
     *load = (struct efs_extent_load){.fs = fs,
                                      .extent = extent,
                                      .why = (uint8_t)why,
+                                     .was = was,
                                      .prefetch = why == EFS_LOAD_PREFETCH,
                                      .components = (uint8_t)components,
                                      .pending = (components & EFS_COMPONENT_E ? 1 : 0) +
                                                 (components & EFS_COMPONENT_SM ? 1 : 0),
                                      .e.complete = load_e_done,
                                      .sm.complete = load_sm_done};
-    if (components & EFS_COMPONENT_E)
+    *out = load;
+    return 0;
+}
+
+void efs_extent_load_start(struct efs *fs, struct efs_extent_load *load)
+{
+    struct efs_extent *x = &fs->extents->at[load->extent];
+    enum efs_load_reason why = (enum efs_load_reason)load->why;
+    if (load->components & EFS_COMPONENT_E)
         load_read(load, &load->e, efs_page_down(efs_extent_first_shard(fs, x)->e_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_E), &x->e);
-    if (components & EFS_COMPONENT_SM)
+    if (load->components & EFS_COMPONENT_SM)
         load_read(load, &load->sm, efs_page_down(efs_extent_first_shard(fs, x)->sm_offset),
                   efs_extent_span(fs, x, EFS_COMPONENT_SM), &x->sm);
     efs_in_flight_begin(fs);
     fs->extents->loads[why]++;
+    x->reading = true;
     if (why != EFS_LOAD_DEMAND) {
         x->unrequested = true;
         x->load = load;
@@ -326,14 +338,42 @@ errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason w
     if (why != EFS_LOAD_READAHEAD && why != EFS_LOAD_PREFETCH && !x->scan_bytes)
         efs_retry(fs, EFS_RETRY_PREFAULT);
     efs_retry(fs, EFS_RETRY_SEGMENTS); /* an eviction for it may have emptied a retiring segment */
-    return 0;
+}
+
+void efs_extent_load_abandon(struct efs *fs, struct efs_extent_load *load)
+{
+    struct efs_extent *x = &fs->extents->at[load->extent];
+    extent_free_components(fs, x, load->components);
+    x->state = load->was;
+    efs_extent_enlist(fs, load->extent);
+    efs_extent_load_put(fs, load);
+}
+
+errint_t efs_extent_load(struct efs *fs, uint32_t extent, enum efs_load_reason why)
+{
+    struct efs_extent *x = &fs->extents->at[extent];
+    struct efs_extent_load *load;
+    errint_t rc = efs_extent_load_prepare(fs, extent, why, &load);
+    if (rc == 0)
+        efs_extent_load_start(fs, load);
+    else if (rc != -EAGAIN && x->resident == 0)
+        efs_extent_set_scan(fs, x, false);
+    return rc;
+}
+
+bool efs_extent_is_being_read(const struct efs *fs, uint32_t extent)
+{
+    struct efs_extent_load *load = load_unrequested(fs, extent);
+    return fs->extents->at[extent].reading &&
+           !(load && (atomic_load(&load->e.change) == EFS_IO_CANCEL || atomic_load(&load->sm.change) == EFS_IO_CANCEL));
 }
 
 /* Starts read-ahead of an extent. Bytes read ahead and not used yet are limited (ahead_max_bytes), so that read-ahead
  * does not evict itself. */
 static bool extent_load_ahead(struct efs *fs, struct efs_extent *x, size_t bytes)
 {
-    if (fs->extents->waiting || fs->closing || fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
+    if (fs->extents->waiting || fs->admission_starved || fs->closing ||
+        fs->extents->ahead_bytes + bytes > fs->extents->ahead_max_bytes ||
         efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_READAHEAD) < 0)
         return false;
     x->ahead_bytes = (uint32_t)bytes;
@@ -394,7 +434,7 @@ uint32_t efs_extents_prefetch(struct efs *fs, uint32_t expert)
         const struct efs_extent *x = &fs->extents->at[i];
         if (x->state != EFS_EXTENT_IDLE || x->resident == x->required)
             continue;
-        if (fs->closing || efs_extent_load(fs, i, EFS_LOAD_PREFETCH) < 0)
+        if (fs->closing || fs->admission_starved || efs_extent_load(fs, i, EFS_LOAD_PREFETCH) < 0)
             break;
         fs->extents->at[i].prefetched = true;
         started++;

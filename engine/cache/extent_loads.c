@@ -56,7 +56,7 @@ static void loads_grow(struct efs_job *job, struct efs_codec_scratch *scratch)
     fs->extents->loads_growing = false;
     if (loads) {
         efs_retry(fs, EFS_RETRY_EXTENTS);
-        efs_retry(fs, EFS_RETRY_LEASES);
+        efs_retry(fs, EFS_RETRY_ADMIT);
     }
     efs_unlock(fs);
     efs_in_flight_end(fs);

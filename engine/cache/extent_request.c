@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * extent_request.c - requests of extents, and the FIFO of extents that wait for memory.
+ * extent_request.c - requests of extents, reservations, and the FIFO of extents that wait for memory.
  *
- * A reader that decodes drops its reference afterwards, so its memory becomes available to the queue. Chunks of coded
- * experts are referenced until a client drops them: see queue_resolve_deadlock().
+ * Only readers and loads of full experts wait in the FIFO. They drop their references after decoding, so what is in
+ * flight becomes available to the next. When nothing is in flight and clients hold all memory, they read uncached.
+ * Coded experts, whose chunks are referenced until a client drops them, are reserved as a whole.
  */
 #include "extent_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 
 bool efs_extent_request_paced(struct efs *fs, uint32_t extent, enum efs_pace pace, size_t bytes,
@@ -21,25 +23,27 @@ bool efs_extent_request(struct efs *fs, uint32_t extent, struct efs_extent_waite
     struct efs_extent *x = &fs->extents->at[extent];
     efs_extent_used(fs, x);
     x->prefetched = false;
-    if (efs_extent_is_complete(x)) {
+    waiter->extent = extent;
+    waiter->error = 0;
+    if (efs_extent_is_complete(x) && !fs->admission_starved) {
         efs_extent_ref(fs, x, waiter);
         x->evict_first = false;
         efs_extent_enlist(fs, extent);
         return true;
     }
-    waiter->extent = extent;
-    waiter->error = 0;
+    if (efs_extent_is_complete(x)) { /* its memory may be needed: read uncached, so that the references on it end */
+        efs_extent_complete_waiter(fs, x, waiter, -ENOMEM);
+        return false;
+    }
     waiter->next = x->waiters;
     x->waiters = waiter;
     if (x->state != EFS_EXTENT_IDLE) {
         efs_extent_load_raise(fs, extent);
         return false;
     }
-    bool uncached = fs->coded_retrying && !waiter->long_term;
-    errint_t rc = fs->closing            ? -ECANCELED
-                  : uncached             ? -ENOMEM
-                  : fs->extents->waiting ? -EAGAIN
-                                         : efs_extent_load(fs, extent, EFS_LOAD_DEMAND);
+    errint_t rc = fs->closing                                     ? -ECANCELED
+                  : fs->extents->waiting || fs->admission_starved ? -EAGAIN
+                                                                  : efs_extent_load(fs, extent, EFS_LOAD_DEMAND);
     if (rc == -EAGAIN)
         efs_extent_wait_for_memory(fs, extent);
     else if (rc < 0)
@@ -55,93 +59,92 @@ bool efs_extent_may_read_shard(const struct efs *fs, uint32_t extent, uint64_t b
            (begin + bytes - 1) / shard_bytes == begin / shard_bytes && !fs->closing;
 }
 
-/* ---- queue for memory ---- */
+/* ---- reservations ---- */
 
-static bool queue_load_any(struct efs *fs)
+errint_t efs_extent_reserve(struct efs *fs, uint32_t extent, struct efs_extent_waiter *waiter)
 {
-    for (struct efs_extent **at = &fs->extents->waiting; *at; at = &(*at)->next_waiting)
-        if (efs_extent_load(fs, (uint32_t)(*at - fs->extents->at), EFS_LOAD_DEMAND) == 0) {
-            efs_extent_dequeue(fs, at);
-            return true;
-        }
+    struct efs_extent *x = &fs->extents->at[extent];
+    assert(waiter->long_term && waiter->reserved == EFS_RESERVED_NOTHING);
+    if (efs_extent_is_complete(x)) {
+        efs_extent_ref(fs, x, waiter);
+        waiter->reserved = EFS_RESERVED_REF;
+        return 0;
+    }
+    if (x->state == EFS_EXTENT_LOADING) {
+        if (!efs_extent_is_being_read(fs, extent))
+            return -EBUSY;
+        waiter->reserved = EFS_RESERVED_READING;
+        return 0;
+    }
+    errint_t rc;
+    do
+        rc = efs_extent_load_prepare(fs, extent, EFS_LOAD_DEMAND, &waiter->load);
+    while (rc == -EAGAIN && efs_extents_only_long_refs(fs) && efs_extents_reclaim_protected(fs));
+    if (rc == 0)
+        waiter->reserved = EFS_RESERVED_LOAD;
+    return rc;
+}
+
+void efs_extent_unreserve(struct efs *fs, struct efs_extent_waiter *waiter)
+{
+    if (waiter->reserved == EFS_RESERVED_REF)
+        efs_extent_unref_long(fs, waiter->extent);
+    else if (waiter->reserved == EFS_RESERVED_LOAD)
+        efs_extent_load_abandon(fs, waiter->load);
+    waiter->reserved = EFS_RESERVED_NOTHING;
+}
+
+/* Takes an extent that is loaded for a reservation off the queue for memory. */
+static void queue_remove(struct efs *fs, struct efs_extent *x)
+{
+    struct efs_extent **at = &fs->extents->waiting;
+    while (*at != x)
+        at = &(*at)->next_waiting;
+    efs_extent_dequeue(fs, at);
+}
+
+bool efs_extent_commit(struct efs *fs, struct efs_extent_waiter *waiter)
+{
+    struct efs_extent *x = &fs->extents->at[waiter->extent];
+    enum efs_reserved reserved = (enum efs_reserved)waiter->reserved;
+    waiter->reserved = EFS_RESERVED_NOTHING;
+    if (reserved == EFS_RESERVED_READING)
+        return efs_extent_request(fs, waiter->extent, waiter);
+    efs_extent_used(fs, x);
+    x->prefetched = false;
+    if (reserved == EFS_RESERVED_REF) {
+        x->evict_first = false;
+        efs_extent_enlist(fs, waiter->extent);
+        return true;
+    }
+    if (waiter->load->was == EFS_EXTENT_QUEUED)
+        queue_remove(fs, x);
+    waiter->next = x->waiters;
+    x->waiters = waiter;
+    efs_extent_load_start(fs, waiter->load);
     return false;
 }
 
-/* Completes waiters without long-term references with -ENOMEM: they read uncached. true: no waiter is left. */
-static bool extent_complete_uncached(struct efs *fs, struct efs_extent *x)
-{
-    for (struct efs_extent_waiter **at = &x->waiters, *w; (w = *at);) {
-        if (w->long_term) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        efs_extent_complete_waiter(fs, x, w, -ENOMEM);
-    }
-    return !x->waiters;
-}
+/* ---- queue for memory ---- */
 
-/* Returns the number of experts with extents in the queue. *first: the expert of its head, EFS_NONE: none. */
-static uint32_t queue_experts(const struct efs *fs, uint32_t *first)
+/* Nothing is in flight, and clients hold all memory: the waiters of all queued extents read uncached. */
+static void queue_read_uncached(struct efs *fs)
 {
-    uint32_t count = 0;
-    for (const struct efs_extent *x = fs->extents->waiting; x; x = x->next_waiting) {
-        uint32_t expert = fs->store->objects[x->object].group;
-        const struct efs_extent *before = fs->extents->waiting;
-        while (before != x && fs->store->objects[before->object].group != expert)
-            before = before->next_waiting;
-        count += before == x;
-    }
-    *first = count ? fs->store->objects[fs->extents->waiting->object].group : EFS_NONE;
-    return count;
-}
-
-/*
- * The head of the queue gets no memory, and only a client that drops coded experts would free some. Loads the first
- * extent that finds memory. If none does, waiters without long-term references read uncached, and protected extents are
- * evicted for the rest. If every coded expert lacks an extent, so that no client has one to drop, the first expert's
- * fetch fails and releases its extents.
- */
-static void queue_resolve_deadlock(struct efs *fs)
-{
-    uint32_t first;
-    if (queue_load_any(fs) || fs->growing)
-        return;
-    for (struct efs_extent **at = &fs->extents->waiting; *at;) {
-        struct efs_extent *x = *at;
-        if (extent_complete_uncached(fs, x)) {
-            x->state = EFS_EXTENT_IDLE;
-            efs_extent_dequeue(fs, at);
-        } else {
-            at = &x->next_waiting;
-        }
-    }
-    while (fs->extents->waiting && efs_extents_reclaim_protected(fs))
-        if (queue_load_any(fs))
-            return;
-    if (fs->extents->waiting == NULL || queue_experts(fs, &first) < fs->coded_pinned)
-        return;
-    for (struct efs_extent **at = &fs->extents->waiting; *at;) {
-        struct efs_extent *x = *at;
-        if (fs->store->objects[x->object].group != first) {
-            at = &x->next_waiting;
-            continue;
-        }
-        efs_extent_dequeue(fs, at);
+    for (struct efs_extent *x; (x = fs->extents->waiting);) {
+        efs_extent_dequeue(fs, &fs->extents->waiting);
         x->state = EFS_EXTENT_IDLE;
         efs_extent_complete_waiters(fs, x, -ENOMEM);
     }
 }
 
-/* Loads queued extents in order until one gets no memory. */
 void efs_extents_retry(struct efs *fs)
 {
-    while (fs->extents->waiting) {
+    while (fs->extents->waiting && (fs->closing || !fs->admission_starved)) {
         struct efs_extent *x = fs->extents->waiting;
         errint_t rc = fs->closing ? -ECANCELED : efs_extent_load(fs, (uint32_t)(x - fs->extents->at), EFS_LOAD_DEMAND);
         if (rc == -EAGAIN) {
-            if (fs->extents->long_refs && efs_extents_only_long_refs(fs))
-                queue_resolve_deadlock(fs);
+            if (efs_extents_only_long_refs(fs))
+                queue_read_uncached(fs);
             break;
         }
         efs_extent_dequeue(fs, &fs->extents->waiting);

@@ -12,8 +12,6 @@ static void extent_count_long_ref(struct efs *fs, const struct efs_extent *x, bo
             fs->arena.segments[blocks[i]->segment].long_refs += hold ? 1u : -1u;
     if (fs->account.bytes[EFS_ACCOUNT_RETIRING])
         efs_retry(fs, EFS_RETRY_BUDGET);
-    if (fs->leases_waiting)
-        efs_retry(fs, EFS_RETRY_LEASES); /* whether a retiring segment can be released may have changed */
 }
 
 void efs_extent_ref(struct efs *fs, struct efs_extent *x, const struct efs_extent_waiter *waiter)
@@ -50,11 +48,11 @@ void efs_extent_unref(struct efs *fs, uint32_t extent, bool used_up)
     fs->extents->refs--;
     if (--fs->extents->at[extent].refs == 0) {
         efs_extent_released(fs, extent);
-        efs_retry(fs, EFS_RETRY_EXTENTS);
+        efs_extents_retry_waiting(fs);
         efs_retry(fs, EFS_RETRY_SEGMENTS);
         efs_retry(fs, EFS_RETRY_IDLE);
-    } else if (fs->extents->waiting && fs->extents->refs == fs->extents->long_refs) {
-        efs_retry(fs, EFS_RETRY_EXTENTS);
+    } else if (fs->extents->refs == fs->extents->long_refs) {
+        efs_extents_retry_waiting(fs);
     }
 }
 
@@ -83,7 +81,7 @@ void efs_extent_wait_for_memory(struct efs *fs, uint32_t extent)
     x->next_waiting = NULL;
     *fs->extents->waiting_tail = x;
     fs->extents->waiting_tail = &x->next_waiting;
-    if (fs->extents->long_refs) /* if all references are long-term, no release will request this retry */
+    if (efs_extents_only_long_refs(fs)) /* nothing in flight will request this retry */
         efs_retry(fs, EFS_RETRY_EXTENTS);
 }
 
@@ -93,6 +91,14 @@ void efs_extent_dequeue(struct efs *fs, struct efs_extent **at)
     if (extents->waiting_tail == &(*at)->next_waiting)
         extents->waiting_tail = at;
     *at = (*at)->next_waiting;
+}
+
+void efs_extents_retry_waiting(struct efs *fs)
+{
+    if (fs->extents->waiting)
+        efs_retry(fs, EFS_RETRY_EXTENTS);
+    if (fs->admission_starved)
+        efs_retry(fs, EFS_RETRY_ADMIT);
 }
 
 bool efs_extents_only_long_refs(const struct efs *fs)

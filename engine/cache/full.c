@@ -179,7 +179,7 @@ void efs_full_copy_end(struct efs *fs, uint32_t expert)
     fs->full->copied_count--;
     full_pin_end(fs, &fs->full->at[expert]);
     efs_retry(fs, EFS_RETRY_BUDGET); /* the budget may have been reduced during the copy */
-    efs_retry(fs, EFS_RETRY_LEASES);
+    efs_retry(fs, EFS_RETRY_ADMIT);
 }
 
 const uint8_t *efs_full_pin(struct efs *fs, uint32_t expert)
@@ -237,7 +237,7 @@ bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased)
     return fs->full->leased_count > leased || fs->full->filling_count + fs->full->copied_count > 0;
 }
 
-void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh)
+void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_request_item *waiter, bool fresh)
 {
     struct efs_full *f = &fs->full->at[expert];
     assert(f->state == EFS_FULL_NONE && !f->memfile && !f->waiters);
@@ -248,19 +248,19 @@ void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *wait
     efs_account_charge(&fs->account, EFS_ACCOUNT_UNTOUCHED, fresh ? efs_memfile_bytes(fs, expert) : 0);
 }
 
-struct efs_full_waiter *efs_full_join(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter)
+struct efs_request_item *efs_full_join(struct efs *fs, uint32_t expert, struct efs_request_item *waiter)
 {
     struct efs_full *f = &fs->full->at[expert];
-    struct efs_full_waiter *before = f->waiters;
+    struct efs_request_item *before = f->waiters;
     assert(f->state == EFS_FULL_FILLING);
     f->waiters = waiter;
     return before;
 }
 
-struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
+struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh)
 {
     struct efs_full *f = &fs->full->at[expert];
-    struct efs_full_waiter *waiters = f->waiters;
+    struct efs_request_item *waiters = f->waiters;
     assert(f->state == EFS_FULL_FILLING && f->leases == 0 && f->readers == 0 && !f->memfile);
     assert(fs->full->filling_count > 0);
     efs_account_release(&fs->account, EFS_ACCOUNT_FULL_PINNED, efs_memfile_bytes(fs, expert));

@@ -10,7 +10,7 @@
 #include "lru.h"
 #include "memfile.h"
 
-struct efs_full_waiter;
+struct efs_request_item;
 
 /* An expert in the full pool. */
 enum efs_full_state { EFS_FULL_NONE, EFS_FULL_FILLING, EFS_FULL_READY };
@@ -19,7 +19,7 @@ struct efs_full {
     bool protected;           /* kept full by the cache state: in the protected list, else in the evictable one */
     uint32_t leases, readers; /* readers: copying from it now */
     struct efs_memfile *memfile;
-    struct efs_full_waiter *waiters;
+    struct efs_request_item *waiters;
     struct efs_link link; /* READY experts in order of last use, in the protected or evictable list */
 };
 
@@ -64,9 +64,9 @@ bool efs_full_in_use_beyond(const struct efs *fs, uint32_t leased); /* beyond `l
 /* Fills: a NONE expert is being filled for this waiter; fresh: in memory without pages. Join: adds a waiter to a
  * FILLING expert and returns the previous newest one. Filled: the expert is READY in this memory file, or NONE (NULL);
  * returns the waiters, newest first. */
-void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter, bool fresh);
-struct efs_full_waiter *efs_full_join(struct efs *fs, uint32_t expert, struct efs_full_waiter *waiter);
-struct efs_full_waiter *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh);
+void efs_full_fill(struct efs *fs, uint32_t expert, struct efs_request_item *waiter, bool fresh);
+struct efs_request_item *efs_full_join(struct efs *fs, uint32_t expert, struct efs_request_item *waiter);
+struct efs_request_item *efs_full_filled(struct efs *fs, uint32_t expert, struct efs_memfile *memfile, bool fresh);
 void efs_full_stats(const struct efs *fs, struct efs_stats *stats);
 /* Without lock: allocates a memory file, which is not counted yet; frees these; makes the memory file of a leased
  * expert EXPORTED or a WINDOW. */

@@ -164,6 +164,17 @@ static bool export_receive_answer(struct efs_mount *m, const struct efs_export_a
     return true;
 }
 
+/* Marks an expert whose request does not fit into the mount's memory, unless it was received or dropped meanwhile. */
+static bool export_receive_oversize(struct efs_mount *m, const struct efs_export_answer *packet)
+{
+    struct efs_expert_file *file = packet->tag < m->export->room ? m->export->files[packet->tag] : NULL;
+    if (file && file->state == EFS_FILE_OPENING) {
+        file->oversize = true;
+        efs_mount_wake_waiters(m);
+    }
+    return packet->tag < m->export->room;
+}
+
 /* Handles a packet of the list of protected experts. false: malformed or not requested. */
 static bool export_receive_list(struct efs_mount *m, const struct efs_export_kept *packet)
 {
@@ -180,7 +191,6 @@ union incoming {
     struct efs_export_answer answer;
     struct efs_export_kept kept;
     struct efs_export_coded coded;
-    struct efs_export_wait wait;
 };
 
 /* Handles a packet of this size and its descriptor (< 0: none). false: malformed. */
@@ -196,12 +206,8 @@ static bool export_receive_packet(struct efs_mount *m, const union incoming *pac
     if (head->kind == EFS_EXPORT_CODED)
         return head->count <= EFS_EXPORT_PART_BYTES && bytes == offsetof(struct efs_export_coded, part) + head->count &&
                efs_export_receive_coded(m, &packet->coded);
-    if (head->kind == EFS_EXPORT_STUCK) {
-        if (head->count != 0 || bytes != offsetof(struct efs_export_wait, tag))
-            return false;
-        efs_mount_set_deadlocked(m, packet->wait.number);
-        return true;
-    }
+    if (head->kind == EFS_EXPORT_OVERSIZE)
+        return bytes == sizeof(packet->answer) && export_receive_oversize(m, &packet->answer);
     return head->kind == EFS_EXPORT_KEPT && head->count <= EFS_EXPORT_LISTED &&
            bytes == offsetof(struct efs_export_kept, expert) + head->count * sizeof(packet->kept.expert[0]) &&
            memchr(packet->kept.stack, '\0', sizeof(packet->kept.stack)) && export_receive_list(m, &packet->kept);

@@ -6,13 +6,33 @@
 #include <errno.h>
 #include <stdlib.h>
 
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key, bool certain)
+static bool file_is_shared(const struct efs_expert_file *file)
+{
+    return file->state == EFS_FILE_READY || file->exported.tag == EFS_NO_TAG;
+}
+
+/* The first shared file with this key, from `file` on in its bucket. */
+static struct efs_expert_file *file_search(struct efs_expert_file *file, const struct efs_expert_key *key,
+                                           uint32_t hash)
+{
+    while (file && (file->hash != hash || !efs_expert_key_is(&file->key, key) || !file_is_shared(file)))
+        file = file->next_hashed;
+    return file;
+}
+
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key)
 {
     uint32_t hash = efs_expert_key_hash(key);
-    for (struct efs_expert_file *f = m->buckets[hash % EFS_MOUNT_BUCKETS]; f; f = f->next_hashed)
-        if (f->hash == hash && efs_expert_key_is(&f->key, key) && !(certain && f->any && f->state != EFS_FILE_READY))
-            return f;
-    return NULL;
+    return file_search(m->buckets[hash % EFS_MOUNT_BUCKETS], key, hash);
+}
+
+/* Another loaded file of the same expert; NULL: none. */
+static struct efs_expert_file *file_twin(struct efs_mount *m, const struct efs_expert_file *file)
+{
+    struct efs_expert_file *twin = m->buckets[file->hash % EFS_MOUNT_BUCKETS];
+    while ((twin = file_search(twin, &file->key, file->hash)) && (twin == file || twin->state != EFS_FILE_READY))
+        twin = twin->next_hashed;
+    return twin;
 }
 
 static void file_unhash(struct efs_mount *m, struct efs_expert_file *file)
@@ -207,7 +227,7 @@ static void file_idle(struct efs_mount *m, struct efs_expert_file *file)
             efs_mount_wake_maintenance(m); /* it may request the list of protected experts */
         m->became_idle = true;
         file_add_idle(m, file);
-        if (!efs_protected_set_has(m, file->hash)) {
+        if (file_twin(m, file) || !efs_protected_set_has(m, file->hash)) {
             file_evict(m, file);
             efs_mount_wake_maintenance(m);
         }
@@ -237,20 +257,16 @@ void efs_mount_wake_waiters(struct efs_mount *m)
         efs_export_kick(m->export);
 }
 
-void efs_mount_set_deadlocked(struct efs_mount *m, uint32_t number)
-{
-    for (struct efs_mount_waiter *w = m->waiters; w; w = w->next)
-        if (w->number == number) {
-            w->deadlocked = true;
-            efs_mount_wake_waiters(m);
-        }
-}
-
 void efs_file_opened(struct efs_mount *m, struct efs_expert_file *file)
 {
     file->state = file->error < 0 ? EFS_FILE_FAILED : EFS_FILE_READY;
     if (file->error < 0)
         file_unhash(m, file); /* the next request retries */
+    struct efs_expert_file *twin = file->error < 0 ? NULL : file_twin(m, file);
+    if (twin && twin->idle) {
+        file_evict(m, twin);
+        efs_mount_wake_maintenance(m);
+    }
     efs_mount_wake_waiters(m);
     if (file->refs == 0)
         file_idle(m, file);

@@ -37,12 +37,6 @@
 
 #define EFS_TRIM_DELAY_NS 100000000 /* longer waits evict idle files: the mount may need their memory */
 
-struct efs_mount_waiter { /* a thread in efs_mount_wait() */
-    struct efs_mount_waiter *next;
-    uint32_t number;
-    bool deadlocked; /* the mount has reported that this wait cannot end */
-};
-
 enum efs_expert_file_state { EFS_FILE_QUEUED, EFS_FILE_OPENING, EFS_FILE_READY, EFS_FILE_FAILED };
 
 struct efs_expert_file {
@@ -52,7 +46,8 @@ struct efs_expert_file {
     uint32_t hash, refs;                   /* refs: number of items of requests */
     enum efs_expert_file_state state;
     bool idle, hashed;
-    bool any; /* requested in EFS_FORM_ANY; assumed coded until it is received */
+    bool any;      /* requested in EFS_FORM_ANY; assumed coded until it is received */
+    bool oversize; /* the experts of its request do not fit into the mount's memory at once */
     errint_t error;
     struct efs_mapped_file mapped;
     struct efs_exported_expert exported; /* set if received over the socket, instead of opened */
@@ -88,8 +83,6 @@ struct efs_mount {
     uint32_t queued, idle_open_workers, open_worker_count, waiting; /* waiting: threads that wait for `arrived` */
     uint32_t open_files, closing;      /* files with a descriptor; threads that close files */
     struct efs_mount_request *watched; /* requests with an event for poll(2) */
-    struct efs_mount_waiter *waiters;  /* threads in efs_mount_wait() */
-    uint32_t waiter_number;            /* number of the last waiter */
     bool maintenance_sleeps, stop;
     pthread_t open_workers[EFS_MOUNT_OPEN_WORKERS], maintenance;
     bool maintenance_started;
@@ -126,8 +119,9 @@ bool efs_mount_notify_later(struct efs_mount *m, const char *line, size_t bytes)
 void efs_mount_notify(struct efs_mount *m, const char *line, size_t bytes);
 
 /* ---- files.c: with lock held ---- */
-/* The file of an expert that has not failed; NULL: none. certain: only if its form is known. */
-struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key, bool certain);
+/* A file of the expert that is loaded, or is being opened; NULL: none. One that the mount is to send belongs to its
+ * request alone until it is received: a request that waits for memory holds none. */
+struct efs_expert_file *efs_file_find(struct efs_mount *m, const struct efs_expert_key *key);
 /* Adds a file that the caller has allocated; it must then be queued or requested. */
 void efs_file_add(struct efs_mount *m, struct efs_expert_file *file, const struct efs_expert_key *key);
 /* Changes the expected form from coded to full. */
@@ -141,8 +135,6 @@ void efs_file_fall_back(struct efs_mount *m, struct efs_expert_file *file, errin
 void efs_files_free(struct efs_expert_file *queue);
 /* Wakes all waiters after a file has arrived or failed. */
 void efs_mount_wake_waiters(struct efs_mount *m);
-/* Marks the waiter with this number, if it still waits, as deadlocked. */
-void efs_mount_set_deadlocked(struct efs_mount *m, uint32_t number);
 void efs_file_ref(struct efs_mount *m, struct efs_expert_file *file);
 void efs_file_unref(struct efs_mount *m, struct efs_expert_file *file);
 /* Completes the open of a file, which succeeded or failed. Frees it if it failed and has no users. */

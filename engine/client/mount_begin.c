@@ -33,8 +33,8 @@ static struct efs_expert_file *mount_find(struct efs_mount *m, const struct efs_
 {
     struct efs_expert_key coded = *full;
     coded.coded = true;
-    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full, false) : NULL;
-    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded, form == EFS_FORM_CODED) : NULL;
+    struct efs_expert_file *a = form != EFS_FORM_CODED ? efs_file_find(m, full) : NULL;
+    struct efs_expert_file *b = form != EFS_FORM_FULL ? efs_file_find(m, &coded) : NULL;
     return a && (!b || a->state == EFS_FILE_READY) ? a : b;
 }
 
@@ -80,30 +80,18 @@ static size_t request_print(const char *stack, uint32_t layer, const struct efs_
     return used;
 }
 
-/* Lock held. Sets the item's file and adds the item to its users. true: it is a new one, from the list *spare, which
- * the caller must queue or request. */
-static bool item_attach_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
-                             enum efs_form form, struct efs_expert_file **spare)
+/* Lock held. Takes a new file for the item from the list *spare; the caller queues or requests it. */
+static void item_new_file(struct efs_mount *m, struct efs_mount_item *item, struct efs_expert_key key,
+                          enum efs_form form, struct efs_expert_file **spare)
 {
-    struct efs_expert_file *file = mount_find(m, &key, form);
-    bool fresh = !file;
-    if (fresh) {
-        file = *spare;
-        *spare = file->next_queued;
-        file->next_queued = NULL;
-        key.coded = form != EFS_FORM_FULL;
-        efs_file_add(m, file, &key);
-        file->any = form == EFS_FORM_ANY;
-    }
+    struct efs_expert_file *file = *spare;
+    *spare = file->next_queued;
+    file->next_queued = NULL;
+    key.coded = form != EFS_FORM_FULL;
+    efs_file_add(m, file, &key);
+    file->any = form == EFS_FORM_ANY;
     efs_file_ref(m, file);
     item->file = file;
-    return fresh;
-}
-
-/* Lock held. Whether a request of `count` experts fits into one packet, and the socket works. */
-static bool mount_can_request(const struct efs_mount *m, uint32_t count)
-{
-    return efs_export_works(m->export) && count <= EFS_EXPORT_ITEMS;
 }
 
 /* Starts a request whose experts are all loaded: needs no system call, the mount is notified later. false: not all are
@@ -119,7 +107,7 @@ static bool request_begin_mapped(struct efs_mount *m, const char *stack, uint32_
         request->items[i].file = mount_find(m, &key, form);
         all = request->items[i].file && request->items[i].file->state == EFS_FILE_READY;
     }
-    if (all && mount_can_request(m, request->count))
+    if (all && efs_export_works(m->export) && request->count <= EFS_EXPORT_ITEMS)
         all = efs_export_notify(m->export, stack, layer, needs, request->count, form);
     else if (all)
         all = efs_mount_notify_later(m, text, request_print(stack, layer, needs, request->count, text));
@@ -144,20 +132,25 @@ static void request_begin_opening(struct efs_mount *m, const char *stack, uint32
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < request->count; i++) {
         const struct efs_expert_key key = efs_expert_key(stack, layer, needs[i].expert);
-        if (item_attach_file(m, &request->items[i], key, EFS_FORM_FULL, spare))
+        struct efs_expert_file *file = mount_find(m, &key, EFS_FORM_FULL);
+        if (file) {
+            efs_file_ref(m, file);
+            request->items[i].file = file;
+        } else {
+            item_new_file(m, &request->items[i], key, EFS_FORM_FULL, spare);
             efs_file_queue(m, request->items[i].file);
+        }
     }
     efs_mount_wake_open_workers(m);
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Lock held. Sets the item's file and returns the tag for the packet. EFS_EXPORT_NOTIFY: the mount need not send the
- * expert, only count its use. */
+/* Lock held. Sets the item's file and returns the tag for the packet. EFS_EXPORT_NOTIFY: there is no tag, and the file
+ * is opened instead. */
 static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, const struct efs_expert_key *key,
                              enum efs_form form, struct efs_expert_file **spare)
 {
-    if (!item_attach_file(m, item, *key, form, spare))
-        return EFS_EXPORT_NOTIFY;
+    item_new_file(m, item, *key, form, spare);
     struct efs_expert_file *file = item->file;
     if (efs_export_works(m->export) && efs_export_alloc_tag(m->export, file)) {
         bool known = !file->key.coded || efs_layout_cache_find(m, &file->key, file->hash);
@@ -168,18 +161,19 @@ static uint32_t item_request(struct efs_mount *m, struct efs_mount_item *item, c
     return EFS_EXPORT_NOTIFY;
 }
 
-/* Starts a request whose experts the mount sends over its socket. */
+/* Starts a request whose experts the mount sends over its socket. It asks for all of them, also for those that other
+ * requests of this process hold: the mount then gives memory to all or to none. */
 static void request_begin_exports(struct efs_mount *m, const char *stack, uint32_t layer, const struct efs_need *needs,
                                   enum efs_form form, struct efs_mount_request *request, struct efs_expert_file **spare)
 {
     struct efs_export_ask ask = efs_export_packet(EFS_EXPORT_ASK);
     ask.layer = layer;
-    ask.form = form;
     strcpy(ask.stack, stack); /* is_stack() has checked its length */
     pthread_mutex_lock(&m->send_lock);
     for (uint32_t at = 0; at < request->count; at += ask.head.count) {
         uint32_t left = request->count - at;
         ask.head.count = left < EFS_EXPORT_ITEMS ? left : EFS_EXPORT_ITEMS;
+        ask.form = (uint32_t)form | (left > EFS_EXPORT_ITEMS ? EFS_EXPORT_MORE : 0);
         pthread_mutex_lock(&m->lock);
         for (uint32_t i = 0; i < ask.head.count; i++) {
             const struct efs_expert_key key = efs_expert_key(stack, layer, needs[at + i].expert);
@@ -215,7 +209,7 @@ static errint_t request_begin(struct efs_mount *m, const char *stack, uint32_t l
         return rc;
     }
     pthread_mutex_lock(&m->lock);
-    bool ask = form != EFS_FORM_FULL || mount_can_request(m, request->count);
+    bool ask = form != EFS_FORM_FULL || efs_export_works(m->export);
     pthread_mutex_unlock(&m->lock);
     if (ask)
         request_begin_exports(m, stack, layer, needs, form, request, &spare);

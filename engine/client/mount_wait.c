@@ -5,12 +5,10 @@
 #include "clock.h"
 
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <time.h>
 
-#define DEADLOCK_CHECK_NS (2 * EFS_TRIM_DELAY_NS) /* interval of waiter_check_deadlock() */
-_Static_assert(EFS_MOUNT_EXPERTS <= EFS_EXPORT_ROUTED, "a wait names all of a request");
+_Static_assert(EFS_MOUNT_EXPERTS <= EFS_EXPORT_ROUTED, "a request fits into its packets");
 
 static bool time_before(struct timespec a, struct timespec b)
 {
@@ -67,57 +65,31 @@ int efs_mount_wait_any(struct efs_mount_request *request, int timeout_ms, uint32
     return rc;
 }
 
-static void waiter_end(struct efs_mount *m, struct efs_mount_waiter *waiter)
+/* Lock held. Whether items of the request are in flight. *oversize: and not all of them fit into memory at once. */
+static bool request_is_pending(const struct efs_mount_request *request, bool *oversize)
 {
-    struct efs_mount_waiter **p = &m->waiters;
-    while (*p != waiter)
-        p = &(*p)->next;
-    *p = waiter->next;
-}
-
-/* Without lock. Sends the tags of a request, so that the mount checks whether it can complete. The mount answers only
- * if it cannot. */
-static void waiter_check_deadlock(const struct efs_mount_waiter *waiter, struct efs_mount_request *request)
-{
-    struct efs_mount *m = request->mount;
-    struct efs_export_wait packet = {.head = {.version = EFS_EXPORT_VERSION, .kind = EFS_EXPORT_WAIT},
-                                     .number = waiter->number};
-    pthread_mutex_lock(&m->send_lock); /* requests and drops keep their order */
-    pthread_mutex_lock(&m->lock);
-    for (uint32_t i = 0; i < request->count && efs_export_works(m->export); i++) {
-        const struct efs_expert_file *file = request->items[i].file;
-        if (file && file->exported.tag != EFS_NO_TAG)
-            packet.tag[packet.head.count++] = file->exported.tag;
-    }
-    pthread_mutex_unlock(&m->lock);
-    packet.head.bytes = (uint32_t)(offsetof(struct efs_export_wait, tag) + packet.head.count * sizeof(packet.tag[0]));
-    if (packet.head.count)
-        efs_export_send_all(m, &packet.head);
-    pthread_mutex_unlock(&m->send_lock);
+    bool pending = false, reported = request->oversize;
+    for (uint32_t i = 0; i < request->count; i++)
+        if (efs_mount_item_is_pending(&request->items[i])) {
+            pending = true;
+            reported |= request->items[i].file->oversize;
+        }
+    *oversize = pending && reported;
+    return pending;
 }
 
 errint_t efs_mount_wait(struct efs_mount_request *request)
 {
     struct efs_mount *m = request->mount;
     errint_t rc = 0;
+    bool oversize;
     pthread_mutex_lock(&m->lock);
-    struct efs_mount_waiter waiter = {.next = m->waiters, .number = ++m->waiter_number};
-    struct timespec until = efs_from_now(DEADLOCK_CHECK_NS);
-    m->waiters = &waiter;
-    for (uint32_t i = 0; i < request->count; i++)
-        while (efs_mount_item_is_pending(&request->items[i]) && !waiter.deadlocked) {
-            if (mount_wait_more(m, &until) != -ETIMEDOUT)
-                continue;
-            pthread_mutex_unlock(&m->lock);
-            waiter_check_deadlock(&waiter, request);
-            until = efs_from_now(DEADLOCK_CHECK_NS);
-            pthread_mutex_lock(&m->lock);
-        }
-    waiter_end(m, &waiter);
+    while (request_is_pending(request, &oversize) && !oversize)
+        mount_wait_more(m, NULL);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].file ? request->items[i].file->error : 0;
     pthread_mutex_unlock(&m->lock);
-    return waiter.deadlocked ? -EDEADLK : rc;
+    return oversize ? -EDEADLK : rc;
 }
 
 errint_t efs_mount_tensors(struct efs_mount_request *request, uint32_t index, const struct efs_tensor **tensors,
@@ -151,6 +123,7 @@ void efs_mount_drop(struct efs_mount_request *request, uint32_t index)
     if (index >= request->count)
         return;
     pthread_mutex_lock(&m->lock);
+    request->oversize |= efs_mount_item_is_pending(&request->items[index]) && request->items[index].file->oversize;
     item_drop(m, &request->items[index]);
     efs_mount_wake_waiters(m); /* the last item of a waiter may have been dropped */
     pthread_mutex_unlock(&m->lock);

@@ -6,8 +6,6 @@
 
 #include <assert.h>
 
-#define QUEUED_RETRIES (1u << EFS_RETRY_LEASES | 1u << EFS_RETRY_CODED)
-
 void efs_deferred_init(struct efs_deferred *d)
 {
     *d = (struct efs_deferred){0};
@@ -15,8 +13,7 @@ void efs_deferred_init(struct efs_deferred *d)
     for (unsigned order = 0; order < EFS_JOB_ORDERS; order++)
         EFS_QUEUE_INIT(&d->jobs[order]);
     EFS_QUEUE_INIT(&d->memfiles);
-    EFS_QUEUE_INIT(&d->fills);
-    EFS_QUEUE_INIT(&d->fetches);
+    EFS_QUEUE_INIT(&d->starts);
     EFS_QUEUE_INIT(&d->answers);
 }
 
@@ -43,14 +40,14 @@ void efs_defer_job(struct efs *fs, struct efs_job *job, enum efs_job_order order
 }
 
 /*
- * Lock held: runs the requested retries until none is left. One thread at a time starts what the queues admit: a load
+ * Lock held: runs the requested retries until none is left. One thread at a time starts what the queue admits: a load
  * may complete at once and admit the next one, and the recursion would be as deep as the queue is long.
  */
 static void deferred_run_retries(struct efs *fs)
 {
     for (;;) {
         struct efs_deferred *d = &fs->deferred;
-        unsigned now = d->retries & ~(fs->queues_start || d->from_queues ? QUEUED_RETRIES : 0);
+        unsigned now = d->retries & ~(fs->queue_starts || d->admitted ? 1u << EFS_RETRY_ADMIT : 0);
         if (now == 0)
             return;
         d->retries &= ~now;
@@ -87,10 +84,10 @@ static void deferred_run(struct efs *fs, const struct efs_deferred *d)
     if (d->memfiles.head) /* before new ones are allocated */
         fs->hooks->free_memfiles(fs, d->memfiles.head);
     deferred_submit(fs, d);
-    if (d->fills.head || d->fetches.head)
-        fs->hooks->start_loads(fs, d->fills.head, d->fetches.head);
+    if (d->starts.head)
+        fs->hooks->start_loads(fs, d->starts.head);
     if (d->answers.head)
-        fs->hooks->complete_leases(fs, d->answers.head);
+        fs->hooks->complete_items(fs, d->answers.head);
 }
 
 void efs_lock(struct efs *fs)
@@ -118,9 +115,9 @@ static bool deferred_unlock(struct efs *fs)
     const struct efs_deferred d = fs->deferred;
     efs_deferred_init(&fs->deferred);
     fs->deferred.retries =
-        d.retries; /* only queued ones are left: another thread starts the queues, or this one below */
-    bool relock = d.from_queues || d.memfiles.head;
-    fs->queues_start |= d.from_queues;
+        d.retries; /* only ADMIT is left: another thread starts what the queue has admitted, or this one below */
+    bool relock = d.admitted || d.memfiles.head;
+    fs->queue_starts |= d.admitted;
     if (relock)
         efs_in_flight_begin(fs); /* all other operations may end before the lock is taken again */
     deferred_release_lock(fs);
@@ -128,13 +125,13 @@ static bool deferred_unlock(struct efs *fs)
     if (!relock)
         return false;
     pthread_mutex_lock(&fs->lock);
-    if (d.from_queues)
-        fs->queues_start = false;
+    if (d.admitted)
+        fs->queue_starts = false;
     if (d.memfiles.head) {
         efs_account_return(&fs->account, EFS_ACCOUNT_RETURNING, d.memfile_bytes);
         efs_retry(fs, EFS_RETRY_BUDGET);
         efs_retry(fs, EFS_RETRY_EXTENTS);
-        efs_retry(fs, EFS_RETRY_LEASES);
+        efs_retry(fs, EFS_RETRY_ADMIT);
     }
     efs_in_flight_end_locked(fs);
     return true;
@@ -163,7 +160,7 @@ static void deferred_blocking_run(struct efs_job *job, struct efs_codec_scratch 
 static struct efs_deferred deferred_take_nonblocking(struct efs *fs)
 {
     struct efs_deferred *left = &fs->deferred;
-    bool blocking = left->memfiles.head || left->fills.head || left->fetches.head || left->answers.head;
+    bool blocking = left->memfiles.head || left->starts.head || left->answers.head;
     if (blocking && !fs->blocking_pushed) {
         fs->blocking_pushed = true;
         fs->blocking_job.run = deferred_blocking_run;

@@ -4,8 +4,8 @@
  * lock. Functions that hold the lock queue deferred work here; efs_unlock() runs it in a fixed order, so that the code
  * that changes state need not know what depends on it:
  *
- *     with the lock      retries of all waiters that a change may affect (EFS_AGAIN_...), until no retry is pending
- *     without the lock   free memory, submit reads, push jobs, start loads of full experts and fetches, answer leases
+ *     with the lock      retries of all waiters that a change may affect (EFS_RETRY_...), until no retry is pending
+ *     without the lock   free memory, submit reads, push jobs, start loads of requests, answer them
  *
  * A critical section allocates no memory: a job on a worker does, and the waiter is retried at its end (efs.growing).
  *
@@ -21,10 +21,9 @@
 
 struct efs;
 struct efs_io;
-struct efs_fetch;
-struct efs_full_waiter;
 struct efs_job;
 struct efs_memfile;
+struct efs_request_item;
 
 /* A FIFO list, linked by the elements' `next`. */
 #define EFS_QUEUE(type)                                                                                                \
@@ -38,13 +37,12 @@ struct efs_memfile;
 /* Retries, in the order in which they run. */
 enum efs_retry {
     EFS_RETRY_BUDGET,   /* evict memory above the budget; wake threads that wait for the end of that */
+    EFS_RETRY_ADMIT,    /* requests that wait for memory */
     EFS_RETRY_EXTENTS,  /* extents that wait for memory */
     EFS_RETRY_MOVE,     /* move or drop unused extents in retiring segments */
     EFS_RETRY_SEGMENTS, /* release retiring segments that are empty */
     EFS_RETRY_PREFAULT, /* a load was started: the pool may soon need more segments */
     EFS_RETRY_IDLE,     /* the disk may be idle: read predicted experts, fill empty memory */
-    EFS_RETRY_LEASES,   /* leases that wait for room */
-    EFS_RETRY_CODED,    /* coded experts that wait for room */
     EFS_RETRY_PLAN,     /* an input of the plan has changed */
     EFS_RETRY_COUNT
 };
@@ -56,17 +54,16 @@ struct efs_deferred {
     unsigned retries; /* bits by enum efs_retry */
     EFS_QUEUE(struct efs_io) reads;
     EFS_QUEUE(struct efs_job) jobs[EFS_JOB_ORDERS];
-    EFS_QUEUE(struct efs_memfile) memfiles;  /* to be freed */
-    uint64_t memfile_bytes;                  /* bytes of these memory files */
-    EFS_QUEUE(struct efs_full_waiter) fills; /* leases whose expert is to be loaded: started as one batch with ... */
-    EFS_QUEUE(struct efs_fetch) fetches;     /* ... these */
-    EFS_QUEUE(struct efs_full_waiter) answers;
-    bool disk_changes; /* priorities of reads have changed, or reads were cancelled */
-    bool from_queues;  /* some of fills and fetches come from the queues for room */
+    EFS_QUEUE(struct efs_memfile) memfiles;     /* to be freed */
+    uint64_t memfile_bytes;                     /* bytes of these memory files */
+    EFS_QUEUE(struct efs_request_item) starts;  /* admitted, to be loaded */
+    EFS_QUEUE(struct efs_request_item) answers; /* loaded or failed */
+    bool disk_changes;                          /* priorities of reads have changed, or reads were cancelled */
+    bool admitted;                              /* some of starts come from the admission queue */
 };
 
 /* Calls from rooms to rooms above them, set once by serve.c. With efs.lock held, except free_memfiles, start_loads and
- * complete_leases. */
+ * complete_items. */
 struct efs_hooks {
     void (*retry[EFS_RETRY_COUNT])(struct efs *fs);
     /* efs_budget_add_segment(), efs_budget_has_segment() */
@@ -83,8 +80,8 @@ struct efs_hooks {
     void (*prefetch_request)(struct efs *fs, uint32_t layer, const uint32_t *ids, const uint32_t *tokens,
                              uint32_t count, bool named);
     void (*free_memfiles)(struct efs *fs, struct efs_memfile *memfiles);
-    void (*start_loads)(struct efs *fs, struct efs_full_waiter *fills, struct efs_fetch *fetches);
-    void (*complete_leases)(struct efs *fs, struct efs_full_waiter *answers);
+    void (*start_loads)(struct efs *fs, struct efs_request_item *starts);
+    void (*complete_items)(struct efs *fs, struct efs_request_item *answers);
 };
 
 void efs_lock(struct efs *fs);

@@ -46,17 +46,18 @@ struct efs {
     const struct efs_hooks *hooks;
     struct efs_job blocking_job; /* deferred work of the I/O thread's critical sections that may block */
     bool blocking_pushed;        /* blocking_job is queued */
-    bool queues_start;           /* a thread starts loads from the queues for room */
+    bool queue_starts;           /* a thread starts what the admission queue has admitted */
     bool growing;                /* a job prepares segments or reads the memory that is left; waiters for memory are
                                     retried at its end */
     pthread_cond_t drained;      /* signalled when in_flight reaches 0 while closing */
     _Atomic unsigned in_flight;  /* loads, reads and leases in flight, and 1 until the store is closed */
     bool closing;
-    bool budget_auto;                       /* budget=auto */
-    uint32_t leases_waiting, coded_waiting; /* waiters for room */
-    uint32_t coded_pinned;                  /* coded experts that clients hold or that are being loaded for it */
-    uint32_t coded_retrying;                /* of these, retries after -ENOMEM: readers bypass the chunk pool */
-    struct efs_arena arena;                 /* memory of the chunk pool */
+    bool budget_auto;       /* budget=auto */
+    uint32_t items_waiting; /* experts of requests that wait for memory */
+    /* The first of these requests waits for memory that loads and decodes in flight use: no load starts before it. */
+    bool admission_starved;
+    uint32_t coded_pinned;  /* coded experts that clients hold or that are being loaded for it */
+    struct efs_arena arena; /* memory of the chunk pool */
     struct efs_account account;
 
     struct efs_extents *extents;

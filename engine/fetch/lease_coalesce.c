@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lease_coalesce.c - leases for opens of experts' files. An expert that is full or being filled is leased at once;
+ * lease_coalesce.c - leases for opens of experts' files. An expert that is full is leased at once;
  * opens of other experts that arrive at about the same time are collected, and those of a layer become one request: a
  * reader that opens a layer's experts one by one is served as if it had requested them at once (ZipMoE 3.3).
  */
-#include "lease.h"
-#include "container.h"
-#include "request_internal.h"
+#include "fetch.h"
 
 #include "cache.h"
+#include "container.h"
+#include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 #define COALESCE_MAX 64u /* opens that are one request */
+
+struct efs_open {
+    struct efs_open *next;
+    uint32_t expert;
+    efs_leased_fn *done;
+    void *arg;
+};
 
 /* Counts and reports an open whose lease could not be requested. */
 static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t error)
@@ -26,7 +33,7 @@ static void open_failed(struct efs *fs, efs_leased_fn *done, void *arg, errint_t
 /* efs_arrived_fn: detaches the lease from the request, and reports it to the open, which then holds it. */
 static void open_arrived(void *arg, errint_t error, struct efs_request *request, uint32_t index)
 {
-    struct efs_full_waiter *w = arg;
+    struct efs_open *w = arg;
     struct efs_lease *lease = request ? request->items[index].lease : NULL;
     if (request)
         efs_request_detach(request, index);
@@ -35,11 +42,10 @@ static void open_arrived(void *arg, errint_t error, struct efs_request *request,
 }
 
 /* Removes opens of the first one's layer from the list: at most COALESCE_MAX, one per expert. Returns their number. */
-static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_full_waiter **list, struct efs_need *needs,
-                                   void **taken)
+static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_open **list, struct efs_need *needs, void **taken)
 {
     uint32_t count = 0, layer = efs_cache_layer_of(fs, (*list)->expert);
-    for (struct efs_full_waiter **p = list, *w; (w = *p) && count < COALESCE_MAX;) {
+    for (struct efs_open **p = list, *w; (w = *p) && count < COALESCE_MAX;) {
         bool take = efs_cache_layer_of(fs, w->expert) == layer;
         for (uint32_t i = 0; i < count && take; i++)
             take = needs[i].expert != w->expert;
@@ -54,7 +60,7 @@ static uint32_t coalesce_pop_layer(const struct efs *fs, struct efs_full_waiter 
     return count;
 }
 
-static void coalesce_submit(struct efs *fs, struct efs_full_waiter **list)
+static void coalesce_submit(struct efs *fs, struct efs_open **list)
 {
     struct efs_need needs[COALESCE_MAX];
     void *taken[COALESCE_MAX];
@@ -63,7 +69,7 @@ static void coalesce_submit(struct efs *fs, struct efs_full_waiter **list)
     uint32_t count = coalesce_pop_layer(fs, list, needs, taken);
     errint_t rc = efs_request_submit(fs, needs, count, &how, &none, NULL);
     for (uint32_t i = 0; rc < 0 && i < count; i++) {
-        struct efs_full_waiter *w = taken[i];
+        struct efs_open *w = taken[i];
         open_failed(fs, w->done, w->arg, rc);
         free(w);
     }
@@ -73,9 +79,9 @@ static void coalesce_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 {
     struct efs_leases *leases = EFS_CONTAINER(job, struct efs_leases, coalesce_job);
     struct efs *fs = leases->fs;
-    struct efs_full_waiter *list = NULL, *next;
+    struct efs_open *list = NULL, *next;
     (void)scratch;
-    for (struct efs_full_waiter *w = atomic_exchange(&leases->open_list, NULL); w; w = next) {
+    for (struct efs_open *w = atomic_exchange(&leases->open_list, NULL); w; w = next) {
         next = w->next;
         w->next = list; /* restores the order of arrival */
         list = w;
@@ -86,10 +92,10 @@ static void coalesce_run(struct efs_job *job, struct efs_codec_scratch *scratch)
 }
 
 /* Lock held: adds the open to open_list. If the list was empty, defers the job that submits it. */
-static void open_enqueue(struct efs *fs, struct efs_full_waiter *w)
+static void open_enqueue(struct efs *fs, struct efs_open *w)
 {
     struct efs_leases *leases = fs->leases;
-    struct efs_full_waiter *before = atomic_load(&leases->open_list);
+    struct efs_open *before = atomic_load(&leases->open_list);
     do
         w->next = before;
     while (!atomic_compare_exchange_weak(&leases->open_list, &before, w));
@@ -100,12 +106,19 @@ static void open_enqueue(struct efs *fs, struct efs_full_waiter *w)
     efs_defer_job(fs, &leases->coalesce_job, EFS_JOB_FIRST);
 }
 
-/* Lock held: whether the expert is FILLING, or READY and need not be evicted before it is exported. */
-static bool open_can_join(const struct efs *fs, uint32_t expert)
+/* Leases an expert that is full in a memory file that can be exported. false: there is none. */
+static bool open_lease_ready(struct efs *fs, uint32_t expert)
 {
     const struct efs_full *f = efs_full_of(fs, expert);
-    return f->state == EFS_FULL_FILLING ||
-           (f->state == EFS_FULL_READY && !efs_full_is_unusable(f, EFS_MEMFILE_EXPORTED));
+    if (f->state != EFS_FULL_READY || efs_full_is_unusable(f, EFS_MEMFILE_EXPORTED))
+        return false;
+    efs_count(&fs->stats, leases, 1);
+    efs_count(&fs->stats, leases_f, 1);
+    fs->leases->last_use = EFS_MEMFILE_EXPORTED;
+    efs_cache_touched(fs, expert);
+    efs_cache_request(fs, &expert, NULL, 1, EFS_USE_OPENED);
+    efs_lease_get(fs, expert);
+    return true;
 }
 
 void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
@@ -114,21 +127,22 @@ void efs_lease(struct efs *fs, uint32_t file, efs_leased_fn *done, void *arg)
     errint_t rc = efs_is_this_process(fs) ? efs_view_info(&fs->view, file, &info) : -ECHILD;
     if (rc == 0 && (info.kind != EFS_FILE_EXPERT || !fs->options.full_pool))
         rc = -EINVAL;
-    struct efs_full_waiter *w = rc == 0 ? efs_lease_waiter(info.expert.number, done, arg) : NULL;
-    if (!w) {
+    struct efs_open *open = rc == 0 ? efs_sys_calloc(1, sizeof(*open)) : NULL;
+    if (!open) {
         open_failed(fs, done, arg, rc ? rc : -ENOMEM);
         return;
     }
-    w->use = EFS_MEMFILE_EXPORTED;
+    *open = (struct efs_open){.expert = info.expert.number, .done = done, .arg = arg};
     efs_lock(fs);
-    if (open_can_join(fs, w->expert)) {
-        efs_count(&fs->stats, leases, 1);
-        fs->leases->last_use = w->use;
-        efs_cache_touched(fs, w->expert);
-        efs_cache_request(fs, &w->expert, NULL, 1, EFS_USE_OPENED);
-        efs_lease_request(fs, w);
-    } else {
-        open_enqueue(fs, w);
-    }
+    bool ready = !fs->closing && open_lease_ready(fs, open->expert);
+    if (ready)
+        efs_in_flight_begin(fs);
+    else
+        open_enqueue(fs, open);
     efs_unlock(fs);
+    if (!ready)
+        return;
+    done(arg, 0, &fs->leases->handles[open->expert]);
+    free(open);
+    efs_in_flight_end(fs);
 }

@@ -3,19 +3,14 @@
  * request.c - the life of a request after it was started (request_begin.c): experts are loaded, reported, waited for
  * and dropped.
  */
-#include "request_internal.h"
+#include "fetch.h"
 
 #include "cache.h"
 #include "clock.h"
-#include "lease.h"
-#include "sys.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
-
-#define RETRIES_MAX 8               /* retries of a coded expert after -ENOMEM */
-#define DEADLOCK_CHECK_NS 200000000 /* ns without a change, before a wait checks for a deadlock */
 
 /* ---- reported items ---- */
 
@@ -54,8 +49,10 @@ void efs_request_unref(struct efs_request *request)
     pthread_mutex_unlock(&request->lock);
     if (!last)
         return;
-    for (uint32_t i = 0; i < request->count; i++)
+    for (uint32_t i = 0; i < request->count; i++) {
+        efs_item_free_load(&request->items[i]);
         efs_item_free_tensors(&request->items[i]);
+    }
     efs_event_close(&request->event);
     pthread_cond_destroy(&request->changed);
     pthread_mutex_destroy(&request->lock);
@@ -73,19 +70,19 @@ void efs_preload_end(struct efs *fs, uint32_t expert, enum efs_form form)
     atomic_fetch_and(&fs->leases->preloading[expert], (uint8_t) ~(1u << form));
 }
 
-/* Releases the lease or the fetch of an item that was READY or has just completed. */
-static void item_release(struct efs *fs, struct efs_lease *lease, struct efs_fetch *fetch, uint64_t bytes)
+/* Releases an item that was READY or has just completed: its lease, or its references on extents. */
+static void item_release(struct efs_request_item *item, struct efs_lease *lease)
 {
-    if (lease)
+    struct efs *fs = item->request->fs;
+    if (lease) {
         efs_lease_release(lease);
-    if (!fetch)
         return;
+    }
     efs_lock(fs);
-    efs_fetch_unref(fetch);
-    efs_coded_unpin(fs, fetch->expert, bytes);
-    efs_cache_release(fs, fetch->expert);
+    efs_item_unpin(fs, item);
+    efs_cache_release(fs, item->expert);
     efs_unlock(fs);
-    free(fetch);
+    efs_item_free_load(item);
 }
 
 /* Reports an item of another process: READY, then held until efs_request_drop(), or FAILED. */
@@ -94,83 +91,58 @@ static void item_export(struct efs_request_item *item, errint_t error, struct ef
     struct efs_request *request = item->request;
     item->lease = lease;
     item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY;
-    if (error == 0) {
-        request->arrived(item->arg, 0, request, (uint32_t)(item - request->items));
-        return;
-    }
-    struct efs_fetch *fetch = item->fetch;
-    item->fetch = NULL;
-    item_release(request->fs, NULL, fetch, item->bytes);
-    request->arrived(item->arg, error, NULL, 0);
-    efs_request_unref(request);
+    request->arrived(item->arg, error, error < 0 ? NULL : request, (uint32_t)(item - request->items));
+    if (error < 0)
+        efs_request_unref(request);
 }
 
-/* Completes an item: READY, or FAILED with this error. */
+/* Completes an item: READY, or FAILED with this error; it then holds nothing. */
 static void item_done(struct efs_request_item *item, errint_t error, struct efs_lease *lease)
 {
     struct efs_request *request = item->request;
-    struct efs_fetch *fetch = NULL;
-    uint64_t bytes = item->bytes;
+    if (error < 0 || lease)
+        efs_item_free_load(item);
     if (request->arrived && !item->preload) {
         item_export(item, error, lease);
         return;
     }
     pthread_mutex_lock(&request->lock);
-    item->lease = lease;
+    bool wanted = !item->preload && !request->released && item->state == EFS_ITEM_LOADING;
+    item->lease = wanted ? lease : NULL;
     item->error = error;
-    bool wanted = error == 0 && !item->preload && !request->released && item->state == EFS_ITEM_LOADING;
-    if (!wanted) {
-        fetch = item->fetch;
-        item->fetch = NULL;
-        item->lease = NULL;
-    }
     if (item->state == EFS_ITEM_LOADING)
-        item->state = error < 0 ? EFS_ITEM_FAILED : EFS_ITEM_READY;
+        item->state = error < 0 ? EFS_ITEM_FAILED : wanted ? EFS_ITEM_READY : EFS_ITEM_DROPPED;
     pthread_cond_broadcast(&request->changed);
     request_update_event(request);
     pthread_mutex_unlock(&request->lock);
-    if (!wanted)
-        item_release(request->fs, lease, fetch, bytes);
+    if (error == 0 && !wanted)
+        item_release(item, lease);
     if (item->preload)
         efs_preload_end(request->fs, item->expert, item->form);
     efs_request_unref(request);
 }
 
-void efs_item_leased(void *arg, errint_t error, struct efs_lease *lease)
+void efs_items_answer(struct efs *fs, struct efs_request_item *answers)
 {
-    item_done(arg, error, lease);
-}
-
-/* Pinned chunks left no room for the expert: releases its extents and queues it again. */
-static bool item_retry(struct efs *fs, struct efs_request_item *item)
-{
-    bool again = item->fetch->error == -ENOMEM && item->retries < RETRIES_MAX;
-    if (!again && !item->retries)
-        return false;
-    efs_lock(fs);
-    fs->coded_retrying -= item->retries != 0;
-    if (again) {
-        item->retries++;
-        item->fetch->error = 0;
-        efs_fetch_unref(item->fetch);
-        efs_extents_evict_expert(fs, item->expert);
-        efs_coded_unpin(fs, item->expert, item->bytes);
-        efs_coded_requeue(fs, item);
+    for (struct efs_request_item *item = answers, *next; item; item = next) {
+        next = item->next;
+        bool full = item->form == EFS_FORM_FULL, failed = item->error < 0 && item->error != -ECANCELED;
+        efs_count(&fs->stats, lease_errors, full && failed);
+        efs_count(&fs->stats, coded_errors, !full && failed);
+        item_done(item, item->error, full && item->error == 0 ? &fs->leases->handles[item->expert] : NULL);
+        efs_in_flight_end(fs);
     }
-    efs_unlock(fs);
-    return again;
 }
 
-void efs_item_loaded(struct efs_fetch *fetch)
+void efs_item_coded_loaded(struct efs_request_item *item)
 {
-    struct efs *fs = fetch->fs;
-    struct efs_request_item *item = fetch->owner;
-    if (item_retry(fs, item))
-        return;
-    errint_t error = fetch->error;
+    struct efs *fs = item->request->fs;
+    errint_t error = item->load_error;
     efs_count(&fs->stats, coded_errors, error < 0);
-    efs_count(&fs->stats, coded_m, error == 0 && fetch->from_disk);
-    efs_count(&fs->stats, coded_c, error == 0 && !fetch->from_disk);
+    efs_count(&fs->stats, coded_m, error == 0 && item->from_disk);
+    efs_count(&fs->stats, coded_c, error == 0 && !item->from_disk);
+    if (error < 0)
+        item_release(item, NULL);
     item_done(item, error, NULL);
     efs_in_flight_end(fs);
 }
@@ -212,20 +184,15 @@ int efs_request_event(struct efs_request *request)
 errint_t efs_request_wait(struct efs_request *request)
 {
     errint_t rc = 0;
-    bool deadlocked = false;
     pthread_mutex_lock(&request->lock);
-    while (request_any_loading(request) && !deadlocked) {
-        const struct timespec until = efs_from_now(DEADLOCK_CHECK_NS);
-        if (pthread_cond_timedwait(&request->changed, &request->lock, &until) != ETIMEDOUT)
-            continue;
-        pthread_mutex_unlock(&request->lock);
-        deadlocked = efs_request_is_deadlocked(request);
-        pthread_mutex_lock(&request->lock);
-    }
+    while (request_any_loading(request) && !request->oversize)
+        pthread_cond_wait(&request->changed, &request->lock);
     for (uint32_t i = 0; i < request->count && rc == 0; i++)
         rc = request->items[i].state == EFS_ITEM_FAILED ? request->items[i].error : 0;
+    if (request_any_loading(request))
+        rc = -EDEADLK;
     pthread_mutex_unlock(&request->lock);
-    return deadlocked ? -EDEADLK : rc;
+    return rc;
 }
 
 errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const struct efs_tensor **tensors,
@@ -249,6 +216,11 @@ errint_t efs_request_tensors(struct efs_request *request, uint32_t index, const 
     return 0;
 }
 
+static bool item_is(const struct efs_request_item *item, const void *arg)
+{
+    return item == arg;
+}
+
 void efs_request_drop(struct efs_request *request, uint32_t index)
 {
     if (index >= request->count)
@@ -256,35 +228,47 @@ void efs_request_drop(struct efs_request *request, uint32_t index)
     struct efs_request_item *item = &request->items[index];
     bool exported = request->arrived != NULL;
     pthread_mutex_lock(&request->lock);
-    bool here = item->state == EFS_ITEM_READY;
-    struct efs_lease *lease = here ? item->lease : NULL;
-    struct efs_fetch *fetch = here ? item->fetch : NULL;
-    if (here) {
-        item->lease = NULL;
-        item->fetch = NULL;
-    }
-    item->state = EFS_ITEM_DROPPED; /* an item that is loading is released when it completes */
+    bool here = item->state == EFS_ITEM_READY, loading = item->state == EFS_ITEM_LOADING;
+    struct efs_lease *lease = item->lease;
+    item->lease = NULL;
+    item->state = EFS_ITEM_DROPPED; /* an item that is being loaded is released when it completes */
     pthread_cond_broadcast(&request->changed);
     request_update_event(request);
     pthread_mutex_unlock(&request->lock);
-    item_release(request->fs, lease, fetch, item->bytes);
+    if (loading) {
+        efs_lock(request->fs);
+        efs_admission_cancel(request->fs, item_is, item);
+        efs_unlock(request->fs);
+    }
+    if (here)
+        item_release(item, lease);
     if (here && exported)
         efs_request_unref(request);
 }
 
+struct cancelled_args {
+    efs_cancelled_fn *cancelled;
+};
+
+static bool item_arg_is_cancelled(const struct efs_request_item *item, const void *arg)
+{
+    const struct cancelled_args *by = arg;
+    return item->request->arrived && item->request->use != EFS_MEMFILE_EXPORTED && item->arg &&
+           by->cancelled(item->arg);
+}
+
 void efs_requests_cancel(struct efs *fs, efs_cancelled_fn *cancelled)
 {
+    const struct cancelled_args by = {cancelled};
     efs_lock(fs);
-    efs_coded_cancel(fs, cancelled);
-    efs_leases_cancel(fs, cancelled);
+    efs_admission_cancel(fs, item_arg_is_cancelled, &by);
     efs_unlock(fs);
 }
 
 void efs_request_detach(struct efs_request *request, uint32_t index)
 {
     struct efs_request_item *item = &request->items[index];
-    free(item->fetch);
-    item->fetch = NULL;
+    efs_item_free_load(item);
     item->lease = NULL;
     item->state = EFS_ITEM_DROPPED;
     efs_request_unref(request);

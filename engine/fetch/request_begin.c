@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * request_begin.c - starts requests of a layer's experts (ZipMoE 3.3): as leases on full ones, or as references on
- * their chunks. All memory is allocated first: after the cache state has counted a request, starting it cannot fail.
+ * their chunks. All structs are allocated first: after the cache state has counted a request, starting it cannot fail.
  */
-#include "request_internal.h"
+#include "fetch.h"
 
-#include "budget.h"
 #include "cache.h"
-#include "lease.h"
+#include "plan_thread.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -43,14 +42,7 @@ struct submission {
     uint32_t *experts, *tokens; /* [count] */
     uint8_t *forms;
     bool *loads;
-    struct efs_full_waiter **waiters; /* by item of the request; NULL: coded */
 };
-
-static void submission_free(struct submission *s)
-{
-    free(s->waiters);
-    free(s->experts);
-}
 
 static bool submission_is_preload(const struct submission *s, uint32_t i)
 {
@@ -97,11 +89,8 @@ static void submission_choose_forms(struct efs *fs, struct submission *s)
 static bool submission_new(struct efs *fs, const struct efs_need *needs, uint32_t count,
                            const struct efs_request_how *how, struct submission *s)
 {
-    *s = (struct submission){.how = how,
-                             .count = count,
-                             .waiters = efs_sys_calloc(count, sizeof(struct efs_full_waiter *)),
-                             .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t) + 2)};
-    if (!s->waiters || !s->experts)
+    *s = (struct submission){.how = how, .count = count, .experts = efs_sys_calloc(count, 2 * sizeof(uint32_t) + 2)};
+    if (!s->experts)
         return false;
     s->tokens = s->experts + count;
     s->forms = (uint8_t *)(s->tokens + count);
@@ -126,6 +115,9 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     request->fs = fs;
     request->event.fd = -1;
     request->arrived = s->how->arrived;
+    request->oversize_fn = s->how->oversize;
+    request->together = !s->how->preload && !s->how->opened;
+    request->use = submission_memfile_kind(s);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -134,50 +126,20 @@ static struct efs_request *request_new(struct efs *fs, const struct submission *
     pthread_mutex_init(&request->lock, NULL);
     for (uint32_t i = 0; i < s->count; i++)
         if (s->loads[i])
-            request->items[request->count++] =
-                (struct efs_request_item){.request = request,
-                                          .expert = s->experts[i],
-                                          .arg = s->how->arrived ? s->how->args[i] : NULL,
-                                          .preload = submission_is_preload(s, i),
-                                          .form = s->forms[i]};
+            request->items[request->count++] = (struct efs_request_item){
+                .request = request,
+                .expert = s->experts[i],
+                .arg = s->how->arrived ? s->how->args[i] : NULL,
+                .preload = submission_is_preload(s, i),
+                .form = s->forms[i],
+                .loaded = s->forms[i] == EFS_FORM_FULL ? efs_lease_filled : efs_item_coded_loaded,
+                .bytes = efs_expert_coded_bytes(fs, s->experts[i])};
     request->refs = request->count + 1;
     return request;
 }
 
-/* Allocates the waiter (full) or the fetch (coded) of each item. false: no memory; all are freed. */
-static bool request_prepare(struct efs *fs, struct efs_request *request, struct submission *s)
-{
-    bool good = true;
-    for (uint32_t i = 0; good && i < request->count; i++) {
-        struct efs_request_item *item = &request->items[i];
-        if (item->form == EFS_FORM_FULL) {
-            s->waiters[i] = efs_lease_waiter(item->expert, efs_item_leased, item);
-            good = s->waiters[i] != NULL;
-            if (good) {
-                s->waiters[i]->use = submission_memfile_kind(s);
-                s->waiters[i]->client_arg = s->waiters[i]->use == EFS_MEMFILE_WINDOW ? item->arg : NULL;
-            }
-        } else {
-            item->fetch = efs_fetch_new(fs, item->expert);
-            good = item->fetch != NULL;
-            item->bytes = efs_expert_coded_bytes(fs, item->expert);
-        }
-        if (good && item->fetch) {
-            item->fetch->owner = item;
-            item->fetch->ended = efs_item_loaded;
-        }
-    }
-    for (uint32_t i = 0; !good && i < request->count; i++) {
-        free(s->waiters[i]);
-        free(request->items[i].fetch);
-        request->items[i].fetch = NULL;
-    }
-    return good;
-}
-
 static void request_begin(struct efs *fs, struct efs_request *request, const struct submission *s)
 {
-    uint32_t coded = 0;
     efs_lock(fs);
     efs_cache_request(fs, s->experts, s->tokens, s->count,
                       s->how->preload  ? EFS_USE_AHEAD
@@ -189,21 +151,23 @@ static void request_begin(struct efs *fs, struct efs_request *request, const str
             efs_cache_release(fs, s->experts[i]);
     }
     for (uint32_t i = 0; i < request->count; i++) {
-        struct efs_request_item *item = &request->items[i];
-        if (item->form == EFS_FORM_FULL) {
-            efs_count(&fs->stats, leases, 1);
-            if (request->arrived)
-                fs->leases->last_use = submission_memfile_kind(s);
-            efs_lease_request(fs, s->waiters[i]);
-        } else {
-            efs_coded_enqueue(fs, item);
-            coded++;
-            efs_in_flight_begin(fs);
-        }
+        bool full = request->items[i].form == EFS_FORM_FULL;
+        efs_count(&fs->stats, leases, full);
+        efs_count(&fs->stats, coded, !full);
+        if (full && request->arrived)
+            fs->leases->last_use = request->use;
+        efs_in_flight_begin(fs);
     }
-    efs_count(&fs->stats, coded, coded);
-    efs_coded_admit(fs, false);
-    efs_count(&fs->stats, coded_waits, coded < fs->coded_waiting ? coded : fs->coded_waiting); /* the newest ones */
+    efs_admission_enqueue(fs, request);
+    bool full_waits = false;
+    for (uint32_t i = 0; i < request->count; i++) {
+        const struct efs_request_item *item = &request->items[i];
+        efs_count(&fs->stats, lease_waits, item->waiting && item->form == EFS_FORM_FULL);
+        efs_count(&fs->stats, coded_waits, item->waiting && item->form == EFS_FORM_CODED);
+        full_waits |= item->waiting && item->form == EFS_FORM_FULL;
+    }
+    if (full_waits)
+        efs_plan_thread_kick(fs);
     efs_unlock(fs);
 }
 
@@ -219,10 +183,10 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
     bool started = submission_new(fs, needs, count, how, &s);
     if (started)
         request = request_new(fs, &s);
-    if (!request || !request_prepare(fs, request, &s)) {
+    if (!request || (request->count && !efs_load_new(fs, request->items, request->count))) {
         if (started)
             submission_undo(fs, &s);
-        submission_free(&s);
+        free(s.experts);
         if (request) {
             request->refs = 1;
             efs_request_unref(request);
@@ -230,7 +194,7 @@ errint_t efs_request_submit(struct efs *fs, const struct efs_need *needs, uint32
         return efs_fail(err, -ENOMEM, "no memory for a request");
     }
     request_begin(fs, request, &s);
-    submission_free(&s);
+    free(s.experts);
     if (how->preload || how->arrived)
         efs_request_unref(request);
     else

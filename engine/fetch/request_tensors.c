@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* request_tensors.c - the tensors of an expert in memory, with their names and addresses. */
-#include "request_internal.h"
+#include "fetch.h"
 #include "extent_internal.h"
 
 #include "sys.h"

@@ -3,10 +3,9 @@
  * request_windows.c - experts of a request for other processes: the window of a full expert; the windows, offsets and
  * layout of a coded one's extents. Without lock: held experts do not move.
  */
-#include "request_internal.h"
+#include "fetch.h"
 
 #include "extent_internal.h"
-#include "lease.h"
 #include "sys.h"
 
 #include <errno.h>
@@ -46,11 +45,11 @@ errint_t efs_request_places(const struct efs_request *request, uint32_t index, s
                             uint32_t *count)
 {
     const struct efs *fs = request->fs;
-    const struct efs_fetch *fetch = request->items[index].fetch;
-    struct efs_export_place *all = efs_sys_calloc(fetch->part_count + 1u, sizeof(*all));
+    const struct efs_request_item *item = &request->items[index];
+    struct efs_export_place *all = efs_sys_calloc(item->part_count + 1u, sizeof(*all));
     bool good = all != NULL;
-    for (uint32_t i = 0; good && i < fetch->part_count; i++) {
-        const struct efs_extent *x = efs_extent(fs, fetch->parts[i].waiter.extent);
+    for (uint32_t i = 0; good && i < item->part_count; i++) {
+        const struct efs_extent *x = efs_extent(fs, item->parts[i].waiter.extent);
         good = block_place(fs, &x->e, &all[i].e_window, &all[i].e_offset) &&
                block_place(fs, &x->sm, &all[i].sm_window, &all[i].sm_offset);
     }
@@ -60,7 +59,7 @@ errint_t efs_request_places(const struct efs_request *request, uint32_t index, s
         return rc;
     }
     *places = all;
-    *count = fetch->part_count;
+    *count = item->part_count;
     return 0;
 }
 
@@ -73,11 +72,11 @@ errint_t efs_request_open_window(const struct efs_request *request, uint32_t ind
                                  struct efs_window *window)
 {
     const struct efs *fs = request->fs;
-    const struct efs_fetch *fetch = request->items[index].fetch;
-    if (request->items[index].lease)
-        return efs_lease_open_window(request->items[index].lease, window);
-    for (uint32_t i = 0; i < fetch->part_count; i++) {
-        const struct efs_extent *x = efs_extent(fs, fetch->parts[i].waiter.extent);
+    const struct efs_request_item *item = &request->items[index];
+    if (item->lease)
+        return efs_lease_open_window(item->lease, window);
+    for (uint32_t i = 0; i < item->part_count; i++) {
+        const struct efs_extent *x = efs_extent(fs, item->parts[i].waiter.extent);
         bool e = block_is_in(fs, &x->e, number);
         if (!e && !block_is_in(fs, &x->sm, number))
             continue;
@@ -110,12 +109,12 @@ errint_t efs_request_layout(const struct efs_request *request, uint32_t index, s
                             size_t *bytes)
 {
     const struct efs *fs = request->fs;
-    const struct efs_fetch *fetch = request->items[index].fetch;
-    uint32_t expert = fetch->expert, shards = 0;
+    const struct efs_request_item *item = &request->items[index];
+    uint32_t expert = item->expert, shards = 0;
     uint32_t tensors, header = efs_view_expert_header_bytes(&fs->view, expert);
     const struct efs_expert_part *parts = efs_view_expert_parts(&fs->view, expert, &tensors);
-    for (uint32_t i = 0; i < fetch->part_count; i++)
-        shards += fetch->parts[i].shards;
+    for (uint32_t i = 0; i < item->part_count; i++)
+        shards += item->parts[i].shards;
     size_t padded = ((size_t)header + 7) / 8 * 8;
     *bytes = sizeof(struct efs_export_layout) + padded + tensors * sizeof(struct efs_export_layout_tensor) +
              shards * sizeof(struct efs_export_layout_shard);
@@ -125,7 +124,7 @@ errint_t efs_request_layout(const struct efs_request *request, uint32_t index, s
     *layout = (struct efs_export_layout){.file_bytes = efs_view_expert_bytes(&fs->view, expert),
                                          .header_bytes = header,
                                          .tensors = tensors,
-                                         .extents = fetch->part_count,
+                                         .extents = item->part_count,
                                          .shards = shards,
                                          .shard_elements = fs->store->sb.shard_elements};
     efs_view_expert_header(&fs->view, expert, (char *)(layout + 1));
@@ -135,8 +134,8 @@ errint_t efs_request_layout(const struct efs_request *request, uint32_t index, s
     for (uint32_t i = 0; i < tensors; i++)
         tensor[i] = (struct efs_export_layout_tensor){.file_offset = parts[i].file_offset,
                                                       .shards = fs->store->objects[parts[i].object].shard_count};
-    for (uint32_t i = 0; i < fetch->part_count; i++) {
-        const struct efs_extent *x = efs_extent(fs, fetch->parts[i].waiter.extent);
+    for (uint32_t i = 0; i < item->part_count; i++) {
+        const struct efs_extent *x = efs_extent(fs, item->parts[i].waiter.extent);
         for (uint32_t s = 0; s < x->shard_count; s++)
             *shard++ = layout_shard(fs, x, i, s);
     }

@@ -361,7 +361,7 @@ struct sampler {
 /* efs.lock held: the time until the next reading; 0: it is due. */
 static uint64_t sampler_delay(const struct sampler *sampler, const struct efs *fs)
 {
-    bool waiting = fs->leases_waiting || fs->account.used_bytes > fs->account.budget_bytes;
+    bool waiting = fs->items_waiting || fs->account.used_bytes > fs->account.budget_bytes;
     uint64_t period = waiting ? WAITING_SAMPLE_NS : SAMPLE_NS, passed = efs_now_ns() - sampler->read_ns;
     return passed < period ? period - passed : 0;
 }

@@ -175,8 +175,7 @@ static void prune_prefetched(struct efs *fs)
 /* No load, lease or coded expert waits for disk or memory, and no segment is being released. */
 static bool engine_is_idle(const struct efs *fs)
 {
-    return efs_extents_are_idle(fs) && fs->leases_waiting == 0 && fs->coded_waiting == 0 &&
-           fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
+    return efs_extents_are_idle(fs) && fs->items_waiting == 0 && fs->account.bytes[EFS_ACCOUNT_RETIRING] == 0;
 }
 
 #define FILL_AT_ONCE 2u     /* extents in flight; bounds the delay of demand reads */

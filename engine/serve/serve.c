@@ -18,7 +18,7 @@
 #include "sys.h"
 #include "thread.h"
 #include "extent_internal.h"
-#include "lease.h"
+#include "fetch.h"
 #include "plain.h"
 #include "prefetcher.h"
 #include "uncached.h"
@@ -54,8 +54,7 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                                  [EFS_RETRY_SEGMENTS] = efs_budget_retire,
                                                  [EFS_RETRY_PREFAULT] = efs_prefault,
                                                  [EFS_RETRY_IDLE] = efs_prefetcher_run_idle,
-                                                 [EFS_RETRY_LEASES] = efs_leases_retry,
-                                                 [EFS_RETRY_CODED] = efs_coded_retry,
+                                                 [EFS_RETRY_ADMIT] = efs_admission_run,
                                                  [EFS_RETRY_PLAN] = efs_plan_thread_replan},
                                        .add_segment = efs_budget_add_segment,
                                        .has_segment = efs_budget_has_segment,
@@ -64,8 +63,8 @@ static const struct efs_hooks hooks = {.retry = {[EFS_RETRY_BUDGET] = efs_budget
                                        .prefetch_done = efs_prefetcher_load_done,
                                        .prefetch_request = efs_prefetcher_requested,
                                        .free_memfiles = efs_full_memfiles_free,
-                                       .start_loads = efs_lease_fill_all,
-                                       .complete_leases = efs_lease_answer};
+                                       .start_loads = efs_items_start,
+                                       .complete_items = efs_items_answer};
 
 static struct efs *served_new(const struct efs_options *options)
 {
@@ -376,8 +375,7 @@ void efs_close(struct efs *fs)
     fs->closing = true;
     efs_retry(fs, EFS_RETRY_BUDGET);
     efs_retry(fs, EFS_RETRY_EXTENTS); /* cancels the waiters */
-    efs_retry(fs, EFS_RETRY_LEASES);
-    efs_retry(fs, EFS_RETRY_CODED);
+    efs_retry(fs, EFS_RETRY_ADMIT);
     efs_unlock(fs);
     efs_prefetcher_stop(fs);
     efs_plan_thread_stop(fs);
@@ -456,7 +454,8 @@ void efs_stats(struct efs *fs, struct efs_stats *out)
     stats.chunk_used_bytes = fs->arena.used_bytes;
     stats.chunk_extents = efs_extents_ready(fs);
     efs_full_stats(fs, &stats);
-    efs_coded_stats(fs, &stats);
+    stats.coded_bytes = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED];
+    stats.coded_experts = fs->coded_pinned;
     stats.inflight = inflight;
     efs_unlock(fs);
     *out = stats;

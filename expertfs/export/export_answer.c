@@ -83,6 +83,28 @@ static void client_refuse(struct efsd_export_client *s, uint32_t tag, errint_t e
         shutdown(s->fd, SHUT_RDWR);
 }
 
+/* Reports to the client that the experts of the request with this tag do not fit into memory at once. */
+static void client_tell_oversize(struct efsd_export_client *s, uint32_t tag)
+{
+    struct efs_export_answer packet = answer_to(tag);
+    packet.head.kind = EFS_EXPORT_OVERSIZE;
+    errint_t rc = efsd_export_client_send(s, &packet.head, -1);
+    if (rc == -EAGAIN)
+        client_queue_answer(s, tag, -EDEADLK);
+    else if (rc < 0)
+        shutdown(s->fd, SHUT_RDWR);
+}
+
+void efsd_export_oversize(void *arg)
+{
+    const struct efsd_export_item *item = arg;
+    struct efsd_export_client *s = item->client;
+    pthread_mutex_lock(&s->export->lock);
+    if (!item->dropped && s->fd >= 0)
+        client_tell_oversize(s, item->tag);
+    pthread_mutex_unlock(&s->export->lock);
+}
+
 /* Answers for an expert that is EXPORTED. If the expert cannot be sent, frees its tag, reports the error, and returns
  * the expert for the caller to drop. */
 static struct efsd_drop client_answer(struct efsd_export_client *s, struct efsd_export_item *item)
@@ -122,9 +144,11 @@ void efsd_export_flush(struct efsd_export_client *s)
         struct efsd_drop drop = {NULL, 0};
         all = one->next;
         struct efsd_export_item *item = efsd_export_item_find(s, one->tag);
-        if (one->error)
+        if (one->error == -EDEADLK && item && !item->request)
+            client_tell_oversize(s, one->tag);
+        else if (one->error && one->error != -EDEADLK)
             client_refuse(s, one->tag, one->error);
-        else if (item && item->request) /* else the client has dropped it meanwhile */
+        else if (!one->error && item && item->request) /* else the client has dropped it meanwhile */
             drop = client_answer(s, item);
         free(one);
         if (drop.request) {

@@ -17,6 +17,7 @@ void efsd_export_client_unref(struct efsd_export_client *s)
         s->queued = queued->next;
         free(queued);
     }
+    free(s->ask);
     free(s->items);
     free(s->window_map);
     free(s);

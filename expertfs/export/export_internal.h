@@ -36,11 +36,19 @@ struct efsd_drop {
     uint32_t index;
 };
 
-/* An answer that did not fit into the client's socket. */
+/* A request of a client, while its packets are received. */
+struct efsd_export_ask {
+    uint32_t layer, form, count;
+    char stack[32];
+    struct efs_need needs[EFS_EXPORT_ROUTED];
+    void *args[EFS_EXPORT_ROUTED]; /* struct efsd_export_item; NULL: for EFS_EXPORT_NOTIFY */
+};
+
+/* A packet that did not fit into the client's socket. */
 struct efsd_queued_answer {
     struct efsd_queued_answer *next;
     uint32_t tag;
-    errint_t error; /* the tag is free: the error to report; else 0 */
+    errint_t error; /* 0: the expert; -EDEADLK: EFS_EXPORT_OVERSIZE; else the tag is free: the error to report */
 };
 
 struct efsd_export_client {
@@ -59,8 +67,9 @@ struct efsd_export_client {
     uint32_t window_map_bytes;       /* allocated bytes of window_map */
     struct efsd_queued_answer *queued, **queued_end;
     uint32_t queued_count;
-    uint32_t observer; /* export thread: id of the client as an observer of routing; 0: none */
-    uint32_t list_at;  /* export thread: next expert of the list; UINT32_MAX: no list in progress */
+    struct efsd_export_ask *ask; /* export thread; NULL: none yet */
+    uint32_t observer;           /* export thread: id of the client as an observer of routing; 0: none */
+    uint32_t list_at;            /* export thread: next expert of the list; UINT32_MAX: no list in progress */
 };
 
 struct efsd_export {
@@ -112,6 +121,8 @@ void efsd_export_list_continue(struct efsd_export_client *client);
 /* ---- export_answer.c ---- */
 /* An efs_arrived_fn. arg is a struct efsd_export_item; drops its reference on the client. */
 void efsd_export_complete(void *arg, errint_t error, struct efs_request *request, uint32_t index);
+/* An efs_oversize_fn with the same argument. Takes the lock while the engine's lock is held. */
+void efsd_export_oversize(void *arg);
 /* Drops an expert, if any. Call without lock. */
 void efsd_export_drop(struct efsd_drop drop);
 /* Sends the answers that did not fit, after the client's socket has space again. */

@@ -50,10 +50,23 @@ static struct efsd_export_item *client_end(struct efsd_export_client *s)
     return drops;
 }
 
+/* Ends all experts of a request that is not submitted with this error. */
+static void client_end_request(struct efsd_export_client *s, errint_t error)
+{
+    struct efsd_export_ask *ask = s->ask;
+    uint32_t count = ask ? ask->count : 0;
+    if (ask)
+        ask->count = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (ask->args[i])
+            efsd_export_complete(ask->args[i], error, NULL, 0);
+}
+
 void efsd_export_client_end(struct efsd_export_client *s)
 {
     struct efsd_export *h = s->export; /* client_end() may free s */
     uint32_t observer = s->observer;
+    client_end_request(s, -ECANCELED);
     pthread_mutex_lock(&h->lock);
     const bool pending = s->references > 1;
     struct efsd_export_item *drops = client_end(s);
@@ -116,26 +129,22 @@ static bool client_alloc_tags(struct efsd_export_client *s, const struct efs_exp
     return good;
 }
 
-static errint_t client_submit(struct efsd_export_client *s, const struct efs_export_ask *ask,
-                              struct efsd_export_item **pending)
+static errint_t client_submit(struct efsd_export_client *s, struct efsd_export_ask *ask)
 {
     struct efsd *daemon = s->export->daemon;
-    struct efs_need needs[EFS_EXPORT_ITEMS];
-    void *args[EFS_EXPORT_ITEMS];
     struct efs_error err = {.text = ""};
     struct efs_request *none;
-    for (uint32_t i = 0; i < ask->head.count; i++)
-        needs[i] = (struct efs_need){ask->item[i].expert, ask->item[i].tokens};
-    errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, needs, ask->head.count, &err);
-    for (uint32_t i = 0; i < ask->head.count; i++)
-        args[i] = pending[i]; /* NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
+    errint_t rc = efs_experts_find(daemon->fs, ask->stack, ask->layer, ask->needs, ask->count, &err);
     const bool may = efs_exports_coded(daemon->fs);
-    const struct efs_request_how how = {
-        .form = may ? (enum efs_form)ask->form : EFS_FORM_FULL, .arrived = efsd_export_complete, .args = args};
+    /* args: NULL for EFS_EXPORT_NOTIFY: the client holds the expert already and gets no answer */
+    const struct efs_request_how how = {.form = may ? (enum efs_form)ask->form : EFS_FORM_FULL,
+                                        .arrived = efsd_export_complete,
+                                        .args = ask->args,
+                                        .oversize = efsd_export_oversize};
     if (rc == 0 && !may && ask->form == EFS_FORM_CODED)
         rc = efs_fail(&err, -EOPNOTSUPP, "coded experts cannot be handed out here");
     if (rc == 0)
-        rc = efs_request_submit(daemon->fs, needs, ask->head.count, &how, &none, &err);
+        rc = efs_request_submit(daemon->fs, ask->needs, ask->count, &how, &none, &err);
     return efsd_want_finish(daemon, s->user, rc, &err);
 }
 
@@ -155,17 +164,42 @@ static bool client_may_wait(struct efsd_export_client *s)
     return may;
 }
 
-static bool client_handle_request(struct efsd_export_client *s, const struct efs_export_ask *ask)
+/* Adds the experts of a packet to the client's request. false: the packet is malformed. */
+static bool client_add_to_request(struct efsd_export_client *s, const struct efs_export_ask *packet, uint32_t form)
 {
+    struct efsd_export_ask *ask = s->ask;
     struct efsd_export_item *pending[EFS_EXPORT_ITEMS];
-    if (ask->head.count == 0 || ask->form > EFS_FORM_ANY || !memchr(ask->stack, '\0', sizeof(ask->stack)) ||
-        !client_alloc_tags(s, ask, pending))
+    if (ask->count == 0) {
+        ask->layer = packet->layer;
+        ask->form = form;
+        memcpy(ask->stack, packet->stack, sizeof(ask->stack));
+    }
+    if (packet->layer != ask->layer || form != ask->form || strcmp(packet->stack, ask->stack) != 0 ||
+        packet->head.count > EFS_EXPORT_ROUTED - ask->count || !client_alloc_tags(s, packet, pending))
         return false;
+    for (uint32_t i = 0; i < packet->head.count; i++) {
+        ask->needs[ask->count] = (struct efs_need){packet->item[i].expert, packet->item[i].tokens};
+        ask->args[ask->count++] = pending[i];
+    }
+    return true;
+}
+
+static bool client_handle_request(struct efsd_export_client *s, const struct efs_export_ask *packet)
+{
+    uint32_t form = packet->form & ~EFS_EXPORT_MORE;
+    if (packet->head.count == 0 || form > EFS_FORM_ANY || !memchr(packet->stack, '\0', sizeof(packet->stack)))
+        return false;
+    if (!s->ask && !(s->ask = calloc(1, sizeof(*s->ask))))
+        return false;
+    if (!client_add_to_request(s, packet, form))
+        return false;
+    if (packet->form & EFS_EXPORT_MORE)
+        return true;
     efsd_shrink_leased(s->export->daemon);
-    errint_t rc = client_may_wait(s) ? client_submit(s, ask, pending) : -EBUSY;
-    for (uint32_t i = 0; rc < 0 && i < ask->head.count; i++)
-        if (pending[i])
-            efsd_export_complete(pending[i], rc, NULL, 0);
+    errint_t rc = client_may_wait(s) ? client_submit(s, s->ask) : -EBUSY;
+    if (rc < 0)
+        client_end_request(s, rc);
+    s->ask->count = 0;
     return true;
 }
 
@@ -190,30 +224,6 @@ static void client_handle_drop(struct efsd_export_client *s, const struct efs_ex
     }
     if (pending)
         efs_requests_cancel(s->export->daemon->fs, item_is_dropped);
-}
-
-/* A thread of the client waits for all of these tags. A tag that is free has failed, and its error is sent
- * separately. */
-static bool client_handle_wait(struct efsd_export_client *s, const struct efs_export_wait *wait, size_t bytes)
-{
-    struct efs_request_ref all[EFS_EXPORT_ROUTED];
-    uint32_t count = 0;
-    if (wait->head.count == 0 || wait->head.count > EFS_EXPORT_ROUTED ||
-        bytes != offsetof(struct efs_export_wait, tag) + wait->head.count * sizeof(wait->tag[0]))
-        return false;
-    pthread_mutex_lock(&s->export->lock);
-    for (uint32_t i = 0; i < wait->head.count; i++) {
-        const struct efsd_export_item *item = efsd_export_item_find(s, wait->tag[i]);
-        if (item)
-            all[count++] = (struct efs_request_ref){item->request, item->index, item};
-    }
-    pthread_mutex_unlock(&s->export->lock);
-    const struct efs_export_wait stuck = {
-        .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, 0},
-        .number = wait->number};
-    if (efs_requests_are_deadlocked(s->export->daemon->fs, all, count)) /* only this thread drops EXPORTED experts */
-        efsd_export_client_send(s, &stuck.head, -1); /* if the socket is full, the client sends the request again */
-    return true;
 }
 
 static void client_handle_unmapped(struct efsd_export_client *s, const struct efs_export_ask *ask)
@@ -262,7 +272,6 @@ union packet {
     struct efs_export_head head;
     struct efs_export_ask ask;
     struct efs_export_routing routing;
-    struct efs_export_wait wait;
 };
 
 /* Processes a packet. false: it is malformed; the caller disconnects the client. */
@@ -278,8 +287,6 @@ static bool client_handle_packet(struct efsd_export_client *s, const union packe
     }
     if (head->kind == EFS_EXPORT_OBSERVE || head->kind == EFS_EXPORT_HINT)
         return client_handle_routing(s, &packet->routing, bytes);
-    if (head->kind == EFS_EXPORT_WAIT)
-        return client_handle_wait(s, &packet->wait, bytes);
     if (head->count > EFS_EXPORT_ITEMS ||
         bytes != offsetof(struct efs_export_ask, item) + head->count * sizeof(ask->item[0]))
         return false;

@@ -6,10 +6,10 @@ import os
 import socket
 import struct
 
-ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, WAIT, STUCK = range(1, 13)
-NOTIFY, WITH_LAYOUT = 0xFFFFFFFF, 1 << 31
+ASK, DROP, UNMAPPED, LIST, ANSWER, KEPT, OBSERVE, HINT, WINDOW, CODED, OVERSIZE = range(1, 12)
+NOTIFY, WITH_LAYOUT, MORE = 0xFFFFFFFF, 1 << 31, 1 << 31
 FULL, AS_CODED, ANY = range(3)  # forms
-VERSION = 5
+VERSION = 6
 
 
 def packet(kind, items, layer=0, version=VERSION, stack=b"", count=None, length=None, form=FULL):
@@ -25,11 +25,6 @@ def routing(kind, items, layer=0, sequence=0, tokens=1, weighed=1, version=VERSI
                        len(items) if count is None else count) + body
 
 
-def wait_for(tags, number, version=VERSION, count=None, length=None):
-    body = struct.pack(f"<I{len(tags)}I", number, *tags)
-    return struct.pack("<4I", 16 + len(body) if length is None else length, version, WAIT, len(tags) if count is None else count) + body
-
-
 def address_of(mount):
     return mount.control("handout").splitlines()[0].removeprefix("address: ")
 
@@ -38,25 +33,13 @@ class Client:
     """Requests experts, and keeps the descriptors of windows with their mappings."""
 
     def __init__(self, mount):
-        self.windows, self.fds = {}, {}
+        self.windows, self.fds, self.oversize = {}, {}, set()  # oversize: the tags for which it was reported
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(30)
         self.socket.connect(address_of(mount))
 
     def send(self, *args, **more):
         self.socket.send(packet(*args, **more))
-
-    def reports_deadlock(self, tags, number, seconds=30):
-        """Waits for all of these tags: returns whether the mount reports that they cannot all come. No other packet may
-        arrive."""
-        self.socket.settimeout(seconds)
-        self.socket.send(wait_for(tags, number))
-        try:
-            return struct.unpack("<5I", self.socket.recv(4096)) == (20, VERSION, STUCK, 0, number)
-        except TimeoutError:
-            return False
-        finally:
-            self.socket.settimeout(30)
 
     def answer(self):
         """(tag, error, window, bytes of the file); None: disconnected."""
@@ -79,6 +62,9 @@ class Client:
                 return None
             length, version, kind, count = struct.unpack("<4I", data[:16])
             assert (length, version) == (len(data), VERSION)
+            if kind == OVERSIZE:
+                self.oversize.add(struct.unpack("<I", data[16:20])[0])
+                continue
             if kind in (ANSWER, WINDOW):
                 tag, error, window, _, window_bytes, _ = struct.unpack("<IiIIQQ", data[16:])
                 if kind == ANSWER:

@@ -2,7 +2,7 @@
 """The socket that passes experts without files: its packets by hand, valid and invalid, and the state left by clients
 that die, mounts that end, and readers that open the same experts as files."""
 from e2e import *
-from socket_packets import AS_CODED, ASK, DROP, LIST, NOTIFY, STUCK, UNMAPPED, WITH_LAYOUT, Client, packet, wait_for
+from socket_packets import AS_CODED, ASK, DROP, FULL, LIST, NOTIFY, MORE, OVERSIZE, UNMAPPED, WITH_LAYOUT, Client, packet
 
 need_fuse()
 model, store = shared()
@@ -86,17 +86,42 @@ wrong = {
     "a tag twice": packet(ASK, [(1, 1, 1), (2, 1, 1)]), "a tag out of range": packet(ASK, [(1, 1, 16384)]),
     "another length than said": packet(ASK, [(1, 1, 1)], length=63), "a list of something": packet(LIST, [], count=1),
     "a kind of the mount's": packet(5, [(1, 1, 1)]), "a long packet": packet(ASK, [(1, 1, 1)] * 200, count=64),
-    "another kind of the mount's": packet(10, [(1, 1, 1)]), "a third one": packet(STUCK, []),
+    "another kind of the mount's": packet(10, [(1, 1, 1)]), "a third one": packet(OVERSIZE, []),
     "a form that there is not": packet(ASK, [(1, 1, 1)], form=3),
     "a tag twice, with and without layout": packet(ASK, [(1, 1, 1), (2, 1, 1 | WITH_LAYOUT)], form=AS_CODED),
     "a tag with layout, out of range": packet(ASK, [(1, 1, 16384 | WITH_LAYOUT)], form=AS_CODED),
-    "a wait for nothing": wait_for([], 1), "a wait that says another length": wait_for([1, 2], 1, count=3),
-    "a wait for too many": wait_for([1] * 513, 1),
+    "a form that there is not, in parts": packet(ASK, [(1, 1, 1)], form=3 | MORE),
 }
 for name, data in wrong.items():
     other = Socket(mount)
     other.socket.send(data)
     check(f"{name}: cut off", other.disconnected())
+in_parts = {
+    "a request that goes on in another layer": packet(ASK, [(2, 1, 2)], layer=1), "in another form": packet(ASK, [(2, 1, 2)], form=AS_CODED),
+    "with a tag of its first part": packet(ASK, [(2, 1, 1)]),
+}
+for name, data in in_parts.items():
+    other = Socket(mount)
+    other.send(ASK, [(1, 1, 1)], form=FULL | MORE)
+    other.socket.send(data)
+    check(f"{name}: cut off", other.disconnected() or other.disconnected())  # the first part may be answered before
+other = Socket(mount)
+for part in range(9):  # 576 experts
+    try:
+        other.send(ASK, [(n % 8, 1, 64 * part + n) for n in range(64)], form=FULL | MORE)
+    except ConnectionError:
+        break
+while not other.disconnected():
+    pass
+check("a request of more than 512 experts: cut off", True)
+other = Socket(mount)
+other.send(ASK, [(1, 1, 1)], form=FULL | MORE)
+other.socket.close()
+other = Socket(mount)
+other.send(ASK, [(1, 1, 1), (2, 1, 2)], form=FULL | MORE)
+other.send(ASK, [(3, 1, 3)])
+check("a request in two parts is one", sorted(other.answer()[0] for _ in range(3)) == [1, 2, 3])
+other.socket.close()
 check("what was right goes on", one.send(ASK, [(2, 1, 9)]) is None and one.file(one.answer()) == files[0, 2])
 other = Socket(mount)
 other.send(ASK, [(1, 1, 1)])

@@ -18,7 +18,7 @@
 #include "codec.h"
 #include "expertfs-private.h"
 #include "fixture.h"
-#include "lease.h"
+#include "fetch.h"
 #include "sync_calls.h"
 
 #ifdef __SANITIZE_THREAD__

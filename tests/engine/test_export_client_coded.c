@@ -38,7 +38,7 @@ enum manner {
     LOSES_WINDOWS, /* correct, but the first descriptor of each window cannot be mapped */
     LOSES_WINDOWS_FULL,
     ANY_IS_LATE, /* answers the first request only after the second, and in full form */
-    NO_ROOM,     /* holds back the last expert of a request until a drop, and reports waits as stuck */
+    NO_ROOM,     /* holds back the last expert of a request until a drop, and reports the request as oversize */
     NO_ROOM_BAD  /* the same with an invalid packet */
 };
 
@@ -47,8 +47,8 @@ struct end {
     enum manner manner;
     size_t change;
     uint8_t with;
-    bool has[EXPERTS], lost[EXPERTS];                      /* window was sent; was sent unusable */
-    _Atomic uint32_t waits, asked, layouts, dropped, told; /* told: notified uses of experts that the client has */
+    bool has[EXPERTS], lost[EXPERTS];               /* window was sent; was sent unusable */
+    _Atomic uint32_t asked, layouts, dropped, told; /* told: notified uses of experts that the client has */
 };
 
 /* ---- replies ------------------------------------------------------------------------------------------------ */
@@ -150,39 +150,30 @@ static void hand_out(struct end *s, int fd, uint32_t expert, uint32_t tag, bool 
     free(body);
 }
 
-/* Sends STUCK for a wait that does not exist; from the second wait on also for the real one. */
-static void tell_stuck(struct end *s, int fd, const struct efs_export_wait *wait)
+/* Sends OVERSIZE for a tag that is not used, then for the one that is held back; or a packet without a tag. */
+static void tell_oversize(const struct end *s, int fd, uint32_t tag)
 {
-    struct efs_export_wait stuck = {
-        .head = {offsetof(struct efs_export_wait, tag), EFS_EXPORT_VERSION, EFS_EXPORT_STUCK, s->manner == NO_ROOM_BAD},
-        .number = wait->number + 7};
-    s->waits++;
-    fake_daemon_send(fd, &stuck, stuck.head.bytes, -1);
-    stuck.number = wait->number;
-    if (s->waits > 1)
-        fake_daemon_send(fd, &stuck, stuck.head.bytes, -1);
+    struct efs_export_answer packet = {.head = {sizeof(packet), EFS_EXPORT_VERSION, EFS_EXPORT_OVERSIZE, 1},
+                                       .tag = tag > 100 ? 1 : 200};
+    fake_daemon_send(fd, &packet, packet.head.bytes, -1);
+    packet.tag = tag;
+    if (s->manner == NO_ROOM_BAD)
+        packet.head.bytes = sizeof(packet.head);
+    fake_daemon_send(fd, &packet, packet.head.bytes, -1);
 }
 
 static void serve_one(struct fake_daemon *end, int fd)
 {
     struct end *s = (struct end *)end;
-    union {
-        struct efs_export_ask ask;
-        struct efs_export_wait wait;
-    } packet;
     struct efs_export_ask ask;
     uint32_t late_tag = EFS_EXPORT_NOTIFY, late_expert = 0;
-    while (recv(fd, &packet, sizeof(packet), 0) > 0) {
-        ask = packet.ask;
-        if (ask.head.kind == EFS_EXPORT_WAIT) {
-            tell_stuck(s, fd, &packet.wait);
-            continue;
-        }
+    while (recv(fd, &ask, sizeof(ask), 0) > 0) {
         for (uint32_t i = 0; i < ask.head.count && ask.head.kind != EFS_EXPORT_LIST; i++) {
             uint32_t tag = ask.item[i].tag;
             if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_ASK && i + 1 == ask.head.count && i > 0) {
                 late_tag = tag & ~EFS_EXPORT_WITH_LAYOUT;
                 late_expert = ask.item[i].expert;
+                tell_oversize(s, fd, late_tag);
                 continue;
             }
             if (s->manner >= NO_ROOM && ask.head.kind == EFS_EXPORT_DROP && late_tag != EFS_EXPORT_NOTIFY) {
@@ -455,7 +446,7 @@ TEST(test_any_is_full)
 }
 
 /* A wait for all experts of a request fails with -EDEADLK if they have no room at once; the client can take and drop
- * them one by one. An invalid STUCK packet disconnects the mount. */
+ * them one by one. An invalid OVERSIZE packet disconnects the mount. */
 TEST(test_no_room)
 {
     struct end s;
@@ -467,7 +458,6 @@ TEST(test_no_room)
     struct efs_client *client = open_client(0);
     assert_int_equal(efs_client_begin(client, "", 0, needs, 3, EFS_FORM_CODED, &r, NULL), 0);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
-    assert_true(s.waits > 1);
     assert_int_equal(efs_client_wait(r), -EDEADLK);
     for (uint32_t told = 0; told < 3; told++) {
         assert_int_equal(efs_client_wait_any(r, 60000, &index, &status), 1);

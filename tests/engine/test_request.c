@@ -5,6 +5,7 @@
  */
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 
 #include "test.h"
 #include "codec.h"
@@ -346,6 +347,57 @@ TEST(test_deadlock)
     }
     fixture_within_budget(fs);
     efs_close(fs);
+}
+
+struct requester {
+    struct efs *fs;
+    uint64_t seed;
+    uint32_t count; /* experts of a request */
+    enum efs_form form;
+    _Atomic uint32_t *done;
+};
+
+/* Requests experts again and again, and waits for all of them. */
+static void *request_and_wait(void *arg)
+{
+    struct requester *of = arg;
+    for (unsigned round = 0; round < 50; round++) {
+        struct efs_need needs[EXPERTS];
+        struct efs_request *r;
+        const struct efs_request_how how = {.form = of->form};
+        uint32_t layer = (uint32_t)(fixture_random(&of->seed) % LAYERS);
+        uint32_t first = (uint32_t)(fixture_random(&of->seed) % EXPERTS);
+        for (uint32_t i = 0; i < of->count; i++)
+            needs[i] = (struct efs_need){layer * EXPERTS + (first + i) % EXPERTS, 1};
+        if (efs_request_submit(of->fs, needs, of->count, &how, &r, NULL) < 0 || efs_request_wait(r) < 0)
+            abort();
+        efs_request_release(r);
+        atomic_fetch_add(of->done, 1);
+    }
+    return NULL;
+}
+
+/* Threads whose requests fit into memory one at a time, but not all at once, wait for each other and for nothing else:
+ * a request that got a part of its memory and waited for the rest would wait forever. */
+TEST(test_requesters)
+{
+    static const uint32_t counts[] = {[EFS_FORM_FULL] = 6, [EFS_FORM_CODED] = 4, [EFS_FORM_ANY] = 4};
+    for (enum efs_form form = EFS_FORM_FULL; form <= EFS_FORM_ANY; form++) {
+        struct efs *fs =
+            open_with((struct efs_options){.budget_bytes = 60 * MIB, .full_pool = true, .lease_wait = true});
+        struct requester of[8];
+        pthread_t threads[8];
+        _Atomic uint32_t done = 0;
+        for (unsigned i = 0; i < 8; i++) {
+            of[i] = (struct requester){.fs = fs, .seed = i + 1, .count = counts[form], .form = form, .done = &done};
+            assert_int_equal(pthread_create(&threads[i], NULL, request_and_wait, &of[i]), 0);
+        }
+        for (unsigned i = 0; i < 8; i++)
+            pthread_join(threads[i], NULL);
+        assert_int_equal(done, 400);
+        fixture_within_budget(fs);
+        efs_close(fs);
+    }
 }
 
 /* Experts that callers hold stay valid when the store is closed. All memory is freed in the end (sanitizers check). */

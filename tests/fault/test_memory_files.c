@@ -8,7 +8,7 @@
 #include "test.h"
 #include "fixture.h"
 #include "expertfs-private.h"
-#include "lease.h"
+#include "fetch.h"
 #include "sweep.h"
 #include "sys.h"
 #include "sync_calls.h"

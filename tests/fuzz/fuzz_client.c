@@ -99,8 +99,6 @@ static void send_all(int fd, const uint8_t *data, size_t size)
             head.count = (uint32_t)bytes - 16;
         if (head.kind == EFS_EXPORT_KEPT)
             head.count = (uint32_t)(bytes > 48 ? (bytes - 48) / 4 : 0);
-        if (head.kind == EFS_EXPORT_STUCK)
-            head.count = 0;
         size_t begin = data[1] & 4 ? 0 : sizeof(head);
         memcpy(packet, &head, begin);
         memcpy(packet + begin, data + 4, bytes);

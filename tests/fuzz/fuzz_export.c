@@ -112,9 +112,6 @@ static void send_all(int fd, const uint8_t *data, size_t size)
         switch (head.kind) {
         case EFS_EXPORT_LIST:
             break;
-        case EFS_EXPORT_WAIT:
-            head.count = (uint32_t)(bytes > 4 ? (bytes - 4) / 4 : 0);
-            break;
         case EFS_EXPORT_OBSERVE:
         case EFS_EXPORT_HINT:
             head.count = (uint32_t)(bytes > 48 ? (bytes - 48) / 8 : 0);

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reserve.c - see fetch.h: takes the memory of items in one critical section, all or nothing. A coded item needs blocks
+ * of the chunk pool, referenced until it is dropped; a full one a lease, or a memory file to be filled. With efs.lock
+ * held.
+ */
+#include "fetch.h"
+
+#include "budget.h"
+#include "cache.h"
+
+#include <errno.h>
+
+/* ---- coded ---- */
+
+/* The first item of an expert charges its bytes. */
+static void coded_pin(struct efs *fs, const struct efs_request_item *item)
+{
+    if (fs->leases->coded_pins[item->expert]++ == 0) {
+        efs_account_charge(&fs->account, EFS_ACCOUNT_CODED_PINNED, item->bytes);
+        fs->coded_pinned++;
+    }
+}
+
+static void coded_unpin(struct efs *fs, const struct efs_request_item *item)
+{
+    if (--fs->leases->coded_pins[item->expert] == 0) {
+        efs_account_release(&fs->account, EFS_ACCOUNT_CODED_PINNED, item->bytes);
+        fs->coded_pinned--;
+    }
+}
+
+void efs_item_unpin(struct efs *fs, struct efs_request_item *item)
+{
+    for (uint32_t i = 0; i < item->part_count; i++)
+        if (item->parts[i].waiter.error == 0)
+            efs_extent_unref_long(fs, item->parts[i].waiter.extent);
+    coded_unpin(fs, item);
+    efs_retry(fs, EFS_RETRY_ADMIT);
+}
+
+static void coded_unreserve(struct efs *fs, struct efs_request_item *item)
+{
+    for (uint32_t i = 0; i < item->part_count; i++)
+        efs_extent_unreserve(fs, &item->parts[i].waiter);
+    coded_unpin(fs, item);
+}
+
+static errint_t coded_reserve(struct efs *fs, struct efs_request_item *item)
+{
+    coded_pin(fs, item); /* before its blocks: the chunk pool may grow for pinned experts */
+    for (uint32_t i = 0; i < item->part_count; i++) {
+        errint_t rc = efs_extent_reserve(fs, item->parts[i].waiter.extent, &item->parts[i].waiter);
+        if (rc < 0) {
+            coded_unreserve(fs, item);
+            return rc;
+        }
+    }
+    item->got = EFS_GOT_CODED;
+    return 0;
+}
+
+/* ---- full ---- */
+
+/* Leases a READY expert, so that memory for the other items does not replace it. */
+static void full_lease_ready(struct efs *fs, struct efs_request_item *item)
+{
+    item->was_full = efs_full_evict_for(fs, item->expert, item->request->use);
+    if (efs_full_of(fs, item->expert)->state != EFS_FULL_READY)
+        return;
+    efs_lease_get(fs, item->expert);
+    item->got = EFS_GOT_LEASE;
+}
+
+static errint_t full_reserve(struct efs *fs, struct efs_request_item *item)
+{
+    const struct efs_full *f = efs_full_of(fs, item->expert);
+    if (f->state == EFS_FULL_FILLING) {
+        item->got = EFS_GOT_FILLING;
+        return 0;
+    }
+    enum efs_memfile_kind use = item->request->use == EFS_MEMFILE_PRIVATE ? fs->leases->last_use : item->request->use;
+    errint_t rc = efs_budget_get_memfile(fs, efs_memfile_bytes(fs, item->expert), use, &item->memfile);
+    if (rc == 0)
+        item->got = EFS_GOT_MEMFILE;
+    return rc == -EAGAIN ? -EBUSY : rc; /* segments, or memory files, are being freed */
+}
+
+static void full_unreserve(struct efs *fs, struct efs_request_item *item)
+{
+    int fd = -1;
+    if (item->got == EFS_GOT_LEASE)
+        efs_full_unlease(fs, item->expert, &fd); /* fd: an expert without leases has none */
+    else if (item->got == EFS_GOT_MEMFILE && item->memfile)
+        efs_full_put_memfile(fs, item->memfile);
+    else if (item->got == EFS_GOT_MEMFILE)
+        efs_account_release(&fs->account, EFS_ACCOUNT_FULL, efs_memfile_bytes(fs, item->expert));
+    item->memfile = NULL;
+}
+
+/* Memory for experts that are neither full nor being filled, and cannot be had because the rest is pinned: nothing has
+ * to be evicted to find that out. */
+static bool full_is_short(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
+{
+    uint64_t need = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i].waiting && items[i].form == EFS_FORM_FULL &&
+            efs_full_of(fs, items[i].expert)->state == EFS_FULL_NONE)
+            need += efs_memfile_bytes(fs, items[i].expert);
+    return need && efs_account_fixed(&fs->account) + fs->account.floor_segments * fs->arena.segment_bytes +
+                           fs->account.bytes[EFS_ACCOUNT_FULL_PINNED] + need >
+                       fs->account.budget_bytes;
+}
+
+/* ---- all items ---- */
+
+/* Bytes that the items add to the coded experts that are pinned. */
+static uint64_t coded_added_bytes(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i].waiting && items[i].form == EFS_FORM_CODED && !fs->leases->coded_pins[items[i].expert])
+            bytes += items[i].bytes;
+    return bytes;
+}
+
+bool efs_items_are_pinned(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct efs_full *f = efs_full_of(fs, items[i].expert);
+        bool full = f->state == EFS_FULL_FILLING || (f->state == EFS_FULL_READY && f->leases);
+        if (items[i].waiting && (items[i].form == EFS_FORM_CODED ? !fs->leases->coded_pins[items[i].expert] : !full))
+            return false;
+    }
+    return true;
+}
+
+bool efs_items_are_oversize(const struct efs *fs, const struct efs_request_item *items, uint32_t count)
+{
+    uint64_t coded = 0, full = 0, chunks = fs->account.floor_segments * fs->arena.segment_bytes;
+    uint32_t waiting = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        waiting += items[i].waiting;
+        if (items[i].waiting && items[i].form == EFS_FORM_CODED)
+            coded += items[i].bytes;
+        else if (items[i].waiting)
+            full += efs_memfile_bytes(fs, items[i].expert);
+    }
+    if (coded > chunks)
+        chunks = coded;
+    return waiting > 1 && (coded > efs_budget_coded(fs) ||
+                           (full && efs_account_fixed(&fs->account) + chunks + full > fs->account.budget_bytes));
+}
+
+static void items_unreserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct efs_request_item *item = &items[i];
+        if (!item->waiting)
+            continue;
+        if (item->got == EFS_GOT_CODED)
+            coded_unreserve(fs, item);
+        else
+            full_unreserve(fs, item);
+        if (item->was_full)
+            efs_cache_lost_full(fs, item->expert);
+        item->was_full = false;
+        item->got = EFS_GOT_NOTHING;
+    }
+}
+
+static errint_t items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
+{
+    errint_t rc = 0;
+    uint64_t pinned = fs->account.bytes[EFS_ACCOUNT_CODED_PINNED], added = coded_added_bytes(fs, items, count);
+    if (added && pinned && pinned + added > efs_budget_coded(fs))
+        return -ENOMEM;
+    for (uint32_t i = 0; i < count; i++)
+        if (items[i].waiting && items[i].form == EFS_FORM_FULL)
+            full_lease_ready(fs, &items[i]);
+    if (full_is_short(fs, items, count))
+        return -ENOMEM;
+    for (uint32_t i = 0; i < count && rc == 0; i++)
+        if (items[i].waiting && items[i].form == EFS_FORM_CODED)
+            rc = coded_reserve(fs, &items[i]);
+    for (uint32_t i = 0; i < count && rc == 0; i++)
+        if (items[i].waiting && items[i].form == EFS_FORM_FULL && items[i].got == EFS_GOT_NOTHING)
+            rc = full_reserve(fs, &items[i]);
+    return rc;
+}
+
+errint_t efs_items_reserve(struct efs *fs, struct efs_request_item *items, uint32_t count)
+{
+    errint_t rc = items_reserve(fs, items, count);
+    if (rc < 0)
+        items_unreserve(fs, items, count);
+    return rc;
+}
+
+static void item_commit(struct efs *fs, struct efs_request_item *item)
+{
+    item->waiting = false;
+    if (item->got == EFS_GOT_LEASE) {
+        efs_count(&fs->stats, leases_f, 1);
+        efs_item_defer_answer(fs, item, 0);
+    } else if (item->got == EFS_GOT_FILLING) {
+        item->next_waiter = efs_full_join(fs, item->expert, item);
+    } else {
+        if (item->got == EFS_GOT_MEMFILE) {
+            item->fresh = !item->memfile || !item->memfile->populated;
+            item->next_waiter = NULL;
+            efs_full_fill(fs, item->expert, item, item->fresh);
+        } else {
+            efs_item_request_parts(item);
+        }
+        EFS_DEFER(fs, starts, item);
+    }
+}
+
+void efs_items_commit(struct efs *fs, struct efs_request_item *items, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (!items[i].waiting)
+            continue;
+        items[i].request->waiting--;
+        fs->items_waiting--;
+        item_commit(fs, &items[i]);
+    }
+}
