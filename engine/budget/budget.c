@@ -181,57 +181,53 @@ static uint64_t segments_remaining(const struct efs *fs)
     return fs->arena.segment_count - fs->account.bytes[EFS_ACCOUNT_RETIRING] / fs->arena.segment_bytes;
 }
 
+/* Frees or starts to free some memory, up to `bytes` of free memory files. with_long_refs: see segment_retire(). false:
+ * clients hold all of it, or it is the minimum of the chunk pool. */
+static bool budget_reclaim(struct efs *fs, uint64_t bytes, bool with_long_refs)
+{
+    uint64_t before = fs->account.bytes[EFS_ACCOUNT_FULL], remaining = segments_remaining(fs);
+    uint64_t floor = fs->account.floor_segments, needed = segments_needed(fs);
+    efs_full_drop_free_memfiles(fs, bytes);
+    if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
+        return true;
+    if (remaining > needed && remaining > floor && segment_retire(fs, with_long_refs))
+        return true;
+    if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
+        return true;
+    return remaining > floor && segment_retire(fs, with_long_refs);
+}
+
 errint_t efs_budget_reserve_full(struct efs *fs, uint64_t bytes, enum efs_memfile_kind use)
 {
     uint64_t budget = fs->account.budget_bytes, segment = fs->arena.segment_bytes;
     for (;;) {
         /* the floor of the chunk pool is kept free even while the pool is smaller */
-        uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - fs->account.bytes[EFS_ACCOUNT_RETURNING];
+        uint64_t returning = fs->account.bytes[EFS_ACCOUNT_RETURNING];
+        uint64_t used = efs_budget_used_with(fs, fs->account.floor_segments) - returning;
         if (used <= budget && efs_full_has_free_memfile(fs, bytes, use))
             return 0;
         bool within = used + bytes <= budget;
-        if (within && used + fs->account.bytes[EFS_ACCOUNT_RETURNING] + bytes > budget)
+        if (within && used + returning + bytes > budget)
             return -EBUSY;
         errint_t left = within ? budget_check_memory(fs, bytes) : -ENOMEM;
         if (left != -ENOMEM)
             return left == 0 ? 0 : -EBUSY;
-        if (within && fs->account.bytes[EFS_ACCOUNT_RETURNING] >= bytes) /* is available again soon */
+        if (within && returning >= bytes) /* is available again soon */
             return -EBUSY;
-        uint64_t excess = within ? bytes : used + bytes - budget, before = fs->account.bytes[EFS_ACCOUNT_FULL];
-        efs_full_drop_free_memfiles(fs, excess);
-        if (fs->account.bytes[EFS_ACCOUNT_FULL] < before)
-            continue;
-        if (segments_retiring_soon(fs) * segment >= excess)
+        uint64_t excess = within ? bytes : used + bytes - budget;
+        if (!efs_full_has_free(fs) && segments_retiring_soon(fs) * segment >= excess)
             return -EAGAIN;
-        bool above_plan =
-            segments_remaining(fs) > segments_needed(fs) && segments_remaining(fs) > fs->account.floor_segments;
-        if (above_plan && segment_retire(fs, false))
-            continue;
-        if (efs_full_evict_oldest(fs, false) || efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
-            continue;
-        if (segments_remaining(fs) > fs->account.floor_segments && segment_retire(fs, false))
-            continue;
-        return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
+        if (!budget_reclaim(fs, excess, false))
+            return segments_retiring_soon(fs) ? -EAGAIN : -ENOMEM;
     }
 }
 
 void efs_budget_shrink(struct efs *fs)
 {
-    uint64_t budget = fs->account.budget_bytes;
     for (;;) {
-        uint64_t used = fs->account.used_bytes - fs->account.bytes[EFS_ACCOUNT_RETURNING];
-        uint64_t retiring = fs->account.bytes[EFS_ACCOUNT_RETIRING], before = fs->account.bytes[EFS_ACCOUNT_FULL];
-        if (used <= budget + retiring)
-            return;
-        efs_full_drop_free_memfiles(fs, used - budget - retiring);
-        if (fs->account.bytes[EFS_ACCOUNT_FULL] < before || efs_full_evict_oldest(fs, false))
-            continue;
-        bool above_plan = segments_remaining(fs) > segments_needed(fs);
-        if (above_plan && segment_retire(fs, true))
-            continue;
-        if (efs_demotion_cancel(fs) || efs_full_evict_oldest(fs, true))
-            continue;
-        if (segments_remaining(fs) <= fs->account.floor_segments || !segment_retire(fs, true))
+        uint64_t leaving = fs->account.bytes[EFS_ACCOUNT_RETURNING] + fs->account.bytes[EFS_ACCOUNT_RETIRING];
+        uint64_t used = fs->account.used_bytes - leaving, budget = fs->account.budget_bytes;
+        if (used <= budget || !budget_reclaim(fs, used - budget, true))
             return;
     }
 }

@@ -150,7 +150,7 @@ TEST(test_demotion_waits_for_reading)
         struct efs_file_info file;
         assert_int_equal(efs_expert_info(served, efs_id(e), &info), 0);
         assert_int_equal(efs_file_info(served, info.file, &file), 0);
-        if (info.state == 'F') /* no extent is missing */
+        if (info.kept == 'C') /* it was kept full: no extent is missing */
             assert_true(info.resident_bytes >= file.bytes + info.coded_bytes);
     }
     assert_int_equal(count_state('F'), full);
